@@ -1,0 +1,82 @@
+"""What a tree policy is: it grows the draft tree of each cycle, and learns from the verdict."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from algos.arrays import FloatArray, IntArray
+from algos.chance import Chance
+from algos.registry import Registry
+from algos.tree import DraftTree, Drawn, Verdict
+
+
+class Grid(NamedTuple):
+    """The image as cells in raster order."""
+
+    height: int
+    width: int
+
+    @property
+    def cells(self) -> int:
+        """Cells in all."""
+        return self.height * self.width
+
+
+class Budget(NamedTuple):
+    """What a cycle may use. max_depth: deeper nodes would run past the image; max_nodes: root included."""
+
+    max_depth: int
+    max_nodes: int
+
+
+class Expander(Protocol):
+    """The part of a drafter that a policy sees."""
+
+    @property
+    def vocab_size(self) -> int:
+        """V."""
+        ...
+
+    def expand(self, tokens: IntArray, parents: IntArray) -> FloatArray:
+        """Add nodes and return the law of the token after each.
+
+        tokens: [F] int64; parents: [F] int64, ids of nodes added before in this cycle. Ids count up from 0 in the
+        order nodes were added; the first call of a cycle adds the root, ([root token], [-1]). Returns [F, V].
+        One call is one drafter pass.
+        """
+        ...
+
+
+class Policy(Protocol):
+    """A tree policy. It may carry state within an image; `begin` forgets it."""
+
+    def begin(self, grid: Grid) -> None:
+        """Start an image."""
+        ...
+
+    def grow(self, drafter: Expander, root: int, budget: Budget, chance: Chance) -> DraftTree:
+        """The draft tree below token `root`, within `budget`."""
+        ...
+
+    def observe(self, tree: DraftTree, verdict: Verdict, cell: int) -> None:
+        """Learn from a verdict; `cell` is the raster index that the root's children were drafted for."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySpec:
+    """A policy's entry in the registry.
+
+    make: a dataclass whose init fields are the settings and whose instances are policies.
+    chain: its trees never have two children at one node.
+    """
+
+    name: str
+    make: Callable[..., Policy]
+    drawn: Drawn
+    source: str
+    deviations: str = ""
+    chain: bool = False
+
+
+POLICIES: Registry[PolicySpec] = Registry("policy")

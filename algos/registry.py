@@ -1,0 +1,72 @@
+"""Names to specifications, with errors that suggest the nearest name."""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from difflib import get_close_matches
+from typing import Any, Generic, Protocol, TypeVar
+
+
+class Named(Protocol):
+    """Anything with a name of its own."""
+
+    @property
+    def name(self) -> str:
+        """The name users type."""
+        ...
+
+
+Spec = TypeVar("Spec", bound=Named)
+Made = TypeVar("Made")
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """A hint on `name`: the nearest of `known`, and all of them."""
+    names = sorted(known)
+    near = get_close_matches(name, names, n=1, cutoff=0.5)
+    return (f"did you mean '{near[0]}'? " if near else "") + f"known: {', '.join(names)}"
+
+
+class Registry(Generic[Spec]):
+    """Specifications of one kind by name, in the order they were registered."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self._specs: dict[str, Spec] = {}
+
+    def register(self, spec: Spec) -> Spec:
+        """Add `spec`; ValueError if the name is taken."""
+        if spec.name in self._specs:
+            raise ValueError(f"{self._kind}: '{spec.name}' is registered already; choose another name")
+        self._specs[spec.name] = spec
+        return spec
+
+    def __getitem__(self, name: str) -> Spec:
+        if name not in self._specs:
+            raise ValueError(f"{self._kind}: there is no '{name}'; {suggest(name, self._specs)}")
+        return self._specs[name]
+
+    def __iter__(self) -> Iterator[Spec]:
+        return iter(self._specs.values())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._specs
+
+    def __len__(self) -> int:
+        return len(self._specs)
+
+
+def build(make: Callable[..., Made], settings: Mapping[str, Any], what: str) -> Made:
+    """`make(**settings)` for a dataclass `make`; ValueError names an unknown or missing setting."""
+    known = {field.name: field for field in dataclasses.fields(make) if field.init}  # type: ignore[arg-type]
+    for name in settings:
+        if name not in known:
+            raise ValueError(f"{what}: unknown setting '{name}'; {suggest(name, known) if known else 'it takes none'}")
+    needed = [
+        name
+        for name, field in known.items()
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    ]
+    missing = [name for name in needed if name not in settings]
+    if missing:
+        raise ValueError(f"{what}: missing setting {', '.join(missing)}")
+    return make(**settings)

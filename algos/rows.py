@@ -1,0 +1,74 @@
+"""Maths on rows of logits: guidance, temperature, top-k, top-p, softmax. One source for every array library."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from array_api_compat import array_namespace
+
+
+@dataclass(frozen=True, slots=True)
+class Sampler:
+    """How logits become a law; target and drafter must share one for an exact rule to be exact.
+
+    guidance: classifier-free guidance scale s, logits = uncond + s (cond - uncond); 1 is no guidance.
+    temperature: >= 0; at 0 the law is one-hot on the (first) largest logit.
+    top_k: tokens kept by logit, ties with the last kept included; 0 keeps all.
+    top_p: smallest set of tokens of at least this mass is kept; 1 keeps all.
+    """
+
+    guidance: float = 1.0
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name, value, right, expected in (
+            ("guidance", self.guidance, self.guidance >= 0, ">= 0"),
+            ("temperature", self.temperature, self.temperature >= 0, ">= 0 (0 takes the likeliest token)"),
+            ("top_k", self.top_k, self.top_k >= 0, ">= 0 (0 keeps all)"),
+            ("top_p", self.top_p, 0 < self.top_p <= 1, "in (0, 1]"),
+        ):
+            if not right:
+                raise ValueError(f"sampler: {name} must be {expected}, got {value!r}")
+
+
+def laws(logits: Any, sampler: Sampler) -> Any:
+    """The token laws behind raw logits.
+
+    logits: [B, N, V] floating, B = 1, or B = 2 for the guidance pair (conditional row first). Any array library.
+    Returns [N, V] of the same dtype; rows sum to 1.
+    Raises ValueError on a wrong shape or a logit that is not finite.
+    """
+    xp = array_namespace(logits)
+    if logits.ndim != 3 or logits.shape[0] not in (1, 2):
+        raise ValueError(f"laws: expected logits [B, N, V] with B of 1 or 2, got shape {tuple(logits.shape)}")
+    if logits.shape[0] == 2:
+        rows = logits[1, :, :] + sampler.guidance * (logits[0, :, :] - logits[1, :, :])
+    else:
+        rows = logits[0, :, :]
+    top = xp.max(rows, axis=-1, keepdims=True)
+    if not bool(xp.all(xp.isfinite(top))) or not bool(xp.all(xp.isfinite(xp.min(rows, axis=-1)))):
+        raise ValueError("laws: expected finite logits, got NaN or infinity; check the engine's parity")
+    if sampler.temperature == 0:
+        return _one_hot(xp, rows)
+    rows = (rows - top) / sampler.temperature
+    if 0 < sampler.top_k < rows.shape[-1]:
+        kept = xp.sort(rows, axis=-1)[:, rows.shape[-1] - sampler.top_k]
+        rows = xp.where(rows < kept[:, None], -xp.inf, rows)
+    masses = xp.exp(rows)
+    probs = masses / xp.sum(masses, axis=-1, keepdims=True)
+    return _nucleus(xp, probs, sampler.top_p) if sampler.top_p < 1 else probs
+
+
+def _one_hot(xp: Any, rows: Any) -> Any:
+    best = xp.argmax(rows, axis=-1)
+    return xp.astype(xp.arange(rows.shape[-1])[None, :] == best[:, None], rows.dtype)
+
+
+def _nucleus(xp: Any, probs: Any, top_p: float) -> Any:
+    falling = xp.flip(xp.sort(probs, axis=-1), axis=-1)
+    before = xp.cumulative_sum(falling, axis=-1) - falling
+    kept_count = xp.sum(xp.astype(before < top_p, xp.int64), axis=-1, keepdims=True)
+    floor = xp.take_along_axis(falling, kept_count - 1, axis=-1)
+    masses = xp.where(probs < floor, xp.zeros_like(probs), probs)
+    return masses / xp.sum(masses, axis=-1, keepdims=True)

@@ -1,0 +1,154 @@
+"""The Target and Drafter protocols, and the decoding loop that drives any of them."""
+
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from algos.accept.spec import Rule
+from algos.arrays import FloatArray, IntArray
+from algos.chance import Chance
+from algos.draft.spec import Budget, Expander, Grid, Policy
+from algos.tree import NO_TOKEN, DraftTree, Verdict, root_only
+
+
+class Scored(NamedTuple):
+    """One target pass over a tree."""
+
+    probs: FloatArray
+    """[N, V]: row i is the law of the token after node i."""
+    features: FloatArray | None = None
+    """[B, N, F] target features that a drafter reads (B = 2 for a guidance pair); None where it reads none."""
+
+
+class Target(Protocol):
+    """A target model, conditioned already; it owns the cache of committed tokens."""
+
+    @property
+    def vocab_size(self) -> int:
+        """V."""
+        ...
+
+    @property
+    def grid(self) -> Grid:
+        """The image to draw."""
+        ...
+
+    def begin(self) -> Scored:
+        """Forget the image, take in the condition; N = 1, the law of the first image token."""
+        ...
+
+    def score(self, tree: DraftTree) -> Scored:
+        """One pass over `tree`, whose root is the last committed token (not in the cache yet)."""
+        ...
+
+    def commit(self, tree: DraftTree, verdict: Verdict) -> None:
+        """Take the root and the accepted nodes of the last scored tree into the cache."""
+        ...
+
+
+class Drafter(Expander, Protocol):
+    """A drafter; it owns its own cache."""
+
+    def begin(self, scored: Scored) -> None:
+        """Forget the image; `scored` is what `Target.begin` returned."""
+        ...
+
+    def commit(self, tree: DraftTree, verdict: Verdict, scored: Scored) -> None:
+        """Take in a verdict: the accepted tokens, the extra token (the next root) and the target's features."""
+        ...
+
+
+class Cycle(NamedTuple):
+    """One draft and one verify. `cell`: raster index of the first cell it decides."""
+
+    number: int
+    cell: int
+    tree: DraftTree
+    verdict: Verdict
+
+
+class Decoded(NamedTuple):
+    """One image. tokens: [cells] int64 in raster order; cycle 0 (the condition alone) included in `cycles`."""
+
+    tokens: IntArray
+    cycles: tuple[Cycle, ...]
+
+
+def check_probs(probs: FloatArray, tree: DraftTree, vocab_size: int) -> None:
+    """Raise ValueError unless `probs` are laws [N, V] for `tree`, to 1e-4 per row."""
+    expected = (tree.size, vocab_size)
+    if probs.shape != expected:
+        raise ValueError(f"probs: expected {expected} (one law per node), got {probs.shape}")
+    sums = probs.sum(axis=-1)
+    if not np.all(np.abs(sums - 1.0) < 1e-4) or float(probs.min()) < 0.0:
+        raise ValueError(
+            f"probs: expected rows of non-negative numbers that sum to 1, got sums {sums.tolist()} and minimum "
+            f"{float(probs.min())!r}; pass them through rows.laws"
+        )
+
+
+def cycles(
+    target: Target, drafter: Drafter | None, policy: Policy, rule: Rule, chance: Chance, max_nodes: int
+) -> Iterator[Cycle]:
+    """Decode one image, cycle by cycle (see `decode`)."""
+    grid = target.grid
+    scored = target.begin()
+    tree = root_only(NO_TOKEN, target.vocab_size)
+    check_probs(scored.probs, tree, target.vocab_size)
+    verdict = rule(tree, scored.probs, chance.cycle(0))
+    policy.begin(grid)
+    if drafter is not None:
+        drafter.begin(scored)
+    yield Cycle(0, 0, tree, verdict)
+    cell, index = 1, 1
+    while cell < grid.cells:
+        here = chance.cycle(index)
+        tree = _grow(drafter, policy, verdict.token, Budget(grid.cells - cell - 1, max_nodes), here, target.vocab_size)
+        tree.check(target.vocab_size)
+        scored = target.score(tree)
+        check_probs(scored.probs, tree, target.vocab_size)
+        verdict = rule(tree, scored.probs, here)
+        target.commit(tree, verdict)
+        if drafter is not None:
+            drafter.commit(tree, verdict, scored)
+        policy.observe(tree, verdict, cell)
+        yield Cycle(index, cell, tree, verdict)
+        cell += len(verdict.path) + 1
+        index += 1
+
+
+def _grow(
+    drafter: Drafter | None, policy: Policy, root: int, budget: Budget, chance: Chance, vocab_size: int
+) -> DraftTree:
+    if drafter is None or budget.max_depth == 0:
+        return root_only(root, vocab_size)
+    tree = policy.grow(drafter, root, budget, chance)
+    if tree.depth > budget.max_depth or tree.size > budget.max_nodes:
+        raise ValueError(
+            f"policy: expected at most depth {budget.max_depth} and {budget.max_nodes} nodes, got depth {tree.depth} "
+            f"and {tree.size} nodes; respect the budget"
+        )
+    return tree
+
+
+def decode(
+    target: Target,
+    drafter: Drafter | None,
+    policy: Policy,
+    rule: Rule,
+    chance: Chance,
+    max_nodes: int = 64,
+) -> Decoded:
+    """Decode one image.
+
+    drafter: None for plain autoregression (one token a cycle, no policy asked).
+    max_nodes: the largest tree that the target can score, its root included.
+    Raises ValueError where the policy, the rule or the target break the contract.
+    """
+    done = tuple(cycles(target, drafter, policy, rule, chance, max_nodes))
+    tokens: list[int] = []
+    for cycle in done:
+        tokens.extend(int(cycle.tree.tokens[node]) for node in cycle.verdict.path)
+        tokens.append(cycle.verdict.token)
+    return Decoded(np.array(tokens, dtype=np.int64), done)

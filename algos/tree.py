@@ -1,0 +1,137 @@
+"""The draft tree: flat arrays, parents before children."""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias, get_args
+
+import numpy as np
+
+from algos.arrays import BoolArray, FloatArray, IntArray
+
+Drawn: TypeAlias = Literal["iid", "without_replacement", "top_k"]
+DRAWN: tuple[Drawn, ...] = get_args(Drawn)
+NO_TOKEN = -1
+"""The root's token before the first image token: the condition alone has been seen."""
+
+
+class Verdict(NamedTuple):
+    """What a rule decided about a tree."""
+
+    path: tuple[int, ...]
+    """Accepted nodes from the root's child downwards, the root excluded."""
+    token: int
+    """The one extra token: from the residual at the first rejection, or the bonus after the last node."""
+
+
+@dataclass(frozen=True, slots=True)
+class DraftTree:
+    """A tree of proposed tokens below the last committed one.
+
+    tokens: [N] int64; node 0 is the last committed token.
+    parents: [N] int64; parents[0] == -1 and parents[i] < i. Siblings stand in the order they were drawn.
+    drawn: how the children of a node were drawn from its law, which says what a rule may assume of them:
+        "iid" independent draws; "without_replacement" each from the law with the tokens already tried taken out
+        and renormalised; "top_k" a deterministic choice (point proposals).
+    draft_probs: [M, V], the laws that children were drawn from (top_k trees may have M = 0).
+    law_of: [N] int64, the row of draft_probs that node i's children were drawn from; -1 where there is none.
+    """
+
+    tokens: IntArray
+    parents: IntArray
+    drawn: Drawn
+    draft_probs: FloatArray
+    law_of: IntArray
+
+    @property
+    def size(self) -> int:
+        """N, the root included."""
+        return int(self.tokens.size)
+
+    def children(self) -> list[list[int]]:
+        """For each node its children, in sibling order."""
+        below: list[list[int]] = [[] for _ in range(self.size)]
+        for node, parent in enumerate(self.parents.tolist()):
+            if parent >= 0:
+                below[parent].append(node)
+        return below
+
+    def depths(self) -> IntArray:
+        """[N] int64, edges from the root."""
+        parents = self.parents.tolist()
+        depths = [0] * len(parents)
+        for node in range(1, len(parents)):
+            depths[node] = depths[parents[node]] + 1
+        return np.array(depths, dtype=np.int64)
+
+    @property
+    def depth(self) -> int:
+        """Edges on the longest path."""
+        return int(self.depths().max())
+
+    def visible(self) -> BoolArray:
+        """[N, N] bool: row i is True at i and at i's ancestors (the tree mask)."""
+        mask = np.eye(self.size, dtype=np.bool_)
+        for node, parent in enumerate(self.parents.tolist()):
+            if parent >= 0:
+                mask[node] |= mask[parent]
+        return mask
+
+    def path_to(self, node: int) -> tuple[int, ...]:
+        """Nodes from the root's child down to `node`; empty for the root."""
+        path: list[int] = []
+        while node > 0:
+            path.append(node)
+            node = int(self.parents[node])
+        return tuple(reversed(path))
+
+    def law(self, node: int) -> FloatArray:
+        """The law [V] that `node`'s children were drawn from; ValueError where it was not kept."""
+        row = int(self.law_of[node])
+        if row < 0:
+            raise ValueError(
+                f"tree: node {node} keeps no draft law; a '{self.drawn}' rule needs one, use a policy that keeps it"
+            )
+        law: FloatArray = self.draft_probs[row]
+        return law
+
+    def check(self, vocab_size: int) -> None:
+        """Raise ValueError, naming the array, unless this is a tree over `vocab_size` tokens."""
+        count = self.size
+        if count < 1 or self.parents.shape != (count,) or self.law_of.shape != (count,):
+            raise ValueError(
+                f"tree: tokens, parents and law_of must be [N] with N >= 1, got {self.tokens.shape}, "
+                f"{self.parents.shape} and {self.law_of.shape}"
+            )
+        if self.drawn not in DRAWN:
+            raise ValueError(f"tree: drawn must be one of {', '.join(DRAWN)}, got {self.drawn!r}")
+        order = np.arange(count)
+        if self.parents[0] != -1 or np.any(self.parents[1:] < 0) or np.any(self.parents >= order):
+            raise ValueError(
+                "tree.parents: expected parents[0] == -1 and 0 <= parents[i] < i (parents before children), got "
+                f"{self.parents.tolist()}; sort the nodes by depth"
+            )
+        drafted = self.tokens[1:]
+        if drafted.size and (drafted.min() < 0 or drafted.max() >= vocab_size):
+            raise ValueError(f"tree.tokens: expected 0 <= token < {vocab_size}, got {drafted.tolist()}")
+        laws = self.draft_probs
+        if laws.ndim != 2 or (laws.shape[0] and laws.shape[1] != vocab_size):
+            raise ValueError(f"tree.draft_probs: expected [M, {vocab_size}], got {laws.shape}")
+        if np.any(self.law_of < -1) or np.any(self.law_of >= laws.shape[0]):
+            raise ValueError(f"tree.law_of: expected rows below {laws.shape[0]} or -1, got {self.law_of.tolist()}")
+        if self.drawn != "iid":
+            pairs = set(zip(self.parents[1:].tolist(), drafted.tolist(), strict=True))
+            if len(pairs) != drafted.size:
+                raise ValueError(
+                    f"tree.tokens: a '{self.drawn}' tree must not hold duplicate siblings; "
+                    "draw them as 'iid' or drop them"
+                )
+
+
+def root_only(token: int, vocab_size: int) -> DraftTree:
+    """The tree with no proposal: one target pass, one token (plain AR)."""
+    return DraftTree(
+        tokens=np.array([token], dtype=np.int64),
+        parents=np.array([-1], dtype=np.int64),
+        drawn="top_k",
+        draft_probs=np.empty((0, vocab_size)),
+        law_of=np.array([-1], dtype=np.int64),
+    )
