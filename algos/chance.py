@@ -93,6 +93,8 @@ class FromUniforms:
 
     def flip(self, chance_of: float, at: At, out_of: float = 1.0) -> bool:
         """See `Chance`. The comparison is strict: a draw of exactly 0 does not accept an impossible token."""
+        if chance_of >= out_of:  # certain, whatever the product below would round to
+            return chance_of > 0.0
         return self.source(self.index, at) * out_of < chance_of
 
     def draw(self, weights: FloatArray, at: At) -> int:

@@ -1,0 +1,5 @@
+"""Tree policies, one module each; `POLICIES` is their registry."""
+
+from algos.draft.spec import POLICIES, Budget, Expander, Grid, Policy, PolicySpec
+
+__all__ = ["POLICIES", "Budget", "Expander", "Grid", "Policy", "PolicySpec"]

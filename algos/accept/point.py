@@ -1,0 +1,47 @@
+"""Point proposals: children chosen deterministically (EAGLE-2's top-k), so each is kept with its target probability."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from algos.accept.spec import RULES, RuleSpec, require_drawn
+from algos.accept.walk import Tried, walk
+from algos.arrays import FloatArray
+from algos.chance import At, Chance, Role
+from algos.tree import DraftTree, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class PointProposals:
+    """Accept a proposed x with probability p(x); on a rejection p(x) <- 0, renormalise, and try the next sibling.
+
+    EAGLE-2, arXiv 2406.16858; speculative sampling (arXiv 2211.17192, algorithm 1) with a one-hot draft law.
+    """
+
+    def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:
+        """See `Rule`."""
+        require_drawn(tree, "top_k")
+        return walk(tree, probs, chance, try_points)
+
+
+def try_points(tree: DraftTree, node: int, children: Sequence[int], law: FloatArray, chance: Chance) -> Tried:
+    """Try point proposals in order, taking each rejected token out of the law."""
+    left = law.astype(np.float64)
+    for child in children:
+        token = int(tree.tokens[child])
+        if chance.flip(float(left[token]), At(Role.ACCEPT, child), out_of=float(left.sum())):
+            return Tried(child, left)
+        left[token] = 0.0
+    return Tried(None, left)
+
+
+SPEC = RULES.register(
+    RuleSpec(
+        name="point",
+        make=PointProposals,
+        promise="lossless",
+        drawn=frozenset({"top_k"}),
+        source="arXiv 2406.16858 (EAGLE-2); arXiv 2211.17192, algorithm 1, one-hot draft law",
+    )
+)

@@ -1,0 +1,43 @@
+"""The walk down a draft tree that every token-wise rule shares: try the siblings, descend, or draw and stop."""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from algos.arrays import FloatArray
+from algos.chance import At, Chance, Role
+from algos.tree import DraftTree, Verdict
+
+
+class Tried(NamedTuple):
+    """What came of trying one node's children."""
+
+    kept: int | None
+    """The child that was accepted; None if all were rejected."""
+    residual: FloatArray
+    """[V] weights (any scale) to draw the extra token from; read only when `kept` is None."""
+
+
+class Siblings(Protocol):
+    """Tries the children of one node in order."""
+
+    def __call__(self, tree: DraftTree, node: int, children: Sequence[int], law: FloatArray, chance: Chance) -> Tried:
+        """Flip at `At(Role.ACCEPT, child)`; `law` [V] is the target's after `node`, not to be written to."""
+        ...
+
+
+def walk(tree: DraftTree, probs: FloatArray, chance: Chance, siblings: Siblings) -> Verdict:
+    """Accept from the root downwards while a child is kept; then one extra token.
+
+    The extra token comes from the residual of the node whose children were all rejected, or, below a leaf, from
+    the target's own law (the bonus token).
+    """
+    below = tree.children()
+    path: list[int] = []
+    node = 0
+    while below[node]:
+        kept, residual = siblings(tree, node, below[node], probs[node], chance)
+        if kept is None:
+            return Verdict(tuple(path), chance.draw(residual, At(Role.RESIDUAL, node)))
+        path.append(kept)
+        node = kept
+    return Verdict(tuple(path), chance.draw(probs[node], At(Role.BONUS, node)))
