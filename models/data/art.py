@@ -1,0 +1,186 @@
+"""The emoji art: fetched from its packages once, checked, and rasterised into one sprite array.
+
+Only the training recipes need it, and only the first of them needs a network. Both packages hold Microsoft's
+Fluent Emoji (MIT); `LICENCES.md` beside this file records versions, authors and how names were joined.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import shutil
+import subprocess
+import tarfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import resvg_py
+from numpy.typing import NDArray
+from PIL import Image
+
+from zoo.prompts import CONCEPTS, STYLES, Concept
+
+SPRITE_SIDE: Final = 256
+"""Side of a stored sprite in pixels."""
+ART_FOLDER_VARIABLE: Final = "UNDERPAINT_ART"
+_ATLAS_NAME: Final = "sprites.npz"
+
+Sprites = NDArray[np.uint8]
+"""uint8 [concept, style, 256, 256, 4]: RGBA, colours premultiplied by alpha, concepts and styles in zoo order."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArtPackage:
+    """One npm package of art, pinned by version and by the SHA-256 of its tarball."""
+
+    name: str
+    version: str
+    tarball: str
+    sha256: str
+
+
+PACKAGES: Final[dict[str, ArtPackage]] = {
+    "3d": ArtPackage(
+        "@lobehub/fluent-emoji-3d",
+        "1.1.0",
+        "lobehub-fluent-emoji-3d-1.1.0.tgz",
+        "c1bb7eee7de090205a232518a9ab4adb3df458bfbe8a1f78232991194c8b2e58",
+    ),
+    "flat": ArtPackage(
+        "fluentui-emoji",
+        "1.3.0",
+        "fluentui-emoji-1.3.0.tgz",
+        "ec892e607e854859b812c7d827801756adc19955b0ef56d4ae8afcddd19492c5",
+    ),
+}
+
+_FLAT_FILES: Final = {
+    "corn": "ear-of-corn",
+    "fried egg": "cooking",
+    "gift": "wrapped-gift",
+    "pumpkin": "jack-o-lantern",
+    "steam train": "locomotive",
+    "whale": "spouting-whale",
+}
+"""Flat files are named after the Unicode short name; these concepts have a plainer name than that."""
+
+
+def art_folder(folder: Path | None = None) -> Path:
+    """Return the cache folder: the argument, else the UNDERPAINT_ART variable, else `.art` beside `models`."""
+    if folder is not None:
+        return folder
+    named = os.environ.get(ART_FOLDER_VARIABLE)
+    return Path(named) if named else Path(__file__).resolve().parents[2] / ".art"
+
+
+def load_sprites(folder: Path | None = None) -> Sprites:
+    """Return the sprite array, fetching and rasterising the art first where the cache lacks it.
+
+    Raises RuntimeError when npm cannot fetch a package, ValueError when a tarball's checksum is wrong.
+    """
+    folder = art_folder(folder)
+    atlas = folder / _ATLAS_NAME
+    key = _atlas_key()
+    if atlas.exists():
+        with np.load(atlas) as stored:
+            if str(stored["key"]) == key:
+                sprites: Sprites = stored["sprites"]
+                return sprites
+    sprites = _rasterise_all(folder)
+    partial = atlas.with_name(f"{_ATLAS_NAME}.{os.getpid()}.partial")
+    with partial.open("wb") as file:
+        np.savez_compressed(file, sprites=sprites, key=np.array(key))
+    os.replace(partial, atlas)
+    return sprites
+
+
+def _atlas_key() -> str:
+    """Name all that the atlas depends on, so that a changed concept list or package rebuilds it."""
+    parts = [package.sha256 for package in PACKAGES.values()]
+    parts += [f"{concept.name}={concept.code_point}" for concept in CONCEPTS]
+    parts += [f"{name}={file}" for name, file in sorted(_FLAT_FILES.items())]
+    return hashlib.sha256("|".join([*STYLES, *parts]).encode()).hexdigest()
+
+
+def _rasterise_all(folder: Path) -> Sprites:
+    sprites = np.zeros((len(CONCEPTS), len(STYLES), SPRITE_SIDE, SPRITE_SIDE, 4), dtype=np.uint8)
+    for style_index, style in enumerate(STYLES):
+        tarball = fetch(PACKAGES[style], folder)
+        for concept_index, image in enumerate(_read_images(tarball, style)):
+            sprites[concept_index, style_index] = _square(image)
+    return sprites
+
+
+def fetch(package: ArtPackage, folder: Path) -> Path:
+    """Return the package's tarball in `folder`, asking npm for it when it is not there, and check it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tarball = folder / package.tarball
+    if not tarball.exists():
+        npm = shutil.which("npm")
+        wanted = f"{package.name}@{package.version}"
+        if npm is None:
+            raise RuntimeError(f"npm is needed to fetch {wanted}: install it, or put its tarball at {tarball}")
+        done = subprocess.run([npm, "pack", wanted], cwd=folder, capture_output=True, text=True, check=False)
+        if done.returncode != 0 or not tarball.exists():
+            raise RuntimeError(f"npm pack {wanted} failed; put its tarball at {tarball}:\n{done.stderr[-800:]}")
+    found = hashlib.sha256(tarball.read_bytes()).hexdigest()
+    if found != package.sha256:
+        raise ValueError(f"{tarball}: expected SHA-256 {package.sha256}, found {found}; delete it and fetch again")
+    return tarball
+
+
+def _member_names(style: str, concept: Concept) -> tuple[str, ...]:
+    """Return where the concept's picture may stand in the tarball, the likeliest first."""
+    if style == "3d":
+        stem = f"package/assets/{concept.code_point}"
+        return f"{stem}.webp", f"{stem}-fe0f.webp"
+    return (f"package/icons/flat/{_FLAT_FILES.get(concept.name, concept.name.replace(' ', '-'))}.svg",)
+
+
+def _read_images(tarball: Path, style: str) -> list[Image.Image]:
+    wanted = {name for concept in CONCEPTS for name in _member_names(style, concept)}
+    found: dict[str, bytes] = {}
+    with tarfile.open(tarball) as archive:
+        for member in archive:
+            if member.name in wanted:
+                content = archive.extractfile(member)
+                if content is not None:
+                    found[member.name] = content.read()
+    images = []
+    for concept in CONCEPTS:
+        names = [name for name in _member_names(style, concept) if name in found]
+        if not names:
+            raise ValueError(f"{tarball}: no {style} picture of {concept.name!r} ({concept.code_point})")
+        images.append(_decode(found[names[0]], style))
+    return images
+
+
+def _decode(content: bytes, style: str) -> Image.Image:
+    if style == "flat":
+        content = resvg_py.svg_to_bytes(
+            svg_string=content.decode("utf-8"), width=2 * SPRITE_SIDE, height=2 * SPRITE_SIDE
+        )
+    return Image.open(io.BytesIO(content)).convert("RGBA")
+
+
+def _square(image: Image.Image) -> NDArray[np.uint8]:
+    """Trim to what is visible, scale the longer side to the sprite's, centre; uint8 [256, 256, 4] premultiplied.
+
+    The packages frame their pictures differently; trimming both gives "large" one meaning.
+    """
+    alpha = np.asarray(image.getchannel("A"))
+    rows, columns = np.nonzero(alpha >= 16)
+    box = (int(columns.min()), int(rows.min()), int(columns.max()) + 1, int(rows.max()) + 1)
+    scale = SPRITE_SIDE / max(box[2] - box[0], box[3] - box[1])
+    width, height = (max(1, round(scale * (box[axis + 2] - box[axis]))) for axis in (0, 1))
+    # Pillow's "RGBa" is premultiplied, so the filter mixes no colour in from invisible pixels.
+    resized = image.crop(box).convert("RGBa").resize((width, height), Image.Resampling.LANCZOS)
+    pixels = np.asarray(resized).copy()
+    pixels[..., :3] = np.minimum(pixels[..., :3], pixels[..., 3:])
+    square = np.zeros((SPRITE_SIDE, SPRITE_SIDE, 4), dtype=np.uint8)
+    top, left = (SPRITE_SIDE - height) // 2, (SPRITE_SIDE - width) // 2
+    square[top : top + height, left : left + width] = pixels
+    return square
