@@ -19,6 +19,7 @@ from models.data.art import Sprites
 from zoo.prompts import (
     COLOUR_VALUES,
     COLOURS,
+    PAIRS,
     PLACES,
     SIZES,
     SLOT_VALUES,
@@ -28,9 +29,10 @@ from zoo.prompts import (
     seen_pairs,
 )
 
-Split = Literal["train", "seen", "held_out"]
-SPLITS: Final[tuple[Split, ...]] = ("train", "seen", "held_out")
-"""train: seen (concept, style) pairs; seen: the same pairs in scenes that "train" never draws; held_out: the rest."""
+Split = Literal["train", "seen", "held_out", "every"]
+SPLITS: Final[tuple[Split, ...]] = ("train", "seen", "held_out", "every")
+"""What a scene is for. Learning: "train" (seen concept-and-style pairs) for generators, "every" (all pairs) for
+the judge that measures them. Measuring: "seen" and "held_out" (the pairs that "train" lacks)."""
 
 SCENE_SIDES: Final = (64, 128)
 _BASE: Final = 64
@@ -40,7 +42,7 @@ _DIRECTION: Final = {"left": (-1, 0), "right": (1, 0), "top": (0, -1), "bottom":
 _TONE_STEP: Final = 7
 _DOT_PERIOD: Final = 8
 _DOT_RADIUS: Final = 1.7
-_RESERVED_ONE_IN: Final = 16
+_MEASURED_ONE_IN: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,40 +66,47 @@ class _Draws(NamedTuple):
     tone: int
 
 
+_RADIX: Final = _Draws(len(PAIRS), len(SIZES), len(PLACES), len(TEXTURES), len(COLOURS), 3, 3, 3)
+_PAIRS: Final = {"train": seen_pairs(), "seen": seen_pairs(), "held_out": held_out_pairs(), "every": PAIRS}
+_MEASURING: Final = ("seen", "held_out")
+
+
 def scene(seed: int, index: int, split: Split) -> Scene:
     """Return scene number `index` >= 0 of a split. The same arguments always give the same scene.
 
-    One scene in sixteen, chosen by a hash of its settings, is kept for "seen": "train" never draws it and
-    "seen" draws nothing else, so a fresh scene is fresh for every seed.
+    One scene in sixteen, chosen by a hash of its settings, is kept for measuring: "train" and "every" never
+    draw it, "seen" and "held_out" draw nothing else, so a fresh scene is fresh whatever the seeds.
+
+    Raises ValueError for an unknown split, a negative index or a seed that is no unsigned 64-bit number.
     """
     if split not in SPLITS:
         raise ValueError(f"split: expected one of {', '.join(SPLITS)}, got {split!r}")
     if index < 0 or not 0 <= seed < 2**64:
         raise ValueError(f"scene: expected index >= 0 and 0 <= seed < 2**64, got index {index}, seed {seed}")
-    pairs = held_out_pairs() if split == "held_out" else seen_pairs()
-    radix = _Draws(len(pairs), len(SIZES), len(PLACES), len(TEXTURES), len(COLOURS), 3, 3, 3)
+    pairs = _PAIRS[split]
+    radix = _RADIX._replace(pair=len(pairs))
     source = np.random.Philox(key=np.array([seed, SPLITS.index(split)], np.uint64), counter=[0, index, 0, 0])
     while True:
-        # 64 random bits over at most 198 values: the bias of the remainder is below 1e-17.
+        # 64 random bits over at most 224 values: the bias of the remainder is below 1e-17.
         drawn = _Draws(*(int(raw) % base for raw, base in zip(source.random_raw(8), radix, strict=True)))
-        if split == "held_out" or _reserved(drawn, radix) == (split == "seen"):
+        concept, style = pairs[drawn.pair]
+        if _kept_for_measuring(drawn._replace(pair=PAIRS.index((concept, style)))) == (split in _MEASURING):
             break
-    concept, style = pairs[drawn.pair]
     prompt = Prompt(
         concept, style, SIZES[drawn.size], PLACES[drawn.place], TEXTURES[drawn.texture], COLOURS[drawn.colour]
     )
     return Scene(prompt, drawn.jitter_x - 1, drawn.jitter_y - 1, drawn.tone - 1)
 
 
-def _reserved(drawn: _Draws, radix: _Draws) -> bool:
-    """Tell whether these settings belong to "seen", by a hash that leaves every attribute balanced."""
+def _kept_for_measuring(drawn: _Draws) -> bool:
+    """Tell by a hash, which leaves every attribute balanced; `pair` counts in PAIRS here, whatever the split."""
     number = 0
-    for value, base in zip(drawn, radix, strict=True):
+    for value, base in zip(drawn, _RADIX, strict=True):
         number = number * base + value
     mask = 2**64 - 1
     mixed = (number + 1) * 0x9E3779B97F4A7C15 & mask
     mixed = (mixed ^ mixed >> 32) * 0xD6E8FEB86659FD93 & mask
-    return (mixed >> 40) % _RESERVED_ONE_IN == 0
+    return (mixed >> 40) % _MEASURED_ONE_IN == 0
 
 
 class SpriteSheet:
