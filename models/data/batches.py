@@ -37,9 +37,3 @@ def batch(shown: list[Scene], sheet: SpriteSheet, size: int) -> Batch:
         words[row] = word_ids(one.prompt)
         labels[row] = list(one.prompt.class_ids().values())
     return Batch(pictures, words, labels)
-
-
-def to_signed(pictures: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Return pictures uint8 [B, H, W, 3] as float32 [B, 3, H, W] in [-1, 1], the range the models take."""
-    planes = np.ascontiguousarray(pictures.transpose(0, 3, 1, 2), dtype=np.float32)
-    return planes / np.float32(127.5) - np.float32(1)

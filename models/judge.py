@@ -1,0 +1,121 @@
+"""The judge: a small classifier that reads a caption's attributes back from a picture.
+
+It measures generators of EmojiScenes: agreement with the prompt through its class scores, and the distance
+between sets of pictures through its features. It is a measuring instrument, so it is trained on every pair.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from models.checkpoints import read
+from models.config import build
+from zoo.prompts import SLOT_VALUES
+
+JUDGE_SIDE: Final = 64
+"""Side in pixels of the pictures the judge looks at."""
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeConfig:
+    """Channels after each of the four halvings (64 to 4 px), and the width of the features."""
+
+    channels: tuple[int, int, int, int] = (32, 48, 96, 128)
+    features: int = 64
+
+    def __post_init__(self) -> None:
+        if len(self.channels) != 4 or min(*self.channels, self.features) < 1:
+            raise ValueError(
+                f"judge: expected four positive channel counts and features >= 1, got {self.channels}, {self.features}"
+            )
+
+    def as_plain(self) -> dict[str, Any]:
+        """Return a mapping that a checkpoint can hold and `models.config.build` reads back."""
+        return asdict(self) | {"channels": list(self.channels)}
+
+
+class Judgement(NamedTuple):
+    """Class scores (logits) float [B, classes] per slot in `SLOT_VALUES` order, and features float [B, 64]."""
+
+    style: Tensor
+    concept: Tensor
+    size: Tensor
+    place: Tensor
+    texture: Tensor
+    colour: Tensor
+    features: Tensor
+
+    def scores(self) -> tuple[Tensor, ...]:
+        """Return the six class-score tensors in `SLOT_VALUES` order."""
+        return tuple(self[:-1])
+
+    def classes(self) -> Tensor:
+        """Return the likeliest class of each slot, int64 [B, 6] in `SLOT_VALUES` order."""
+        return torch.stack([score.argmax(dim=1) for score in self.scores()], dim=1)
+
+
+def _halving(before: int, after: int) -> nn.Sequential:
+    return nn.Sequential(nn.Conv2d(before, after, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(after), nn.ReLU())
+
+
+class _Residual(nn.Module):
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.norm1 = nn.BatchNorm2d(channels)
+        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.norm2 = nn.BatchNorm2d(channels)
+
+    def forward(self, planes: Tensor) -> Tensor:
+        inner = functional.relu(self.norm1(self.conv1(planes)))
+        return functional.relu(planes + self.norm2(self.conv2(inner)))
+
+
+class Judge(nn.Module):
+    """Four halvings with a residual block at 16 and at 8 px, one feature layer, one linear head per slot."""
+
+    def __init__(self, config: JudgeConfig | None = None) -> None:
+        super().__init__()
+        self.config = config or JudgeConfig()
+        first, second, third, fourth = self.config.channels
+        self.body = nn.Sequential(
+            _halving(3, first),
+            _halving(first, second),
+            _Residual(second),
+            _halving(second, third),
+            _Residual(third),
+            _halving(third, fourth),
+        )
+        # Positions are kept (no pooling): "left" and "top" are what the place head must tell.
+        self.feature = nn.Linear(fourth * (JUDGE_SIDE // 16) ** 2, self.config.features)
+        self.heads = nn.ModuleDict(
+            {slot: nn.Linear(self.config.features, len(values)) for slot, values in SLOT_VALUES.items()}
+        )
+
+    def forward(self, pixels: Tensor) -> Judgement:
+        """Judge pictures, float [B, 3, 64, 64] in [-1, 1]; larger ones go through `to_judge_side` first."""
+        features = functional.silu(self.feature(self.body(pixels).flatten(1)))
+        scores = {slot: head(features) for slot, head in self.heads.items()}
+        return Judgement(**scores, features=features)
+
+
+def to_judge_side(pixels: Tensor) -> Tensor:
+    """Average areas of square pictures [B, 3, S, S] down to 64 px. S must be a multiple of 64."""
+    side = pixels.shape[-1]
+    if pixels.ndim != 4 or pixels.shape[1:] != (3, side, side) or side % JUDGE_SIDE:
+        raise ValueError(f"judge: expected [B, 3, S, S] with S a multiple of 64, got {tuple(pixels.shape)}")
+    return pixels if side == JUDGE_SIDE else functional.avg_pool2d(pixels, side // JUDGE_SIDE)
+
+
+def load_judge(path: Path) -> Judge:
+    """Return the judge of a checkpoint, in eval mode."""
+    saved = read(path, "judge")
+    model = Judge(build(JudgeConfig, saved["config"]["judge"]))
+    model.load_state_dict(saved["model"])
+    return model.eval()
