@@ -112,12 +112,12 @@ _SUGGESTED: Final = CONCEPT_NAMES + tuple(_SLOT_BY_WORD)
 
 
 def parse(text: str) -> Prompt:
-    """Read a caption. Words may come in any order and case; commas and full stops are ignored.
+    """Read a caption. Words may come in any order and case; punctuation marks are ignored.
 
     Raises ValueError naming what is wrong and what to write instead: an empty caption, unknown words (each
     with the nearest known ones), no concept, two concepts, or two values for one slot.
     """
-    words = [_SPELLINGS.get(word, word) for word in re.findall(r"[^\s,.;]+", text.lower())]
+    words = [_SPELLINGS.get(word, word) for word in re.findall(r"[^\s,.;:!]+", text.lower())]
     if not words:
         raise ValueError(f"the prompt is empty: expected a caption such as {Prompt(CONCEPT_NAMES[0]).caption()!r}")
     found: dict[str, str] = {}

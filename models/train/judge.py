@@ -6,6 +6,7 @@ small shifts of colour are drawn per picture, so that the judge reads what is sh
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from models.data.batches import LABELS, batch, scenes
-from models.data.scenes import Split, SpriteSheet
+from models.data.scenes import SCENE_SIDES, Split, SpriteSheet
 from models.judge import Judge, JudgeConfig, Judgement, to_judge_side
 from models.train.loop import LoopSettings, Loss, Outcome, train
 from models.train.pictures import SCENE_SEED, to_pixels
@@ -140,8 +141,9 @@ class _Recipe:
     def validate(self) -> dict[str, float]:
         """Judge fresh scenes of both splits at both sizes."""
         figures: dict[str, float] = {}
-        for split, size in (("seen", 64), ("seen", 128), ("held_out", 64), ("held_out", 128)):
-            found = accuracy(self.model, self.sheet, split, size, self.settings.validation_scenes)  # type: ignore[arg-type]
+        measured: tuple[Split, ...] = ("seen", "held_out")
+        for split, size in itertools.product(measured, SCENE_SIDES):
+            found = accuracy(self.model, self.sheet, split, size, self.settings.validation_scenes)
             figures |= {f"{split}_{size}_{slot}": share for slot, share in found.items()}
         return figures
 

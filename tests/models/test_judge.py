@@ -1,0 +1,100 @@
+"""The judge and its recipe: shapes, damage, learning, and going on where a run stopped."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from models.data.scenes import SpriteSheet
+from models.judge import Judge, JudgeConfig, load_judge, to_judge_side
+from models.train.judge import JudgeSettings, accuracy, damage, judge_loss, train_judge
+from models.train.loop import LoopSettings
+from zoo.prompts import CONCEPTS, SLOT_VALUES, STYLES
+
+SMALL = JudgeConfig(channels=(8, 8, 8, 8), features=16)
+
+
+@pytest.fixture(scope="module")
+def sheet() -> SpriteSheet:
+    sprites = np.zeros((len(CONCEPTS), len(STYLES), 48, 48, 4), dtype=np.uint8)
+    sprites[:, 0] = (200, 40, 40, 255)
+    sprites[:, 1] = (20, 20, 160, 255)
+    return SpriteSheet(sprites)
+
+
+def test_the_default_judge_is_small_and_scores_every_slot() -> None:
+    judge = Judge().eval()
+    assert sum(parameter.numel() for parameter in judge.parameters()) < 700_000
+    with torch.no_grad():
+        found = judge(torch.zeros(3, 3, 64, 64))
+    assert found._fields[:-1] == tuple(SLOT_VALUES)
+    for score, values in zip(found.scores(), SLOT_VALUES.values(), strict=True):
+        assert score.shape == (3, len(values))
+    assert found.features.shape == (3, 64)
+    assert found.classes().shape == (3, 6)
+
+
+def test_large_pictures_are_averaged() -> None:
+    large = torch.rand(2, 3, 128, 128)
+    torch.testing.assert_close(to_judge_side(large), large.reshape(2, 3, 64, 2, 64, 2).mean(dim=(3, 5)))
+    assert to_judge_side(large[..., :64, :64]).shape == (2, 3, 64, 64)
+    with pytest.raises(ValueError, match="multiple of 64"):
+        to_judge_side(torch.zeros(1, 3, 96, 96))
+
+
+def test_damage_is_seeded_mild_and_leaves_the_clean_share_alone() -> None:
+    pixels = torch.rand(16, 3, 64, 64, generator=torch.Generator().manual_seed(1)) * 1.6 - 0.8
+    settings = JudgeSettings()
+    first, second = (damage(pixels, settings, torch.Generator().manual_seed(2)) for _ in range(2))
+    assert torch.equal(first, second)
+    untouched = (first == pixels).flatten(1).all(dim=1)
+    assert 0 < untouched.sum() < 16
+    assert first.abs().max() <= 1
+    clean = damage(pixels, JudgeSettings(clean_share=1.0), torch.Generator().manual_seed(2))
+    assert torch.equal(clean, pixels)
+
+
+def test_harmless_damage_changes_nothing_visible() -> None:
+    settings = JudgeSettings(clean_share=0.0, blur=0.0, noise=0.0, block_step=0.0, colour_shift=0.0)
+    pixels = torch.rand(4, 3, 64, 64) * 1.8 - 0.9
+    hurt = damage(pixels, settings, torch.Generator().manual_seed(0))
+    assert (hurt - pixels).abs().max() < 0.01
+
+
+def test_wrong_settings_are_refused() -> None:
+    with pytest.raises(ValueError, match="clean_share in"):
+        JudgeSettings(clean_share=1.5)
+    with pytest.raises(ValueError, match="four positive channel counts"):
+        JudgeConfig(channels=(8, 8, 0, 8))
+
+
+def test_the_loss_falls_when_the_scores_are_right() -> None:
+    found = Judge(SMALL)(torch.zeros(2, 3, 64, 64))
+    labels = torch.zeros(2, 6, dtype=torch.int64)
+    right = found._replace(
+        **{slot: torch.nn.functional.one_hot(labels[:, 0], len(SLOT_VALUES[slot])) * 9.0 for slot in SLOT_VALUES}
+    )
+    assert judge_loss(right, labels, 0.5) < 0.1 < judge_loss(found, labels, 0.5)
+
+
+def test_a_run_learns_goes_on_and_is_loaded(sheet: SpriteSheet, tmp_path: Path) -> None:
+    settings = JudgeSettings(batch=16, validation_scenes=40)
+
+    def run(out: Path, steps: int) -> dict[str, float]:
+        loop = LoopSettings(steps=steps, learning_rate=1e-2, warmup_steps=2, validate_every=1000)
+        return train_judge(out, sheet, config=SMALL, settings=settings, loop=loop).validation
+
+    figures = run(tmp_path, 2)
+    assert set(figures) == {
+        f"{split}_{size}_{slot}"
+        for split in ("seen", "held_out")
+        for size in (64, 128)
+        for slot in (*SLOT_VALUES, "concept_and_style")
+    }
+    figures = run(tmp_path, 40)
+    assert figures["seen_64_style"] > 0.9
+    judge = load_judge(tmp_path / "checkpoint.pt")
+    assert accuracy(judge, sheet, "seen", 64, 40)["style"] == figures["seen_64_style"]
+    with pytest.raises(ValueError, match="holds another model"):
+        train_judge(tmp_path, sheet, loop=LoopSettings(steps=50, learning_rate=1e-3))
