@@ -67,3 +67,12 @@ def require_drawn(tree: DraftTree, *kinds: Drawn) -> None:
     """Raise ValueError unless `tree` was drawn in one of `kinds`."""
     if tree.drawn not in kinds and tree.size > 1:
         raise ValueError(f"this rule covers {' and '.join(kinds)} trees, got a '{tree.drawn}' one")
+
+
+def require_chain(tree: DraftTree) -> None:
+    """Raise ValueError unless no node of `tree` has two children, and node i + 1 is the child of node i."""
+    if any(parent != node for node, parent in enumerate(tree.parents.tolist()[1:])):
+        raise ValueError(
+            f"this rule covers chains, got a tree with parents {tree.parents.tolist()}; choose a chain policy, or a "
+            "rule for trees"
+        )

@@ -1,0 +1,36 @@
+"""Speculative sampling on a chain of drafted tokens: the token-wise rule that all others start from."""
+
+from dataclasses import dataclass
+
+from algos.accept.proposals import try_siblings
+from algos.accept.spec import RULES, RuleSpec, require_chain, require_drawn
+from algos.accept.walk import walk
+from algos.arrays import FloatArray
+from algos.chance import Chance
+from algos.tree import DraftTree, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculativeSampling:
+    """Keep x ~ q with probability min(1, p(x) / q(x)); at the first rejection draw from norm([p - q]_+) and stop.
+
+    Each step keeps with probability 1 - TV(p, q).
+    """
+
+    def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:
+        """See `Rule`."""
+        require_drawn(tree, "iid")
+        require_chain(tree)
+        return walk(tree, probs, chance, try_siblings)
+
+
+SPEC = RULES.register(
+    RuleSpec(
+        name="chain",
+        make=SpeculativeSampling,
+        promise="lossless",
+        drawn=frozenset({"iid"}),
+        source="arXiv 2211.17192, algorithm 1; arXiv 2302.01318, algorithm 2",
+        needs_chain=True,
+    )
+)

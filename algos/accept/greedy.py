@@ -1,0 +1,39 @@
+"""Greedy match: decoding at temperature 0, where a proposal stays only if it is the target's likeliest token."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from algos.accept.spec import RULES, RuleSpec
+from algos.arrays import FloatArray
+from algos.chance import Chance
+from algos.tree import DRAWN, DraftTree, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class GreedyMatch:
+    """Descend to the child that holds argmax p (the first index on ties); the extra token is argmax p. No chance."""
+
+    def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:
+        """See `Rule`."""
+        below = tree.children()
+        path: list[int] = []
+        node: int | None = 0
+        while node is not None:
+            best = int(np.argmax(probs[node]))
+            node = next((child for child in below[node] if int(tree.tokens[child]) == best), None)
+            if node is not None:
+                path.append(node)
+        return Verdict(tuple(path), best)
+
+
+SPEC = RULES.register(
+    RuleSpec(
+        name="greedy",
+        make=GreedyMatch,
+        promise="lossless",
+        drawn=frozenset(DRAWN),
+        source="arXiv 1811.03115 (blockwise parallel decoding), exact match; on trees as in arXiv 2305.09781",
+        greedy=True,
+    )
+)

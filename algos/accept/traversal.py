@@ -1,0 +1,86 @@
+"""Traversal verification: a tree is judged from its leaves to its root, each path as a whole."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from algos.accept.proposals import excess, normalised, proposal_laws
+from algos.accept.spec import RULES, RuleSpec
+from algos.arrays import FloatArray
+from algos.chance import At, Chance, Role
+from algos.tree import DRAWN, DraftTree, Verdict
+
+
+@dataclass(slots=True)
+class _Open:
+    """A node whose children are being judged. weight: the chance that it is kept, given all rejections so far."""
+
+    node: int
+    weight: float
+    law: FloatArray
+    children: list[int]
+    proposals: Iterator[FloatArray]
+    tried: int = 0
+    drafted: FloatArray | None = None
+
+    def next_child(self, tree: DraftTree) -> tuple[int, float] | None:
+        """The next child and its weight min(1, weight p(x) / q(x)); None after the last, or where none can stay."""
+        if self.tried == len(self.children) or self.weight == 0.0:
+            return None
+        child = self.children[self.tried]
+        self.tried += 1
+        self.drafted = next(self.proposals)
+        token = int(tree.tokens[child])
+        return child, min(1.0, self.weight * float(self.law[token]) / float(self.drafted[token]))
+
+    def reject(self) -> None:
+        """Take the rejected child's offer out: p <- norm([w p - q]_+), w <- z / (z + 1 - w), z its mass."""
+        assert self.drafted is not None
+        owed = excess(self.weight * self.law, self.drafted)
+        total = float(owed.sum())
+        if total > 0.0:
+            self.weight = total / (total + 1.0 - self.weight)
+            self.law = owed / total
+        elif self.weight < 1.0:
+            self.weight = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class TraversalVerification:
+    """Visit the tree depth first; a node whose children are all rejected (or that has none) is kept by its weight.
+
+    arXiv 2505.12398. On a chain it is block verification. What a child was drawn from enters only through its
+    proposal law, so independent siblings, siblings without replacement and point proposals are all exact.
+    """
+
+    def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:
+        """See `Rule`."""
+        below = tree.children()
+
+        def enter(node: int, weight: float) -> _Open:
+            law = normalised(probs[node])
+            return _Open(node, weight, law, below[node], proposal_laws(tree, node, below[node]))
+
+        stack = [enter(0, 1.0)]
+        while True:
+            here = stack[-1]
+            deeper = here.next_child(tree)
+            if deeper is not None:
+                stack.append(enter(*deeper))
+                continue
+            if len(stack) == 1 or chance.flip(here.weight, At(Role.ACCEPT, here.node)):
+                role = Role.RESIDUAL if here.children else Role.BONUS
+                return Verdict(tuple(open_.node for open_ in stack[1:]), chance.draw(here.law, At(role, here.node)))
+            stack.pop()
+            stack[-1].reject()
+
+
+SPEC = RULES.register(
+    RuleSpec(
+        name="traversal",
+        make=TraversalVerification,
+        promise="lossless",
+        drawn=frozenset(DRAWN),
+        source="arXiv 2505.12398",
+        deviations="covers point proposals (top_k) too, as one-hot draft laws",
+    )
+)
