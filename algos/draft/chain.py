@@ -1,0 +1,93 @@
+"""A chain of drafted tokens: sampled, or the likeliest one each time."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from algos.chance import At, Chance, Role
+from algos.draft.grow import Growing
+from algos.draft.settings import at_least
+from algos.draft.spec import POLICIES, Budget, Expander, Grid, PolicySpec
+from algos.tree import DraftTree, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Speculative sampling's chain: `length` tokens, each drawn from the drafter's law (arXiv 2211.17192, alg. 1).
+
+    length: gamma >= 1, drafted tokens a cycle; one drafter pass each.
+    """
+
+    length: int = 4
+
+    def __post_init__(self) -> None:
+        at_least("chain", 1, length=self.length)
+
+    def begin(self, grid: Grid) -> None:
+        """See `Policy`; a chain carries no state."""
+
+    def grow(self, drafter: Expander, root: int, budget: Budget, chance: Chance) -> DraftTree:
+        """See `Policy`. Node i is drawn at `At(Role.DRAFT, i)`; node i's law is row i of `draft_probs`."""
+        tokens = [root]
+        laws = []
+        for node in range(1, 1 + _length(self.length, budget)):
+            law = drafter.expand(np.array(tokens[-1:]), np.array([node - 2]))
+            laws.append(law)
+            tokens.append(chance.draw(law[0], At(Role.DRAFT, node)))
+        rows = np.arange(len(tokens))
+        rows[-1] = -1
+        return DraftTree(
+            tokens=np.array(tokens),
+            parents=np.arange(-1, len(tokens) - 1),
+            drawn="iid",
+            draft_probs=np.concatenate(laws) if laws else np.empty((0, drafter.vocab_size)),
+            law_of=rows,
+        )
+
+    def observe(self, tree: DraftTree, verdict: Verdict, cell: int) -> None:
+        """See `Policy`; a chain learns nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class LikeliestChain:
+    """A chain of the drafter's likeliest tokens: point proposals, an EAGLE-2 tree of top-1.
+
+    length: drafted tokens a cycle, >= 1; one drafter pass each.
+    """
+
+    length: int = 4
+
+    def __post_init__(self) -> None:
+        at_least("chain_top1", 1, length=self.length)
+
+    def begin(self, grid: Grid) -> None:
+        """See `Policy`; a chain carries no state."""
+
+    def grow(self, drafter: Expander, root: int, budget: Budget, chance: Chance) -> DraftTree:
+        """See `Policy`; no draw is made."""
+        growing = Growing(drafter, root)
+        length = _length(self.length, budget)
+        while growing.depth < length and growing.grow_level(1, 1):
+            pass
+        return growing.tree(length)
+
+    def observe(self, tree: DraftTree, verdict: Verdict, cell: int) -> None:
+        """See `Policy`; a chain learns nothing."""
+
+
+def _length(wanted: int, budget: Budget) -> int:
+    return max(0, min(wanted, budget.max_depth, budget.max_nodes - 1))
+
+
+SAMPLED = POLICIES.register(
+    PolicySpec(name="chain", make=Chain, drawn="iid", source="arXiv 2211.17192, algorithm 1", chain=True)
+)
+LIKELIEST = POLICIES.register(
+    PolicySpec(
+        name="chain_top1",
+        make=LikeliestChain,
+        drawn="top_k",
+        source="arXiv 2211.17192 with a one-hot draft law",
+        chain=True,
+    )
+)
