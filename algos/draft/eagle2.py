@@ -1,0 +1,61 @@
+"""EAGLE-2's dynamic tree."""
+
+from dataclasses import dataclass
+
+from algos.chance import Chance
+from algos.draft.grow import Growing
+from algos.draft.settings import at_least
+from algos.draft.spec import POLICIES, Budget, Expander, Grid, PolicySpec
+from algos.tree import DraftTree, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Eagle2:
+    """Expand the best `top_k` nodes of each level by their `top_k` likeliest tokens, then keep the best of all.
+
+    arXiv 2406.16858, sections 4.1 (expansion) and 4.2 (reranking). A node's worth is the product of the draft
+    probabilities along its path.
+
+    depth: levels, one drafter pass each, >= 1.
+    top_k: nodes expanded a level, and children of each, >= 1; 1 makes a chain.
+    total_tokens: drafted nodes that are verified, the root excluded, >= 1.
+    """
+
+    depth: int = 5
+    top_k: int = 10
+    total_tokens: int = 59
+
+    def __post_init__(self) -> None:
+        at_least("eagle2", 1, depth=self.depth, top_k=self.top_k, total_tokens=self.total_tokens)
+
+    def begin(self, grid: Grid) -> None:
+        """See `Policy`; EAGLE-2 carries no state."""
+
+    def grow(self, drafter: Expander, root: int, budget: Budget, chance: Chance) -> DraftTree:
+        """See `Policy`; no draw is made."""
+        return grow_eagle2(drafter, root, budget, self.depth, self.top_k, self.total_tokens)
+
+    def observe(self, tree: DraftTree, verdict: Verdict, cell: int) -> None:
+        """See `Policy`; EAGLE-2 learns nothing."""
+
+
+def grow_eagle2(drafter: Expander, root: int, budget: Budget, depth: int, top_k: int, total_tokens: int) -> DraftTree:
+    """The EAGLE-2 tree of at most `depth` levels, one drafter pass each, and `total_tokens` drafted nodes."""
+    total = max(0, min(total_tokens, budget.max_nodes - 1))
+    levels = min(depth, budget.max_depth, total)
+    growing = Growing(drafter, root)
+    while growing.depth < levels and growing.grow_level(top_k, top_k):
+        pass
+    return growing.tree(total)
+
+
+SPEC = POLICIES.register(
+    PolicySpec(
+        name="eagle2",
+        make=Eagle2,
+        drawn="top_k",
+        source="arXiv 2406.16858",
+        deviations="tokens of draft probability 0 are not proposed; the last level is not expanded, which is one "
+        "drafter pass fewer than the authors' code for the same tree",
+    )
+)
