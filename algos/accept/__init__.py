@@ -1,6 +1,16 @@
 """Acceptance rules, one module each; `RULES` is their registry."""
 
-from algos.accept import block, chain, greedy, multi_round, point, traversal, without_replacement
+from algos.accept import (
+    block,
+    chain,
+    greedy,
+    lantern,
+    lantern_greedy,
+    multi_round,
+    point,
+    traversal,
+    without_replacement,
+)
 from algos.accept.spec import RULES, Residual, Rule, RuleSpec
 
 __all__ = [
@@ -11,6 +21,8 @@ __all__ = [
     "block",
     "chain",
     "greedy",
+    "lantern",
+    "lantern_greedy",
     "multi_round",
     "point",
     "traversal",

@@ -1,0 +1,235 @@
+"""LANTERN and LANTERN++: a drafted code also stands for its nearest codes, up to a bound on the mass pooled."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import NamedTuple, Protocol, get_args
+
+import numpy as np
+
+from algos.accept.neighbours import check_neighbours
+from algos.accept.proposals import excess, normalised, proposal_laws
+from algos.accept.spec import RULES, Residual, RuleSpec, require_drawn
+from algos.accept.walk import Tried, walk
+from algos.arrays import FloatArray, IntArray
+from algos.chance import At, Chance, Role
+from algos.tree import DraftTree, Verdict
+
+
+class Pool(NamedTuple):
+    """Neighbours pooled with a token: the first `codes` of its row, of total weight `mass`."""
+
+    mass: float
+    codes: int
+
+
+def pool(law: FloatArray, near: IntArray, limit: float) -> Pool:
+    """The longest prefix of the codes `near` [k] whose weight under `law` [V] is at most `limit`."""
+    running = law.take(near).cumsum(dtype=np.float64)
+    count = int(running.searchsorted(limit, side="right"))
+    return Pool(float(running[count - 1]) if count else 0.0, count)
+
+
+class Limit(Protocol):
+    """The most mass that may be pooled with a token of weight `own`, in a law of weight `total`."""
+
+    def __call__(self, own: float, total: float) -> float:
+        """See the class."""
+        ...
+
+
+class Pooling(NamedTuple):
+    """How a rule pools: the table [V, columns], the columns used, the limit, and whose residual it leaves."""
+
+    neighbours: IntArray
+    k: int
+    limit: Limit
+    residual: Residual
+
+    def try_points(self, tree: DraftTree, node: int, children: Sequence[int], law: FloatArray, chance: Chance) -> Tried:
+        """See `Siblings`, for point proposals: each is kept with probability p(x) + p(A(x)).
+
+        p is what is left of the law after the siblings before it, renormalised; the pool A(x) is measured in it too.
+        """
+        left = law.astype(np.float64)
+        for child in children:
+            token = int(tree.tokens[child])
+            near = self.neighbours[token]
+            total, own = float(np.add.reduce(left)), float(left[token])
+            pooled = pool(left, near[: self.k], self.limit(own, total))
+            if chance.flip(own + pooled.mass, At(Role.ACCEPT, child), out_of=total):
+                return Tried(child, left)
+            if self.residual == "paper":
+                left[near[: pooled.codes]] = 0.0
+            elif self.residual == "released" and pooled.codes:
+                left[near[: self.k + 1]] = 0.0
+            left[token] = 0.0
+            if not left.any():
+                if self.residual != "released":  # it was certain to be kept, and only rounding said otherwise
+                    return Tried(child, left)
+                left[:] = 1.0
+        return Tried(None, left)
+
+    def try_drawn(self, tree: DraftTree, node: int, children: Sequence[int], law: FloatArray, chance: Chance) -> Tried:
+        """See `Siblings`, for drawn ones: as `try_points`, with probability min(1, (p(x) + p(A(x))) / q(x))."""
+        left = normalised(law)
+        for child, drafted in zip(children, proposal_laws(tree, node, children), strict=True):
+            token = int(tree.tokens[child])
+            near = self.neighbours[token]
+            own = float(left[token])
+            pooled = pool(left, near[: self.k], self.limit(own, 1.0))
+            if chance.flip(own + pooled.mass, At(Role.ACCEPT, child), out_of=float(drafted[token])):
+                return Tried(child, left)
+            if self.residual == "released" and pooled.codes:
+                drafted = drafted.copy()
+                drafted[near[: self.k + 1]] = 0.0
+            elif self.residual == "paper":
+                left[near[: pooled.codes]] = 0.0
+                left[token] = own + pooled.mass
+            owed = excess(left, drafted)
+            if not owed.any():
+                if self.residual != "released":
+                    return Tried(child, left)
+                owed[:] = 1.0
+            left = normalised(owed)
+        return Tried(None, left)
+
+    def verdict(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:
+        """Decide a whole tree."""
+        require_drawn(tree, "top_k", "without_replacement", "iid")
+        if self.residual == "released" and tree.drawn == "iid" and tree.size > 1:
+            raise ValueError(
+                "residual 'released': the released code draws siblings without replacement or takes the top k, so it "
+                "says nothing of 'iid' trees; use 'paper' or 'optimal'"
+            )
+        check_vocab(self.neighbours, probs)
+        return walk(tree, probs, chance, self.try_points if tree.drawn == "top_k" else self.try_drawn)
+
+
+def check_vocab(neighbours: IntArray, probs: FloatArray) -> None:
+    """Raise ValueError unless the table is over the codes that the laws are over."""
+    if neighbours.shape[0] != probs.shape[-1]:
+        raise ValueError(
+            f"neighbours: expected one row per code, V = {probs.shape[-1]}, got {neighbours.shape[0]}; build the table "
+            "from this model's codebook"
+        )
+
+
+def check_settings(what: str, neighbours: IntArray, k: int, residual: Residual) -> None:
+    """Raise ValueError on a table, a `k` or a residual that does not make sense."""
+    check_neighbours(neighbours, what)
+    count, columns = neighbours.shape
+    if not 0 <= k <= columns:
+        raise ValueError(f"{what}: k must be in 0..{columns} (the table's columns; 0 takes all), got {k}")
+    if residual not in get_args(Residual):
+        raise ValueError(f"{what}: residual must be one of {', '.join(get_args(Residual))}, got {residual!r}")
+    if residual == "released" and (k or columns) == columns < count - 1:
+        raise ValueError(
+            f"{what}: the released code zeroes k + 1 neighbours, the table has {columns} columns; "
+            "lower k or make a wider table"
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lantern:
+    """Accept x with probability min(1, (p(x) + p(A(x))) / q(x)): A(x) is pooled with x (arXiv 2410.03355).
+
+    A(x) is the longest prefix of x's `k` nearest codes, nearest first, with p(A) <= delta; q(x) = 1 on "top_k" trees.
+    neighbours: [V, columns] int64 from `nearest_codes`; k: columns used, 0 for all; delta in [0, 1].
+
+    residual, on a rejection of x (the next sibling is tried against it, and its pool is measured in it):
+    "paper": p with A's mass moved to x, less q; so on a top_k tree A and x drop out.
+    "optimal": [p - q]_+, on a top_k tree p without x; neighbours keep their mass.
+    "released": on a top_k tree x and its k + 1 nearest drop out, pooled or not (as soon as one is pooled, even one of
+    probability 0); on a "without_replacement" tree they are taken out of q instead, so that they keep all of p; and
+    where nothing is left, the uniform law over the whole codebook.
+    """
+
+    neighbours: IntArray
+    k: int = 0
+    delta: float = 0.1
+    residual: Residual = "paper"
+
+    def __post_init__(self) -> None:
+        if self.delta > 1.0:
+            raise ValueError(
+                f"lantern: delta must be in [0, 1], got {self.delta}; a bound relative to p(x), as the released code "
+                "takes a delta above 1 to mean, is rule 'lantern_pp' with factor = delta"
+            )
+        if not self.delta >= 0.0:
+            raise ValueError(f"lantern: delta must be in [0, 1], got {self.delta!r}")
+        check_settings("lantern", self.neighbours, self.k, self.residual)
+
+    def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:
+        """See `Rule`."""
+        columns = self.k or self.neighbours.shape[1]
+        return Pooling(self.neighbours, columns, self._limit, self.residual).verdict(tree, probs, chance)
+
+    def _limit(self, own: float, total: float) -> float:
+        return self.delta * total
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LanternPP:
+    """LANTERN with a relative bound: x and its pool may weigh at most `factor` * p(x) (arXiv 2502.06352).
+
+    factor >= 1 (the paper's lambda; a delta above 1 in the released code); 1 pools nothing. The rest as `Lantern`.
+    """
+
+    neighbours: IntArray
+    k: int = 0
+    factor: float = 5.0
+    residual: Residual = "paper"
+
+    def __post_init__(self) -> None:
+        if not 1.0 <= self.factor < float("inf"):
+            raise ValueError(f"lantern_pp: factor must be >= 1 and finite, got {self.factor!r}")
+        check_settings("lantern_pp", self.neighbours, self.k, self.residual)
+
+    def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:
+        """See `Rule`."""
+        columns = self.k or self.neighbours.shape[1]
+        return Pooling(self.neighbours, columns, self._limit, self.residual).verdict(tree, probs, chance)
+
+    def _limit(self, own: float, total: float) -> float:
+        return (self.factor - 1.0) * own
+
+
+SPEC = RULES.register(
+    RuleSpec(
+        name="lantern",
+        make=Lantern,
+        promise="bounded",
+        drawn=frozenset({"top_k", "without_replacement", "iid"}),
+        source="arXiv 2410.03355 (LANTERN); released code: jadohu/LANTERN, evaluate_posterior, evaluate_posterior_v1",
+        bound=(
+            "top_k trees, residual 'paper' or 'optimal': total variation per token <= 1 - (1 - delta)^m for m siblings "
+            "(delta for one). Drawn siblings: every code may gain delta, so even 'optimal' keeps only "
+            "sum(min(delta, [q - p]_+)) <= TV(p, q) for one. Residual 'released': none"
+        ),
+        deviations=(
+            "Pools are measured in the renormalised law that the rejected siblings leave. A draw of exactly 0 does not "
+            "accept an impossible token. The released code has no residual for 'iid' trees: that pair raises"
+        ),
+        codebook=True,
+        residuals=("paper", "released", "optimal"),
+        neutral=MappingProxyType({"delta": 0.0}),
+    )
+)
+SPEC_PP = RULES.register(
+    RuleSpec(
+        name="lantern_pp",
+        make=LanternPP,
+        promise="bounded",
+        drawn=frozenset({"top_k", "without_replacement", "iid"}),
+        source="arXiv 2502.06352 (LANTERN++); released code: jadohu/LANTERN with --static_tree and a delta above 1",
+        bound=(
+            "residual 'optimal' (any tree), or 'paper' on top_k trees: total variation per token <= 1 - 1 / factor, "
+            "however many siblings. Residual 'paper' on drawn trees and 'released': none"
+        ),
+        deviations="As lantern",
+        codebook=True,
+        residuals=("paper", "released", "optimal"),
+        neutral=MappingProxyType({"factor": 1.0}),
+    )
+)

@@ -1,0 +1,138 @@
+"""Greedy LANTERN and LANTERN++: at temperature 0, a node stays if its pool outweighs the likeliest token."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal, TypeAlias, get_args
+
+from algos.accept.lantern import check_settings, check_vocab, pool
+from algos.accept.spec import RULES, RuleSpec
+from algos.arrays import FloatArray, IntArray
+from algos.chance import Chance
+from algos.tree import DraftTree, Verdict
+
+Choice: TypeAlias = Literal["longest", "first"]
+"""Which of several nodes that may stay: those of the longest path (the released code), or the first sibling."""
+
+
+def greedy_verdict(
+    tree: DraftTree,
+    probs: FloatArray,
+    neighbours: IntArray,
+    limit: Callable[[float], float],
+    choose: Choice,
+) -> Verdict:
+    """Keep x if p(x) + p(A(x)) makes it the argmax of p [V] (ties: the lower index), A(x) within limit(p(x)).
+
+    The extra token is the argmax after the last kept node. No randomness is asked for.
+    """
+    check_vocab(neighbours, probs)
+    below = tree.children()
+    parents = tree.parents.tolist()
+    depths = {0: 0}
+    best, open_nodes = 0, [0]
+    while open_nodes:
+        node = open_nodes.pop(0)
+        if not below[node]:
+            continue
+        law = probs[node]
+        top = int(law.argmax())
+        for child in below[node]:
+            token = int(tree.tokens[child])
+            if token != top:
+                own = float(law[token])
+                boosted = own + pool(law, neighbours[token], limit(own)).mass
+                if (boosted, -token) < (float(law[top]), -top):
+                    continue
+            depths[child] = depths[parents[child]] + 1
+            open_nodes.append(child)
+            if depths[child] > depths[best]:
+                best = child
+            if choose == "first":
+                break
+    return Verdict(tree.path_to(best), int(probs[best].argmax()))
+
+
+def _check_choice(what: str, choose: Choice) -> None:
+    if choose not in get_args(Choice):
+        raise ValueError(f"{what}: choose must be one of {', '.join(get_args(Choice))}, got {choose!r}")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LanternGreedy:
+    """LANTERN at temperature 0 (arXiv 2410.03355, the released greedy branch). Settings as `Lantern`.
+
+    Give it the laws at temperature 1. A likeliest token of probability above delta can never be pooled, so what
+    passes is a token whose own mass and pool of lesser neighbours reach that of the likeliest.
+    choose: the paper leaves open which of several nodes that may stay does; see `Choice`.
+    """
+
+    neighbours: IntArray
+    k: int = 0
+    delta: float = 0.1
+    choose: Choice = "longest"
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.delta <= 1.0:
+            raise ValueError(
+                f"lantern_greedy: delta must be in [0, 1], got {self.delta!r}; above 1 the released code means "
+                "'lantern_pp_greedy' with factor = delta"
+            )
+        check_settings("lantern_greedy", self.neighbours, self.k, "paper")
+        _check_choice("lantern_greedy", self.choose)
+
+    def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:
+        """See `Rule`."""
+        near = self.neighbours[:, : self.k or None]
+        return greedy_verdict(tree, probs, near, lambda own: self.delta, self.choose)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LanternPPGreedy:
+    """LANTERN++ at temperature 0: as `LanternGreedy`, with x and its pool within `factor` * p(x)."""
+
+    neighbours: IntArray
+    k: int = 0
+    factor: float = 5.0
+    choose: Choice = "longest"
+
+    def __post_init__(self) -> None:
+        if not 1.0 <= self.factor < float("inf"):
+            raise ValueError(f"lantern_pp_greedy: factor must be >= 1 and finite, got {self.factor!r}")
+        check_settings("lantern_pp_greedy", self.neighbours, self.k, "paper")
+        _check_choice("lantern_pp_greedy", self.choose)
+
+    def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:
+        """See `Rule`."""
+        near = self.neighbours[:, : self.k or None]
+        return greedy_verdict(tree, probs, near, lambda own: (self.factor - 1.0) * own, self.choose)
+
+
+SPEC = RULES.register(
+    RuleSpec(
+        name="lantern_greedy",
+        make=LanternGreedy,
+        promise="bounded",
+        drawn=frozenset({"top_k", "without_replacement", "iid"}),
+        source="arXiv 2410.03355 (LANTERN), greedy decoding; released code: jadohu/LANTERN, evaluate_posterior",
+        bound="a kept token x has p(x) >= max p - delta (laws at temperature 1); at temperature 0 its law may move by 1",
+        deviations="Only nodes whose parent was kept are looked at; the released code boosts every position first",
+        greedy=True,
+        codebook=True,
+        neutral=MappingProxyType({"delta": 0.0}),
+    )
+)
+SPEC_PP = RULES.register(
+    RuleSpec(
+        name="lantern_pp_greedy",
+        make=LanternPPGreedy,
+        promise="bounded",
+        drawn=frozenset({"top_k", "without_replacement", "iid"}),
+        source="arXiv 2502.06352 (LANTERN++); released code: jadohu/LANTERN, evaluate_posterior with a delta above 1",
+        bound="a kept token x has p(x) >= max p / factor (laws at temperature 1); at temperature 0 its law may move by 1",
+        deviations="As lantern_greedy",
+        greedy=True,
+        codebook=True,
+        neutral=MappingProxyType({"factor": 1.0}),
+    )
+)

@@ -1,0 +1,58 @@
+"""The nearest codes of each code: what the codebook rules pool over."""
+
+import numpy as np
+
+from algos.arrays import FloatArray, IntArray
+
+_BLOCK_CELLS = 1 << 22
+
+
+def nearest_codes(codebook: FloatArray, k: int) -> IntArray:
+    """The `k` nearest other codes of each code, by Euclidean distance.
+
+    codebook: [V, E] floating, finite. Returns [V, k] int64, nearest first; a code is not its own neighbour, and equal
+    distances stand in order of index. Distances are float64, computed for a block of codes at a time
+    (about 32 MiB). Raises ValueError on a wrong shape, fewer than k + 1 codes, or numbers that are not finite.
+    """
+    if codebook.ndim != 2:
+        raise ValueError(f"nearest_codes: expected a codebook [V, E], got shape {codebook.shape}")
+    count = codebook.shape[0]
+    if not 1 <= k < count:
+        raise ValueError(
+            f"nearest_codes: expected 1 <= k < V, got k = {k} and V = {count}; a code is not its own neighbour"
+        )
+    if not np.all(np.isfinite(codebook)):
+        raise ValueError("nearest_codes: expected finite codes, got NaN or infinity; check the checkpoint")
+    codes = codebook.astype(np.float64)
+    squares = np.einsum("ve,ve->v", codes, codes)
+    nearest = np.empty((count, k), dtype=np.int64)
+    rows = max(1, _BLOCK_CELLS // count)
+    for start in range(0, count, rows):
+        stop = min(start + rows, count)
+        distances = squares[None, :] - 2.0 * (codes[start:stop] @ codes.T)  # own square left out: the same for a row
+        distances[np.arange(stop - start), np.arange(start, stop)] = np.inf
+        nearest[start:stop] = _smallest(distances, k)
+    return nearest
+
+
+def _smallest(distances: FloatArray, k: int) -> IntArray:
+    """The columns of the k smallest in each row, smallest first, ties by column."""
+    if 4 * k >= distances.shape[1]:
+        return np.argsort(distances, axis=1, kind="stable")[:, :k]
+    edge = np.partition(distances, k - 1, axis=1)[:, k - 1]
+    found = np.empty((distances.shape[0], k), dtype=np.int64)
+    for row, last in enumerate(edge):
+        columns = np.flatnonzero(distances[row] <= last)  # a tie at the edge may bring in more than k
+        found[row] = columns[np.argsort(distances[row, columns], kind="stable")[:k]]
+    return found
+
+
+def check_neighbours(neighbours: IntArray, what: str) -> None:
+    """Raise ValueError unless `neighbours` is a table [V, k] of other codes, as `nearest_codes` returns it."""
+    if neighbours.ndim != 2 or not np.issubdtype(neighbours.dtype, np.integer):
+        raise ValueError(f"{what}: expected neighbours [V, k] of integers, got {neighbours.dtype} {neighbours.shape}")
+    count, columns = neighbours.shape
+    if columns < 1 or int(neighbours.min()) < 0 or int(neighbours.max()) >= count:
+        raise ValueError(f"{what}: expected 0 <= neighbour < V = {count} in at least one column; use nearest_codes")
+    if bool(np.any(neighbours == np.arange(count)[:, None])):
+        raise ValueError(f"{what}: a code is listed as its own neighbour, so its mass would count twice")
