@@ -1,0 +1,86 @@
+"""Static trees: EAGLE-1's sampled one, and its deterministic twin."""
+
+from dataclasses import dataclass
+
+from algos.chance import Chance
+from algos.draft.settings import at_least
+from algos.draft.shape import fill_sampled, fill_top_k, ranked_shape, within
+from algos.draft.spec import POLICIES, Budget, Expander, Grid, PolicySpec
+from algos.tree import DraftTree, Verdict
+
+WIDTHS = (8, 16, 14, 11, 8)
+"""57 nodes in 5 levels, the size that LANTERN++ (arXiv 2502.06352) runs with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Eagle1:
+    """A static tree whose siblings are drawn without replacement from the drafter's law (arXiv 2401.15077).
+
+    widths: nodes at each level, from the root's children down, each >= 1. One drafter pass a level. Children go to
+        the nodes of least rank sum along the path (see `ranked_shape`), as in Medusa's and EAGLE-1's own trees.
+    """
+
+    widths: tuple[int, ...] = WIDTHS
+
+    def __post_init__(self) -> None:
+        _check("eagle1", self.widths)
+
+    def begin(self, grid: Grid) -> None:
+        """See `Policy`; a static tree carries no state."""
+
+    def grow(self, drafter: Expander, root: int, budget: Budget, chance: Chance) -> DraftTree:
+        """See `Policy`. Node i is drawn at `At(Role.DRAFT, i)`."""
+        return fill_sampled(within(ranked_shape(tuple(self.widths)), budget), drafter, root, chance)
+
+    def observe(self, tree: DraftTree, verdict: Verdict, cell: int) -> None:
+        """See `Policy`; a static tree learns nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class StaticTopK:
+    """The same static tree filled with the likeliest tokens: the control for EAGLE-2's reranking at equal shape.
+
+    widths: see `Eagle1`.
+    """
+
+    widths: tuple[int, ...] = WIDTHS
+
+    def __post_init__(self) -> None:
+        _check("static_top_k", self.widths)
+
+    def begin(self, grid: Grid) -> None:
+        """See `Policy`; a static tree carries no state."""
+
+    def grow(self, drafter: Expander, root: int, budget: Budget, chance: Chance) -> DraftTree:
+        """See `Policy`; no draw is made."""
+        return fill_top_k(within(ranked_shape(tuple(self.widths)), budget), drafter, root)
+
+    def observe(self, tree: DraftTree, verdict: Verdict, cell: int) -> None:
+        """See `Policy`; a static tree learns nothing."""
+
+
+def _check(policy: str, widths: tuple[int, ...]) -> None:
+    if not widths:
+        raise ValueError(f"policy '{policy}': widths must name at least one level, got none")
+    for level, width in enumerate(widths):
+        at_least(policy, 1, **{f"widths[{level}]": width})
+
+
+SAMPLED = POLICIES.register(
+    PolicySpec(
+        name="eagle1",
+        make=Eagle1,
+        drawn="without_replacement",
+        source="arXiv 2401.15077 (EAGLE-1); arXiv 2502.06352 (LANTERN++) on images",
+        deviations="the shape follows a rule (least rank sum, so many nodes a level), not a published list of paths",
+    )
+)
+LIKELIEST = POLICIES.register(
+    PolicySpec(
+        name="static_top_k",
+        make=StaticTopK,
+        drawn="top_k",
+        source="arXiv 2401.10774 (Medusa): a static tree of likeliest tokens",
+        deviations="the shape follows the same rule as 'eagle1'",
+    )
+)

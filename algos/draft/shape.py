@@ -1,0 +1,147 @@
+"""Static trees: a shape fixed before anything is drafted, and how it is filled."""
+
+from functools import lru_cache
+from typing import NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+
+from algos.arrays import FloatArray
+from algos.chance import At, Chance, Role
+from algos.draft.grow import point_tree
+from algos.draft.spec import Budget, Expander
+from algos.draft.top import top
+from algos.tree import DraftTree
+
+Shape: TypeAlias = tuple[int, ...]
+"""Parents of the nodes, node 0 the root (parent -1), level by level; the children of a node stand together."""
+
+
+class _Pick(Protocol):
+    def __call__(self, laws: FloatArray, counts: list[int], first: int) -> list[list[int]]:
+        """At most `counts[i]` tokens from laws[i]; the first of all is node `first` of the tree."""
+        ...
+
+
+@lru_cache(maxsize=64)
+def ranked_shape(widths: tuple[int, ...]) -> Shape:
+    """The tree with `widths[l]` nodes at level l + 1 whose paths have the least ranks in sum.
+
+    A node's rank is its turn among its siblings (0 is the first drawn). Early turns are accepted more often, so they
+    get more descendants; ties go to the node whose parent comes first.
+    """
+    parents = [-1]
+    level = [(0, 0)]
+    for width in widths:
+        room = [(cost + rank, node, rank) for node, cost in level for rank in range(width)]
+        kept = sorted(sorted(room)[:width], key=lambda child: child[1:])
+        first = len(parents)
+        parents.extend(parent for _, parent, _ in kept)
+        level = [(first + turn, cost) for turn, (cost, _, _) in enumerate(kept)]
+    return tuple(parents)
+
+
+@lru_cache(maxsize=256)
+def within(shape: Shape, budget: Budget) -> Shape:
+    """The part of `shape` that `budget` allows: no deeper, and of those the nodes of least depth plus ranks."""
+    depths, costs, children = [0], [0], [0] * len(shape)
+    for node in range(1, len(shape)):
+        above = shape[node]
+        depths.append(depths[above] + 1)
+        costs.append(costs[above] + 1 + children[above])
+        children[above] += 1
+    allowed = [node for node in range(len(shape)) if depths[node] <= max(0, budget.max_depth)]
+    kept = sorted(sorted(allowed, key=lambda node: (costs[node], node))[: max(1, budget.max_nodes)])
+    place = {node: turn for turn, node in enumerate(kept)}
+    return tuple(place[shape[node]] if node else -1 for node in kept)
+
+
+def fill_sampled(shape: Shape, drafter: Expander, root: int, chance: Chance) -> DraftTree:
+    """Fill `shape` with siblings drawn without replacement from the drafter's laws; one drafter pass a level.
+
+    Node i is drawn at `At(Role.DRAFT, i)`. A law with fewer tokens of positive probability than the shape has
+    children yields as many as it has; what would stand below the missing ones is left out.
+    """
+
+    def pick(laws: FloatArray, counts: list[int], first: int) -> list[list[int]]:
+        picked: list[list[int]] = []
+        for law, count in zip(laws, counts, strict=True):
+            picked.append(_without_replacement(law, count, first, chance))
+            first += len(picked[-1])
+        return picked
+
+    tokens, parents, law_of, laws = _fill(shape, drafter, root, pick)
+    return DraftTree(
+        tokens=np.array(tokens),
+        parents=np.array(parents),
+        drawn="without_replacement",
+        draft_probs=np.concatenate(laws) if laws else np.empty((0, drafter.vocab_size)),
+        law_of=np.array(law_of),
+    )
+
+
+def fill_top_k(shape: Shape, drafter: Expander, root: int) -> DraftTree:
+    """Fill `shape` with the likeliest tokens as point proposals; one drafter pass a level."""
+
+    def pick(laws: FloatArray, counts: list[int], first: int) -> list[list[int]]:
+        found = top(laws, max(counts))
+        rows = zip(found.tokens.tolist(), found.probs.tolist(), counts, strict=True)
+        return [
+            [token for token, prob in zip(tokens[:count], probs[:count], strict=True) if prob > 0.0]
+            for tokens, probs, count in rows
+        ]
+
+    tokens, parents, _, _ = _fill(shape, drafter, root, pick)
+    return point_tree(np.array(tokens), np.array(parents), drafter.vocab_size)
+
+
+def _without_replacement(law: FloatArray, count: int, first: int, chance: Chance) -> list[int]:
+    left = law.astype(np.float64)
+    tokens: list[int] = []
+    while len(tokens) < count and left.any():
+        token = chance.draw(left, At(Role.DRAFT, first + len(tokens)))
+        left[token] = 0.0
+        tokens.append(token)
+    return tokens
+
+
+class _Filled(NamedTuple):
+    tokens: list[int]
+    parents: list[int]
+    law_of: list[int]
+    laws: list[FloatArray]
+
+
+def _fill(shape: Shape, drafter: Expander, root: int, pick: _Pick) -> _Filled:
+    """Level by level: expand the nodes that have children, and pick those."""
+    below = _children(shape)
+    filled = _Filled([root], [-1], [-1], [])
+    rows = 0
+    level = [(0, 0)] if below[0] else []  # (node of the tree, node of the shape)
+    while level:
+        # A drafter numbers nodes as they are expanded, so a node's number is the row of its law.
+        above = [filled.parents[node] for node, _ in level]
+        ids = [filled.law_of[node] if node >= 0 else -1 for node in above]
+        laws = drafter.expand(np.array([filled.tokens[node] for node, _ in level]), np.array(ids))
+        filled.laws.append(laws)
+        picked = pick(laws, [len(below[place]) for _, place in level], len(filled.tokens))
+        deeper = []
+        for (node, place), tokens in zip(level, picked, strict=True):
+            filled.law_of[node] = rows
+            rows += 1
+            for token, child in zip(tokens, below[place], strict=False):  # a short law fills fewer places
+                if below[child]:
+                    deeper.append((len(filled.tokens), child))
+                filled.tokens.append(token)
+                filled.parents.append(node)
+                filled.law_of.append(-1)
+        level = deeper
+    return filled
+
+
+@lru_cache(maxsize=256)
+def _children(shape: Shape) -> tuple[tuple[int, ...], ...]:
+    below: list[list[int]] = [[] for _ in shape]
+    for node, above in enumerate(shape):
+        if above >= 0:
+            below[above].append(node)
+    return tuple(tuple(children) for children in below)
