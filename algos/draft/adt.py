@@ -1,0 +1,152 @@
+"""ADT-Tree: EAGLE-2's tree whose depth and width follow the acceptance of neighbouring trees."""
+
+from dataclasses import dataclass, field
+from math import ceil
+from typing import Literal, NamedTuple, TypeAlias, get_args
+
+import numpy as np
+
+from algos.chance import At, Chance, Role
+from algos.draft.eagle2 import grow_eagle2
+from algos.draft.settings import at_least, one_of
+from algos.draft.spec import POLICIES, Budget, Expander, Grid, PolicySpec
+from algos.tree import DraftTree, Verdict
+
+Acceptance: TypeAlias = Literal["ratio", "length"]
+Init: TypeAlias = Literal["horizontal", "vertical", "random"]
+RowStart: TypeAlias = Literal["carry", "upper", "default"]
+AcceptanceOf: TypeAlias = Literal["neighbour", "last_tree"]
+Nodes: TypeAlias = Literal["fixed", "proportional"]
+
+
+class TreeState(NamedTuple):
+    """The shape that a tree was grown with, and what came of it."""
+
+    depth: int
+    width: int
+    accepted: float | None
+    """alpha, in the unit of the `acceptance` setting; None where no tree has been verified."""
+
+
+@dataclass(slots=True)
+class AdtTree:
+    """Adjacency-adaptive dynamic draft trees (arXiv 2512.21857): EAGLE-2's tree of `depth` levels and top-`width`.
+
+    Equation 2: with (depth, width) of the neighbour's tree and acceptance alpha, alpha >= beta makes the next tree
+    deeper by `step_depth` and narrower by `step_width`; alpha < beta shallower and wider; both clamped. Each image
+    starts at (`start_depth`, `start_width`) with nothing to adapt to. The authors released no code for it and
+    published neither beta, nor the steps, nor the bounds: what they leave open is a setting.
+
+    acceptance: alpha is accepted / depth of the verified tree ("ratio"), or accepted nodes ("length"), as is beta.
+    init: whose state is taken: the left neighbour's ("horizontal"), the upper one's ("vertical"; the left one's where
+        no tree decided the upper cell), or a pair within the bounds drawn at `At(Role.DRAFT, 0)` ("random").
+    row_start: what stands for the left neighbour at the first cell of a row: the last tree ("carry"), the upper cell's
+        ("upper"; the start state where no tree decided it), or the start state ("default"). Anywhere else the cell on
+        the left was decided by the last tree, so "the left cell's state" and "the last tree's state" are one.
+    acceptance_of: alpha is that of the neighbour whose state is taken, or of the last tree in any case.
+    nodes: `total_tokens` drafted nodes always ("fixed"), or in proportion to depth * width, with `total_tokens` at the
+        start state ("proportional").
+    """
+
+    acceptance: Acceptance = "ratio"
+    init: Init = "horizontal"
+    row_start: RowStart = "carry"
+    acceptance_of: AcceptanceOf = "neighbour"
+    nodes: Nodes = "fixed"
+    beta: float = 0.5
+    step_depth: int = 1
+    step_width: int = 1
+    min_depth: int = 1
+    max_depth: int = 8
+    start_depth: int = 4
+    min_width: int = 1
+    max_width: int = 10
+    start_width: int = 6
+    total_tokens: int = 59
+    _states: list[TreeState | None] = field(init=False, repr=False, default_factory=list)
+    _row: int = field(init=False, repr=False, default=1)
+    _cell: int = field(init=False, repr=False, default=1)
+    _last: TreeState = field(init=False, repr=False, default=TreeState(1, 1, None))
+    _grown: tuple[int, int] = field(init=False, repr=False, default=(1, 1))
+
+    def __post_init__(self) -> None:
+        one_of("adt", get_args(Acceptance), acceptance=self.acceptance)
+        one_of("adt", get_args(Init), init=self.init)
+        one_of("adt", get_args(RowStart), row_start=self.row_start)
+        one_of("adt", get_args(AcceptanceOf), acceptance_of=self.acceptance_of)
+        one_of("adt", get_args(Nodes), nodes=self.nodes)
+        at_least("adt", 0, beta=self.beta, step_depth=self.step_depth, step_width=self.step_width)
+        at_least("adt", 1, min_depth=self.min_depth, min_width=self.min_width, total_tokens=self.total_tokens)
+        at_least("adt", self.min_depth, start_depth=self.start_depth)
+        at_least("adt", self.min_width, start_width=self.start_width)
+        at_least("adt", self.start_depth, max_depth=self.max_depth)
+        at_least("adt", self.start_width, max_width=self.max_width)
+
+    def begin(self, grid: Grid) -> None:
+        """See `Policy`. The first cell is decided by the condition alone: it has no tree."""
+        self._states = [None] * grid.cells
+        self._row = grid.width
+        self._cell = 1
+        self._last = self._start()
+
+    def grow(self, drafter: Expander, root: int, budget: Budget, chance: Chance) -> DraftTree:
+        """See `Policy`. A draw is made only where `init` is "random"."""
+        depth, width = self._adapted(self._neighbour(chance))
+        self._grown = (depth, width)
+        total = self.total_tokens
+        if self.nodes == "proportional":
+            total = ceil(total * depth * width / (self.start_depth * self.start_width))
+        return grow_eagle2(drafter, root, budget, depth, width, total)
+
+    def observe(self, tree: DraftTree, verdict: Verdict, cell: int) -> None:
+        """See `Policy`. A tree with no proposal says nothing: the state stays what it was."""
+        if tree.size > 1:
+            accepted = len(verdict.path)
+            share = accepted / tree.depth if self.acceptance == "ratio" else float(accepted)
+            self._last = TreeState(*self._grown, share)
+        self._cell = cell + len(verdict.path) + 1
+        for decided in range(cell, min(self._cell, len(self._states))):
+            self._states[decided] = self._last
+
+    def _start(self) -> TreeState:
+        return TreeState(self.start_depth, self.start_width, None)
+
+    def _upper(self) -> TreeState | None:
+        above = self._cell - self._row
+        return self._states[above] if above >= 0 else None
+
+    def _neighbour(self, chance: Chance) -> TreeState:
+        """The state that the tree for the next cell starts from."""
+        if self.init == "random":
+            depths, widths = self.max_depth - self.min_depth + 1, self.max_width - self.min_width + 1
+            depth, width = divmod(chance.draw(np.ones(depths * widths), At(Role.DRAFT, 0)), widths)
+            return TreeState(self.min_depth + depth, self.min_width + width, self._last.accepted)
+        found = self._last
+        if self.init == "vertical":
+            found = self._upper() or found
+        elif self._cell % self._row == 0 and self.row_start != "carry":
+            found = (self._upper() if self.row_start == "upper" else None) or self._start()
+        return found if self.acceptance_of == "neighbour" else found._replace(accepted=self._last.accepted)
+
+    def _adapted(self, state: TreeState) -> tuple[int, int]:
+        """Equation 2."""
+        if state.accepted is None:
+            return state.depth, state.width
+        sign = 1 if state.accepted >= self.beta else -1
+        depth = state.depth + sign * self.step_depth
+        width = state.width - sign * self.step_width
+        return (
+            min(max(depth, self.min_depth), self.max_depth),
+            min(max(width, self.min_width), self.max_width),
+        )
+
+
+SPEC = POLICIES.register(
+    PolicySpec(
+        name="adt",
+        make=AdtTree,
+        drawn="top_k",
+        source="arXiv 2512.21857, equations 2 and 3 (no public code)",
+        deviations="beta, steps and bounds are unpublished: the defaults are ours; every open choice is a setting",
+    )
+)
