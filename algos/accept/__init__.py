@@ -3,12 +3,16 @@
 from algos.accept import (
     block,
     chain,
+    cool,
     greedy,
+    gsd,
     lantern,
     lantern_greedy,
+    mulo,
     multi_round,
     point,
     traversal,
+    typical,
     without_replacement,
 )
 from algos.accept.spec import RULES, Residual, Rule, RuleSpec
@@ -20,11 +24,15 @@ __all__ = [
     "RuleSpec",
     "block",
     "chain",
+    "cool",
     "greedy",
+    "gsd",
     "lantern",
     "lantern_greedy",
+    "mulo",
     "multi_round",
     "point",
     "traversal",
+    "typical",
     "without_replacement",
 ]

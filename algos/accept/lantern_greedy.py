@@ -1,18 +1,15 @@
 """Greedy LANTERN and LANTERN++: at temperature 0, a node stays if its pool outweighs the likeliest token."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal, TypeAlias, get_args
 
 from algos.accept.lantern import check_settings, check_vocab, pool
+from algos.accept.longest import Choice, check_choice, kept_ends
 from algos.accept.spec import RULES, RuleSpec
 from algos.arrays import FloatArray, IntArray
 from algos.chance import Chance
 from algos.tree import DraftTree, Verdict
-
-Choice: TypeAlias = Literal["longest", "first"]
-"""Which of several nodes that may stay: those of the longest path (the released code), or the first sibling."""
 
 
 def greedy_verdict(
@@ -27,35 +24,21 @@ def greedy_verdict(
     The extra token is the argmax after the last kept node. No randomness is asked for.
     """
     check_vocab(neighbours, probs)
-    below = tree.children()
-    parents = tree.parents.tolist()
-    depths = {0: 0}
-    best, open_nodes = 0, [0]
-    while open_nodes:
-        node = open_nodes.pop(0)
-        if not below[node]:
-            continue
+
+    def passing(node: int, children: Sequence[int]) -> list[int]:
         law = probs[node]
         top = int(law.argmax())
-        for child in below[node]:
-            token = int(tree.tokens[child])
-            if token != top:
-                own = float(law[token])
-                boosted = own + pool(law, neighbours[token], limit(own)).mass
-                if (boosted, -token) < (float(law[top]), -top):
-                    continue
-            depths[child] = depths[parents[child]] + 1
-            open_nodes.append(child)
-            if depths[child] > depths[best]:
-                best = child
-            if choose == "first":
-                break
-    return Verdict(tree.path_to(best), int(probs[best].argmax()))
+        return [child for child in children if wins(law, top, int(tree.tokens[child]))]
 
+    def wins(law: FloatArray, top: int, token: int) -> bool:
+        if token == top:
+            return True
+        own = float(law[token])
+        boosted = own + pool(law, neighbours[token], limit(own)).mass
+        return (boosted, -token) > (float(law[top]), -top)
 
-def _check_choice(what: str, choose: Choice) -> None:
-    if choose not in get_args(Choice):
-        raise ValueError(f"{what}: choose must be one of {', '.join(get_args(Choice))}, got {choose!r}")
+    end = kept_ends(tree, passing, choose)[0]
+    return Verdict(tree.path_to(end), int(probs[end].argmax()))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,7 +47,7 @@ class LanternGreedy:
 
     Give it the laws at temperature 1. A likeliest token of probability above delta can never be pooled, so what
     passes is a token whose own mass and pool of lesser neighbours reach that of the likeliest.
-    choose: the paper leaves open which of several nodes that may stay does; see `Choice`.
+    choose: which of several siblings that may stay does (open in the paper; the released code takes the longest path).
     """
 
     neighbours: IntArray
@@ -79,7 +62,7 @@ class LanternGreedy:
                 "'lantern_pp_greedy' with factor = delta"
             )
         check_settings("lantern_greedy", self.neighbours, self.k, "paper")
-        _check_choice("lantern_greedy", self.choose)
+        check_choice("lantern_greedy", self.choose)
 
     def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:
         """See `Rule`."""
@@ -100,7 +83,7 @@ class LanternPPGreedy:
         if not 1.0 <= self.factor < float("inf"):
             raise ValueError(f"lantern_pp_greedy: factor must be >= 1 and finite, got {self.factor!r}")
         check_settings("lantern_pp_greedy", self.neighbours, self.k, "paper")
-        _check_choice("lantern_pp_greedy", self.choose)
+        check_choice("lantern_pp_greedy", self.choose)
 
     def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:
         """See `Rule`."""
@@ -115,7 +98,7 @@ SPEC = RULES.register(
         promise="bounded",
         drawn=frozenset({"top_k", "without_replacement", "iid"}),
         source="arXiv 2410.03355 (LANTERN), greedy decoding; released code: jadohu/LANTERN, evaluate_posterior",
-        bound="a kept token x has p(x) >= max p - delta (laws at temperature 1); at temperature 0 its law may move by 1",
+        bound="kept x: p(x) >= max p - delta in the law at temperature 1; the law at temperature 0 may move by 1",
         deviations="Only nodes whose parent was kept are looked at; the released code boosts every position first",
         greedy=True,
         codebook=True,
@@ -129,7 +112,7 @@ SPEC_PP = RULES.register(
         promise="bounded",
         drawn=frozenset({"top_k", "without_replacement", "iid"}),
         source="arXiv 2502.06352 (LANTERN++); released code: jadohu/LANTERN, evaluate_posterior with a delta above 1",
-        bound="a kept token x has p(x) >= max p / factor (laws at temperature 1); at temperature 0 its law may move by 1",
+        bound="kept x: p(x) >= max p / factor in the law at temperature 1; the law at temperature 0 may move by 1",
         deviations="As lantern_greedy",
         greedy=True,
         codebook=True,

@@ -34,6 +34,7 @@ class RuleSpec:
     drawn: the kinds of tree it covers; `check_covers` raises on the others.
     greedy: it reads the laws at temperature 1 and decides by their argmax; for decoding at temperature 0.
     codebook: it takes `neighbours` [V, k], the nearest codes of each code.
+    embeddings: it takes `codebook` [V, E], the codes themselves.
     neutral: settings at which a relaxed rule is lossless.
     needs_chain: it covers trees in which no node has two children.
     """
@@ -47,6 +48,7 @@ class RuleSpec:
     deviations: str = ""
     greedy: bool = False
     codebook: bool = False
+    embeddings: bool = False
     needs_chain: bool = False
     residuals: tuple[Residual, ...] = ()
     neutral: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))

@@ -1,0 +1,78 @@
+"""Cool-SD: the acceptance is loosened by a factor that cools along the draft, with the residual of least bias."""
+
+from dataclasses import dataclass
+from math import exp, isfinite
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+
+from algos.accept.relaxed import Odds, TrySiblings
+from algos.accept.spec import RULES, RuleSpec, require_drawn
+from algos.accept.walk import walk
+from algos.arrays import FloatArray
+from algos.chance import Chance
+from algos.tree import DRAWN, DraftTree, Verdict
+
+
+class Scaled(NamedTuple):
+    """Accept x with probability min(1, factors[place] * p(x) / q(x)); a rejection takes min(q, factor * p)."""
+
+    factors: tuple[float, ...]
+
+    def odds(self, target: FloatArray, draft: FloatArray, token: int, place: int) -> Odds:
+        """See `Acceptance`."""
+        return Odds(self.factors[place] * float(target[token]), float(draft[token]))
+
+    def taken(self, target: FloatArray, draft: FloatArray, place: int) -> FloatArray:
+        """See `Acceptance`."""
+        kept: FloatArray = np.minimum(draft, self.factors[place] * target)
+        return kept
+
+
+@dataclass(frozen=True, slots=True)
+class CoolSD:
+    """Accept the i-th drafted token (i = 0 first) with probability min(1, w_i p / q), w_i = delta exp(-nu i - mu).
+
+    arXiv 2601.09212; the residual is the paper's own, norm([p - q accept]_+). Factors of at most 1 keep p exactly.
+    delta > 0, nu >= 0. mu: None sets it so that the factors have mean `delta` over the depth of the tree.
+    """
+
+    delta: float = 1.1
+    nu: float = 0.7
+    mu: float | None = None
+
+    def __post_init__(self) -> None:
+        if not (isfinite(self.delta) and self.delta > 0.0 and isfinite(self.nu) and self.nu >= 0.0):
+            raise ValueError(f"cool: expected delta > 0 and nu >= 0, finite, got {self.delta!r} and {self.nu!r}")
+        if self.mu is not None and not isfinite(self.mu):
+            raise ValueError(f"cool: mu must be finite or None, got {self.mu!r}")
+
+    def factors(self, depth: int) -> tuple[float, ...]:
+        """w_i for each level of a tree of this depth."""
+        cooling = [exp(-self.nu * level) for level in range(depth)]
+        scale = depth / sum(cooling) if self.mu is None else exp(-self.mu)
+        return tuple(self.delta * scale * factor for factor in cooling)
+
+    def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:
+        """See `Rule`."""
+        require_drawn(tree, *DRAWN)
+        factors = self.factors(tree.depth) if tree.size > 1 else ()
+        return walk(tree, probs, chance, TrySiblings(Scaled(factors)))
+
+
+SPEC = RULES.register(
+    RuleSpec(
+        name="cool",
+        make=CoolSD,
+        promise="bounded",
+        drawn=frozenset(DRAWN),
+        source="arXiv 2601.09212 (Cool-SD); no released code",
+        bound="total variation of the i-th token <= max(0, 1 - 1 / w_i), however many siblings",
+        deviations=(
+            "The paper drafts chains; siblings are tried one after another, each against what is left. Where i starts "
+            "and how mu is set are open: i = 0 first, and mu None keeps the mean factor at delta"
+        ),
+        neutral=MappingProxyType({"delta": 1.0, "nu": 0.0}),
+    )
+)

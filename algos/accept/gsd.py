@@ -1,0 +1,141 @@
+"""Grouped speculative decoding: a token is judged together with codes of like probability and like look."""
+
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal, NamedTuple, TypeAlias, get_args
+
+import numpy as np
+
+from algos.accept.relaxed import Odds, TrySiblings
+from algos.accept.spec import RULES, Residual, RuleSpec, require_drawn
+from algos.accept.walk import walk
+from algos.arrays import FloatArray, IntArray
+from algos.chance import Chance
+from algos.tree import DRAWN, DraftTree, Verdict
+
+Window: TypeAlias = Literal["paper", "released"]
+"""How the group lies in the order of falling probability. "paper": around the token, cut off at the ends. "released":
+one more likelier token than less likely ones, and none at all where it would begin before the first rank."""
+
+
+class Grouped(NamedTuple):
+    """Accept x with probability min(1, p(C(x)) / q(C(x))).
+
+    C(x): of the `group` tokens next to x in the order of falling p, those with |p(y) - p(x)| < gap and squared
+    distance in the codebook below `distance` squared.
+    """
+
+    codebook: FloatArray
+    group: int
+    gap: float
+    distance: float
+    window: Window
+    residual: Residual
+
+    @property
+    def before(self) -> int:
+        """Likelier tokens in a group."""
+        return self.group // 2 if self.window == "released" else (self.group - 1) // 2
+
+    def members(self, target: FloatArray, token: int) -> IntArray:
+        """C(token), x itself included where the window is not empty."""
+        order = np.argsort(-target, kind="stable")
+        rank = int(np.flatnonzero(order == token)[0])
+        start = rank - self.before
+        if start < 0 and self.window == "released":
+            return np.empty(0, dtype=np.int64)
+        near = order[max(start, 0) : start + self.group]
+        apart = self.codebook[near] - self.codebook[token]
+        close = np.einsum("ce,ce->c", apart, apart) < self.distance**2
+        group: IntArray = near[(close & (np.abs(target[near] - target[token]) < self.gap)) | (near == token)]
+        return group
+
+    def odds(self, target: FloatArray, draft: FloatArray, token: int, place: int) -> Odds:
+        """See `Acceptance`."""
+        group = self.members(target, token)
+        if not group.size:  # 0 / 0 in the released code, and no draw is below it: a sure rejection
+            return Odds(0.0, 1.0)
+        return Odds(float(target[group].sum()), float(draft[group].sum()))
+
+    def taken(self, target: FloatArray, draft: FloatArray, place: int) -> FloatArray:
+        """See `Acceptance`: q itself as in the paper and the released code, or q * accept."""
+        return draft * self._accept(target, draft) if self.residual == "optimal" else draft
+
+    def _accept(self, target: FloatArray, draft: FloatArray) -> FloatArray:
+        """[V]: the acceptance of every token, one offset in the window at a time."""
+        order = np.argsort(-target, kind="stable")
+        laws = np.stack([target, draft])[:, order]
+        codes = self.codebook[order]
+        count = order.size
+        pooled = laws.copy()
+        for offset in range(-self.before, self.group - self.before):
+            if offset == 0 or abs(offset) >= count:
+                continue
+            here = slice(max(-offset, 0), count - max(offset, 0))
+            there = slice(max(offset, 0), count - max(-offset, 0))
+            apart = codes[here] - codes[there]
+            close = np.einsum("ce,ce->c", apart, apart) < self.distance**2
+            close &= np.abs(laws[0, here] - laws[0, there]) < self.gap
+            pooled[:, here] += laws[:, there] * close
+        accept = np.minimum(1.0, np.divide(pooled[0], pooled[1], out=np.ones(count), where=pooled[1] > 0.0))
+        if self.window == "released":
+            accept[: self.before] = 0.0
+        by_token = np.empty(count)
+        by_token[order] = accept
+        return by_token
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GroupedSpeculation:
+    """Accept x ~ q with probability min(1, p(C(x)) / q(C(x))) (arXiv 2508.07747); see `Grouped` for C(x).
+
+    codebook: [V, E] floating, the codes. group: tokens in the window, 1 judges x alone; 3, 25 and 50 are published,
+    14 is fixed in the released code. gap, distance > 0; the released code compares squared distances of the language
+    model's token embeddings with 0.5.
+    In SJD's window the proposal law q is the stale one; see `algos.spatial.jacobi`.
+    """
+
+    codebook: FloatArray
+    group: int = 14
+    gap: float = 0.15
+    distance: float = 0.7
+    window: Window = "paper"
+    residual: Residual = "paper"
+
+    def __post_init__(self) -> None:
+        if self.codebook.ndim != 2 or not np.all(np.isfinite(self.codebook)):
+            raise ValueError(f"gsd: expected a finite codebook [V, E], got shape {self.codebook.shape}")
+        if self.group < 1 or not (self.gap > 0.0 and self.distance > 0.0):
+            raise ValueError(
+                f"gsd: expected group >= 1, gap > 0 and distance > 0, got {self.group}, {self.gap!r}, {self.distance!r}"
+            )
+        for name, value, known in (("window", self.window, Window), ("residual", self.residual, Residual)):
+            if value not in get_args(known):
+                raise ValueError(f"gsd: {name} must be one of {', '.join(get_args(known))}, got {value!r}")
+
+    def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:
+        """See `Rule`."""
+        require_drawn(tree, *DRAWN)
+        if self.codebook.shape[0] != probs.shape[1]:
+            raise ValueError(f"gsd: expected a codebook of V = {probs.shape[1]} codes, got {self.codebook.shape[0]}")
+        grouped = Grouped(self.codebook, self.group, self.gap, self.distance, self.window, self.residual)
+        return walk(tree, probs, chance, TrySiblings(grouped))
+
+
+SPEC = RULES.register(
+    RuleSpec(
+        name="gsd",
+        make=GroupedSpeculation,
+        promise="unbounded",
+        drawn=frozenset(DRAWN),
+        source="arXiv 2508.07747 (GSD); released code: jacobi_iteration_lumina_mgpt.py",
+        bound="none proved: groups overlap, so a token's acceptance may exceed or fall short of min(1, p / q)",
+        deviations=(
+            "Groups are taken in the codebook, not in the language model's embeddings. An even group in the paper's "
+            "window has one more less likely token. Siblings are tried one after another, each against what is left"
+        ),
+        embeddings=True,
+        residuals=("paper", "released", "optimal"),
+        neutral=MappingProxyType({"group": 1}),
+    )
+)

@@ -1,0 +1,93 @@
+"""MuLo-SD's pooled threshold: a drafted token stays if its neighbourhood in the codebook holds enough of the target."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+from types import MappingProxyType
+
+import numpy as np
+
+from algos.accept.lantern import check_vocab
+from algos.accept.longest import Choice, check_choice, kept_ends
+from algos.accept.neighbours import check_neighbours
+from algos.accept.spec import RULES, RuleSpec
+from algos.arrays import BoolArray, FloatArray, IntArray
+from algos.chance import At, Chance, Role
+from algos.tree import DRAWN, DraftTree, Verdict
+
+
+def pooled_mass(probs: FloatArray, tokens: IntArray, neighbours: IntArray) -> FloatArray:
+    """[C] float64: the mass of each cell's token and its neighbours under that cell's law.
+
+    probs: [C, V]; tokens: [C]; neighbours: [V, k]. The ball B_k(x) is x and its k nearest codes.
+    """
+    rows = np.arange(tokens.size)
+    pooled = np.take_along_axis(probs, neighbours[tokens], axis=1).sum(axis=1, dtype=np.float64)
+    mass: FloatArray = pooled + probs[rows, tokens]
+    return mass
+
+
+def passing_cells(probs: FloatArray, tokens: IntArray, neighbours: IntArray, tau: float) -> BoolArray:
+    """[C] bool: which cells of a draft stay, each by its own law (arXiv 2601.05149, eq. 5). Shapes as `pooled_mass`.
+
+    No chain is broken: a cell may stay behind a rejected one, which is what local expansion is for.
+    """
+    check_vocab(neighbours, probs)
+    if probs.shape[0] != tokens.size:
+        raise ValueError(f"passing_cells: expected one law per token, got {probs.shape} and {tokens.shape}")
+    passed: BoolArray = pooled_mass(probs, tokens, neighbours) >= tau
+    return passed
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PooledThreshold:
+    """Keep x if the mass of x and its k nearest codes is at least `tau`, along the longest such path.
+
+    arXiv 2601.05149, eq. 5, on a tree; no draft law, no flip. The extra token is drawn from p after the last kept node.
+    neighbours: [V, columns] from `nearest_codes`; k: columns used, 0 for all; tau > 0, infinity keeps nothing.
+    """
+
+    neighbours: IntArray
+    k: int = 0
+    tau: float = 0.5
+    choose: Choice = "longest"
+
+    def __post_init__(self) -> None:
+        check_neighbours(self.neighbours, "mulo")
+        if not 0 <= self.k <= self.neighbours.shape[1]:
+            raise ValueError(f"mulo: k must be in 0..{self.neighbours.shape[1]} (0 takes all), got {self.k}")
+        check_choice("mulo", self.choose)
+        if not self.tau > 0.0:
+            raise ValueError(f"mulo: tau must be > 0, got {self.tau!r}")
+
+    def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:
+        """See `Rule`."""
+        check_vocab(self.neighbours, probs)
+        near = self.neighbours[:, : self.k or None]
+
+        def passing(node: int, children: Sequence[int]) -> list[int]:
+            law = probs[node]
+            tokens = tree.tokens[list(children)]
+            masses = law.take(near[tokens]).sum(axis=1, dtype=np.float64) + law[tokens]
+            return [child for child, mass in zip(children, masses.tolist(), strict=True) if mass >= self.tau]
+
+        end = kept_ends(tree, passing, self.choose)[0]
+        return Verdict(tree.path_to(end), chance.draw(probs[end], At(Role.BONUS, end)))
+
+
+SPEC = RULES.register(
+    RuleSpec(
+        name="mulo",
+        make=PooledThreshold,
+        promise="unbounded",
+        drawn=frozenset(DRAWN),
+        source="arXiv 2601.05149 (MuLo-SD), eq. 5; no released code",
+        bound="none: a kept x misses p by 1 - p(x), and its ball holds at least tau of p",
+        deviations=(
+            "Written for trees beside cells. Whether x is in its own ball is open: it is. A rejected token may be "
+            "drawn again, as the residual of a deterministic rejection is p itself"
+        ),
+        codebook=True,
+        neutral=MappingProxyType({"tau": inf}),
+    )
+)

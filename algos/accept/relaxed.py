@@ -1,0 +1,68 @@
+"""Siblings under any acceptance: the test is a parameter, and so is what a rejection takes from the target's law."""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from algos.accept.proposals import excess, normalised, proposal_laws
+from algos.accept.walk import Tried
+from algos.arrays import FloatArray
+from algos.chance import At, Chance, Role
+from algos.tree import DraftTree
+
+
+class Odds(NamedTuple):
+    """Keep with probability min(1, chance_of / out_of); never where `chance_of` is 0."""
+
+    chance_of: float
+    out_of: float
+
+
+class Acceptance(Protocol):
+    """An acceptance of a proposal drawn from `draft` [V] under `target` [V], both float64 with sum 1."""
+
+    def odds(self, target: FloatArray, draft: FloatArray, token: int, place: int) -> Odds:
+        """The odds of keeping `token`; `place` counts the nodes above it, the root excluded."""
+        ...
+
+    def taken(self, target: FloatArray, draft: FloatArray, place: int) -> FloatArray:
+        """[V]: what a rejection takes from `target`; the residual is norm([target - taken]_+).
+
+        draft * accept is the choice of least total variation (arXiv 2601.09212): the output then misses the target by
+        sum([draft * accept - target]_+), which no residual can undo. Where accept >= min(1, target / draft)
+        everywhere, taking `draft` leaves the same.
+        """
+        ...
+
+
+class TrySiblings(NamedTuple):
+    """`Siblings` for one acceptance, sibling after sibling, each against what the ones before it left."""
+
+    acceptance: Acceptance
+
+    def __call__(self, tree: DraftTree, node: int, children: Sequence[int], law: FloatArray, chance: Chance) -> Tried:
+        """See `Siblings`."""
+        left = normalised(law)
+        place = len(tree.path_to(node))
+        for child, draft in zip(children, proposal_laws(tree, node, children), strict=True):
+            odds = self.acceptance.odds(left, draft, int(tree.tokens[child]), place)
+            if chance.flip(odds.chance_of, At(Role.ACCEPT, child), out_of=odds.out_of):
+                return Tried(child, left)
+            owed = excess(left, self.acceptance.taken(left, draft, place))
+            if not owed.any():  # it was certain to be kept, and only rounding said otherwise
+                return Tried(child, left)
+            left = normalised(owed)
+        return Tried(None, left)
+
+
+def accepted_mass(acceptance: Acceptance, target: FloatArray, draft: FloatArray, place: int = 0) -> FloatArray:
+    """[V]: draft(x) * accept(x), token by token; ValueError on shapes that differ."""
+    if target.shape != draft.shape:
+        raise ValueError(f"accepted_mass: expected laws of one shape, got {target.shape} and {draft.shape}")
+    kept = np.zeros(target.size)
+    for token in np.flatnonzero(draft).tolist():
+        chance_of, out_of = acceptance.odds(target, draft, token, place)
+        if chance_of > 0.0:
+            kept[token] = draft[token] * min(1.0, chance_of / out_of)
+    return kept

@@ -1,0 +1,78 @@
+"""Medusa's typical acceptance: a token stays if it is likely enough for how uncertain the target is."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp, inf, log
+from types import MappingProxyType
+from typing import Literal, TypeAlias, get_args
+
+import numpy as np
+
+from algos.accept.longest import kept_ends
+from algos.accept.spec import RULES, RuleSpec
+from algos.arrays import FloatArray
+from algos.chance import At, Chance, Role
+from algos.tree import DRAWN, DraftTree, Verdict
+
+Ends: TypeAlias = Literal["likeliest", "first"]
+"""Which of several longest paths: the likeliest under the target (the released code), or the first."""
+
+
+def entropy(law: FloatArray) -> float:
+    """Shannon entropy of `law` [V], in nats."""
+    held = law[law > 0].astype(np.float64)
+    return float(-(held @ np.log(held)))
+
+
+@dataclass(frozen=True, slots=True)
+class TypicalAcceptance:
+    """Keep x if p(x) > min(epsilon, alpha exp(-H(p))), H in nats; the longest such path wins (arXiv 2401.10774).
+
+    No draft law and no residual: the extra token is drawn from p after the last kept node.
+    epsilon > 0, alpha > 0 (infinity leaves epsilon alone). The defaults are those of the released model class; its
+    utility function holds them swapped, and the paper suggests alpha = sqrt(epsilon).
+    On the flat laws of images exp(-H) is tiny, so almost everything passes.
+    """
+
+    epsilon: float = 0.09
+    alpha: float = 0.3
+    choose: Ends = "likeliest"
+
+    def __post_init__(self) -> None:
+        if not (self.epsilon > 0.0 and self.alpha > 0.0):
+            raise ValueError(f"typical: expected epsilon > 0 and alpha > 0, got {self.epsilon!r} and {self.alpha!r}")
+        if self.choose not in get_args(Ends):
+            raise ValueError(f"typical: choose must be one of {', '.join(get_args(Ends))}, got {self.choose!r}")
+
+    def threshold(self, law: FloatArray) -> float:
+        """What p(x) must exceed under `law` [V]."""
+        return self.epsilon if self.alpha == inf else min(self.epsilon, self.alpha * exp(-entropy(law)))
+
+    def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:
+        """See `Rule`."""
+
+        def passing(node: int, children: Sequence[int]) -> list[int]:
+            law, least = probs[node], self.threshold(probs[node])
+            return [child for child in children if float(law[tree.tokens[child]]) > least]
+
+        def likelihood(end: int) -> float:
+            path = tree.path_to(end)
+            return sum(log(float(probs[int(tree.parents[node]), int(tree.tokens[node])])) for node in path)
+
+        ends = kept_ends(tree, passing)
+        end = max(ends, key=likelihood) if self.choose == "likeliest" else ends[0]
+        return Verdict(tree.path_to(end), chance.draw(probs[end], At(Role.BONUS, end)))
+
+
+SPEC = RULES.register(
+    RuleSpec(
+        name="typical",
+        make=TypicalAcceptance,
+        promise="unbounded",
+        drawn=frozenset(DRAWN),
+        source="arXiv 2401.10774 (Medusa), typical acceptance; released code: FasterDecoding/Medusa",
+        bound="none: a kept x misses p by 1 - p(x). Only tokens of p(x) > min(epsilon, alpha exp(-H)) are kept",
+        deviations="The first token is drafted like the others; Medusa draws it from the target and is sure of it",
+        neutral=MappingProxyType({"epsilon": 1.0, "alpha": inf}),
+    )
+)
