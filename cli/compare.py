@@ -1,0 +1,184 @@
+"""`underpaint compare`: methods beside each other, on the same prompts and seeds."""
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.errors import STOPPED, bad_input
+from cli.options import Guidance, Side, Temperature, TopK, TopP, read_sampler, read_side
+
+if TYPE_CHECKING:
+    from runtime.compare import Done, Plan
+    from runtime.compare_report import Found
+    from runtime.compare_store import Store
+    from runtime.studio import Studio
+
+_PLAIN_WIDTH = 130
+"""Columns of the table where there is no terminal to ask."""
+DEFAULT_METHODS = "ar,speculative,eagle2,eagle2-static,adt,lantern,lantern++,adt+lantern"
+
+
+def compare(
+    prompts: Annotated[
+        list[str] | None, typer.Argument(help="Prompts in quotes; without any, --prompts-count are chosen.")
+    ] = None,
+    methods: Annotated[str, typer.Option(help="Methods, with commas between; AR is always among them.")] = (
+        DEFAULT_METHODS
+    ),
+    temperature: Temperature = 1.0,
+    seeds: Annotated[int, typer.Option(help="Seeds per prompt, counted from 0.", min=1)] = 1,
+    prompts_count: Annotated[
+        int | None, typer.Option(help="Prompts chosen from the training pairs; 8 if none is given.", min=1, max=1000)
+    ] = None,
+    setting: Annotated[
+        list[str] | None, typer.Option("--set", help="A setting of one method, method.name=value; repeat for more.")
+    ] = None,
+    guidance: Guidance = None,
+    top_k: TopK = None,
+    top_p: TopP = None,
+    resolution: Side = "128",
+    out: Annotated[Path, typer.Option(help="Folder for pictures and finished drawings.")] = Path("runs/compare"),
+    json_file: Annotated[Path | None, typer.Option("--json", help="Figures; default: compare.json in --out.")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Discard the drawings that --out holds.")] = False,
+) -> None:
+    """Draw the same prompts by several methods and report speed, cost and quality beside plain AR.
+
+    A stopped comparison (Ctrl-C) keeps what is drawn; the same command goes on with it.
+    """
+    from runtime.embedded import open_studio
+
+    from algos.rows import Sampler
+    from runtime.compare import Plan, choose_prompts, with_baseline
+    from runtime.compare_store import Store
+    from runtime.files import check_file_writable, check_folder_writable
+    from runtime.methods import build_method, resolve
+    from zoo.prompts import parse
+
+    figures = json_file or out / "compare.json"
+    with bad_input():
+        if prompts and prompts_count is not None:
+            raise ValueError("--prompts-count chooses prompts by itself; leave it out, or leave the prompts out")
+        wanted = tuple(parse(text) for text in prompts) if prompts else choose_prompts(prompts_count or 8)
+        side = read_side(resolution)
+        checked = Sampler(temperature=temperature)
+        names = with_baseline(tuple(name.strip() for name in methods.split(",")))
+        own = _settings_by_method(setting or [], names)
+        recipes = {name: resolve(name, checked.temperature, None, own[name]) for name in names}
+        check_folder_writable(out)
+        check_file_writable(figures)
+        studio = open_studio(side)
+        sampler = read_sampler(temperature, guidance, top_k, top_p, studio.sampler)
+        built = tuple(build_method(name, recipes[name], studio.neighbours) for name in names)
+        plan = Plan(built, wanted, tuple(range(seeds)), sampler)
+        store = Store(out, {**plan.as_plain(), "resolution": side, "model": studio.described()}, fresh=fresh)
+    _draw(studio, plan, store)
+    _report(studio, plan, out, figures, store)
+
+
+def _settings_by_method(settings: list[str], names: tuple[str, ...]) -> dict[str, list[str]]:
+    from algos.registry import suggest
+
+    found: dict[str, list[str]] = defaultdict(list)
+    for setting in settings:
+        method, dot, rest = setting.partition(".")
+        if not dot or method not in names:
+            raise ValueError(
+                f"--set {setting}: expected method.name=value with a method of --methods; {suggest(method, names)}"
+            )
+        found[method].append(rest)
+    return found
+
+
+def _draw(studio: "Studio", plan: "Plan", store: "Store") -> None:
+    from runtime.compare import run
+
+    try:
+        with _progress(len(store), plan.size) as report:
+            run(studio, plan, store, report)
+    except KeyboardInterrupt:
+        typer.echo(f"stopped: {len(store)} of {plan.size} drawings are done; the same command goes on", err=True)
+        raise typer.Exit(STOPPED) from None
+
+
+@contextmanager
+def _progress(done: int, size: int) -> Iterator[Callable[["Done"], None]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task("warming up" if done < size else "nothing left to draw", total=size, completed=done)
+
+        def report(state: "Done") -> None:
+            shown = "warming up" if state.last is None else f"{state.last.method:14s} {state.last.seconds:6.2f} s"
+            progress.update(task, completed=state.finished, description=shown)
+
+        yield report
+
+
+def _report(studio: "Studio", plan: "Plan", out: Path, figures: Path, store: "Store") -> None:
+    from runtime.compare_report import as_plain, find
+    from runtime.files import write_whole
+    from runtime.gallery import write_acceptance, write_gallery
+    from runtime.machine import described
+
+    found = find(studio, plan, store)
+    settings = {**plan.as_plain(), "resolution": studio.side}
+    plain = as_plain(found, settings, dict(studio.described()), described())
+    write_whole(figures, (json.dumps(plain, indent=1) + "\n").encode())
+    title = f"{studio.side} px, temperature {plan.sampler.temperature:g}, guidance {plan.sampler.guidance:g}"
+    captions = [prompt.caption() for prompt in plan.prompts]
+    gallery, maps = out / "gallery.png", out / "acceptance.png"
+    write_gallery(gallery, found.rows, found.gallery, captions, f"One row a method: {title}")
+    write_acceptance(
+        maps, found.rows, found.acceptance, f"Share of images in which a cell was an accepted draft: {title}"
+    )
+    _print_table(found, studio, title)
+    for path in (figures, gallery, maps):
+        typer.echo(str(path))
+
+
+def _print_table(found: "Found", studio: "Studio", title: str) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("method\n", no_wrap=True)
+    for heading in (
+        *("loss-\nless", "speed-\nup", "95 %\ninterval", "s per\nimage", "target\nNFE", "drafter\nNFE"),
+        *("tokens\nper cycle", "mean\ndepth", "over-\nhead", "prompt\naccuracy", "Fréchet\n(floor)", "same\nas AR"),
+    ):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in found.rows:
+        table.add_row(
+            row.method,
+            "yes" if row.lossless else "no",
+            f"{row.speedup:.2f}x",
+            "-" if row.speedup_low is None else f"{row.speedup_low:.2f}-{row.speedup_high:.2f}",
+            f"{row.seconds_per_image:.3f}",
+            f"{row.target_nfe:.1f}",
+            f"{row.drafter_nfe:.1f}",
+            f"{row.tokens_per_cycle:.2f}",
+            f"{row.mean_depth:.2f}",
+            f"{row.overhead_share:.0%}",
+            _figure(row.prompt_accuracy, ".3f"),
+            f"{_figure(row.frechet_distance, '.1f')} ({_figure(row.frechet_floor, '.1f')})",
+            _figure(row.identical_share, ".0%"),
+        )
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=_PLAIN_WIDTH)
+    console.print(table)
+    own = studio.reference.accuracy.get("concept_and_style")
+    if own is not None:
+        typer.echo(f"The judge itself reads {own:.3f} of real scenes right (concept and style).")
+
+
+def _figure(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)

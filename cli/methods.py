@@ -1,0 +1,84 @@
+"""`underpaint methods`: every method, tree policy and acceptance rule, with its promise and source."""
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+
+def methods(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with every setting and deviation.")] = False,
+) -> None:
+    """List every method, tree policy and acceptance rule, with its promise and source."""
+    found = listed()
+    if as_json:
+        typer.echo(json.dumps(found, indent=1))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    for title, columns in (
+        ("methods", ("name", "summary", "policy", "rule", "rule_at_temperature_0")),
+        ("policies", ("name", "drawn", "source")),
+        ("rules", ("name", "promise", "covers", "source")),
+    ):
+        table = Table(title=title, title_justify="left", title_style="bold", show_lines=False, expand=False)
+        for column in columns:
+            table.add_column(column.replace("_", " "), overflow="fold")
+        for one in found[title]:
+            table.add_row(*(_shown(one[column]) for column in columns))
+        console.print(table)
+
+
+def listed() -> dict[str, list[dict[str, Any]]]:
+    """The registries as JSON holds them."""
+    from algos.accept import RULES
+    from algos.draft import POLICIES
+    from runtime.methods import FROM_ENGINE, METHODS
+    from runtime.settings import settings_by_default
+
+    return {
+        "methods": [
+            {
+                "name": method.name,
+                "summary": method.summary,
+                "policy": method.sampled.policy,
+                "rule": method.sampled.rule,
+                "rule_at_temperature_0": method.greedy.rule,
+                "sampled": method.sampled.as_plain(),
+                "greedy": method.greedy.as_plain(),
+            }
+            for method in METHODS
+        ],
+        "policies": [
+            {
+                "name": policy.name,
+                "drawn": policy.drawn,
+                "chain": policy.chain,
+                "source": policy.source,
+                "deviations": policy.deviations,
+                "settings": settings_by_default(policy.make, FROM_ENGINE),
+            }
+            for policy in POLICIES
+        ],
+        "rules": [
+            {
+                "name": rule.name,
+                "promise": rule.promise,
+                "bound": rule.bound,
+                "covers": sorted(rule.drawn) + (["chain"] if rule.needs_chain else []),
+                "greedy": rule.greedy,
+                "residuals": list(rule.residuals),
+                "neutral": dict(rule.neutral),
+                "source": rule.source,
+                "deviations": rule.deviations,
+                "settings": settings_by_default(rule.make, FROM_ENGINE),
+            }
+            for rule in RULES
+        ],
+    }
+
+
+def _shown(value: Any) -> str:
+    return ", ".join(value) if isinstance(value, list) else str(value)

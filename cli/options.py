@@ -1,0 +1,49 @@
+"""Options that several commands share."""
+
+from enum import IntEnum
+from typing import Annotated
+
+import typer
+
+from algos.rows import Sampler
+
+
+class Resolution(IntEnum):
+    """Sides of the pictures that the shipped models draw, in pixels."""
+
+    SMALL = 64
+    LARGE = 128
+
+
+Temperature = Annotated[
+    float, typer.Option(help="How much the target's law is flattened; 0 takes the likeliest token every time.")
+]
+Guidance = Annotated[
+    float | None,
+    typer.Option(help="Classifier-free guidance scale; 1 is none. Default: the one the model ships with."),
+]
+TopK = Annotated[int | None, typer.Option(help="Tokens kept by likelihood; 0 keeps all. Default: as the model ships.")]
+TopP = Annotated[
+    float | None, typer.Option(help="Smallest mass of likeliest tokens kept; 1 keeps all. Default: as the model ships.")
+]
+Side = Annotated[str, typer.Option("--resolution", help="Side of the picture in pixels: 64 or 128.", metavar="64|128")]
+
+
+def read_side(text: str) -> int:
+    """The side in pixels; ValueError for one that no shipped model draws."""
+    known = [str(int(one)) for one in Resolution]
+    if text not in known:
+        raise ValueError(f"--resolution: expected {' or '.join(known)}, got {text!r}")
+    return int(text)
+
+
+def read_sampler(
+    temperature: float, guidance: float | None, top_k: int | None, top_p: float | None, shipped: Sampler
+) -> Sampler:
+    """The sampler asked for; what was left out is as the model ships. ValueError out of range."""
+    return Sampler(
+        guidance=shipped.guidance if guidance is None else guidance,
+        temperature=temperature,
+        top_k=shipped.top_k if top_k is None else top_k,
+        top_p=shipped.top_p if top_p is None else top_p,
+    )

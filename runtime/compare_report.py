@@ -1,0 +1,198 @@
+"""What a comparison found: one row per method, speed-ups with their intervals, and the maps behind the pictures."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from algos.arrays import FloatArray
+from algos.draft import Grid
+from runtime.compare import BASELINE, Plan
+from runtime.compare_store import Cell, Store
+from runtime.quality import PAIR, Reading, accuracy, frechet_distance, frechet_floor
+from runtime.studio import Drawing, Picture, Studio
+from zoo.prompts import Prompt
+
+RESAMPLES: Final = 4000
+INTERVAL: Final = 0.95
+_BOOTSTRAP_SEED: Final = 7
+
+
+class Speedup(NamedTuple):
+    """How many times faster than the baseline, and the ends of its interval (None below two pairs)."""
+
+    ratio: float
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One method's figures: means over images. Units in the names; shares in 0..1; None where it does not apply.
+
+    tokens_per_cycle, mean_depth: over cycles with a draft, so the first token (from the condition alone) is left out.
+    overhead_share: of the seconds, what was spent outside the target's and the drafter's forward passes.
+    identical_to_ar: at temperature 0, whether every image's tokens are AR's; identical_share: of the images.
+    frechet_pictures: pictures behind both Fréchet figures, equal pictures of one prompt counted once.
+    """
+
+    method: str
+    lossless: bool
+    target_nfe: float
+    drafter_nfe: float
+    tokens_per_cycle: float
+    mean_depth: float
+    seconds_per_image: float
+    speedup: float
+    speedup_low: float | None
+    speedup_high: float | None
+    overhead_share: float
+    target_share: float
+    drafter_share: float
+    prompt_accuracy: float | None
+    attribute_accuracy: dict[str, float]
+    frechet_distance: float | None
+    frechet_floor: float | None
+    frechet_pictures: int
+    identical_to_ar: bool | None
+    identical_share: float | None
+    images: int
+
+
+class Found(NamedTuple):
+    """Everything that the pictures and the table show."""
+
+    rows: tuple[Row, ...]
+    gallery: dict[str, list[Picture]]
+    """Per method, the pictures of each prompt under the first seed."""
+    acceptance: dict[str, FloatArray]
+    """Per method, [height, width]: the share of images in which this cell was an accepted draft."""
+
+
+def speedup(baseline: Sequence[float], method: Sequence[float]) -> Speedup:
+    """The ratio of summed seconds of paired images, with a bootstrap interval over the pairs (95 %, percentiles)."""
+    base, own = np.asarray(baseline, dtype=np.float64), np.asarray(method, dtype=np.float64)
+    ratio = float(base.sum() / own.sum())
+    if base.size < 2:
+        return Speedup(ratio, None, None)
+    rng = np.random.default_rng(_BOOTSTRAP_SEED)
+    chosen = rng.integers(base.size, size=(RESAMPLES, base.size))
+    ratios = base[chosen].sum(axis=1) / own[chosen].sum(axis=1)
+    low, high = np.quantile(ratios, [(1 - INTERVAL) / 2, (1 + INTERVAL) / 2])
+    return Speedup(ratio, float(low), float(high))
+
+
+def accepted_cells(drawing: Drawing, grid: Grid) -> NDArray[np.bool_]:
+    """[height, width] whether each cell's token was an accepted draft (else: the extra token of its cycle)."""
+    cells = np.zeros(grid.cells, dtype=np.bool_)
+    place = 1
+    for kept in drawing.accepted:
+        cells[place : place + kept] = True
+        place += kept + 1
+    if place != grid.cells:
+        raise ValueError(f"drawing: its cycles cover {place} cells, the grid has {grid.cells}; draw it again")
+    return cells.reshape(grid)
+
+
+def find(studio: Studio, plan: Plan, store: Store) -> Found:
+    """The findings of a finished comparison: pictures are painted and judged here."""
+    drawings = {
+        built.name: [store[Cell(built.name, prompt.caption(), seed)] for seed in plan.seeds for prompt in plan.prompts]
+        for built in plan.methods
+    }
+    prompts = {prompt.caption(): prompt for prompt in plan.prompts}
+    looks = _Looks(studio, prompts)
+    greedy = plan.sampler.temperature == 0
+    rows = [
+        _row(studio, built.lossless, drawings[built.name], drawings[BASELINE], looks, greedy) for built in plan.methods
+    ]
+    first = len(plan.prompts)
+    return Found(
+        tuple(rows),
+        {name: [looks.picture(drawing) for drawing in drawn[:first]] for name, drawn in drawings.items()},
+        {
+            name: np.mean([accepted_cells(drawing, studio.grid) for drawing in drawn], axis=0)
+            for name, drawn in drawings.items()
+        },
+    )
+
+
+class _Looks:
+    """Pictures and the judge's readings of them, each made once."""
+
+    def __init__(self, studio: Studio, prompts: dict[str, Prompt]) -> None:
+        self._studio = studio
+        self._prompts = prompts
+        self._seen: dict[tuple[int, ...], tuple[Picture, Reading]] = {}
+
+    def _look(self, drawing: Drawing) -> tuple[Picture, Reading]:
+        if drawing.tokens not in self._seen:
+            picture = self._studio.picture(drawing.tokens_array())
+            self._seen[drawing.tokens] = picture, self._studio.read(picture)
+        return self._seen[drawing.tokens]
+
+    def picture(self, drawing: Drawing) -> Picture:
+        return self._look(drawing)[0]
+
+    def reading(self, drawing: Drawing) -> Reading:
+        return self._look(drawing)[1]
+
+    def prompt(self, drawing: Drawing) -> Prompt:
+        return self._prompts[drawing.prompt]
+
+
+def _row(
+    studio: Studio, lossless: bool, drawn: list[Drawing], baseline: list[Drawing], looks: _Looks, greedy: bool
+) -> Row:
+    seconds = sum(one.seconds for one in drawn)
+    cycles = sum(len(one.accepted) for one in drawn)
+    gain = speedup([one.seconds for one in baseline], [one.seconds for one in drawn])
+    target_share = sum(one.target_seconds for one in drawn) / seconds
+    drafter_share = sum(one.drafter_seconds for one in drawn) / seconds
+    shares = accuracy([looks.reading(one) for one in drawn], [looks.prompt(one) for one in drawn])
+    distinct = {(one.prompt, one.tokens): one for one in drawn}
+    features = np.stack([looks.reading(one).features for one in distinct.values()])
+    same = [one.tokens == other.tokens for one, other in zip(drawn, baseline, strict=True)]
+    return Row(
+        method=drawn[0].method,
+        lossless=lossless,
+        target_nfe=_mean([one.target_nfe for one in drawn]),
+        drafter_nfe=_mean([one.drafter_nfe for one in drawn]),
+        tokens_per_cycle=(sum(sum(one.accepted) for one in drawn) + cycles) / cycles,
+        mean_depth=sum(sum(one.depths) for one in drawn) / cycles,
+        seconds_per_image=seconds / len(drawn),
+        speedup=gain.ratio,
+        speedup_low=gain.low,
+        speedup_high=gain.high,
+        overhead_share=1.0 - target_share - drafter_share,
+        target_share=target_share,
+        drafter_share=drafter_share,
+        prompt_accuracy=shares.pop(PAIR),
+        attribute_accuracy=shares,
+        frechet_distance=frechet_distance(features, studio.reference.features_a) if len(features) > 1 else None,
+        frechet_floor=frechet_floor(studio.reference, len(features)),
+        frechet_pictures=len(features),
+        identical_to_ar=all(same) if greedy else None,
+        identical_share=sum(same) / len(same) if greedy else None,
+        images=len(drawn),
+    )
+
+
+def _mean(values: Sequence[int]) -> float:
+    return float(np.mean(values))
+
+
+def as_plain(found: Found, settings: dict[str, Any], model: dict[str, Any], machine: dict[str, Any]) -> dict[str, Any]:
+    """The findings as the JSON file holds them."""
+    return {
+        "machine": machine,
+        "model": model,
+        "settings": settings,
+        "rows": [dataclasses.asdict(row) for row in found.rows],
+        "acceptance_per_cell": {name: np.round(cells, 4).tolist() for name, cells in found.acceptance.items()},
+    }
