@@ -1,6 +1,20 @@
 """Tree policies, one module each; `POLICIES` is their registry."""
 
-from algos.draft import adt, chain, eagle1, eagle2
+from algos.draft import adt, chain, eagle1, eagle2, opt, roofline, sequoia
 from algos.draft.spec import POLICIES, Budget, Expander, Grid, Policy, PolicySpec
 
-__all__ = ["POLICIES", "Budget", "Expander", "Grid", "Policy", "PolicySpec", "adt", "chain", "eagle1", "eagle2"]
+__all__ = [
+    "POLICIES",
+    "Budget",
+    "Expander",
+    "Grid",
+    "Policy",
+    "PolicySpec",
+    "adt",
+    "chain",
+    "eagle1",
+    "eagle2",
+    "opt",
+    "roofline",
+    "sequoia",
+]

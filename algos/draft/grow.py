@@ -1,11 +1,28 @@
 """Growing a tree of point proposals level by level: what every dynamic policy shares."""
 
+from typing import NamedTuple
+
 import numpy as np
 
 from algos.arrays import FloatArray, IntArray
 from algos.draft.spec import Expander
 from algos.draft.top import top
 from algos.tree import DraftTree
+
+
+class Level(NamedTuple):
+    """One drafter pass."""
+
+    expanded: list[int]
+    """[F] the numbers of the candidates that were expanded (-1: the root)."""
+    tokens: IntArray
+    """[F, k] int64: their likeliest tokens."""
+    probs: FloatArray
+    """[F, k] float64: the drafter's probabilities of those."""
+    scores: FloatArray
+    """[F * k] float64: the candidates' scores; the candidate in row r, column c has number first + r * k + c."""
+    first: int
+    """The number of the level's first candidate."""
 
 
 class Growing:
@@ -15,76 +32,72 @@ class Growing:
     most its parent's; candidates of score 0 are never taken.
     """
 
-    __slots__ = ("_drafter", "_expanded", "_first", "_last_base", "_parents", "_root", "_scores", "_tokens", "depth")
+    __slots__ = ("_drafter", "_expanded", "levels", "root")
 
     def __init__(self, drafter: Expander, root: int) -> None:
         self._drafter = drafter
-        self._root = root
-        self._tokens: list[IntArray] = []
-        self._parents: list[IntArray] = []
-        self._scores: list[FloatArray] = []
-        self._expanded = 0
-        """Nodes that the drafter holds."""
-        self._last_base = 0
-        """The drafter's id of the first node that it expanded last."""
-        self._first = 0
-        """The number of the first candidate of the last level."""
-        self.depth = 0
-        """Levels grown."""
+        self._expanded = 0  # nodes that the drafter holds
+        self.root = root
+        self.levels: list[Level] = []
 
-    def grow_level(self, frontier: int, children: int) -> bool:
+    def grow_level(self, frontier: int, children: int, trust: float = 1.0) -> bool:
         """Expand the `frontier` best candidates of the last level by their `children` likeliest tokens.
 
+        trust: what the probabilities of the children are scaled by, as far as they do not pass 1 in sum.
         One drafter pass. False, and no pass, where the last level has no candidate of positive score.
         """
-        scores: FloatArray
-        if self.depth == 0:
-            tokens, parents, scores = np.array([self._root]), np.array([-1]), np.ones(1)
-            chosen = np.array([-1])
+        if not self.levels:
+            found = top(self._drafter.expand(np.array([self.root]), np.array([-1])), children)
+            level = Level([-1], found.tokens, found.probs, scaled(found.probs, trust).reshape(-1), 0)
         else:
-            best = best_first(self._scores[-1], frontier)
+            last = self.levels[-1]
+            best = best_first(last.scores, frontier)
             if not best.size:
                 return False
-            scores = self._scores[-1][best]
-            tokens = self._tokens[-1][best]
-            chosen = self._first + best
-            parents = self._last_base + best // self._fan_out()
-        laws = self._drafter.expand(tokens, parents)
-        found = top(laws, children)
-        self._first += self._scores[-1].size if self._scores else 0
-        self._last_base = self._expanded
-        self._expanded += tokens.size
-        self._tokens.append(found.tokens.reshape(-1))
-        self._scores.append((scores[:, None] * found.probs).reshape(-1))
-        self._parents.append(np.repeat(chosen, found.tokens.shape[1]))
-        self.depth += 1
+            held = self._expanded - len(last.expanded)
+            laws = self._drafter.expand(last.tokens.reshape(-1)[best], held + best // last.tokens.shape[1])
+            found = top(laws, children)
+            scores = last.scores[best][:, None] * scaled(found.probs, trust)
+            expanded = (best + last.first).tolist()
+            level = Level(expanded, found.tokens, found.probs, scores.reshape(-1), last.first + last.scores.size)
+        self._expanded += len(level.expanded)
+        self.levels.append(level)
         return True
 
-    def _fan_out(self) -> int:
-        return self._tokens[-1].size // (self._expanded - self._last_base)
+    @property
+    def depth(self) -> int:
+        """Levels grown, one drafter pass each."""
+        return len(self.levels)
 
     def scores(self) -> FloatArray:
-        """[C] the candidates' path products."""
-        return np.concatenate(self._scores) if self._scores else np.empty(0)
-
-    def last_scores(self) -> FloatArray:
-        """The path products of the last level's candidates."""
-        return self._scores[-1]
+        """[C] float64: the scores of all candidates."""
+        return np.concatenate([level.scores for level in self.levels]) if self.levels else np.empty(0)
 
     def tree(self, count: int) -> DraftTree:
         """The tree of the `count` best candidates (ties: the one found first), closed under parents."""
-        kept = np.sort(best_first(self.scores(), count))
-        tokens, parents = [np.array([self._root])], [np.array([-1])]
+        kept = best_first(self.scores(), count)
+        kept.sort()
+        tokens, parents = np.empty(kept.size + 1, dtype=np.int64), np.empty(kept.size + 1, dtype=np.int64)
+        tokens[0], parents[0] = self.root, -1
         if kept.size:
-            above = np.concatenate(self._parents)[kept]
-            tokens.append(np.concatenate(self._tokens)[kept])
-            parents.append(np.where(above < 0, 0, np.searchsorted(kept, above) + 1))
-        return point_tree(np.concatenate(tokens), np.concatenate(parents), self._drafter.vocab_size)
+            tokens[1:] = np.concatenate([level.tokens.reshape(-1) for level in self.levels])[kept]
+            above = [np.array(level.expanded).repeat(level.tokens.shape[1]) for level in self.levels]
+            # The root's number is -1: it is found before all that were kept, and becomes 0.
+            parents[1:] = kept.searchsorted(np.concatenate(above)[kept], side="right")
+        return point_tree(tokens, parents, self._drafter.vocab_size)
+
+
+def scaled(probs: FloatArray, trust: float) -> FloatArray:
+    """Rows of `probs` [F, k] times `trust`, or as much of it as keeps their sum at 1."""
+    if trust == 1.0:
+        return probs
+    scaled: FloatArray = np.minimum(probs * np.minimum(trust, 1.0 / probs.sum(axis=1, keepdims=True)), 1.0)
+    return scaled
 
 
 def best_first(scores: FloatArray, count: int) -> IntArray:
     """Places of the `count` best positive scores, best first; ties stand as they were found."""
-    order = np.argsort(-scores, kind="stable")[:count]
+    order = (-scores).argsort(kind="stable")[:count]
     return order[: np.count_nonzero(scores[order])]
 
 

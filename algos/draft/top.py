@@ -28,37 +28,32 @@ def top(laws: FloatArray, count: int) -> Top:
     rows, vocab_size = laws.shape
     count = min(count, vocab_size)
     if count == 1:
-        best = laws.argmax(axis=1)
-        peaks = laws[np.arange(rows), best].astype(np.float64)
-        return Top(best[:, None].astype(np.int64), np.minimum(peaks, 1.0)[:, None])
+        best = laws.argmax(axis=1)[:, None]
+        return Top(best, np.minimum(np.take_along_axis(laws, best, 1).astype(np.float64), 1.0))
     flat = laws.reshape(-1)
-    survivors = np.flatnonzero(laws >= _floors(laws, count)[:, None])
-    values = flat[survivors]
-    order = survivors[np.lexsort((-values, survivors // vocab_size))]  # stable: equal values keep their rising tokens
-    edges = np.arange(rows + 1) * vocab_size
-    starts = survivors.searchsorted(edges)
+    survivors = (laws >= _floors(laws, count)).reshape(-1).nonzero()[0]
+    order = np.lexsort((-flat[survivors], survivors // vocab_size))  # stable: equal values keep their rising tokens
+    starts = survivors.searchsorted(np.arange(0, (rows + 1) * vocab_size, vocab_size))
     places = starts[:-1, None] + np.arange(count)
-    short = int((starts[1:] - starts[:-1]).min()) < count
+    short = min((starts[1:] - starts[:-1]).tolist()) < count
     if short:
         missing = places >= starts[1:, None]
         places[missing] = 0
-    found = order[places]
-    probs = np.minimum(flat[found], 1.0, dtype=np.float64)
+    found = survivors[order[places]]
     tokens = found % vocab_size
+    probs = np.minimum(flat[found].astype(np.float64), 1.0)
     if short:
         tokens[missing], probs[missing] = 0, 0.0
     return Top(tokens, probs)
 
 
 def _floors(laws: FloatArray, count: int) -> FloatArray:
-    """[F]: values that `count` entries of the row reach, or the least normal number where too few do."""
+    """[F, 1]: values that `count` entries of the row reach, or the least normal number where too few do."""
     rows, vocab_size = laws.shape
     depth = min(_LARGEST_GROUP, vocab_size // (_FEWEST_GROUPS * count))
     if depth > 1:
         width = vocab_size // depth
-        maxima = laws[:, : depth * width].reshape(rows, depth, width).max(axis=1)
-    else:
-        maxima = laws
-    place = maxima.shape[1] - count
-    floors: FloatArray = np.maximum(np.partition(maxima, place, axis=1)[:, place], np.finfo(laws.dtype).tiny)
+        laws = laws[:, : depth * width].reshape(rows, depth, width).max(axis=1)
+    place = laws.shape[1] - count
+    floors: FloatArray = np.maximum(np.partition(laws, place, axis=1)[:, place, None], np.finfo(laws.dtype).tiny)
     return floors

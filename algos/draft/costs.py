@@ -1,0 +1,62 @@
+"""What an engine's passes cost."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal, TypeAlias, get_args
+
+import numpy as np
+
+from algos.arrays import FloatArray
+from algos.draft.settings import at_least, one_of
+
+Between: TypeAlias = Literal["line", "bucket"]
+
+MEASURED_VERIFY_MS = ((1, 6.6), (8, 9.5), (16, 13.3), (32, 22.3), (64, 40.5))
+"""ONNX Runtime, two CPU threads, 54.5M parameters (12 layers of 512, 16384 codes), 256 cached positions."""
+MEASURED_DRAFT_MS = 0.6
+"""One of those twelve layers and a share of the head."""
+
+
+@dataclass(frozen=True, slots=True)
+class CostCurve:
+    """Milliseconds of a target pass by its number of nodes, as measured, and of one drafter pass.
+
+    verify_ms: (nodes, ms) pairs, nodes rising from 1 (a plain step, the root alone), ms > 0. The largest size is the
+        largest tree: nothing is extrapolated.
+    draft_ms: one drafter pass (one level), >= 0.
+    between: a size between two measured ones costs what the line between them says ("line"), or what the next larger
+        one costs ("bucket": an engine of static shapes).
+    """
+
+    verify_ms: tuple[tuple[int, float], ...]
+    draft_ms: float
+    between: Between = "line"
+
+    def __post_init__(self) -> None:
+        at_least("cost curve", 0, draft_ms=self.draft_ms)
+        one_of("cost curve", get_args(Between), between=self.between)
+        sizes = [nodes for nodes, _ in self.verify_ms]
+        if not sizes or sizes[0] != 1 or any(low >= high for low, high in pairwise(sizes)):
+            raise ValueError(f"cost curve: verify_ms must name rising sizes from 1 node on, got {sizes}; measure them")
+        for nodes, cost in self.verify_ms:
+            if not 0 < cost < np.inf:
+                raise ValueError(f"cost curve: verify_ms at {nodes} nodes must be positive, got {cost!r}")
+
+    @property
+    def max_nodes(self) -> int:
+        """The largest measured size, the root included."""
+        return self.verify_ms[-1][0]
+
+    def table(self) -> FloatArray:
+        """[max_nodes] float64: entry n is the cost in ms of a target pass over n + 1 nodes (n drafted ones)."""
+        sizes, costs = (np.array(column, dtype=np.float64) for column in zip(*self.verify_ms, strict=True))
+        nodes = np.arange(1, self.max_nodes + 1)
+        if self.between == "line":
+            return np.interp(nodes, sizes, costs)
+        buckets: FloatArray = costs[np.searchsorted(sizes, nodes)]
+        return buckets
+
+
+def cost_curve(verify_ms: tuple[tuple[int, float], ...], draft_ms: float, between: Between) -> CostCurve:
+    """A curve from settings that may have come as lists."""
+    return CostCurve(tuple((int(nodes), float(cost)) for nodes, cost in verify_ms), draft_ms, between)

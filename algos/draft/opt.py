@@ -1,0 +1,65 @@
+"""OPT-Tree: as deep as the next level still adds enough to the expected accepted length."""
+
+from dataclasses import dataclass
+
+from algos.chance import Chance
+from algos.draft.grow import Growing, best_first
+from algos.draft.settings import at_least
+from algos.draft.spec import POLICIES, Budget, Expander, Grid, PolicySpec
+from algos.tree import DraftTree, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class OptTree:
+    """The `total_tokens` best path products, grown until a level adds less than `threshold` to their sum.
+
+    arXiv 2406.17276: the sum of path products estimates the accepted length; each level expands those nodes that
+    stand among the best so far, as no other can have a descendant there.
+
+    total_tokens: drafted nodes that are verified, the root excluded, >= 1.
+    threshold: accepted tokens that a level must add for another one to be grown; the cost of a drafter pass in units
+        of a target pass is a fair choice.
+    max_depth: levels at most, one drafter pass each, >= 1.
+    """
+
+    total_tokens: int = 50
+    threshold: float = 0.7
+    max_depth: int = 10
+
+    def __post_init__(self) -> None:
+        at_least("opt", 1, total_tokens=self.total_tokens, max_depth=self.max_depth)
+        at_least("opt", 0, threshold=self.threshold)
+
+    def begin(self, grid: Grid) -> None:
+        """See `Policy`; OPT-Tree carries no state."""
+
+    def grow(self, drafter: Expander, root: int, budget: Budget, chance: Chance) -> DraftTree:
+        """See `Policy`; no draw is made."""
+        total = max(0, min(self.total_tokens, budget.max_nodes - 1))
+        deepest = min(self.max_depth, budget.max_depth, total)
+        growing = Growing(drafter, root)
+        frontier, length, gain = 1, 0.0, self.threshold
+        while growing.depth < deepest and gain >= self.threshold and growing.grow_level(frontier, total):
+            scores = growing.scores()
+            best = best_first(scores, total)
+            gain = float(scores[best].sum()) - length
+            length += gain
+            frontier = int((best >= growing.levels[-1].first).sum())
+            if frontier == 0:
+                break
+        return growing.tree(total)
+
+    def observe(self, tree: DraftTree, verdict: Verdict, cell: int) -> None:
+        """See `Policy`; OPT-Tree learns nothing."""
+
+
+SPEC = POLICIES.register(
+    PolicySpec(
+        name="opt",
+        make=OptTree,
+        drawn="top_k",
+        source="arXiv 2406.17276",
+        deviations="a level expands only the nodes among the best so far, not the best n of the level: the same tree "
+        "for fewer expansions; the last level is kept although it added less than the threshold, as it is paid for",
+    )
+)

@@ -1,0 +1,170 @@
+"""Sequoia: the best static tree for a measured acceptance by rank and an engine's cost curve."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from algos.arrays import FloatArray, IntArray
+from algos.chance import Chance
+from algos.draft.costs import MEASURED_DRAFT_MS, MEASURED_VERIFY_MS, Between, CostCurve, cost_curve
+from algos.draft.settings import at_least
+from algos.draft.shape import Shape, fill_sampled
+from algos.draft.spec import POLICIES, Budget, Expander, Grid, PolicySpec
+from algos.tree import DraftTree, Verdict
+
+
+class Plan(NamedTuple):
+    """A static tree, what it should yield, and at what cost."""
+
+    shape: Shape
+    tokens: float
+    """Expected tokens a cycle, the extra one included."""
+    cost_ms: float
+    """One drafter pass a level and one target pass."""
+
+
+@dataclass(slots=True)
+class Sequoia:
+    """Sequoia's tree (arXiv 2402.12374, section 3): a dynamic programme over size and depth, chosen by cost.
+
+    acceptance: [ranks] the probability that, where a node's children are tried, the one of this rank is kept.
+        Measure it with `acceptance_by_rank`; the default halves from 0.5 and stands for nothing.
+    verify_ms, draft_ms, between: the engine's cost curve, see `CostCurve`.
+    max_depth: levels at most, >= 1.
+    """
+
+    acceptance: tuple[float, ...] = (0.5, 0.25, 0.125, 0.0625)
+    verify_ms: tuple[tuple[int, float], ...] = MEASURED_VERIFY_MS
+    draft_ms: float = MEASURED_DRAFT_MS
+    between: Between = "line"
+    max_depth: int = 8
+    _costs: CostCurve = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.acceptance = tuple(self.acceptance)
+        if not self.acceptance or not all(0 <= chance_of <= 1 for chance_of in self.acceptance):
+            raise ValueError(f"policy 'sequoia': acceptance must be probabilities by rank, got {self.acceptance}")
+        at_least("sequoia", 1, max_depth=self.max_depth)
+        self._costs = cost_curve(self.verify_ms, self.draft_ms, self.between)
+
+    def begin(self, grid: Grid) -> None:
+        """See `Policy`; a static tree carries no state."""
+
+    def grow(self, drafter: Expander, root: int, budget: Budget, chance: Chance) -> DraftTree:
+        """See `Policy`. Node i is drawn at `At(Role.DRAFT, i)`; near the image's end the tree is planned anew."""
+        depth = max(0, min(self.max_depth, budget.max_depth))
+        plan = best_plan(self.acceptance, self._costs, depth, max(1, budget.max_nodes))
+        return fill_sampled(plan.shape, drafter, root, chance)
+
+    def observe(self, tree: DraftTree, verdict: Verdict, cell: int) -> None:
+        """See `Policy`; a static tree learns nothing."""
+
+
+@lru_cache(maxsize=256)
+def best_plan(acceptance: tuple[float, ...], costs: CostCurve, max_depth: int, max_nodes: int) -> Plan:
+    """The shape of most expected tokens per millisecond, of at most `max_depth` levels and `max_nodes` nodes.
+
+    The expected tokens of a tree are the sum over its nodes of the product of acceptance[rank] along the path (the
+    root's product, 1, is the extra token). The plain step, a root alone, is one of the shapes.
+    """
+    largest = min(max_nodes, costs.max_nodes)
+    verify = costs.table()
+    tables = [_Table(_leaf(largest), ())]
+    best, best_rate = Plan((-1,), 1.0, float(verify[0])), 1.0 / float(verify[0])
+    for depth in range(1, min(max_depth, largest - 1) + 1):
+        tables.append(_deeper(acceptance, tables[-1].value))
+        spent = depth * costs.draft_ms + verify[:largest]
+        rates = tables[-1].value[1:] / spent
+        nodes = int(rates.argmax())
+        if rates[nodes] > best_rate:
+            best_rate = float(rates[nodes])
+            shape = _shape(tables, depth, nodes + 1)
+            best = Plan(shape, float(tables[-1].value[nodes + 1]), float(spent[nodes]))
+    return best
+
+
+class _Table(NamedTuple):
+    """The best trees of one depth at most, by size."""
+
+    value: FloatArray
+    """[nodes + 1]: expected tokens of the best tree of exactly so many nodes, -inf where there is none."""
+    last: tuple[IntArray, ...]
+    """[rank][nodes + 1]: in the best tree whose root has children of ranks 0..rank, the nodes below and at the last."""
+    ranks: IntArray | None = None
+    """[nodes + 1]: children of the root in the best tree."""
+
+
+def _leaf(largest: int) -> FloatArray:
+    value = np.full(largest + 1, -np.inf)
+    value[1] = 1.0
+    return value
+
+
+def _deeper(acceptance: tuple[float, ...], below: FloatArray) -> _Table:
+    """Trees one level deeper than those of values `below`: give the root its children one rank at a time."""
+    sizes = below.size
+    with_ranks = [_leaf(sizes - 1)]
+    last = []
+    for chance_of in acceptance:
+        worth = np.full(sizes, -np.inf)
+        worth[below > 0.0] = chance_of * below[below > 0.0]
+        before, after, split = with_ranks[-1], np.full(sizes, -np.inf), np.zeros(sizes, dtype=np.int64)
+        for nodes in range(2, sizes):
+            totals = before[nodes - 1 : 0 : -1] + worth[1:nodes]  # the last child gets 1..nodes-1
+            split[nodes] = int(totals.argmax()) + 1
+            after[nodes] = totals[split[nodes] - 1]
+        with_ranks.append(after)
+        last.append(split)
+    values = np.stack(with_ranks)
+    return _Table(values.max(axis=0), tuple(last), values.argmax(axis=0))
+
+
+def _shape(tables: list[_Table], depth: int, nodes: int) -> Shape:
+    """The best tree of so many nodes, level by level."""
+    parents = [-1]
+    level = [(0, nodes)]
+    for left in range(depth, 0, -1):
+        table, deeper = tables[left], []
+        for node, size in level:
+            children = []
+            ranks = 0 if table.ranks is None else int(table.ranks[size])
+            for rank in range(ranks - 1, -1, -1):
+                children.append(int(table.last[rank][size]))
+                size -= children[-1]
+            for child in reversed(children):
+                deeper.append((len(parents), child))
+                parents.append(node)
+        level = deeper
+    return tuple(parents)
+
+
+def acceptance_by_rank(verified: Iterable[tuple[DraftTree, Verdict]], ranks: int) -> tuple[float, ...]:
+    """How often the child of each rank was kept, of the times that its node was reached and had such a child.
+
+    verified: trees with enough children at each node, and what a rule decided about them. ranks: >= 1.
+    Raises ValueError where a rank was never tried.
+    """
+    tried, kept = [0] * ranks, [0] * ranks
+    for tree, verdict in verified:
+        below = tree.children()
+        for node, chosen in zip((0, *verdict.path), (*verdict.path, -1), strict=True):
+            for rank, child in enumerate(below[node][:ranks]):
+                tried[rank] += 1
+                kept[rank] += child == chosen
+    if min(tried) == 0:
+        raise ValueError(f"acceptance_by_rank: rank {tried.index(0)} was never tried; decode with wider trees")
+    return tuple(hits / trials for hits, trials in zip(kept, tried, strict=True))
+
+
+SPEC = POLICIES.register(
+    PolicySpec(
+        name="sequoia",
+        make=Sequoia,
+        drawn="without_replacement",
+        source="arXiv 2402.12374, section 3",
+        deviations="size and depth are chosen within the measured cost curve only",
+    )
+)
