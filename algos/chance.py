@@ -27,6 +27,10 @@ class Role(IntEnum):
     REFILL = 4
     SKIP = 5
     PATH = 6
+    CELL = 7
+    WINDOW = 8
+    NOISE = 9
+    COUPLE = 10
 
 
 class At(NamedTuple):
