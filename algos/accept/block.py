@@ -37,7 +37,7 @@ class BlockVerification:
         for node in range(last - 1, -1, -1):
             owed = excess(weights[node] * targets[node], drafts[node])
             total = float(owed.sum())
-            if weights[node] == 1.0 or chance.flip(total, At(Role.ACCEPT, node), out_of=total + 1.0 - weights[node]):
+            if weights[node] == 1.0 or chance.flip(total, At(Role.ACCEPT, node), out_of=total + (1.0 - weights[node])):
                 # Nothing owed at weight 1: p = q here, and only rounding made the flips below fail.
                 residual = owed if total > 0.0 else targets[node]
                 return Verdict(tuple(range(1, node + 1)), chance.draw(residual, At(Role.RESIDUAL, node)))

@@ -38,7 +38,7 @@ class _Open:
         owed = excess(self.weight * self.law, self.drafted)
         total = float(owed.sum())
         if total > 0.0:
-            self.weight = total / (total + 1.0 - self.weight)
+            self.weight = total / (total + (1.0 - self.weight))  # in this order, z of 1e-17 survives at w = 1
             self.law = owed / total
         elif self.weight < 1.0:
             self.weight = 0.0
