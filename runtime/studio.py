@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,13 +16,36 @@ from algos.chance import FromUniforms, sampling
 from algos.draft import Grid
 from algos.rows import Sampler
 from algos.step import Drafter, Target, decode
-from runtime.meter import Meter, MeteredDrafter, MeteredTarget
 from runtime.methods import Built, rule_sampler
 from runtime.quality import Reading, Reference
 from zoo.prompts import Prompt
 
 Picture = NDArray[np.uint8]
 """[side, side, 3] sRGB."""
+
+
+class Spending(Protocol):
+    """What the forward passes of a model took so far, over all images."""
+
+    @property
+    def passes(self) -> int:
+        """Calls."""
+        ...
+
+    @property
+    def seconds(self) -> float:
+        """Seconds within them."""
+        ...
+
+
+Model = TypeVar("Model")
+
+
+class Clocked(NamedTuple, Generic[Model]):
+    """A model and the clock of its passes."""
+
+    model: Model
+    spent: Spending
 
 
 class Studio(Protocol):
@@ -62,12 +85,12 @@ class Studio(Protocol):
         """The models and the engine, as JSON holds them; equal only if the pictures would be."""
         ...
 
-    def target(self, prompt: Prompt, sampler: Sampler) -> Target:
+    def target(self, prompt: Prompt, sampler: Sampler) -> Clocked[Target]:
         """The target on this prompt."""
         ...
 
-    def drafter(self, prompt: Prompt, sampler: Sampler) -> Drafter:
-        """The drafter on this prompt."""
+    def drafter(self, sampler: Sampler) -> Clocked[Drafter]:
+        """The drafter; it reads the prompt from the target's features."""
         ...
 
     def picture(self, tokens: IntArray) -> Picture:
@@ -113,13 +136,21 @@ def randomness(prompt: Prompt, seed: int) -> FromUniforms:
 def draw(studio: Studio, built: Built, sampler: Sampler, prompt: Prompt, seed: int) -> Drawing:
     """Draw one image by one method."""
     used = rule_sampler(built.recipe, sampler)
-    target = MeteredTarget(studio.target(prompt, used))
-    drafter = MeteredDrafter(studio.drafter(prompt, used)) if built.drafts else None
+    target = studio.target(prompt, used)
+    drafter = studio.drafter(used) if built.drafts else None
+    before = _Passes.of(target), _Passes.of(drafter)
     started = perf_counter()
-    decoded = decode(target, drafter, built.policy, built.rule, randomness(prompt, seed), studio.max_nodes)
+    decoded = decode(
+        target.model,
+        drafter.model if drafter is not None else None,
+        built.policy,
+        built.rule,
+        randomness(prompt, seed),
+        studio.max_nodes,
+    )
     seconds = perf_counter() - started
+    verified, proposed = _Passes.of(target) - before[0], _Passes.of(drafter) - before[1]
     drafted = decoded.cycles[1:]
-    spent = drafter.meter if drafter is not None else Meter()
     return Drawing(
         method=built.name,
         prompt=prompt.caption(),
@@ -127,9 +158,23 @@ def draw(studio: Studio, built: Built, sampler: Sampler, prompt: Prompt, seed: i
         tokens=tuple(decoded.tokens.tolist()),
         accepted=tuple(len(cycle.verdict.path) for cycle in drafted),
         depths=tuple(cycle.tree.depth for cycle in drafted),
-        target_nfe=target.meter.passes,
-        drafter_nfe=spent.passes,
+        target_nfe=verified.passes,
+        drafter_nfe=proposed.passes,
         seconds=seconds,
-        target_seconds=target.meter.seconds,
-        drafter_seconds=spent.seconds,
+        target_seconds=verified.seconds,
+        drafter_seconds=proposed.seconds,
     )
+
+
+class _Passes(NamedTuple):
+    """A reading of a clock; none of both where there is no model."""
+
+    passes: int
+    seconds: float
+
+    @classmethod
+    def of(cls, clocked: Clocked[Any] | None) -> _Passes:
+        return cls(0, 0.0) if clocked is None else cls(clocked.spent.passes, clocked.spent.seconds)
+
+    def __sub__(self, earlier: _Passes) -> _Passes:
+        return _Passes(self.passes - earlier.passes, self.seconds - earlier.seconds)

@@ -1,0 +1,152 @@
+"""The decoder graphs: a target's and a drafter's pass over T new positions against a cache that it never copies.
+
+Inputs, B rows (2 for a guidance pair, conditional first), S cache slots, T new positions:
+
+    tokens [B, T] int64    codes; condition ids stand behind them (see `weights.Vocabulary`)
+    cells  [T] int64       raster cell of each position; -1 on the condition prefix
+    bias   [T, S + T]      0 where a position may see a cache slot or a new position, else a large finite negative
+    features [B, T, D]     drafters only: the feature of the token before each
+    past_key_i [B, H, hd, S], past_value_i [B, H, S, hd]
+
+Outputs: logits [B, T, V], features [B, T, D], and of the new positions only new_key_i, new_value_i [B, H, T, hd].
+
+What makes a one-token pass fast is few nodes and few bytes: one matrix for q, k and v and one for gate and up,
+residuals added inside the matrix products, one rotary node for q, k and v together (v turns by nothing, q is
+scaled by its table), keys stored with slots last so that neither the cache nor a weight is ever transposed.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import onnx
+
+from export.graph import GraphWriter
+from export.weights import Layer, RotaryRows, Vocabulary, Weights, drafter_input, layer, plain, rotary_rows
+from models.drafter import BoundDrafter
+from models.transformer import Transformer, TransformerConfig
+
+
+class _Shared(NamedTuple):
+    """What every layer reads."""
+
+    bias: str
+    positions: str
+    cosine: str
+    sine: str
+    heads_shape: str
+    grid_shape: str
+    flat_shape: str
+    qkv_sizes: str
+    score_sizes: str
+
+
+def target_graph(transformer: Transformer, vocabulary: Vocabulary) -> onnx.ModelProto:
+    """The graph of a target whose weights float16 can hold (`weights.halve`)."""
+    config = transformer.config
+    capacity = config.cls_token_num + config.block_size
+    graph = GraphWriter("target")
+    shared = _inputs(graph, config, capacity, rotary_rows(transformer.rotary, config))
+    flat = graph.node("Reshape", ["tokens", graph.integers(-1)])
+    codes = graph.weight(vocabulary.codes, "codes")
+    # Derived by an encoder, so not float16 numbers; few enough to keep whole. Engines join the two when they load.
+    table = graph.node("Concat", [codes, graph.constant(vocabulary.conditions, "conditions")], axis=0)
+    hidden = graph.node("Gather", [table, flat])
+    for index, block in enumerate(transformer.layers):
+        hidden = _layer(graph, hidden, layer(block, config), shared, config, index, capacity)  # type: ignore[arg-type]
+    _head(graph, hidden, plain(transformer.norm.weight), plain(transformer.output.weight), config)
+    return graph.close()
+
+
+def drafter_graph(drafter: BoundDrafter, scratch: int) -> onnx.ModelProto:
+    """The graph of a drafter; its cache holds the image and `scratch` slots for the nodes of one cycle."""
+    config = drafter.drafter.config
+    capacity = config.block_size + scratch
+    graph = GraphWriter("drafter")
+    shared = _inputs(graph, config, capacity, rotary_rows(drafter.drafter.rotary, config))
+    graph.input("features", "float", ["B", "T", config.dim])
+    from_features, from_embeddings, embeddings = drafter_input(drafter)
+    # A product of two constants: engines fold it when they load, and a token costs one row instead of a product.
+    table = graph.node("MatMul", [graph.weight(embeddings, "embedding"), graph.weight(from_embeddings, "fc_embedding")])
+    tokens = graph.node("Gather", [table, graph.node("Reshape", ["tokens", graph.integers(-1)])])
+    rows = graph.node("Reshape", ["features", shared.flat_shape])
+    hidden = graph.node("Gemm", [rows, graph.weight(from_features, "fc_feature"), tokens])
+    block = layer(drafter.drafter.layers[0], config)  # type: ignore[arg-type]
+    hidden = _layer(graph, hidden, block, shared, config, 0, capacity)
+    _head(graph, hidden, plain(drafter.drafter.norm.weight), plain(drafter.output.weight), config, "predicted")
+    return graph.close()
+
+
+def _inputs(graph: GraphWriter, config: TransformerConfig, capacity: int, rotary: RotaryRows) -> _Shared:
+    graph.input("tokens", "int64", ["B", "T"])
+    graph.input("cells", "int64", ["T"])
+    graph.input("bias", "float", ["T", f"{capacity}+T"])
+    rows = 3 * config.n_head
+    shape = graph.node("Shape", ["tokens"])
+    by_cell = graph.node("Gather", [graph.constant(rotary.rows_of, "rows_of"), "cells"])
+    every_row = graph.node("Concat", [shape, graph.integers(rows)], axis=0)
+    repeated = graph.node("Expand", [by_cell, every_row])
+    length = graph.node("Shape", ["cells"])
+    return _Shared(
+        bias="bias",
+        positions=graph.node("Reshape", [repeated, graph.integers(-1, rows)]),
+        cosine=graph.constant(rotary.cosine, "cosine"),
+        sine=graph.constant(rotary.sine, "sine"),
+        heads_shape=graph.integers(-1, rows, config.head_dim),
+        grid_shape=graph.node("Concat", [shape, graph.integers(rows, config.head_dim)], axis=0),
+        flat_shape=graph.integers(-1, config.dim),
+        qkv_sizes=graph.integers(config.n_head, config.n_head, config.n_head),
+        score_sizes=graph.node("Concat", [graph.integers(capacity), length], axis=0),
+    )
+
+
+def _norm(graph: GraphWriter, hidden: str, scale: Weights, config: TransformerConfig) -> str:
+    return graph.node("RMSNormalization", [hidden, graph.weight(scale, "norm")], axis=-1, epsilon=config.norm_eps)
+
+
+def _layer(
+    graph: GraphWriter, hidden: str, weights: Layer, shared: _Shared, config: TransformerConfig, index: int, slots: int
+) -> str:
+    mixed = _attend(graph, hidden, weights, shared, config, index, slots)
+    hidden = graph.node("Gemm", [mixed, graph.weight(weights.out, "out"), hidden])
+    normed = _norm(graph, hidden, weights.ffn_norm, config)
+    both = graph.node("MatMul", [normed, graph.weight(weights.gate_up, "gate_up")])
+    wide = config.hidden_dim
+    gate, up = graph.split(both, graph.integers(wide, wide), -1, [None, None])
+    opened = graph.node("Mul", [gate, graph.node("Sigmoid", [gate])])
+    product = graph.node("Mul", [opened, up])
+    return graph.node("Gemm", [product, graph.weight(weights.down, "down"), hidden])
+
+
+def _attend(
+    graph: GraphWriter, hidden: str, weights: Layer, shared: _Shared, config: TransformerConfig, index: int, slots: int
+) -> str:
+    heads, width = config.n_head, config.head_dim
+    past_key = graph.input(f"past_key_{index}", "float", ["B", heads, width, slots])
+    past_value = graph.input(f"past_value_{index}", "float", ["B", heads, slots, width])
+    normed = _norm(graph, hidden, weights.attention_norm, config)
+    merged = graph.node("MatMul", [normed, graph.weight(weights.qkv, "qkv")])
+    by_head = graph.node("Reshape", [merged, shared.heads_shape])
+    turned = graph.node("RotaryEmbedding", [by_head, shared.cosine, shared.sine, shared.positions], num_heads=1)
+    laid_out = graph.node("Transpose", [graph.node("Reshape", [turned, shared.grid_shape])], perm=[0, 2, 1, 3])
+    names = [None, f"new_key_{index}", f"new_value_{index}"]
+    query, key, value = graph.split(laid_out, shared.qkv_sizes, 1, names)
+    past_scores = graph.node("MatMul", [query, past_key])
+    scores = graph.node("MatMul", [query, graph.node("Transpose", [key], perm=[0, 1, 3, 2])])
+    joined = graph.node("Add", [graph.node("Concat", [past_scores, scores], axis=-1), shared.bias])
+    past_share, share = graph.split(graph.node("Softmax", [joined], axis=-1), shared.score_sizes, -1, [None, None])
+    mixed = graph.node("Add", [graph.node("MatMul", [past_share, past_value]), graph.node("MatMul", [share, value])])
+    graph.output(key, ["B", heads, "T", width])
+    graph.output(value, ["B", heads, "T", width])
+    return graph.node("Reshape", [graph.node("Transpose", [mixed], perm=[0, 2, 1, 3]), shared.flat_shape])
+
+
+def _head(
+    graph: GraphWriter, hidden: str, scale: Weights, head: Weights, config: TransformerConfig, name: str = "features"
+) -> None:
+    normed = _norm(graph, hidden, scale, config)
+    shape = graph.node("Shape", ["tokens"])
+    wide = graph.node("Concat", [shape, graph.integers(config.dim)], axis=0)
+    graph.node("Reshape", [normed, wide], name)
+    graph.node("MatMul", [name, graph.weight(np.ascontiguousarray(head.T), "head")], "logits")
+    graph.output("logits", ["B", "T", config.vocab_size])
+    graph.output(name, ["B", "T", config.dim])

@@ -1,0 +1,72 @@
+"""Export targets and drafters: round, write the graph, compare, store."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Final
+
+from export.decoder import drafter_graph, target_graph
+from export.parity import compare_drafter, compare_target
+from export.store import Origin, draft_manifest, store_onnx
+from export.weights import halve, vocabulary
+from models.drafter import BoundDrafter
+from models.text import WordEncoder
+from models.transformer import Transformer
+from runtime.decoder import DecoderShape
+from zoo.manifest import Manifest
+
+SCRATCH: Final = 64
+"""Cache slots for the nodes that a drafter expands in one cycle, the root excluded."""
+MOST: Final = 1e-4
+"""The largest difference from the torch module that passes."""
+
+
+def export_target(
+    name: str, transformer: Transformer, words: WordEncoder | None, folder: Path, origin: Origin
+) -> Manifest:
+    """Write a target (`words`: its word encoder; None for a class-conditional one) as `name` into `folder`.
+
+    The module's weights are rounded to float16 in place. Raises ParityError, and writes nothing, on a difference.
+    """
+    halve(transformer)
+    if words is not None:
+        halve(words)
+    known = vocabulary(transformer, words)
+    config = transformer.config
+    shape = DecoderShape(
+        vocab_size=config.vocab_size,
+        height=config.grid_side,
+        width=config.grid_side,
+        layers=config.n_layer,
+        heads=config.n_head,
+        head_dim=config.head_dim,
+        features=config.dim,
+        capacity=config.cls_token_num + config.block_size,
+        prefix=config.cls_token_num,
+        conditions=known.conditions.shape[0] - (config.cls_token_num if words is not None else 0),
+        unconditional=known.unconditional,
+    )
+    draft = draft_manifest(name, "target", origin, asdict(shape))
+    graph = target_graph(transformer, known)
+    return store_onnx(graph, draft, folder, lambda path: compare_target(path, shape, transformer, words), MOST)
+
+
+def export_drafter(name: str, drafter: BoundDrafter, folder: Path, origin: Origin, scratch: int = SCRATCH) -> Manifest:
+    """Write a drafter as `name` into `folder`; see `export_target`."""
+    halve(drafter)
+    config = drafter.drafter.config
+    shape = DecoderShape(
+        vocab_size=config.vocab_size,
+        height=config.grid_side,
+        width=config.grid_side,
+        layers=1,
+        heads=config.n_head,
+        head_dim=config.head_dim,
+        features=config.dim,
+        capacity=config.block_size + scratch,
+        prefix=0,
+        conditions=0,
+        unconditional=(),
+    )
+    draft = draft_manifest(name, "drafter", origin, asdict(shape))
+    graph = drafter_graph(drafter, scratch)
+    return store_onnx(graph, draft, folder, lambda path: compare_drafter(path, shape, drafter), MOST)

@@ -1,0 +1,81 @@
+"""A small writer of ONNX graphs: nodes by hand, weights stored in half their size."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+OPSET: Final = 23
+"""The first with RMSNormalization and RotaryEmbedding; ONNX Runtime and TensorRT both read it."""
+IR_VERSION: Final = 10
+
+_TYPES: Final = {"float": TensorProto.FLOAT, "int64": TensorProto.INT64}
+
+
+class GraphWriter:
+    """Collects nodes, weights, inputs and outputs, and closes them into a checked model."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._nodes: list[onnx.NodeProto] = []
+        self._weights: list[onnx.TensorProto] = []
+        self._inputs: list[onnx.ValueInfoProto] = []
+        self._outputs: list[onnx.ValueInfoProto] = []
+        self._count = 0
+
+    def _fresh(self, stem: str) -> str:
+        self._count += 1
+        return f"{stem}_{self._count}"
+
+    def input(self, name: str, kind: str, shape: Sequence[int | str]) -> str:
+        """Declare an input; a string is a free dimension."""
+        self._inputs.append(helper.make_tensor_value_info(name, _TYPES[kind], shape))
+        return name
+
+    def output(self, name: str, shape: Sequence[int | str]) -> None:
+        """Declare a float32 output that some node has named `name`."""
+        self._outputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
+
+    def constant(self, values: NDArray[Any], stem: str = "constant") -> str:
+        """Store `values` as they are."""
+        name = self._fresh(stem)
+        self._weights.append(numpy_helper.from_array(np.ascontiguousarray(values), name))
+        return name
+
+    def integers(self, *values: int) -> str:
+        """Store a row of int64."""
+        return self.constant(np.array(values, dtype=np.int64), "integers")
+
+    def weight(self, values: NDArray[np.float32], stem: str) -> str:
+        """Store float32 `values` as float16 and widen them in the graph; engines fold the widening when they load.
+
+        Raises ValueError where `values` are not float16 numbers: round the torch module first (`weights.halve`), so
+        that both sides compute with the same weights.
+        """
+        half = values.astype(np.float16)
+        if not np.array_equal(half.astype(np.float32), values):
+            raise ValueError(f"{stem}: expected weights that float16 can hold, got others; round them with halve()")
+        return self.node("Cast", [self.constant(half, stem)], to=TensorProto.FLOAT)
+
+    def node(self, kind: str, inputs: Sequence[str], output: str | None = None, **attributes: Any) -> str:
+        """Add a node with one output; return that output's name."""
+        name = output or self._fresh(kind.lower())
+        self._nodes.append(helper.make_node(kind, inputs, [name], **attributes))
+        return name
+
+    def split(self, value: str, sizes: str, axis: int, outputs: Sequence[str | None]) -> tuple[str, ...]:
+        """Cut `value` along `axis` into the `sizes` (a stored or computed row of int64)."""
+        names = [name or self._fresh("part") for name in outputs]
+        self._nodes.append(helper.make_node("Split", [value, sizes], names, axis=axis))
+        return tuple(names)
+
+    def close(self) -> onnx.ModelProto:
+        """The model, after ONNX's own checker."""
+        graph = helper.make_graph(self._nodes, self._name, self._inputs, self._outputs, self._weights)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
+        model.producer_name = "underpaint"
+        onnx.checker.check_model(model, full_check=True)
+        return model

@@ -1,0 +1,212 @@
+"""One decoder graph and its cache: passes over new positions, with every buffer bound once."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from algos.arrays import FloatArray, IntArray
+from algos.draft.spec import Grid
+from algos.registry import build
+from runtime.cache import KeyValueCache
+from runtime.session import EngineError, SessionSettings, bind, open_session
+from zoo.load import FOLDER, locate
+
+PREFIX_CELL: Final = -1
+"""The cell of every condition position."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderShape:
+    """The settings in a decoder's manifest.
+
+    capacity: cache slots. prefix: condition positions. vocab_size: image codes; row `vocab_size + id` of the embedding
+    is condition id `id` (< `conditions`), and `unconditional` are the rows of the prefix without a condition.
+    """
+
+    vocab_size: int
+    height: int
+    width: int
+    layers: int
+    heads: int
+    head_dim: int
+    features: int
+    capacity: int
+    prefix: int
+    conditions: int
+    unconditional: tuple[int, ...]
+
+    @property
+    def grid(self) -> Grid:
+        """The image."""
+        return Grid(self.height, self.width)
+
+
+@dataclass(slots=True)
+class Spent:
+    """What the passes of an engine took: calls, new positions, seconds."""
+
+    passes: int = 0
+    positions: int = 0
+    seconds: float = 0.0
+
+
+class Pass(NamedTuple):
+    """Outputs of one pass: views of buffers that the engine's next pass overwrites.
+
+    logits [B, T, V]; features [B, T, D]; keys, values [L, B, H, T, hd] of the new positions.
+    """
+
+    logits: NDArray[np.float32]
+    features: NDArray[np.float32]
+    keys: NDArray[np.float32]
+    values: NDArray[np.float32]
+
+
+class _Bound(NamedTuple):
+    binding: Any
+    tokens: NDArray[np.int64]
+    cells: NDArray[np.int64]
+    bias: NDArray[np.float32]
+    features: NDArray[np.float32]
+    result: Pass
+
+
+class Loaded(NamedTuple):
+    """A session and its shape; any number of engines may share one."""
+
+    session: Any
+    shape: DecoderShape
+    name: str
+
+
+def load_decoder(name: str, kind: str, folder: Path = FOLDER, settings: SessionSettings | None = None) -> Loaded:
+    """Load the decoder `name` ("target" or "drafter" in `kind`) after checking it against its manifest.
+
+    Raises ManifestError (missing, damaged, another kind) or EngineError (not loadable as asked).
+    """
+    located = locate(name, kind, folder)
+    settings = settings or SessionSettings()
+    if settings.provider != "cpu":
+        raise EngineError(
+            f"decoder: expected provider 'cpu', got '{settings.provider}': caches live in host memory, which another "
+            "device would copy at every pass"
+        )
+    return Loaded(open_session(located.path, settings), read_shape(located.manifest.settings, name), name)
+
+
+def read_shape(settings: Mapping[str, Any], name: str) -> DecoderShape:
+    """The shape in a manifest's settings; EngineError names what is wrong."""
+    plain = {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()}
+    try:
+        return build(DecoderShape, plain, f"manifest of '{name}'")
+    except ValueError as error:
+        raise EngineError(f"{error}; export the model again") from error
+
+
+class DecoderEngine:
+    """Runs a decoder graph on `rows` sequences against one cache.
+
+    Buffers are made once and bound by pointer, one binding for each number of new positions; a pass moves tokens
+    and biases in and nothing of the cache anywhere.
+    """
+
+    def __init__(self, loaded: Loaded, rows: int) -> None:
+        self.shape = loaded.shape
+        self.rows = rows
+        self.spent = Spent()
+        shape = loaded.shape
+        self.cache = KeyValueCache(shape.layers, rows, shape.heads, shape.head_dim, shape.capacity)
+        self._session = loaded.session
+        self._reads_features = any(each.name == "features" for each in loaded.session.get_inputs())
+        self._bound: dict[int, _Bound] = {}
+        self._memory: dict[str, NDArray[Any]] = {}
+
+    def run(
+        self,
+        tokens: IntArray,
+        cells: IntArray,
+        bias: FloatArray,
+        past_bias: FloatArray | None = None,
+        features: FloatArray | None = None,
+    ) -> Pass:
+        """One pass over T new positions; nothing is committed.
+
+        tokens: [T], the same in every row, or [B, T]. cells: [T] (-1 on the prefix).
+        bias: [T, T] among the new positions, 0 or `cache.HIDDEN`. past_bias: [S] or [T, S] on the cache; None shows
+        what is committed. features: [B, T, D], for drafters.
+        Raises EngineError on a cell outside the grid, or more positions than the cache has slots.
+        """
+        if cells.max() >= self.shape.height * self.shape.width or cells.min() < PREFIX_CELL:
+            raise EngineError(
+                f"decoder: expected cells from {PREFIX_CELL} to {self.shape.grid.cells - 1}, got {cells.tolist()}; "
+                "grow a shallower tree (Budget.max_depth)"
+            )
+        bound = self._bound.get(len(cells))
+        if bound is None:
+            bound = self._bind(len(cells))
+        bound.tokens[:] = tokens
+        bound.cells[:] = cells
+        slots = self.cache.capacity
+        bound.bias[:, :slots] = self.cache.bias if past_bias is None else past_bias
+        bound.bias[:, slots:] = bias
+        if self._reads_features:
+            if features is None:
+                raise EngineError("decoder: this graph reads features, got none; run it through OrtDrafter")
+            bound.features[:] = features
+        start_time = perf_counter()
+        self._session.run_with_iobinding(bound.binding)
+        self.spent.seconds += perf_counter() - start_time
+        self.spent.passes += 1
+        self.spent.positions += len(cells)
+        return bound.result
+
+    def _view(self, name: str, shape: tuple[int, ...], most: int, kind: type = np.float32) -> NDArray[Any]:
+        """An array at the start of the buffer `name`, which is `most` elements long."""
+        if name not in self._memory:
+            self._memory[name] = np.zeros(most, dtype=kind)
+        return self._memory[name][: int(np.prod(shape))].reshape(shape)
+
+    def _bind(self, count: int) -> _Bound:
+        shape, rows, slots = self.shape, self.rows, self.cache.capacity
+        if not 1 <= count <= slots:
+            raise EngineError(f"decoder: expected 1 to {slots} new positions, got {count}; score a smaller tree")
+        layered = (shape.layers, rows, shape.heads, count, shape.head_dim)
+        result = Pass(
+            self._view("logits", (rows, count, shape.vocab_size), rows * slots * shape.vocab_size),
+            self._view("features", (rows, count, shape.features), rows * slots * shape.features),
+            self._view("keys", layered, self.cache.keys.size),
+            self._view("values", layered, self.cache.values.size),
+        )
+        bound = _Bound(
+            self._session.io_binding(),
+            self._view("tokens", (rows, count), rows * slots, np.int64),
+            self._view("cells", (count,), slots, np.int64),
+            self._view("bias", (count, slots + count), 2 * slots * slots),
+            self._view("given_features", (rows, count, shape.features), rows * slots * shape.features),
+            result,
+        )
+        self._attach(bound)
+        self._bound[count] = bound
+        return bound
+
+    def _attach(self, bound: _Bound) -> None:
+        named = {"tokens": bound.tokens, "cells": bound.cells, "bias": bound.bias}
+        if self._reads_features:
+            named["features"] = bound.features
+        for index in range(self.shape.layers):
+            named[f"past_key_{index}"] = self.cache.keys[index]
+            named[f"past_value_{index}"] = self.cache.values[index]
+        for name, array in named.items():
+            bind(bound.binding, "input", name, array)
+        results = {"logits": bound.result.logits}
+        results["predicted" if self._reads_features else "features"] = bound.result.features
+        for index in range(self.shape.layers):
+            results[f"new_key_{index}"] = bound.result.keys[index]
+            results[f"new_value_{index}"] = bound.result.values[index]
+        for name, array in results.items():
+            bind(bound.binding, "output", name, array)

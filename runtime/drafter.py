@@ -1,0 +1,147 @@
+"""EAGLE's drafter on ONNX Runtime (arXiv 2401.15077, section 4.1).
+
+Each position pairs a token with the feature of the token before it. Committed tokens come with the target's own
+features and enter the cache for good, in the first pass of the next cycle; the nodes of a draft come with the
+feature that the drafter predicted for their parent, and leave no trace after their cycle.
+"""
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from algos.arrays import BoolArray, FloatArray, IntArray
+from algos.rows import Sampler, laws
+from algos.step import Scored
+from algos.tree import DraftTree, Verdict
+from runtime.cache import causal, hide
+from runtime.decoder import DecoderEngine, Loaded, Pass, load_decoder
+from runtime.session import EngineError, SessionSettings
+from zoo.load import FOLDER
+
+
+class OrtDrafter:
+    """Implements `algos.step.Drafter` on a drafter graph; `sampler` must be the target's."""
+
+    def __init__(self, loaded: Loaded, sampler: Sampler) -> None:
+        self.engine = DecoderEngine(loaded, 1 if sampler.guidance == 1.0 else 2)
+        self.sampler = sampler
+        self._tokens: list[int] = []
+        """Committed tokens that are not in the cache yet."""
+        self._features: list[FloatArray] = []
+        """[B, D] each: the target's features before those tokens, and before the next root."""
+        self._root: int | None = None
+        """The next root, once a verdict has named it."""
+        self._forget_nodes()
+
+    @classmethod
+    def open(
+        cls, name: str, sampler: Sampler, folder: Path = FOLDER, settings: SessionSettings | None = None
+    ) -> "OrtDrafter":
+        """The drafter `name` of a folder of models."""
+        return cls(load_decoder(name, "drafter", folder, settings), sampler)
+
+    @property
+    def vocab_size(self) -> int:
+        """V."""
+        return self.engine.shape.vocab_size
+
+    def begin(self, scored: Scored) -> None:
+        """See `Drafter`. Raises EngineError unless the features fit: as many rows and as wide as this drafter's."""
+        self.engine.cache.clear()
+        self._tokens = []
+        self._features = [self._checked(scored)[:, -1]]
+        self._root = None
+        self._forget_nodes()
+
+    def expand(self, tokens: IntArray, parents: IntArray) -> FloatArray:
+        """See `Expander`."""
+        if not self._features:
+            raise EngineError("drafter: no features to draft from; call begin() before expand()")
+        if self._count == 0:
+            return self._expand_root(tokens, parents)
+        if parents.min() < 0 or parents.max() >= self._count:
+            raise EngineError(
+                f"drafter: expected parents from 0 to {self._count - 1} (nodes added before in this cycle), "
+                f"got {parents.tolist()}"
+            )
+        return self._expand_nodes(tokens, parents)
+
+    def commit(self, tree: DraftTree, verdict: Verdict, scored: Scored) -> None:
+        """See `Drafter`."""
+        features = self._checked(scored)
+        if self._count == 0:  # nothing was drafted, so the root is not in the cache
+            self._tokens.append(int(tree.tokens[0]))
+        else:
+            self._features = []
+        for before, node in zip((0, *verdict.path), verdict.path, strict=False):
+            self._tokens.append(int(tree.tokens[node]))
+            self._features.append(features[:, before])
+        self._features.append(features[:, verdict.path[-1] if verdict.path else 0])
+        self._root = verdict.token
+        self._forget_nodes()
+
+    def _forget_nodes(self) -> None:
+        self._count = 0
+        self._placed = 0
+        self._last: Pass | None = None
+        self._depths = np.empty(0, dtype=np.int64)
+        self._above: BoolArray = np.empty((0, 0), dtype=np.bool_)
+        """[nodes, drafted]: the drafted nodes (the root is not one) that a node's children see, itself included."""
+        self._predicted: NDArray[np.float32] = np.empty(0, dtype=np.float32)
+
+    def _checked(self, scored: Scored) -> FloatArray:
+        wanted = (self.engine.rows, scored.probs.shape[0], self.engine.shape.features)
+        if scored.features is None or scored.features.shape != wanted:
+            got = None if scored.features is None else scored.features.shape
+            raise EngineError(
+                f"drafter: expected target features {wanted}, got {got}; give target and drafter one sampler and "
+                "models that were trained together"
+            )
+        return scored.features
+
+    def _expand_root(self, tokens: IntArray, parents: IntArray) -> FloatArray:
+        if tokens.shape != (1,) or parents.tolist() != [-1]:
+            raise EngineError(
+                f"drafter: expected the root alone, ([root], [-1]), in the first call of a cycle, got "
+                f"({tokens.tolist()}, {parents.tolist()})"
+            )
+        if self._root is not None and int(tokens[0]) != self._root:
+            raise EngineError(f"drafter: expected root {self._root}, the last verdict's token, got {int(tokens[0])}")
+        cache = self.engine.cache
+        fed = np.array([*self._tokens, int(tokens[0])], dtype=np.int64)
+        cells = cache.length + np.arange(fed.size)
+        features = np.stack(self._features, axis=1)
+        result = self.engine.run(fed, cells, causal(fed.size), features=features)
+        cache.commit(result.keys, result.values, slice(None))
+        self._tokens = []
+        self._count = 1
+        self._depths = np.zeros(1, dtype=np.int64)
+        self._above = np.zeros((1, 0), dtype=np.bool_)
+        self._predicted = result.features[:, -1:].copy()
+        return np.asarray(laws(result.logits[:, -1:], self.sampler))
+
+    def _expand_nodes(self, tokens: IntArray, parents: IntArray) -> FloatArray:
+        cache, count = self.engine.cache, tokens.size
+        if self._last is not None:
+            self._placed += cache.place(self._last.keys, self._last.values, slice(None), self._placed)
+        above = self._above[parents]
+        depths = self._depths[parents] + 1
+        past_bias = np.tile(cache.bias, (count, 1))
+        past_bias[:, cache.length : cache.length + above.shape[1]] = hide(above)
+        alone = hide(np.eye(count, dtype=np.bool_))
+        result = self.engine.run(tokens, cache.length - 1 + depths, alone, past_bias, self._predicted[:, parents])
+        self._last = result
+        self._predicted = np.concatenate([self._predicted, result.features], axis=1)
+        self._depths = np.concatenate([self._depths, depths])
+        self._above = self._grown(above, count)
+        self._count += count
+        return np.asarray(laws(result.logits, self.sampler))
+
+    def _grown(self, above: BoolArray, count: int) -> BoolArray:
+        old, seen = self._above.shape
+        grown = np.zeros((old + count, seen + count), dtype=np.bool_)
+        grown[:old, :seen] = self._above
+        grown[old:, :seen] = above
+        grown[old:, seen:] = np.eye(count, dtype=np.bool_)
+        return grown

@@ -1,0 +1,78 @@
+"""A target on ONNX Runtime for the spatial methods: any cells, given any committed cells."""
+
+from pathlib import Path
+
+import numpy as np
+
+from algos.arrays import FloatArray, IntArray
+from algos.draft.spec import Grid
+from algos.rows import Sampler, laws
+from algos.spatial.target import Feed
+from runtime.cache import hide
+from runtime.decoder import DecoderEngine, Pass, load_decoder
+from runtime.session import EngineError, SessionSettings
+from runtime.target import OrtTarget
+from zoo.load import FOLDER
+
+
+class OrtGridTarget:
+    """Implements `algos.spatial.target.GridTarget`: the same graph and cache, with one slot a cell."""
+
+    def __init__(self, target: OrtTarget) -> None:
+        self._target = target
+        self._fed: tuple[Feed, Pass] | None = None
+
+    @classmethod
+    def open(
+        cls, name: str, sampler: Sampler, folder: Path = FOLDER, settings: SessionSettings | None = None
+    ) -> "OrtGridTarget":
+        """The target `name` of a folder of models."""
+        return cls(OrtTarget(load_decoder(name, "target", folder, settings), sampler))
+
+    @property
+    def engine(self) -> DecoderEngine:
+        """The engine below."""
+        return self._target.engine
+
+    @property
+    def vocab_size(self) -> int:
+        """V."""
+        return self._target.vocab_size
+
+    @property
+    def grid(self) -> Grid:
+        """The image to draw."""
+        return self._target.grid
+
+    def condition(self, ids: IntArray) -> None:
+        """See `OrtTarget.condition`."""
+        self._target.condition(ids)
+
+    def begin(self) -> FloatArray:
+        """See `GridTarget`."""
+        self._fed = None
+        law: FloatArray = self._target.begin().probs[0]
+        return law
+
+    def score(self, feed: Feed) -> FloatArray:
+        """See `GridTarget`. Raises EngineError before `begin`, or on a cell or token out of range."""
+        prefix = self.engine.shape.prefix
+        if self.engine.cache.length != prefix:
+            raise EngineError("target: nothing is begun yet; call begin() before score()")
+        if feed.tokens.min() < 0 or feed.tokens.max() >= self.vocab_size:
+            raise EngineError(f"target: expected tokens from 0 to {self.vocab_size - 1}, got {feed.tokens.tolist()}")
+        past_bias = np.zeros((feed.cells.size, self.engine.cache.capacity), dtype=np.float32)
+        past_bias[:, prefix:] = hide(feed.cached)
+        result = self.engine.run(feed.tokens, feed.cells, hide(feed.visible), past_bias)
+        self._fed = (feed, result)
+        return np.asarray(laws(result.logits, self._target.sampler))
+
+    def commit(self, rows: IntArray) -> None:
+        """See `GridTarget`; once for each pass."""
+        if self._fed is None:
+            raise EngineError("target: commit() expects a pass that was not committed yet; score first")
+        feed, result = self._fed
+        rows = np.asarray(rows, dtype=np.int64)
+        slots = self.engine.shape.prefix + feed.cells[rows]
+        self.engine.cache.write(result.keys, result.values, rows, slots)
+        self._fed = None

@@ -1,0 +1,43 @@
+"""Find the embedded models by name."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from algos.registry import suggest
+from zoo.manifest import Manifest, ManifestError, check, read
+
+FOLDER = Path(__file__).parent
+_TABLES = {"emoji_scenes"}
+
+
+class Located(NamedTuple):
+    """A model file that matches its manifest."""
+
+    path: Path
+    manifest: Manifest
+
+
+def names(folder: Path = FOLDER) -> tuple[str, ...]:
+    """The models of `folder`, sorted."""
+    return tuple(sorted(file.stem for file in folder.glob("*.json") if file.stem not in _TABLES))
+
+
+def manifest(name: str, folder: Path = FOLDER) -> Manifest:
+    """The manifest of model `name`; ManifestError where there is none."""
+    known = names(folder)
+    if name not in known:
+        raise ManifestError(f"zoo: there is no model '{name}' in {folder}; {suggest(name, known)}")
+    return read(folder / f"{name}.json")
+
+
+def path(name: str, folder: Path = FOLDER) -> Path:
+    """The file of model `name`, its hash compared with the manifest; ManifestError on any difference."""
+    return check(manifest(name, folder), folder)
+
+
+def locate(name: str, kind: str, folder: Path = FOLDER) -> Located:
+    """The file and manifest of model `name`, which must be of `kind`; ManifestError otherwise."""
+    found = manifest(name, folder)
+    if found.kind != kind:
+        raise ManifestError(f"zoo: '{name}' is a {found.kind}, expected a {kind}; choose another model")
+    return Located(check(found, folder), found)
