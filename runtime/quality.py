@@ -15,6 +15,7 @@ from zoo.prompts import SLOT_VALUES, Prompt
 
 PAIR: Final = "concept_and_style"
 """The figure called prompt accuracy: the share of pictures whose concept and style are both read right."""
+REFERENCE_NAME: Final = "judge_reference"
 REFERENCE_KIND: Final = "reference"
 """The kind, in its manifest, of a file of real scenes."""
 FLOOR_DRAWS: Final = 32

@@ -1,23 +1,84 @@
 """A studio without engines: synthetic laws on a small grid, and a picture and a judge made of the tokens."""
 
+import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from algos.arrays import IntArray
+from algos.arrays import FloatArray, IntArray
 from algos.draft import Grid
 from algos.rows import Sampler
-from algos.step import Drafter, Target
+from algos.step import Drafter, Scored, Target
+from algos.tree import DraftTree, Verdict
 from runtime.quality import Reading, Reference
-from runtime.studio import Picture
+from runtime.studio import Clocked, Picture
 from sim.worlds import Blend, RandomLaw, SyntheticDrafter, SyntheticTarget
 from zoo.prompts import SLOT_VALUES, Prompt
 
 VOCAB = 24
 GRID = Grid(4, 4)
+
+
+@dataclass(slots=True)
+class Meter:
+    passes: int = 0
+    seconds: float = 0.0
+
+    @contextmanager
+    def one_pass(self) -> Iterator[None]:
+        started = time.perf_counter()
+        yield
+        self.seconds += time.perf_counter() - started
+        self.passes += 1
+
+
+@dataclass(slots=True)
+class MeteredTarget:
+    inner: Target
+    meter: Meter = field(default_factory=Meter)
+
+    @property
+    def vocab_size(self) -> int:
+        return self.inner.vocab_size
+
+    @property
+    def grid(self) -> Grid:
+        return self.inner.grid
+
+    def begin(self) -> Scored:
+        with self.meter.one_pass():
+            return self.inner.begin()
+
+    def score(self, tree: DraftTree) -> Scored:
+        with self.meter.one_pass():
+            return self.inner.score(tree)
+
+    def commit(self, tree: DraftTree, verdict: Verdict) -> None:
+        self.inner.commit(tree, verdict)
+
+
+@dataclass(slots=True)
+class MeteredDrafter:
+    inner: Drafter
+    meter: Meter = field(default_factory=Meter)
+
+    @property
+    def vocab_size(self) -> int:
+        return self.inner.vocab_size
+
+    def begin(self, scored: Scored) -> None:
+        self.inner.begin(scored)
+
+    def expand(self, tokens: IntArray, parents: IntArray) -> FloatArray:
+        with self.meter.one_pass():
+            return self.inner.expand(tokens, parents)
+
+    def commit(self, tree: DraftTree, verdict: Verdict, scored: Scored) -> None:
+        self.inner.commit(tree, verdict, scored)
 
 
 def real_scenes(seed: int = 3, count: int = 200) -> Reference:
@@ -46,11 +107,14 @@ class SyntheticStudio:
     def _law(self, prompt: Prompt) -> RandomLaw:
         return RandomLaw(VOCAB, seed=zlib.crc32(prompt.caption().encode()), sharpness=2.0)
 
-    def target(self, prompt: Prompt, sampler: Sampler) -> Target:
-        return SyntheticTarget(self._law(prompt), self.grid)
+    def target(self, prompt: Prompt, sampler: Sampler) -> Clocked[Target]:
+        self._last = self._law(prompt)
+        metered = MeteredTarget(SyntheticTarget(self._last, self.grid))
+        return Clocked(metered, metered.meter)
 
-    def drafter(self, prompt: Prompt, sampler: Sampler) -> Drafter:
-        return SyntheticDrafter(Blend(self._law(prompt), RandomLaw(VOCAB, seed=1), 0.3))
+    def drafter(self, sampler: Sampler) -> Clocked[Drafter]:
+        metered = MeteredDrafter(SyntheticDrafter(Blend(self._last, RandomLaw(VOCAB, seed=1), 0.3)))
+        return Clocked(metered, metered.meter)
 
     def picture(self, tokens: IntArray) -> Picture:
         cells = (tokens * (255 // VOCAB)).astype(np.uint8).reshape(self.grid)

@@ -1,0 +1,62 @@
+"""Real scenes as the judge sees them, written once so that measuring pictures needs no art."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import torch
+
+from algos.arrays import FloatArray
+from export.store import Origin, draft_manifest, store_bytes
+from models.data.batches import batch, scenes
+from models.data.scenes import SCENE_SIDES, SpriteSheet
+from models.judge import Judge, to_judge_side
+from models.train.judge import accuracy
+from models.train.pictures import SCENE_SEED, to_pixels
+from runtime.quality import REFERENCE_KIND, REFERENCE_NAME, Reference, reference_arrays
+from zoo.manifest import Manifest
+
+SCENES_PER_HALF: Final = 1000
+_BATCH: Final = 100
+
+
+@torch.no_grad()
+def features(judge: Judge, sheet: SpriteSheet, side: int, first: int, count: int) -> FloatArray:
+    """The judge's features [count, F] of the seen scenes number `first` onwards, drawn at `side` px."""
+    found = []
+    for start in range(first, first + count, _BATCH):
+        real = batch(scenes(SCENE_SEED, start, min(_BATCH, first + count - start), "seen"), sheet, side)
+        found.append(judge(to_judge_side(to_pixels(real.pictures))).features.numpy())
+    return np.concatenate(found)
+
+
+def real_scenes(judge: Judge, sheet: SpriteSheet, side: int, count: int = SCENES_PER_HALF) -> Reference:
+    """Two halves of `count` fresh scenes of seen pairs, and the judge's own accuracy on the first."""
+    return Reference(
+        features(judge, sheet, side, 0, count),
+        features(judge, sheet, side, count, count),
+        accuracy(judge, sheet, "seen", side, count),
+    )
+
+
+def write_reference(
+    judge: Judge,
+    sheet: SpriteSheet,
+    folder: Path,
+    origin: Origin,
+    name: str = REFERENCE_NAME,
+    count: int = SCENES_PER_HALF,
+) -> Manifest:
+    """Write `<name>.npz` (see `runtime.quality.load_reference`) and its manifest into `folder`."""
+    sides = {side: real_scenes(judge, sheet, side, count) for side in SCENE_SIDES}
+    arrays = reference_arrays(sides)
+    packed = io.BytesIO()
+    np.savez_compressed(packed, **arrays)
+    settings = {"sides": list(SCENE_SIDES), "scenes_per_half": count, "split": "seen", "scene_seed": SCENE_SEED}
+    shapes = {key: list(array.shape) for key, array in arrays.items()}
+    return store_bytes(
+        packed.getvalue(), ".npz", draft_manifest(name, REFERENCE_KIND, origin, settings), folder, shapes
+    )

@@ -1,0 +1,199 @@
+import json
+
+import numpy as np
+import pytest
+
+from algos.draft import Grid
+from algos.rows import Sampler
+from runtime.compare import Plan, choose_prompts, run, with_baseline
+from runtime.compare_report import accepted_cells, as_plain, find, speedup
+from runtime.compare_store import Cell, Store
+from runtime.gallery import write_acceptance, write_gallery
+from runtime.methods import METHODS, build_method, resolve
+from runtime.studio import Drawing, draw
+from tests.cli.studio import SyntheticStudio
+from zoo.prompts import seen_pairs
+
+STUDIO = SyntheticStudio()
+LOSSLESS = [
+    method.name
+    for method in METHODS
+    if build_method(method.name, method.sampled, STUDIO.neighbours).lossless and method.name != "ar"
+]
+
+
+def planned(names, temperature=1.0, prompts=3, seeds=1):
+    built = tuple(build_method(name, resolve(name, temperature), STUDIO.neighbours) for name in names)
+    return Plan(built, choose_prompts(prompts), tuple(range(seeds)), Sampler(temperature=temperature))
+
+
+def ignore(state):
+    del state
+
+
+def finished(tmp_path, plan):
+    store = Store(tmp_path, plan.as_plain())
+    run(STUDIO, plan, store, ignore)
+    return store
+
+
+def test_turns_rotate_and_cover_everything():
+    plan = planned(["ar", "eagle2", "adt"], prompts=2, seeds=2)
+    turns = [(built.name, prompt.caption(), seed) for built, prompt, seed in plan.turns()]
+    assert len(set(turns)) == len(turns) == plan.size == 12
+    assert [name for name, _, _ in turns[:6]] == ["ar", "eagle2", "adt", "eagle2", "adt", "ar"]
+
+
+def test_chosen_prompts_are_seen_pairs_of_different_concepts():
+    prompts = choose_prompts(32)
+    assert prompts == choose_prompts(32)
+    assert prompts[:5] == choose_prompts(5)
+    assert all((prompt.concept, prompt.style) in seen_pairs() for prompt in prompts)
+    assert len({prompt.concept for prompt in prompts}) == 32
+
+
+def test_a_plan_refuses_repeats_and_nothing():
+    with pytest.raises(ValueError, match="method eagle2 is named twice"):
+        planned(["eagle2", "eagle2"])
+    with pytest.raises(ValueError, match="at least one seed"):
+        planned(["ar"], seeds=0)
+    assert with_baseline(["adt"]) == ("ar", "adt")
+    assert with_baseline(["adt", "ar"]) == ("adt", "ar")
+
+
+def test_a_stopped_comparison_goes_on_where_it_was(tmp_path):
+    plan = planned(["ar", "eagle2"])
+
+    def stop_after_two(state):
+        if state.finished == 2:
+            raise KeyboardInterrupt
+
+    store = Store(tmp_path, plan.as_plain())
+    with pytest.raises(KeyboardInterrupt):
+        run(STUDIO, plan, store, stop_after_two)
+    held = store.path.read_bytes()
+    store.path.write_bytes(held + b'{"method": "eag')  # what a killed process may leave
+    resumed = Store(tmp_path, plan.as_plain())
+    assert len(resumed) == 2
+    run(STUDIO, plan, resumed, ignore)
+    assert len(resumed) == plan.size
+    assert resumed.path.read_bytes().startswith(held)
+    assert [json.loads(line) for line in resumed.path.read_text().splitlines()]
+    assert len(Store(tmp_path, plan.as_plain())) == plan.size
+
+
+def test_a_finished_comparison_draws_nothing(tmp_path):
+    plan = planned(["ar", "eagle2"])
+    store = finished(tmp_path, plan)
+
+    def refuse(state):
+        raise AssertionError(state)
+
+    run(STUDIO, plan, Store(tmp_path, plan.as_plain()), refuse)
+    assert store.path.stat().st_size > 0
+
+
+def test_another_comparison_in_the_folder_is_refused(tmp_path):
+    finished(tmp_path, planned(["ar", "eagle2"]))
+    other = planned(["ar", "eagle2"], temperature=0.5).as_plain()
+    with pytest.raises(ValueError, match="belongs to another comparison \\(it differs in temperature\\)"):
+        Store(tmp_path, other)
+    assert len(Store(tmp_path, other, fresh=True)) == 0
+
+
+def test_a_file_that_is_no_record_is_refused(tmp_path):
+    (tmp_path / "drawings.jsonl").write_text("something else\n")
+    with pytest.raises(ValueError, match="no record of a comparison"):
+        Store(tmp_path, planned(["ar"]).as_plain())
+
+
+def test_a_drawing_does_not_depend_on_what_was_drawn_before():
+    plan = planned(["adt+lantern"], seeds=2)
+    built, prompt, _ = next(iter(plan.turns()))
+    first = draw(STUDIO, built, plan.sampler, prompt, 1)
+    draw(STUDIO, built, plan.sampler, plan.prompts[1], 0)
+    assert draw(STUDIO, built, plan.sampler, prompt, 1).tokens == first.tokens
+
+
+def test_at_temperature_zero_every_lossless_method_draws_what_ar_draws(tmp_path):
+    plan = planned(["ar", *LOSSLESS], temperature=0.0, prompts=4)
+    rows = find(STUDIO, plan, finished(tmp_path, plan)).rows
+    assert [row.identical_to_ar for row in rows] == [True] * len(rows)
+    assert all(row.target_nfe < 16 for row in rows if row.method != "ar")
+
+
+def test_rows_add_up_and_hold_the_figures_of_the_issue(tmp_path):
+    plan = planned(["ar", "eagle2", "lantern"], prompts=4, seeds=2)
+    store = finished(tmp_path, plan)
+    found = find(STUDIO, plan, store)
+    plain = as_plain(found, plan.as_plain(), dict(STUDIO.described()), {"cores": 1})
+    assert set(plain) >= {"machine", "model", "settings", "rows"}
+    wanted = {
+        *("method", "lossless", "target_nfe", "drafter_nfe", "tokens_per_cycle", "mean_depth", "seconds_per_image"),
+        *("speedup", "speedup_low", "speedup_high", "prompt_accuracy", "frechet_distance", "frechet_floor"),
+        *("identical_to_ar", "overhead_share"),
+    }
+    assert all(set(row) >= wanted for row in plain["rows"])
+    assert json.loads(json.dumps(plain)) == plain
+    base, eagle2, lantern = found.rows
+    assert (base.speedup, base.target_nfe, base.drafter_nfe, base.tokens_per_cycle) == (1.0, 16.0, 0.0, 1.0)
+    assert (base.lossless, eagle2.lossless, lantern.lossless) == (True, True, False)
+    for row in found.rows:
+        assert row.overhead_share + row.target_share + row.drafter_share == pytest.approx(1.0)
+        assert row.tokens_per_cycle == pytest.approx(15 / (row.target_nfe - 1), rel=0.2)
+        assert row.identical_to_ar is None
+        assert row.images == row.frechet_pictures == 8
+        accepted = found.acceptance[row.method]
+        drawings = [one for one in store if one.method == row.method]
+        assert accepted.sum() == pytest.approx(np.mean([sum(one.accepted) for one in drawings]))
+    assert lantern.tokens_per_cycle > eagle2.tokens_per_cycle
+
+
+def test_equal_pictures_of_a_prompt_count_once_in_the_distance(tmp_path):
+    plan = planned(["ar", "eagle2"], temperature=0.0, prompts=3, seeds=2)
+    rows = find(STUDIO, plan, finished(tmp_path, plan)).rows
+    assert [(row.images, row.frechet_pictures) for row in rows] == [(6, 3), (6, 3)]
+
+
+def test_speedup_is_a_ratio_of_sums_with_an_interval_around_it():
+    rng = np.random.default_rng(5)
+    base = 2.0 + 0.1 * rng.random(40)
+    own = 1.0 + 0.1 * rng.random(40)
+    gain = speedup(base, own)
+    assert gain.ratio == pytest.approx(base.sum() / own.sum())
+    assert gain.low < gain.ratio < gain.high
+    assert gain.high - gain.low < 0.1
+    assert speedup(base, own) == gain
+    assert speedup([2.0], [1.0]) == (2.0, None, None)
+    paired = np.linspace(1.0, 9.0, 30)
+    assert speedup(paired * 2, paired).low == pytest.approx(2.0)
+
+
+def test_accepted_cells_follow_the_cycles():
+    drawing = Drawing("eagle2", "a fox", 0, (), (2, 0, 1), (3, 3, 1), 4, 6, 1.0, 0.5, 0.2)
+    cells = accepted_cells(drawing, Grid(1, 7))
+    assert cells.tolist() == [[False, True, True, False, False, True, False]]
+    with pytest.raises(ValueError, match="cover 7 cells"):
+        accepted_cells(drawing, Grid(2, 4))
+
+
+def test_pictures_are_written_whole(tmp_path):
+    plan = planned(["ar", "eagle2"], prompts=2)
+    found = find(STUDIO, plan, finished(tmp_path, plan))
+    captions = [prompt.caption() for prompt in plan.prompts]
+    gallery, maps = tmp_path / "deep" / "gallery.png", tmp_path / "deep" / "acceptance.png"
+    write_gallery(gallery, found.rows, found.gallery, captions, "title")
+    write_acceptance(maps, found.rows, found.acceptance, "title")
+    for path in (gallery, maps):
+        assert path.read_bytes().startswith(b"\x89PNG")
+    assert sorted(path.name for path in gallery.parent.iterdir()) == ["acceptance.png", "gallery.png"]
+    write_acceptance(maps, found.rows[:1], found.acceptance, "nothing but AR")
+    assert maps.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_store_knows_its_cells(tmp_path):
+    plan = planned(["ar"], prompts=1)
+    store = finished(tmp_path, plan)
+    cell = Cell("ar", plan.prompts[0].caption(), 0)
+    assert cell in store
+    assert store[cell].target_nfe == 16

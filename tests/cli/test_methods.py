@@ -1,0 +1,113 @@
+import numpy as np
+import pytest
+
+from algos.accept import RULES
+from algos.draft import POLICIES
+from algos.rows import Sampler
+from runtime.methods import METHODS, build_method, resolve, rule_sampler
+from runtime.settings import settings_of
+from tests.cli.studio import VOCAB
+
+NEIGHBOURS = (np.arange(VOCAB)[:, None] + np.arange(1, VOCAB)[None, :]) % VOCAB
+EVERY = [method.name for method in METHODS]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("name", EVERY)
+def test_every_method_builds_at_both_temperatures(name, temperature):
+    recipe = resolve(name, temperature)
+    built = build_method(name, recipe, NEIGHBOURS)
+    assert RULES[recipe.rule].greedy == (temperature == 0)
+    assert built.drafts == (name != "ar")
+    assert built.lossless == ("lantern" not in name)
+
+
+def test_methods_of_the_issue_are_there():
+    assert {"ar", "speculative", "eagle1", "eagle2", "adt", "lantern", "lantern++", "adt+lantern"} <= set(EVERY)
+
+
+def test_the_control_differs_from_eagle2_in_depth_alone():
+    tree, control = METHODS["eagle2"].sampled, METHODS["eagle2-static"].sampled
+    differs = {key for key in tree.policy_settings if tree.policy_settings[key] != control.policy_settings[key]}
+    assert (tree.policy, tree.rule) == (control.policy, control.rule)
+    assert differs == {"depth"}
+
+
+def test_settings_are_read_as_their_types():
+    recipe = resolve("adt+lantern", 1.0, settings=["beta=0.25", "max_depth=6", "delta=0.4", "nodes=proportional"])
+    assert recipe.policy_settings["beta"] == 0.25
+    assert recipe.policy_settings["max_depth"] == 6
+    assert recipe.policy_settings["nodes"] == "proportional"
+    assert recipe.rule_settings["delta"] == 0.4
+    assert resolve("eagle1", 1.0, settings=["widths=2,3"]).policy_settings["widths"] == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["betta=1"], "unknown setting 'betta'.*'beta'"),
+        (["beta=much"], "'beta' is a number, got 'much'"),
+        (["max_depth=2.5"], "'max_depth' is a whole number"),
+        (["nodes=some"], "one of fixed, proportional"),
+        (["beta"], "expected name=value"),
+        (["neighbours=1"], "unknown setting 'neighbours'"),
+        (["rule.beta=1"], "unknown setting 'beta'"),
+    ],
+)
+def test_bad_settings_are_named(settings, message):
+    with pytest.raises(ValueError, match=message):
+        resolve("adt+lantern", 1.0, settings=settings)
+
+
+def test_a_setting_out_of_range_raises_when_built():
+    recipe = resolve("eagle2", 1.0, settings=["depth=0"])
+    with pytest.raises(ValueError, match="depth must be at least 1"):
+        build_method("eagle2", recipe, NEIGHBOURS)
+
+
+def test_an_unknown_method_suggests_the_nearest():
+    with pytest.raises(ValueError, match="did you mean 'eagle2'"):
+        resolve("eagel2", 1.0)
+
+
+def test_a_rule_that_does_not_cover_the_trees_raises():
+    with pytest.raises(ValueError, match="covers without_replacement trees"):
+        resolve("eagle2", 1.0, rule="without_replacement")
+    with pytest.raises(ValueError, match=r"covers (chains|iid)"):
+        resolve("eagle2", 1.0, rule="block")
+
+
+@pytest.mark.parametrize("rule", [spec for spec in RULES if not spec.greedy], ids=lambda spec: spec.name)
+def test_a_rule_of_ones_own_gets_its_greedy_twin_at_zero(rule):
+    fitting = next(spec for spec in POLICIES if spec.drawn in rule.drawn)
+    name = next((one.name for one in METHODS if one.greedy.policy == fitting.name), "eagle2")
+    twin = f"{rule.name}_greedy"
+    if rule.promise == "lossless":
+        assert resolve(name, 0.0, rule=rule.name).rule == "greedy"
+    elif twin in RULES:
+        assert resolve(name, 0.0, rule=rule.name).rule == twin
+    else:
+        with pytest.raises(ValueError, match="no form at temperature 0"):
+            resolve(name, 0.0, rule=rule.name)
+
+
+def test_a_greedy_rule_above_zero_raises():
+    with pytest.raises(ValueError, match="likeliest token"):
+        resolve("eagle2", 1.0, rule="greedy")
+
+
+def test_greedy_rules_read_the_laws_at_temperature_one():
+    asked = Sampler(guidance=3.0, temperature=0.0, top_k=5)
+    assert rule_sampler(resolve("eagle2", 0.0), asked) == Sampler(guidance=3.0)
+    warm = Sampler(guidance=3.0, temperature=0.7, top_k=5)
+    assert rule_sampler(resolve("eagle2", 0.7), warm) == warm
+
+
+def test_a_relaxed_rule_at_its_neutral_setting_is_lossless():
+    recipe = resolve("lantern", 1.0, settings=["delta=0"])
+    assert build_method("lantern", recipe, NEIGHBOURS).lossless
+
+
+def test_no_setting_of_a_registered_part_is_unreadable():
+    for spec in [*RULES, *POLICIES]:
+        assert all(kind is not None for kind in settings_of(spec.make).values())

@@ -1,0 +1,85 @@
+import numpy as np
+import pytest
+from scipy.linalg import sqrtm
+
+from runtime.quality import (
+    PAIR,
+    Reading,
+    Reference,
+    accuracy,
+    frechet_distance,
+    frechet_floor,
+    load_reference,
+    reference_arrays,
+)
+from tests.cli.studio import real_scenes
+from zoo.prompts import CONCEPT_NAMES, SLOT_VALUES, Prompt
+
+
+def test_frechet_distance_matches_the_matrix_square_root():
+    rng = np.random.default_rng(0)
+    left = rng.standard_normal((60, 6)) @ rng.standard_normal((6, 6))
+    right = rng.standard_normal((90, 6)) @ rng.standard_normal((6, 6)) + 0.7
+    apart = left.mean(0) - right.mean(0)
+    cov_left, cov_right = np.cov(left.T), np.cov(right.T)
+    between = np.trace(np.real(sqrtm(cov_left @ cov_right)))
+    expected = apart @ apart + np.trace(cov_left) + np.trace(cov_right) - 2 * between
+    assert frechet_distance(left, right) == pytest.approx(expected, rel=1e-8)
+    assert frechet_distance(left, right) == pytest.approx(frechet_distance(right, left), rel=1e-8)
+
+
+def test_frechet_distance_of_few_pictures_is_finite_and_zero_to_itself():
+    few = np.random.default_rng(1).standard_normal((3, 64))
+    assert frechet_distance(few, few) == pytest.approx(0.0, abs=1e-9)
+    assert np.isfinite(frechet_distance(few, np.random.default_rng(2).standard_normal((500, 64))))
+
+
+def test_frechet_distance_refuses_one_picture():
+    with pytest.raises(ValueError, match="n >= 2"):
+        frechet_distance(np.zeros((1, 4)), np.zeros((5, 4)))
+
+
+def test_the_floor_falls_with_the_sample_and_says_when_there_are_too_few():
+    reference = real_scenes()
+    small, large = frechet_floor(reference, 8), frechet_floor(reference, 150)
+    assert small > large > 0
+    assert frechet_floor(reference, 1) is None
+    assert frechet_floor(reference, 201) is None
+
+
+def test_a_reference_file_reads_back(tmp_path):
+    one, other = real_scenes(1), real_scenes(2)
+    path = tmp_path / "reference.npz"
+    np.savez_compressed(path, **reference_arrays({64: one, 128: other}))
+    for side, wanted in ((64, one), (128, other)):
+        found = load_reference(path, side)
+        np.testing.assert_allclose(found.features_a, wanted.features_a, rtol=1e-6)
+        np.testing.assert_allclose(found.features_b, wanted.features_b, rtol=1e-6)
+        assert found.accuracy == wanted.accuracy
+    with pytest.raises(ValueError, match="no real scenes of 256 px"):
+        load_reference(path, 256)
+
+
+def test_a_damaged_reference_is_refused(tmp_path):
+    path = tmp_path / "reference.npz"
+    path.write_bytes(b"no arrays here")
+    with pytest.raises(ValueError, match="not a reference"):
+        load_reference(path, 64)
+    with pytest.raises(ValueError, match="finite"):
+        Reference(np.full((3, 2), np.nan), np.zeros((3, 2)), {})
+
+
+def test_prompt_accuracy_needs_concept_and_style():
+    prompt = Prompt(CONCEPT_NAMES[0])
+    right = {slot: getattr(prompt, slot) for slot in SLOT_VALUES}
+    other_style = next(value for value in SLOT_VALUES["style"] if value != prompt.style)
+    readings = [
+        Reading(right, np.zeros(2)),
+        Reading(right | {"style": other_style}, np.zeros(2)),
+        Reading(right | {"concept": CONCEPT_NAMES[1]}, np.zeros(2)),
+        Reading(right | {"colour": "no such"}, np.zeros(2)),
+    ]
+    shares = accuracy(readings, [prompt] * 4)
+    assert shares[PAIR] == 0.5
+    assert (shares["style"], shares["concept"], shares["colour"], shares["place"]) == (0.75, 0.75, 0.75, 1.0)
+    assert accuracy([], []) == {}
