@@ -1,0 +1,156 @@
+"""Speculative Jacobi decoding: the window of drafts is the target's own last guess, and no drafter is needed.
+
+Each pass over the window gives a new law for every cell; the drafts are judged by the laws they were drawn from, one
+pass stale. What lies behind the first rejection is drafted anew from the new laws: independently (SJD), or coupled to
+what stood there, so that most of it stays (SCD). Given the drafts before it, each draft has exactly the law that its
+cell is judged by, so a lossless rule for chains stays lossless under any coupling.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias, get_args
+
+import numpy as np
+
+from algos.accept.proposals import excess, normalised
+from algos.accept.spec import Rule
+from algos.arrays import FloatArray
+from algos.chance import At, Chance, Role
+from algos.draft.spec import Grid
+from algos.law import emitted
+from algos.race import Noise
+from algos.step import Cycle, Decoded, Target, check_probs
+from algos.tree import NO_TOKEN, DraftTree, root_only
+
+Coupling: TypeAlias = Literal["independent", "maximal", "gumbel"]
+"""How a draft is made from its cell's new law: anew (SJD, arXiv 2410.01699); by maximal coupling with the draft that
+stood there, or by a race over noise that stays with the cell (SCD, arXiv 2510.24211)."""
+
+Refill: TypeAlias = Literal["uniform", "left", "above"]
+"""What the window's new cells hold: a uniform draw, or a copy of the cell to the left or above (point proposals).
+At the start of a row there is no left cell, in the first row none above; the other is copied then."""
+
+
+class Draft(NamedTuple):
+    """A cell of the window: its token, and the law [V] it was drawn from."""
+
+    token: int
+    law: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Settings. length: drafts in the window, >= 1 (the released code of SJD holds 16, of SCD 64)."""
+
+    length: int = 16
+    coupling: Coupling = "independent"
+    refill: Refill = "uniform"
+
+    def __post_init__(self) -> None:
+        if self.length < 1:
+            raise ValueError(f"window: length must be >= 1, got {self.length}")
+        for name, value, known in (("coupling", self.coupling, Coupling), ("refill", self.refill, Refill)):
+            if value not in get_args(known):
+                raise ValueError(f"window: {name} must be one of {', '.join(get_args(known))}, got {value!r}")
+
+
+def maximal_coupling(held: int, draft: FloatArray, target: FloatArray, chance: Chance, at: At) -> int:
+    """A draw from `target` [V] that is `held`, itself a draw from `draft` [V], with probability 1 - TV.
+
+    Flips at `At(Role.COUPLE, at.node)` and draws at `at`. ValueError where `draft` could not have drawn `held`.
+    """
+    if not draft[held] > 0.0:
+        raise ValueError(f"maximal_coupling: token {held} has no probability in the law it is said to be drawn from")
+    if chance.flip(float(target[held]), At(Role.COUPLE, at.node), out_of=float(draft[held])):
+        return held
+    owed = excess(target, draft)
+    return chance.draw(owed, at) if owed.any() else held
+
+
+def chain_of(root: int, drafts: list[Draft], vocab_size: int) -> DraftTree:
+    """The window as a draft tree: a chain below `root`, each node with its stale law."""
+    if not drafts:
+        return root_only(root, vocab_size)
+    count = len(drafts)
+    return DraftTree(
+        tokens=np.array([root, *(draft.token for draft in drafts)], dtype=np.int64),
+        parents=np.arange(-1, count, dtype=np.int64),
+        drawn="iid",
+        draft_probs=np.stack([draft.law for draft in drafts]),
+        law_of=np.append(np.arange(count, dtype=np.int64), -1),
+    )
+
+
+def jacobi_cycles(
+    target: Target, rule: Rule, chance: Chance, window: Window, noise: Noise | None = None
+) -> Iterator[Cycle]:
+    """Decode one image in Jacobi windows, cycle by cycle.
+
+    rule: any rule that covers "iid" chains: "chain" is SJD's own, "gsd" is GSD.
+    noise: the cells' noise, for coupling "gumbel" only. Raises ValueError where it is missing or not wanted.
+    """
+    if (window.coupling == "gumbel") != (noise is not None):
+        raise ValueError(f"jacobi: coupling '{window.coupling}' {'needs' if noise is None else 'takes no'} noise")
+    grid, vocab_size = target.grid, target.vocab_size
+    tree, probs = root_only(NO_TOKEN, vocab_size), target.begin().probs
+    check_probs(probs, tree, vocab_size)
+    verdict = rule(tree, probs, chance.cycle(0))
+    yield Cycle(0, 0, tree, verdict)
+    tokens, drafts, index = [verdict.token], list[Draft](), 1
+    while len(tokens) < grid.cells:
+        here, cell = chance.cycle(index), len(tokens)
+        wanted = min(window.length, grid.cells - cell - 1)
+        drafts = _refilled(tokens, drafts, wanted, grid, window.refill, vocab_size, here)
+        tree = chain_of(tokens[-1], drafts, vocab_size)
+        tree.check(vocab_size)
+        probs = target.score(tree).probs
+        check_probs(probs, tree, vocab_size)
+        verdict = rule(tree, probs, here)
+        target.commit(tree, verdict)
+        yield Cycle(index, cell, tree, verdict)
+        tokens.extend(emitted(tree, verdict))
+        done = len(verdict.path) + 1
+        drafts = [
+            _redrawn(draft, probs[place], cell + place, here, window.coupling, noise)
+            for place, draft in enumerate(drafts[done:], start=done)
+        ]
+        index += 1
+
+
+def _redrawn(
+    draft: Draft, row: FloatArray, cell: int, chance: Chance, coupling: Coupling, noise: Noise | None
+) -> Draft:
+    law = normalised(row)
+    at = At(Role.DRAFT, cell)
+    if noise is not None:
+        return Draft(noise.race(law, cell), law)
+    if coupling == "maximal":
+        return Draft(maximal_coupling(draft.token, draft.law, law, chance, at), law)
+    return Draft(chance.draw(law, at), law)
+
+
+def _refilled(
+    tokens: list[int], drafts: list[Draft], wanted: int, grid: Grid, refill: Refill, vocab_size: int, chance: Chance
+) -> list[Draft]:
+    """`drafts` cut or filled up to `wanted` cells."""
+    drafts = drafts[:wanted]
+    known = tokens + [draft.token for draft in drafts]
+    for cell in range(len(known), len(tokens) + wanted):
+        if refill == "uniform":
+            law = np.full(vocab_size, 1.0 / vocab_size)
+            token = chance.draw(law, At(Role.REFILL, cell))
+        else:
+            row, column = divmod(cell, grid.width)
+            above = row > 0 and (refill == "above" or column == 0)
+            token = known[cell - grid.width if above else cell - 1]
+            law = np.eye(1, vocab_size, token)[0]
+        known.append(token)
+        drafts.append(Draft(token, law))
+    return drafts
+
+
+def jacobi_decode(target: Target, rule: Rule, chance: Chance, window: Window, noise: Noise | None = None) -> Decoded:
+    """Decode one image (see `jacobi_cycles`). One target pass a cycle, cycle 0 included."""
+    done = tuple(jacobi_cycles(target, rule, chance, window, noise))
+    tokens = [token for cycle in done for token in emitted(cycle.tree, cycle.verdict)]
+    return Decoded(np.array(tokens, dtype=np.int64), done)

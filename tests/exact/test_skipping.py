@@ -1,0 +1,106 @@
+"""Verification skipping: plain decoding where it never skips; what it skips has the drafter's law."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from algos.accept import RULES
+from algos.chance import Chance, enumerate_outcomes, sampling
+from algos.draft import Grid
+from algos.law import emitted, target_law, total_variation
+from algos.skipping import Skipping, SkippingCycle, skipping_cycles
+from algos.step import decode
+from algos.tree import Drawn
+from sim.worlds import Blend, PrefixLaw, RandomLaw, SyntheticDrafter, SyntheticTarget
+from tests.strategies import ShapePolicy
+
+LIKELY = RandomLaw(2, seed=3)
+CHAIN, TREE = (0, 1), (0, 0, 1)
+
+
+def law_of_images(drafter: PrefixLaw, skipping: Skipping, grid: Grid) -> dict[tuple[int, ...], float]:
+    policy = ShapePolicy(CHAIN, "iid")
+
+    def program(chance: Chance) -> tuple[int, ...]:
+        cycles = skipping_cycles(
+            SyntheticTarget(LIKELY, grid), SyntheticDrafter(drafter), policy, RULES["chain"].make(), chance, skipping, 8
+        )
+        return tuple(token for done, _ in cycles for token in emitted(done.tree, done.verdict))
+
+    return enumerate_outcomes(program)
+
+
+def test_unseen_tokens_have_the_drafters_law() -> None:
+    """With the target as its own drafter nothing is lost; with another, something is."""
+    grid, exact = Grid(1, 5), target_law(SyntheticTarget(LIKELY, Grid(1, 5)))
+    assert total_variation(law_of_images(LIKELY, Skipping(2, 2), grid), exact) < 1e-12
+    other = Blend(LIKELY, RandomLaw(2, seed=4, sharpness=2.0), 0.7)
+    assert total_variation(law_of_images(other, Skipping(0, 2), grid), exact) < 1e-12
+    assert total_variation(law_of_images(other, Skipping(2, 2), grid), exact) > 1e-3
+
+
+@pytest.mark.parametrize(("drawn", "rule"), [("iid", "multi_round"), ("top_k", "point")])
+def test_never_skipping_is_plain_decoding(drawn: Drawn, rule: str) -> None:
+    law, other = RandomLaw(16, seed=1), RandomLaw(16, seed=2)
+    made, policy = RULES[rule].make(), ShapePolicy(TREE, drawn)
+    for image in range(5):
+        models = SyntheticTarget(law, Grid(4, 4)), SyntheticDrafter(Blend(law, other, 0.3))
+        plain = decode(*models, policy, made, sampling(0, image), 8)
+        cycles = skipping_cycles(*models, policy, made, sampling(0, image), Skipping(0, 4), 8)
+        assert plain.tokens.tolist() == [token for done, _ in cycles for token in emitted(done.tree, done.verdict)]
+
+
+def skipped_run(skipping: Skipping, image: int = 0) -> list[SkippingCycle]:
+    law = RandomLaw(8, seed=1)
+    models = SyntheticTarget(law, Grid(6, 6)), SyntheticDrafter(Blend(law, RandomLaw(8, seed=2), 0.1))
+    policy = ShapePolicy((0, 1, 2, 3), "iid")
+    return list(skipping_cycles(*models, policy, RULES["chain"].make(), sampling(5, image), skipping, 16))
+
+
+@pytest.mark.parametrize("every", [2, 3, 4])
+def test_when_and_how_much(every: int) -> None:
+    for image in range(8):
+        run = skipped_run(Skipping(every, 3), image)
+        assert sum(len(done.verdict.path) + 1 for done, _ in run) == 36
+        assert any(not verified for _, verified in run)
+        assert all(done.number % every == 0 for done, verified in run if not verified)
+        assert all(first.verified or second.verified for first, second in pairwise(run))
+        accepted: list[int] = []
+        for done, verified in run[1:]:
+            if verified:
+                accepted.append(len(done.verdict.path))
+            else:
+                assert len(done.verdict.path) + 1 <= min(3, np.floor(np.mean(accepted)))
+
+
+def test_the_target_takes_in_what_was_skipped() -> None:
+    """After a skip the laws are those of the whole prefix: the run is scored as one sequence."""
+    law, seen = RandomLaw(8, seed=1), []
+
+    def noted(prefix: tuple[int, ...]) -> np.ndarray:
+        seen.append(prefix)
+        return law(prefix)
+
+    target = SyntheticTarget(noted, Grid(5, 5))
+    drafter = SyntheticDrafter(Blend(law, RandomLaw(8, seed=2), 0.1))
+    policy = ShapePolicy((0, 1, 2), "iid")
+    run = skipping_cycles(target, drafter, policy, RULES["chain"].make(), sampling(2), Skipping(2, 3), 16)
+    tokens: list[int] = []
+    for done, _ in run:
+        tokens.extend(emitted(done.tree, done.verdict))
+    assert {tuple(tokens[:count]) for count in range(20)} <= set(seen)
+
+
+def test_settings() -> None:
+    for bad in ({"every": 1}, {"every": -2}, {"longest": 0}):
+        with pytest.raises(ValueError, match="skipping: "):
+            Skipping(**bad)
+    with pytest.raises(ValueError, match="max_nodes > longest"):
+        next(
+            skipping_cycles(*_models(), ShapePolicy((0,), "iid"), RULES["chain"].make(), sampling(0), Skipping(2, 8), 8)
+        )
+
+
+def _models() -> tuple[SyntheticTarget, SyntheticDrafter]:
+    return SyntheticTarget(LIKELY, Grid(1, 3)), SyntheticDrafter(LIKELY)
