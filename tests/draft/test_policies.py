@@ -1,0 +1,184 @@
+"""Every registered policy keeps the contract, whatever the drafter and the budget."""
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from algos.chance import enumerate_outcomes, sampling
+from algos.draft import POLICIES, Budget, Grid, PolicySpec
+from algos.draft.chain import Chain
+from algos.draft.eagle1 import Eagle1
+from algos.registry import build
+from algos.tree import DraftTree, Verdict
+from tests.draft.drafters import PathDrafter, dense, drafters, path_of
+
+ALL = [pytest.param(spec, id=spec.name) for spec in POLICIES]
+NOT_ADAPTED = [pytest.param(name, id=name) for name in ("chain", "chain_top1", "eagle1", "static_top_k", "sequoia")]
+
+
+@st.composite
+def cycles(draw: st.DrawFn) -> tuple[PathDrafter, list[tuple[Budget, float]]]:
+    """A drafter, and per cycle a budget and the share of the deepest path that is accepted."""
+    budgets = st.builds(Budget, st.integers(0, 5), st.integers(1, 12))
+    return draw(drafters()), draw(st.lists(st.tuples(budgets, st.floats(0, 1)), min_size=1, max_size=4))
+
+
+def deepest(tree: DraftTree) -> tuple[int, ...]:
+    return tree.path_to(int(tree.depths().argmax()))
+
+
+def played(spec: PolicySpec, drafter: PathDrafter, script: list[tuple[Budget, float]]) -> list[DraftTree]:
+    policy, cell, trees = spec.make(), 1, []
+    policy.begin(Grid(8, 4))
+    for number, (budget, share) in enumerate(script):
+        drafter.held.clear()
+        trees.append(policy.grow(drafter, 0, budget, sampling(7).cycle(number)))
+        path = deepest(trees[-1])
+        verdict = Verdict(path[: round(share * len(path))], 0)
+        policy.observe(trees[-1], verdict, cell)
+        cell += len(verdict.path) + 1
+    return trees
+
+
+@pytest.mark.parametrize("spec", ALL)
+@given(case=cycles())
+def test_trees_are_trees_within_the_budget(spec: PolicySpec, case: tuple[Any, Any]) -> None:
+    drafter, script = case
+    for (budget, _), tree in zip(script, played(spec, drafter, script), strict=True):
+        tree.check(drafter.vocab_size)
+        assert tree.tokens.dtype == tree.parents.dtype == tree.law_of.dtype == np.int64
+        assert tree.depth <= budget.max_depth
+        assert tree.size <= budget.max_nodes
+        assert tree.drawn == spec.drawn or tree.size == 1
+        if spec.chain:
+            assert max(Counter(tree.parents.tolist()).values()) == 1
+
+
+@pytest.mark.parametrize("spec", ALL)
+@given(case=cycles())
+def test_laws_are_those_that_the_children_were_drawn_from(spec: PolicySpec, case: tuple[Any, Any]) -> None:
+    drafter, script = case
+    for tree in played(spec, drafter, script):
+        for node, children in enumerate(tree.children()):
+            law = drafter.law(path_of(tree, node))
+            assert all(law[tree.tokens[child]] > 0 for child in children), "a token of draft probability 0"
+            if children and spec.drawn != "top_k":
+                np.testing.assert_array_equal(tree.law(node), law)
+            if spec.drawn == "top_k":  # as long as the order says: the likeliest first
+                probs = law[tree.tokens[children]]
+                assert np.all(probs[:-1] >= probs[1:])
+                assert not children or probs[-1] >= np.delete(law, tree.tokens[children]).max(initial=0.0)
+
+
+@pytest.mark.parametrize("spec", ALL)
+@given(case=cycles())
+def test_the_past_alone_decides(spec: PolicySpec, case: tuple[Any, Any]) -> None:
+    drafter, script = case
+    for one, other in zip(played(spec, drafter, script), played(spec, drafter, script), strict=True):
+        for name in ("tokens", "parents", "draft_probs", "law_of"):
+            np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+
+
+@pytest.mark.parametrize("spec", ALL)
+def test_begin_forgets(spec: PolicySpec) -> None:
+    drafter, policy = dense(3, 20), spec.make()
+    shapes = []
+    for accepted in (0, 1):
+        policy.begin(Grid(8, 8))
+        drafter.held.clear()
+        tree = policy.grow(drafter, 0, Budget(9, 40), sampling(1))
+        shapes.append(tree.parents.tolist())
+        policy.observe(tree, Verdict(deepest(tree)[:accepted], 0), 1)
+    assert shapes[0] == shapes[1]
+
+
+@pytest.mark.parametrize("name", NOT_ADAPTED)
+@given(drafter=drafters(), depth=st.integers(0, 6), nodes=st.integers(1, 30))
+def test_one_pass_a_level(name: str, drafter: PathDrafter, depth: int, nodes: int) -> None:
+    policy = POLICIES[name].make()
+    policy.begin(Grid(4, 4))
+    tree = policy.grow(drafter, 0, Budget(depth, nodes), sampling(0))
+    assert len(drafter.passes) == tree.depth
+    assert sum(drafter.passes) == len({parent for parent in tree.parents.tolist() if parent >= 0})
+
+
+@given(drafter=drafters(3), widths=st.sampled_from([(1,), (3,), (2, 1), (2, 2)]))
+def test_siblings_are_drawn_without_replacement(drafter: PathDrafter, widths: tuple[int, ...]) -> None:
+    policy = Eagle1(widths)
+
+    def program(chance: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        drafter.held.clear()
+        tree = policy.grow(drafter, 0, Budget(9, 9), chance)
+        return tuple(tree.tokens.tolist()), tuple(tree.parents.tolist())
+
+    outcomes = enumerate_outcomes(program)
+    assert sum(outcomes.values()) == pytest.approx(1.0, abs=1e-12)
+    for (tokens, parents), weight in outcomes.items():
+        tree = DraftTree(np.array(tokens), np.array(parents), "top_k", np.empty((0, 9)), np.full(len(tokens), -1))
+        expected = 1.0
+        for node, children in enumerate(tree.children()):
+            law = drafter.law(path_of(tree, node))
+            left = 1.0
+            for child in children:
+                expected *= law[tokens[child]] / left
+                left -= law[tokens[child]]
+        assert weight == pytest.approx(expected, abs=1e-12)
+
+
+@given(drafter=drafters(3), length=st.integers(1, 3))
+def test_a_chain_is_drawn_from_its_laws(drafter: PathDrafter, length: int) -> None:
+    def program(chance: Any) -> tuple[int, ...]:
+        drafter.held.clear()
+        return tuple(Chain(length).grow(drafter, 0, Budget(9, 9), chance).tokens.tolist())
+
+    for tokens, weight in enumerate_outcomes(program).items():
+        steps = [drafter.law(tokens[:turn])[tokens[turn]] for turn in range(1, length + 1)]
+        assert weight == pytest.approx(float(np.prod(steps)), abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("chain", {"length": 0}),
+        ("chain_top1", {"length": -1}),
+        ("eagle2", {"depth": 0}),
+        ("eagle2", {"top_k": 0}),
+        ("eagle2", {"total_tokens": -3}),
+        ("eagle2", {"dept": 3}),
+        ("eagle1", {"widths": ()}),
+        ("eagle1", {"widths": (4, 0)}),
+        ("static_top_k", {"widths": (-1,)}),
+        ("adt", {"acceptance": "share"}),
+        ("adt", {"init": "diagonal"}),
+        ("adt", {"row_start": "left"}),
+        ("adt", {"acceptance_of": "me"}),
+        ("adt", {"nodes": "some"}),
+        ("adt", {"beta": float("nan")}),
+        ("adt", {"step_depth": -1}),
+        ("adt", {"start_depth": 9}),
+        ("adt", {"min_width": 0}),
+        ("adt", {"min_width": 7}),
+        ("opt", {"total_tokens": 0}),
+        ("opt", {"threshold": -0.1}),
+        ("sequoia", {"acceptance": ()}),
+        ("sequoia", {"acceptance": (0.5, -0.1)}),
+        ("sequoia", {"acceptance": (1.5,)}),
+        ("sequoia", {"max_depth": 0}),
+        ("sequoia", {"verify_ms": ()}),
+        ("sequoia", {"verify_ms": ((8, 2.0),)}),
+        ("roofline", {"verify_ms": ((1, 1.0), (8, 2.0), (8, 3.0))}),
+        ("roofline", {"verify_ms": ((1, 0.0),)}),
+        ("roofline", {"draft_ms": -1.0}),
+        ("roofline", {"between": "spline"}),
+        ("roofline", {"prior": 0.0}),
+        ("roofline", {"decay": 1.5}),
+        ("roofline", {"probe_every": 0}),
+    ],
+)
+def test_bad_settings_raise(name: str, settings: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"policy|cost curve"):
+        build(POLICIES[name].make, settings, f"policy '{name}'")

@@ -1,0 +1,41 @@
+"""The likeliest tokens, against sorting."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from algos.draft.top import top
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@given(
+    rows=st.integers(1, 4),
+    vocab_size=st.sampled_from([1, 2, 7, 64, 200, 1000]),
+    count=st.sampled_from([1, 2, 3, 10, 70]),
+    levels=st.sampled_from([1, 2, 5, 50, 10**6]),
+    empty=st.sampled_from([0.0, 0.5, 0.99]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_top_is_what_sorting_finds(
+    dtype: type, rows: int, vocab_size: int, count: int, levels: int, empty: float, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    weights = rng.integers(1, levels + 1, (rows, vocab_size)) * (rng.random((rows, vocab_size)) >= empty)
+    weights[:, rng.integers(vocab_size)] += 1
+    laws = (weights / weights.sum(axis=1, keepdims=True)).astype(dtype)
+    found = top(laws, count)
+    assert found.tokens.shape == found.probs.shape == (rows, min(count, vocab_size))
+    assert found.tokens.dtype == np.int64
+    assert found.probs.dtype == np.float64
+    for law, tokens, probs in zip(laws, found.tokens, found.probs, strict=True):
+        wanted = np.argsort(-law, kind="stable")[:count]
+        wanted = wanted[law[wanted] > 0]
+        np.testing.assert_array_equal(tokens[: wanted.size], wanted)
+        np.testing.assert_array_equal(probs[: wanted.size], law[wanted].astype(np.float64))
+        assert not probs[wanted.size :].any()
+
+
+def test_a_law_that_rounds_above_one_is_cut_at_one() -> None:
+    laws = np.array([[np.nextafter(np.float32(1), np.float32(2)), 0.0]], dtype=np.float32)
+    assert top(laws, 1).probs.max() == top(laws, 2).probs.max() == 1.0
