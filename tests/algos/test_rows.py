@@ -1,0 +1,103 @@
+"""Row maths: one source for every array library, against plain definitions."""
+
+from types import ModuleType
+from typing import Any
+
+import array_api_strict
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from algos.arrays import FloatArray
+from algos.rows import Sampler, laws
+
+LIBRARIES = [pytest.param(np, id="numpy"), pytest.param(array_api_strict, id="array_api_strict")]
+LOGITS = np.array([[[0.0, 1.0, 1.0, -2.0, 3.0], [0.5, 0.5, 0.5, 0.5, 0.5]]])
+
+
+def law_of(xp: ModuleType, logits: FloatArray, **settings: Any) -> FloatArray:
+    rows = laws(xp.asarray(logits), Sampler(**settings))
+    assert rows.dtype == xp.asarray(logits).dtype
+    return np.asarray(rows)
+
+
+def softmax(logits: FloatArray) -> FloatArray:
+    masses = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return masses / masses.sum(axis=-1, keepdims=True)
+
+
+@pytest.mark.parametrize("xp", LIBRARIES)
+def test_plain_softmax_and_temperature(xp: ModuleType) -> None:
+    assert law_of(xp, LOGITS) == pytest.approx(softmax(LOGITS[0]))
+    assert law_of(xp, LOGITS, temperature=0.5) == pytest.approx(softmax(LOGITS[0] * 2))
+    assert law_of(xp, LOGITS, temperature=0.0).tolist() == [[0, 0, 0, 0, 1], [1, 0, 0, 0, 0]]
+
+
+@pytest.mark.parametrize("xp", LIBRARIES)
+def test_guidance_mixes_the_pair(xp: ModuleType) -> None:
+    pair = np.concatenate([LOGITS, LOGITS[:, ::-1]])
+    mixed = LOGITS[0, ::-1] + 3.0 * (LOGITS[0] - LOGITS[0, ::-1])
+    assert law_of(xp, pair, guidance=3.0) == pytest.approx(softmax(mixed))
+    assert law_of(xp, pair, guidance=1.0) == pytest.approx(softmax(LOGITS[0]))
+    assert law_of(xp, pair, guidance=0.0) == pytest.approx(softmax(LOGITS[0, ::-1]))
+
+
+@pytest.mark.parametrize("xp", LIBRARIES)
+def test_top_k_keeps_ties_with_the_last(xp: ModuleType) -> None:
+    assert np.flatnonzero(law_of(xp, LOGITS, top_k=1)[0]).tolist() == [4]
+    assert np.flatnonzero(law_of(xp, LOGITS, top_k=2)[0]).tolist() == [1, 2, 4]
+    assert np.flatnonzero(law_of(xp, LOGITS, top_k=2)[1]).size == 5
+    assert law_of(xp, LOGITS, top_k=9) == pytest.approx(softmax(LOGITS[0]))
+
+
+@pytest.mark.parametrize("xp", LIBRARIES)
+def test_top_p_keeps_the_smallest_set_of_that_mass(xp: ModuleType) -> None:
+    probs = np.array([[0.5, 0.2, 0.15, 0.1, 0.05]])
+    logits = np.log(probs)[None]
+    for top_p, kept in ((0.3, 1), (0.6, 2), (0.8, 3), (0.9, 4), (1.0, 5)):
+        law = law_of(xp, logits, top_p=top_p)[0]
+        assert np.flatnonzero(law).tolist() == list(range(kept))
+        assert law[:kept] == pytest.approx(probs[0, :kept] / probs[0, :kept].sum())
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@given(
+    seed=st.integers(0, 999),
+    temperature=st.sampled_from([0.0, 0.3, 1.0]),
+    top_k=st.integers(0, 9),
+    top_p=st.sampled_from([0.2, 0.9, 1.0]),
+)
+def test_libraries_agree_and_rows_are_laws(
+    dtype: type, seed: int, temperature: float, top_k: int, top_p: float
+) -> None:
+    logits = np.random.default_rng(seed).normal(size=(2, 3, 8), scale=4.0).astype(dtype)
+    chosen: dict[str, Any] = {"guidance": 2.0, "temperature": temperature, "top_k": top_k, "top_p": top_p}
+    plain, strict = law_of(np, logits, **chosen), law_of(array_api_strict, logits, **chosen)
+    assert plain.dtype == dtype
+    assert np.array_equal(plain, strict)
+    assert np.all(plain >= 0.0)
+    assert plain.sum(axis=-1) == pytest.approx(1.0, abs=1e-6)
+
+
+@pytest.mark.parametrize("xp", LIBRARIES)
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_logits_that_are_not_finite_are_refused(xp: ModuleType, value: float) -> None:
+    spoilt = LOGITS.copy()
+    spoilt[0, 1, 2] = value
+    with pytest.raises(ValueError, match="laws: expected finite logits"):
+        laws(xp.asarray(spoilt), Sampler())
+
+
+@pytest.mark.parametrize("shape", [(2, 5), (3, 2, 5), (0, 2, 5)])
+def test_logits_of_the_wrong_shape_are_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"laws: expected logits \[B, N, V\]"):
+        laws(np.zeros(shape), Sampler())
+
+
+@pytest.mark.parametrize(
+    "setting", [{"guidance": -1.0}, {"temperature": -0.1}, {"top_k": -1}, {"top_p": 0.0}, {"top_p": 1.1}]
+)
+def test_settings_out_of_range_are_named(setting: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"sampler: {next(iter(setting))} must be"):
+        Sampler(**setting)
