@@ -1,5 +1,6 @@
 """The likeliest tokens of each row, exactly and cheaply."""
 
+from math import isqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -7,7 +8,6 @@ import numpy as np
 from algos.arrays import FloatArray, IntArray
 
 _FEWEST_GROUPS = 4
-_LARGEST_GROUP = 32
 
 
 class Top(NamedTuple):
@@ -50,10 +50,13 @@ def top(laws: FloatArray, count: int) -> Top:
 def _floors(laws: FloatArray, count: int) -> FloatArray:
     """[F, 1]: values that `count` entries of the row reach, or the least normal number where too few do."""
     rows, vocab_size = laws.shape
-    depth = min(_LARGEST_GROUP, vocab_size // (_FEWEST_GROUPS * count))
+    depth = min(isqrt(vocab_size) // 4, vocab_size // (_FEWEST_GROUPS * count))  # the fastest, as measured
     if depth > 1:
         width = vocab_size // depth
-        laws = laws[:, : depth * width].reshape(rows, depth, width).max(axis=1)
-    place = laws.shape[1] - count
-    floors: FloatArray = np.maximum(np.partition(laws, place, axis=1)[:, place, None], np.finfo(laws.dtype).tiny)
+        maxima = np.maximum.reduce(laws[:, : depth * width].reshape(rows, depth, width), axis=1)
+    else:
+        maxima = laws.copy()
+    place = maxima.shape[1] - count
+    maxima.partition(place, axis=1)
+    floors: FloatArray = np.maximum(maxima[:, place, None], np.finfo(laws.dtype).tiny)
     return floors

@@ -28,7 +28,8 @@ class PathDrafter:
         digest = 0
         for token in path:
             digest = (digest * 31 + token + 1) % 1_000_003
-        return self.pool[digest % len(self.pool)]
+        law: FloatArray = self.pool[digest % len(self.pool)]
+        return law
 
     def expand(self, tokens: IntArray, parents: IntArray) -> FloatArray:
         assert tokens.shape == parents.shape

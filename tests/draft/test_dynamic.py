@@ -173,7 +173,8 @@ def test_adt_follows_equation_2(
         start_width=2,
         total_tokens=1000,
     )
-    drafter, past, cell = dense(1, 6), [], 1
+    drafter, cell = dense(1, 6), 1
+    past: list[Grown] = []
     policy.begin(Grid(9, ROW))
     for _ in range(8):
         drafter.held.clear()
