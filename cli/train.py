@@ -1,0 +1,201 @@
+"""`underpaint train ...`: the recipes of the embedded models."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from enum import IntEnum
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+
+from models.train.loop import LoopSettings, Outcome
+from models.train.pictures import EmojiPictures
+from models.train.tokens import TokenSet
+
+app = typer.Typer(help="Train the embedded models. A stopped run continues where it was.", no_args_is_help=True)
+
+Out = Annotated[Path | None, typer.Option(help="Folder of the run; the default is under runs/.")]
+Steps = Annotated[int | None, typer.Option(help="Optimiser steps in all.", min=1)]
+Minutes = Annotated[float | None, typer.Option(help="Stop after this long; the schedule adapts.", min=0.01)]
+Device = Annotated[str, typer.Option(help="cpu or cuda.")]
+Seed = Annotated[int, typer.Option(help="Seed of weights and batches.", min=0)]
+Threads = Annotated[int | None, typer.Option(help="CPU threads.", min=1)]
+
+InitFrom = Annotated[Path | None, typer.Option(help="Start from the weights of this checkpoint.")]
+TokenizerFrom = Annotated[Path, typer.Option("--tokenizer", help="Checkpoint of the tokenizer.")]
+Tokens = Annotated[Path, typer.Option(help="Folder of the encoded scenes.")]
+TOKENIZER = Path("runs/tokenizer/checkpoint.pt")
+TOKENS = Path("runs/tokens")
+
+
+class Pixels(IntEnum):
+    """Sides of a picture that the embedded models know."""
+
+    small = 64
+    large = 128
+
+
+Resolution = Annotated[Pixels, typer.Option(help="Side of the pictures in pixels: 64 or 128.")]
+
+
+@contextmanager
+def _input_errors() -> Iterator[None]:
+    """Say what is wrong with the input and exit with 2."""
+    try:
+        yield
+    except (ValueError, FileNotFoundError) as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from error
+
+
+def _prepare(device: str, threads: int | None) -> None:
+    if device not in ("cpu", "cuda"):
+        raise ValueError(f"--device is cpu or cuda; got {device!r}")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("--device cuda: this PyTorch sees no GPU; use --device cpu")
+    if threads is not None:
+        torch.set_num_threads(threads)
+
+
+def _length(loop: LoopSettings, steps: int | None, minutes: float | None) -> LoopSettings:
+    return replace(loop, steps=steps or loop.steps, minutes=minutes)
+
+
+def _report(outcome: Outcome, out: Path) -> None:
+    state = "finished" if outcome.finished else "stopped; run again to continue"
+    figures = ", ".join(f"{name} {value:.4g}" for name, value in outcome.validation.items())
+    typer.echo(f"{out}: {outcome.step} steps, {state}" + (f"; {figures}" if figures else ""))
+
+
+@app.command()
+def tokenizer(
+    decoder_only: Annotated[
+        bool, typer.Option("--decoder-only", help="Refine the decoder of --init-from; codes stay as they are.")
+    ] = False,
+    init_from: InitFrom = None,
+    out: Out = None,
+    steps: Steps = None,
+    minutes: Minutes = None,
+    device: Device = "cpu",
+    seed: Seed = 0,
+    threads: Threads = None,
+) -> None:
+    """Train the VQ tokenizer, shared by 64 and 128 px."""
+    from models.train.tokenizer import DECODER_LOOP, DEFAULT_LOOP, train_tokenizer
+
+    folder = out or Path("runs/decoder" if decoder_only else "runs/tokenizer")
+    with _input_errors():
+        _prepare(device, threads)
+        if decoder_only and init_from is None:
+            init_from = TOKENIZER
+        outcome = train_tokenizer(
+            folder,
+            EmojiPictures(),
+            loop=_length(DECODER_LOOP if decoder_only else DEFAULT_LOOP, steps, minutes),
+            init_from=init_from,
+            decoder_only=decoder_only,
+            seed=seed,
+            device=device,
+        )
+        _report(outcome, folder)
+
+
+def _token_sets(tokenizer: Path, tokens: Path, resolution: int) -> tuple[TokenSet, TokenSet]:
+    """Training and validation codes at a resolution, encoded on first use."""
+    from models.train.target import SETTINGS
+    from models.train.tokens import encode_scenes
+
+    settings, pictures = SETTINGS[resolution], EmojiPictures()
+    typer.echo(f"codes at {resolution} px in {tokens} (encoded on first use)")
+    data = encode_scenes(tokens, tokenizer, pictures, resolution=resolution, scenes=settings.scenes, split="train")
+    validation = encode_scenes(
+        tokens, tokenizer, pictures, resolution=resolution, scenes=settings.validation_scenes, split="seen"
+    )
+    return data, validation
+
+
+@app.command()
+def target(
+    resolution: Resolution = Pixels.small,
+    init_from: InitFrom = None,
+    tokenizer_from: TokenizerFrom = TOKENIZER,
+    tokens: Tokens = TOKENS,
+    out: Out = None,
+    steps: Steps = None,
+    minutes: Minutes = None,
+    device: Device = "cpu",
+    seed: Seed = 0,
+    threads: Threads = None,
+) -> None:
+    """Train a target; at 128 px it starts from the 64 px target unless --init-from names another."""
+    from models.train.target import LOOPS, train_target
+
+    pixels = int(resolution)
+    folder = out or Path(f"runs/target_{pixels}")
+    with _input_errors():
+        _prepare(device, threads)
+        if pixels == 128 and init_from is None:
+            init_from = Path("runs/target_64/checkpoint.pt")
+        data, validation = _token_sets(tokenizer_from, tokens, pixels)
+        loop = _length(LOOPS[pixels], steps, minutes)
+        outcome = train_target(
+            folder, data, validation, pixels, loop=loop, init_from=init_from, seed=seed, device=device
+        )
+        _report(outcome, folder)
+
+
+@app.command()
+def drafter(
+    resolution: Resolution = Pixels.small,
+    target_from: Annotated[Path | None, typer.Option("--target", help="Checkpoint of its target.")] = None,
+    init_from: InitFrom = None,
+    tokenizer_from: TokenizerFrom = TOKENIZER,
+    tokens: Tokens = TOKENS,
+    out: Out = None,
+    steps: Steps = None,
+    minutes: Minutes = None,
+    device: Device = "cpu",
+    seed: Seed = 0,
+    threads: Threads = None,
+) -> None:
+    """Train the drafter of a target."""
+    from models.train.drafter import LOOPS, train_drafter
+
+    pixels = int(resolution)
+    folder = out or Path(f"runs/drafter_{pixels}")
+    with _input_errors():
+        _prepare(device, threads)
+        wanted = target_from or Path(f"runs/target_{pixels}/checkpoint.pt")
+        data, validation = _token_sets(tokenizer_from, tokens, pixels)
+        loop = _length(LOOPS[pixels], steps, minutes)
+        outcome = train_drafter(
+            folder, data, validation, wanted, pixels, loop=loop, init_from=init_from, seed=seed, device=device
+        )
+        _report(outcome, folder)
+
+
+@app.command()
+def judge(
+    out: Out = None,
+    steps: Steps = None,
+    minutes: Minutes = None,
+    device: Device = "cpu",
+    seed: Seed = 0,
+    threads: Threads = None,
+) -> None:
+    """Train the judge, which reads what a picture shows."""
+    from models.data.art import load_sprites
+    from models.data.scenes import SpriteSheet
+    from models.train.judge import DEFAULT_LOOP, train_judge
+
+    folder = out or Path("runs/judge")
+    with _input_errors():
+        _prepare(device, threads)
+        loop = _length(DEFAULT_LOOP, steps, minutes)
+        _report(train_judge(folder, SpriteSheet(load_sprites()), loop=loop, seed=seed, device=device), folder)
+
+
+if __name__ == "__main__":
+    app()

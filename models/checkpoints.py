@@ -1,0 +1,57 @@
+"""Read checkpoints written by the recipes."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from models.config import build
+from models.drafter import BoundDrafter, Drafter
+from models.text import WordEncoder
+from models.transformer import Transformer, TransformerConfig
+from models.vq import VQConfig, VQModel
+
+
+def read(path: Path, kind: str) -> dict[str, Any]:
+    """A checkpoint's mapping; its config must carry `kind`.
+
+    Raises:
+        FileNotFoundError: with the recipe to run.
+        ValueError: when the file is not a checkpoint of that kind.
+    """
+    if not path.exists():
+        raise FileNotFoundError(f"no checkpoint at {path}; train one with `underpaint train {kind}`")
+    saved = torch.load(path, map_location="cpu", weights_only=True)
+    if not isinstance(saved, dict) or "config" not in saved or "model" not in saved:
+        raise ValueError(f"{path} is not a checkpoint of these recipes: it needs 'config' and 'model'")
+    found = saved["config"].get("kind")
+    if found != kind:
+        raise ValueError(f"{path} holds a {found!r} checkpoint; wanted {kind!r}")
+    return saved
+
+
+def load_vq(path: Path) -> VQModel:
+    """The tokenizer of a checkpoint, in eval mode."""
+    saved = read(path, "tokenizer")
+    model = VQModel(build(VQConfig, saved["config"]["vq"]))
+    model.load_state_dict(saved["model"])
+    return model.eval()
+
+
+def load_target(path: Path) -> tuple[WordEncoder, Transformer]:
+    """The word encoder and the transformer of a target checkpoint, in eval mode."""
+    saved = read(path, "target")
+    config = build(TransformerConfig, saved["config"]["transformer"])
+    words, transformer = WordEncoder(saved["config"]["words"], config.caption_dim), Transformer(config)
+    for prefix, part in (("words.", words), ("transformer.", transformer)):
+        state = {name.removeprefix(prefix): value for name, value in saved["model"].items() if name.startswith(prefix)}
+        part.load_state_dict(state)
+    return words.eval(), transformer.eval()
+
+
+def load_drafter(path: Path, target: Transformer) -> BoundDrafter:
+    """The drafter of a checkpoint bound to its target, in eval mode."""
+    saved = read(path, "drafter")
+    drafter = Drafter(build(TransformerConfig, saved["config"]["transformer"]))
+    drafter.load_state_dict(saved["model"])
+    return drafter.bind(target).eval()

@@ -1,0 +1,199 @@
+"""Recipe of the drafter: EAGLE's feature prediction with the unrolling of draft time (arXiv 2401.15077, 2408.15766).
+
+The frozen target supplies features and logits by teacher forcing. Pass 1 reads the target's features; pass k reads
+the predictions of pass k - 1, under the mask of a draft that left the committed tokens k - 1 positions ago, so
+deep drafts are trained on what they will see.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from models.checkpoints import load_target, read
+from models.drafter import BoundDrafter, Drafter
+from models.text import WordEncoder, caption_features
+from models.train.loop import LoopSettings, Loss, Outcome, train
+from models.train.target import batch_of
+from models.train.tokens import TokenSet
+from models.transformer import MASKED, StepOutput, Transformer
+
+LOOPS = {
+    64: LoopSettings(steps=1500, learning_rate=1.5e-3, warmup_steps=50, ema_decay=0.99, beta2=0.98),
+    128: LoopSettings(steps=900, learning_rate=1.5e-3, warmup_steps=50, ema_decay=0.99, beta2=0.98),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterSettings:
+    """Batch, unrolling and weights of a drafter's loss."""
+
+    batch: int = 16
+    passes: int = 3
+    condition_dropout: float = 0.3
+    feature_noise: float = 0.1
+    logit_weight: float = 1.0
+    feature_weight: float = 0.5
+    pass_decay: float = 0.8
+    validated: int = 128
+    validated_passes: int = 4
+
+
+SETTINGS = {64: DrafterSettings(batch=24), 128: DrafterSettings(batch=8)}
+
+
+def unroll_bias(length: int, depth: int) -> Tensor:
+    """What pass `depth` (from 1) may see of the passes before it: [length, (depth - 1) * length].
+
+    Of pass 1, read from the target's features: the committed positions, `depth - 1` and more back. Of each later
+    pass: the one node on the way from the last committed position to this one.
+    """
+    ahead = torch.arange(length)[:, None] - torch.arange(length)[None, :]
+    blocks = []
+    for earlier in range(1, depth):
+        back = depth - earlier
+        seen = ahead >= back if earlier == 1 else ahead == back
+        blocks.append(torch.where(seen, 0.0, MASKED))
+    return torch.cat(blocks, dim=1) if blocks else torch.zeros(length, 0)
+
+
+def unroll(bound: BoundDrafter, features: Tensor, embeddings: Tensor, passes: int) -> list[StepOutput]:
+    """Run `passes` passes over whole sequences.
+
+    Args:
+        bound: drafter with its target's head.
+        features: [B, T, D], the target's feature of the token before each of the T tokens.
+        embeddings: [B, T, D] of the tokens of cells 0 to T - 1.
+        passes: depth of the draft that is imitated.
+
+    Returns:
+        One output a pass; position j predicts the token of cell j + 1, and is meaningful from j = pass - 1 on.
+    """
+    length = features.shape[1]
+    cells = torch.arange(length, device=features.device)
+    diagonal = torch.where(torch.eye(length, dtype=torch.bool), 0.0, MASKED).to(features.device)
+    causal = torch.triu(torch.full((length, length), MASKED), diagonal=1).to(features.device)
+    keys, values = bound.empty_cache(features.shape[0]), bound.empty_cache(features.shape[0])
+    outputs: list[StepOutput] = []
+    for depth in range(1, passes + 1):
+        past_bias = unroll_bias(length, depth).to(features.device)
+        out = bound.step(features, embeddings, cells, causal if depth == 1 else diagonal, keys, values, past_bias)
+        outputs.append(out)
+        keys = [torch.cat([keys[0].to(out.keys[0].dtype), out.keys[0]], dim=2)]
+        values = [torch.cat([values[0].to(out.values[0].dtype), out.values[0]], dim=2)]
+        features = torch.cat([torch.zeros_like(out.features[:, :1]), out.features[:, :-1]], dim=1)
+    return outputs
+
+
+class _Teacher(nn.Module):
+    """The frozen target in teacher forcing."""
+
+    def __init__(self, words: WordEncoder, transformer: Transformer) -> None:
+        super().__init__()
+        self.words, self.transformer = words.requires_grad_(False), transformer.requires_grad_(False)
+
+    @torch.no_grad()
+    def forward(self, codes: Tensor, word_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits and features [B, cells, ...]."""
+        cond = caption_features(self.words, self.transformer, word_ids)
+        logits, features = self.transformer(codes[:, :-1], cond)
+        return logits, features.float()
+
+
+def drafter_loss(outputs: Sequence[StepOutput], logits: Tensor, features: Tensor, settings: DrafterSettings) -> Tensor:
+    """Soft cross-entropy to the target's law plus SmoothL1 to its features, over the passes.
+
+    `logits` and `features` are the target's, [B, T + 1, ...]; a drafter's position j is compared with j + 1.
+    """
+    law = torch.softmax(logits[:, 1:], dim=-1)
+    total = logits.new_zeros(())
+    for depth, out in enumerate(outputs):
+        found = torch.log_softmax(out.logits[:, depth:], dim=-1)
+        cross = -(law[:, depth:] * found).sum(dim=-1).mean()
+        error = functional.smooth_l1_loss(out.features[:, depth:].float(), features[:, 1 + depth :])
+        total = total + settings.pass_decay**depth * (settings.logit_weight * cross + settings.feature_weight * error)
+    return total
+
+
+def agreement(outputs: Sequence[StepOutput], logits: Tensor) -> list[float]:
+    """Share of positions, per depth, at which the drafter's first choice is the target's."""
+    wanted = logits[:, 1:].argmax(dim=-1)
+    return [
+        float((out.logits[:, depth:].argmax(dim=-1) == wanted[:, depth:]).float().mean())
+        for depth, out in enumerate(outputs)
+    ]
+
+
+def train_drafter(
+    out: Path,
+    data: TokenSet,
+    validation: TokenSet,
+    target: Path,
+    resolution: int,
+    *,
+    settings: DrafterSettings | None = None,
+    loop: LoopSettings | None = None,
+    init_from: Path | None = None,
+    seed: int = 0,
+    device: str = "cpu",
+) -> Outcome:
+    """Train a drafter of the target checkpoint into `out/checkpoint.pt` (kind "drafter"), continuing what is there."""
+    torch.manual_seed(seed)
+    settings = settings or SETTINGS[resolution]
+    words, transformer = load_target(target)
+    if data.codes.shape[1] != transformer.config.block_size:
+        raise ValueError(
+            f"{target} has {transformer.config.block_size} cells, the token set {data.codes.shape[1]}; "
+            f"is --resolution {resolution} meant?"
+        )
+    place = torch.device(device)
+    teacher = _Teacher(words, transformer).to(place).eval()
+    drafter = Drafter(transformer.config)
+    drafter.norm.load_state_dict(transformer.norm.state_dict())
+    if init_from is not None:
+        drafter.load_state_dict(read(init_from, "drafter")["model"])
+    drafter.to(place)
+    bound = drafter.bind(transformer)
+
+    def loss(step: int) -> Loss:
+        random = np.random.default_rng([seed, step])
+        codes, word_ids = (
+            part.to(place) for part in batch_of(data, settings.batch, settings.condition_dropout, random)
+        )
+        generator = torch.Generator(device=place).manual_seed(int(random.integers(2**62)))
+        with torch.autocast(place.type, torch.bfloat16):
+            logits, features = teacher(codes, word_ids)
+            noise = 2 * torch.rand(features.shape, generator=generator, device=place) - 1
+            seen = (features + settings.feature_noise * noise)[:, :-1]
+            outputs = unroll(bound, seen, bound.embed_tokens(codes[:, :-1]), settings.passes)
+        value = drafter_loss(outputs, logits, features, settings)
+        shares = agreement([StepOutput(o.logits.detach(), o.features, [], []) for o in outputs], logits)
+        return Loss(value, {f"top1_{depth + 1}": share for depth, share in enumerate(shares)})
+
+    def validate() -> dict[str, float]:
+        sums = np.zeros(settings.validated_passes)
+        starts = range(0, settings.validated, 16)
+        for start in starts:
+            codes = torch.from_numpy(validation.codes[start : start + 16].astype(np.int64)).to(place)
+            word_ids = torch.from_numpy(validation.words[start : start + 16]).to(place)
+            with torch.autocast(place.type, torch.bfloat16):
+                logits, features = teacher(codes, word_ids)
+                embeddings = bound.embed_tokens(codes[:, :-1])
+                outputs = unroll(bound, features[:, :-1], embeddings, settings.validated_passes)
+            sums += agreement(outputs, logits)
+        return {f"top1_{depth + 1}": float(share / len(starts)) for depth, share in enumerate(sums)}
+
+    described = {"kind": "drafter", "resolution": resolution, "transformer": asdict(transformer.config)}
+    return train(
+        drafter,
+        loss,
+        out,
+        loop or LOOPS[resolution],
+        described,
+        validate=validate,
+        title=f"drafter {resolution}",
+    )

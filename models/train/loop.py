@@ -1,0 +1,280 @@
+"""One small resumable training loop: seeded, stopped by steps, minutes or SIGINT, and picked up where it was.
+
+A recipe gives a module, a loss for a step number (its batch must depend on the seed and the step alone), and
+what to validate. The loop owns the optimiser, the schedule, averaging, checkpoints and the log.
+"""
+
+import math
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from torch import Tensor, nn
+
+CHECKPOINT = "checkpoint.pt"
+
+
+@dataclass(frozen=True, slots=True)
+class LoopSettings:
+    """How long and how fast to learn.
+
+    The schedule (linear warm-up, then cosine to `final_rate` of the peak) follows whichever of `steps` and
+    `minutes` is further on, so a run cut by time still ends on a small rate. `minutes` of None: steps alone,
+    which makes a run repeatable.
+    """
+
+    steps: int
+    learning_rate: float
+    minutes: float | None = None
+    warmup_steps: int = 100
+    final_rate: float = 0.02
+    weight_decay: float = 0.01
+    beta2: float = 0.99
+    clip_norm: float = 1.0
+    ema_decay: float = 0.0
+    log_every: int = 50
+    validate_every: int = 500
+    checkpoint_seconds: float = 120.0
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or self.learning_rate <= 0 or not 0 <= self.ema_decay < 1:
+            raise ValueError(
+                "steps must be >= 1, learning_rate > 0 and 0 <= ema_decay < 1; "
+                f"got {self.steps}, {self.learning_rate} and {self.ema_decay}"
+            )
+        if self.minutes is not None and self.minutes <= 0:
+            raise ValueError(f"minutes must be positive; got {self.minutes}")
+
+
+class Loss(NamedTuple):
+    """A scalar to minimise and figures to log."""
+
+    value: Tensor
+    figures: Mapping[str, float | Tensor]
+
+
+class Outcome(NamedTuple):
+    """How a run ended: the steps done in all, whether it is finished, the last validation."""
+
+    step: int
+    finished: bool
+    validation: dict[str, float]
+
+
+def save_atomically(payload: Mapping[str, Any], path: Path) -> None:
+    """torch.save beside `path`, then replace it, so that a reader never sees half a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(path.name + ".part")
+    torch.save(dict(payload), beside)
+    os.replace(beside, path)
+
+
+def rate(settings: LoopSettings, step: int, elapsed_seconds: float) -> float:
+    """The learning rate at a step."""
+    progress = step / settings.steps
+    if settings.minutes is not None:
+        progress = max(progress, elapsed_seconds / (60 * settings.minutes))
+    warm = min(1.0, (step + 1) / max(1, settings.warmup_steps))
+    cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
+    return settings.learning_rate * warm * (settings.final_rate + (1 - settings.final_rate) * cosine)
+
+
+class Averager:
+    """An exponential moving average of a module's floating-point state; a no-op copy at decay 0."""
+
+    def __init__(self, module: nn.Module, decay: float) -> None:
+        self.decay = decay
+        self.module = module
+        self.state = {name: value.detach().clone() for name, value in module.state_dict().items()}
+
+    def update(self, step: int) -> None:
+        """Move towards the module's weights; early steps use a shorter memory."""
+        decay = min(self.decay, (1 + step) / (10 + step))
+        current = self.module.state_dict()
+        names = [name for name, value in current.items() if value.is_floating_point()]
+        torch._foreach_lerp_(
+            [self.state[name] for name in names], [current[name].detach() for name in names], 1 - decay
+        )
+        for name in current.keys() - names:
+            self.state[name].copy_(current[name])
+
+    def weights(self) -> dict[str, Tensor]:
+        """The averaged state, or the module's own at decay 0."""
+        return self.state if self.decay > 0 else self.module.state_dict()
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Run the module with the averaged weights, in eval mode."""
+        own = {name: value.clone() for name, value in self.module.state_dict().items()}
+        was_training = self.module.training
+        self.module.load_state_dict(self.weights())
+        self.module.eval()
+        try:
+            yield
+        finally:
+            self.module.load_state_dict(own)
+            self.module.train(was_training)
+
+
+@contextmanager
+def _stop_on_interrupt() -> Iterator[threading.Event]:
+    """SIGINT asks the loop to save and return; outside the main thread signals stay as they are."""
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+    before = signal.signal(signal.SIGINT, lambda *_: asked.set())
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+class _Log:
+    """A progress bar on a terminal, one line every so often elsewhere."""
+
+    def __init__(self, settings: LoopSettings, title: str) -> None:
+        self.console = Console()
+        self.settings = settings
+        self.progress: Progress | None = None
+        if self.console.is_terminal:
+            columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+            self.progress = Progress(*columns, console=self.console)
+            self.task = self.progress.add_task(title, total=settings.steps)
+            self.progress.start()
+
+    def line(self, step: int, figures: Mapping[str, float]) -> None:
+        text = f"step {step} " + " ".join(f"{name} {value:.4g}" for name, value in figures.items())
+        if self.progress is None:
+            print(text, flush=True)
+        else:
+            self.progress.update(self.task, completed=step, description=text)
+
+    def close(self) -> None:
+        if self.progress is not None:
+            self.progress.stop()
+
+
+def _optimiser(model: nn.Module, settings: LoopSettings) -> torch.optim.AdamW:
+    """AdamW; vectors (norms, biases) are not decayed."""
+    learnt = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    groups = [
+        {"params": [p for p in learnt if p.ndim > 1], "weight_decay": settings.weight_decay},
+        {"params": [p for p in learnt if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=(0.9, settings.beta2), foreach=True)
+
+
+def _resume(path: Path, config: Mapping[str, Any], device: torch.device) -> dict[str, Any] | None:
+    if not path.exists():
+        return None
+    saved: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
+    if saved["config"] != dict(config):
+        raise ValueError(
+            f"{path} holds another model ({saved['config']}); wanted {dict(config)}. Choose another --out."
+        )
+    return saved
+
+
+def train(
+    model: nn.Module,
+    loss: Callable[[int], Loss],
+    out: Path,
+    settings: LoopSettings,
+    config: Mapping[str, Any],
+    *,
+    validate: Callable[[], dict[str, float]] | None = None,
+    after_step: Callable[[int], None] | None = None,
+    title: str = "training",
+) -> Outcome:
+    """Train `model` in place and leave `out/checkpoint.pt`; a second call continues from it.
+
+    The checkpoint holds: "config" (the mapping given), "model" (averaged weights, what loaders read), "raw",
+    "optimizer", "step", "elapsed_seconds", "validation" and "settings". On return the module holds the
+    averaged weights.
+
+    Args:
+        model: parameters that require a gradient are learnt.
+        loss: step number to a loss; seeded by the recipe.
+        out: folder of the run.
+        settings: length and rates.
+        config: plain mapping of what a loader needs to rebuild the module.
+        validate: figures, with the averaged weights in place.
+        after_step: called after each optimiser step.
+        title: name on the progress bar.
+
+    Raises:
+        ValueError: when `out` holds a checkpoint of another config.
+        FloatingPointError: when the loss is not finite.
+    """
+    path = out / CHECKPOINT
+    device = next(model.parameters()).device
+    optimiser = _optimiser(model, settings)
+    step, before = 0, 0.0
+    validation: dict[str, float] = {}
+    saved = _resume(path, config, device)
+    if saved is not None:
+        model.load_state_dict(saved["raw"])
+        optimiser.load_state_dict(saved["optimizer"])
+        step, before, validation = saved["step"], saved["elapsed_seconds"], saved["validation"]
+    averager = Averager(model, settings.ema_decay)
+    if saved is not None:
+        averager.state = {name: value.clone() for name, value in saved["model"].items()}
+    log, started = _Log(settings, title), time.monotonic()
+    saved_at = started
+
+    def elapsed() -> float:
+        return before + time.monotonic() - started
+
+    def save() -> None:
+        payload: dict[str, Any] = {"config": dict(config), "model": averager.weights(), "raw": model.state_dict()}
+        payload |= {"optimizer": optimiser.state_dict(), "step": step, "elapsed_seconds": elapsed()}
+        save_atomically(payload | {"validation": validation, "settings": asdict(settings)}, path)
+
+    def done() -> bool:
+        late = settings.minutes is not None and elapsed() >= 60 * settings.minutes
+        return step >= settings.steps or late
+
+    model.train()
+    with _stop_on_interrupt() as asked:
+        try:
+            while not done() and not asked.is_set():
+                now = rate(settings, step, elapsed())
+                for group in optimiser.param_groups:
+                    group["lr"] = now
+                value, figures = loss(step)
+                optimiser.zero_grad(set_to_none=True)
+                value.backward()  # type: ignore[no-untyped-call]
+                nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norm)
+                optimiser.step()
+                if settings.ema_decay > 0:
+                    averager.update(step)
+                if after_step is not None:
+                    after_step(step)
+                step += 1
+                if step % settings.log_every == 0 or step == 1:
+                    if not math.isfinite(float(value.detach())):
+                        raise FloatingPointError(f"the loss at step {step} is {float(value.detach())}")
+                    shown = {"loss": float(value.detach())} | {k: float(v) for k, v in figures.items()}
+                    log.line(step, shown | {"rate": now, "seconds": elapsed()})
+                if validate is not None and (step % settings.validate_every == 0 or done()):
+                    with averager.applied(), torch.no_grad():
+                        validation = validate()
+                    log.line(step, validation)
+                if time.monotonic() - saved_at > settings.checkpoint_seconds:
+                    save()
+                    saved_at = time.monotonic()
+        finally:
+            log.close()
+    save()
+    model.load_state_dict({name: value.clone() for name, value in averager.weights().items()})
+    return Outcome(step, done(), validation)

@@ -1,0 +1,133 @@
+"""Recipe of the target: the autoregressive transformer over the tokenizer's codes, conditioned on words."""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from models.checkpoints import read
+from models.text import WordEncoder, caption_features
+from models.train.loop import LoopSettings, Loss, Outcome, train
+from models.train.tokens import TokenSet
+from models.transformer import Transformer, TransformerConfig
+from zoo.prompts import PAD_WORD, WORD_SLOTS, WORDS
+
+STRIDE = 8
+LOOPS = {
+    64: LoopSettings(steps=2400, learning_rate=1.2e-3, warmup_steps=100, ema_decay=0.99, beta2=0.98),
+    128: LoopSettings(steps=2400, learning_rate=1e-3, warmup_steps=100, ema_decay=0.99, beta2=0.98),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TargetSettings:
+    """Batch and data of a target."""
+
+    batch: int = 16
+    condition_dropout: float = 0.1
+    scenes: int = 24000
+    validation_scenes: int = 1000
+    validated: int = 256
+
+
+SETTINGS = {64: TargetSettings(batch=24), 128: TargetSettings(batch=12, scenes=16000)}
+
+
+def embedded_config(resolution: int) -> TransformerConfig:
+    """The embedded target: equal capacity at 64 and 128 px, only the grid differs."""
+    return TransformerConfig(
+        dim=256,
+        n_layer=8,
+        n_head=4,
+        vocab_size=1024,
+        block_size=(resolution // STRIDE) ** 2,
+        model_type="t2i",
+        cls_token_num=WORD_SLOTS,
+        caption_dim=128,
+        multiple_of=256,
+    )
+
+
+class Target(nn.Module):
+    """Words and transformer, trained together."""
+
+    def __init__(self, config: TransformerConfig, words: int = WORDS) -> None:
+        super().__init__()
+        self.words = WordEncoder(words, config.caption_dim)
+        self.transformer = Transformer(config)
+
+    def forward(self, codes: Tensor, word_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits and features, [B, cells, ...], of codes int64 [B, cells] under word ids int64 [B, 8]."""
+        cond = caption_features(self.words, self.transformer, word_ids)
+        logits, features = self.transformer(codes[:, :-1], cond)
+        return logits, features
+
+
+def batch_of(data: TokenSet, size: int, dropout: float, random: np.random.Generator) -> tuple[Tensor, Tensor]:
+    """A random batch: codes int64 [size, cells] and word ids int64 [size, 8], some rows without condition."""
+    rows = random.integers(len(data.codes), size=size)
+    words = np.where((random.random(size) < dropout)[:, None], PAD_WORD, data.words[rows])
+    return torch.from_numpy(data.codes[rows].astype(np.int64)), torch.from_numpy(words)
+
+
+def validation_loss(
+    target: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], data: TokenSet, scenes: int, device: torch.device
+) -> float:
+    """Mean cross-entropy in nats a token, with the condition, over the first `scenes` scenes."""
+    total = 0.0
+    for start in range(0, scenes, 32):
+        stop = min(scenes, start + 32)
+        codes = torch.from_numpy(data.codes[start:stop].astype(np.int64)).to(device)
+        with torch.autocast(device.type, torch.bfloat16):
+            logits, _ = target(codes, torch.from_numpy(data.words[start:stop]).to(device))
+        total += float(functional.cross_entropy(logits.flatten(0, 1), codes.flatten())) * (stop - start)
+    return total / scenes
+
+
+def train_target(
+    out: Path,
+    data: TokenSet,
+    validation: TokenSet,
+    resolution: int,
+    *,
+    config: TransformerConfig | None = None,
+    settings: TargetSettings | None = None,
+    loop: LoopSettings | None = None,
+    init_from: Path | None = None,
+    seed: int = 0,
+    device: str = "cpu",
+) -> Outcome:
+    """Train a target into `out/checkpoint.pt` (kind "target"), continuing what is there.
+
+    `init_from` starts from another target of the same widths; its grid may differ, since positions are rotary.
+    """
+    torch.manual_seed(seed)
+    config = config or embedded_config(resolution)
+    settings = settings or SETTINGS[resolution]
+    if data.codes.shape[1] != config.block_size:
+        raise ValueError(f"the target has {config.block_size} cells, the token set {data.codes.shape[1]}")
+    model = Target(config)
+    if init_from is not None:
+        model.load_state_dict(read(init_from, "target")["model"])
+    model.to(device)
+    place = torch.device(device)
+
+    def loss(step: int) -> Loss:
+        random = np.random.default_rng([seed, step])
+        codes, words = (part.to(place) for part in batch_of(data, settings.batch, settings.condition_dropout, random))
+        with torch.autocast(place.type, torch.bfloat16):
+            logits, _ = model(codes, words)
+        value = functional.cross_entropy(logits.flatten(0, 1), codes.flatten())
+        return Loss(value, {"tokens": float(codes.numel() * (step + 1))})
+
+    def validate() -> dict[str, float]:
+        return {"validation_ce": validation_loss(model, validation, settings.validated, place)}
+
+    described = {"kind": "target", "resolution": resolution, "words": WORDS, "transformer": asdict(config)}
+    return train(
+        model, loss, out, loop or LOOPS[resolution], described, validate=validate, title=f"target {resolution}"
+    )

@@ -1,0 +1,83 @@
+"""The token data set: scenes of EmojiScenes encoded once by a tokenizer, kept as memory maps.
+
+A folder holds, per split and resolution, `codes` int16 [scenes, cells] filled from the front (-1: not yet) and a
+JSON file that names the tokenizer it came from. A build that was stopped continues.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from models.checkpoints import load_vq
+from models.data.scenes import Split
+from models.train.pictures import SCENE_SEED, Pictures, captions, to_pixels
+from models.vq import VQModel
+
+CHUNK = 64
+
+
+class TokenSet(NamedTuple):
+    """`codes` int16 [scenes, cells] and `words` int64 [scenes, 8]; row i is scene i of the split."""
+
+    codes: NDArray[np.int16]
+    words: NDArray[np.int64]
+
+
+def _fingerprint(vq: VQModel) -> str:
+    """A hash of the weights that decide codes."""
+    digest = hashlib.sha256()
+    for name, value in vq.state_dict().items():
+        if not name.startswith(("decoder.", "post_quant_conv.")):
+            digest.update(value.numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _check_source(path: Path, about: dict[str, object]) -> None:
+    """Write what the codes come from, or compare with what is written."""
+    if not path.exists():
+        path.write_text(json.dumps(about))
+        return
+    found = json.loads(path.read_text())
+    if found != about:
+        raise ValueError(f"{path} was made from {found}; now wanted {about}. Delete its folder to encode again.")
+
+
+@torch.no_grad()
+def encode_scenes(
+    folder: Path, tokenizer: Path, pictures: Pictures, *, resolution: int, scenes: int, split: Split
+) -> TokenSet:
+    """The first `scenes` scenes of a split as codes, from the cache where it has them.
+
+    Args:
+        folder: the cache, created if absent.
+        tokenizer: checkpoint of the tokenizer.
+        pictures: renderer.
+        resolution: 64 or 128 px.
+        scenes: how many; the cache grows where it holds fewer.
+        split: "train", "seen" or "held_out".
+    """
+    vq = load_vq(tokenizer)
+    cells = (resolution // vq.config.stride) ** 2
+    folder.mkdir(parents=True, exist_ok=True)
+    stem = folder / f"{split}_{resolution}"
+    _check_source(stem.with_suffix(".json"), {"tokenizer": _fingerprint(vq), "seed": SCENE_SEED})
+    path = stem.with_suffix(".codes")
+    held = path.stat().st_size // (2 * cells) if path.exists() else 0
+    if held < scenes:
+        with path.open("ab") as file:
+            file.write(np.full((scenes - held, cells), -1, np.int16).tobytes())
+    codes: NDArray[np.int16] = np.memmap(path, np.int16, "r+", shape=(scenes, cells))
+    todo = np.flatnonzero(codes[:, 0] < 0)
+    vq = vq.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    for start in range(0, len(todo), CHUNK):
+        rows = todo[start : start + CHUNK]
+        pixels = to_pixels(pictures(rows.tolist(), resolution, split))
+        with torch.autocast("cpu", torch.bfloat16):
+            found = vq.encode(pixels)
+        codes[rows] = found.numpy().astype(np.int16)
+    return TokenSet(codes, captions(range(scenes), split))

@@ -1,0 +1,292 @@
+"""The VQ tokenizer: LlamaGen's convolutional VQGAN (arXiv 2406.06525), parameter for parameter.
+
+Names follow the published checkpoints, so a state dict loads without renaming. Widths are free. Pixels are
+float in [-1, 1], layout [batch, 3, height, width]; codes are int64 in raster order.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+# The published buffer has this length whatever the codebook size.
+USAGE_LENGTH = 65536
+
+
+@dataclass(frozen=True, slots=True)
+class VQConfig:
+    """Widths of the tokenizer; the defaults are LlamaGen's VQ-16."""
+
+    codebook_size: int = 16384
+    codebook_embed_dim: int = 8
+    encoder_ch_mult: tuple[int, ...] = (1, 1, 2, 2, 4)
+    decoder_ch_mult: tuple[int, ...] = (1, 1, 2, 2, 4)
+    z_channels: int = 256
+    ch: int = 128
+    num_res_blocks: int = 2
+
+    def __post_init__(self) -> None:
+        if len(self.encoder_ch_mult) != len(self.decoder_ch_mult):
+            raise ValueError(
+                "encoder_ch_mult and decoder_ch_mult must have one length, or pictures change size; "
+                f"got {self.encoder_ch_mult} and {self.decoder_ch_mult}"
+            )
+
+    @property
+    def stride(self) -> int:
+        """Pixels per code along a side."""
+        return int(2 ** (len(self.encoder_ch_mult) - 1))
+
+
+class Quantized(NamedTuple):
+    """One pass through the codebook.
+
+    `values` [B, C, H, W] carry the straight-through gradient; `codes` [B*H*W]; `latents` [B*H*W, C] are the
+    unit vectors before quantisation; `codebook_loss` and `commitment` are scalars.
+    """
+
+    values: Tensor
+    codes: Tensor
+    latents: Tensor
+    codebook_loss: Tensor
+    commitment: Tensor
+
+
+def _norm(channels: int) -> nn.GroupNorm:
+    # 32 groups at the published widths; at least four channels a group where the model is narrow.
+    return nn.GroupNorm(min(32, max(1, channels // 4)), channels, eps=1e-6)
+
+
+class ResidualBlock(nn.Module):
+    """Two normalised 3x3 convolutions around a shortcut."""
+
+    def __init__(self, channels_in: int, channels_out: int) -> None:
+        super().__init__()
+        self.norm1 = _norm(channels_in)
+        self.conv1 = nn.Conv2d(channels_in, channels_out, 3, padding=1)
+        self.norm2 = _norm(channels_out)
+        self.conv2 = nn.Conv2d(channels_out, channels_out, 3, padding=1)
+        self.nin_shortcut = nn.Conv2d(channels_in, channels_out, 1) if channels_in != channels_out else None
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Keep [B, C, H, W], C becoming `channels_out`."""
+        update = self.conv1(functional.silu(self.norm1(hidden)))
+        update = self.conv2(functional.silu(self.norm2(update)))
+        shortcut = hidden if self.nin_shortcut is None else self.nin_shortcut(hidden)
+        return shortcut + update  # type: ignore[no-any-return]
+
+
+class AttentionBlock(nn.Module):
+    """Single-head attention over all cells of the map."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.norm = _norm(channels)
+        self.q = nn.Conv2d(channels, channels, 1)
+        self.k = nn.Conv2d(channels, channels, 1)
+        self.v = nn.Conv2d(channels, channels, 1)
+        self.proj_out = nn.Conv2d(channels, channels, 1)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Keep the shape [B, C, H, W]."""
+        normed = self.norm(hidden)
+        query, key, value = (layer(normed).flatten(2).transpose(1, 2) for layer in (self.q, self.k, self.v))
+        weights = torch.softmax(query @ key.transpose(1, 2) * query.shape[-1] ** -0.5, dim=-1)
+        mixed = (weights @ value).transpose(1, 2).reshape(hidden.shape)
+        return hidden + self.proj_out(mixed)  # type: ignore[no-any-return]
+
+
+class Downsample(nn.Module):
+    """Halve the map; the pad is on the right and below only."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(channels, channels, 3, stride=2)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """[B, C, H, W] to [B, C, H/2, W/2]."""
+        return self.conv(functional.pad(hidden, (0, 1, 0, 1)))  # type: ignore[no-any-return]
+
+
+class Upsample(nn.Module):
+    """Double the map by nearest neighbour, then convolve."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(channels, channels, 3, padding=1)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """[B, C, H, W] to [B, C, 2H, 2W]."""
+        return self.conv(functional.interpolate(hidden, scale_factor=2.0, mode="nearest"))  # type: ignore[no-any-return]
+
+
+class Level(nn.Module):
+    """The blocks of one resolution, and the change to the next."""
+
+    def __init__(self, widths: list[int], attention: bool, resample: str | None) -> None:
+        super().__init__()
+        pairs = list(pairwise(widths))
+        self.res = nn.ModuleList(ResidualBlock(before, after) for before, after in pairs)
+        self.attn = nn.ModuleList(AttentionBlock(after) for _, after in pairs if attention)
+        if resample == "down":
+            self.downsample = Downsample(widths[-1])
+        elif resample == "up":
+            self.upsample = Upsample(widths[-1])
+        self.resample = resample
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """[B, widths[0], H, W] to [B, widths[-1], H', W']."""
+        for index, block in enumerate(self.res):
+            hidden = block(hidden)
+            if len(self.attn) > 0:
+                hidden = self.attn[index](hidden)
+        if self.resample == "down":
+            hidden = self.downsample(hidden)
+        elif self.resample == "up":
+            hidden = self.upsample(hidden)
+        return hidden
+
+
+def _middle(channels: int) -> nn.ModuleList:
+    return nn.ModuleList(
+        [ResidualBlock(channels, channels), AttentionBlock(channels), ResidualBlock(channels, channels)]
+    )
+
+
+class Encoder(nn.Module):
+    """Pixels to latents."""
+
+    def __init__(self, config: VQConfig) -> None:
+        super().__init__()
+        widths = [config.ch * factor for factor in config.encoder_ch_mult]
+        self.conv_in = nn.Conv2d(3, config.ch, 3, padding=1)
+        self.conv_blocks = nn.ModuleList()
+        before = config.ch
+        for index, width in enumerate(widths):
+            last = index == len(widths) - 1
+            self.conv_blocks.append(Level([before] + [width] * config.num_res_blocks, last, None if last else "down"))
+            before = width
+        self.mid = _middle(before)
+        self.norm_out = _norm(before)
+        self.conv_out = nn.Conv2d(before, config.z_channels, 3, padding=1)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """[B, 3, H, W] to [B, z_channels, H/stride, W/stride]."""
+        hidden = self.conv_in(pixels)
+        for block in (*self.conv_blocks, *self.mid):
+            hidden = block(hidden)
+        return self.conv_out(functional.silu(self.norm_out(hidden)))  # type: ignore[no-any-return]
+
+
+class Decoder(nn.Module):
+    """Latents to pixels."""
+
+    def __init__(self, config: VQConfig) -> None:
+        super().__init__()
+        widths = [config.ch * factor for factor in config.decoder_ch_mult][::-1]
+        self.conv_in = nn.Conv2d(config.z_channels, widths[0], 3, padding=1)
+        self.mid = _middle(widths[0])
+        self.conv_blocks = nn.ModuleList()
+        before = widths[0]
+        for index, width in enumerate(widths):
+            last = index == len(widths) - 1
+            self.conv_blocks.append(
+                Level([before] + [width] * (config.num_res_blocks + 1), index == 0, None if last else "up")
+            )
+            before = width
+        self.norm_out = _norm(before)
+        self.conv_out = nn.Conv2d(before, 3, 3, padding=1)
+
+    @property
+    def last_layer(self) -> Tensor:
+        """The weight of the final convolution."""
+        return self.conv_out.weight
+
+    def forward(self, latents: Tensor) -> Tensor:
+        """[B, z_channels, h, w] to [B, 3, h*stride, w*stride]."""
+        hidden = self.conv_in(latents)
+        for block in (*self.mid, *self.conv_blocks):
+            hidden = block(hidden)
+        return self.conv_out(functional.silu(self.norm_out(hidden)))  # type: ignore[no-any-return]
+
+
+class Quantizer(nn.Module):
+    """Nearest neighbour in an l2-normalised codebook (arXiv 2406.06525, section 2.1)."""
+
+    codebook_used: Tensor
+
+    def __init__(self, codebook_size: int, width: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(codebook_size, width)
+        self.register_buffer("codebook_used", torch.zeros(USAGE_LENGTH))
+        nn.init.normal_(self.embedding.weight)
+
+    @property
+    def codebook(self) -> Tensor:
+        """The unit code vectors [V, C]."""
+        return functional.normalize(self.embedding.weight.float(), dim=-1)
+
+    def nearest(self, latents: Tensor) -> Tensor:
+        """Codes [rows] of unit latents [rows, C]: on the sphere, nearest is the largest product."""
+        return (latents @ self.codebook.T).argmax(dim=-1)
+
+    def forward(self, hidden: Tensor) -> Quantized:
+        """Quantise [B, C, H, W] with a straight-through gradient."""
+        batch, width, height, length = hidden.shape
+        latents = functional.normalize(hidden.float().permute(0, 2, 3, 1).reshape(-1, width), dim=-1)
+        codes = self.nearest(latents.detach())
+        chosen = functional.embedding(codes, self.codebook)
+        passed = latents + (chosen - latents).detach()
+        return Quantized(
+            passed.reshape(batch, height, length, width).permute(0, 3, 1, 2).contiguous(),
+            codes,
+            latents,
+            (chosen - latents.detach()).square().mean(),
+            (chosen.detach() - latents).square().mean(),
+        )
+
+
+class VQModel(nn.Module):
+    """Encoder, codebook and decoder."""
+
+    def __init__(self, config: VQConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.encoder = Encoder(config)
+        self.decoder = Decoder(config)
+        self.quantize = Quantizer(config.codebook_size, config.codebook_embed_dim)
+        self.quant_conv = nn.Conv2d(config.z_channels, config.codebook_embed_dim, 1)
+        self.post_quant_conv = nn.Conv2d(config.codebook_embed_dim, config.z_channels, 1)
+
+    def latents(self, pixels: Tensor) -> Tensor:
+        """[B, 3, H, W] to unquantised latents [B, codebook_embed_dim, h, w]."""
+        return self.quant_conv(self.encoder(pixels))  # type: ignore[no-any-return]
+
+    def decode(self, values: Tensor) -> Tensor:
+        """Quantised values [B, codebook_embed_dim, h, w] to pixels [B, 3, H, W] (not clamped)."""
+        return self.decoder(self.post_quant_conv(values))  # type: ignore[no-any-return]
+
+    def encode(self, pixels: Tensor) -> Tensor:
+        """Codes [B, h*w] int64 of pixels [B, 3, H, W] in [-1, 1]."""
+        if pixels.ndim != 4 or pixels.shape[1] != 3 or any(s % self.config.stride for s in pixels.shape[2:]):
+            raise ValueError(
+                f"pixels must be [B, 3, H, W] with sides divisible by {self.config.stride}; got {tuple(pixels.shape)}"
+            )
+        codes: Tensor = self.quantize(self.latents(pixels)).codes
+        return codes.reshape(pixels.shape[0], -1)
+
+    def decode_codes(self, codes: Tensor) -> Tensor:
+        """Pixels [B, 3, H, W] of codes [B, cells] on a square grid."""
+        side = int(codes.shape[1] ** 0.5)
+        if side * side != codes.shape[1]:
+            raise ValueError(f"codes must fill a square grid; got {codes.shape[1]} cells")
+        values = functional.embedding(codes, self.quantize.codebook)
+        return self.decode(values.reshape(codes.shape[0], side, side, -1).permute(0, 3, 1, 2))
+
+    def forward(self, pixels: Tensor) -> tuple[Tensor, Quantized]:
+        """Reconstruction [B, 3, H, W] and what the codebook did."""
+        quantized: Quantized = self.quantize(self.latents(pixels))
+        return self.decode(quantized.values), quantized
