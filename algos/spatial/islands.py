@@ -1,0 +1,40 @@
+"""Rejection islands: 8-connected pieces of the redrawn region, decoded side by side (MuLo-SD, arXiv 2601.05149)."""
+
+import numpy as np
+
+from algos.arrays import BoolArray, IntArray
+from algos.spatial.neighbourhood import check_mask
+from algos.spatial.row_front import RowFront
+
+
+def label_islands(region: BoolArray) -> IntArray:
+    """The island [H, W] int64 of each cell of `region` bool [H, W], -1 outside it.
+
+    Cells that share a side or a corner are of one island. Islands count from 0 in raster order of their first cells.
+    """
+    height, width = check_mask(region, "region")
+    labels = np.full((height, width), -1, dtype=np.int64)
+    inside = set(np.flatnonzero(region).tolist())
+    count = 0
+    while inside:
+        edge = [min(inside)]
+        inside.remove(edge[0])
+        while edge:
+            row, column = divmod(edge.pop(), width)
+            labels[row, column] = count
+            for near_row in range(max(row - 1, 0), min(row + 2, height)):
+                for near_column in range(max(column - 1, 0), min(column + 2, width)):
+                    near = near_row * width + near_column
+                    if near in inside:
+                        inside.remove(near)
+                        edge.append(near)
+        count += 1
+    return labels
+
+
+def island_fronts(labels: IntArray, window: int) -> tuple[RowFront, ...]:
+    """One row front an island of `labels` [H, W]; window = width decodes each in raster order, a cell a step.
+
+    `row_front.schedule` of them tells the cells of each step. ValueError on a window below 1 or beyond the width.
+    """
+    return tuple(RowFront.over(labels == island, window) for island in range(int(labels.max()) + 1))

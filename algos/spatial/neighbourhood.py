@@ -1,0 +1,83 @@
+"""Which cells a rejection sends back: neighbourhoods on the grid (MuLo-SD, arXiv 2601.05149, eq. 6 and 7).
+
+Masks are bool [H, W] over the grid; "first" is t_0, the rejected cell of least raster index. Cells before it were
+accepted beside nothing but accepted cells, so no mode ever revisits them.
+"""
+
+import numpy as np
+
+from algos.arrays import BoolArray, IntArray
+from algos.draft.spec import Grid
+
+
+def check_radius(radius: int, grid: Grid) -> None:
+    """Raise ValueError unless 0 <= `radius` < the longer side of `grid`."""
+    if not 0 <= radius < max(grid):
+        raise ValueError(
+            f"radius: expected 0..{max(grid) - 1} on a grid of {grid.height} x {grid.width}, got {radius}; 0 redraws "
+            "the rejected cells alone"
+        )
+
+
+def check_mask(mask: BoolArray, what: str) -> Grid:
+    """The grid of `mask` [H, W]; ValueError unless it is a bool array of two dimensions, none of them empty."""
+    if mask.ndim != 2 or mask.dtype != np.bool_ or mask.size == 0:
+        raise ValueError(f"{what}: expected a bool grid [H, W], got {mask.dtype} {mask.shape}")
+    return Grid(*mask.shape)
+
+
+def neighbourhood(grid: Grid, cell: int, radius: int, first: int) -> BoolArray:
+    """N(t, l) of eq. 6, a mask [H, W]: cells at most `radius` rows and columns from `cell`, none before `first`."""
+    check_radius(radius, grid)
+    for name, value in (("cell", cell), ("first", first)):
+        if not 0 <= value < grid.cells:
+            raise ValueError(f"neighbourhood: expected {name} in 0..{grid.cells - 1}, got {value}")
+    row, column = divmod(cell, grid.width)
+    rows = np.abs(np.arange(grid.height) - row) <= radius
+    columns = np.abs(np.arange(grid.width) - column) <= radius
+    return rows[:, None] & columns[None, :] & _from(grid, first)
+
+
+def expanded(rejected: BoolArray, radius: int) -> BoolArray:
+    """R_X of eq. 7 [H, W]: the union of N(t, radius) over the rejected cells; radius 0 is `rejected` itself."""
+    grid = check_mask(rejected, "rejected")
+    check_radius(radius, grid)
+    return (_rejected_near(rejected, radius) > 0) & _from(grid, _first(rejected))
+
+
+def after_first(rejected: BoolArray) -> BoolArray:
+    """Raster rejection [H, W]: the first rejected cell and every cell after it."""
+    return _from(check_mask(rejected, "rejected"), _first(rejected))
+
+
+def redrawn_anyway(rejected: BoolArray, radius: int) -> BoolArray:
+    """The cells [H, W] of R_X that would be in it had their own token been accepted.
+
+    They lie in another rejected cell's neighbourhood, so their verdict decides nothing and an unbiased redraw takes
+    the whole law. The other cells of R_X are redrawn for their own rejection alone, and are owed the residual. The
+    first rejected cell is one of these always: accepted, it would lie before t_0.
+    """
+    grid = check_mask(rejected, "rejected")
+    check_radius(radius, grid)
+    others = _rejected_near(rejected, radius) - rejected
+    return (others > 0) & _from(grid, _first(rejected) + 1)
+
+
+def _first(rejected: BoolArray) -> int:
+    return int(np.argmax(rejected)) if rejected.any() else rejected.size
+
+
+def _from(grid: Grid, first: int) -> BoolArray:
+    return (np.arange(grid.cells) >= first).reshape(grid)
+
+
+def _rejected_near(rejected: BoolArray, radius: int) -> IntArray:
+    """How many rejected cells lie within `radius` of each cell, itself included."""
+    counts = rejected.astype(np.int64)
+    for axis in (0, 1):
+        size = counts.shape[axis]
+        before = np.concatenate([np.zeros_like(counts.take([0], axis)), counts.cumsum(axis)], axis)
+        places = np.arange(size)
+        upto = before.take(np.minimum(places + radius + 1, size), axis)
+        counts = upto - before.take(np.maximum(places - radius, 0), axis)
+    return counts

@@ -1,0 +1,103 @@
+"""Row fronts: several rows are decoded at once, each a window behind the row above (ZipAR, arXiv 2412.04062).
+
+Cell (i, j) may be decided once cells (i - 1, <= j + window - 1) are. A cell right of that in the row above is simply
+not there yet. Window = width is raster order.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from algos.arrays import BoolArray, IntArray
+from algos.draft.spec import Grid
+from algos.spatial.neighbourhood import check_mask
+
+_NEVER = 1 << 40
+
+
+def check_window(window: int, grid: Grid) -> None:
+    """Raise ValueError unless 1 <= `window` <= the width of `grid`."""
+    if not 1 <= window <= grid.width:
+        raise ValueError(
+            f"window: expected 1..{grid.width} on a grid of {grid.height} x {grid.width}, got {window}; "
+            f"{grid.width} decodes in raster order"
+        )
+
+
+def step_of_cells(grid: Grid, window: int) -> IntArray:
+    """The step [H, W] int64 in which a fixed window decides each cell, from 0: i * window + j."""
+    check_window(window, grid)
+    steps: IntArray = np.arange(grid.height)[:, None] * window + np.arange(grid.width)[None, :]
+    return steps
+
+
+def front_steps(grid: Grid, window: int) -> int:
+    """Steps to decode the grid with a fixed window: W + (H - 1) * window."""
+    check_window(window, grid)
+    return grid.width + (grid.height - 1) * window
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowFront:
+    """How far a region of the grid is decoded: a value; `after` returns the next one.
+
+    region: bool [H, W], the cells to decode. undecided: bool [H, W], those of them that are left.
+    Within a region with gaps, cell (i, j) waits for the region's cells (i - k, <= j + k (window - 1)), k >= 1: what
+    the rule on neighbouring rows comes to where no row is missing.
+    """
+
+    region: BoolArray
+    undecided: BoolArray
+    window: int
+
+    @classmethod
+    def over(cls, region: BoolArray, window: int) -> "RowFront":
+        """Nothing of `region` [H, W] is decided; ValueError on a window below 1 or beyond the width."""
+        check_window(window, check_mask(region, "region"))
+        return cls(region, region, window)
+
+    @property
+    def done(self) -> bool:
+        """Whether every cell of the region is decided."""
+        return not self.undecided.any()
+
+    def ready(self) -> IntArray:
+        """The cells [F] int64 that may be decided now, ascending; at most one a row, at least one until done."""
+        height, width = self.undecided.shape
+        left = self.undecided.any(axis=1)
+        column = np.where(left, self.undecided.argmax(axis=1), _NEVER)
+        reach = column + np.arange(height) * (self.window - 1)
+        above = np.concatenate([[_NEVER], np.minimum.accumulate(reach)[:-1]])
+        rows = np.flatnonzero(left & (reach < above))
+        cells: IntArray = rows * width + column[rows]
+        return cells
+
+    def after(self, cells: Sequence[int] | IntArray) -> "RowFront":
+        """The front once `cells` are decided; ValueError if one of them was not ready."""
+        early = set(map(int, cells)) - set(self.ready().tolist())
+        if early:
+            raise ValueError(f"row front: cells {sorted(early)} are not ready; decide those that ready() returns")
+        undecided = self.undecided.copy()
+        undecided.reshape(-1)[np.asarray(cells, dtype=np.int64)] = False
+        return replace(self, undecided=undecided)
+
+    def opens_row(self, cell: int) -> bool:
+        """Whether no cell of `cell`'s row in the region is decided yet."""
+        row = cell // self.region.shape[1]
+        return bool(np.array_equal(self.region[row], self.undecided[row]))
+
+    def missing_before(self, cell: int) -> int:
+        """How many cells of the region before `cell`, in raster order, are undecided."""
+        return int(np.count_nonzero(self.undecided.reshape(-1)[:cell]))
+
+
+def schedule(fronts: Sequence[RowFront]) -> tuple[IntArray, ...]:
+    """The cells decided in each step, ascending, when every front decides all that is ready at each step."""
+    left = list(fronts)
+    steps: list[IntArray] = []
+    while any(not front.done for front in left):
+        ready = [front.ready() for front in left]
+        steps.append(np.sort(np.concatenate(ready)))
+        left = [front.after(cells) for front, cells in zip(left, ready, strict=True)]
+    return tuple(steps)
