@@ -1,0 +1,148 @@
+"""The image while it is decoded: which cells are decided, which are in the target's cache, what the next pass feeds.
+
+The law of cell c is read where the token of cell c - 1 is fed. Four kinds of rows are fed:
+
+- a decided cell before the last wanted one that is not in the cache yet: seen by all later rows, and committed;
+- a decided cell that is in the cache already, fed again to read the law after it: seen by itself only, not committed
+  (its cached keys stay as they are);
+- a draft: seen by later drafts of its own group, committed if its token is kept;
+- a proxy, where the cell before is undecided (the start of a row front): the token of the last decided cell before
+  it, at the position of the missing one; seen by itself only, never committed (ZipAR, arXiv 2412.04062).
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from algos.arrays import BoolArray, FloatArray, IntArray
+from algos.draft.spec import Grid
+from algos.spatial.target import Feed, GridTarget
+from algos.tree import NO_TOKEN
+
+_NO_GROUP = -1
+
+
+@dataclass(slots=True)
+class Canvas:
+    """One image in the making, over one target.
+
+    tokens: [cells] int64, NO_TOKEN where undecided. cached: [cells] bool. known: laws that need no pass, by cell.
+    passes: tokens fed by each pass; the first, over the condition, counts as 0.
+    """
+
+    target: GridTarget
+    tokens: IntArray
+    cached: BoolArray
+    known: dict[int, FloatArray]
+    passes: list[int]
+    _fed: tuple[IntArray, IntArray, IntArray] | None = field(default=None, repr=False)
+
+    @classmethod
+    def begin(cls, target: GridTarget, prefix: IntArray | None = None) -> "Canvas":
+        """Start an image; `prefix` [n] int64: tokens of the first cells in raster order, decided already."""
+        cells = target.grid.cells
+        tokens = np.full(cells, NO_TOKEN, dtype=np.int64)
+        if prefix is not None:
+            if prefix.ndim != 1 or prefix.size > cells:
+                raise ValueError(f"prefix: expected at most {cells} tokens [n], got shape {prefix.shape}")
+            if prefix.size and (prefix.min() < 0 or prefix.max() >= target.vocab_size):
+                raise ValueError(f"prefix: expected 0 <= token < {target.vocab_size}, got {prefix.tolist()}")
+            tokens[: prefix.size] = prefix
+        law = target.begin()
+        _check_laws(law[None], 1, target.vocab_size)
+        return cls(target, tokens, np.zeros(cells, dtype=np.bool_), {0: law}, [0])
+
+    @property
+    def grid(self) -> Grid:
+        """The image's grid."""
+        return self.target.grid
+
+    @property
+    def decided(self) -> BoolArray:
+        """[cells]."""
+        mask: BoolArray = self.tokens != NO_TOKEN
+        return mask
+
+    def put(self, cell: int, token: int) -> None:
+        """Decide a cell, once and for all."""
+        if self.tokens[cell] != NO_TOKEN:
+            raise RuntimeError(f"canvas: cell {cell} is decided already")
+        self.tokens[cell] = token
+
+    def laws(self, wanted: IntArray) -> FloatArray:
+        """The laws [n, V] of the undecided cells `wanted` [n] (ascending), each given all decided cells before it."""
+        found = self._laws(wanted, None, None)
+        self.keep()
+        return found
+
+    def draft_laws(self, wanted: IntArray, drafts: IntArray, groups: IntArray) -> FloatArray:
+        """As `laws`, where a cell also sees the drafts of its own group before it. `keep` must follow the verdict.
+
+        drafts: [cells] int64, NO_TOKEN where there is none. groups: [cells] int64 >= 0; a cell whose neighbour before
+        it is drafted in another group is read behind a proxy.
+        """
+        return self._laws(wanted, drafts, groups)
+
+    def keep(self) -> None:
+        """Commit the rows of the last pass whose token is now the decided one, save those in the cache before it."""
+        if self._fed is None:
+            return
+        rows, cells, tokens = self._fed
+        kept = (self.tokens[cells] == tokens) & ~self.cached[cells]
+        if kept.any():
+            self.target.commit(rows[kept])
+            self.cached[cells[kept]] = True
+        self._fed = None
+
+    def recompute(self, cells: IntArray) -> None:
+        """Have the keys of these decided cells [n] computed again, all at once: the next pass feeds them."""
+        self.cached[cells] = False
+
+    def _laws(self, wanted: IntArray, drafts: IntArray | None, groups: IntArray | None) -> FloatArray:
+        found = np.empty((wanted.size, self.target.vocab_size))
+        asked = np.array([cell not in self.known for cell in wanted.tolist()], dtype=np.bool_)
+        for place in np.flatnonzero(~asked):
+            found[place] = self.known.pop(int(wanted[place]))
+        if asked.any():
+            feed = self._feed(wanted[asked] - 1, drafts, groups)
+            self.passes.append(feed.cells.size)
+            laws = self.target.score(feed)
+            _check_laws(laws, feed.cells.size, self.target.vocab_size)
+            found[asked] = laws[np.searchsorted(feed.cells, wanted[asked] - 1)]
+        return found
+
+    def _feed(self, before: IntArray, drafts: IntArray | None, groups: IntArray | None) -> Feed:
+        decided = self.decided
+        needed = decided & ~self.cached & (np.arange(decided.size) <= before[-1])
+        cells = np.union1d(np.flatnonzero(needed), before)
+        fresh = decided[cells] & ~self.cached[cells]
+        tokens = self.tokens[cells]
+        group = np.full(cells.size, _NO_GROUP, dtype=np.int64)
+        if drafts is not None and groups is not None:
+            after = np.minimum(cells + 1, groups.size - 1)
+            drafted = ~decided[cells] & (drafts[cells] != NO_TOKEN) & (groups[cells] == groups[after])
+            tokens = np.where(drafted, drafts[cells], tokens)
+            group = np.where(drafted, groups[cells], group)
+        last_decided = np.maximum.accumulate(np.where(decided, np.arange(decided.size), -1))
+        proxied = tokens == NO_TOKEN
+        if np.any(last_decided[cells[proxied]] < 0):
+            raise ValueError(f"canvas: no cell is decided before {cells[proxied].tolist()}; decide in row-front order")
+        tokens = np.where(proxied, self.tokens[last_decided[cells]], tokens)
+        own = np.flatnonzero(~proxied)
+        self._fed = (own, cells[own], tokens[own])
+        same = (group[:, None] == group[None, :]) & (group[None, :] != _NO_GROUP)
+        visible = (cells[None, :] < cells[:, None]) & (fresh[None, :] | same)
+        np.fill_diagonal(visible, True)
+        cached = self.cached[None, :] & (np.arange(decided.size)[None, :] < cells[:, None])
+        return Feed(cells, tokens, visible, cached)
+
+
+def _check_laws(laws: FloatArray, rows: int, vocab_size: int) -> None:
+    if laws.shape != (rows, vocab_size):
+        raise ValueError(f"laws: expected {(rows, vocab_size)} (one law per row fed), got {laws.shape}")
+    sums = laws.sum(axis=-1)
+    if not np.all(np.abs(sums - 1.0) < 1e-4) or float(laws.min()) < 0.0:
+        raise ValueError(
+            f"laws: expected rows of non-negative numbers that sum to 1, got sums {sums.tolist()} and minimum "
+            f"{float(laws.min())!r}; pass them through rows.laws"
+        )

@@ -1,0 +1,107 @@
+"""Acceptance rules on cells: any registered rule judges a drafted cell, as a draft tree of one node."""
+
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+import numpy as np
+
+from algos.accept.mulo import passing_cells
+from algos.accept.neighbours import check_neighbours
+from algos.accept.spec import Rule
+from algos.arrays import FloatArray, IntArray
+from algos.chance import At, Chance
+from algos.tree import NO_TOKEN, DraftTree, Drawn
+
+
+class CellRule(Protocol):
+    """Judges the tokens drafted for cells, one by one."""
+
+    def accept(self, cell: int, token: int, draft_law: FloatArray | None, law: FloatArray, chance: Chance) -> bool:
+        """Whether `token`, drawn from `draft_law` [V] (None: a point proposal), may stay under `law` [V]."""
+        ...
+
+    def residual(self, cell: int, token: int, draft_law: FloatArray | None, law: FloatArray) -> FloatArray:
+        """The weights [V] to redraw the cell from, under `law` as it is now, once `token` has been rejected."""
+        ...
+
+
+@dataclass(slots=True)
+class _OneCell:
+    """The chance that a rule sees: its addresses become the cell's, and its extra token is not drawn but noted."""
+
+    chance: Chance | None
+    cell: int
+    weights: FloatArray | None = None
+
+    def cycle(self, index: int) -> Self:
+        raise RuntimeError("cell rule: a rule does not change the cycle")
+
+    def flip(self, chance_of: float, at: At, out_of: float = 1.0) -> bool:
+        if self.chance is None:
+            return False
+        return self.chance.flip(chance_of, At(at.role, 2 * self.cell + at.node), out_of)
+
+    def draw(self, weights: FloatArray, at: At) -> int:
+        self.weights = weights
+        return int(np.argmax(weights))
+
+
+@dataclass(frozen=True, slots=True)
+class TreeRuleOnCells:
+    """`rule` on trees of a root and one child. Point proposals are shown to it as "top_k", others as "iid" trees.
+
+    Its flips are addressed by (role, 2 cell + node).
+    """
+
+    rule: Rule
+
+    def accept(self, cell: int, token: int, draft_law: FloatArray | None, law: FloatArray, chance: Chance) -> bool:
+        """See `CellRule`."""
+        verdict = self.rule(
+            _pair(token, draft_law, law.size), np.broadcast_to(law, (2, law.size)), _OneCell(chance, cell)
+        )
+        return bool(verdict.path)
+
+    def residual(self, cell: int, token: int, draft_law: FloatArray | None, law: FloatArray) -> FloatArray:
+        """See `CellRule`. The law itself where the rule cannot but accept under it."""
+        seen = _OneCell(None, cell)
+        verdict = self.rule(_pair(token, draft_law, law.size), np.broadcast_to(law, (2, law.size)), seen)
+        return law if verdict.path or seen.weights is None else seen.weights
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PooledCells:
+    """MuLo-SD's own rule: keep x if the mass of x and its nearest codes is at least `tau` (arXiv 2601.05149, eq. 5).
+
+    neighbours: [V, k] from `nearest_codes`; [V, 0] pools nothing. tau: 0 keeps all, above 1 nothing; NaN raises
+    ValueError. A rejected cell is redrawn from the law as it is then.
+    """
+
+    neighbours: IntArray
+    tau: float
+
+    def __post_init__(self) -> None:
+        if self.neighbours.shape[1:] != (0,):
+            check_neighbours(self.neighbours, "pooled cells")
+        if not self.tau >= 0.0:
+            raise ValueError(f"pooled cells: expected a threshold tau >= 0, got {self.tau!r}")
+
+    def accept(self, cell: int, token: int, draft_law: FloatArray | None, law: FloatArray, chance: Chance) -> bool:
+        """See `CellRule`."""
+        tokens = np.array([token], dtype=np.int64)
+        return bool(passing_cells(law[None], tokens, self.neighbours, self.tau)[0])
+
+    def residual(self, cell: int, token: int, draft_law: FloatArray | None, law: FloatArray) -> FloatArray:
+        """See `CellRule`."""
+        return law
+
+
+def _pair(token: int, draft_law: FloatArray | None, vocab_size: int) -> DraftTree:
+    drawn: Drawn = "top_k" if draft_law is None else "iid"
+    return DraftTree(
+        tokens=np.array([NO_TOKEN, token], dtype=np.int64),
+        parents=np.array([-1, 0], dtype=np.int64),
+        drawn=drawn,
+        draft_probs=np.empty((0, vocab_size)) if draft_law is None else draft_law[None],
+        law_of=np.array([-1 if draft_law is None else 0, -1], dtype=np.int64),
+    )

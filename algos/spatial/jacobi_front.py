@@ -1,0 +1,152 @@
+"""Parallel Jacobi row fronts (PJD, arXiv 2606.05703): all open rows draft ahead by their last laws, in one pass."""
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+import numpy as np
+
+from algos.accept.proposals import excess
+from algos.arrays import FloatArray, IntArray
+from algos.chance import At, Chance, Role
+from algos.draft.spec import Grid
+from algos.spatial.canvas import Canvas
+from algos.spatial.target import GridTarget
+from algos.spatial.zipar import GridDecoded
+from algos.tree import NO_TOKEN
+
+Refill: TypeAlias = Literal["uniform", "left"]
+Redraw: TypeAlias = Literal["top", "all"]
+
+
+@dataclass(frozen=True, slots=True)
+class JacobiFronts:
+    """Settings of PJD.
+
+    lead: tokens a row must have before the row below opens (c), 1..width.
+    window: the most drafts of a row in a pass (W), 1..width.
+    refill: what is proposed where no law is known yet: a uniform token, or the token before it in the row (the last
+        decided one at a row's start), a point proposal. The paper leaves it open.
+    redraw: rows whose first rejected token is redrawn from the residual at once. "top": the uppermost open row, as
+        published; the others wait, and propose again from their whole last law, which is not exact even where rows
+        do not depend on each other: min(p, q) is kept but the rest is not the residual. "all": every open row.
+    """
+
+    lead: int
+    window: int
+    refill: Refill = "uniform"
+    redraw: Redraw = "top"
+
+    def check(self, grid: Grid) -> None:
+        """Raise ValueError unless the settings make sense on `grid`."""
+        for name, columns in (("lead", self.lead), ("window", self.window)):
+            if not 1 <= columns <= grid.width:
+                raise ValueError(
+                    f"jacobi fronts: expected {name} in 1..{grid.width} on a grid of {grid.height} x {grid.width}, "
+                    f"got {columns}"
+                )
+        for name, choice, known in (("refill", self.refill, Refill), ("redraw", self.redraw, Redraw)):
+            if choice not in get_args(known):
+                raise ValueError(f"jacobi fronts: {name} must be one of {', '.join(get_args(known))}, got {choice!r}")
+
+    def spans(self, counts: IntArray, width: int) -> dict[int, range]:
+        """The columns that rows with `counts` [H] tokens draft, by row: min(W, c_{i-1} - c_i) of them."""
+        spans: dict[int, range] = {}
+        above = width
+        for row, count in enumerate(counts.tolist()):
+            if row and above < self.lead:
+                break
+            length = min(self.window, above - count)
+            if length > 0:
+                spans[row] = range(count, count + length)
+            above = count
+        return spans
+
+
+@dataclass(slots=True)
+class _Drafts:
+    """The drafted tokens [cells], and the law each was drawn from."""
+
+    tokens: IntArray
+    laws: dict[int, FloatArray]
+
+    def refill(self, cells: list[int], canvas: Canvas, refill: Refill, chance: Chance) -> None:
+        """Propose tokens for `cells` (ascending, of one row) where there are none."""
+        vocab_size = canvas.target.vocab_size
+        for cell in cells:
+            if self.tokens[cell] != NO_TOKEN:
+                continue
+            law = np.full(vocab_size, 1.0 / vocab_size)
+            left = self._left(cell, canvas)
+            if refill == "left" and left != NO_TOKEN:
+                law = np.eye(vocab_size)[left]
+                self.tokens[cell] = left
+            else:
+                self.tokens[cell] = chance.draw(law, At(Role.REFILL, cell))
+            self.laws[cell] = law
+
+    def _left(self, cell: int, canvas: Canvas) -> int:
+        before = np.flatnonzero(canvas.decided[:cell])
+        if cell % canvas.grid.width and self.tokens[cell - 1] != NO_TOKEN:
+            return int(self.tokens[cell - 1])
+        return int(canvas.tokens[before[-1]]) if before.size else NO_TOKEN
+
+    def drop(self, cell: int) -> None:
+        self.tokens[cell] = NO_TOKEN
+        del self.laws[cell]
+
+
+def jacobi_fronts(target: GridTarget, settings: JacobiFronts, chance: Chance) -> GridDecoded:
+    """Decode an image by parallel Jacobi row fronts; one pass a cycle, cycle k addressed by `chance.cycle(k)`.
+
+    A draft x of pass k - 1 is kept while u p^{k-1}(x) < p^k(x), from the left, row by row. Drafts that are not kept
+    are drawn anew from p^k. Committed tokens of all rows are seen, drafts only within their row. On one row this is
+    speculative Jacobi decoding (arXiv 2410.01699), and exact.
+    Raises ValueError on settings beyond the grid, and on laws that are none.
+    """
+    grid = target.grid
+    settings.check(grid)
+    canvas = Canvas.begin(target)
+    drafts = _Drafts(np.full(grid.cells, NO_TOKEN, dtype=np.int64), {})
+    groups = np.arange(grid.cells) // grid.width
+    steps: list[tuple[int, ...]] = []
+    while not canvas.decided.all():
+        here = chance.cycle(len(steps))
+        spans = settings.spans(canvas.decided.reshape(grid).sum(axis=1), grid.width)
+        rows = {row: [row * grid.width + column for column in span] for row, span in spans.items()}
+        for cells in rows.values():
+            drafts.refill(cells, canvas, settings.refill, here)
+        wanted = [cell for cells in rows.values() for cell in cells]
+        laws = dict(
+            zip(wanted, canvas.draft_laws(np.array(wanted, dtype=np.int64), drafts.tokens, groups), strict=True)
+        )
+        decided: list[int] = []
+        for row, cells in rows.items():
+            may_redraw = settings.redraw == "all" or row == min(rows)
+            decided.extend(_judge_row(cells, laws, drafts, canvas, may_redraw, here))
+        canvas.keep()
+        for cell in set(wanted) - set(decided):
+            drafts.tokens[cell] = here.draw(laws[cell], At(Role.DRAFT, cell))
+            drafts.laws[cell] = laws[cell]
+        steps.append(tuple(sorted(decided)))
+    return GridDecoded(canvas.tokens, tuple(steps), tuple(canvas.passes))
+
+
+def _judge_row(
+    cells: list[int], laws: dict[int, FloatArray], drafts: _Drafts, canvas: Canvas, may_redraw: bool, chance: Chance
+) -> list[int]:
+    """Keep the row's drafts up to the first rejection, which is redrawn if it may be; the cells decided."""
+    decided: list[int] = []
+    for cell in cells:
+        token, law, drafted = int(drafts.tokens[cell]), laws[cell], drafts.laws[cell]
+        kept = chance.flip(float(law[token]), At(Role.ACCEPT, cell), out_of=float(drafted[token]))
+        owed = excess(law, drafted)
+        if not kept and not may_redraw:
+            break
+        if not kept and owed.any():  # without any, only rounding made the flip fail
+            token = chance.draw(owed, At(Role.RESIDUAL, cell))
+        canvas.put(cell, token)
+        drafts.drop(cell)
+        decided.append(cell)
+        if not kept:
+            break
+    return decided

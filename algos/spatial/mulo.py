@@ -1,0 +1,182 @@
+"""Draft small, verify large, repair locally (MuLo-SD, arXiv 2601.05149): verification and repair of drafted rows."""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Protocol, TypeAlias, get_args
+
+import numpy as np
+
+from algos.arrays import BoolArray, FloatArray, IntArray
+from algos.chance import At, Chance, Role
+from algos.draft.spec import Grid
+from algos.spatial.canvas import Canvas
+from algos.spatial.cell_rule import CellRule
+from algos.spatial.islands import island_fronts, label_islands
+from algos.spatial.neighbourhood import after_first, check_radius, expanded, redrawn_anyway
+from algos.spatial.row_front import RowFront, check_window
+from algos.spatial.settle import Choose, settle
+from algos.spatial.target import GridTarget
+from algos.spatial.zipar import chooser
+from algos.tree import NO_TOKEN
+
+Reject: TypeAlias = Literal["raster", "local"]
+Order: TypeAlias = Literal["serial", "islands"]
+Keys: TypeAlias = Literal["stale", "recompute"]
+
+
+class RowDraft(NamedTuple):
+    """Proposed rows. tokens: [n] int64 in raster order. laws: [n, V] they were drawn from; None: point proposals."""
+
+    tokens: IntArray
+    laws: FloatArray | None = None
+
+
+class RowDrafter(Protocol):
+    """Proposes whole rows: a low-resolution model and its up-sampler, or anything else."""
+
+    def propose(self, tokens: IntArray, rows: range, chance: Chance) -> RowDraft:
+        """Draft `rows` given `tokens` [cells] (NO_TOKEN from `rows.start` on). Draws are under Role.DRAFT."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """How rejected cells are redrawn.
+
+    reject: "raster", the first rejected cell and all drafted ones after it; "local", the rejected cells and those
+        within `radius` of them (0: the rejected cells alone), none before the first.
+    order: "serial", the whole region as one; "islands", its 8-connected pieces side by side.
+    window: row fronts inside the region or island; None decodes it in raster order. adaptive: see `zipar`.
+    keys: what the cache holds of kept cells after a repair. "stale": what verification computed beside the draft.
+        "recompute": all cells drafted from the first rejected one on are fed again in the next pass that there is.
+    """
+
+    reject: Reject = "local"
+    radius: int = 1
+    order: Order = "islands"
+    window: int | None = None
+    adaptive: bool = False
+    keys: Keys = "stale"
+
+    def check(self, grid: Grid) -> None:
+        """Raise ValueError unless the settings make sense on `grid`."""
+        for name, value, known in (
+            ("reject", self.reject, Reject),
+            ("order", self.order, Order),
+            ("keys", self.keys, Keys),
+        ):
+            if value not in get_args(known):
+                raise ValueError(f"repair: {name} must be one of {', '.join(get_args(known))}, got {value!r}")
+        check_radius(self.radius, grid)
+        check_window(self.front_window(grid), grid)
+        if self.adaptive and self.window is None:
+            raise ValueError("repair: an adaptive window needs a window to start from; set window, or adaptive=False")
+
+    def front_window(self, grid: Grid) -> int:
+        """The window inside the region or island."""
+        return grid.width if self.window is None else self.window
+
+    def region(self, rejected: BoolArray) -> BoolArray:
+        """R_X [H, W] for the `rejected` cells [H, W]."""
+        return after_first(rejected) if self.reject == "raster" else expanded(rejected, self.radius)
+
+
+class Cycle(NamedTuple):
+    """One verification and its repair. Grids are [H, W]; NO_TOKEN, False or -1 outside `rows`."""
+
+    rows: range
+    draft: IntArray
+    rejected: BoolArray
+    region: BoolArray
+    """What was redrawn: R_X."""
+    islands: IntArray
+    """The pieces of `region` that were decoded side by side; -1 outside."""
+    steps: tuple[tuple[int, ...], ...]
+    """The cells decided in each step of the repair."""
+    tokens: IntArray
+    """The image after the cycle."""
+
+
+class RepairDecoded(NamedTuple):
+    """One image. tokens: [cells]. passes: as in `GridDecoded`; drafting is not in it."""
+
+    tokens: IntArray
+    cycles: tuple[Cycle, ...]
+    passes: tuple[int, ...]
+
+
+def draft_and_repair(
+    target: GridTarget, drafter: RowDrafter, rule: CellRule, repair: Repair, rows_per_cycle: int, chance: Chance
+) -> RepairDecoded:
+    """Decode an image `rows_per_cycle` rows at a time: draft, verify in one pass, repair.
+
+    Noise is addressed by cell: each is drafted, judged and redrawn once at most. A rejected cell is redrawn from the
+    rule's residual under the law it has by then, if its own rejection is all that sends it back; the others of R_X
+    from the law itself. With an exact rule this makes raster rejection exact; local repair is not, because what is
+    kept was judged beside tokens that are gone (`python -m sim.repair_bias`).
+    Raises ValueError on settings beyond the grid, drafts of a wrong shape, and laws that are none.
+    """
+    grid = target.grid
+    repair.check(grid)
+    if not 1 <= rows_per_cycle <= grid.height:
+        raise ValueError(f"rows_per_cycle: expected 1..{grid.height}, got {rows_per_cycle}")
+    canvas = Canvas.begin(target)
+    choose = chooser(chance, repair.adaptive)
+    cycles: list[Cycle] = []
+    for start in range(0, grid.height, rows_per_cycle):
+        rows = range(start, min(start + rows_per_cycle, grid.height))
+        draft = drafter.propose(canvas.tokens.copy(), rows, chance)
+        _check_draft(draft, len(rows) * grid.width, target.vocab_size)
+        cycles.append(verify_and_repair(canvas, rows, draft, rule, repair, choose, chance))
+    return RepairDecoded(canvas.tokens, tuple(cycles), tuple(canvas.passes))
+
+
+def verify_and_repair(
+    canvas: Canvas, rows: range, draft: RowDraft, rule: CellRule, repair: Repair, choose: Choose, chance: Chance
+) -> Cycle:
+    """Decide `rows`, all cells before which are decided, from one draft: one pass to verify, then the repair's."""
+    grid = canvas.grid
+    cells = np.arange(rows.start * grid.width, rows.stop * grid.width)
+    drafts = np.full(grid.cells, NO_TOKEN, dtype=np.int64)
+    drafts[cells] = draft.tokens
+    laws = canvas.draft_laws(cells, drafts, np.zeros(grid.cells, dtype=np.int64))
+    rejected = np.zeros(grid.cells, dtype=np.bool_)
+    for place, (cell, token, law) in enumerate(zip(cells.tolist(), draft.tokens.tolist(), laws, strict=True)):
+        rejected[cell] = not rule.accept(cell, token, _law(draft, place), law, chance)
+        if rejected[cell] and repair.reject == "raster":
+            break
+    inside = np.zeros(grid.cells, dtype=np.bool_)
+    inside[cells] = True
+    refused = rejected.reshape(grid)
+    region = repair.region(refused) & inside.reshape(grid)
+    for cell in cells[~region.reshape(-1)[cells]].tolist():
+        canvas.put(cell, int(drafts[cell]))
+    canvas.keep()
+    owed = refused & ~redrawn_anyway(refused, repair.radius)
+    labels = label_islands(region) if repair.order == "islands" else np.where(region, 0, -1)
+    steps: tuple[tuple[int, ...], ...] = ()
+    if rejected.any():
+        first = int(np.argmax(rejected))
+        canvas.known[first] = laws[first - cells[0]]  # nothing before it has changed since it was verified
+
+        def redraw(front: RowFront, cell: int, law: FloatArray) -> int | None:
+            if owed.reshape(-1)[cell]:
+                weights = rule.residual(cell, int(drafts[cell]), _law(draft, cell - int(cells[0])), law)
+                return chance.draw(weights, At(Role.CELL, cell))
+            return choose(front, cell, law)
+
+        steps = settle(canvas, island_fronts(labels, repair.front_window(grid)), redraw)
+        if repair.keys == "recompute":
+            canvas.recompute(np.arange(first, int(cells[-1]) + 1))
+    return Cycle(rows, drafts.reshape(grid), refused, region, labels, steps, canvas.tokens.reshape(grid).copy())
+
+
+def _law(draft: RowDraft, place: int) -> FloatArray | None:
+    return None if draft.laws is None else draft.laws[place]
+
+
+def _check_draft(draft: RowDraft, count: int, vocab_size: int) -> None:
+    tokens = draft.tokens
+    if tokens.shape != (count,) or (tokens.min() < 0 or tokens.max() >= vocab_size):
+        raise ValueError(f"draft.tokens: expected [{count}] tokens in 0..{vocab_size - 1}, got {tokens.tolist()}")
+    if draft.laws is not None and draft.laws.shape != (count, vocab_size):
+        raise ValueError(f"draft.laws: expected {(count, vocab_size)}, got {draft.laws.shape}")

@@ -1,0 +1,66 @@
+"""ZipAR: decode the image by row fronts with the target alone (arXiv 2412.04062)."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from algos.arrays import IntArray
+from algos.chance import Chance, Role
+from algos.spatial.adaptive_window import AdaptiveWindow
+from algos.spatial.canvas import Canvas
+from algos.spatial.row_front import RowFront
+from algos.spatial.settle import Choose, fixed_window, settle
+from algos.spatial.target import GridTarget
+
+
+class GridDecoded(NamedTuple):
+    """One image, or its first rows."""
+
+    tokens: IntArray
+    """[cells] int64 in raster order; NO_TOKEN in rows that were not asked for."""
+    steps: tuple[tuple[int, ...], ...]
+    """The cells decided in each step, ascending."""
+    passes: tuple[int, ...]
+    """Tokens fed by each target pass; the first takes in the condition and counts 0. Its length is the NFE."""
+
+
+def chooser(chance: Chance, adaptive: bool, role: Role = Role.CELL) -> Choose:
+    """The fixed or the adaptive window, drawing cells under `role`."""
+    return AdaptiveWindow(chance, role) if adaptive else fixed_window(chance, role)
+
+
+def zipar(
+    target: GridTarget,
+    window: int,
+    chance: Chance,
+    *,
+    adaptive: bool = False,
+    role: Role = Role.CELL,
+    prefix: IntArray | None = None,
+    stop_row: int | None = None,
+) -> GridDecoded:
+    """Decode an image by row fronts; a row opens `window` tokens behind the row above.
+
+    window: 1..width; the width itself is raster order, plain autoregression. adaptive: hold back the first token of a
+        row, and test it as the window widens.
+    role: what the draws are for in their address: Role.DRAFT where `target` drafts for another model, so that the two
+        do not share noise.
+    prefix: [n] int64, the first cells' tokens, fed in the first pass. stop_row: decode only the rows before it.
+    Raises ValueError on a window, a prefix or a row beyond the grid, and on laws that are none.
+    """
+    grid = target.grid
+    stop = grid.height if stop_row is None else stop_row
+    if not 0 <= stop <= grid.height:
+        raise ValueError(f"zipar: expected stop_row in 0..{grid.height}, got {stop_row}")
+    start = 0 if prefix is None else prefix.size
+    region = np.zeros(grid.cells, dtype=np.bool_)
+    region[start : stop * grid.width] = True
+    front = RowFront.over(region.reshape(grid), window)
+    canvas = Canvas.begin(target, prefix)
+    steps = settle(canvas, [front], chooser(chance, adaptive, role))
+    return GridDecoded(canvas.tokens, steps, tuple(canvas.passes))
+
+
+def raster(target: GridTarget, chance: Chance) -> GridDecoded:
+    """Plain autoregression over a grid target: one cell a pass."""
+    return zipar(target, target.grid.width, chance)
