@@ -40,11 +40,11 @@ class _Shared(NamedTuple):
     score_sizes: str
 
 
-def target_graph(transformer: Transformer, vocabulary: Vocabulary) -> onnx.ModelProto:
-    """The graph of a target whose weights float16 can hold (`weights.halve`)."""
+def target_graph(transformer: Transformer, vocabulary: Vocabulary, halves: bool) -> onnx.ModelProto:
+    """The graph of a target; with `halves`, its weights must be what float16 can hold (`weights.halve`)."""
     config = transformer.config
     capacity = config.cls_token_num + config.block_size
-    graph = GraphWriter("target")
+    graph = GraphWriter("target", halves)
     shared = _inputs(graph, config, capacity, rotary_rows(transformer.rotary, config))
     flat = graph.node("Reshape", ["tokens", graph.integers(-1)])
     codes = graph.weight(vocabulary.codes, "codes")
@@ -57,11 +57,11 @@ def target_graph(transformer: Transformer, vocabulary: Vocabulary) -> onnx.Model
     return graph.close()
 
 
-def drafter_graph(drafter: BoundDrafter, scratch: int) -> onnx.ModelProto:
+def drafter_graph(drafter: BoundDrafter, scratch: int, halves: bool) -> onnx.ModelProto:
     """The graph of a drafter; its cache holds the image and `scratch` slots for the nodes of one cycle."""
     config = drafter.drafter.config
     capacity = config.block_size + scratch
-    graph = GraphWriter("drafter")
+    graph = GraphWriter("drafter", halves)
     shared = _inputs(graph, config, capacity, rotary_rows(drafter.drafter.rotary, config))
     graph.input("features", "float", ["B", "T", config.dim])
     from_features, from_embeddings, embeddings = drafter_input(drafter)

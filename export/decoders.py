@@ -21,14 +21,21 @@ MOST: Final = 1e-4
 
 
 def export_target(
-    name: str, transformer: Transformer, words: WordEncoder | None, folder: Path, origin: Origin
+    name: str,
+    transformer: Transformer,
+    words: WordEncoder | None,
+    folder: Path,
+    origin: Origin,
+    halves: bool = True,
 ) -> Manifest:
     """Write a target (`words`: its word encoder; None for a class-conditional one) as `name` into `folder`.
 
-    The module's weights are rounded to float16 in place. Raises ParityError, and writes nothing, on a difference.
+    halves: store float16; the module's weights are rounded to it in place. Raises ParityError, and writes nothing,
+    on a difference.
     """
-    halve(transformer)
-    if words is not None:
+    if halves:
+        halve(transformer)
+    if halves and words is not None:
         halve(words)
     known = vocabulary(transformer, words)
     config = transformer.config
@@ -46,13 +53,16 @@ def export_target(
         unconditional=known.unconditional,
     )
     draft = draft_manifest(name, "target", origin, asdict(shape))
-    graph = target_graph(transformer, known)
+    graph = target_graph(transformer, known, halves)
     return store_onnx(graph, draft, folder, lambda path: compare_target(path, shape, transformer, words), MOST)
 
 
-def export_drafter(name: str, drafter: BoundDrafter, folder: Path, origin: Origin, scratch: int = SCRATCH) -> Manifest:
+def export_drafter(
+    name: str, drafter: BoundDrafter, folder: Path, origin: Origin, scratch: int = SCRATCH, halves: bool = True
+) -> Manifest:
     """Write a drafter as `name` into `folder`; see `export_target`."""
-    halve(drafter)
+    if halves:
+        halve(drafter)
     config = drafter.drafter.config
     shape = DecoderShape(
         vocab_size=config.vocab_size,
@@ -68,5 +78,5 @@ def export_drafter(name: str, drafter: BoundDrafter, folder: Path, origin: Origi
         unconditional=(),
     )
     draft = draft_manifest(name, "drafter", origin, asdict(shape))
-    graph = drafter_graph(drafter, scratch)
+    graph = drafter_graph(drafter, scratch, halves)
     return store_onnx(graph, draft, folder, lambda path: compare_drafter(path, shape, drafter), MOST)

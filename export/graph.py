@@ -18,8 +18,9 @@ _TYPES: Final = {"float": TensorProto.FLOAT, "int64": TensorProto.INT64}
 class GraphWriter:
     """Collects nodes, weights, inputs and outputs, and closes them into a checked model."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, halves: bool = True) -> None:
         self._name = name
+        self._halves = halves
         self._nodes: list[onnx.NodeProto] = []
         self._weights: list[onnx.TensorProto] = []
         self._inputs: list[onnx.ValueInfoProto] = []
@@ -50,11 +51,13 @@ class GraphWriter:
         return self.constant(np.array(values, dtype=np.int64), "integers")
 
     def weight(self, values: NDArray[np.float32], stem: str) -> str:
-        """Store float32 `values` as float16 and widen them in the graph; engines fold the widening when they load.
+        """Store float32 `values`; with `halves`, as float16 to be widened: engines fold that when they load.
 
         Raises ValueError where `values` are not float16 numbers: round the torch module first (`weights.halve`), so
         that both sides compute with the same weights.
         """
+        if not self._halves:
+            return self.constant(values, stem)
         half = values.astype(np.float16)
         if not np.array_equal(half.astype(np.float32), values):
             raise ValueError(f"{stem}: expected weights that float16 can hold, got others; round them with halve()")

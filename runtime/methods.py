@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from algos.accept import RULES, Rule, RuleSpec
-from algos.arrays import IntArray
+from algos.arrays import FloatArray, IntArray
 from algos.chance import Chance
 from algos.draft import POLICIES, Budget, Expander, Grid, Policy
 from algos.registry import Registry, build, suggest
@@ -19,8 +19,6 @@ from runtime.settings import Shown, read_setting, settings_of, split_setting
 
 NO_POLICY: Final = "none"
 """The policy of plain autoregression: nothing is drafted."""
-FROM_ENGINE: Final = ("neighbours",)
-"""Settings that come with the models, never from a user."""
 
 
 def _nothing() -> Mapping[str, Shown]:
@@ -75,6 +73,18 @@ class NoDraft:
         """See `Policy`."""
 
 
+class Codes(NamedTuple):
+    """What rules and policies may ask of a model's codebook: settings of these names never come from a user."""
+
+    neighbours: IntArray
+    """[V, k] the nearest codes of each code, see `algos.accept.neighbours`."""
+    codebook: FloatArray
+    """[V, E]."""
+
+
+FROM_ENGINE: Final = Codes._fields
+
+
 class Built(NamedTuple):
     """A method ready to decode. `drafts` is False for plain autoregression, which needs no drafter."""
 
@@ -126,16 +136,15 @@ def check_fits(recipe: Recipe) -> None:
         )
 
 
-def build_method(name: str, recipe: Recipe, neighbours: IntArray) -> Built:
-    """The policy and the rule of a recipe; `neighbours` [V, k] for the rules that pool over the codebook.
+def build_method(name: str, recipe: Recipe, codes: Codes) -> Built:
+    """The policy and the rule of a recipe; `codes` for the rules that pool over the codebook.
 
     Raises ValueError where a setting is out of its range.
     """
     spec = RULES[recipe.rule]
-    given: dict[str, Any] = dict(recipe.rule_settings)
-    if spec.codebook:
-        given["neighbours"] = neighbours
-    rule = build(spec.make, given, f"rule '{spec.name}'")
+    asked = {field.name for field in dataclasses.fields(spec.make)}  # type: ignore[arg-type]
+    supplied = {key: value for key, value in codes._asdict().items() if key in asked}
+    rule = build(spec.make, {**recipe.rule_settings, **supplied}, f"rule '{spec.name}'")
     lossless = spec.promise == "lossless" or _is_neutral(spec, recipe)
     if recipe.policy == NO_POLICY:
         return Built(name, recipe, NoDraft(), rule, lossless, drafts=False)
@@ -266,6 +275,18 @@ for _method in (
         "ADT-Tree's tree with LANTERN's acceptance",
         Recipe("adt", "lantern", _ADAPTIVE, _POOLED),
         Recipe("adt", "lantern_greedy", _ADAPTIVE, _POOLED_GREEDY),
+    ),
+    Method(
+        "roofline",
+        "trees that maximise the expected tokens per millisecond on the engine's cost curve",
+        Recipe("roofline", "point"),
+        Recipe("roofline", "greedy"),
+    ),
+    Method(
+        "roofline+lantern",
+        "roofline's trees with LANTERN's acceptance",
+        Recipe("roofline", "lantern", {}, _POOLED),
+        Recipe("roofline", "lantern_greedy", {}, _POOLED_GREEDY),
     ),
 ):
     METHODS.register(_method)

@@ -9,7 +9,8 @@ from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_typ
 
 from algos.registry import suggest
 
-Shown: TypeAlias = bool | int | float | str | tuple[int, ...] | None
+Curve: TypeAlias = tuple[tuple[int, float], ...]
+Shown: TypeAlias = bool | int | float | str | tuple[int, ...] | tuple[float, ...] | Curve | None
 """What a setting may be: values that JSON can hold."""
 
 
@@ -48,8 +49,10 @@ def _read(text: str, kind: Any) -> Shown:
         return int(text)
     if kind is float:
         return float(text)
-    if kind == tuple[int, ...]:
-        return tuple(int(part) for part in text.split(","))
+    if kind == Curve:
+        return tuple((int(at), float(value)) for at, value in (part.split(":") for part in text.split(",")))
+    if kind in (tuple[int, ...], tuple[float, ...]):
+        return tuple(get_args(kind)[0](part) for part in text.split(","))
     if get_origin(kind) is Literal:
         if text not in get_args(kind):
             raise ValueError(text)
@@ -70,8 +73,10 @@ def _described(kind: Any) -> str:
         return "one of " + ", ".join(str(option) for option in get_args(kind))
     if get_origin(kind) in (Union, UnionType):
         return " or ".join(_described(part) for part in get_args(kind))
-    if kind == tuple[int, ...]:
-        return "whole numbers with commas between"
+    if kind in (tuple[int, ...], tuple[float, ...]):
+        return "numbers with commas between"
+    if kind == Curve:
+        return "number:value pairs with commas between"
     words = {bool: "true or false", int: "a whole number", float: "a number", str: "a word", NoneType: "none"}
     return words.get(kind, f"no plain value ({kind}); it cannot be set here")
 

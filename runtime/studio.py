@@ -16,7 +16,7 @@ from algos.chance import FromUniforms, sampling
 from algos.draft import Grid
 from algos.rows import Sampler
 from algos.step import Drafter, Target, decode
-from runtime.methods import Built, rule_sampler
+from runtime.methods import Built, Codes, rule_sampler
 from runtime.quality import Reading, Reference
 from zoo.prompts import Prompt
 
@@ -67,8 +67,8 @@ class Studio(Protocol):
         ...
 
     @property
-    def neighbours(self) -> IntArray:
-        """[V, k] the nearest codes of each code."""
+    def codes(self) -> Codes:
+        """The codebook, and the nearest codes of each code."""
         ...
 
     @property

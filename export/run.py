@@ -1,0 +1,105 @@
+"""Export trained checkpoints into a folder of models: `python -m export.run --help`."""
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from export.decoders import export_drafter, export_target
+from export.store import Origin
+from export.vision import export_judge, export_tokenizer
+from models.checkpoints import load_drafter, load_target, load_vq
+from models.judge import load_judge
+from zoo.load import FOLDER
+from zoo.manifest import Manifest
+
+SOURCE: Final = "trained from random weights on EmojiScenes, by the recipe"
+_CHECKPOINT: Final = "checkpoint.pt"
+
+
+def _origin(train: str, what: str) -> Origin:
+    return Origin(SOURCE, f"underpaint train {train} && underpaint export {what}")
+
+
+def _target(side: int) -> Callable[[Path, Path], tuple[Manifest, ...]]:
+    def export(runs: Path, out: Path) -> tuple[Manifest, ...]:
+        words, transformer = load_target(runs / f"target_{side}" / _CHECKPOINT)
+        name = f"target{side}"
+        return (export_target(name, transformer, words, out, _origin(f"target --resolution {side}", name)),)
+
+    return export
+
+
+def _drafter(side: int) -> Callable[[Path, Path], tuple[Manifest, ...]]:
+    def export(runs: Path, out: Path) -> tuple[Manifest, ...]:
+        _, transformer = load_target(runs / f"target_{side}" / _CHECKPOINT)
+        drafter = load_drafter(runs / f"drafter_{side}" / _CHECKPOINT, transformer)
+        name = f"drafter{side}"
+        return (export_drafter(name, drafter, out, _origin(f"drafter --resolution {side}", name)),)
+
+    return export
+
+
+def _tokenizer(runs: Path, out: Path) -> tuple[Manifest, ...]:
+    return export_tokenizer(load_vq(runs / "tokenizer" / _CHECKPOINT), out, _origin("tokenizer", "tokenizer"))
+
+
+def _judge(runs: Path, out: Path) -> tuple[Manifest, ...]:
+    return (export_judge(load_judge(runs / "judge" / _CHECKPOINT), out, _origin("judge", "judge")),)
+
+
+MODELS: Final[Mapping[str, Callable[[Path, Path], tuple[Manifest, ...]]]] = {
+    "tokenizer": _tokenizer,
+    "target64": _target(64),
+    "drafter64": _drafter(64),
+    "target128": _target(128),
+    "drafter128": _drafter(128),
+    "judge": _judge,
+}
+"""What can be exported; "tokenizer" writes vq_decoder, vq_encoder and codebook."""
+
+
+def export_all(runs: Path, out: Path, names: tuple[str, ...] = tuple(MODELS)) -> tuple[Manifest, ...]:
+    """Export `names` from the checkpoints under `runs` (target_64/checkpoint.pt, ...) into `out`.
+
+    Raises ValueError on an unknown name, FileNotFoundError on a missing checkpoint, ParityError where a graph does
+    not compute what its torch module does; models exported before stay, whole.
+    """
+    unknown = [name for name in names if name not in MODELS]
+    if unknown:
+        raise ValueError(f"export: there is no {', '.join(unknown)}; known: {', '.join(MODELS)}")
+    written: list[Manifest] = []
+    for name in names:
+        written.extend(MODELS[name](runs, out))
+    return tuple(written)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Parse, export, print one line a file; exit status 2 on bad input or a failed comparison."""
+    parser = argparse.ArgumentParser(
+        prog="python -m export.run",
+        description="Export trained checkpoints to ONNX. Weights are rounded to float16, every graph is compared with "
+        "its torch module through the runtime's own engine, and nothing is written where they differ. "
+        "Each file gets a JSON manifest beside it.",
+        epilog="Checkpoints are read from RUNS/<recipe>/checkpoint.pt, where <recipe> is tokenizer, target_64, "
+        "drafter_64, target_128, drafter_128 or judge.",
+    )
+    parser.add_argument("names", nargs="*", metavar="MODEL", help=f"which of {', '.join(MODELS)}; all if none is named")
+    parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of the recipes' runs (default: runs)")
+    parser.add_argument("--out", type=Path, default=FOLDER, help="folder to write to (default: the zoo)")
+    given = parser.parse_args(arguments)
+    try:
+        written = export_all(given.runs, given.out, tuple(given.names) or tuple(MODELS))
+    except (ValueError, FileNotFoundError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    for manifest in written:
+        worst = max(manifest.parity.values(), default=0.0)
+        print(f"{manifest.file}: {manifest.bytes / 2**20:.2f} MiB, largest difference from torch {worst:.2g}")
+    print(f"in all {sum(manifest.bytes for manifest in written) / 2**20:.2f} MiB in {given.out}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

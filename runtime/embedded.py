@@ -1,0 +1,143 @@
+"""The shipped models as a studio, one per resolution."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from algos.accept.neighbours import nearest_codes
+from algos.arrays import IntArray
+from algos.draft import Grid
+from algos.rows import Sampler
+from algos.step import Drafter, Target
+from runtime.decoder import Loaded, load_decoder
+from runtime.drafter import OrtDrafter
+from runtime.images import ImageDecoder
+from runtime.judge import OrtJudge
+from runtime.methods import Codes
+from runtime.quality import REFERENCE_KIND, REFERENCE_NAME, Reading, Reference, load_reference
+from runtime.session import EngineError, SessionSettings
+from runtime.studio import Clocked, Picture
+from runtime.target import OrtTarget
+from zoo.load import FOLDER, locate
+from zoo.manifest import ManifestError
+from zoo.prompts import SLOT_VALUES, Prompt, word_ids
+
+SHIPPED_SAMPLER: Final[Mapping[int, Sampler]] = {
+    64: Sampler(guidance=3.0),
+    128: Sampler(guidance=3.0),
+}
+"""How the shipped models were tuned to be sampled, by side in pixels."""
+MAX_NODES: Final = 64
+NEIGHBOURS: Final = 100
+"""Columns of the table of nearest codes: the most that a rule's `k` can ask for."""
+
+
+@dataclass(slots=True)
+class EmbeddedStudio:
+    """Implements `runtime.studio.Studio` on the shipped models. Engines are made once for each sampler."""
+
+    side: int
+    grid: Grid
+    codes: Codes
+    reference: Reference
+    sampler: Sampler
+    loaded_target: Loaded
+    loaded_drafter: Loaded
+    decoder: ImageDecoder
+    judge: OrtJudge
+    hashes: Mapping[str, str]
+    threads: int | None
+    max_nodes: int = MAX_NODES
+    _targets: dict[Sampler, OrtTarget] = field(default_factory=dict)
+    _drafters: dict[Sampler, OrtDrafter] = field(default_factory=dict)
+
+    def described(self) -> Mapping[str, Any]:
+        """See `Studio`."""
+        return {
+            "side": self.side,
+            "grid": list(self.grid),
+            "target": self.loaded_target.name,
+            "drafter": self.loaded_drafter.name,
+            "engine": "ONNX Runtime, CPU, float32",
+            "threads": self.threads,
+            "sha256": dict(self.hashes),
+            "judge_accuracy": dict(self.reference.accuracy),
+        }
+
+    def target(self, prompt: Prompt, sampler: Sampler) -> Clocked[Target]:
+        """See `Studio`."""
+        if sampler not in self._targets:
+            self._targets[sampler] = OrtTarget(self.loaded_target, sampler)
+        target = self._targets[sampler]
+        target.condition(word_ids(prompt))
+        return Clocked(target, target.engine.spent)
+
+    def drafter(self, sampler: Sampler) -> Clocked[Drafter]:
+        """See `Studio`."""
+        if sampler not in self._drafters:
+            self._drafters[sampler] = OrtDrafter(self.loaded_drafter, sampler)
+        drafter = self._drafters[sampler]
+        return Clocked(drafter, drafter.engine.spent)
+
+    def picture(self, tokens: IntArray) -> Picture:
+        """See `Studio`."""
+        return self.decoder(tokens, self.grid)
+
+    def read(self, picture: Picture) -> Reading:
+        """See `Studio`."""
+        judged = self.judge([picture])
+        values = {slot: known[int(judged.scores[slot][0].argmax())] for slot, known in SLOT_VALUES.items()}
+        return Reading(values, judged.features[0].astype(np.float64))
+
+
+def open_studio(side: int, folder: Path = FOLDER, settings: SessionSettings | None = None) -> EmbeddedStudio:
+    """Load what pictures of `side` px need from a folder of models, every file checked against its manifest.
+
+    Raises ManifestError or EngineError (both ValueError), or OSError, naming the file and what to do.
+    """
+    names = {
+        "target": f"target{side}",
+        "drafter": f"drafter{side}",
+        "image_decoder": "vq_decoder",
+        "judge": "judge",
+        "codebook": "codebook",
+        REFERENCE_KIND: REFERENCE_NAME,
+    }
+    located = {kind: locate(name, kind, folder) for kind, name in names.items()}
+    target = load_decoder(names["target"], "target", folder, settings)
+    drafter = load_decoder(names["drafter"], "drafter", folder, settings)
+    decoder = ImageDecoder(names["image_decoder"], folder, settings)
+    codebook = _codebook(located["codebook"].path)
+    sizes = {target.shape.vocab_size, drafter.shape.vocab_size, decoder.vocab_size, codebook.shape[0]}
+    if len(sizes) != 1 or target.shape.grid != drafter.shape.grid:
+        raise EngineError(
+            f"models of {side} px: expected one codebook and one grid, got vocabularies {sorted(sizes)} and grids "
+            f"{tuple(target.shape.grid)} and {tuple(drafter.shape.grid)}; export them from one training"
+        )
+    return EmbeddedStudio(
+        side=side,
+        grid=target.shape.grid,
+        codes=Codes(nearest_codes(codebook, min(NEIGHBOURS, codebook.shape[0] - 1)), codebook),
+        reference=load_reference(located[REFERENCE_KIND].path, side),
+        sampler=SHIPPED_SAMPLER[side],
+        loaded_target=target,
+        loaded_drafter=drafter,
+        decoder=decoder,
+        judge=OrtJudge(names["judge"], folder, settings),
+        hashes={found.manifest.name: found.manifest.sha256 for found in located.values()},
+        threads=settings.threads if settings is not None else None,
+    )
+
+
+def _codebook(path: Path) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
+    try:
+        with np.load(path, allow_pickle=False) as held:
+            codes: np.ndarray[tuple[int, int], np.dtype[np.float32]] = held["codebook"]
+    except (KeyError, ValueError, EOFError) as error:
+        raise ManifestError(f"{path}: expected an array 'codebook' ({error}); export the tokenizer again") from error
+    return codes

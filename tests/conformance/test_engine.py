@@ -1,0 +1,354 @@
+"""ONNX Runtime engines: whatever the tree and the history, they compute what the torch modules compute."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from algos.accept.point import PointProposals
+from algos.arrays import IntArray
+from algos.chance import sampling
+from algos.draft.eagle2 import Eagle2
+from algos.rows import Sampler, laws
+from algos.spatial.target import Feed
+from algos.step import Scored, decode
+from algos.tree import DraftTree, Verdict, root_only
+from export.decoders import export_target
+from export.store import Origin
+from models.config import build
+from models.text import caption_features
+from models.transformer import Transformer, TransformerConfig, causal_bias
+from runtime.drafter import OrtDrafter
+from runtime.grid_target import OrtGridTarget
+from runtime.session import EngineError, SessionSettings
+from runtime.target import OrtTarget
+from runtime.timing import Tally, TimedDrafter, TimedTarget
+from tests.conformance.conftest import CONFIG, SCRATCH, WORDS, Models
+from tests.models.test_golden import load_case, regenerate
+
+PAIR = Sampler(guidance=2.5)
+ONE_ROW = Sampler()
+ONE_THREAD = SessionSettings(threads=1)
+CAPTION = np.array([4, 0, 7])
+CELLS = CONFIG.block_size
+TOKENS = np.random.default_rng(3).integers(0, CONFIG.vocab_size, CELLS)
+PARENTS = (-1, 0, 0, 1, 1, 2, 3, 5)
+
+
+def open_target(models: Models, sampler: Sampler = PAIR) -> OrtTarget:
+    target = OrtTarget.open("target", sampler, models.folder, ONE_THREAD)
+    target.condition(CAPTION)
+    return target
+
+
+def open_drafter(models: Models, sampler: Sampler = PAIR) -> OrtDrafter:
+    return OrtDrafter.open("drafter", sampler, models.folder, ONE_THREAD)
+
+
+def tree_of(tokens: IntArray, parents: tuple[int, ...] = PARENTS) -> DraftTree:
+    count = len(parents)
+    return DraftTree(
+        tokens=np.asarray(tokens[:count], dtype=np.int64),
+        parents=np.array(parents),
+        drawn="iid",
+        draft_probs=np.empty((0, CONFIG.vocab_size)),
+        law_of=np.full(count, -1),
+    )
+
+
+def chain(tokens: IntArray) -> DraftTree:
+    return tree_of(tokens, tuple(range(-1, len(tokens) - 1)))
+
+
+def feed_one_by_one(target: OrtTarget, tokens: IntArray) -> list[Scored]:
+    """Commit tokens one a pass; what each pass said."""
+    said = []
+    for token in tokens:
+        tree = root_only(int(token), CONFIG.vocab_size)
+        said.append(target.score(tree))
+        target.commit(tree, Verdict((), 0))
+    return said
+
+
+@torch.no_grad()
+def dense(models: Models, tokens: IntArray) -> tuple[np.ndarray, np.ndarray]:
+    """Logits and features [2, 1 + T, ...] of the guidance pair from one dense pass in torch."""
+    pair = torch.from_numpy(np.stack([CAPTION, np.zeros_like(CAPTION)]))
+    cond = models.target.embed_condition(caption_features(models.words, models.target, pair))
+    embeddings = torch.cat([cond, models.target.embed_tokens(torch.from_numpy(np.stack([tokens, tokens])))], dim=1)
+    empty = models.target.empty_cache(2)
+    cells, bias = models.target.cells(len(tokens)), causal_bias(embeddings.shape[1])
+    out = models.target.step(embeddings, cells, bias, empty, empty, torch.zeros(0))
+    first = CONFIG.cls_token_num - 1
+    return out.logits[:, first:].numpy(), out.features[:, first:].numpy()
+
+
+@pytest.mark.parametrize("drawn", [0, 1, 7, CELLS - 4])
+def test_a_tree_scores_like_each_of_its_paths(models: Models, drawn: int) -> None:
+    target = open_target(models)
+    target.begin()
+    feed_one_by_one(target, TOKENS[:drawn])
+    tree = tree_of(TOKENS[::-1])
+    scored = target.score(tree)
+    for node in range(tree.size):
+        path = tree.tokens[[0, *tree.path_to(node)]]
+        alone = open_target(models)
+        alone.begin()
+        said = feed_one_by_one(alone, np.concatenate([TOKENS[:drawn], path]))[-1]
+        np.testing.assert_allclose(scored.probs[node], said.probs[0], atol=1e-5)
+        assert scored.features is not None
+        assert said.features is not None
+        np.testing.assert_allclose(scored.features[:, node], said.features[:, 0], atol=1e-4)
+
+
+def test_commits_of_accepted_nodes_continue_like_a_dense_pass(models: Models) -> None:
+    target = open_target(models)
+    scored = target.begin()
+    logits, features = dense(models, TOKENS)
+    expected = laws(logits, PAIR)
+    np.testing.assert_allclose(scored.probs[0], expected[0], atol=1e-5)
+    done = 0
+    while done < CELLS:
+        # Nodes 1, 3 and 6 of the tree are the true tokens, the others are wrong: they must leave no trace.
+        true = TOKENS[done : done + 4]
+        tokens = np.full(len(PARENTS), 11)
+        parents = PARENTS if len(true) == 4 else tuple(range(-1, len(true) - 1))
+        accepted = (1, 3, 6) if len(true) == 4 else tuple(range(1, len(true)))
+        tokens[[0, *accepted]] = true
+        tree = tree_of(tokens, parents)
+        scored = target.score(tree)
+        nodes = [0, *accepted]
+        after = slice(done + 1, done + 1 + len(true))
+        np.testing.assert_allclose(scored.probs[nodes], expected[after], atol=1e-5)
+        assert scored.features is not None
+        np.testing.assert_allclose(scored.features[:, nodes], features[:, after], atol=1e-4)
+        target.commit(tree, Verdict(accepted, 0))
+        done += len(true)
+    assert target.engine.cache.length == CONFIG.cls_token_num + CELLS == target.engine.cache.capacity
+
+
+def test_rejected_nodes_never_enter_the_cache(models: Models) -> None:
+    one, other = open_target(models), open_target(models)
+    for target in (one, other):
+        target.begin()
+    tree = tree_of(TOKENS)
+    before = one.engine.cache.keys.copy()
+    one.score(tree)
+    np.testing.assert_array_equal(one.engine.cache.keys, before)
+    one.commit(tree, Verdict((2, 5), 0))
+    feed_one_by_one(other, TOKENS[[0, 2, 5]])
+    np.testing.assert_allclose(one.engine.cache.keys, other.engine.cache.keys, atol=1e-5)
+    np.testing.assert_allclose(one.engine.cache.values, other.engine.cache.values, atol=1e-5)
+    unused = one.engine.cache.keys[..., one.engine.cache.length :]
+    assert unused.size
+    assert not unused.any()
+
+
+def test_a_full_cache_takes_no_more(models: Models) -> None:
+    target = open_target(models)
+    target.begin()
+    feed_one_by_one(target, TOKENS)
+    with pytest.raises(EngineError, match="expected cells from -1 to 15"):
+        target.score(root_only(0, CONFIG.vocab_size))
+    target.begin()
+    feed_one_by_one(target, TOKENS[:-1])
+    with pytest.raises(EngineError, match="shallower tree"):
+        target.score(chain(TOKENS[:2]))
+
+
+def test_the_guidance_pair_equals_two_separate_runs(models: Models) -> None:
+    together, conditional, unconditional = (
+        open_target(models),
+        open_target(models, ONE_ROW),
+        open_target(models, ONE_ROW),
+    )
+    unconditional.condition(np.zeros(3, dtype=np.int64))
+    tree = tree_of(TOKENS)
+    for target in (together, conditional, unconditional):
+        target.begin()
+        feed_one_by_one(target, TOKENS[:5])
+    rows = []
+    for target in (conditional, unconditional):
+        target.score(tree)
+        assert target._pass is not None
+        rows.append(target._pass.logits[0].copy())
+    np.testing.assert_allclose(together.score(tree).probs, laws(np.stack(rows), PAIR), atol=1e-5)
+
+
+def test_no_pass_moves_or_copies_a_cache(models: Models) -> None:
+    target, drafter = open_target(models), open_drafter(models)
+    buffers = [engine.cache for engine in (target.engine, drafter.engine)]
+    before = [(cache.keys.ctypes.data, cache.values.ctypes.data) for cache in buffers]
+    for seed in range(2):
+        decode(target, drafter, Eagle2(3, 3, 6), PointProposals(), sampling(seed), max_nodes=8)
+    assert [(cache.keys.ctypes.data, cache.values.ctypes.data) for cache in buffers] == before
+    names = {value.name for value in target.engine._session.get_outputs()}
+    assert {name for name in names if "key" in name} == {"new_key_0", "new_key_1"}
+    for bound in target.engine._bound.values():
+        assert bound.result.keys.shape[3] == bound.cells.size
+        assert np.shares_memory(bound.result.keys, target.engine._memory["keys"])
+
+
+def draft_features(models: Models, tokens: IntArray) -> Scored:
+    """What a target said while it took in `tokens`, as one `Scored` per position."""
+    logits, features = dense(models, tokens)
+    return Scored(laws(logits, PAIR), features)
+
+
+@torch.no_grad()
+def draft_reference(models: Models, tokens: IntArray, known: int, drafted: IntArray) -> np.ndarray:
+    """The law after the last of [tokens[:known], drafted]: true features up to `known`, predicted ones beyond."""
+    features = torch.from_numpy(dense(models, tokens)[1][:, :known])
+    fed = np.concatenate([tokens[:known], drafted])
+    out = None
+    for count in range(known, len(fed) + 1):
+        rows = torch.from_numpy(np.stack([fed[:count], fed[:count]]))
+        empty = models.drafter.empty_cache(2)
+        embeddings = models.drafter.embed_tokens(rows)
+        out = models.drafter.step(
+            features, embeddings, torch.arange(count), causal_bias(count), empty, empty, torch.zeros(0)
+        )
+        features = torch.cat([features, out.features[:, -1:]], dim=1)
+    assert out is not None
+    return np.asarray(laws(out.logits[:, -1:].numpy(), PAIR))[0]
+
+
+def test_a_draft_tree_follows_eagle_path_by_path(models: Models) -> None:
+    drafter = open_drafter(models)
+    said = draft_features(models, TOKENS)
+    assert said.features is not None
+    drafter.begin(Scored(said.probs[:1], said.features[:, :1]))
+    root = drafter.expand(TOKENS[:1], np.array([-1]))
+    np.testing.assert_allclose(root[0], draft_reference(models, TOKENS, 1, TOKENS[:0]), atol=1e-5)
+    parents = [-1]
+    tokens = [int(TOKENS[0])]
+    for level in ([(3, 0), (9, 0)], [(1, 1), (2, 2), (3, 2)], [(5, 5), (6, 3)]):
+        found = drafter.expand(np.array([token for token, _ in level]), np.array([parent for _, parent in level]))
+        for row, (token, parent) in enumerate(level):
+            tokens.append(token)
+            parents.append(parent)
+            path, node = [], len(tokens) - 1
+            while node > 0:
+                path.append(tokens[node])
+                node = parents[node]
+            expected = draft_reference(models, TOKENS, 1, np.array(path[::-1]))
+            np.testing.assert_allclose(found[row], expected, atol=1e-5)
+
+
+def test_a_verdict_brings_true_features_and_forgets_the_draft(models: Models) -> None:
+    drafter = open_drafter(models)
+    said = draft_features(models, TOKENS)
+    assert said.features is not None
+    drafter.begin(Scored(said.probs[:1], said.features[:, :1]))
+    done = 0  # index of the root
+    for accepted, drafts in ((2, True), (0, True), (1, False), (0, False), (3, True), (2, True)):
+        if drafts:
+            drafter.expand(TOKENS[done : done + 1], np.array([-1]))
+            drafter.expand(np.array([1, 2]), np.array([0, 0]))
+            found = drafter.expand(np.array([8]), np.array([2]))
+            expected = draft_reference(models, TOKENS, done + 1, np.array([2, 8]))
+            np.testing.assert_allclose(found[0], expected, atol=1e-5)
+        tree = chain(TOKENS[done : done + 1 + accepted])
+        verdict = Verdict(tuple(range(1, accepted + 1)), int(TOKENS[done + accepted + 1]))
+        rows = slice(done + 1, done + 2 + accepted)
+        drafter.commit(tree, verdict, Scored(said.probs[rows], said.features[:, rows]))
+        if drafts:
+            assert drafter.engine.cache.length == done + 1
+        done += accepted + 1
+    found = drafter.expand(TOKENS[done : done + 1], np.array([-1]))
+    np.testing.assert_allclose(found[0], draft_reference(models, TOKENS, done + 1, TOKENS[:0]), atol=1e-5)
+
+
+def test_a_drafter_says_what_it_cannot_do(models: Models) -> None:
+    drafter = open_drafter(models)
+    with pytest.raises(EngineError, match="begin"):
+        drafter.expand(np.array([1]), np.array([-1]))
+    target = open_target(models)
+    scored = target.begin()
+    with pytest.raises(EngineError, match="expected target features"):
+        open_drafter(models, ONE_ROW).begin(scored)
+    drafter.begin(scored)
+    with pytest.raises(EngineError, match="the root alone"):
+        drafter.expand(np.array([1, 2]), np.array([-1, 0]))
+    drafter.expand(np.array([1]), np.array([-1]))
+    with pytest.raises(EngineError, match="expected parents from 0 to 0"):
+        drafter.expand(np.array([1]), np.array([1]))
+    drafter.expand(np.arange(SCRATCH), np.zeros(SCRATCH, dtype=np.int64))
+    drafter.expand(np.zeros(CELLS - 1, dtype=np.int64), np.ones(CELLS - 1, dtype=np.int64))
+    drafter.expand(np.array([1]), np.array([1]))
+    with pytest.raises(EngineError, match="draft fewer nodes"):
+        drafter.expand(np.array([1]), np.array([1]))
+
+
+def test_drafting_changes_no_greedy_picture(models: Models) -> None:
+    sampler = Sampler(guidance=2.5, temperature=0)
+    target, drafter = open_target(models, sampler), open_drafter(models, sampler)
+    plain = decode(target, None, Eagle2(1, 1, 1), PointProposals(), sampling(0))
+    tally = Tally()
+    fast = decode(
+        TimedTarget(target, tally), TimedDrafter(drafter, tally), Eagle2(3, 2, 5), PointProposals(), sampling(0)
+    )
+    np.testing.assert_array_equal(plain.tokens, fast.tokens)
+    assert tally.calls["verify"] == len(fast.cycles) - 1
+    assert tally.calls["draft"] >= tally.calls["verify"] - 1
+    assert 0 < tally.seconds["verify"] < tally.total_seconds
+
+
+def test_a_grid_target_scores_cells_in_any_order(models: Models) -> None:
+    raster, grid = open_target(models), OrtGridTarget(open_target(models))
+    np.testing.assert_allclose(grid.begin(), raster.begin().probs[0], atol=1e-6)
+    said = feed_one_by_one(raster, TOKENS[:6])
+    cached = np.zeros((4, CELLS), dtype=np.bool_)
+    visible = np.tril(np.ones((4, 4), dtype=np.bool_))
+    laws_of = grid.score(Feed(np.arange(4), TOKENS[:4], visible, cached))
+    np.testing.assert_allclose(laws_of[3], said[3].probs[0], atol=1e-5)
+    # Committed in any order, and cell 2 not at all: it is fed again with the next pass.
+    grid.commit(np.array([3, 0, 1]))
+    cached = np.zeros((3, CELLS), dtype=np.bool_)
+    cached[:, [0, 1]] = True
+    cached[1:, 3] = True
+    visible = np.tril(np.ones((3, 3), dtype=np.bool_))
+    found = grid.score(Feed(np.array([2, 4, 5]), TOKENS[[2, 4, 5]], visible, cached))
+    np.testing.assert_allclose(found[0], said[2].probs[0], atol=1e-5)
+    np.testing.assert_allclose(found[2], said[5].probs[0], atol=1e-5)
+    grid.commit(np.array([0]))
+    with pytest.raises(EngineError, match="not committed yet"):
+        grid.commit(np.array([0]))
+
+
+def test_bad_conditions_and_orders_of_calls_are_named(models: Models) -> None:
+    target = OrtTarget.open("target", PAIR, models.folder, ONE_THREAD)
+    with pytest.raises(EngineError, match="no condition is set"):
+        target.begin()
+    for ids in ([1, 2], [1, 2, WORDS], [-1, 2, 3]):
+        with pytest.raises(EngineError, match="expected \\[3\\] ids from 0 to 8"):
+            target.condition(np.array(ids))
+    target.condition(CAPTION)
+    tree = root_only(3, CONFIG.vocab_size)
+    with pytest.raises(EngineError, match="call begin"):
+        target.score(tree)
+    target.begin()
+    with pytest.raises(EngineError, match="scored last"):
+        target.commit(tree, Verdict((), 0))
+    with pytest.raises(EngineError, match="tokens from 0 to 16"):
+        target.score(root_only(17, CONFIG.vocab_size))
+
+
+def test_llamagen_logits_through_the_engine(tmp_path: Path) -> None:
+    case = load_case("llamagen_c2i_tiny")
+    config = build(TransformerConfig, case["config"])
+    transformer = Transformer(config).eval()
+    with torch.no_grad():
+        regenerate(transformer, case["manifest"], 0.08)
+    export_target("c2i", transformer, None, tmp_path, Origin("a golden case", "a test", "none"), halves=False)
+    target = OrtTarget.open("c2i", PAIR, tmp_path, ONE_THREAD)
+    given, tokens = case["cond"], case["tokens"]
+    assert given[1] == config.num_classes
+    target.condition(given[:1])
+    np.testing.assert_allclose(target.begin().probs, laws(case["logits"][:, :1], PAIR), atol=1e-4)
+    engine = target.engine
+    for cell in range(tokens.shape[1] - 1):
+        result = engine.run(tokens[:, cell : cell + 1], np.array([cell]), np.zeros((1, 1)))
+        engine.cache.commit(result.keys, result.values, slice(None))
+        np.testing.assert_allclose(result.logits[:, 0], case["logits"][:, cell + 1], atol=1e-4)

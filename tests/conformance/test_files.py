@@ -1,0 +1,171 @@
+"""Model files: what is missing, damaged or not what it says is named, and never half written."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+
+from algos.rows import Sampler
+from export.decoders import export_target
+from export.graph import GraphWriter
+from export.run import main
+from export.store import ParityError, draft_manifest, store_onnx
+from models.transformer import Transformer
+from runtime.decoder import load_decoder, read_shape
+from runtime.session import EngineError, SessionSettings, bind, open_session
+from runtime.target import OrtTarget
+from tests.conformance.conftest import CONFIG, ORIGIN, Models
+from zoo import load, manifest
+from zoo.manifest import ManifestError
+
+
+@pytest.fixture
+def folder(models: Models, tmp_path: Path) -> Path:
+    """A copy of the models that a test may damage."""
+    for name in ("target.onnx", "target.json", "drafter.onnx", "drafter.json"):
+        (tmp_path / name).write_bytes((models.folder / name).read_bytes())
+    return tmp_path
+
+
+def test_a_manifest_tells_what_the_file_is(models: Models) -> None:
+    found = load.manifest("target", models.folder)
+    assert found.kind == "target"
+    assert found.shapes["tokens"] == ["B", "T"]
+    assert found.shapes["past_key_0"] == ["B", 2, 16, 19]
+    assert found.settings["vocab_size"] == CONFIG.vocab_size
+    assert set(found.parity) == {"random", "first_code", "last_code", "tree", "one_row"}
+    assert max(found.parity.values()) < 1e-5
+    assert load.names(models.folder) == ("drafter", "target")
+    assert load.path("target", models.folder) == models.folder / "target.onnx"
+    assert not list(models.folder.glob(".*"))
+
+
+def test_weights_are_stored_in_half_their_size(models: Models) -> None:
+    stored = onnx.load(models.folder / "target.onnx").graph.initializer
+    matrices = [weight for weight in stored if weight.name.startswith(("qkv", "out", "gate_up", "down", "head"))]
+    assert len(matrices) == 4 * CONFIG.n_layer + 1
+    assert {weight.data_type for weight in matrices} == {onnx.TensorProto.FLOAT16}
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda content: content[:-100], "cut short"),
+        (lambda content: content[:-1] + bytes([content[-1] ^ 1]), "expected sha256"),
+        (lambda content: b"", "expected \\d+ bytes, got 0"),
+    ],
+)
+def test_a_damaged_file_is_refused(folder: Path, damage: object, message: str) -> None:
+    path = folder / "target.onnx"
+    path.write_bytes(damage(path.read_bytes()))  # type: ignore[operator]
+    with pytest.raises(ManifestError, match=message):
+        OrtTarget.open("target", Sampler(), folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"layout": 99}, "expected layout 1, got 99"),
+        ({"format": 0}, "expected format 1, got 0"),
+        ({"colour": "red"}, "unknown setting 'colour'"),
+        ({"file": "absent.onnx"}, "no model file at"),
+    ],
+)
+def test_a_manifest_of_another_kind_is_refused(folder: Path, change: dict[str, object], message: str) -> None:
+    path = folder / "target.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(ManifestError, match=message):
+        load.path("target", folder)
+
+
+def test_a_manifest_that_is_no_json_is_refused(folder: Path) -> None:
+    for content, message in (("{", "expected JSON"), ("[]", "expected a JSON object"), ("{}", "missing setting")):
+        (folder / "target.json").write_text(content)
+        with pytest.raises(ManifestError, match=message):
+            load.manifest("target", folder)
+
+
+def test_unknown_names_and_wrong_kinds_suggest_the_right_ones(models: Models) -> None:
+    with pytest.raises(ManifestError, match="did you mean 'target'"):
+        load.path("targett", models.folder)
+    with pytest.raises(ManifestError, match="is a drafter, expected a target"):
+        OrtTarget.open("drafter", Sampler(), models.folder)
+    with pytest.raises(ManifestError, match="no manifest"):
+        manifest.read(models.folder / "nothing.json")
+    settings = dict(load.manifest("target", models.folder).settings)
+    del settings["heads"]
+    with pytest.raises(EngineError, match="missing setting heads"):
+        read_shape(settings, "target")
+
+
+def test_a_provider_is_never_replaced_silently(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = models.folder / "target.onnx"
+    assert "TensorrtExecutionProvider" not in onnxruntime.get_available_providers()
+    with pytest.raises(EngineError, match="is not in this onnxruntime"):
+        open_session(path, SessionSettings("tensorrt"))
+    # As the GPU wheel does without a GPU: the provider is listed, and the session falls back.
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider"])
+    real = onnxruntime.InferenceSession
+    monkeypatch.setattr(
+        onnxruntime, "InferenceSession", lambda path, options, providers: real(path, options, ["CPUExecutionProvider"])
+    )
+    with pytest.raises(EngineError, match="fell back to CPUExecutionProvider"):
+        open_session(path, SessionSettings("cuda"))
+    with pytest.raises(EngineError, match="expected provider 'cpu'"):
+        load_decoder("target", "target", models.folder, SessionSettings("cuda"))
+
+
+def test_bad_sessions_are_named(tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match="no model file at"):
+        open_session(tmp_path / "absent.onnx")
+    (tmp_path / "text.onnx").write_text("not a model")
+    with pytest.raises(EngineError, match="could not load it"):
+        open_session(tmp_path / "text.onnx")
+    with pytest.raises(EngineError, match="provider must be one of"):
+        SessionSettings("tpu")  # type: ignore[arg-type]
+    with pytest.raises(EngineError, match="threads must be >= 1"):
+        SessionSettings(threads=0)
+    with pytest.raises(EngineError, match="C-contiguous"):
+        bind(None, "input", "tokens", np.zeros((4, 4)).T[:, 1:])
+
+
+def test_nothing_is_written_where_parity_fails(models: Models, tmp_path: Path) -> None:
+    graph = onnx.load(models.folder / "target.onnx")
+    draft = draft_manifest("target", "target", ORIGIN, {})
+    for differences in ({"case": 1.0}, {"case": float("nan")}, {}):
+        with pytest.raises(ParityError, match="nothing was written"):
+            store_onnx(graph, draft, tmp_path, lambda path, found=differences: found, 1e-4)  # type: ignore[misc]
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_graph_of_other_weights_fails_parity(models: Models, tmp_path: Path) -> None:
+    from export.parity import compare_target
+
+    torch.manual_seed(6)
+    other = Transformer(CONFIG).eval()
+    shape = read_shape(load.manifest("target", models.folder).settings, "target")
+    differences = compare_target(models.folder / "target.onnx", shape, other, models.words)
+    assert min(differences.values()) > 1e-2
+
+
+def test_weights_that_float16_cannot_hold_are_refused(tmp_path: Path) -> None:
+    torch.manual_seed(6)
+    transformer = Transformer(replace(CONFIG, model_type="c2i", cls_token_num=1, num_classes=4)).eval()
+    with torch.no_grad():
+        transformer.output.weight[0, 0] = 1e6
+    with pytest.raises(ValueError, match=r"output\.weight: expected finite weights below 65504"):
+        export_target("target", transformer, None, tmp_path, ORIGIN)
+    with pytest.raises(ValueError, match="round them with halve"):
+        GraphWriter("graph").weight(np.full(3, 0.1, dtype=np.float32), "weight")
+
+
+def test_the_command_names_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["target64", "--runs", str(tmp_path), "--out", str(tmp_path / "out")]) == 2
+    assert "no checkpoint at" in capsys.readouterr().err
+    assert main(["nothing", "--runs", str(tmp_path), "--out", str(tmp_path / "out")]) == 2
+    assert "there is no nothing; known: tokenizer" in capsys.readouterr().err
