@@ -1,11 +1,16 @@
 """`underpaint`: the command line. Thin: it parses, calls and prints."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import typer
 
 from cli.compare import compare
 from cli.errors import BAD_INPUT
 from cli.generate import generate
 from cli.methods import methods
+
+_OURS = ("algos", "sim", "models", "export", "runtime", "zoo", "cli")
 
 app = typer.Typer(
     help="Draft, verify, paint: speculative decoding of visual autoregressive models, method beside method.",
@@ -23,14 +28,29 @@ _HANDED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 @app.command(context_settings=_HANDED_ON, add_help_option=False)
 def train(context: typer.Context) -> None:
     """Train the shipped models again (needs PyTorch): tokenizer, target, drafter, judge."""
-    try:
+    with _needs_torch("training"):
         from cli.train import app as recipes
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] in ("cli", "models"):
-            raise
-        typer.echo(f"error: training needs {error.name}; install it with: pip install -e '.[train]'", err=True)
-        raise typer.Exit(BAD_INPUT) from error
     recipes(context.args, prog_name="underpaint train")
+
+
+@app.command(context_settings=_HANDED_ON, add_help_option=False)
+def export(context: typer.Context) -> None:
+    """Export trained checkpoints to ONNX (needs PyTorch), each compared with its torch module."""
+    with _needs_torch("export"):
+        from export.run import main as run
+    raise typer.Exit(run(context.args))
+
+
+@contextmanager
+def _needs_torch(what: str) -> Iterator[None]:
+    """Tell what to install where a package of the training extra is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] in _OURS:
+            raise
+        typer.echo(f"error: {what} needs {error.name}; install it with: pip install -e '.[cpu,train]'", err=True)
+        raise typer.Exit(BAD_INPUT) from error
 
 
 def main() -> None:

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from runtime.compare_store import Store
     from runtime.studio import Studio
 
-_PLAIN_WIDTH = 130
-"""Columns of the table where there is no terminal to ask."""
 DEFAULT_METHODS = "ar,speculative,eagle2,eagle2-static,adt,lantern,lantern++,adt+lantern"
 
 
@@ -50,11 +48,10 @@ def compare(
 
     A stopped comparison (Ctrl-C) keeps what is drawn; the same command goes on with it.
     """
-    from runtime.embedded import open_studio
-
     from algos.rows import Sampler
     from runtime.compare import Plan, choose_prompts, with_baseline
     from runtime.compare_store import Store
+    from runtime.embedded import open_studio
     from runtime.files import check_file_writable, check_folder_writable
     from runtime.methods import build_method, resolve
     from zoo.prompts import parse
@@ -73,7 +70,7 @@ def compare(
         check_file_writable(figures)
         studio = open_studio(side)
         sampler = read_sampler(temperature, guidance, top_k, top_p, studio.sampler)
-        built = tuple(build_method(name, recipes[name], studio.neighbours) for name in names)
+        built = tuple(build_method(name, recipes[name], studio.codes) for name in names)
         plan = Plan(built, wanted, tuple(range(seeds)), sampler)
         store = Store(out, {**plan.as_plain(), "resolution": side, "model": studio.described()}, fresh=fresh)
     _draw(studio, plan, store)
@@ -144,19 +141,17 @@ def _report(studio: "Studio", plan: "Plan", out: Path, figures: Path, store: "St
 
 
 def _print_table(found: "Found", studio: "Studio", title: str) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
+    from cli.terminal import console, table
 
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("method\n", no_wrap=True)
+    shown = table(title)
+    shown.add_column("method\n", no_wrap=True)
     for heading in (
         *("loss-\nless", "speed-\nup", "95 %\ninterval", "s per\nimage", "target\nNFE", "drafter\nNFE"),
         *("tokens\nper cycle", "mean\ndepth", "over-\nhead", "prompt\naccuracy", "Fréchet\n(floor)", "same\nas AR"),
     ):
-        table.add_column(heading, justify="right", no_wrap=True)
+        shown.add_column(heading, justify="right", no_wrap=True)
     for row in found.rows:
-        table.add_row(
+        shown.add_row(
             row.method,
             "yes" if row.lossless else "no",
             f"{row.speedup:.2f}x",
@@ -171,10 +166,7 @@ def _print_table(found: "Found", studio: "Studio", title: str) -> None:
             f"{_figure(row.frechet_distance, '.1f')} ({_figure(row.frechet_floor, '.1f')})",
             _figure(row.identical_share, ".0%"),
         )
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=_PLAIN_WIDTH)
-    console.print(table)
+    console().print(shown)
     own = studio.reference.accuracy.get("concept_and_style")
     if own is not None:
         typer.echo(f"The judge itself reads {own:.3f} of real scenes right (concept and style).")

@@ -30,9 +30,9 @@ def generate(
 ) -> None:
     """Draw one picture from a prompt with the shipped models."""
     from PIL import Image
-    from runtime.embedded import open_studio
 
     from algos.rows import Sampler
+    from runtime.embedded import open_studio
     from runtime.files import check_file_writable, write_whole
     from runtime.methods import build_method, resolve
     from runtime.studio import draw, randomness
@@ -48,7 +48,7 @@ def generate(
         randomness(wanted, seed)
         studio = open_studio(side)
         sampler = read_sampler(temperature, guidance, top_k, top_p, studio.sampler)
-        built = build_method(method, recipe, studio.neighbours)
+        built = build_method(method, recipe, studio.codes)
     drawing = draw(studio, built, sampler, wanted, seed)
     encoded = io.BytesIO()
     picture = Image.fromarray(studio.picture(drawing.tokens_array()))

@@ -14,21 +14,19 @@ def methods(
     if as_json:
         typer.echo(json.dumps(found, indent=1))
         return
-    from rich.console import Console
-    from rich.table import Table
+    from cli.terminal import console, table
 
-    console = Console()
     for title, columns in (
-        ("methods", ("name", "summary", "policy", "rule", "rule_at_temperature_0")),
-        ("policies", ("name", "drawn", "source")),
+        ("methods", ("name", "draws_by", "summary")),
+        ("policies", ("name", "siblings", "source")),
         ("rules", ("name", "promise", "covers", "source")),
     ):
-        table = Table(title=title, title_justify="left", title_style="bold", show_lines=False, expand=False)
+        shown = table(title)
         for column in columns:
-            table.add_column(column.replace("_", " "), overflow="fold")
+            shown.add_column(column.replace("_", " "), no_wrap=column == "name")
         for one in found[title]:
-            table.add_row(*(_shown(one[column]) for column in columns))
-        console.print(table)
+            shown.add_row(*(_shown(one, column) for column in columns))
+        console().print(shown)
 
 
 def listed() -> dict[str, list[dict[str, Any]]]:
@@ -80,5 +78,8 @@ def listed() -> dict[str, list[dict[str, Any]]]:
     }
 
 
-def _shown(value: Any) -> str:
+def _shown(one: dict[str, Any], column: str) -> str:
+    if column == "draws_by":
+        return f"{one['policy']} + {one['rule']} (at temperature 0: {one['rule_at_temperature_0']})"
+    value = one["drawn" if column == "siblings" else column]
     return ", ".join(value) if isinstance(value, list) else str(value)

@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from algos.accept.neighbours import nearest_codes
 from algos.arrays import FloatArray, IntArray
 from algos.draft import Grid
 from algos.rows import Sampler
 from algos.step import Drafter, Scored, Target
 from algos.tree import DraftTree, Verdict
+from runtime.methods import Codes
 from runtime.quality import Reading, Reference
 from runtime.studio import Clocked, Picture
 from sim.worlds import Blend, RandomLaw, SyntheticDrafter, SyntheticTarget
@@ -98,8 +100,9 @@ class SyntheticStudio:
     name: str = "synthetic"
 
     @property
-    def neighbours(self) -> IntArray:
-        return (np.arange(VOCAB)[:, None] + np.arange(1, VOCAB)[None, :]) % VOCAB
+    def codes(self) -> Codes:
+        codebook = np.random.default_rng(4).standard_normal((VOCAB, 3))
+        return Codes(nearest_codes(codebook, VOCAB - 1), codebook)
 
     def described(self) -> Mapping[str, Any]:
         return {"target": self.name, "side": self.side}

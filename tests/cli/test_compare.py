@@ -18,12 +18,12 @@ STUDIO = SyntheticStudio()
 LOSSLESS = [
     method.name
     for method in METHODS
-    if build_method(method.name, method.sampled, STUDIO.neighbours).lossless and method.name != "ar"
+    if build_method(method.name, method.sampled, STUDIO.codes).lossless and method.name != "ar"
 ]
 
 
 def planned(names, temperature=1.0, prompts=3, seeds=1):
-    built = tuple(build_method(name, resolve(name, temperature), STUDIO.neighbours) for name in names)
+    built = tuple(build_method(name, resolve(name, temperature), STUDIO.codes) for name in names)
     return Plan(built, choose_prompts(prompts), tuple(range(seeds)), Sampler(temperature=temperature))
 
 

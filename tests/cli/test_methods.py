@@ -1,4 +1,3 @@
-import numpy as np
 import pytest
 
 from algos.accept import RULES
@@ -6,9 +5,12 @@ from algos.draft import POLICIES
 from algos.rows import Sampler
 from runtime.methods import METHODS, build_method, resolve, rule_sampler
 from runtime.settings import settings_of
-from tests.cli.studio import VOCAB
+from runtime.studio import draw
+from tests.cli.studio import SyntheticStudio
+from zoo.prompts import Prompt
 
-NEIGHBOURS = (np.arange(VOCAB)[:, None] + np.arange(1, VOCAB)[None, :]) % VOCAB
+STUDIO = SyntheticStudio()
+CODES = STUDIO.codes
 EVERY = [method.name for method in METHODS]
 
 
@@ -16,7 +18,7 @@ EVERY = [method.name for method in METHODS]
 @pytest.mark.parametrize("name", EVERY)
 def test_every_method_builds_at_both_temperatures(name, temperature):
     recipe = resolve(name, temperature)
-    built = build_method(name, recipe, NEIGHBOURS)
+    built = build_method(name, recipe, CODES)
     assert RULES[recipe.rule].greedy == (temperature == 0)
     assert built.drafts == (name != "ar")
     assert built.lossless == ("lantern" not in name)
@@ -40,6 +42,8 @@ def test_settings_are_read_as_their_types():
     assert recipe.policy_settings["nodes"] == "proportional"
     assert recipe.rule_settings["delta"] == 0.4
     assert resolve("eagle1", 1.0, settings=["widths=2,3"]).policy_settings["widths"] == (2, 3)
+    curve = resolve("roofline", 1.0, settings=["verify_ms=1:2.5,8:4"]).policy_settings["verify_ms"]
+    assert curve == ((1, 2.5), (8, 4.0))
 
 
 @pytest.mark.parametrize(
@@ -62,7 +66,7 @@ def test_bad_settings_are_named(settings, message):
 def test_a_setting_out_of_range_raises_when_built():
     recipe = resolve("eagle2", 1.0, settings=["depth=0"])
     with pytest.raises(ValueError, match="depth must be at least 1"):
-        build_method("eagle2", recipe, NEIGHBOURS)
+        build_method("eagle2", recipe, CODES)
 
 
 def test_an_unknown_method_suggests_the_nearest():
@@ -105,9 +109,26 @@ def test_greedy_rules_read_the_laws_at_temperature_one():
 
 def test_a_relaxed_rule_at_its_neutral_setting_is_lossless():
     recipe = resolve("lantern", 1.0, settings=["delta=0"])
-    assert build_method("lantern", recipe, NEIGHBOURS).lossless
+    assert build_method("lantern", recipe, CODES).lossless
 
 
 def test_no_setting_of_a_registered_part_is_unreadable():
     for spec in [*RULES, *POLICIES]:
         assert all(kind is not None for kind in settings_of(spec.make).values())
+
+
+@pytest.mark.parametrize("rule", list(RULES), ids=lambda spec: spec.name)
+def test_every_rule_draws_with_some_method(rule):
+    temperature = 0.0 if rule.greedy else 1.0
+    for method in METHODS:
+        recipe = method.at(temperature)
+        if recipe.policy == "none":
+            continue
+        policy = POLICIES[recipe.policy]
+        if policy.drawn in rule.drawn and (policy.chain or not rule.needs_chain):
+            break
+    else:
+        pytest.fail(f"no method grows trees that '{rule.name}' covers")
+    built = build_method(method.name, resolve(method.name, temperature, rule=rule.name), CODES)
+    drawing = draw(STUDIO, built, Sampler(temperature=temperature), Prompt("fox"), 0)
+    assert len(drawing.tokens) == STUDIO.grid.cells

@@ -14,7 +14,7 @@ def made_up_sheet():
     rng = np.random.default_rng(0)
     sprites = np.zeros((len(CONCEPT_NAMES), len(STYLES), 8, 8, 4), dtype=np.uint8)
     sprites[..., 3] = 255
-    sprites[..., :3] = rng.integers(0, 256, sprites.shape[:2] + (1, 1, 3))
+    sprites[..., :3] = rng.integers(0, 256, (*sprites.shape[:2], 1, 1, 3))
     return SpriteSheet(sprites)
 
 

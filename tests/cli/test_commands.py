@@ -1,0 +1,221 @@
+import io
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+import runtime.compare
+from algos.accept import RULES
+from algos.draft import POLICIES
+from cli.app import app
+from runtime.methods import METHODS
+from tests.cli.studio import SyntheticStudio
+from zoo.manifest import ManifestError
+
+PROMPT = "a 3d fox, left, on a sky background"
+FEW = ["--methods", "eagle2,lantern", "--prompts-count", "2", "--resolution", "64"]
+
+
+@pytest.fixture(autouse=True)
+def studios(monkeypatch):
+    opened = []
+
+    def open_studio(side):
+        opened.append(side)
+        return SyntheticStudio(side)
+
+    monkeypatch.setattr("runtime.embedded.open_studio", open_studio)
+    return opened
+
+
+def called(*arguments):
+    return CliRunner().invoke(app, [str(one) for one in arguments])
+
+
+def refused(result, message):
+    assert result.exit_code == 2, result.output
+    assert message in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_generate_writes_the_same_picture_every_time(tmp_path):
+    pictures = []
+    for name in ("one.png", "two.png", "three.webp"):
+        result = called("generate", PROMPT, "--out", tmp_path / name, "--seed", 3, "--resolution", 64)
+        assert result.exit_code == 0, result.output
+        assert "tokens per cycle" in result.stdout
+        pictures.append(np.asarray(Image.open(tmp_path / name).convert("RGB")))
+    assert pictures[0].shape == (64, 64, 3)
+    np.testing.assert_array_equal(pictures[0], pictures[1])
+    np.testing.assert_array_equal(pictures[0], pictures[2])
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+@pytest.mark.parametrize("temperature", ["0", "1"])
+@pytest.mark.parametrize("method", [one.name for one in METHODS])
+def test_generate_draws_by_every_method(tmp_path, method, temperature):
+    out = tmp_path / "picture.png"
+    result = called("generate", PROMPT, "--method", method, "--temperature", temperature, "--out", out)
+    assert result.exit_code == 0, result.output
+    Image.open(io.BytesIO(out.read_bytes())).verify()
+
+
+def test_generate_takes_another_rule_and_settings(tmp_path):
+    out = tmp_path / "picture.png"
+    result = called(
+        *("generate", PROMPT, "--method", "eagle2", "--rule", "lantern", "--set", "delta=0.3", "--set", "depth=2"),
+        *("--out", out),
+    )
+    assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([""], "the prompt is empty"),
+        (["a 3d foxx, left"], "unknown word 'foxx'; did you mean 'fox'"),
+        ([PROMPT, "--method", "eagel2"], "did you mean 'eagle2'"),
+        ([PROMPT, "--rule", "lantem"], "did you mean 'lantern'"),
+        ([PROMPT, "--method", "eagle2", "--rule", "without_replacement"], "covers without_replacement trees"),
+        ([PROMPT, "--method", "eagle1", "--rule", "block"], "covers iid trees"),
+        ([PROMPT, "--temperature", "-0.5"], "temperature must be >= 0"),
+        ([PROMPT, "--temperature", "nan"], "temperature must be >= 0"),
+        ([PROMPT, "--top-p", "0"], "top_p must be in (0, 1]"),
+        ([PROMPT, "--set", "betta=1"], "did you mean 'beta'"),
+        ([PROMPT, "--set", "delta=7"], "delta must be in [0, 1]"),
+        ([PROMPT, "--seed", "-1"], "seed >= 0"),
+        ([PROMPT, "--resolution", "96"], "expected 64 or 128, got '96'"),
+    ],
+)
+def test_generate_refuses_bad_input_before_any_work(tmp_path, arguments, message):
+    out = tmp_path / "picture.png"
+    refused(called("generate", *arguments, "--out", out), message)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_generate_refuses_a_place_that_cannot_be_written(tmp_path, studios):
+    (tmp_path / "file").write_text("in the way")
+    refused(called("generate", PROMPT, "--out", tmp_path / "file" / "picture.png"), "is not a folder")
+    refused(called("generate", PROMPT, "--out", tmp_path / "picture.gif"), "ends in .png")
+    refused(called("generate", PROMPT, "--out", "/proc/picture.png"), "cannot write into /proc")
+    assert studios == []
+
+
+@pytest.mark.parametrize("command", ["generate", "compare"])
+@pytest.mark.parametrize("error", [ManifestError("target: expected sha256 ab, got cd"), OSError("no such model")])
+def test_models_that_do_not_open_are_bad_input(tmp_path, monkeypatch, command, error):
+    def broken(side):
+        raise error
+
+    monkeypatch.setattr("runtime.embedded.open_studio", broken)
+    out = tmp_path / "out" / "picture.png" if command == "generate" else tmp_path / "out"
+    refused(called(command, PROMPT, "--out", out), str(error))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_compare_writes_figures_and_pictures(tmp_path):
+    out, figures = tmp_path / "out", tmp_path / "figures.json"
+    result = called("compare", *FEW, "--temperature", 0, "--out", out, "--json", figures)
+    assert result.exit_code == 0, result.output
+    plain = json.loads(figures.read_text())
+    assert [row["method"] for row in plain["rows"]] == ["ar", "eagle2", "lantern"]
+    assert plain["rows"][1]["identical_to_ar"] is True
+    assert plain["settings"]["temperature"] == 0
+    assert plain["settings"]["guidance"] == 2.0
+    assert {path.name for path in out.iterdir()} == {"gallery.png", "acceptance.png", "drawings.jsonl"}
+    for shown in ("eagle2", "1.00x", str(figures), str(out / "gallery.png")):
+        assert shown in result.stdout
+
+
+def test_compare_of_given_prompts_with_a_setting_of_one_method(tmp_path):
+    result = called(
+        *("compare", PROMPT, "a panda", "--methods", "ar,adt", "--set", "adt.beta=0.25", "--seeds", 2),
+        *("--out", tmp_path),
+    )
+    assert result.exit_code == 0, result.output
+    plain = json.loads((tmp_path / "compare.json").read_text())
+    assert plain["settings"]["methods"]["adt"]["policy_settings"]["beta"] == 0.25
+    assert len(plain["settings"]["prompts"]) == 2
+    assert plain["rows"][1]["images"] == 4
+
+
+def test_compare_stops_on_ctrl_c_and_the_same_command_goes_on(tmp_path, monkeypatch):
+    command = ("compare", *FEW, "--out", tmp_path)
+    real = runtime.compare.draw
+    drawn = []
+
+    def stopping(*arguments):
+        drawn.append(real(*arguments))
+        if len(drawn) == 6:  # three of them warm up
+            raise KeyboardInterrupt
+        return drawn[-1]
+
+    monkeypatch.setattr(runtime.compare, "draw", stopping)
+    stopped = called(*command)
+    assert stopped.exit_code == 130
+    assert "2 of 6 drawings are done; the same command goes on" in stopped.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["drawings.jsonl"]
+    monkeypatch.setattr(runtime.compare, "draw", real)
+    held = (tmp_path / "drawings.jsonl").read_text()
+    assert called(*command).exit_code == 0
+    assert (tmp_path / "drawings.jsonl").read_text().startswith(held)
+    assert (tmp_path / "gallery.png").exists()
+
+
+def test_another_compare_in_the_folder_is_refused_unless_fresh(tmp_path):
+    assert called("compare", *FEW, "--out", tmp_path).exit_code == 0
+    held = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    other = ("compare", *FEW, "--temperature", "0.5", "--out", tmp_path)
+    refused(called(*other), "differs in temperature")
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == held
+    assert called(*other, "--fresh").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--methods", "eagle2,adtt"], "did you mean 'adt'"),
+        (["--methods", ""], "there is no ''"),
+        (["--methods", "eagle2,eagle2"], "eagle2 is named twice"),
+        (["--temperature", "-1"], "temperature must be >= 0"),
+        (["--resolution", "big"], "expected 64 or 128"),
+        (["--set", "beta=1"], "expected method.name=value"),
+        (["--set", "adt.betta=1"], "did you mean 'beta'"),
+        (["a panda", "--prompts-count", "3"], "leave the prompts out"),
+        (["a pandda"], "did you mean 'panda'"),
+        (["a panda", "a panda"], "is named twice"),
+        (["--json", "/proc/figures.json"], "cannot write into /proc"),
+    ],
+)
+def test_compare_refuses_bad_input_before_any_work(tmp_path, arguments, message):
+    out = tmp_path / "out"
+    refused(called("compare", *arguments, "--out", out), message)
+    assert not out.exists()
+
+
+def test_compare_refuses_a_folder_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    refused(called("compare", *FEW, "--out", tmp_path / "file"), "is not a folder")
+    refused(called("compare", *FEW, "--out", "/proc/here"), "cannot write into /proc/here")
+
+
+def test_methods_lists_every_registered_name_with_its_promise():
+    result = called("methods", "--json")
+    assert result.exit_code == 0
+    found = json.loads(result.stdout)
+    assert [one["name"] for one in found["methods"]] == [one.name for one in METHODS]
+    assert [one["name"] for one in found["policies"]] == [one.name for one in POLICIES]
+    assert [one["name"] for one in found["rules"]] == [one.name for one in RULES]
+    assert all(one["promise"] in ("lossless", "bounded", "unbounded") and one["source"] for one in found["rules"])
+    assert all(one["source"] for one in found["policies"])
+    shown = called("methods").stdout
+    assert all(one.name in shown for one in METHODS)
+
+
+def test_help_explains_itself():
+    for command in ([], ["generate"], ["compare"], ["methods"], ["train"]):
+        result = called(*command, "--help")
+        assert result.exit_code == 0, result.output
+        assert "Usage" in result.output

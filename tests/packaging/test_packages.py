@@ -1,0 +1,98 @@
+import hashlib
+import importlib
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from zoo import load
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+TOP_LEVEL = ("algos", "sim", "models", "export", "runtime", "zoo", "cli")
+MOST_ZOO_BYTES = 64 * 2**20
+
+
+@pytest.mark.parametrize("name", TOP_LEVEL)
+def test_every_import_name_is_ours(name):
+    module = importlib.import_module(name)
+    assert Path(module.__file__).resolve() == ROOT / name / "__init__.py"
+
+
+def test_the_package_list_is_explicit_and_complete():
+    here = {
+        ".".join(folder.relative_to(ROOT).parts)
+        for top in TOP_LEVEL
+        for folder in (ROOT / top, *(ROOT / top).rglob("*"))
+        if (folder / "__init__.py").is_file()
+    }
+    assert set(PROJECT["tool"]["setuptools"]["packages"]) == here
+
+
+def test_every_module_stands_in_a_package():
+    stray = [
+        str(file.relative_to(ROOT))
+        for top in TOP_LEVEL
+        for file in (ROOT / top).rglob("*.py")
+        if not (file.parent / "__init__.py").is_file()
+    ]
+    assert stray == []
+
+
+def test_the_distribution_cannot_be_uploaded_by_accident():
+    assert "Private :: Do Not Upload" in PROJECT["project"]["classifiers"]
+
+
+def test_what_the_command_needs_is_declared():
+    assert PROJECT["project"]["scripts"] == {"underpaint": "cli.app:main"}
+    extras = PROJECT["project"]["optional-dependencies"]
+    assert not any(need.startswith("onnxruntime") for need in PROJECT["project"]["dependencies"])
+    assert [need.partition(">")[0] for need in extras["cpu"] + extras["gpu"]] == ["onnxruntime", "onnxruntime-gpu"]
+
+
+def test_every_requirement_is_pinned():
+    pins = {
+        line.partition("==")[0].lower().replace("_", "-")
+        for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+        if "==" in line
+    }
+    extras = PROJECT["project"]["optional-dependencies"]
+    wanted = [*PROJECT["project"]["dependencies"], *extras["cpu"], *extras["train"], *extras["dev"]]
+    names = {need.partition(">")[0].partition("=")[0].lower().replace("_", "-") for need in wanted}
+    assert names <= pins
+
+
+def test_drawing_imports_neither_torch_nor_onnx():
+    modules = sorted(
+        ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        for top in ("algos", "sim", "runtime", "zoo", "cli")
+        for file in (ROOT / top).rglob("*.py")
+        if file != ROOT / "cli" / "train.py"
+    )
+    program = (
+        "import importlib, sys\n"
+        f"for name in {modules!r}:\n"
+        "    importlib.import_module(name)\n"
+        "print(*(name for name in ('torch', 'onnx', 'onnxscript', 'safetensors') if name in sys.modules))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+def test_the_zoo_is_small_enough_to_clone():
+    sizes = [file.stat().st_size for file in (ROOT / "zoo").rglob("*") if file.is_file() and file.suffix != ".pyc"]
+    assert sum(sizes) < MOST_ZOO_BYTES
+
+
+def test_every_shipped_model_matches_its_manifest():
+    for name in load.names():
+        manifest = load.manifest(name)
+        content = (ROOT / "zoo" / manifest.file).read_bytes()
+        assert (len(content), hashlib.sha256(content).hexdigest()) == (manifest.bytes, manifest.sha256), name
+
+
+def test_every_binary_in_the_zoo_has_a_manifest():
+    binaries = {file.name for suffix in ("onnx", "npz") for file in (ROOT / "zoo").glob(f"*.{suffix}")}
+    assert binaries == {load.manifest(name).file for name in load.names()}
