@@ -95,12 +95,13 @@ def fill_top_k(shape: Shape, drafter: Expander, root: int) -> DraftTree:
 
 
 def _without_replacement(law: FloatArray, count: int, first: int, chance: Chance) -> list[int]:
-    left = law.astype(np.float64)
+    support = law.nonzero()[0]  # a law cut by top-k is short: draws from it alone are the same, and cheaper
+    left = law[support].astype(np.float64)
     tokens: list[int] = []
-    while len(tokens) < count and left.any():
-        token = chance.draw(left, At(Role.DRAFT, first + len(tokens)))
-        left[token] = 0.0
-        tokens.append(token)
+    for node in range(first, first + min(count, support.size)):
+        place = chance.draw(left, At(Role.DRAFT, node))
+        left[place] = 0.0
+        tokens.append(int(support[place]))
     return tokens
 
 
