@@ -73,7 +73,7 @@ class Pooling(NamedTuple):
     def try_drawn(self, tree: DraftTree, node: int, children: Sequence[int], law: FloatArray, chance: Chance) -> Tried:
         """See `Siblings`, for drawn ones: as `try_points`, with probability min(1, (p(x) + p(A(x))) / q(x))."""
         left = normalised(law)
-        for child, drafted in zip(children, proposal_laws(tree, node, children), strict=True):
+        for child, drafted in zip(children, proposal_laws(tree, node, children), strict=False):
             token = int(tree.tokens[child])
             near = self.neighbours[token]
             own = float(left[token])

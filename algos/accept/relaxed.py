@@ -45,7 +45,7 @@ class TrySiblings(NamedTuple):
         """See `Siblings`."""
         left = normalised(law)
         place = len(tree.path_to(node))
-        for child, draft in zip(children, proposal_laws(tree, node, children), strict=True):
+        for child, draft in zip(children, proposal_laws(tree, node, children), strict=False):
             odds = self.acceptance.odds(left, draft, int(tree.tokens[child]), place)
             if chance.flip(odds.chance_of, At(Role.ACCEPT, child), out_of=odds.out_of):
                 return Tried(child, left)

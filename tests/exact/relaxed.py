@@ -1,0 +1,117 @@
+"""What the tests of relaxed rules share: settings for any of them, and the exact law of the token after a node."""
+
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from algos.accept import Rule, RuleSpec
+from algos.accept.neighbours import nearest_codes
+from algos.accept.spec import Residual
+from algos.arrays import FloatArray
+from algos.chance import At, Chance, Role, enumerate_outcomes
+from algos.law import emitted
+from algos.registry import build
+from algos.tree import DraftTree, Drawn
+
+STRENGTHS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
+    "lantern": st.builds(dict, delta=st.sampled_from([0.0, 0.0713, 0.2371, 0.5237, 0.93])),
+    "lantern_greedy": st.builds(dict, delta=st.sampled_from([0.0, 0.0713, 0.2371, 0.5237, 0.93])),
+    "lantern_pp": st.builds(dict, factor=st.sampled_from([1.0, 1.713, 3.137, 9.7])),
+    "lantern_pp_greedy": st.builds(dict, factor=st.sampled_from([1.0, 1.713, 3.137, 9.7])),
+    "cool": st.builds(
+        dict,
+        delta=st.sampled_from([0.6, 1.0, 1.1, 2.0]),
+        nu=st.sampled_from([0.0, 0.7]),
+        mu=st.sampled_from([None, 0.3]),
+    ),
+    "gsd": st.builds(
+        dict,
+        group=st.integers(1, 6),
+        gap=st.sampled_from([0.11, 0.5]),
+        distance=st.sampled_from([0.8, 2.0]),
+        window=st.sampled_from(["paper", "released"]),
+    ),
+    "typical": st.builds(dict, epsilon=st.sampled_from([0.09, 0.31]), alpha=st.sampled_from([0.3, 2.0])),
+    "mulo": st.builds(dict, tau=st.sampled_from([0.0713, 0.2371, 0.5237, 0.93])),
+}
+"""Settings of any strength for each relaxed rule, k and residual aside; none lies where rounding decides."""
+
+
+def codebook(vocab_size: int, seed: int = 0) -> FloatArray:
+    """Codes [V, 2] on a small lattice, so that distances tie."""
+    return np.random.default_rng(seed).integers(0, 3, size=(vocab_size, 2)).astype(np.float64)
+
+
+def make(spec: RuleSpec, codes: FloatArray, **settings: Any) -> Rule:
+    """The rule of `spec` over `codes` [V, E]."""
+    if spec.codebook:
+        settings.setdefault("neighbours", nearest_codes(codes, codes.shape[0] - 1))
+    if spec.embeddings:
+        settings.setdefault("codebook", codes)
+    return build(spec.make, settings, spec.name)
+
+
+def residuals(spec: RuleSpec, drawn: Drawn) -> tuple[dict[str, Residual], ...]:
+    """One dictionary of settings per residual the rule has for such trees; one empty dictionary if it knows none.
+
+    LANTERN's released code has none for "iid" siblings.
+    """
+    known = [each for each in spec.residuals if not (each == "released" and drawn == "iid" and spec.codebook)]
+    return tuple({"residual": residual} for residual in known) or ({},)
+
+
+def siblings_of(drawn: Drawn, law: FloatArray, count: int, chance: Chance) -> tuple[int, ...]:
+    """Up to `count` siblings drawn from `law` [V]."""
+    left, tokens = law.astype(np.float64), list[int]()
+    for node in range(1, count + 1):
+        if drawn == "top_k":
+            return tuple(np.argsort(-law, kind="stable")[:count].tolist())
+        if not left.any():
+            break
+        tokens.append(chance.draw(left, At(Role.DRAFT, node)))
+        if drawn == "without_replacement":
+            left[tokens[-1]] = 0.0
+    return tuple(tokens)
+
+
+def star(tokens: tuple[int, ...], drawn: Drawn, law: FloatArray) -> DraftTree:
+    """The tree of a root and its children `tokens`."""
+    count = len(tokens)
+    return DraftTree(
+        tokens=np.array([0, *tokens]),
+        parents=np.array([-1, *[0] * count]),
+        drawn=drawn,
+        draft_probs=law[None, :],
+        law_of=np.array([0, *[-1] * count]),
+    )
+
+
+def next_token_law(rule: Rule, target: FloatArray, draft: FloatArray, drawn: Drawn, count: int) -> FloatArray:
+    """The exact law [V] of the token after a node with `count` children drawn from `draft`, the drawing included."""
+
+    def program(chance: Chance) -> int:
+        tree = star(siblings_of(drawn, draft, count, chance), drawn, draft)
+        verdict = rule(tree, np.tile(target, (tree.size, 1)), chance)
+        return emitted(tree, verdict)[0]
+
+    law = np.zeros(target.size)
+    for token, weight in enumerate_outcomes(program).items():
+        law[token] = weight
+    return law
+
+
+def point_law(rule: Rule, target: FloatArray, tokens: tuple[int, ...]) -> FloatArray:
+    """The exact law [V] of the token after a node with point proposals `tokens`."""
+    tree = star(tokens, "top_k", target)
+    law = np.zeros(target.size)
+    for verdict, weight in enumerate_outcomes(
+        lambda chance: rule(tree, np.tile(target, (tree.size, 1)), chance)
+    ).items():
+        law[emitted(tree, verdict)[0]] += weight
+    return law
+
+
+def apart(first: FloatArray, second: FloatArray) -> float:
+    """Total variation of two laws [V]."""
+    return 0.5 * float(np.abs(first - second).sum())
