@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Final
 
 from export.decoders import export_drafter, export_target
+from export.reference import write_reference
 from export.store import Origin
 from export.vision import export_judge, export_tokenizer
+from export.weights import halve
 from models.checkpoints import load_drafter, load_target, load_vq
 from models.judge import load_judge
+from models.train.pictures import EmojiPictures
 from zoo.load import FOLDER
 from zoo.manifest import Manifest
 
@@ -49,6 +52,12 @@ def _judge(runs: Path, out: Path) -> tuple[Manifest, ...]:
     return (export_judge(load_judge(runs / "judge" / _CHECKPOINT), out, _origin("judge", "judge")),)
 
 
+def _reference(runs: Path, out: Path) -> tuple[Manifest, ...]:
+    judge = load_judge(runs / "judge" / _CHECKPOINT)
+    halve(judge)  # the judge that ships is the rounded one
+    return (write_reference(judge, EmojiPictures().sheet, out, _origin("judge", "judge_reference")),)
+
+
 MODELS: Final[Mapping[str, Callable[[Path, Path], tuple[Manifest, ...]]]] = {
     "tokenizer": _tokenizer,
     "target64": _target(64),
@@ -56,8 +65,9 @@ MODELS: Final[Mapping[str, Callable[[Path, Path], tuple[Manifest, ...]]]] = {
     "target128": _target(128),
     "drafter128": _drafter(128),
     "judge": _judge,
+    "judge_reference": _reference,
 }
-"""What can be exported; "tokenizer" writes vq_decoder, vq_encoder and codebook."""
+"""What can be exported; "tokenizer" writes vq_decoder, vq_encoder and codebook; "judge_reference" needs the art."""
 
 
 def export_all(runs: Path, out: Path, names: tuple[str, ...] = tuple(MODELS)) -> tuple[Manifest, ...]:
