@@ -31,7 +31,7 @@ class Sequoia:
     """Sequoia's tree (arXiv 2402.12374, section 3): a dynamic programme over size and depth, chosen by cost.
 
     acceptance: [ranks] the probability that, where a node's children are tried, the one of this rank is kept.
-        Measure it with `acceptance_by_rank`; the default halves from 0.5 and stands for nothing.
+        Measure it with `acceptance_by_rank`; the default halves from 0.5 and is an example, not a measurement.
     verify_ms, draft_ms, between: the engine's cost curve, see `CostCurve`.
     max_depth: levels at most, >= 1.
     """

@@ -154,7 +154,7 @@ ROW = 4
 @pytest.mark.parametrize("init", [init for init in get_args(Init) if init != "random"])
 @pytest.mark.parametrize("acceptance", get_args(Acceptance))
 @pytest.mark.parametrize("acceptance_of", get_args(AcceptanceOf))
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(data=st.data())
 def test_adt_follows_equation_2(
     acceptance: Acceptance, init: Init, row_start: RowStart, acceptance_of: AcceptanceOf, data: st.DataObject

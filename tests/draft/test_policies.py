@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from algos.chance import enumerate_outcomes, sampling
@@ -45,6 +45,7 @@ def played(spec: PolicySpec, drafter: PathDrafter, script: list[tuple[Budget, fl
 
 
 @pytest.mark.parametrize("spec", ALL)
+@settings(max_examples=30)
 @given(case=cycles())
 def test_trees_are_trees_within_the_budget(spec: PolicySpec, case: tuple[Any, Any]) -> None:
     drafter, script = case
@@ -59,6 +60,7 @@ def test_trees_are_trees_within_the_budget(spec: PolicySpec, case: tuple[Any, An
 
 
 @pytest.mark.parametrize("spec", ALL)
+@settings(max_examples=30)
 @given(case=cycles())
 def test_laws_are_those_that_the_children_were_drawn_from(spec: PolicySpec, case: tuple[Any, Any]) -> None:
     drafter, script = case
@@ -75,6 +77,7 @@ def test_laws_are_those_that_the_children_were_drawn_from(spec: PolicySpec, case
 
 
 @pytest.mark.parametrize("spec", ALL)
+@settings(max_examples=30)
 @given(case=cycles())
 def test_the_past_alone_decides(spec: PolicySpec, case: tuple[Any, Any]) -> None:
     drafter, script = case
@@ -97,6 +100,7 @@ def test_begin_forgets(spec: PolicySpec) -> None:
 
 
 @pytest.mark.parametrize("name", NOT_ADAPTED)
+@settings(max_examples=30)
 @given(drafter=drafters(), depth=st.integers(0, 6), nodes=st.integers(1, 30))
 def test_one_pass_a_level(name: str, drafter: PathDrafter, depth: int, nodes: int) -> None:
     policy = POLICIES[name].make()
@@ -141,7 +145,7 @@ def test_a_chain_is_drawn_from_its_laws(drafter: PathDrafter, length: int) -> No
 
 
 @pytest.mark.parametrize(
-    ("name", "settings"),
+    ("name", "bad"),
     [
         ("chain", {"length": 0}),
         ("chain_top1", {"length": -1}),
@@ -179,6 +183,6 @@ def test_a_chain_is_drawn_from_its_laws(drafter: PathDrafter, length: int) -> No
         ("roofline", {"probe_every": 0}),
     ],
 )
-def test_bad_settings_raise(name: str, settings: dict[str, Any]) -> None:
+def test_bad_settings_raise(name: str, bad: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"policy|cost curve"):
-        build(POLICIES[name].make, settings, f"policy '{name}'")
+        build(POLICIES[name].make, bad, f"policy '{name}'")
