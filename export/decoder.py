@@ -43,26 +43,24 @@ class _Shared(NamedTuple):
 def target_graph(transformer: Transformer, vocabulary: Vocabulary, halves: bool) -> onnx.ModelProto:
     """The graph of a target; with `halves`, its weights must be what float16 can hold (`weights.halve`)."""
     config = transformer.config
-    capacity = config.cls_token_num + config.block_size
     graph = GraphWriter("target", halves)
-    shared = _inputs(graph, config, capacity, rotary_rows(transformer.rotary, config))
+    shared = _inputs(graph, config, rotary_rows(transformer.rotary, config))
     flat = graph.node("Reshape", ["tokens", graph.integers(-1)])
     codes = graph.weight(vocabulary.codes, "codes")
     # Derived by an encoder, so not float16 numbers; few enough to keep whole. Engines join the two when they load.
     table = graph.node("Concat", [codes, graph.constant(vocabulary.conditions, "conditions")], axis=0)
     hidden = graph.node("Gather", [table, flat])
     for index, block in enumerate(transformer.layers):
-        hidden = _layer(graph, hidden, layer(block, config), shared, config, index, capacity)  # type: ignore[arg-type]
+        hidden = _layer(graph, hidden, layer(block, config), shared, config, index)  # type: ignore[arg-type]
     _head(graph, hidden, plain(transformer.norm.weight), plain(transformer.output.weight), config)
     return graph.close()
 
 
-def drafter_graph(drafter: BoundDrafter, scratch: int, halves: bool) -> onnx.ModelProto:
-    """The graph of a drafter; its cache holds the image and `scratch` slots for the nodes of one cycle."""
+def drafter_graph(drafter: BoundDrafter, halves: bool) -> onnx.ModelProto:
+    """The graph of a drafter; see `target_graph`."""
     config = drafter.drafter.config
-    capacity = config.block_size + scratch
     graph = GraphWriter("drafter", halves)
-    shared = _inputs(graph, config, capacity, rotary_rows(drafter.drafter.rotary, config))
+    shared = _inputs(graph, config, rotary_rows(drafter.drafter.rotary, config))
     graph.input("features", "float", ["B", "T", config.dim])
     from_features, from_embeddings, embeddings = drafter_input(drafter)
     # A product of two constants: engines fold it when they load, and a token costs one row instead of a product.
@@ -71,21 +69,22 @@ def drafter_graph(drafter: BoundDrafter, scratch: int, halves: bool) -> onnx.Mod
     rows = graph.node("Reshape", ["features", shared.flat_shape])
     hidden = graph.node("Gemm", [rows, graph.weight(from_features, "fc_feature"), tokens])
     block = layer(drafter.drafter.layers[0], config)  # type: ignore[arg-type]
-    hidden = _layer(graph, hidden, block, shared, config, 0, capacity)
+    hidden = _layer(graph, hidden, block, shared, config, 0)
     _head(graph, hidden, plain(drafter.drafter.norm.weight), plain(drafter.output.weight), config, "predicted")
     return graph.close()
 
 
-def _inputs(graph: GraphWriter, config: TransformerConfig, capacity: int, rotary: RotaryRows) -> _Shared:
+def _inputs(graph: GraphWriter, config: TransformerConfig, rotary: RotaryRows) -> _Shared:
     graph.input("tokens", "int64", ["B", "T"])
     graph.input("cells", "int64", ["T"])
-    graph.input("bias", "float", ["T", f"{capacity}+T"])
+    graph.input("bias", "float", ["T", "S+T"])
     rows = 3 * config.n_head
     shape = graph.node("Shape", ["tokens"])
     by_cell = graph.node("Gather", [graph.constant(rotary.rows_of, "rows_of"), "cells"])
     every_row = graph.node("Concat", [shape, graph.integers(rows)], axis=0)
     repeated = graph.node("Expand", [by_cell, every_row])
     length = graph.node("Shape", ["cells"])
+    slots = graph.node("Shape", ["past_key_0"], start=3, end=4)
     return _Shared(
         bias="bias",
         positions=graph.node("Reshape", [repeated, graph.integers(-1, rows)]),
@@ -95,7 +94,7 @@ def _inputs(graph: GraphWriter, config: TransformerConfig, capacity: int, rotary
         grid_shape=graph.node("Concat", [shape, graph.integers(rows, config.head_dim)], axis=0),
         flat_shape=graph.integers(-1, config.dim),
         qkv_sizes=graph.integers(config.n_head, config.n_head, config.n_head),
-        score_sizes=graph.node("Concat", [graph.integers(capacity), length], axis=0),
+        score_sizes=graph.node("Concat", [slots, length], axis=0),
     )
 
 
@@ -104,9 +103,9 @@ def _norm(graph: GraphWriter, hidden: str, scale: Weights, config: TransformerCo
 
 
 def _layer(
-    graph: GraphWriter, hidden: str, weights: Layer, shared: _Shared, config: TransformerConfig, index: int, slots: int
+    graph: GraphWriter, hidden: str, weights: Layer, shared: _Shared, config: TransformerConfig, index: int
 ) -> str:
-    mixed = _attend(graph, hidden, weights, shared, config, index, slots)
+    mixed = _attend(graph, hidden, weights, shared, config, index)
     hidden = graph.node("Gemm", [mixed, graph.weight(weights.out, "out"), hidden])
     normed = _norm(graph, hidden, weights.ffn_norm, config)
     both = graph.node("MatMul", [normed, graph.weight(weights.gate_up, "gate_up")])
@@ -118,11 +117,11 @@ def _layer(
 
 
 def _attend(
-    graph: GraphWriter, hidden: str, weights: Layer, shared: _Shared, config: TransformerConfig, index: int, slots: int
+    graph: GraphWriter, hidden: str, weights: Layer, shared: _Shared, config: TransformerConfig, index: int
 ) -> str:
     heads, width = config.n_head, config.head_dim
-    past_key = graph.input(f"past_key_{index}", "float", ["B", heads, width, slots])
-    past_value = graph.input(f"past_value_{index}", "float", ["B", heads, slots, width])
+    past_key = graph.input(f"past_key_{index}", "float", ["B", heads, width, "S"])
+    past_value = graph.input(f"past_value_{index}", "float", ["B", heads, "S", width])
     normed = _norm(graph, hidden, weights.attention_norm, config)
     merged = graph.node("MatMul", [normed, graph.weight(weights.qkv, "qkv")])
     by_head = graph.node("Reshape", [merged, shared.heads_shape])

@@ -78,5 +78,5 @@ def export_drafter(
         unconditional=(),
     )
     draft = draft_manifest(name, "drafter", origin, asdict(shape))
-    graph = drafter_graph(drafter, scratch, halves)
+    graph = drafter_graph(drafter, halves)
     return store_onnx(graph, draft, folder, lambda path: compare_drafter(path, shape, drafter), MOST)

@@ -32,7 +32,7 @@ def difference(found: FloatArray, expected: torch.Tensor) -> float:
 def _engine(path: Path, shape: DecoderShape, rows: int) -> DecoderEngine:
     engine = DecoderEngine(Loaded(open_session(path, SessionSettings(threads=1)), shape, path.stem), rows)
     # What no position may see must not leak: fill the hidden slots with large numbers.
-    engine.cache.keys[:], engine.cache.values[:] = 1e3, 1e3
+    engine.cache.key_memory[:], engine.cache.value_memory[:] = 1e3, 1e3
     return engine
 
 

@@ -111,8 +111,8 @@ def read_shape(settings: Mapping[str, Any], name: str) -> DecoderShape:
 class DecoderEngine:
     """Runs a decoder graph on `rows` sequences against one cache.
 
-    Buffers are made once and bound by pointer, one binding for each number of new positions; a pass moves tokens
-    and biases in and nothing of the cache anywhere.
+    Buffers are made once and bound by pointer, one binding for each number of new positions and of slots; a pass
+    moves tokens and biases in and nothing of the cache anywhere.
     """
 
     def __init__(self, loaded: Loaded, rows: int) -> None:
@@ -123,7 +123,7 @@ class DecoderEngine:
         self.cache = KeyValueCache(shape.layers, rows, shape.heads, shape.head_dim, shape.capacity)
         self._session = loaded.session
         self._reads_features = any(each.name == "features" for each in loaded.session.get_inputs())
-        self._bound: dict[int, _Bound] = {}
+        self._bound: dict[tuple[int, int], _Bound] = {}
         self._memory: dict[str, NDArray[Any]] = {}
 
     def run(
@@ -137,8 +137,8 @@ class DecoderEngine:
         """One pass over T new positions; nothing is committed.
 
         tokens: [T], the same in every row, or [B, T]. cells: [T] (-1 on the prefix).
-        bias: [T, T] among the new positions, 0 or `cache.HIDDEN`. past_bias: [S] or [T, S] on the cache; None shows
-        what is committed. features: [B, T, D], for drafters.
+        bias: [T, T] among the new positions, 0 or `cache.HIDDEN`. past_bias: [S] or [T, S] on the `cache.slots`; None
+        shows what is committed. features: [B, T, D], for drafters.
         Raises EngineError on a cell outside the grid, or more positions than the cache has slots.
         """
         if cells.max() >= self.shape.height * self.shape.width or cells.min() < PREFIX_CELL:
@@ -146,12 +146,12 @@ class DecoderEngine:
                 f"decoder: expected cells from {PREFIX_CELL} to {self.shape.grid.cells - 1}, got {cells.tolist()}; "
                 "grow a shallower tree (Budget.max_depth)"
             )
-        bound = self._bound.get(len(cells))
+        slots = self.cache.slots
+        bound = self._bound.get((len(cells), slots))
         if bound is None:
-            bound = self._bind(len(cells))
+            bound = self._bound[len(cells), slots] = self._bind(len(cells))
         bound.tokens[:] = tokens
         bound.cells[:] = cells
-        slots = self.cache.capacity
         bound.bias[:, :slots] = self.cache.bias if past_bias is None else past_bias
         bound.bias[:, slots:] = bias
         if self._reads_features:
@@ -172,26 +172,25 @@ class DecoderEngine:
         return self._memory[name][: int(np.prod(shape))].reshape(shape)
 
     def _bind(self, count: int) -> _Bound:
-        shape, rows, slots = self.shape, self.rows, self.cache.capacity
-        if not 1 <= count <= slots:
-            raise EngineError(f"decoder: expected 1 to {slots} new positions, got {count}; score a smaller tree")
+        shape, rows, most, slots = self.shape, self.rows, self.cache.capacity, self.cache.slots
+        if not 1 <= count <= most:
+            raise EngineError(f"decoder: expected 1 to {most} new positions, got {count}; score a smaller tree")
         layered = (shape.layers, rows, shape.heads, count, shape.head_dim)
         result = Pass(
-            self._view("logits", (rows, count, shape.vocab_size), rows * slots * shape.vocab_size),
-            self._view("features", (rows, count, shape.features), rows * slots * shape.features),
-            self._view("keys", layered, self.cache.keys.size),
-            self._view("values", layered, self.cache.values.size),
+            self._view("logits", (rows, count, shape.vocab_size), rows * most * shape.vocab_size),
+            self._view("features", (rows, count, shape.features), rows * most * shape.features),
+            self._view("keys", layered, self.cache.key_memory.size),
+            self._view("values", layered, self.cache.value_memory.size),
         )
         bound = _Bound(
             self._session.io_binding(),
-            self._view("tokens", (rows, count), rows * slots, np.int64),
-            self._view("cells", (count,), slots, np.int64),
-            self._view("bias", (count, slots + count), 2 * slots * slots),
-            self._view("given_features", (rows, count, shape.features), rows * slots * shape.features),
+            self._view("tokens", (rows, count), rows * most, np.int64),
+            self._view("cells", (count,), most, np.int64),
+            self._view("bias", (count, slots + count), 2 * most * most),
+            self._view("given_features", (rows, count, shape.features), rows * most * shape.features),
             result,
         )
         self._attach(bound)
-        self._bound[count] = bound
         return bound
 
     def _attach(self, bound: _Bound) -> None:

@@ -56,13 +56,15 @@ class OrtGridTarget:
 
     def score(self, feed: Feed) -> FloatArray:
         """See `GridTarget`. Raises EngineError before `begin`, or on a cell or token out of range."""
-        prefix = self.engine.shape.prefix
+        prefix, slots = self.engine.shape.prefix, self.engine.cache.slots
         if self.engine.cache.length != prefix:
             raise EngineError("target: nothing is begun yet; call begin() before score()")
         if feed.tokens.min() < 0 or feed.tokens.max() >= self.vocab_size:
             raise EngineError(f"target: expected tokens from 0 to {self.vocab_size - 1}, got {feed.tokens.tolist()}")
-        past_bias = np.zeros((feed.cells.size, self.engine.cache.capacity), dtype=np.float32)
-        past_bias[:, prefix:] = hide(feed.cached)
+        if feed.cached[:, slots - prefix :].any():
+            raise EngineError("target: expected cached cells that were committed, got others; commit them first")
+        past_bias = np.zeros((feed.cells.size, slots), dtype=np.float32)
+        past_bias[:, prefix:] = hide(feed.cached[:, : slots - prefix])
         result = self.engine.run(feed.tokens, feed.cells, hide(feed.visible), past_bias)
         self._fed = (feed, result)
         return np.asarray(laws(result.logits, self._target.sampler))

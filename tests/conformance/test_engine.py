@@ -36,6 +36,12 @@ TOKENS = np.random.default_rng(3).integers(0, CONFIG.vocab_size, CELLS)
 PARENTS = (-1, 0, 0, 1, 1, 2, 3, 5)
 
 
+@pytest.fixture(autouse=True, params=[64, 5], ids=["one_block", "blocks_of_5"])
+def _block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test with a cache that is read whole, and with one that grows."""
+    monkeypatch.setattr("runtime.cache.BLOCK", request.param)
+
+
 def open_target(models: Models, sampler: Sampler = PAIR) -> OrtTarget:
     target = OrtTarget.open("target", sampler, models.folder, ONE_THREAD)
     target.condition(CAPTION)
@@ -133,16 +139,15 @@ def test_rejected_nodes_never_enter_the_cache(models: Models) -> None:
     for target in (one, other):
         target.begin()
     tree = tree_of(TOKENS)
-    before = one.engine.cache.keys.copy()
+    before = one.engine.cache.key_memory.copy()
     one.score(tree)
-    np.testing.assert_array_equal(one.engine.cache.keys, before)
+    np.testing.assert_array_equal(one.engine.cache.key_memory, before)
     one.commit(tree, Verdict((2, 5), 0))
     feed_one_by_one(other, TOKENS[[0, 2, 5]])
     np.testing.assert_allclose(one.engine.cache.keys, other.engine.cache.keys, atol=1e-5)
     np.testing.assert_allclose(one.engine.cache.values, other.engine.cache.values, atol=1e-5)
-    unused = one.engine.cache.keys[..., one.engine.cache.length :]
-    assert unused.size
-    assert not unused.any()
+    assert not one.engine.cache.keys[..., one.engine.cache.length :].any()
+    assert not one.engine.cache.values[:, :, :, one.engine.cache.length :].any()
 
 
 def test_a_full_cache_takes_no_more(models: Models) -> None:
@@ -187,6 +192,7 @@ def test_no_pass_moves_or_copies_a_cache(models: Models) -> None:
     assert {name for name in names if "key" in name} == {"new_key_0", "new_key_1"}
     for bound in target.engine._bound.values():
         assert bound.result.keys.shape[3] == bound.cells.size
+        assert bound.bias.shape[1] - bound.cells.size <= target.engine.cache.capacity
         assert np.shares_memory(bound.result.keys, target.engine._memory["keys"])
 
 
