@@ -50,9 +50,8 @@ class TrySiblings(NamedTuple):
             if chance.flip(odds.chance_of, At(Role.ACCEPT, child), out_of=odds.out_of):
                 return Tried(child, left)
             owed = excess(left, self.acceptance.taken(left, draft, place))
-            if not owed.any():  # it was certain to be kept, and only rounding said otherwise
-                return Tried(child, left)
-            left = normalised(owed)
+            if owed.any():  # else rounding alone spoke against a sure token, or (GSD) a rejection owes nothing
+                left = normalised(owed)
         return Tried(None, left)
 
 
