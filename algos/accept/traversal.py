@@ -12,7 +12,11 @@ from algos.tree import DRAWN, DraftTree, Verdict
 
 @dataclass(slots=True)
 class _Open:
-    """A node whose children are being judged. weight: the chance that it is kept, given all rejections so far."""
+    """A node whose children are being judged.
+
+    weight: the chance that it is kept, given all rejections so far. law: [V] weights of the token after it, given the
+    same; the target's own row until a child is judged, so that a leaf costs nothing unless it is kept.
+    """
 
     node: int
     weight: float
@@ -26,6 +30,8 @@ class _Open:
         """The next child and its weight min(1, weight p(x) / q(x)); None after the last, or where none can stay."""
         if self.tried == len(self.children) or self.weight == 0.0:
             return None
+        if self.tried == 0:
+            self.law = normalised(self.law)
         child = self.children[self.tried]
         self.tried += 1
         self.drafted = next(self.proposals)
@@ -57,8 +63,7 @@ class TraversalVerification:
         below = tree.children()
 
         def enter(node: int, weight: float) -> _Open:
-            law = normalised(probs[node])
-            return _Open(node, weight, law, below[node], proposal_laws(tree, node, below[node]))
+            return _Open(node, weight, probs[node], below[node], proposal_laws(tree, node, below[node]))
 
         stack = [enter(0, 1.0)]
         while True:

@@ -151,3 +151,20 @@ def test_a_flip_is_addressed_by_its_node() -> None:
     assert RULES["multi_round"].make()(tree, probs, scripted(uniforms)) == Verdict((1,), 0)
     uniforms = {(0, Role.ACCEPT, 1): 0.9, (0, Role.ACCEPT, 2): 0.0, (0, Role.RESIDUAL, 0): 0.0}
     assert RULES["multi_round"].make()(tree, probs, scripted(uniforms)) == Verdict((), 1)
+
+
+@pytest.mark.parametrize("name", ["chain", "multi_round", "without_replacement", "point", "greedy"])
+def test_a_token_wise_rule_reads_only_the_rows_it_visits(name: str) -> None:
+    """The others may be anything: a wide tree costs no more than its accepted path."""
+    spec = RULES[name]
+    shape = (0, 1, 2) if spec.needs_chain else (0, 0, 1, 1, 2, 2)
+    drafter = SyntheticDrafter(RandomLaw(5, seed=1))
+    drafter.begin(SyntheticTarget(drafter.law, Grid(1, 1)).begin())
+    for seed in range(20):
+        tree = ShapePolicy(shape, min(spec.drawn)).grow(drafter, 0, Budget(3, 9), sampling(seed))
+        probs = np.stack([RandomLaw(5, seed=2)((node,)) for node in range(tree.size)])
+        verdict = spec.make()(tree, probs, sampling(seed))
+        unread = np.ones(tree.size, dtype=np.bool_)
+        unread[[0, *verdict.path]] = False
+        probs[unread] = np.nan
+        assert spec.make()(tree, probs, sampling(seed)) == verdict
