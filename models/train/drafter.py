@@ -23,8 +23,8 @@ from models.train.tokens import TokenSet
 from models.transformer import MASKED, StepOutput, Transformer
 
 LOOPS = {
-    64: LoopSettings(steps=1500, learning_rate=1.5e-3, warmup_steps=50, ema_decay=0.99, beta2=0.98),
-    128: LoopSettings(steps=900, learning_rate=1.5e-3, warmup_steps=50, ema_decay=0.99, beta2=0.98),
+    64: LoopSettings(steps=700, learning_rate=2e-3, warmup_steps=30, ema_decay=0.98, validate_every=175),
+    128: LoopSettings(steps=700, learning_rate=2e-3, warmup_steps=30, ema_decay=0.98, validate_every=175),
 }
 
 
@@ -43,7 +43,7 @@ class DrafterSettings:
     validated_passes: int = 4
 
 
-SETTINGS = {64: DrafterSettings(batch=24), 128: DrafterSettings(batch=8)}
+SETTINGS = {64: DrafterSettings(batch=32), 128: DrafterSettings(batch=8)}
 
 
 def unroll_bias(length: int, depth: int) -> Tensor:

@@ -20,12 +20,16 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
+from models.train.muon import Optimisers
+
 CHECKPOINT = "checkpoint.pt"
+HEADS = ("output.weight", "conv_out.weight")
+"""Matrices at the ends of a network, which AdamW learns."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoopSettings:
-    """How long and how fast to learn.
+    """How long and how fast to learn: `learning_rate` is AdamW's peak, `matrix_rate` Muon's.
 
     The schedule (linear warm-up, then cosine to `final_rate` of the peak) follows whichever of `steps` and
     `minutes` is further on, so a run cut by time still ends on a small rate. `minutes` of None: steps alone,
@@ -34,6 +38,7 @@ class LoopSettings:
 
     steps: int
     learning_rate: float
+    matrix_rate: float = 0.02
     minutes: float | None = None
     warmup_steps: int = 100
     final_rate: float = 0.02
@@ -78,14 +83,14 @@ def save_atomically(payload: Mapping[str, Any], path: Path) -> None:
     os.replace(beside, path)
 
 
-def rate(settings: LoopSettings, step: int, elapsed_seconds: float) -> float:
-    """The learning rate at a step."""
+def rate_share(settings: LoopSettings, step: int, elapsed_seconds: float) -> float:
+    """The share of the peak rates at a step."""
     progress = step / settings.steps
     if settings.minutes is not None:
         progress = max(progress, elapsed_seconds / (60 * settings.minutes))
     warm = min(1.0, (step + 1) / max(1, settings.warmup_steps))
     cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
-    return settings.learning_rate * warm * (settings.final_rate + (1 - settings.final_rate) * cosine)
+    return warm * (settings.final_rate + (1 - settings.final_rate) * cosine)
 
 
 class Averager:
@@ -164,16 +169,6 @@ class _Log:
             self.progress.stop()
 
 
-def _optimiser(model: nn.Module, settings: LoopSettings) -> torch.optim.AdamW:
-    """AdamW; vectors (norms, biases) are not decayed."""
-    learnt = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    groups = [
-        {"params": [p for p in learnt if p.ndim > 1], "weight_decay": settings.weight_decay},
-        {"params": [p for p in learnt if p.ndim <= 1], "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=(0.9, settings.beta2), foreach=True)
-
-
 def _resume(path: Path, config: Mapping[str, Any], device: torch.device) -> dict[str, Any] | None:
     if not path.exists():
         return None
@@ -218,7 +213,9 @@ def train(
     """
     path = out / CHECKPOINT
     device = next(model.parameters()).device
-    optimiser = _optimiser(model, settings)
+    optimiser = Optimisers(
+        model, settings.learning_rate, settings.matrix_rate, settings.beta2, settings.weight_decay, HEADS
+    )
     step, before = 0, 0.0
     validation: dict[str, float] = {}
     saved = _resume(path, config, device)
@@ -248,11 +245,10 @@ def train(
     with _stop_on_interrupt() as asked:
         try:
             while not done() and not asked.is_set():
-                now = rate(settings, step, elapsed())
-                for group in optimiser.param_groups:
-                    group["lr"] = now
+                now = rate_share(settings, step, elapsed())
+                optimiser.set_share(now)
                 value, figures = loss(step)
-                optimiser.zero_grad(set_to_none=True)
+                optimiser.zero_grad()
                 value.backward()  # type: ignore[no-untyped-call]
                 nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norm)
                 optimiser.step()

@@ -18,8 +18,8 @@ from zoo.prompts import PAD_WORD, WORD_SLOTS, WORDS
 
 STRIDE = 8
 LOOPS = {
-    64: LoopSettings(steps=2400, learning_rate=1.2e-3, warmup_steps=100, ema_decay=0.99, beta2=0.98),
-    128: LoopSettings(steps=2400, learning_rate=1e-3, warmup_steps=100, ema_decay=0.99, beta2=0.98),
+    64: LoopSettings(steps=800, learning_rate=2e-3, warmup_steps=30, ema_decay=0.98, validate_every=200),
+    128: LoopSettings(steps=1000, learning_rate=1e-3, warmup_steps=30, ema_decay=0.98, validate_every=200),
 }
 
 
@@ -29,12 +29,12 @@ class TargetSettings:
 
     batch: int = 16
     condition_dropout: float = 0.1
-    scenes: int = 24000
-    validation_scenes: int = 1000
+    scenes: int = 20000
+    validation_scenes: int = 500
     validated: int = 256
 
 
-SETTINGS = {64: TargetSettings(batch=24), 128: TargetSettings(batch=12, scenes=16000)}
+SETTINGS = {64: TargetSettings(batch=48), 128: TargetSettings(scenes=12000)}
 
 
 def embedded_config(resolution: int) -> TransformerConfig:

@@ -32,7 +32,7 @@ DECODER_LOOP = LoopSettings(
     steps=1500, learning_rate=1e-3, warmup_steps=50, ema_decay=0.995, validate_every=300, beta2=0.99
 )
 DEFAULT_LOOP = LoopSettings(
-    steps=2000, learning_rate=1.5e-3, warmup_steps=50, ema_decay=0.995, validate_every=300, beta2=0.99
+    steps=1800, learning_rate=2e-3, matrix_rate=0.03, warmup_steps=20, ema_decay=0.995, validate_every=300, beta2=0.99
 )
 
 
@@ -47,7 +47,8 @@ class TokenizerSettings:
     scenes: int = 1_000_000
     validation_scenes: int = 64
     large_every: int = 4
-    gradient_weight: float = 1.0
+    square_weight: float = 2.0
+    gradient_weight: float = 0.3
     coarse_weight: float = 0.5
     commitment_weight: float = 0.25
     plain_steps: int = 150
@@ -56,9 +57,9 @@ class TokenizerSettings:
 
 
 def reconstruction_loss(found: Tensor, wanted: Tensor, settings: TokenizerSettings) -> Tensor:
-    """L1 on pixels, on neighbour differences, and on two halvings."""
+    """L1 and squared error on pixels, L1 on neighbour differences and on two halvings."""
     error = found - wanted
-    total = error.abs().mean()
+    total = error.abs().mean() + settings.square_weight * error.square().mean()
     edges = error.diff(dim=2).abs().mean() + error.diff(dim=3).abs().mean()
     total = total + settings.gradient_weight * edges
     for _ in range(2):

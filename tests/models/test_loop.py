@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from models.train.loop import CHECKPOINT, LoopSettings, Loss, rate, train
+from models.train.loop import CHECKPOINT, LoopSettings, Loss, rate_share, train
 
 SETTINGS = LoopSettings(steps=12, learning_rate=0.1, warmup_steps=2, ema_decay=0.9, validate_every=4)
 CONFIG = {"kind": "line", "width": 3}
@@ -81,10 +81,10 @@ def test_a_loss_that_is_no_number_stops_the_run(tmp_path: Path) -> None:
 
 def test_the_schedule_follows_whichever_of_steps_and_minutes_is_further_on() -> None:
     timed = replace(SETTINGS, minutes=1.0)
-    assert rate(SETTINGS, 0, 0.0) == pytest.approx(0.05)
-    assert rate(timed, 4, 0.0) == rate(SETTINGS, 4, 0.0)
-    assert rate(timed, 4, 45.0) == pytest.approx(rate(SETTINGS, 9, 0.0))
-    assert rate(timed, 4, 60.0) == pytest.approx(0.1 * SETTINGS.final_rate)
+    assert rate_share(SETTINGS, 0, 0.0) == pytest.approx(0.5)
+    assert rate_share(timed, 4, 0.0) == rate_share(SETTINGS, 4, 0.0)
+    assert rate_share(timed, 4, 45.0) == pytest.approx(rate_share(SETTINGS, 9, 0.0))
+    assert rate_share(timed, 4, 60.0) == pytest.approx(SETTINGS.final_rate)
 
 
 @pytest.mark.parametrize("change", [{"steps": 0}, {"learning_rate": 0.0}, {"ema_decay": 1.0}, {"minutes": 0.0}])
