@@ -1,0 +1,211 @@
+import json
+from functools import partial
+from io import BytesIO
+from pathlib import Path
+from shutil import copytree
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from algos.rows import Sampler
+from cli.app import app
+from export.decoders import export_drafter, export_target
+from export.graph import GraphWriter
+from export.reference import write_reference
+from export.store import Origin, draft_manifest, store_bytes, store_onnx
+from models.drafter import Drafter
+from models.judge import Judge, JudgeConfig
+from models.text import WordEncoder
+from models.transformer import Transformer, TransformerConfig
+from runtime.embedded import open_studio
+from runtime.methods import METHODS, build_method, resolve
+from runtime.session import SessionSettings
+from runtime.studio import draw
+from tests.cli.test_reference import made_up_sheet
+from zoo import manifest
+from zoo.prompts import SLOT_VALUES, WORD_SLOTS, WORDS, Prompt
+
+ORIGIN = Origin("random weights", "a test")
+CONFIG = TransformerConfig(
+    *(16, 2, 2, 32, 64), model_type="t2i", cls_token_num=WORD_SLOTS, caption_dim=12, multiple_of=16
+)
+OPEN = partial(open_studio, settings=SessionSettings(threads=1))
+PROMPT = "a 3d fox, left"
+FEATURES = 6
+
+
+def numbers(*shape: int) -> np.ndarray:
+    return np.random.default_rng(2).standard_normal(shape).astype(np.float16).astype(np.float32)
+
+
+def write_image_decoder(folder: Path) -> None:
+    """Every code is a tile of its own; torch's exporter would take a minute for the real architecture."""
+    graph = GraphWriter("tiles")
+    codes = graph.input("codes", "int64", ("B", "h", "w"))
+    tiles = graph.node("Gather", [graph.weight(numbers(32, 3 * 64), "tiles"), codes], axis=0)
+    graph.node("DepthToSpace", [graph.node("Transpose", [tiles], perm=[0, 3, 1, 2])], "pixels", blocksize=8)
+    graph.output("pixels", ("B", 3, "H", "W"))
+    settings = {"vocab_size": 32, "stride": 8, "code_width": 4}
+    draft = draft_manifest("vq_decoder", "image_decoder", ORIGIN, settings)
+    store_onnx(graph.close(), draft, folder, lambda path: {"none": 0.0}, 1.0)
+    stream = BytesIO()
+    np.savez(stream, codebook=numbers(32, 4))
+    store_bytes(stream.getvalue(), ".npz", draft_manifest("codebook", "codebook", ORIGIN, {}), folder, {})
+
+
+def write_judge(folder: Path) -> None:
+    """A linear judge of averaged areas."""
+    graph = GraphWriter("judge")
+    pixels = graph.input("pixels", "float", ("B", 3, 64, 64))
+    areas = graph.node("Flatten", [graph.node("AveragePool", [pixels], kernel_shape=[16, 16], strides=[16, 16])])
+    for name, width in (*((slot, len(known)) for slot, known in SLOT_VALUES.items()), ("features", FEATURES)):
+        graph.node("MatMul", [areas, graph.weight(numbers(48, width), f"of_{name}")], name)
+        graph.output(name, ("B", width))
+    draft = draft_manifest("judge", "judge", ORIGIN, {"side": 64, "slots": list(SLOT_VALUES)})
+    store_onnx(graph.close(), draft, folder, lambda path: {"none": 0.0}, 1.0)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A whole folder of models with random weights, as the shipped one is laid out."""
+    folder = tmp_path_factory.mktemp("models")
+    torch.manual_seed(1)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    target, words = Transformer(CONFIG).eval(), WordEncoder(WORDS, CONFIG.caption_dim).eval()
+    for weights in target.parameters():
+        weights.data.normal_(std=0.3)
+    export_target("target64", target, words, folder, ORIGIN)
+    export_drafter("drafter64", Drafter(CONFIG).bind(target).eval(), folder, ORIGIN)
+    write_image_decoder(folder)
+    write_judge(folder)
+    judge = Judge(JudgeConfig(channels=(4, 4, 4, 4), features=FEATURES)).eval()
+    write_reference(judge, made_up_sheet(), folder, ORIGIN, count=20)
+    torch.set_num_threads(threads)
+    return folder
+
+
+@pytest.fixture
+def damaged(models, tmp_path, monkeypatch):
+    """A copy to be damaged, which the commands open."""
+    folder = tmp_path / "models"
+    copytree(models, folder)
+    monkeypatch.setattr("runtime.embedded.open_studio", partial(OPEN, folder=folder))
+    return folder
+
+
+def test_a_studio_opens_draws_and_judges(models):
+    studio = OPEN(64, folder=models)
+    assert tuple(studio.grid) == (8, 8)
+    assert studio.codes.neighbours.shape == (32, 31)
+    built = build_method("eagle2", resolve("eagle2", 1.0), studio.codes)
+    drawing = draw(studio, built, Sampler(guidance=2.0), Prompt("fox"), 0)
+    assert drawing.target_nfe == 1 + len(drawing.accepted)
+    assert drawing.drafter_nfe > 0
+    assert 0 < drawing.target_seconds + drawing.drafter_seconds < drawing.seconds
+    picture = studio.picture(drawing.tokens_array())
+    assert picture.shape == (64, 64, 3)
+    seen = studio.read(picture)
+    assert {slot: seen.values[slot] in known for slot, known in SLOT_VALUES.items()} == dict.fromkeys(SLOT_VALUES, True)
+    assert seen.features.shape == (studio.reference.features_a.shape[1],)
+
+
+@pytest.mark.parametrize("guidance", [1.0, 2.5])
+def test_every_lossless_method_draws_what_ar_draws_at_temperature_zero(models, guidance):
+    studio = OPEN(64, folder=models)
+    sampler = Sampler(guidance=guidance, temperature=0.0)
+    tokens = {}
+    for method in METHODS:
+        built = build_method(method.name, resolve(method.name, 0.0), studio.codes)
+        if built.lossless:
+            tokens[method.name] = draw(studio, built, sampler, Prompt("fox"), 0).tokens
+    assert len(tokens) >= 6
+    assert set(tokens.values()) == {tokens["ar"]}
+
+
+def test_the_prompt_changes_the_picture_and_the_seed_too(models):
+    studio = OPEN(64, folder=models)
+    built = build_method("adt", resolve("adt", 1.0), studio.codes)
+    tokens = [
+        draw(studio, built, Sampler(), prompt, seed).tokens
+        for prompt, seed in ((Prompt("fox"), 0), (Prompt("fox"), 1), (Prompt("panda"), 0), (Prompt("fox"), 0))
+    ]
+    assert len(set(tokens[:3])) == 3
+    assert tokens[3] == tokens[0]
+
+
+def test_the_command_compares_on_real_engines(models, monkeypatch, tmp_path):
+    monkeypatch.setattr("runtime.embedded.open_studio", partial(OPEN, folder=models))
+    out = tmp_path / "out"
+    arguments = ["compare", PROMPT, "a panda", "--methods", "eagle2,adt+lantern", "--resolution", "64"]
+    result = CliRunner().invoke(app, [*arguments, "--temperature", "0", "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    plain = json.loads((out / "compare.json").read_text())
+    assert plain["rows"][1]["identical_to_ar"] is True
+    assert plain["model"]["sha256"]["target64"] == manifest.read(models / "target64.json").sha256
+
+
+def cut_short(folder: Path) -> None:
+    file = folder / "target64.onnx"
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def change_a_byte(folder: Path) -> None:
+    file = folder / "drafter64.onnx"
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+def remove_the_judge(folder: Path) -> None:
+    (folder / "judge.onnx").unlink()
+
+
+def no_model_but_a_true_hash(folder: Path) -> None:
+    rewrite(folder, "vq_decoder", b"not a model at all")
+
+
+def no_codebook_but_a_true_hash(folder: Path) -> None:
+    rewrite(folder, "codebook", b"not an array at all")
+
+
+def no_json(folder: Path) -> None:
+    (folder / "judge_reference.json").write_text("{")
+
+
+def another_vocabulary(folder: Path) -> None:
+    with (folder / "codes.npz").open("wb") as stream:
+        np.savez(stream, codebook=np.eye(5, dtype=np.float32))
+    content = (folder / "codes.npz").read_bytes()
+    rewrite(folder, "codebook", content)
+
+
+def rewrite(folder: Path, name: str, content: bytes) -> None:
+    plain = json.loads((folder / f"{name}.json").read_text())
+    (folder / plain["file"]).write_bytes(content)
+    plain["bytes"], plain["sha256"] = len(content), manifest.digest(folder / plain["file"])
+    (folder / f"{name}.json").write_text(json.dumps(plain))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (cut_short, "cut short"),
+        (change_a_byte, "expected sha256"),
+        (remove_the_judge, "no model file"),
+        (no_model_but_a_true_hash, "onnxruntime could not load it"),
+        (no_codebook_but_a_true_hash, "expected an array 'codebook'"),
+        (no_json, "expected JSON"),
+        (another_vocabulary, "expected one codebook and one grid"),
+    ],
+)
+@pytest.mark.parametrize("command", ["generate", "compare"])
+def test_damaged_models_are_refused_before_any_work(damaged, tmp_path, command, damage, message):
+    damage(damaged)
+    out = tmp_path / "out" / "picture.png" if command == "generate" else tmp_path / "out"
+    result = CliRunner().invoke(app, [command, PROMPT, "--resolution", "64", "--out", str(out)])
+    assert result.exit_code == 2, result.output
+    assert message in result.stderr
+    assert not (tmp_path / "out").exists()
