@@ -8,6 +8,7 @@ import typer
 from cli.compare import compare
 from cli.errors import BAD_INPUT
 from cli.generate import generate
+from cli.law import law
 from cli.methods import methods
 
 _OURS = ("algos", "sim", "models", "export", "runtime", "zoo", "cli")
@@ -21,6 +22,7 @@ app = typer.Typer(
 app.command()(generate)
 app.command()(compare)
 app.command()(methods)
+app.command()(law)
 
 _HANDED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 

@@ -30,6 +30,15 @@ def split_setting(text: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
+def read_settings(
+    what: str, make: Callable[..., Any], texts: Iterable[str], given_by_engine: Iterable[str] = ()
+) -> dict[str, Shown]:
+    """`name=value` settings of a dataclass; see `read_setting`."""
+    known = settings_of(make, given_by_engine)
+    pairs = [split_setting(text) for text in texts]
+    return {name: read_setting(what, name, value, known) for name, value in pairs}
+
+
 def read_setting(what: str, name: str, text: str, known: Mapping[str, Any]) -> Shown:
     """`text` as the declared type of setting `name`; ValueError names an unknown setting or an unreadable value."""
     if name not in known:

@@ -214,8 +214,37 @@ def test_methods_lists_every_registered_name_with_its_promise():
     assert all(one.name in shown for one in METHODS)
 
 
+def test_law_prints_exact_figures():
+    result = called("law", "without_replacement", "--model", "peaked", "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert found["promise"] == "lossless"
+    assert found["total_variation"] < 1e-12
+    assert found["transport_gap"] > -1e-12
+    relaxed = json.loads(called("law", "lantern", "--set", "delta=0.3", "--policy", "eagle2", "--json").stdout)
+    assert relaxed["settings"]["delta"] == 0.3
+    assert relaxed["total_variation"] > 1e-6
+    assert "total variation" in called("law", "point").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["pont"], "did you mean 'point'"),
+        (["point", "--model", "flatt"], "did you mean 'flat'"),
+        (["point", "--policy", "chain"], "covers top_k trees"),
+        (["point", "--policy", "eagle2", "--set-policy", "dept=3"], "did you mean 'depth'"),
+        (["point", "--set-policy", "depth=3"], "needs --policy"),
+        (["lantern", "--set", "delta=3"], "delta must be in [0, 1]"),
+        (["point", "--max-nodes", "1"], "at least 2"),
+    ],
+)
+def test_law_refuses_bad_input(arguments, message):
+    refused(called("law", *arguments), message)
+
+
 def test_help_explains_itself():
-    for command in ([], ["generate"], ["compare"], ["methods"], ["train"]):
+    for command in ([], ["generate"], ["compare"], ["methods"], ["law"], ["train"], ["export"]):
         result = called(*command, "--help")
         assert result.exit_code == 0, result.output
-        assert "Usage" in result.output
+        assert "usage:" in result.output.lower()
