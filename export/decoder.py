@@ -56,10 +56,10 @@ def target_graph(transformer: Transformer, vocabulary: Vocabulary, halves: bool)
     return graph.close()
 
 
-def drafter_graph(drafter: BoundDrafter, halves: bool) -> onnx.ModelProto:
-    """The graph of a drafter; see `target_graph`."""
+def drafter_graph(drafter: BoundDrafter, halves: bool, integers: bool) -> onnx.ModelProto:
+    """The graph of a drafter; see `target_graph`, and for `integers` `GraphWriter.product`."""
     config = drafter.drafter.config
-    graph = GraphWriter("drafter", halves)
+    graph = GraphWriter("drafter", halves, integers)
     shared = _inputs(graph, config, rotary_rows(drafter.drafter.rotary, config))
     graph.input("features", "float", ["B", "T", config.dim])
     from_features, from_embeddings, embeddings = drafter_input(drafter)
@@ -67,7 +67,7 @@ def drafter_graph(drafter: BoundDrafter, halves: bool) -> onnx.ModelProto:
     table = graph.node("MatMul", [graph.weight(embeddings, "embedding"), graph.weight(from_embeddings, "fc_embedding")])
     tokens = graph.node("Gather", [table, graph.node("Reshape", ["tokens", graph.integers(-1)])])
     rows = graph.node("Reshape", ["features", shared.flat_shape])
-    hidden = graph.node("Gemm", [rows, graph.weight(from_features, "fc_feature"), tokens])
+    hidden = graph.product(rows, from_features, "fc_feature", tokens)
     block = layer(drafter.drafter.layers[0], config)  # type: ignore[arg-type]
     hidden = _layer(graph, hidden, block, shared, config, 0)
     _head(graph, hidden, plain(drafter.drafter.norm.weight), plain(drafter.output.weight), config, "predicted")
@@ -106,14 +106,14 @@ def _layer(
     graph: GraphWriter, hidden: str, weights: Layer, shared: _Shared, config: TransformerConfig, index: int
 ) -> str:
     mixed = _attend(graph, hidden, weights, shared, config, index)
-    hidden = graph.node("Gemm", [mixed, graph.weight(weights.out, "out"), hidden])
+    hidden = graph.product(mixed, weights.out, "out", hidden)
     normed = _norm(graph, hidden, weights.ffn_norm, config)
-    both = graph.node("MatMul", [normed, graph.weight(weights.gate_up, "gate_up")])
+    both = graph.product(normed, weights.gate_up, "gate_up")
     wide = config.hidden_dim
     gate, up = graph.split(both, graph.integers(wide, wide), -1, [None, None])
     opened = graph.node("Mul", [gate, graph.node("Sigmoid", [gate])])
     product = graph.node("Mul", [opened, up])
-    return graph.node("Gemm", [product, graph.weight(weights.down, "down"), hidden])
+    return graph.product(product, weights.down, "down", hidden)
 
 
 def _attend(
@@ -123,7 +123,7 @@ def _attend(
     past_key = graph.input(f"past_key_{index}", "float", ["B", heads, width, "S"])
     past_value = graph.input(f"past_value_{index}", "float", ["B", heads, "S", width])
     normed = _norm(graph, hidden, weights.attention_norm, config)
-    merged = graph.node("MatMul", [normed, graph.weight(weights.qkv, "qkv")])
+    merged = graph.product(normed, weights.qkv, "qkv")
     by_head = graph.node("Reshape", [merged, shared.heads_shape])
     turned = graph.node("RotaryEmbedding", [by_head, shared.cosine, shared.sine, shared.positions], num_heads=1)
     laid_out = graph.node("Transpose", [graph.node("Reshape", [turned, shared.grid_shape])], perm=[0, 2, 1, 3])
@@ -146,6 +146,8 @@ def _head(
     shape = graph.node("Shape", ["tokens"])
     wide = graph.node("Concat", [shape, graph.integers(config.dim)], axis=0)
     graph.node("Reshape", [normed, wide], name)
-    graph.node("MatMul", [name, graph.weight(np.ascontiguousarray(head.T), "head")], "logits")
+    rows = graph.product(normed, np.ascontiguousarray(head.T), "head")
+    tall = graph.node("Concat", [shape, graph.integers(config.vocab_size)], axis=0)
+    graph.node("Reshape", [rows, tall], "logits")
     graph.output("logits", ["B", "T", config.vocab_size])
     graph.output(name, ["B", "T", config.dim])

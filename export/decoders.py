@@ -2,11 +2,12 @@
 
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 from export.decoder import drafter_graph, target_graph
 from export.parity import compare_drafter, compare_target
-from export.store import Origin, draft_manifest, store_onnx
+from export.store import Origin, draft_manifest, require_parity, store_onnx
 from export.weights import halve, vocabulary
 from models.drafter import BoundDrafter
 from models.text import WordEncoder
@@ -18,6 +19,8 @@ SCRATCH: Final = 64
 """Cache slots for the nodes that a drafter expands in one cycle, the root excluded."""
 MOST: Final = 1e-4
 """The largest difference from the torch module that passes."""
+MOST_INTEGERS: Final = 0.1
+"""The same for a drafter that multiplies in 8 bits."""
 
 
 def export_target(
@@ -58,9 +61,19 @@ def export_target(
 
 
 def export_drafter(
-    name: str, drafter: BoundDrafter, folder: Path, origin: Origin, scratch: int = SCRATCH, halves: bool = True
+    name: str,
+    drafter: BoundDrafter,
+    folder: Path,
+    origin: Origin,
+    scratch: int = SCRATCH,
+    halves: bool = True,
+    integers: bool = False,
 ) -> Manifest:
-    """Write a drafter as `name` into `folder`; see `export_target`."""
+    """Write a drafter as `name` into `folder`; see `export_target`.
+
+    scratch: cache slots for the nodes of one cycle. integers: multiply in 8 bits, which costs a drafter some
+    agreement with its target and no rule its exactness; the same graph in float32 must pass parity first.
+    """
     if halves:
         halve(drafter)
     config = drafter.drafter.config
@@ -78,5 +91,11 @@ def export_drafter(
         unconditional=(),
     )
     draft = draft_manifest(name, "drafter", origin, asdict(shape))
-    graph = drafter_graph(drafter, halves)
-    return store_onnx(graph, draft, folder, lambda path: compare_drafter(path, shape, drafter), MOST)
+    if integers:
+        with TemporaryDirectory() as beside:
+            twin = Path(beside) / f"{name}.onnx"
+            twin.write_bytes(drafter_graph(drafter, halves, False).SerializeToString())
+            require_parity(name, compare_drafter(twin, shape, drafter), MOST)
+    graph = drafter_graph(drafter, halves, integers)
+    most = MOST_INTEGERS if integers else MOST
+    return store_onnx(graph, draft, folder, lambda path: compare_drafter(path, shape, drafter), most)

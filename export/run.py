@@ -34,12 +34,13 @@ def _target(side: int) -> Callable[[Path, Path], tuple[Manifest, ...]]:
     return export
 
 
-def _drafter(side: int) -> Callable[[Path, Path], tuple[Manifest, ...]]:
+def _drafter(side: int, integers: bool) -> Callable[[Path, Path], tuple[Manifest, ...]]:
     def export(runs: Path, out: Path) -> tuple[Manifest, ...]:
         _, transformer = load_target(runs / f"target_{side}" / _CHECKPOINT)
         drafter = load_drafter(runs / f"drafter_{side}" / _CHECKPOINT, transformer)
-        name = f"drafter{side}"
-        return (export_drafter(name, drafter, out, _origin(f"drafter --resolution {side}", name)),)
+        name = f"drafter{side}" if integers else f"drafter{side}_float"
+        origin = _origin(f"drafter --resolution {side}", name)
+        return (export_drafter(name, drafter, out, origin, integers=integers),)
 
     return export
 
@@ -61,13 +62,20 @@ def _reference(runs: Path, out: Path) -> tuple[Manifest, ...]:
 MODELS: Final[Mapping[str, Callable[[Path, Path], tuple[Manifest, ...]]]] = {
     "tokenizer": _tokenizer,
     "target64": _target(64),
-    "drafter64": _drafter(64),
+    "drafter64": _drafter(64, integers=True),
     "target128": _target(128),
-    "drafter128": _drafter(128),
+    "drafter128": _drafter(128, integers=True),
     "judge": _judge,
     "judge_reference": _reference,
 }
 """What can be exported; "tokenizer" writes vq_decoder, vq_encoder and codebook; "judge_reference" needs the art."""
+
+
+OTHERS: Final[Mapping[str, Callable[[Path, Path], tuple[Manifest, ...]]]] = {
+    "drafter64_float": _drafter(64, integers=False),
+    "drafter128_float": _drafter(128, integers=False),
+}
+"""What is exported only when it is named: drafters in float32, to compare the 8-bit ones with."""
 
 
 def export_all(runs: Path, out: Path, names: tuple[str, ...] = tuple(MODELS)) -> tuple[Manifest, ...]:
@@ -76,12 +84,13 @@ def export_all(runs: Path, out: Path, names: tuple[str, ...] = tuple(MODELS)) ->
     Raises ValueError on an unknown name, FileNotFoundError on a missing checkpoint, ParityError where a graph does
     not compute what its torch module does; models exported before stay, whole.
     """
-    unknown = [name for name in names if name not in MODELS]
+    known = {**MODELS, **OTHERS}
+    unknown = [name for name in names if name not in known]
     if unknown:
-        raise ValueError(f"export: there is no {', '.join(unknown)}; known: {', '.join(MODELS)}")
+        raise ValueError(f"export: there is no {', '.join(unknown)}; known: {', '.join(known)}")
     written: list[Manifest] = []
     for name in names:
-        written.extend(MODELS[name](runs, out))
+        written.extend(known[name](runs, out))
     return tuple(written)
 
 

@@ -57,4 +57,5 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
         initialise(part, 0.25)
     export_target("target", target.eval(), words.eval(), folder, ORIGIN)
     export_drafter("drafter", drafter.eval(), folder, ORIGIN, SCRATCH)
+    export_drafter("drafter_int8", drafter, folder, ORIGIN, SCRATCH, integers=True)
     return Models(folder, target, words, drafter)

@@ -48,8 +48,8 @@ def open_target(models: Models, sampler: Sampler = PAIR) -> OrtTarget:
     return target
 
 
-def open_drafter(models: Models, sampler: Sampler = PAIR) -> OrtDrafter:
-    return OrtDrafter.open("drafter", sampler, models.folder, ONE_THREAD)
+def open_drafter(models: Models, sampler: Sampler = PAIR, name: str = "drafter") -> OrtDrafter:
+    return OrtDrafter.open(name, sampler, models.folder, ONE_THREAD)
 
 
 def tree_of(tokens: IntArray, parents: tuple[int, ...] = PARENTS) -> DraftTree:
@@ -287,9 +287,23 @@ def test_a_drafter_says_what_it_cannot_do(models: Models) -> None:
         drafter.expand(np.array([1]), np.array([1]))
 
 
-def test_drafting_changes_no_greedy_picture(models: Models) -> None:
+def test_an_8_bit_drafter_drafts_nearly_the_same(models: Models) -> None:
+    said = draft_features(models, TOKENS)
+    assert said.features is not None
+    found = []
+    for name in ("drafter", "drafter_int8"):
+        drafter = open_drafter(models, name=name)
+        drafter.begin(Scored(said.probs[:1], said.features[:, :1]))
+        root = drafter.expand(TOKENS[:1], np.array([-1]))
+        found.append(np.concatenate([root, drafter.expand(np.array([1, 2]), np.array([0, 0]))]))
+    differences = 0.5 * np.abs(found[0] - found[1]).sum(axis=1)
+    assert 0 < differences.max() < 0.1
+
+
+@pytest.mark.parametrize("name", ["drafter", "drafter_int8"])
+def test_drafting_changes_no_greedy_picture(models: Models, name: str) -> None:
     sampler = Sampler(guidance=2.5, temperature=0)
-    target, drafter = open_target(models, sampler), open_drafter(models, sampler)
+    target, drafter = open_target(models, sampler), open_drafter(models, sampler, name)
     plain = decode(target, None, Eagle2(1, 1, 1), PointProposals(), sampling(0))
     tally = Tally()
     fast = decode(

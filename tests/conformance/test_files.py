@@ -40,7 +40,7 @@ def test_a_manifest_tells_what_the_file_is(models: Models) -> None:
     assert found.settings["vocab_size"] == CONFIG.vocab_size
     assert set(found.parity) == {"random", "first_code", "last_code", "tree", "one_row"}
     assert max(found.parity.values()) < 1e-5
-    assert load.names(models.folder) == ("drafter", "target")
+    assert load.names(models.folder) == ("drafter", "drafter_int8", "target")
     assert load.path("target", models.folder) == models.folder / "target.onnx"
     assert not list(models.folder.glob(".*"))
 
@@ -50,6 +50,15 @@ def test_weights_are_stored_in_half_their_size(models: Models) -> None:
     matrices = [weight for weight in stored if weight.name.startswith(("qkv", "out", "gate_up", "down", "head"))]
     assert len(matrices) == 4 * CONFIG.n_layer + 1
     assert {weight.data_type for weight in matrices} == {onnx.TensorProto.FLOAT16}
+
+
+def test_8_bit_matrices_are_smaller_and_compared(models: Models) -> None:
+    whole, small = (load.manifest(name, models.folder) for name in ("drafter", "drafter_int8"))
+    assert small.bytes < whole.bytes
+    assert 1e-4 < max(small.parity.values()) < 0.1
+    nodes = {node.op_type for node in onnx.load(models.folder / small.file).graph.node}
+    assert "DynamicQuantizeMatMul" in nodes
+    assert "Gemm" not in nodes
 
 
 @pytest.mark.parametrize(
