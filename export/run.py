@@ -9,7 +9,7 @@ from typing import Final
 from export.decoders import export_drafter, export_target
 from export.reference import write_reference
 from export.store import Origin
-from export.vision import export_judge, export_tokenizer
+from export.vision import export_judge, export_tokenizer, fold_norms
 from export.weights import halve
 from models.checkpoints import load_drafter, load_target, load_vq
 from models.judge import load_judge
@@ -55,7 +55,8 @@ def _judge(runs: Path, out: Path) -> tuple[Manifest, ...]:
 
 def _reference(runs: Path, out: Path) -> tuple[Manifest, ...]:
     judge = load_judge(runs / "judge" / _CHECKPOINT)
-    halve(judge)  # the judge that ships is the rounded one
+    fold_norms(judge)  # the judge that ships is the folded, rounded one
+    halve(judge)
     return (write_reference(judge, EmojiPictures().sheet, out, _origin("judge", "judge_reference")),)
 
 

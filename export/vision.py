@@ -3,6 +3,7 @@
 import io
 import itertools
 import logging
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -167,18 +168,22 @@ def _export(
 ) -> onnx.ModelProto:
     """An ONNX model whose input dimensions `free` may vary."""
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
-    program = torch.onnx.export(
-        module,
-        (example,),
-        dynamo=True,
-        opset_version=_OPSET,
-        input_names=[feed],
-        output_names=list(results),
-        dynamic_shapes=(dict(free),),
-        verbose=False,
-        external_data=False,
-        optimize=True,
-    )
+    with warnings.catch_warnings():
+        # The exporter of torch 2.13 uses what other parts of torch have deprecated.
+        warnings.simplefilter("ignore", FutureWarning)
+        warnings.simplefilter("ignore", DeprecationWarning)
+        program = torch.onnx.export(
+            module,
+            (example,),
+            dynamo=True,
+            opset_version=_OPSET,
+            input_names=[feed],
+            output_names=list(results),
+            dynamic_shapes=(dict(free),),
+            verbose=False,
+            external_data=False,
+            optimize=True,
+        )
     if program is None:
         raise RuntimeError("torch.onnx.export returned no program")
     model = program.model_proto

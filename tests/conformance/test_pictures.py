@@ -18,9 +18,6 @@ from zoo import load
 from zoo.manifest import ManifestError
 from zoo.prompts import SLOT_VALUES
 
-# The exporter of torch 2.13 uses what other parts of torch have deprecated.
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
-
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> tuple[VQModel, Path]:
