@@ -84,8 +84,7 @@ class Pooling(NamedTuple):
                 drafted = drafted.copy()
                 drafted[near[: self.k + 1]] = 0.0
             elif self.residual == "paper":
-                left[near[: pooled.codes]] = 0.0
-                left[token] = own + pooled.mass
+                left[near[: pooled.codes]] = 0.0  # what x gains is less than q(x), or x would have been kept
             owed = excess(left, drafted)
             if not owed.any():
                 if self.residual != "released":

@@ -1,0 +1,139 @@
+"""Second readings of the relaxed rules, one decision at a time in plain Python, to hold rules and mutants to."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from algos.arrays import FloatArray
+from algos.law import enumerate_verdicts
+from algos.tree import DraftTree, Drawn, Verdict
+
+
+class Reading(NamedTuple):
+    """accept(p, q, x) in [0, 1]; rest(p, q, x): the law after a rejection of x, any scale."""
+
+    accept: Callable[[FloatArray, FloatArray, int], float]
+    rest: Callable[[FloatArray, FloatArray, int], FloatArray]
+
+
+def expected_law(
+    reading: Reading, target: FloatArray, tokens: Sequence[int], drawn: Drawn, draft: FloatArray
+) -> FloatArray:
+    """The law [V] of the token after a node with these children, along the one branch in which each is rejected."""
+    law, reach, left, tried = np.zeros(target.size), 1.0, target.copy(), set[int]()
+    for token in tokens:
+        if drawn == "top_k":
+            proposal = np.eye(target.size)[token]
+        else:
+            proposal = np.array([0.0 if code in tried else mass for code, mass in enumerate(draft)])
+            proposal /= proposal.sum()
+        kept = reading.accept(left, proposal, token)
+        law[token] += reach * kept
+        reach *= 1.0 - kept
+        if reach <= 1e-12:
+            return law
+        left = reading.rest(left, proposal, token)
+        left = left / left.sum()
+        if drawn == "without_replacement":
+            tried.add(token)
+    return law + reach * left
+
+
+def nearest(codes: FloatArray, token: int, count: int) -> list[int]:
+    """The nearest other codes, ties by index."""
+    apart = [(float(((code - codes[token]) ** 2).sum()), place) for place, code in enumerate(codes) if place != token]
+    return [place for _, place in sorted(apart)[:count]]
+
+
+def lantern_reading(codes: FloatArray, k: int, residual: str, limit: Callable[[float], float]) -> Reading:
+    """LANTERN, with the limit on the pooled mass as a function of p(x)."""
+
+    def pooled(law: FloatArray, token: int) -> list[int]:
+        codes_in, mass = list[int](), 0.0
+        for code in nearest(codes, token, k):
+            mass += float(law[code])
+            if mass > limit(float(law[token])):
+                break
+            codes_in.append(code)
+        return codes_in
+
+    def accept(law: FloatArray, draft: FloatArray, token: int) -> float:
+        mass = float(law[token]) + sum(float(law[code]) for code in pooled(law, token))
+        return min(1.0, mass / float(draft[token]))
+
+    def rest(law: FloatArray, draft: FloatArray, token: int) -> FloatArray:
+        law, draft, codes_in = law.copy(), draft.copy(), pooled(law, token)
+        if residual == "paper":
+            law[token] += law[codes_in].sum()
+            law[codes_in] = 0.0
+        elif residual == "released" and codes_in:
+            (law if draft[token] == 1.0 else draft)[nearest(codes, token, k + 1)] = 0.0
+        left = np.maximum(law - draft, 0.0)
+        return left if left.any() else np.ones(law.size)
+
+    return Reading(accept, rest)
+
+
+def cool_reading(factor: float) -> Reading:
+    """Cool-SD at one level."""
+    return Reading(
+        lambda law, draft, token: min(1.0, factor * float(law[token]) / float(draft[token])),
+        lambda law, draft, token: np.maximum(law - np.minimum(draft, factor * law), 0.0),
+    )
+
+
+def gsd_reading(codes: FloatArray, group: int, gap: float, distance: float, window: str, residual: str) -> Reading:
+    """GSD."""
+
+    def accept(law: FloatArray, draft: FloatArray, token: int) -> float:
+        order = sorted(range(law.size), key=lambda code: (-float(law[code]), code))
+        start = order.index(token) - (group // 2 if window == "released" else (group - 1) // 2)
+        if start < 0 and window == "released":
+            return 0.0
+        members = [
+            code
+            for code in order[max(0, start) : start + group]
+            if code == token
+            or (abs(law[code] - law[token]) < gap and np.linalg.norm(codes[code] - codes[token]) < distance)
+        ]
+        return min(1.0, float(law[members].sum()) / float(draft[members].sum()))
+
+    def rest(law: FloatArray, draft: FloatArray, token: int) -> FloatArray:
+        taken = draft.copy()
+        if residual == "optimal":
+            taken = np.array([mass and mass * accept(law, draft, code) for code, mass in enumerate(draft)])
+        left = np.maximum(law - taken, 0.0)
+        return left if left.any() else law
+
+    return Reading(accept, rest)
+
+
+def decided_law(rule: Any, tree: DraftTree, probs: FloatArray) -> FloatArray:
+    """The law [V] of the first token that `rule` emits."""
+    law = np.zeros(probs.shape[1])
+    for verdict, weight in enumerate_verdicts(rule, tree, probs).items():
+        law[int(tree.tokens[verdict.path[0]]) if verdict.path else verdict.token] += weight
+    return law
+
+
+def longest_path(tree: DraftTree, passes: Callable[[int, int], bool]) -> tuple[int, ...]:
+    """The first of the longest paths whose every (parent, child) passes."""
+    paths = [tree.path_to(node) for node in range(tree.size)]
+    kept = [path for path in paths if all(passes(int(tree.parents[node]), node) for node in path)]
+    return max(kept, key=len)
+
+
+def boosted_verdict(
+    tree: DraftTree, probs: FloatArray, codes: FloatArray, k: int, limit: Callable[[float], float]
+) -> Verdict:
+    """Greedy LANTERN: a node passes if its token is the argmax once its pool is added to it."""
+    reading = lantern_reading(codes, k, "paper", limit)
+
+    def passes(parent: int, node: int) -> bool:
+        law, token = probs[parent].copy(), int(tree.tokens[node])
+        law[token] = reading.accept(law, np.ones(law.size), token)
+        return int(law.argmax()) == token
+
+    path = longest_path(tree, passes)
+    return Verdict(path, int(probs[path[-1] if path else 0].argmax()))
