@@ -32,7 +32,7 @@ DECODER_LOOP = LoopSettings(
     steps=1500, learning_rate=1e-3, warmup_steps=50, ema_decay=0.995, validate_every=300, beta2=0.99
 )
 DEFAULT_LOOP = LoopSettings(
-    steps=1800, learning_rate=2e-3, matrix_rate=0.03, warmup_steps=20, ema_decay=0.995, validate_every=300, beta2=0.99
+    steps=1060, learning_rate=2e-3, matrix_rate=0.03, warmup_steps=20, ema_decay=0.995, validate_every=300, beta2=0.99
 )
 
 
