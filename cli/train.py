@@ -1,7 +1,5 @@
 """`underpaint train ...`: the recipes of the embedded models."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from enum import IntEnum
 from pathlib import Path
@@ -10,6 +8,7 @@ from typing import Annotated
 import torch
 import typer
 
+from cli.errors import STOPPED, bad_input
 from models.train.loop import LoopSettings, Outcome
 from models.train.pictures import EmojiPictures
 from models.train.tokens import TokenSet
@@ -40,16 +39,6 @@ class Pixels(IntEnum):
 Resolution = Annotated[Pixels, typer.Option(help="Side of the pictures in pixels: 64 or 128.")]
 
 
-@contextmanager
-def _input_errors() -> Iterator[None]:
-    """Say what is wrong with the input and exit with 2."""
-    try:
-        yield
-    except (ValueError, FileNotFoundError) as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2) from error
-
-
 def _prepare(device: str, threads: int | None) -> None:
     if device not in ("cpu", "cuda"):
         raise ValueError(f"--device is cpu or cuda; got {device!r}")
@@ -67,6 +56,8 @@ def _report(outcome: Outcome, out: Path) -> None:
     state = "finished" if outcome.finished else "stopped; run again to continue"
     figures = ", ".join(f"{name} {value:.4g}" for name, value in outcome.validation.items())
     typer.echo(f"{out}: {outcome.step} steps, {state}" + (f"; {figures}" if figures else ""))
+    if not outcome.finished:
+        raise typer.Exit(STOPPED)
 
 
 @app.command()
@@ -86,7 +77,7 @@ def tokenizer(
     from models.train.tokenizer import DECODER_LOOP, DEFAULT_LOOP, train_tokenizer
 
     folder = out or Path("runs/decoder" if decoder_only else "runs/tokenizer")
-    with _input_errors():
+    with bad_input():
         _prepare(device, threads)
         if decoder_only and init_from is None:
             init_from = TOKENIZER
@@ -134,7 +125,7 @@ def target(
 
     pixels = int(resolution)
     folder = out or Path(f"runs/target_{pixels}")
-    with _input_errors():
+    with bad_input():
         _prepare(device, threads)
         if pixels == 128 and init_from is None:
             init_from = Path("runs/target_64/checkpoint.pt")
@@ -165,7 +156,7 @@ def drafter(
 
     pixels = int(resolution)
     folder = out or Path(f"runs/drafter_{pixels}")
-    with _input_errors():
+    with bad_input():
         _prepare(device, threads)
         wanted = target_from or Path(f"runs/target_{pixels}/checkpoint.pt")
         data, validation = _token_sets(tokenizer_from, tokens, pixels)
@@ -191,7 +182,7 @@ def judge(
     from models.train.judge import DEFAULT_LOOP, train_judge
 
     folder = out or Path("runs/judge")
-    with _input_errors():
+    with bad_input():
         _prepare(device, threads)
         loop = _length(DEFAULT_LOOP, steps, minutes)
         _report(train_judge(folder, SpriteSheet(load_sprites()), loop=loop, seed=seed, device=device), folder)
