@@ -52,10 +52,10 @@ class Pooling(NamedTuple):
         p is what is left of the law after the siblings before it, renormalised; the pool A(x) is measured in it too.
         """
         left = law.astype(np.float64)
+        total = summed = float(np.add.reduce(left))
         for child in children:
             token = int(tree.tokens[child])
-            near = self.neighbours[token]
-            total, own = float(np.add.reduce(left)), float(left[token])
+            near, own = self.neighbours[token], float(left[token])
             pooled = pool(left, near[: self.k], self.limit(own, total))
             if chance.flip(own + pooled.mass, At(Role.ACCEPT, child), out_of=total):
                 return Tried(child, left)
@@ -64,10 +64,14 @@ class Pooling(NamedTuple):
             elif self.residual == "released" and pooled.codes:
                 left[near[: self.k + 1]] = 0.0
             left[token] = 0.0
-            if not left.any():
+            total -= own + pooled.mass if self.residual == "paper" else own
+            if self.residual == "released" or total < 0.5 * summed:  # above that, the running total is exact to an ulp
+                total = summed = float(np.add.reduce(left))
+            if not total > 0.0:
                 if self.residual != "released":  # it was certain to be kept, and only rounding said otherwise
                     return Tried(child, left)
                 left[:] = 1.0
+                total = summed = float(left.size)
         return Tried(None, left)
 
     def try_drawn(self, tree: DraftTree, node: int, children: Sequence[int], law: FloatArray, chance: Chance) -> Tried:

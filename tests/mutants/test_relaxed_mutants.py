@@ -286,8 +286,8 @@ MUTANTS = [
     # the code itself in its own pool; only the pool, without the code
     (
         "accept/lantern.py",
-        "near = self.neighbours[token]\n            total",
-        "near = np.concatenate([[token], self.neighbours[token]])\n            total",
+        "near, own = self.neighbours[token], float(left[token])",
+        "near, own = np.concatenate([[token], self.neighbours[token]]), float(left[token])",
     ),
     (
         "accept/lantern.py",
@@ -297,6 +297,8 @@ MUTANTS = [
     # the pool measured, or the flip weighed, before the rejections were renormalised
     ("accept/lantern.py", "self.limit(own, total)", "self.limit(own, 1.0)"),
     ("accept/lantern.py", "out_of=total)", "out_of=1.0)"),
+    ("accept/lantern.py", "total -= own + pooled.mass if", "total -= own if"),
+    ("accept/lantern.py", 'if self.residual == "released" or total < 0.5 * summed:', "if total < 0.5 * summed:"),
     (
         "accept/lantern.py",
         "pool(left, near[: self.k], self.limit(own, total))",
