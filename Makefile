@@ -7,7 +7,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 # The demo: prompts and seeds that 2 cores draw in well under six minutes, installation included.
-DEMO := --resolution 128 --prompts-count 8 --seeds 1
+DEMO := --resolution 128 --prompts-count 8 --seeds 1 --fresh
 
 .PHONY: demo test lint clean
 

@@ -120,14 +120,14 @@ def _progress(done: int, size: int) -> Iterator[Callable[["Done"], None]]:
 
 def _report(studio: "Studio", plan: "Plan", out: Path, figures: Path, store: "Store") -> None:
     from runtime.compare_report import as_plain, find
-    from runtime.files import write_whole
     from runtime.gallery import write_acceptance, write_gallery
     from runtime.machine import described
+    from zoo.manifest import write_beside
 
     found = find(studio, plan, store)
     settings = {**plan.as_plain(), "resolution": studio.side}
     plain = as_plain(found, settings, dict(studio.described()), described())
-    write_whole(figures, (json.dumps(plain, indent=1) + "\n").encode())
+    write_beside(figures, (json.dumps(plain, indent=1) + "\n").encode())
     title = f"{studio.side} px, temperature {plan.sampler.temperature:g}, guidance {plan.sampler.guidance:g}"
     captions = [prompt.caption() for prompt in plan.prompts]
     gallery, maps = out / "gallery.png", out / "acceptance.png"

@@ -33,9 +33,10 @@ def generate(
 
     from algos.rows import Sampler
     from runtime.embedded import open_studio
-    from runtime.files import check_file_writable, write_whole
+    from runtime.files import check_file_writable
     from runtime.methods import build_method, resolve
     from runtime.studio import draw, randomness
+    from zoo.manifest import write_beside
     from zoo.prompts import parse
 
     with bad_input():
@@ -53,7 +54,7 @@ def generate(
     encoded = io.BytesIO()
     picture = Image.fromarray(studio.picture(drawing.tokens_array()))
     picture.save(encoded, format=_FORMATS[out.suffix.lower()], lossless=True)
-    write_whole(out, encoded.getvalue())
+    write_beside(out, encoded.getvalue())
     cycles = len(drawing.accepted)
     typer.echo(
         f"{out}: {wanted.caption()!r} by {method}, {drawing.seconds:.2f} s, {len(drawing.tokens)} tokens in "

@@ -63,7 +63,7 @@ class EmbeddedStudio:
             "grid": list(self.grid),
             "target": self.loaded_target.name,
             "drafter": self.loaded_drafter.name,
-            "engine": "ONNX Runtime, CPU, float32",
+            "engine": "ONNX Runtime on the CPU, target in float32",
             "threads": self.threads,
             "sha256": dict(self.hashes),
             "judge_accuracy": dict(self.reference.accuracy),

@@ -1,30 +1,9 @@
-"""Writing files whole, and finding out beforehand whether they can be written."""
+"""Finding out, before any work, whether files can be written."""
 
 from __future__ import annotations
 
-import os
 import tempfile
 from pathlib import Path
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write beside `path`, then put it in place: a reader sees the old file or the new one, never a part."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        os.chmod(beside, 0o666 & ~_umask())
-        os.replace(beside, path)
-    except BaseException:
-        os.unlink(beside)
-        raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def check_folder_writable(folder: Path) -> None:

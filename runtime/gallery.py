@@ -16,8 +16,8 @@ from matplotlib.ticker import PercentFormatter
 
 from algos.arrays import FloatArray
 from runtime.compare_report import Row
-from runtime.files import write_whole
 from runtime.studio import Picture
+from zoo.manifest import write_beside
 
 _INK: Final = "#22252b"
 _QUIET: Final = "#6b7280"
@@ -107,4 +107,4 @@ def _wrapped(caption: str, width: int = 20) -> str:
 def _save(figure: Figure, path: Path) -> None:
     drawn = io.BytesIO()
     figure.savefig(drawn, format="png", dpi=160, facecolor=_PAPER)
-    write_whole(path, drawn.getvalue())
+    write_beside(path, drawn.getvalue())

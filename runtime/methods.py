@@ -15,7 +15,7 @@ from algos.draft import POLICIES, Budget, Expander, Grid, Policy
 from algos.registry import Registry, build, suggest
 from algos.rows import Sampler
 from algos.tree import DraftTree, Verdict, root_only
-from runtime.settings import Shown, read_setting, settings_of, split_setting
+from runtime.settings import Shown, read_setting, settings_by_default, settings_of, split_setting
 
 NO_POLICY: Final = "none"
 """The policy of plain autoregression: nothing is drafted."""
@@ -35,12 +35,14 @@ class Recipe:
     rule_settings: Mapping[str, Shown] = field(default_factory=_nothing)
 
     def as_plain(self) -> dict[str, Any]:
-        """The recipe as JSON holds it."""
+        """The recipe as JSON holds it, every setting spelled out."""
+        policy = settings_by_default(POLICIES[self.policy].make, FROM_ENGINE) if self.policy != NO_POLICY else {}
+        rule = settings_by_default(RULES[self.rule].make, FROM_ENGINE)
         return {
             "policy": self.policy,
-            "policy_settings": dict(self.policy_settings),
+            "policy_settings": {**policy, **self.policy_settings},
             "rule": self.rule,
-            "rule_settings": dict(self.rule_settings),
+            "rule_settings": {**rule, **self.rule_settings},
         }
 
 
@@ -110,16 +112,25 @@ def rule_sampler(recipe: Recipe, sampler: Sampler) -> Sampler:
 def resolve(name: str, temperature: float, rule: str | None = None, settings: Sequence[str] = ()) -> Recipe:
     """The recipe of method `name` at a temperature, with a user's own rule and `name=value` settings.
 
-    A rule of one's own starts from its default settings; at temperature 0 it is replaced by its greedy twin.
+    `name` is a registered method, or "policy:rule" for any policy and rule. A rule of one's own starts from its
+    default settings; at temperature 0 it is replaced by its greedy twin.
     Raises ValueError, saying what to write instead: an unknown method, rule or setting, a value of the wrong type, or
     a rule that does not cover the policy's trees.
     """
-    recipe = METHODS[name].at(temperature)
+    recipe = _asked(name, temperature)
     if rule is not None:
         recipe = dataclasses.replace(recipe, rule=_twin(RULES[rule], temperature).name, rule_settings=_nothing())
     recipe = _with_settings(name, recipe, settings)
     check_fits(recipe)
     return recipe
+
+
+def _asked(name: str, temperature: float) -> Recipe:
+    """The recipe of a method by name, or of "policy:rule", which is a method of its own with default settings."""
+    policy, colon, rule = name.partition(":")
+    if not colon:
+        return METHODS[name].at(temperature)
+    return Recipe(POLICIES[policy].name, _twin(RULES[rule], temperature).name)
 
 
 def check_fits(recipe: Recipe) -> None:

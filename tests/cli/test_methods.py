@@ -46,6 +46,13 @@ def test_settings_are_read_as_their_types():
     assert curve == ((1, 2.5), (8, 4.0))
 
 
+def test_a_recipe_is_written_down_with_every_setting():
+    plain = resolve("adt+lantern", 1.0).as_plain()
+    assert set(plain["policy_settings"]) == set(settings_of(POLICIES["adt"].make))
+    assert set(plain["rule_settings"]) == {"k", "delta", "residual"}
+    assert resolve("ar", 1.0).as_plain()["policy_settings"] == {}
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
