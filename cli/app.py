@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Annotated
 
 import typer
 
+from algos.plugins import VARIABLE, load_plugins, named_by_environment
 from cli.compare import compare
-from cli.errors import BAD_INPUT
+from cli.errors import BAD_INPUT, bad_input
 from cli.generate import generate
 from cli.law import law
 from cli.methods import methods
@@ -19,6 +21,20 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+
+
+@app.callback()
+def plugins(
+    plugin: Annotated[
+        list[str] | None,
+        typer.Option(help=f"A module or .py file that registers rules or policies; repeat for more. Also {VARIABLE}."),
+    ] = None,
+) -> None:
+    """Load rules and policies from outside before any command."""
+    with bad_input():
+        load_plugins((*named_by_environment(), *(plugin or ())))
+
+
 app.command()(generate)
 app.command()(compare)
 app.command()(methods)

@@ -1,8 +1,13 @@
-"""Hypothesis profiles: `ci` is the same on every run; HYPOTHESIS_PROFILE=nightly looks further, at random."""
+"""Hypothesis profiles: `ci` is the same on every run; HYPOTHESIS_PROFILE=nightly looks further, at random.
+
+Plug-ins that UNDERPAINT_PLUGINS names join the registries, so every test over them covers those rules too.
+"""
 
 import os
 
 from hypothesis import HealthCheck, settings
+
+from algos.plugins import load_plugins, named_by_environment
 
 settings.register_profile(
     "ci",
@@ -14,3 +19,4 @@ settings.register_profile(
 )
 settings.register_profile("nightly", parent=settings.get_profile("ci"), derandomize=False, max_examples=400)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+load_plugins(named_by_environment())
