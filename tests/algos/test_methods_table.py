@@ -1,0 +1,33 @@
+"""docs/methods.md says what the registries say."""
+
+from pathlib import Path
+
+import pytest
+
+from algos.accept import RULES, RuleSpec
+from algos.draft import POLICIES, PolicySpec
+
+TEXT = (Path(__file__).parents[2] / "docs" / "methods.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("spec", RULES, ids=lambda spec: spec.name)
+def test_every_rule_has_its_row(spec: RuleSpec) -> None:
+    trees = ", ".join(sorted(spec.drawn)) + ("; chains only" if spec.needs_chain else "")
+    assert f"| `{spec.name}` | {spec.promise} | {trees} | {spec.source} |" in TEXT
+
+
+@pytest.mark.parametrize("spec", POLICIES, ids=lambda spec: spec.name)
+def test_every_policy_has_its_row(spec: PolicySpec) -> None:
+    assert f"| `{spec.name}` | {spec.drawn} | {spec.source} | {spec.deviations or 'none'} |" in TEXT
+
+
+def test_every_relaxed_rule_is_explained() -> None:
+    told = TEXT.split("## The relaxed rules, one by one")[1]
+    for spec in RULES:
+        if spec.promise != "lossless":
+            assert f"`{spec.name}`" in told
+
+
+def test_no_row_is_left_over() -> None:
+    named = {line.split("`")[1] for line in TEXT.splitlines() if line.startswith("| `") and line.count("|") == 5}
+    assert named - {"paper", "optimal", "released"} == {spec.name for spec in [*RULES, *POLICIES]}
