@@ -1,0 +1,137 @@
+"""Load a published checkpoint by kind."""
+
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from models.published.decoder import Conditioner, Decoder
+from models.published.files import Checkpoint, CheckpointError, fill, read_checkpoint, require
+from models.published.llama import chameleon, eagle, tar_lm
+from models.published.llamagen import llamagen, tar_dtok
+from models.published.options import LoadOptions, Parts, Published
+from models.vq import VQConfig, VQModel
+
+TARGETS: Final = ("llamagen-c2i", "llamagen-t2i", "tar-dtok", "tar-lm", "chameleon")
+KINDS: Final = (*TARGETS, "eagle-drafter", "vq")
+PRECISIONS: Final = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+def find(path: str) -> Path:
+    """A local path, or the folder of a hub name "owner/model", fetched by `huggingface_hub` where that is installed.
+
+    Raises FileNotFoundError where neither is there.
+    """
+    local = Path(path)
+    if local.exists() or path.count("/") != 1:
+        return local
+    try:
+        from huggingface_hub import snapshot_download
+    except ModuleNotFoundError as error:
+        raise FileNotFoundError(
+            f"no checkpoint at {path}; to fetch the hub's '{path}', install it with: pip install huggingface_hub"
+        ) from error
+    try:
+        return Path(snapshot_download(path))
+    except Exception as error:  # the hub's errors share no base
+        raise FileNotFoundError(f"no checkpoint at {path}, and the hub did not give it ({error})") from error
+
+
+def load(
+    kind: str,
+    path: Path,
+    precision: str = "fp32",
+    options: LoadOptions | None = None,
+    target: tuple[str, Path] | None = None,
+    target_options: LoadOptions | None = None,
+) -> Published:
+    """The model of `kind` at `path`, every parameter in `precision`; drafters need their target's (kind, path).
+
+    Raises FileNotFoundError; CheckpointError where the file is not what `kind` says; ValueError on an unknown name.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"--kind: expected one of {', '.join(KINDS)}, got {kind!r}")
+    if precision not in PRECISIONS:
+        raise ValueError(f"--precision: expected one of {', '.join(PRECISIONS)}, got {precision!r}")
+    dtype, chosen = PRECISIONS[precision], options or LoadOptions()
+    source = read_checkpoint(path, dtype)
+    if kind == "vq":
+        return Published(kind, None, None, _tokenizer(source, dtype), source)
+    if kind == "eagle-drafter":
+        if target is None or target[0] not in TARGETS:
+            raise ValueError(f"a drafter needs its target: --target PATH --target-kind one of {', '.join(TARGETS)}")
+        base = _target(target[0], read_checkpoint(target[1], dtype), target_options or LoadOptions())
+        parts = eagle(source, base, chosen)
+        known = {"fc.weight", "fc.bias", "embed_tokens.weight"}
+        _only(source, parts, known)
+    else:
+        parts = _target(kind, source, chosen)
+    return Published(kind, *_filled(parts, source, kind, dtype), None, source)
+
+
+def _target(kind: str, source: Checkpoint, options: LoadOptions) -> Parts:
+    if kind in ("llamagen-c2i", "llamagen-t2i"):
+        return llamagen(source, options, kind == "llamagen-t2i")
+    if kind == "tar-dtok":
+        return tar_dtok(source, options)
+    return chameleon(source, options) if kind == "chameleon" else tar_lm(source, options)
+
+
+def _only(source: Checkpoint, parts: Parts, known: set[str]) -> None:
+    layers = parts.config.layers
+    extra = [
+        name
+        for name in source.tensors
+        if name not in known and not any(name.startswith(f"layers.{index}.") for index in range(layers))
+    ]
+    if extra:
+        raise CheckpointError(
+            f"eagle-drafter: {', '.join(sorted(extra)[:5])} not known; this release is of another form"
+        )
+
+
+def _filled(parts: Parts, source: Checkpoint, kind: str, dtype: torch.dtype) -> tuple[Decoder, Conditioner | None]:
+    with torch.device("meta"):
+        decoder = Decoder(parts.config)
+    fill(decoder, parts.tensors, source, kind, dtype)
+    if parts.conditioner is None:
+        return decoder.eval(), None
+    first = parts.conditioner["first.weight"]
+    with torch.device("meta"):
+        conditioner = Conditioner(first.shape[1], first.shape[0], parts.config.prefix, parts.activation)
+    fill(conditioner, parts.conditioner, source, kind, dtype)
+    return decoder.eval(), conditioner.eval()
+
+
+def _tokenizer(source: Checkpoint, dtype: torch.dtype) -> VQModel:
+    require(source, "vq", "quantize.embedding.weight", "encoder.conv_in.weight", "decoder.conv_in.weight")
+    found = source.tensors
+    size, width = found["quantize.embedding.weight"].shape
+    ch = found["encoder.conv_in.weight"].shape[0]
+    config = VQConfig(
+        codebook_size=size,
+        codebook_embed_dim=width,
+        encoder_ch_mult=_widths(source, "encoder", ch),
+        decoder_ch_mult=_widths(source, "decoder", ch)[::-1],
+        z_channels=found["encoder.conv_out.weight"].shape[0],
+        ch=ch,
+        num_res_blocks=_blocks(source),
+    )
+    with torch.device("meta"):
+        model = VQModel(config)
+    fill(model, {name: value for name, value in found.items() if not name.startswith("loss.")}, source, "vq", dtype)
+    return model.eval()
+
+
+def _widths(source: Checkpoint, half: str, ch: int) -> tuple[int, ...]:
+    found: list[int] = []
+    while (name := f"{half}.conv_blocks.{len(found)}.res.0.conv1.weight") in source.tensors:
+        found.append(source.tensors[name].shape[0] // ch)
+    return tuple(found)
+
+
+def _blocks(source: Checkpoint) -> int:
+    found = 0
+    while f"encoder.conv_blocks.0.res.{found}.conv1.weight" in source.tensors:
+        found += 1
+    return found

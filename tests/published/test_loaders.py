@@ -1,0 +1,266 @@
+"""Loaders: the numbers of each published form, and every bad file refused with its reason."""
+
+import json
+import math
+import pickle
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+from torch.nn import functional
+
+from models.published.decoder import Decoder
+from models.published.files import CheckpointError, likely_kind, read_checkpoint
+from models.published.load import load
+from models.published.options import LoadOptions
+from models.transformer import Transformer
+from models.vq import VQModel
+from tests.models.test_golden import golden_transformer
+from tests.published.checkpoints import (
+    DIM,
+    HEADS,
+    LAYERS,
+    SIDE,
+    VOCAB,
+    causal,
+    dtok_weights,
+    eagle_weights,
+    noise,
+    randomise,
+    save_dtok,
+    save_llamagen,
+    save_vq,
+)
+
+TINY = LoadOptions(heads=HEADS, grid_side=SIDE)
+
+
+def whole(decoder: Decoder, tokens: Tensor, cells: Tensor, rows: Tensor | None = None) -> Tensor:
+    """Logits of one dense pass."""
+    empty = decoder.empty_cache(tokens.shape[0])
+    with torch.no_grad():
+        return decoder.step(tokens, cells, causal(tokens.shape[1]), empty, empty, rows).logits
+
+
+def test_class_conditional_llamagen_matches_the_published_golden_case(tmp_path: Path) -> None:
+    case, model = golden_transformer()
+    torch.save({"model": model.state_dict()}, tmp_path / "c2i.pt")
+    config = model.config
+    options = LoadOptions(heads=config.n_head, grid_side=config.grid_side)
+    decoder = load("llamagen-c2i", tmp_path / "c2i.pt", options=options).decoder
+    assert decoder is not None
+    tokens = torch.from_numpy(case["tokens"])
+    fed = torch.cat([torch.from_numpy(case["cond"])[:, None] + config.vocab_size, tokens[:, :-1]], dim=1)
+    logits = whole(decoder, fed, torch.arange(-1, tokens.shape[1] - 1))
+    torch.testing.assert_close(logits, torch.from_numpy(case["logits"]), atol=1e-4, rtol=0)
+
+
+def test_text_conditional_llamagen_matches_the_module(tmp_path: Path) -> None:
+    model = save_llamagen(tmp_path / "t2i.pt", captions=True)
+    found = load("llamagen-t2i", tmp_path / "t2i.pt", options=TINY)
+    assert found.decoder is not None
+    assert found.conditioner is not None
+    captions, tokens = noise(2, 3, 12), torch.arange(7)[None]
+    with torch.no_grad():
+        rows = found.conditioner(captions[0])
+        torch.testing.assert_close(rows[:3], model.embed_condition(captions[:1])[0])
+        expected, _ = model(tokens, captions[:1])
+    fed = torch.cat([VOCAB + torch.arange(3)[None], tokens], dim=1)
+    logits = whole(found.decoder, fed, torch.arange(-3, 7), rows)
+    torch.testing.assert_close(logits[:, 2:], expected, atol=1e-4, rtol=0)
+
+
+def dtok_reference(state: dict[str, Tensor], features: Tensor, tokens: Tensor) -> Tensor:
+    """AR-DTok written out: a learnt vector a position, plain attention, SwiGLU."""
+
+    def norm(hidden: Tensor, scale: Tensor) -> Tensor:
+        return functional.rms_norm(hidden, (DIM,), scale, 1e-5)
+
+    cond = functional.linear(features, state["clip_proj.weight"], state["clip_proj.bias"])
+    hidden = torch.cat([cond, state["tok_embeddings.weight"][tokens]])
+    hidden = hidden + state["abs_pe"][0, : len(hidden)]
+    for index in range(LAYERS):
+        part = {name[len(f"layers.{index}.") :]: v for name, v in state.items() if name.startswith(f"layers.{index}.")}
+        fused = functional.linear(norm(hidden, part["attention_norm.weight"]), part["attention.wqkv.weight"])
+        heads = [each.reshape(len(hidden), HEADS, -1).transpose(0, 1) for each in fused.chunk(3, dim=-1)]
+        mixed = functional.scaled_dot_product_attention(*heads, is_causal=True).transpose(0, 1).flatten(1)
+        hidden = hidden + functional.linear(mixed, part["attention.wo.weight"])
+        read = norm(hidden, part["ffn_norm.weight"])
+        gate = functional.silu(functional.linear(read, part["feed_forward.w1.weight"]))
+        up = functional.linear(read, part["feed_forward.w3.weight"])
+        hidden = hidden + functional.linear(gate * up, part["feed_forward.w2.weight"])
+    return functional.linear(norm(hidden, state["norm.weight"]), state["output.weight"])
+
+
+def test_tar_ar_dtok_adds_learnt_positions(tmp_path: Path) -> None:
+    state = save_dtok(tmp_path / "dtok.pth")
+    found = load("tar-dtok", tmp_path / "dtok.pth", options=LoadOptions(heads=HEADS, prefix=6))
+    assert found.decoder is not None
+    assert found.conditioner is not None
+    assert found.decoder.config.grid_side == SIDE
+    features, tokens = noise(6, 10), torch.arange(9)
+    rows = found.conditioner(features)
+    fed = torch.cat([VOCAB + torch.arange(6), tokens])[None]
+    logits = whole(found.decoder, fed, torch.arange(-6, 9), rows.detach())
+    torch.testing.assert_close(logits[0], dtok_reference(state, features, tokens), atol=1e-4, rtol=0)
+
+
+def test_grouped_heads_are_repeated(tmp_path: Path) -> None:
+    grouped, state = dtok_weights(), dtok_weights()
+    for index in range(LAYERS):
+        name = f"layers.{index}.attention.wqkv.weight"
+        query, key, value = state[name].chunk(3)
+        key, value = key[: DIM // 2], value[: DIM // 2]
+        grouped[name] = torch.cat([query, key, value])
+        state[name] = torch.cat([query, key, key, value, value])
+    save_file(grouped, tmp_path / "grouped.safetensors")
+    found = load("tar-dtok", tmp_path / "grouped.safetensors", options=LoadOptions(heads=HEADS, prefix=6))
+    assert found.decoder is not None
+    assert found.conditioner is not None
+    features, tokens = noise(6, 10), torch.arange(9)
+    fed = torch.cat([VOCAB + torch.arange(6), tokens])[None]
+    logits = whole(found.decoder, fed, torch.arange(-6, 9), found.conditioner(features).detach())
+    torch.testing.assert_close(logits[0], dtok_reference(state, features, tokens), atol=1e-4, rtol=0)
+
+
+def eagle_reference(state: dict[str, Tensor], model: Transformer, tokens: Tensor, features: Tensor) -> Tensor:
+    """The released drafter written out, with LlamaGen's own turns."""
+    from models.transformer import rotate
+
+    def linear(name: str, value: Tensor) -> Tensor:
+        return functional.linear(value, state[f"layers.0.{name}_proj.weight"])
+
+    embedded = model.tok_embeddings(tokens)
+    hidden = functional.linear(torch.cat([embedded, features], dim=-1), state["fc.weight"], state["fc.bias"])
+    turns = model.turns(torch.arange(len(tokens)))
+    query, key, value = (linear(f"self_attn.{part}", hidden).reshape(1, len(tokens), HEADS, -1) for part in "qkv")
+    query, key = rotate(query, turns), rotate(key, turns)
+    scores = torch.einsum("bthd,bshd->bhts", query, key) / math.sqrt(DIM // HEADS) + causal(len(tokens))
+    mixed = torch.einsum("bhts,bshd->bthd", scores.softmax(-1), value).flatten(2)[0]
+    hidden = hidden + linear("self_attn.o", mixed)
+    read = functional.rms_norm(hidden, (DIM,), state["layers.0.post_attention_layernorm.weight"], 1e-6)
+    return hidden + linear("mlp.down", functional.silu(linear("mlp.gate", read)) * linear("mlp.up", read))
+
+
+def test_a_released_drafter_predicts_features(tmp_path: Path) -> None:
+    model = save_llamagen(tmp_path / "c2i.pt", captions=False)
+    state = eagle_weights()
+    (tmp_path / "drafter").mkdir()
+    save_file(state, tmp_path / "drafter" / "model.safetensors")
+    (tmp_path / "drafter" / "config.json").write_text(json.dumps({"num_attention_heads": HEADS, "rms_norm_eps": 1e-6}))
+    target = ("llamagen-c2i", tmp_path / "c2i.pt")
+    found = load("eagle-drafter", tmp_path / "drafter", target=target, target_options=TINY)
+    assert found.decoder is not None
+    tokens, features = torch.arange(9), noise(9, DIM, scale=1.0)
+    empty = found.decoder.empty_cache(1)
+    with torch.no_grad():
+        expected = eagle_reference(state, model, tokens, features)
+        out = found.decoder.step(tokens[None], torch.arange(9), causal(9), empty, empty, features=features[None])
+    torch.testing.assert_close(out.features[0], expected, atol=1e-4, rtol=0)
+    torch.testing.assert_close(out.logits[0], model.output(expected), atol=1e-4, rtol=0)
+
+
+def test_the_tokenizer_comes_back_whole(tmp_path: Path) -> None:
+    model = save_vq(tmp_path / "vq.pt")
+    found = load("vq", tmp_path / "vq.pt").vq
+    assert isinstance(found, VQModel)
+    assert found.config == model.config
+    codes = torch.arange(16)[None] % VOCAB
+    with torch.no_grad():
+        torch.testing.assert_close(found.decode_codes(codes), model.decode_codes(codes))
+
+
+def test_shards_and_single_files_are_one_checkpoint(tmp_path: Path) -> None:
+    model = save_llamagen(tmp_path / "c2i.pt", captions=False)
+    state = dict(model.state_dict())
+    shards = tmp_path / "shards"
+    shards.mkdir()
+    names = sorted(state)
+    save_file({name: state[name] for name in names[:5]}, shards / "a.safetensors")
+    save_file({name: state[name] for name in names[5:]}, shards / "b.safetensors")
+    index = {"weight_map": {name: "a.safetensors" if name in names[:5] else "b.safetensors" for name in names}}
+    (shards / "model.safetensors.index.json").write_text(json.dumps(index))
+    one = load("llamagen-c2i", tmp_path / "c2i.pt", "bf16", TINY).decoder
+    two = load("llamagen-c2i", shards, "bf16", TINY).decoder
+    assert one is not None
+    assert two is not None
+    for name, value in one.state_dict().items():
+        assert value.dtype == torch.bfloat16
+        assert torch.equal(value, two.state_dict()[name])
+    (shards / "b.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"expected the shards b\.safetensors"):
+        load("llamagen-c2i", shards, options=TINY)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda state: state.pop("norm.weight"), r"norm\.weight missing"),
+        (lambda state: state.update(mystery=torch.zeros(1)), "mystery not known"),
+        (lambda state: state.update({"norm.weight": torch.zeros(7)}), r"norm\.weight \(7,\) for \(32,\)"),
+        (lambda state: state.pop("layers.1.ffn_norm.weight"), r"layers\.1\.ffn_norm\.weight missing"),
+    ],
+)
+def test_parameters_that_do_not_fit_are_named(tmp_path: Path, change: object, message: str) -> None:
+    state = dict(save_llamagen(tmp_path / "c2i.pt", captions=False).state_dict())
+    change(state)  # type: ignore[operator]
+    save_file(state, tmp_path / "changed.safetensors")
+    with pytest.raises(CheckpointError, match=message):
+        load("llamagen-c2i", tmp_path / "changed.safetensors", options=TINY)
+
+
+def test_a_wrong_kind_is_told_the_right_one(tmp_path: Path) -> None:
+    save_llamagen(tmp_path / "t2i.pt", captions=True)
+    with pytest.raises(CheckpointError, match="use --kind llamagen-t2i"):
+        load("llamagen-c2i", tmp_path / "t2i.pt", options=TINY)
+    with pytest.raises(CheckpointError, match="use --kind llamagen-t2i"):
+        load("vq", tmp_path / "t2i.pt")
+    with pytest.raises(ValueError, match="--kind: expected one of"):
+        load("llamagen", tmp_path / "t2i.pt")
+    with pytest.raises(ValueError, match="needs its target"):
+        load("eagle-drafter", tmp_path / "t2i.pt")
+    with pytest.raises(CheckpointError, match="give --heads"):
+        load("llamagen-t2i", tmp_path / "t2i.pt")
+    assert likely_kind(["abs_pe"]) == "tar-dtok"
+    assert likely_kind(["x"]) is None
+
+
+class Evil:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return (print, ("ran",))
+
+
+def test_a_pickle_that_wants_to_run_code_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    torch.save({"model": {"norm.weight": torch.zeros(1)}, "hook": Evil()}, tmp_path / "evil.pt")
+    (tmp_path / "old.bin").write_bytes(pickle.dumps({"a": Evil()}))
+    for name in ("evil.pt", "old.bin"):
+        with pytest.raises(CheckpointError, match="refused"):
+            load("llamagen-c2i", tmp_path / name)
+    assert "ran" not in capsys.readouterr().out
+
+
+def test_damaged_files_are_named(tmp_path: Path) -> None:
+    model = save_llamagen(tmp_path / "c2i.pt", captions=False)
+    save_file(dict(model.state_dict()), tmp_path / "c2i.safetensors")
+    for name in ("c2i.pt", "c2i.safetensors"):
+        content = (tmp_path / name).read_bytes()
+        for keep in (0, 100, len(content) // 2):
+            (tmp_path / f"cut_{name}").write_bytes(content[:keep])
+            with pytest.raises(CheckpointError, match="cut short"):
+                read_checkpoint(tmp_path / f"cut_{name}")
+    with pytest.raises(FileNotFoundError, match="no checkpoint at"):
+        read_checkpoint(tmp_path / "nothing.pt")
+    with pytest.raises(CheckpointError, match="expected one checkpoint file or an index"):
+        read_checkpoint(tmp_path)
+    torch.save([1, 2], tmp_path / "list.pt")
+    with pytest.raises(CheckpointError, match="expected parameters by name"):
+        read_checkpoint(tmp_path / "list.pt")
+    shutil.copy(tmp_path / "c2i.safetensors", tmp_path / "fine.safetensors")
+    randomise(model)
+    assert (
+        read_checkpoint(tmp_path / "fine.safetensors").digest()
+        == read_checkpoint(tmp_path / "c2i.safetensors").digest()
+    )
