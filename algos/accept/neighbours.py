@@ -25,26 +25,20 @@ def nearest_codes(codebook: FloatArray, k: int) -> IntArray:
         raise ValueError("nearest_codes: expected finite codes, got NaN or infinity; check the checkpoint")
     codes = codebook.astype(np.float64)
     squares = np.einsum("ve,ve->v", codes, codes)
+    slack = 1e-9 * float(squares.max())  # the products below round, in another way for each place in the block
     nearest = np.empty((count, k), dtype=np.int64)
     rows = max(1, _BLOCK_CELLS // count)
     for start in range(0, count, rows):
         stop = min(start + rows, count)
-        distances = squares[None, :] - 2.0 * (codes[start:stop] @ codes.T)  # own square left out: the same for a row
-        distances[np.arange(stop - start), np.arange(start, stop)] = np.inf
-        nearest[start:stop] = _smallest(distances, k)
+        rough = squares[None, :] - 2.0 * (codes[start:stop] @ codes.T)  # less a code's own square, equal in its row
+        rough[np.arange(stop - start), np.arange(start, stop)] = np.inf
+        edges = np.partition(rough, k - 1, axis=1)[:, k - 1] + slack
+        for code in range(start, stop):
+            near = np.flatnonzero(rough[code - start] <= edges[code - start])
+            apart = codes[near] - codes[code]
+            order = np.argsort(np.einsum("ce,ce->c", apart, apart), kind="stable")
+            nearest[code] = near[order[:k]]
     return nearest
-
-
-def _smallest(distances: FloatArray, k: int) -> IntArray:
-    """The columns of the k smallest in each row, smallest first, ties by column."""
-    if 4 * k >= distances.shape[1]:
-        return np.argsort(distances, axis=1, kind="stable")[:, :k]
-    edge = np.partition(distances, k - 1, axis=1)[:, k - 1]
-    found = np.empty((distances.shape[0], k), dtype=np.int64)
-    for row, last in enumerate(edge):
-        columns = np.flatnonzero(distances[row] <= last)  # a tie at the edge may bring in more than k
-        found[row] = columns[np.argsort(distances[row, columns], kind="stable")[:k]]
-    return found
 
 
 def check_neighbours(neighbours: IntArray, what: str) -> None:

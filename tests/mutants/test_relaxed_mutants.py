@@ -172,8 +172,18 @@ def check_neighbours(module: ModuleType) -> None:
         for k in (1, 4, 30):
             table = module.nearest_codes(codes, k)
             assert table.tolist() == [nearest(codes, token, k) for token in range(40)]
+    twins = np.tile(np.random.default_rng(0).normal(size=(150, 7)), (3, 1))  # dead codes: each stands there thrice
+    table = module.nearest_codes(twins, 9)
+    assert table[:, :2].tolist() == [
+        sorted({code % 150, code % 150 + 150, code % 150 + 300} - {code}) for code in range(450)
+    ]
+    assert np.all(np.diff(table[:, 2:].reshape(450, -1)[:, :3], axis=1) == 150)
     with pytest.raises(ValueError, match="1 <= k < V"):
         module.nearest_codes(codes, 40)
+    with pytest.raises(ValueError, match="finite codes"):
+        module.nearest_codes(np.array([[0.0], [np.nan], [1.0]]), 1)
+    with pytest.raises(ValueError, match=r"codebook \[V, E\]"):
+        module.nearest_codes(np.zeros(4), 1)
     with pytest.raises(ValueError, match="its own neighbour"):
         module.check_neighbours(np.array([[1], [1]]), "table")
 
@@ -375,10 +385,11 @@ MUTANTS = [
     ("accept/mulo.py", "mass >= self.tau", "mass >= 2 * self.tau"),
     ("accept/mulo.py", "pooled + probs[rows, tokens]", "pooled"),
     ("accept/mulo.py", "self.neighbours[:, : self.k or None]", "self.neighbours"),
-    ("accept/neighbours.py", "distances[np.arange(stop - start), np.arange(start, stop)] = np.inf", "pass"),
-    ("accept/neighbours.py", 'kind="stable")[:k]', 'kind="stable")[1 : k + 1]'),
-    ("accept/neighbours.py", "distances[row] <= last", "distances[row] < last"),
-    ("accept/neighbours.py", 'columns[np.argsort(distances[row, columns], kind="stable")[:k]]', "columns[:k]"),
+    ("accept/neighbours.py", "rough[np.arange(stop - start), np.arange(start, stop)] = np.inf", "pass"),
+    ("accept/neighbours.py", "near[order[:k]]", "near[order[-k:]]"),
+    ("accept/neighbours.py", "near[order[:k]]", "near[:k]"),
+    ("accept/neighbours.py", "np.partition(rough, k - 1, axis=1)[:, k - 1] + slack", "rough.min(axis=1)"),
+    ("accept/neighbours.py", 'np.einsum("ce,ce->c", apart, apart)', "rough[code - start, near]"),
     ("accept/neighbours.py", "if not 1 <= k < count:", "if not 1 <= k <= count:"),
     ("accept/neighbours.py", "np.any(neighbours == np.arange(count)[:, None])", "np.any(neighbours[:, :0])"),
     ("spatial/jacobi.py", "_redrawn(draft, probs[place]", "_redrawn(draft, probs[place - 1]"),
