@@ -1,0 +1,221 @@
+"""`underpaint simulate`: what a method would gain, before anyone builds it."""
+
+import json
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli.errors import STOPPED, bad_input
+
+if TYPE_CHECKING:
+    from sim.published import Checked
+    from sim.sweep import Plan, Results
+
+app = typer.Typer(help="Predict what methods gain: tables, worlds, sweeps, predictions.", no_args_is_help=True)
+
+_Names = Annotated[str, typer.Option(metavar="A,B,...")]
+
+
+@app.command()
+def tables(
+    fit_on: Annotated[
+        str, typer.Option(help="Row of each table that its cost ratio is fitted on, from 0; or 'median'.")
+    ] = "0",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Check published speed-ups against their own tokens per cycle, depths and steps."""
+    from sim.published import check, groups
+
+    with bad_input():
+        if fit_on != "median" and not fit_on.isdigit():
+            raise ValueError(f"--fit-on: expected a row's number or 'median', got {fit_on!r}")
+        row = None if fit_on == "median" else int(fit_on)
+        found = [check(group, row) for group in groups() if row is None or row < len(group.rows)]
+        if not found:
+            raise ValueError(f"--fit-on {fit_on}: no published table has that many rows")
+    if as_json:
+        typer.echo(json.dumps([[_plain(one) for one in group] for group in found], indent=1))
+        return
+    from cli.terminal import console, table
+
+    for checked in found:
+        group = checked[0].group
+        shown = table(f"{group.name} ({group.paper}; {group.tag}){': ' + group.setting if group.setting else ''}")
+        for head in ("method", "data"):
+            shown.add_column(head)
+        for head in ("published", "predicted", "error", "ratio alone"):
+            shown.add_column(head, justify="right")
+        shown.add_column("verdict")
+        for one in checked:
+            shown.add_row(
+                *(one.row.method, one.row.data, f"{one.row.speedup:.2f}x"),
+                *(_number(one.predicted, ".2f", "x"), "-" if one.error is None else f"{one.error:+.1%}"),
+                *(_number(one.implied if group.kind in ("depth", "steps") else None, ".3f", ""), one.verdict),
+            )
+        console().print(shown)
+
+
+def _number(value: float | None, form: str, unit: str) -> str:
+    return "-" if value is None else format(value, form) + unit
+
+
+def _plain(one: "Checked") -> dict[str, Any]:
+    figures = ("predicted", "error", "cost", "implied", "verdict")
+    return {
+        "table": one.group.name,
+        "paper": one.group.paper,
+        "tag": one.group.tag,
+        "method": one.row.method,
+        "data": one.row.data,
+        "published": one.row.speedup,
+        **{name: getattr(one, name) for name in figures},
+    }
+
+
+@app.command()
+def known() -> None:
+    """List worlds with their settings, machines and models."""
+    from dataclasses import fields
+
+    from cli.terminal import console, table
+    from sim.field import WORLDS
+    from sim.machines import MACHINES, MODELS
+
+    worlds = table("worlds")
+    for head in ("name", "what it is", "settings"):
+        worlds.add_column(head)
+    for world in WORLDS:
+        settings = {field.name: world.defaults.get(field.name, field.default) for field in fields(world.make)}
+        worlds.add_row(world.name, world.title, ", ".join(f"{key}={value}" for key, value in settings.items()))
+    machines = table("machines")
+    for head in ("name", "what it is", "GB/s", "TFLOP/s", "source"):
+        machines.add_column(head)
+    for machine in MACHINES:
+        machines.add_row(machine.name, machine.title, f"{machine.bandwidth:g}", f"{machine.peak:g}", machine.source)
+    models = table("models")
+    for head in ("name", "what it is", "parameters", "cells", "source"):
+        models.add_column(head)
+    for model in MODELS:
+        models.add_row(model.name, model.title, f"{model.parameters:.3g}", str(model.cells), model.source)
+    for shown in (worlds, machines, models):
+        console().print(shown)
+
+
+@app.command()
+def sweep(
+    worlds: Annotated[str, typer.Option(help="Worlds, or .npz traces, with commas between.")] = "field,flat,sharp",
+    policies: Annotated[str, typer.Option(help="Tree policies, with commas between.")] = "chain,eagle1,eagle2,adt",
+    rules: Annotated[str, typer.Option(help="Rules; pairs that do not fit are left out.")] = (
+        "chain,without_replacement,point,lantern,lantern_pp"
+    ),
+    machines: Annotated[str, typer.Option(help="machine/model names or cost curve files, with commas between.")] = (
+        "a100/llamagen-xl,h100/llamagen-xl"
+    ),
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(help="Values of a setting, world.noise=0.2,0.8 or policy.depth=3,5 or rule.delta=0.1; repeat."),
+    ] = None,
+    precision: Annotated[float, typer.Option(help="Half the 95 % interval of a speed-up, as a share of it.")] = 0.02,
+    most_images: Annotated[int, typer.Option(help="Images per simulation at most.", min=2)] = 1024,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    jobs: Annotated[int | None, typer.Option(help="Processes; default: all cores.", min=1)] = None,
+    engine: Annotated[str, typer.Option(help="local, or ray (needs the extra 'cluster').")] = "local",
+    address: Annotated[str | None, typer.Option(help="Address of a Ray cluster; default: a local one.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the results and the report.")] = Path("runs/sweep"),
+) -> None:
+    """Simulate every fitting combination, price it on every machine, and write a report.
+
+    A stopped sweep (Ctrl-C) keeps what is finished; the same command goes on with it.
+    """
+    from sim.executors import executor
+    from sim.sweep import Plan, Results
+    from sim.sweep import jobs as all_jobs
+    from sim.sweep import run as run_sweep
+
+    with bad_input():
+        if not 0.0 < precision < 1.0:
+            raise ValueError(f"--precision: expected a share above 0 and below 1, got {precision}")
+        plan = Plan(
+            worlds=_split(worlds),
+            policies=_split(policies),
+            rules=_split(rules),
+            machines=_split(machines),
+            vary=_read_vary(vary or []),
+            precision=precision,
+            most_images=most_images,
+            seed=seed,
+        )
+        wanted = all_jobs(plan)
+        results = Results(out, plan)
+        where = executor(engine, jobs, address)
+    try:
+        with _progress(len(wanted) - len(results.missing(wanted)), len(wanted)) as report:
+            run_sweep(plan, results, where, report)
+    except KeyboardInterrupt:
+        typer.echo(f"stopped: {len(results.lines)} of {len(wanted)} are done; the same command goes on", err=True)
+        raise typer.Exit(STOPPED) from None
+    _write_report(plan, results, out)
+
+
+def _write_report(plan: "Plan", results: "Results", out: Path) -> None:
+    from cli.sweep_report import page
+    from zoo.manifest import write_beside
+
+    command = shlex.join(["underpaint", *sys.argv[1:]])
+    write_beside(out / "report.html", page(results.lines, plan, command).encode())
+    best = max(results.lines, key=lambda line: float(line["speedup"][plan.machines[0]][0]))
+    speed = best["speedup"][plan.machines[0]]
+    typer.echo(
+        f"{len(results.lines)} simulations on {len(plan.machines)} latency models. Fastest on {plan.machines[0]}: "
+        f"{best['policy']} + {best['rule']} in {best['world']}, {speed[0]:.2f}x ({speed[1]:.2f} to {speed[2]:.2f})."
+    )
+    for path in (results.path, out / "report.html"):
+        typer.echo(str(path))
+
+
+def _split(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not names or len(set(names)) != len(names):
+        raise ValueError(f"expected names with commas between, each once, got {text!r}")
+    return names
+
+
+def _read_vary(given: list[str]) -> dict[str, tuple[Any, ...]]:
+    found: dict[str, tuple[Any, ...]] = {}
+    for text in given:
+        key, equals, values = text.partition("=")
+        if not equals or key in found:
+            raise ValueError(f"--vary {text}: expected part.setting=value,value, each setting once")
+        found[key] = tuple(_read_value(value.strip()) for value in values.split(",") if value.strip())
+    return found
+
+
+def _read_value(text: str) -> int | float | str | list[int]:
+    if ":" in text:  # the widths of a static tree, 4:8:8
+        return [int(part) for part in text.split(":")]
+    for read in (int, float):
+        try:
+            return read(text)
+        except ValueError:
+            continue
+    return text
+
+
+@contextmanager
+def _progress(done: int, size: int) -> Iterator[Callable[[dict[str, Any]], None]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task("simulating", total=size, completed=done)
+
+        def report(line: dict[str, Any]) -> None:
+            progress.update(task, advance=1, description=f"{line['world']}: {line['policy']} + {line['rule']}")
+
+        yield report

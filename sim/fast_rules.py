@@ -1,0 +1,368 @@
+"""Acceptance rules over many draft trees at once. Each has the law of its namesake in `algos.accept`, not its noise."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from algos.accept.chain import SpeculativeSampling
+from algos.accept.greedy import GreedyMatch
+from algos.accept.lantern import Lantern, LanternPP
+from algos.accept.lantern_greedy import LanternGreedy, LanternPPGreedy
+from algos.accept.mulo import PooledThreshold
+from algos.accept.multi_round import MultiRound
+from algos.accept.point import PointProposals
+from algos.accept.spec import Residual, Rule
+from algos.accept.without_replacement import WithoutReplacement
+from algos.arrays import BoolArray, FloatArray, IntArray
+from sim.fast_batch import Batch, Block, Grown
+
+
+class Decided(NamedTuple):
+    """Verdicts on A trees: `path` [A, L] tokens, of which `kept` [A] count, and the `extra` [A] token."""
+
+    path: IntArray
+    kept: IntArray
+    extra: IntArray
+
+
+class Judge(Protocol):
+    """A rule for a batch."""
+
+    def __call__(self, batch: Batch, active: IntArray, grown: Grown) -> Decided:
+        """Decide the trees of the images `active` [A]."""
+        ...
+
+
+class Tried(NamedTuple):
+    """What came of the children of M nodes: which is kept (-1: none), and the extra token where none is."""
+
+    kept: IntArray
+    extra: IntArray
+
+
+class Siblings(Protocol):
+    """Tries the children of M nodes, each in order."""
+
+    def __call__(self, batch: Batch, level: int, rows: IntArray, tokens: IntArray, there: BoolArray) -> Tried:
+        """`rows` [M] of the tables hold the nodes' laws; `tokens` [M, k], of which `there` [M, k] are proposed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """Down from the root while a child is kept, as `algos.accept.walk` does."""
+
+    siblings: Siblings
+
+    def __call__(self, batch: Batch, active: IntArray, grown: Grown) -> Decided:
+        """See `Judge`."""
+        count = active.size
+        path = np.zeros((count, max(1, len(grown.blocks))), dtype=np.int64)
+        kept = np.zeros(count, dtype=np.int64)
+        extra = np.full(count, -1)
+        place = np.zeros(count, dtype=np.int64)
+        last = batch.roots(active)
+        for level, block in enumerate(grown.blocks):
+            here = np.flatnonzero((place >= 0) & (kept == level) & (extra < 0))
+            here = here[block.kept[here, place[here]].any(axis=1)]
+            if not here.size:
+                break
+            at = place[here]
+            tokens = block.tokens[here, at]
+            tried = self.siblings(batch, level, block.rows[here, at], tokens, block.kept[here, at])
+            won = tried.kept >= 0
+            extra[here[~won]] = tried.extra[~won]
+            on, child = here[won], tried.kept[won]
+            last[on] = path[on, level] = tokens[won, child]
+            place[on] = block.child[on, at[won], child]
+            kept[on] += 1
+        leaves = np.flatnonzero(extra < 0)
+        rows = _rows_below(batch, active[leaves], kept[leaves], last[leaves])
+        extra[leaves] = batch.tables.draw(rows, batch.draws.random(leaves.size))
+        return Decided(path, kept, extra)
+
+
+def _rows_below(batch: Batch, active: IntArray, kept: IntArray, last: IntArray) -> IntArray:
+    """[M] the rows after the kept nodes, at a depth of their own each."""
+    rows = np.zeros(active.size, dtype=np.int64)
+    for level in np.unique(kept).tolist():
+        here = np.flatnonzero(kept == level)
+        rows[here] = batch.rows_after(active[here], level, last[here])
+    return rows
+
+
+def try_points(batch: Batch, level: int, rows: IntArray, tokens: IntArray, there: BoolArray) -> Tried:
+    """Point proposals: trying them one by one is drawing once, and looking whether it was proposed."""
+    drawn = batch.tables.draw(rows, batch.draws.random(rows.size))
+    return _found(drawn, tokens, there)
+
+
+def _found(drawn: IntArray, tokens: IntArray, there: BoolArray) -> Tried:
+    same = (tokens == drawn[:, None]) & there
+    return Tried(np.where(same.any(axis=1), same.argmax(axis=1), -1), drawn)
+
+
+def _draw_dense(batch: Batch, weights: FloatArray) -> IntArray:
+    """[M] one token from each row of weights [M, V]; its weight is never 0."""
+    steps = weights.cumsum(axis=1)
+    reached = batch.draws.random(weights.shape[0]) * (1.0 - 1e-12) * steps[:, -1]
+    found: IntArray = (steps <= reached[:, None]).sum(axis=1)
+    return found
+
+
+class Pool(NamedTuple):
+    """How neighbours are pooled: the table [V, columns], the columns used, and the limit of (own, total) [M]."""
+
+    neighbours: IntArray
+    columns: int
+    limit: Callable[[FloatArray, FloatArray], FloatArray]
+
+    def __call__(
+        self, left: FloatArray, places: IntArray, tokens: IntArray, total: FloatArray
+    ) -> tuple[FloatArray, FloatArray, IntArray]:
+        """Own mass, pooled mass and pooled codes [M] of `tokens` [M] under rows `places` [M] of `left`."""
+        own: FloatArray = left[places, tokens]
+        running = left[places[:, None], self.neighbours[tokens, : self.columns]].cumsum(axis=1)
+        count: IntArray = (running <= self.limit(own, total)[:, None]).sum(axis=1)
+        mass = np.where(count > 0, running[np.arange(places.size), np.maximum(count - 1, 0)], 0.0)
+        return own, mass, count
+
+
+@dataclass(frozen=True, slots=True)
+class TryPooledPoints:
+    """LANTERN on point proposals, as `algos.accept.lantern.Pooling.try_points`."""
+
+    pool: Pool
+    residual: Residual
+
+    def __call__(self, batch: Batch, level: int, rows: IntArray, tokens: IntArray, there: BoolArray) -> Tried:
+        """See `Siblings`."""
+        left = batch.world.target[rows].astype(np.float64)
+        kept = np.full(rows.size, -1)
+        for turn in range(tokens.shape[1]):
+            here = np.flatnonzero((kept < 0) & there[:, turn])
+            if not here.size:
+                continue
+            proposed = tokens[here, turn]
+            total = left[here].sum(axis=1)
+            own, mass, count = self.pool(left, here, proposed, total)
+            won = batch.draws.random(here.size) * total < own + mass
+            kept[here[won]] = turn
+            lost, gone = here[~won], proposed[~won]
+            self.take(left, lost, gone, count[~won])
+            left[lost, gone] = 0.0
+            empty = lost[~left[lost].any(axis=1)]
+            if self.residual == "released":
+                left[empty] = 1.0
+            else:
+                kept[empty] = turn  # certain to be kept, and only rounding said otherwise
+        extra = np.full(rows.size, -1)
+        out = np.flatnonzero(kept < 0)
+        extra[out] = _draw_dense(batch, left[out])
+        return Tried(kept, extra)
+
+    def take(self, left: FloatArray, lost: IntArray, gone: IntArray, count: IntArray) -> None:
+        """Take out of the rows `lost` [M] of `left` what a rejection of `gone` [M] takes beside the token itself."""
+        if self.residual == "paper":
+            near = self.pool.neighbours[gone, : self.pool.columns]
+            inside = np.arange(near.shape[1]) < count[:, None]
+            left[np.repeat(lost, count), near[inside]] = 0.0
+        elif self.residual == "released":
+            pooled = count > 0
+            left[lost[pooled][:, None], self.pool.neighbours[gone[pooled], : self.pool.columns + 1]] = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class TryDrawn:
+    """Siblings drawn without replacement (one alone: independently), tested as their laws demand; `pool`: LANTERN."""
+
+    pool: Pool | None = None
+    residual: Residual = "optimal"
+
+    def __call__(self, batch: Batch, level: int, rows: IntArray, tokens: IntArray, there: BoolArray) -> Tried:
+        """See `Siblings`."""
+        left = _normalised(batch.world.target[rows].astype(np.float64))
+        drafted = _normalised(batch.world.draft[batch.tables.draft_depth(level), rows].astype(np.float64))
+        untried = np.ones(left.shape, dtype=np.bool_)
+        kept = np.full(rows.size, -1)
+        for turn in range(tokens.shape[1]):
+            here = np.flatnonzero((kept < 0) & there[:, turn])
+            if not here.size:
+                continue
+            proposed = tokens[here, turn]
+            boosted, count = self.boosted(left, here, proposed)
+            won = batch.draws.random(here.size) * drafted[here, proposed] < boosted
+            kept[here[won]] = turn
+            lost, gone = here[~won], proposed[~won]
+            self.reject(left, drafted, lost, gone, boosted[~won], count[~won])
+            untried[lost, gone] = False
+            drafted[lost, gone] = 0.0
+            dry = lost[~drafted[lost].any(axis=1)]
+            drafted[dry] = untried[dry]
+            drafted[lost] = _normalised(drafted[lost])
+        extra = np.full(rows.size, -1)
+        out = np.flatnonzero(kept < 0)
+        extra[out] = _draw_dense(batch, left[out])
+        return Tried(kept, extra)
+
+    def boosted(self, left: FloatArray, places: IntArray, tokens: IntArray) -> tuple[FloatArray, IntArray]:
+        """[M] the mass that `tokens` [M] are kept for under rows `places` of `left`, and the codes pooled for it."""
+        if self.pool is None:
+            return left[places, tokens], np.zeros(places.size, dtype=np.int64)
+        own, mass, count = self.pool(left, places, tokens, np.ones(places.size))
+        return own + mass, count
+
+    def reject(
+        self,
+        left: FloatArray,
+        drafted: FloatArray,
+        lost: IntArray,
+        gone: IntArray,
+        boosted: FloatArray,
+        count: IntArray,
+    ) -> None:
+        """Turn the rows `lost` [M] of `left` into what is owed after `gone` [M] were rejected."""
+        offered = drafted[lost]
+        if self.pool is not None and self.residual == "released":
+            pooled = np.flatnonzero(count > 0)
+            offered[pooled[:, None], self.pool.neighbours[gone[pooled], : self.pool.columns + 1]] = 0.0
+        elif self.pool is not None and self.residual == "paper":
+            near = self.pool.neighbours[gone, : self.pool.columns]
+            inside = np.arange(near.shape[1]) < count[:, None]
+            left[np.repeat(lost, count), near[inside]] = 0.0
+            left[lost, gone] = boosted
+        owed = np.maximum(left[lost] - offered, 0.0)
+        some = owed.any(axis=1)
+        left[lost[some]] = _normalised(owed[some])
+
+
+def _normalised(rows: FloatArray) -> FloatArray:
+    scaled: FloatArray = rows / rows.sum(axis=1, keepdims=True)
+    return scaled
+
+
+class Passes(Protocol):
+    """The test of a deterministic rule."""
+
+    def __call__(self, batch: Batch, rows: IntArray, tokens: IntArray) -> BoolArray:
+        """Whether `tokens` [M] may stay under the laws `rows` [M]."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Longest:
+    """Every node by its own test; the longest kept path, as `algos.accept.longest` finds it."""
+
+    passes: Passes
+    first: bool
+    """Take the first child that passes, instead of the one on the longest path."""
+    draw: bool
+    """Draw the extra token; else take the likeliest."""
+
+    def __call__(self, batch: Batch, active: IntArray, grown: Grown) -> Decided:
+        """See `Judge`."""
+        count = active.size
+        kept, end = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
+        alive = np.ones((count, 1), dtype=np.bool_)
+        for level, block in enumerate(grown.blocks):
+            passing = block.kept & alive[..., None]
+            images, parents, columns = np.nonzero(passing)
+            tested = self.passes(batch, block.rows[images, parents], block.tokens[images, parents, columns])
+            passing[images, parents, columns] = tested
+            if self.first:
+                passing &= passing.cumsum(axis=2) == 1
+            flat = passing.reshape(count, -1)
+            on = np.flatnonzero(flat.any(axis=1))
+            if not on.size:
+                break
+            kept[on] = level + 1
+            end[on] = flat[on].argmax(axis=1)
+            if level + 1 < len(grown.blocks):
+                alive = np.take_along_axis(flat, grown.blocks[level + 1].above, 1)
+                alive &= np.take_along_axis(block.child.reshape(count, -1), grown.blocks[level + 1].above, 1) >= 0
+        path = _trace_back(grown.blocks, kept, end)
+        last = np.where(kept > 0, path[np.arange(count), np.maximum(kept - 1, 0)], batch.roots(active))
+        rows = _rows_below(batch, active, kept, last)
+        extra = batch.tables.draw(rows, batch.draws.random(count)) if self.draw else batch.tables.best[rows]
+        return Decided(path, kept, extra)
+
+
+def _trace_back(blocks: list[Block], kept: IntArray, end: IntArray) -> IntArray:
+    """[A, L] the tokens on the way to the flat place `end` [A] at level kept - 1."""
+    path = np.zeros((kept.size, max(1, len(blocks))), dtype=np.int64)
+    place = end.copy()
+    for level in range(int(kept.max(initial=0)) - 1, -1, -1):
+        here = np.flatnonzero(kept > level)
+        block = blocks[level]
+        path[here, level] = block.tokens.reshape(kept.size, -1)[here, place[here]]
+        place[here] = block.above[here, place[here] // block.tokens.shape[2]]
+    return path
+
+
+def is_best(batch: Batch, rows: IntArray, tokens: IntArray) -> BoolArray:
+    """Greedy match."""
+    matches: BoolArray = tokens == batch.tables.best[rows]
+    return matches
+
+
+@dataclass(frozen=True, slots=True)
+class Outweighs:
+    """Greedy LANTERN: a token and its pool against the likeliest, as `algos.accept.lantern_greedy`."""
+
+    pool: Pool
+
+    def __call__(self, batch: Batch, rows: IntArray, tokens: IntArray) -> BoolArray:
+        """See `Passes`."""
+        target, best = batch.world.target, batch.tables.best[rows]
+        own, mass, _ = self.pool(target, rows, tokens, np.ones(rows.size))
+        boosted, most = own + mass, target[rows, best]
+        passed: BoolArray = (tokens == best) | (boosted > most) | ((boosted == most) & (tokens < best))
+        return passed
+
+
+@dataclass(frozen=True, slots=True)
+class HoldsMass:
+    """MuLo-SD's pooled threshold, as `algos.accept.mulo`."""
+
+    neighbours: IntArray
+    tau: float
+
+    def __call__(self, batch: Batch, rows: IntArray, tokens: IntArray) -> BoolArray:
+        """See `Passes`."""
+        target = batch.world.target
+        held = target[rows[:, None], self.neighbours[tokens]].sum(axis=1) + target[rows, tokens]
+        passed: BoolArray = held >= self.tau
+        return passed
+
+
+def judge(rule: Rule, sampled_siblings: bool) -> Judge | None:
+    """The rule for a batch of trees with sampled siblings or with point proposals; None where there is none."""
+    if isinstance(rule, GreedyMatch):
+        return Longest(is_best, first=False, draw=False)
+    if isinstance(rule, PointProposals) and not sampled_siblings:
+        return Walk(try_points)
+    if isinstance(rule, SpeculativeSampling | MultiRound | WithoutReplacement) and sampled_siblings:
+        return Walk(TryDrawn())
+    if isinstance(rule, Lantern | LanternPP):
+        pool = Pool(rule.neighbours, rule.k or rule.neighbours.shape[1], _limit(rule))
+        try_all: Siblings = TryDrawn(pool, rule.residual) if sampled_siblings else TryPooledPoints(pool, rule.residual)
+        return Walk(try_all)
+    if isinstance(rule, LanternGreedy | LanternPPGreedy):
+        pool = Pool(rule.neighbours, rule.k or rule.neighbours.shape[1], _limit(rule))
+        return Longest(Outweighs(pool), first=rule.choose == "first", draw=False)
+    if isinstance(rule, PooledThreshold):
+        near = rule.neighbours[:, : rule.k or None]
+        return Longest(HoldsMass(near, rule.tau), first=rule.choose == "first", draw=True)
+    return None
+
+
+def _limit(
+    rule: Lantern | LanternPP | LanternGreedy | LanternPPGreedy,
+) -> Callable[[FloatArray, FloatArray], FloatArray]:
+    if isinstance(rule, Lantern | LanternGreedy):
+        delta = rule.delta
+        return lambda own, total: delta * total
+    factor = rule.factor
+    return lambda own, total: (factor - 1.0) * own

@@ -1,0 +1,96 @@
+"""What decoding runs came to, image by image, before any clock: the counts that every latency model prices."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from algos.arrays import FloatArray, IntArray
+from sim.latency import Costs
+
+INTERVAL_DEVIATIONS = 1.96
+"""Half the width of a 95 % interval of a mean, in standard errors."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Runs:
+    """Counts of I decoded images of `cells` cells.
+
+    cycles, accepted, depth: [I] cycles with a draft, drafted tokens kept, and levels of their trees in sum; the first
+        pass (the condition alone) is no cycle.
+    verify: [I, N + 1], target passes by nodes, the first pass included. draft: [I, N + 1], drafter passes by nodes.
+    """
+
+    cells: int
+    cycles: IntArray
+    accepted: IntArray
+    depth: IntArray
+    verify: IntArray
+    draft: IntArray
+
+    @property
+    def images(self) -> int:
+        """I."""
+        return int(self.cycles.size)
+
+    def and_more(self, more: "Runs") -> "Runs":
+        """These images and `more`."""
+        if more.cells != self.cells:
+            raise ValueError(f"runs: expected images of {self.cells} cells, got {more.cells}")
+        return Runs(
+            self.cells,
+            np.concatenate([self.cycles, more.cycles]),
+            np.concatenate([self.accepted, more.accepted]),
+            np.concatenate([self.depth, more.depth]),
+            np.concatenate([self.verify, more.verify]),
+            np.concatenate([self.draft, more.draft]),
+        )
+
+    def image_ms(self, costs: Costs) -> FloatArray:
+        """[I] float64: what each image takes by a latency model; ValueError where the model lacks a size."""
+        total = np.zeros(self.images)
+        for counts, price in ((self.verify, costs.verify_ms), (self.draft, costs.draft_ms)):
+            used = np.flatnonzero(counts.any(axis=0))
+            if used.size:
+                total += counts[:, used] @ price(used)
+        total += (self.cycles + 1) * costs.overhead_ms
+        return total
+
+
+class Estimate(NamedTuple):
+    """A mean and the ends of its 95 % interval (equal to it where one image is all there is)."""
+
+    mean: float
+    low: float
+    high: float
+
+    @property
+    def half_width(self) -> float:
+        """Half the interval, as a share of the mean."""
+        return (self.high - self.low) / 2.0 / self.mean
+
+
+def ratio(above: FloatArray | IntArray, below: FloatArray | IntArray) -> Estimate:
+    """The ratio of sums of paired figures [I], with the delta method's interval over images."""
+    value = float(above.sum() / below.sum())
+    if above.size < 2:
+        return Estimate(value, value, value)
+    errors = above - value * below
+    half = INTERVAL_DEVIATIONS * float(errors.std(ddof=1)) / float(below.mean()) / np.sqrt(above.size)
+    return Estimate(value, value - half, value + half)
+
+
+def tokens_per_cycle(runs: Runs) -> Estimate:
+    """Kept drafted tokens and the extra one, per cycle with a draft."""
+    return ratio(runs.accepted + runs.cycles, runs.cycles)
+
+
+def mean_depth(runs: Runs) -> Estimate:
+    """Levels of the draft tree per cycle."""
+    return ratio(runs.depth, runs.cycles)
+
+
+def speedup(runs: Runs, costs: Costs) -> Estimate:
+    """How many times faster than plain autoregression on the same latency model."""
+    one = float(costs.verify_ms(np.array([1]))[0]) + costs.overhead_ms
+    return ratio(np.full(runs.images, runs.cells * one), runs.image_ms(costs))

@@ -1,0 +1,281 @@
+"""Many images in lockstep have the statistics of the decoding loop, and both those of theory."""
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+from algos.accept import RULES
+from algos.chance import sampling
+from algos.draft import POLICIES, Grid
+from algos.draft.shape import ranked_shape
+from algos.law import enumerate_decoding, passes
+from algos.spatial.row_front import front_steps
+from algos.spatial.zipar import zipar
+from algos.step import decode
+from algos.transport import best_acceptance_iid
+from sim.fast import MOST_NODES, Scheme, make_scheme, run_lockstep, run_loop
+from sim.field import WORLDS, WorldSpec, make_world
+from sim.grid_world import GridWeights, GridWorld
+from sim.latency import MeasuredCosts, RatioCosts
+from sim.statistics import Estimate, Runs, mean_depth, ratio, speedup, tokens_per_cycle
+from sim.table_world import TableDrafter, TableTarget, TableWorld
+from sim.theory import best_length, chain_tokens, overlap, tokens_to_double, tree_tokens
+from sim.theory import speedup as speedup_of
+
+TREE = {"depth": 3, "top_k": 3, "total_tokens": 7}
+ADAPTIVE = {"start_width": 3, "max_width": 4, "start_depth": 2, "max_depth": 4, "total_tokens": 7}
+WIDTHS = {"widths": (2, 3, 2)}
+POOLED = {"k": 6, "delta": 0.2}
+CASES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
+    ("chain", "chain", {}, {}),
+    ("chain", "multi_round", {}, {}),
+    ("chain", "lantern", {}, {**POOLED, "residual": "paper"}),
+    ("chain_top1", "point", {}, {}),
+    ("eagle1", "without_replacement", WIDTHS, {}),
+    ("eagle1", "lantern_pp", WIDTHS, {"k": 6, "factor": 3.0, "residual": "optimal"}),
+    ("eagle1", "lantern_pp", WIDTHS, {"k": 6, "factor": 3.0, "residual": "released"}),
+    ("static_top_k", "lantern_pp_greedy", WIDTHS, {"k": 6}),
+    ("static_top_k", "mulo", WIDTHS, {"k": 6, "tau": 0.4}),
+    ("eagle2", "point", TREE, {}),
+    ("eagle2", "greedy", TREE, {}),
+    ("eagle2", "lantern", TREE, {**POOLED, "residual": "optimal"}),
+    ("eagle2", "lantern", TREE, {**POOLED, "residual": "paper"}),
+    ("eagle2", "lantern", TREE, {**POOLED, "residual": "released"}),
+    ("eagle2", "lantern_greedy", TREE, {**POOLED, "choose": "first"}),
+    ("eagle2", "mulo", TREE, {"k": 6, "tau": 0.5, "choose": "first"}),
+    ("adt", "point", ADAPTIVE, {}),
+    ("adt", "greedy", {**ADAPTIVE, "nodes": "proportional"}, {}),
+    ("adt", "lantern_greedy", {**ADAPTIVE, "acceptance": "length", "beta": 1.0}, POOLED),
+]
+
+
+def small(name: str = "field", **settings: Any) -> TableWorld:
+    base = {"vocab_size": 24, "height": 6, "width": 6, "images": 8}
+    if name == "field":
+        base |= {"clusters": 4, "levels": 3}
+    return make_world(name, {**base, **settings})
+
+
+def agree(one: Estimate, other: Estimate, deviations: float = 4.5) -> bool:
+    errors = np.hypot(one.high - one.mean, other.high - other.mean) / 1.96
+    return abs(one.mean - other.mean) <= deviations * errors + 1e-12
+
+
+@pytest.mark.parametrize(("policy", "rule", "shape", "settings"), CASES, ids=lambda value: str(value))
+def test_lockstep_has_the_statistics_of_the_loop(
+    policy: str, rule: str, shape: dict[str, Any], settings: dict[str, Any]
+) -> None:
+    world = small(drift=0.4, depth_known=2)
+    scheme = make_scheme(world, policy, rule, shape, settings)
+    assert scheme.vectorised
+    fast, slow = run_lockstep(world, scheme, 400, 1).runs, run_loop(world, scheme, 40, 2)
+    sizes = np.arange(MOST_NODES + 1)
+    for figure in (
+        tokens_per_cycle,
+        mean_depth,
+        lambda runs: ratio(runs.verify @ sizes, runs.cycles),
+        lambda runs: ratio(runs.draft @ sizes, runs.cycles),
+        lambda runs: ratio(runs.draft.sum(axis=1), runs.cycles),
+    ):
+        assert agree(figure(fast), figure(slow)), (figure(fast), figure(slow))
+    assert np.array_equal(fast.accepted + fast.cycles + 1, np.full(400, world.grid.cells))
+    assert np.array_equal(fast.verify.sum(axis=1), fast.cycles + 1)
+
+
+@pytest.mark.parametrize(
+    ("policy", "rule", "shape"), [(case[0], case[1], case[2]) for case in CASES if "greedy" in case[1]]
+)
+def test_greedy_rules_draw_nothing_so_lockstep_is_the_loop(policy: str, rule: str, shape: dict[str, Any]) -> None:
+    world = small()
+    scheme = make_scheme(world, policy, rule, shape)
+    fast, slow = run_lockstep(world, scheme, 8, 0).runs, run_loop(world, scheme, 8, 5)
+    for name in ("cycles", "accepted", "depth", "verify", "draft"):
+        assert np.array_equal(getattr(fast, name), getattr(slow, name)), name
+
+
+def test_the_loop_is_the_decoding_loop() -> None:
+    world = small()
+    scheme = make_scheme(world, "eagle2", "point", TREE)
+    runs = run_loop(world, scheme, 2, seed=7)
+    for image in range(2):
+        target, drafter = TableTarget(world, image), TableDrafter(world, image)
+        decoded = decode(target, drafter, scheme.policy, scheme.rule, sampling(7, image), MOST_NODES)
+        assert runs.cycles[image] == len(decoded.cycles) - 1
+        assert runs.accepted[image] == sum(len(cycle.verdict.path) for cycle in decoded.cycles)
+
+
+def test_exact_enumeration_agrees() -> None:
+    world = make_world(
+        "dirichlet", {"vocab_size": 3, "height": 1, "width": 4, "images": 1, "rows": 5, "concentration": 1.0}
+    )
+    for policy, rule, shape in (
+        ("chain", "chain", {"length": 2}),
+        ("eagle2", "point", {"depth": 2, "top_k": 2, "total_tokens": 3}),
+        ("eagle1", "without_replacement", {"widths": (2, 1)}),
+    ):
+        scheme = make_scheme(world, policy, rule, shape)
+        target, drafter = TableTarget(world, 0), TableDrafter(world, 0)
+        exact = passes(enumerate_decoding(target, drafter, scheme.policy, scheme.rule, MOST_NODES))
+        runs = run_lockstep(world, scheme, 4000, 3).runs
+        measured = ratio(runs.verify.sum(axis=1), np.ones(runs.images))
+        assert agree(measured, Estimate(exact, exact, exact)), (policy, measured, exact)
+
+
+def one_row(error: float, vocab_size: int = 12) -> TableWorld:
+    return make_world(
+        "dirichlet",
+        {"rows": 1, "error": error, "vocab_size": vocab_size, "height": 16, "width": 16, "images": 1, "seed": 4},
+    )
+
+
+@pytest.mark.parametrize("length", [1, 3, 6])
+def test_a_chain_on_one_row_follows_the_closed_form(length: int) -> None:
+    world = one_row(0.6)
+    kept = float(overlap(world.target[0], world.draft[0, 0]))
+    assert kept == pytest.approx(best_acceptance_iid(world.target[0], world.draft[0, 0], 1))
+    runs = run_lockstep(world, make_scheme(world, "chain", "chain", {"length": length}), 300, 0).runs
+    # Near the image's end chains are cut: leave room for one chain's worth of tokens.
+    assert tokens_per_cycle(runs).mean == pytest.approx(chain_tokens(kept, length), rel=0.03)
+
+
+def test_a_static_tree_on_one_row_follows_its_acceptance_vector() -> None:
+    world = one_row(0.6)
+    order = np.argsort(-world.draft[0, 0], kind="stable")
+    by_rank = world.target[0][order][:3].astype(float)
+    runs = run_lockstep(world, make_scheme(world, "static_top_k", "point", {"widths": (3, 3)}), 300, 0).runs
+    expected = tree_tokens(ranked_shape((3, 3)), by_rank.tolist())
+    assert tokens_per_cycle(runs).mean == pytest.approx(expected, rel=0.02)
+
+
+def test_no_lossless_rule_beats_the_transport_bound() -> None:
+    world = one_row(0.9)
+    bound = best_acceptance_iid(world.target[0], world.draft[0, 0], 1)
+    runs = run_lockstep(world, make_scheme(world, "chain", "chain", {"length": 1}), 400, 0).runs
+    accepted = ratio(runs.accepted, runs.depth)
+    assert agree(accepted, Estimate(bound, bound, bound))
+
+
+@pytest.mark.parametrize("window", [1, 2, 4])
+def test_row_fronts_take_the_steps_of_the_closed_form(window: int) -> None:
+    grid = Grid(4, 4)
+    done = zipar(GridWorld(GridWeights.random(grid, 3, seed=1)), window, sampling(0))
+    assert len(done.steps) == front_steps(grid, window)
+
+
+def test_closed_forms() -> None:
+    assert chain_tokens(1.0, 4) == 5.0
+    assert chain_tokens(0.0, 4) == 1.0
+    assert chain_tokens(0.5, 2) == 1.75
+    assert tree_tokens((-1, 0, 1, 2), [0.5]) == chain_tokens(0.5, 3)
+    assert tree_tokens((-1, 0, 0), [0.5, 0.25]) == 1.75
+    assert speedup_of(3.0, 4.0, 0.1) == pytest.approx(3.0 / 1.4)
+    assert best_length(0.0, 0.1) == 0
+    assert best_length(0.9, 0.01) > best_length(0.5, 0.01) > 0
+    assert tokens_to_double(0.1, 4.0) == pytest.approx(2.8)
+    with pytest.raises(ValueError, match="sum at most 1"):
+        tree_tokens((-1, 0), [0.9, 0.2])
+    with pytest.raises(ValueError, match="more than 1 children"):
+        tree_tokens((-1, 0, 0), [0.5])
+    with pytest.raises(ValueError, match="acceptance must be in"):
+        chain_tokens(1.1, 3)
+
+
+def test_runs_are_priced_pass_by_pass() -> None:
+    counts = np.zeros((2, 5), dtype=np.int64)
+    verify, draft = counts.copy(), counts.copy()
+    verify[:, 1], verify[:, 3], draft[:, 2] = 1, (4, 5), (8, 10)
+    runs = Runs(16, np.array([4, 5]), np.array([11, 10]), np.array([8, 10]), verify, draft)
+    costs = MeasuredCosts("m", ((1, 2.0), (3, 4.0)), ((1, 0.5), (2, 1.0)), overhead_ms=0.25)
+    assert runs.image_ms(costs).tolist() == [2 + 16 + 8 + 5 * 0.25, 2 + 20 + 10 + 6 * 0.25]
+    assert speedup(runs, costs).mean == pytest.approx(2 * 16 * 2.25 / (27.25 + 33.5))
+    assert tokens_per_cycle(runs).mean == pytest.approx(30 / 9)
+    assert runs.and_more(runs).images == 4
+    with pytest.raises(ValueError, match="expected images of 16 cells, got 9"):
+        runs.and_more(Runs(9, *(np.array([1]),) * 3, verify[:1], draft[:1]))
+
+
+def some(runs: Runs, chosen: slice) -> Runs:
+    parts = (getattr(runs, name)[chosen] for name in ("cycles", "accepted", "depth", "verify", "draft"))
+    return Runs(runs.cells, *parts)
+
+
+def test_an_interval_covers_the_truth_as_often_as_it_says() -> None:
+    runs = run_lockstep(one_row(0.5), make_scheme(one_row(0.5), "chain", "chain", {"length": 2}), 1200, 99).runs
+    costs = RatioCosts("papers", 0.1)
+    truth = speedup(runs, costs).mean
+    found = [speedup(some(runs, slice(start, start + 30)), costs) for start in range(0, 1200, 30)]
+    covered = sum(one.low <= truth <= one.high for one in found)
+    assert covered >= 33  # of 40 at 95 %; fewer has a chance below 1 in 500
+
+
+def test_what_has_no_lockstep_form_says_so() -> None:
+    world = small()
+    for policy, rule, shape in (
+        ("roofline", "point", {}),
+        ("chain", "block", {}),
+        ("adt", "point", {"init": "vertical"}),
+    ):
+        scheme = make_scheme(world, policy, rule, shape)
+        assert not scheme.vectorised
+        with pytest.raises(ValueError, match="has no vectorised form"):
+            run_lockstep(world, scheme, 2, 0)
+    assert not make_scheme(world, "eagle2", "point", {"depth": 6}).vectorised  # deeper than the grid is wide
+    assert run_loop(world, make_scheme(world, "chain", "block"), 2, 0).images == 2
+
+
+def test_every_fitting_pair_builds() -> None:
+    world = small()
+    built: list[Scheme] = []
+    for rule, policy in itertools.product(RULES, POLICIES):
+        if policy.drawn in rule.drawn and (policy.chain or not rule.needs_chain):
+            built.append(make_scheme(world, policy.name, rule.name))
+        else:
+            with pytest.raises(ValueError, match="covers"):
+                make_scheme(world, policy.name, rule.name)
+    assert sum(scheme.vectorised for scheme in built) >= 15
+
+
+@pytest.mark.parametrize("spec", WORLDS, ids=lambda spec: spec.name)
+def test_worlds_are_what_they_say(spec: WorldSpec) -> None:
+    world = make_world(spec.name, {})
+    again = make_world(spec.name, {})
+    assert np.array_equal(world.target, again.target)
+    assert np.array_equal(world.starts, again.starts)
+    assert world.target.min() > 0.0
+    assert world.grid.cells == 256
+
+
+def test_the_field_has_its_structure() -> None:
+    world = small(height=12, width=12, images=16, levels=4, smoothness=2.0)
+    levels = (world.starts // world.starts[world.starts > 0].min()).reshape(16, 12, 12).astype(float)
+    beside = np.corrcoef(levels[:, :, 1:].ravel(), levels[:, :, :-1].ravel())[0, 1]
+    apart = np.corrcoef(levels[:, :, 6:].ravel(), levels[:, :, :-6].ravel())[0, 1]
+    assert beside > 0.7 > apart
+    assert overlap(
+        small(noise=0.0, context_loss=0.0).target, small(noise=0.0, context_loss=0.0).draft[0]
+    ) == pytest.approx(1.0)
+    closeness = [overlap(world.target, world.draft[0]).mean() for world in (small(noise=x) for x in (0.1, 0.5, 1.5))]
+    assert closeness == sorted(closeness, reverse=True)
+    near, far = small(spread=0.02), small(spread=1.0)
+    token, twin = 0, 4  # one cluster
+    assert (
+        np.abs(near.target[:, token] - near.target[:, twin]).max()
+        < np.abs(far.target[:, token] - far.target[:, twin]).max()
+    )
+
+
+def test_bad_worlds_are_named() -> None:
+    with pytest.raises(ValueError, match="world: there is no 'feild'; did you mean 'field'"):
+        make_world("feild", {})
+    with pytest.raises(ValueError, match="unknown setting 'noize'; did you mean 'noise'"):
+        make_world("field", {"noize": 1})
+    with pytest.raises(ValueError, match="multiple of clusters"):
+        make_world("field", {"vocab_size": 30})
+    with pytest.raises(ValueError, match=r"context_loss must be in \[0, 1\]"):
+        make_world("field", {"context_loss": 2})
+    with pytest.raises(ValueError, match="height must be a whole number"):
+        make_world("field", {"height": 1.5})
+    with pytest.raises(ValueError, match="expected at least one image"):
+        run_loop(small(), make_scheme(small(), "chain", "chain"), 0, 0)
