@@ -46,6 +46,12 @@ class TypedGraph(GraphWriter):
         """Declare an output of the graph's precision."""
         self._outputs.append(helper.make_tensor_value_info(name, ELEMENTS[self.precision], shape))
 
+    def outputs(self, kind: str, inputs: Sequence[str], count: int, **attributes: Any) -> list[str]:
+        """Add a node with `count` outputs; return their names."""
+        names = [self._fresh(kind.lower()) for _ in range(count)]
+        self._nodes.append(helper.make_node(kind, inputs, names, **attributes))
+        return names
+
     def narrow(self, value: str, output: str | None = None) -> str:
         """From float32 to the graph's precision."""
         if self.precision == "fp32" and output is None:
@@ -69,7 +75,7 @@ class TypedGraph(GraphWriter):
         else:
             start = -(-self._beside.tell() // _ALIGN) * _ALIGN
             self._beside.seek(start)
-            self._beside.write(memoryview(values.reshape(-1).view(np.uint8)))
+            values.tofile(self._beside)
             tensor.data_location = TensorProto.EXTERNAL
             for key, value in (("location", self._data), ("offset", start), ("length", values.nbytes)):
                 tensor.external_data.add(key=key, value=str(value))

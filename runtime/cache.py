@@ -76,6 +76,10 @@ class KeyValueCache:
         self._bias[self.length : self.length + count] = 0.0
         self.length += count
 
+    def hide_first(self, count: int) -> None:
+        """Let no position see the first `count` slots from now on."""
+        self._bias[:count] = HIDDEN
+
     def place(self, keys: FloatArray, values: FloatArray, chosen: IntArray | slice, behind: int) -> int:
         """Write to scratch slots, `behind` slots after the committed ones, which stay as they are; return the count.
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,8 @@ class DecoderShape:
 
     capacity: cache slots. prefix: condition positions. vocab_size: image codes; row `vocab_size + id` of the embedding
     is condition id `id` (< `conditions`), and `unconditional` are the rows of the prefix without a condition.
+    precision: of weights and caches. prefix_cells: whether all condition positions stand at cell -1 ("one") or at
+    -prefix to -1 ("each"). outside: condition rows that come from outside the graph, V + i for row i; 0 for none.
     """
 
     vocab_size: int
@@ -39,6 +41,20 @@ class DecoderShape:
     prefix: int
     conditions: int
     unconditional: tuple[int, ...]
+    precision: Literal["fp32", "fp16", "bf16"] = "fp32"
+    prefix_cells: Literal["one", "each"] = "one"
+    outside: int = 0
+
+    def first_cells(self, count: int) -> IntArray:
+        """The cells of `count` condition positions."""
+        if self.prefix_cells == "each":
+            return np.arange(-count, 0)
+        return np.full(count, PREFIX_CELL, dtype=np.int64)
+
+    @property
+    def least_cell(self) -> int:
+        """The cell of the first condition position."""
+        return -max(1, self.prefix) if self.prefix_cells == "each" else PREFIX_CELL
 
     @property
     def grid(self) -> Grid:
@@ -83,6 +99,10 @@ class Loaded(NamedTuple):
     shape: DecoderShape
     name: str
 
+    def engine(self, rows: int) -> "DecoderEngine":
+        """A new engine for `rows` sequences."""
+        return DecoderEngine(self, rows)
+
 
 def load_decoder(name: str, kind: str, folder: Path = FOLDER, settings: SessionSettings | None = None) -> Loaded:
     """Load the decoder `name` ("target" or "drafter" in `kind`) after checking it against its manifest.
@@ -116,10 +136,16 @@ class DecoderEngine:
     """
 
     def __init__(self, loaded: Loaded, rows: int) -> None:
+        if loaded.shape.precision != "fp32":
+            raise EngineError(
+                f"{loaded.name}: expected a float32 export for ONNX Runtime on the CPU, got {loaded.shape.precision}; "
+                "export with --precision fp32, or build TensorRT engines of this one"
+            )
         self.shape = loaded.shape
         self.rows = rows
         self.spent = Spent()
         shape = loaded.shape
+        self.conditions = np.zeros((shape.outside, shape.features), dtype=np.float32)
         self.cache = KeyValueCache(shape.layers, rows, shape.heads, shape.head_dim, shape.capacity)
         self._session = loaded.session
         self._reads_features = any(each.name == "features" for each in loaded.session.get_inputs())
@@ -141,10 +167,10 @@ class DecoderEngine:
         shows what is committed. features: [B, T, D], for drafters.
         Raises EngineError on a cell outside the grid, or more positions than the cache has slots.
         """
-        if cells.max() >= self.shape.height * self.shape.width or cells.min() < PREFIX_CELL:
+        if cells.max() >= self.shape.height * self.shape.width or cells.min() < self.shape.least_cell:
             raise EngineError(
-                f"decoder: expected cells from {PREFIX_CELL} to {self.shape.grid.cells - 1}, got {cells.tolist()}; "
-                "grow a shallower tree (Budget.max_depth)"
+                f"decoder: expected cells from {self.shape.least_cell} to {self.shape.grid.cells - 1}, "
+                f"got {cells.tolist()}; grow a shallower tree (Budget.max_depth)"
             )
         slots = self.cache.slots
         bound = self._bound.get((len(cells), slots))
@@ -197,6 +223,8 @@ class DecoderEngine:
         named = {"tokens": bound.tokens, "cells": bound.cells, "bias": bound.bias}
         if self._reads_features:
             named["features"] = bound.features
+        if self.shape.outside:
+            named["conditions"] = self.conditions
         for index in range(self.shape.layers):
             named[f"past_key_{index}"] = self.cache.keys[index]
             named[f"past_value_{index}"] = self.cache.values[index]

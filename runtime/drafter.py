@@ -15,7 +15,7 @@ from algos.rows import Sampler, laws
 from algos.step import Scored
 from algos.tree import DraftTree, Verdict
 from runtime.cache import causal, hide
-from runtime.decoder import DecoderEngine, Loaded, Pass, load_decoder
+from runtime.decoder import Loaded, Pass, load_decoder
 from runtime.session import EngineError, SessionSettings
 from zoo.load import FOLDER
 
@@ -24,7 +24,7 @@ class OrtDrafter:
     """Implements `algos.step.Drafter` on a drafter graph; `sampler` must be the target's."""
 
     def __init__(self, loaded: Loaded, sampler: Sampler) -> None:
-        self.engine = DecoderEngine(loaded, 1 if sampler.guidance == 1.0 else 2)
+        self.engine = loaded.engine(1 if sampler.guidance == 1.0 else 2)
         self.sampler = sampler
         self._tokens: list[int] = []
         """Committed tokens that are not in the cache yet."""

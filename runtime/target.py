@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from algos.arrays import IntArray
 from algos.draft.spec import Grid
@@ -10,7 +11,7 @@ from algos.rows import Sampler, laws
 from algos.step import Scored
 from algos.tree import DraftTree, Verdict
 from runtime.cache import causal, hide
-from runtime.decoder import PREFIX_CELL, DecoderEngine, Loaded, Pass, load_decoder
+from runtime.decoder import Loaded, Pass, load_decoder
 from runtime.session import EngineError, SessionSettings
 from zoo.load import FOLDER
 
@@ -22,9 +23,11 @@ class OrtTarget:
     """
 
     def __init__(self, loaded: Loaded, sampler: Sampler) -> None:
-        self.engine = DecoderEngine(loaded, 1 if sampler.guidance == 1.0 else 2)
+        self.engine = loaded.engine(1 if sampler.guidance == 1.0 else 2)
         self.sampler = sampler
         self._prefix: IntArray | None = None
+        self._hidden = 0
+        """Condition positions that are padding."""
         self._scored: DraftTree | None = None
         self._pass: Pass | None = None
 
@@ -52,6 +55,12 @@ class OrtTarget:
         """
         shape = self.engine.shape
         ids = np.asarray(ids)
+        if shape.outside:
+            raise EngineError("condition: this model's condition is made of features; set it with condition_rows")
+        self._hidden = 0
+        if shape.prefix_cells == "each":
+            self._prefix = self._prompt(ids)[: self.engine.rows]
+            return
         if ids.shape != (shape.prefix,) or ids.min() < 0 or ids.max() >= shape.conditions:
             raise EngineError(
                 f"condition: expected [{shape.prefix}] ids from 0 to {shape.conditions - 1}, got {ids.tolist()}; "
@@ -61,22 +70,52 @@ class OrtTarget:
         given = absent if shape.prefix > 1 and not ids.any() else ids.astype(np.int64) + shape.vocab_size
         self._prefix = np.stack([given, absent])[: self.engine.rows]
 
+    def _prompt(self, ids: IntArray) -> IntArray:
+        """A prompt of vocabulary ids, and beside it one of its first and last id with nothing said between them."""
+        shape = self.engine.shape
+        if ids.ndim != 1 or not 2 <= ids.size <= shape.prefix or ids.min() < 0 or ids.max() >= shape.conditions:
+            raise EngineError(
+                f"condition: expected 2 to {shape.prefix} ids from 0 to {shape.conditions - 1}, got {ids.tolist()}; "
+                "make them with the model's tokenizer, begin and image marks included"
+            )
+        given = ids.astype(np.int64) + shape.vocab_size
+        absent = np.full_like(given, shape.unconditional[0])
+        absent[0], absent[-1] = given[0], given[-1]
+        return np.stack([given, absent])
+
+    def condition_rows(self, rows: NDArray[np.float32], padding: int = 0) -> None:
+        """Set the prompt by embedded rows [2 * prefix, D], the condition's and those of none.
+
+        padding: leading condition positions that nothing may see. Raises EngineError on another shape.
+        """
+        shape = self.engine.shape
+        if rows.shape != (shape.outside, shape.features) or not shape.outside or not 0 <= padding < shape.prefix:
+            raise EngineError(
+                f"condition_rows: expected [{shape.outside}, {shape.features}] and padding below {shape.prefix}, got "
+                f"{list(rows.shape)} and {padding}; make them with the exported condition graph"
+            )
+        self.engine.conditions[:] = rows
+        self._hidden = padding
+        self._prefix = (shape.vocab_size + np.arange(shape.outside)).reshape(2, -1)[: self.engine.rows]
+
     def begin(self) -> Scored:
         """See `Target`."""
         if self._prefix is None:
             raise EngineError("target: no condition is set; call condition(word_ids) before decoding")
-        cache, prefix = self.engine.cache, self.engine.shape.prefix
+        cache, prefix = self.engine.cache, self._prefix.shape[1]
         cache.clear()
         self._scored = None
-        cells = np.full(prefix, PREFIX_CELL, dtype=np.int64)
-        result = self.engine.run(self._prefix, cells, causal(prefix))
+        bias = causal(prefix)
+        bias[:, : self._hidden] += hide(np.eye(prefix, dtype=np.bool_))[:, : self._hidden]
+        result = self.engine.run(self._prefix, self.engine.shape.first_cells(prefix), bias)
         cache.commit(result.keys, result.values, slice(None))
+        cache.hide_first(self._hidden)
         return Scored(laws(result.logits[:, -1:], self.sampler), result.features[:, -1:].copy())
 
     def score(self, tree: DraftTree) -> Scored:
         """See `Target`. Raises EngineError before `begin`, past the last cell, or on a root that is no token."""
-        drawn = self.engine.cache.length - self.engine.shape.prefix
-        if drawn < 0:
+        drawn = self.engine.cache.length - (0 if self._prefix is None else self._prefix.shape[1])
+        if drawn < 0 or self.engine.cache.length == 0:
             raise EngineError("target: nothing is drawn yet; call begin() before score()")
         if tree.tokens.min() < 0 or tree.tokens.max() >= self.vocab_size:
             raise EngineError(f"target: expected tokens from 0 to {self.vocab_size - 1}, got {tree.tokens.tolist()}")

@@ -1,0 +1,271 @@
+"""Does an exported decoder compute what the torch module does? Errors by output, and where greedy decoding parts."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from algos.arrays import IntArray
+from models.published.decoder import Conditioner, Decoder, DecoderConfig
+from models.transformer import StepOutput
+from runtime.cache import HIDDEN, causal, hide
+from runtime.session import SessionSettings, open_session
+
+MOST: Final = {"fp32": 1e-4, "fp16": 0.05, "bf16": 1e-4}
+"""The largest difference from torch in float32 that passes, over max(1, largest expected).
+
+bfloat16 graphs do not run on the CPU: the same graph in float32, with the rounded weights, stands in for them.
+"""
+_CHUNKS: Final = (1, 2, 1, 8, 5, 16, 1)
+_TREE: Final = (-1, 0, 0, 1, 1, 2, 3, 5, 0, 8, 4)
+_JUNK: Final = 1e3
+
+
+class Errors(NamedTuple):
+    """Largest and mean absolute difference, over max(1, largest expected)."""
+
+    largest: float
+    mean: float
+
+
+class Parting(NamedTuple):
+    """Where greedy decoding first parts from torch: the cell, and how far torch's best two logits lie apart there."""
+
+    cell: int
+    margin: float
+
+
+class Report(NamedTuple):
+    """Errors by case and output; `parting` is None where greedy decoding draws the same picture."""
+
+    cases: Mapping[str, Mapping[str, Errors]]
+    parting: Parting | None
+
+    def worst(self) -> dict[str, float]:
+        """The largest error of every case."""
+        return {case: max(errors.largest for errors in found.values()) for case, found in self.cases.items()}
+
+
+def errors(found: NDArray[Any], expected: torch.Tensor) -> Errors:
+    """Errors of one output; infinite where shapes or finiteness differ."""
+    wanted, given = expected.detach().float().numpy(), found.astype(np.float32)
+    if given.shape != wanted.shape or not np.isfinite(given).all():
+        return Errors(float("inf"), float("inf"))
+    scale = max(1.0, float(np.abs(wanted).max()))
+    apart = np.abs(given - wanted) / scale
+    return Errors(float(apart.max()), float(apart.mean()))
+
+
+class Outputs(NamedTuple):
+    """logits [B, T, V], features [B, T, D]; key, value [B, H, T, hd] of the last layer."""
+
+    logits: NDArray[np.float32]
+    features: NDArray[np.float32]
+    key: NDArray[Any]
+    value: NDArray[Any]
+
+
+class Runner:
+    """A decoder graph on ONNX Runtime's CPU provider, in any precision that it runs, with its own static cache."""
+
+    def __init__(self, path: Path, config: DecoderConfig, precision: str, batch: int) -> None:
+        self._session: Any = open_session(path, SessionSettings())
+        self._names = [each.name for each in self._session.get_outputs()]
+        self.config = config
+        kind = np.float16 if precision == "fp16" else np.float32
+        slots = config.prefix + config.cells
+        shape = (batch, config.heads, slots, config.head_dim)
+        # What no position may see must not leak.
+        self._values = [np.full(shape, _JUNK, dtype=kind) for _ in range(config.layers)]
+        self._keys = [np.full((*shape[:2], shape[3], slots), _JUNK, dtype=kind) for _ in range(config.layers)]
+        self._slots = slots
+        self._batch = batch
+        self._new: dict[str, NDArray[Any]] = {}
+        self.length = 0
+        self.rows: NDArray[np.float32] | None = None
+
+    def run(
+        self, tokens: IntArray, cells: IntArray, bias: NDArray[np.float32], features: NDArray[np.float32] | None = None
+    ) -> Outputs:
+        """One pass over [T] or [B, T] tokens; `bias` [T, T] is among them."""
+        count = len(cells)
+        past = np.full((count, self._slots), HIDDEN, dtype=np.float32)
+        past[:, : self.length] = 0
+        feed: dict[str, NDArray[Any]] = {
+            "tokens": np.broadcast_to(tokens, (self._batch, count)).copy(),
+            "cells": np.asarray(cells),
+            "bias": np.concatenate([past, bias], axis=1),
+        }
+        for index in range(self.config.layers):
+            feed[f"past_key_{index}"], feed[f"past_value_{index}"] = self._keys[index], self._values[index]
+        if self.rows is not None:
+            feed["conditions"] = self.rows
+        if features is not None:
+            feed["features"] = features
+        self._new = dict(zip(self._names, self._session.run(None, feed), strict=True))
+        last = self.config.layers - 1
+        name = "predicted" if self.config.drafter else "features"
+        found = (self._new[each] for each in ("logits", name, f"new_key_{last}", f"new_value_{last}"))
+        return Outputs(*found)
+
+    def commit(self) -> None:
+        """Take every position of the last pass into the cache."""
+        count = self._new["logits"].shape[1]
+        place = slice(self.length, self.length + count)
+        for index in range(self.config.layers):
+            self._keys[index][..., place] = self._new[f"new_key_{index}"].swapaxes(2, 3)
+            self._values[index][:, :, place] = self._new[f"new_value_{index}"]
+        self.length += count
+
+    def begin(self, prefix: IntArray) -> Outputs:
+        """Take in a condition [B, P]; the pass over it."""
+        count = prefix.shape[1]
+        out = self.run(prefix, np.arange(-count, 0), causal(count))
+        self.commit()
+        return out
+
+
+class Case(NamedTuple):
+    """A decoder, its float32 module and what every case shares."""
+
+    path: Path
+    precision: str
+    decoder: Decoder
+    prefix: IntArray
+    rows: NDArray[np.float32] | None
+
+
+def prepare(path: Path, precision: str, decoder: Decoder, conditioner: Conditioner | None, seed: int) -> Case:
+    """A random condition for a pair of rows."""
+    rng, config = np.random.default_rng(seed), decoder.config
+    if config.condition == "none":
+        return Case(path, precision, decoder, np.empty((2, 0), dtype=np.int64), None)
+    if conditioner is not None:
+        features = rng.standard_normal((config.prefix, conditioner.absent.shape[1])).astype(np.float32)
+        with torch.no_grad():
+            rows = conditioner(torch.from_numpy(features)).numpy()
+        prefix = config.vocab_size + np.arange(2 * config.prefix).reshape(2, -1)
+        return Case(path, precision, decoder, prefix, rows)
+    prefix = config.vocab_size + rng.integers(0, config.conditions, (2, config.prefix))
+    return Case(path, precision, decoder, prefix, None)
+
+
+@torch.no_grad()
+def dense(case: Case, tokens: IntArray, batch: int, features: NDArray[np.float32] | None = None) -> StepOutput:
+    """Condition and tokens [T] in one pass of torch; the condition's positions, but the last, left out."""
+    decoder, count = case.decoder, case.prefix.shape[1]
+    whole = np.concatenate([case.prefix[:batch], np.broadcast_to(tokens, (batch, len(tokens)))], axis=1)
+    cells = torch.arange(-count, len(tokens))
+    empty = decoder.empty_cache(batch)
+    bias = torch.from_numpy(causal(whole.shape[1]))
+    rows = None if case.rows is None else torch.from_numpy(case.rows)
+    given = None if features is None else torch.from_numpy(features)
+    out = decoder.step(torch.from_numpy(whole), cells, bias, empty, empty, rows, given)
+    first = max(count - 1, 0)
+    keys, values = [each[:, :, first:] for each in out.keys], [each[:, :, first:] for each in out.values]
+    return StepOutput(out.logits[:, first:], out.features[:, first:], keys, values)
+
+
+def _runner(case: Case, batch: int) -> Runner:
+    runner = Runner(case.path, case.decoder.config, case.precision, batch)
+    runner.rows = case.rows
+    return runner
+
+
+def compare_image(
+    case: Case, tokens: IntArray, batch: int, features: NDArray[np.float32] | None = None
+) -> dict[str, Errors]:
+    """A whole image [cells] in passes of several sizes, to the last cell: the cache is full at the end."""
+    runner, parts = _runner(case, batch), []
+    if case.prefix.size:
+        parts.append(
+            Outputs(
+                *(each[:, :, -1:] if each.ndim == 4 else each[:, -1:] for each in runner.begin(case.prefix[:batch]))
+            )
+        )
+    start = turn = 0
+    while start < len(tokens):
+        stop = min(len(tokens), start + _CHUNKS[turn % len(_CHUNKS)])
+        given = None if features is None else features[:, start:stop]
+        parts.append(runner.run(tokens[start:stop], np.arange(start, stop), causal(stop - start), given))
+        runner.commit()
+        start, turn = stop, turn + 1
+    return _against(parts, dense(case, tokens, batch, features))
+
+
+def _against(parts: list[Outputs], expected: StepOutput) -> dict[str, Errors]:
+    def joined(name: str) -> NDArray[Any]:
+        return np.concatenate([getattr(part, name) for part in parts], axis=2 if name in ("key", "value") else 1)
+
+    wanted = {"logits": expected.logits, "features": expected.features}
+    wanted |= {"key": expected.keys[-1], "value": expected.values[-1]}
+    return {name: errors(joined(name), tensor) for name, tensor in wanted.items()}
+
+
+def compare_tree(case: Case, tokens: IntArray) -> dict[str, Errors]:
+    """A draft tree under a full tree mask, each node held against its own path."""
+    runner, parents = _runner(case, 2), np.array(_TREE)
+    runner.begin(case.prefix)
+    before = len(tokens) // 4
+    runner.run(tokens[:before], np.arange(before), causal(before))
+    runner.commit()
+    paths = [[0]]
+    for node in range(1, parents.size):
+        paths.append([*paths[parents[node]], node])
+    visible = np.zeros((parents.size, parents.size), dtype=np.bool_)
+    for node, path in enumerate(paths):
+        visible[node, path] = True
+    drafted = tokens[before : before + parents.size]
+    out = runner.run(drafted, before + visible.sum(axis=1) - 1, hide(visible))
+    found = [
+        errors(out.logits[:, node], dense(case, np.concatenate([tokens[:before], drafted[path]]), 2).logits[:, -1])
+        for node, path in enumerate(paths)
+    ]
+    return {"logits": Errors(max(each.largest for each in found), sum(each.mean for each in found) / len(found))}
+
+
+def parting(case: Case) -> Parting | None:
+    """Draw greedily on the graph, then ask torch for its choice after the same tokens, cell by cell."""
+    runner, cells = _runner(case, 1), case.decoder.config.cells
+    logits = runner.begin(case.prefix[:1]).logits[0, -1]
+    drawn = [int(logits.argmax())]
+    while len(drawn) < cells:
+        out = runner.run(np.array(drawn[-1:]), np.array([len(drawn) - 1]), causal(1))
+        runner.commit()
+        drawn.append(int(out.logits[0, 0].argmax()))
+    wanted = dense(case, np.array(drawn[:-1]), 1).logits[0]
+    differs = (wanted.argmax(dim=-1).numpy() != np.array(drawn)).nonzero()[0]
+    if not differs.size:
+        return None
+    best = wanted[differs[0]].topk(2).values
+    return Parting(int(differs[0]), float(best[0] - best[1]))
+
+
+def compare(
+    path: Path, precision: str, decoder: Decoder, conditioner: Conditioner | None, greedy: bool, seed: int = 0
+) -> Report:
+    """Hold the graph at `path` against `decoder` (in float32): random and adversarial inputs, by output.
+
+    greedy: also draw a picture greedily (targets only).
+    """
+    case = prepare(path, precision, decoder, conditioner, seed)
+    rng, config = np.random.default_rng(seed), decoder.config
+    random = rng.integers(0, config.vocab_size, config.cells)
+    if config.drafter:
+        found = {}
+        for name, scale in (("random", 1.0), ("large_features", 30.0)):
+            features = (scale * rng.standard_normal((2, config.cells, config.dim))).astype(np.float32)
+            found[name] = compare_image(case, random, 2, features)
+        return Report(found, None)
+    images = {
+        "random": random,
+        "first_code": np.zeros(config.cells, dtype=np.int64),
+        "last_code": np.full(config.cells, config.vocab_size - 1),
+    }
+    found = {name: compare_image(case, tokens, 2) for name, tokens in images.items()}
+    found["tree"] = compare_tree(case, random)
+    found["one_row"] = compare_image(case, random, 1)
+    return Report(found, parting(case) if greedy else None)
