@@ -82,14 +82,16 @@ def make_scheme(
     return Scheme(policy, rule, made_policy, made_rule, grows, decides)
 
 
-def run_loop(world: TableWorld, scheme: Scheme, images: int, seed: int, first_image: int = 0) -> Runs:
-    """Decode images first_image.. with the decoding loop."""
+def run_loop(
+    world: TableWorld, scheme: Scheme, images: int, seed: int, first_image: int = 0, max_nodes: int = MOST_NODES
+) -> Runs:
+    """Decode images first_image.. with the decoding loop, trees of at most `max_nodes` nodes."""
     if images < 1:
         raise ValueError(f"runs: expected at least one image, got {images}")
     runs: Runs | None = None
     for image in range(first_image, first_image + images):
         target, drafter = TableTarget(world, image), TableDrafter(world, image)
-        decoded = decode(target, drafter, scheme.policy, scheme.rule, sampling(seed, image), MOST_NODES)
+        decoded = decode(target, drafter, scheme.policy, scheme.rule, sampling(seed, image), max_nodes)
         drafted = decoded.cycles[1:]
         one = Runs(
             cells=world.grid.cells,

@@ -1,0 +1,229 @@
+"""`underpaint simulate` and `underpaint trace`."""
+
+import importlib.util
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from cli.simulate import app
+from cli.trace import trace
+from sim.executors import LocalExecutor, executor
+from sim.sweep import FILE_NAME, Plan, Results, jobs, run, simulate
+from sim.trace import load
+from tests.cli.studio import GRID, VOCAB, SyntheticStudio
+
+SMALL = "world.vocab_size=24", "world.clusters=4", "world.height=6", "world.width=6", "world.images=8"
+CHAINS = [
+    *("sweep", "--worlds", "field", "--policies", "chain", "--rules", "chain", "--jobs", "1", "--precision", "0.2"),
+    *("--machines", "a100/llamagen-b"),
+    *(part for setting in SMALL for part in ("--vary", setting)),
+]
+SWEEP = [
+    *("sweep", "--worlds", "field", "--policies", "chain,eagle2,adt", "--rules", "chain,point,lantern"),
+    *("--machines", "a100/llamagen-b,h100/llamagen-b", "--precision", "0.2", "--jobs", "1"),
+    *(part for setting in SMALL for part in ("--vary", setting)),
+    *("--vary", "policy.depth=2,3", "--vary", "policy.top_k=2,3", "--vary", "policy.max_depth=4"),
+    *("--vary", "policy.max_width=6", "--vary", "policy.start_depth=2"),
+]
+PLAN = Plan(
+    worlds=("field",),
+    policies=("chain", "eagle2"),
+    rules=("chain", "point", "lantern"),
+    machines=("a100/llamagen-b",),
+    vary={
+        **{f"world.{name}": (value,) for name, value in (("vocab_size", 24), ("clusters", 4), ("height", 6))},
+        **{"world.width": (6,), "world.images": (8,), "policy.depth": (2, 3), "policy.top_k": (3,)},
+    },
+    precision=0.2,
+)
+
+
+def call(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, list(arguments))
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, result.output
+
+
+def test_tables_print_published_predicted_and_error() -> None:
+    code, text = call("tables")
+    assert code == 0
+    assert re.search(r"ADT\+LANTERN +Parti +3\.05x +2\.48x +-18\.7% .*does not fit", text)
+    code, text = call("tables", "--json", "--fit-on", "median")
+    groups = json.loads(text)
+    assert code == 0
+    assert {"published", "predicted", "error", "verdict", "tag"} <= groups[0][0].keys()
+    assert call("tables", "--fit-on", "99")[0] == 2
+    assert call("tables", "--fit-on", "first")[0] == 2
+
+
+def test_what_is_known_is_listed() -> None:
+    code, text = call("known")
+    assert code == 0
+    for name in ("field", "rtx4090", "b200", "lumina-mgpt-7b", "anole-7b"):
+        assert name in text
+
+
+def test_a_sweep_writes_results_and_a_page_of_its_own(tmp_path: Path) -> None:
+    code, text = call(*SWEEP, "--out", str(tmp_path))
+    assert code == 0, text
+    lines = [json.loads(line) for line in (tmp_path / FILE_NAME).read_text().splitlines()[1:]]
+    # chain: 2 rules; eagle2: 2 rules x 2 depths x 2 widths; adt: 2 rules.
+    assert len(lines) == 2 + 8 + 2
+    for line in lines:
+        assert set(line["speedup"]) == {"a100/llamagen-b", "h100/llamagen-b"}
+        mean, low, high = line["speedup"]["a100/llamagen-b"]
+        assert low <= mean <= high
+        assert (high - low) / 2 <= 0.2 * mean + 1e-9
+        assert 0.0 < line["alignment"] <= 1.0
+    lossless = {line["token_bias"] for line in lines if line["rule"] in ("chain", "point")}
+    assert lossless == {0.0}
+    assert all(line["token_bias"] > 0.0 for line in lines if line["rule"] == "lantern")
+    page = (tmp_path / "report.html").read_text()
+    assert page.count("<svg") == 4
+    assert "Difficulty and depth" in page
+    assert not re.search(r"(src|href)=.https?:", page)
+    before = (tmp_path / FILE_NAME).read_bytes()
+    assert call(*SWEEP, "--out", str(tmp_path))[0] == 0
+    assert (tmp_path / FILE_NAME).read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        (("--worlds", "feild"), "did you mean 'field'"),
+        (("--machines", "a10/llamagen-b"), "did you mean 'a100'"),
+        (("--machines", "a100/llama"), "there is no 'llama'"),
+        (("--machines", "absent.json"), "absent.json"),
+        (("--rules", "pointt"), "did you mean 'point'"),
+        (("--policies", "eagle"), "did you mean"),
+        (("--vary", "policy.depht=2"), "did you mean 'depth'"),
+        (("--vary", "tree.depth=2"), "expected world.setting"),
+        (("--vary", "rule.delta=7"), r"delta must be in \[0, 1\]"),
+        (("--vary", "world.noise=-1"), "noise must be at least 0"),
+        (("--precision", "0"), "--precision"),
+        (("--engine", "slurm"), "there is no 'slurm'"),
+        (("--worlds", "field,field"), "each once"),
+    ],
+)
+def test_bad_input_is_named_before_any_work(tmp_path: Path, extra: tuple[str, ...], message: str) -> None:
+    code, text = call(*SWEEP, *extra, "--out", str(tmp_path / "out"))
+    assert code == 2, text
+    assert re.search(message, text)
+    assert not (tmp_path / "out").exists()
+
+
+def test_another_sweep_s_folder_is_refused(tmp_path: Path) -> None:
+    assert call(*CHAINS, "--out", str(tmp_path))[0] == 0
+    code, text = call(*CHAINS, "--seed", "1", "--out", str(tmp_path))
+    assert code == 2
+    assert "belongs to another sweep (it differs in seed)" in text
+    (tmp_path / FILE_NAME).write_text("what\n")
+    assert call(*SWEEP, "--out", str(tmp_path))[0] == 2
+
+
+def test_a_sweep_of_nothing_is_refused(tmp_path: Path) -> None:
+    code, text = call(*CHAINS, "--rules", "point", "--out", str(tmp_path / "out"))
+    assert code == 2
+    assert "no rule of point fits a policy of chain" in text
+
+
+def test_a_torn_line_is_dropped_and_done_again(tmp_path: Path) -> None:
+    results = Results(tmp_path, PLAN)
+    run(PLAN, results, LocalExecutor(1), lambda line: None)
+    path = tmp_path / FILE_NAME
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-40])
+    again = Results(tmp_path, PLAN)
+    missing = again.missing(jobs(PLAN))
+    assert len(missing) == 1
+    run(PLAN, again, LocalExecutor(1), lambda line: None)
+    assert path.read_bytes() == whole
+
+
+@pytest.mark.slow
+def test_a_killed_sweep_loses_nothing_that_was_finished(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "from cli.simulate import app; app()", *SWEEP, "--precision", "0.03"]
+    child = subprocess.Popen([*command, "--out", str(tmp_path)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    path = tmp_path / FILE_NAME
+    end = time.monotonic() + 120
+    while time.monotonic() < end and not (path.exists() and path.read_bytes().count(b"\n") >= 3):
+        time.sleep(0.02)
+    os.kill(child.pid, signal.SIGKILL)
+    child.wait()
+    held = path.read_bytes()
+    finished = held[: held.rfind(b"\n") + 1]
+    assert finished.count(b"\n") >= 3
+    assert call(*SWEEP, "--precision", "0.03", "--out", str(tmp_path))[0] == 0
+    assert path.read_bytes().startswith(finished)
+
+
+@pytest.mark.slow
+def test_every_executor_finds_the_same(tmp_path: Path) -> None:
+    def found(name: str, jobs_wanted: int) -> list[dict[str, object]]:
+        results = Results(tmp_path / f"{name}{jobs_wanted}", PLAN)
+        run(PLAN, results, executor(name, jobs_wanted), lambda line: None)
+        return sorted(results.lines, key=lambda line: str(line["key"]))
+
+    alone = found("local", 1)
+    assert found("local", 2) == alone
+    if importlib.util.find_spec("ray") is not None:
+        assert found("ray", 2) == alone
+
+
+def test_ray_is_asked_for_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ValueError, match=r"engine 'ray' needs Ray; install it with: pip install -e '\.\[cluster\]'"):
+        executor("ray", 2)
+
+
+def test_a_job_is_the_same_every_time() -> None:
+    from sim.sweep import Work
+
+    job = jobs(PLAN)[-1]
+    work = Work(job, PLAN.machines, 0.2, 64, 3)
+    assert simulate(work) == simulate(work)
+
+
+def traced(monkeypatch: pytest.MonkeyPatch, path: Path, *extra: str) -> tuple[int, str]:
+    monkeypatch.setattr("runtime.embedded.open_studio", lambda side: SyntheticStudio())
+    alone = typer.Typer()
+    alone.command()(trace)
+    result = CliRunner().invoke(alone, ["--prompts-count", "3", "--depths", "3", *extra, "--out", str(path)])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, result.output
+
+
+@pytest.mark.parametrize("temperature", ["1", "0"])
+def test_a_trace_is_recorded_from_a_studio(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, temperature: str) -> None:
+    code, text = traced(monkeypatch, tmp_path / "one.npz", "--temperature", temperature)
+    assert code == 0, text
+    held = load(tmp_path / "one.npz")
+    assert held.grid == GRID
+    assert held.vocab_size == VOCAB
+    assert held.tokens.shape == (3, GRID.cells)
+    assert len(set(held.about["prompts"])) == 3
+    assert held.about["sampler"]["temperature"] == float(temperature)
+    greedy = (held.tokens == held.target_tokens[..., 0]).all()
+    assert greedy == (temperature == "0")
+    swept = ["sweep", "--worlds", str(tmp_path / "one.npz"), "--policies", "chain", "--rules", "chain", "--jobs", "1"]
+    assert call(*swept, "--vary", "policy.length=2", "--precision", "0.3", "--out", str(tmp_path / "sweep"))[0] == 0
+
+
+def test_bad_traces_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert traced(monkeypatch, tmp_path, "--temperature", "1")[0] == 2
+    assert traced(monkeypatch, tmp_path / "x.npz", "--temperature", "-1")[0] == 2
+    (tmp_path / "no.npz").write_bytes(b"no")
+    (tmp_path / "curve.json").write_text("{}")
+    arguments = ("--costs", str(tmp_path / "curve.json"), "--compare", str(tmp_path / "curve.json"))
+    code, text = call("predict", "--trace", str(tmp_path / "no.npz"), *arguments)
+    assert code == 2
+    assert "is no trace" in text

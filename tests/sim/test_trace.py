@@ -1,0 +1,183 @@
+"""Traces: recorded through the protocols, saved, replayed as a world, and used to predict."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from algos.accept.neighbours import nearest_codes
+from algos.chance import sampling
+from algos.draft import Grid
+from sim.fast import make_scheme, run_lockstep, run_loop
+from sim.field import make_world
+from sim.latency import MeasuredCosts
+from sim.predict import check_belong, load_comparison, predict
+from sim.statistics import mean_depth, tokens_per_cycle
+from sim.table_world import TableDrafter, TableTarget, TableWorld
+from sim.trace import Recorder, Trace, check_same_model, dense, entropy, load, replay, save, statistics
+from sim.worlds import Blend, RandomLaw, SyntheticDrafter, SyntheticTarget
+
+SAMPLER = {"guidance": 1.0, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
+CURVE = MeasuredCosts("curve", ((1, 2.0), (64, 8.0)), ((1, 0.3), (64, 0.6)))
+
+
+def recorded(world: TableWorld, images: int, keep: int = 24, depths: int = 3, greedy: bool = False) -> Trace:
+    recorder = Recorder(world.codebook, nearest_codes(world.codebook, 6), depths, keep)
+    for image in range(images):
+        recorder.add(TableTarget(world, image), TableDrafter(world, image), sampling(3, image), greedy)
+    return recorder.trace({"model": {"target": "field"}, "sampler": SAMPLER, "prompts": ["a trace's own"]})
+
+
+def field(**settings: object) -> TableWorld:
+    base = {"vocab_size": 24, "clusters": 4, "levels": 3, "height": 8, "width": 8, "images": 8, "drift": 0.3}
+    return make_world("field", {**base, "depth_known": 3, **settings})
+
+
+def test_what_is_recorded_is_what_the_models_say() -> None:
+    law, other = RandomLaw(6, seed=1, sharpness=2.0), RandomLaw(6, seed=2, sharpness=2.0)
+    target, drafter = SyntheticTarget(law, Grid(2, 3)), SyntheticDrafter(Blend(law, other, 0.4))
+    recorder = Recorder(
+        np.random.default_rng(0).standard_normal((6, 2)), np.array([[1], [0], [3], [2], [5], [4]]), 3, 6
+    )
+    recorder.add(target, drafter, sampling(5), greedy=False)
+    trace = recorder.trace({})
+    image = tuple(trace.tokens[0].tolist())
+    laws = dense(trace.target_tokens, trace.target_probs, 6)[0]
+    drafted = dense(trace.draft_tokens, trace.draft_probs, 6)[0]
+    for cell in range(6):
+        assert laws[cell] == pytest.approx(law(image[:cell]), abs=1e-6)
+        assert trace.target_entropy[0, cell] == pytest.approx(entropy(law(image[:cell])))
+        assert trace.neighbour_mass[0, cell] == pytest.approx(law(image[:cell])[[image[cell], image[cell] ^ 1]].sum())
+        for depth in range(min(3, cell)):
+            expected = drafter.law(image[:cell])
+            assert drafted[depth, cell] == pytest.approx(expected, abs=1e-6)
+            assert trace.acceptance[0, depth, cell] == pytest.approx(np.minimum(law(image[:cell]), expected).sum())
+
+
+def test_a_trace_comes_back_from_its_file(tmp_path: Path) -> None:
+    trace = recorded(field(), 2)
+    save(trace, tmp_path / "deep" / "one.npz")
+    again = load(tmp_path / "deep" / "one.npz")
+    assert again.about == trace.about
+    assert again.grid == trace.grid
+    for name in ("tokens", "target_tokens", "draft_tokens"):
+        assert np.array_equal(getattr(again, name), getattr(trace, name))
+    for name in ("target_probs", "draft_probs", "acceptance", "neighbour_mass"):
+        assert getattr(again, name) == pytest.approx(getattr(trace, name), abs=1e-6)
+    assert [file.name for file in (tmp_path / "deep").iterdir()] == ["one.npz"]
+
+
+def test_what_is_no_trace_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "bad.npz"
+    path.write_bytes(b"nothing")
+    with pytest.raises(ValueError, match=r"bad\.npz is no trace"):
+        load(path)
+    np.savez(path, other=np.zeros(3))
+    with pytest.raises(ValueError, match="is no trace"):
+        load(path)
+    with pytest.raises(FileNotFoundError):
+        load(tmp_path / "absent.npz")
+    with pytest.raises(ValueError, match="nothing was recorded"):
+        Recorder(np.zeros((4, 2)), np.zeros((4, 1), dtype=np.int64)).trace({})
+    world, few = field(), Recorder(np.zeros((4, 2)), np.zeros((4, 1), dtype=np.int64))
+    with pytest.raises(ValueError, match="draws 24 codes, the codebook holds 4"):
+        few.add(TableTarget(world, 0), TableDrafter(world, 0), sampling(0), greedy=False)
+    trace = recorded(field(), 1)
+    with pytest.raises(ValueError, match="expected target_tokens"):
+        dataclasses.replace(trace, target_probs=trace.target_probs[:, :, :3])
+    other = dataclasses.replace(trace, about={"model": {"target": "another"}})
+    check_same_model([trace, trace])
+    with pytest.raises(ValueError, match="traces of one model, got 2"):
+        check_same_model([trace, other])
+
+
+def test_few_tokens_leave_the_rest_even() -> None:
+    laws = dense(np.array([[3, 1]]), np.array([[0.6, 0.2]]), 6)[0]
+    assert laws == pytest.approx([0.05, 0.2, 0.05, 0.6, 0.05, 0.05])
+    short = dense(np.array([[3, 0, 0]]), np.array([[1.0, 0.0, 0.0]]), 6)[0]
+    assert short.tolist() == [0, 0, 0, 1, 0, 0]
+    starts_at_0 = dense(np.array([[0, 2, 0]]), np.array([[0.7, 0.3, 0.0]]), 4)[0]
+    assert starts_at_0 == pytest.approx([0.7, 0.0, 0.3, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("policy", "rule", "settings"),
+    [
+        ("chain", "chain", {}),
+        ("eagle2", "point", {"depth": 3, "top_k": 3, "total_tokens": 8}),
+        ("eagle1", "without_replacement", {"widths": (3, 3)}),
+        ("eagle2", "lantern", {"depth": 3, "top_k": 3, "total_tokens": 8}),
+    ],
+)
+def test_a_replay_predicts_the_world_it_was_recorded_in(policy: str, rule: str, settings: dict[str, object]) -> None:
+    world = field(images=48)
+    replayed = replay(recorded(world, 48))
+    assert replayed.images == 48
+    real = run_lockstep(world, make_scheme(world, policy, rule, settings), 480, 0).runs
+    again = run_lockstep(replayed, make_scheme(replayed, policy, rule, settings), 480, 1).runs
+    assert tokens_per_cycle(again).mean == pytest.approx(tokens_per_cycle(real).mean, rel=0.05)
+    assert mean_depth(again).mean == pytest.approx(mean_depth(real).mean, rel=0.03)
+
+
+def test_statistics_follow_the_world() -> None:
+    flat, sharp = (statistics(recorded(field(sharpness=value), 4)) for value in (0.5, 4.0))
+    assert sharp.top_probability > flat.top_probability
+    near, far = (statistics(recorded(field(noise=value), 4)) for value in (0.1, 2.0))
+    assert near.acceptance > far.acceptance
+
+
+def comparison(path: Path, measured: dict[str, tuple[float, float, float]]) -> Path:
+    tree = {"depth": 3, "top_k": 3, "total_tokens": 8}
+    methods = {
+        "ar": {"policy": "none", "policy_settings": {}, "rule": "point", "rule_settings": {}},
+        "speculative": {"policy": "chain", "policy_settings": {"length": 3}, "rule": "chain", "rule_settings": {}},
+        "eagle2": {"policy": "eagle2", "policy_settings": tree, "rule": "point", "rule_settings": {}},
+    }
+    rows = [
+        {"method": name, "tokens_per_cycle": tokens, "mean_depth": depth, "speedup": speed}
+        for name, (tokens, depth, speed) in measured.items()
+    ]
+    settings = {"methods": methods, "prompts": ["a compared one"], "seeds": [0], **SAMPLER}
+    path.write_text(json.dumps({"model": {"target": "field"}, "settings": settings, "rows": rows}))
+    return path
+
+
+def test_a_prediction_stands_beside_the_measurement(tmp_path: Path) -> None:
+    world = field(images=32)
+    measured = {"ar": (1.0, 0.0, 1.0)}
+    for name, policy, rule, settings in (
+        ("speculative", "chain", "chain", {"length": 3}),
+        ("eagle2", "eagle2", "point", {"depth": 3, "top_k": 3, "total_tokens": 8}),
+    ):
+        runs = run_loop(world, make_scheme(world, policy, rule, settings), 32, 9)
+        measured[name] = tokens_per_cycle(runs).mean, mean_depth(runs).mean, 1.5
+    held = load_comparison(comparison(tmp_path / "compare.json", measured))
+    costs = dataclasses.replace(CURVE, overhead_ms=0.5)
+    found = predict(recorded(world, 16), costs, held, seeds=2)
+    assert [one.method for one in found] == ["speculative", "eagle2"]
+    for one in found:
+        assert abs(one.tokens_error) < 0.1
+        assert one.overhead_ms == 0.5
+        cycle = one.tokens_per_cycle.mean * 2.5 / one.speedup.mean
+        assert 2.5 < cycle < 8.5 + 3 * 0.6
+        assert one.speedup_error == pytest.approx(one.speedup.mean / 1.5 - 1.0)
+    timed = predict(recorded(world, 2), CURVE, held)
+    assert all(one.overhead_ms > 0.0 for one in timed)
+
+
+def test_a_trace_and_a_comparison_that_do_not_belong_together(tmp_path: Path) -> None:
+    held = load_comparison(comparison(tmp_path / "compare.json", {"ar": (1.0, 0.0, 1.0)}))
+    trace = recorded(field(), 1)
+    check_belong(trace, held)
+    for about, match in (
+        ({**trace.about, "model": {"target": "another"}}, "of another model"),
+        ({**trace.about, "sampler": {**SAMPLER, "temperature": 0.0}}, "was sampled with"),
+        ({**trace.about, "prompts": ["a compared one"]}, "holds prompts of the comparison"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            check_belong(dataclasses.replace(trace, about=about), held)
+    (tmp_path / "none.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"none\.json is no comparison"):
+        load_comparison(tmp_path / "none.json")
