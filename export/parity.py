@@ -78,7 +78,7 @@ def _dense(transformer: Transformer, tokens: IntArray, cond: torch.Tensor) -> tu
     embeddings = torch.cat([cond, transformer.embed_tokens(rows)], dim=1)
     length = embeddings.shape[1]
     empty = transformer.empty_cache(cond.shape[0])
-    bias = torch.from_numpy(causal(length))
+    bias = torch.tensor(causal(length))
     out = transformer.step(embeddings, transformer.cells(len(tokens)), bias, empty, empty, torch.zeros(0))
     first = cond.shape[1] - 1
     return out.logits[:, first:], out.features[:, first:]
@@ -150,7 +150,7 @@ def _compare_draft(
     cells = len(tokens)
     empty = drafter.empty_cache(2)
     embeddings = drafter.embed_tokens(torch.from_numpy(np.stack([tokens, tokens])))
-    bias = torch.from_numpy(causal(cells))
+    bias = torch.tensor(causal(cells))
     given = torch.from_numpy(features)
     out = drafter.step(given, embeddings, torch.arange(cells), bias, empty, empty, torch.zeros(0))
     logits, predicted = [], []

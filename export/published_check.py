@@ -160,7 +160,7 @@ def dense(case: Case, tokens: IntArray, batch: int, features: NDArray[np.float32
     whole = np.concatenate([case.prefix[:batch], np.broadcast_to(tokens, (batch, len(tokens)))], axis=1)
     cells = torch.arange(-count, len(tokens))
     empty = decoder.empty_cache(batch)
-    bias = torch.from_numpy(causal(whole.shape[1]))
+    bias = torch.tensor(causal(whole.shape[1]))
     rows = None if case.rows is None else torch.from_numpy(case.rows)
     given = None if features is None else torch.from_numpy(features)
     out = decoder.step(torch.from_numpy(whole), cells, bias, empty, empty, rows, given)

@@ -1,5 +1,7 @@
 """The key-value cache: buffers that graphs read in place, written only where positions are committed."""
 
+from functools import cache
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -101,9 +103,12 @@ class KeyValueCache:
         self.values[:, :, :, slots] = values[:, :, :, chosen]
 
 
+@cache
 def causal(count: int) -> NDArray[np.float32]:
-    """A bias [count, count] under which each position sees itself and those before it."""
-    return np.triu(np.full((count, count), HIDDEN, dtype=np.float32), k=1)
+    """A bias [count, count] under which each position sees itself and those before it; shared, so read-only."""
+    bias = np.triu(np.full((count, count), HIDDEN, dtype=np.float32), k=1)
+    bias.flags.writeable = False
+    return bias
 
 
 def hide(visible: BoolArray) -> NDArray[np.float32]:
