@@ -106,7 +106,8 @@ def heat_map(lines: Sequence[Line], machine: str) -> Plot | None:
         axes.set_xticks(range(len(widths)), [str(width) for width in widths])
         axes.set_yticks(range(len(depths)), [str(depth) for depth in depths])
         for row, column in np.ndindex(means.shape):
-            axes.text(column, row, f"{means[row, column]:.2f}", ha="center", va="center", color="w", fontsize=8)
+            ink = "k" if means[row, column] > np.nanmean(means) else "w"
+            axes.text(column, row, f"{means[row, column]:.2f}", ha="center", va="center", color=ink, fontsize=8)
         axes.set_xlabel("width (top-k)")
         axes.set_ylabel("depth (levels)")
         figure.colorbar(shown, label=f"speed-up on {machine}")
