@@ -118,8 +118,8 @@ class DraftTree:
         sums = laws.sum(axis=-1)
         if not np.all(np.abs(sums - 1.0) < 1e-4) or (laws.size and float(laws.min()) < 0.0):
             raise ValueError(
-                f"tree.draft_probs: expected rows of non-negative numbers that sum to 1, got sums {sums.tolist()}; pass "
-                "the drafter's logits through rows.laws"
+                f"tree.draft_probs: expected rows of non-negative numbers that sum to 1, got sums {sums.tolist()}; "
+                "pass the drafter's logits through rows.laws"
             )
         if np.any(self.law_of < -1) or np.any(self.law_of >= laws.shape[0]):
             raise ValueError(f"tree.law_of: expected rows below {laws.shape[0]} or -1, got {self.law_of.tolist()}")
