@@ -81,7 +81,7 @@ def _of_drawn(
     emitted = np.zeros_like(laws)
     places = np.arange(rows.size)
     for _ in range(SIBLING_DRAWS):
-        with np.errstate(divide="ignore"):
+        with np.errstate(divide="ignore", over="ignore"):
             order = (draws.standard_exponential(laws.shape) / laws).argsort(axis=1)[:, :children]
         left = world.target[rows].astype(np.float64)
         left /= left.sum(axis=1, keepdims=True)

@@ -125,7 +125,7 @@ class FixedGrower:
         if not self._sampled:
             return tables.top_tokens[depth, rows][..., :count], tables.top_probs[depth, rows][..., :count] > 0.0
         laws = batch.world.draft[depth, rows]
-        with np.errstate(divide="ignore"):
+        with np.errstate(divide="ignore", over="ignore"):
             arrivals = batch.draws.standard_exponential(laws.shape) / laws
         if count == 1:
             tokens = arrivals.argmin(axis=-1)[..., None]
