@@ -116,7 +116,13 @@ def load_decoder(name: str, kind: str, folder: Path = FOLDER, settings: SessionS
             f"decoder: expected provider 'cpu', got '{settings.provider}': caches live in host memory, which another "
             "device would copy at every pass"
         )
-    return Loaded(open_session(located.path, settings), read_shape(located.manifest.settings, name), name)
+    shape = read_shape(located.manifest.settings, name)
+    if shape.precision != "fp32":
+        raise EngineError(
+            f"{name}: expected a float32 export for ONNX Runtime on the CPU, got {shape.precision}; export with "
+            "--precision fp32, or build TensorRT engines of this one"
+        )
+    return Loaded(open_session(located.path, settings), shape, name)
 
 
 def read_shape(settings: Mapping[str, Any], name: str) -> DecoderShape:
@@ -136,11 +142,6 @@ class DecoderEngine:
     """
 
     def __init__(self, loaded: Loaded, rows: int) -> None:
-        if loaded.shape.precision != "fp32":
-            raise EngineError(
-                f"{loaded.name}: expected a float32 export for ONNX Runtime on the CPU, got {loaded.shape.precision}; "
-                "export with --precision fp32, or build TensorRT engines of this one"
-            )
         self.shape = loaded.shape
         self.rows = rows
         self.spent = Spent()

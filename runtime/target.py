@@ -106,7 +106,8 @@ class OrtTarget:
         cache.clear()
         self._scored = None
         bias = causal(prefix)
-        bias[:, : self._hidden] += hide(np.eye(prefix, dtype=np.bool_))[:, : self._hidden]
+        if self._hidden:
+            bias = bias + hide(np.eye(prefix, dtype=np.bool_) | (np.arange(prefix) >= self._hidden))
         result = self.engine.run(self._prefix, self.engine.shape.first_cells(prefix), bias)
         cache.commit(result.keys, result.values, slice(None))
         cache.hide_first(self._hidden)

@@ -1,0 +1,41 @@
+"""`underpaint engine DIR`: TensorRT engines of an export folder."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.errors import BAD_INPUT
+
+app = typer.Typer(help="Build TensorRT engines of exported models.", add_completion=False)
+
+
+@app.command()
+def engine(
+    folder: Annotated[Path, typer.Argument(help="A folder that `underpaint export --kind` wrote.")],
+    backend: Annotated[str, typer.Option(help="tensorrt or tensorrt-rtx.")] = "tensorrt",
+    model: Annotated[list[str] | None, typer.Option(help="Build this one only; repeat for more.")] = None,
+    buckets: Annotated[str, typer.Option(help="Numbers of new positions, with commas between.")] = "1,8,16,32,64",
+) -> None:
+    """Parse, build and record; the engines are tied to graph, version and, where there is one, this machine's GPU."""
+    from export.tensorrt_build import build_folder
+    from runtime.session import EngineError
+    from runtime.tensorrt_engine import gpu_name
+    from runtime.tensorrt_files import ANY_GPU
+
+    try:
+        try:
+            gpu = gpu_name()
+        except EngineError:
+            if backend == "tensorrt":
+                raise  # it measures kernels on the GPU that it builds for
+            gpu = ANY_GPU
+        counts = tuple(sorted({int(part) for part in buckets.split(",")}))
+        if counts[0] < 1:
+            raise ValueError(f"--buckets: expected numbers from 1, got {buckets!r}")
+        for path, record in build_folder(folder, backend, gpu, tuple(model or ()), counts):
+            profiles = f", {len(record.batch_counts)} profiles" if record.batch_counts else ""
+            typer.echo(f"{path.name}: {record.engine_bytes / 2**20:.1f} MiB, {record.precision}{profiles}, for {gpu}")
+    except (ValueError, OSError) as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(BAD_INPUT) from error

@@ -1,0 +1,81 @@
+"""`underpaint export CHECKPOINT --kind ...` and `underpaint check DIR`: published models in, compared graphs out."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.errors import BAD_INPUT
+
+app = typer.Typer(help="Export a published checkpoint to ONNX.", add_completion=False)
+check_app = typer.Typer(help="Compare exported models with torch.", add_completion=False)
+
+Heads = Annotated[int | None, typer.Option(help="Attention heads, where the width is none of the published.", min=1)]
+GridSide = Annotated[int | None, typer.Option("--grid", help="Cells along a side: pixels / 16 for VQ-16.", min=1)]
+Prefix = Annotated[int | None, typer.Option(help="Condition positions (Tar: 729, 169, 81), or longest prompt.", min=1)]
+FirstCode = Annotated[int | None, typer.Option(help="Vocabulary id of code 0 (Tar's language model).", min=0)]
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """One message and exit code 2 for what the user can mend."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(BAD_INPUT) from error
+
+
+@app.command()
+def export(
+    checkpoint: Annotated[str, typer.Argument(help="File or folder of the checkpoint, or a hub name owner/model.")],
+    kind: Annotated[str, typer.Option(help="What it is: llamagen-c2i, llamagen-t2i, tar-dtok, tar-lm, chameleon, ...")],
+    out: Annotated[Path, typer.Option(help="Folder of models; one folder holds a target, its drafter, its tokenizer.")],
+    precision: Annotated[str, typer.Option(help="fp32, fp16 or bf16: of weights, caches and hidden states.")] = "fp32",
+    target: Annotated[Path | None, typer.Option(help="The checkpoint that a drafter was trained for.")] = None,
+    target_kind: Annotated[str | None, typer.Option(help="Its kind.")] = None,
+    top_k: Annotated[int, typer.Option(help="Tokens that the exported top-k sampler keeps.", min=0)] = 1000,
+    neighbours: Annotated[int, typer.Option(help="Nearest codes kept of each code, for LANTERN.", min=1)] = 1000,
+    heads: Heads = None,
+    grid: GridSide = None,
+    prefix: Prefix = None,
+    first_code: FirstCode = None,
+) -> None:
+    """Load, write the graphs, compare them with torch, and only then put them in place."""
+    from export.published import Request, export_published
+    from models.published.load import find
+    from models.published.options import LoadOptions
+
+    options = LoadOptions(heads, grid, prefix, first_code)
+    with _explained():
+        if (target is None) != (target_kind is None):
+            raise ValueError("--target and --target-kind belong together")
+        pair = None if target is None or target_kind is None else (target_kind, target)
+        request = Request(kind, find(checkpoint), precision, options, pair, options, top_k, neighbours)
+        written = export_published(request, out)
+    for found in written:
+        worst = max(found.parity.values(), default=0.0)
+        typer.echo(f"{found.file}: {found.bytes / 2**20:.1f} MiB, largest difference from torch {worst:.2g}")
+    typer.echo(f"{out}: check with `underpaint check {out}`, build with `underpaint engine {out}`")
+
+
+@check_app.command()
+def check(
+    folder: Annotated[Path, typer.Argument(help="A folder that `underpaint export --kind` wrote.")],
+    greedy: Annotated[bool, typer.Option(help="Also draw a picture greedily and report where it parts.")] = True,
+    seed: Annotated[int, typer.Option(help="Seed of the random inputs.", min=0)] = 0,
+) -> None:
+    """Compare every decoder of a folder with torch, on random and on adversarial inputs."""
+    from export.published_verify import verify
+
+    with _explained():
+        results = list(verify(folder, greedy, seed))
+    failed = False
+    for result in results:
+        for line in result.lines():
+            typer.echo(line)
+        failed = failed or not result.passed
+    if failed:
+        raise typer.Exit(1)

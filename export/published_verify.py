@@ -1,0 +1,77 @@
+"""`underpaint check`: the models of an export folder against the checkpoints that they came from."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from export.published import Request, write_graph
+from export.published_check import MOST, Report, compare
+from runtime.exported import check_data, read_records
+from zoo.load import manifest, path
+from zoo.manifest import ManifestError
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One model's report. stand_in: the graph compared is a float32 twin of one that does not run on the CPU."""
+
+    name: str
+    precision: str
+    report: Report
+    stand_in: bool
+
+    @property
+    def passed(self) -> bool:
+        """Whether every error is within what the precision allows."""
+        return all(found <= MOST[self.precision] for found in self.report.worst().values())
+
+    def lines(self) -> list[str]:
+        """The report in words."""
+        what = f"{self.name} ({self.precision}{', compared as float32' if self.stand_in else ''})"
+        found = [f"{what}: {'passed' if self.passed else 'FAILED'}, allowed {MOST[self.precision]:g}"]
+        for case, outputs in self.report.cases.items():
+            shown = ", ".join(f"{name} {each.largest:.2g} / {each.mean:.2g}" for name, each in outputs.items())
+            found.append(f"  {case}: largest / mean error {shown}")
+        if self.name == "target":
+            apart = self.report.parting
+            same, parts = "greedy decoding draws the same picture", "greedy decoding parts at cell"
+            found.append(
+                f"  {same}"
+                if apart is None
+                else f"  {parts} {apart.cell}, where torch's best two lie {apart.margin:.3g} apart"
+            )
+        return found
+
+
+def verify(folder: Path, greedy: bool, seed: int) -> Iterator[Result]:
+    """Hold every decoder of `folder` against its checkpoint, both checked against their hashes first.
+
+    Raises ManifestError on files that changed, and what `models.published.load.load` raises.
+    """
+    records = read_records(folder)
+    if not {"target", "drafter"} & set(records):
+        raise ManifestError(f"{folder} holds no target and no drafter to check; export one into it")
+    for name in ("target", "drafter"):
+        if name not in records:
+            continue
+        graph = path(name, folder)
+        check_data(folder, name)
+        request = Request.from_plain(records[name].request)
+        loaded = request.loaded()
+        if loaded.checkpoint.digest() != records[name].checkpoint_sha256:
+            raise ManifestError(
+                f"{request.checkpoint}: another checkpoint than {manifest(name, folder).name} was exported from; "
+                "export it again"
+            )
+        decoder, conditioner = loaded.decoder, loaded.conditioner
+        assert decoder is not None
+        with TemporaryDirectory() as beside:
+            if request.precision == "bf16":
+                graph = Path(beside) / graph.name
+                write_graph(decoder, "fp32", graph, True)
+            decoder.float()
+            whole = None if conditioner is None else conditioner.float()
+            shown = "fp32" if request.precision == "bf16" else request.precision
+            found = compare(graph, shown, decoder, whole, greedy and name == "target", seed)
+        yield Result(name, request.precision, found, request.precision == "bf16")

@@ -1,0 +1,175 @@
+"""Build TensorRT engines of an export folder, with `tensorrt` or with `tensorrt_rtx`: one build code, two packages.
+
+Precision is the graph's own: networks are strongly typed. Every optimisation profile of a decoder has fixed shapes
+(rows, new positions, all cache slots), so that one captured CUDA graph serves every cycle.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from hashlib import sha256
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+from runtime.decoder import DecoderShape, read_shape
+from runtime.exported import BUCKETS, check_data
+from runtime.session import EngineError
+from runtime.tensorrt_files import ANY_GPU, EngineRecord, Profile, backend_module, paths, write_engine
+from zoo.load import locate, names
+from zoo.load import manifest as read_manifest
+from zoo.manifest import Manifest, write_beside
+
+ROWS: Final = (1, 2)
+GRAPHS: Final = ("target", "drafter", "condition", "image_decoder", "image_encoder", "sampler")
+_LARGEST_TREE: Final = 64
+_WORKSPACE_BYTES: Final = 4 << 30
+_DEFAULT_GRID: Final = 16
+
+Shape = tuple[int, ...]
+
+
+def build_folder(
+    folder: Path, backend: str, gpu: str = ANY_GPU, only: tuple[str, ...] = (), buckets: tuple[int, ...] = BUCKETS
+) -> Iterator[tuple[Path, EngineRecord]]:
+    """Build the engine of every graph in `folder` (or of those in `only`), one after the other.
+
+    gpu: the name of this machine's GPU, which the engine is then tied to.
+    Raises EngineError where the package is missing or refuses a graph, naming its reason; ManifestError on damage.
+    """
+    module = backend_module(backend)
+    known = [name for name in names(folder) if read_manifest(name, folder).kind in GRAPHS]
+    unknown = sorted(set(only) - set(known))
+    if unknown or not known:
+        raise EngineError(f"{folder}: expected models among {', '.join(known) or 'none'}, got {', '.join(unknown)}")
+    for name in known:
+        if not only or name in only:
+            yield _build_one(folder, name, module, backend, gpu, buckets)
+
+
+def _build_one(
+    folder: Path, name: str, module: ModuleType, backend: str, gpu: str, buckets: tuple[int, ...]
+) -> tuple[Path, EngineRecord]:
+    found = read_manifest(name, folder)
+    located = locate(name, found.kind, folder)
+    check_data(folder, name)
+    counts: tuple[tuple[int, int], ...] = ()
+    if found.kind in ("target", "drafter"):
+        shape = read_shape(found.settings, name)
+        counts = batch_counts(shape, buckets)
+        profiles = [decoder_profile(shape, found.shapes, rows, count) for rows, count in counts]
+    else:
+        profiles = [_other_profile(found, folder)]
+    timing = paths(folder, name, backend).timing
+    content = build_engine(located.path, profiles, module, timing)
+    record = EngineRecord(
+        model=name,
+        backend=backend,
+        version=module.__version__,
+        gpu=gpu,
+        onnx_sha256=found.sha256,
+        engine_sha256=sha256(content).hexdigest(),
+        engine_bytes=len(content),
+        precision=str(found.settings.get("precision", "fp32")),
+        batch_counts=counts,
+    )
+    return write_engine(folder, content, record), record
+
+
+def batch_counts(shape: DecoderShape, buckets: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    """(rows, new positions) of the profiles: every bucket that the grid can fill, and the prefill."""
+    counts = {count for count in buckets if count <= shape.grid.cells} | {max(shape.prefix, 1)}
+    return tuple((rows, count) for rows in ROWS for count in sorted(counts))
+
+
+def decoder_profile(shape: DecoderShape, inputs: Mapping[str, Any], rows: int, count: int) -> Profile:
+    """Fixed shapes of a pass of `count` new positions in `rows` sequences."""
+    heads, width, slots = shape.heads, shape.head_dim, shape.capacity
+    known: dict[str, Shape] = {
+        "tokens": (rows, count),
+        "cells": (count,),
+        "bias": (count, slots + count),
+        "features": (rows, count, shape.features),
+        "conditions": (shape.outside, shape.features),
+    }
+    for index in range(shape.layers):
+        known[f"past_key_{index}"] = (rows, heads, width, slots)
+        known[f"past_value_{index}"] = (rows, heads, slots, width)
+    # A target's features are an output of the same name; `build_engine` leaves out what is no input.
+    return Profile({name: (fixed, fixed, fixed) for name, fixed in known.items() if name in inputs})
+
+
+def _other_profile(found: Manifest, folder: Path) -> Profile:
+    side = _grid_side(folder)
+    if found.kind == "image_decoder":
+        fixed: Shape = (1, side, side)
+        return Profile({"codes": (fixed, fixed, fixed)})
+    if found.kind == "image_encoder":
+        fixed = (1, 3, side * int(found.settings["stride"]), side * int(found.settings["stride"]))
+        return Profile({"pixels": (fixed, fixed, fixed)})
+    if found.kind == "sampler":
+        vocab = int(found.settings["vocab_size"])
+        one = ((1,), (1,), (1,))
+        logits = ((1, 1, vocab), (2, 16, vocab), (2, _LARGEST_TREE, vocab))
+        return Profile({"logits": logits, "guidance": one, "temperature": one})
+    return Profile({})
+
+
+def _grid_side(folder: Path) -> int:
+    if "target" in names(folder):
+        return int(read_manifest("target", folder).settings["height"])
+    return _DEFAULT_GRID
+
+
+def build_engine(path: Path, profiles: list[Profile], module: ModuleType, timing: Path) -> bytes:
+    """The serialised engine of a graph. `timing`: the cache of measured kernels, read and written where supported.
+
+    Raises EngineError with what the parser or the builder said.
+    """
+    said: list[str] = []
+    logger = _logger(module, said.append)
+    builder = module.Builder(logger)
+    flag = module.NetworkDefinitionCreationFlag
+    # TensorRT 11 knows strong typing only; before it, and in RTX, it is a flag.
+    flags = 1 << int(flag.STRONGLY_TYPED) if hasattr(flag, "STRONGLY_TYPED") else 0
+    network = builder.create_network(flags)
+    parser = module.OnnxParser(network, logger)
+    if not parser.parse_from_file(str(path)):
+        reasons = [parser.get_error(index).desc() for index in range(parser.num_errors)]
+        raise EngineError(f"{path.name}: {module.__name__} cannot read it: {'; '.join(reasons[:3] or said[-3:])}")
+    config = builder.create_builder_config()
+    config.set_memory_pool_limit(module.MemoryPoolType.WORKSPACE, _WORKSPACE_BYTES)
+    inputs = {network.get_input(index).name for index in range(network.num_inputs)}
+    for profile in profiles:
+        _add_profile(builder, config, profile, inputs)
+    measured = module.__name__ == "tensorrt"  # RTX measures when it first runs, and has no cache here
+    if measured:
+        config.set_timing_cache(config.create_timing_cache(timing.read_bytes() if timing.is_file() else b""), True)
+    built = builder.build_serialized_network(network, config)
+    if built is None:
+        raise EngineError(f"{path.name}: {module.__name__} could not build it: {'; '.join(said[-3:])}")
+    if measured:
+        write_beside(timing, bytes(config.get_timing_cache().serialize()))
+    return bytes(built)
+
+
+def _add_profile(builder: Any, config: Any, profile: Profile, inputs: set[str]) -> None:
+    if not profile.shapes:
+        return
+    made = builder.create_optimization_profile()
+    for name, (least, best, most) in profile.shapes.items():
+        if name in inputs:
+            made.set_shape(name, least, best, most)
+    config.add_optimization_profile(made)
+
+
+def _logger(module: ModuleType, keep: Callable[[str], None]) -> Any:
+    """A logger that keeps warnings and errors, to be told only where something fails."""
+
+    class Kept(module.ILogger):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            module.ILogger.__init__(self)
+
+        def log(self, severity: Any, message: str) -> None:
+            if int(severity) <= int(module.ILogger.WARNING):
+                keep(message)
+
+    return Kept()

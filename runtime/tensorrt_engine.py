@@ -1,0 +1,281 @@
+"""A decoder on TensorRT: caches in CUDA memory that is never moved, one captured CUDA graph a number of positions.
+
+`TensorRTEngine` has the seams of `runtime.decoder.DecoderEngine`, so `OrtTarget` and `OrtDrafter`, which hold the
+protocols of `algos.step`, run on it unchanged: `OrtTarget(load_tensorrt(...), sampler)`. New keys and values stay on
+the device; logits and features come back in one copy each a pass.
+"""
+
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from algos.arrays import FloatArray, IntArray
+from runtime.cache import HIDDEN
+from runtime.decoder import DecoderShape, Pass, Spent, read_shape
+from runtime.session import EngineError
+from runtime.tensorrt_files import EngineRecord, backend_module, paths, read_engine
+
+_TYPES: Final = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+_WARM_UPS: Final = 2
+
+
+def gpu_name() -> str:
+    """This machine's GPU with its compute capability; EngineError where PyTorch sees none."""
+    if not torch.cuda.is_available():
+        raise EngineError("no GPU: this PyTorch sees none; check the driver, and that PyTorch is a CUDA build")
+    major, minor = torch.cuda.get_device_capability()
+    return f"{torch.cuda.get_device_name()} (sm_{major}{minor})"
+
+
+class DeviceCache:
+    """As `runtime.cache.KeyValueCache`, in CUDA memory: keys [L, B, H, hd, S] and values [L, B, H, S, hd], S fixed."""
+
+    def __init__(self, shape: DecoderShape, rows: int) -> None:
+        kind, slots = _TYPES[shape.precision], shape.capacity
+        outer = (shape.layers, rows, shape.heads)
+        self.keys = torch.zeros((*outer, shape.head_dim, slots), dtype=kind, device="cuda")
+        self.values = torch.zeros((*outer, slots, shape.head_dim), dtype=kind, device="cuda")
+        self.capacity = self.slots = slots
+        self._bias = np.empty(slots, dtype=np.float32)
+        self.clear()
+
+    @property
+    def bias(self) -> NDArray[np.float32]:
+        """[S]: 0 on committed slots, HIDDEN on all others."""
+        return self._bias
+
+    def clear(self) -> None:
+        """Forget every position."""
+        self.length = 0
+        self._bias[:] = HIDDEN
+
+    def hide_first(self, count: int) -> None:
+        """Let no position see the first `count` slots from now on."""
+        self._bias[:count] = HIDDEN
+
+    def commit(self, keys: Any, values: Any, chosen: IntArray | slice) -> None:
+        """Append the `chosen` positions of new keys and values [L, B, H, T, hd] on the device."""
+        count = self.place(keys, values, chosen, 0)
+        self._bias[self.length : self.length + count] = 0.0
+        self.length += count
+
+    def place(self, keys: Any, values: Any, chosen: IntArray | slice, behind: int) -> int:
+        """Write to scratch slots, `behind` slots after the committed ones; return the count."""
+        at = chosen if isinstance(chosen, slice) else torch.from_numpy(np.asarray(chosen)).cuda()
+        picked = keys[:, :, :, at]
+        count, start = int(picked.shape[3]), self.length + behind
+        self._check(start + count)
+        self.keys[..., start : start + count] = picked.transpose(3, 4)
+        self.values[:, :, :, start : start + count] = values[:, :, :, at]
+        return count
+
+    def write(self, keys: Any, values: Any, chosen: IntArray, slots: IntArray) -> None:
+        """Write the `chosen` positions to these slots, over what was there."""
+        self._check(int(slots.max(initial=-1)) + 1)
+        at, to = torch.from_numpy(np.asarray(chosen)).cuda(), torch.from_numpy(np.asarray(slots)).cuda()
+        self.keys[..., to] = keys[:, :, :, at].transpose(3, 4)
+        self.values[:, :, :, to] = values[:, :, :, at]
+
+    def _check(self, count: int) -> None:
+        if count > self.capacity:
+            raise EngineError(
+                f"cache: expected at most {self.capacity} positions, got {count}; draft fewer nodes a cycle"
+            )
+
+
+class _Bucket(NamedTuple):
+    """One optimisation profile: its context, buffers on both sides, and the captured graph (None: not capturable)."""
+
+    context: Any
+    device: dict[str, torch.Tensor]
+    host: dict[str, torch.Tensor]
+    captured: torch.cuda.CUDAGraph | None
+    size: int
+
+
+class LoadedTensorRT(NamedTuple):
+    """A deserialised engine; any number of `TensorRTEngine`s may share one."""
+
+    session: Any
+    shape: DecoderShape
+    name: str
+    record: EngineRecord
+
+    def engine(self, rows: int) -> "TensorRTEngine":
+        """A new engine for `rows` sequences."""
+        return TensorRTEngine(self, rows)
+
+
+def load_tensorrt(name: str, kind: str, folder: Path, backend: str) -> LoadedTensorRT:
+    """The engine of decoder `name`, refused unless graph, GPU and version are those that it was built for."""
+    module = backend_module(backend)
+    located, record = read_engine(folder, name, kind, backend, module.__version__, gpu_name())
+    runtime = module.Runtime(module.Logger(module.Logger.ERROR))
+    place = paths(folder, name, backend).engine
+    engine = runtime.deserialize_cuda_engine(place.read_bytes())
+    if engine is None:
+        raise EngineError(f"{place}: {backend} cannot read it on this machine; build it here with `underpaint engine`")
+    return LoadedTensorRT(engine, read_shape(located.manifest.settings, name), name, record)
+
+
+class TensorRTEngine:
+    """Runs a decoder engine on `rows` sequences against one cache; see `runtime.decoder.DecoderEngine`."""
+
+    def __init__(self, loaded: LoadedTensorRT, rows: int) -> None:
+        self.shape = loaded.shape
+        self.rows = rows
+        self.spent = Spent()
+        self.cache = DeviceCache(loaded.shape, rows)
+        self.conditions = np.zeros((loaded.shape.outside, loaded.shape.features), dtype=np.float32)
+        self._engine = loaded.session
+        self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        names = [self._engine.get_tensor_name(index) for index in range(self._engine.num_io_tensors)]
+        self._inputs = {name for name in names if self._engine.get_tensor_mode(name).name == "INPUT"}
+        self._profiles = {
+            count: index for index, (batch, count) in enumerate(loaded.record.batch_counts) if batch == rows
+        }
+        if not self._profiles:
+            raise EngineError(f"{loaded.name}: its engine has no profile for {rows} rows; build it again")
+        self._buckets: dict[int, _Bucket] = {}
+
+    @property
+    def captured(self) -> bool:
+        """Whether every pass so far replayed a CUDA graph."""
+        return all(bucket.captured is not None for bucket in self._buckets.values())
+
+    def run(
+        self,
+        tokens: IntArray,
+        cells: IntArray,
+        bias: FloatArray,
+        past_bias: FloatArray | None = None,
+        features: FloatArray | None = None,
+    ) -> Pass:
+        """One pass; see `DecoderEngine.run`. Passes larger than the largest profile raise EngineError."""
+        if cells.max() >= self.shape.grid.cells or cells.min() < self.shape.least_cell:
+            raise EngineError(f"decoder: expected cells from {self.shape.least_cell} to {self.shape.grid.cells - 1}")
+        count = len(cells)
+        fitting = [size for size in self._profiles if size >= count]
+        if not fitting:
+            raise EngineError(f"decoder: expected at most {max(self._profiles)} new positions a pass, got {count}")
+        bucket = self._bucket(min(fitting))
+        self._fill(bucket, tokens, cells, bias, past_bias, features)
+        start = perf_counter()
+        result = self._pass(bucket, count)
+        self.spent.seconds += perf_counter() - start
+        self.spent.passes += 1
+        self.spent.positions += count
+        return result
+
+    def _fill(
+        self,
+        bucket: _Bucket,
+        tokens: IntArray,
+        cells: IntArray,
+        bias: FloatArray,
+        past_bias: FloatArray | None,
+        features: FloatArray | None,
+    ) -> None:
+        """Host buffers of a pass; positions beyond T are padding that sees itself alone and that nothing sees."""
+        count, slots, host = len(cells), self.cache.slots, {name: each.numpy() for name, each in bucket.host.items()}
+        host["tokens"][:] = 0
+        host["tokens"][:, :count] = tokens
+        host["cells"][:] = 0
+        host["cells"][:count] = cells
+        host["bias"][:] = HIDDEN
+        host["bias"][:count, :slots] = self.cache.bias if past_bias is None else past_bias
+        host["bias"][:count, slots : slots + count] = bias
+        padding = np.arange(count, bucket.size)
+        host["bias"][padding, slots + padding] = 0.0
+        if "features" in self._inputs:
+            if features is None:
+                raise EngineError("decoder: this graph reads features, got none; run it through OrtDrafter")
+            host["features"][:, :count] = features
+        if "conditions" in self._inputs:
+            host["conditions"][:] = self.conditions
+
+    def _pass(self, bucket: _Bucket, count: int) -> Pass:
+        self._stream.wait_stream(torch.cuda.current_stream())  # commits of the last pass come first
+        with torch.cuda.stream(self._stream):
+            for name, given in bucket.host.items():
+                bucket.device[name].copy_(given, non_blocking=True)
+            if bucket.captured is not None:
+                bucket.captured.replay()
+            elif not bucket.context.execute_async_v3(self._stream.cuda_stream):
+                raise EngineError("decoder: TensorRT could not run a pass; its log says why")
+            name = "predicted" if "features" in self._inputs else "features"
+            logits = bucket.device["logits"][:, :count].to("cpu", non_blocking=True)
+            found = bucket.device[name][:, :count].to("cpu", non_blocking=True)
+        self._stream.synchronize()
+        keys, values = bucket.device["keys"][:, :, :, :count], bucket.device["values"][:, :, :, :count]
+        return Pass(logits.numpy(), found.numpy(), keys, values)  # type: ignore[arg-type]
+
+    def _bucket(self, count: int) -> _Bucket:
+        if count not in self._buckets:
+            self._buckets[count] = self._make(count)
+        return self._buckets[count]
+
+    def _make(self, count: int) -> _Bucket:
+        """Buffers, a context on its profile, and a capture after warm-up passes."""
+        shape, rows = self.shape, self.rows
+        width = self.cache.slots + count
+        sizes = {"tokens": (rows, count), "cells": (count,), "bias": (count, width)}
+        kinds = {"tokens": torch.int64, "cells": torch.int64}
+        if "features" in self._inputs:
+            sizes["features"] = (rows, count, shape.features)
+        if "conditions" in self._inputs:
+            sizes["conditions"] = self.conditions.shape
+        host, device = {}, {}
+        for name, size in sizes.items():
+            kind = kinds.get(name, torch.float32)
+            host[name] = torch.zeros(size, dtype=kind, pin_memory=True)
+            device[name] = torch.zeros(size, dtype=kind, device="cuda")
+        new = (shape.layers, rows, shape.heads, count, shape.head_dim)
+        for name in ("keys", "values"):
+            device[name] = torch.zeros(new, dtype=_TYPES[shape.precision], device="cuda")
+        device["logits"] = torch.zeros((rows, count, shape.vocab_size), device="cuda")
+        output = "predicted" if "features" in self._inputs else "features"
+        device[output] = torch.zeros((rows, count, shape.features), device="cuda")
+        context = self._context(count, host, device)
+        return _Bucket(context, device, host, self._capture(context), count)
+
+    def _context(self, count: int, host: dict[str, torch.Tensor], device: dict[str, torch.Tensor]) -> Any:
+        context = self._engine.create_execution_context()
+        if context is None:
+            raise EngineError("decoder: TensorRT made no execution context; is the GPU's memory full?")
+        context.set_optimization_profile_async(self._profiles[count], self._stream.cuda_stream)
+        bound = {name: device[name] for name in host}
+        for index in range(self.shape.layers):
+            bound[f"past_key_{index}"] = self.cache.keys[index]
+            bound[f"past_value_{index}"] = self.cache.values[index]
+        for name, tensor in bound.items():
+            if name in self._inputs and not context.set_input_shape(name, tuple(tensor.shape)):
+                raise EngineError(f"decoder: the engine refuses {name} {tuple(tensor.shape)}; build it again")
+        bound["logits"] = device["logits"]
+        output = "predicted" if "features" in self._inputs else "features"
+        if output == "features" or "predicted" in device:
+            bound[output] = device[output]
+        for index in range(self.shape.layers):
+            bound[f"new_key_{index}"], bound[f"new_value_{index}"] = device["keys"][index], device["values"][index]
+        for name, tensor in bound.items():
+            if not context.set_tensor_address(name, tensor.data_ptr()):
+                raise EngineError(f"decoder: the engine has no tensor {name}; build it again")
+        return context
+
+    def _capture(self, context: Any) -> torch.cuda.CUDAGraph | None:
+        """The pass as a CUDA graph, or None where this engine cannot be captured."""
+        self._stream.wait_stream(torch.cuda.current_stream())
+        for _ in range(_WARM_UPS):
+            context.execute_async_v3(self._stream.cuda_stream)
+        self._stream.synchronize()
+        capturable = getattr(context, "is_stream_capturable", None)
+        if capturable is not None and not capturable(self._stream.cuda_stream):
+            return None
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=self._stream):
+            context.execute_async_v3(self._stream.cuda_stream)
+        return graph

@@ -1,0 +1,130 @@
+"""NVIDIA's own parser and builder on every kind of graph; engines that do not fit are refused."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from safetensors.torch import save_file
+
+from export.published import Request, export_published
+from export.tensorrt_build import build_folder
+from models.published.options import LoadOptions
+from runtime.session import EngineError
+from runtime.tensorrt_files import ANY_GPU, EngineRecord, backend_module, paths, read_engine, write_engine
+from tests.published.checkpoints import HEADS, SIDE, eagle_weights, save_dtok, save_llamagen, save_vq
+from zoo.manifest import ManifestError
+
+tensorrt = pytest.importorskip("tensorrt_rtx", reason="the extra 'tensorrt-rtx' is not installed")
+BACKEND = "tensorrt-rtx"
+TINY = LoadOptions(heads=HEADS, grid_side=SIDE)
+
+
+def exported(work: Path, precision: str) -> Path:
+    """A captions target and its drafter in one folder."""
+    save_llamagen(work / "t2i.pt", captions=True)
+    save_file(eagle_weights(), work / "eagle.safetensors")
+    out = work / "out"
+    pair = ("llamagen-t2i", work / "t2i.pt")
+    export_published(Request("llamagen-t2i", work / "t2i.pt", precision, TINY, top_k=5), out)
+    drafter = Request("eagle-drafter", work / "eagle.safetensors", precision, target=pair, target_options=TINY)
+    export_published(drafter, out)
+    return out
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_every_graph_builds(tmp_path: Path, precision: str) -> None:
+    folder = exported(tmp_path, precision)
+    built = {record.model: record for _, record in build_folder(folder, BACKEND, buckets=(1, 8))}
+    assert set(built) == {"target", "drafter", "condition", "sampler", "sampler_top_k"}
+    assert built["target"].precision == precision
+    # A prefill of three condition positions, and two buckets; one row and two.
+    assert built["target"].batch_counts == ((1, 1), (1, 3), (1, 8), (2, 1), (2, 3), (2, 8))
+    for name, record in built.items():
+        place = paths(folder, name, BACKEND)
+        assert place.engine.stat().st_size == record.engine_bytes > 1000
+        assert record.gpu == ANY_GPU
+        assert record.version == tensorrt.__version__
+
+
+def test_the_tokenizer_builds(tmp_path: Path) -> None:
+    save_vq(tmp_path / "vq.pt")
+    export_published(Request("vq", tmp_path / "vq.pt", neighbours=5), tmp_path / "out")
+    built = [record.model for _, record in build_folder(tmp_path / "out", BACKEND)]
+    assert built == ["vq_decoder", "vq_encoder"]
+
+
+@pytest.mark.parametrize("precision", ["bf16"])
+def test_learnt_positions_build_in_bfloat16(tmp_path: Path, precision: str) -> None:
+    save_dtok(tmp_path / "dtok.pth")
+    options = LoadOptions(heads=HEADS, prefix=6)
+    export_published(Request("tar-dtok", tmp_path / "dtok.pth", precision, options), tmp_path / "out")
+    ((_, record),) = build_folder(tmp_path / "out", BACKEND, only=("target",), buckets=(1,))
+    assert record.precision == "bf16"
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    work = tmp_path_factory.mktemp("engines")
+    save_llamagen(work / "c2i.pt", captions=False)
+    export_published(Request("llamagen-c2i", work / "c2i.pt", options=TINY), work / "out")
+    list(build_folder(work / "out", BACKEND, "NVIDIA X", only=("target",), buckets=(1,)))
+    return work / "out"
+
+
+def test_an_engine_is_tied_to_graph_gpu_and_version(small: Path) -> None:
+    version = tensorrt.__version__
+    located, record = read_engine(small, "target", "target", BACKEND, version, "NVIDIA X")
+    assert record.onnx_sha256 == located.manifest.sha256
+    for wanted, gpu, message in (
+        ("99.0", "NVIDIA X", "expected tensorrt-rtx version 99.0"),
+        (version, "NVIDIA Y", "built for NVIDIA X, this machine has NVIDIA Y"),
+    ):
+        with pytest.raises(EngineError, match=message):
+            read_engine(small, "target", "target", BACKEND, wanted, gpu)
+    content = paths(small, "target", BACKEND).engine.read_bytes()
+    try:
+        write_engine(small, content, replace(record, onnx_sha256="0" * 64))
+        with pytest.raises(EngineError, match=r"expected graph \(sha256\)"):
+            read_engine(small, "target", "target", BACKEND, version, "NVIDIA X")
+        write_engine(small, content, record)
+        paths(small, "target", BACKEND).engine.write_bytes(content[:-1])
+        with pytest.raises(EngineError, match="expected engine bytes"):
+            read_engine(small, "target", "target", BACKEND, version, "NVIDIA X")
+        paths(small, "target", BACKEND).record.write_text("{}")
+        with pytest.raises(EngineError, match="damaged"):
+            read_engine(small, "target", "target", BACKEND, version, "NVIDIA X")
+    finally:
+        write_engine(small, content, record)
+    with pytest.raises(EngineError, match="holds no tensorrt-rtx engine"):
+        read_engine(small, "sampler", "sampler", BACKEND, version, "NVIDIA X")
+
+
+def test_what_cannot_be_built_is_said(small: Path, tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match="--backend: expected tensorrt or tensorrt-rtx"):
+        list(build_folder(small, "cuda"))
+    with pytest.raises(EngineError, match="expected models among"):
+        list(build_folder(small, BACKEND, only=("vq_decoder",)))
+    with pytest.raises(EngineError, match="expected models among none"):
+        list(build_folder(tmp_path, BACKEND))
+    graph = small / "sampler.onnx"
+    content = graph.read_bytes()
+    try:
+        graph.write_bytes(content[:-5])
+        with pytest.raises(ManifestError, match="cut short"):
+            list(build_folder(small, BACKEND, only=("sampler",)))
+    finally:
+        graph.write_bytes(content)
+
+
+def test_a_backend_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    import runtime.tensorrt_files as files
+
+    monkeypatch.setattr(files, "MODULES", {**files.MODULES, "tensorrt": "no_such_tensorrt"})
+    with pytest.raises(EngineError, match="tensorrt is not installed"):
+        backend_module("tensorrt")
+
+
+def test_a_record_is_plain_json(small: Path) -> None:
+    values = json.loads(paths(small, "target", BACKEND).record.read_text())
+    assert set(values) == set(EngineRecord.__slots__)
