@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.errors import STOPPED, bad_input
+from cli.simulate_more import fit, spatial
 
 if TYPE_CHECKING:
     from sim.published import Checked
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Predict what methods gain: tables, worlds, sweeps, predictions.", no_args_is_help=True)
 
-_Names = Annotated[str, typer.Option(metavar="A,B,...")]
+app.command()(spatial)
+app.command()(fit)
 
 
 @app.command()

@@ -51,9 +51,8 @@ class Tables:
 
     def __init__(self, world: TableWorld, most_children: int) -> None:
         self.world = world
-        rows = np.arange(world.target.shape[0])[:, None]
-        totals = world.target.sum(axis=1, dtype=np.float64, keepdims=True)
-        self._target_steps: FloatArray = (rows + world.target.cumsum(axis=1, dtype=np.float64) / totals).reshape(-1)
+        self._target_steps = _steps(world.target)
+        self._draft_steps: dict[int, FloatArray] = {}
         self.best: IntArray = world.target.argmax(axis=1)
         found = [top(laws, min(most_children, world.vocab_size)) for laws in world.draft]
         self.top_tokens: IntArray = np.stack([one.tokens for one in found])
@@ -65,9 +64,25 @@ class Tables:
 
     def draw(self, rows: IntArray, uniforms: FloatArray) -> IntArray:
         """One token from the target's law of each row; its probability is never 0."""
-        found = self._target_steps.searchsorted(rows + np.minimum(uniforms, _BELOW_ONE), side="right")
+        return self._drawn(self._target_steps, rows, uniforms)
+
+    def draw_drafts(self, depth: int, rows: IntArray, uniforms: FloatArray) -> IntArray:
+        """One token from the drafter's law of each row in table `depth`; its probability is never 0."""
+        if depth not in self._draft_steps:
+            self._draft_steps[depth] = _steps(self.world.draft[depth])
+        return self._drawn(self._draft_steps[depth], rows, uniforms)
+
+    def _drawn(self, steps: FloatArray, rows: IntArray, uniforms: FloatArray) -> IntArray:
+        found = steps.searchsorted(rows + np.minimum(uniforms, _BELOW_ONE), side="right")
         tokens: IntArray = found - rows * self.world.vocab_size
         return tokens
+
+
+def _steps(laws: FloatArray) -> FloatArray:
+    """[R * V] cumulated laws, row r from r to r + 1: one search serves draws from any rows."""
+    totals = laws.sum(axis=1, dtype=np.float64, keepdims=True)
+    steps: FloatArray = np.arange(laws.shape[0])[:, None] + laws.cumsum(axis=1, dtype=np.float64) / totals
+    return steps.reshape(-1)
 
 
 class Batch:

@@ -182,27 +182,52 @@ class TryDrawn:
     residual: Residual = "optimal"
 
     def __call__(self, batch: Batch, level: int, rows: IntArray, tokens: IntArray, there: BoolArray) -> Tried:
-        """See `Siblings`."""
-        left = _normalised(batch.world.target[rows].astype(np.float64))
-        drafted = _normalised(batch.world.draft[batch.tables.draft_depth(level), rows].astype(np.float64))
+        """See `Siblings`. The first sibling is tested on the tables; only what it loses is copied."""
+        target, draft = batch.world.target, batch.world.draft[batch.tables.draft_depth(level)]
+        first = tokens[:, 0]
+        boosted, count = self.boosted(target, rows, first)
+        lost = np.flatnonzero(batch.draws.random(rows.size) * draft[rows, first] >= boosted)
+        kept, extra = np.zeros(rows.size, dtype=np.int64), np.full(rows.size, -1)
+        if lost.size:
+            left = _normalised(target[rows[lost]].astype(np.float64))
+            drafted = _normalised(draft[rows[lost]].astype(np.float64))
+            kept[lost], extra[lost] = self._others(
+                batch, left, drafted, tokens[lost], there[lost], boosted[lost], count[lost]
+            )
+        return Tried(kept, extra)
+
+    def _others(
+        self,
+        batch: Batch,
+        left: FloatArray,
+        drafted: FloatArray,
+        tokens: IntArray,
+        there: BoolArray,
+        boosted: FloatArray,
+        count: IntArray,
+    ) -> Tried:
+        """The siblings after the first, which was rejected; `left` and `drafted` [M, V] are used up."""
         untried = np.ones(left.shape, dtype=np.bool_)
-        kept = np.full(rows.size, -1)
+        kept = np.full(tokens.shape[0], -1)
+        lost = np.arange(tokens.shape[0])
         for turn in range(tokens.shape[1]):
-            here = np.flatnonzero((kept < 0) & there[:, turn])
-            if not here.size:
+            if turn:
+                here = np.flatnonzero((kept < 0) & there[:, turn])
+                boosted, count = self.boosted(left, here, tokens[here, turn])
+                won = batch.draws.random(here.size) * drafted[here, tokens[here, turn]] < boosted
+                kept[here[won]] = turn
+                lost, boosted, count = here[~won], boosted[~won], count[~won]
+            if not lost.size:
                 continue
-            proposed = tokens[here, turn]
-            boosted, count = self.boosted(left, here, proposed)
-            won = batch.draws.random(here.size) * drafted[here, proposed] < boosted
-            kept[here[won]] = turn
-            lost, gone = here[~won], proposed[~won]
-            self.reject(left, drafted, lost, gone, boosted[~won], count[~won])
-            untried[lost, gone] = False
-            drafted[lost, gone] = 0.0
-            dry = lost[~drafted[lost].any(axis=1)]
-            drafted[dry] = untried[dry]
-            drafted[lost] = _normalised(drafted[lost])
-        extra = np.full(rows.size, -1)
+            gone = tokens[lost, turn]
+            self.reject(left, drafted, lost, gone, boosted, count)
+            if turn + 1 < tokens.shape[1]:
+                untried[lost, gone] = False
+                drafted[lost, gone] = 0.0
+                dry = lost[~drafted[lost].any(axis=1)]
+                drafted[dry] = untried[dry]
+                drafted[lost] = _normalised(drafted[lost])
+        extra = np.full(kept.size, -1)
         out = np.flatnonzero(kept < 0)
         extra[out] = _draw_dense(batch, left[out])
         return Tried(kept, extra)

@@ -14,6 +14,9 @@ from algos.draft.shape import Shape, ranked_shape
 from algos.draft.spec import Policy
 from sim.fast_batch import Batch, Block, Grown, closed
 
+_REDRAWS = 6
+"""Draws that may repeat a sibling before the tokens tried are taken out of the law instead."""
+
 
 class Grower(Protocol):
     """A tree policy for a batch. Sizes are upper bounds, to be checked before anything runs."""
@@ -124,16 +127,30 @@ class FixedGrower:
         depth = tables.draft_depth(level)
         if not self._sampled:
             return tables.top_tokens[depth, rows][..., :count], tables.top_probs[depth, rows][..., :count] > 0.0
-        laws = batch.world.draft[depth, rows]
-        with np.errstate(divide="ignore", over="ignore"):
-            arrivals = batch.draws.standard_exponential(laws.shape) / laws
-        if count == 1:
-            tokens = arrivals.argmin(axis=-1)[..., None]
-        else:
-            tokens = arrivals.argpartition(count - 1, axis=-1)[..., :count]
-            order = np.take_along_axis(arrivals, tokens, -1).argsort(axis=-1)
-            tokens = np.take_along_axis(tokens, order, -1)
-        return tokens, np.isfinite(np.take_along_axis(arrivals, tokens, -1))
+        tokens = np.empty((*rows.shape, count), dtype=np.int64)
+        sound = np.ones(tokens.shape, dtype=np.bool_)
+        for turn in range(count):
+            drawn = tables.draw_drafts(depth, rows, batch.draws.random(rows.shape))
+            for _ in range(_REDRAWS):
+                again = (tokens[..., :turn] == drawn[..., None]).any(axis=-1)
+                if not again.any():
+                    break
+                drawn[again] = tables.draw_drafts(depth, rows[again], batch.draws.random(int(again.sum())))
+            tokens[..., turn] = drawn
+            again = (tokens[..., :turn] == drawn[..., None]).any(axis=-1)
+            if again.any():
+                tokens[again, turn], sound[again, turn] = _untried(batch, depth, rows[again], tokens[again, :turn])
+        return tokens, sound
+
+
+def _untried(batch: Batch, depth: int, rows: IntArray, tried: IntArray) -> tuple[IntArray, BoolArray]:
+    """[M] one token from each law with the tokens `tried` [M, j] taken out, and whether there was one."""
+    left = batch.world.draft[depth, rows].astype(np.float64)
+    np.put_along_axis(left, tried, 0.0, 1)
+    with np.errstate(divide="ignore", over="ignore"):
+        arrivals = batch.draws.standard_exponential(left.shape) / left
+    tokens: IntArray = arrivals.argmin(axis=1)
+    return tokens, np.isfinite(arrivals.min(axis=1))
 
 
 def _grow_dynamic(batch: Batch, active: IntArray, depth: IntArray, width: IntArray, total: IntArray) -> Grown:
@@ -149,19 +166,27 @@ def _grow_dynamic(batch: Batch, active: IntArray, depth: IntArray, width: IntArr
     above = np.zeros((count, 1), dtype=np.int64)
     best: FloatArray = (levels > 0).astype(np.float64)[:, None]
     for level in range(int(levels.max(initial=0))):
+        on = np.flatnonzero(levels > level)  # the others have no such level: their part stays zero
         if level:
-            flat = scores[-1].reshape(count, -1)
-            above = (-flat).argsort(axis=1, kind="stable")[:, :widest]
-            best = np.take_along_axis(flat, above, 1) * (columns[:, : above.shape[1]] & (levels > level)[:, None])
-            tokens = np.take_along_axis(blocks[-1].tokens.reshape(count, -1), above, 1)
-            places = np.where(best > 0.0, np.arange(above.shape[1]), -1)
-            np.put_along_axis(blocks[-1].child.reshape(count, -1), above, places, 1)
+            flat = scores[-1].reshape(count, -1)[on]
+            order = (-flat).argsort(axis=1, kind="stable")[:, :widest]
+            above, best, tokens = (
+                np.zeros((count, order.shape[1]), dtype=kind) for kind in (np.int64, float, np.int64)
+            )
+            above[on] = order
+            best[on] = np.take_along_axis(flat, order, 1) * columns[on, : order.shape[1]]
+            tokens[on] = np.take_along_axis(blocks[-1].tokens.reshape(count, -1)[on], order, 1)
+            child = blocks[-1].child.reshape(count, -1)
+            child[on[:, None], order] = np.where(best[on] > 0.0, np.arange(order.shape[1]), -1)
         if not best.any():
             break
-        rows = batch.rows_after(active, level, tokens)
+        rows = np.zeros(tokens.shape, dtype=np.int64)
+        rows[on] = batch.rows_after(active[on], level, tokens[on])
         at = tables.draft_depth(level)
-        found = tables.top_tokens[at, rows][..., :widest]
-        scores.append(best[..., None] * tables.top_probs[at, rows][..., :widest] * columns[:, None, :])
+        found, worth = np.zeros((*rows.shape, widest), dtype=np.int64), np.zeros((*rows.shape, widest))
+        found[on] = tables.top_tokens[at, rows[on]][..., :widest]
+        worth[on] = best[on, :, None] * tables.top_probs[at, rows[on]][..., :widest] * columns[on, None, :]
+        scores.append(worth)
         passes.append(np.count_nonzero(best, axis=1))
         blocks.append(Block(found, np.empty(0, dtype=np.bool_), rows, above, np.full(found.shape, -1)))
     if blocks:
@@ -178,7 +203,11 @@ def _best(scores: FloatArray, total: IntArray) -> BoolArray:
     """[A, C] the `total` [A] best positive scores of each row; of equal ones the first."""
     size = scores.shape[1]
     wanted = np.minimum(total, size)
-    least = np.take_along_axis(np.sort(scores, axis=1), (size - wanted)[:, None], 1)
+    if int(wanted.min()) == int(wanted.max()):
+        place = size - int(wanted[0])
+        least = np.partition(scores, place, axis=1)[:, place, None]
+    else:
+        least = np.take_along_axis(np.sort(scores, axis=1), (size - wanted)[:, None], 1)
     above, level = scores > least, scores == least
     room = (wanted - above.sum(axis=1))[:, None]
     kept: BoolArray = (above | (level & (level.cumsum(axis=1) <= room))) & (scores > 0.0)

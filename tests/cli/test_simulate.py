@@ -218,6 +218,37 @@ def test_a_trace_is_recorded_from_a_studio(monkeypatch: pytest.MonkeyPatch, tmp_
     assert call(*swept, "--vary", "policy.length=2", "--precision", "0.3", "--out", str(tmp_path / "sweep"))[0] == 0
 
 
+def test_spatial_methods_stand_beside_their_control() -> None:
+    common = ("spatial", "--worlds", "sharp", "--images", "1", "--windows", "4")
+    code, text = call(*common, "--taus", "0.05", "--json")
+    assert code == 0, text
+    rows = {row["method"]: row for row in json.loads(text)}
+    assert rows["ZipAR-4"]["passes"] == 16 + 15 * 4
+    serial, islands = (rows[f"MuLo-SD, tau 0.05, {order}"] for order in ("serial", "islands"))
+    assert islands["passes"] <= serial["passes"]
+    assert serial["coarse_passes"] == 64
+    for extra, message in (
+        (("--taus", "x"), "--taus: expected numbers"),
+        (("--taus", "-1"), "at least 0"),
+        (("--windows", "17"), "window: expected 1..16"),
+        (("--rows", "3"), "--rows: expected an even number"),
+        (("--nearest", "500"), "fewer than 128 codes"),
+        (("--machine", "a100/gpt"), "there is no 'gpt'"),
+    ):
+        code, text = call(*common, *extra)
+        assert code == 2
+        assert message in text
+
+
+def test_a_field_is_fitted_to_a_trace(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert traced(monkeypatch, tmp_path / "one.npz")[0] == 0
+    code, text = call("fit", "--trace", str(tmp_path / "one.npz"), "--vocab-size", "64")
+    assert code == 0, text
+    settings = json.loads(text.splitlines()[0])
+    assert (settings["height"], settings["width"], settings["vocab_size"]) == (*GRID, 64)
+    assert call("fit", "--trace", str(tmp_path / "one.npz"), "--vocab-size", "63")[0] == 2
+
+
 def test_bad_traces_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert traced(monkeypatch, tmp_path, "--temperature", "1")[0] == 2
     assert traced(monkeypatch, tmp_path / "x.npz", "--temperature", "-1")[0] == 2

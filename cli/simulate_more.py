@@ -1,0 +1,108 @@
+"""`underpaint simulate spatial` and `underpaint simulate fit`."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli.errors import bad_input
+
+if TYPE_CHECKING:
+    from sim.multi_scale import Spatial
+
+
+def spatial(
+    worlds: Annotated[str, typer.Option(help="Worlds with commas between.")] = "field,sharp,duplicates,patchy",
+    machine: Annotated[str, typer.Option(help="machine/model, or a cost curve's file.")] = "a100/llamagen-xl",
+    windows: Annotated[str, typer.Option(help="ZipAR's windows, with commas between.")] = "2,4,8",
+    taus: Annotated[str, typer.Option(help="MuLo-SD's thresholds, with commas between.")] = "0.05,0.2,0.4",
+    nearest: Annotated[int, typer.Option(help="Codes pooled with a drafted one.", min=1)] = 8,
+    rows: Annotated[int, typer.Option(help="Rows drafted a cycle, in steps of 2.", min=2)] = 4,
+    radius: Annotated[int, typer.Option(help="How far around a rejected cell is redrawn.", min=0)] = 1,
+    images: Annotated[int, typer.Option(min=1)] = 4,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """MuLo-SD (coarse drafts, local repair) beside ZipAR, its control, by the decoding loops themselves."""
+    from algos.spatial.mulo import Repair
+    from sim.field import make_world
+    from sim.multi_scale import coarse, run_mulo, run_zipar
+    from sim.sweep import costs_of
+
+    with bad_input():
+        costs, made = costs_of(machine), {name: make_world(name, {}) for name in worlds.split(",")}
+        sizes, thresholds = _numbers("--windows", windows, int), _numbers("--taus", taus, float)
+        repairs = {
+            "serial": Repair(radius=radius, order="serial"),
+            "islands": Repair(radius=radius, order="islands"),
+            "islands + ZipAR-4": Repair(radius=radius, order="islands", window=4),
+        }
+        for world in made.values():
+            coarse(world)
+            for window in sizes:
+                Repair(window=window).check(world.grid)
+            if rows % 2 or rows > world.grid.height:
+                raise ValueError(f"--rows: expected an even number up to {world.grid.height}, got {rows}")
+            if nearest >= world.vocab_size:
+                raise ValueError(f"--nearest: expected fewer than {world.vocab_size} codes, got {nearest}")
+        if min(thresholds) < 0.0:
+            raise ValueError(f"--taus: expected thresholds of at least 0, got {taus}")
+    found: list[tuple[str, str, Spatial]] = []
+    for name, world in made.items():
+        found += [(name, f"ZipAR-{size}", run_zipar(world, costs, size, images, seed)) for size in sizes]
+        for tau in thresholds:
+            for label, repair in repairs.items():
+                done = run_mulo(world, costs, tau, nearest, repair, rows, images, seed)
+                found.append((name, f"MuLo-SD, tau {tau:g}, {label}", done))
+    if as_json:
+        typer.echo(json.dumps([{"world": name, "method": label, **one._asdict()} for name, label, one in found]))
+        return
+    from cli.terminal import console, table
+
+    shown = table(f"spatial methods on {machine}: {images} images; a coarse pass costs a plain step")
+    for head in ("world", "method"):
+        shown.add_column(head)
+    for head in ("target passes", "coarse passes", "drafted cells kept", "speed-up"):
+        shown.add_column(head, justify="right")
+    for name, label, one in found:
+        kept = f"{one.kept:.0%}" if one.coarse_passes else "-"
+        shown.add_row(name, label, f"{one.passes:.1f}", f"{one.coarse_passes:.0f}", kept, f"{one.speedup:.2f}x")
+    console().print(shown)
+
+
+def _numbers(option: str, text: str, read: Any) -> list[Any]:
+    try:
+        return [read(part) for part in text.split(",")]
+    except ValueError as error:
+        raise ValueError(f"{option}: expected numbers with commas between, got {text!r}") from error
+
+
+def fit(
+    trace: Annotated[Path, typer.Option(help="The trace to fit to.")],
+    vocab_size: Annotated[int, typer.Option(help="Codes of the fitted field.")] = 128,
+    clusters: Annotated[int, typer.Option(help="Clusters of the fitted field.")] = 8,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+) -> None:
+    """Fit an image field to a trace; print its settings as JSON, and how near its statistics came."""
+    from sim.field import FieldSettings
+    from sim.fit import fit_field
+    from sim.trace import load, statistics
+
+    with bad_input():
+        held = load(trace)
+        start = FieldSettings(
+            vocab_size=vocab_size,
+            clusters=clusters,
+            height=held.grid.height,
+            width=held.grid.width,
+            images=16,
+            seed=seed,
+        )
+        start.check()
+        wanted = statistics(held)
+        found = fit_field(wanted, start)
+    typer.echo(json.dumps(dataclasses.asdict(found.settings)))
+    for name, value in wanted._asdict().items():
+        typer.echo(f"{name:16s} trace {value:.4f}  field {getattr(found.reached, name):.4f}", err=True)
