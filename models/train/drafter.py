@@ -23,8 +23,8 @@ from models.train.tokens import TokenSet
 from models.transformer import MASKED, StepOutput, Transformer
 
 LOOPS = {
-    64: LoopSettings(steps=700, learning_rate=2e-3, warmup_steps=30, ema_decay=0.98, validate_every=175),
-    128: LoopSettings(steps=700, learning_rate=2e-3, warmup_steps=30, ema_decay=0.98, validate_every=175),
+    64: LoopSettings(steps=700, learning_rate=2e-3, warmup_steps=30, ema_decay=0.98, validate_every=350),
+    128: LoopSettings(steps=700, learning_rate=2e-3, warmup_steps=30, ema_decay=0.98, validate_every=350),
 }
 
 
@@ -39,7 +39,7 @@ class DrafterSettings:
     logit_weight: float = 1.0
     feature_weight: float = 0.5
     pass_decay: float = 0.8
-    validated: int = 128
+    validated: int = 64
     validated_passes: int = 4
 
 
