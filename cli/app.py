@@ -53,10 +53,30 @@ def train(context: typer.Context) -> None:
 
 @app.command(context_settings=_HANDED_ON, add_help_option=False)
 def export(context: typer.Context) -> None:
-    """Export trained checkpoints to ONNX (needs PyTorch), each compared with its torch module."""
+    """Export checkpoints to ONNX (needs PyTorch), compared with torch: the recipes', or published ones with --kind."""
+    if any(argument.partition("=")[0] == "--kind" for argument in context.args):
+        with _needs_torch("export"):
+            from cli.export import app as published
+        published(context.args, prog_name="underpaint export")
     with _needs_torch("export"):
         from export.run import main as run
     raise typer.Exit(run(context.args))
+
+
+@app.command(context_settings=_HANDED_ON, add_help_option=False)
+def check(context: typer.Context) -> None:
+    """Compare exported models with torch on random and adversarial inputs (needs PyTorch)."""
+    with _needs_torch("check"):
+        from cli.export import check_app
+    check_app(context.args, prog_name="underpaint check")
+
+
+@app.command(context_settings=_HANDED_ON, add_help_option=False)
+def engine(context: typer.Context) -> None:
+    """Build TensorRT engines of exported models (needs PyTorch and a TensorRT package)."""
+    with _needs_torch("engine"):
+        from cli.engine import app as builder
+    builder(context.args, prog_name="underpaint engine")
 
 
 @contextmanager

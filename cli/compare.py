@@ -43,11 +43,35 @@ def compare(
     out: Annotated[Path, typer.Option(help="Folder for pictures and finished drawings.")] = Path("runs/compare"),
     json_file: Annotated[Path | None, typer.Option("--json", help="Figures; default: compare.json in --out.")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Discard the drawings that --out holds.")] = False,
+    engines: Annotated[
+        Path | None,
+        typer.Option(help="Folder of an exported model to compare on; prompts are then classes, ids or .npy files."),
+    ] = None,
+    backend: Annotated[str, typer.Option(help="With --engines: cpu, tensorrt or tensorrt-rtx.")] = "cpu",
 ) -> None:
     """Draw the same prompts by several methods and report speed, cost and quality beside plain AR.
 
     A stopped comparison (Ctrl-C) keeps what is drawn; the same command goes on with it.
     """
+    if engines is not None:
+        from cli.compare_engines import compare_engines
+
+        if prompts_count is not None or setting or top_p is not None:
+            raise typer.BadParameter("--prompts-count, --set and --top-p do not go with --engines")
+        compare_engines(
+            engines=engines,
+            conditions=prompts,
+            methods=methods,
+            backend=backend,
+            temperature=temperature,
+            guidance=4.0 if guidance is None else guidance,
+            top_k=1000 if top_k is None else top_k,
+            seeds=seeds,
+            out=out,
+            fresh=fresh,
+        )
+        return
+
     from algos.rows import Sampler
     from runtime.compare import Plan, choose_prompts, with_baseline
     from runtime.compare_store import Store

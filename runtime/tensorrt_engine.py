@@ -34,11 +34,11 @@ def gpu_name() -> str:
 class DeviceCache:
     """As `runtime.cache.KeyValueCache`, in CUDA memory: keys [L, B, H, hd, S] and values [L, B, H, S, hd], S fixed."""
 
-    def __init__(self, shape: DecoderShape, rows: int) -> None:
+    def __init__(self, shape: DecoderShape, rows: int, device: str = "cuda") -> None:
         kind, slots = _TYPES[shape.precision], shape.capacity
         outer = (shape.layers, rows, shape.heads)
-        self.keys = torch.zeros((*outer, shape.head_dim, slots), dtype=kind, device="cuda")
-        self.values = torch.zeros((*outer, slots, shape.head_dim), dtype=kind, device="cuda")
+        self.keys = torch.zeros((*outer, shape.head_dim, slots), dtype=kind, device=device)
+        self.values = torch.zeros((*outer, slots, shape.head_dim), dtype=kind, device=device)
         self.capacity = self.slots = slots
         self._bias = np.empty(slots, dtype=np.float32)
         self.clear()
@@ -65,7 +65,7 @@ class DeviceCache:
 
     def place(self, keys: Any, values: Any, chosen: IntArray | slice, behind: int) -> int:
         """Write to scratch slots, `behind` slots after the committed ones; return the count."""
-        at = chosen if isinstance(chosen, slice) else torch.from_numpy(np.asarray(chosen)).cuda()
+        at = chosen if isinstance(chosen, slice) else self._index(chosen)
         picked = keys[:, :, :, at]
         count, start = int(picked.shape[3]), self.length + behind
         self._check(start + count)
@@ -76,9 +76,12 @@ class DeviceCache:
     def write(self, keys: Any, values: Any, chosen: IntArray, slots: IntArray) -> None:
         """Write the `chosen` positions to these slots, over what was there."""
         self._check(int(slots.max(initial=-1)) + 1)
-        at, to = torch.from_numpy(np.asarray(chosen)).cuda(), torch.from_numpy(np.asarray(slots)).cuda()
+        at, to = self._index(chosen), self._index(slots)
         self.keys[..., to] = keys[:, :, :, at].transpose(3, 4)
         self.values[:, :, :, to] = values[:, :, :, at]
+
+    def _index(self, places: IntArray) -> torch.Tensor:
+        return torch.tensor(np.asarray(places), device=self.keys.device)
 
     def _check(self, count: int) -> None:
         if count > self.capacity:

@@ -1,0 +1,243 @@
+"""Everything about GPU engines that only a GPU can tell, in one command: parity, tokens, timings.
+
+Run: python -m benchmarks.gpu [--backend tensorrt-rtx] [--precision fp16] [--rounds 50] [--out FILE]
+
+It exports LlamaGen-B at full size with random weights and a random drafter; then, on this machine's GPU, it
+1. builds the engines, ties them to this GPU, and loads them again;
+2. holds target and drafter against ONNX Runtime's float32 on the CPU: logits of a picture in passes of every bucket;
+3. draws a picture at temperature 0 on both, and reports the first token at which they part with the margin there;
+4. times a pass of every bucket, with its share of copies, and plain PyTorch's pass of one token in a CUDA graph.
+What cannot be had (no GPU, a package missing, an engine that the GPU refuses) is said in the last line, which is JSON.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+
+from algos.accept.point import PointProposals
+from algos.chance import sampling
+from algos.draft.chain import Chain
+from algos.rows import Sampler
+from algos.step import decode
+from benchmarks.llamagen_b import CONFIG, checkpoint
+from export.published import Request, export_published
+from export.tensorrt_build import build_folder
+from models.published.load import load
+from models.published.options import LoadOptions
+from runtime.cache import causal
+from runtime.decoder import DecoderEngine, load_decoder
+from runtime.machine import described
+from runtime.session import EngineError
+from runtime.target import OrtTarget
+from runtime.tensorrt_engine import TensorRTEngine, gpu_name, load_tensorrt
+from zoo.manifest import write_beside
+
+BUCKETS = (1, 8, 16, 32, 64)
+OPTIONS = LoadOptions(grid_side=16)
+
+
+def drafter_checkpoint(path: Path) -> None:
+    """A random drafter in the released form, as wide as LlamaGen-B."""
+    from safetensors.torch import save_file
+
+    torch.manual_seed(1)
+    dim, hidden = CONFIG.dim, CONFIG.hidden_dim
+    layer = "layers.0."
+    state = {
+        "fc.weight": 0.02 * torch.randn(dim, 2 * dim),
+        "fc.bias": torch.zeros(dim),
+        **{f"{layer}self_attn.{part}_proj.weight": 0.02 * torch.randn(dim, dim) for part in "qkvo"},
+        f"{layer}mlp.gate_proj.weight": 0.02 * torch.randn(hidden, dim),
+        f"{layer}mlp.up_proj.weight": 0.02 * torch.randn(hidden, dim),
+        f"{layer}mlp.down_proj.weight": 0.02 * torch.randn(dim, hidden),
+        f"{layer}post_attention_layernorm.weight": torch.ones(dim),
+    }
+    save_file(state, path)
+
+
+def prepare(work: Path, precision: str) -> tuple[Path, Path]:
+    """Two exports of one random LlamaGen-B and drafter: in `precision`, and in float32 to compare with."""
+    target, drafter = work / "c2i_B_256.pt", work / "drafter.safetensors"
+    checkpoint(target)
+    drafter_checkpoint(drafter)
+    folders = work / precision, work / "reference"
+    for folder, chosen in zip(folders, (precision, "fp32"), strict=True):
+        export_published(Request("llamagen-c2i", target, chosen, OPTIONS), folder)
+        pair = ("llamagen-c2i", target)
+        request = Request("eagle-drafter", drafter, chosen, LoadOptions(heads=CONFIG.n_head), pair, OPTIONS)
+        export_published(request, folder)
+    return folders
+
+
+def engines(name: str, folder: Path, reference: Path, backend: str) -> tuple[TensorRTEngine, DecoderEngine]:
+    return load_tensorrt(name, name, folder, backend).engine(2), load_decoder(name, name, reference).engine(2)
+
+
+def parity(name: str, folder: Path, reference: Path, backend: str) -> dict[str, float]:
+    """Largest logit difference over max(1, largest), with passes of every bucket in turn, and of other sizes."""
+    rng, pair = np.random.default_rng(0), engines(name, folder, reference, backend)
+    shape = pair[0].shape
+    tokens = rng.integers(0, shape.vocab_size, shape.grid.cells)
+    features = rng.standard_normal((2, shape.grid.cells, shape.features)).astype(np.float32)
+    reads = name == "drafter"
+    if not reads:
+        prefix = np.array([[shape.vocab_size + 1], [shape.unconditional[0]]])
+        for engine in pair:
+            out = engine.run(prefix, shape.first_cells(1), causal(1))
+            engine.cache.commit(out.keys, out.values, slice(None))
+    worst: dict[str, float] = {}
+    start = turn = 0
+    sizes = (*BUCKETS, 3, 11)
+    while start < len(tokens):
+        stop = min(len(tokens), start + sizes[turn % len(sizes)])
+        logits = []
+        for engine in pair:
+            given = features[:, start:stop] if reads else None
+            out = engine.run(tokens[start:stop], np.arange(start, stop), causal(stop - start), None, given)
+            engine.cache.commit(out.keys, out.values, slice(None))
+            logits.append(out.logits.copy())
+        apart = float(np.abs(logits[0] - logits[1]).max() / max(1.0, np.abs(logits[1]).max()))
+        key = str(stop - start)
+        worst[key] = max(worst.get(key, 0.0), apart)
+        start, turn = stop, turn + 1
+    return worst
+
+
+def greedy(folder: Path, reference: Path, backend: str) -> dict[str, Any]:
+    """The first token at which the two engines part at temperature 0, and the float32 margin there."""
+    sampler = Sampler(guidance=2.0, temperature=0)
+    drawn = []
+    for loaded in (load_tensorrt("target", "target", folder, backend), load_decoder("target", "target", reference)):
+        target = OrtTarget(loaded, sampler)  # type: ignore[arg-type]
+        target.condition(np.array([207]))
+        drawn.append(decode(target, None, Chain(1), PointProposals(), sampling(0)).tokens)
+    differs = (drawn[0] != drawn[1]).nonzero()[0]
+    if not differs.size:
+        return {"parts_at": None}
+    cell = int(differs[0])
+    target = OrtTarget(load_decoder("target", "target", reference), Sampler(guidance=2.0))
+    target.condition(np.array([207]))
+    probs = target.begin().probs[0]
+    from algos.tree import Verdict, root_only
+
+    for token in drawn[1][:cell]:
+        tree = root_only(int(token), target.vocab_size)
+        probs = target.score(tree).probs[0]
+        target.commit(tree, Verdict((), 0))
+    best = np.sort(np.log(probs))[-2:]
+    return {"parts_at": cell, "margin": float(best[1] - best[0])}
+
+
+def timings(folder: Path, backend: str, rounds: int) -> dict[str, Any]:
+    """Median milliseconds of a pass of every bucket, all sizes in turn within a round, copies in and out included."""
+    found: dict[str, Any] = {}
+    for name in ("target", "drafter"):
+        engine = load_tensorrt(name, name, folder, backend).engine(2)
+        shape, reads = engine.shape, name == "drafter"
+        samples: dict[int, list[float]] = {count: [] for count in BUCKETS}
+        features = np.zeros((2, max(BUCKETS), shape.features), dtype=np.float32)
+        for turn in range(rounds + 3):
+            for count, kept in samples.items():
+                given = features[:, :count] if reads else None
+                start = time.perf_counter()
+                engine.run(np.zeros(count, dtype=np.int64), np.arange(count), causal(count), None, given)
+                if turn >= 3:
+                    kept.append(1e3 * (time.perf_counter() - start))
+        found[f"{name}_ms"] = [[count, round(float(np.median(kept)), 4)] for count, kept in samples.items()]
+        found[f"{name}_captured"] = engine.captured
+    return found
+
+
+def torch_token_ms(path: Path, precision: str, rounds: int) -> float:
+    """Median milliseconds of PyTorch's own pass of one token in a CUDA graph, at the same cache size."""
+    decoder = load("llamagen-c2i", path, precision, OPTIONS).decoder
+    assert decoder is not None
+    decoder = decoder.cuda()
+    slots = decoder.config.cells + 1
+    tokens, cells = (
+        torch.zeros(2, 1, dtype=torch.int64, device="cuda"),
+        torch.zeros(1, dtype=torch.int64, device="cuda"),
+    )
+    bias = torch.zeros(1, slots + 1, device="cuda")
+    keys, values = decoder.empty_cache(2, slots), decoder.empty_cache(2, slots)
+
+    def once() -> None:
+        decoder.step(tokens, cells, bias, keys, values)
+
+    with torch.no_grad():
+        replay = _captured(once)
+    samples = []
+    for _ in range(rounds):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        replay()
+        torch.cuda.synchronize()
+        samples.append(1e3 * (time.perf_counter() - start))
+    return float(np.median(samples))
+
+
+def _captured(call: Callable[[], None]) -> Callable[[], None]:
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            call()
+    stream.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        call()
+    return graph.replay
+
+
+def measure(given: argparse.Namespace, work: Path, result: dict[str, Any]) -> None:
+    """Fill `result`, part by part, so that what a later part cannot do does not lose what was found before."""
+    result["gpu"] = gpu_name()
+    folder, reference = prepare(work, given.precision)
+    try:
+        result["torch_token_ms"] = round(torch_token_ms(work / "c2i_B_256.pt", given.precision, given.rounds), 4)
+    except RuntimeError as error:
+        result["torch_not_run"] = str(error).splitlines()[0]
+    start = time.perf_counter()
+    only = ("target", "drafter")
+    result["engines"] = [
+        record.engine_bytes for _, record in build_folder(folder, given.backend, gpu_name(), only, BUCKETS)
+    ]
+    result["build_seconds"] = round(time.perf_counter() - start, 1)
+    result["parity"] = {name: parity(name, folder, reference, given.backend) for name in only}
+    result["greedy"] = greedy(folder, reference, given.backend)
+    result |= timings(folder, given.backend, given.rounds)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--backend", default="tensorrt-rtx", help="tensorrt or tensorrt-rtx")
+    parser.add_argument("--precision", default="fp16", choices=("fp32", "fp16", "bf16"))
+    parser.add_argument("--rounds", type=int, default=50, help="samples of every size")
+    parser.add_argument("--out", type=Path, help="write the JSON here too")
+    given = parser.parse_args(arguments)
+    result: dict[str, Any] = {"benchmark": "gpu", "backend": given.backend, "precision": given.precision}
+    result["machine"] = described()
+    with TemporaryDirectory() as work:
+        try:
+            measure(given, Path(work), result)
+            status = 0
+        except (EngineError, RuntimeError) as error:
+            result["not_run"] = str(error)
+            status = 2
+    line = json.dumps(result)
+    if given.out is not None:
+        write_beside(given.out, (line + "\n").encode())
+    print(line)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

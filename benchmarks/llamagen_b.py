@@ -1,0 +1,129 @@
+"""LlamaGen-B at full size, random weights: export, parity, a picture, and a token's cost beside memory speed.
+
+Run: python -m benchmarks.llamagen_b [--threads 2] [--rounds 20] [--keep DIR] [--out FILE]
+
+A one-token pass has to read every weight once, so the machine's own reading speed sets its floor: that is measured
+here, on a buffer of the weights' size, beside the pass. The last line is JSON.
+"""
+
+import argparse
+import json
+import resource
+import sys
+import time
+from contextlib import nullcontext
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import torch
+
+from algos.accept.point import PointProposals
+from algos.chance import sampling
+from algos.draft.chain import Chain
+from algos.rows import Sampler
+from algos.step import decode
+from benchmarks.cost_curve import chain, halfway
+from export.published import Request, export_published
+from models.published.options import LoadOptions
+from models.transformer import Transformer, TransformerConfig
+from runtime.machine import described
+from runtime.session import SessionSettings, usable_cores
+from runtime.target import OrtTarget
+from zoo.manifest import write_beside
+
+CONFIG = TransformerConfig(dim=768, n_layer=12, n_head=12, vocab_size=16384, block_size=256)
+COUNTS = (1, 2, 4, 8, 16, 32, 64)
+
+
+def checkpoint(path: Path) -> int:
+    """Write a random checkpoint as LlamaGen publishes them; its parameters."""
+    torch.manual_seed(0)
+    model = Transformer(CONFIG)
+    torch.nn.init.normal_(model.output.weight, std=0.02)
+    torch.save({"model": model.state_dict()}, path)
+    return sum(value.numel() for value in model.parameters())
+
+
+def reading_ms(size_bytes: int, rounds: int, threads: int) -> float:
+    """Least milliseconds to read a buffer of this size once: a sum over it, by PyTorch's threads."""
+    torch.set_num_threads(threads)
+    held = torch.ones(size_bytes // 4)
+    found = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        held.sum().item()
+        found.append(time.perf_counter() - start)
+    return 1e3 * min(found)
+
+
+def passes_ms(target: OrtTarget, rounds: int) -> dict[int, float]:
+    """Median milliseconds of a pass over T positions behind half a picture."""
+    halfway(target)
+    samples: dict[int, list[float]] = {count: [] for count in COUNTS}
+    for turn in range(rounds + 1):
+        for count, found in samples.items():
+            before = target.engine.spent.seconds
+            target.score(chain(count, target.vocab_size))
+            if turn:
+                found.append(1e3 * (target.engine.spent.seconds - before))
+    return {count: float(np.median(found)) for count, found in samples.items()}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.llamagen_b", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--threads", type=int, default=usable_cores(), help="threads of an operation")
+    parser.add_argument("--rounds", type=int, default=20, help="samples of every size")
+    parser.add_argument("--keep", type=Path, help="keep the export in this folder")
+    parser.add_argument("--out", type=Path, help="write the JSON here too")
+    given = parser.parse_args(arguments)
+    if given.rounds < 1 or given.threads < 1:
+        parser.error("--rounds and --threads must be >= 1")
+    with nullcontext(given.keep) if given.keep else TemporaryDirectory() as folder:
+        work = Path(folder)
+        work.mkdir(parents=True, exist_ok=True)
+        parameters = checkpoint(work / "c2i_B_256.pt")
+        start = time.perf_counter()
+        request = Request("llamagen-c2i", work / "c2i_B_256.pt", options=LoadOptions(grid_side=16))
+        written = export_published(request, work / "out")
+        export_seconds = time.perf_counter() - start
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        print(f"export with parity {export_seconds:.1f} s, peak memory {peak / 2**30:.2f} GiB")
+        settings = SessionSettings(threads=given.threads)
+        target = OrtTarget.open("target", Sampler(guidance=1.0), work / "out", settings)
+        target.condition(np.array([207]))
+        start = time.perf_counter()
+        decoded = decode(target, None, Chain(1), PointProposals(), sampling(0))
+        picture_seconds = time.perf_counter() - start
+        # The embedding's rows are looked up, not read through.
+        read = 4 * (parameters - CONFIG.dim * (CONFIG.vocab_size + CONFIG.num_classes + 1))
+        floor = reading_ms(read, given.rounds, given.threads)
+        curve = passes_ms(target, given.rounds)
+    print(f"{len(decoded.tokens)} tokens in {picture_seconds:.1f} s; reading {read / 2**20:.0f} MiB {floor:.1f} ms")
+    print(f"{'T':>4} {'median ms':>10} {'/ T=1':>7} {'/ read':>7}")
+    for count, found in curve.items():
+        print(f"{count:4d} {found:10.2f} {found / curve[1]:7.2f} {found / floor:7.2f}")
+    result = {
+        "benchmark": "llamagen_b",
+        "machine": described(),
+        "threads": given.threads,
+        "parameters": parameters,
+        "export_seconds": round(export_seconds, 1),
+        "peak_memory_bytes": peak,
+        "parity": dict(written[0].parity),
+        "picture_seconds": round(picture_seconds, 2),
+        "weights_read_bytes": read,
+        "reading_ms": round(floor, 3),
+        "verify_ms": [[count, round(found, 3)] for count, found in curve.items()],
+        "token_over_reading": round(curve[1] / floor, 3),
+    }
+    line = json.dumps(result)
+    if given.out is not None:
+        write_beside(given.out, (line + "\n").encode())
+    print(line)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,155 @@
+"""A folder of exported models as something to compare methods on: a target, its drafter, its codebook."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from algos.arrays import IntArray
+from algos.draft import Grid
+from algos.rows import Sampler
+from algos.step import Drafter, Target
+from runtime.decoder import load_decoder
+from runtime.drafter import OrtDrafter
+from runtime.exported import RECORD, check_data
+from runtime.images import ImageDecoder
+from runtime.methods import Codes
+from runtime.session import EngineError, SessionSettings, open_session
+from runtime.studio import Clocked, Picture
+from runtime.target import OrtTarget
+from zoo.load import locate, names
+from zoo.manifest import ManifestError
+
+SAMPLER: Final = Sampler(guidance=4.0, top_k=1000)
+"""LlamaGen's published sampling."""
+MAX_NODES: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What an exported model is asked for: ids (one class, or a prompt in its vocabulary) or a file of features."""
+
+    text: str
+    ids: tuple[int, ...] = ()
+    features: Path | None = None
+
+    def caption(self) -> str:
+        """The condition as it was typed."""
+        return self.text
+
+    @classmethod
+    def parse(cls, text: str) -> "Condition":
+        """A number ("207"), numbers with commas between, or the path of an .npy file of features [n, C]."""
+        if text.endswith(".npy"):
+            if not Path(text).is_file():
+                raise EngineError(f"condition: no file at {text}; save features [n, C] with numpy.save")
+            return cls(text, features=Path(text))
+        try:
+            return cls(text, tuple(int(part) for part in text.split(",")))
+        except ValueError as error:
+            raise EngineError(f"condition {text!r}: expected a class, ids with commas, or an .npy file") from error
+
+
+@dataclass(slots=True)
+class ExportedStudio:
+    """The models behind a comparison; no judge, because no published one reads these pictures.
+
+    Its `target`, `drafter`, `codes` and `max_nodes` are what `runtime.studio.draw` asks of a studio.
+    """
+
+    grid: Grid
+    codes: Codes
+    loaded_target: Any
+    loaded_drafter: Any
+    embed: Any
+    decoder: ImageDecoder
+    details: Mapping[str, Any]
+    sampler: Sampler = SAMPLER
+    max_nodes: int = MAX_NODES
+    _targets: dict[Sampler, OrtTarget] = field(default_factory=dict)
+    _drafters: dict[Sampler, OrtDrafter] = field(default_factory=dict)
+
+    def described(self) -> Mapping[str, Any]:
+        """The models and the engine, as JSON holds them."""
+        return self.details
+
+    def target(self, prompt: Condition, sampler: Sampler) -> Clocked[Target]:
+        """The target under this condition."""
+        if sampler not in self._targets:
+            self._targets[sampler] = OrtTarget(self.loaded_target, sampler)
+        target = self._targets[sampler]
+        if prompt.features is None:
+            target.condition(np.array(prompt.ids))
+        else:
+            rows, padding = self._embedded(prompt.features)
+            target.condition_rows(rows, padding)
+        return Clocked(target, target.engine.spent)
+
+    def _embedded(self, path: Path) -> tuple[NDArray[np.float32], int]:
+        """Rows of the condition graph, and how many leading positions a short caption leaves empty."""
+        if self.embed is None:
+            raise EngineError(f"{path}: this model takes ids, not features")
+        prefix, width = self.embed.get_inputs()[0].shape
+        given = np.load(path, allow_pickle=False)
+        if given.ndim != 2 or given.shape[1] != width or not 1 <= given.shape[0] <= prefix:
+            raise EngineError(f"{path}: expected features [1 to {prefix}, {width}], got {list(given.shape)}")
+        padded = np.zeros((prefix, width), dtype=np.float32)
+        padded[prefix - given.shape[0] :] = given
+        return self.embed.run(None, {"features": padded})[0], prefix - given.shape[0]
+
+    def drafter(self, sampler: Sampler) -> Clocked[Drafter]:
+        """The drafter."""
+        if sampler not in self._drafters:
+            self._drafters[sampler] = OrtDrafter(self.loaded_drafter, sampler)
+        drafter = self._drafters[sampler]
+        return Clocked(drafter, drafter.engine.spent)
+
+    def picture(self, tokens: IntArray) -> Picture:
+        """The picture that tokens [cells] stand for."""
+        return self.decoder(tokens, self.grid)
+
+
+def open_exported(folder: Path, backend: str = "cpu", settings: SessionSettings | None = None) -> ExportedStudio:
+    """Load a target, its drafter and its tokenizer from an export folder.
+
+    backend: "cpu" for ONNX Runtime, "tensorrt" or "tensorrt-rtx" for engines built from the same graphs.
+    Raises ManifestError or EngineError, naming what is missing and how to make it.
+    """
+    known = names(folder) if folder.is_dir() else ()
+    missing = sorted({"target", "drafter", "vq_decoder", "codebook", "neighbours"} - set(known))
+    if missing or not (folder / RECORD).is_file():
+        raise ManifestError(
+            f"{folder}: {', '.join(missing) or RECORD} missing; export a target, its drafter and its tokenizer "
+            "(--kind vq) into this folder"
+        )
+    for name in ("target", "drafter"):
+        check_data(folder, name)
+    target, drafter = (_loaded(name, folder, backend, settings) for name in ("target", "drafter"))
+    decoder = ImageDecoder("vq_decoder", folder, settings)
+    with np.load(locate("codebook", "codebook", folder).path, allow_pickle=False) as held:
+        codebook = held["codebook"]
+    with np.load(locate("neighbours", "neighbours", folder).path, allow_pickle=False) as held:
+        near = held["neighbours"].astype(np.int64)
+    sizes = {target.shape.vocab_size, drafter.shape.vocab_size, decoder.vocab_size, codebook.shape[0]}
+    if len(sizes) != 1 or target.shape.grid != drafter.shape.grid or target.shape.features != drafter.shape.features:
+        raise EngineError(f"{folder}: target, drafter and tokenizer do not belong together (codes {sorted(sizes)})")
+    embed = open_session(locate("condition", "condition", folder).path, settings) if "condition" in known else None
+    hashes = {name: locate(name, name, folder).manifest.sha256 for name in ("target", "drafter")}
+    details = {
+        "engine": backend,
+        "precision": target.shape.precision,
+        "grid": list(target.shape.grid),
+        "sha256": hashes,
+    }
+    return ExportedStudio(target.shape.grid, Codes(near, codebook), target, drafter, embed, decoder, details)
+
+
+def _loaded(name: str, folder: Path, backend: str, settings: SessionSettings | None) -> Any:
+    if backend == "cpu":
+        return load_decoder(name, name, folder, settings)
+    from runtime.tensorrt_engine import load_tensorrt  # needs PyTorch for its memory
+
+    return load_tensorrt(name, name, folder, backend)
