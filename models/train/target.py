@@ -19,7 +19,7 @@ from zoo.prompts import PAD_WORD, WORD_SLOTS, WORDS
 STRIDE = 8
 LOOPS = {
     64: LoopSettings(steps=610, learning_rate=2e-3, warmup_steps=30, ema_decay=0.98, validate_every=200),
-    128: LoopSettings(steps=1000, learning_rate=1e-3, warmup_steps=30, ema_decay=0.98, validate_every=200),
+    128: LoopSettings(steps=1570, learning_rate=1e-3, warmup_steps=30, ema_decay=0.98, validate_every=200),
 }
 
 
