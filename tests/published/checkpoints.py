@@ -11,7 +11,7 @@ from models.config import build
 from models.transformer import Transformer, TransformerConfig
 from models.vq import VQConfig, VQModel
 
-DIM, LAYERS, HEADS, VOCAB, SIDE = 32, 2, 2, 19, 4
+DIM, LAYERS, HEADS, VOCAB, SIDE = 32, 2, 2, 32, 4
 VQ = VQConfig(
     codebook_size=VOCAB,
     codebook_embed_dim=4,

@@ -1,18 +1,27 @@
 """NVIDIA's own parser and builder on every kind of graph; engines that do not fit are refused."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from safetensors.torch import save_file
+from typer.testing import CliRunner
 
+from cli.engine import app
 from export.published import Request, export_published
 from export.tensorrt_build import build_folder
 from models.published.options import LoadOptions
+from runtime.cache import HIDDEN, KeyValueCache
+from runtime.decoder import read_shape
 from runtime.session import EngineError
+from runtime.tensorrt_engine import DeviceCache, load_tensorrt
 from runtime.tensorrt_files import ANY_GPU, EngineRecord, backend_module, paths, read_engine, write_engine
-from tests.published.checkpoints import HEADS, SIDE, eagle_weights, save_dtok, save_llamagen, save_vq
+from tests.published.checkpoints import HEADS, SIDE, eagle_weights, save_dtok, save_llamagen
+from zoo.load import manifest
 from zoo.manifest import ManifestError
 
 tensorrt = pytest.importorskip("tensorrt_rtx", reason="the extra 'tensorrt-rtx' is not installed")
@@ -47,9 +56,8 @@ def test_every_graph_builds(tmp_path: Path, precision: str) -> None:
         assert record.version == tensorrt.__version__
 
 
-def test_the_tokenizer_builds(tmp_path: Path) -> None:
-    save_vq(tmp_path / "vq.pt")
-    export_published(Request("vq", tmp_path / "vq.pt", neighbours=5), tmp_path / "out")
+def test_the_tokenizer_builds(tokenizer: Path, tmp_path: Path) -> None:
+    shutil.copytree(tokenizer, tmp_path / "out")
     built = [record.model for _, record in build_folder(tmp_path / "out", BACKEND)]
     assert built == ["vq_decoder", "vq_encoder"]
 
@@ -128,3 +136,55 @@ def test_a_backend_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -
 def test_a_record_is_plain_json(small: Path) -> None:
     values = json.loads(paths(small, "target", BACKEND).record.read_text())
     assert set(values) == set(EngineRecord.__slots__)
+
+
+def test_the_device_cache_commits_as_the_hosts_does(small: Path) -> None:
+    """On the CPU, whose tensors index as CUDA's do."""
+    shape = read_shape(manifest("target", small).settings, "target")
+    device = DeviceCache(shape, 2, "cpu")
+    host = KeyValueCache(shape.layers, 2, shape.heads, shape.head_dim, shape.capacity)
+    host.reserve(shape.capacity)
+    rng = np.random.default_rng(0)
+    new = (shape.layers, 2, shape.heads, 6, shape.head_dim)
+    for chosen in (slice(None), np.array([0, 2, 5]), np.array([1])):
+        keys, values = (rng.standard_normal(new).astype(np.float32) for _ in range(2))
+        host.commit(keys, values, chosen)
+        device.commit(torch.from_numpy(keys), torch.from_numpy(values), chosen)
+    assert device.place(torch.from_numpy(keys), torch.from_numpy(values), np.array([3, 4]), 1) == 2
+    host.place(keys, values, np.array([3, 4]), 1)
+    host.write(keys, values, np.array([1, 2]), np.array([0, 4]))
+    device.write(torch.from_numpy(keys), torch.from_numpy(values), np.array([1, 2]), np.array([0, 4]))
+    for cache in (host, device):
+        cache.hide_first(1)
+    np.testing.assert_array_equal(device.keys.numpy(), host.keys)
+    np.testing.assert_array_equal(device.values.numpy(), host.values)
+    np.testing.assert_array_equal(device.bias, host.bias)
+    assert device.length == host.length == 10
+    with pytest.raises(EngineError, match="expected at most 17 positions, got 20"):
+        device.commit(torch.zeros(*new[:3], 10, new[4]), torch.zeros(*new[:3], 10, new[4]), slice(None))
+    device.clear()
+    assert (device.length, device.bias.max()) == (0, HIDDEN)
+
+
+def test_the_engine_command(small: Path, tmp_path: Path) -> None:
+    runner = CliRunner()
+    result = runner.invoke(app, [str(small), "--backend", BACKEND, "--model", "sampler"])
+    assert result.exit_code == 0, result.output
+    assert "sampler.tensorrt-rtx.engine" in result.output
+    for arguments, message in (
+        ([str(tmp_path), "--backend", BACKEND], "expected models among none"),
+        ([str(small), "--backend", "cuda"], "expected tensorrt or tensorrt-rtx"),
+        ([str(small), "--backend", BACKEND, "--buckets", "0,8"], "expected numbers from 1"),
+    ):
+        result = runner.invoke(app, arguments)
+        assert result.exit_code == 2
+        assert message in result.output
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="says what a machine without a GPU cannot do")
+def test_without_a_gpu_nothing_falls_back(small: Path) -> None:
+    with pytest.raises(EngineError, match="no GPU"):
+        load_tensorrt("target", "target", small, BACKEND)
+    result = CliRunner().invoke(app, [str(small), "--backend", "tensorrt"])
+    assert result.exit_code == 2
+    assert "no GPU" in result.output

@@ -1,0 +1,237 @@
+"""Load, export, check, decode: each published form, tiny, through ONNX Runtime; and nothing half-written."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from typer.testing import CliRunner
+
+from algos.accept.point import PointProposals
+from algos.chance import sampling
+from algos.draft.eagle2 import Eagle2
+from algos.rows import Sampler
+from algos.step import decode
+from cli.compare_engines import METHODS
+from cli.compare_engines import app as compare_app
+from cli.export import app, check_app
+from export import published
+from export.published import Request, export_published
+from export.published_check import compare
+from export.published_verify import verify
+from models.published.load import load
+from models.published.options import LoadOptions
+from runtime.drafter import OrtDrafter
+from runtime.exported import RECORD, check_data, read_records
+from runtime.session import EngineError, SessionSettings, open_session
+from runtime.target import OrtTarget
+from tests.models.test_golden import golden_transformer
+from tests.published.checkpoints import HEADS, SIDE, VOCAB, eagle_weights, noise, save_dtok, save_llamagen
+from zoo.load import manifest
+from zoo.manifest import ManifestError
+
+TINY = LoadOptions(heads=HEADS, grid_side=SIDE)
+ONE_THREAD = SessionSettings(threads=1)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, tokenizer: Path) -> Path:
+    """A class-conditional target with its drafter and tokenizer, exported into one folder."""
+    work = tmp_path_factory.mktemp("published")
+    save_llamagen(work / "c2i.pt", captions=False)
+    save_file(eagle_weights(), work / "eagle.safetensors")
+    out = work / "out"
+    shutil.copytree(tokenizer, out)
+    export_published(Request("llamagen-c2i", work / "c2i.pt", options=TINY), out)
+    pair = ("llamagen-c2i", work / "c2i.pt")
+    export_published(Request("eagle-drafter", work / "eagle.safetensors", target=pair, target_options=TINY), out)
+    return out
+
+
+def test_an_export_is_whole_and_recorded(folder: Path) -> None:
+    names = {"target", "drafter", "sampler", "sampler_top_k", "vq_decoder", "vq_encoder", "codebook", "neighbours"}
+    records = read_records(folder)
+    assert set(records) == names
+    assert not list(folder.glob(".*"))
+    found = manifest("target", folder)
+    assert found.settings["precision"] == "fp32"
+    assert max(found.parity.values()) < 1e-4
+    assert set(found.parity) == {"random", "first_code", "last_code", "tree", "one_row"}
+    with np.load(folder / "neighbours.npz") as table:
+        assert table["neighbours"].shape == (VOCAB, 24)
+        assert table["neighbours"].dtype == np.uint16
+
+
+def test_a_tree_and_a_chain_decode_alike(folder: Path) -> None:
+    """At temperature 0 a draft tree on the exported drafter draws what one token a pass draws."""
+    sampler = Sampler(guidance=2.0, temperature=0)
+    target = OrtTarget.open("target", sampler, folder, ONE_THREAD)
+    drafter = OrtDrafter.open("drafter", sampler, folder, ONE_THREAD)
+    target.condition(np.array([3]))
+    alone = decode(target, None, Eagle2(2, 2, 4), PointProposals(), sampling(0))
+    drafted = decode(target, drafter, Eagle2(2, 2, 4), PointProposals(), sampling(0), max_nodes=8)
+    np.testing.assert_array_equal(alone.tokens, drafted.tokens)
+
+
+def test_check_reports_every_output(folder: Path) -> None:
+    results = {result.name: result for result in verify(folder, True, 1)}
+    assert set(results) == {"target", "drafter"}
+    assert all(result.passed for result in results.values())
+    assert set(results["target"].report.cases["random"]) == {"logits", "features", "key", "value"}
+    assert results["target"].report.parting is None
+    assert "greedy decoding draws the same picture" in "\n".join(results["target"].lines())
+
+
+def test_captions_go_through_their_own_graph(tmp_path: Path) -> None:
+    model = save_llamagen(tmp_path / "t2i.pt", captions=True)
+    export_published(Request("llamagen-t2i", tmp_path / "t2i.pt", options=TINY), tmp_path / "out")
+    target = OrtTarget.open("target", Sampler(), tmp_path / "out", ONE_THREAD)
+    with pytest.raises(EngineError, match="condition_rows"):
+        target.condition(np.array([1, 2, 3]))
+    caption = noise(3, 12)
+    session = open_session(tmp_path / "out" / "condition.onnx", ONE_THREAD)
+    rows = session.run(None, {"features": caption.numpy()})[0]
+    target.condition_rows(rows)
+    with torch.no_grad():
+        logits, _ = model(torch.zeros(1, 0, dtype=torch.int64), caption[None])
+    np.testing.assert_allclose(target.begin().probs[0], logits[0, 0].softmax(-1).numpy(), atol=1e-5)
+    # A caption of two rows: the first position is padding that nothing sees.
+    target.condition_rows(rows, padding=1)
+    once = target.begin().probs[0]
+    rows[0] += 100
+    target.condition_rows(rows, padding=1)
+    np.testing.assert_allclose(target.begin().probs[0], once, atol=1e-6)
+    with pytest.raises(EngineError, match="condition_rows: expected"):
+        target.condition_rows(rows[:4])
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_half_precision_stays_close(tmp_path: Path, precision: str) -> None:
+    save_dtok(tmp_path / "dtok.pth")
+    options = LoadOptions(heads=HEADS, prefix=6)
+    out = tmp_path / "out"
+    export_published(Request("tar-dtok", tmp_path / "dtok.pth", precision, options), out)
+    assert manifest("target", out).settings["precision"] == precision
+    (result,) = verify(out, True, 0)
+    assert result.passed
+    with pytest.raises(EngineError, match="expected a float32 export"):
+        OrtTarget.open("target", Sampler(), out, ONE_THREAD)
+
+
+def test_the_golden_case_comes_out_of_onnx_runtime(tmp_path: Path) -> None:
+    case, model = golden_transformer()
+    torch.save(model.state_dict(), tmp_path / "golden.pt")
+    options = LoadOptions(heads=model.config.n_head, grid_side=model.config.grid_side)
+    export_published(Request("llamagen-c2i", tmp_path / "golden.pt", options=options), tmp_path / "out")
+    target = OrtTarget.open("target", Sampler(guidance=1.0), tmp_path / "out", ONE_THREAD)
+    engine = target.engine
+    for row, cond in enumerate(case["cond"]):
+        engine.cache.clear()
+        fed = np.array([model.config.vocab_size + int(cond)])
+        for cell in range(case["tokens"].shape[1]):
+            found = engine.run(fed, np.array([cell - 1]), np.zeros((1, 1), dtype=np.float32))
+            np.testing.assert_allclose(found.logits[0, 0], case["logits"][row, cell], atol=1e-4)
+            engine.cache.commit(found.keys, found.values, slice(None))
+            fed = case["tokens"][row, cell : cell + 1]
+
+
+def test_large_weights_lie_beside_the_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_llamagen(tmp_path / "c2i.pt", captions=False)
+    monkeypatch.setattr(published, "MOST_IN_FILE", 1000)
+    out = tmp_path / "out"
+    export_published(Request("llamagen-c2i", tmp_path / "c2i.pt", options=TINY), out)
+    data = out / "target.onnx.data"
+    assert data.stat().st_size > 50_000
+    check_data(out, "target")
+    target = OrtTarget.open("target", Sampler(), out, ONE_THREAD)
+    target.condition(np.array([1]))
+    target.begin()
+    data.write_bytes(data.read_bytes()[:-1])
+    with pytest.raises(ManifestError, match="cut short or changed"):
+        check_data(out, "target")
+
+
+def test_a_failed_export_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_llamagen(tmp_path / "c2i.pt", captions=False)
+    request = Request("llamagen-c2i", tmp_path / "c2i.pt", options=TINY)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(published, "_samplers", full)
+    with pytest.raises(OSError, match="No space left"):
+        export_published(request, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    monkeypatch.undo()
+    monkeypatch.setitem(published.MOST, "fp32", 0.0)
+    with pytest.raises(ValueError, match="nothing was written"):
+        export_published(request, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_wrong_graph_is_found(folder: Path, tmp_path: Path) -> None:
+    other = load("llamagen-c2i", folder.parent / "c2i.pt", options=TINY).decoder
+    assert other is not None
+    with torch.no_grad():
+        other.head.weight *= -1
+    report = compare(folder / "target.onnx", "fp32", other, None, greedy=True)
+    assert min(report.worst().values()) > 1e-2
+    assert report.parting is not None
+
+
+def test_commands(tmp_path: Path) -> None:
+    runner = CliRunner()
+    save_llamagen(tmp_path / "c2i.pt", captions=False)
+    out = tmp_path / "out"
+    own = ["--kind", "llamagen-c2i", "--heads", str(HEADS), "--grid", str(SIDE), "--out", str(out)]
+    result = runner.invoke(app, [str(tmp_path / "c2i.pt"), *own])
+    assert result.exit_code == 0, result.output
+    result = runner.invoke(check_app, [str(out)])
+    assert result.exit_code == 0, result.output
+    assert "target (fp32): passed" in result.output
+    for arguments, message in (
+        ([str(tmp_path / "none.pt"), *own], "no checkpoint at"),
+        ([str(tmp_path / "c2i.pt"), *own, "--kind", "vq"], "use --kind llamagen-c2i"),
+        ([str(tmp_path / "c2i.pt"), *own, "--precision", "int4"], "--precision: expected one of"),
+        ([str(tmp_path / "c2i.pt"), *own, "--target", "x"], "belong together"),
+    ):
+        result = runner.invoke(app, arguments)
+        assert result.exit_code == 2
+        assert message in result.output
+    record = json.loads((out / RECORD).read_text())
+    record["target"]["checkpoint_sha256"] = "0"
+    (out / RECORD).write_text(json.dumps(record))
+    result = runner.invoke(check_app, [str(out)])
+    assert result.exit_code == 2
+    assert "another checkpoint" in result.output
+    assert "no export.record" in runner.invoke(check_app, [str(tmp_path)]).output
+
+
+def test_every_method_runs_on_exported_engines(folder: Path, tmp_path: Path) -> None:
+    runner = CliRunner()
+    common = ["1", "3", "--engines", str(folder), "--top-k", "0"]
+    methods = METHODS
+    for temperature in ("0", "1"):
+        out = tmp_path / temperature
+        rest = ["--temperature", temperature, "--methods", methods, "--out", str(out)]
+        result = runner.invoke(compare_app, [*common, *rest])
+        assert result.exit_code == 0, result.output
+        rows = {row["method"]: row for row in json.loads((out / "compare.json").read_text())["rows"]}
+        assert set(rows) == set(methods.split(","))
+        assert rows["ar"]["target_nfe"] == SIDE**2
+        assert (out / "eagle2.png").is_file()
+        if temperature == "0":
+            assert all(row["identical_share"] == 1 for row in rows.values() if row["lossless"])
+    for arguments, message in (
+        (["99", "--engines", str(folder)], "expected \\[1\\] ids"),
+        (["x", "--engines", str(folder)], "expected a class"),
+        (["x.npy", "--engines", str(folder)], "no file at"),
+        (["1", "--engines", str(tmp_path)], "missing"),
+    ):
+        result = runner.invoke(compare_app, arguments)
+        assert result.exit_code == 2
+        assert re.search(message, result.output), result.output
