@@ -65,11 +65,12 @@ def test_every_requirement_is_pinned():
 
 
 def test_drawing_imports_neither_torch_nor_onnx():
+    own = (ROOT / "cli" / "train.py", ROOT / "runtime" / "tensorrt_engine.py")  # nothing imports them before they run
     modules = sorted(
         ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
         for top in ("algos", "sim", "runtime", "zoo", "cli")
         for file in (ROOT / top).rglob("*.py")
-        if file != ROOT / "cli" / "train.py"
+        if file not in own
     )
     program = (
         "import importlib, sys\n"
