@@ -14,7 +14,8 @@ from algos.draft import POLICIES, Policy, PolicySpec
 from algos.registry import build
 from algos.step import decode
 from sim.fast_batch import Batch, Tables
-from sim.fast_rules import Judge, judge
+from sim.fast_judges import judge
+from sim.fast_rules import Judge
 from sim.fast_trees import Grower, grower
 from sim.statistics import Runs
 from sim.table_world import TableDrafter, TableTarget, TableWorld

@@ -6,17 +6,9 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from algos.accept.chain import SpeculativeSampling
-from algos.accept.greedy import GreedyMatch
-from algos.accept.lantern import Lantern, LanternPP
-from algos.accept.lantern_greedy import LanternGreedy, LanternPPGreedy
-from algos.accept.mulo import PooledThreshold
-from algos.accept.multi_round import MultiRound
-from algos.accept.point import PointProposals
-from algos.accept.spec import Residual, Rule
-from algos.accept.without_replacement import WithoutReplacement
+from algos.accept.spec import Residual
 from algos.arrays import BoolArray, FloatArray, IntArray
-from sim.fast_batch import Batch, Block, Grown
+from sim.fast_batch import Batch, Grown
 
 
 class Decided(NamedTuple):
@@ -79,12 +71,12 @@ class Walk:
             place[on] = block.child[on, at[won], child]
             kept[on] += 1
         leaves = np.flatnonzero(extra < 0)
-        rows = _rows_below(batch, active[leaves], kept[leaves], last[leaves])
+        rows = rows_below(batch, active[leaves], kept[leaves], last[leaves])
         extra[leaves] = batch.tables.draw(rows, batch.draws.random(leaves.size))
         return Decided(path, kept, extra)
 
 
-def _rows_below(batch: Batch, active: IntArray, kept: IntArray, last: IntArray) -> IntArray:
+def rows_below(batch: Batch, active: IntArray, kept: IntArray, last: IntArray) -> IntArray:
     """[M] the rows after the kept nodes, at a depth of their own each."""
     rows = np.zeros(active.size, dtype=np.int64)
     for level in np.unique(kept).tolist():
@@ -266,128 +258,3 @@ class TryDrawn:
 def _normalised(rows: FloatArray) -> FloatArray:
     scaled: FloatArray = rows / rows.sum(axis=1, keepdims=True)
     return scaled
-
-
-class Passes(Protocol):
-    """The test of a deterministic rule."""
-
-    def __call__(self, batch: Batch, rows: IntArray, tokens: IntArray) -> BoolArray:
-        """Whether `tokens` [M] may stay under the laws `rows` [M]."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Longest:
-    """Every node by its own test; the longest kept path, as `algos.accept.longest` finds it."""
-
-    passes: Passes
-    first: bool
-    """Take the first child that passes, instead of the one on the longest path."""
-    draw: bool
-    """Draw the extra token; else take the likeliest."""
-
-    def __call__(self, batch: Batch, active: IntArray, grown: Grown) -> Decided:
-        """See `Judge`."""
-        count = active.size
-        kept, end = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
-        alive = np.ones((count, 1), dtype=np.bool_)
-        for level, block in enumerate(grown.blocks):
-            passing = block.kept & alive[..., None]
-            images, parents, columns = np.nonzero(passing)
-            tested = self.passes(batch, block.rows[images, parents], block.tokens[images, parents, columns])
-            passing[images, parents, columns] = tested
-            if self.first:
-                passing &= passing.cumsum(axis=2) == 1
-            flat = passing.reshape(count, -1)
-            on = np.flatnonzero(flat.any(axis=1))
-            if not on.size:
-                break
-            kept[on] = level + 1
-            end[on] = flat[on].argmax(axis=1)
-            if level + 1 < len(grown.blocks):
-                alive = np.take_along_axis(flat, grown.blocks[level + 1].above, 1)
-                alive &= np.take_along_axis(block.child.reshape(count, -1), grown.blocks[level + 1].above, 1) >= 0
-        path = _trace_back(grown.blocks, kept, end)
-        last = np.where(kept > 0, path[np.arange(count), np.maximum(kept - 1, 0)], batch.roots(active))
-        rows = _rows_below(batch, active, kept, last)
-        extra = batch.tables.draw(rows, batch.draws.random(count)) if self.draw else batch.tables.best[rows]
-        return Decided(path, kept, extra)
-
-
-def _trace_back(blocks: list[Block], kept: IntArray, end: IntArray) -> IntArray:
-    """[A, L] the tokens on the way to the flat place `end` [A] at level kept - 1."""
-    path = np.zeros((kept.size, max(1, len(blocks))), dtype=np.int64)
-    place = end.copy()
-    for level in range(int(kept.max(initial=0)) - 1, -1, -1):
-        here = np.flatnonzero(kept > level)
-        block = blocks[level]
-        path[here, level] = block.tokens.reshape(kept.size, -1)[here, place[here]]
-        place[here] = block.above[here, place[here] // block.tokens.shape[2]]
-    return path
-
-
-def is_best(batch: Batch, rows: IntArray, tokens: IntArray) -> BoolArray:
-    """Greedy match."""
-    matches: BoolArray = tokens == batch.tables.best[rows]
-    return matches
-
-
-@dataclass(frozen=True, slots=True)
-class Outweighs:
-    """Greedy LANTERN: a token and its pool against the likeliest, as `algos.accept.lantern_greedy`."""
-
-    pool: Pool
-
-    def __call__(self, batch: Batch, rows: IntArray, tokens: IntArray) -> BoolArray:
-        """See `Passes`."""
-        target, best = batch.world.target, batch.tables.best[rows]
-        own, mass, _ = self.pool(target, rows, tokens, np.ones(rows.size))
-        boosted, most = own + mass, target[rows, best]
-        passed: BoolArray = (tokens == best) | (boosted > most) | ((boosted == most) & (tokens < best))
-        return passed
-
-
-@dataclass(frozen=True, slots=True)
-class HoldsMass:
-    """MuLo-SD's pooled threshold, as `algos.accept.mulo`."""
-
-    neighbours: IntArray
-    tau: float
-
-    def __call__(self, batch: Batch, rows: IntArray, tokens: IntArray) -> BoolArray:
-        """See `Passes`."""
-        target = batch.world.target
-        held = target[rows[:, None], self.neighbours[tokens]].sum(axis=1) + target[rows, tokens]
-        passed: BoolArray = held >= self.tau
-        return passed
-
-
-def judge(rule: Rule, sampled_siblings: bool) -> Judge | None:
-    """The rule for a batch of trees with sampled siblings or with point proposals; None where there is none."""
-    if isinstance(rule, GreedyMatch):
-        return Longest(is_best, first=False, draw=False)
-    if isinstance(rule, PointProposals) and not sampled_siblings:
-        return Walk(try_points)
-    if isinstance(rule, SpeculativeSampling | MultiRound | WithoutReplacement) and sampled_siblings:
-        return Walk(TryDrawn())
-    if isinstance(rule, Lantern | LanternPP):
-        pool = Pool(rule.neighbours, rule.k or rule.neighbours.shape[1], _limit(rule))
-        try_all: Siblings = TryDrawn(pool, rule.residual) if sampled_siblings else TryPooledPoints(pool, rule.residual)
-        return Walk(try_all)
-    if isinstance(rule, LanternGreedy | LanternPPGreedy):
-        pool = Pool(rule.neighbours, rule.k or rule.neighbours.shape[1], _limit(rule))
-        return Longest(Outweighs(pool), first=rule.choose == "first", draw=False)
-    if isinstance(rule, PooledThreshold):
-        near = rule.neighbours[:, : rule.k or None]
-        return Longest(HoldsMass(near, rule.tau), first=rule.choose == "first", draw=True)
-    return None
-
-
-def _limit(
-    rule: Lantern | LanternPP | LanternGreedy | LanternPPGreedy,
-) -> Callable[[FloatArray, FloatArray], FloatArray]:
-    if isinstance(rule, Lantern | LanternGreedy):
-        delta = rule.delta
-        return lambda own, total: delta * total
-    factor = rule.factor
-    return lambda own, total: (factor - 1.0) * own

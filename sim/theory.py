@@ -52,11 +52,6 @@ def overlap(target: FloatArray, draft: FloatArray) -> FloatArray:
     return shared
 
 
-def cycles_of_image(tokens_per_cycle: float, cells: int) -> float:
-    """Cycles after the first pass, if every one yields `tokens_per_cycle`."""
-    return (cells - 1) / tokens_per_cycle
-
-
 def tokens_to_double(draft_cost: float, depth: float, verify_cost: float = 1.0) -> float:
     """Tokens per cycle that a speed-up of 2 takes."""
     return 2.0 * (verify_cost + depth * draft_cost)

@@ -7,7 +7,7 @@ A trace is recorded through the protocols, from any engine, and replays as a tab
 import io
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -264,10 +264,3 @@ def statistics(trace: Trace) -> Statistics:
         float(trace.neighbour_mass.mean()),
         float(trace.acceptance[:, 0, 1:].mean()),
     )
-
-
-def check_same_model(traces: Sequence[Trace]) -> None:
-    """Raise ValueError unless the traces are of one model."""
-    models = {json.dumps(trace.about.get("model"), sort_keys=True) for trace in traces}
-    if len(models) > 1:
-        raise ValueError(f"trace: expected traces of one model, got {len(models)}: {'; '.join(sorted(models))}")
