@@ -12,6 +12,8 @@ from cli.errors import BAD_INPUT, bad_input
 from cli.generate import generate
 from cli.law import law
 from cli.methods import methods
+from cli.simulate import app as simulate
+from cli.trace import trace
 
 _OURS = ("algos", "sim", "models", "export", "runtime", "zoo", "cli")
 
@@ -39,6 +41,8 @@ app.command()(generate)
 app.command()(compare)
 app.command()(methods)
 app.command()(law)
+app.command()(trace)
+app.add_typer(simulate, name="simulate")
 
 _HANDED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 

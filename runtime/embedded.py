@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,8 +28,8 @@ from zoo.manifest import ManifestError
 from zoo.prompts import SLOT_VALUES, Prompt, word_ids
 
 SHIPPED_SAMPLER: Final[Mapping[int, Sampler]] = {
-    64: Sampler(guidance=3.0),
-    128: Sampler(guidance=3.0),
+    64: Sampler(guidance=2.0, top_k=10),
+    128: Sampler(guidance=2.0, top_k=10),
 }
 """How the shipped models were tuned to be sampled, by side in pixels."""
 MAX_NODES: Final = 64
@@ -110,7 +110,9 @@ def open_studio(side: int, folder: Path = FOLDER, settings: SessionSettings | No
     }
     located = {kind: locate(name, kind, folder) for kind, name in names.items()}
     target = load_decoder(names["target"], "target", folder, settings)
-    drafter = load_decoder(names["drafter"], "drafter", folder, settings)
+    # Two pools of waiting threads would fight for the cores at every turn; a drafter this small needs none.
+    alone = replace(settings or SessionSettings(), threads=1)
+    drafter = load_decoder(names["drafter"], "drafter", folder, alone)
     decoder = ImageDecoder(names["image_decoder"], folder, settings)
     codebook = _codebook(located["codebook"].path)
     sizes = {target.shape.vocab_size, drafter.shape.vocab_size, decoder.vocab_size, codebook.shape[0]}

@@ -216,13 +216,19 @@ def _with_settings(name: str, recipe: Recipe, settings: Sequence[str]) -> Recipe
 
 METHODS: Registry[Method] = Registry("method")
 
-_TREE: Final[Mapping[str, Shown]] = {"depth": 4, "top_k": 4, "total_tokens": 12}
-_CONTROL: Final[Mapping[str, Shown]] = {"depth": 3, "top_k": 4, "total_tokens": 12}
-_ADAPTIVE: Final[Mapping[str, Shown]] = {"start_width": 4, "max_width": 6, "total_tokens": 12}
-_STATIC: Final[Mapping[str, Shown]] = {"widths": (3, 4, 3, 2)}
+_TREE: Final[Mapping[str, Shown]] = {"depth": 4, "top_k": 2, "total_tokens": 6}
+_CONTROL: Final[Mapping[str, Shown]] = {"depth": 5, "top_k": 2, "total_tokens": 6}
+_ADAPTIVE: Final[Mapping[str, Shown]] = {
+    "start_depth": 4,
+    "max_depth": 8,
+    "start_width": 2,
+    "max_width": 3,
+    "total_tokens": 6,
+}
+_STATIC: Final[Mapping[str, Shown]] = {"widths": (2, 2, 1, 1)}
 _CHAIN: Final[Mapping[str, Shown]] = {"length": 3}
-_POOLED: Final[Mapping[str, Shown]] = {"k": 20, "delta": 0.2, "residual": "optimal"}
-_POOLED_GREEDY: Final[Mapping[str, Shown]] = {"k": 20, "delta": 0.2}
+_POOLED: Final[Mapping[str, Shown]] = {"k": 100, "delta": 0.3, "residual": "optimal"}
+_POOLED_GREEDY: Final[Mapping[str, Shown]] = {"k": 100, "delta": 0.3}
 _RELATIVE: Final[Mapping[str, Shown]] = {"k": 10, "factor": 5.0, "residual": "optimal"}
 _RELATIVE_GREEDY: Final[Mapping[str, Shown]] = {"k": 10, "factor": 5.0}
 
