@@ -227,8 +227,8 @@ _ADAPTIVE: Final[Mapping[str, Shown]] = {
 }
 _STATIC: Final[Mapping[str, Shown]] = {"widths": (2, 2, 1, 1)}
 _CHAIN: Final[Mapping[str, Shown]] = {"length": 3}
-_POOLED: Final[Mapping[str, Shown]] = {"k": 100, "delta": 0.3, "residual": "optimal"}
-_POOLED_GREEDY: Final[Mapping[str, Shown]] = {"k": 100, "delta": 0.3}
+_POOLED: Final[Mapping[str, Shown]] = {"k": 0, "delta": 0.3, "residual": "optimal"}
+_POOLED_GREEDY: Final[Mapping[str, Shown]] = {"k": 0, "delta": 0.3}
 _RELATIVE: Final[Mapping[str, Shown]] = {"k": 10, "factor": 5.0, "residual": "optimal"}
 _RELATIVE_GREEDY: Final[Mapping[str, Shown]] = {"k": 10, "factor": 5.0}
 
