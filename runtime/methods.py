@@ -12,6 +12,7 @@ from algos.accept import RULES, Rule, RuleSpec
 from algos.arrays import FloatArray, IntArray
 from algos.chance import Chance
 from algos.draft import POLICIES, Budget, Expander, Grid, Policy
+from algos.fit import check_fits
 from algos.registry import Registry, build, suggest
 from algos.rows import Sampler
 from algos.tree import DraftTree, Verdict, root_only
@@ -121,7 +122,8 @@ def resolve(name: str, temperature: float, rule: str | None = None, settings: Se
     if rule is not None:
         recipe = dataclasses.replace(recipe, rule=_twin(RULES[rule], temperature).name, rule_settings=_nothing())
     recipe = _with_settings(name, recipe, settings)
-    check_fits(recipe)
+    if recipe.policy != NO_POLICY:
+        check_fits(RULES[recipe.rule], POLICIES[recipe.policy])
     return recipe
 
 
@@ -131,20 +133,6 @@ def _asked(name: str, temperature: float) -> Recipe:
     if not colon:
         return METHODS[name].at(temperature)
     return Recipe(POLICIES[policy].name, _twin(RULES[rule], temperature).name)
-
-
-def check_fits(recipe: Recipe) -> None:
-    """Raise ValueError unless the recipe's rule covers its policy's trees."""
-    if recipe.policy == NO_POLICY:
-        return
-    policy, rule = POLICIES[recipe.policy], RULES[recipe.rule]
-    rule.check_covers(policy.drawn)
-    if rule.needs_chain and not policy.chain:
-        chains = ", ".join(spec.name for spec in POLICIES if spec.chain)
-        raise ValueError(
-            f"rule '{rule.name}' covers chains, policy '{policy.name}' grows trees; choose a chain policy ({chains}) "
-            "or a rule for trees"
-        )
 
 
 def build_method(name: str, recipe: Recipe, codes: Codes) -> Built:
@@ -217,7 +205,7 @@ def _with_settings(name: str, recipe: Recipe, settings: Sequence[str]) -> Recipe
 METHODS: Registry[Method] = Registry("method")
 
 _TREE: Final[Mapping[str, Shown]] = {"depth": 4, "top_k": 2, "total_tokens": 6}
-_CONTROL: Final[Mapping[str, Shown]] = {"depth": 5, "top_k": 2, "total_tokens": 6}
+_CONTROL: Final[Mapping[str, Shown]] = {"depth": 3, "top_k": 2, "total_tokens": 6}
 _ADAPTIVE: Final[Mapping[str, Shown]] = {
     "start_depth": 4,
     "max_depth": 8,

@@ -6,11 +6,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from algos.accept import RULES, Rule, RuleSpec
+from algos.accept import RULES, Rule
 from algos.accept.neighbours import nearest_codes
 from algos.arrays import FloatArray, IntArray
 from algos.chance import sampling
-from algos.draft import POLICIES, Policy, PolicySpec
+from algos.draft import POLICIES, Policy
+from algos.fit import check_fits
 from algos.registry import build
 from algos.step import decode
 from sim.fast_batch import Batch, Tables
@@ -43,16 +44,6 @@ class Scheme:
         return self.grower is not None and self.judge is not None
 
 
-def check_fit(rule: RuleSpec, policy: PolicySpec) -> None:
-    """Raise ValueError, with the reason, unless `rule` covers the trees of `policy`."""
-    rule.check_covers(policy.drawn)
-    if rule.needs_chain and not policy.chain:
-        raise ValueError(
-            f"rule '{rule.name}' covers chains and policy '{policy.name}' grows trees; choose a chain policy, or a "
-            "rule for trees"
-        )
-
-
 def make_scheme(
     world: TableWorld,
     policy: str,
@@ -65,7 +56,7 @@ def make_scheme(
     Raises ValueError on an unknown name or setting, and where the two do not fit.
     """
     rule_spec, policy_spec = RULES[rule], POLICIES[policy]
-    check_fit(rule_spec, policy_spec)
+    check_fits(rule_spec, policy_spec)
     given = dict(rule_settings or {})
     if rule_spec.codebook:
         given.setdefault("neighbours", nearest_codes(world.codebook, min(NEIGHBOURS, world.vocab_size - 1)))

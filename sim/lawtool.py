@@ -13,6 +13,7 @@ from algos.accept.neighbours import nearest_codes
 from algos.arrays import FloatArray
 from algos.chance import Chance, enumerate_outcomes
 from algos.draft import POLICIES, Budget, Grid, Policy, PolicySpec
+from algos.fit import check_fits
 from algos.law import (
     TokensLaw,
     accepted_per_cycle,
@@ -117,7 +118,7 @@ def law_report(
     """
     spec, world = RULES[rule], MODELS[model]
     shape = _fitting(spec) if policy is None else POLICIES[policy]
-    _check_fit(spec, shape)
+    check_fits(spec, shape)
     if max_nodes < 2:
         raise ValueError(f"law: max_nodes must be at least 2 (the root and one proposal), got {max_nodes}")
     made = build(spec.make, {**_codebook_settings(spec, world, settings), **settings}, f"rule '{rule}'")
@@ -207,12 +208,3 @@ def _fits(rule: RuleSpec, policy: PolicySpec) -> bool:
 
 def _fitting(rule: RuleSpec) -> PolicySpec:
     return next(POLICIES[name] for name in _PREFERRED if _fits(rule, POLICIES[name]))
-
-
-def _check_fit(rule: RuleSpec, policy: PolicySpec) -> None:
-    rule.check_covers(policy.drawn)
-    if not _fits(rule, policy):
-        raise ValueError(
-            f"rule '{rule.name}' covers chains and policy '{policy.name}' draws trees; choose a chain policy, or a "
-            "rule for trees"
-        )

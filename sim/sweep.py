@@ -12,10 +12,11 @@ from typing import Any, Final, NamedTuple
 
 from algos.accept import RULES
 from algos.draft import POLICIES
+from algos.fit import check_fits
 from algos.registry import suggest
 from sim.bias import alignment, token_bias
 from sim.executors import Executor
-from sim.fast import Lockstep, Scheme, check_fit, make_scheme, run_lockstep, run_loop
+from sim.fast import Lockstep, Scheme, make_scheme, run_lockstep, run_loop
 from sim.field import WORLDS, make_world
 from sim.latency import Costs, load_costs
 from sim.machines import roofline
@@ -135,7 +136,7 @@ def jobs(plan: Plan) -> list[Job]:
 
 def _fits(rule: str, policy: str) -> bool:
     try:
-        check_fit(RULES[rule], POLICIES[policy])
+        check_fits(RULES[rule], POLICIES[policy])
     except ValueError:
         if rule not in RULES or policy not in POLICIES:
             raise

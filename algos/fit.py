@@ -1,0 +1,15 @@
+"""Whether a rule and a policy belong together."""
+
+from algos.accept.spec import RuleSpec
+from algos.draft.spec import POLICIES, PolicySpec
+
+
+def check_fits(rule: RuleSpec, policy: PolicySpec) -> None:
+    """Raise ValueError, with the reason, unless `rule` covers the trees of `policy`."""
+    rule.check_covers(policy.drawn)
+    if rule.needs_chain and not policy.chain:
+        chains = ", ".join(spec.name for spec in POLICIES if spec.chain)
+        raise ValueError(
+            f"rule '{rule.name}' covers chains, policy '{policy.name}' grows trees; choose a chain policy ({chains}) "
+            "or a rule for trees"
+        )
