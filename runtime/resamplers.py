@@ -1,0 +1,100 @@
+"""Up- and down-samplers by name, from a folder of models, refused where they were made for others."""
+
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from algos.registry import suggest
+from algos.spatial.resolution import ResolutionMap
+from runtime.images import ImageDecoder, ImageEncoder
+from runtime.resample import Resampler
+from runtime.resample_pixels import FILTERS, Enlarger, FilterEnlarger, LearnedEnlarger, PixelResampler
+from runtime.resample_tokens import TokenNetwork, TokenResampler
+from runtime.session import EngineError, SessionSettings
+from zoo.load import FOLDER, Located, locate
+from zoo.manifest import ManifestError
+
+SUPER_RESOLUTION: Final = "superres"
+LATENT: Final[Mapping[str, str]] = {
+    "latent": "sampler_up",
+    "latent-ce": "sampler_up_ce",
+    "latent-gan": "sampler_up_gan",
+}
+"""The up-sampling network of each latent kind; they differ in the losses that they were trained with."""
+DOWN: Final = "sampler_down"
+RESAMPLERS: Final = (*FILTERS, SUPER_RESOLUTION, *LATENT)
+"""What `open_resampler` knows: pixel kinds, then latent ones."""
+
+
+def codebook_digest(codebook: NDArray[np.float32]) -> str:
+    """The SHA-256, in hex, of unit code vectors [V, C] as they are stored: what a sampler's manifest must name."""
+    return sha256(np.ascontiguousarray(codebook, dtype="<f4").tobytes()).hexdigest()
+
+
+def read_codebook(folder: Path = FOLDER) -> NDArray[np.float32]:
+    """The codebook [V, C] of a folder of models; ManifestError where there is none that can be read."""
+    path = locate("codebook", "codebook", folder).path
+    try:
+        with np.load(path, allow_pickle=False) as held:
+            codebook: NDArray[np.float32] = held["codebook"]
+    except (KeyError, ValueError, EOFError) as error:
+        raise ManifestError(f"{path}: expected an array 'codebook' ({error}); export the tokenizer again") from error
+    return codebook
+
+
+def open_resampler(
+    kind: str, grids: ResolutionMap, folder: Path = FOLDER, settings: SessionSettings | None = None
+) -> Resampler:
+    """The sampler `kind`, one of `RESAMPLERS`, between two grids.
+
+    Raises ValueError before any work: an unknown kind, a model that is absent or damaged, a sampler trained for
+    another pair of grids or for another codebook.
+    """
+    if kind not in RESAMPLERS:
+        raise ValueError(f"resampler: there is no '{kind}'; {suggest(kind, RESAMPLERS)}")
+    if kind in LATENT:
+        codebook = read_codebook(folder)
+        up, down = (
+            TokenNetwork(_fitting(name, of, grids, codebook, folder).path, settings)
+            for name, of in ((LATENT[kind], "upsampler"), (DOWN, "downsampler"))
+        )
+        return TokenResampler(grids, codebook.shape[0], up, down)
+    enlarger: Enlarger
+    if kind == SUPER_RESOLUTION:
+        found = _fitting(SUPER_RESOLUTION, SUPER_RESOLUTION, grids, read_codebook(folder), folder)
+        enlarger = LearnedEnlarger(found.path, settings)
+    else:
+        enlarger = FilterEnlarger(grids.ratio, FILTERS[kind])
+    decoder, encoder = ImageDecoder(folder=folder, settings=settings), ImageEncoder(folder=folder, settings=settings)
+    return PixelResampler(grids, decoder, encoder, enlarger)
+
+
+def _fitting(name: str, kind: str, grids: ResolutionMap, codebook: NDArray[np.float32], folder: Path) -> Located:
+    """The model `name`; EngineError unless it was made for these grids and this codebook."""
+    located = locate(name, kind, folder)
+    made_for = located.manifest.settings
+    try:
+        pair = tuple(tuple(int(side) for side in made_for[which]) for which in ("low", "high"))
+        digest = str(made_for["codebook"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ManifestError(f"{name}: expected settings low, high and codebook ({error}); export it again") from error
+    if pair != (tuple(grids.low), tuple(grids.high)):
+        raise EngineError(
+            f"{name}: trained between grids of {_sizes(pair)}, asked for {_sizes((grids.low, grids.high))}; "
+            "train one for this pair with `underpaint train sampler`, or take a kind that needs none: "
+            + ", ".join(FILTERS)
+        )
+    if digest != codebook_digest(codebook):
+        raise EngineError(
+            f"{name}: trained for the codebook {digest[:12]}, {folder} holds {codebook_digest(codebook)[:12]}; "
+            "train it again with `underpaint train sampler` and export it, or take the models that it was trained for"
+        )
+    return located
+
+
+def _sizes(pair: tuple[tuple[int, ...], ...]) -> str:
+    return " and ".join("x".join(str(side) for side in grid) for grid in pair)
