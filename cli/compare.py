@@ -73,7 +73,7 @@ def compare(
         return
 
     from algos.rows import Sampler
-    from runtime.compare import Plan, choose_prompts, with_baseline
+    from runtime.compare import Plan, check, choose_prompts, with_baseline
     from runtime.compare_store import Store
     from runtime.embedded import open_studio
     from runtime.files import check_file_writable, check_folder_writable
@@ -96,6 +96,7 @@ def compare(
         sampler = read_sampler(temperature, guidance, top_k, top_p, studio.sampler)
         built = tuple(build_method(name, recipes[name], studio.codes) for name in names)
         plan = Plan(built, wanted, tuple(range(seeds)), sampler)
+        check(studio, plan)
         store = Store(out, {**plan.as_plain(), "resolution": side, "model": studio.described()}, fresh=fresh)
     _draw(studio, plan, store)
     _report(studio, plan, out, figures, store)
@@ -171,7 +172,15 @@ def _print_table(found: "Found", studio: "Studio", title: str) -> None:
     shown.add_column("method\n", no_wrap=True)
     for heading in (
         *("loss-\nless", "speed-\nup", "95 %\ninterval", "s per\nimage", "target\nNFE", "drafter\nNFE"),
-        *("tokens\nper cycle", "mean\ndepth", "over-\nhead", "prompt\naccuracy", "Fréchet\n(floor)", "same\nas AR"),
+        *(
+            "tokens\nper cycle",
+            "mean\ndepth",
+            "draft\nkept",
+            "over-\nhead",
+            "prompt\naccuracy",
+            "Fréchet\n(floor)",
+            "same\nas AR",
+        ),
     ):
         shown.add_column(heading, justify="right", no_wrap=True)
     for row in found.rows:
@@ -183,8 +192,9 @@ def _print_table(found: "Found", studio: "Studio", title: str) -> None:
             f"{row.seconds_per_image:.3f}",
             f"{row.target_nfe:.1f}",
             f"{row.drafter_nfe:.1f}",
-            f"{row.tokens_per_cycle:.2f}",
-            f"{row.mean_depth:.2f}",
+            _figure(row.tokens_per_cycle, ".2f"),
+            _figure(row.mean_depth, ".2f"),
+            _figure(row.kept_share, ".0%"),
             f"{row.overhead_share:.0%}",
             _figure(row.prompt_accuracy, ".3f"),
             f"{_figure(row.frechet_distance, '.1f')} ({_figure(row.frechet_floor, '.1f')})",

@@ -9,7 +9,9 @@ import typer
 from cli.errors import bad_input
 
 app = typer.Typer(help="Compare methods on an exported model.", add_completion=False)
-METHODS = "ar,speculative,block,eagle1,eagle2,eagle2-static,adt,lantern,lantern++,adt+lantern,roofline,roofline+lantern"
+METHODS = (
+    "ar,speculative,block,eagle1,eagle2,eagle2-static,adt,lantern,lantern++,adt+lantern,roofline,roofline+lantern,zipar"
+)
 
 
 @app.command()
@@ -45,18 +47,20 @@ def compare_engines(
         wanted = tuple(Condition.parse(text) for text in conditions or ["0"])
         check_folder_writable(out)
         studio = cast(Any, open_exported(engines, backend))  # all that drawing asks of a studio, without a judge
-        for condition in wanted:
-            studio.target(condition, sampler)
         built = tuple(build_method(name, recipes[name], studio.codes) for name in names)
         plan = Plan(built, cast(Any, wanted), tuple(range(seeds)), sampler)
+        for condition in wanted:
+            for method in built:
+                method.open(studio, cast(Any, condition), sampler)
         store = Store(out, {**plan.as_plain(), "model": studio.described()}, fresh=fresh)
     run(studio, plan, store, lambda state: typer.echo(f"{state.finished} of {state.size} drawings", err=True))
     rows = figures(plan, store)
     for row in rows:
+        cycle = "" if row.tokens_per_cycle is None else f"  {row.tokens_per_cycle:.2f} tokens a cycle"
         same = "" if row.identical_share is None else f", {row.identical_share:.0%} the same as AR"
         typer.echo(
             f"{row.method:18s} {row.speedup:5.2f}x  {row.seconds_per_image:8.3f} s  NFE {row.target_nfe:6.1f} + "
-            f"{row.drafter_nfe:6.1f}  {row.tokens_per_cycle:.2f} tokens a cycle{same}"
+            f"{row.drafter_nfe:6.1f}{cycle}{same}"
         )
     plain = {"machine": described(), "model": dict(studio.described()), "settings": plan.as_plain()}
     found = {**plain, "rows": [row._asdict() for row in rows]}

@@ -50,14 +50,14 @@ def generate(
         studio = open_studio(side)
         sampler = read_sampler(temperature, guidance, top_k, top_p, studio.sampler)
         built = build_method(method, recipe, studio.codes)
+        built.open(studio, wanted, sampler)
     drawing = draw(studio, built, sampler, wanted, seed)
     encoded = io.BytesIO()
     picture = Image.fromarray(studio.picture(drawing.tokens_array()))
     picture.save(encoded, format=_FORMATS[out.suffix.lower()], lossless=True)
     write_beside(out, encoded.getvalue())
-    cycles = len(drawing.accepted)
     typer.echo(
         f"{out}: {wanted.caption()!r} by {method}, {drawing.seconds:.2f} s, {len(drawing.tokens)} tokens in "
         f"{drawing.target_nfe} target and {drawing.drafter_nfe} drafter passes "
-        f"({(sum(drawing.accepted) + cycles) / cycles:.2f} tokens per cycle)"
+        f"({len(drawing.tokens) / drawing.target_nfe:.2f} tokens per target pass)"
     )

@@ -31,7 +31,7 @@ def law(
     """Enumerate everything a rule can do: its bias, what it accepts, and what any lossless rule could accept."""
     from algos.accept import RULES
     from algos.draft import POLICIES
-    from runtime.methods import FROM_ENGINE
+    from runtime.codes import FROM_ENGINE
     from runtime.settings import read_settings
     from sim.lawtool import MODELS, law_report
 

@@ -33,7 +33,8 @@ def listed() -> dict[str, list[dict[str, Any]]]:
     """The registries as JSON holds them."""
     from algos.accept import RULES
     from algos.draft import POLICIES
-    from runtime.methods import FROM_ENGINE, METHODS
+    from runtime.codes import FROM_ENGINE
+    from runtime.methods import METHODS
     from runtime.settings import settings_by_default
 
     return {
@@ -41,9 +42,9 @@ def listed() -> dict[str, list[dict[str, Any]]]:
             {
                 "name": method.name,
                 "summary": method.summary,
-                "policy": method.sampled.policy,
-                "rule": method.sampled.rule,
-                "rule_at_temperature_0": method.greedy.rule,
+                "family": method.sampled.family,
+                "draws_by": method.sampled.draws_by,
+                "draws_by_at_temperature_0": method.greedy.draws_by,
                 "sampled": method.sampled.as_plain(),
                 "greedy": method.greedy.as_plain(),
             }
@@ -80,6 +81,7 @@ def listed() -> dict[str, list[dict[str, Any]]]:
 
 def _shown(one: dict[str, Any], column: str) -> str:
     if column == "draws_by":
-        return f"{one['policy']} + {one['rule']} (at temperature 0: {one['rule_at_temperature_0']})"
+        warm, cold = one["draws_by"], one["draws_by_at_temperature_0"]
+        return str(warm) if warm == cold else f"{warm} (at temperature 0: {cold})"
     value = one["drawn" if column == "siblings" else column]
     return ", ".join(value) if isinstance(value, list) else str(value)

@@ -34,7 +34,7 @@ def trace(
     from runtime.compare import choose_prompts
     from runtime.embedded import open_studio
     from runtime.files import check_file_writable
-    from runtime.methods import resolve, rule_sampler
+    from runtime.methods import resolve
     from runtime.studio import randomness
     from sim.trace import Recorder, save
 
@@ -46,7 +46,7 @@ def trace(
         sampler = read_sampler(temperature, guidance, top_k, top_p, studio.sampler)
         recorder = Recorder(studio.codes.codebook, studio.codes.neighbours, depths, keep)
         prompts = choose_prompts(APART + prompts_count)[APART:]
-    used = rule_sampler(recipe, sampler)
+    used = recipe.target_sampler(sampler)
     with typer.progressbar(prompts, label="recording") as going:
         for prompt in going:
             target, drafter = studio.target(prompt, used).model, studio.drafter(used).model

@@ -11,8 +11,7 @@ import numpy as np
 
 from algos.rows import Sampler
 from runtime.compare_store import Cell, Store
-from runtime.methods import Built
-from runtime.studio import Drawing, Studio, draw
+from runtime.studio import Built, Drawing, Studio, draw
 from zoo.prompts import Prompt, sample, seen_pairs
 
 BASELINE: Final = "ar"
@@ -94,6 +93,12 @@ def choose_prompts(count: int) -> tuple[Prompt, ...]:
 def with_baseline(names: Sequence[str]) -> tuple[str, ...]:
     """The methods asked for, with plain AR first: every speed-up is against it."""
     return tuple(names) if BASELINE in names else (BASELINE, *names)
+
+
+def check(studio: Studio, plan: Plan) -> None:
+    """Open every method once: ValueError where the studio lacks a model, or settings do not fit its grid."""
+    for built in plan.methods:
+        built.open(studio, plan.prompts[0], plan.sampler)
 
 
 def run(studio: Studio, plan: Plan, store: Store, report: Callable[[Done], None]) -> None:

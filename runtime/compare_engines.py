@@ -25,7 +25,7 @@ class EngineRow(NamedTuple):
     seconds_per_image: float
     target_nfe: float
     drafter_nfe: float
-    tokens_per_cycle: float
+    tokens_per_cycle: float | None
     identical_share: float | None
 
 
@@ -37,7 +37,7 @@ def figures(plan: Plan, store: Store) -> tuple[EngineRow, ...]:
     for built in plan.methods:
         drawn = [store[Cell(built.name, *place)] for place in places]
         gain = speedup([one.seconds for one in base], [one.seconds for one in drawn])
-        cycles = max(1, sum(len(one.accepted) for one in drawn))
+        accepted = [kept for one in drawn for kept in one.accepted or ()]
         same = [one.tokens == other.tokens for one, other in zip(drawn, base, strict=True)]
         rows.append(
             EngineRow(
@@ -49,7 +49,7 @@ def figures(plan: Plan, store: Store) -> tuple[EngineRow, ...]:
                 float(np.mean([one.seconds for one in drawn])),
                 float(np.mean([one.target_nfe for one in drawn])),
                 float(np.mean([one.drafter_nfe for one in drawn])),
-                sum(sum(one.accepted) + len(one.accepted) for one in drawn) / cycles,
+                float(np.mean(accepted)) + 1.0 if accepted else None,
                 sum(same) / len(same) if plan.sampler.temperature == 0 else None,
             )
         )

@@ -15,7 +15,7 @@ from algos.draft import Grid
 from runtime.compare import BASELINE, Plan
 from runtime.compare_store import Cell, Store
 from runtime.quality import PAIR, Reading, accuracy, frechet_distance, frechet_floor
-from runtime.studio import Drawing, Picture, Studio
+from runtime.studio import Built, Drawing, Picture, Studio
 from zoo.prompts import Prompt
 
 RESAMPLES: Final = 4000
@@ -36,7 +36,10 @@ class Row:
     """One method's figures: means over images. Units in the names; shares in 0..1; None where it does not apply.
 
     tokens_per_cycle, mean_depth: over cycles with a draft, so the first token (from the condition alone) is left out.
-    overhead_share: of the seconds, what was spent outside the target's and the drafter's forward passes.
+    kept_share: of all cells, those that hold a drafted token. rejected_share: of all cells, those whose drafted token
+    the rule refused, where every cell is drafted.
+    overhead_share: of the seconds, what was spent outside the models: neither in the target's and the drafter's forward
+    passes nor between two resolutions.
     identical_to_ar: at temperature 0, whether every image's tokens are AR's; identical_share: of the images.
     frechet_pictures: pictures behind both Fréchet figures, equal pictures of one prompt counted once.
     """
@@ -45,8 +48,10 @@ class Row:
     lossless: bool
     target_nfe: float
     drafter_nfe: float
-    tokens_per_cycle: float
-    mean_depth: float
+    tokens_per_cycle: float | None
+    mean_depth: float | None
+    kept_share: float | None
+    rejected_share: float | None
     seconds_per_image: float
     speedup: float
     speedup_low: float | None
@@ -54,6 +59,7 @@ class Row:
     overhead_share: float
     target_share: float
     drafter_share: float
+    resampler_share: float
     prompt_accuracy: float | None
     attribute_accuracy: dict[str, float]
     frechet_distance: float | None
@@ -88,8 +94,12 @@ def speedup(baseline: Sequence[float], method: Sequence[float]) -> Speedup:
 
 
 def accepted_cells(drawing: Drawing, grid: Grid) -> NDArray[np.bool_]:
-    """[height, width] whether each cell's token was an accepted draft (else: the extra token of its cycle)."""
+    """[height, width] whether each cell's token was an accepted draft; nowhere by a method that drafts nothing."""
     cells = np.zeros(grid.cells, dtype=np.bool_)
+    if drawing.kept is not None:
+        cells[list(drawing.kept)] = True
+    if drawing.accepted is None:
+        return cells.reshape(grid)
     place = 1
     for kept in drawing.accepted:
         cells[place : place + kept] = True
@@ -108,9 +118,7 @@ def find(studio: Studio, plan: Plan, store: Store) -> Found:
     prompts = {prompt.caption(): prompt for prompt in plan.prompts}
     looks = _Looks(studio, prompts)
     greedy = plan.sampler.temperature == 0
-    rows = [
-        _row(studio, built.lossless, drawings[built.name], drawings[BASELINE], looks, greedy) for built in plan.methods
-    ]
+    rows = [_row(studio, built, drawings[built.name], drawings[BASELINE], looks, greedy) for built in plan.methods]
     first = len(plan.prompts)
     return Found(
         tuple(rows),
@@ -147,31 +155,38 @@ class _Looks:
 
 
 def _row(
-    studio: Studio, lossless: bool, drawn: list[Drawing], baseline: list[Drawing], looks: _Looks, greedy: bool
+    studio: Studio, built: Built, drawn: list[Drawing], baseline: list[Drawing], looks: _Looks, greedy: bool
 ) -> Row:
     seconds = sum(one.seconds for one in drawn)
-    cycles = sum(len(one.accepted) for one in drawn)
+    cells = len(drawn) * studio.grid.cells
+    kept = sum(int(accepted_cells(one, studio.grid).sum()) for one in drawn) / cells if built.drafts else None
+    refused = [one.rejected for one in drawn if one.rejected is not None]
+    lengths, depths = _per_cycle(drawn)
     gain = speedup([one.seconds for one in baseline], [one.seconds for one in drawn])
     target_share = sum(one.target_seconds for one in drawn) / seconds
     drafter_share = sum(one.drafter_seconds for one in drawn) / seconds
+    resampler_share = sum(one.resampler_seconds for one in drawn) / seconds
     shares = accuracy([looks.reading(one) for one in drawn], [looks.prompt(one) for one in drawn])
     distinct = {(one.prompt, one.tokens): one for one in drawn}
     features = np.stack([looks.reading(one).features for one in distinct.values()])
     same = [one.tokens == other.tokens for one, other in zip(drawn, baseline, strict=True)]
     return Row(
         method=drawn[0].method,
-        lossless=lossless,
+        lossless=built.lossless,
         target_nfe=_mean([one.target_nfe for one in drawn]),
         drafter_nfe=_mean([one.drafter_nfe for one in drawn]),
-        tokens_per_cycle=(sum(sum(one.accepted) for one in drawn) + cycles) / cycles,
-        mean_depth=sum(sum(one.depths) for one in drawn) / cycles,
+        tokens_per_cycle=lengths,
+        mean_depth=depths,
+        kept_share=kept,
+        rejected_share=sum(refused) / cells if refused else None,
         seconds_per_image=seconds / len(drawn),
         speedup=gain.ratio,
         speedup_low=gain.low,
         speedup_high=gain.high,
-        overhead_share=1.0 - target_share - drafter_share,
+        overhead_share=1.0 - target_share - drafter_share - resampler_share,
         target_share=target_share,
         drafter_share=drafter_share,
+        resampler_share=resampler_share,
         prompt_accuracy=shares.pop(PAIR),
         attribute_accuracy=shares,
         frechet_distance=frechet_distance(features, studio.reference.features_a) if len(features) > 1 else None,
@@ -181,6 +196,13 @@ def _row(
         identical_share=sum(same) / len(same) if greedy else None,
         images=len(drawn),
     )
+
+
+def _per_cycle(drawn: Sequence[Drawing]) -> tuple[float | None, float | None]:
+    """Tokens and levels per cycle with a draft; None without such cycles."""
+    accepted = [kept for one in drawn for kept in one.accepted or ()]
+    depths = [depth for one in drawn for depth in one.depths or ()]
+    return (float(np.mean(accepted)) + 1.0, float(np.mean(depths))) if accepted else (None, None)
 
 
 def _mean(values: Sequence[int]) -> float:

@@ -13,17 +13,19 @@ from algos.accept.neighbours import nearest_codes
 from algos.arrays import IntArray
 from algos.draft import Grid
 from algos.rows import Sampler
+from algos.spatial.target import GridTarget
 from algos.step import Drafter, Target
+from runtime.codes import Codes
 from runtime.decoder import Loaded, load_decoder
 from runtime.drafter import OrtDrafter
+from runtime.grid_target import OrtGridTarget
 from runtime.images import ImageDecoder
 from runtime.judge import OrtJudge
-from runtime.methods import Codes
 from runtime.quality import REFERENCE_KIND, REFERENCE_NAME, Reading, Reference, load_reference
 from runtime.session import EngineError, SessionSettings
 from runtime.studio import Clocked, Picture
 from runtime.target import OrtTarget
-from zoo.load import FOLDER, locate
+from zoo.load import FOLDER, locate, manifest
 from zoo.manifest import ManifestError
 from zoo.prompts import SLOT_VALUES, Prompt, word_ids
 
@@ -39,21 +41,25 @@ NEIGHBOURS: Final = 100
 
 @dataclass(slots=True)
 class EmbeddedStudio:
-    """Implements `runtime.studio.Studio` on the shipped models. Engines are made once for each sampler."""
+    """Implements `runtime.studio.Studio` on the shipped models. Engines are made once for each sampler.
+
+    loaded_targets: by side in pixels; others than `side` are loaded when they are first asked for.
+    """
 
     side: int
     grid: Grid
     codes: Codes
     reference: Reference
     sampler: Sampler
-    loaded_target: Loaded
+    loaded_targets: dict[int, Loaded]
     loaded_drafter: Loaded
     decoder: ImageDecoder
     judge: OrtJudge
-    hashes: Mapping[str, str]
-    threads: int | None
+    hashes: dict[str, str]
+    folder: Path
+    settings: SessionSettings | None
     max_nodes: int = MAX_NODES
-    _targets: dict[Sampler, OrtTarget] = field(default_factory=dict)
+    _targets: dict[tuple[int, Sampler], OrtTarget] = field(default_factory=dict)
     _drafters: dict[Sampler, OrtDrafter] = field(default_factory=dict)
 
     def described(self) -> Mapping[str, Any]:
@@ -61,21 +67,39 @@ class EmbeddedStudio:
         return {
             "side": self.side,
             "grid": list(self.grid),
-            "target": self.loaded_target.name,
+            "target": self.loaded_targets[self.side].name,
             "drafter": self.loaded_drafter.name,
             "engine": "ONNX Runtime on the CPU, target in float32",
-            "threads": self.threads,
+            "threads": self.settings.threads if self.settings is not None else None,
             "sha256": dict(self.hashes),
             "judge_accuracy": dict(self.reference.accuracy),
         }
 
     def target(self, prompt: Prompt, sampler: Sampler) -> Clocked[Target]:
         """See `Studio`."""
-        if sampler not in self._targets:
-            self._targets[sampler] = OrtTarget(self.loaded_target, sampler)
-        target = self._targets[sampler]
-        target.condition(word_ids(prompt))
+        target = self._conditioned(self.side, prompt, sampler)
         return Clocked(target, target.engine.spent)
+
+    def grid_target(self, prompt: Prompt, sampler: Sampler) -> Clocked[GridTarget]:
+        """See `Studio`."""
+        target = self._conditioned(self.side, prompt, sampler)
+        return Clocked(OrtGridTarget(target), target.engine.spent)
+
+    def low_target(self, prompt: Prompt, sampler: Sampler, ratio: int) -> Clocked[GridTarget]:
+        """See `Studio`. ManifestError where no such model is shipped."""
+        target = self._conditioned(low_side(self.side, ratio), prompt, sampler)
+        return Clocked(OrtGridTarget(target), target.engine.spent)
+
+    def _conditioned(self, side: int, prompt: Prompt, sampler: Sampler) -> OrtTarget:
+        if side not in self.loaded_targets:
+            name = f"target{side}"
+            self.loaded_targets[side] = load_decoder(name, "target", self.folder, self.settings)
+            self.hashes[name] = manifest(name, self.folder).sha256
+        if (side, sampler) not in self._targets:
+            self._targets[side, sampler] = OrtTarget(self.loaded_targets[side], sampler)
+        target = self._targets[side, sampler]
+        target.condition(word_ids(prompt))
+        return target
 
     def drafter(self, sampler: Sampler) -> Clocked[Drafter]:
         """See `Studio`."""
@@ -127,13 +151,21 @@ def open_studio(side: int, folder: Path = FOLDER, settings: SessionSettings | No
         codes=Codes(nearest_codes(codebook, min(NEIGHBOURS, codebook.shape[0] - 1)), codebook),
         reference=load_reference(located[REFERENCE_KIND].path, side),
         sampler=SHIPPED_SAMPLER[side],
-        loaded_target=target,
+        loaded_targets={side: target},
         loaded_drafter=drafter,
         decoder=decoder,
         judge=OrtJudge(names["judge"], folder, settings),
         hashes={found.manifest.name: found.manifest.sha256 for found in located.values()},
-        threads=settings.threads if settings is not None else None,
+        folder=folder,
+        settings=settings,
     )
+
+
+def low_side(side: int, ratio: int) -> int:
+    """The side in pixels of pictures 1 / `ratio` as wide; EngineError where it does not divide."""
+    if ratio < 2 or side % ratio:
+        raise EngineError(f"ratio: expected a whole number from 2 that divides {side} px, got {ratio}")
+    return side // ratio
 
 
 def _codebook(path: Path) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:

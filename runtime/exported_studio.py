@@ -11,12 +11,14 @@ from numpy.typing import NDArray
 from algos.arrays import IntArray
 from algos.draft import Grid
 from algos.rows import Sampler
+from algos.spatial.target import GridTarget
 from algos.step import Drafter, Target
+from runtime.codes import Codes
 from runtime.decoder import load_decoder
 from runtime.drafter import OrtDrafter
 from runtime.exported import RECORD, check_data
+from runtime.grid_target import OrtGridTarget
 from runtime.images import ImageDecoder
-from runtime.methods import Codes
 from runtime.session import EngineError, SessionSettings, open_session
 from runtime.studio import Clocked, Picture
 from runtime.target import OrtTarget
@@ -78,6 +80,24 @@ class ExportedStudio:
 
     def target(self, prompt: Condition, sampler: Sampler) -> Clocked[Target]:
         """The target under this condition."""
+        target = self._conditioned(prompt, sampler)
+        return Clocked(target, target.engine.spent)
+
+    def grid_target(self, prompt: Condition, sampler: Sampler) -> Clocked[GridTarget]:
+        """The target under this condition, cell by cell in any order; EngineError off the CPU."""
+        if self.details["engine"] != "cpu":
+            raise EngineError(
+                f"engine '{self.details['engine']}': its cache holds cells in raster order alone; methods of the grid "
+                "family need --backend cpu"
+            )
+        target = self._conditioned(prompt, sampler)
+        return Clocked(OrtGridTarget(target), target.engine.spent)
+
+    def low_target(self, prompt: Condition, sampler: Sampler, ratio: int) -> Clocked[GridTarget]:
+        """There is none in such a folder: EngineError."""
+        raise EngineError("an exported folder holds one resolution; multi-scale methods need the shipped models")
+
+    def _conditioned(self, prompt: Condition, sampler: Sampler) -> OrtTarget:
         if sampler not in self._targets:
             self._targets[sampler] = OrtTarget(self.loaded_target, sampler)
         target = self._targets[sampler]
@@ -86,7 +106,7 @@ class ExportedStudio:
         else:
             rows, padding = self._embedded(prompt.features)
             target.condition_rows(rows, padding)
-        return Clocked(target, target.engine.spent)
+        return target
 
     def _embedded(self, path: Path) -> tuple[NDArray[np.float32], int]:
         """Rows of the condition graph, and how many leading positions a short caption leaves empty."""

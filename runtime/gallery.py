@@ -65,7 +65,7 @@ def write_acceptance(path: Path, rows: Sequence[Row], maps: Mapping[str, FloatAr
         axes = figure.add_axes((place[0] / width, place[1] / height, place[2] / width, place[3] / height))
         image = axes.imshow(maps[row.method], vmin=0.0, vmax=1.0, cmap="viridis", interpolation="nearest")
         _bare(axes)
-        axes.set_title(f"{row.method}   {row.tokens_per_cycle:.2f} tokens per cycle", fontsize=7.5, color=_INK, pad=4)
+        axes.set_title(f"{row.method}   {_kept(row)}", fontsize=7.5, color=_INK, pad=4)
     if image is not None:
         scale = figure.add_axes(((width - bar + 0.1) / width, 0.1, 0.14 / width, (height - top - 0.3) / height))
         colours = figure.colorbar(image, cax=scale, format=PercentFormatter(1.0, decimals=0))
@@ -85,6 +85,12 @@ def _method_label(figure: Figure, row: Row, right: float, middle: float, step: f
     for index, (text, size, weight, colour) in enumerate(lines):
         offset = (1.5 - index) * step
         figure.text(right, middle + offset, text, fontsize=size, weight=weight, color=colour, ha="right", va="center")
+
+
+def _kept(row: Row) -> str:
+    if row.tokens_per_cycle is not None:
+        return f"{row.tokens_per_cycle:.2f} tokens per cycle"
+    return f"{row.kept_share or 0.0:.0%} of the draft kept"
 
 
 def _bare(axes: Any) -> None:

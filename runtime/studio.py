@@ -12,11 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from algos.arrays import IntArray
-from algos.chance import FromUniforms, sampling
+from algos.chance import Chance, FromUniforms, sampling
 from algos.draft import Grid
 from algos.rows import Sampler
-from algos.step import Drafter, Target, decode
-from runtime.methods import Built, Codes, rule_sampler
+from algos.spatial.target import GridTarget
+from algos.step import Drafter, Target
+from runtime.codes import Codes
 from runtime.quality import Reading, Reference
 from zoo.prompts import Prompt
 
@@ -93,6 +94,14 @@ class Studio(Protocol):
         """The drafter; it reads the prompt from the target's features."""
         ...
 
+    def grid_target(self, prompt: Prompt, sampler: Sampler) -> Clocked[GridTarget]:
+        """The target on this prompt, cell by cell in any order; ValueError where its engine cannot."""
+        ...
+
+    def low_target(self, prompt: Prompt, sampler: Sampler, ratio: int) -> Clocked[GridTarget]:
+        """The target of pictures 1 / `ratio` as high and wide; ValueError where there is none."""
+        ...
+
     def picture(self, tokens: IntArray) -> Picture:
         """The picture that tokens [cells] stand for."""
         ...
@@ -102,26 +111,101 @@ class Studio(Protocol):
         ...
 
 
+class Clocks(NamedTuple):
+    """The clocks of a method's models; None where it has no such model."""
+
+    target: Spending
+    drafter: Spending | None = None
+    resampler: Spending | None = None
+
+
+class Outcome(NamedTuple):
+    """What a method says of one image; None where it does not apply.
+
+    tokens: [cells]. accepted, depths: per cycle after the first pass (which has no draft), the drafted tokens kept and
+    the levels of the draft tree. kept: the cells, ascending, that hold what was drafted for them. rejected: drafted
+    tokens that the rule refused; what was redrawn around them is not in it.
+    """
+
+    tokens: IntArray
+    accepted: tuple[int, ...] | None = None
+    depths: tuple[int, ...] | None = None
+    kept: tuple[int, ...] | None = None
+    rejected: int | None = None
+
+
+class Session(Protocol):
+    """A method on one prompt: models that hold a condition until another session of the studio sets theirs."""
+
+    @property
+    def clocks(self) -> Clocks:
+        """Of its models."""
+        ...
+
+    def decode(self, chance: Chance) -> Outcome:
+        """Draw one image."""
+        ...
+
+
+class Built(Protocol):
+    """A method ready to draw."""
+
+    @property
+    def name(self) -> str:
+        """What its figures stand under."""
+        ...
+
+    @property
+    def recipe(self) -> Plain:
+        """What it was built from."""
+        ...
+
+    @property
+    def lossless(self) -> bool:
+        """Whether the law of its pictures is the target's."""
+        ...
+
+    @property
+    def drafts(self) -> bool:
+        """Whether it proposes tokens that it may reject."""
+        ...
+
+    def open(self, studio: Studio, prompt: Prompt, sampler: Sampler) -> Session:
+        """Take the models from a studio; ValueError where it lacks one, or the settings do not fit its grid."""
+        ...
+
+
+class Plain(Protocol):
+    """Something that JSON can hold."""
+
+    def as_plain(self) -> dict[str, Any]:
+        """It as JSON holds it."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Drawing:
     """One drawn image, and what it cost.
 
-    accepted, depths: per cycle after the first pass (which has no draft), the drafted tokens kept and the levels of
-    the draft tree. seconds: from the condition to the last token; the picture's own decoding is not in it.
-    target_seconds, drafter_seconds: within the forward passes.
+    accepted, depths, kept, rejected: see `Outcome`. seconds: from the condition to the last token; the picture's own
+    decoding is not in it. target_seconds, drafter_seconds: within the forward passes; resampler_seconds: between two
+    resolutions.
     """
 
     method: str
     prompt: str
     seed: int
     tokens: tuple[int, ...]
-    accepted: tuple[int, ...]
-    depths: tuple[int, ...]
+    accepted: tuple[int, ...] | None
+    depths: tuple[int, ...] | None
     target_nfe: int
     drafter_nfe: int
     seconds: float
     target_seconds: float
     drafter_seconds: float
+    kept: tuple[int, ...] | None = None
+    rejected: int | None = None
+    resampler_seconds: float = 0.0
 
     def tokens_array(self) -> IntArray:
         """[cells] int64."""
@@ -135,34 +219,29 @@ def randomness(prompt: Prompt, seed: int) -> FromUniforms:
 
 def draw(studio: Studio, built: Built, sampler: Sampler, prompt: Prompt, seed: int) -> Drawing:
     """Draw one image by one method."""
-    used = rule_sampler(built.recipe, sampler)
-    target = studio.target(prompt, used)
-    drafter = studio.drafter(used) if built.drafts else None
-    before = _Passes.of(target), _Passes.of(drafter)
+    session = built.open(studio, prompt, sampler)
+    before = [_Passes.of(clock) for clock in session.clocks]
     started = perf_counter()
-    decoded = decode(
-        target.model,
-        drafter.model if drafter is not None else None,
-        built.policy,
-        built.rule,
-        randomness(prompt, seed),
-        studio.max_nodes,
-    )
+    outcome = session.decode(randomness(prompt, seed))
     seconds = perf_counter() - started
-    verified, proposed = _Passes.of(target) - before[0], _Passes.of(drafter) - before[1]
-    drafted = decoded.cycles[1:]
+    verified, proposed, resampled = (
+        _Passes.of(clock) - earlier for clock, earlier in zip(session.clocks, before, strict=True)
+    )
     return Drawing(
         method=built.name,
         prompt=prompt.caption(),
         seed=seed,
-        tokens=tuple(decoded.tokens.tolist()),
-        accepted=tuple(len(cycle.verdict.path) for cycle in drafted),
-        depths=tuple(cycle.tree.depth for cycle in drafted),
+        tokens=tuple(outcome.tokens.tolist()),
+        accepted=outcome.accepted,
+        depths=outcome.depths,
         target_nfe=verified.passes,
         drafter_nfe=proposed.passes,
         seconds=seconds,
         target_seconds=verified.seconds,
         drafter_seconds=proposed.seconds,
+        kept=outcome.kept,
+        rejected=outcome.rejected,
+        resampler_seconds=resampled.seconds,
     )
 
 
@@ -173,8 +252,8 @@ class _Passes(NamedTuple):
     seconds: float
 
     @classmethod
-    def of(cls, clocked: Clocked[Any] | None) -> _Passes:
-        return cls(0, 0.0) if clocked is None else cls(clocked.spent.passes, clocked.spent.seconds)
+    def of(cls, spent: Spending | None) -> _Passes:
+        return cls(0, 0.0) if spent is None else cls(spent.passes, spent.seconds)
 
     def __sub__(self, earlier: _Passes) -> _Passes:
         return _Passes(self.passes - earlier.passes, self.seconds - earlier.seconds)

@@ -13,11 +13,13 @@ from algos.accept.neighbours import nearest_codes
 from algos.arrays import FloatArray, IntArray
 from algos.draft import Grid
 from algos.rows import Sampler
+from algos.spatial.target import Feed, GridTarget
 from algos.step import Drafter, Scored, Target
 from algos.tree import DraftTree, Verdict
-from runtime.methods import Codes
+from runtime.codes import Codes
 from runtime.quality import Reading, Reference
 from runtime.studio import Clocked, Picture
+from sim.grid_world import GridWeights, GridWorld
 from sim.worlds import Blend, RandomLaw, SyntheticDrafter, SyntheticTarget
 from zoo.prompts import SLOT_VALUES, Prompt
 
@@ -61,6 +63,35 @@ class MeteredTarget:
 
     def commit(self, tree: DraftTree, verdict: Verdict) -> None:
         self.inner.commit(tree, verdict)
+
+
+@dataclass(slots=True)
+class MeteredGridTarget:
+    inner: GridWorld
+    one_hot: bool
+    meter: Meter = field(default_factory=Meter)
+
+    @property
+    def vocab_size(self) -> int:
+        return self.inner.vocab_size
+
+    @property
+    def grid(self) -> Grid:
+        return self.inner.grid
+
+    def begin(self) -> FloatArray:
+        with self.meter.one_pass():
+            return self._shaped(self.inner.begin())
+
+    def score(self, feed: Feed) -> FloatArray:
+        with self.meter.one_pass():
+            return self._shaped(self.inner.score(feed))
+
+    def commit(self, rows: IntArray) -> None:
+        self.inner.commit(rows)
+
+    def _shaped(self, laws: FloatArray) -> FloatArray:
+        return np.eye(self.vocab_size)[laws.argmax(axis=-1)] if self.one_hot else laws
 
 
 @dataclass(slots=True)
@@ -117,6 +148,17 @@ class SyntheticStudio:
 
     def drafter(self, sampler: Sampler) -> Clocked[Drafter]:
         metered = MeteredDrafter(SyntheticDrafter(Blend(self._last, RandomLaw(VOCAB, seed=1), 0.3)))
+        return Clocked(metered, metered.meter)
+
+    def grid_target(self, prompt: Prompt, sampler: Sampler) -> Clocked[GridTarget]:
+        return self._cells(self.grid, prompt, sampler)
+
+    def low_target(self, prompt: Prompt, sampler: Sampler, ratio: int) -> Clocked[GridTarget]:
+        return self._cells(Grid(self.grid.height // ratio, self.grid.width // ratio), prompt, sampler)
+
+    def _cells(self, grid: Grid, prompt: Prompt, sampler: Sampler) -> Clocked[GridTarget]:
+        weights = GridWeights.random(grid, VOCAB, zlib.crc32(prompt.caption().encode()), coupling=1.5)
+        metered = MeteredGridTarget(GridWorld(weights), sampler.temperature == 0)
         return Clocked(metered, metered.meter)
 
     def picture(self, tokens: IntArray) -> Picture:

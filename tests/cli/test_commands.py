@@ -45,7 +45,7 @@ def test_generate_writes_the_same_picture_every_time(tmp_path):
     for name in ("one.png", "two.png", "three.webp"):
         result = called("generate", PROMPT, "--out", tmp_path / name, "--seed", 3, "--resolution", 64)
         assert result.exit_code == 0, result.output
-        assert "tokens per cycle" in result.stdout
+        assert "tokens per target pass" in result.stdout
         pictures.append(np.asarray(Image.open(tmp_path / name).convert("RGB")))
     assert pictures[0].shape == (64, 64, 3)
     np.testing.assert_array_equal(pictures[0], pictures[1])

@@ -10,6 +10,8 @@ import torch
 from typer.testing import CliRunner
 
 from algos.rows import Sampler
+from algos.spatial.row_front import front_steps
+from algos.spatial.zipar import raster
 from cli.app import app
 from export.decoders import export_drafter, export_target
 from export.graph import GraphWriter
@@ -22,7 +24,7 @@ from models.transformer import Transformer, TransformerConfig
 from runtime.embedded import open_studio
 from runtime.methods import METHODS, build_method, resolve
 from runtime.session import SessionSettings
-from runtime.studio import draw
+from runtime.studio import draw, randomness
 from tests.cli.test_reference import made_up_sheet
 from zoo import manifest
 from zoo.prompts import SLOT_VALUES, WORD_SLOTS, WORDS, Prompt
@@ -123,6 +125,25 @@ def test_every_lossless_method_draws_what_ar_draws_at_temperature_zero(models, g
             tokens[method.name] = draw(studio, built, sampler, Prompt("fox"), 0).tokens
     assert len(tokens) >= 6
     assert set(tokens.values()) == {tokens["ar"]}
+
+
+@pytest.mark.parametrize("guidance", [1.0, 2.5])
+def test_row_fronts_as_wide_as_the_grid_are_plain_autoregression(models, guidance):
+    studio, prompt = OPEN(64, folder=models), Prompt("fox")
+    cold = Sampler(guidance=guidance, temperature=0.0)
+    ar = draw(studio, build_method("ar", resolve("ar", 0.0), studio.codes), cold, prompt, 0)
+    for settings in (["window=none"], ["window=8"], ["window=8", "adaptive=true"]):
+        built = build_method("zipar", resolve("zipar", 0.0, settings=settings), studio.codes)
+        wide = draw(studio, built, cold, prompt, 0)
+        assert wide.tokens == ar.tokens
+        assert (wide.target_nfe, wide.drafter_nfe) == (64, 0)
+    warm = Sampler(guidance=guidance)
+    plain = raster(studio.grid_target(prompt, warm).model, randomness(prompt, 3)).tokens
+    built = build_method("zipar", resolve("zipar", 1.0, settings=["window=8"]), studio.codes)
+    assert draw(studio, built, warm, prompt, 3).tokens == tuple(plain)
+    fast = draw(studio, build_method("zipar", resolve("zipar", 1.0), studio.codes), warm, prompt, 3)
+    assert fast.target_nfe == front_steps(studio.grid, 4)
+    assert fast.accepted is fast.depths is fast.kept is None
 
 
 def test_the_prompt_changes_the_picture_and_the_seed_too(models):

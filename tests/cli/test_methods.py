@@ -3,7 +3,7 @@ import pytest
 from algos.accept import RULES
 from algos.draft import POLICIES
 from algos.rows import Sampler
-from runtime.methods import METHODS, build_method, resolve, rule_sampler
+from runtime.methods import METHODS, build_method, resolve
 from runtime.settings import settings_of
 from runtime.studio import draw
 from tests.cli.studio import SyntheticStudio
@@ -12,6 +12,7 @@ from zoo.prompts import Prompt
 STUDIO = SyntheticStudio()
 CODES = STUDIO.codes
 EVERY = [method.name for method in METHODS]
+TREES = [method for method in METHODS if method.sampled.family == "tree"]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -19,13 +20,15 @@ EVERY = [method.name for method in METHODS]
 def test_every_method_builds_at_both_temperatures(name, temperature):
     recipe = resolve(name, temperature)
     built = build_method(name, recipe, CODES)
-    assert RULES[recipe.rule].greedy == (temperature == 0)
-    assert built.drafts == (name != "ar")
-    assert built.lossless == ("lantern" not in name)
+    if recipe.family == "tree":
+        assert RULES[recipe.rule].greedy == (temperature == 0)
+    assert built.drafts == (name not in ("ar", "zipar"))
+    assert built.lossless == (recipe.family == "tree" and "lantern" not in name)
 
 
 def test_methods_of_the_issue_are_there():
     assert {"ar", "speculative", "eagle1", "eagle2", "adt", "lantern", "lantern++", "adt+lantern"} <= set(EVERY)
+    assert {"zipar"} <= set(EVERY)
 
 
 def test_the_control_differs_from_eagle2_in_depth_alone():
@@ -91,7 +94,7 @@ def test_a_rule_that_does_not_cover_the_trees_raises():
 @pytest.mark.parametrize("rule", [spec for spec in RULES if not spec.greedy], ids=lambda spec: spec.name)
 def test_a_rule_of_ones_own_gets_its_greedy_twin_at_zero(rule):
     fitting = next(spec for spec in POLICIES if spec.drawn in rule.drawn)
-    name = next((one.name for one in METHODS if one.greedy.policy == fitting.name), "eagle2")
+    name = next((one.name for one in TREES if one.greedy.policy == fitting.name), "eagle2")
     twin = f"{rule.name}_greedy"
     if rule.promise == "lossless":
         assert resolve(name, 0.0, rule=rule.name).rule == "greedy"
@@ -109,9 +112,9 @@ def test_a_greedy_rule_above_zero_raises():
 
 def test_greedy_rules_read_the_laws_at_temperature_one():
     asked = Sampler(guidance=3.0, temperature=0.0, top_k=5)
-    assert rule_sampler(resolve("eagle2", 0.0), asked) == Sampler(guidance=3.0)
+    assert resolve("eagle2", 0.0).target_sampler(asked) == Sampler(guidance=3.0)
     warm = Sampler(guidance=3.0, temperature=0.7, top_k=5)
-    assert rule_sampler(resolve("eagle2", 0.7), warm) == warm
+    assert resolve("eagle2", 0.7).target_sampler(warm) == warm
 
 
 def test_a_relaxed_rule_at_its_neutral_setting_is_lossless():
@@ -127,7 +130,7 @@ def test_no_setting_of_a_registered_part_is_unreadable():
 @pytest.mark.parametrize("rule", list(RULES), ids=lambda spec: spec.name)
 def test_every_rule_draws_with_some_method(rule):
     temperature = 0.0 if rule.greedy else 1.0
-    for method in METHODS:
+    for method in TREES:
         recipe = method.at(temperature)
         if recipe.policy == "none":
             continue
@@ -139,3 +142,18 @@ def test_every_rule_draws_with_some_method(rule):
     built = build_method(method.name, resolve(method.name, temperature, rule=rule.name), CODES)
     drawing = draw(STUDIO, built, Sampler(temperature=temperature), Prompt("fox"), 0)
     assert len(drawing.tokens) == STUDIO.grid.cells
+
+
+def test_row_fronts_take_settings_but_no_rule():
+    recipe = resolve("zipar", 1.0, settings=["window=2", "adaptive=true"])
+    assert recipe.as_plain() == {"loop": "zipar", "settings": {"window": 2, "adaptive": True}}
+    with pytest.raises(ValueError, match="no rule applies"):
+        resolve("zipar", 1.0, rule="lantern")
+    with pytest.raises(ValueError, match="unknown setting 'windows'; did you mean 'window'"):
+        resolve("zipar", 1.0, settings=["windows=2"])
+    with pytest.raises(ValueError, match="an adaptive window needs one"):
+        build_method("zipar", resolve("zipar", 1.0, settings=["window=none", "adaptive=true"]), CODES)
+    for window in ("0", "5"):
+        built = build_method("zipar", resolve("zipar", 1.0, settings=[f"window={window}"]), CODES)
+        with pytest.raises(ValueError, match=r"window: expected 1..4 on a grid of 4 x 4"):
+            built.open(STUDIO, Prompt("fox"), Sampler())

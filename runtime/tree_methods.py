@@ -1,0 +1,290 @@
+"""The tree family of methods: a tree policy and an acceptance rule, with settings, per temperature."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from algos.accept import RULES, Rule, RuleSpec
+from algos.chance import Chance
+from algos.draft import POLICIES, Budget, Expander, Grid, Policy
+from algos.fit import check_fits
+from algos.registry import build, suggest
+from algos.rows import Sampler
+from algos.step import Drafter, Target, decode
+from algos.tree import DraftTree, Verdict, root_only
+from runtime.codes import FROM_ENGINE, Codes
+from runtime.recipe import Method, no_settings
+from runtime.settings import Shown, read_setting, settings_by_default, settings_of, split_setting
+from runtime.studio import Clocked, Clocks, Outcome, Studio
+from zoo.prompts import Prompt
+
+NO_POLICY: Final = "none"
+"""The policy of plain autoregression: nothing is drafted."""
+
+
+@dataclass(frozen=True, slots=True)
+class TreeRecipe:
+    """Implements `runtime.recipe.Recipe`: a tree policy and an acceptance rule by name, with their settings."""
+
+    policy: str
+    rule: str
+    policy_settings: Mapping[str, Shown] = field(default_factory=no_settings)
+    rule_settings: Mapping[str, Shown] = field(default_factory=no_settings)
+
+    @property
+    def family(self) -> Literal["tree"]:
+        """See `Recipe`."""
+        return "tree"
+
+    @property
+    def draws_by(self) -> str:
+        """See `Recipe`."""
+        return f"{self.policy} + {self.rule}"
+
+    def as_plain(self) -> dict[str, Any]:
+        """See `Recipe`."""
+        policy = settings_by_default(POLICIES[self.policy].make, FROM_ENGINE) if self.policy != NO_POLICY else {}
+        rule = settings_by_default(RULES[self.rule].make, FROM_ENGINE)
+        return {
+            "policy": self.policy,
+            "policy_settings": {**policy, **self.policy_settings},
+            "rule": self.rule,
+            "rule_settings": {**rule, **self.rule_settings},
+        }
+
+    def with_rule(self, rule: str, temperature: float) -> TreeRecipe:
+        """See `Recipe`; at temperature 0 the rule is replaced by its greedy twin."""
+        changed = dataclasses.replace(self, rule=twin(RULES[rule], temperature).name, rule_settings=no_settings())
+        changed.check()
+        return changed
+
+    def with_settings(self, method: str, settings: Sequence[str]) -> TreeRecipe:
+        """See `Recipe`; `policy.` or `rule.` before a name tells two of one name apart."""
+        known = {
+            "policy": settings_of(POLICIES[self.policy].make) if self.policy != NO_POLICY else {},
+            "rule": settings_of(RULES[self.rule].make, FROM_ENGINE),
+        }
+        found: dict[str, dict[str, Shown]] = {"policy": dict(self.policy_settings), "rule": dict(self.rule_settings)}
+        for setting in settings:
+            key, value = split_setting(setting)
+            owner, chosen = _owner(method, key, known)
+            found[owner][chosen] = read_setting(f"{owner} of '{method}'", chosen, value, known[owner])
+        return dataclasses.replace(self, policy_settings=found["policy"], rule_settings=found["rule"])
+
+    def check(self) -> None:
+        """Raise ValueError unless the rule covers the policy's trees."""
+        if self.policy != NO_POLICY:
+            check_fits(RULES[self.rule], POLICIES[self.policy])
+
+    def target_sampler(self, asked: Sampler) -> Sampler:
+        """See `Recipe`.
+
+        A greedy rule takes the argmax of the laws at temperature 1, so a drafter's laws keep their shape there; top-k
+        and top-p do not move an argmax and are left out.
+        """
+        return Sampler(guidance=asked.guidance) if RULES[self.rule].greedy else asked
+
+    def build(self, method: str, codes: Codes) -> BuiltTree:
+        """See `Recipe`; `codes` for the rules that pool over the codebook."""
+        spec = RULES[self.rule]
+        asked = {field.name for field in dataclasses.fields(spec.make)}  # type: ignore[arg-type]
+        supplied = {key: value for key, value in codes._asdict().items() if key in asked}
+        rule = build(spec.make, {**self.rule_settings, **supplied}, f"rule '{spec.name}'")
+        lossless = spec.promise == "lossless" or _is_neutral(spec, self)
+        if self.policy == NO_POLICY:
+            return BuiltTree(method, self, NoDraft(), rule, lossless, drafts=False)
+        policy = build(POLICIES[self.policy].make, dict(self.policy_settings), f"policy '{self.policy}'")
+        return BuiltTree(method, self, policy, rule, lossless, drafts=True)
+
+
+def _owner(method: str, key: str, known: Mapping[str, Mapping[str, Any]]) -> tuple[str, str]:
+    """Whether a setting is the policy's or the rule's, and its name there."""
+    part, dot, bare = key.partition(".")
+    qualified = bool(dot) and part in known
+    owners = [part] if qualified else [owner for owner in known if key in known[owner]]
+    if len(owners) > 1:
+        raise ValueError(f"setting '{key}' is both the policy's and the rule's; write policy.{key} or rule.{key}")
+    if not owners:
+        every = [*known["policy"], *known["rule"]]
+        hint = suggest(key, every) if every else "it takes none"
+        raise ValueError(f"method '{method}': unknown setting '{key}'; {hint}")
+    return owners[0], bare if qualified else key
+
+
+def _is_neutral(spec: RuleSpec, recipe: TreeRecipe) -> bool:
+    return bool(spec.neutral) and all(recipe.rule_settings.get(key) == value for key, value in spec.neutral.items())
+
+
+def twin(spec: RuleSpec, temperature: float) -> RuleSpec:
+    """The rule that decides as `spec` does at this temperature; ValueError where there is none."""
+    if temperature > 0:
+        if spec.greedy:
+            raise ValueError(
+                f"rule '{spec.name}' decides by the likeliest token, which is temperature 0; pass --temperature 0 or a "
+                f"rule for sampling: {', '.join(rule.name for rule in RULES if not rule.greedy)}"
+            )
+        return spec
+    if spec.greedy:
+        return spec
+    name = "greedy" if spec.promise == "lossless" else f"{spec.name}_greedy"
+    if name not in RULES:
+        raise ValueError(
+            f"rule '{spec.name}' has no form at temperature 0; choose one of "
+            f"{', '.join(rule.name for rule in RULES if rule.greedy)}"
+        )
+    return RULES[name]
+
+
+@dataclass(frozen=True, slots=True)
+class NoDraft:
+    """Proposes nothing: one token per target pass."""
+
+    def begin(self, grid: Grid) -> None:
+        """See `Policy`."""
+
+    def grow(self, drafter: Expander, root: int, budget: Budget, chance: Chance) -> DraftTree:
+        """See `Policy`."""
+        return root_only(root, drafter.vocab_size)
+
+    def observe(self, tree: DraftTree, verdict: Verdict, cell: int) -> None:
+        """See `Policy`."""
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltTree:
+    """Implements `runtime.studio.Built`. `drafts` is False for plain autoregression, which needs no drafter."""
+
+    name: str
+    recipe: TreeRecipe
+    policy: Policy
+    rule: Rule
+    lossless: bool
+    drafts: bool
+
+    def open(self, studio: Studio, prompt: Prompt, sampler: Sampler) -> TreeSession:
+        """See `Built`."""
+        used = self.recipe.target_sampler(sampler)
+        target = studio.target(prompt, used)
+        drafter = studio.drafter(used) if self.drafts else None
+        return TreeSession(self, target, drafter, studio.max_nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class TreeSession:
+    """Implements `runtime.studio.Session`."""
+
+    built: BuiltTree
+    target: Clocked[Target]
+    drafter: Clocked[Drafter] | None
+    max_nodes: int
+
+    @property
+    def clocks(self) -> Clocks:
+        """See `Session`."""
+        return Clocks(self.target.spent, self.drafter.spent if self.drafter is not None else None)
+
+    def decode(self, chance: Chance) -> Outcome:
+        """See `Session`."""
+        drafter = self.drafter.model if self.drafter is not None else None
+        decoded = decode(self.target.model, drafter, self.built.policy, self.built.rule, chance, self.max_nodes)
+        drafted = decoded.cycles[1:]
+        return Outcome(
+            decoded.tokens,
+            accepted=tuple(len(cycle.verdict.path) for cycle in drafted),
+            depths=tuple(cycle.tree.depth for cycle in drafted),
+        )
+
+
+_TREE: Final[Mapping[str, Shown]] = {"depth": 4, "top_k": 2, "total_tokens": 6}
+_CONTROL: Final[Mapping[str, Shown]] = {"depth": 3, "top_k": 2, "total_tokens": 6}
+_ADAPTIVE: Final[Mapping[str, Shown]] = {
+    "start_depth": 4,
+    "max_depth": 8,
+    "start_width": 2,
+    "max_width": 3,
+    "total_tokens": 6,
+}
+_STATIC: Final[Mapping[str, Shown]] = {"widths": (2, 2, 1, 1)}
+_CHAIN: Final[Mapping[str, Shown]] = {"length": 3}
+_POOLED: Final[Mapping[str, Shown]] = {"k": 0, "delta": 0.3, "residual": "optimal"}
+_POOLED_GREEDY: Final[Mapping[str, Shown]] = {"k": 0, "delta": 0.3}
+_RELATIVE: Final[Mapping[str, Shown]] = {"k": 10, "factor": 5.0, "residual": "optimal"}
+_RELATIVE_GREEDY: Final[Mapping[str, Shown]] = {"k": 10, "factor": 5.0}
+
+TREE_METHODS: Final = (
+    Method(
+        "ar",
+        "plain autoregression: one target pass per token, the baseline",
+        TreeRecipe(NO_POLICY, "point"),
+        TreeRecipe(NO_POLICY, "greedy"),
+    ),
+    Method(
+        "speculative",
+        "speculative sampling on a chain",
+        TreeRecipe("chain", "chain", _CHAIN),
+        TreeRecipe("chain_top1", "greedy", _CHAIN),
+    ),
+    Method(
+        "block",
+        "block verification of a chain",
+        TreeRecipe("chain", "block", _CHAIN),
+        TreeRecipe("chain_top1", "greedy", _CHAIN),
+    ),
+    Method(
+        "eagle1",
+        "EAGLE-1: a static tree, siblings drawn without replacement",
+        TreeRecipe("eagle1", "without_replacement", _STATIC),
+        TreeRecipe("static_top_k", "greedy", _STATIC),
+    ),
+    Method(
+        "eagle2",
+        "EAGLE-2: a dynamic tree of the likeliest tokens",
+        TreeRecipe("eagle2", "point", _TREE),
+        TreeRecipe("eagle2", "greedy", _TREE),
+    ),
+    Method(
+        "eagle2-static",
+        "the control for ADT-Tree: EAGLE-2 at ADT-Tree's mean depth, never adapted",
+        TreeRecipe("eagle2", "point", _CONTROL),
+        TreeRecipe("eagle2", "greedy", _CONTROL),
+    ),
+    Method(
+        "adt",
+        "ADT-Tree: EAGLE-2 whose depth and width follow the acceptance so far",
+        TreeRecipe("adt", "point", _ADAPTIVE),
+        TreeRecipe("adt", "greedy", _ADAPTIVE),
+    ),
+    Method(
+        "lantern",
+        "LANTERN: EAGLE-2's tree, near codes pooled up to a bound",
+        TreeRecipe("eagle2", "lantern", _TREE, _POOLED),
+        TreeRecipe("eagle2", "lantern_greedy", _TREE, _POOLED_GREEDY),
+    ),
+    Method(
+        "lantern++",
+        "LANTERN++: EAGLE-1's static tree, near codes pooled in proportion to p",
+        TreeRecipe("eagle1", "lantern_pp", _STATIC, _RELATIVE),
+        TreeRecipe("static_top_k", "lantern_pp_greedy", _STATIC, _RELATIVE_GREEDY),
+    ),
+    Method(
+        "adt+lantern",
+        "ADT-Tree's tree with LANTERN's acceptance",
+        TreeRecipe("adt", "lantern", _ADAPTIVE, _POOLED),
+        TreeRecipe("adt", "lantern_greedy", _ADAPTIVE, _POOLED_GREEDY),
+    ),
+    Method(
+        "roofline",
+        "trees that maximise the expected tokens per millisecond on the engine's cost curve",
+        TreeRecipe("roofline", "point"),
+        TreeRecipe("roofline", "greedy"),
+    ),
+    Method(
+        "roofline+lantern",
+        "roofline's trees with LANTERN's acceptance",
+        TreeRecipe("roofline", "lantern", {}, _POOLED),
+        TreeRecipe("roofline", "lantern_greedy", {}, _POOLED_GREEDY),
+    ),
+)
