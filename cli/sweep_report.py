@@ -31,8 +31,9 @@ th{cursor:pointer;position:sticky;top:0;background:#fff}th.words,td.words{text-a
 tr.best td{background:#eef7ee}
 """
 _SORT = """
-document.querySelectorAll('th').forEach((head, column) => head.addEventListener('click', () => {
-  const body = head.closest('table').tBodies[0], rows = [...body.rows], down = head.dataset.down !== '1';
+document.querySelectorAll('th').forEach(head => head.addEventListener('click', () => {
+  const body = head.closest('table').tBodies[0], rows = [...body.rows], column = head.cellIndex;
+  const down = head.dataset.down !== '1';
   const value = row => {
     const text = row.cells[column].dataset.value;
     return isNaN(text) || text === '' ? text : +text;
