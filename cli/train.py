@@ -1,16 +1,20 @@
 """`underpaint train ...`: the recipes of the embedded models."""
 
 from dataclasses import replace
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import torch
 import typer
 
+from algos.draft.spec import Grid
+from algos.spatial.resolution import ResolutionMap
 from cli.errors import STOPPED, bad_input
+from models.data.scenes import Split
 from models.train.loop import LoopSettings, Outcome
 from models.train.pictures import EmojiPictures
+from models.train.sampler import PairedCodes
 from models.train.tokens import TokenSet
 
 app = typer.Typer(help="Train the embedded models. A stopped run continues where it was.", no_args_is_help=True)
@@ -186,6 +190,124 @@ def judge(
         _prepare(device, threads)
         loop = _length(DEFAULT_LOOP, steps, minutes)
         _report(train_judge(folder, SpriteSheet(load_sprites()), loop=loop, seed=seed, device=device), folder)
+
+
+class Way(StrEnum):
+    """What a token sampler changes 64 px codes into, or makes them from."""
+
+    up = "up"
+    down = "down"
+
+
+class Losses(StrEnum):
+    """Stages of a token sampler's training."""
+
+    ce = "ce"
+    pixel = "pixel"
+    gan = "gan"
+
+
+PAIR = ResolutionMap(Grid(8, 8), Grid(16, 16))
+"""The grids of the embedded models: 64 and 128 px."""
+
+
+def _pairs(tokenizer: Path, tokens: Path, pictures: EmojiPictures) -> tuple[PairedCodes, PairedCodes]:
+    """Codes of training and of validation scenes at both resolutions, encoded on first use."""
+    from models.train.sampler import SamplerSettings
+    from models.train.target import STRIDE
+    from models.train.tokens import encode_scenes
+
+    typer.echo(f"codes at 64 and 128 px in {tokens} (encoded on first use)")
+
+    def pairs(split: Split, scenes: int) -> PairedCodes:
+        low, high = (
+            encode_scenes(tokens, tokenizer, pictures, resolution=side, scenes=scenes, split=split).codes
+            for side in (PAIR.low.height * STRIDE, PAIR.high.height * STRIDE)
+        )
+        return PairedCodes(low, high)
+
+    settings = SamplerSettings()
+    return pairs("train", settings.scenes), pairs("seen", settings.validation_scenes)
+
+
+@app.command()
+def sampler(
+    direction: Annotated[Way, typer.Option(help="From 64 to 128 px, or back.")] = Way.up,
+    losses: Annotated[
+        Losses,
+        typer.Option(
+            help="ce: tokens. pixel: and pictures through the decoder. gan: and a critic. Both go on from ce."
+        ),
+    ] = Losses.ce,
+    init_from: InitFrom = None,
+    tokenizer_from: TokenizerFrom = TOKENIZER,
+    tokens: Tokens = TOKENS,
+    out: Out = None,
+    steps: Steps = None,
+    minutes: Minutes = None,
+    device: Device = "cpu",
+    seed: Seed = 0,
+    threads: Threads = None,
+) -> None:
+    """Train a latent sampler, which turns codes at 64 px into codes at 128 px, or back."""
+    from models.sampler import SamplerConfig
+    from models.train.sampler import LOOPS, LOSSES, train_sampler
+
+    folder = out or Path(f"runs/sampler_{direction}_{losses}")
+    with bad_input():
+        _prepare(device, threads)
+        if losses is not Losses.ce and init_from is None:
+            init_from = Path(f"runs/sampler_{direction}_ce/checkpoint.pt")
+        pictures = EmojiPictures()
+        data, validation = _pairs(tokenizer_from, tokens, pictures)
+        outcome = train_sampler(
+            folder,
+            data,
+            validation,
+            tokenizer_from,
+            pictures,
+            PAIR,
+            SamplerConfig(direction.value, ratio=PAIR.ratio),
+            losses=LOSSES[losses],
+            loop=_length(LOOPS[losses], steps, minutes),
+            init_from=init_from,
+            seed=seed,
+            device=device,
+        )
+        _report(outcome, folder)
+
+
+@app.command()
+def superres(
+    tokenizer_from: TokenizerFrom = TOKENIZER,
+    tokens: Tokens = TOKENS,
+    out: Out = None,
+    steps: Steps = None,
+    minutes: Minutes = None,
+    device: Device = "cpu",
+    seed: Seed = 0,
+    threads: Threads = None,
+) -> None:
+    """Train the super-resolution network of the pixel sampler."""
+    from models.train.superres import LOOP, train_super_resolution
+
+    folder = out or Path("runs/superres")
+    with bad_input():
+        _prepare(device, threads)
+        pictures = EmojiPictures()
+        data, validation = _pairs(tokenizer_from, tokens, pictures)
+        outcome = train_super_resolution(
+            folder,
+            data.low,
+            validation.low,
+            tokenizer_from,
+            pictures,
+            PAIR,
+            loop=_length(LOOP, steps, minutes),
+            seed=seed,
+            device=device,
+        )
+        _report(outcome, folder)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,109 @@
+"""What a token sampler may be taught: tokens, then pictures through the frozen tokenizer, then realism.
+
+Each term is a switch of `SamplerLosses`, as MuLo-SD (arXiv 2601.05149) ablates them.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional
+
+from models.vq import VQModel
+
+
+@dataclass(frozen=True, slots=True)
+class SamplerLosses:
+    """Weights of the terms; 0 switches one off.
+
+    tokens: cross-entropy. pixels: squared error of the decoded picture. perceptual: distance of features, see
+    `perceptual_distance`. commitment: pulls the expected code vector to the chosen one. adversarial: a PatchGAN.
+    """
+
+    tokens: float = 1.0
+    pixels: float = 0.0
+    perceptual: float = 0.0
+    commitment: float = 0.0
+    adversarial: float = 0.0
+
+    def __post_init__(self) -> None:
+        weights = (self.tokens, self.pixels, self.perceptual, self.commitment, self.adversarial)
+        if min(weights) < 0 or self.tokens == 0:
+            raise ValueError(f"losses: expected weights of at least 0, and one above 0 for tokens; got {weights}")
+
+    @property
+    def through_pictures(self) -> bool:
+        """Whether any term needs the decoder."""
+        return max(self.pixels, self.perceptual, self.commitment, self.adversarial) > 0
+
+
+class Drawn(NamedTuple):
+    """Decoded pixels [B, 3, H, W] with a gradient to the logits, and the commitment, a scalar."""
+
+    pixels: Tensor
+    commitment: Tensor
+
+
+def draw_softly(vq: VQModel, logits: Tensor) -> Drawn:
+    """Decode the likeliest codes of logits [B, h, w, V]; the gradient goes through the expected code vectors."""
+    codebook = vq.quantize.codebook
+    expected = torch.softmax(logits.float(), dim=-1) @ codebook
+    chosen = functional.embedding(logits.argmax(dim=-1), codebook)
+    passed = expected + (chosen - expected).detach()
+    return Drawn(vq.decode(passed.permute(0, 3, 1, 2)), (expected - chosen).square().sum(dim=-1).mean())
+
+
+def _features(vq: VQModel, pixels: Tensor) -> list[Tensor]:
+    hidden = vq.encoder.conv_in(pixels)
+    found = []
+    for level in list(vq.encoder.conv_blocks)[:-1]:
+        hidden = level(hidden)
+        found.append(functional.normalize(hidden.float(), dim=1))
+    return found
+
+
+def perceptual_distance(vq: VQModel, found: Tensor, wanted: Tensor) -> Tensor:
+    """Squared distance of unit features after each halving of the tokenizer's own encoder, averaged over levels.
+
+    LPIPS (arXiv 1801.03924) in form, without its trained weights. The judge's features are left alone, because
+    it later measures the pictures that come of this.
+    """
+    with torch.no_grad():
+        goal = _features(vq, wanted)
+    terms = [(one - other).square().sum(dim=1).mean() for one, other in zip(_features(vq, found), goal, strict=True)]
+    return torch.stack(terms).mean()
+
+
+class PatchCritic(nn.Module):
+    """Pixels [B, 3, H, W] to a score for every patch: a small PatchGAN discriminator (arXiv 1611.07004)."""
+
+    def __init__(self, width: int = 24) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(3, width, 4, stride=2, padding=1),
+            nn.LeakyReLU(0.2),
+            nn.Conv2d(width, 2 * width, 4, stride=2, padding=1),
+            nn.LeakyReLU(0.2),
+            nn.Conv2d(2 * width, 1, 3, padding=1),
+        )
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """See the class."""
+        return self.layers(pixels)  # type: ignore[no-any-return]
+
+
+class Duel(NamedTuple):
+    """`fooled` has a gradient to the pixels alone, `judged` to the critic alone: one backward serves both."""
+
+    fooled: Tensor
+    judged: Tensor
+
+
+def duel(critic: PatchCritic, found: Tensor, wanted: Tensor) -> Duel:
+    """Hinge losses of a generator's pixels against real ones."""
+    frozen = {name: value.detach() for name, value in critic.named_parameters()}
+    fooled = -functional_call(critic, frozen, (found,)).mean()
+    real, made = critic(wanted), critic(found.detach())
+    return Duel(fooled, functional.relu(1 - real).mean() + functional.relu(1 + made).mean())
