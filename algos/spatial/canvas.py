@@ -69,6 +69,12 @@ class Canvas:
             raise RuntimeError(f"canvas: cell {cell} is decided already")
         self.tokens[cell] = token
 
+    def put_all(self, cells: IntArray, tokens: IntArray) -> None:
+        """Decide `cells` [n], all different, by `tokens` [n]."""
+        if np.any(self.tokens[cells] != NO_TOKEN):
+            raise RuntimeError(f"canvas: some of cells {cells.tolist()} are decided already")
+        self.tokens[cells] = tokens
+
     def laws(self, wanted: IntArray) -> FloatArray:
         """The laws [n, V] of the undecided cells `wanted` [n] (ascending), each given all decided cells before it."""
         found = self._laws(wanted, None, None)

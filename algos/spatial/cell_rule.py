@@ -1,5 +1,6 @@
 """Acceptance rules on cells: any registered rule judges a drafted cell, as a draft tree of one node."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol, Self
 
@@ -16,8 +17,14 @@ from algos.tree import NO_TOKEN, DraftTree, Drawn
 class CellRule(Protocol):
     """Judges the tokens drafted for cells, one by one."""
 
-    def accept(self, cell: int, token: int, draft_law: FloatArray | None, law: FloatArray, chance: Chance) -> bool:
-        """Whether `token`, drawn from `draft_law` [V] (None: a point proposal), may stay under `law` [V]."""
+    def judge(
+        self, cells: IntArray, tokens: IntArray, draft_laws: FloatArray | None, laws: FloatArray, chance: Chance
+    ) -> Iterator[bool]:
+        """Whether each of `tokens` [n] may stay in its cell under its law of `laws` [n, V], in order.
+
+        draft_laws: [n, V] they were drawn from; None: point proposals. A verdict is made when it is asked for, so
+        that a caller who stops spends no chance on the others.
+        """
         ...
 
     def residual(self, cell: int, token: int, draft_law: FloatArray | None, law: FloatArray) -> FloatArray:
@@ -55,12 +62,14 @@ class TreeRuleOnCells:
 
     rule: Rule
 
-    def accept(self, cell: int, token: int, draft_law: FloatArray | None, law: FloatArray, chance: Chance) -> bool:
+    def judge(
+        self, cells: IntArray, tokens: IntArray, draft_laws: FloatArray | None, laws: FloatArray, chance: Chance
+    ) -> Iterator[bool]:
         """See `CellRule`."""
-        verdict = self.rule(
-            _pair(token, draft_law, law.size), np.broadcast_to(law, (2, law.size)), _OneCell(chance, cell)
-        )
-        return bool(verdict.path)
+        for place, (cell, token) in enumerate(zip(cells.tolist(), tokens.tolist(), strict=True)):
+            law, drafted = laws[place], None if draft_laws is None else draft_laws[place]
+            pair = _pair(token, drafted, law.size)
+            yield bool(self.rule(pair, np.broadcast_to(law, (2, law.size)), _OneCell(chance, cell)).path)
 
     def residual(self, cell: int, token: int, draft_law: FloatArray | None, law: FloatArray) -> FloatArray:
         """See `CellRule`. The law itself where the rule cannot but accept under it."""
@@ -86,10 +95,11 @@ class PooledCells:
         if not self.tau >= 0.0:
             raise ValueError(f"pooled cells: expected a threshold tau >= 0, got {self.tau!r}")
 
-    def accept(self, cell: int, token: int, draft_law: FloatArray | None, law: FloatArray, chance: Chance) -> bool:
+    def judge(
+        self, cells: IntArray, tokens: IntArray, draft_laws: FloatArray | None, laws: FloatArray, chance: Chance
+    ) -> Iterator[bool]:
         """See `CellRule`."""
-        tokens = np.array([token], dtype=np.int64)
-        return bool(passing_cells(law[None], tokens, self.neighbours, self.tau)[0])
+        yield from passing_cells(laws, tokens, self.neighbours, self.tau).tolist()
 
     def residual(self, cell: int, token: int, draft_law: FloatArray | None, law: FloatArray) -> FloatArray:
         """See `CellRule`."""

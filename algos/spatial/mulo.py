@@ -15,7 +15,7 @@ from algos.spatial.neighbourhood import after_first, check_radius, expanded, red
 from algos.spatial.row_front import RowFront, check_window
 from algos.spatial.settle import Choose, settle
 from algos.spatial.target import GridTarget
-from algos.spatial.zipar import chooser
+from algos.spatial.zipar import chooser, likeliest
 from algos.tree import NO_TOKEN
 
 Reject: TypeAlias = Literal["raster", "local"]
@@ -48,6 +48,7 @@ class Repair:
     window: row fronts inside the region or island; None decodes it in raster order. adaptive: see `zipar`.
     keys: what the cache holds of kept cells after a repair. "stale": what verification computed beside the draft.
         "recompute": all cells drafted from the first rejected one on are fed again in the next pass that there is.
+    greedy: redraw the likeliest token, which is decoding at temperature 0; the rule sees the whole law all the same.
     """
 
     reject: Reject = "local"
@@ -56,6 +57,7 @@ class Repair:
     window: int | None = None
     adaptive: bool = False
     keys: Keys = "stale"
+    greedy: bool = False
 
     def check(self, grid: Grid) -> None:
         """Raise ValueError unless the settings make sense on `grid`."""
@@ -120,7 +122,7 @@ def draft_and_repair(
     if not 1 <= rows_per_cycle <= grid.height:
         raise ValueError(f"rows_per_cycle: expected 1..{grid.height}, got {rows_per_cycle}")
     canvas = Canvas.begin(target)
-    choose = chooser(chance, repair.adaptive)
+    choose = chooser(chance, repair.adaptive, greedy=repair.greedy)
     cycles: list[Cycle] = []
     for start in range(0, grid.height, rows_per_cycle):
         rows = range(start, min(start + rows_per_cycle, grid.height))
@@ -140,18 +142,19 @@ def verify_and_repair(
     drafts[cells] = draft.tokens
     laws = canvas.draft_laws(cells, drafts, np.zeros(grid.cells, dtype=np.int64))
     rejected = np.zeros(grid.cells, dtype=np.bool_)
-    for place, (cell, token, law) in enumerate(zip(cells.tolist(), draft.tokens.tolist(), laws, strict=True)):
-        rejected[cell] = not rule.accept(cell, token, _law(draft, place), law, chance)
+    for cell, stays in zip(cells.tolist(), rule.judge(cells, draft.tokens, draft.laws, laws, chance), strict=True):
+        rejected[cell] = not stays
         if rejected[cell] and repair.reject == "raster":
             break
     inside = np.zeros(grid.cells, dtype=np.bool_)
     inside[cells] = True
     refused = rejected.reshape(grid)
     region = repair.region(refused) & inside.reshape(grid)
-    for cell in cells[~region.reshape(-1)[cells]].tolist():
-        canvas.put(cell, int(drafts[cell]))
+    kept = cells[~region.reshape(-1)[cells]]
+    canvas.put_all(kept, drafts[kept])
     canvas.keep()
     owed = refused & ~redrawn_anyway(refused, repair.radius)
+    owes = owed.reshape(-1).tolist()
     labels = label_islands(region) if repair.order == "islands" else np.where(region, 0, -1)
     steps: tuple[tuple[int, ...], ...] = ()
     if rejected.any():
@@ -159,9 +162,9 @@ def verify_and_repair(
         canvas.known[first] = laws[first - cells[0]]  # nothing before it has changed since it was verified
 
         def redraw(front: RowFront, cell: int, law: FloatArray) -> int | None:
-            if owed.reshape(-1)[cell]:
+            if owes[cell]:
                 weights = rule.residual(cell, int(drafts[cell]), _law(draft, cell - int(cells[0])), law)
-                return chance.draw(weights, At(Role.CELL, cell))
+                return chance.draw(likeliest(weights) if repair.greedy else weights, At(Role.CELL, cell))
             return choose(front, cell, law)
 
         steps = settle(canvas, island_fronts(labels, repair.front_window(grid)), redraw)

@@ -6,6 +6,7 @@ not there yet. Window = width is raster order.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -64,13 +65,9 @@ class RowFront:
 
     def ready(self) -> IntArray:
         """The cells [F] int64 that may be decided now, ascending; at most one a row, at least one until done."""
-        height, width = self.undecided.shape
-        left = self.undecided.any(axis=1)
-        column = np.where(left, self.undecided.argmax(axis=1), _NEVER)
-        reach = column + np.arange(height) * (self.window - 1)
-        above = np.concatenate([[_NEVER], np.minimum.accumulate(reach)[:-1]])
-        rows = np.flatnonzero(left & (reach < above))
-        cells: IntArray = rows * width + column[rows]
+        columns = _first_columns(self.undecided)
+        rows = np.flatnonzero(_may_be_decided(columns, _slant(self.undecided.shape[0], self.window)))
+        cells: IntArray = rows * self.undecided.shape[1] + columns[rows]
         return cells
 
     def after(self, cells: Sequence[int] | IntArray) -> "RowFront":
@@ -90,6 +87,61 @@ class RowFront:
     def missing_before(self, cell: int) -> int:
         """How many cells of the region before `cell`, in raster order, are undecided."""
         return int(np.count_nonzero(self.undecided.reshape(-1)[:cell]))
+
+
+class Ready(NamedTuple):
+    """Cells that may be decided now. cells: [n] int64, ascending; fronts: [n] int64, whose they are."""
+
+    cells: IntArray
+    fronts: IntArray
+
+
+class Fronts:
+    """Fronts of disjoint regions on their way, reckoned all at once: what `RowFront.ready` and `after` come to."""
+
+    def __init__(self, fronts: Sequence[RowFront]) -> None:
+        region = np.stack([front.region for front in fronts])
+        self._undecided = np.stack([front.undecided for front in fronts])
+        self.fronts = [replace(front, undecided=mask) for front, mask in zip(fronts, self._undecided, strict=True)]
+        """Each front as it stands, until the next `decide`."""
+        columns = np.where(region, np.arange(region.shape[2]), _NEVER)
+        self._next = np.full(region.shape, _NEVER)
+        """Behind each cell, the next column of its front in its row."""
+        self._next[:, :, :-1] = np.minimum.accumulate(columns[:, :, ::-1], axis=2)[:, :, -2::-1]
+        self._columns = _first_columns(self._undecided)
+        self._slants = np.stack([_slant(region.shape[1], front.window) for front in fronts])
+
+    def ready(self) -> Ready:
+        """The cells that may be decided now; none once every front is done."""
+        fronts, rows = np.nonzero(_may_be_decided(self._columns, self._slants))
+        cells = rows * self._undecided.shape[2] + self._columns[fronts, rows]
+        order = cells.argsort()
+        return Ready(cells[order], fronts[order])
+
+    def decide(self, done: Ready) -> None:
+        """Go on with these cells, all of them ready, decided."""
+        rows, columns = np.divmod(done.cells, self._undecided.shape[2])
+        self._undecided[done.fronts, rows, columns] = False
+        self._columns[done.fronts, rows] = self._next[done.fronts, rows, columns]
+
+
+def _first_columns(undecided: BoolArray) -> IntArray:
+    """[..., H]: the first undecided column of each row of [..., H, W]; `_NEVER` where there is none."""
+    return np.where(undecided.any(axis=-1), undecided.argmax(axis=-1), _NEVER)
+
+
+def _slant(height: int, window: int) -> IntArray:
+    """[H]: how far a row lies behind the row above, added up."""
+    return np.arange(height) * (window - 1)
+
+
+def _may_be_decided(columns: IntArray, slant: IntArray) -> BoolArray:
+    """[..., H]: whether a row's first undecided cell waits for none above."""
+    reach = columns + slant
+    above = np.full_like(reach, _NEVER)
+    above[..., 1:] = np.minimum.accumulate(reach, axis=-1)[..., :-1]
+    free: BoolArray = (columns < _NEVER) & (reach < above)
+    return free
 
 
 def schedule(fronts: Sequence[RowFront]) -> tuple[IntArray, ...]:

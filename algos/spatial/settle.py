@@ -3,12 +3,10 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-import numpy as np
-
 from algos.arrays import FloatArray
 from algos.chance import At, Chance, Role
 from algos.spatial.canvas import Canvas
-from algos.spatial.row_front import RowFront
+from algos.spatial.row_front import Fronts, Ready, RowFront
 
 
 class Choose(Protocol):
@@ -30,19 +28,19 @@ def settle(canvas: Canvas, fronts: Sequence[RowFront], choose: Choose) -> tuple[
     A step reads the laws of all ready cells of all fronts in one pass. Each is conditioned on the decided cells
     before it: those being decided beside it, and those still open elsewhere, are not there.
     """
-    left = [front for front in fronts if not front.done]
     steps: list[tuple[int, ...]] = []
-    while left:
-        ready = [(int(cell), place) for place, front in enumerate(left) for cell in front.ready()]
-        ready.sort()
-        laws = canvas.laws(np.array([cell for cell, _ in ready], dtype=np.int64))
-        settled: list[list[int]] = [[] for _ in left]
-        for (cell, place), law in zip(ready, laws, strict=True):
-            token = choose(left[place], cell, law)
+    if not fronts:
+        return ()
+    going = Fronts(fronts)
+    while (ready := going.ready()).cells.size:
+        laws = canvas.laws(ready.cells)
+        settled = []
+        for place, (cell, front) in enumerate(zip(ready.cells.tolist(), ready.fronts.tolist(), strict=True)):
+            token = choose(going.fronts[front], cell, laws[place])
             if token is not None:
-                settled[place].append(cell)
+                settled.append(place)
                 canvas.put(cell, token)
-        steps.append(tuple(sorted(cell for cells in settled for cell in cells)))
-        left = [front.after(cells) for front, cells in zip(left, settled, strict=True)]
-        left = [front for front in left if not front.done]
+        done = Ready(ready.cells[settled], ready.fronts[settled])
+        going.decide(done)
+        steps.append(tuple(done.cells.tolist()))
     return tuple(steps)

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from algos.arrays import IntArray
+from algos.arrays import FloatArray, IntArray
 from algos.chance import Chance, Role
 from algos.spatial.adaptive_window import AdaptiveWindow
 from algos.spatial.canvas import Canvas
@@ -24,9 +24,15 @@ class GridDecoded(NamedTuple):
     """Tokens fed by each target pass; the first takes in the condition and counts 0. Its length is the NFE."""
 
 
-def chooser(chance: Chance, adaptive: bool, role: Role = Role.CELL) -> Choose:
-    """The fixed or the adaptive window, drawing cells under `role`."""
-    return AdaptiveWindow(chance, role) if adaptive else fixed_window(chance, role)
+def chooser(chance: Chance, adaptive: bool, role: Role = Role.CELL, greedy: bool = False) -> Choose:
+    """The fixed or the adaptive window, drawing cells under `role`; `greedy` puts all mass on the likeliest token."""
+    choose = AdaptiveWindow(chance, role) if adaptive else fixed_window(chance, role)
+    return (lambda front, cell, law: choose(front, cell, likeliest(law))) if greedy else choose
+
+
+def likeliest(law: FloatArray) -> FloatArray:
+    """The law [V] of decoding at temperature 0: one-hot on the first of the largest entries."""
+    return np.eye(1, law.size, int(law.argmax()))[0]
 
 
 def zipar(

@@ -18,7 +18,7 @@ from algos.spatial.islands import island_fronts, label_islands
 from algos.spatial.jacobi_front import JacobiFronts, jacobi_fronts
 from algos.spatial.mulo import Repair, RepairDecoded, draft_and_repair
 from algos.spatial.neighbourhood import after_first, expanded, neighbourhood, redrawn_anyway
-from algos.spatial.row_front import RowFront, front_steps, schedule, step_of_cells
+from algos.spatial.row_front import Fronts, RowFront, front_steps, schedule, step_of_cells
 from algos.spatial.target import Feed
 from algos.spatial.zipar import GridDecoded, raster, zipar
 from algos.tree import NO_TOKEN
@@ -97,8 +97,26 @@ def check_fronts(region: BoolArray, window: int) -> None:
         assert decided.isdisjoint(step.tolist())
         decided |= set(step.tolist())
     assert decided == set(np.flatnonzero(region).tolist())
+    _check_side_by_side(region, window, steps)
     if window == width:
         assert [step.tolist() for step in steps] == [[cell] for cell in np.flatnonzero(region).tolist()]
+
+
+def _check_side_by_side(region: BoolArray, window: int, alone: tuple[IntArray, ...]) -> None:
+    """Fronts reckoned together are ready when each is by itself: as one region, and as islands."""
+    for fronts, expected in (
+        ([RowFront.over(region, window)], alone),
+        (island_fronts(label_islands(region), window), schedule(island_fronts(label_islands(region), window))),
+    ):
+        if not fronts:
+            continue
+        going, steps = Fronts(fronts), []
+        while (ready := going.ready()).cells.size:
+            assert all(fronts[front].region.reshape(-1)[cell] for cell, front in zip(*ready, strict=True))
+            going.decide(ready)
+            steps.append(ready.cells.tolist())
+        assert steps == [step.tolist() for step in expected]
+        assert all(front.done for front in going.fronts)
 
 
 def check_whole_grid(grid: Grid, window: int) -> None:
@@ -145,10 +163,13 @@ class Chosen:
     refused: BoolArray
     laws: dict[int, FloatArray] = field(default_factory=dict)
 
-    def accept(self, cell: int, token: int, draft_law: FloatArray | None, law: FloatArray, chance: Chance) -> bool:
-        assert cell not in self.laws
-        self.laws[cell] = law
-        return not self.refused.reshape(-1)[cell]
+    def judge(
+        self, cells: IntArray, tokens: IntArray, draft_laws: FloatArray | None, laws: FloatArray, chance: Chance
+    ) -> Iterator[bool]:
+        for cell, law in zip(cells.tolist(), laws, strict=True):
+            assert cell not in self.laws
+            self.laws[cell] = law
+            yield not self.refused.reshape(-1)[cell]
 
     def residual(self, cell: int, token: int, draft_law: FloatArray | None, law: FloatArray) -> FloatArray:
         assert self.refused.reshape(-1)[cell]

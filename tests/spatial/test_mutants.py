@@ -65,7 +65,7 @@ MUTANTS: list[tuple[str, str, str, Callable[[], None]]] = [
         "if near in inside and (near_row == row or near_column == column):",  # 4 for 8 neighbours
         islands,
     ),
-    ("row_front", "np.arange(height) * (self.window - 1)", "np.arange(height) * self.window", fronts),
+    ("row_front", "np.arange(height) * (window - 1)", "np.arange(height) * window", fronts),
     ("row_front", "reach < above", "reach <= above", fronts),
     ("canvas", "own = np.flatnonzero(~proxied)", "own = np.arange(cells.size)", jacobi),  # a proxy's key is kept
     ("canvas", " & ~self.cached[cells]\n        if kept", "\n        if kept", repair),  # stale keys refreshed
