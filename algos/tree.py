@@ -103,33 +103,30 @@ class DraftTree:
             )
         if self.drawn not in DRAWN:
             raise ValueError(f"tree: drawn must be one of {', '.join(DRAWN)}, got {self.drawn!r}")
-        order = np.arange(count)
-        if self.parents[0] != -1 or np.any(self.parents[1:] < 0) or np.any(self.parents >= order):
+        parents, drafted = self.parents.tolist(), self.tokens[1:].tolist()
+        if parents[0] != -1 or not all(0 <= parent < node for node, parent in enumerate(parents[1:], start=1)):
             raise ValueError(
                 "tree.parents: expected parents[0] == -1 and 0 <= parents[i] < i (parents before children), got "
-                f"{self.parents.tolist()}; sort the nodes by depth"
+                f"{parents}; sort the nodes by depth"
             )
-        drafted = self.tokens[1:]
-        if drafted.size and (drafted.min() < 0 or drafted.max() >= vocab_size):
-            raise ValueError(f"tree.tokens: expected 0 <= token < {vocab_size}, got {drafted.tolist()}")
+        if drafted and (min(drafted) < 0 or max(drafted) >= vocab_size):
+            raise ValueError(f"tree.tokens: expected 0 <= token < {vocab_size}, got {drafted}")
         laws = self.draft_probs
         if laws.ndim != 2 or (laws.shape[0] and laws.shape[1] != vocab_size):
             raise ValueError(f"tree.draft_probs: expected [M, {vocab_size}], got {laws.shape}")
         sums = laws.sum(axis=-1)
-        if not np.all(np.abs(sums - 1.0) < 1e-4) or (laws.size and float(laws.min()) < 0.0):
+        if laws.size and (not np.all(np.abs(sums - 1.0) < 1e-4) or float(laws.min()) < 0.0):
             raise ValueError(
                 f"tree.draft_probs: expected rows of non-negative numbers that sum to 1, got sums {sums.tolist()}; "
                 "pass the drafter's logits through rows.laws"
             )
-        if np.any(self.law_of < -1) or np.any(self.law_of >= laws.shape[0]):
-            raise ValueError(f"tree.law_of: expected rows below {laws.shape[0]} or -1, got {self.law_of.tolist()}")
-        if self.drawn != "iid":
-            pairs = set(zip(self.parents[1:].tolist(), drafted.tolist(), strict=True))
-            if len(pairs) != drafted.size:
-                raise ValueError(
-                    f"tree.tokens: a '{self.drawn}' tree must not hold duplicate siblings; "
-                    "draw them as 'iid' or drop them"
-                )
+        law_of = self.law_of.tolist()
+        if min(law_of) < -1 or max(law_of) >= laws.shape[0]:
+            raise ValueError(f"tree.law_of: expected rows below {laws.shape[0]} or -1, got {law_of}")
+        if self.drawn != "iid" and len(set(zip(parents[1:], drafted, strict=True))) != len(drafted):
+            raise ValueError(
+                f"tree.tokens: a '{self.drawn}' tree must not hold duplicate siblings; draw them as 'iid' or drop them"
+            )
 
 
 def root_only(token: int, vocab_size: int) -> DraftTree:

@@ -10,6 +10,9 @@ Inputs, B rows (2 for a guidance pair, conditional first), S cache slots, T new 
 
 Outputs: logits [B, T, V], features [B, T, D], and of the new positions only new_key_i, new_value_i [B, H, T, hd].
 
+Drafters go on by themselves (`export.chain`): with levels [] int64 and mix [1, B] they also give drafted
+[max(1, levels)] int64, the likeliest token after the last new position, then the likeliest after that, and so on.
+
 What makes a one-token pass fast is few nodes and few bytes: one matrix for q, k and v and one for gate and up,
 residuals added inside the matrix products, one rotary node for q, k and v together (v turns by nothing, q is
 scaled by its table), keys stored with slots last so that neither the cache nor a weight is ever transposed.
@@ -20,6 +23,8 @@ from typing import NamedTuple
 import numpy as np
 import onnx
 
+from export.blocks import feed_forward, norm
+from export.chain import DrafterWeights, Turning, greedy_chain
 from export.graph import GraphWriter
 from export.weights import Layer, RotaryRows, Vocabulary, Weights, drafter_input, layer, plain, rotary_rows
 from models.drafter import BoundDrafter
@@ -33,6 +38,7 @@ class _Shared(NamedTuple):
     positions: str
     cosine: str
     sine: str
+    rows_of: str
     heads_shape: str
     grid_shape: str
     flat_shape: str
@@ -65,12 +71,19 @@ def drafter_graph(drafter: BoundDrafter, halves: bool, integers: bool) -> onnx.M
     from_features, from_embeddings, embeddings = drafter_input(drafter)
     # A product of two constants: engines fold it when they load, and a token costs one row instead of a product.
     table = graph.node("MatMul", [graph.weight(embeddings, "embedding"), graph.weight(from_embeddings, "fc_embedding")])
+    weights = DrafterWeights(
+        table=table,
+        from_features=from_features,
+        layer=layer(drafter.drafter.layers[0], config),  # type: ignore[arg-type]
+        norm=plain(drafter.drafter.norm.weight),
+        head=plain(drafter.output.weight),
+    )
     tokens = graph.node("Gather", [table, graph.node("Reshape", ["tokens", graph.integers(-1)])])
     rows = graph.node("Reshape", ["features", shared.flat_shape])
     hidden = graph.product(rows, from_features, "fc_feature", tokens)
-    block = layer(drafter.drafter.layers[0], config)  # type: ignore[arg-type]
-    hidden = _layer(graph, hidden, block, shared, config, 0)
-    _head(graph, hidden, plain(drafter.drafter.norm.weight), plain(drafter.output.weight), config, "predicted")
+    hidden = _layer(graph, hidden, weights.layer, shared, config, 0)
+    _head(graph, hidden, weights.norm, weights.head, config, "predicted")
+    greedy_chain(graph, weights, config, Turning(shared.cosine, shared.sine, shared.rows_of))
     return graph.close()
 
 
@@ -80,7 +93,8 @@ def _inputs(graph: GraphWriter, config: TransformerConfig, rotary: RotaryRows) -
     graph.input("bias", "float", ["T", "S+T"])
     rows = 3 * config.n_head
     shape = graph.node("Shape", ["tokens"])
-    by_cell = graph.node("Gather", [graph.constant(rotary.rows_of, "rows_of"), "cells"])
+    rows_of = graph.constant(rotary.rows_of, "rows_of")
+    by_cell = graph.node("Gather", [rows_of, "cells"])
     every_row = graph.node("Concat", [shape, graph.integers(rows)], axis=0)
     repeated = graph.node("Expand", [by_cell, every_row])
     length = graph.node("Shape", ["cells"])
@@ -90,6 +104,7 @@ def _inputs(graph: GraphWriter, config: TransformerConfig, rotary: RotaryRows) -
         positions=graph.node("Reshape", [repeated, graph.integers(-1, rows)]),
         cosine=graph.constant(rotary.cosine, "cosine"),
         sine=graph.constant(rotary.sine, "sine"),
+        rows_of=rows_of,
         heads_shape=graph.integers(-1, rows, config.head_dim),
         grid_shape=graph.node("Concat", [shape, graph.integers(rows, config.head_dim)], axis=0),
         flat_shape=graph.integers(-1, config.dim),
@@ -98,22 +113,11 @@ def _inputs(graph: GraphWriter, config: TransformerConfig, rotary: RotaryRows) -
     )
 
 
-def _norm(graph: GraphWriter, hidden: str, scale: Weights, config: TransformerConfig) -> str:
-    return graph.node("RMSNormalization", [hidden, graph.weight(scale, "norm")], axis=-1, epsilon=config.norm_eps)
-
-
 def _layer(
     graph: GraphWriter, hidden: str, weights: Layer, shared: _Shared, config: TransformerConfig, index: int
 ) -> str:
     mixed = _attend(graph, hidden, weights, shared, config, index)
-    hidden = graph.product(mixed, weights.out, "out", hidden)
-    normed = _norm(graph, hidden, weights.ffn_norm, config)
-    both = graph.product(normed, weights.gate_up, "gate_up")
-    wide = config.hidden_dim
-    gate, up = graph.split(both, graph.integers(wide, wide), -1, [None, None])
-    opened = graph.node("Mul", [gate, graph.node("Sigmoid", [gate])])
-    product = graph.node("Mul", [opened, up])
-    return graph.product(product, weights.down, "down", hidden)
+    return feed_forward(graph, graph.product(mixed, weights.out, "out", hidden), weights, config)
 
 
 def _attend(
@@ -122,7 +126,7 @@ def _attend(
     heads, width = config.n_head, config.head_dim
     past_key = graph.input(f"past_key_{index}", "float", ["B", heads, width, "S"])
     past_value = graph.input(f"past_value_{index}", "float", ["B", heads, "S", width])
-    normed = _norm(graph, hidden, weights.attention_norm, config)
+    normed = norm(graph, hidden, weights.attention_norm, config)
     merged = graph.product(normed, weights.qkv, "qkv")
     by_head = graph.node("Reshape", [merged, shared.heads_shape])
     turned = graph.node("RotaryEmbedding", [by_head, shared.cosine, shared.sine, shared.positions], num_heads=1)
@@ -142,7 +146,7 @@ def _attend(
 def _head(
     graph: GraphWriter, hidden: str, scale: Weights, head: Weights, config: TransformerConfig, name: str = "features"
 ) -> None:
-    normed = _norm(graph, hidden, scale, config)
+    normed = norm(graph, hidden, scale, config)
     shape = graph.node("Shape", ["tokens"])
     wide = graph.node("Concat", [shape, graph.integers(config.dim)], axis=0)
     graph.node("Reshape", [normed, wide], name)

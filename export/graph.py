@@ -1,6 +1,8 @@
 """A small writer of ONNX graphs: nodes by hand, weights stored in half their size."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+from itertools import count
 from typing import Any, Final
 
 import numpy as np
@@ -14,7 +16,7 @@ IR_VERSION: Final = 10
 _CONTRIBUTED: Final = "com.microsoft"
 """ONNX Runtime's own operators, which no other engine reads."""
 
-_TYPES: Final = {"float": TensorProto.FLOAT, "int64": TensorProto.INT64}
+_TYPES: Final = {"float": TensorProto.FLOAT, "int64": TensorProto.INT64, "bool": TensorProto.BOOL}
 
 
 class GraphWriter:
@@ -29,26 +31,30 @@ class GraphWriter:
         self._weights: list[onnx.TensorProto] = []
         self._inputs: list[onnx.ValueInfoProto] = []
         self._outputs: list[onnx.ValueInfoProto] = []
-        self._count = 0
+        self._count = count(1)
+        self._stored: dict[tuple[str, tuple[int, ...], bytes], str] = {}
+        self._widened: dict[str, str] = {}
 
     def _fresh(self, stem: str) -> str:
-        self._count += 1
-        return f"{stem}_{self._count}"
+        return f"{stem}_{next(self._count)}"
 
     def input(self, name: str, kind: str, shape: Sequence[int | str]) -> str:
         """Declare an input; a string is a free dimension."""
         self._inputs.append(helper.make_tensor_value_info(name, _TYPES[kind], shape))
         return name
 
-    def output(self, name: str, shape: Sequence[int | str]) -> None:
-        """Declare a float32 output that some node has named `name`."""
-        self._outputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
+    def output(self, name: str, shape: Sequence[int | str], kind: str = "float") -> None:
+        """Declare an output that some node has named `name`."""
+        self._outputs.append(helper.make_tensor_value_info(name, _TYPES[kind], shape))
 
     def constant(self, values: NDArray[Any], stem: str = "constant") -> str:
-        """Store `values` as they are."""
-        name = self._fresh(stem)
-        self._weights.append(numpy_helper.from_array(np.ascontiguousarray(values), name))
-        return name
+        """Store `values` as they are, once for all places that ask for the same ones."""
+        held = np.asarray(values, order="C")
+        key = (held.dtype.str, held.shape, sha256(held.tobytes()).digest())
+        if key not in self._stored:
+            self._stored[key] = self._fresh(stem)
+            self._weights.append(numpy_helper.from_array(held, self._stored[key]))
+        return self._stored[key]
 
     def integers(self, *values: int) -> str:
         """Store a row of int64."""
@@ -65,7 +71,10 @@ class GraphWriter:
         half = values.astype(np.float16)
         if not np.array_equal(half.astype(np.float32), values):
             raise ValueError(f"{stem}: expected weights that float16 can hold, got others; round them with halve()")
-        return self.node("Cast", [self.constant(half, stem)], to=TensorProto.FLOAT)
+        stored = self.constant(half, stem)
+        if stored not in self._widened:
+            self._widened[stored] = self.node("Cast", [stored], to=TensorProto.FLOAT)
+        return self._widened[stored]
 
     def product(self, value: str, matrix: NDArray[np.float32], stem: str, added: str | None = None) -> str:
         """`value` [R, K] times `matrix` [K, N], plus `added` [R, N].
@@ -99,6 +108,24 @@ class GraphWriter:
         names = [name or self._fresh("part") for name in outputs]
         self._nodes.append(helper.make_node("Split", [value, sizes], names, axis=axis))
         return tuple(names)
+
+    def loop(
+        self, times: str, carried: Sequence[str], body: Callable[["GraphWriter"], None], collected: int
+    ) -> list[str]:
+        """Repeat what `body` writes `times` times (int64, a scalar); return its `collected` outputs, stacked.
+
+        `body` writes into a graph of its own, which may name everything written so far: it declares the inputs
+        (the turn, a condition that stays true, then one for each of `carried`) and the outputs (the condition, the
+        carried values for the next turn, then what is collected).
+        """
+        inner = GraphWriter(f"{self._name}_turn", self._halves, self._integers)
+        inner._count, inner._weights = self._count, self._weights
+        inner._stored, inner._widened = self._stored, self._widened
+        body(inner)
+        turn = helper.make_graph(inner._nodes, inner._name, inner._inputs, inner._outputs)
+        names = [self._fresh("looped") for _ in range(len(carried) + collected)]
+        self._nodes.append(helper.make_node("Loop", [times, "", *carried], names, body=turn))
+        return names[len(carried) :]
 
     def close(self) -> onnx.ModelProto:
         """The model, after ONNX's own checker."""

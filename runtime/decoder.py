@@ -74,13 +74,15 @@ class Spent:
 class Pass(NamedTuple):
     """Outputs of one pass: views of buffers that the engine's next pass overwrites.
 
-    logits [B, T, V]; features [B, T, D]; keys, values [L, B, H, T, hd] of the new positions.
+    logits [B, T, V]; features [B, T, D]; keys, values [L, B, H, T, hd] of the new positions. drafted [levels] int64:
+    the greedy chain behind the last position, where the graph `chains`.
     """
 
     logits: NDArray[np.float32]
     features: NDArray[np.float32]
     keys: NDArray[np.float32]
     values: NDArray[np.float32]
+    drafted: IntArray | None = None
 
 
 class _Bound(NamedTuple):
@@ -89,6 +91,7 @@ class _Bound(NamedTuple):
     cells: NDArray[np.int64]
     bias: NDArray[np.float32]
     features: NDArray[np.float32]
+    levels: IntArray
     result: Pass
 
 
@@ -149,8 +152,13 @@ class DecoderEngine:
         self.conditions = np.zeros((shape.outside, shape.features), dtype=np.float32)
         self.cache = KeyValueCache(shape.layers, rows, shape.heads, shape.head_dim, shape.capacity)
         self._session = loaded.session
-        self._reads_features = any(each.name == "features" for each in loaded.session.get_inputs())
-        self._bound: dict[tuple[int, int], _Bound] = {}
+        inputs = {each.name for each in loaded.session.get_inputs()}
+        self._reads_features = "features" in inputs
+        self.chains = "levels" in inputs
+        """Whether a pass can go on by itself."""
+        self.mix = np.full((1, rows), 1.0 / rows, dtype=np.float32)
+        """How the rows' logits add up to what a chain's tokens are the likeliest of."""
+        self._bound: dict[tuple[int, int, int], _Bound] = {}
         self._memory: dict[str, NDArray[Any]] = {}
 
     def run(
@@ -160,23 +168,25 @@ class DecoderEngine:
         bias: FloatArray,
         past_bias: FloatArray | None = None,
         features: FloatArray | None = None,
+        levels: int = 1,
     ) -> Pass:
         """One pass over T new positions; nothing is committed.
 
         tokens: [T], the same in every row, or [B, T]. cells: [T] (-1 on the prefix).
         bias: [T, T] among the new positions, 0 or `cache.HIDDEN`. past_bias: [S] or [T, S] on the `cache.slots`; None
-        shows what is committed. features: [B, T, D], for drafters.
+        shows what is committed. features: [B, T, D], for drafters. levels: tokens of the greedy chain behind the last
+        position, for graphs that `chains`; each counts as a pass.
         Raises EngineError on a cell outside the grid, or more positions than the cache has slots.
         """
-        if cells.max() >= self.shape.height * self.shape.width or cells.min() < self.shape.least_cell:
+        if cells.max() + levels > self.shape.grid.cells or cells.min() < self.shape.least_cell:
             raise EngineError(
                 f"decoder: expected cells from {self.shape.least_cell} to {self.shape.grid.cells - 1}, "
                 f"got {cells.tolist()}; grow a shallower tree (Budget.max_depth)"
             )
         slots = self.cache.slots
-        bound = self._bound.get((len(cells), slots))
+        bound = self._bound.get((len(cells), slots, levels))
         if bound is None:
-            bound = self._bound[len(cells), slots] = self._bind(len(cells))
+            bound = self._bound[len(cells), slots, levels] = self._bind(len(cells), levels)
         bound.tokens[:] = tokens
         bound.cells[:] = cells
         bound.bias[:, :slots] = self.cache.bias if past_bias is None else past_bias
@@ -188,8 +198,8 @@ class DecoderEngine:
         start_time = perf_counter()
         self._session.run_with_iobinding(bound.binding)
         self.spent.seconds += perf_counter() - start_time
-        self.spent.passes += 1
-        self.spent.positions += len(cells)
+        self.spent.passes += levels
+        self.spent.positions += len(cells) + levels - 1
         return bound.result
 
     def _view(self, name: str, shape: tuple[int, ...], most: int, kind: type = np.float32) -> NDArray[Any]:
@@ -198,16 +208,19 @@ class DecoderEngine:
             self._memory[name] = np.zeros(most, dtype=kind)
         return self._memory[name][: int(np.prod(shape))].reshape(shape)
 
-    def _bind(self, count: int) -> _Bound:
+    def _bind(self, count: int, levels: int) -> _Bound:
         shape, rows, most, slots = self.shape, self.rows, self.cache.capacity, self.cache.slots
         if not 1 <= count <= most:
             raise EngineError(f"decoder: expected 1 to {most} new positions, got {count}; score a smaller tree")
+        if levels != 1 and not (self.chains and 1 <= levels <= most):
+            raise EngineError(f"decoder: expected 1 level from this graph, got {levels}; draft level by level")
         layered = (shape.layers, rows, shape.heads, count, shape.head_dim)
         result = Pass(
             self._view("logits", (rows, count, shape.vocab_size), rows * most * shape.vocab_size),
             self._view("features", (rows, count, shape.features), rows * most * shape.features),
             self._view("keys", layered, self.cache.key_memory.size),
             self._view("values", layered, self.cache.value_memory.size),
+            self._view("drafted", (levels,), most, np.int64) if self.chains else None,
         )
         bound = _Bound(
             self._session.io_binding(),
@@ -215,15 +228,18 @@ class DecoderEngine:
             self._view("cells", (count,), most, np.int64),
             self._view("bias", (count, slots + count), 2 * most * most),
             self._view("given_features", (rows, count, shape.features), rows * most * shape.features),
+            np.array(levels, dtype=np.int64),
             result,
         )
         self._attach(bound)
         return bound
 
     def _attach(self, bound: _Bound) -> None:
-        named = {"tokens": bound.tokens, "cells": bound.cells, "bias": bound.bias}
+        named: dict[str, NDArray[Any]] = {"tokens": bound.tokens, "cells": bound.cells, "bias": bound.bias}
         if self._reads_features:
             named["features"] = bound.features
+        if self.chains:
+            named |= {"levels": bound.levels, "mix": self.mix}
         if self.shape.outside:
             named["conditions"] = self.conditions
         for index in range(self.shape.layers):
@@ -231,7 +247,9 @@ class DecoderEngine:
             named[f"past_value_{index}"] = self.cache.values[index]
         for name, array in named.items():
             bind(bound.binding, "input", name, array)
-        results = {"logits": bound.result.logits}
+        results: dict[str, NDArray[Any]] = {"logits": bound.result.logits}
+        if bound.result.drafted is not None:
+            results["drafted"] = bound.result.drafted
         results["predicted" if self._reads_features else "features"] = bound.result.features
         for index in range(self.shape.layers):
             results[f"new_key_{index}"] = bound.result.keys[index]

@@ -25,6 +25,8 @@ class OrtDrafter:
 
     def __init__(self, loaded: Loaded, sampler: Sampler) -> None:
         self.engine = loaded.engine(1 if sampler.guidance == 1.0 else 2)
+        if self.engine.chains and self.engine.rows == 2:
+            self.engine.mix[:] = (sampler.guidance, 1.0 - sampler.guidance)
         self.sampler = sampler
         self._tokens: list[int] = []
         """Committed tokens that are not in the cache yet."""
@@ -46,6 +48,11 @@ class OrtDrafter:
         """V."""
         return self.engine.shape.vocab_size
 
+    @property
+    def chains(self) -> bool:
+        """See `ChainExpander`."""
+        return self.engine.chains
+
     def begin(self, scored: Scored) -> None:
         """See `Drafter`. Raises EngineError unless the features fit: as many rows and as wide as this drafter's."""
         self.engine.cache.clear()
@@ -56,16 +63,28 @@ class OrtDrafter:
 
     def expand(self, tokens: IntArray, parents: IntArray) -> FloatArray:
         """See `Expander`."""
-        if not self._features:
-            raise EngineError("drafter: no features to draft from; call begin() before expand()")
         if self._count == 0:
-            return self._expand_root(tokens, parents)
+            if tokens.shape != (1,) or parents.tolist() != [-1]:
+                raise EngineError(
+                    f"drafter: expected the root alone, ([root], [-1]), in the first call of a cycle, got "
+                    f"({tokens.tolist()}, {parents.tolist()})"
+                )
+            return np.asarray(laws(self._expand_root(int(tokens[0])).logits[:, -1:], self.sampler))
         if parents.min() < 0 or parents.max() >= self._count:
             raise EngineError(
                 f"drafter: expected parents from 0 to {self._count - 1} (nodes added before in this cycle), "
                 f"got {parents.tolist()}"
             )
         return self._expand_nodes(tokens, parents)
+
+    def expand_chain(self, root: int, levels: int) -> IntArray:
+        """See `ChainExpander`."""
+        if self._count:
+            raise EngineError("drafter: expected expand_chain() as the first call of a cycle; the root is expanded")
+        drafted = self._expand_root(root, levels).drafted
+        if drafted is None:
+            raise EngineError("drafter: this graph drafts no chain by itself; call expand() level by level")
+        return drafted.copy()
 
     def commit(self, tree: DraftTree, verdict: Verdict, scored: Scored) -> None:
         """See `Drafter`."""
@@ -100,26 +119,24 @@ class OrtDrafter:
             )
         return scored.features
 
-    def _expand_root(self, tokens: IntArray, parents: IntArray) -> FloatArray:
-        if tokens.shape != (1,) or parents.tolist() != [-1]:
-            raise EngineError(
-                f"drafter: expected the root alone, ([root], [-1]), in the first call of a cycle, got "
-                f"({tokens.tolist()}, {parents.tolist()})"
-            )
-        if self._root is not None and int(tokens[0]) != self._root:
-            raise EngineError(f"drafter: expected root {self._root}, the last verdict's token, got {int(tokens[0])}")
+    def _expand_root(self, root: int, levels: int = 1) -> Pass:
+        if not self._features:
+            raise EngineError("drafter: no features to draft from; call begin() before expand()")
+        if self._root is not None and root != self._root:
+            raise EngineError(f"drafter: expected root {self._root}, the last verdict's token, got {root}")
         cache = self.engine.cache
-        fed = np.array([*self._tokens, int(tokens[0])], dtype=np.int64)
+        fed = np.array([*self._tokens, root], dtype=np.int64)
         cells = cache.length + np.arange(fed.size)
         features = np.stack(self._features, axis=1)
-        result = self.engine.run(fed, cells, causal(fed.size), features=features)
+        more = {"levels": levels} if levels > 1 else {}  # only graphs that chain know of levels
+        result = self.engine.run(fed, cells, causal(fed.size), features=features, **more)
         cache.commit(result.keys, result.values, slice(None))
         self._tokens = []
         self._count = 1
         self._depths = np.zeros(1, dtype=np.int64)
         self._above = np.zeros((1, 0), dtype=np.bool_)
         self._predicted = result.features[:, -1:].copy()
-        return np.asarray(laws(result.logits[:, -1:], self.sampler))
+        return result
 
     def _expand_nodes(self, tokens: IntArray, parents: IntArray) -> FloatArray:
         cache, count = self.engine.cache, tokens.size

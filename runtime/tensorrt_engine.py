@@ -128,6 +128,8 @@ def load_tensorrt(name: str, kind: str, folder: Path, backend: str) -> LoadedTen
 class TensorRTEngine:
     """Runs a decoder engine on `rows` sequences against one cache; see `runtime.decoder.DecoderEngine`."""
 
+    chains: Final = False
+
     def __init__(self, loaded: LoadedTensorRT, rows: int) -> None:
         self.shape = loaded.shape
         self.rows = rows

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from algos.chance import At, Chance, Role
-from algos.draft.grow import Growing
+from algos.draft.grow import likeliest_chain
 from algos.draft.settings import at_least
 from algos.draft.spec import POLICIES, Budget, Expander, Grid, PolicySpec
 from algos.tree import DraftTree, Verdict
@@ -65,11 +65,7 @@ class LikeliestChain:
 
     def grow(self, drafter: Expander, root: int, budget: Budget, chance: Chance) -> DraftTree:
         """See `Policy`; no draw is made."""
-        growing = Growing(drafter, root)
-        length = _length(self.length, budget)
-        while growing.depth < length and growing.grow_level(1, 1):
-            pass
-        return growing.tree(length)
+        return likeliest_chain(drafter, root, _length(self.length, budget))
 
     def observe(self, tree: DraftTree, verdict: Verdict, cell: int) -> None:
         """See `Policy`; a chain learns nothing."""

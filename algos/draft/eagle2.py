@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from algos.chance import Chance
-from algos.draft.grow import Growing
+from algos.draft.grow import Growing, likeliest_chain
 from algos.draft.settings import at_least
 from algos.draft.spec import POLICIES, Budget, Expander, Grid, PolicySpec
 from algos.tree import DraftTree, Verdict
@@ -43,6 +43,8 @@ def grow_eagle2(drafter: Expander, root: int, budget: Budget, depth: int, top_k:
     """The EAGLE-2 tree of at most `depth` levels, one drafter pass each, and `total_tokens` drafted nodes."""
     total = max(0, min(total_tokens, budget.max_nodes - 1))
     levels = min(depth, budget.max_depth, total)
+    if top_k == 1:
+        return likeliest_chain(drafter, root, levels)
     growing = Growing(drafter, root)
     while growing.depth < levels and growing.grow_level(top_k, top_k):
         pass

@@ -1,11 +1,11 @@
 """Growing a tree of point proposals level by level: what every dynamic policy shares."""
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 import numpy as np
 
 from algos.arrays import FloatArray, IntArray
-from algos.draft.spec import Expander
+from algos.draft.spec import ChainExpander, Expander
 from algos.draft.top import top
 from algos.tree import DraftTree
 
@@ -85,6 +85,21 @@ class Growing:
             # The root's number is -1: it is found before all that were kept, and becomes 0.
             parents[1:] = kept.searchsorted(np.concatenate(above)[kept], side="right")
         return point_tree(tokens, parents, self._drafter.vocab_size)
+
+
+def likeliest_chain(drafter: Expander, root: int, length: int) -> DraftTree:
+    """The chain of at most `length` likeliest tokens: one call where the drafter can, else one a level."""
+    if length > 0 and _chains(drafter):
+        tokens = np.concatenate(([root], drafter.expand_chain(root, length)))
+        return point_tree(tokens, np.arange(-1, length), drafter.vocab_size)
+    growing = Growing(drafter, root)
+    while growing.depth < length and growing.grow_level(1, 1):
+        pass
+    return growing.tree(length)
+
+
+def _chains(drafter: Expander) -> TypeGuard[ChainExpander]:
+    return getattr(drafter, "chains", False) is True
 
 
 def scaled(probs: FloatArray, trust: float) -> FloatArray:

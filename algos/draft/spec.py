@@ -47,6 +47,23 @@ class Expander(Protocol):
         ...
 
 
+class ChainExpander(Expander, Protocol):
+    """What a drafter may have besides: it drafts a chain of its likeliest tokens in one call."""
+
+    @property
+    def chains(self) -> bool:
+        """Whether it really can; where False, `Expander.expand` does it level by level."""
+        ...
+
+    def expand_chain(self, root: int, levels: int) -> IntArray:
+        """The likeliest token after `root`, then the likeliest after that, and so on: [levels] int64, levels >= 1.
+
+        The first call of a cycle: as `expand([root], [-1])`, and then as if the tokens had never been fed. Each level
+        counts as a drafter pass.
+        """
+        ...
+
+
 class Policy(Protocol):
     """A tree policy. It may carry state within an image; `begin` forgets it."""
 

@@ -43,6 +43,23 @@ class PathDrafter:
         return np.stack([self.law(path) for path in self.held[len(held) :]])
 
 
+@dataclass
+class ChainingDrafter(PathDrafter):
+    """The same, which drafts a chain of its likeliest tokens in one call; `asked` keeps the levels of each call."""
+
+    chains: bool = True
+    asked: list[int] = field(default_factory=list)
+
+    def expand_chain(self, root: int, levels: int) -> IntArray:
+        assert not self.held, "a chain starts a cycle"
+        assert levels >= 1
+        self.asked.append(levels)
+        path: Path = (root,)
+        for _ in range(levels):
+            path = (*path, int(self.law(path).argmax()))
+        return np.array(path[1:], dtype=np.int64)
+
+
 def path_of(tree: DraftTree, node: int) -> Path:
     """Tokens from the root's to the node's."""
     return tuple(tree.tokens[[0, *tree.path_to(node)]].tolist())

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from algos.chance import sampling
 from algos.draft import Budget, Grid
 from algos.draft.adt import Acceptance, AcceptanceOf, AdtTree, Init, RowStart
+from algos.draft.chain import LikeliestChain
 from algos.draft.eagle2 import Eagle2
 from algos.draft.opt import OptTree
 from algos.tree import DraftTree, Verdict
-from tests.draft.drafters import Path, PathDrafter, dense, drafters, path_of
+from tests.draft.drafters import ChainingDrafter, Path, PathDrafter, dense, drafters, path_of
 
 UNLIMITED = Budget(50, 10_000)
 
@@ -199,6 +200,29 @@ def test_adt_at_random_draws_the_neighbours_state_within_the_bounds() -> None:
         tree = policy.grow(drafter, 0, UNLIMITED, sampling(seed))
         shapes.add((tree.depth, len(tree.children()[0])))
     assert shapes == {(depth, width) for depth in (1, 2, 3) for width in (2, 3)}
+
+
+@given(
+    drafter=drafters(),
+    depth=st.integers(1, 5),
+    total=st.integers(1, 6),
+    budget=st.builds(Budget, st.integers(0, 6), st.integers(1, 7)),
+    chains=st.booleans(),
+)
+def test_a_drafter_that_chains_changes_no_tree(
+    drafter: PathDrafter, depth: int, total: int, budget: Budget, chains: bool
+) -> None:
+    for policy in (Eagle2(depth, 1, total), LikeliestChain(depth), AdtTree(max_width=1, start_width=1)):
+        policy.begin(Grid(4, 4))
+        drafter.held.clear()
+        drafter.passes.clear()
+        expected = policy.grow(drafter, 0, budget, sampling(0))
+        quick = ChainingDrafter(drafter.pool, chains=chains)
+        found = policy.grow(quick, 0, budget, sampling(0))
+        assert found.tokens.tolist() == expected.tokens.tolist()
+        assert found.parents.tolist() == expected.parents.tolist()
+        assert found.drawn == expected.drawn
+        assert quick.asked == ([len(drafter.passes)] if chains and drafter.passes else [])
 
 
 @pytest.mark.parametrize("nodes", ["fixed", "proportional"])
