@@ -5,6 +5,7 @@ features and enter the cache for good, in the first pass of the next cycle; the 
 feature that the drafter predicted for their parent, and leave no trace after their cycle.
 """
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -128,8 +129,9 @@ class OrtDrafter:
         fed = np.array([*self._tokens, root], dtype=np.int64)
         cells = cache.length + np.arange(fed.size)
         features = np.stack(self._features, axis=1)
-        more = {"levels": levels} if levels > 1 else {}  # only graphs that chain know of levels
-        result = self.engine.run(fed, cells, causal(fed.size), features=features, **more)
+        # Only graphs that chain are asked for more than one level; other engines need not know of them.
+        run = self.engine.run if levels == 1 else partial(self.engine.run, levels=levels)
+        result = run(fed, cells, causal(fed.size), features=features)
         cache.commit(result.keys, result.values, slice(None))
         self._tokens = []
         self._count = 1

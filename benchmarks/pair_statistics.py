@@ -1,0 +1,173 @@
+"""Do lossless methods draw tokens by the target's law on the real engine? First tokens and pairs, against exact laws.
+
+Run: python -m benchmarks.pair_statistics [--prompts-count 2] [--draws 2000] [--out FILE]
+
+For each prompt the engine itself gives the exact law of the first three tokens: p(a), p(b | a) and p(c | a, b) for all
+that its sampler leaves possible. Every lossless method, AR among them, then draws the first three tokens many times.
+Reported: the G statistic of the counts of a, of pairs (a, b) and of pairs (b, c) against the exact law, as a z-score
+((G - its mean) / its deviation, by simulating the same number of draws from the exact law), and whether any token was
+drawn that the law gives no mass. An exact method's scores are within about 3. The first token is drawn from the
+condition's law before there is a draft; pairs are where a rule can be wrong.
+"""
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from algos.arrays import FloatArray, IntArray
+from algos.chance import sampling
+from algos.rows import Sampler
+from algos.step import Target, cycles
+from algos.tree import NO_TOKEN, Verdict, root_only
+from runtime.compare import choose_prompts
+from runtime.embedded import EmbeddedStudio, open_studio
+from runtime.machine import described
+from runtime.methods import build_method, resolve
+from runtime.tree_methods import TREE_METHODS, BuiltTree
+from zoo.manifest import write_beside
+from zoo.prompts import Prompt
+
+TOKENS = 3
+SIMULATED = 400
+SHOWN = ("a", "a, b", "b, c")
+
+
+class Laws(NamedTuple):
+    """p(a, b, c) at the triples [N, 3] that have mass."""
+
+    triples: IntArray
+    masses: FloatArray
+
+    def margin(self, columns: slice) -> dict[tuple[int, ...], float]:
+        found: dict[tuple[int, ...], float] = {}
+        for triple, mass in zip(self.triples[:, columns].tolist(), self.masses.tolist(), strict=True):
+            found[tuple(triple)] = found.get(tuple(triple), 0.0) + mass
+        return found
+
+
+COLUMNS = (slice(0, 1), slice(0, 2), slice(1, 3))
+
+
+def exact(target: Target) -> Laws:
+    """The law of the first three tokens, pass by pass: one pass for each pair (a, b)."""
+    triples, masses = [], []
+    first = target.begin().probs[0].astype(np.float64)
+    for a in np.flatnonzero(first).tolist():
+        target.begin()
+        root = root_only(a, target.vocab_size)
+        second = target.score(root).probs[0].astype(np.float64)
+        for b in np.flatnonzero(second).tolist():
+            target.begin()
+            target.score(root)
+            target.commit(root, Verdict((), b))
+            third = target.score(root_only(b, target.vocab_size)).probs[0].astype(np.float64)
+            for c in np.flatnonzero(third).tolist():
+                triples.append((a, b, c))
+                masses.append(first[a] * second[b] * third[c])
+    weights = np.array(masses)
+    return Laws(np.array(triples), weights / weights.sum())
+
+
+def draw_first(
+    studio: EmbeddedStudio, built: BuiltTree, prompt: Prompt, sampler: Sampler, seed: int
+) -> tuple[int, ...]:
+    target = studio.target(prompt, sampler).model
+    drafter = studio.drafter(sampler).model if built.drafts else None
+    tokens: list[int] = []
+    for cycle in cycles(target, drafter, built.policy, built.rule, sampling(seed), studio.max_nodes):
+        if cycle.tree.tokens[0] != NO_TOKEN or cycle.verdict.token != NO_TOKEN:
+            tokens.extend(int(cycle.tree.tokens[node]) for node in cycle.verdict.path)
+            tokens.append(cycle.verdict.token)
+        if len(tokens) >= TOKENS:
+            break
+    return tuple(tokens[:TOKENS])
+
+
+def g_statistic(counts: FloatArray, expected: FloatArray) -> FloatArray:
+    """2 sum c log(c / e) over the last axis."""
+    ratio = np.divide(counts, expected, out=np.ones_like(counts), where=counts > 0)
+    total: FloatArray = 2 * (counts * np.log(ratio)).sum(axis=-1)
+    return total
+
+
+def score(drawn: IntArray, laws: Laws, columns: slice, rng: np.random.Generator) -> tuple[float, int]:
+    """The z-score of the drawn tuples in these columns, and how many of them the law gives no mass."""
+    margin = laws.margin(columns)
+    places = {key: place for place, key in enumerate(margin)}
+    masses = np.array(list(margin.values()))
+    counts, impossible = np.zeros(masses.size), 0
+    for key in map(tuple, drawn[:, columns].tolist()):
+        if key in places:
+            counts[places[key]] += 1
+        else:
+            impossible += 1
+    expected = masses * len(drawn)
+    simulated = g_statistic(rng.multinomial(len(drawn), masses, SIMULATED).astype(np.float64), expected)
+    spread = float(simulated.std())
+    if spread == 0.0:  # one outcome has all the mass
+        return 0.0, impossible
+    return float((g_statistic(counts, expected) - simulated.mean()) / spread), impossible
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="First tokens and pairs of lossless methods against exact laws.")
+    parser.add_argument("--resolution", type=int, default=128)
+    parser.add_argument("--prompts-count", type=int, default=2)
+    parser.add_argument("--draws", type=int, default=2000)
+    parser.add_argument("--methods", help="comma separated; default: every lossless tree method")
+    parser.add_argument("--out", type=Path)
+    asked = parser.parse_args()
+    studio = open_studio(asked.resolution)
+    shipped = studio.sampler
+    sampler = Sampler(shipped.guidance, 1.0, shipped.top_k, shipped.top_p)
+    built = chosen(studio, asked.methods.split(",") if asked.methods else [each.name for each in TREE_METHODS])
+    rows = []
+    print(f"{'prompt':44s} {'method':14s} " + " ".join(f"z({shown})".rjust(8) for shown in SHOWN) + "  impossible")
+    for number, prompt in enumerate(choose_prompts(asked.prompts_count)):
+        laws = exact(studio.target(prompt, sampler).model)
+        for place, method in enumerate(built):
+            start = time.monotonic()
+            drawn = np.empty((asked.draws, TOKENS), dtype=np.int64)
+            for index in range(asked.draws):
+                seed = (number * len(built) + place) * asked.draws + index  # no two methods share noise
+                drawn[index] = draw_first(studio, method, prompt, sampler, seed)
+            found = [score(drawn, laws, columns, np.random.default_rng(1)) for columns in COLUMNS]
+            impossible = max(missing for _, missing in found)
+            rows.append(
+                {
+                    "prompt": prompt.caption(),
+                    "method": method.name,
+                    "z": {shown: z for shown, (z, _) in zip(SHOWN, found, strict=True)},
+                    "impossible": impossible,
+                }
+            )
+            shown = " ".join(f"{z:8.2f}" for z, _ in found)
+            print(f"{prompt.caption():44s} {method.name:14s} {shown} {impossible:11d}", flush=True)
+            print(f"{time.monotonic() - start:.0f} s", file=sys.stderr)
+    report = {
+        "resolution": asked.resolution,
+        "draws": asked.draws,
+        "sampler": {"guidance": sampler.guidance, "top_k": sampler.top_k, "top_p": sampler.top_p},
+        "machine": described(),
+        "model": dict(studio.described()),
+        "rows": rows,
+    }
+    line = json.dumps(report)
+    if asked.out:
+        write_beside(asked.out, line.encode())
+    print(line)
+
+
+def chosen(studio: EmbeddedStudio, names: list[str]) -> list[BuiltTree]:
+    """The lossless tree methods among `names`."""
+    built = [build_method(name, resolve(name, 1.0), studio.codes) for name in names]
+    return [each for each in built if isinstance(each, BuiltTree) and each.lossless]
+
+
+if __name__ == "__main__":
+    main()
