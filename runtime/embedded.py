@@ -13,6 +13,7 @@ from algos.accept.neighbours import nearest_codes
 from algos.arrays import IntArray
 from algos.draft import Grid
 from algos.rows import Sampler
+from algos.spatial.resolution import ResolutionMap
 from algos.spatial.target import GridTarget
 from algos.step import Drafter, Target
 from runtime.codes import Codes
@@ -22,6 +23,8 @@ from runtime.grid_target import OrtGridTarget
 from runtime.images import ImageDecoder
 from runtime.judge import OrtJudge
 from runtime.quality import REFERENCE_KIND, REFERENCE_NAME, Reading, Reference, load_reference
+from runtime.resample import Resampler
+from runtime.resamplers import models_behind, open_resampler
 from runtime.session import EngineError, SessionSettings
 from runtime.studio import Clocked, Picture
 from runtime.target import OrtTarget
@@ -61,6 +64,7 @@ class EmbeddedStudio:
     max_nodes: int = MAX_NODES
     _targets: dict[tuple[int, Sampler], OrtTarget] = field(default_factory=dict)
     _drafters: dict[Sampler, OrtDrafter] = field(default_factory=dict)
+    _resamplers: dict[tuple[str, int], Resampler] = field(default_factory=dict)
 
     def described(self) -> Mapping[str, Any]:
         """See `Studio`."""
@@ -89,6 +93,16 @@ class EmbeddedStudio:
         """See `Studio`. ManifestError where no such model is shipped."""
         target = self._conditioned(low_side(self.side, ratio), prompt, sampler)
         return Clocked(OrtGridTarget(target), target.engine.spent)
+
+    def resampler(self, kind: str, ratio: int) -> Resampler:
+        """See `Studio`; see `runtime.resamplers.open_resampler` for what it raises."""
+        if (kind, ratio) not in self._resamplers:
+            low_side(self.side, ratio)
+            low = Grid(self.grid.height // ratio, self.grid.width // ratio)
+            grids = ResolutionMap(low, self.grid)
+            self._resamplers[kind, ratio] = open_resampler(kind, grids, self.folder, self.settings)
+            self.hashes.update((name, manifest(name, self.folder).sha256) for name in models_behind(kind))
+        return self._resamplers[kind, ratio]
 
     def _conditioned(self, side: int, prompt: Prompt, sampler: Sampler) -> OrtTarget:
         if side not in self.loaded_targets:

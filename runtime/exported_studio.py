@@ -19,6 +19,7 @@ from runtime.drafter import OrtDrafter
 from runtime.exported import RECORD, check_data
 from runtime.grid_target import OrtGridTarget
 from runtime.images import ImageDecoder
+from runtime.resample import Resampler
 from runtime.session import EngineError, SessionSettings, open_session
 from runtime.studio import Clocked, Picture
 from runtime.target import OrtTarget
@@ -94,6 +95,10 @@ class ExportedStudio:
         return Clocked(OrtGridTarget(target), target.engine.spent)
 
     def low_target(self, prompt: Condition, sampler: Sampler, ratio: int) -> Clocked[GridTarget]:
+        """There is none in such a folder: EngineError."""
+        raise EngineError("an exported folder holds one resolution; multi-scale methods need the shipped models")
+
+    def resampler(self, kind: str, ratio: int) -> Resampler:
         """There is none in such a folder: EngineError."""
         raise EngineError("an exported folder holds one resolution; multi-scale methods need the shipped models")
 

@@ -10,6 +10,7 @@ from algos.rows import Sampler
 from algos.spatial.row_front import check_window
 from algos.spatial.target import GridTarget
 from algos.spatial.zipar import zipar
+from runtime.mulo_method import MuloRecipe
 from runtime.recipe import Method, with_fields
 from runtime.studio import Clocked, Clocks, Outcome, Studio
 from zoo.prompts import Prompt
@@ -105,11 +106,30 @@ class ZiparSession:
         return Outcome(zipar(self.target.model, self.window, chance, adaptive=self.adaptive).tokens)
 
 
+def _mulo(name: str, summary: str, recipe: MuloRecipe) -> Method:
+    return Method(name, summary, recipe, recipe.at_zero())
+
+
 GRID_METHODS: Final = (
     Method(
         "zipar",
         "ZipAR: row fronts with the target alone, nothing drafted; the control for mulo",
         ZiparRecipe(),
         ZiparRecipe(),
+    ),
+    _mulo(
+        "mulo",
+        "MuLo-SD, first version: drafted at half the resolution, rejected cells and those around them redrawn serially",
+        MuloRecipe(),
+    ),
+    _mulo(
+        "mulo-islands",
+        "MuLo-SD with row fronts: in drafting, and in repair of islands side by side",
+        MuloRecipe(order="islands", window=2, draft_window=2),
+    ),
+    _mulo(
+        "mulo-raster",
+        "MuLo-SD's ablation: everything after the first rejected cell is redrawn",
+        MuloRecipe(reject="raster"),
     ),
 )

@@ -46,6 +46,14 @@ def read_codebook(folder: Path = FOLDER) -> NDArray[np.float32]:
     return codebook
 
 
+def models_behind(kind: str) -> tuple[str, ...]:
+    """The names of the models that the sampler `kind` runs, in a folder of models."""
+    if kind in LATENT:
+        return LATENT[kind], DOWN
+    learned = (SUPER_RESOLUTION,) if kind == SUPER_RESOLUTION else ()
+    return ("vq_decoder", *learned, "vq_encoder")
+
+
 def open_resampler(
     kind: str, grids: ResolutionMap, folder: Path = FOLDER, settings: SessionSettings | None = None
 ) -> Resampler:

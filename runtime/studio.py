@@ -19,6 +19,7 @@ from algos.spatial.target import GridTarget
 from algos.step import Drafter, Target
 from runtime.codes import Codes
 from runtime.quality import Reading, Reference
+from runtime.resample import Resampler
 from zoo.prompts import Prompt
 
 Picture = NDArray[np.uint8]
@@ -100,6 +101,10 @@ class Studio(Protocol):
 
     def low_target(self, prompt: Prompt, sampler: Sampler, ratio: int) -> Clocked[GridTarget]:
         """The target of pictures 1 / `ratio` as high and wide; ValueError where there is none."""
+        ...
+
+    def resampler(self, kind: str, ratio: int) -> Resampler:
+        """Tokens between the low and this resolution, in the way named `kind`; ValueError where there is none."""
         ...
 
     def picture(self, tokens: IntArray) -> Picture:

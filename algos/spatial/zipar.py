@@ -32,7 +32,8 @@ def chooser(chance: Chance, adaptive: bool, role: Role = Role.CELL, greedy: bool
 
 def likeliest(law: FloatArray) -> FloatArray:
     """The law [V] of decoding at temperature 0: one-hot on the first of the largest entries."""
-    return np.eye(1, law.size, int(law.argmax()))[0]
+    found: FloatArray = np.eye(1, law.size, int(law.argmax()))[0]
+    return found
 
 
 def zipar(

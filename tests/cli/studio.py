@@ -13,17 +13,19 @@ from algos.accept.neighbours import nearest_codes
 from algos.arrays import FloatArray, IntArray
 from algos.draft import Grid
 from algos.rows import Sampler
+from algos.spatial.resolution import ResolutionMap
 from algos.spatial.target import Feed, GridTarget
 from algos.step import Drafter, Scored, Target
 from algos.tree import DraftTree, Verdict
 from runtime.codes import Codes
 from runtime.quality import Reading, Reference
+from runtime.resample import Resampler
 from runtime.studio import Clocked, Picture
 from sim.grid_world import GridWeights, GridWorld
 from sim.worlds import Blend, RandomLaw, SyntheticDrafter, SyntheticTarget
 from zoo.prompts import SLOT_VALUES, Prompt
 
-VOCAB = 24
+VOCAB = 40
 GRID = Grid(4, 4)
 
 
@@ -121,6 +123,24 @@ def real_scenes(seed: int = 3, count: int = 200) -> Reference:
     )
 
 
+@dataclass(slots=True)
+class Repeats:
+    """Every low token fills its block; a block is read by its first token. Keeps what it was asked to read."""
+
+    map: ResolutionMap
+    read: list[IntArray] = field(default_factory=list)
+
+    def enlarge(self, low: IntArray, rows: range) -> IntArray:
+        whole = low[self.map.low_cells()].reshape(self.map.high)
+        high = self.map.high_rows(rows)
+        return whole[high.start : high.stop].ravel()
+
+    def reduce(self, high: IntArray, rows: range) -> IntArray:
+        width = self.map.low.width
+        self.read.append(high[self.map.blocks()[:, 0]][rows.start * width : rows.stop * width])
+        return self.read[-1]
+
+
 @dataclass
 class SyntheticStudio:
     side: int = 64
@@ -155,6 +175,11 @@ class SyntheticStudio:
 
     def low_target(self, prompt: Prompt, sampler: Sampler, ratio: int) -> Clocked[GridTarget]:
         return self._cells(Grid(self.grid.height // ratio, self.grid.width // ratio), prompt, sampler)
+
+    def resampler(self, kind: str, ratio: int) -> Resampler:
+        if kind != "bicubic":
+            raise ValueError(f"resampler: there is no '{kind}'")
+        return Repeats(ResolutionMap(Grid(self.grid.height // ratio, self.grid.width // ratio), self.grid))
 
     def _cells(self, grid: Grid, prompt: Prompt, sampler: Sampler) -> Clocked[GridTarget]:
         weights = GridWeights.random(grid, VOCAB, zlib.crc32(prompt.caption().encode()), coupling=1.5)

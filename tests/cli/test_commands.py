@@ -86,6 +86,12 @@ def test_generate_takes_another_rule_and_settings(tmp_path):
         ([PROMPT, "--set", "betta=1"], "did you mean 'beta'"),
         ([PROMPT, "--set", "delta=7"], "delta must be in [0, 1]"),
         ([PROMPT, "--seed", "-1"], "seed >= 0"),
+        ([PROMPT, "--method", "mulo", "--set", "tau=nan"], "expected a threshold tau >= 0"),
+        ([PROMPT, "--method", "mulo", "--set", "tau=high"], "setting 'tau' is a number"),
+        ([PROMPT, "--method", "mulo", "--set", "radius=4"], "radius: expected 0..3"),
+        ([PROMPT, "--method", "mulo", "--set", "rows=3"], "rows: expected 1..2"),
+        ([PROMPT, "--method", "mulo", "--rule", "lantem"], "one of pooled, lantern, exact"),
+        ([PROMPT, "--method", "zipar", "--set", "window=-1"], "window: expected 1..4"),
         ([PROMPT, "--resolution", "96"], "expected 64 or 128, got '96'"),
     ],
 )

@@ -28,7 +28,7 @@ def test_every_method_builds_at_both_temperatures(name, temperature):
 
 def test_methods_of_the_issue_are_there():
     assert {"ar", "speculative", "eagle1", "eagle2", "adt", "lantern", "lantern++", "adt+lantern"} <= set(EVERY)
-    assert {"zipar"} <= set(EVERY)
+    assert {"zipar", "mulo", "mulo-islands", "mulo-raster"} <= set(EVERY)
 
 
 def test_the_control_differs_from_eagle2_in_depth_alone():

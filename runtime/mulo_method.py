@@ -1,0 +1,175 @@
+"""MuLo-SD on a studio's models (arXiv 2601.05149): draft small, verify large, repair locally."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from algos.accept import RULES
+from algos.chance import Chance
+from algos.registry import build
+from algos.rows import Sampler
+from algos.spatial.cell_rule import CellRule, PooledCells, TreeRuleOnCells
+from algos.spatial.mulo import Cycle, Keys, Order, Reject, Repair, draft_and_repair
+from algos.spatial.target import GridTarget
+from algos.tree import NO_TOKEN
+from runtime.codes import Codes
+from runtime.multi_scale import LowRows, Metered
+from runtime.recipe import with_fields
+from runtime.studio import Clocked, Clocks, Outcome, Studio
+from zoo.prompts import Prompt
+
+_PLUGGED: Final = {"lantern": ("lantern", "lantern_greedy"), "exact": ("point", "greedy")}
+"""The registered rules behind `MuloRecipe.rule`, above temperature 0 and at 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class MuloRecipe:
+    """Implements `runtime.recipe.Recipe`.
+
+    tau: the pooled rule keeps a cell whose token and `k` nearest codes hold this much of the target; 0 keeps all,
+    above 1 nothing. k: codes pooled with a token; 0 pools none. rule: "pooled" is MuLo-SD's own; "lantern" keeps a
+    token with its probability and that of near codes up to `delta`; "exact" with its probability alone.
+    rows: low rows drafted a cycle; None drafts the whole image at once.
+    reject, radius, order, window, adaptive, keys: see `algos.spatial.mulo.Repair`.
+    sampler: between the resolutions, see `runtime.resamplers.RESAMPLERS`. ratio: of the two sides.
+    draft_window, draft_adaptive: row fronts of the low target; None is raster order.
+    greedy: decoding at temperature 0. Rules then read the laws at temperature 1, where a threshold means something.
+    """
+
+    tau: float = 0.1
+    k: int = 30
+    rows: int | None = None
+    reject: Reject = "local"
+    radius: int = 1
+    order: Order = "serial"
+    window: int | None = None
+    adaptive: bool = False
+    keys: Keys = "stale"
+    rule: Literal["pooled", "lantern", "exact"] = "pooled"
+    delta: float = 0.3
+    sampler: str = "bicubic"
+    ratio: int = 2
+    draft_window: int | None = None
+    draft_adaptive: bool = False
+    greedy: bool = False
+
+    @property
+    def family(self) -> Literal["grid"]:
+        """See `Recipe`."""
+        return "grid"
+
+    @property
+    def draws_by(self) -> str:
+        """See `Recipe`."""
+        return f"rows from 1 / {self.ratio} of the side + {self.rule}, {self.reject} repair, {self.order}"
+
+    def as_plain(self) -> dict[str, Any]:
+        """See `Recipe`."""
+        return {"loop": "mulo", "settings": asdict(self)}
+
+    def at_zero(self) -> MuloRecipe:
+        """The recipe for temperature 0."""
+        return replace(self, greedy=True)
+
+    def with_rule(self, rule: str, temperature: float) -> MuloRecipe:
+        """See `Recipe`."""
+        return self.with_settings("mulo", [f"rule={rule}"])
+
+    def with_settings(self, method: str, settings: Sequence[str]) -> MuloRecipe:
+        """See `Recipe`."""
+        return with_fields(self, method, settings, fixed=("greedy",))
+
+    def target_sampler(self, asked: Sampler) -> Sampler:
+        """See `Recipe`."""
+        return replace(asked, temperature=1.0) if self.greedy else asked
+
+    def build(self, method: str, codes: Codes) -> BuiltMulo:
+        """See `Recipe`; what depends on the grid is checked by `BuiltMulo.open`."""
+        most = codes.neighbours.shape[1]
+        if not (1 if self.rule == "lantern" else 0) <= self.k <= most:
+            least = 1 if self.rule == "lantern" else 0
+            raise ValueError(f"method '{method}': expected k in {least}..{most} under rule {self.rule}, got {self.k}")
+        if self.draft_adaptive and self.draft_window is None:
+            raise ValueError(f"method '{method}': an adaptive draft window needs draft_window to start from")
+        return BuiltMulo(method, self, self._cell_rule(codes))
+
+    def _cell_rule(self, codes: Codes) -> CellRule:
+        near = codes.neighbours[:, : self.k]
+        pooled = PooledCells(near, self.tau)  # checks tau under every rule: a bad setting is never silent
+        if self.rule == "pooled":
+            return pooled
+        spec = RULES[_PLUGGED[self.rule][self.greedy]]
+        settings = {"neighbours": near, "k": 0, "delta": self.delta} if spec.codebook else {}
+        return TreeRuleOnCells(build(spec.make, settings, f"rule '{spec.name}'"))
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltMulo:
+    """Implements `runtime.studio.Built`."""
+
+    name: str
+    recipe: MuloRecipe
+    rule: CellRule
+
+    @property
+    def lossless(self) -> bool:
+        """See `Built`: in raster order, by the exact rule with raster rejection, or where nothing drafted is kept."""
+        recipe = self.recipe
+        exact = recipe.rule == "exact" and recipe.reject == "raster"
+        return recipe.window is None and (exact or (recipe.rule == "pooled" and recipe.tau > 1.0))
+
+    @property
+    def drafts(self) -> bool:
+        """See `Built`."""
+        return True
+
+    def open(self, studio: Studio, prompt: Prompt, sampler: Sampler) -> MuloSession:
+        """See `Built`."""
+        recipe, grid = self.recipe, studio.grid
+        repair = Repair(
+            *(recipe.reject, recipe.radius, recipe.order, recipe.window, recipe.adaptive, recipe.keys, recipe.greedy)
+        )
+        repair.check(grid)
+        low = studio.low_target(prompt, sampler, recipe.ratio)
+        resampler = Metered(studio.resampler(recipe.sampler, recipe.ratio))
+        height, width = low.model.grid
+        rows = height if recipe.rows is None else recipe.rows
+        if not 1 <= rows <= height:
+            raise ValueError(f"rows: expected 1..{height} low rows a cycle, got {rows}")
+        window = width if recipe.draft_window is None else recipe.draft_window
+        drafter = LowRows(low.model, resampler, window, recipe.draft_adaptive)
+        target = studio.grid_target(prompt, recipe.target_sampler(sampler))
+        clocks = Clocks(target.spent, low.spent, resampler)
+        return MuloSession(target, drafter, self.rule, repair, rows * recipe.ratio, clocks)
+
+
+@dataclass(frozen=True, slots=True)
+class MuloSession:
+    """Implements `runtime.studio.Session`."""
+
+    target: Clocked[GridTarget]
+    drafter: LowRows
+    rule: CellRule
+    repair: Repair
+    rows_per_cycle: int
+    clocks: Clocks
+
+    def cycles(self, chance: Chance) -> tuple[Cycle, ...]:
+        """Draw one image, cycle by cycle."""
+        return draft_and_repair(
+            self.target.model, self.drafter, self.rule, self.repair, self.rows_per_cycle, chance
+        ).cycles
+
+    def decode(self, chance: Chance) -> Outcome:
+        """See `Session`."""
+        cycles = self.cycles(chance)
+        kept = np.any([(cycle.draft != NO_TOKEN) & ~cycle.region for cycle in cycles], axis=0)
+        return Outcome(
+            cycles[-1].tokens.reshape(-1),
+            kept=tuple(np.flatnonzero(kept).tolist()),
+            rejected=sum(int(cycle.rejected.sum()) for cycle in cycles),
+        )

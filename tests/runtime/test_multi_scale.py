@@ -1,0 +1,146 @@
+"""MuLo-SD and row fronts on the shipped engines."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+from algos.arrays import IntArray
+from algos.chance import Role, sampling
+from algos.draft.spec import Grid
+from algos.rows import Sampler
+from algos.spatial.resolution import ResolutionMap
+from algos.spatial.zipar import raster, zipar
+from algos.tree import NO_TOKEN
+from runtime.embedded import EmbeddedStudio, open_studio
+from runtime.methods import build_method, resolve
+from runtime.multi_scale import LowRows
+from runtime.session import SessionSettings
+from runtime.studio import Drawing, draw, randomness
+from tests.cli.studio import Repeats
+from zoo.prompts import Prompt
+
+PROMPT = Prompt("fox")
+WARM, COLD = Sampler(top_k=10), Sampler(temperature=0.0)
+"""Without guidance: half the work, the same code."""
+
+
+@cache
+def shipped() -> EmbeddedStudio:
+    return open_studio(128, settings=SessionSettings(threads=1))
+
+
+def drawn(sampler: Sampler, *settings: str, method: str = "mulo", seed: int = 5) -> Drawing:
+    studio = shipped()
+    recipe = resolve(method, sampler.temperature, settings=settings)
+    return draw(studio, build_method(method, recipe, studio.codes), sampler, PROMPT, seed)
+
+
+@cache
+def plain(sampler: Sampler) -> IntArray:
+    return raster(shipped().grid_target(PROMPT, sampler).model, randomness(PROMPT, 5)).tokens
+
+
+@pytest.mark.parametrize("sampler", [WARM, COLD], ids=["sampled", "greedy"])
+@pytest.mark.parametrize("rows", ["none", "2"])
+def test_a_threshold_above_one_is_plain_autoregression(sampler: Sampler, rows: str) -> None:
+    found = drawn(sampler, "tau=1.5", f"rows={rows}", "draft_window=2")
+    assert found.tokens == tuple(plain(sampler))
+    assert found.kept == ()
+    assert found.rejected == 256
+    assert found.target_nfe == 1 + 256  # one pass a cycle verifies, and gives the law of its first cell
+
+
+@pytest.mark.parametrize("method", ["mulo", "mulo-islands", "mulo-raster"])
+def test_a_threshold_of_zero_keeps_the_whole_draft(method: str) -> None:
+    studio = shipped()
+    found = drawn(WARM, "tau=0", "draft_window=2", method=method)
+    low = zipar(studio.low_target(PROMPT, WARM, 2).model, 2, randomness(PROMPT, 5).cycle(1), role=Role.DRAFT)
+    assert found.tokens == tuple(studio.resampler("bicubic", 2).enlarge(low.tokens, range(8)))
+    assert (found.kept, found.rejected) == (tuple(range(256)), 0)
+    assert (found.target_nfe, found.drafter_nfe) == (2, 22)
+
+
+def test_the_exact_rule_with_raster_rejection_draws_what_ar_draws_at_temperature_zero() -> None:
+    ar = drawn(COLD, method="ar")
+    assert ar.tokens == tuple(plain(COLD))
+    assert drawn(COLD, "rule=exact", "rows=2", method="mulo-raster").tokens == ar.tokens
+
+
+@pytest.mark.parametrize("rule", ["pooled", "lantern", "exact"])
+@pytest.mark.parametrize("sampler", [WARM, COLD], ids=["sampled", "greedy"])
+def test_every_rule_draws_with_islands_and_says_what_it_cost(rule: str, sampler: Sampler) -> None:
+    found = drawn(sampler, f"rule={rule}", "rows=4", "keys=recompute", "draft_adaptive=true", method="mulo-islands")
+    assert found.kept is not None
+    assert found.rejected is not None
+    assert 0 < found.rejected <= 256 - len(found.kept)
+    assert found.target_nfe < 256
+    assert 22 <= found.drafter_nfe <= 2 + 64
+    assert found.seconds > found.target_seconds + found.drafter_seconds + found.resampler_seconds > 0
+    assert found.accepted is None
+    again = drawn(sampler, f"rule={rule}", "rows=4", "keys=recompute", "draft_adaptive=true", method="mulo-islands")
+    assert again.tokens == found.tokens
+
+
+def test_the_high_prefix_becomes_the_low_prefix() -> None:
+    studio = shipped()
+    repeats = Repeats(ResolutionMap(Grid(8, 8), Grid(16, 16)))
+    drafter = LowRows(studio.low_target(PROMPT, WARM, 2).model, repeats, window=8)
+    high = np.full(256, NO_TOKEN, dtype=np.int64)
+    high[:128] = np.arange(128)
+    draft = drafter.propose(high, range(8, 12), sampling(1))
+    assert drafter.low is not None
+    first = high.reshape(16, 16)[0:8:2, 0::2].ravel()
+    np.testing.assert_array_equal(repeats.read[0], first)
+    np.testing.assert_array_equal(drafter.low[:32], first)
+    assert np.all(drafter.low[32:48] != NO_TOKEN)
+    assert np.all(drafter.low[48:] == NO_TOKEN)
+    assert draft.tokens.shape == (64,)
+    assert draft.laws is None
+    with pytest.raises(ValueError, match="do not start and end with low rows"):
+        drafter.propose(high, range(8, 11), sampling(1))
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("ratio=3", "whole number from 2 that divides 128 px, got 3"),
+        ("ratio=1", "whole number from 2"),
+        ("ratio=4", "no model 'target32'"),
+        ("sampler=latant", "did you mean 'latent'"),
+        ("radius=-1", "radius: expected 0..15"),
+        ("radius=16", "radius: expected 0..15"),
+        ("window=0", "window: expected 1..16"),
+        ("window=17", "window: expected 1..16"),
+        ("draft_window=9", "window: expected 1..8"),
+        ("rows=0", "rows: expected 1..8"),
+        ("rows=9", "rows: expected 1..8"),
+        ("adaptive=true", "set window"),
+    ],
+)
+def test_settings_that_do_not_fit_the_models_are_refused_before_any_pass(setting: str, message: str) -> None:
+    studio = shipped()
+    built = build_method("mulo", resolve("mulo", 1.0, settings=[setting]), studio.codes)
+    with pytest.raises(ValueError, match=message):
+        built.open(studio, PROMPT, WARM)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("tau=nan", "expected a threshold tau >= 0"),
+        ("tau=-0.1", "expected a threshold tau >= 0"),
+        ("k=-1", r"expected k in 0..100"),
+        ("k=101", r"expected k in 0..100"),
+        ("draft_adaptive=true", "needs draft_window"),
+    ],
+)
+def test_settings_out_of_range_are_refused(setting: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build_method("mulo", resolve("mulo", 1.0, settings=[setting]), shipped().codes)
+
+
+def test_models_of_two_resolutions_must_belong_together() -> None:
+    low = shipped().low_target(PROMPT, WARM, 2).model
+    with pytest.raises(ValueError, match="choose two of one resolution"):
+        LowRows(low, Repeats(ResolutionMap(Grid(4, 4), Grid(16, 16))), window=4)
