@@ -8,11 +8,13 @@ from typing import Final
 
 from export.decoders import export_drafter, export_target
 from export.reference import write_reference
+from export.samplers import Between, export_sampler, export_super_resolution
 from export.store import Origin
 from export.vision import export_judge, export_tokenizer, fold_norms
 from export.weights import halve
-from models.checkpoints import load_drafter, load_target, load_vq
+from models.checkpoints import load_drafter, load_target, load_vq, read
 from models.judge import load_judge
+from models.sampler import load_sampler, load_super_resolution
 from models.train.pictures import EmojiPictures
 from zoo.load import FOLDER
 from zoo.manifest import Manifest
@@ -49,6 +51,24 @@ def _tokenizer(runs: Path, out: Path) -> tuple[Manifest, ...]:
     return export_tokenizer(load_vq(runs / "tokenizer" / _CHECKPOINT), out, _origin("tokenizer", "tokenizer"))
 
 
+def _sampler(direction: str, losses: str, name: str) -> Callable[[Path, Path], tuple[Manifest, ...]]:
+    def export(runs: Path, out: Path) -> tuple[Manifest, ...]:
+        path = runs / f"sampler_{direction}_{losses}" / _CHECKPOINT
+        between = Between.of(read(path, "sampler")["config"])
+        origin = _origin(f"sampler --direction {direction} --losses {losses}", name)
+        vq = load_vq(runs / "tokenizer" / _CHECKPOINT)
+        return (export_sampler(name, load_sampler(path), between, vq, out, origin),)
+
+    return export
+
+
+def _super_resolution(runs: Path, out: Path) -> tuple[Manifest, ...]:
+    path = runs / "superres" / _CHECKPOINT
+    between, vq = Between.of(read(path, "superres")["config"]), load_vq(runs / "tokenizer" / _CHECKPOINT)
+    model = load_super_resolution(path)
+    return (export_super_resolution("superres", model, between, vq, out, _origin("superres", "superres")),)
+
+
 def _judge(runs: Path, out: Path) -> tuple[Manifest, ...]:
     return (export_judge(load_judge(runs / "judge" / _CHECKPOINT), out, _origin("judge", "judge")),)
 
@@ -68,15 +88,22 @@ MODELS: Final[Mapping[str, Callable[[Path, Path], tuple[Manifest, ...]]]] = {
     "drafter128": _drafter(128, integers=True),
     "judge": _judge,
     "judge_reference": _reference,
+    "sampler_up": _sampler("up", "pixel", "sampler_up"),
+    "sampler_down": _sampler("down", "ce", "sampler_down"),
+    "superres": _super_resolution,
 }
-"""What can be exported; "tokenizer" writes vq_decoder, vq_encoder and codebook; "judge_reference" needs the art."""
+"""What can be exported; "tokenizer" writes vq_decoder, vq_encoder and codebook, which samplers look for in the folder;
+"judge_reference" needs the art."""
 
 
 OTHERS: Final[Mapping[str, Callable[[Path, Path], tuple[Manifest, ...]]]] = {
     "drafter64_float": _drafter(64, integers=False),
     "drafter128_float": _drafter(128, integers=False),
+    "sampler_up_ce": _sampler("up", "ce", "sampler_up_ce"),
+    "sampler_up_gan": _sampler("up", "gan", "sampler_up_gan"),
 }
-"""What is exported only when it is named: drafters in float32, to compare the 8-bit ones with."""
+"""What is exported only when it is named: drafters in float32, to compare the 8-bit ones with, and the samplers that
+other losses trained, which `latent-ce` and `latent-gan` look for."""
 
 
 def export_all(runs: Path, out: Path, names: tuple[str, ...] = tuple(MODELS)) -> tuple[Manifest, ...]:
@@ -103,7 +130,7 @@ def main(arguments: list[str] | None = None) -> int:
         "its torch module through the runtime's own engine, and nothing is written where they differ. "
         "Each file gets a JSON manifest beside it.",
         epilog="Checkpoints are read from RUNS/<recipe>/checkpoint.pt, where <recipe> is tokenizer, target_64, "
-        "drafter_64, target_128, drafter_128 or judge.",
+        "drafter_64, target_128, drafter_128, judge, sampler_up_pixel, sampler_down_ce or superres.",
     )
     parser.add_argument("names", nargs="*", metavar="MODEL", help=f"which of {', '.join(MODELS)}; all if none is named")
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of the recipes' runs (default: runs)")

@@ -24,7 +24,8 @@ class ManifestError(ValueError):
 class Manifest:
     """One model file.
 
-    kind: "target", "drafter", "image_encoder", "image_decoder", "judge" or "codebook".
+    kind: "target", "drafter", "image_encoder", "image_decoder", "judge", "codebook", "upsampler", "downsampler" or
+        "superres", among others.
     file: the model's file name, in the manifest's own folder; bytes, sha256: of that file.
     recipe: the command that makes it again. source, licence: of the weights.
     settings: what an engine must know (vocabulary, grid, layers, ...); see the engine of that kind.
