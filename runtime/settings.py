@@ -69,9 +69,11 @@ def _read(text: str, kind: Any) -> Shown:
     if get_origin(kind) in (Union, UnionType):
         if NoneType in get_args(kind) and text.lower() == "none":
             return None
-        inner = [part for part in get_args(kind) if part is not NoneType]
-        if len(inner) == 1:
-            return _read(text, inner[0])
+        for part in get_args(kind):
+            try:
+                return _read(text, part)
+            except ValueError:
+                continue
     if kind is str:
         return text
     raise ValueError(text)

@@ -11,6 +11,9 @@ from algos.draft.settings import at_least, one_of
 
 Between: TypeAlias = Literal["line", "bucket"]
 
+DraftCosts: TypeAlias = float | tuple[tuple[int, float], ...]
+"""ms of a drafter pass: the same whatever it expands, or (expanded nodes, ms) pairs, rising from 1 node."""
+
 MEASURED_VERIFY_MS = ((1, 6.6), (8, 9.5), (16, 13.3), (32, 22.3), (64, 40.5))
 """ONNX Runtime, two CPU threads, 54.5M parameters (12 layers of 512, 16384 codes), 256 cached positions."""
 MEASURED_DRAFT_MS = 0.6
@@ -49,12 +52,32 @@ class CostCurve:
 
     def table(self) -> FloatArray:
         """[max_nodes] float64: entry n is the cost in ms of a target pass over n + 1 nodes (n drafted ones)."""
-        sizes, costs = (np.array(column, dtype=np.float64) for column in zip(*self.verify_ms, strict=True))
-        nodes = np.arange(1, self.max_nodes + 1)
-        if self.between == "line":
-            return np.interp(nodes, sizes, costs)
-        buckets: FloatArray = costs[np.searchsorted(sizes, nodes)]
-        return buckets
+        return _table(self.verify_ms, self.between)
+
+
+def draft_table(draft_ms: DraftCosts, between: Between, most: int) -> FloatArray:
+    """[<= most] float64: entry n is the cost in ms of a drafter pass that expands n + 1 nodes.
+
+    Shorter than `most` where the largest measured size is: nothing is extrapolated. A single number holds for all.
+    """
+    if isinstance(draft_ms, int | float):
+        at_least("cost curve", 0, draft_ms=draft_ms)
+        return np.full(most, float(draft_ms))
+    pairs = tuple((int(nodes), float(cost)) for nodes, cost in draft_ms)
+    sizes = [nodes for nodes, _ in pairs]
+    if not sizes or sizes[0] != 1 or any(low >= high for low, high in pairwise(sizes)):
+        raise ValueError(f"cost curve: draft_ms must name rising sizes from 1 node on, got {sizes}; measure them")
+    at_least("cost curve", 0, **{f"draft_ms at {nodes} nodes": cost for nodes, cost in pairs})
+    return _table(pairs, between)[:most]
+
+
+def _table(curve: tuple[tuple[int, float], ...], between: Between) -> FloatArray:
+    sizes, costs = (np.array(column, dtype=np.float64) for column in zip(*curve, strict=True))
+    nodes = np.arange(1, int(sizes[-1]) + 1)
+    if between == "line":
+        return np.interp(nodes, sizes, costs)
+    buckets: FloatArray = costs[np.searchsorted(sizes, nodes)]
+    return buckets
 
 
 def cost_curve(verify_ms: tuple[tuple[int, float], ...], draft_ms: float, between: Between) -> CostCurve:

@@ -1,5 +1,6 @@
 """Growing a tree of point proposals level by level: what every dynamic policy shares."""
 
+from collections.abc import Callable
 from typing import NamedTuple, TypeGuard
 
 import numpy as np
@@ -40,15 +41,18 @@ class Growing:
         self.root = root
         self.levels: list[Level] = []
 
-    def grow_level(self, frontier: int, children: int, trust: float = 1.0) -> bool:
+    def grow_level(
+        self, frontier: int, children: int, adjust: Callable[[FloatArray], FloatArray] | None = None
+    ) -> bool:
         """Expand the `frontier` best candidates of the last level by their `children` likeliest tokens.
 
-        trust: what the probabilities of the children are scaled by, as far as they do not pass 1 in sum.
+        adjust: from the draft probabilities of the children, [F, k], to those that scores are made of, each at most 1.
         One drafter pass. False, and no pass, where the last level has no candidate of positive score.
         """
         if not self.levels:
             found = top(self._drafter.expand(np.array([self.root]), np.array([-1])), children)
-            level = Level([-1], found.tokens, found.probs, scaled(found.probs, trust).reshape(-1), 0)
+            chances = found.probs if adjust is None else adjust(found.probs)
+            level = Level([-1], found.tokens, found.probs, chances.reshape(-1), 0)
         else:
             last = self.levels[-1]
             best = best_first(last.scores, frontier)
@@ -57,7 +61,7 @@ class Growing:
             held = self._expanded - len(last.expanded)
             laws = self._drafter.expand(last.tokens.reshape(-1)[best], held + best // last.tokens.shape[1])
             found = top(laws, children)
-            scores = last.scores[best][:, None] * scaled(found.probs, trust)
+            scores = last.scores[best][:, None] * (found.probs if adjust is None else adjust(found.probs))
             expanded = (best + last.first).tolist()
             level = Level(expanded, found.tokens, found.probs, scores.reshape(-1), last.first + last.scores.size)
         self._expanded += len(level.expanded)
@@ -100,14 +104,6 @@ def likeliest_chain(drafter: Expander, root: int, length: int) -> DraftTree:
 
 def _chains(drafter: Expander) -> TypeGuard[ChainExpander]:
     return getattr(drafter, "chains", False) is True
-
-
-def scaled(probs: FloatArray, trust: float) -> FloatArray:
-    """Rows of `probs` [F, k] times `trust`, or as much of it as keeps their sum at 1."""
-    if trust == 1.0:
-        return probs
-    scaled: FloatArray = np.minimum(probs * np.minimum(trust, 1.0 / probs.sum(axis=1, keepdims=True)), 1.0)
-    return scaled
 
 
 def best_first(scores: FloatArray, count: int) -> IntArray:

@@ -7,9 +7,9 @@ import numpy as np
 
 from algos.arrays import FloatArray
 from algos.chance import Chance
-from algos.draft.calibration import Calibration
-from algos.draft.costs import MEASURED_DRAFT_MS, MEASURED_VERIFY_MS, Between, cost_curve
-from algos.draft.grow import Growing, Level, best_first, scaled
+from algos.draft.calibration import Adjust, Calibration
+from algos.draft.costs import MEASURED_DRAFT_MS, MEASURED_VERIFY_MS, Between, DraftCosts, cost_curve, draft_table
+from algos.draft.grow import Growing, best_first
 from algos.draft.settings import at_least
 from algos.draft.spec import POLICIES, Budget, Expander, Grid, PolicySpec
 from algos.tree import DraftTree, Verdict, root_only
@@ -21,6 +21,16 @@ class Choice(NamedTuple):
     nodes: int
     rate: float
     """Expected tokens per ms."""
+    least: float
+    """The score of the last one chosen; infinite where none is."""
+
+
+class Ahead(NamedTuple):
+    """What another level should yield, and how many nodes to expand for it."""
+
+    frontier: int
+    rate: float
+    """Expected tokens per ms, the level's own cost included."""
 
 
 @dataclass(slots=True)
@@ -28,79 +38,94 @@ class Roofline:
     """Draft another level while that should raise the tokens per millisecond; then verify as many nodes as pay.
 
     A tree's expected tokens are 1 (the extra token) plus the sum of its nodes' scores; a score is the product along
-    the path of draft probability times trust, where the trust at a cell is learned from the cells on the left of it
-    and above it (see `Calibration`). Its cost is what the drafter passes have cost plus the target pass over its
-    nodes, from the measured curve. Before a level is drafted its candidates are foreseen: the frontier's scores times
-    the mean probabilities by rank at the level above, at the trust of the cell that the level is for.
+    the path of the chances to be kept, which are draft probabilities corrected by what was learned over the image and
+    in the cells on the left and above (see `Calibration`). Its cost is what the drafter passes have cost plus the
+    target pass over its nodes, both from the engine's measured curve. Before a level is drafted its candidates are
+    foreseen: the frontier's scores times the mean probabilities by rank at the level above; nodes that no foreseen
+    tree would hold are not expanded. Whether to draft at all is foreseen from the neighbours' draft probabilities.
     Everything follows from the past, so point proposals stay lossless.
 
-    verify_ms, draft_ms, between: the engine's cost curve, see `CostCurve`; measure them on yours.
-    top_k: nodes expanded a level, and children of each, >= 1.
+    verify_ms, draft_ms, between: the engine's cost curve, see `CostCurve` and `draft_table`; measure them on yours.
+    top_k: nodes expanded a level at most, and children of each, >= 1.
     max_depth: levels at most, >= 1.
-    prior, decay, above: see `Calibration`; > 0, in [0, 1], >= 0.
-    probe_every: where drafting does not seem to pay, one level is drafted every so many cycles all the same, >= 1.
+    prior, decay, above, band_prior: see `Calibration`; > 0, in [0, 1], >= 0, > 0.
+    probe_first, probe_most: where drafting does not seem to pay, one level is drafted all the same after so many
+        cycles; each such trial doubles the wait for the next, from the first number up to the second; >= 1.
     """
 
     verify_ms: tuple[tuple[int, float], ...] = MEASURED_VERIFY_MS
-    draft_ms: float = MEASURED_DRAFT_MS
+    draft_ms: DraftCosts = MEASURED_DRAFT_MS
     between: Between = "line"
-    top_k: int = 8
+    top_k: int = 16
     max_depth: int = 8
-    prior: float = 2.0
+    prior: float = 6.0
     decay: float = 0.8
     above: float = 0.5
-    probe_every: int = 8
-    _costs: FloatArray = field(init=False, repr=False)
-    _trust: Calibration = field(init=False, repr=False)
+    band_prior: float = 4.0
+    probe_first: int = 4
+    probe_most: int = 16
+    _verify: FloatArray = field(init=False, repr=False)
+    _draft: FloatArray = field(init=False, repr=False)
+    _known: Calibration = field(init=False, repr=False)
     _cell: int = field(init=False, repr=False, default=1)
     _grown: Growing | None = field(init=False, repr=False, default=None)
-    _profile: FloatArray | None = field(init=False, repr=False, default=None)
     _idle: int = field(init=False, repr=False, default=0)
+    _wait: int = field(init=False, repr=False, default=1)
 
     def __post_init__(self) -> None:
-        at_least("roofline", 1, top_k=self.top_k, max_depth=self.max_depth, probe_every=self.probe_every)
-        at_least("roofline", 0, decay=self.decay, above=self.above, prior=self.prior)
-        if self.prior == 0 or self.decay > 1:
-            raise ValueError(f"policy 'roofline': expected prior > 0 and decay <= 1, got {self.prior} and {self.decay}")
-        self._costs = cost_curve(self.verify_ms, self.draft_ms, self.between).table()
+        at_least("roofline", 1, top_k=self.top_k, max_depth=self.max_depth, probe_first=self.probe_first)
+        at_least("roofline", self.probe_first, probe_most=self.probe_most)
+        at_least("roofline", 0, decay=self.decay, above=self.above, prior=self.prior, band_prior=self.band_prior)
+        if self.prior == 0 or self.band_prior == 0 or self.decay > 1:
+            raise ValueError(
+                f"policy 'roofline': expected prior > 0, band_prior > 0 and decay <= 1, got {self.prior}, "
+                f"{self.band_prior} and {self.decay}"
+            )
+        self._verify = cost_curve(self.verify_ms, 0.0, self.between).table()
+        self._draft = draft_table(self.draft_ms, self.between, self.top_k)
         self.begin(Grid(1, 1))
 
     def begin(self, grid: Grid) -> None:
         """See `Policy`."""
-        self._trust = Calibration(grid, self.prior, self.decay, self.above)
-        self._cell, self._idle = 1, 0
-        self._grown, self._profile = None, None
+        self._known = Calibration(grid, self.prior, self.decay, self.above, self.band_prior)
+        self._cell, self._idle, self._wait = 1, 0, self.probe_first
+        self._grown = None
 
     def grow(self, drafter: Expander, root: int, budget: Budget, chance: Chance) -> DraftTree:
         """See `Policy`; no draw is made."""
-        most = max(0, min(self._costs.size, budget.max_nodes) - 1)
+        most = max(0, min(self._verify.size, budget.max_nodes) - 1)
         deepest = min(self.max_depth, budget.max_depth, most)
         self._grown = None
         if deepest == 0 or not self._worth_starting(most):
             return root_only(root, drafter.vocab_size)
         growing = self._grown = Growing(drafter, root)
-        growing.grow_level(1, self.top_k, self._trust.trust(self._cell))
-        self._profile = growing.levels[0].probs
-        choice = best_choice(growing.scores(), self._costs, self.draft_ms, most)
+        growing.grow_level(1, self.top_k, self._known.at(self._cell))
+        spent = float(self._draft[0])
+        choice = best_choice(growing.scores(), self._verify, spent, most)
         while growing.depth < deepest:
-            trust = self._trust.trust(self._cell + growing.depth)
-            spent = self.draft_ms * (growing.depth + 1)
-            foreseen = np.concatenate((growing.scores(), foresee(growing.levels[-1], self.top_k, trust)))
-            if best_choice(foreseen, self._costs, spent, most).rate <= choice.rate:
+            adjust = self._known.at(self._cell + growing.depth)
+            ahead = foresee(growing, adjust, self._verify, spent + self._draft, most)
+            if ahead.rate <= choice.rate:
                 break
-            if not growing.grow_level(self.top_k, self.top_k, trust):
-                break
-            choice = best_choice(growing.scores(), self._costs, spent, most)
+            growing.grow_level(ahead.frontier, self.top_k, adjust)
+            spent += float(self._draft[ahead.frontier - 1])
+            choice = best_choice(growing.scores(), self._verify, spent, most)
         return growing.tree(choice.nodes)
 
     def _worth_starting(self, most: int) -> bool:
-        """Whether one level should pay, judged by the last first level; now and then it is tried regardless."""
-        if self._profile is None:
+        """Whether one level should pay, judged by the neighbours' draft probabilities; now and then it is tried."""
+        expected = self._known.expected(self._cell)
+        if expected is None:
             return True
-        scores = scaled(self._profile, self._trust.trust(self._cell)).reshape(-1)
-        pays = best_choice(scores, self._costs, self.draft_ms, most).rate > 1.0 / float(self._costs[0])
-        self._idle = 0 if pays or self._idle + 1 >= self.probe_every else self._idle + 1
-        return self._idle == 0
+        scores = self._known.at(self._cell)(expected[None]).reshape(-1)
+        if best_choice(scores, self._verify, float(self._draft[0]), most).rate > 1.0 / float(self._verify[0]):
+            self._idle, self._wait = 0, self.probe_first
+            return True
+        self._idle += 1
+        if self._idle < self._wait:
+            return False
+        self._idle, self._wait = 0, min(2 * self._wait, self.probe_most)
+        return True
 
     def observe(self, tree: DraftTree, verdict: Verdict, cell: int) -> None:
         """See `Policy`. Learns from every committed token whose parent was expanded, verified or not."""
@@ -113,9 +138,9 @@ class Roofline:
             if number not in level.expanded:
                 break
             row = level.expanded.index(number)
-            tokens, probs = level.tokens[row].tolist(), level.probs[row].tolist()
+            tokens, probs = level.tokens[row].tolist(), level.probs[row]
             offered = {token: column for column, token in enumerate(tokens) if probs[column] > 0.0}
-            self._trust.learn(cell + step, sum(probs), token in offered)
+            self._known.learn(cell + step, probs, offered.get(token))
             if token not in offered:
                 break
             number = level.first + row * len(tokens) + offered[token]
@@ -133,15 +158,30 @@ def best_choice(scores: FloatArray, costs: FloatArray, spent_ms: float, most: in
     expected[1:] += falling.cumsum()
     rates = expected / (spent_ms + costs[: expected.size])
     nodes = int(rates.argmax())
-    return Choice(nodes, float(rates[nodes]))
+    return Choice(nodes, float(rates[nodes]), float(falling[nodes - 1]) if nodes else np.inf)
 
 
-def foresee(level: Level, top_k: int, trust: float) -> FloatArray:
-    """Scores [F * k] that the next level's candidates should have: the frontier's times the mean by rank so far."""
-    frontier = level.scores[best_first(level.scores, top_k)]
-    profile = scaled(level.probs.mean(axis=0, keepdims=True), trust)
-    foreseen: FloatArray = (frontier[:, None] * profile).reshape(-1)
-    return foreseen
+def foresee(growing: Growing, adjust: Adjust, costs: FloatArray, spent_ms: FloatArray, most: int) -> Ahead:
+    """The next level: its candidates should have the frontier's scores times the mean chances by rank so far.
+
+    The frontier's best nodes are expanded, but for those that the best foreseen tree would not hold themselves: their
+    children score no higher. A rate of 0 where no candidate of the last level has a positive score.
+    spent_ms: [W] what the drafter passes will have cost, by nodes expanded; W are the most that can be.
+    """
+    last = growing.levels[-1]
+    frontier = last.scores[best_first(last.scores, spent_ms.size)]
+    if not frontier.size:
+        return Ahead(0, 0.0)
+    profile = adjust(last.probs.mean(axis=0, keepdims=True))
+    held, coming = growing.scores(), frontier[:, None] * profile
+
+    def choice(expanded: int) -> Choice:
+        scores = np.concatenate((held, coming[:expanded].reshape(-1)))
+        return best_choice(scores, costs, float(spent_ms[expanded - 1]), most)
+
+    best = choice(frontier.size)
+    needed = max(1, int(np.count_nonzero(frontier >= best.least)))
+    return Ahead(needed, (best if needed == frontier.size else choice(needed)).rate)
 
 
 SPEC = POLICIES.register(

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from algos.chance import sampling
 from algos.draft import Budget, Grid
-from algos.draft.calibration import Calibration
-from algos.draft.costs import CostCurve
+from algos.draft.calibration import BANDS, Calibration, within_one
+from algos.draft.costs import CostCurve, draft_table
 from algos.draft.grow import Growing
 from algos.draft.roofline import Roofline, best_choice, foresee
 from algos.draft.sequoia import acceptance_by_rank, best_plan
@@ -115,16 +115,63 @@ def test_the_best_choice_is_the_best_of_all_subtrees(
     assert tree.size == choice.nodes + 1
 
 
+def test_drafter_passes_cost_by_what_they_expand() -> None:
+    assert draft_table(0.5, "line", 3).tolist() == [0.5, 0.5, 0.5]
+    assert draft_table(((1, 1.0), (3, 2.0)), "line", 2).tolist() == [1.0, 1.5]
+    assert draft_table(((1, 1.0), (3, 2.0)), "bucket", 9).tolist() == [1.0, 2.0, 2.0]  # nothing is extrapolated
+    for wrong in ((), ((2, 1.0),), ((1, 1.0), (1, 2.0))):
+        with pytest.raises(ValueError, match="rising sizes from 1 node on"):
+            draft_table(wrong, "line", 4)
+    with pytest.raises(ValueError, match="draft_ms at 3 nodes must be at least 0"):
+        draft_table(((1, 1.0), (3, -2.0)), "line", 4)
+
+
 def test_trust_is_kept_over_promised() -> None:
     grid = Grid(3, 4)
-    trust = Calibration(grid, prior=2.0, decay=0.5, above=0.25)
+    trust = Calibration(grid, prior=2.0, decay=0.5, above=0.25, band_prior=1e12)  # bands stay worth what they say
     assert trust.trust(1) == 1.0
-    trust.learn(1, 0.8, False)
-    trust.learn(2, 0.4, True)
+    trust.learn(1, np.array([0.5, 0.3]), None)
+    trust.learn(2, np.array([0.4]), 0)
     assert trust.trust(3) == pytest.approx((2 + 1) / (2 + 0.5 * 0.8 + 0.4))
     assert trust.trust(5) == pytest.approx((2 + 1 + 0.25 * 1) / (2 + 0.8 + 0.25 * (0.8 + 0.4)))  # cells 0, 1, 2 above
     assert trust.trust(4) == pytest.approx((2 + 1) / (2 + 0.8 + 0.25 * 0.8))  # no cell at the left of column 0
     assert trust.trust(7) == pytest.approx((2 + 1 + 0.25) / (2 + 0.8 + 0.25 * 0.4))  # nor at the right of the last
+    assert trust.at(3)(np.array([[0.1, 0.2], [0.9, 0.9]])) == pytest.approx(
+        np.array([[0.1, 0.2], [0.5, 0.5]]) * [[trust.trust(3)], [1.0]]
+    )
+
+
+def test_bands_of_probability_are_worth_what_was_kept() -> None:
+    known = Calibration(Grid(1, 50), prior=1e12, decay=0.0, above=0.0, band_prior=1.0)  # trust stays 1
+    for cell in range(1, 11):
+        known.learn(cell, np.array([0.7, 0.15]), 1 if cell % 2 else None)
+    sure, unsure = 1 / (1 + 10 * 0.7), (1 + 5) / (1 + 10 * 0.15)
+    assert known.at(20)(np.array([[0.75, 0.19, 0.3]])) == pytest.approx(
+        within_one(np.array([[0.75 * sure, 0.19 * unsure, 0.3]]))
+    )
+    assert list(BANDS) == sorted(BANDS)
+
+
+def test_calibration_finds_the_target_s_chances() -> None:
+    """A drafter that is too sure: 0.9 and 0.05 where the target says 0.5 and 0.2."""
+    draws, known = np.random.default_rng(0), Calibration(Grid(40, 40), 6.0, 0.8, 0.5, 4.0)
+    found = []
+    for cell in range(1, 1600):
+        drawn, probs = draws.random(), np.array([0.9, 0.05])
+        found.append(known.at(cell)(probs[None])[0])
+        known.learn(cell, probs, 0 if drawn < 0.5 else 1 if drawn < 0.7 else None)
+    assert np.mean(found[800:], axis=0) == pytest.approx([0.5, 0.2], rel=0.08)
+
+
+def test_what_a_cell_should_be_offered_is_the_mean_of_its_neighbours() -> None:
+    known = Calibration(Grid(3, 4), 2.0, 0.5, 0.25, 4.0)
+    assert known.expected(1) is None
+    rows = {cell: np.array([0.1 * cell, 0.01 * cell]) for cell in (1, 2, 3, 4)}
+    for cell, row in rows.items():
+        known.learn(cell, row, None)
+    assert known.expected(5) == pytest.approx((rows[4] + rows[1] + rows[2]) / 3)  # cell 0 was never drafted for
+    assert known.expected(4) == pytest.approx(rows[1])  # at the start of a row nothing is on the left
+    assert known.expected(11) == pytest.approx(rows[4])  # no neighbour is known: the last one
 
 
 def played(policy: Roofline, drafter: PathDrafter, kept: bool, count: int) -> list[DraftTree]:
@@ -149,23 +196,24 @@ def test_roofline_drafts_all_it_may_where_it_costs_nothing() -> None:
     assert len(drafter.passes) == 3
 
 
-def test_roofline_verifies_nothing_where_it_pays_never_and_still_probes() -> None:
+def test_roofline_verifies_nothing_where_it_pays_never_and_probes_ever_less() -> None:
     drafter = dense(0, 30)
-    policy = Roofline(STEEP, draft_ms=1.0, top_k=5, probe_every=4)
-    trees = played(policy, drafter, False, 9)
+    policy = Roofline(STEEP, draft_ms=1.0, top_k=5, probe_first=2, probe_most=4)
+    trees = played(policy, drafter, False, 16)
     assert {tree.size for tree in trees} == {1}
-    assert len(drafter.passes) == 3  # at cycles 0, 4 and 8
+    assert len(drafter.passes) == 5  # at cycles 0, 2, 6, 10 and 14
 
 
-def test_roofline_shrinks_after_rejections_and_grows_after_acceptance() -> None:
+def test_roofline_shrinks_after_rejections_and_reaches_deeper_after_acceptance() -> None:
     curve = tuple((nodes, 1 + 0.02 * nodes) for nodes in (1, 64))
     drafter = PathDrafter(np.random.default_rng(0).dirichlet(np.full(30, 0.2), 31))
-    first, sizes = {}, {}
+    first, last = {}, {}
     for kept in (False, True):
         trees = played(Roofline(curve, draft_ms=0.05, top_k=5), drafter, kept, 8)
-        first[kept], sizes[kept] = trees[0].size, trees[-1].size
-    assert first[True] == first[False]
-    assert sizes[False] < first[False] <= sizes[True]
+        first[kept], last[kept] = trees[0], trees[-1]
+    assert first[True].size == first[False].size
+    assert last[False].size < first[False].size
+    assert last[False].depth < first[True].depth < last[True].depth
 
 
 @pytest.mark.parametrize("draft_ms", [0.0, 0.02, 0.2, 2.0])
@@ -185,14 +233,22 @@ def test_roofline_adds_a_level_just_where_it_is_foreseen_to_pay(seed: int, draft
     by_hand = Growing(PathDrafter(drafter.pool), 0)
     by_hand.grow_level(3, 3)
     while by_hand.depth < 4:
-        last = by_hand.levels[-1]
+        last, held = by_hand.levels[-1], by_hand.scores().tolist()
         profile = [sum(row[rank] for row in last.probs) / len(last.probs) for rank in range(3)]
         frontier = sorted(last.scores.tolist(), reverse=True)[:3]
-        ahead = [score * share for score in frontier for share in profile]
-        assert sorted(foresee(last, 3, 1.0)) == pytest.approx(sorted(ahead))
-        now = best_rate(by_hand.scores().tolist(), by_hand.depth)[0]
-        if best_rate([*by_hand.scores().tolist(), *ahead], by_hand.depth + 1)[0] <= now:
+
+        def ahead(expanded: int, best: list[float] = frontier, shares: list[float] = profile) -> list[float]:
+            return [score * share for score in best[:expanded] for share in shares]
+
+        size = -best_rate([*held, *ahead(3)], by_hand.depth + 1)[1]
+        chosen = sorted([*held, *ahead(3)], reverse=True)[:size]
+        needed = max(1, sum(score >= min(chosen, default=2.0) for score in frontier))
+        coming = best_rate([*held, *ahead(needed)], by_hand.depth + 1)[0]
+        spent = np.full(3, draft_ms * (by_hand.depth + 1))
+        foreseen = foresee(by_hand, lambda probs: probs, costs, spent, 63)
+        assert foreseen == (needed, pytest.approx(coming))
+        if coming <= best_rate(held, by_hand.depth)[0]:
             break
-        by_hand.grow_level(3, 3)
+        by_hand.grow_level(needed, 3)
     assert len(drafter.passes) == by_hand.depth
     assert tree.size - 1 == -best_rate(by_hand.scores().tolist(), by_hand.depth)[1]

@@ -180,7 +180,10 @@ def test_a_chain_is_drawn_from_its_laws(drafter: PathDrafter, length: int) -> No
         ("roofline", {"between": "spline"}),
         ("roofline", {"prior": 0.0}),
         ("roofline", {"decay": 1.5}),
-        ("roofline", {"probe_every": 0}),
+        ("roofline", {"draft_ms": ((2, 1.0),)}),
+        ("roofline", {"band_prior": 0.0}),
+        ("roofline", {"probe_first": 0}),
+        ("roofline", {"probe_first": 4, "probe_most": 3}),
     ],
 )
 def test_bad_settings_raise(name: str, bad: dict[str, Any]) -> None:
