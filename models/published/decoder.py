@@ -161,6 +161,11 @@ def _turn(heads: Tensor, turns: Tensor) -> Tensor:
     return torch.cat([low * cosine - high * sine, high * cosine + low * sine], dim=-1).to(heads.dtype)
 
 
+def _table(rows: int, dim: int) -> nn.Embedding:
+    """An embedding that a checkpoint fills: drawing random rows on the meta device takes seconds of imports."""
+    return nn.Embedding.from_pretrained(torch.empty(rows, dim), freeze=False)
+
+
 class Decoder(nn.Module):
     """Target or drafter. A drafter's `codes` are its own embedding, its head the target's."""
 
@@ -168,9 +173,9 @@ class Decoder(nn.Module):
         super().__init__()
         self.config = config
         dim = config.dim
-        self.codes = nn.Embedding(config.vocab_size, dim)
-        self.conditions = nn.Embedding(config.conditions, dim) if config.condition == "table" else None
-        self.positions = nn.Embedding(config.cells + config.prefix, dim) if config.rotary == "none" else None
+        self.codes = _table(config.vocab_size, dim)
+        self.conditions = _table(config.conditions, dim) if config.condition == "table" else None
+        self.positions = _table(config.cells + config.prefix, dim) if config.rotary == "none" else None
         self.layers = nn.ModuleList(Layer(config, index == 0) for index in range(config.layers))
         self.norm = RMSNorm(dim, config.norm_eps) if config.final_norm else None
         self.head = nn.Linear(dim, config.vocab_size, bias=False)

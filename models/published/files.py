@@ -4,15 +4,17 @@ import argparse
 import json
 import pickle
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
+
+from models.published.mapped import TensorFile, Tensors
 
 _INDEXES: Final = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 _SINGLES: Final = ("model.safetensors", "pytorch_model.bin")
@@ -22,32 +24,18 @@ _WRAPPERS: Final = ("model", "module", "state_dict", "sd")
 _NAMED: Final = 5
 
 
+Recipe: TypeAlias = Callable[[], Tensor]
+"""Makes one parameter out of a checkpoint's, when it is called."""
+
+
 class CheckpointError(ValueError):
     """A checkpoint is damaged, of another kind, or not safe to read."""
 
 
-class Converted(Mapping[str, Tensor]):
-    """Tensors of files, each converted when it is asked for and kept by nobody here."""
-
-    def __init__(self, tensors: Mapping[str, Tensor], dtype: torch.dtype) -> None:
-        self._tensors = tensors
-        self._dtype = dtype
-
-    def __getitem__(self, name: str) -> Tensor:
-        found = self._tensors[name]
-        return found.to(self._dtype) if found.is_floating_point() else found
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._tensors)
-
-    def __len__(self) -> int:
-        return len(self._tensors)
-
-
 class Checkpoint(NamedTuple):
-    """Parameters by name, views of the files; settings found in or beside them; and the files."""
+    """Parameters by name, read when they are asked for; settings found in or beside them; and the files."""
 
-    tensors: Mapping[str, Tensor]
+    tensors: Tensors
     settings: Mapping[str, Any]
     files: tuple[Path, ...]
 
@@ -70,20 +58,21 @@ def read_checkpoint(path: Path, dtype: torch.dtype = torch.float32) -> Checkpoin
     if not path.exists():
         raise FileNotFoundError(f"no checkpoint at {path}; give a file (.safetensors, .pt, .bin) or its folder")
     files = _files(path)
-    tensors: dict[str, Tensor] = {}
+    known: set[str] = set()
+    opened: list[TensorFile] = []
     settings: dict[str, Any] = {}
     for file in files:
-        found = _read(file)
-        inside, own = _unwrap(found, file)
-        twice = sorted(set(inside) & set(tensors))
+        inside, own = _unwrap(_read(file), file)
+        twice = sorted(known & set(inside))
         if twice:
             raise CheckpointError(f"{file}: {_some(twice)} is in another shard too; the folder mixes two checkpoints")
-        tensors.update(inside)
+        known |= set(inside)
+        opened.append(TensorFile(inside, _again(file) if _mapped(file) else None))
         settings.update(own)
     beside = (path if path.is_dir() else path.parent) / "config.json"
     if beside.is_file():
         settings.update(_json(beside))
-    return Checkpoint(Converted(tensors, dtype), settings, files)
+    return Checkpoint(Tensors(tuple(opened), dtype), settings, files)
 
 
 def _files(path: Path) -> tuple[Path, ...]:
@@ -137,12 +126,20 @@ def _read(file: Path) -> Any:
         ) from error
 
 
-def _load(file: Path) -> Any:
+def _mapped(file: Path) -> bool:
+    """Whether the file can be mapped: all but PyTorch's oldest format, which is read whole."""
     with file.open("rb") as stream:
-        zipped = stream.read(2) == b"PK"
+        return file.suffix == ".safetensors" or stream.read(2) == b"PK"
+
+
+def _again(file: Path) -> Callable[[], dict[str, Tensor]]:
+    return lambda: _unwrap(_read(file), file)[0]
+
+
+def _load(file: Path) -> Any:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Detected pickle protocol")  # what it cannot read, it refuses
-        return torch.load(file, map_location="cpu", weights_only=True, mmap=zipped)
+        return torch.load(file, map_location="cpu", weights_only=True, mmap=_mapped(file))
 
 
 def _unwrap(found: Any, file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -196,28 +193,34 @@ def _hint(checkpoint: Checkpoint, kind: str) -> str:
     found = likely_kind(checkpoint.tensors)
     if found is not None and found != kind:
         return f"its parameters look like kind '{found}': use --kind {found}"
-    return "check the file, and the sizes given beside it"
+    return "check the file, the sizes given beside it, and the precision asked for"
 
 
 def fill(
-    module: nn.Module, tensors: Mapping[str, Tensor], checkpoint: Checkpoint, kind: str, dtype: torch.dtype
+    module: nn.Module, tensors: Mapping[str, Recipe], checkpoint: Checkpoint, kind: str, dtype: torch.dtype
 ) -> None:
-    """Give `module`, built on the meta device, its parameters, each converted by itself: one model in memory.
+    """Give `module`, built on the meta device, its parameters, one made after the other: one model in memory.
 
-    Raises CheckpointError naming the first that are missing, extra or misshaped.
+    Raises CheckpointError naming the first that are missing, extra, misshaped, or that `dtype` cannot hold.
     """
-    wanted = module.state_dict()
-    problems = []
+    wanted = {name: tuple(value.shape) for name, value in module.state_dict().items()}
     missing, extra = sorted(set(wanted) - set(tensors)), sorted(set(tensors) - set(wanted))
-    wrong = [
-        f"{name} {tuple(tensors[name].shape)} for {tuple(wanted[name].shape)}"
-        for name in sorted(set(wanted) & set(tensors))
-        if tensors[name].shape != wanted[name].shape
-    ]
-    for what, names in (("missing", missing), ("not known", extra), ("of another shape", wrong)):
-        if names:
-            problems.append(f"{_some(names)} {what}")
-    if problems:
-        raise CheckpointError(f"expected a {kind} checkpoint: {'; '.join(problems)}; {_hint(checkpoint, kind)}")
-    own = {name: value.to(dtype) if value.is_floating_point() else value for name, value in tensors.items()}
+    problems = {"missing": missing, "not known": extra, "of another shape": [], f"not finite as {dtype}": []}
+    own: dict[str, Tensor] = {}
+    for name in wanted if not (missing or extra) else ():
+        try:
+            made = tensors[name]()
+        except (RuntimeError, IndexError) as error:  # parts of one matrix that do not fit each other
+            problems["of another shape"].append(f"{name} ({str(error).splitlines()[0]})")
+            continue
+        if tuple(made.shape) != wanted[name]:
+            problems["of another shape"].append(f"{name} {tuple(made.shape)} for {wanted[name]}")
+            continue
+        made = made.to(dtype) if made.is_floating_point() else made
+        if made.is_floating_point() and not all(bound.isfinite() for bound in made.aminmax()):
+            problems[f"not finite as {dtype}"].append(name)
+        own[name] = made
+    said = [f"{_some(names)} {what}" for what, names in problems.items() if names]
+    if said:
+        raise CheckpointError(f"expected a {kind} checkpoint: {'; '.join(said)}; {_hint(checkpoint, kind)}")
     module.load_state_dict(own, assign=True)

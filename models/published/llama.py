@@ -7,8 +7,18 @@ import torch
 from torch import Tensor
 
 from models.published.decoder import DecoderConfig
-from models.published.files import Checkpoint, CheckpointError, require
-from models.published.options import LoadOptions, Parts, count_layers, half_split, repeat_heads
+from models.published.files import Checkpoint, CheckpointError, Recipe, require
+from models.published.options import (
+    LoadOptions,
+    Parts,
+    count_layers,
+    half_split,
+    joined,
+    reordered,
+    repeat_heads,
+    stored,
+    zeros,
+)
 
 _DIGITS: Final = {chr(ord("A") + digit): str(digit) for digit in range(10)}
 _LONGEST_PROMPT: Final = 256
@@ -40,84 +50,92 @@ def image_ids(vocabulary: Mapping[str, int]) -> Tensor:
 
 def _layers(
     source: Checkpoint, stem: str, config: DecoderConfig, kv_heads: int, kind: str, turned: bool
-) -> dict[str, Tensor]:
-    """Renamed layers. `turned`: rotary pairs are neighbours, as in LlamaGen, and are moved half a head apart."""
-    tensors: dict[str, Tensor] = {}
-    groups = config.heads // kv_heads
+) -> dict[str, Recipe]:
+    """Recipes of every layer. `turned`: rotary pairs are neighbours, as in LlamaGen, to be moved half a head apart."""
+    tensors: dict[str, Recipe] = {}
+    if kv_heads < 1 or config.heads % kv_heads:
+        raise CheckpointError(f"{kind}: {config.heads} heads do not share {kv_heads} keys evenly; check config.json")
+
+    def query(rows: Tensor) -> Tensor:
+        return half_split(rows, config.heads) if turned else rows
+
+    def shared(rows: Tensor) -> Tensor:
+        return repeat_heads(rows, kv_heads, config.heads // kv_heads)
+
+    def merged(stem: str, end: str) -> Recipe:
+        parts = [stored(source, f"{stem}self_attn.{part}_proj.{end}") for part in "qkv"]
+        key = reordered(parts[1], lambda rows: query(shared(rows)))
+        return joined(reordered(parts[0], query), key, reordered(parts[2], shared))
+
     for index in range(config.layers):
         old, new = f"{stem}{index}.", f"layers.{index}."
-        attention = [f"{old}self_attn.{part}_proj.weight" for part in "qkvo"]
         rest = [f"{old}mlp.{part}_proj.weight" for part in ("gate", "up", "down")]
-        norm, ffn_norm = f"{old}input_layernorm.weight", f"{old}post_attention_layernorm.weight"
-        require(source, kind, *attention, *rest, ffn_norm)
-        query, key, value, out = (source.tensors[name] for name in attention)
-        gate, up, down = (source.tensors[name] for name in rest)
-        key, value = (repeat_heads(part, kv_heads, groups) for part in (key, value))
-        if turned:
-            query, key = half_split(query, config.heads), half_split(key, config.heads)
+        out, ffn_norm = f"{old}self_attn.o_proj.weight", f"{old}post_attention_layernorm.weight"
+        norm = [f"{old}input_layernorm.weight"] if config.first_norm or index else []
+        attention = [f"{old}self_attn.{part}_proj.weight" for part in "qkv"]
+        biases = [f"{old}self_attn.{part}_proj.bias" for part in "qkv"] if config.qkv_bias else []
+        require(source, kind, *attention, *biases, out, *rest, ffn_norm, *norm)
         tensors |= {
-            f"{new}qkv.weight": torch.cat([query, key, value]),
-            f"{new}out.weight": out,
-            f"{new}ffn_norm.weight": source.tensors[ffn_norm],
-            f"{new}gate_up.weight": torch.cat([gate, up]),
-            f"{new}down.weight": down,
+            f"{new}qkv.weight": merged(old, "weight"),
+            f"{new}out.weight": stored(source, out),
+            f"{new}ffn_norm.weight": stored(source, ffn_norm),
+            f"{new}gate_up.weight": joined(*(stored(source, name) for name in rest[:2])),
+            f"{new}down.weight": stored(source, rest[2]),
         }
-        if config.first_norm or index:
-            require(source, kind, norm)
-            tensors[f"{new}attention_norm.weight"] = source.tensors[norm]
-        if config.qkv_bias:
-            biases = [source.tensors[f"{old}self_attn.{part}_proj.bias"] for part in "qkv"]
-            wide = [biases[0], *(repeat_heads(part, kv_heads, groups) for part in biases[1:])]
-            tensors[f"{new}qkv.bias"] = torch.cat(wide)
+        tensors |= {f"{new}attention_norm.weight": stored(source, name) for name in norm}
+        if biases:
+            tensors[f"{new}qkv.bias"] = merged(old, "bias")
         if config.qk_norm:
             tensors |= _head_norms(source, old, new, config, kind)
     return tensors
 
 
-def _head_norms(source: Checkpoint, old: str, new: str, config: DecoderConfig, kind: str) -> dict[str, Tensor]:
+def _head_norms(source: Checkpoint, old: str, new: str, config: DecoderConfig, kind: str) -> dict[str, Recipe]:
+    def repeated(rows: Tensor) -> Tensor:
+        return rows.repeat_interleave(config.heads // rows.shape[0], dim=0)
+
     found = {}
     for part in "qk":
         names = [f"{old}self_attn.{part}_norm.{what}" for what in ("weight", "bias")]
         require(source, kind, *names)
         for name, what in zip(names, ("scale", "shift"), strict=True):
-            rows = source.tensors[name]
-            found[f"{new}{part}_{what}"] = rows.repeat_interleave(config.heads // rows.shape[0], dim=0)
+            found[f"{new}{part}_{what}"] = reordered(stored(source, name), repeated)
     return found
 
 
 def _text_model(source: Checkpoint, ids: Tensor, options: LoadOptions, kind: str, **own: Any) -> Parts:
     """A language model that draws with the vocabulary ids `ids`; every id can stand in the prompt."""
-    settings, found = source.settings, source.tensors
+    settings, shapes = source.settings, source.tensors.shapes
     require(source, kind, "model.embed_tokens.weight", "model.norm.weight", "model.layers.0.mlp.gate_proj.weight")
-    table = found["model.embed_tokens.weight"]
-    if int(ids.max()) >= table.shape[0]:
-        raise CheckpointError(f"{kind}: image token {int(ids.max())} is beyond the {table.shape[0]} of the embedding")
-    head = found.get("lm_head.weight", table)
-    if "lm_head.weight" not in found and not settings.get("tie_word_embeddings"):
+    table, head = "model.embed_tokens.weight", "lm_head.weight"
+    count, dim = shapes[table]
+    if int(ids.max()) >= count:
+        raise CheckpointError(f"{kind}: image token {int(ids.max())} is beyond the {count} of the embedding")
+    if head not in shapes and not settings.get("tie_word_embeddings"):
         raise CheckpointError(f"{kind}: lm_head.weight is missing and config.json does not tie it; copy every shard")
     heads = int(_setting(source, "num_attention_heads", kind))
     config = DecoderConfig(
-        dim=table.shape[1],
-        layers=count_layers(found, "model.layers."),
+        dim=dim,
+        layers=count_layers(shapes, "model.layers."),
         heads=heads,
-        hidden=found["model.layers.0.mlp.gate_proj.weight"].shape[0],
+        hidden=shapes["model.layers.0.mlp.gate_proj.weight"][0],
         vocab_size=len(ids),
         prefix=options.prefix or _LONGEST_PROMPT,
         norm_eps=float(_setting(source, "rms_norm_eps", kind)),
         rotary="line",
         rope_base=_rope_base(settings),
         condition="table",
-        conditions=table.shape[0],
+        conditions=count,
         **own,
     )
     expected = int(_setting(source, "num_hidden_layers", kind))
     if config.layers != expected:
         raise CheckpointError(f"{kind}: config.json says {expected} layers, the weights hold {config.layers}")
     tensors = {
-        "codes.weight": table[ids],
-        "conditions.weight": table,
-        "norm.weight": found["model.norm.weight"],
-        "head.weight": head[ids],
+        "codes.weight": reordered(stored(source, table), lambda rows: rows[ids]),
+        "conditions.weight": stored(source, table),
+        "norm.weight": stored(source, "model.norm.weight"),
+        "head.weight": reordered(stored(source, head if head in shapes else table), lambda rows: rows[ids]),
     }
     kv_heads = int(settings.get("num_key_value_heads", heads))
     return Parts(config, tensors | _layers(source, "model.layers.", config, kv_heads, kind, False))
@@ -149,8 +167,8 @@ def eagle(source: Checkpoint, target: Parts, options: LoadOptions) -> Parts:
     """
     kind = "eagle-drafter"
     require(source, kind, "fc.weight", "layers.0.mlp.gate_proj.weight")
-    found, base = source.tensors, target.config
-    dim = found["fc.weight"].shape[0]
+    shapes, base = source.tensors.shapes, target.config
+    dim = shapes["fc.weight"][0]
     if dim != base.dim:
         raise CheckpointError(
             f"{kind}: it is {dim} wide, its target {base.dim}; give the target that it was trained for"
@@ -158,27 +176,28 @@ def eagle(source: Checkpoint, target: Parts, options: LoadOptions) -> Parts:
     heads = options.heads or int(source.settings.get("num_attention_heads", base.heads))
     config = DecoderConfig(
         dim=dim,
-        layers=count_layers(found, "layers."),
+        layers=count_layers(shapes, "layers."),
         heads=heads,
-        hidden=found["layers.0.mlp.gate_proj.weight"].shape[0],
+        hidden=shapes["layers.0.mlp.gate_proj.weight"][0],
         vocab_size=base.vocab_size,
         grid_side=base.grid_side,
         prefix=1,
         norm_eps=float(source.settings.get("rms_norm_eps", 1e-6)),
         rotary=base.rotary,
         rope_base=base.rope_base,
-        qk_norm="layers.0.self_attn.q_norm.weight" in found,
-        first_norm="layers.0.input_layernorm.weight" in found,
+        qk_norm="layers.0.self_attn.q_norm.weight" in shapes,
+        first_norm="layers.0.input_layernorm.weight" in shapes,
         final_norm=False,
         condition="none",
         drafter=True,
     )
     kv_heads = int(source.settings.get("num_key_value_heads", heads))
     tensors = _layers(source, "layers.", config, kv_heads, kind, base.rotary == "grid")
-    # Released as [embedding; feature]; the decoder reads [feature; embedding].
-    embedding, feature = found["fc.weight"].chunk(2, dim=1)
-    tensors["fc.weight"] = torch.cat([feature, embedding], dim=1)
-    tensors["fc.bias"] = found["fc.bias"] if "fc.bias" in found else torch.zeros(dim)
-    return Parts(
-        config, tensors | {"codes.weight": target.tensors["codes.weight"], "head.weight": target.tensors["head.weight"]}
-    )
+    tensors |= {
+        # Released as [embedding; feature]; the decoder reads [feature; embedding].
+        "fc.weight": reordered(stored(source, "fc.weight"), lambda rows: torch.cat(rows.chunk(2, dim=1)[::-1], dim=1)),
+        "fc.bias": stored(source, "fc.bias") if "fc.bias" in shapes else zeros(dim),
+        "codes.weight": target.tensors["codes.weight"],
+        "head.weight": target.tensors["head.weight"],
+    }
+    return Parts(config, tensors)

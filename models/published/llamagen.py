@@ -4,14 +4,27 @@ AR-DTok (arXiv 2506.18898) is LlamaGen without rotary turns, with one learnt vec
 TA-Tok features as its condition.
 """
 
+import math
+from collections.abc import Callable
 from typing import Final
 
 import torch
 from torch import Tensor
 
 from models.published.decoder import DecoderConfig
-from models.published.files import Checkpoint, CheckpointError, require
-from models.published.options import LoadOptions, Parts, count_layers, half_split, repeat_heads, square_side
+from models.published.files import Checkpoint, CheckpointError, Recipe, require
+from models.published.options import (
+    LoadOptions,
+    Parts,
+    count_layers,
+    half_split,
+    joined,
+    reordered,
+    repeat_heads,
+    square_side,
+    stored,
+    zeros,
+)
 
 HEADS: Final = {768: 12, 1024: 16, 1280: 20, 1536: 24, 3200: 32, 4096: 32, 384: 6, 2560: 40}
 """Heads of the published widths: B, L, XL, XXL, 3B, 7B; and Tar's S and XXXL."""
@@ -27,28 +40,45 @@ def _heads(dim: int, options: LoadOptions, kind: str) -> int:
     return heads
 
 
-def _layers(tensors: dict[str, Tensor], source: Checkpoint, count: int, heads: int, rotary: bool) -> None:
-    """Rename every layer's parameters into `tensors`."""
-    for index in range(count):
-        old, new = f"layers.{index}.", f"layers.{index}."
-        names = [f"{old}{name}.weight" for name in _LAYER]
-        require(source, "LlamaGen", *names)
-        norm, fused, out, ffn, gate, up, down = (source.tensors[name] for name in names)
-        dim = out.shape[0]
-        query, rest = fused[:dim], fused[dim:]
-        key, value = rest.chunk(2)
-        groups = dim // key.shape[0]
-        key, value = (repeat_heads(part, heads // groups, groups) if groups > 1 else part for part in (key, value))
-        if rotary:
-            query, key = half_split(query, heads), half_split(key, heads)
-        tensors |= {
-            f"{new}attention_norm.weight": norm,
-            f"{new}qkv.weight": torch.cat([query, key, value]),
-            f"{new}out.weight": out,
-            f"{new}ffn_norm.weight": ffn,
-            f"{new}gate_up.weight": torch.cat([gate, up]),
-            f"{new}down.weight": down,
+def _layers(source: Checkpoint, config: DecoderConfig, kind: str) -> dict[str, Recipe]:
+    """Recipes of every layer's parameters."""
+    found: dict[str, Recipe] = {}
+    for index in range(config.layers):
+        layer = f"layers.{index}."
+        names = [f"{layer}{name}.weight" for name in _LAYER]
+        require(source, kind, *names)
+        norm, fused, out, ffn, gate, up, down = (stored(source, name) for name in names)
+        found |= {
+            f"{layer}attention_norm.weight": norm,
+            f"{layer}qkv.weight": reordered(fused, _regroup(source, names[1], config, kind)),
+            f"{layer}out.weight": out,
+            f"{layer}ffn_norm.weight": ffn,
+            f"{layer}gate_up.weight": joined(gate, up),
+            f"{layer}down.weight": down,
         }
+    return found
+
+
+def _regroup(source: Checkpoint, name: str, config: DecoderConfig, kind: str) -> Callable[[Tensor], Tensor]:
+    """From published rows of q, k and v to ours: shared k and v repeated, rotary pairs half a head apart."""
+    dim, heads = config.dim, config.heads
+    own = (source.tensors.shapes[name][0] - dim) // 2
+    if own < 1 or dim % own or heads % (dim // own):
+        raise CheckpointError(
+            f"expected a {kind} checkpoint: {name} {source.tensors.shapes[name]} does not divide into {heads} heads of "
+            f"{dim // heads}; check the kind and --heads"
+        )
+    groups = dim // own
+
+    def change(rows: Tensor) -> Tensor:
+        query, key, value = rows[:dim], rows[dim : dim + own], rows[dim + own :]
+        if groups > 1:
+            key, value = (repeat_heads(part, heads // groups, groups) for part in (key, value))
+        if config.rotary == "grid":
+            query, key = half_split(query, heads), half_split(key, heads)
+        return torch.cat([query, key, value])
+
+    return change
 
 
 _LAYER: Final = (
@@ -75,38 +105,35 @@ def llamagen(source: Checkpoint, options: LoadOptions, captions: bool) -> Parts:
     absent = "cls_embedding.uncond_embedding"
     own = (*projection, absent) if captions else (table,)
     require(source, kind, *own, *sorted(_KNOWN), "layers.0.feed_forward.w1.weight")
-    found = source.tensors
-    vocab, dim = found["tok_embeddings.weight"].shape
-    count, heads = count_layers(found, "layers."), _heads(dim, options, kind)
-    prefix = found[absent].shape[0] if captions else 1
+    shapes = source.tensors.shapes
+    vocab, dim = shapes["tok_embeddings.weight"]
+    count, heads = count_layers(shapes, "layers."), _heads(dim, options, kind)
+    prefix = shapes[absent][0] if captions else 1
     config = DecoderConfig(
         dim=dim,
         layers=count,
         heads=heads,
-        hidden=found["layers.0.feed_forward.w1.weight"].shape[0],
+        hidden=shapes["layers.0.feed_forward.w1.weight"][0],
         vocab_size=vocab,
         grid_side=options.grid_side or CLASS_GRID,
         prefix=prefix,
         condition="rows" if captions else "table",
-        conditions=0 if captions else found[table].shape[0],
+        conditions=0 if captions else shapes[table][0],
     )
     _refuse_extra(source, _KNOWN | set(own), count, kind)
-    tensors = _ends(source)
+    tensors = _ends(source) | _layers(source, config, kind)
     if not captions:
-        tensors["conditions.weight"] = found[table]
-    _layers(tensors, source, count, heads, rotary=True)
-    if not captions:
-        return Parts(config, tensors)
-    first, second = (found[name] for name in projection)
-    return Parts(config, tensors, {"first.weight": first, "second.weight": second, "absent": found[absent]}, True)
+        return Parts(config, tensors | {"conditions.weight": stored(source, table)})
+    names = ("first.weight", "second.weight", "absent")
+    made = {name: stored(source, old) for name, old in zip(names, own, strict=True)}
+    return Parts(config, tensors, made, activation=True, features=shapes[absent][1])
 
 
-def _ends(source: Checkpoint) -> dict[str, Tensor]:
-    found = source.tensors
+def _ends(source: Checkpoint) -> dict[str, Recipe]:
     return {
-        "codes.weight": found["tok_embeddings.weight"],
-        "norm.weight": found["norm.weight"],
-        "head.weight": found["output.weight"],
+        "codes.weight": stored(source, "tok_embeddings.weight"),
+        "norm.weight": stored(source, "norm.weight"),
+        "head.weight": stored(source, "output.weight"),
     }
 
 
@@ -115,22 +142,22 @@ def tar_dtok(source: Checkpoint, options: LoadOptions) -> Parts:
     kind = "tar-dtok"
     own = ("abs_pe", "clip_proj.weight", "clip_proj.bias")
     require(source, kind, *own, *sorted(_KNOWN), "layers.0.feed_forward.w1.weight")
-    found = source.tensors
-    vocab, dim = found["tok_embeddings.weight"].shape
-    count, heads = count_layers(found, "layers."), _heads(dim, options, kind)
-    prefix, places = options.prefix or TA_TOK_POSITIONS, found["abs_pe"].reshape(-1, dim)
+    shapes = source.tensors.shapes
+    vocab, dim = shapes["tok_embeddings.weight"]
+    count, heads = count_layers(shapes, "layers."), _heads(dim, options, kind)
+    prefix, places = options.prefix or TA_TOK_POSITIONS, math.prod(shapes["abs_pe"]) // dim
     # The last token is never fed, so the published table is one shorter than condition and picture.
-    side = options.grid_side or square_side(places.shape[0] + 1 - prefix, kind)
-    if places.shape[0] < prefix + side * side - 1:
+    side = options.grid_side or square_side(places + 1 - prefix, kind)
+    if places < prefix + side * side - 1:
         raise CheckpointError(
-            f"{kind}: {places.shape[0]} learnt positions do not hold {prefix} of a condition and {side * side} cells; "
+            f"{kind}: {places} learnt positions do not hold {prefix} of a condition and {side * side} cells; "
             "give a smaller --prefix or --grid"
         )
     config = DecoderConfig(
         dim=dim,
         layers=count,
         heads=heads,
-        hidden=found["layers.0.feed_forward.w1.weight"].shape[0],
+        hidden=shapes["layers.0.feed_forward.w1.weight"][0],
         vocab_size=vocab,
         grid_side=side,
         prefix=prefix,
@@ -138,11 +165,14 @@ def tar_dtok(source: Checkpoint, options: LoadOptions) -> Parts:
         condition="rows",
     )
     _refuse_extra(source, _KNOWN | set(own), count, kind)
-    tensors = _ends(source)
-    cells = places[prefix : prefix + side * side]
-    unused = cells.new_zeros(side * side - cells.shape[0], dim)
-    tensors["positions.weight"] = torch.cat([cells, unused, places[:prefix]])
-    _layers(tensors, source, count, heads, rotary=False)
-    width = found["clip_proj.weight"].shape[1]
-    first = {"first.weight": found["clip_proj.weight"], "first.bias": found["clip_proj.bias"]}
-    return Parts(config, tensors, {**first, "absent": torch.zeros(prefix, width)})
+
+    def positions() -> Tensor:
+        rows = source.tensors["abs_pe"].reshape(-1, dim)
+        cells = rows[prefix : prefix + side * side]
+        unused = cells.new_zeros(side * side - cells.shape[0], dim)
+        return torch.cat([cells, unused, rows[:prefix]])
+
+    tensors = _ends(source) | {"positions.weight": positions} | _layers(source, config, kind)
+    width = shapes["clip_proj.weight"][1]
+    first = {"first.weight": stored(source, "clip_proj.weight"), "first.bias": stored(source, "clip_proj.bias")}
+    return Parts(config, tensors, {**first, "absent": zeros(prefix, width)}, features=width)

@@ -9,7 +9,7 @@ from models.published.decoder import Conditioner, Decoder
 from models.published.files import Checkpoint, CheckpointError, fill, read_checkpoint, require
 from models.published.llama import chameleon, eagle, tar_lm
 from models.published.llamagen import llamagen, tar_dtok
-from models.published.options import LoadOptions, Parts, Published
+from models.published.options import LoadOptions, Parts, Published, stored
 from models.vq import VQConfig, VQModel
 
 TARGETS: Final = ("llamagen-c2i", "llamagen-t2i", "tar-dtok", "tar-lm", "chameleon")
@@ -96,37 +96,36 @@ def _filled(parts: Parts, source: Checkpoint, kind: str, dtype: torch.dtype) -> 
     fill(decoder, parts.tensors, source, kind, dtype)
     if parts.conditioner is None:
         return decoder.eval(), None
-    first = parts.conditioner["first.weight"]
     with torch.device("meta"):
-        conditioner = Conditioner(first.shape[1], first.shape[0], parts.config.prefix, parts.activation)
+        conditioner = Conditioner(parts.features, parts.config.dim, parts.config.prefix, parts.activation)
     fill(conditioner, parts.conditioner, source, kind, dtype)
     return decoder.eval(), conditioner.eval()
 
 
 def _tokenizer(source: Checkpoint, dtype: torch.dtype) -> VQModel:
     require(source, "vq", "quantize.embedding.weight", "encoder.conv_in.weight", "decoder.conv_in.weight")
-    found = source.tensors
-    size, width = found["quantize.embedding.weight"].shape
-    ch = found["encoder.conv_in.weight"].shape[0]
+    shapes = source.tensors.shapes
+    size, width = shapes["quantize.embedding.weight"]
+    ch = shapes["encoder.conv_in.weight"][0]
     config = VQConfig(
         codebook_size=size,
         codebook_embed_dim=width,
         encoder_ch_mult=_widths(source, "encoder", ch),
         decoder_ch_mult=_widths(source, "decoder", ch)[::-1],
-        z_channels=found["encoder.conv_out.weight"].shape[0],
+        z_channels=shapes["encoder.conv_out.weight"][0],
         ch=ch,
         num_res_blocks=_blocks(source),
     )
     with torch.device("meta"):
         model = VQModel(config)
-    fill(model, {name: value for name, value in found.items() if not name.startswith("loss.")}, source, "vq", dtype)
+    fill(model, {name: stored(source, name) for name in shapes if not name.startswith("loss.")}, source, "vq", dtype)
     return model.eval()
 
 
 def _widths(source: Checkpoint, half: str, ch: int) -> tuple[int, ...]:
     found: list[int] = []
     while (name := f"{half}.conv_blocks.{len(found)}.res.0.conv1.weight") in source.tensors:
-        found.append(source.tensors[name].shape[0] // ch)
+        found.append(source.tensors.shapes[name][0] // ch)
     return tuple(found)
 
 

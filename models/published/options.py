@@ -1,14 +1,14 @@
 """What a checkpoint does not say about itself, and what loading one gives."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 
 from models.published.decoder import Conditioner, Decoder, DecoderConfig
-from models.published.files import Checkpoint, CheckpointError
+from models.published.files import Checkpoint, CheckpointError, Recipe
 from models.vq import VQModel
 
 
@@ -37,12 +37,36 @@ class Published(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """A config and renamed parameters, ready to fill a `Decoder`; the same for a `Conditioner` where there is one."""
+    """A config and recipes of renamed parameters, ready to fill a `Decoder`; the same for a `Conditioner`, if any.
+
+    features: width of what the conditioner reads.
+    """
 
     config: DecoderConfig
-    tensors: dict[str, torch.Tensor]
-    conditioner: dict[str, torch.Tensor] | None = None
+    tensors: dict[str, Recipe]
+    conditioner: dict[str, Recipe] | None = None
     activation: bool = False
+    features: int = 0
+
+
+def stored(source: Checkpoint, name: str) -> Recipe:
+    """A parameter as it is stored."""
+    return lambda: source.tensors[name]
+
+
+def joined(*recipes: Recipe) -> Recipe:
+    """Parameters below each other."""
+    return lambda: torch.cat([make() for make in recipes])
+
+
+def reordered(recipe: Recipe, change: Callable[[torch.Tensor], torch.Tensor]) -> Recipe:
+    """What `change` makes of a parameter."""
+    return lambda: change(recipe())
+
+
+def zeros(*shape: int) -> Recipe:
+    """A parameter that the published model lacks and that adds nothing."""
+    return lambda: torch.zeros(shape)
 
 
 def square_side(cells: int, what: str) -> int:

@@ -1,7 +1,6 @@
 """Loaders: the numbers of each published form, and every bad file refused with its reason."""
 
 import json
-import math
 import pickle
 import shutil
 from pathlib import Path
@@ -10,13 +9,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
-from torch.nn import functional
 
 from models.published.decoder import Decoder
 from models.published.files import CheckpointError, likely_kind, read_checkpoint
 from models.published.load import load
 from models.published.options import LoadOptions
-from models.transformer import Transformer
 from models.vq import VQModel
 from tests.models.test_golden import golden_transformer
 from tests.published.checkpoints import (
@@ -34,6 +31,7 @@ from tests.published.checkpoints import (
     save_llamagen,
     save_vq,
 )
+from tests.published.references import dtok_reference, eagle_reference
 
 TINY = LoadOptions(heads=HEADS, grid_side=SIDE)
 
@@ -73,28 +71,6 @@ def test_text_conditional_llamagen_matches_the_module(tmp_path: Path) -> None:
     torch.testing.assert_close(logits[:, 2:], expected, atol=1e-4, rtol=0)
 
 
-def dtok_reference(state: dict[str, Tensor], features: Tensor, tokens: Tensor) -> Tensor:
-    """AR-DTok written out: a learnt vector a position, plain attention, SwiGLU."""
-
-    def norm(hidden: Tensor, scale: Tensor) -> Tensor:
-        return functional.rms_norm(hidden, (DIM,), scale, 1e-5)
-
-    cond = functional.linear(features, state["clip_proj.weight"], state["clip_proj.bias"])
-    hidden = torch.cat([cond, state["tok_embeddings.weight"][tokens]])
-    hidden = hidden + state["abs_pe"][0, : len(hidden)]
-    for index in range(LAYERS):
-        part = {name[len(f"layers.{index}.") :]: v for name, v in state.items() if name.startswith(f"layers.{index}.")}
-        fused = functional.linear(norm(hidden, part["attention_norm.weight"]), part["attention.wqkv.weight"])
-        heads = [each.reshape(len(hidden), HEADS, -1).transpose(0, 1) for each in fused.chunk(3, dim=-1)]
-        mixed = functional.scaled_dot_product_attention(*heads, is_causal=True).transpose(0, 1).flatten(1)
-        hidden = hidden + functional.linear(mixed, part["attention.wo.weight"])
-        read = norm(hidden, part["ffn_norm.weight"])
-        gate = functional.silu(functional.linear(read, part["feed_forward.w1.weight"]))
-        up = functional.linear(read, part["feed_forward.w3.weight"])
-        hidden = hidden + functional.linear(gate * up, part["feed_forward.w2.weight"])
-    return functional.linear(norm(hidden, state["norm.weight"]), state["output.weight"])
-
-
 def test_tar_ar_dtok_adds_learnt_positions(tmp_path: Path) -> None:
     state = save_dtok(tmp_path / "dtok.pth")
     found = load("tar-dtok", tmp_path / "dtok.pth", options=LoadOptions(heads=HEADS, prefix=6))
@@ -105,7 +81,7 @@ def test_tar_ar_dtok_adds_learnt_positions(tmp_path: Path) -> None:
     rows = found.conditioner(features)
     fed = torch.cat([VOCAB + torch.arange(6), tokens])[None]
     logits = whole(found.decoder, fed, torch.arange(-6, 9), rows.detach())
-    torch.testing.assert_close(logits[0], dtok_reference(state, features, tokens), atol=1e-4, rtol=0)
+    torch.testing.assert_close(logits[0], dtok_reference(state, features, tokens)[0], atol=1e-4, rtol=0)
 
 
 def test_grouped_heads_are_repeated(tmp_path: Path) -> None:
@@ -123,26 +99,7 @@ def test_grouped_heads_are_repeated(tmp_path: Path) -> None:
     features, tokens = noise(6, 10), torch.arange(9)
     fed = torch.cat([VOCAB + torch.arange(6), tokens])[None]
     logits = whole(found.decoder, fed, torch.arange(-6, 9), found.conditioner(features).detach())
-    torch.testing.assert_close(logits[0], dtok_reference(state, features, tokens), atol=1e-4, rtol=0)
-
-
-def eagle_reference(state: dict[str, Tensor], model: Transformer, tokens: Tensor, features: Tensor) -> Tensor:
-    """The released drafter written out, with LlamaGen's own turns."""
-    from models.transformer import rotate
-
-    def linear(name: str, value: Tensor) -> Tensor:
-        return functional.linear(value, state[f"layers.0.{name}_proj.weight"])
-
-    embedded = model.tok_embeddings(tokens)
-    hidden = functional.linear(torch.cat([embedded, features], dim=-1), state["fc.weight"], state["fc.bias"])
-    turns = model.turns(torch.arange(len(tokens)))
-    query, key, value = (linear(f"self_attn.{part}", hidden).reshape(1, len(tokens), HEADS, -1) for part in "qkv")
-    query, key = rotate(query, turns), rotate(key, turns)
-    scores = torch.einsum("bthd,bshd->bhts", query, key) / math.sqrt(DIM // HEADS) + causal(len(tokens))
-    mixed = torch.einsum("bhts,bshd->bthd", scores.softmax(-1), value).flatten(2)[0]
-    hidden = hidden + linear("self_attn.o", mixed)
-    read = functional.rms_norm(hidden, (DIM,), state["layers.0.post_attention_layernorm.weight"], 1e-6)
-    return hidden + linear("mlp.down", functional.silu(linear("mlp.gate", read)) * linear("mlp.up", read))
+    torch.testing.assert_close(logits[0], dtok_reference(state, features, tokens)[0], atol=1e-4, rtol=0)
 
 
 def test_a_released_drafter_predicts_features(tmp_path: Path) -> None:
@@ -201,6 +158,11 @@ def test_shards_and_single_files_are_one_checkpoint(tmp_path: Path) -> None:
         (lambda state: state.pop("norm.weight"), r"norm\.weight missing"),
         (lambda state: state.update(mystery=torch.zeros(1)), "mystery not known"),
         (lambda state: state.update({"norm.weight": torch.zeros(7)}), r"norm\.weight \(7,\) for \(32,\)"),
+        (
+            lambda state: state.update({"layers.0.feed_forward.w3.weight": torch.zeros(48, 7)}),
+            r"layers\.0\.gate_up\.weight \(.*of another shape",
+        ),
+        (lambda state: state.update({"layers.0.attention.wqkv.weight": torch.zeros(7, 32)}), "does not divide into"),
         (lambda state: state.pop("layers.1.ffn_norm.weight"), r"layers\.1\.ffn_norm\.weight missing"),
     ],
 )

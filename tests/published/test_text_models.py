@@ -1,8 +1,6 @@
 """Chameleon and Qwen2 against `transformers`' own implementations on random weights."""
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -12,54 +10,21 @@ from models.published.decoder import Decoder
 from models.published.files import CheckpointError
 from models.published.load import load
 from models.published.options import LoadOptions
-from tests.published.checkpoints import causal, randomise
+from tests.published.checkpoints import causal
+from tests.published.text_models import (
+    CODES,
+    FIRST_CODE,
+    IMAGE_IDS,
+    OPTIONS,
+    PROMPT,
+    anole_draft,
+    chameleon,
+    image_outputs,
+    save_anole_drafter,
+    save_qwen,
+)
 
 pytest.importorskip("transformers", reason="the extra 'chameleon' is not installed")
-
-CODES = 16
-MAP = {"<image>": 60, **{f"IMGIMG{chr(65 + c // 10)}{chr(65 + c % 10)}Z": 4 + (7 * c) % CODES for c in range(CODES)}}
-PROMPT = torch.tensor([[1, 40, 41, 42, 59], [1, 33, 50, 37, 59]])
-OPTIONS = LoadOptions(grid_side=4, prefix=8)
-
-
-def chameleon(swin: bool, kv_heads: int) -> Any:
-    from transformers.models.chameleon import ChameleonConfig, ChameleonForConditionalGeneration
-
-    tokenizer = {"embed_dim": 8, "num_embeddings": 8, "latent_channels": 8, "base_channels": 32}
-    config = ChameleonConfig(
-        vocab_size=64,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=kv_heads,
-        max_position_embeddings=64,
-        swin_norm=swin,
-        vocabulary_map=MAP,
-        vq_config={**tokenizer, "channel_multiplier": [1], "num_res_blocks": 1, "resolution": 8},
-    )
-    model = ChameleonForConditionalGeneration(config).eval()
-    randomise(model)
-    return model
-
-
-def qwen() -> Any:
-    from transformers.models.qwen2 import Qwen2Config, Qwen2ForCausalLM
-
-    config = Qwen2Config(
-        vocab_size=64,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=64,
-        tie_word_embeddings=True,
-        rope_theta=1e6,
-    )
-    model = Qwen2ForCausalLM(config).eval()
-    randomise(model)
-    return model
 
 
 def step_by_step(decoder: Decoder, prompt: Tensor, codes: Tensor) -> Tensor:
@@ -86,11 +51,8 @@ def test_chameleon_agrees_with_transformers(tmp_path: Path, swin: bool, kv_heads
     model.save_pretrained(tmp_path)
     decoder = load("chameleon", tmp_path, options=OPTIONS).decoder
     assert decoder is not None
-    ids = torch.tensor([4 + (7 * code) % CODES for code in range(CODES)])
     codes = torch.arange(18).reshape(2, 9) % CODES
-    with torch.no_grad():
-        hidden = model.model(input_ids=torch.cat([PROMPT, ids[codes]], dim=1)).last_hidden_state
-        expected = model.lm_head(hidden[:, PROMPT.shape[1] - 1 :])[..., ids]
+    expected, _ = image_outputs(model, IMAGE_IDS, PROMPT, codes)
     torch.testing.assert_close(step_by_step(decoder, PROMPT, codes), expected, atol=1e-4, rtol=0)
 
 
@@ -107,27 +69,19 @@ def test_a_tree_sees_its_own_path_in_chameleon(tmp_path: Path) -> None:
         bias = torch.cat([torch.zeros(4, length), (1 - seen) * -1e9], dim=1)
         nodes, cells = torch.tensor([[3, 5, 7, 9]]).repeat(2, 1), torch.tensor([0, 1, 1, 2])
         tree = decoder.step(nodes, cells, bias, out.keys, out.values).logits
-    ids = torch.tensor([4 + (7 * code) % CODES for code in range(CODES)])
     for node, path in enumerate([[0], [0, 1], [0, 2], [0, 2, 3]]):
-        with torch.no_grad():
-            fed = torch.cat([PROMPT, ids[nodes[:, path]]], dim=1)
-            expected = model.lm_head(model.model(input_ids=fed).last_hidden_state[:, -1])[:, ids]
+        expected = image_outputs(model, IMAGE_IDS, PROMPT, nodes[:, path])[0][:, -1]
         torch.testing.assert_close(tree[:, node], expected, atol=1e-4, rtol=0)
 
 
 def test_tars_language_model_agrees_with_transformers(tmp_path: Path) -> None:
-    model = qwen()
-    model.save_pretrained(tmp_path)
-    settings = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(settings | {"num_image_tokens": CODES}))
+    model = save_qwen(tmp_path)
     with pytest.raises(CheckpointError, match="give --first-code"):
         load("tar-lm", tmp_path, options=OPTIONS)
-    decoder = load("tar-lm", tmp_path, options=LoadOptions(grid_side=4, prefix=8, first_code=20)).decoder
+    decoder = load("tar-lm", tmp_path, options=LoadOptions(grid_side=4, prefix=8, first_code=FIRST_CODE)).decoder
     assert decoder is not None
     codes = torch.arange(18).reshape(2, 9) % CODES
-    with torch.no_grad():
-        logits = model(input_ids=torch.cat([PROMPT, 20 + codes], dim=1)).logits
-    expected = logits[:, PROMPT.shape[1] - 1 :, 20 : 20 + CODES]
+    expected, _ = image_outputs(model, FIRST_CODE + torch.arange(CODES), PROMPT, codes)
     torch.testing.assert_close(step_by_step(decoder, PROMPT, codes), expected, atol=1e-4, rtol=0)
 
 
@@ -136,3 +90,22 @@ def test_text_models_without_their_config_are_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(CheckpointError, match="'vocabulary_map'"):
         load("chameleon", tmp_path)
+
+
+def test_anoles_drafter_predicts_as_a_chameleon_layer_does(tmp_path: Path) -> None:
+    model = chameleon(False, 4)
+    model.save_pretrained(tmp_path / "anole")
+    state = save_anole_drafter(tmp_path / "drafter")
+    found = load(
+        "eagle-drafter", tmp_path / "drafter", target=("chameleon", tmp_path / "anole"), target_options=OPTIONS
+    )
+    assert found.decoder is not None
+    assert found.decoder.config.qk_norm
+    codes = torch.arange(18).reshape(2, 9) % CODES
+    features = torch.randn(2, 9, model.config.hidden_size, generator=torch.Generator().manual_seed(0))
+    empty = found.decoder.empty_cache(2)
+    with torch.no_grad():
+        out = found.decoder.step(codes, torch.arange(9), causal(9), empty, empty, features=features)
+    logits, predicted = anole_draft(state, model, features, codes)
+    torch.testing.assert_close(out.features, predicted, atol=1e-4, rtol=0)
+    torch.testing.assert_close(out.logits, logits, atol=1e-4, rtol=0)

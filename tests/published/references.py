@@ -1,0 +1,54 @@
+"""Published models written out with plain torch functions, to hold loaders and engines against."""
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from models.transformer import Transformer, rotate
+from tests.published.checkpoints import DIM, HEADS, LAYERS, causal
+
+
+@torch.no_grad()
+def dtok_reference(state: dict[str, Tensor], features: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """AR-DTok: a learnt vector a position, plain attention, SwiGLU. Logits and features of every position."""
+
+    def norm(hidden: Tensor, scale: Tensor) -> Tensor:
+        return functional.rms_norm(hidden, (DIM,), scale, 1e-5)
+
+    cond = functional.linear(features, state["clip_proj.weight"], state["clip_proj.bias"])
+    hidden = torch.cat([cond, state["tok_embeddings.weight"][tokens]])
+    places = torch.cat([state["abs_pe"][0], torch.zeros(1, DIM)])  # the last token is never fed
+    hidden = hidden + places[: len(hidden)]
+    for index in range(LAYERS):
+        part = {name[len(f"layers.{index}.") :]: v for name, v in state.items() if name.startswith(f"layers.{index}.")}
+        fused = functional.linear(norm(hidden, part["attention_norm.weight"]), part["attention.wqkv.weight"])
+        heads = [each.reshape(len(hidden), HEADS, -1).transpose(0, 1) for each in fused.chunk(3, dim=-1)]
+        mixed = functional.scaled_dot_product_attention(*heads, is_causal=True).transpose(0, 1).flatten(1)
+        hidden = hidden + functional.linear(mixed, part["attention.wo.weight"])
+        read = norm(hidden, part["ffn_norm.weight"])
+        gate = functional.silu(functional.linear(read, part["feed_forward.w1.weight"]))
+        up = functional.linear(read, part["feed_forward.w3.weight"])
+        hidden = hidden + functional.linear(gate * up, part["feed_forward.w2.weight"])
+    found = norm(hidden, state["norm.weight"])
+    return functional.linear(found, state["output.weight"]), found
+
+
+@torch.no_grad()
+def eagle_reference(state: dict[str, Tensor], model: Transformer, tokens: Tensor, features: Tensor) -> Tensor:
+    """LlamaGen's released drafter with LlamaGen's own turns: the features [T, D] that it predicts."""
+
+    def linear(name: str, value: Tensor) -> Tensor:
+        return functional.linear(value, state[f"layers.0.{name}_proj.weight"])
+
+    embedded = model.tok_embeddings(tokens)
+    hidden = functional.linear(torch.cat([embedded, features], dim=-1), state["fc.weight"], state["fc.bias"])
+    turns = model.turns(torch.arange(len(tokens)))
+    query, key, value = (linear(f"self_attn.{part}", hidden).reshape(1, len(tokens), HEADS, -1) for part in "qkv")
+    query, key = rotate(query, turns), rotate(key, turns)
+    scores = torch.einsum("bthd,bshd->bhts", query, key) / math.sqrt(DIM // HEADS) + causal(len(tokens))
+    mixed = torch.einsum("bhts,bshd->bthd", scores.softmax(-1), value).flatten(2)[0]
+    hidden = hidden + linear("self_attn.o", mixed)
+    read = functional.rms_norm(hidden, (DIM,), state["layers.0.post_attention_layernorm.weight"], 1e-6)
+    return hidden + linear("mlp.down", functional.silu(linear("mlp.gate", read)) * linear("mlp.up", read))
