@@ -13,6 +13,7 @@ from cli.generate import generate
 from cli.law import law
 from cli.methods import methods
 from cli.simulate import app as simulate
+from cli.sweep import sweep
 from cli.trace import trace
 
 _OURS = ("algos", "sim", "models", "export", "runtime", "zoo", "cli")
@@ -39,6 +40,7 @@ def plugins(
 
 app.command()(generate)
 app.command()(compare)
+app.command()(sweep)
 app.command()(methods)
 app.command()(law)
 app.command()(trace)

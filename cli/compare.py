@@ -2,18 +2,17 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.errors import STOPPED, bad_input
+from cli.drawing import draw_all
+from cli.errors import bad_input
 from cli.options import Guidance, Side, Temperature, TopK, TopP, read_sampler, read_side
 
 if TYPE_CHECKING:
-    from runtime.compare import Done, Plan
+    from runtime.compare import Plan
     from runtime.compare_report import Found
     from runtime.compare_store import Store
     from runtime.studio import Studio
@@ -98,7 +97,7 @@ def compare(
         plan = Plan(built, wanted, tuple(range(seeds)), sampler)
         check(studio, plan)
         store = Store(out, {**plan.as_plain(), "resolution": side, "model": studio.described()}, fresh=fresh)
-    _draw(studio, plan, store)
+    draw_all(studio, plan, store)
     _report(studio, plan, out, figures, store)
 
 
@@ -114,33 +113,6 @@ def _settings_by_method(settings: list[str], names: tuple[str, ...]) -> dict[str
             )
         found[method].append(rest)
     return found
-
-
-def _draw(studio: "Studio", plan: "Plan", store: "Store") -> None:
-    from runtime.compare import run
-
-    try:
-        with _progress(len(store), plan.size) as report:
-            run(studio, plan, store, report)
-    except KeyboardInterrupt:
-        typer.echo(f"stopped: {len(store)} of {plan.size} drawings are done; the same command goes on", err=True)
-        raise typer.Exit(STOPPED) from None
-
-
-@contextmanager
-def _progress(done: int, size: int) -> Iterator[Callable[["Done"], None]]:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task("warming up" if done < size else "nothing left to draw", total=size, completed=done)
-
-        def report(state: "Done") -> None:
-            shown = "warming up" if state.last is None else f"{state.last.method:14s} {state.last.seconds:6.2f} s"
-            progress.update(task, completed=state.finished, description=shown)
-
-        yield report
 
 
 def _report(studio: "Studio", plan: "Plan", out: Path, figures: Path, store: "Store") -> None:
@@ -160,12 +132,13 @@ def _report(studio: "Studio", plan: "Plan", out: Path, figures: Path, store: "St
     write_acceptance(
         maps, found.rows, found.acceptance, f"Share of images in which a cell was an accepted draft: {title}"
     )
-    _print_table(found, studio, title)
+    print_table(found, studio, title)
     for path in (figures, gallery, maps):
         typer.echo(str(path))
 
 
-def _print_table(found: "Found", studio: "Studio", title: str) -> None:
+def print_table(found: "Found", studio: "Studio", title: str) -> None:
+    """Print a row a method, and what the judge itself reads right."""
     from cli.terminal import console, table
 
     shown = table(title)

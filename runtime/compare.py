@@ -60,6 +60,11 @@ class Plan:
                 turn += 1
 
     @property
+    def images(self) -> int:
+        """Drawings of each method."""
+        return len(self.prompts) * len(self.seeds)
+
+    @property
     def size(self) -> int:
         """Drawings in all."""
         return len(self.methods) * len(self.prompts) * len(self.seeds)

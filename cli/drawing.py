@@ -1,0 +1,42 @@
+"""Drawing what a comparison asks for, with a bar that shows how far it is."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import typer
+
+from cli.errors import STOPPED
+
+if TYPE_CHECKING:
+    from runtime.compare import Done, Plan
+    from runtime.compare_store import Store
+    from runtime.studio import Studio
+
+
+def draw_all(studio: "Studio", plan: "Plan", store: "Store") -> None:
+    """Draw what `store` lacks of the plan; on Ctrl-C say where it stands and leave."""
+    from runtime.compare import run
+
+    try:
+        with _progress(len(store), plan.size) as report:
+            run(studio, plan, store, report)
+    except KeyboardInterrupt:
+        typer.echo(f"stopped: {len(store)} of {plan.size} drawings are done; the same command goes on", err=True)
+        raise typer.Exit(STOPPED) from None
+
+
+@contextmanager
+def _progress(done: int, size: int) -> Iterator[Callable[["Done"], None]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task("warming up" if done < size else "nothing left to draw", total=size, completed=done)
+
+        def report(state: "Done") -> None:
+            shown = "warming up" if state.last is None else f"{state.last.method:14s} {state.last.seconds:6.2f} s"
+            progress.update(task, completed=state.finished, description=shown)
+
+        yield report

@@ -1,0 +1,112 @@
+import dataclasses
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+import runtime.compare
+from cli.app import app
+from runtime.compare_report import Row
+from runtime.frontier import on_frontier, variants
+from tests.cli.studio import SyntheticStudio
+
+FEW = ("--vary", "mulo.tau=0,0.2", "--vary", "mulo.radius=0,1", "--methods", "eagle2", "--prompts-count", "2")
+
+
+@pytest.fixture(autouse=True)
+def _studio(monkeypatch):
+    monkeypatch.setattr("runtime.embedded.open_studio", SyntheticStudio)
+
+
+def swept(*arguments):
+    return CliRunner().invoke(app, ["sweep", "--resolution", "64", *map(str, arguments)])
+
+
+def test_variants_are_all_combinations_within_a_method():
+    found = variants(["mulo.tau=0.1,0.2", "zipar.window=2", "mulo.rows=1,8"], ["mulo.k=5"], ["ar"])
+    assert [one.label for one in found] == [
+        "ar",
+        "mulo tau=0.1 rows=1",
+        "mulo tau=0.1 rows=8",
+        "mulo tau=0.2 rows=1",
+        "mulo tau=0.2 rows=8",
+        "zipar window=2",
+    ]
+    assert found[2].settings == ("k=5", "tau=0.1", "rows=8")
+    assert found[2].method == "mulo"
+
+
+@pytest.mark.parametrize(
+    ("varied", "fixed", "message"),
+    [
+        (["tau=1"], [], "expected method.name=value"),
+        (["mulo.tau"], [], "expected name=value"),
+        (["mulo.tau="], [], "expected method.name=value"),
+        (["mulo.tau=1", "mulo.tau=2"], [], "varies already"),
+        (["mulo.tau=1"], ["zipar.window=2"], "no variant of 'zipar'"),
+    ],
+)
+def test_variants_that_make_no_sense(varied, fixed, message):
+    with pytest.raises(ValueError, match=message):
+        variants(varied, fixed, ["ar"])
+
+
+def row(speedup, accuracy):
+    values = {field.name: None for field in dataclasses.fields(Row)}
+    return Row(**{**values, "speedup": speedup, "prompt_accuracy": accuracy})
+
+
+def test_the_frontier_is_what_nothing_beats():
+    rows = [row(1.0, 0.9), row(2.0, 0.9), row(3.0, 0.5), row(2.5, 0.4), row(0.5, 0.95), row(3.0, 0.5)]
+    assert on_frontier(rows) == [False, True, True, False, True, True]
+
+
+def test_a_sweep_stops_goes_on_and_ends_in_a_plot_and_figures(tmp_path, monkeypatch):
+    real, drawn = runtime.compare.draw, []
+
+    def stopping(*arguments):
+        drawn.append(real(*arguments))
+        if len(drawn) == 9:  # six of them warm up
+            raise KeyboardInterrupt
+        return drawn[-1]
+
+    monkeypatch.setattr(runtime.compare, "draw", stopping)
+    stopped = swept(*FEW, "--out", tmp_path)
+    assert stopped.exit_code == 130, stopped.output
+    assert "2 of 12 drawings are done" in stopped.stderr
+    monkeypatch.setattr(runtime.compare, "draw", real)
+    held = (tmp_path / "drawings.jsonl").read_text()
+    done = swept(*FEW, "--out", tmp_path)
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "drawings.jsonl").read_text().startswith(held)
+    assert (tmp_path / "frontier.png").read_bytes().startswith(b"\x89PNG")
+    plain = json.loads((tmp_path / "sweep.json").read_text())
+    rows = {one["method"]: one for one in plain["rows"]}
+    assert list(rows) == [
+        "ar",
+        "eagle2",
+        *(f"mulo tau={tau} radius={radius}" for tau in ("0", "0.2") for radius in (0, 1)),
+    ]
+    whole = rows["mulo tau=0 radius=0"]
+    assert (whole["kept_share"], whole["rejected_share"], whole["tokens_per_cycle"]) == (1.0, 0.0, None)
+    assert whole["variant"] == ["tau=0", "radius=0"]
+    assert rows["eagle2"]["rejected_share"] is None
+    assert rows["ar"]["kept_share"] is None
+    assert any(one["frontier"] for one in plain["rows"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--vary", "mulo.tauu=1"], "did you mean 'tau'"),
+        (["--vary", "mulo.tau=1,nan"], "expected a threshold tau >= 0"),
+        (["--vary", "muloo.tau=1"], "did you mean 'mulo'"),
+        (["--vary", "mulo.radius=0,9"], "radius: expected 0..3"),
+        (["--resolution", "96"], "expected 64 or 128"),
+    ],
+)
+def test_a_sweep_refuses_bad_input_before_any_work(tmp_path, arguments, message):
+    result = swept(*arguments, "--out", tmp_path / "out")
+    assert result.exit_code == 2, result.output
+    assert message in result.stderr
+    assert not (tmp_path / "out").exists()
