@@ -17,6 +17,7 @@ from algos.spatial.resolution import ResolutionMap
 from algos.spatial.target import GridTarget
 from algos.step import Drafter, Target
 from runtime.codes import Codes
+from runtime.costs import costs_beside
 from runtime.decoder import Loaded, load_decoder
 from runtime.drafter import OrtDrafter
 from runtime.grid_target import OrtGridTarget
@@ -162,7 +163,9 @@ def open_studio(side: int, folder: Path = FOLDER, settings: SessionSettings | No
     return EmbeddedStudio(
         side=side,
         grid=target.shape.grid,
-        codes=Codes(nearest_codes(codebook, min(NEIGHBOURS, codebook.shape[0] - 1)), codebook),
+        codes=Codes(
+            nearest_codes(codebook, min(NEIGHBOURS, codebook.shape[0] - 1)), codebook, costs_beside(folder, side)
+        ),
         reference=load_reference(located[REFERENCE_KIND].path, side),
         sampler=SHIPPED_SAMPLER[side],
         loaded_targets={side: target},

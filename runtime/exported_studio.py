@@ -14,6 +14,7 @@ from algos.rows import Sampler
 from algos.spatial.target import GridTarget
 from algos.step import Drafter, Target
 from runtime.codes import Codes
+from runtime.costs import costs_beside
 from runtime.decoder import load_decoder
 from runtime.drafter import OrtDrafter
 from runtime.exported import RECORD, check_data
@@ -169,7 +170,9 @@ def open_exported(folder: Path, backend: str = "cpu", settings: SessionSettings 
         "grid": list(target.shape.grid),
         "sha256": hashes,
     }
-    return ExportedStudio(target.shape.grid, Codes(near, codebook), target, drafter, embed, decoder, details)
+    return ExportedStudio(
+        target.shape.grid, Codes(near, codebook, costs_beside(folder)), target, drafter, embed, decoder, details
+    )
 
 
 def _loaded(name: str, folder: Path, backend: str, settings: SessionSettings | None) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final, Literal
 
 from algos.accept import RULES, Rule, RuleSpec
@@ -16,6 +17,7 @@ from algos.rows import Sampler
 from algos.step import Drafter, Target, decode
 from algos.tree import DraftTree, Verdict, root_only
 from runtime.codes import FROM_ENGINE, Codes
+from runtime.costs import SETTING, read_costs, takes_costs
 from runtime.recipe import Method, no_settings
 from runtime.settings import Shown, read_setting, settings_by_default, settings_of, split_setting
 from runtime.studio import Clocked, Clocks, Outcome, Studio
@@ -62,17 +64,27 @@ class TreeRecipe:
         return changed
 
     def with_settings(self, method: str, settings: Sequence[str]) -> TreeRecipe:
-        """See `Recipe`; `policy.` or `rule.` before a name tells two of one name apart."""
-        known = {
-            "policy": settings_of(POLICIES[self.policy].make) if self.policy != NO_POLICY else {},
-            "rule": settings_of(RULES[self.rule].make, FROM_ENGINE),
-        }
+        """See `Recipe`; `policy.` or `rule.` before a name tells two of one name apart.
+
+        A policy that chooses by cost takes `costs=FILE`, a curve of `benchmarks.cost_curve`, in place of its parts.
+        """
+        known: dict[str, dict[str, Any]] = {"policy": {}, "rule": settings_of(RULES[self.rule].make, FROM_ENGINE)}
+        if self.policy != NO_POLICY:
+            known["policy"] = settings_of(POLICIES[self.policy].make)
+            if self._takes_costs():
+                known["policy"][SETTING] = Path
         found: dict[str, dict[str, Shown]] = {"policy": dict(self.policy_settings), "rule": dict(self.rule_settings)}
         for setting in settings:
             key, value = split_setting(setting)
             owner, chosen = _owner(method, key, known)
+            if known[owner].get(chosen) is Path:
+                found[owner].update(read_costs(Path(value)).settings_for(POLICIES[self.policy].make))
+                continue
             found[owner][chosen] = read_setting(f"{owner} of '{method}'", chosen, value, known[owner])
         return dataclasses.replace(self, policy_settings=found["policy"], rule_settings=found["rule"])
+
+    def _takes_costs(self) -> bool:
+        return self.policy != NO_POLICY and takes_costs(POLICIES[self.policy].make)
 
     def check(self) -> None:
         """Raise ValueError unless the rule covers the policy's trees."""
@@ -88,7 +100,11 @@ class TreeRecipe:
         return Sampler(guidance=asked.guidance) if RULES[self.rule].greedy else asked
 
     def build(self, method: str, codes: Codes) -> BuiltTree:
-        """See `Recipe`; `codes` for the rules that pool over the codebook."""
+        """See `Recipe`; `codes` for the rules that pool over the codebook and the policies that choose by cost."""
+        if codes.costs is not None and self._takes_costs():
+            costs = codes.costs.settings_for(POLICIES[self.policy].make)
+            priced = dataclasses.replace(self, policy_settings={**costs, **self.policy_settings})
+            return priced.build(method, codes._replace(costs=None))
         spec = RULES[self.rule]
         asked = {field.name for field in dataclasses.fields(spec.make)}  # type: ignore[arg-type]
         supplied = {key: value for key, value in codes._asdict().items() if key in asked}

@@ -7,7 +7,8 @@ from algos.registry import suggest
 from zoo.manifest import Manifest, ManifestError, check, read
 
 FOLDER = Path(__file__).parent
-_TABLES = {"emoji_scenes"}
+_TABLES = {"emoji_scenes", "costs", "costs64", "costs128"}
+"""JSON files beside the models that are no manifests; costs: what passes of the models take, as measured."""
 
 
 class Located(NamedTuple):

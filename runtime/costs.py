@@ -1,0 +1,59 @@
+"""What an engine's passes cost, as measured: the settings of the tree policies that choose by cost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from runtime.settings import Curve, Shown, settings_of
+
+SETTING: Final = "costs"
+"""The name by which a user points such a policy to a file."""
+_PARTS: Final = ("verify_ms", "draft_ms")
+
+
+class EngineCosts(NamedTuple):
+    """(nodes, ms) pairs, nodes rising from 1: of a target pass by its nodes, of a drafter pass by those it expands."""
+
+    verify_ms: Curve
+    draft_ms: Curve
+
+    def settings_for(self, make: Any) -> Mapping[str, Shown]:
+        """The policy's settings. Where `draft_ms` is one number, it is that of a pass that expands one node."""
+        kind = settings_of(make)["draft_ms"]
+        return {"verify_ms": self.verify_ms, "draft_ms": self.draft_ms[0][1] if kind is float else self.draft_ms}
+
+
+def takes_costs(make: Any) -> bool:
+    """Whether a policy chooses its trees by a cost curve."""
+    return set(_PARTS) <= settings_of(make).keys()
+
+
+def read_costs(path: Path) -> EngineCosts:
+    """The curve of a JSON file as `benchmarks.cost_curve --out` writes it.
+
+    Its `overhead_ms`, where there is one, is added to every target pass. Raises ValueError, naming the file and what is
+    wrong with it, where there is none or it is something else.
+    """
+    try:
+        held = json.loads(path.read_text(encoding="utf-8"))
+        overhead = float(held.get("overhead_ms", 0.0))
+        verify, draft = (tuple((int(nodes), float(cost)) for nodes, cost in held[part]) for part in _PARTS)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"{path}: expected JSON with verify_ms and draft_ms, each [[nodes, ms], ...] ({error!r}); write it with "
+            "`python -m benchmarks.cost_curve --out`"
+        ) from error
+    for part, curve in zip(_PARTS, (verify, draft), strict=True):
+        sizes = [nodes for nodes, _ in curve]
+        if not sizes or sizes[0] != 1 or sizes != sorted(set(sizes)) or not all(0 < cost < 1e9 for _, cost in curve):
+            raise ValueError(f"{path}: {part} must name rising sizes from 1 node on with positive times, got {curve}")
+    return EngineCosts(tuple((nodes, cost + overhead) for nodes, cost in verify), draft)
+
+
+def costs_beside(folder: Path, side: int | None = None) -> EngineCosts | None:
+    """The curve measured for the models of `folder` (at `side` px), from costs.json or costs128.json; None without."""
+    path = folder / f"costs{'' if side is None else side}.json"
+    return read_costs(path) if path.exists() else None

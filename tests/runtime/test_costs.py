@@ -1,0 +1,69 @@
+"""Measured cost curves on their way to the policies that choose by cost."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from runtime.costs import EngineCosts, costs_beside, read_costs
+from runtime.methods import build_method, resolve
+from tests.cli.studio import SyntheticStudio
+
+CODES = SyntheticStudio().codes
+COSTS = EngineCosts(((1, 2.0), (4, 3.0), (8, 5.0)), ((1, 0.5), (8, 0.75)))
+
+
+def written(path: Path, **changed: object) -> Path:
+    held = {"verify_ms": COSTS.verify_ms, "draft_ms": COSTS.draft_ms, "machine": {}, **changed}
+    path.write_text(json.dumps(held))
+    return path
+
+
+def test_a_file_is_read_and_its_overhead_is_the_target_s(tmp_path: Path) -> None:
+    assert read_costs(written(tmp_path / "costs.json")) == COSTS
+    with_overhead = read_costs(written(tmp_path / "costs.json", overhead_ms=0.5))
+    assert with_overhead == EngineCosts(((1, 2.5), (4, 3.5), (8, 5.5)), COSTS.draft_ms)
+    assert costs_beside(tmp_path) == with_overhead
+    assert costs_beside(tmp_path, 128) is None
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"verify_ms": []}, "rising sizes from 1 node on"),
+        ({"verify_ms": [[2, 1.0]]}, "rising sizes from 1 node on"),
+        ({"draft_ms": [[1, 1.0], [1, 2.0]]}, "draft_ms must name rising sizes"),
+        ({"draft_ms": [[1, -1.0]]}, "positive times"),
+        ({"verify_ms": 3}, "expected JSON with verify_ms and draft_ms"),
+        ({"verify_ms": [["a", 1.0]]}, "expected JSON with verify_ms and draft_ms"),
+    ],
+)
+def test_bad_files_are_named(tmp_path: Path, changed: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        read_costs(written(tmp_path / "costs.json", **changed))
+    with pytest.raises(ValueError, match=r"absent\.json.*benchmarks\.cost_curve"):
+        resolve("roofline", 1.0, settings=[f"costs={tmp_path / 'absent.json'}"])
+
+
+@pytest.mark.parametrize("method", ["roofline", "roofline+lantern", "sequoia:without_replacement"])
+def test_a_policy_that_chooses_by_cost_takes_the_engine_s(tmp_path: Path, method: str) -> None:
+    draft_ms = COSTS.draft_ms[0][1] if method.startswith("sequoia") else COSTS.draft_ms
+    named = resolve(method, 1.0, settings=[f"costs={written(tmp_path / 'mine.json')}"])
+    for built in (
+        build_method(method, resolve(method, 1.0), CODES._replace(costs=COSTS)),
+        build_method(method, named, CODES),
+        build_method(method, named, CODES._replace(costs=EngineCosts(((1, 9.0),), ((1, 9.0),)))),
+    ):
+        settings = built.recipe.as_plain()["policy_settings"]
+        assert (settings["verify_ms"], settings["draft_ms"]) == (COSTS.verify_ms, draft_ms)
+
+
+def test_what_a_user_sets_stands(tmp_path: Path) -> None:
+    recipe = resolve("roofline", 1.0, settings=["draft_ms=1:0.1,4:0.2", "top_k=3"])
+    settings = build_method("roofline", recipe, CODES._replace(costs=COSTS)).recipe.as_plain()["policy_settings"]
+    assert settings["draft_ms"] == ((1, 0.1), (4, 0.2))
+    assert settings["verify_ms"] == COSTS.verify_ms
+    assert settings["top_k"] == 3
+    assert resolve("roofline", 1.0, settings=["draft_ms=0.25"]).as_plain()["policy_settings"]["draft_ms"] == 0.25
+    with pytest.raises(ValueError, match="unknown setting 'costs'"):
+        resolve("eagle2", 1.0, settings=[f"costs={written(tmp_path / 'costs.json')}"])
