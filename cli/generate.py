@@ -27,6 +27,9 @@ def generate(
     top_p: TopP = None,
     seed: Annotated[int, typer.Option(help="Seed of the noise: the same seed draws the same picture.")] = 0,
     resolution: Side = "128",
+    strip: Annotated[
+        Path | None, typer.Option(help="Also a PNG of every cycle of a mulo method: draft, rejections, repair, result.")
+    ] = None,
 ) -> None:
     """Draw one picture from a prompt with the shipped models."""
     from PIL import Image
@@ -35,6 +38,8 @@ def generate(
     from runtime.embedded import open_studio
     from runtime.files import check_file_writable
     from runtime.methods import build_method, resolve
+    from runtime.mulo_method import MuloSession
+    from runtime.strip import write_strip
     from runtime.studio import draw, randomness
     from zoo.manifest import write_beside
     from zoo.prompts import parse
@@ -46,16 +51,23 @@ def generate(
         if out.suffix.lower() not in _FORMATS:
             raise ValueError(f"--out {out}: expected a name that ends in {', '.join(_FORMATS)}")
         check_file_writable(out)
+        if strip is not None:
+            check_file_writable(strip)
         randomness(wanted, seed)
         studio = open_studio(side)
         sampler = read_sampler(temperature, guidance, top_k, top_p, studio.sampler)
         built = build_method(method, recipe, studio.codes)
-        built.open(studio, wanted, sampler)
+        session = built.open(studio, wanted, sampler)
+        if strip is not None and not isinstance(session, MuloSession):
+            raise ValueError(f"--strip: '{method}' drafts no rows to show; draw by a mulo method, or leave it out")
     drawing = draw(studio, built, sampler, wanted, seed)
     encoded = io.BytesIO()
     picture = Image.fromarray(studio.picture(drawing.tokens_array()))
     picture.save(encoded, format=_FORMATS[out.suffix.lower()], lossless=True)
     write_beside(out, encoded.getvalue())
+    if strip is not None and isinstance(session, MuloSession):
+        title = f"{wanted.caption()}, by {method}, seed {seed}"
+        write_strip(strip, studio, session.cycles(randomness(wanted, seed)), title)
     typer.echo(
         f"{out}: {wanted.caption()!r} by {method}, {drawing.seconds:.2f} s, {len(drawing.tokens)} tokens in "
         f"{drawing.target_nfe} target and {drawing.drafter_nfe} drafter passes "

@@ -62,6 +62,20 @@ def test_generate_draws_by_every_method(tmp_path, method, temperature):
     Image.open(io.BytesIO(out.read_bytes())).verify()
 
 
+def test_generate_shows_the_cycles_of_a_multi_scale_drawing(tmp_path):
+    out, strip = tmp_path / "picture.png", tmp_path / "strip.png"
+    common = ("generate", PROMPT, "--out", out, "--strip", strip)
+    result = called(*common, "--method", "mulo-islands", "--set", "rows=1", "--set", "tau=0.9")
+    assert result.exit_code == 0, result.output
+    two_cycles = Image.open(io.BytesIO(strip.read_bytes()))
+    assert called(*common, "--method", "mulo").exit_code == 0
+    one_cycle = Image.open(io.BytesIO(strip.read_bytes()))
+    assert two_cycles.width == one_cycle.width
+    assert two_cycles.height > 1.5 * one_cycle.height
+    refused(called(*common, "--method", "eagle2"), "'eagle2' drafts no rows to show")
+    refused(called(*common[:-1], "/proc/strip.png", "--method", "mulo"), "cannot write into /proc")
+
+
 def test_generate_takes_another_rule_and_settings(tmp_path):
     out = tmp_path / "picture.png"
     result = called(
