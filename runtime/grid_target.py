@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from algos.arrays import FloatArray, IntArray
 from algos.draft.spec import Grid
@@ -20,6 +21,8 @@ class OrtGridTarget:
 
     def __init__(self, target: OrtTarget) -> None:
         self._target = target
+        self._prefix = 0
+        """Condition positions of the picture begun; a prompt may be shorter than the longest."""
         self._fed: tuple[Feed, Pass] | None = None
 
     @classmethod
@@ -48,23 +51,29 @@ class OrtGridTarget:
         """See `OrtTarget.condition`."""
         self._target.condition(ids)
 
+    def condition_rows(self, rows: NDArray[np.float32], padding: int = 0) -> None:
+        """See `OrtTarget.condition_rows`."""
+        self._target.condition_rows(rows, padding)
+
     def begin(self) -> FloatArray:
         """See `GridTarget`."""
         self._fed = None
         law: FloatArray = self._target.begin().probs[0]
+        self._prefix = self.engine.cache.length
         return law
 
     def score(self, feed: Feed) -> FloatArray:
         """See `GridTarget`. Raises EngineError before `begin`, or on a cell or token out of range."""
-        prefix, slots = self.engine.shape.prefix, self.engine.cache.slots
-        if self.engine.cache.length != prefix:
+        prefix, slots = self._prefix, self.engine.cache.slots
+        if not prefix or self.engine.cache.length != prefix:
             raise EngineError("target: nothing is begun yet; call begin() before score()")
         if feed.tokens.min() < 0 or feed.tokens.max() >= self.vocab_size:
             raise EngineError(f"target: expected tokens from 0 to {self.vocab_size - 1}, got {feed.tokens.tolist()}")
-        if feed.cached[:, slots - prefix :].any():
+        width = min(slots - prefix, feed.cached.shape[1])
+        if feed.cached[:, width:].any():
             raise EngineError("target: expected cached cells that were committed, got others; commit them first")
-        past_bias = np.zeros((feed.cells.size, slots), dtype=np.float32)
-        past_bias[:, prefix:] = hide(feed.cached[:, : slots - prefix])
+        past_bias = np.tile(self.engine.cache.bias, (feed.cells.size, 1))
+        past_bias[:, prefix : prefix + width] = hide(feed.cached[:, :width])
         result = self.engine.run(feed.tokens, feed.cells, hide(feed.visible), past_bias)
         self._fed = (feed, result)
         return np.asarray(laws(result.logits, self._target.sampler))
@@ -75,6 +84,6 @@ class OrtGridTarget:
             raise EngineError("target: commit() expects a pass that was not committed yet; score first")
         feed, result = self._fed
         rows = np.asarray(rows, dtype=np.int64)
-        slots = self.engine.shape.prefix + feed.cells[rows]
+        slots = self._prefix + feed.cells[rows]
         self.engine.cache.write(result.keys, result.values, rows, slots)
         self._fed = None

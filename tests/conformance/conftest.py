@@ -4,14 +4,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
+from algos.arrays import IntArray
 from export.decoders import export_drafter, export_target
 from export.store import Origin
 from models.drafter import BoundDrafter, Drafter
-from models.text import WordEncoder
-from models.transformer import Transformer, TransformerConfig, initialise
+from models.text import WordEncoder, caption_features
+from models.transformer import Transformer, TransformerConfig, causal_bias, initialise
+from runtime.target import OrtTarget
+from tests.conformance.families import PUBLISHED, Family, Outputs
 
 ORIGIN = Origin("random weights", "a test", "none")
 CONFIG = TransformerConfig(
@@ -29,14 +34,45 @@ WORDS = 9
 SCRATCH = 12
 
 
+CAPTION = np.array([4, 0, 7])
+
+
 @dataclass(frozen=True, slots=True)
 class Models:
-    """The exported folder and the torch modules behind it."""
+    """The embedded models' kind: the exported folder and the torch modules behind it. A `families.Family`."""
 
     folder: Path
     target: Transformer
     words: WordEncoder
     drafter: BoundDrafter
+    drafts: bool = True
+
+    def condition(self, target: OrtTarget, absent: bool = False) -> None:
+        """See `Family`."""
+        target.condition(np.zeros_like(CAPTION) if absent else CAPTION)
+
+    @torch.no_grad()
+    def dense(self, tokens: IntArray) -> Outputs:
+        """See `Family`."""
+        pair = torch.from_numpy(np.stack([CAPTION, np.zeros_like(CAPTION)]))
+        cond = self.target.embed_condition(caption_features(self.words, self.target, pair))
+        fed = torch.from_numpy(np.stack([tokens, tokens]))
+        embeddings = torch.cat([cond, self.target.embed_tokens(fed)], dim=1)
+        empty = self.target.empty_cache(2)
+        cells, bias = self.target.cells(len(tokens)), causal_bias(embeddings.shape[1])
+        out = self.target.step(embeddings, cells, bias, empty, empty, torch.zeros(0))
+        first = CONFIG.cls_token_num - 1
+        return out.logits[:, first:], out.features[:, first:]
+
+    @torch.no_grad()
+    def draft(self, features: Tensor, tokens: IntArray) -> Outputs:
+        """See `Family`."""
+        count, empty = len(tokens), self.drafter.empty_cache(2)
+        embeddings = self.drafter.embed_tokens(torch.from_numpy(np.stack([tokens, tokens])))
+        out = self.drafter.step(
+            features, embeddings, torch.arange(count), causal_bias(count), empty, empty, torch.zeros(0)
+        )
+        return out.logits, out.features
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -59,3 +95,12 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
     export_drafter("drafter", drafter.eval(), folder, ORIGIN, SCRATCH)
     export_drafter("drafter_int8", drafter, folder, ORIGIN, SCRATCH, integers=True)
     return Models(folder, target, words, drafter)
+
+
+@pytest.fixture(scope="session", params=["embedded", *PUBLISHED])
+def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Family:
+    """The embedded models, and then every published kind: whatever is promised of engines holds for all."""
+    if request.param == "embedded":
+        embedded: Models = request.getfixturevalue("models")
+        return embedded
+    return PUBLISHED[request.param](tmp_path_factory.mktemp(request.param))

@@ -1,0 +1,195 @@
+"""Every kind of model that an engine can run, tiny: exported, and beside it a reference of another make.
+
+The conformance tests ask each for the same things and know no kind by name.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from algos.arrays import IntArray
+from export.published import Request, export_published
+from models.published.options import LoadOptions
+from runtime.session import SessionSettings, open_session
+from runtime.target import OrtTarget
+from tests.published import text_models
+from tests.published.checkpoints import HEADS, SIDE, VOCAB, eagle_weights, noise, save_dtok, save_llamagen
+from tests.published.references import dtok_reference, eagle_reference
+
+Outputs = tuple[Tensor, Tensor]
+"""Logits [2, T, V] and features [2, T, D] of a guidance pair."""
+TINY = LoadOptions(heads=HEADS, grid_side=SIDE)
+_ONE_THREAD = SessionSettings(threads=1)
+
+
+class Family(Protocol):
+    """A folder with a `target` and perhaps a `drafter`, and what they must compute; every grid is 4 by 4."""
+
+    @property
+    def folder(self) -> Path:
+        """The models."""
+
+    @property
+    def drafts(self) -> bool:
+        """Whether there is a drafter."""
+
+    def condition(self, target: OrtTarget, absent: bool = False) -> None:
+        """Set the family's condition, or that of no condition."""
+
+    def dense(self, tokens: IntArray) -> Outputs:
+        """What the target says after the condition and after each of `tokens` [T], in one pass of the reference."""
+
+    def draft(self, features: Tensor, tokens: IntArray) -> Outputs:
+        """What the drafter says after each of `tokens` [T], given the target's features [2, T, D] before each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A published kind."""
+
+    folder: Path
+    conditioned: Callable[[OrtTarget, bool], None]
+    reference: Callable[[Tensor], Outputs]
+    """From codes [2, T]."""
+    drafter: Callable[[Tensor, Tensor], Outputs] | None
+
+    @property
+    def drafts(self) -> bool:
+        """See `Family`."""
+        return self.drafter is not None
+
+    def condition(self, target: OrtTarget, absent: bool = False) -> None:
+        """See `Family`."""
+        self.conditioned(target, absent)
+
+    @torch.no_grad()
+    def dense(self, tokens: IntArray) -> Outputs:
+        """See `Family`."""
+        return self.reference(_pair(tokens))
+
+    @torch.no_grad()
+    def draft(self, features: Tensor, tokens: IntArray) -> Outputs:
+        """See `Family`."""
+        assert self.drafter is not None
+        return self.drafter(features, _pair(tokens))
+
+
+def _pair(tokens: IntArray) -> Tensor:
+    return torch.from_numpy(np.stack([tokens, tokens]).astype(np.int64))
+
+
+def llamagen(work: Path, captions: bool) -> Published:
+    """By class or by caption, with a drafter."""
+    model, state = save_llamagen(work / "target.pt", captions), eagle_weights()
+    save_file(state, work / "drafter.safetensors")
+    kind, folder = "llamagen-t2i" if captions else "llamagen-c2i", work / "out"
+    export_published(Request(kind, work / "target.pt", options=TINY), folder)
+    pair = (kind, work / "target.pt")
+    export_published(Request("eagle-drafter", work / "drafter.safetensors", target=pair, target_options=TINY), folder)
+    features, classes = noise(3, 12), torch.tensor([3, 5])
+
+    def condition(target: OrtTarget, absent: bool) -> None:
+        if captions:
+            _set_rows(target, folder, features, absent)
+        else:
+            target.condition(classes[int(absent)][None].numpy())
+
+    def reference(codes: Tensor) -> Outputs:
+        cond = torch.stack([features, model.cls_embedding.uncond_embedding]) if captions else classes
+        logits, found = model(codes, cond)
+        return logits, found
+
+    def draft(given: Tensor, codes: Tensor) -> Outputs:
+        rows = zip(codes, given, strict=True)
+        predicted = torch.stack([eagle_reference(state, model, row, each) for row, each in rows])
+        return model.output(predicted), predicted
+
+    return Published(folder, condition, reference, draft)
+
+
+def _set_rows(target: OrtTarget, folder: Path, features: Tensor, absent: bool) -> None:
+    session = open_session(folder / "condition.onnx", _ONE_THREAD)
+    rows = session.run(None, {"features": features.numpy()})[0]
+    if absent:
+        rows = np.concatenate([rows[len(rows) // 2 :]] * 2)
+    target.condition_rows(rows)
+
+
+def tar_dtok(work: Path) -> Published:
+    """Tar's AR-DTok."""
+    state, folder, features = save_dtok(work / "dtok.pth"), work / "out", noise(6, 10)
+    options = LoadOptions(heads=HEADS, prefix=6)
+    export_published(Request("tar-dtok", work / "dtok.pth", options=options), folder)
+
+    def reference(codes: Tensor) -> Outputs:
+        rows = zip(codes, (features, torch.zeros_like(features)), strict=True)
+        logits, found = zip(*(dtok_reference(state, given, row) for row, given in rows), strict=True)
+        return torch.stack(logits)[:, 5:], torch.stack(found)[:, 5:]
+
+    def condition(target: OrtTarget, absent: bool) -> None:
+        _set_rows(target, folder, features, absent)
+
+    return Published(folder, condition, reference, None)
+
+
+def chameleon(work: Path) -> Published:
+    """A Chameleon-type model, only whose image tokens can be drawn, with Anole's drafter."""
+    model = text_models.chameleon(swin=False, kv_heads=4)
+    model.save_pretrained(work / "chameleon")
+    state = text_models.save_anole_drafter(work / "drafter")
+    pair = ("chameleon", work / "chameleon")
+    export_published(Request(*pair, options=text_models.OPTIONS), work / "out")
+    drafter = Request("eagle-drafter", work / "drafter", target=pair, target_options=text_models.OPTIONS)
+    export_published(drafter, work / "out")
+
+    def draft(features: Tensor, codes: Tensor) -> Outputs:
+        return text_models.anole_draft(state, model, features, codes)
+
+    return _prompted(work / "out", model, text_models.IMAGE_IDS, draft)
+
+
+def tar_lm(work: Path) -> Published:
+    """Tar's language model."""
+    model = text_models.save_qwen(work)
+    options = LoadOptions(grid_side=4, prefix=8, first_code=text_models.FIRST_CODE)
+    export_published(Request("tar-lm", work, options=options), work / "out")
+    return _prompted(work / "out", model, text_models.FIRST_CODE + torch.arange(text_models.CODES), None)
+
+
+def _prompted(
+    folder: Path, model: object, ids: Tensor, drafter: Callable[[Tensor, Tensor], Outputs] | None
+) -> Published:
+    """Under a prompt of 5 ids where 8 have room, beside one whose inner ids are the pad's."""
+    prompt = text_models.PROMPT[0]
+    silent = torch.cat([prompt[:1], torch.ones(3, dtype=torch.int64), prompt[-1:]])
+
+    def condition(target: OrtTarget, absent: bool) -> None:
+        target.condition((silent if absent else prompt).numpy())
+
+    def reference(codes: Tensor) -> Outputs:
+        return text_models.image_outputs(model, ids, torch.stack([prompt, silent]), codes)
+
+    return Published(folder, condition, reference, drafter)
+
+
+def _needs_transformers(make: Callable[[Path], Published], work: Path) -> Published:
+    pytest.importorskip("transformers", reason="the extra 'chameleon' is not installed")
+    return make(work)
+
+
+PUBLISHED: dict[str, Callable[[Path], Published]] = {
+    "llamagen-c2i": lambda work: llamagen(work, captions=False),
+    "llamagen-t2i": lambda work: llamagen(work, captions=True),
+    "tar-dtok": tar_dtok,
+    "tar-lm": lambda work: _needs_transformers(tar_lm, work),
+    "chameleon": lambda work: _needs_transformers(chameleon, work),
+}
+"""By kind: every target that `models.published.load` knows, the drafters with theirs."""
+assert VOCAB >= text_models.CODES
