@@ -4,7 +4,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-PLAIN_WIDTH = 130
+PLAIN_WIDTH = 190
 """Columns where there is no terminal to ask."""
 
 
