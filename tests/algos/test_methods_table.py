@@ -6,6 +6,8 @@ import pytest
 
 from algos.accept import RULES, RuleSpec
 from algos.draft import POLICIES, PolicySpec
+from runtime.methods import METHODS
+from runtime.recipe import Method
 
 TEXT = (Path(__file__).parents[2] / "docs" / "methods.md").read_text(encoding="utf-8")
 
@@ -21,6 +23,12 @@ def test_every_policy_has_its_row(spec: PolicySpec) -> None:
     assert f"| `{spec.name}` | {spec.drawn} | {spec.source} | {spec.deviations or 'none'} |" in TEXT
 
 
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
+def test_every_method_has_its_row(method: Method) -> None:
+    by = f"{method.sampled.draws_by} | {method.greedy.draws_by}"
+    assert f"| `{method.name}` | {method.sampled.family} | {by} | {method.summary} |" in TEXT
+
+
 def test_every_relaxed_rule_is_explained() -> None:
     told = TEXT.split("## The relaxed rules, one by one")[1]
     for spec in RULES:
@@ -31,3 +39,5 @@ def test_every_relaxed_rule_is_explained() -> None:
 def test_no_row_is_left_over() -> None:
     named = {line.split("`")[1] for line in TEXT.splitlines() if line.startswith("| `") and line.count("|") == 5}
     assert named - {"paper", "optimal", "released"} == {spec.name for spec in [*RULES, *POLICIES]}
+    methods = {line.split("`")[1] for line in TEXT.splitlines() if line.startswith("| `") and line.count("|") == 6}
+    assert methods == {method.name for method in METHODS}

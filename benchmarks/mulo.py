@@ -1,0 +1,231 @@
+"""The ablation of multi-scale drafting: what each part of MuLo-SD adds on the shipped models, in one table.
+
+Run: python -m benchmarks.mulo [--prompts-count 48] [--seeds 1] [--out benchmarks/results/mulo-ablation.json]
+
+Every variant draws the same prompts under the same seeds as AR, interleaved; a stopped run goes on where it was. Where
+the table says "matched", tau was first found by bisection on prompts of its own, so that as large a share of the
+draft is kept as by the group's reference. The last line is JSON; --out holds it whole, with which of the paper's
+orderings (arXiv 2601.05149) came out here.
+"""
+
+import argparse
+import dataclasses
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from algos.rows import Sampler
+from runtime.compare import BASELINE, Done, Plan, choose_prompts, run
+from runtime.compare_report import Row, accepted_cells, find
+from runtime.compare_store import Store
+from runtime.embedded import EmbeddedStudio, open_studio
+from runtime.machine import described
+from runtime.methods import build_method, resolve
+from runtime.resamplers import RESAMPLERS
+from runtime.studio import Built, draw
+from zoo.manifest import write_beside
+
+APART = 128
+"""Prompts that the comparison may choose; thresholds are matched on the ones after them."""
+MATCH_PROMPTS = 6
+LEAST_TAU, MOST_TAU, HALVINGS = 1e-4, 1.0, 8
+TEMPERATURE = 1.0
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A line of the table. match: the label whose share of kept cells its tau is chosen for."""
+
+    group: str
+    label: str
+    method: str
+    settings: tuple[str, ...] = ()
+    match: str | None = None
+
+
+TWO_ROWS = ("rows=2",)
+VARIANTS = (
+    Variant("control", "ar", "ar"),
+    *(Variant("control", f"ZipAR, window {window}", "zipar", (f"window={window}",)) for window in (1, 2, 4, 8)),
+    Variant("control", "ZipAR, window 2, adaptive", "zipar", ("window=2", "adaptive=true")),
+    Variant("control", "LANTERN", "lantern"),
+    Variant("rejection", "local + expansion", "mulo", TWO_ROWS),
+    Variant("rejection", "plain local, matched", "mulo", (*TWO_ROWS, "radius=0"), "local + expansion"),
+    Variant("rejection", "plain local, same tau", "mulo", (*TWO_ROWS, "radius=0")),
+    Variant("rejection", "local + radius 2, matched", "mulo", (*TWO_ROWS, "radius=2"), "local + expansion"),
+    Variant("rejection", "raster, matched", "mulo-raster", TWO_ROWS, "local + expansion"),
+    Variant("rejection", "raster, same tau", "mulo-raster", TWO_ROWS),
+    Variant("pooling", "pooled", "mulo"),
+    Variant("pooling", "not pooled, matched", "mulo", ("k=0",), "pooled"),
+    Variant("rule", "LANTERN's rule", "mulo", ("rule=lantern",)),
+    Variant("rule", "exact rule", "mulo", ("rule=exact",)),
+    *(Variant("sampler", f"sampler {kind}", "mulo", (f"sampler={kind}",)) for kind in RESAMPLERS),
+    Variant("order", "islands", "mulo", ("order=islands",)),
+    Variant("order", "islands, row fronts", "mulo", ("order=islands", "window=2")),
+    Variant("order", "serial, row fronts", "mulo", ("window=2",)),
+    Variant("keys", "islands, two rows, stale", "mulo", (*TWO_ROWS, "order=islands")),
+    Variant("keys", "islands, two rows, recompute", "mulo", (*TWO_ROWS, "order=islands", "keys=recompute")),
+    Variant("drafting", "row fronts in drafting too", "mulo-islands"),
+    Variant("drafting", "row fronts in drafting, no repair", "mulo-islands", ("tau=0",)),
+    Variant("drafting", "everywhere, radius 0", "mulo-islands", ("radius=0",)),
+    Variant("drafting", "everywhere, window 1, radius 0", "mulo-islands", ("radius=0", "window=1", "draft_window=1")),
+    Variant("drafting", "one row a cycle", "mulo", ("rows=1",)),
+)
+
+
+def available(studio: EmbeddedStudio, sampler: Sampler) -> tuple[list[Variant], dict[str, str]]:
+    """The variants that the models of this folder can draw, and why not the others."""
+    found, missing = [], {}
+    for one in VARIANTS:
+        try:
+            built(studio, one).open(studio, choose_prompts(1)[0], sampler)
+            found.append(one)
+        except ValueError as error:
+            missing[one.label] = str(error)
+    return found, missing
+
+
+def built(studio: EmbeddedStudio, one: Variant, *more: str) -> Built:
+    recipe = resolve(one.method, TEMPERATURE, None, (*one.settings, *more))
+    return build_method(one.label, recipe, studio.codes)
+
+
+def kept_share(studio: EmbeddedStudio, method: Built, sampler: Sampler) -> float:
+    prompts = choose_prompts(APART + MATCH_PROMPTS)[APART:]
+    drawn = [draw(studio, method, sampler, prompt, 0) for prompt in prompts]
+    return float(np.mean([accepted_cells(one, studio.grid) for one in drawn]))
+
+
+def matched_tau(studio: EmbeddedStudio, one: Variant, wanted: float, sampler: Sampler) -> float:
+    """The threshold at which `wanted` of the draft is kept, by bisection of its logarithm; the least where none is."""
+    low, high = np.log(LEAST_TAU), np.log(MOST_TAU)
+    for _ in range(HALVINGS):
+        middle = 0.5 * (low + high)
+        if kept_share(studio, built(studio, one, f"tau={np.exp(middle):.5f}"), sampler) > wanted:
+            low = middle
+        else:
+            high = middle
+    return float(np.exp(0.5 * (low + high)))
+
+
+def matched(studio: EmbeddedStudio, asked: list[Variant], sampler: Sampler, memory: Path) -> dict[str, float]:
+    """The thresholds of the variants that need one; kept in `memory` for a run that goes on."""
+    known: dict[str, Any] = json.loads(memory.read_text()) if memory.exists() else {}
+    asks = {"model": studio.described()["sha256"], "variants": [repr(one) for one in asked]}
+    if {name: known.get(name) for name in asks} != asks:
+        known = {**asks, "taus": {}}
+    by_label = {one.label: one for one in asked}
+    for one in asked:
+        if one.match is not None and one.label not in known["taus"]:
+            wanted = kept_share(studio, built(studio, by_label[one.match]), sampler)
+            known["taus"][one.label] = matched_tau(studio, one, wanted, sampler)
+            print(f"{one.label}: tau {known['taus'][one.label]:.5f} to keep {wanted:.1%}", file=sys.stderr, flush=True)
+            write_beside(memory, json.dumps(known).encode())
+    taus: dict[str, float] = known["taus"]
+    return taus
+
+
+def orderings(rows: dict[str, Row]) -> list[dict[str, Any]]:
+    """The paper's orderings, and whether they came out; differences of accuracy come with their standard error."""
+
+    def compared(claim: str, better: str, worse: str, what: str, higher: bool = True) -> dict[str, Any] | None:
+        if better not in rows or worse not in rows:
+            return None
+        one, other = getattr(rows[better], what), getattr(rows[worse], what)
+        images = rows[better].images
+        error = np.sqrt((one * (1 - one) + other * (1 - other)) / images) if what == "prompt_accuracy" else None
+        return {
+            **{"claim": claim, "figure": what, "better": better, "worse": worse, "found": [one, other]},
+            "holds": bool(one > other if higher else one < other),
+            "standard_error": None if error is None else float(error),
+        }
+
+    asked = (
+        ("expansion beats plain local at matched acceptance", "local + expansion", "plain local, matched"),
+        ("local + expansion beats raster at matched acceptance", "local + expansion", "raster, matched"),
+        ("pooling beats no pooling at matched acceptance", "pooled", "not pooled, matched"),
+        ("pixel loss beats token cross-entropy", "sampler latent", "sampler latent-ce"),
+        ("the adversarial term beats pixel loss alone", "sampler latent-gan", "sampler latent"),
+        ("the pixel sampler beats the latent one", "sampler bicubic", "sampler latent-gan"),
+        ("recomputed keys beat stale ones", "islands, two rows, recompute", "islands, two rows, stale"),
+    )
+    found = [compared(*one, "prompt_accuracy") for one in asked]
+    found += [compared(claim, better, worse, "frechet_distance", higher=False) for claim, better, worse in asked]
+    found += [
+        compared("raster rejection is slower at the same tau", "local + expansion", "raster, same tau", "speedup"),
+        compared("islands are faster than serial repair", "islands", "pooled", "speedup"),
+        compared("row fronts are faster still", "row fronts in drafting too", "islands", "speedup"),
+        compared("ZipAR alone is faster than serial MuLo-SD", "ZipAR, window 4", "pooled", "speedup"),
+        compared("islands with row fronts beat ZipAR", "row fronts in drafting too", "ZipAR, window 4", "speedup"),
+    ]
+    return [one for one in found if one is not None]
+
+
+def progress(state: Done) -> None:
+    print(f"\r{state.finished} of {state.size} drawings", end="", file=sys.stderr, flush=True)
+
+
+def show(asked: list[Variant], rows: dict[str, Row], taus: dict[str, float]) -> None:
+    print(
+        f"{'group':10s} {'variant':34s} {'tau':>7s} speed-up {'target':>7s} {'drafter':>7s} {'s':>6s}  kept refused"
+        f"  host resample accuracy Fréchet (floor)"
+    )
+    for one in asked:
+        row, tau = rows[one.label], taus.get(one.label)
+        kept, refused = (
+            "     -" if share is None else f"{share:6.1%}" for share in (row.kept_share, row.rejected_share)
+        )
+        print(
+            f"{one.group:10s} {one.label:34s} {'' if tau is None else f'{tau:.4f}':>7s} {row.speedup:7.2f}x "
+            f"{row.target_nfe:7.1f} {row.drafter_nfe:7.1f} {row.seconds_per_image:6.3f} {kept} {refused} "
+            f"{row.overhead_share:5.0%} {row.resampler_share:8.0%} {row.prompt_accuracy:8.3f} "
+            f"{row.frechet_distance:.1f} ({row.frechet_floor or float('nan'):.1f})"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="What each part of multi-scale drafting adds, on the shipped models.")
+    parser.add_argument("--prompts-count", type=int, default=48)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--folder", type=Path, default=Path("runs/mulo-ablation"), help="finished drawings")
+    parser.add_argument("--fresh", action="store_true", help="discard the finished drawings")
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    if not 2 <= given.prompts_count <= APART or given.seeds < 1:
+        parser.error(f"--prompts-count must be 2 to {APART}, --seeds at least 1")
+    studio = open_studio(128)
+    sampler = studio.sampler
+    asked, missing = available(studio, sampler)
+    for label, why in missing.items():
+        print(f"left out: {label}: {why}", file=sys.stderr)
+    taus = matched(studio, asked, sampler, given.folder / "taus.json")
+    methods = tuple(built(studio, one, *([f"tau={taus[one.label]}"] if one.label in taus else [])) for one in asked)
+    plan = Plan(methods, choose_prompts(given.prompts_count), tuple(range(given.seeds)), sampler)
+    settings = {**plan.as_plain(), "resolution": 128, "model": studio.described()}
+    store = Store(given.folder, settings, fresh=given.fresh)
+    run(studio, plan, store, progress)
+    print(file=sys.stderr)
+    rows = {row.method: row for row in find(studio, plan, store).rows}
+    show(asked, rows, taus)
+    found = {
+        "machine": described(),
+        "settings": settings,
+        "baseline": BASELINE,
+        "left_out": missing,
+        "matched_taus": taus,
+        "rows": [{"group": one.group, **dataclasses.asdict(rows[one.label])} for one in asked],
+        "orderings": orderings(rows),
+    }
+    for one in orderings(rows):
+        print(f"{'holds' if one['holds'] else 'fails'}: {one['claim']} ({one['figure']}: {one['found']})")
+    if given.out:
+        write_beside(given.out, (json.dumps(found, indent=1) + "\n").encode())
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
