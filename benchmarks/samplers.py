@@ -1,0 +1,204 @@
+"""How well up- and down-samplers guess the tokens of the other resolution, and what their pictures look like.
+
+Run: python -m benchmarks.samplers [--scenes 64] [--kinds bicubic latent ...] [--out FILE] [--pictures FILE.png]
+
+Scenes that no training drew are rendered and encoded at both resolutions (this needs the art, as training does).
+Up: from the tokens at 64 px, all rows in one call and one row a call (as drafts are drawn), against the tokens at
+128 px. Down: from the tokens at 128 px. Reported with 95 % intervals over scenes: the share of tokens guessed right;
+the PSNR of the decoded guess against the rendered scene and against the tokenizer's own reconstruction of it; the
+share of low tokens that survive a round trip; milliseconds a call (median). `tokenizer` is the ceiling: the true
+tokens decoded. The last line is JSON; --out writes it to a file too.
+"""
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from algos.arrays import IntArray
+from algos.draft.spec import Grid
+from algos.spatial.resolution import ResolutionMap
+from models.data.scenes import Split
+from models.train.pictures import EmojiPictures
+from runtime.files import check_file_writable
+from runtime.images import ImageDecoder, ImageEncoder
+from runtime.machine import described
+from runtime.resample import Resampler
+from runtime.resamplers import RESAMPLERS, open_resampler
+from runtime.session import SessionSettings
+from zoo.load import FOLDER, manifest, names
+from zoo.manifest import write_beside
+
+Picture = NDArray[np.uint8]
+PAIR = ResolutionMap(Grid(8, 8), Grid(16, 16))
+SPLIT: Split = "seen"
+
+
+class Sides(NamedTuple):
+    """One scene at both resolutions: rendered, encoded, and drawn from its codes."""
+
+    low_scene: Picture
+    high_scene: Picture
+    low: IntArray
+    high: IntArray
+    low_drawn: Picture
+    high_drawn: Picture
+
+
+class Guess(NamedTuple):
+    tokens: IntArray
+    ms: list[float]
+
+
+def psnr(found: Picture, wanted: Picture) -> float:
+    squared = np.square(found.astype(np.float64) - wanted).mean()
+    return float(10 * np.log10(255**2 / max(squared, 1e-3)))
+
+
+def prepare(count: int, decoder: ImageDecoder, encoder: ImageEncoder) -> list[Sides]:
+    pictures, found = EmojiPictures(), []
+    for index in range(count):
+        small, large = (pictures([index], grid.height * encoder.stride, SPLIT)[0] for grid in (PAIR.low, PAIR.high))
+        low, high = encoder(small), encoder(large)
+        found.append(Sides(small, large, low, high, decoder(low, PAIR.low), decoder(high, PAIR.high)))
+    return found
+
+
+def enlarge(resampler: Resampler, low: IntArray, rows_a_call: int) -> Guess:
+    parts, spent = [], []
+    for start in range(0, PAIR.low.height, rows_a_call):
+        begun = time.perf_counter()
+        parts.append(resampler.enlarge(low, range(start, start + rows_a_call)))
+        spent.append(1e3 * (time.perf_counter() - begun))
+    return Guess(np.concatenate(parts), spent)
+
+
+def reduce(resampler: Resampler, high: IntArray) -> Guess:
+    begun = time.perf_counter()
+    tokens = resampler.reduce(high, range(PAIR.low.height))
+    return Guess(tokens, [1e3 * (time.perf_counter() - begun)])
+
+
+def interval(values: list[float]) -> dict[str, float]:
+    half = 1.96 * np.std(values, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else float("nan")
+    return {"mean": round(float(np.mean(values)), 4), "half": round(float(half), 4)}
+
+
+def measure(
+    kind: str, resampler: Resampler, scenes: list[Sides], decoder: ImageDecoder
+) -> tuple[dict[str, object], list[Picture]]:
+    columns: dict[str, list[float]] = {}
+    times: dict[str, list[float]] = {"up_ms": [], "up_row_ms": [], "down_ms": []}
+    drawn = []
+
+    def note(name: str, guess: IntArray, wanted: IntArray, grid: Grid, scene: Picture, best: Picture) -> Picture:
+        picture = decoder(guess, grid)
+        columns.setdefault(f"{name}_accuracy", []).append(float(np.mean(guess == wanted)))
+        columns.setdefault(f"{name}_psnr_scene", []).append(psnr(picture, scene))
+        columns.setdefault(f"{name}_psnr_tokenizer", []).append(psnr(picture, best))
+        return picture
+
+    resampler.enlarge(scenes[0].low, range(PAIR.low.height))
+    resampler.reduce(scenes[0].high, range(PAIR.low.height))
+    for each in scenes:
+        whole, by_row = enlarge(resampler, each.low, PAIR.low.height), enlarge(resampler, each.low, 1)
+        small = reduce(resampler, each.high)
+        drawn.append(note("up", whole.tokens, each.high, PAIR.high, each.high_scene, each.high_drawn))
+        note("up_row", by_row.tokens, each.high, PAIR.high, each.high_scene, each.high_drawn)
+        note("down", small.tokens, each.low, PAIR.low, each.low_scene, each.low_drawn)
+        back = reduce(resampler, whole.tokens).tokens
+        columns.setdefault("round_trip", []).append(float(np.mean(back == each.low)))
+        for name, spent in (("up_ms", whole.ms), ("up_row_ms", by_row.ms), ("down_ms", small.ms)):
+            times[name] += spent
+    row: dict[str, object] = {"kind": kind} | {name: interval(values) for name, values in columns.items()}
+    return row | {name: round(float(np.median(spent)), 3) for name, spent in times.items()}, drawn
+
+
+def ceiling(scenes: list[Sides]) -> dict[str, object]:
+    return {
+        "kind": "tokenizer",
+        "up_psnr_scene": interval([psnr(each.high_drawn, each.high_scene) for each in scenes]),
+        "down_psnr_scene": interval([psnr(each.low_drawn, each.low_scene) for each in scenes]),
+    }
+
+
+def table(rows: list[dict[str, object]]) -> str:
+    columns = {
+        "up_accuracy": 100,
+        "up_psnr_scene": 1,
+        "up_psnr_tokenizer": 1,
+        "up_row_accuracy": 100,
+        "up_row_psnr_scene": 1,
+        "down_accuracy": 100,
+        "down_psnr_scene": 1,
+        "round_trip": 100,
+    }
+    lines = [f"{'kind':12s}" + "".join(f"{name:>20s}" for name in columns) + "   ms up / row / down"]
+    for row in rows:
+        cells = []
+        for name, scale in columns.items():
+            value = row.get(name)
+            cells.append(
+                f"{value['mean'] * scale:.2f} ± {value['half'] * scale:.2f}" if isinstance(value, dict) else ""
+            )
+        spent = " / ".join(str(row[name]) for name in ("up_ms", "up_row_ms", "down_ms") if name in row)
+        lines.append(f"{row['kind']!s:12s}" + "".join(f"{cell:>20s}" for cell in cells) + f"   {spent}")
+    return "\n".join(lines)
+
+
+def strips(scenes: list[Sides], drawn: dict[str, list[Picture]], count: int) -> Picture:
+    """One row a scene: the scene, its tokens decoded at 128 and at 64 px, then every kind's guess."""
+    rows = []
+    for index, each in enumerate(scenes[:count]):
+        small = each.low_drawn.repeat(PAIR.ratio, axis=0).repeat(PAIR.ratio, axis=1)
+        guesses = [pictures[index] for pictures in drawn.values()]
+        rows.append(np.concatenate([each.high_scene, each.high_drawn, small, *guesses], axis=1))
+    return np.concatenate(rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="How well samplers guess the tokens of the other resolution.")
+    parser.add_argument("--scenes", type=int, default=64)
+    parser.add_argument("--kinds", nargs="+", choices=RESAMPLERS, help="all that the folder holds, if none is named")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="folder of models (default: the zoo)")
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--pictures", type=Path, help="write a PNG: scene, tokenizer, 64 px, then every kind")
+    asked = parser.parse_args()
+    for path in (asked.out, asked.pictures):
+        if path is not None:
+            check_file_writable(path)
+    settings = SessionSettings(threads=asked.threads)
+    held = set(names(asked.folder))
+    needs = {"superres": {"superres"}, "latent": {"sampler_up", "sampler_down"}}
+    needs |= {f"latent-{losses}": {f"sampler_up_{losses}", "sampler_down"} for losses in ("ce", "gan")}
+    kinds = asked.kinds or [kind for kind in RESAMPLERS if needs.get(kind, set()) <= held]
+    resamplers = {kind: open_resampler(kind, PAIR, asked.folder, settings) for kind in kinds}
+    decoder = ImageDecoder(folder=asked.folder, settings=settings)
+    encoder = ImageEncoder(folder=asked.folder, settings=settings)
+    scenes = prepare(asked.scenes, decoder, encoder)
+    rows, drawn = [ceiling(scenes)], {}
+    for kind, resampler in resamplers.items():
+        row, drawn[kind] = measure(kind, resampler, scenes, decoder)
+        rows.append(row)
+        print(table(rows[-1:]), flush=True)
+    print(table(rows))
+    if asked.pictures:
+        Image.fromarray(strips(scenes, drawn, 6)).save(asked.pictures)
+    models = {
+        name: manifest(name, asked.folder).sha256 for name in sorted(held) if name.startswith(("vq", "samp", "sup"))
+    }
+    found = {"scenes": asked.scenes, "split": SPLIT, "machine": described(), "sha256": models, "rows": rows}
+    line = json.dumps(found)
+    if asked.out:
+        write_beside(asked.out, line.encode())
+    print(line)
+
+
+if __name__ == "__main__":
+    main()
