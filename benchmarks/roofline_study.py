@@ -1,0 +1,275 @@
+"""Does choosing each draft tree by what it costs beat ADT-Tree's rule of thumb? Simulated on worlds and machines.
+
+Run: python -m benchmarks.roofline_study [--seeds 3] [--images 12] [--rules point,lantern] [--jobs 2] [--out FILE]
+
+Every rival is tuned in hindsight: of its grid of settings, the one of the highest speed-up on the very images that are
+reported, for each world, rule and machine by itself. `roofline` runs with its default settings everywhere; all that it
+is given is the machine's cost curve. ADT-Tree runs once more with as many nodes as roofline used on average ("adt,
+equal nodes"). Times are modelled by the machine's costs: the shipped models' measured curve, and rooflines. Worlds of
+several seeds differ in their laws; all methods draw the same images of them. "sampled" trees keep the draft law and
+need another rule than trees of likeliest tokens: they stand beside the others, not among them. The last line is JSON.
+"""
+
+import argparse
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from runtime.machine import described
+from sim.executors import executor, usable_cores
+from sim.fast import make_scheme, run_lockstep, run_loop
+from sim.field import make_world
+from sim.latency import Costs
+from sim.statistics import Estimate, Runs, mean_depth, ratio, speedup, tokens_per_cycle
+from sim.sweep import costs_of
+from sim.table_world import TableWorld
+from zoo.load import FOLDER
+from zoo.manifest import write_beside
+
+MACHINES: Final = (str(FOLDER / "costs128.json"), "a100/llamagen-xl", "h100/llamagen-xl")
+LARGEST: Final = 64
+NEAR: Final = {"noise": 0.3, "context_loss": 0.1}
+FAR: Final = {"noise": 1.0, "context_loss": 0.3, "drift": 0.15, "depth_known": 6}
+KINDS: Final[Mapping[str, tuple[str, Mapping[str, float]]]] = {
+    "sharp": ("sharp", {"sharpness": 14.0, "texture": 1.5}),
+    "flat": ("flat", {"sharpness": 2.0}),
+    "mixed": ("patchy", {"sharpness": 10.0, "contrast": 40.0, "texture": 1.5}),
+}
+WORLDS: Final = {
+    f"{kind}, drafter {how}": (name, {**settings, **drafter})
+    for kind, (name, settings) in KINDS.items()
+    for how, drafter in (("near", NEAR), ("far", FAR))
+}
+RULES: Final[Mapping[str, Mapping[str, Any]]] = {"point": {}, "lantern": {"k": 8, "delta": 0.2}}
+
+Settings = Mapping[str, Any]
+
+
+def _grid(**axes: Sequence[Any]) -> list[Settings]:
+    return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+
+
+_SIZES: Final = ((2, 3), (2, 6), (4, 15), (8, 59), (16, 59))
+_WIDTHS: Final = ((2,), (4,), (2, 1), (2, 2, 1), (2, 2, 1, 1), (3, 4, 3, 2), (8, 16, 14, 11, 8), (32, 16, 8), (59,))
+RIVALS: Final[Mapping[str, list[tuple[str, Settings]]]] = {
+    "chain": [("chain_top1", {"length": length}) for length in (1, 2, 3, 4, 6)],
+    "static tree": [("static_top_k", {"widths": widths}) for widths in _WIDTHS],
+    "eagle2": [
+        ("eagle2", {"depth": depth, "top_k": width, "total_tokens": total})
+        for depth in (1, 2, 3, 4, 6)
+        for width, total in _SIZES
+    ],
+    "adt": [
+        ("adt", {"beta": beta, "start_width": width, "max_width": width + 2, "total_tokens": total})
+        for beta in (0.2, 0.35, 0.5, 0.7)
+        for width, total in ((1, 3), *_SIZES)
+    ],
+    "sampled": [
+        *(("chain", {"length": length}) for length in (1, 2, 3, 4, 6)),
+        *(("eagle1", {"widths": widths}) for widths in _WIDTHS),
+    ],
+}
+SAMPLED_RULE: Final = {
+    ("point", "chain"): "chain",
+    ("point", "eagle1"): "without_replacement",
+    ("lantern", "chain"): "lantern",
+    ("lantern", "eagle1"): "lantern",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One scheme in the worlds of all seeds. machine: whose costs its settings are for; "" where for any."""
+
+    world: str
+    rule: str
+    method: str
+    policy: str
+    settings: str
+    machine: str
+    seeds: int
+    images: int
+
+
+class Ran(NamedTuple):
+    task: Task
+    runs: Runs
+
+
+def largest(costs: Costs) -> int:
+    """Nodes of the largest tree that a latency model answers for, LARGEST at most."""
+    for nodes in range(LARGEST, 1, -1):
+        try:
+            costs.verify_ms(np.array([nodes]))
+        except ValueError:
+            continue
+        return nodes
+    return 1
+
+
+def curve_settings(costs: Costs) -> Settings:
+    """What `roofline` is told of a machine."""
+    nodes = np.unique(np.geomspace(1, largest(costs), 24).round().astype(int))
+    expanded = np.array([1, 2, 4, 8, 16])
+    verify = costs.verify_ms(nodes) + costs.overhead_ms
+    return {
+        "verify_ms": tuple(zip(nodes.tolist(), verify.tolist(), strict=True)),
+        "draft_ms": tuple(zip(expanded.tolist(), costs.draft_ms(expanded).tolist(), strict=True)),
+    }
+
+
+def worlds_of(name: str, seeds: int) -> Iterator[tuple[int, TableWorld]]:
+    kind, settings = WORLDS[name]
+    for seed in range(seeds):
+        yield seed, make_world(kind, {**settings, "seed": seed})
+
+
+def work(task: Task) -> Ran:
+    rule = SAMPLED_RULE.get((task.rule, task.policy), task.rule)
+    runs: Runs | None = None
+    for seed, world in worlds_of(task.world, task.seeds):
+        scheme = make_scheme(world, task.policy, rule, json.loads(task.settings), RULES.get(rule))
+        if scheme.vectorised:
+            more = run_lockstep(world, scheme, task.images, seed).runs
+        else:
+            most = largest(costs_of(task.machine)) if task.machine else LARGEST
+            more = run_loop(world, scheme, task.images, seed, max_nodes=most)
+        runs = more if runs is None else runs.and_more(more)
+    assert runs is not None
+    return Ran(task, runs)
+
+
+def first_tasks(rules: Sequence[str], worlds: Sequence[str], seeds: int, images: int) -> list[Task]:
+    """All rivals in all their settings, and roofline on every machine."""
+    found = []
+    for world, rule in itertools.product(worlds, rules):
+        for method, grid in RIVALS.items():
+            found += [Task(world, rule, method, policy, json.dumps(own), "", seeds, images) for policy, own in grid]
+        for machine in MACHINES:
+            own = json.dumps(curve_settings(costs_of(machine)))
+            found.append(Task(world, rule, "roofline", "roofline", own, machine, seeds, images))
+    return found
+
+
+def nodes_of(runs: Runs) -> float:
+    return ratio(runs.verify @ np.arange(runs.verify.shape[1]), runs.verify.sum(axis=1)).mean
+
+
+def best_of(members: Sequence[Ran], costs: Costs) -> Ran | None:
+    """The fastest on a machine, of those whose trees it answers for."""
+    priced = []
+    for place, one in enumerate(members):
+        try:
+            priced.append((speedup(one.runs, costs).mean, -place))
+        except ValueError:
+            continue
+    return members[-max(priced)[1]] if priced else None
+
+
+def chosen(ran: Sequence[Ran], world: str, rule: str, machine: str) -> dict[str, Ran]:
+    """For each method its best settings on a machine."""
+    costs, found = costs_of(machine), {}
+    here = [one for one in ran if (one.task.world, one.task.rule) == (world, rule)]
+    for method in dict.fromkeys(one.task.method for one in here):
+        members = [one for one in here if one.task.method == method and one.task.machine in ("", machine)]
+        best = best_of(members, costs)
+        if best is not None:
+            found[method] = best
+    return found
+
+
+def equal_nodes(ran: Sequence[Ran]) -> list[Task]:
+    """ADT-Tree as tuned, but with the nodes that roofline used on average."""
+    found = []
+    for world, rule, machine in places(ran):
+        best = chosen(ran, world, rule, machine)
+        drafted = max(1, round(nodes_of(best["roofline"].runs) - 1.0))
+        own = json.dumps({**json.loads(best["adt"].task.settings), "total_tokens": drafted})
+        task = best["adt"].task
+        found.append(Task(world, rule, "adt, equal nodes", "adt", own, machine, task.seeds, task.images))
+    return found
+
+
+def places(ran: Sequence[Ran]) -> list[tuple[str, str, str]]:
+    here = dict.fromkeys((one.task.world, one.task.rule) for one in ran)
+    return [(world, rule, machine) for world, rule in here for machine in MACHINES]
+
+
+def plain(one: Ran, costs: Costs) -> dict[str, Any]:
+    gain = speedup(one.runs, costs)
+    return {
+        "speedup": [round(part, 4) for part in gain],
+        "tokens_per_cycle": round(tokens_per_cycle(one.runs).mean, 4),
+        "depth": round(mean_depth(one.runs).mean, 3),
+        "nodes_per_pass": round(nodes_of(one.runs), 3),
+        "policy": one.task.policy,
+        "settings": {} if one.task.method == "roofline" else json.loads(one.task.settings),
+    }
+
+
+def times_faster(one: Ran, other: Ran, costs: Costs) -> Estimate:
+    """How many times faster `one` is than `other`, image by image."""
+    return ratio(other.runs.image_ms(costs), one.runs.image_ms(costs))
+
+
+def report(ran: Sequence[Ran]) -> list[dict[str, Any]]:
+    rows = []
+    for world, rule, machine in places(ran):
+        costs, best = costs_of(machine), chosen(ran, world, rule, machine)
+        methods = {method: plain(one, costs) for method, one in best.items()}
+        rivals = [method for method in best if method not in ("roofline", "sampled")]
+        strongest = max(rivals, key=lambda method: float(methods[method]["speedup"][0]))
+        over = {
+            against: [round(part, 4) for part in times_faster(best["roofline"], best[against], costs)]
+            for against in dict.fromkeys(("adt", "adt, equal nodes", strongest))
+        }
+        name = Path(machine).stem if machine.endswith(".json") else machine
+        rows.append(
+            {
+                **{"world": world, "rule": rule, "machine": name, "images": best["roofline"].runs.images},
+                **{"methods": methods, "strongest_rival": strongest, "roofline_over": over},
+            }
+        )
+        shown = "  ".join(f"{method} {figures['speedup'][0]:.3f}" for method, figures in methods.items())
+        against = "  ".join(f"{name} {low:.3f}-{high:.3f}" for name, (_, low, high) in over.items())
+        print(f"{world} | {rule} | {name} | {shown} | roofline over {against}")
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.roofline_study", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--seeds", type=int, default=3, help="worlds of a kind, each with laws of its own")
+    parser.add_argument("--images", type=int, default=12, help="images of each world")
+    parser.add_argument("--rules", default=",".join(RULES), help=f"of {', '.join(RULES)}")
+    parser.add_argument("--worlds", default=";".join(WORLDS), help="with semicolons between")
+    parser.add_argument("--jobs", type=int, default=usable_cores())
+    parser.add_argument("--out", type=Path)
+    asked = parser.parse_args()
+    rules, worlds = asked.rules.split(","), asked.worlds.split(";")
+    if not set(rules) <= RULES.keys() or not set(worlds) <= WORLDS.keys():
+        parser.error(f"expected rules of {', '.join(RULES)} and worlds of {'; '.join(WORLDS)}")
+    if asked.seeds < 1 or asked.images < 2:
+        parser.error("expected at least 1 seed and 2 images")
+    where = executor("local", asked.jobs)
+    ran = list(where.run(work, first_tasks(rules, worlds, asked.seeds, asked.images)))
+    ran.sort(key=lambda one: (worlds.index(one.task.world), rules.index(one.task.rule), one.task.settings))
+    ran += where.run(work, equal_nodes(ran))
+    found = {
+        **{"benchmark": "roofline_study", "machine": described(), "seeds": asked.seeds, "images": asked.images},
+        "worlds": {name: {"kind": WORLDS[name][0], "settings": WORLDS[name][1]} for name in worlds},
+        "rows": report(ran),
+    }
+    line = json.dumps(found)
+    if asked.out is not None:
+        write_beside(asked.out, (line + "\n").encode())
+    print(line)
+
+
+if __name__ == "__main__":
+    main()
