@@ -142,6 +142,34 @@ def target(
 
 
 @app.command()
+def guided(
+    resolution: Resolution = Pixels.small,
+    guidance: Annotated[float, typer.Option(help="Scale that is baked in, above 1.")] = 2.0,
+    target_from: Annotated[Path | None, typer.Option("--target", help="Checkpoint of the target.")] = None,
+    tokenizer_from: TokenizerFrom = TOKENIZER,
+    tokens: Tokens = TOKENS,
+    out: Out = None,
+    steps: Steps = None,
+    minutes: Minutes = None,
+    device: Device = "cpu",
+    seed: Seed = 0,
+    threads: Threads = None,
+) -> None:
+    """Bake guidance into a target, so that one row draws what a guidance pair drew; drafters and exports read this."""
+    from models.train.guided import LOOPS, train_guided
+
+    pixels = int(resolution)
+    folder = out or Path(f"runs/guided_{pixels}")
+    with bad_input():
+        _prepare(device, threads)
+        wanted = target_from or Path(f"runs/target_{pixels}/checkpoint.pt")
+        data, validation = _token_sets(tokenizer_from, tokens, pixels)
+        loop = _length(LOOPS[pixels], steps, minutes)
+        outcome = train_guided(folder, data, validation, wanted, pixels, guidance, loop=loop, seed=seed, device=device)
+        _report(outcome, folder)
+
+
+@app.command()
 def drafter(
     resolution: Resolution = Pixels.small,
     target_from: Annotated[Path | None, typer.Option("--target", help="Checkpoint of its target.")] = None,
@@ -155,14 +183,14 @@ def drafter(
     seed: Seed = 0,
     threads: Threads = None,
 ) -> None:
-    """Train the drafter of a target."""
+    """Train the drafter of a guided target."""
     from models.train.drafter import LOOPS, train_drafter
 
     pixels = int(resolution)
     folder = out or Path(f"runs/drafter_{pixels}")
     with bad_input():
         _prepare(device, threads)
-        wanted = target_from or Path(f"runs/target_{pixels}/checkpoint.pt")
+        wanted = target_from or Path(f"runs/guided_{pixels}/checkpoint.pt")
         data, validation = _token_sets(tokenizer_from, tokens, pixels)
         loop = _length(LOOPS[pixels], steps, minutes)
         outcome = train_drafter(

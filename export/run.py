@@ -29,16 +29,16 @@ def _origin(train: str, what: str) -> Origin:
 
 def _target(side: int) -> Callable[[Path, Path], tuple[Manifest, ...]]:
     def export(runs: Path, out: Path) -> tuple[Manifest, ...]:
-        words, transformer = load_target(runs / f"target_{side}" / _CHECKPOINT)
+        words, transformer = load_target(runs / f"guided_{side}" / _CHECKPOINT)
         name = f"target{side}"
-        return (export_target(name, transformer, words, out, _origin(f"target --resolution {side}", name)),)
+        return (export_target(name, transformer, words, out, _origin(f"guided --resolution {side}", name)),)
 
     return export
 
 
 def _drafter(side: int, integers: bool) -> Callable[[Path, Path], tuple[Manifest, ...]]:
     def export(runs: Path, out: Path) -> tuple[Manifest, ...]:
-        _, transformer = load_target(runs / f"target_{side}" / _CHECKPOINT)
+        _, transformer = load_target(runs / f"guided_{side}" / _CHECKPOINT)
         drafter = load_drafter(runs / f"drafter_{side}" / _CHECKPOINT, transformer)
         name = f"drafter{side}" if integers else f"drafter{side}_float"
         origin = _origin(f"drafter --resolution {side}", name)
@@ -107,7 +107,7 @@ other losses trained, which `latent-ce` and `latent-gan` look for."""
 
 
 def export_all(runs: Path, out: Path, names: tuple[str, ...] = tuple(MODELS)) -> tuple[Manifest, ...]:
-    """Export `names` from the checkpoints under `runs` (target_64/checkpoint.pt, ...) into `out`.
+    """Export `names` from the checkpoints under `runs` (guided_64/checkpoint.pt, ...) into `out`.
 
     Raises ValueError on an unknown name, FileNotFoundError on a missing checkpoint, ParityError where a graph does
     not compute what its torch module does; models exported before stay, whole.
@@ -129,8 +129,8 @@ def main(arguments: list[str] | None = None) -> int:
         description="Export trained checkpoints to ONNX. Weights are rounded to float16, every graph is compared with "
         "its torch module through the runtime's own engine, and nothing is written where they differ. "
         "Each file gets a JSON manifest beside it.",
-        epilog="Checkpoints are read from RUNS/<recipe>/checkpoint.pt, where <recipe> is tokenizer, target_64, "
-        "drafter_64, target_128, drafter_128, judge, sampler_up_pixel, sampler_down_ce or superres.",
+        epilog="Checkpoints are read from RUNS/<recipe>/checkpoint.pt, where <recipe> is tokenizer, guided_64, "
+        "drafter_64, guided_128, drafter_128, judge, sampler_up_pixel, sampler_down_ce or superres.",
     )
     parser.add_argument("names", nargs="*", metavar="MODEL", help=f"which of {', '.join(MODELS)}; all if none is named")
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of the recipes' runs (default: runs)")

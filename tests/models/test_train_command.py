@@ -37,5 +37,5 @@ def test_an_absent_tokenizer_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_every_recipe_is_listed() -> None:
     result = RUNNER.invoke(app, ["--help"])
     assert result.exit_code == 0
-    for name in ("tokenizer", "target", "drafter", "judge"):
+    for name in ("tokenizer", "target", "guided", "drafter", "judge"):
         assert name in result.output
