@@ -11,6 +11,7 @@ from cli.errors import BAD_INPUT
 
 app = typer.Typer(help="Export a published checkpoint to ONNX.", add_completion=False)
 check_app = typer.Typer(help="Compare exported models with torch.", add_completion=False)
+caption_app = typer.Typer(help="Write the features of a caption.", add_completion=False)
 
 Heads = Annotated[int | None, typer.Option(help="Attention heads, where the width is none of the published.", min=1)]
 GridSide = Annotated[int | None, typer.Option("--grid", help="Cells along a side: pixels / 16 for VQ-16.", min=1)]
@@ -34,7 +35,7 @@ def export(
     kind: Annotated[str, typer.Option(help="What it is: llamagen-c2i, llamagen-t2i, tar-dtok, tar-lm, chameleon, ...")],
     out: Annotated[Path, typer.Option(help="Folder of models; one folder holds a target, its drafter, its tokenizer.")],
     precision: Annotated[str, typer.Option(help="fp32, fp16 or bf16: of weights, caches and hidden states.")] = "fp32",
-    target: Annotated[Path | None, typer.Option(help="The checkpoint that a drafter was trained for.")] = None,
+    target: Annotated[str | None, typer.Option(help="The checkpoint that a drafter was trained for.")] = None,
     target_kind: Annotated[str | None, typer.Option(help="Its kind.")] = None,
     top_k: Annotated[int, typer.Option(help="Tokens that the exported top-k sampler keeps.", min=0)] = 1000,
     neighbours: Annotated[int, typer.Option(help="Nearest codes kept of each code, for LANTERN.", min=1)] = 1000,
@@ -52,7 +53,7 @@ def export(
     with _explained():
         if (target is None) != (target_kind is None):
             raise ValueError("--target and --target-kind belong together")
-        pair = None if target is None or target_kind is None else (target_kind, target)
+        pair = None if target is None or target_kind is None else (target_kind, find(target))
         request = Request(kind, find(checkpoint), precision, options, pair, options, top_k, neighbours)
         written = export_published(request, out)
     for found in written:
@@ -67,7 +68,7 @@ def check(
     greedy: Annotated[bool, typer.Option(help="Also draw a picture greedily and report where it parts.")] = True,
     seed: Annotated[int, typer.Option(help="Seed of the random inputs.", min=0)] = 0,
 ) -> None:
-    """Compare every decoder of a folder with torch, on random and on adversarial inputs."""
+    """Compare every decoder and the tokenizer of a folder with torch, on random and on adversarial inputs."""
     from export.published_verify import verify
 
     with _explained():
@@ -79,3 +80,27 @@ def check(
         failed = failed or not result.passed
     if failed:
         raise typer.Exit(1)
+
+
+@caption_app.command()
+def caption(
+    encoder: Annotated[Path, typer.Argument(help="Folder of the text encoder: FLAN-T5's weights and tokenizer.")],
+    text: Annotated[str, typer.Argument(help="The caption.")],
+    out: Annotated[Path, typer.Option(help="The .npy file to write.")],
+) -> None:
+    """Write a caption's features, which `underpaint compare --engines` draws by, to a file."""
+    import io
+
+    import numpy as np
+
+    from models.published.captions import caption_features
+    from zoo.manifest import write_beside
+
+    with _explained():
+        if out.suffix != ".npy":
+            raise ValueError(f"--out: expected a file that ends in .npy, got {out}")
+        features = caption_features(encoder, text)
+        stream = io.BytesIO()
+        np.save(stream, features)
+        write_beside(out, stream.getvalue())
+    typer.echo(f"{out}: features {list(features.shape)}")

@@ -163,7 +163,8 @@ def _turn(heads: Tensor, turns: Tensor) -> Tensor:
 
 def _table(rows: int, dim: int) -> nn.Embedding:
     """An embedding that a checkpoint fills: drawing random rows on the meta device takes seconds of imports."""
-    return nn.Embedding.from_pretrained(torch.empty(rows, dim), freeze=False)
+    found: nn.Embedding = nn.Embedding.from_pretrained(torch.empty(rows, dim), freeze=False)  # type: ignore[no-untyped-call]
+    return found
 
 
 class Decoder(nn.Module):
@@ -180,6 +181,15 @@ class Decoder(nn.Module):
         self.norm = RMSNorm(dim, config.norm_eps) if config.final_norm else None
         self.head = nn.Linear(dim, config.vocab_size, bias=False)
         self.fc = nn.Linear(2 * dim, dim) if config.drafter else None
+        self._table: Tensor | None = None
+
+    def turns(self, cells: Tensor) -> Tensor | None:
+        """`turn_table`'s rows of `cells`, kept where they were last used; None for learnt positions."""
+        if self.config.rotary == "none":
+            return None
+        if self._table is None or self._table.device != cells.device:
+            self._table = turn_table(self.config).to(cells.device)
+        return self._table[cells]
 
     def embed(self, tokens: Tensor, rows: Tensor | None) -> Tensor:
         """Ids [B, T]: codes, or condition row `id - V` of the model's own table or of `rows` [C, D]."""
@@ -212,11 +222,9 @@ class Decoder(nn.Module):
             if features is None:
                 raise ValueError("a drafter reads features, got none")
             hidden = self.fc(torch.cat([features.to(hidden.dtype), hidden], dim=-1))
-        turns = None
         if self.positions is not None:
             hidden = hidden + self.positions(cells % (self.config.cells + self.config.prefix))
-        else:
-            turns = turn_table(self.config).to(hidden.device)[cells]
+        turns = self.turns(cells)
         keys, values = [], []
         for layer, key, value in zip(self.layers, past_keys, past_values, strict=True):
             hidden, new_key, new_value = layer(hidden, turns, bias, (key, value))

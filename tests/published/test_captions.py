@@ -1,0 +1,60 @@
+"""Caption features by a tiny random T5 in the form that its authors publish."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from cli.export import caption_app
+from models.published.captions import caption_features
+from models.published.files import CheckpointError
+
+pytest.importorskip("transformers", reason="the extra 'chameleon' is not installed")
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import Whitespace
+    from transformers import PreTrainedTokenizerFast, T5Config, T5EncoderModel
+
+    folder = tmp_path_factory.mktemp("t5")
+    words = Tokenizer(WordLevel({"<unk>": 0, "a": 1, "red": 2, "cat": 3, "<pad>": 4}, unk_token="<unk>"))
+    words.pre_tokenizer = Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=words, unk_token="<unk>", pad_token="<pad>").save_pretrained(folder)
+    torch.manual_seed(0)
+    config = T5Config(vocab_size=5, d_model=12, d_kv=4, d_ff=16, num_layers=1, num_heads=2, pad_token_id=4)
+    T5EncoderModel(config).save_pretrained(folder)
+    return folder
+
+
+def test_features_are_the_encoders_last_hidden_states(encoder: Path) -> None:
+    from transformers import T5EncoderModel
+
+    found = caption_features(encoder, "a red cat a")
+    assert found.shape == (4, 12)
+    assert found.dtype == np.float32
+    with torch.no_grad():
+        wanted = T5EncoderModel.from_pretrained(encoder).eval()(torch.tensor([[1, 2, 3, 1]])).last_hidden_state[0]
+    np.testing.assert_allclose(found, wanted.float().numpy(), atol=0.05)
+    assert caption_features(encoder, "a red cat a", most=2).shape == (2, 12)
+
+
+def test_the_command_writes_a_file_or_says_why_not(encoder: Path, tmp_path: Path) -> None:
+    runner, out = CliRunner(), tmp_path / "cat.npy"
+    result = runner.invoke(caption_app, [str(encoder), "a red cat", "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    assert np.load(out).shape == (3, 12)
+    for arguments, message in (
+        ([str(encoder), " ", "--out", str(out)], "expected a text"),
+        ([str(tmp_path / "none"), "a", "--out", str(out)], "no text encoder"),
+        ([str(encoder), "a", "--out", str(tmp_path / "cat.txt")], "ends in .npy"),
+    ):
+        result = runner.invoke(caption_app, arguments)
+        assert result.exit_code == 2
+        assert message in result.output
+    with pytest.raises(CheckpointError, match="no T5 encoder"):
+        caption_features(tmp_path, "a cat")
