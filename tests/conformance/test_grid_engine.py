@@ -1,0 +1,116 @@
+"""Cells in any order on the engine, against one dense pass over every row that was ever fed."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+import torch
+
+from algos.arrays import FloatArray, IntArray
+from algos.chance import sampling
+from algos.draft.spec import Grid
+from algos.rows import Sampler, laws
+from algos.spatial.cell_rule import PooledCells
+from algos.spatial.mulo import Repair, draft_and_repair
+from algos.spatial.target import Feed
+from algos.spatial.zipar import zipar
+from models.text import caption_features
+from runtime.cache import HIDDEN
+from runtime.grid_target import OrtGridTarget
+from runtime.session import SessionSettings
+from runtime.target import OrtTarget
+from sim.grid_world import FixedRows
+from tests.conformance.conftest import CAPTION, CONFIG, Models
+
+PAIR = Sampler(guidance=2.5)
+PREFIX, VOCAB = CONFIG.cls_token_num, CONFIG.vocab_size
+
+
+@dataclass
+class Recorded:
+    """A `GridTarget` that notes every row fed: its cell, its token, which rows it saw, and the law it gave."""
+
+    inner: OrtGridTarget
+    cells: list[int] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    seen: list[set[int]] = field(default_factory=list)
+    laws: list[FloatArray] = field(default_factory=list)
+    holds: dict[int, int] = field(default_factory=dict)
+    """The row whose keys are in a cell's slot."""
+
+    @property
+    def vocab_size(self) -> int:
+        return self.inner.vocab_size
+
+    @property
+    def grid(self) -> Grid:
+        return self.inner.grid
+
+    def begin(self) -> FloatArray:
+        return self.inner.begin()
+
+    def score(self, feed: Feed) -> FloatArray:
+        self.first = len(self.cells)
+        found = self.inner.score(feed)
+        for row, cell in enumerate(feed.cells.tolist()):
+            fresh = {self.first + int(other) for other in np.flatnonzero(feed.visible[row])}
+            self.seen.append(fresh | {self.holds[int(other)] for other in np.flatnonzero(feed.cached[row])})
+            self.cells.append(cell)
+            self.tokens.append(int(feed.tokens[row]))
+            self.laws.append(found[row].copy())
+        return found
+
+    def commit(self, rows: IntArray) -> None:
+        self.inner.commit(rows)
+        self.holds.update((self.cells[self.first + row], self.first + row) for row in rows.tolist())
+
+
+@torch.no_grad()
+def dense(models: Models, done: Recorded) -> FloatArray:
+    """[rows, V]: the law behind every recorded row, all of them in one pass in torch, without a cache."""
+    pair = torch.from_numpy(np.stack([CAPTION, np.zeros_like(CAPTION)]))
+    cond = models.target.embed_condition(caption_features(models.words, models.target, pair))
+    tokens = torch.tensor([done.tokens, done.tokens])
+    embeddings = torch.cat([cond, models.target.embed_tokens(tokens)], dim=1)
+    cells = torch.cat([torch.full((PREFIX,), -1), torch.tensor(done.cells)])
+    sees = np.zeros((len(cells), len(cells)), dtype=np.bool_)
+    sees[:PREFIX, :PREFIX] = np.tri(PREFIX, dtype=np.bool_)
+    sees[PREFIX:, :PREFIX] = True
+    for row, others in enumerate(done.seen):
+        sees[PREFIX + row, [PREFIX + other for other in others]] = True
+    bias = torch.from_numpy(np.where(sees, np.float32(0), HIDDEN))
+    empty = models.target.empty_cache(2)
+    out = models.target.step(embeddings, cells, bias, empty, empty, torch.zeros(0))
+    return np.asarray(laws(out.logits[:, PREFIX:].numpy(), PAIR))
+
+
+def recorded(models: Models) -> Recorded:
+    target = OrtTarget.open("target", PAIR, models.folder, SessionSettings(threads=1))
+    models.condition(target)
+    return Recorded(OrtGridTarget(target))
+
+
+@pytest.mark.parametrize("window", [1, 2, 4])
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_row_fronts_read_the_dense_laws(models: Models, window: int, adaptive: bool) -> None:
+    target = recorded(models)
+    engine = target.inner.engine
+    memory = engine.cache.key_memory.ctypes.data, engine.cache.value_memory.ctypes.data
+    zipar(target, window, sampling(window), adaptive=adaptive)
+    np.testing.assert_allclose(target.laws, dense(models, target), atol=1e-5)
+    assert memory == (engine.cache.key_memory.ctypes.data, engine.cache.value_memory.ctypes.data)
+
+
+@pytest.mark.parametrize("keys", ["stale", "recompute"])
+@pytest.mark.parametrize("order", ["serial", "islands"])
+@pytest.mark.parametrize("reject", ["raster", "local"])
+def test_repair_reads_the_dense_laws_of_what_its_keys_saw(models: Models, keys: str, order: str, reject: str) -> None:
+    """Rejected drafts are seen by the keys kept beside them; recomputed keys see what is there."""
+    drafter = FixedRows(np.full((16, VOCAB), 1 / VOCAB), 4, points=True)
+    rule = PooledCells(np.empty((VOCAB, 0), dtype=np.int64), 0.5 / VOCAB)
+    for rows in (1, 2, 4):
+        target = recorded(models)
+        repair = Repair(reject, 0, order, 2, keys=keys)  # type: ignore[arg-type]
+        found = draft_and_repair(target, drafter, rule, repair, rows, sampling(rows))
+        assert 0 < sum(int(cycle.rejected.sum()) for cycle in found.cycles) < 16
+        np.testing.assert_allclose(target.laws, dense(models, target), atol=1e-5)
