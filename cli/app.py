@@ -82,8 +82,7 @@ def caption(context: typer.Context) -> None:
     """Write a caption's features by FLAN-T5 (needs PyTorch and transformers)."""
     with _needs_torch("caption"):
         from cli.export import caption_app
-
-        caption_app(context.args, prog_name="underpaint caption")
+    caption_app(context.args, prog_name="underpaint caption")
 
 
 @app.command(context_settings=_HANDED_ON, add_help_option=False)

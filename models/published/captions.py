@@ -22,8 +22,10 @@ def caption_features(encoder: Path, text: str, most: int = MOST_WORDS) -> NDArra
     overflows in it. A longer text is cut. Raises FileNotFoundError; CheckpointError where the folder holds no such
     encoder; ValueError on an empty text.
     """
-    from transformers import AutoTokenizer, T5EncoderModel
-
+    try:
+        from transformers import AutoTokenizer, T5EncoderModel
+    except ModuleNotFoundError as error:
+        raise CheckpointError(f"a text encoder needs {error.name}: pip install -e '.[chameleon]'") from error
     if not text.strip():
         raise ValueError(
             "caption: expected a text, got an empty one; what is drawn without a caption needs no features"
