@@ -11,13 +11,14 @@ from cli.errors import bad_input
 from cli.options import Guidance, Side, Temperature, TopK, TopP, read_sampler, read_side
 
 DEFAULT_VARY = (
-    "zipar.window=1,2,4,8",
+    "zipar.window=1,2,3,4,8",
     "mulo.tau=0.02,0.1,0.3",
+    "mulo.k=30,100",
     "mulo.radius=0,1",
     "mulo-islands.tau=0.02,0.1,0.3",
+    "mulo-islands.k=30,100",
     "mulo-islands.radius=0,1",
     "mulo-islands.rows=2,8",
-    "mulo-islands.window=2,4",
     "lantern.delta=0.1,0.3,0.6",
 )
 

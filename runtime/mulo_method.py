@@ -31,8 +31,9 @@ class MuloRecipe:
     """Implements `runtime.recipe.Recipe`.
 
     tau: the pooled rule keeps a cell whose token and `k` nearest codes hold this much of the target; 0 keeps all,
-    above 1 nothing. k: codes pooled with a token; 0 pools none. rule: "pooled" is MuLo-SD's own; "lantern" keeps a
-    token with its probability and that of near codes up to `delta`; "exact" with its probability alone.
+    above 1 nothing. k: codes pooled with a token; 0 pools none, None all that the table of near codes has.
+    rule: "pooled" is MuLo-SD's own; "lantern" keeps a token with its probability and that of near codes up to `delta`;
+    "exact" with its probability alone.
     rows: low rows drafted a cycle; None drafts the whole image at once.
     reject, radius, order, window, adaptive, keys: see `algos.spatial.mulo.Repair`.
     sampler: between the resolutions, see `runtime.resamplers.RESAMPLERS`. ratio: of the two sides.
@@ -41,7 +42,7 @@ class MuloRecipe:
     """
 
     tau: float = 0.1
-    k: int = 30
+    k: int | None = None
     rows: int | None = None
     reject: Reject = "local"
     radius: int = 1
@@ -90,8 +91,8 @@ class MuloRecipe:
     def build(self, method: str, codes: Codes) -> BuiltMulo:
         """See `Recipe`; what depends on the grid is checked by `BuiltMulo.open`."""
         most = codes.neighbours.shape[1]
-        if not (1 if self.rule == "lantern" else 0) <= self.k <= most:
-            least = 1 if self.rule == "lantern" else 0
+        least = 1 if self.rule == "lantern" else 0
+        if self.k is not None and not least <= self.k <= most:
             raise ValueError(f"method '{method}': expected k in {least}..{most} under rule {self.rule}, got {self.k}")
         if self.draft_adaptive and self.draft_window is None:
             raise ValueError(f"method '{method}': an adaptive draft window needs draft_window to start from")
