@@ -1,4 +1,4 @@
-"""LlamaGen-B at full size, random weights: export, parity, a picture, and a token's cost beside memory speed.
+"""LlamaGen-B at full size, random weights: export, check, a picture, and a token's cost beside memory speed.
 
 Run: python -m benchmarks.llamagen_b [--threads 2] [--rounds 20] [--keep DIR] [--out FILE]
 
@@ -25,6 +25,7 @@ from algos.rows import Sampler
 from algos.step import decode
 from benchmarks.cost_curve import chain, halfway
 from export.published import Request, export_published
+from export.published_verify import verify
 from models.published.options import LoadOptions
 from models.transformer import Transformer, TransformerConfig
 from runtime.machine import described
@@ -84,12 +85,14 @@ def main(arguments: list[str] | None = None) -> int:
         work = Path(folder)
         work.mkdir(parents=True, exist_ok=True)
         parameters = checkpoint(work / "c2i_B_256.pt")
-        start = time.perf_counter()
+        start, spent = time.perf_counter(), time.process_time()
         request = Request("llamagen-c2i", work / "c2i_B_256.pt", options=LoadOptions(grid_side=16))
         written = export_published(request, work / "out")
-        export_seconds = time.perf_counter() - start
+        export_seconds, export_cpu_seconds = time.perf_counter() - start, time.process_time() - spent
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         print(f"export with parity {export_seconds:.1f} s, peak memory {peak / 2**30:.2f} GiB")
+        (checked,) = verify(work / "out", True, 0)
+        print("\n".join(checked.lines()))
         settings = SessionSettings(threads=given.threads)
         target = OrtTarget.open("target", Sampler(guidance=1.0), work / "out", settings)
         target.condition(np.array([207]))
@@ -110,8 +113,11 @@ def main(arguments: list[str] | None = None) -> int:
         "threads": given.threads,
         "parameters": parameters,
         "export_seconds": round(export_seconds, 1),
+        "export_cpu_seconds": round(export_cpu_seconds, 1),
         "peak_memory_bytes": peak,
         "parity": dict(written[0].parity),
+        "checked": checked.passed,
+        "greedy_parting": None if checked.report.parting is None else list(checked.report.parting),
         "picture_seconds": round(picture_seconds, 2),
         "weights_read_bytes": read,
         "reading_ms": round(floor, 3),

@@ -26,6 +26,7 @@ class TensorFile:
         self._most_bytes = max(LEAST_MAPPED_BYTES, whole // _PARTS)
         self.shapes = {name: tuple(value.shape) for name, value in tensors.items()}
 
+    @torch.no_grad()
     def copy(self, name: str, dtype: torch.dtype) -> Tensor:
         """An own copy of a tensor, of `dtype` where it is floating; of a mapped file nothing else stays in memory."""
         found = self._tensors[name]

@@ -147,6 +147,15 @@ def test_shards_and_single_files_are_one_checkpoint(tmp_path: Path) -> None:
     for name, value in one.state_dict().items():
         assert value.dtype == torch.bfloat16
         assert torch.equal(value, two.state_dict()[name])
+    # PyTorch's format from before 1.6, and a parameter that lies transposed in its file.
+    state["layers.0.feed_forward.w1.weight"] = state["layers.0.feed_forward.w1.weight"].T.contiguous().T
+    torch.save(state, tmp_path / "old.bin", _use_new_zipfile_serialization=False)
+    torch.save({name: torch.nn.Parameter(value) for name, value in state.items()}, tmp_path / "new.bin")
+    for file in ("old.bin", "new.bin"):
+        three = load("llamagen-c2i", tmp_path / file, "bf16", TINY).decoder
+        assert three is not None
+        for name, value in one.state_dict().items():
+            assert torch.equal(value, three.state_dict()[name])
     (shards / "b.safetensors").unlink()
     with pytest.raises(CheckpointError, match=r"expected the shards b\.safetensors"):
         load("llamagen-c2i", shards, options=TINY)
