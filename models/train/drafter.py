@@ -34,7 +34,7 @@ class DrafterSettings:
 
     batch: int = 16
     passes: int = 3
-    condition_dropout: float = 0.3
+    condition_dropout: float = 0.1
     feature_noise: float = 0.1
     logit_weight: float = 1.0
     feature_weight: float = 0.5

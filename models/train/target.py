@@ -19,7 +19,7 @@ from zoo.prompts import PAD_WORD, WORD_SLOTS, WORDS
 STRIDE = 8
 LOOPS = {
     64: LoopSettings(steps=610, learning_rate=2e-3, warmup_steps=30, ema_decay=0.98, validate_every=200),
-    128: LoopSettings(steps=1570, learning_rate=1e-3, warmup_steps=30, ema_decay=0.98, validate_every=200),
+    128: LoopSettings(steps=3740, learning_rate=1e-3, warmup_steps=30, ema_decay=0.98, validate_every=200),
 }
 
 
@@ -34,7 +34,7 @@ class TargetSettings:
     validated: int = 256
 
 
-SETTINGS = {64: TargetSettings(batch=48), 128: TargetSettings(scenes=12000)}
+SETTINGS = {64: TargetSettings(batch=48), 128: TargetSettings(scenes=40000)}
 
 
 def embedded_config(resolution: int) -> TransformerConfig:
