@@ -71,9 +71,9 @@ class Outputs(NamedTuple):
 class Runner:
     """A decoder graph on ONNX Runtime's CPU provider, in any precision that it runs, with its own static cache."""
 
-    def __init__(self, path: Path, config: DecoderConfig, precision: str, batch: int) -> None:
-        self._session: Any = open_session(path, SessionSettings())
-        self._names = [each.name for each in self._session.get_outputs()]
+    def __init__(self, session: Any, config: DecoderConfig, precision: str, batch: int) -> None:
+        self._session = session
+        self._names = [each.name for each in session.get_outputs()]
         self.config = config
         kind = np.float16 if precision == "fp16" else np.float32
         slots = config.prefix + config.cells
@@ -129,9 +129,9 @@ class Runner:
 
 
 class Case(NamedTuple):
-    """A decoder, its float32 module and what every case shares."""
+    """A decoder's session, its float32 module and what every case shares."""
 
-    path: Path
+    session: Any
     precision: str
     decoder: Decoder
     prefix: IntArray
@@ -140,17 +140,17 @@ class Case(NamedTuple):
 
 def prepare(path: Path, precision: str, decoder: Decoder, conditioner: Conditioner | None, seed: int) -> Case:
     """A random condition for a pair of rows."""
-    rng, config = np.random.default_rng(seed), decoder.config
+    rng, config, session = np.random.default_rng(seed), decoder.config, open_session(path, SessionSettings())
     if config.condition == "none":
-        return Case(path, precision, decoder, np.empty((2, 0), dtype=np.int64), None)
+        return Case(session, precision, decoder, np.empty((2, 0), dtype=np.int64), None)
     if conditioner is not None:
         features = rng.standard_normal((config.prefix, conditioner.absent.shape[1])).astype(np.float32)
         with torch.no_grad():
             rows = conditioner(torch.from_numpy(features)).numpy()
         prefix = config.vocab_size + np.arange(2 * config.prefix).reshape(2, -1)
-        return Case(path, precision, decoder, prefix, rows)
+        return Case(session, precision, decoder, prefix, rows)
     prefix = config.vocab_size + rng.integers(0, config.conditions, (2, config.prefix))
-    return Case(path, precision, decoder, prefix, None)
+    return Case(session, precision, decoder, prefix, None)
 
 
 @torch.no_grad()
@@ -170,15 +170,19 @@ def dense(case: Case, tokens: IntArray, batch: int, features: NDArray[np.float32
 
 
 def _runner(case: Case, batch: int) -> Runner:
-    runner = Runner(case.path, case.decoder.config, case.precision, batch)
+    runner = Runner(case.session, case.decoder.config, case.precision, batch)
     runner.rows = case.rows
     return runner
 
 
 def compare_image(
-    case: Case, tokens: IntArray, batch: int, features: NDArray[np.float32] | None = None
+    case: Case, tokens: IntArray, expected: StepOutput, features: NDArray[np.float32] | None = None
 ) -> dict[str, Errors]:
-    """A whole image [cells] in passes of several sizes, to the last cell: the cache is full at the end."""
+    """A whole image [cells] in passes of several sizes, to the last cell: the cache is full at the end.
+
+    expected: of `dense`, whose rows are the batch.
+    """
+    batch = expected.logits.shape[0]
     runner, parts = _runner(case, batch), []
     if case.prefix.size:
         parts.append(
@@ -193,7 +197,7 @@ def compare_image(
         parts.append(runner.run(tokens[start:stop], np.arange(start, stop), causal(stop - start), given))
         runner.commit()
         start, turn = stop, turn + 1
-    return _against(parts, dense(case, tokens, batch, features))
+    return _against(parts, expected)
 
 
 def _against(parts: list[Outputs], expected: StepOutput) -> dict[str, Errors]:
@@ -220,10 +224,12 @@ def compare_tree(case: Case, tokens: IntArray) -> dict[str, Errors]:
         visible[node, path] = True
     drafted = tokens[before : before + parents.size]
     out = runner.run(drafted, before + visible.sum(axis=1) - 1, hide(visible))
-    found = [
-        errors(out.logits[:, node], dense(case, np.concatenate([tokens[:before], drafted[path]]), 2).logits[:, -1])
-        for node, path in enumerate(paths)
-    ]
+    found = []
+    for leaf in sorted(set(range(parents.size)) - set(_TREE)):
+        # A dense pass over a leaf's path says what every node on it should say.
+        path = paths[leaf]
+        wanted = dense(case, np.concatenate([tokens[:before], drafted[path]]), 2).logits[:, -len(path) :]
+        found.append(errors(out.logits[:, path], wanted))
     return {"logits": Errors(max(each.largest for each in found), sum(each.mean for each in found) / len(found))}
 
 
@@ -260,14 +266,18 @@ def compare(
         large = 30.0 if precision == "fp32" else 3.0
         for name, scale in (("random", 1.0), ("large_features", large)):
             features = (scale * rng.standard_normal((2, config.cells, config.dim))).astype(np.float32)
-            found[name] = compare_image(case, random, 2, features)
+            found[name] = compare_image(case, random, dense(case, random, 2, features), features)
         return Report(found, None)
-    images = {
-        "random": random,
-        "first_code": np.zeros(config.cells, dtype=np.int64),
-        "last_code": np.full(config.cells, config.vocab_size - 1),
-    }
-    found = {name: compare_image(case, tokens, 2) for name, tokens in images.items()}
+    expected = dense(case, random, 2)
+    found = {"random": compare_image(case, random, expected)}
+    for name, code in (("first_code", 0), ("last_code", config.vocab_size - 1)):
+        tokens = np.full(config.cells, code)
+        found[name] = compare_image(case, tokens, dense(case, tokens, 2))
     found["tree"] = compare_tree(case, random)
-    found["one_row"] = compare_image(case, random, 1)
+    first = StepOutput(*(_first_row(part) for part in expected))
+    found["one_row"] = compare_image(case, random, first)
     return Report(found, parting(case) if greedy else None)
+
+
+def _first_row(part: Any) -> Any:
+    return part[:1] if isinstance(part, torch.Tensor) else [each[:1] for each in part]

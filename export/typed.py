@@ -66,7 +66,7 @@ class TypedGraph(GraphWriter):
 
     def weight(self, values: NDArray[np.float32], stem: str) -> str:
         """Store float32 `values` in the graph's precision."""
-        return self._store(np.ascontiguousarray(values.astype(ARRAYS[self.precision])), ELEMENTS[self.precision], stem)
+        return self._store(np.ascontiguousarray(values, ARRAYS[self.precision]), ELEMENTS[self.precision], stem)
 
     def _store(self, values: NDArray[Any], element: int, stem: str) -> str:
         tensor = TensorProto(name=self._fresh(stem), data_type=element, dims=values.shape)
@@ -83,11 +83,28 @@ class TypedGraph(GraphWriter):
         return tensor.name
 
     def write(self, path: Path) -> None:
-        """Write the graph and check it where it lies, with its data beside it."""
+        """Check the graph and write it. Raises onnx.checker.ValidationError on a graph that is none."""
         if self._beside is not None:
             self._beside.flush()
-        graph = helper.make_graph(self._nodes, self._name, self._inputs, self._outputs, self._weights)
+        model = self._model([*self._inputs, *map(_stand_in, filter(_large, self._weights))])
+        model.graph.initializer.extend(weight for weight in self._weights if not _large(weight))
+        onnx.checker.check_model(model, full_check=True)  # of shapes alone: checking copies whatever it is given
+        model = self._model(self._inputs)
+        model.graph.initializer.extend(self._weights)
+        path.write_bytes(model.SerializeToString(deterministic=True))
+
+    def _model(self, inputs: Sequence[onnx.ValueInfoProto]) -> onnx.ModelProto:
+        """The graph without its weights."""
+        graph = helper.make_graph(self._nodes, self._name, inputs, self._outputs)
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
         model.producer_name = "underpaint"
-        path.write_bytes(model.SerializeToString(deterministic=True))
-        onnx.checker.check_model(str(path), full_check=True)
+        return model
+
+
+def _large(weight: onnx.TensorProto) -> bool:
+    return weight.data_location == TensorProto.EXTERNAL or len(weight.raw_data) >= _LARGE
+
+
+def _stand_in(weight: onnx.TensorProto) -> onnx.ValueInfoProto:
+    """An input of the weight's type and shape."""
+    return helper.make_tensor_value_info(weight.name, weight.data_type, weight.dims)
