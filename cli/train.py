@@ -326,8 +326,8 @@ def superres(
         data, validation = _pairs(tokenizer_from, tokens, pictures)
         outcome = train_super_resolution(
             folder,
-            data.low,
-            validation.low,
+            data,
+            validation,
             tokenizer_from,
             pictures,
             PAIR,

@@ -57,6 +57,16 @@ class PairedCodes(NamedTuple):
     high: NDArray[np.int16]
 
 
+def check_pairs(data: PairedCodes, grids: ResolutionMap, ratio: int) -> None:
+    """Raise ValueError unless codes fill the grids, which must be square, and a network's `ratio` is theirs."""
+    wanted = [(len(data.low), grid.cells) for grid in (grids.low, grids.high)]
+    if [part.shape for part in data] != wanted or ratio != grids.ratio or grids.low.height != grids.low.width:
+        raise ValueError(
+            f"sampler: expected as many rows of codes on square grids of {grids.low.cells} and {grids.high.cells} "
+            f"cells and ratio {grids.ratio}, got {data.low.shape}, {data.high.shape} and {ratio}"
+        )
+
+
 class Pupil(nn.Module):
     """What a run learns: a network, and the critic that it plays against, if any."""
 
@@ -177,12 +187,7 @@ def train_sampler(
     Raises ValueError where the codes do not fill the grids, or `init_from` holds a sampler of another kind.
     """
     torch.manual_seed(seed)
-    for codes, grid in ((data.low, grids.low), (data.high, grids.high)):
-        if codes.shape != (len(data.low), grid.cells) or config.ratio != grids.ratio or grid.height != grid.width:
-            raise ValueError(
-                f"sampler: expected as many rows of codes on square grids of {grids.low.cells} and {grids.high.cells} "
-                f"cells with ratio {config.ratio}, got {data.low.shape} and {data.high.shape}"
-            )
+    check_pairs(data, grids, config.ratio)
     vq = load_vq(tokenizer).to(device)
     codebook = codebook_name(vq)
     network = TokenSampler(config)

@@ -1,16 +1,18 @@
 """Recipe of the super-resolution network: pictures drawn from codes at 64 px to the same scenes at 128 px.
 
-It learns from what it will see, decoded pictures, so it also mends what the tokenizer does to small ones.
+It learns from what it will see, decoded pictures, so it also mends what the tokenizer does to small ones; and since
+its pictures are only ever encoded again, also from the codes that the frozen encoder reads in them.
 """
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional
 
 from algos.spatial.resolution import ResolutionMap
 from models.checkpoints import load_vq
@@ -18,25 +20,43 @@ from models.data.scenes import Split
 from models.sampler import SuperResolution, SuperResolutionConfig, codebook_name
 from models.train.loop import LoopSettings, Loss, Outcome, train
 from models.train.pictures import Pictures, to_pixels
-from models.train.sampler import Pupil
+from models.train.sampler import PairedCodes, Pupil, check_pairs
 
 LOOP: Final = LoopSettings(
-    steps=350, learning_rate=2e-3, matrix_rate=0.01, warmup_steps=20, ema_decay=0.98, validate_every=175
+    steps=250, learning_rate=2e-3, matrix_rate=0.01, warmup_steps=20, ema_decay=0.98, validate_every=125
 )
 
 
 @dataclass(frozen=True, slots=True)
 class SuperResolutionSettings:
-    """Scenes a step, and scenes to validate on."""
+    """Scenes a step, scenes to validate on, and the weight of the codes' cross-entropy (0: pixels alone).
 
-    batch: int = 12
+    sharpness: the scores of codes are cosines; times this they are logits.
+    """
+
+    batch: int = 8
     validated: int = 32
+    token_weight: float = 0.1
+    sharpness: float = 20.0
+
+    def __post_init__(self) -> None:
+        if min(self.batch, self.validated) < 1 or self.token_weight < 0 or self.sharpness <= 0:
+            raise ValueError(f"super-resolution: expected counts of at least 1 and no negative weight, got {self}")
+
+
+class _Enlarged(NamedTuple):
+    """Pixels found and wanted; the cosine of every code at every high cell [B, cells, V]; the true codes."""
+
+    found: Tensor
+    wanted: Tensor
+    cosines: Tensor
+    codes: Tensor
 
 
 def train_super_resolution(
     out: Path,
-    data: NDArray[np.int16],
-    validation: NDArray[np.int16],
+    data: PairedCodes,
+    validation: PairedCodes,
     tokenizer: Path,
     pictures: Pictures,
     grids: ResolutionMap,
@@ -49,43 +69,44 @@ def train_super_resolution(
 ) -> Outcome:
     """Train the network into `out/checkpoint.pt` (kind "superres"), continuing what is there.
 
-    data, validation: codes [scenes, low cells] of train and of seen scenes by `tokenizer`.
-    Raises ValueError where the codes do not fill the low grid.
+    data, validation: codes of train and of seen scenes by `tokenizer`; row i is scene i of the split.
+    Raises ValueError where the codes do not fill the grids.
     """
     torch.manual_seed(seed)
     config, settings = config or SuperResolutionConfig(grids.ratio), settings or SuperResolutionSettings()
-    if data.shape[1] != grids.low.cells or config.ratio != grids.ratio or grids.low.height != grids.low.width:
-        raise ValueError(
-            f"super-resolution: expected codes of {grids.low.cells} cells on a square grid and ratio {grids.ratio}, "
-            f"got {data.shape} and {config.ratio}"
-        )
+    check_pairs(data, grids, config.ratio)
     vq = load_vq(tokenizer).requires_grad_(False).to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     pupil = Pupil(SuperResolution(config)).to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     place, side = torch.device(device), grids.high.height * vq.config.stride
 
-    def enlarged(codes: NDArray[np.int16], rows: NDArray[np.int64], split: Split) -> tuple[Tensor, Tensor]:
-        """Found and wanted pixels."""
-        given = torch.from_numpy(codes[rows].astype(np.int64)).to(place)
+    def enlarged(codes: PairedCodes, rows: NDArray[np.int64], split: Split) -> _Enlarged:
+        given, high = (torch.from_numpy(part[rows].astype(np.int64)).to(place) for part in codes)
         with torch.autocast(place.type, torch.bfloat16):
             with torch.no_grad():
                 small = vq.decode_codes(given).clamp(-1, 1)
             found = pupil.network(small.float())
-        return found.float(), to_pixels(pictures(rows.tolist(), side, split), place)
+            latents = vq.latents(found)
+        cosines = functional.normalize(latents.float(), dim=1).flatten(2).transpose(1, 2) @ vq.quantize.codebook.T
+        return _Enlarged(found.float(), to_pixels(pictures(rows.tolist(), side, split), place), cosines, high)
 
     def loss(step: int) -> Loss:
         random = np.random.default_rng([seed, step])
-        found, wanted = enlarged(data, random.integers(len(data), size=settings.batch), "train")
-        error = found - wanted
+        seen = enlarged(data, random.integers(len(data.low), size=settings.batch), "train")
+        error = seen.found - seen.wanted
         squared = error.square().mean()
-        return Loss(error.abs().mean() + 2 * squared, {"psnr": 10 * torch.log10(4 / squared.detach())})
+        logits = settings.sharpness * seen.cosines
+        cross = functional.cross_entropy(logits.flatten(0, 1), seen.codes.flatten())
+        figures = {"psnr": 10 * torch.log10(4 / squared.detach()), "ce": cross.detach()}
+        return Loss(error.abs().mean() + 2 * squared + settings.token_weight * cross, figures)
 
     def validate() -> dict[str, float]:
-        squared, count = 0.0, min(settings.validated, len(validation))
+        squared, right, count = 0.0, 0.0, min(settings.validated, len(validation.low))
         for start in range(0, count, 8):
             rows = np.arange(start, min(count, start + 8))
-            found, wanted = enlarged(validation, rows, "seen")
-            squared += float((found.clamp(-1, 1) - wanted).square().mean()) * len(rows)
-        return {"psnr": float(10 * np.log10(4 * count / squared))}
+            seen = enlarged(validation, rows, "seen")
+            squared += float((seen.found.clamp(-1, 1) - seen.wanted).square().mean()) * len(rows)
+            right += float((seen.cosines.argmax(-1) == seen.codes).float().mean()) * len(rows)
+        return {"psnr": float(10 * np.log10(4 * count / squared)), "accuracy": right / count}
 
     described: dict[str, Any] = {"kind": "superres", "superres": asdict(config), "codebook": codebook_name(vq)}
     described |= {"low": list(grids.low), "high": list(grids.high)}

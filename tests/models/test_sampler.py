@@ -171,12 +171,12 @@ def test_super_resolution_learns_and_loads(data: PairedCodes, tokenizer: Path, t
     def psnr(name: str, steps: int) -> float:
         outcome = train_super_resolution(
             tmp_path / name,
-            data.low,
-            data.low,
+            data,
+            data,
             tokenizer,
             white,
             PAIR,
-            settings=SuperResolutionSettings(batch=4, validated=8),
+            settings=SuperResolutionSettings(batch=4, validated=8, token_weight=0.01),
             loop=replace(LOOP, steps=steps, validate_every=steps),
         )
         return outcome.validation["psnr"]
@@ -195,8 +195,10 @@ def test_bad_settings_are_refused(data: PairedCodes, tokenizer: Path, tmp_path: 
     other = ResolutionMap(Grid(3, 3), Grid(9, 9))
     with pytest.raises(ValueError, match="expected as many rows of codes"):
         train_sampler(tmp_path, data, data, tokenizer, grey_pictures, other, replace(UP, ratio=3))
-    with pytest.raises(ValueError, match="expected codes of 9 cells"):
-        train_super_resolution(tmp_path, data.high, data.high, tokenizer, grey_pictures, PAIR)
+    with pytest.raises(ValueError, match="square grids of 9 and 36 cells"):
+        train_super_resolution(tmp_path, PairedCodes(data.high, data.low), data, tokenizer, grey_pictures, PAIR)
+    with pytest.raises(ValueError, match="no negative weight"):
+        SuperResolutionSettings(token_weight=-1)
 
 
 def test_a_codebook_keeps_its_name_when_it_is_rounded() -> None:
