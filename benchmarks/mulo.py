@@ -117,7 +117,7 @@ def matched_tau(studio: EmbeddedStudio, one: Variant, wanted: float, sampler: Sa
 def matched(studio: EmbeddedStudio, asked: list[Variant], sampler: Sampler, memory: Path) -> dict[str, float]:
     """The thresholds of the variants that need one; kept in `memory` for a run that goes on."""
     known: dict[str, Any] = json.loads(memory.read_text()) if memory.exists() else {}
-    asks = {"model": studio.described()["sha256"], "variants": [repr(one) for one in asked]}
+    asks = {"model": json.loads(json.dumps(dict(studio.described()))), "variants": [repr(one) for one in asked]}
     if {name: known.get(name) for name in asks} != asks:
         known = {**asks, "taus": {}}
     by_label = {one.label: one for one in asked}

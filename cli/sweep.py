@@ -15,6 +15,7 @@ DEFAULT_VARY = (
     "mulo.tau=0.02,0.1,0.3",
     "mulo.k=30,100",
     "mulo.radius=0,1",
+    "mulo.draft_window=2,8",
     "mulo-islands.tau=0.02,0.1,0.3",
     "mulo-islands.k=30,100",
     "mulo-islands.radius=0,1",

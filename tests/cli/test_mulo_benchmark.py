@@ -1,0 +1,53 @@
+import json
+import sys
+
+import pytest
+
+import benchmarks.mulo as benchmark
+from tests.cli.studio import SyntheticStudio
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch):
+    monkeypatch.setattr(benchmark, "open_studio", lambda side: SyntheticStudio(side))
+    monkeypatch.setattr(benchmark, "MATCH_PROMPTS", 2)
+    monkeypatch.setattr(benchmark, "HALVINGS", 4)
+
+
+def run(monkeypatch, tmp_path, *more):
+    given = ["--prompts-count", "3", "--folder", str(tmp_path / "work"), "--out", str(tmp_path / "found.json")]
+    monkeypatch.setattr(sys, "argv", ["mulo", *given, *more])
+    benchmark.main()
+    return json.loads((tmp_path / "found.json").read_text())
+
+
+def test_the_ablation_ends_in_a_table_and_goes_on_where_it_was(monkeypatch, tmp_path, capsys):
+    found = run(monkeypatch, tmp_path)
+    shown = capsys.readouterr()
+    assert json.loads(shown.out.splitlines()[-1]) == found
+    assert "left out: sampler latent" in shown.err
+    rows = {row["method"]: row for row in found["rows"]}
+    assert set(rows) | set(found["left_out"]) == {one.label for one in benchmark.VARIANTS}
+    reference = rows["local + expansion"]["kept_share"]
+    assert reference == pytest.approx(rows["plain local, matched"]["kept_share"], abs=0.4)
+    assert rows["plain local, same tau"]["kept_share"] >= reference
+    assert rows["row fronts in drafting, no repair"]["kept_share"] == 1.0
+    assert {one["figure"] for one in found["orderings"]} == {"prompt_accuracy", "frechet_distance", "speedup"}
+    for one in found["orderings"]:
+        higher = one["figure"] != "frechet_distance"
+        assert one["holds"] == (one["found"][0] > one["found"][1] if higher else one["found"][0] < one["found"][1])
+    held = (tmp_path / "work" / "drawings.jsonl").read_bytes()
+    again = run(monkeypatch, tmp_path)
+    assert again["rows"] == found["rows"]
+    assert (tmp_path / "work" / "drawings.jsonl").read_bytes() == held
+
+
+def test_a_threshold_is_matched_by_what_it_keeps(monkeypatch):
+    studio = SyntheticStudio(128)
+    one = benchmark.Variant("", "plain", "mulo", ("radius=0",))
+    tau = benchmark.matched_tau(studio, one, 0.5, studio.sampler)
+    above, below = (
+        benchmark.kept_share(studio, benchmark.built(studio, one, f"tau={factor * tau:.5f}"), studio.sampler)
+        for factor in (0.3, 3.0)
+    )
+    assert above > 0.5 > below
