@@ -236,7 +236,7 @@ def predict(
     Nothing of the comparison is used but its settings: the laws are the trace's, the times are the curve's.
     """
     from sim.latency import load_costs
-    from sim.predict import SPEEDUP_TOLERANCE, TOKENS_TOLERANCE, check_belong, load_comparison
+    from sim.predict import PLAIN, SPEEDUP_TOLERANCE, TOKENS_TOLERANCE, check_belong, load_comparison, predictable
     from sim.predict import predict as predict_all
     from sim.trace import load
 
@@ -272,3 +272,6 @@ def predict(
         f"Tokens per cycle within {TOKENS_TOLERANCE:.0%}: {near} of {len(found)}. "
         f"Speed-up within {SPEEDUP_TOLERANCE:.0%}: {fast} of {len(found)}."
     )
+    left = [name for name in measured.methods if name not in (PLAIN, *predictable(measured))]
+    if left:
+        typer.echo(f"Not predicted, as the trace holds nothing of the models that draft for them: {', '.join(left)}.")

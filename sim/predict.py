@@ -17,6 +17,7 @@ from algos.step import Scored, decode
 from algos.tree import DraftTree, Verdict
 from sim.fast import Scheme, make_scheme, run_loop
 from sim.latency import MeasuredCosts
+from sim.predict_fronts import row_fronts
 from sim.statistics import Estimate, mean_depth, speedup, tokens_per_cycle
 from sim.table_world import TableDrafter, TableTarget, TableWorld
 from sim.trace import Trace, replay
@@ -37,7 +38,10 @@ class Comparison(NamedTuple):
 
 
 class Predicted(NamedTuple):
-    """One method. measured_*: of the comparison; errors are predicted / measured - 1."""
+    """One method. measured_*: of the comparison; errors are predicted / measured - 1.
+
+    A cycle is a draft and a target pass; where nothing is drafted (ZipAR), it is a target pass, at depth 0.
+    """
 
     method: str
     tokens_per_cycle: Estimate
@@ -66,10 +70,11 @@ def load_comparison(path: Path) -> Comparison:
         settings = held["settings"]
         sampler = {name: settings[name] for name in ("guidance", "temperature", "top_k", "top_p")}
         rows = {row["method"]: row for row in held["rows"]}
-        for row in rows.values():
-            for name in ("tokens_per_cycle", "mean_depth", "speedup"):
-                float(row[name])
         methods = {name: settings["methods"][name] for name in rows}
+        for method, row in rows.items():
+            drafting = ("tokens_per_cycle", "mean_depth") if "policy" in methods[method] else ()
+            for name in ("target_nfe", "speedup", *drafting):
+                float(row[name])
         return Comparison(methods, rows, frozenset(settings["prompts"]), sampler, held["model"])
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is no comparison ({error!r}); write one with `underpaint compare --json`") from error
@@ -78,8 +83,14 @@ def load_comparison(path: Path) -> Comparison:
 def check_belong(trace: Trace, comparison: Comparison) -> None:
     """Raise ValueError unless both are of one model and sampler, and of different prompts."""
     about = trace.about
-    for what in ("target", "drafter", "grid", "sha256"):
-        ours, theirs = about.get("model", {}).get(what), comparison.model.get(what)
+    model = about.get("model", {})
+    # A comparison may have opened more models than a trace: only those of the trace have to be the same.
+    hashes = model.get("sha256", {})
+    same = {name: comparison.model.get("sha256", {}).get(name) for name in hashes}
+    for what, ours, theirs in (
+        *((name, model.get(name), comparison.model.get(name)) for name in ("target", "drafter", "grid")),
+        ("sha256", hashes, same),
+    ):
         if ours != theirs:
             raise ValueError(
                 f"the trace is of another model than the comparison ({what}: {ours} and {theirs}); record one with "
@@ -175,7 +186,7 @@ def overhead_ms(world: TableWorld, scheme: Scheme | None, images: int, max_nodes
 def predict(
     trace: Trace, costs: MeasuredCosts, comparison: Comparison, seeds: int = 1, seed: int = 0, max_nodes: int = 64
 ) -> tuple[Predicted, ...]:
-    """Every method of a comparison but plain autoregression, predicted by the decoding loop over the replayed trace.
+    """The methods of a comparison that `predictable` names; trees by the decoding loop over the replayed trace.
 
     seeds: decodings of each recorded image. The host's share of a cycle is timed here, on the machine that predicts, so
     that is the machine that the cost curve and the comparison should be of; a curve that holds an overhead keeps it.
@@ -187,7 +198,10 @@ def predict(
     plain_ms = costs.overhead_ms or overhead_ms(world, None, min(2, world.images), max_nodes)
     one = float(costs.verify_ms(np.array([1]))[0]) + plain_ms
     found = []
-    for name in _drafting(comparison):
+    for name in predictable(comparison):
+        if "policy" not in comparison.methods[name]:
+            found.append(_fronts(name, comparison, world, costs, one))
+            continue
         recipe, row = comparison.methods[name], comparison.rows[name]
         parts = (recipe["policy_settings"], recipe["rule_settings"])
         scheme = make_scheme(world, recipe["policy"], recipe["rule"], *parts)
@@ -211,5 +225,28 @@ def predict(
     return tuple(found)
 
 
-def _drafting(comparison: Comparison) -> Sequence[str]:
-    return [name for name in comparison.rows if name != PLAIN]
+def predictable(comparison: Comparison) -> Sequence[str]:
+    """Those of a comparison that a trace of target and drafter says all about: draft trees, and ZipAR's fixed window.
+
+    Not plain autoregression, which they are measured against, nor what another model drafts.
+    """
+    return [name for name, recipe in comparison.methods.items() if name != PLAIN and _is_known(recipe)]
+
+
+def _is_known(recipe: Mapping[str, Any]) -> bool:
+    if "policy" in recipe:
+        return True
+    return recipe.get("loop") == "zipar" and not recipe["settings"]["adaptive"]
+
+
+def _fronts(name: str, comparison: Comparison, world: TableWorld, costs: MeasuredCosts, one_ms: float) -> Predicted:
+    """ZipAR with a fixed window; `one_ms`: a plain step."""
+    grid, row = world.grid, comparison.rows[name]
+    window = comparison.methods[name]["settings"]["window"]
+    fronts = row_fronts(grid, world.vocab_size, grid.width if window is None else window)
+    own = costs.overhead_ms or fronts.overhead_ms
+    tokens = grid.cells / fronts.passes.size
+    gain = grid.cells * one_ms / float(costs.verify_ms(fronts.passes).sum() + fronts.passes.size * own)
+    exact = (Estimate(*(value,) * 3) for value in (tokens, gain))
+    measured = grid.cells / float(row["target_nfe"])
+    return Predicted(name, next(exact), measured, 0.0, 0.0, next(exact), float(row["speedup"]), own)
