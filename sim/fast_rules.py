@@ -10,6 +10,9 @@ from algos.accept.spec import Residual
 from algos.arrays import BoolArray, FloatArray, IntArray
 from sim.fast_batch import Batch, Grown
 
+_THIN = 1e-9
+"""Mass under which a row may be empty, but for rounding."""
+
 
 class Decided(NamedTuple):
     """Verdicts on A trees: `path` [A, L] tokens, of which `kept` [A] count, and the `extra` [A] token."""
@@ -133,21 +136,24 @@ class TryPooledPoints:
         """See `Siblings`."""
         left = batch.world.target[rows].astype(np.float64)
         kept = np.full(rows.size, -1)
+        totals = left.sum(axis=1)
         for turn in range(tokens.shape[1]):
             here = np.flatnonzero((kept < 0) & there[:, turn])
             if not here.size:
                 continue
-            proposed = tokens[here, turn]
-            total = left[here].sum(axis=1)
+            proposed, total = tokens[here, turn], totals[here]
             own, mass, count = self.pool(left, here, proposed, total)
             won = batch.draws.random(here.size) * total < own + mass
             kept[here[won]] = turn
             lost, gone = here[~won], proposed[~won]
             self.take(left, lost, gone, count[~won])
             left[lost, gone] = 0.0
-            empty = lost[~left[lost].any(axis=1)]
+            rest = total[~won] - own[~won] if self.residual == "optimal" else left[lost].sum(axis=1)
+            totals[lost] = np.maximum(rest, 0.0)
+            thin = lost[totals[lost] < _THIN]
+            empty = thin[~left[thin].any(axis=1)]
             if self.residual == "released":
-                left[empty] = 1.0
+                left[empty], totals[empty] = 1.0, left.shape[1]
             else:
                 kept[empty] = turn  # certain to be kept, and only rounding said otherwise
         extra = np.full(rows.size, -1)

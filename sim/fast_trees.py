@@ -5,7 +5,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from algos.arrays import BoolArray, FloatArray, IntArray
+from algos.arrays import BoolArray, IntArray
 from algos.draft.adt import AdtTree
 from algos.draft.chain import Chain, LikeliestChain
 from algos.draft.eagle1 import Eagle1, StaticTopK
@@ -13,6 +13,7 @@ from algos.draft.eagle2 import Eagle2
 from algos.draft.shape import Shape, ranked_shape
 from algos.draft.spec import Policy
 from sim.fast_batch import Batch, Block, Grown, closed
+from sim.fast_dynamic import grow_dynamic
 
 _REDRAWS = 6
 """Draws that may repeat a sibling before the tokens tried are taken out of the law instead."""
@@ -153,67 +154,6 @@ def _untried(batch: Batch, depth: int, rows: IntArray, tried: IntArray) -> tuple
     return tokens, np.isfinite(arrivals.min(axis=1))
 
 
-def _grow_dynamic(batch: Batch, active: IntArray, depth: IntArray, width: IntArray, total: IntArray) -> Grown:
-    """EAGLE-2's trees (arXiv 2406.16858) of `depth` [A] levels, top-`width` [A] and `total` [A] nodes."""
-    tables, count = batch.tables, active.size
-    levels = np.minimum(np.minimum(depth, batch.budget_depth(active)), total)
-    widest = min(int(width.max()), tables.top_tokens.shape[2])
-    columns = np.arange(widest) < width[:, None]
-    blocks: list[Block] = []
-    passes: list[IntArray] = []
-    scores: list[FloatArray] = []
-    tokens = batch.roots(active)[:, None]
-    above = np.zeros((count, 1), dtype=np.int64)
-    best: FloatArray = (levels > 0).astype(np.float64)[:, None]
-    for level in range(int(levels.max(initial=0))):
-        on = np.flatnonzero(levels > level)  # the others have no such level: their part stays zero
-        if level:
-            flat = scores[-1].reshape(count, -1)[on]
-            order = (-flat).argsort(axis=1, kind="stable")[:, :widest]
-            above, best, tokens = (
-                np.zeros((count, order.shape[1]), dtype=kind) for kind in (np.int64, float, np.int64)
-            )
-            above[on] = order
-            best[on] = np.take_along_axis(flat, order, 1) * columns[on, : order.shape[1]]
-            tokens[on] = np.take_along_axis(blocks[-1].tokens.reshape(count, -1)[on], order, 1)
-            child = blocks[-1].child.reshape(count, -1)
-            child[on[:, None], order] = np.where(best[on] > 0.0, np.arange(order.shape[1]), -1)
-        if not best.any():
-            break
-        rows = np.zeros(tokens.shape, dtype=np.int64)
-        rows[on] = batch.rows_after(active[on], level, tokens[on])
-        at = tables.draft_depth(level)
-        found, worth = np.zeros((*rows.shape, widest), dtype=np.int64), np.zeros((*rows.shape, widest))
-        found[on] = tables.top_tokens[at, rows[on]][..., :widest]
-        worth[on] = best[on, :, None] * tables.top_probs[at, rows[on]][..., :widest] * columns[on, None, :]
-        scores.append(worth)
-        passes.append(np.count_nonzero(best, axis=1))
-        blocks.append(Block(found, np.empty(0, dtype=np.bool_), rows, above, np.full(found.shape, -1)))
-    if blocks:
-        kept = _best(np.concatenate([part.reshape(count, -1) for part in scores], axis=1), total)
-        ends = np.cumsum([part[0].size for part in scores])[:-1]
-        parts = np.split(kept, ends, axis=1)
-        blocks = [
-            block._replace(kept=part.reshape(block.tokens.shape)) for block, part in zip(blocks, parts, strict=True)
-        ]
-    return closed(blocks, passes, count)
-
-
-def _best(scores: FloatArray, total: IntArray) -> BoolArray:
-    """[A, C] the `total` [A] best positive scores of each row; of equal ones the first."""
-    size = scores.shape[1]
-    wanted = np.minimum(total, size)
-    if int(wanted.min()) == int(wanted.max()):
-        place = size - int(wanted[0])
-        least = np.partition(scores, place, axis=1)[:, place, None]
-    else:
-        least = np.take_along_axis(np.sort(scores, axis=1), (size - wanted)[:, None], 1)
-    above, level = scores > least, scores == least
-    room = (wanted - above.sum(axis=1))[:, None]
-    kept: BoolArray = (above | (level & (level.cumsum(axis=1) <= room))) & (scores > 0.0)
-    return kept
-
-
 @dataclass(slots=True)
 class DynamicGrower:
     """EAGLE-2's tree, the same for every image."""
@@ -245,7 +185,7 @@ class DynamicGrower:
         """See `Grower`."""
         own = self.policy
         sizes = (np.full(active.size, size) for size in (own.depth, own.top_k, own.total_tokens))
-        return _grow_dynamic(batch, active, *sizes)
+        return grow_dynamic(batch, active, *sizes)
 
 
 class AdaptiveGrower:
@@ -271,7 +211,7 @@ class AdaptiveGrower:
         total = np.full(active.size, own.total_tokens)
         if own.nodes == "proportional":
             total = np.ceil(total * depth * width / (own.start_depth * own.start_width)).astype(np.int64)
-        return _grow_dynamic(batch, active, depth, width, total)
+        return grow_dynamic(batch, active, depth, width, total)
 
     def observe(self, active: IntArray, cell: IntArray, grown: Grown, accepted: IntArray) -> None:
         """See `Grower`. A tree with no proposal leaves the state as it was."""
