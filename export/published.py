@@ -1,6 +1,5 @@
 """Published checkpoints to a folder of ONNX models: written aside, compared with torch, then put in place together."""
 
-import io
 import json
 import os
 import shutil
@@ -14,16 +13,17 @@ from typing import Any, Final
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 
-from algos.accept.neighbours import nearest_codes
 from export.graph import OPSET
 from export.published_check import MOST, Report, compare, errors
 from export.published_decoder import write_conditioner, write_decoder
+from export.published_tokenizer import export_published_tokenizer, store_codes
 from export.sampler import write_sampler
-from export.store import PACKAGES, Origin, draft_manifest, require_parity, store_bytes
+from export.store import PACKAGES, Origin, draft_manifest, require_parity
 from export.typed import TypedGraph, numbers
-from export.vision import export_tokenizer
 from models.published.decoder import Conditioner, Decoder
+from models.published.files import Checkpoint, CheckpointError
 from models.published.load import load
 from models.published.options import LoadOptions, Published
 from runtime.decoder import DecoderShape
@@ -37,6 +37,8 @@ MOST_IN_FILE: Final = 1 << 30
 NEIGHBOURS: Final = 1000
 """Columns of the neighbour table: LANTERN's largest published k."""
 TOP_K: Final = 1000
+CHAMELEON_CODES: Final = "model.vqmodel.quantize.embedding.weight"
+"""The codebook in a Chameleon checkpoint, which holds no picture decoder."""
 _SCRATCH: Final = 64
 _LICENCE: Final = "that of the published weights; see their authors' page"
 _PAD: Final = 1
@@ -99,7 +101,8 @@ def export_published(request: Request, folder: Path) -> tuple[Manifest, ...]:
     sha = loaded.checkpoint.digest()
     with _aside(folder) as staged:
         if loaded.vq is not None:
-            written = _tokenizer(loaded, request, staged, origin)
+            model = loaded.vq.float()
+            written = export_published_tokenizer(model, request.precision, request.neighbours, staged, origin)
         else:
             written = _decoder(loaded, request, staged, origin)
         records = dict(read_records(folder)) if (folder / RECORD).is_file() else {}
@@ -144,7 +147,20 @@ def _decoder(loaded: Published, request: Request, folder: Path, origin: Origin) 
         written += _samplers(config.vocab_size, request.top_k, folder, origin)
     if conditioner is not None:
         written.append(_conditioner(conditioner, request.precision, folder, origin))
+    if request.kind == "chameleon" and CHAMELEON_CODES in loaded.checkpoint.tensors:
+        codebook = _chameleon_codes(loaded.checkpoint, config.vocab_size)
+        written += store_codes(codebook, request.neighbours, folder, origin)
     return tuple(written)
+
+
+def _chameleon_codes(source: Checkpoint, vocab_size: int) -> NDArray[np.float32]:
+    found = numbers(source.tensors[CHAMELEON_CODES])
+    if found.shape[0] != vocab_size:
+        raise CheckpointError(
+            f"chameleon: {CHAMELEON_CODES} holds {found.shape[0]} codes, vocabulary_map {vocab_size}; copy weights and "
+            "config.json from one release"
+        )
+    return found
 
 
 def write_graph(decoder: Decoder, precision: str, path: Path, outside: bool) -> None:
@@ -264,19 +280,3 @@ def _samplers(vocab_size: int, top_k: int, folder: Path, origin: Origin) -> list
         draft = draft_manifest(name, "sampler", origin, {"vocab_size": vocab_size, "top_k": count})
         written.append(_manifest(draft, path, parity, folder))
     return written
-
-
-def _tokenizer(loaded: Published, request: Request, folder: Path, origin: Origin) -> tuple[Manifest, ...]:
-    """The tokenizer's two halves, its codebook, and the nearest codes of each code."""
-    model = loaded.vq
-    assert model is not None
-    written = export_tokenizer(model.float(), folder, origin)
-    codebook = numbers(model.quantize.codebook)
-    count = min(request.neighbours, codebook.shape[0] - 1)
-    small = np.uint16 if codebook.shape[0] <= 1 << 16 else np.uint32
-    stream = io.BytesIO()
-    np.savez(stream, neighbours=nearest_codes(codebook, count).astype(small))
-    settings = {"vocab_size": codebook.shape[0], "neighbours": count}
-    draft = draft_manifest("neighbours", "neighbours", origin, settings)
-    table = store_bytes(stream.getvalue(), ".npz", draft, folder, {"neighbours": [codebook.shape[0], count]})
-    return (*written, table)

@@ -7,7 +7,9 @@ from tempfile import TemporaryDirectory
 
 from export.published import Request, write_graph
 from export.published_check import MOST, Report, compare
-from runtime.exported import check_data, read_records
+from export.published_tokenizer import HALVES, TOKENIZER_MOST, compare_tokenizer
+from models.published.options import Published
+from runtime.exported import Record, check_data, read_records
 from zoo.load import manifest, path
 from zoo.manifest import ManifestError
 
@@ -22,14 +24,19 @@ class Result:
     stand_in: bool
 
     @property
+    def allowed(self) -> float:
+        """The largest error that passes."""
+        return (TOKENIZER_MOST if self.name in HALVES else MOST)[self.precision]
+
+    @property
     def passed(self) -> bool:
         """Whether every error is within what the precision allows."""
-        return all(found <= MOST[self.precision] for found in self.report.worst().values())
+        return all(found <= self.allowed for found in self.report.worst().values())
 
     def lines(self) -> list[str]:
         """The report in words."""
         what = f"{self.name} ({self.precision}{', compared as float32' if self.stand_in else ''})"
-        found = [f"{what}: {'passed' if self.passed else 'FAILED'}, allowed {MOST[self.precision]:g}"]
+        found = [f"{what}: {'passed' if self.passed else 'FAILED'}, allowed {self.allowed:g}"]
         for case, outputs in self.report.cases.items():
             shown = ", ".join(f"{name} {each.largest:.2g} / {each.mean:.2g}" for name, each in outputs.items())
             found.append(f"  {case}: largest / mean error {shown}")
@@ -45,33 +52,50 @@ class Result:
 
 
 def verify(folder: Path, greedy: bool, seed: int) -> Iterator[Result]:
-    """Hold every decoder of `folder` against its checkpoint, both checked against their hashes first.
+    """Hold every decoder and the tokenizer of `folder` against their checkpoints, hashes first.
 
     Raises ManifestError on files that changed, and what `models.published.load.load` raises.
     """
     records = read_records(folder)
-    if not {"target", "drafter"} & set(records):
-        raise ManifestError(f"{folder} holds no target and no drafter to check; export one into it")
+    if not {"target", "drafter", *HALVES} & set(records):
+        raise ManifestError(f"{folder} holds no target, drafter or tokenizer to check; export one into it")
     for name in ("target", "drafter"):
-        if name not in records:
-            continue
-        graph = path(name, folder)
-        check_data(folder, name)
-        request = Request.from_plain(records[name].request)
-        loaded = request.loaded()
-        if loaded.checkpoint.digest() != records[name].checkpoint_sha256:
-            raise ManifestError(
-                f"{request.checkpoint}: another checkpoint than {manifest(name, folder).name} was exported from; "
-                "export it again"
-            )
-        decoder, conditioner = loaded.decoder, loaded.conditioner
-        assert decoder is not None
-        with TemporaryDirectory() as beside:
-            if request.precision == "bf16":
-                graph = Path(beside) / graph.name
-                write_graph(decoder, "fp32", graph, True)
-            decoder.float()
-            whole = None if conditioner is None else conditioner.float()
-            shown = "fp32" if request.precision == "bf16" else request.precision
-            found = compare(graph, shown, decoder, whole, greedy and name == "target", seed)
-        yield Result(name, request.precision, found, request.precision == "bf16")
+        if name in records:
+            yield _decoder(folder, name, records[name], greedy, seed)
+    paths = {name: path(name, folder) for name in HALVES if name in records}
+    if paths:
+        record = records[next(iter(paths))]
+        request, loaded = _loaded(folder, next(iter(paths)), record)
+        assert loaded.vq is not None
+        reports = compare_tokenizer(loaded.vq.float(), request.precision, paths)
+        for name, report in reports.items():
+            yield Result(name, request.precision, report, request.precision == "bf16")
+
+
+def _loaded(folder: Path, name: str, record: Record) -> tuple[Request, Published]:
+    """A model's checkpoint, which must be the one it was exported from."""
+    request = Request.from_plain(record.request)
+    loaded = request.loaded()
+    if loaded.checkpoint.digest() != record.checkpoint_sha256:
+        raise ManifestError(
+            f"{request.checkpoint}: another checkpoint than {manifest(name, folder).name} was exported from; "
+            "export it again"
+        )
+    return request, loaded
+
+
+def _decoder(folder: Path, name: str, record: Record, greedy: bool, seed: int) -> Result:
+    graph = path(name, folder)
+    check_data(folder, name)
+    request, loaded = _loaded(folder, name, record)
+    decoder, conditioner = loaded.decoder, loaded.conditioner
+    assert decoder is not None
+    with TemporaryDirectory() as beside:
+        if request.precision == "bf16":
+            graph = Path(beside) / graph.name
+            write_graph(decoder, "fp32", graph, True)
+        decoder.float()
+        whole = None if conditioner is None else conditioner.float()
+        shown = "fp32" if request.precision == "bf16" else request.precision
+        found = compare(graph, shown, decoder, whole, greedy and name == "target", seed)
+    return Result(name, request.precision, found, request.precision == "bf16")

@@ -57,8 +57,10 @@ def figures(plan: Plan, store: Store) -> tuple[EngineRow, ...]:
 
 
 def write_pictures(studio: ExportedStudio, plan: Plan, store: Store, out: Path) -> list[Path]:
-    """One PNG a method: its pictures under the first seed, side by side."""
-    written = []
+    """One PNG a method: its pictures under the first seed, side by side; none without a picture decoder."""
+    written: list[Path] = []
+    if studio.decoder is None:
+        return written
     for built in plan.methods:
         drawn = [store[Cell(built.name, prompt.caption(), plan.seeds[0])] for prompt in plan.prompts]
         row = np.concatenate([studio.picture(one.tokens_array()) for one in drawn], axis=1)

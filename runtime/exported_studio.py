@@ -61,6 +61,8 @@ class Condition:
 class ExportedStudio:
     """The models behind a comparison; no judge, because no published one reads these pictures.
 
+    decoder: None where the folder has no picture decoder, as of Chameleon, whose checkpoints hold none.
+
     Its `target`, `drafter`, `codes` and `max_nodes` are what `runtime.studio.draw` asks of a studio.
     """
 
@@ -69,7 +71,7 @@ class ExportedStudio:
     loaded_target: Any
     loaded_drafter: Any
     embed: Any
-    decoder: ImageDecoder
+    decoder: ImageDecoder | None
     details: Mapping[str, Any]
     sampler: Sampler = SAMPLER
     max_nodes: int = MAX_NODES
@@ -134,7 +136,9 @@ class ExportedStudio:
         return Clocked(drafter, drafter.engine.spent)
 
     def picture(self, tokens: IntArray) -> Picture:
-        """The picture that tokens [cells] stand for."""
+        """The picture that tokens [cells] stand for; EngineError without a `decoder`."""
+        if self.decoder is None:
+            raise EngineError("this folder holds no picture decoder; export the tokenizer (--kind vq) into it")
         return self.decoder(tokens, self.grid)
 
 
@@ -145,7 +149,7 @@ def open_exported(folder: Path, backend: str = "cpu", settings: SessionSettings 
     Raises ManifestError or EngineError, naming what is missing and how to make it.
     """
     known = names(folder) if folder.is_dir() else ()
-    missing = sorted({"target", "drafter", "vq_decoder", "codebook", "neighbours"} - set(known))
+    missing = sorted({"target", "drafter", "codebook", "neighbours"} - set(known))
     if missing or not (folder / RECORD).is_file():
         raise ManifestError(
             f"{folder}: {', '.join(missing) or RECORD} missing; export a target, its drafter and its tokenizer "
@@ -154,12 +158,13 @@ def open_exported(folder: Path, backend: str = "cpu", settings: SessionSettings 
     for name in ("target", "drafter"):
         check_data(folder, name)
     target, drafter = (_loaded(name, folder, backend, settings) for name in ("target", "drafter"))
-    decoder = ImageDecoder("vq_decoder", folder, settings)
+    decoder = ImageDecoder("vq_decoder", folder, settings) if "vq_decoder" in known else None
     with np.load(locate("codebook", "codebook", folder).path, allow_pickle=False) as held:
         codebook = held["codebook"]
     with np.load(locate("neighbours", "neighbours", folder).path, allow_pickle=False) as held:
         near = held["neighbours"].astype(np.int64)
-    sizes = {target.shape.vocab_size, drafter.shape.vocab_size, decoder.vocab_size, codebook.shape[0]}
+    sizes = {target.shape.vocab_size, drafter.shape.vocab_size, codebook.shape[0]}
+    sizes |= {decoder.vocab_size} if decoder is not None else set()
     if len(sizes) != 1 or target.shape.grid != drafter.shape.grid or target.shape.features != drafter.shape.features:
         raise EngineError(f"{folder}: target, drafter and tokenizer do not belong together (codes {sorted(sizes)})")
     embed = open_session(locate("condition", "condition", folder).path, settings) if "condition" in known else None

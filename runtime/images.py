@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from algos.arrays import FloatArray, IntArray
 from algos.draft.spec import Grid
 from runtime.session import EngineError, SessionSettings, open_session
-from zoo.load import FOLDER, locate
+from zoo.load import FOLDER, Located, locate
 
 
 class ImageDecoder:
@@ -18,7 +18,7 @@ class ImageDecoder:
     def __init__(
         self, name: str = "vq_decoder", folder: Path = FOLDER, settings: SessionSettings | None = None
     ) -> None:
-        located = locate(name, "image_decoder", folder)
+        located = runnable(locate(name, "image_decoder", folder))
         self.vocab_size = int(located.manifest.settings["vocab_size"])
         self._session: Any = open_session(located.path, settings)
 
@@ -40,7 +40,7 @@ class ImageEncoder:
     def __init__(
         self, name: str = "vq_encoder", folder: Path = FOLDER, settings: SessionSettings | None = None
     ) -> None:
-        located = locate(name, "image_encoder", folder)
+        located = runnable(locate(name, "image_encoder", folder))
         self.stride = int(located.manifest.settings["stride"])
         self._session: Any = open_session(located.path, settings)
 
@@ -53,6 +53,16 @@ class ImageEncoder:
         scores = self._session.run(None, {"pixels": to_unit(picture)[None]})[0]
         codes: IntArray = scores[0].argmax(axis=-1).ravel().astype(np.int64)
         return codes
+
+
+def runnable(located: Located) -> Located:
+    """The model itself. Raises EngineError on a bfloat16 graph, which ONNX Runtime does not run on a CPU."""
+    if located.manifest.settings.get("precision") == "bf16":
+        raise EngineError(
+            f"{located.path}: ONNX Runtime runs no bfloat16 on the CPU; export the tokenizer with --precision fp16 or "
+            "fp32, or build a TensorRT engine of this one"
+        )
+    return located
 
 
 def to_bytes(pixels: FloatArray) -> NDArray[np.uint8]:

@@ -4,6 +4,7 @@ Needs `transformers` (the extra "chameleon") and the encoder's weights and token
 """
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,13 +35,13 @@ def caption_features(encoder: Path, text: str, most: int = MOST_WORDS) -> NDArra
         raise FileNotFoundError(f"no text encoder at {encoder}; give the folder of FLAN-T5's weights and tokenizer")
     try:
         tokenizer = AutoTokenizer.from_pretrained(encoder, local_files_only=True)
-        model = T5EncoderModel.from_pretrained(encoder, dtype=torch.bfloat16, local_files_only=True).eval()
+        model: Any = T5EncoderModel.from_pretrained(encoder, dtype=torch.bfloat16, local_files_only=True)
     except Exception as error:  # the library's own exceptions share no base
         raise CheckpointError(
             f"{encoder}: no T5 encoder with its tokenizer ({error}); copy every file of it"
         ) from error
     pieces = tokenizer(text, truncation=True, max_length=most, return_tensors="pt").input_ids
     with torch.no_grad():
-        hidden = model(input_ids=pieces).last_hidden_state[0]
+        hidden = model.eval()(input_ids=pieces).last_hidden_state[0]
     found: NDArray[np.float32] = hidden.float().numpy()
     return found

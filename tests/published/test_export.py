@@ -79,7 +79,8 @@ def test_a_tree_and_a_chain_decode_alike(folder: Path) -> None:
 
 def test_check_reports_every_output(folder: Path) -> None:
     results = {result.name: result for result in verify(folder, True, 1)}
-    assert set(results) == {"target", "drafter"}
+    assert set(results) == {"target", "drafter", "vq_decoder", "vq_encoder"}
+    assert set(results["vq_decoder"].report.cases["random"]) == {"pixels"}
     assert all(result.passed for result in results.values())
     assert set(results["target"].report.cases["random"]) == {"logits", "features", "key", "value"}
     assert results["target"].report.parting is None

@@ -11,6 +11,8 @@ import torch
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
+from benchmarks.gpu import main as benchmark
+from benchmarks.gpu import onnxruntime_token_ms
 from cli.engine import app
 from export.published import Request, export_published
 from export.tensorrt_build import build_folder
@@ -20,7 +22,7 @@ from runtime.decoder import read_shape
 from runtime.session import EngineError
 from runtime.tensorrt_engine import DeviceCache, load_tensorrt
 from runtime.tensorrt_files import ANY_GPU, EngineRecord, backend_module, paths, read_engine, write_engine
-from tests.published.checkpoints import HEADS, SIDE, eagle_weights, save_dtok, save_llamagen
+from tests.published.checkpoints import HEADS, SIDE, eagle_weights, save_dtok, save_llamagen, save_vq
 from zoo.load import manifest
 from zoo.manifest import ManifestError
 
@@ -58,8 +60,16 @@ def test_every_graph_builds(tmp_path: Path, precision: str) -> None:
 
 def test_the_tokenizer_builds(tokenizer: Path, tmp_path: Path) -> None:
     shutil.copytree(tokenizer, tmp_path / "out")
-    built = [record.model for _, record in build_folder(tmp_path / "out", BACKEND)]
-    assert built == ["vq_decoder", "vq_encoder"]
+    built = {record.model: record.precision for _, record in build_folder(tmp_path / "out", BACKEND)}
+    assert built == {"vq_decoder": "fp32", "vq_encoder": "fp32"}
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_the_tokenizer_builds_in_half_precision(tmp_path: Path, precision: str) -> None:
+    save_vq(tmp_path / "vq.pt")
+    export_published(Request("vq", tmp_path / "vq.pt", precision, neighbours=8), tmp_path / "out")
+    built = {record.model: record.precision for _, record in build_folder(tmp_path / "out", BACKEND)}
+    assert built == {"vq_decoder": precision, "vq_encoder": precision}
 
 
 @pytest.mark.parametrize("precision", ["bf16"])
@@ -188,3 +198,17 @@ def test_without_a_gpu_nothing_falls_back(small: Path) -> None:
     result = CliRunner().invoke(app, [str(small), "--backend", "tensorrt"])
     assert result.exit_code == 2
     assert "no GPU" in result.output
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="says what a machine without a GPU cannot do")
+def test_the_gpu_benchmark_says_plainly_what_was_not_run(
+    small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert benchmark(["--out", str(tmp_path / "gpu.json")]) == 2
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert found == json.loads((tmp_path / "gpu.json").read_text())
+    assert found["not_run"].startswith("no GPU")
+    # Its pass through ONNX Runtime feeds what the graph takes; the CUDA provider itself is not here.
+    assert onnxruntime_token_ms(small, 1, "cpu") > 0
+    with pytest.raises(EngineError, match="CUDAExecutionProvider"):
+        onnxruntime_token_ms(small, 1)

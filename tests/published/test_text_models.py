@@ -1,11 +1,15 @@
 """Chameleon and Qwen2 against `transformers`' own implementations on random weights."""
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
+from typer.testing import CliRunner
 
+from cli.compare_engines import app as compare_app
+from export.published import Request, export_published
 from models.published.decoder import Decoder
 from models.published.files import CheckpointError
 from models.published.load import load
@@ -109,3 +113,22 @@ def test_anoles_drafter_predicts_as_a_chameleon_layer_does(tmp_path: Path) -> No
     logits, predicted = anole_draft(state, model, features, codes)
     torch.testing.assert_close(out.features, predicted, atol=1e-4, rtol=0)
     torch.testing.assert_close(out.logits, logits, atol=1e-4, rtol=0)
+
+
+def test_methods_compare_on_a_chameleon_export(tmp_path: Path) -> None:
+    """Its checkpoint holds the codes, which methods pool over, and no decoder: figures without pictures."""
+    model = chameleon(False, 4)
+    model.save_pretrained(tmp_path / "anole")
+    save_anole_drafter(tmp_path / "drafter")
+    pair = ("chameleon", tmp_path / "anole")
+    export_published(Request(*pair, options=OPTIONS, neighbours=5), tmp_path / "out")
+    drafter = Request("eagle-drafter", tmp_path / "drafter", target=pair, target_options=OPTIONS)
+    export_published(drafter, tmp_path / "out")
+    prompt, out = ",".join(str(int(each)) for each in PROMPT[0]), tmp_path / "drawn"
+    common = [prompt, "--engines", str(tmp_path / "out"), "--top-k", "0", "--temperature", "0", "--out", str(out)]
+    result = CliRunner().invoke(compare_app, [*common, "--methods", "ar,eagle2,lantern,zipar"])
+    assert result.exit_code == 0, result.output
+    rows = {row["method"]: row for row in json.loads((out / "compare.json").read_text())["rows"]}
+    assert rows["eagle2"]["identical_share"] == 1
+    assert rows["eagle2"]["target_nfe"] <= rows["ar"]["target_nfe"] == 16
+    assert not list(out.glob("*.png"))

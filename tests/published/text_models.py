@@ -29,7 +29,7 @@ MAP = {"<image>": 60, **{_name(code): int(IMAGE_IDS[code]) for code in range(COD
 def chameleon(swin: bool, kv_heads: int) -> Any:
     from transformers.models.chameleon import ChameleonConfig, ChameleonForConditionalGeneration
 
-    tokenizer = {"embed_dim": 8, "num_embeddings": 8, "latent_channels": 8, "base_channels": 32}
+    tokenizer = {"embed_dim": 8, "num_embeddings": CODES, "latent_channels": 8, "base_channels": 32}
     config = ChameleonConfig(
         vocab_size=64,
         hidden_size=DIM,
