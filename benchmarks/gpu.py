@@ -6,7 +6,8 @@ It exports LlamaGen-B at full size with random weights and a random drafter; the
 1. builds the engines, ties them to this GPU, and loads them again;
 2. holds target and drafter against ONNX Runtime's float32 on the CPU: logits of a picture in passes of every bucket;
 3. draws a picture at temperature 0 on both, and reports the first token at which they part with the margin there;
-4. times a pass of every bucket, with its share of copies, and plain PyTorch's pass of one token in a CUDA graph.
+4. times a pass of every bucket, copies included, and beside it a pass of one token by plain PyTorch in a CUDA graph and
+   by ONNX Runtime's CUDA provider with every buffer on the device.
 What cannot be had (no GPU, a package missing, an engine that the GPU refuses) is said in the last line, which is JSON.
 """
 
@@ -29,15 +30,16 @@ from algos.rows import Sampler
 from algos.step import decode
 from benchmarks.llamagen_b import CONFIG, checkpoint
 from export.published import Request, export_published
-from export.tensorrt_build import build_folder
+from export.tensorrt_build import build_folder, decoder_profile
 from models.published.load import load
 from models.published.options import LoadOptions
 from runtime.cache import causal
-from runtime.decoder import DecoderEngine, load_decoder
+from runtime.decoder import DecoderEngine, load_decoder, read_shape
 from runtime.machine import described
-from runtime.session import EngineError
+from runtime.session import EngineError, Provider, SessionSettings, open_session
 from runtime.target import OrtTarget
 from runtime.tensorrt_engine import TensorRTEngine, gpu_name, load_tensorrt
+from zoo.load import manifest
 from zoo.manifest import write_beside
 
 BUCKETS = (1, 8, 16, 32, 64)
@@ -184,8 +186,33 @@ def torch_token_ms(path: Path, precision: str, rounds: int) -> float:
     return float(np.median(samples))
 
 
+def onnxruntime_token_ms(folder: Path, rounds: int, provider: Provider = "cuda") -> float:
+    """Median milliseconds of the same pass on a provider of ONNX Runtime; EngineError where there is none."""
+    import onnxruntime
+
+    session = open_session(folder / "target.onnx", SessionSettings(provider=provider))
+    found = manifest("target", folder)
+    shapes = decoder_profile(read_shape(found.settings, "target"), found.shapes, 2, 1).shapes
+    kinds = {"tensor(int64)": np.int64, "tensor(float)": np.float32, "tensor(float16)": np.float16}
+    binding = session.io_binding()
+    for each in session.get_inputs():
+        zeros = np.zeros(shapes[each.name][0], dtype=kinds[each.type])
+        binding.bind_ortvalue_input(each.name, onnxruntime.OrtValue.ortvalue_from_numpy(zeros, provider, 0))
+    for each in session.get_outputs():
+        binding.bind_output(each.name, provider, 0)
+    samples = []
+    for turn in range(rounds + 3):
+        start = time.perf_counter()
+        session.run_with_iobinding(binding)
+        binding.synchronize_outputs()
+        if turn >= 3:
+            samples.append(1e3 * (time.perf_counter() - start))
+    return float(np.median(samples))
+
+
 def _captured(call: Callable[[], None]) -> Callable[[], None]:
     stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for _ in range(3):
             call()
@@ -200,19 +227,23 @@ def measure(given: argparse.Namespace, work: Path, result: dict[str, Any]) -> No
     """Fill `result`, part by part, so that what a later part cannot do does not lose what was found before."""
     result["gpu"] = gpu_name()
     folder, reference = prepare(work, given.precision)
-    try:
-        result["torch_token_ms"] = round(torch_token_ms(work / "c2i_B_256.pt", given.precision, given.rounds), 4)
-    except RuntimeError as error:
-        result["torch_not_run"] = str(error).splitlines()[0]
+    for name, call in (
+        ("torch", lambda: torch_token_ms(work / "c2i_B_256.pt", given.precision, given.rounds)),
+        ("onnxruntime", lambda: onnxruntime_token_ms(folder, given.rounds)),
+    ):
+        try:
+            result[f"{name}_token_ms"] = round(call(), 4)
+        except (EngineError, RuntimeError, KeyError) as error:
+            result[f"{name}_not_run"] = str(error).splitlines()[0]
     start = time.perf_counter()
     only = ("target", "drafter")
     result["engines"] = [
         record.engine_bytes for _, record in build_folder(folder, given.backend, gpu_name(), only, BUCKETS)
     ]
     result["build_seconds"] = round(time.perf_counter() - start, 1)
+    result |= timings(folder, given.backend, given.rounds)
     result["parity"] = {name: parity(name, folder, reference, given.backend) for name in only}
     result["greedy"] = greedy(folder, reference, given.backend)
-    result |= timings(folder, given.backend, given.rounds)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -225,11 +256,13 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     result: dict[str, Any] = {"benchmark": "gpu", "backend": given.backend, "precision": given.precision}
     result["machine"] = described()
+    if given.rounds < 1:
+        parser.error("--rounds: expected at least 1")
     with TemporaryDirectory() as work:
         try:
             measure(given, Path(work), result)
             status = 0
-        except (EngineError, RuntimeError) as error:
+        except (ValueError, RuntimeError, OSError) as error:
             result["not_run"] = str(error)
             status = 2
     line = json.dumps(result)

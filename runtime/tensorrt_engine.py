@@ -91,11 +91,15 @@ class DeviceCache:
 
 
 class _Bucket(NamedTuple):
-    """One optimisation profile: its context, buffers on both sides, and the captured graph (None: not capturable)."""
+    """One optimisation profile: its context, buffers, and the captured graph (None: not capturable).
+
+    host: inputs, and `read` outputs, in pinned memory, which copies without stopping for anything.
+    """
 
     context: Any
     device: dict[str, torch.Tensor]
     host: dict[str, torch.Tensor]
+    read: dict[str, torch.Tensor]
     captured: torch.cuda.CUDAGraph | None
     size: int
 
@@ -107,6 +111,8 @@ class LoadedTensorRT(NamedTuple):
     shape: DecoderShape
     name: str
     record: EngineRecord
+    runtime: Any
+    """What read the engine, and must outlive it."""
 
     def engine(self, rows: int) -> "TensorRTEngine":
         """A new engine for `rows` sequences."""
@@ -122,13 +128,14 @@ def load_tensorrt(name: str, kind: str, folder: Path, backend: str) -> LoadedTen
     engine = runtime.deserialize_cuda_engine(place.read_bytes())
     if engine is None:
         raise EngineError(f"{place}: {backend} cannot read it on this machine; build it here with `underpaint engine`")
-    return LoadedTensorRT(engine, read_shape(located.manifest.settings, name), name, record)
+    return LoadedTensorRT(engine, read_shape(located.manifest.settings, name), name, record, runtime)
 
 
 class TensorRTEngine:
     """Runs a decoder engine on `rows` sequences against one cache; see `runtime.decoder.DecoderEngine`."""
 
     chains: Final = False
+    """A captured graph holds one level of drafting."""
 
     def __init__(self, loaded: LoadedTensorRT, rows: int) -> None:
         self.shape = loaded.shape
@@ -136,6 +143,7 @@ class TensorRTEngine:
         self.spent = Spent()
         self.cache = DeviceCache(loaded.shape, rows)
         self.conditions = np.zeros((loaded.shape.outside, loaded.shape.features), dtype=np.float32)
+        self._loaded = loaded
         self._engine = loaded.session
         self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         names = [self._engine.get_tensor_name(index) for index in range(self._engine.num_io_tensors)]
@@ -160,7 +168,10 @@ class TensorRTEngine:
         past_bias: FloatArray | None = None,
         features: FloatArray | None = None,
     ) -> Pass:
-        """One pass; see `DecoderEngine.run`. Passes larger than the largest profile raise EngineError."""
+        """One pass; see `DecoderEngine.run`: views of buffers that the next pass overwrites.
+
+        Passes larger than the largest profile raise EngineError.
+        """
         if cells.max() >= self.shape.grid.cells or cells.min() < self.shape.least_cell:
             raise EngineError(f"decoder: expected cells from {self.shape.least_cell} to {self.shape.grid.cells - 1}")
         count = len(cells)
@@ -210,14 +221,23 @@ class TensorRTEngine:
                 bucket.device[name].copy_(given, non_blocking=True)
             if bucket.captured is not None:
                 bucket.captured.replay()
-            elif not bucket.context.execute_async_v3(self._stream.cuda_stream):
-                raise EngineError("decoder: TensorRT could not run a pass; its log says why")
-            name = "predicted" if "features" in self._inputs else "features"
-            logits = bucket.device["logits"][:, :count].to("cpu", non_blocking=True)
-            found = bucket.device[name][:, :count].to("cpu", non_blocking=True)
+            else:
+                self._enqueue(bucket.context)
+            for name, taken in bucket.read.items():
+                taken.copy_(bucket.device[name], non_blocking=True)
         self._stream.synchronize()
+        logits, found = (bucket.read[name].numpy()[:, :count] for name in ("logits", self._predicted))
         keys, values = bucket.device["keys"][:, :, :, :count], bucket.device["values"][:, :, :, :count]
-        return Pass(logits.numpy(), found.numpy(), keys, values)  # type: ignore[arg-type]
+        return Pass(logits, found, keys, values)  # type: ignore[arg-type]
+
+    @property
+    def _predicted(self) -> str:
+        """The output of features: a drafter reads an input of that name."""
+        return "predicted" if "features" in self._inputs else "features"
+
+    def _enqueue(self, context: Any) -> None:
+        if not context.execute_async_v3(self._stream.cuda_stream):
+            raise EngineError("decoder: TensorRT could not run a pass; its log says why")
 
     def _bucket(self, count: int) -> _Bucket:
         if count not in self._buckets:
@@ -242,17 +262,19 @@ class TensorRTEngine:
         new = (shape.layers, rows, shape.heads, count, shape.head_dim)
         for name in ("keys", "values"):
             device[name] = torch.zeros(new, dtype=_TYPES[shape.precision], device="cuda")
-        device["logits"] = torch.zeros((rows, count, shape.vocab_size), device="cuda")
-        output = "predicted" if "features" in self._inputs else "features"
-        device[output] = torch.zeros((rows, count, shape.features), device="cuda")
+        read = {}
+        for name, wide in (("logits", shape.vocab_size), (self._predicted, shape.features)):
+            device[name] = torch.zeros((rows, count, wide), device="cuda")
+            read[name] = torch.zeros((rows, count, wide), pin_memory=True)
         context = self._context(count, host, device)
-        return _Bucket(context, device, host, self._capture(context), count)
+        return _Bucket(context, device, host, read, self._capture(context), count)
 
     def _context(self, count: int, host: dict[str, torch.Tensor], device: dict[str, torch.Tensor]) -> Any:
         context = self._engine.create_execution_context()
         if context is None:
             raise EngineError("decoder: TensorRT made no execution context; is the GPU's memory full?")
-        context.set_optimization_profile_async(self._profiles[count], self._stream.cuda_stream)
+        if not context.set_optimization_profile_async(self._profiles[count], self._stream.cuda_stream):
+            raise EngineError(f"decoder: the engine refuses its profile of {count} positions; build it again")
         bound = {name: device[name] for name in host}
         for index in range(self.shape.layers):
             bound[f"past_key_{index}"] = self.cache.keys[index]
@@ -260,10 +282,7 @@ class TensorRTEngine:
         for name, tensor in bound.items():
             if name in self._inputs and not context.set_input_shape(name, tuple(tensor.shape)):
                 raise EngineError(f"decoder: the engine refuses {name} {tuple(tensor.shape)}; build it again")
-        bound["logits"] = device["logits"]
-        output = "predicted" if "features" in self._inputs else "features"
-        if output == "features" or "predicted" in device:
-            bound[output] = device[output]
+        bound |= {name: device[name] for name in ("logits", self._predicted)}
         for index in range(self.shape.layers):
             bound[f"new_key_{index}"], bound[f"new_value_{index}"] = device["keys"][index], device["values"][index]
         for name, tensor in bound.items():
@@ -275,12 +294,13 @@ class TensorRTEngine:
         """The pass as a CUDA graph, or None where this engine cannot be captured."""
         self._stream.wait_stream(torch.cuda.current_stream())
         for _ in range(_WARM_UPS):
-            context.execute_async_v3(self._stream.cuda_stream)
+            self._enqueue(context)
         self._stream.synchronize()
         capturable = getattr(context, "is_stream_capturable", None)
         if capturable is not None and not capturable(self._stream.cuda_stream):
             return None
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=self._stream):
-            context.execute_async_v3(self._stream.cuda_stream)
+        # TensorRT may compile kernels in threads of its own, whose allocations must not void the capture.
+        with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
+            self._enqueue(context)
         return graph
