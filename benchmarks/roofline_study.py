@@ -24,7 +24,7 @@ from runtime.machine import described
 from sim.executors import executor, usable_cores
 from sim.fast import make_scheme, run_lockstep, run_loop
 from sim.field import make_world
-from sim.latency import Costs
+from sim.latency import Costs, SizeMissing
 from sim.statistics import Estimate, Runs, mean_depth, ratio, speedup, tokens_per_cycle
 from sim.sweep import costs_of
 from sim.table_world import TableWorld
@@ -106,7 +106,7 @@ def largest(costs: Costs) -> int:
     for nodes in range(LARGEST, 1, -1):
         try:
             costs.verify_ms(np.array([nodes]))
-        except ValueError:
+        except SizeMissing:
             continue
         return nodes
     return 1
@@ -166,7 +166,7 @@ def best_of(members: Sequence[Ran], costs: Costs) -> Ran | None:
     for place, one in enumerate(members):
         try:
             priced.append((speedup(one.runs, costs).mean, -place))
-        except ValueError:
+        except SizeMissing:
             continue
     return members[-max(priced)[1]] if priced else None
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.errors import STOPPED, bad_input
+from cli.errors import BAD_INPUT, STOPPED, bad_input
 from cli.simulate_more import fit, spatial
 
 if TYPE_CHECKING:
@@ -115,9 +115,9 @@ def sweep(
     rules: Annotated[str, typer.Option(help="Rules; pairs that do not fit are left out.")] = (
         "chain,without_replacement,point,lantern,lantern_pp"
     ),
-    machines: Annotated[str, typer.Option(help="machine/model names or cost curve files, with commas between.")] = (
-        "a100/llamagen-xl,h100/llamagen-xl"
-    ),
+    machines: Annotated[
+        str, typer.Option(help="machine/model or machine/model/batch8, or cost curve files, with commas between.")
+    ] = ("a100/llamagen-xl,h100/llamagen-xl"),
     vary: Annotated[
         list[str] | None,
         typer.Option(help="Values of a setting, world.noise=0.2,0.8 or policy.depth=3,5 or rule.delta=0.1; repeat."),
@@ -135,6 +135,7 @@ def sweep(
     A stopped sweep (Ctrl-C) keeps what is finished; the same command goes on with it.
     """
     from sim.executors import executor
+    from sim.latency import SizeMissing
     from sim.sweep import Plan, Results
     from sim.sweep import jobs as all_jobs
     from sim.sweep import run as run_sweep
@@ -158,6 +159,9 @@ def sweep(
     try:
         with _progress(len(wanted) - len(results.missing(wanted)), len(wanted)) as report:
             run_sweep(plan, results, where, report)
+    except SizeMissing as error:  # shows only as trees of that size are priced
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(BAD_INPUT) from error
     except KeyboardInterrupt:
         typer.echo(f"stopped: {len(results.lines)} of {len(wanted)} are done; the same command goes on", err=True)
         raise typer.Exit(STOPPED) from None

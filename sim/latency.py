@@ -14,6 +14,10 @@ Curve: TypeAlias = tuple[tuple[int, float], ...]
 """(nodes, ms), nodes rising."""
 
 
+class SizeMissing(ValueError):
+    """A latency model was asked for a size that it does not answer for."""
+
+
 class Costs(Protocol):
     """A latency model."""
 
@@ -28,20 +32,20 @@ class Costs(Protocol):
         ...
 
     def verify_ms(self, nodes: IntArray) -> FloatArray:
-        """[K] ms of target passes over `nodes` [K] (root included); ValueError for sizes it does not answer for."""
+        """[K] ms of target passes over `nodes` [K] (root included); SizeMissing for sizes it does not answer for."""
         ...
 
     def draft_ms(self, nodes: IntArray) -> FloatArray:
-        """[K] ms of drafter passes that expand `nodes` [K]; ValueError for sizes it does not answer for."""
+        """[K] ms of drafter passes that expand `nodes` [K]; SizeMissing for sizes it does not answer for."""
         ...
 
 
 def read_curve(curve: Curve, nodes: IntArray, what: str) -> FloatArray:
-    """[K] ms on the line between the measured sizes; ValueError names the sizes beyond them: none is extrapolated."""
+    """[K] ms on the line between the measured sizes; SizeMissing names those beyond them: none is extrapolated."""
     sizes, times = (np.array(column, dtype=np.float64) for column in zip(*curve, strict=True))
     beyond = np.unique(nodes[(nodes < sizes[0]) | (nodes > sizes[-1])]).tolist()
     if beyond:
-        raise ValueError(
+        raise SizeMissing(
             f"{what}: measured from {int(sizes[0])} to {int(sizes[-1])} nodes, asked for "
             f"{', '.join(map(str, beyond))}; measure those sizes (benchmarks/cost_curve.py) or take smaller trees"
         )

@@ -125,8 +125,16 @@ class Roofline:
 
 
 def roofline(name: str) -> Roofline:
-    """The roofline of "machine/model"; ValueError, with the nearest name, on an unknown one."""
-    machine, slash, model = name.partition("/")
-    if not slash:
-        raise ValueError(f"latency '{name}': expected machine/model, such as a100/llamagen-xl, or a cost curve's file")
-    return Roofline(MACHINES[machine], MODELS[model])
+    """The roofline of "machine/model", or of "machine/model/batch8" for eight images at once.
+
+    Raises ValueError, with the nearest name, on an unknown one.
+    """
+    machine, slash, rest = name.partition("/")
+    model, _, batch = rest.partition("/")
+    count = batch.removeprefix("batch")
+    if not slash or (batch and not (batch.startswith("batch") and count.isdecimal())):
+        raise ValueError(
+            f"latency '{name}': expected machine/model, such as a100/llamagen-xl, machine/model/batch8, or a cost "
+            "curve's file (.json)"
+        )
+    return Roofline(MACHINES[machine], MODELS[model], int(count) if batch else 1)

@@ -130,6 +130,14 @@ def test_another_sweep_s_folder_is_refused(tmp_path: Path) -> None:
     assert call(*SWEEP, "--out", str(tmp_path))[0] == 2
 
 
+def test_a_curve_without_a_size_says_which(tmp_path: Path) -> None:
+    curve = tmp_path / "small.json"
+    curve.write_text(json.dumps({"verify_ms": [[1, 1.0], [2, 1.5]], "draft_ms": [[1, 0.2], [16, 0.4]]}))
+    code, text = call(*CHAINS, "--vary", "policy.length=3", "--machines", str(curve), "--out", str(tmp_path / "out"))
+    assert code == 2
+    assert re.search(r"measured from 1 to 2 nodes, asked for\s+.*4; measure those sizes", text, re.S)
+
+
 def test_a_sweep_of_nothing_is_refused(tmp_path: Path) -> None:
     code, text = call(*CHAINS, "--rules", "point", "--out", str(tmp_path / "out"))
     assert code == 2

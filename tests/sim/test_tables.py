@@ -59,6 +59,12 @@ def test_a_roofline_by_hand() -> None:
     rows, cached = 2, 512
     moved = 775e6 * 2 + 2 * 36 * 1280 * cached * 2 * rows + (6 * 36 * 1280 + 16384) * 2 * rows
     assert costs.verify_ms(np.array([1]))[0] == pytest.approx(max(moved / 2039e6, 2.5e-3 * (10 * 36 + 4)))
+    many = roofline("a100/llamagen-xl/batch8")
+    assert (many.batch, many.name) == (8, "a100/llamagen-xl/batch8")
+    assert many.verify_ms(np.array([60]))[0] > 4.0 * costs.verify_ms(np.array([60]))[0]
+    for wrong in ("a100/llamagen-xl/8", "a100/llamagen-xl/batch", "a100/llamagen-xl/batch0"):
+        with pytest.raises(ValueError, match="batch"):
+            roofline(wrong)
     with pytest.raises(ValueError, match="machine: there is no 'a10'; did you mean 'a100'"):
         roofline("a10/llamagen-xl")
     with pytest.raises(ValueError, match="model: there is no 'llamagen'; did you mean 'llamagen-"):
