@@ -13,6 +13,7 @@ Adjust: TypeAlias = Callable[[FloatArray], FloatArray]
 
 BANDS: Final = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.92)
 """Where one band of draft probabilities ends and the next begins."""
+_ENDS: Final = np.array(BANDS)
 
 
 class Calibration:
@@ -48,7 +49,7 @@ class Calibration:
 
     def learn(self, cell: int, probs: FloatArray, kept: int | None) -> None:
         """Take in `cell`, in raster order: the draft probabilities [k] of its siblings, and which was committed."""
-        bands = np.searchsorted(BANDS, probs)
+        bands = _ENDS.searchsorted(probs)
         promised = min(float((probs * self._worth[bands]).sum()), 1.0)
         word = float(kept is not None)
         self._promised[cell], self._kept[cell] = promised, word
@@ -75,8 +76,7 @@ class Calibration:
         trust = self.trust(cell)
 
         def adjust(probs: FloatArray) -> FloatArray:
-            worth = trust * probs * self._worth[np.searchsorted(BANDS, probs)]
-            return within_one(worth)
+            return within_one(probs * (trust * self._worth)[_ENDS.searchsorted(probs)])
 
         return adjust
 
@@ -90,7 +90,12 @@ class Calibration:
         if row:
             near = near + self._rows[self._near_above(cell, column)]
         known = [probs for probs in near if probs is not None]
-        return np.mean(known, axis=0) if known else self._last_row
+        if not known:
+            return self._last_row
+        total = known[0]
+        for probs in known[1:]:
+            total = total + probs
+        return total / len(known)
 
     def _near_above(self, cell: int, column: int) -> slice:
         first = cell - self._grid.width
@@ -99,6 +104,8 @@ class Calibration:
 
 def within_one(chances: FloatArray) -> FloatArray:
     """Rows [F, k] as they are where their sum is at most 1, else scaled down to it."""
-    totals = chances.sum(axis=1, keepdims=True)
+    totals = np.add.reduce(chances, axis=1, keepdims=True)
+    if np.maximum.reduce(totals, axis=None) <= 1.0:
+        return chances
     scaled: FloatArray = np.minimum(chances / np.maximum(totals, 1.0), 1.0)
     return scaled

@@ -9,7 +9,7 @@ from algos.arrays import FloatArray
 from algos.chance import Chance
 from algos.draft.calibration import Adjust, Calibration
 from algos.draft.costs import MEASURED_DRAFT_MS, MEASURED_VERIFY_MS, Between, DraftCosts, cost_curve, draft_table
-from algos.draft.grow import Growing, best_first
+from algos.draft.grow import Growing, Level, best_first
 from algos.draft.settings import at_least
 from algos.draft.spec import POLICIES, Budget, Expander, Grid, PolicySpec
 from algos.tree import DraftTree, Verdict, root_only
@@ -101,15 +101,17 @@ class Roofline:
         growing = self._grown = Growing(drafter, root)
         growing.grow_level(1, self.top_k, self._known.at(self._cell))
         spent = float(self._draft[0])
-        choice = best_choice(growing.scores(), self._verify, spent, most)
+        scores = growing.scores()
+        choice = best_choice(scores, self._verify, spent, most)
         while growing.depth < deepest:
             adjust = self._known.at(self._cell + growing.depth)
-            ahead = foresee(growing, adjust, self._verify, spent + self._draft, most)
+            ahead = foresee(scores, growing.levels[-1], adjust, self._verify, spent + self._draft, most)
             if ahead.rate <= choice.rate:
                 break
             growing.grow_level(ahead.frontier, self.top_k, adjust)
             spent += float(self._draft[ahead.frontier - 1])
-            choice = best_choice(growing.scores(), self._verify, spent, most)
+            scores = growing.scores()
+            choice = best_choice(scores, self._verify, spent, most)
         return growing.tree(choice.nodes)
 
     def _worth_starting(self, most: int) -> bool:
@@ -152,32 +154,35 @@ def best_choice(scores: FloatArray, costs: FloatArray, spent_ms: float, most: in
 
     costs: [>= most + 1] ms of a target pass by drafted nodes; spent_ms: what the drafter passes have cost.
     """
-    falling = -np.sort(-scores)[:most]
-    falling = falling[: np.count_nonzero(falling)]
-    expected = np.ones(falling.size + 1)
-    expected[1:] += falling.cumsum()
-    rates = expected / (spent_ms + costs[: expected.size])
+    rising = scores.copy()
+    rising.sort()
+    count = min(most, int(np.count_nonzero(rising)))
+    expected = np.ones(count + 1)
+    expected[1:] = rising[::-1][:count]
+    rates = np.add.accumulate(expected) / (costs[: count + 1] + spent_ms)
     nodes = int(rates.argmax())
-    return Choice(nodes, float(rates[nodes]), float(falling[nodes - 1]) if nodes else np.inf)
+    return Choice(nodes, float(rates[nodes]), float(rising[-nodes]) if nodes else np.inf)
 
 
-def foresee(growing: Growing, adjust: Adjust, costs: FloatArray, spent_ms: FloatArray, most: int) -> Ahead:
+def foresee(
+    scores: FloatArray, last: Level, adjust: Adjust, costs: FloatArray, spent_ms: FloatArray, most: int
+) -> Ahead:
     """The next level: its candidates should have the frontier's scores times the mean chances by rank so far.
 
     The frontier's best nodes are expanded, but for those that the best foreseen tree would not hold themselves: their
     children score no higher. A rate of 0 where no candidate of the last level has a positive score.
-    spent_ms: [W] what the drafter passes will have cost, by nodes expanded; W are the most that can be.
+    scores: [C] of all candidates so far; last: the last level. spent_ms: [W] what the drafter passes will have cost, by
+    nodes expanded; W are the most that can be.
     """
-    last = growing.levels[-1]
     frontier = last.scores[best_first(last.scores, spent_ms.size)]
     if not frontier.size:
         return Ahead(0, 0.0)
-    profile = adjust(last.probs.mean(axis=0, keepdims=True))
-    held, coming = growing.scores(), frontier[:, None] * profile
+    profile = adjust(np.add.reduce(last.probs, axis=0, keepdims=True) / last.probs.shape[0])
+    coming = frontier[:, None] * profile
 
     def choice(expanded: int) -> Choice:
-        scores = np.concatenate((held, coming[:expanded].reshape(-1)))
-        return best_choice(scores, costs, float(spent_ms[expanded - 1]), most)
+        foreseen = np.concatenate((scores, coming[:expanded].reshape(-1)))
+        return best_choice(foreseen, costs, float(spent_ms[expanded - 1]), most)
 
     best = choice(frontier.size)
     needed = max(1, int(np.count_nonzero(frontier >= best.least)))

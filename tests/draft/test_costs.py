@@ -245,7 +245,7 @@ def test_roofline_adds_a_level_just_where_it_is_foreseen_to_pay(seed: int, draft
         needed = max(1, sum(score >= min(chosen, default=2.0) for score in frontier))
         coming = best_rate([*held, *ahead(needed)], by_hand.depth + 1)[0]
         spent = np.full(3, draft_ms * (by_hand.depth + 1))
-        foreseen = foresee(by_hand, lambda probs: probs, costs, spent, 63)
+        foreseen = foresee(by_hand.scores(), last, lambda probs: probs, costs, spent, 63)
         assert foreseen == (needed, pytest.approx(coming))
         if coming <= best_rate(held, by_hand.depth)[0]:
             break
