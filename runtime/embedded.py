@@ -34,10 +34,10 @@ from zoo.manifest import ManifestError
 from zoo.prompts import SLOT_VALUES, Prompt, word_ids
 
 SHIPPED_SAMPLER: Final[Mapping[int, Sampler]] = {
-    64: Sampler(guidance=2.0, top_k=10),
-    128: Sampler(guidance=2.0, top_k=10),
+    64: Sampler(top_k=5),
+    128: Sampler(top_k=5),
 }
-"""How the shipped models were tuned to be sampled, by side in pixels."""
+"""How the shipped models were tuned to be sampled, by side in pixels: guidance 2 is baked into their weights."""
 MAX_NODES: Final = 64
 NEIGHBOURS: Final = 100
 """Columns of the table of nearest codes: the most that a rule's `k` can ask for."""
@@ -101,14 +101,19 @@ class EmbeddedStudio:
             low_side(self.side, ratio)
             low = Grid(self.grid.height // ratio, self.grid.width // ratio)
             grids = ResolutionMap(low, self.grid)
-            self._resamplers[kind, ratio] = open_resampler(kind, grids, self.folder, self.settings)
+            self._resamplers[kind, ratio] = open_resampler(kind, grids, self.folder, self._in_turns)
             self.hashes.update((name, manifest(name, self.folder).sha256) for name in models_behind(kind))
         return self._resamplers[kind, ratio]
+
+    @property
+    def _in_turns(self) -> SessionSettings:
+        """For models that work between the passes of the target."""
+        return replace(self.settings or SessionSettings(), lingering=False)
 
     def _conditioned(self, side: int, prompt: Prompt, sampler: Sampler) -> OrtTarget:
         if side not in self.loaded_targets:
             name = f"target{side}"
-            self.loaded_targets[side] = load_decoder(name, "target", self.folder, self.settings)
+            self.loaded_targets[side] = load_decoder(name, "target", self.folder, self._in_turns)
             self.hashes[name] = manifest(name, self.folder).sha256
         if (side, sampler) not in self._targets:
             self._targets[side, sampler] = OrtTarget(self.loaded_targets[side], sampler)

@@ -28,10 +28,13 @@ class SessionSettings:
     provider: where; there is no fallback to another.
     threads: of one operation, >= 1; None takes the cores this process may use. They wait for work by spinning,
         which is what makes passes of a millisecond fast; give busy machines fewer.
+    lingering: whether they go on spinning after a pass, for tens of milliseconds, or sleep until the next one. Models
+        that take turns with others should not linger: their threads hold the cores that the others need.
     """
 
     provider: Provider = "cpu"
     threads: int | None = None
+    lingering: bool = True
 
     def __post_init__(self) -> None:
         if self.provider not in PROVIDERS:
@@ -81,6 +84,8 @@ def _options(settings: SessionSettings) -> Any:
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
     options.log_severity_level = _ERROR
+    if not settings.lingering:
+        options.add_session_config_entry("session.force_spinning_stop", "1")
     return options
 
 

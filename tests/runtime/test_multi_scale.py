@@ -144,3 +144,14 @@ def test_models_of_two_resolutions_must_belong_together() -> None:
     low = shipped().low_target(PROMPT, WARM, 2).model
     with pytest.raises(ValueError, match="choose two of one resolution"):
         LowRows(low, Repeats(ResolutionMap(Grid(4, 4), Grid(16, 16))), window=4)
+
+
+def test_models_that_take_turns_with_the_target_leave_it_the_cores() -> None:
+    studio = shipped()
+    built = build_method("mulo", resolve("mulo", 1.0), studio.codes)
+    built.open(studio, PROMPT, WARM)
+    stop = "session.force_spinning_stop"
+    target, low = (studio.loaded_targets[side].session.get_session_options() for side in (128, 64))
+    assert low.get_session_config_entry(stop) == "1"
+    with pytest.raises(RuntimeError, match="does not have configuration"):
+        target.get_session_config_entry(stop)
