@@ -121,9 +121,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--target", default="target64", help="name of a target in the folder")
     parser.add_argument("--drafter", default="drafter64", help="name of its drafter")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="folder of models (default: the zoo)")
-    parser.add_argument("--threads", type=int, default=usable_cores(), help="threads of an operation")
+    parser.add_argument("--threads", type=int, default=usable_cores(), help="threads of the target; drafters run on one")
     parser.add_argument("--rounds", type=int, default=40, help="samples of every size")
-    parser.add_argument("--guidance", type=float, default=3.0, help="1 runs one row instead of a pair")
+    parser.add_argument("--guidance", type=float, default=1.0, help="1 runs one row; more, a pair")
     parser.add_argument("--out", type=Path, help="write the JSON here too")
     given = parser.parse_args(arguments)
     if given.rounds < 1:
@@ -136,7 +136,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         settings, sampler = SessionSettings(threads=given.threads), Sampler(guidance=given.guidance)
         target = OrtTarget.open(given.target, sampler, given.folder, settings)
-        drafter = OrtDrafter.open(given.drafter, sampler, given.folder, settings)
+        drafter = OrtDrafter.open(given.drafter, sampler, given.folder, SessionSettings(threads=1))
     except (ManifestError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

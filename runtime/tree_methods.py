@@ -218,14 +218,15 @@ _TREE: Final[Mapping[str, Shown]] = {"depth": 4, "top_k": 2, "total_tokens": 6}
 _CONTROL: Final[Mapping[str, Shown]] = {"depth": 3, "top_k": 2, "total_tokens": 6}
 _ADAPTIVE: Final[Mapping[str, Shown]] = {
     "start_depth": 4,
-    "max_depth": 8,
-    "start_width": 2,
-    "max_width": 3,
-    "total_tokens": 6,
+    "max_depth": 12,
+    "start_width": 1,
+    "max_width": 1,
+    "total_tokens": 12,
 }
+"""Width 1: on two cores every further branch costs more than it brings; one chain is drafted in a single call."""
 _STATIC: Final[Mapping[str, Shown]] = {"widths": (2, 2, 1, 1)}
-_CHAIN: Final[Mapping[str, Shown]] = {"length": 3}
-_POOLED: Final[Mapping[str, Shown]] = {"k": 0, "delta": 0.3, "residual": "optimal"}
+_CHAIN: Final[Mapping[str, Shown]] = {"length": 4}
+_POOLED: Final[Mapping[str, Shown]] = {"k": 20, "delta": 0.9, "residual": "optimal"}
 _POOLED_GREEDY: Final[Mapping[str, Shown]] = {"k": 0, "delta": 0.3}
 _RELATIVE: Final[Mapping[str, Shown]] = {"k": 10, "factor": 5.0, "residual": "optimal"}
 _RELATIVE_GREEDY: Final[Mapping[str, Shown]] = {"k": 10, "factor": 5.0}

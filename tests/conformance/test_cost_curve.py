@@ -19,7 +19,7 @@ def test_the_curve_is_written_in_the_form_that_policies_read(
     last = capsys.readouterr().out.splitlines()[-1]
     found = json.loads(out.read_text())
     assert json.loads(last) == found
-    assert found["model"] == {"target": "target", "drafter": "drafter", "rows": 2}
+    assert found["model"] == {"target": "target", "drafter": "drafter", "rows": 1}
     assert [count for count, _ in found["verify_ms"]] == [1, 2, 3, 4, 5, 6, CONFIG.block_size // 2]
     curve = CostCurve(tuple((int(count), ms) for count, ms in found["verify_ms"]), found["draft_ms"][0][1])
     assert curve.draft_ms > 0
