@@ -23,8 +23,8 @@ from models.train.tokens import TokenSet
 from models.transformer import MASKED, StepOutput, Transformer
 
 LOOPS = {
-    64: LoopSettings(steps=190, learning_rate=2e-3, warmup_steps=30, ema_decay=0.98, validate_every=100),
-    128: LoopSettings(steps=315, learning_rate=2e-3, warmup_steps=30, ema_decay=0.98, validate_every=100),
+    64: LoopSettings(steps=224, learning_rate=2e-3, warmup_steps=30, ema_decay=0.98, validate_every=100),
+    128: LoopSettings(steps=700, learning_rate=2e-3, warmup_steps=30, ema_decay=0.98, validate_every=100),
 }
 
 

@@ -24,10 +24,10 @@ from zoo.prompts import PAD_WORD
 
 LOOPS = {
     64: LoopSettings(
-        steps=200, learning_rate=3e-4, matrix_rate=6e-3, warmup_steps=10, ema_decay=0.98, validate_every=100
+        steps=60, learning_rate=3e-4, matrix_rate=6e-3, warmup_steps=10, ema_decay=0.98, validate_every=100
     ),
     128: LoopSettings(
-        steps=350, learning_rate=3e-4, matrix_rate=6e-3, warmup_steps=10, ema_decay=0.98, validate_every=100
+        steps=390, learning_rate=3e-4, matrix_rate=6e-3, warmup_steps=10, ema_decay=0.98, validate_every=100
     ),
 }
 
