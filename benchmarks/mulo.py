@@ -60,7 +60,7 @@ VARIANTS = (
     Variant("rejection", "raster, matched", "mulo-raster", TWO_ROWS, "local + expansion"),
     Variant("rejection", "raster, same tau", "mulo-raster", TWO_ROWS),
     Variant("pooling", "pooled", "mulo"),
-    Variant("pooling", "pooled over 30 codes, matched", "mulo", ("k=30",), "pooled"),
+    Variant("pooling", "pooled over 100 codes, matched", "mulo", ("k=100",), "pooled"),
     Variant("pooling", "not pooled, matched", "mulo", ("k=0",), "pooled"),
     Variant("pooling", "not pooled, same tau", "mulo", ("k=0",)),
     Variant("rule", "LANTERN's rule", "mulo", ("rule=lantern",)),

@@ -12,12 +12,11 @@ from cli.options import Guidance, Side, Temperature, TopK, TopP, read_sampler, r
 
 DEFAULT_VARY = (
     "zipar.window=1,2,3,4,8",
-    "mulo.tau=0.02,0.1,0.3",
-    "mulo.k=30,100",
+    "mulo.tau=0.1,0.3,0.5",
     "mulo.radius=0,1",
     "mulo.draft_window=2,8",
-    "mulo-islands.tau=0.02,0.1,0.3",
-    "mulo-islands.k=30,100",
+    "mulo-islands.tau=0.1,0.3,0.5",
+    "mulo-islands.k=10,30",
     "mulo-islands.radius=0,1",
     "mulo-islands.rows=2,8",
     "lantern.delta=0.1,0.3,0.6",

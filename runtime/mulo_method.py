@@ -41,8 +41,8 @@ class MuloRecipe:
     greedy: decoding at temperature 0. Rules then read the laws at temperature 1, where a threshold means something.
     """
 
-    tau: float = 0.1
-    k: int | None = None
+    tau: float = 0.3
+    k: int | None = 30
     rows: int | None = None
     reject: Reject = "local"
     radius: int = 1
