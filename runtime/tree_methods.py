@@ -226,7 +226,7 @@ _ADAPTIVE: Final[Mapping[str, Shown]] = {
 """Width 1: on two cores every further branch costs more than it brings; one chain is drafted in a single call."""
 _STATIC: Final[Mapping[str, Shown]] = {"widths": (2, 2, 1, 1)}
 _CHAIN: Final[Mapping[str, Shown]] = {"length": 4}
-_POOLED: Final[Mapping[str, Shown]] = {"k": 20, "delta": 0.9, "residual": "optimal"}
+_POOLED: Final[Mapping[str, Shown]] = {"k": 30, "delta": 0.9, "residual": "optimal"}
 _POOLED_GREEDY: Final[Mapping[str, Shown]] = {"k": 0, "delta": 0.3}
 _RELATIVE: Final[Mapping[str, Shown]] = {"k": 10, "factor": 5.0, "residual": "optimal"}
 _RELATIVE_GREEDY: Final[Mapping[str, Shown]] = {"k": 10, "factor": 5.0}
