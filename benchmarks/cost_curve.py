@@ -121,7 +121,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--target", default="target64", help="name of a target in the folder")
     parser.add_argument("--drafter", default="drafter64", help="name of its drafter")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="folder of models (default: the zoo)")
-    parser.add_argument("--threads", type=int, default=usable_cores(), help="threads of the target; drafters run on one")
+    parser.add_argument("--threads", type=int, default=usable_cores(), help="of the target; drafters run on one")
     parser.add_argument("--rounds", type=int, default=40, help="samples of every size")
     parser.add_argument("--guidance", type=float, default=1.0, help="1 runs one row; more, a pair")
     parser.add_argument("--out", type=Path, help="write the JSON here too")
