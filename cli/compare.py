@@ -1,7 +1,6 @@
 """`underpaint compare`: methods beside each other, on the same prompts and seeds."""
 
 import json
-from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,7 +8,7 @@ import typer
 
 from cli.drawing import draw_all
 from cli.errors import bad_input
-from cli.options import Guidance, Side, Temperature, TopK, TopP, read_sampler, read_side
+from cli.options import Guidance, Side, Temperature, TopK, TopP, read_sampler, read_side, settings_by_method
 
 if TYPE_CHECKING:
     from runtime.compare import Plan
@@ -55,12 +54,13 @@ def compare(
     if engines is not None:
         from cli.compare_engines import compare_engines
 
-        if prompts_count is not None or setting or top_p is not None:
-            raise typer.BadParameter("--prompts-count, --set and --top-p do not go with --engines")
+        if prompts_count is not None or top_p is not None:
+            raise typer.BadParameter("--prompts-count and --top-p do not go with --engines")
         compare_engines(
             engines=engines,
             conditions=prompts,
             methods=methods,
+            setting=setting,
             backend=backend,
             temperature=temperature,
             guidance=4.0 if guidance is None else guidance,
@@ -87,7 +87,7 @@ def compare(
         side = read_side(resolution)
         checked = Sampler(temperature=temperature)
         names = with_baseline(tuple(name.strip() for name in methods.split(",")))
-        own = _settings_by_method(setting or [], names)
+        own = settings_by_method(setting or [], names)
         recipes = {name: resolve(name, checked.temperature, None, own[name]) for name in names}
         check_folder_writable(out)
         check_file_writable(figures)
@@ -99,20 +99,6 @@ def compare(
         store = Store(out, {**plan.as_plain(), "resolution": side, "model": studio.described()}, fresh=fresh)
     draw_all(studio, plan, store)
     _report(studio, plan, out, figures, store)
-
-
-def _settings_by_method(settings: list[str], names: tuple[str, ...]) -> dict[str, list[str]]:
-    from algos.registry import suggest
-
-    found: dict[str, list[str]] = defaultdict(list)
-    for setting in settings:
-        method, dot, rest = setting.partition(".")
-        if not dot or method not in names:
-            raise ValueError(
-                f"--set {setting}: expected method.name=value with a method of --methods; {suggest(method, names)}"
-            )
-        found[method].append(rest)
-    return found
 
 
 def _report(studio: "Studio", plan: "Plan", out: Path, figures: Path, store: "Store") -> None:

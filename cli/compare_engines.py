@@ -7,6 +7,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from cli.errors import bad_input
+from cli.options import settings_by_method
 
 app = typer.Typer(help="Compare methods on an exported model.", add_completion=False)
 METHODS = (
@@ -21,6 +22,9 @@ def compare_engines(
         list[str] | None, typer.Argument(help="Classes, ids with commas between, or .npy files of features.")
     ] = None,
     methods: Annotated[str, typer.Option(help="Methods, with commas between; AR is always among them.")] = METHODS,
+    setting: Annotated[
+        list[str] | None, typer.Option("--set", help="A setting of one method, method.name=value; repeat for more.")
+    ] = None,
     backend: Annotated[str, typer.Option(help="cpu (ONNX Runtime), tensorrt or tensorrt-rtx.")] = "cpu",
     temperature: Annotated[float, typer.Option(help="0 takes the likeliest token.")] = 1.0,
     guidance: Annotated[float, typer.Option(help="Classifier-free guidance; 1 is none.")] = 4.0,
@@ -43,7 +47,8 @@ def compare_engines(
     with bad_input():
         sampler = Sampler(guidance=guidance, temperature=temperature, top_k=top_k)
         names = with_baseline(tuple(name.strip() for name in methods.split(",")))
-        recipes = {name: resolve(name, temperature) for name in names}
+        own = settings_by_method(setting or [], names)
+        recipes = {name: resolve(name, temperature, None, own[name]) for name in names}
         wanted = tuple(Condition.parse(text) for text in conditions or ["0"])
         check_folder_writable(out)
         studio = cast(Any, open_exported(engines, backend))  # all that drawing asks of a studio, without a judge

@@ -1,10 +1,12 @@
 """Options that several commands share."""
 
+from collections import defaultdict
 from enum import IntEnum
 from typing import Annotated
 
 import typer
 
+from algos.registry import suggest
 from algos.rows import Sampler
 
 
@@ -47,3 +49,16 @@ def read_sampler(
         top_k=shipped.top_k if top_k is None else top_k,
         top_p=shipped.top_p if top_p is None else top_p,
     )
+
+
+def settings_by_method(settings: list[str], names: tuple[str, ...]) -> dict[str, list[str]]:
+    """`method.name=value` settings sorted by method; ValueError for a method that is not among `names`."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for setting in settings:
+        method, dot, rest = setting.partition(".")
+        if not dot or method not in names:
+            raise ValueError(
+                f"--set {setting}: expected method.name=value with a method of --methods; {suggest(method, names)}"
+            )
+        found[method].append(rest)
+    return found

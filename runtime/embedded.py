@@ -25,12 +25,11 @@ from runtime.images import ImageDecoder
 from runtime.judge import OrtJudge
 from runtime.quality import REFERENCE_KIND, REFERENCE_NAME, Reading, Reference, load_reference
 from runtime.resample import Resampler
-from runtime.resamplers import models_behind, open_resampler
+from runtime.resamplers import models_behind, open_resampler, read_codebook
 from runtime.session import EngineError, SessionSettings
 from runtime.studio import Clocked, Picture
 from runtime.target import OrtTarget
 from zoo.load import FOLDER, locate, manifest
-from zoo.manifest import ManifestError
 from zoo.prompts import SLOT_VALUES, Prompt, word_ids
 
 SHIPPED_SAMPLER: Final[Mapping[int, Sampler]] = {
@@ -158,7 +157,7 @@ def open_studio(side: int, folder: Path = FOLDER, settings: SessionSettings | No
     alone = replace(settings or SessionSettings(), threads=1)
     drafter = load_decoder(names["drafter"], "drafter", folder, alone)
     decoder = ImageDecoder(names["image_decoder"], folder, settings)
-    codebook = _codebook(located["codebook"].path)
+    codebook = read_codebook(folder)
     sizes = {target.shape.vocab_size, drafter.shape.vocab_size, decoder.vocab_size, codebook.shape[0]}
     if len(sizes) != 1 or target.shape.grid != drafter.shape.grid:
         raise EngineError(
@@ -188,12 +187,3 @@ def low_side(side: int, ratio: int) -> int:
     if ratio < 2 or side % ratio:
         raise EngineError(f"ratio: expected a whole number from 2 that divides {side} px, got {ratio}")
     return side // ratio
-
-
-def _codebook(path: Path) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
-    try:
-        with np.load(path, allow_pickle=False) as held:
-            codes: np.ndarray[tuple[int, int], np.dtype[np.float32]] = held["codebook"]
-    except (KeyError, ValueError, EOFError) as error:
-        raise ManifestError(f"{path}: expected an array 'codebook' ({error}); export the tokenizer again") from error
-    return codes

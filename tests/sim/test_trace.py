@@ -132,7 +132,7 @@ def comparison(path: Path, measured: dict[str, tuple[float, float, float]]) -> P
         "eagle2": {"policy": "eagle2", "policy_settings": tree, "rule": "point", "rule_settings": {}},
     }
     rows = [
-        {"method": name, "tokens_per_cycle": tokens, "mean_depth": depth, "speedup": speed}
+        {"method": name, "target_nfe": 100.0, "tokens_per_cycle": tokens, "mean_depth": depth, "speedup": speed}
         for name, (tokens, depth, speed) in measured.items()
     ]
     settings = {"methods": methods, "prompts": ["a compared one"], "seeds": [0], **SAMPLER}
