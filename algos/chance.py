@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from math import fsum
-from typing import NamedTuple, Protocol, Self, TypeVar
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 
@@ -117,6 +117,14 @@ class Philox:
     image: int = 0
     _cycle: int = -1
     _blocks: dict[tuple[int, int], FloatArray] = field(default_factory=dict)
+    _stream: np.random.Generator = field(init=False, repr=False, compare=False)
+    _fresh: dict[str, Any] = field(init=False, repr=False, compare=False)
+    """The stream's state before its first number; setting it anew is four times as fast as a new stream."""
+
+    def __post_init__(self) -> None:
+        keyed = np.array([self.seed, self.image], dtype=np.uint64)
+        self._stream = np.random.Generator(np.random.Philox(key=keyed))
+        self._fresh = dict(self._stream.bit_generator.state)
 
     def __call__(self, cycle: int, at: At) -> float:
         """See `Source`."""
@@ -132,9 +140,9 @@ class Philox:
         return float(block[place])
 
     def _block(self, cycle: int, role: int, which: int) -> FloatArray:
-        counter = np.array([0, which, role, cycle], dtype=np.uint64)
-        keyed = np.array([self.seed, self.image], dtype=np.uint64)
-        return np.random.Generator(np.random.Philox(counter=counter, key=keyed)).random(_BLOCK)
+        self._fresh["state"]["counter"][:] = (0, which, role, cycle)
+        self._stream.bit_generator.state = self._fresh
+        return self._stream.random(_BLOCK)
 
     def uniforms(self, cycle: int, role: Role, count: int) -> FloatArray:
         """The uniforms of nodes 0..count-1 as one float64 array [count], as handed to a device kernel."""

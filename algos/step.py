@@ -9,7 +9,7 @@ from algos.accept.spec import Rule
 from algos.arrays import FloatArray, IntArray
 from algos.chance import Chance
 from algos.draft.spec import Budget, Expander, Grid, Policy
-from algos.tree import NO_TOKEN, DraftTree, Verdict, root_only
+from algos.tree import NO_TOKEN, DraftTree, Verdict, are_laws, root_only
 
 
 class Scored(NamedTuple):
@@ -80,11 +80,10 @@ def check_probs(probs: FloatArray, tree: DraftTree, vocab_size: int) -> None:
     expected = (tree.size, vocab_size)
     if probs.shape != expected:
         raise ValueError(f"probs: expected {expected} (one law per node), got {probs.shape}")
-    sums = probs.sum(axis=-1)
-    if not np.all(np.abs(sums - 1.0) < 1e-4) or float(probs.min()) < 0.0:
+    if not are_laws(probs):
         raise ValueError(
-            f"probs: expected rows of non-negative numbers that sum to 1, got sums {sums.tolist()} and minimum "
-            f"{float(probs.min())!r}; pass them through rows.laws"
+            f"probs: expected rows of non-negative numbers that sum to 1, got sums {probs.sum(axis=-1).tolist()} and "
+            f"minimum {float(probs.min())!r}; pass them through rows.laws"
         )
 
 

@@ -56,16 +56,18 @@ class DraftTree:
 
     def depths(self) -> IntArray:
         """[N] int64, edges from the root."""
-        parents = self.parents.tolist()
-        depths = [0] * len(parents)
-        for node in range(1, len(parents)):
-            depths[node] = depths[parents[node]] + 1
-        return np.array(depths, dtype=np.int64)
+        return np.array(self._depths(), dtype=np.int64)
 
     @property
     def depth(self) -> int:
         """Edges on the longest path."""
-        return int(self.depths().max())
+        return max(self._depths())
+
+    def _depths(self) -> list[int]:
+        depths = [0]
+        for parent in self.parents.tolist()[1:]:
+            depths.append(depths[parent] + 1)
+        return depths
 
     def visible(self) -> BoolArray:
         """[N, N] bool: row i is True at i and at i's ancestors (the tree mask)."""
@@ -114,11 +116,10 @@ class DraftTree:
         laws = self.draft_probs
         if laws.ndim != 2 or (laws.shape[0] and laws.shape[1] != vocab_size):
             raise ValueError(f"tree.draft_probs: expected [M, {vocab_size}], got {laws.shape}")
-        sums = laws.sum(axis=-1)
-        if laws.size and (not np.all(np.abs(sums - 1.0) < 1e-4) or float(laws.min()) < 0.0):
+        if laws.size and not are_laws(laws):
             raise ValueError(
-                f"tree.draft_probs: expected rows of non-negative numbers that sum to 1, got sums {sums.tolist()}; "
-                "pass the drafter's logits through rows.laws"
+                "tree.draft_probs: expected rows of non-negative numbers that sum to 1, got sums "
+                f"{laws.sum(axis=-1).tolist()}; pass the drafter's logits through rows.laws"
             )
         law_of = self.law_of.tolist()
         if min(law_of) < -1 or max(law_of) >= laws.shape[0]:
@@ -127,6 +128,12 @@ class DraftTree:
             raise ValueError(
                 f"tree.tokens: a '{self.drawn}' tree must not hold duplicate siblings; draw them as 'iid' or drop them"
             )
+
+
+def are_laws(rows: FloatArray) -> bool:
+    """Whether rows [M, V] (M, V >= 1) are non-negative and sum to 1, to 1e-4; False on NaN."""
+    sums = np.add.reduce(rows, axis=-1).tolist()
+    return min(sums) > 1.0 - 1e-4 and max(sums) < 1.0 + 1e-4 and float(np.minimum.reduce(rows, axis=None)) >= 0.0
 
 
 def root_only(token: int, vocab_size: int) -> DraftTree:

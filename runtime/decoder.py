@@ -178,10 +178,11 @@ class DecoderEngine:
         position, for graphs that `chains`; each counts as a pass.
         Raises EngineError on a cell outside the grid, or more positions than the cache has slots.
         """
-        if cells.max() + levels > self.shape.grid.cells or cells.min() < self.shape.least_cell:
+        places = cells.tolist()
+        if max(places) + levels > self.shape.grid.cells or min(places) < self.shape.least_cell:
             raise EngineError(
                 f"decoder: expected cells from {self.shape.least_cell} to {self.shape.grid.cells - 1}, "
-                f"got {cells.tolist()}; grow a shallower tree (Budget.max_depth)"
+                f"got {places}; grow a shallower tree (Budget.max_depth)"
             )
         slots = self.cache.slots
         bound = self._bound.get((len(cells), slots, levels))
