@@ -12,7 +12,7 @@ from cli.options import Guidance, Side, Temperature, TopK, TopP, read_sampler, r
 
 if TYPE_CHECKING:
     from runtime.compare import Plan
-    from runtime.compare_report import Found
+    from runtime.compare_report import Found, Row
     from runtime.compare_store import Store
     from runtime.studio import Studio
 
@@ -31,6 +31,9 @@ def compare(
     prompts_count: Annotated[
         int | None, typer.Option(help="Prompts chosen from the training pairs; 8 if none is given.", min=1, max=1000)
     ] = None,
+    prompts_skip: Annotated[
+        int, typer.Option(help="Chosen prompts left out: those settings were tuned on.", min=0, max=1000)
+    ] = 0,
     setting: Annotated[
         list[str] | None, typer.Option("--set", help="A setting of one method, method.name=value; repeat for more.")
     ] = None,
@@ -54,8 +57,8 @@ def compare(
     if engines is not None:
         from cli.compare_engines import compare_engines
 
-        if prompts_count is not None or top_p is not None:
-            raise typer.BadParameter("--prompts-count and --top-p do not go with --engines")
+        if prompts_count is not None or prompts_skip or top_p is not None:
+            raise typer.BadParameter("--prompts-count, --prompts-skip and --top-p do not go with --engines")
         compare_engines(
             engines=engines,
             conditions=prompts,
@@ -81,9 +84,11 @@ def compare(
 
     figures = json_file or out / "compare.json"
     with bad_input():
-        if prompts and prompts_count is not None:
-            raise ValueError("--prompts-count chooses prompts by itself; leave it out, or leave the prompts out")
-        wanted = tuple(parse(text) for text in prompts) if prompts else choose_prompts(prompts_count or 8)
+        if prompts and (prompts_count is not None or prompts_skip):
+            raise ValueError(
+                "--prompts-count and --prompts-skip choose prompts; leave them out, or leave the prompts out"
+            )
+        wanted = tuple(parse(text) for text in prompts) if prompts else choose_prompts(prompts_count or 8, prompts_skip)
         side = read_side(resolution)
         checked = Sampler(temperature=temperature)
         names = with_baseline(tuple(name.strip() for name in methods.split(",")))
@@ -104,12 +109,12 @@ def compare(
 def _report(studio: "Studio", plan: "Plan", out: Path, figures: Path, store: "Store") -> None:
     from runtime.compare_report import as_plain, find
     from runtime.gallery import write_acceptance, write_gallery
-    from runtime.machine import described
+    from runtime.machine import described, typed_command
     from zoo.manifest import write_beside
 
     found = find(studio, plan, store)
     settings = {**plan.as_plain(), "resolution": studio.side}
-    plain = as_plain(found, settings, dict(studio.described()), described())
+    plain = {"command": typed_command(), **as_plain(found, settings, dict(studio.described()), described())}
     write_beside(figures, (json.dumps(plain, indent=1) + "\n").encode())
     title = f"{studio.side} px, temperature {plan.sampler.temperature:g}, guidance {plan.sampler.guidance:g}"
     captions = [prompt.caption() for prompt in plan.prompts]
@@ -136,7 +141,9 @@ def print_table(found: "Found", studio: "Studio", title: str) -> None:
             "mean\ndepth",
             "draft\nkept",
             "over-\nhead",
+            "ms a cycle: target\n+ drafter + host",
             "prompt\naccuracy",
+            "less AR's\n(95 %)",
             "Fréchet\n(floor)",
             "same\nas AR",
         ),
@@ -155,7 +162,9 @@ def print_table(found: "Found", studio: "Studio", title: str) -> None:
             _figure(row.mean_depth, ".2f"),
             _figure(row.kept_share, ".0%"),
             f"{row.overhead_share:.0%}",
+            _split(row),
             _figure(row.prompt_accuracy, ".3f"),
+            _difference(row),
             f"{_figure(row.frechet_distance, '.1f')} ({_figure(row.frechet_floor, '.1f')})",
             _figure(row.identical_share, ".0%"),
         )
@@ -163,6 +172,17 @@ def print_table(found: "Found", studio: "Studio", title: str) -> None:
     own = studio.reference.accuracy.get("concept_and_style")
     if own is not None:
         typer.echo(f"The judge itself reads {own:.3f} of real scenes right (concept and style).")
+
+
+def _split(row: "Row") -> str:
+    parts = (row.target_ms_per_cycle, row.drafter_ms_per_cycle, row.host_ms_per_cycle)
+    return " + ".join(_figure(part, ".2f") for part in parts)
+
+
+def _difference(row: "Row") -> str:
+    if row.accuracy_over_ar_low is None:
+        return f"{row.accuracy_over_ar:+.3f}"
+    return f"{row.accuracy_over_ar:+.3f} ({row.accuracy_over_ar_low:+.3f} to {row.accuracy_over_ar_high:+.3f})"
 
 
 def _figure(value: float | None, form: str) -> str:

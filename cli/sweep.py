@@ -56,7 +56,7 @@ def sweep(
     from runtime.files import check_folder_writable
     from runtime.frontier import as_plain as rows_as_plain
     from runtime.frontier import variants, write_frontier
-    from runtime.machine import described
+    from runtime.machine import described, typed_command
     from runtime.methods import build_method, resolve
     from zoo.manifest import write_beside
 
@@ -76,7 +76,7 @@ def sweep(
     draw_all(studio, plan, store)
     found = find(studio, plan, store)
     settings = {**plan.as_plain(), "resolution": side}
-    plain = as_plain(found, settings, dict(studio.described()), described())
+    plain = {"command": typed_command(), **as_plain(found, settings, dict(studio.described()), described())}
     del plain["acceptance_per_cell"]
     plain["rows"] = rows_as_plain(found.rows, asked, plain["rows"])
     title = f"{side} px, temperature {sampler.temperature:g}, guidance {sampler.guidance:g}, {plan.images} images each"

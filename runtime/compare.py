@@ -78,21 +78,24 @@ class Done(NamedTuple):
     last: Drawing | None
 
 
-def choose_prompts(count: int) -> tuple[Prompt, ...]:
-    """`count` prompts of the training pairs, the same ones every time and no concept twice while there are others."""
+def choose_prompts(count: int, skip: int = 0) -> tuple[Prompt, ...]:
+    """`count` prompts of the training pairs after the first `skip`: the same ones every time.
+
+    No concept comes twice while there are others. Settings are tuned on some prompts and reported on others by `skip`.
+    """
     rng = np.random.default_rng(PROMPT_SEED)
     pairs = seen_pairs()
     chosen: list[Prompt] = []
     shown: set[str] = set()
     everything = {concept for concept, _ in pairs}
-    while len(chosen) < count:
+    while len(chosen) < skip + count:
         prompt = sample(rng, pairs)
         if shown >= everything:
             shown.clear()
         if prompt.concept not in shown and prompt not in chosen:
             shown.add(prompt.concept)
             chosen.append(prompt)
-    return tuple(chosen)
+    return tuple(chosen[skip:])
 
 
 def with_baseline(names: Sequence[str]) -> tuple[str, ...]:

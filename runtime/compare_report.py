@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from algos.arrays import FloatArray
+from algos.arrays import BoolArray, FloatArray, IntArray
 from algos.draft import Grid
 from runtime.compare import BASELINE, Plan
 from runtime.compare_store import Cell, Store
-from runtime.quality import PAIR, Reading, accuracy, frechet_distance, frechet_floor
+from runtime.quality import PAIR, Reading, frechet_distance, frechet_floor, read_right
 from runtime.studio import Built, Drawing, Picture, Studio
 from zoo.prompts import Prompt
 
@@ -31,6 +30,14 @@ class Speedup(NamedTuple):
     high: float | None
 
 
+class Difference(NamedTuple):
+    """A mean difference to the baseline, and the ends of its interval (None below two prompts)."""
+
+    mean: float
+    low: float | None
+    high: float | None
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """One method's figures: means over images. Units in the names; shares in 0..1; None where it does not apply.
@@ -40,6 +47,9 @@ class Row:
     the rule refused, where every cell is drafted.
     overhead_share: of the seconds, what was spent outside the models: neither in the target's and the drafter's forward
     passes nor between two resolutions.
+    target_ms_per_cycle, drafter_ms_per_cycle, host_ms_per_cycle: the seconds within the target, within the drafter and
+    outside the models, over target passes (the first pass, which has no draft, among them).
+    accuracy_over_ar: prompt accuracy less the baseline's on the same prompts and seeds; the interval is over prompts.
     identical_to_ar: at temperature 0, whether every image's tokens are AR's; identical_share: of the images.
     frechet_pictures: pictures behind both Fréchet figures, equal pictures of one prompt counted once.
     """
@@ -60,7 +70,13 @@ class Row:
     target_share: float
     drafter_share: float
     resampler_share: float
+    target_ms_per_cycle: float | None
+    drafter_ms_per_cycle: float | None
+    host_ms_per_cycle: float | None
     prompt_accuracy: float | None
+    accuracy_over_ar: float
+    accuracy_over_ar_low: float | None
+    accuracy_over_ar_high: float | None
     attribute_accuracy: dict[str, float]
     frechet_distance: float | None
     frechet_floor: float | None
@@ -86,14 +102,33 @@ def speedup(baseline: Sequence[float], method: Sequence[float]) -> Speedup:
     ratio = float(base.sum() / own.sum())
     if base.size < 2:
         return Speedup(ratio, None, None)
-    rng = np.random.default_rng(_BOOTSTRAP_SEED)
-    chosen = rng.integers(base.size, size=(RESAMPLES, base.size))
-    ratios = base[chosen].sum(axis=1) / own[chosen].sum(axis=1)
-    low, high = np.quantile(ratios, [(1 - INTERVAL) / 2, (1 + INTERVAL) / 2])
-    return Speedup(ratio, float(low), float(high))
+    chosen = _resampled(base.size)
+    return Speedup(ratio, *_ends(base[chosen].sum(axis=1) / own[chosen].sum(axis=1)))
 
 
-def accepted_cells(drawing: Drawing, grid: Grid) -> NDArray[np.bool_]:
+def accuracy_over(baseline: BoolArray, method: BoolArray) -> Difference:
+    """The share of pictures read right less the baseline's, with a bootstrap interval over prompts (95 %, percentiles).
+
+    Both [seeds, prompts], paired; a prompt is resampled with all of its seeds.
+    """
+    apart = (method.astype(np.float64) - baseline).mean(axis=0)
+    mean = float(apart.mean())
+    if apart.size < 2:
+        return Difference(mean, None, None)
+    return Difference(mean, *_ends(apart[_resampled(apart.size)].mean(axis=1)))
+
+
+def _resampled(count: int) -> IntArray:
+    """[RESAMPLES, count] places drawn with replacement, the same ones every time."""
+    return np.random.default_rng(_BOOTSTRAP_SEED).integers(count, size=(RESAMPLES, count))
+
+
+def _ends(found: FloatArray) -> tuple[float, float]:
+    low, high = np.quantile(found, [(1 - INTERVAL) / 2, (1 + INTERVAL) / 2])
+    return float(low), float(high)
+
+
+def accepted_cells(drawing: Drawing, grid: Grid) -> BoolArray:
     """[height, width] whether each cell's token was an accepted draft; nowhere by a method that drafts nothing."""
     cells = np.zeros(grid.cells, dtype=np.bool_)
     if drawing.kept is not None:
@@ -150,8 +185,8 @@ class _Looks:
     def reading(self, drawing: Drawing) -> Reading:
         return self._look(drawing)[1]
 
-    def prompt(self, drawing: Drawing) -> Prompt:
-        return self._prompts[drawing.prompt]
+    def read_right(self, drawn: Sequence[Drawing]) -> dict[str, BoolArray]:
+        return read_right([self.reading(one) for one in drawn], [self._prompts[one.prompt] for one in drawn])
 
 
 def _row(
@@ -166,7 +201,11 @@ def _row(
     target_share = sum(one.target_seconds for one in drawn) / seconds
     drafter_share = sum(one.drafter_seconds for one in drawn) / seconds
     resampler_share = sum(one.resampler_seconds for one in drawn) / seconds
-    shares = accuracy([looks.reading(one) for one in drawn], [looks.prompt(one) for one in drawn])
+    right, base_right = looks.read_right(drawn), looks.read_right(baseline)[PAIR]
+    seeds = len({one.seed for one in drawn})
+    apart = accuracy_over(base_right.reshape(seeds, -1), right[PAIR].reshape(seeds, -1))
+    per_cycle = None if lengths is None else 1e3 * seconds / sum(one.target_nfe for one in drawn)
+    host_share = 1.0 - target_share - drafter_share - resampler_share
     distinct = {(one.prompt, one.tokens): one for one in drawn}
     features = np.stack([looks.reading(one).features for one in distinct.values()])
     same = [one.tokens == other.tokens for one, other in zip(drawn, baseline, strict=True)]
@@ -183,12 +222,18 @@ def _row(
         speedup=gain.ratio,
         speedup_low=gain.low,
         speedup_high=gain.high,
-        overhead_share=1.0 - target_share - drafter_share - resampler_share,
+        overhead_share=host_share,
         target_share=target_share,
         drafter_share=drafter_share,
         resampler_share=resampler_share,
-        prompt_accuracy=shares.pop(PAIR),
-        attribute_accuracy=shares,
+        target_ms_per_cycle=None if per_cycle is None else target_share * per_cycle,
+        drafter_ms_per_cycle=None if per_cycle is None else drafter_share * per_cycle,
+        host_ms_per_cycle=None if per_cycle is None else host_share * per_cycle,
+        prompt_accuracy=float(right[PAIR].mean()),
+        accuracy_over_ar=apart.mean,
+        accuracy_over_ar_low=apart.low,
+        accuracy_over_ar_high=apart.high,
+        attribute_accuracy={slot: float(hits.mean()) for slot, hits in right.items() if slot != PAIR},
         frechet_distance=frechet_distance(features, studio.reference.features_a) if len(features) > 1 else None,
         frechet_floor=frechet_floor(studio.reference, len(features)),
         frechet_pictures=len(features),

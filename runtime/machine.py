@@ -1,9 +1,11 @@
-"""The machine that figures were taken on."""
+"""The machine that figures were taken on, and the command that took them."""
 
 from __future__ import annotations
 
 import os
 import platform
+import shlex
+import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,14 @@ def described() -> dict[str, Any]:
         "python": platform.python_version(),
         **{name: found for name in _PACKAGES if (found := _version(name)) is not None},
     }
+
+
+def typed_command() -> str:
+    """The command of this process, to be typed again: `underpaint compare ...`, `python -m benchmarks.mulo ...`."""
+    typed = sys.orig_argv[1:]
+    if typed and Path(typed[0]).is_file():
+        return shlex.join([Path(typed[0]).name, *typed[1:]])
+    return shlex.join(["python", *typed])
 
 
 def _processor() -> str:

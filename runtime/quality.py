@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from algos.arrays import FloatArray
+from algos.arrays import BoolArray, FloatArray
 from zoo.prompts import SLOT_VALUES, Prompt
 
 PAIR: Final = "concept_and_style"
@@ -81,18 +81,16 @@ def load_reference(path: Path, side: int) -> Reference:
     return Reference(halves[0], halves[1], {slot: float(share) for slot, share in accuracy.items()})
 
 
-def accuracy(readings: Sequence[Reading], prompts: Sequence[Prompt]) -> dict[str, float]:
-    """Shares of pictures read as prompted: every slot, and `concept_and_style`; empty without pictures."""
-    if not readings:
-        return {}
+def read_right(readings: Sequence[Reading], prompts: Sequence[Prompt]) -> dict[str, BoolArray]:
+    """[pictures] whether each was read as prompted: `concept_and_style`, and every slot."""
     right = {
         slot: np.array(
-            [one.values[slot] == getattr(prompt, slot) for one, prompt in zip(readings, prompts, strict=True)]
+            [one.values[slot] == getattr(prompt, slot) for one, prompt in zip(readings, prompts, strict=True)],
+            dtype=np.bool_,
         )
         for slot in SLOT_VALUES
     }
-    shares = {slot: float(hits.mean()) for slot, hits in right.items()}
-    return {PAIR: float((right["concept"] & right["style"]).mean()), **shares}
+    return {PAIR: right["concept"] & right["style"], **right}
 
 
 def frechet_distance(left: FloatArray, right: FloatArray) -> float:

@@ -144,9 +144,21 @@ def test_compare_writes_figures_and_pictures(tmp_path):
     assert plain["rows"][1]["identical_to_ar"] is True
     assert plain["settings"]["temperature"] == 0
     assert plain["settings"]["guidance"] == 2.0
+    assert set(plain) >= {"command", "machine", "model"}
+    assert plain["rows"][1]["accuracy_over_ar"] == plain["rows"][1]["accuracy_over_ar_high"] == 0.0
     assert {path.name for path in out.iterdir()} == {"gallery.png", "acceptance.png", "drawings.jsonl"}
     for shown in ("eagle2", "1.00x", str(figures), str(out / "gallery.png")):
         assert shown in result.stdout
+
+
+def test_compare_reports_on_other_prompts_than_settings_were_tuned_on(tmp_path):
+    prompts = []
+    for skipped in (0, 2):
+        out = tmp_path / str(skipped)
+        assert called("compare", *FEW, "--prompts-skip", skipped, "--out", out).exit_code == 0
+        prompts.append(set(json.loads((out / "compare.json").read_text())["settings"]["prompts"]))
+    assert [len(one) for one in prompts] == [2, 2]
+    assert not prompts[0] & prompts[1]
 
 
 def test_compare_of_given_prompts_with_a_setting_of_one_method(tmp_path):
@@ -204,6 +216,7 @@ def test_another_compare_in_the_folder_is_refused_unless_fresh(tmp_path):
         (["--set", "beta=1"], "expected method.name=value"),
         (["--set", "adt.betta=1"], "did you mean 'beta'"),
         (["a panda", "--prompts-count", "3"], "leave the prompts out"),
+        (["a panda", "--prompts-skip", "3"], "leave the prompts out"),
         (["a pandda"], "did you mean 'panda'"),
         (["a panda", "a panda"], "is named twice"),
         (["--json", "/proc/figures.json"], "cannot write into /proc"),

@@ -6,7 +6,7 @@ import pytest
 from algos.draft import Grid
 from algos.rows import Sampler
 from runtime.compare import Plan, choose_prompts, run, with_baseline
-from runtime.compare_report import accepted_cells, as_plain, find, speedup
+from runtime.compare_report import accepted_cells, accuracy_over, as_plain, find, speedup
 from runtime.compare_store import Cell, Store
 from runtime.gallery import write_acceptance, write_gallery
 from runtime.methods import METHODS, build_method, resolve
@@ -48,6 +48,7 @@ def test_chosen_prompts_are_seen_pairs_of_different_concepts():
     prompts = choose_prompts(32)
     assert prompts == choose_prompts(32)
     assert prompts[:5] == choose_prompts(5)
+    assert prompts[20:] == choose_prompts(12, skip=20)
     assert all((prompt.concept, prompt.style) in seen_pairs() for prompt in prompts)
     assert len({prompt.concept for prompt in prompts}) == 32
 
@@ -140,6 +141,11 @@ def test_rows_add_up_and_hold_the_figures_of_the_issue(tmp_path):
     assert (base.lossless, eagle2.lossless, lantern.lossless) == (True, True, False)
     for row in found.rows:
         assert row.overhead_share + row.target_share + row.drafter_share == pytest.approx(1.0)
+        cycle_ms = row.target_ms_per_cycle + row.drafter_ms_per_cycle + row.host_ms_per_cycle
+        assert cycle_ms * row.target_nfe == pytest.approx(1e3 * row.seconds_per_image)
+        assert row.drafter_ms_per_cycle / cycle_ms == pytest.approx(row.drafter_share)
+        assert row.accuracy_over_ar == pytest.approx(row.prompt_accuracy - base.prompt_accuracy)
+        assert row.accuracy_over_ar_low <= row.accuracy_over_ar <= row.accuracy_over_ar_high
         assert row.tokens_per_cycle == pytest.approx(15 / (row.target_nfe - 1), rel=0.2)
         assert row.identical_to_ar is None
         assert row.images == row.frechet_pictures == 8
@@ -167,6 +173,29 @@ def test_speedup_is_a_ratio_of_sums_with_an_interval_around_it():
     assert speedup([2.0], [1.0]) == (2.0, None, None)
     paired = np.linspace(1.0, 9.0, 30)
     assert speedup(paired * 2, paired).low == pytest.approx(2.0)
+
+
+def test_a_difference_of_accuracies_is_paired_and_resamples_prompts():
+    rng = np.random.default_rng(6)
+    base = rng.random((1, 400)) < 0.8
+    assert accuracy_over(base, base) == (0.0, 0.0, 0.0)
+    own = base.copy()
+    own[0, :40] = ~own[0, :40]
+    found = accuracy_over(base, own)
+    apart = own.astype(float) - base
+    assert found.mean == pytest.approx(apart.mean())
+    half = 1.96 * apart.std() / 20  # far below the 0.055 of two independent samples
+    assert (found.low, found.high) == pytest.approx((found.mean - half, found.mean + half), abs=0.004)
+    # The same pictures under another seed are no news.
+    again = accuracy_over(np.repeat(base, 3, axis=0), np.repeat(own, 3, axis=0))
+    assert again == pytest.approx(found)
+    assert accuracy_over(base[:, :1], own[:, :1])[1:] == (None, None)
+
+
+def test_a_method_without_cycles_has_no_split_of_them(tmp_path):
+    plan = planned(["ar", "zipar"])
+    rows = find(STUDIO, plan, finished(tmp_path, plan)).rows
+    assert rows[1].target_ms_per_cycle is rows[1].drafter_ms_per_cycle is rows[1].host_ms_per_cycle is None
 
 
 def test_accepted_cells_follow_the_cycles():

@@ -6,10 +6,10 @@ from runtime.quality import (
     PAIR,
     Reading,
     Reference,
-    accuracy,
     frechet_distance,
     frechet_floor,
     load_reference,
+    read_right,
     reference_arrays,
 )
 from tests.cli.studio import real_scenes
@@ -79,7 +79,8 @@ def test_prompt_accuracy_needs_concept_and_style():
         Reading(right | {"concept": CONCEPT_NAMES[1]}, np.zeros(2)),
         Reading(right | {"colour": "no such"}, np.zeros(2)),
     ]
-    shares = accuracy(readings, [prompt] * 4)
-    assert shares[PAIR] == 0.5
+    right = read_right(readings, [prompt] * 4)
+    assert right[PAIR].tolist() == [True, False, False, True]
+    shares = {slot: hits.mean() for slot, hits in right.items()}
     assert (shares["style"], shares["concept"], shares["colour"], shares["place"]) == (0.75, 0.75, 0.75, 1.0)
-    assert accuracy([], []) == {}
+    assert read_right([], [])[PAIR].shape == (0,)
