@@ -28,7 +28,8 @@ from runtime.compare import choose_prompts
 from runtime.embedded import EmbeddedStudio, open_studio
 from runtime.machine import described
 from runtime.methods import build_method, resolve
-from runtime.tree_methods import TREE_METHODS, BuiltTree
+from runtime.tree_methods import TREE_METHODS
+from runtime.tree_recipe import BuiltTree
 from zoo.manifest import write_beside
 from zoo.prompts import Prompt
 

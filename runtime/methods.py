@@ -10,7 +10,8 @@ from runtime.codes import Codes
 from runtime.grid_methods import GRID_METHODS
 from runtime.recipe import Method, Recipe
 from runtime.studio import Built
-from runtime.tree_methods import TREE_METHODS, TreeRecipe, twin
+from runtime.tree_methods import TREE_METHODS
+from runtime.tree_recipe import TreeRecipe, twin
 
 METHODS: Final[Registry[Method]] = Registry("method")
 for _method in (*TREE_METHODS, *GRID_METHODS):

@@ -1,218 +1,15 @@
-"""The tree family of methods: a tree policy and an acceptance rule, with settings, per temperature."""
+"""The methods of the tree family: a tree policy and an acceptance rule each, with the settings that were tuned."""
 
-from __future__ import annotations
+from collections.abc import Mapping
+from typing import Final, TypeAlias
 
-import dataclasses
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Final, Literal
-
-from algos.accept import RULES, Rule, RuleSpec
-from algos.chance import Chance
-from algos.draft import POLICIES, Budget, Expander, Grid, Policy
-from algos.fit import check_fits
-from algos.registry import build, suggest
-from algos.rows import Sampler
-from algos.step import Drafter, Target, decode
-from algos.tree import DraftTree, Verdict, root_only
-from runtime.codes import FROM_ENGINE, Codes
-from runtime.costs import SETTING, read_costs, takes_costs
+from algos.accept import RULES
 from runtime.recipe import Method, no_settings
-from runtime.settings import Shown, read_setting, settings_by_default, settings_of, split_setting
-from runtime.studio import Clocked, Clocks, Outcome, Studio
-from zoo.prompts import Prompt
+from runtime.settings import Shown
+from runtime.tree_recipe import NO_POLICY, TreeRecipe, twin
 
-NO_POLICY: Final = "none"
-"""The policy of plain autoregression: nothing is drafted."""
-
-
-@dataclass(frozen=True, slots=True)
-class TreeRecipe:
-    """Implements `runtime.recipe.Recipe`: a tree policy and an acceptance rule by name, with their settings."""
-
-    policy: str
-    rule: str
-    policy_settings: Mapping[str, Shown] = field(default_factory=no_settings)
-    rule_settings: Mapping[str, Shown] = field(default_factory=no_settings)
-
-    @property
-    def family(self) -> Literal["tree"]:
-        """See `Recipe`."""
-        return "tree"
-
-    @property
-    def draws_by(self) -> str:
-        """See `Recipe`."""
-        return f"{self.policy} + {self.rule}"
-
-    def as_plain(self) -> dict[str, Any]:
-        """See `Recipe`."""
-        policy = settings_by_default(POLICIES[self.policy].make, FROM_ENGINE) if self.policy != NO_POLICY else {}
-        rule = settings_by_default(RULES[self.rule].make, FROM_ENGINE)
-        return {
-            "policy": self.policy,
-            "policy_settings": {**policy, **self.policy_settings},
-            "rule": self.rule,
-            "rule_settings": {**rule, **self.rule_settings},
-        }
-
-    def with_rule(self, rule: str, temperature: float) -> TreeRecipe:
-        """See `Recipe`; at temperature 0 the rule is replaced by its greedy twin."""
-        changed = dataclasses.replace(self, rule=twin(RULES[rule], temperature).name, rule_settings=no_settings())
-        changed.check()
-        return changed
-
-    def with_settings(self, method: str, settings: Sequence[str]) -> TreeRecipe:
-        """See `Recipe`; `policy.` or `rule.` before a name tells two of one name apart.
-
-        A policy that chooses by cost takes `costs=FILE`, a curve of `benchmarks.cost_curve`, in place of its parts.
-        """
-        known: dict[str, dict[str, Any]] = {"policy": {}, "rule": settings_of(RULES[self.rule].make, FROM_ENGINE)}
-        if self.policy != NO_POLICY:
-            known["policy"] = settings_of(POLICIES[self.policy].make)
-            if self._takes_costs():
-                known["policy"][SETTING] = Path
-        found: dict[str, dict[str, Shown]] = {"policy": dict(self.policy_settings), "rule": dict(self.rule_settings)}
-        for setting in settings:
-            key, value = split_setting(setting)
-            owner, chosen = _owner(method, key, known)
-            if known[owner].get(chosen) is Path:
-                found[owner].update(read_costs(Path(value)).settings_for(POLICIES[self.policy].make))
-                continue
-            found[owner][chosen] = read_setting(f"{owner} of '{method}'", chosen, value, known[owner])
-        return dataclasses.replace(self, policy_settings=found["policy"], rule_settings=found["rule"])
-
-    def _takes_costs(self) -> bool:
-        return self.policy != NO_POLICY and takes_costs(POLICIES[self.policy].make)
-
-    def check(self) -> None:
-        """Raise ValueError unless the rule covers the policy's trees."""
-        if self.policy != NO_POLICY:
-            check_fits(RULES[self.rule], POLICIES[self.policy])
-
-    def target_sampler(self, asked: Sampler) -> Sampler:
-        """See `Recipe`.
-
-        A greedy rule takes the argmax of the laws at temperature 1, so a drafter's laws keep their shape there; top-k
-        and top-p do not move an argmax and are left out.
-        """
-        return Sampler(guidance=asked.guidance) if RULES[self.rule].greedy else asked
-
-    def build(self, method: str, codes: Codes) -> BuiltTree:
-        """See `Recipe`; `codes` for the rules that pool over the codebook and the policies that choose by cost."""
-        if codes.costs is not None and self._takes_costs():
-            costs = codes.costs.settings_for(POLICIES[self.policy].make)
-            priced = dataclasses.replace(self, policy_settings={**costs, **self.policy_settings})
-            return priced.build(method, codes._replace(costs=None))
-        spec = RULES[self.rule]
-        asked = {field.name for field in dataclasses.fields(spec.make)}  # type: ignore[arg-type]
-        supplied = {key: value for key, value in codes._asdict().items() if key in asked}
-        rule = build(spec.make, {**self.rule_settings, **supplied}, f"rule '{spec.name}'")
-        lossless = spec.promise == "lossless" or _is_neutral(spec, self)
-        if self.policy == NO_POLICY:
-            return BuiltTree(method, self, NoDraft(), rule, lossless, drafts=False)
-        policy = build(POLICIES[self.policy].make, dict(self.policy_settings), f"policy '{self.policy}'")
-        return BuiltTree(method, self, policy, rule, lossless, drafts=True)
-
-
-def _owner(method: str, key: str, known: Mapping[str, Mapping[str, Any]]) -> tuple[str, str]:
-    """Whether a setting is the policy's or the rule's, and its name there."""
-    part, dot, bare = key.partition(".")
-    qualified = bool(dot) and part in known
-    owners = [part] if qualified else [owner for owner in known if key in known[owner]]
-    if len(owners) > 1:
-        raise ValueError(f"setting '{key}' is both the policy's and the rule's; write policy.{key} or rule.{key}")
-    if not owners:
-        every = [*known["policy"], *known["rule"]]
-        hint = suggest(key, every) if every else "it takes none"
-        raise ValueError(f"method '{method}': unknown setting '{key}'; {hint}")
-    return owners[0], bare if qualified else key
-
-
-def _is_neutral(spec: RuleSpec, recipe: TreeRecipe) -> bool:
-    return bool(spec.neutral) and all(recipe.rule_settings.get(key) == value for key, value in spec.neutral.items())
-
-
-def twin(spec: RuleSpec, temperature: float) -> RuleSpec:
-    """The rule that decides as `spec` does at this temperature; ValueError where there is none."""
-    if temperature > 0:
-        if spec.greedy:
-            raise ValueError(
-                f"rule '{spec.name}' decides by the likeliest token, which is temperature 0; pass --temperature 0 or a "
-                f"rule for sampling: {', '.join(rule.name for rule in RULES if not rule.greedy)}"
-            )
-        return spec
-    if spec.greedy:
-        return spec
-    name = "greedy" if spec.promise == "lossless" else f"{spec.name}_greedy"
-    if name not in RULES:
-        raise ValueError(
-            f"rule '{spec.name}' has no form at temperature 0; choose one of "
-            f"{', '.join(rule.name for rule in RULES if rule.greedy)}"
-        )
-    return RULES[name]
-
-
-@dataclass(frozen=True, slots=True)
-class NoDraft:
-    """Proposes nothing: one token per target pass."""
-
-    def begin(self, grid: Grid) -> None:
-        """See `Policy`."""
-
-    def grow(self, drafter: Expander, root: int, budget: Budget, chance: Chance) -> DraftTree:
-        """See `Policy`."""
-        return root_only(root, drafter.vocab_size)
-
-    def observe(self, tree: DraftTree, verdict: Verdict, cell: int) -> None:
-        """See `Policy`."""
-
-
-@dataclass(frozen=True, slots=True)
-class BuiltTree:
-    """Implements `runtime.studio.Built`. `drafts` is False for plain autoregression, which needs no drafter."""
-
-    name: str
-    recipe: TreeRecipe
-    policy: Policy
-    rule: Rule
-    lossless: bool
-    drafts: bool
-
-    def open(self, studio: Studio, prompt: Prompt, sampler: Sampler) -> TreeSession:
-        """See `Built`."""
-        used = self.recipe.target_sampler(sampler)
-        target = studio.target(prompt, used)
-        drafter = studio.drafter(used) if self.drafts else None
-        return TreeSession(self, target, drafter, studio.max_nodes)
-
-
-@dataclass(frozen=True, slots=True)
-class TreeSession:
-    """Implements `runtime.studio.Session`."""
-
-    built: BuiltTree
-    target: Clocked[Target]
-    drafter: Clocked[Drafter] | None
-    max_nodes: int
-
-    @property
-    def clocks(self) -> Clocks:
-        """See `Session`."""
-        return Clocks(self.target.spent, self.drafter.spent if self.drafter is not None else None)
-
-    def decode(self, chance: Chance) -> Outcome:
-        """See `Session`."""
-        drafter = self.drafter.model if self.drafter is not None else None
-        decoded = decode(self.target.model, drafter, self.built.policy, self.built.rule, chance, self.max_nodes)
-        drafted = decoded.cycles[1:]
-        return Outcome(
-            decoded.tokens,
-            accepted=tuple(len(cycle.verdict.path) for cycle in drafted),
-            depths=tuple(cycle.tree.depth for cycle in drafted),
-        )
-
+_LIKELIEST: Final = {"chain": "chain_top1", "eagle1": "static_top_k"}
+"""At temperature 0: the policy of the likeliest tokens, in place of one that draws them."""
 
 _TREE: Final[Mapping[str, Shown]] = {"depth": 4, "top_k": 2, "total_tokens": 6}
 _CONTROL: Final[Mapping[str, Shown]] = {"depth": 3, "top_k": 2, "total_tokens": 6}
@@ -226,82 +23,63 @@ _ADAPTIVE: Final[Mapping[str, Shown]] = {
 """Width 1: on two cores every further branch costs more than it brings; one chain is drafted in a single call."""
 _STATIC: Final[Mapping[str, Shown]] = {"widths": (2, 2, 1, 1)}
 _CHAIN: Final[Mapping[str, Shown]] = {"length": 4}
-_POOLED: Final[Mapping[str, Shown]] = {"k": 30, "delta": 0.9, "residual": "optimal"}
-_POOLED_GREEDY: Final[Mapping[str, Shown]] = {"k": 0, "delta": 0.3}
-_RELATIVE: Final[Mapping[str, Shown]] = {"k": 10, "factor": 5.0, "residual": "optimal"}
-_RELATIVE_GREEDY: Final[Mapping[str, Shown]] = {"k": 10, "factor": 5.0}
+_NONE: Final = no_settings()
+
+_Acceptance: TypeAlias = tuple[Mapping[str, Shown], Mapping[str, Shown]]
+"""A rule's settings above temperature 0, and those of its counterpart at 0."""
+_LANTERN: Final[_Acceptance] = ({"k": 30, "delta": 0.9, "residual": "optimal"}, {"k": 0, "delta": 0.3})
+_RELATIVE: Final[_Acceptance] = ({"k": 10, "factor": 5.0, "residual": "optimal"}, {"k": 10, "factor": 5.0})
+
+
+def _method(
+    name: str,
+    policy: str,
+    rule: str,
+    summary: str,
+    tree: Mapping[str, Shown] = _NONE,
+    acceptance: _Acceptance = (_NONE, _NONE),
+) -> Method:
+    """A method by its policy and rule above temperature 0; at 0 both have counterparts. tree: the policy's settings."""
+    sampled, greedy = acceptance
+    at_zero = _LIKELIEST.get(policy, policy), twin(RULES[rule], 0.0).name
+    return Method(name, summary, TreeRecipe(policy, rule, tree, sampled), TreeRecipe(*at_zero, tree, greedy))
+
 
 TREE_METHODS: Final = (
-    Method(
-        "ar",
-        "plain autoregression: one target pass per token, the baseline",
-        TreeRecipe(NO_POLICY, "point"),
-        TreeRecipe(NO_POLICY, "greedy"),
+    _method("ar", NO_POLICY, "point", "plain autoregression: one target pass per token, the baseline"),
+    _method("speculative", "chain", "chain", "speculative sampling on a chain", _CHAIN),
+    _method("block", "chain", "block", "block verification of a chain", _CHAIN),
+    _method(
+        "eagle1", "eagle1", "without_replacement", "EAGLE-1: a static tree, siblings drawn without replacement", _STATIC
     ),
-    Method(
-        "speculative",
-        "speculative sampling on a chain",
-        TreeRecipe("chain", "chain", _CHAIN),
-        TreeRecipe("chain_top1", "greedy", _CHAIN),
-    ),
-    Method(
-        "block",
-        "block verification of a chain",
-        TreeRecipe("chain", "block", _CHAIN),
-        TreeRecipe("chain_top1", "greedy", _CHAIN),
-    ),
-    Method(
-        "eagle1",
-        "EAGLE-1: a static tree, siblings drawn without replacement",
-        TreeRecipe("eagle1", "without_replacement", _STATIC),
-        TreeRecipe("static_top_k", "greedy", _STATIC),
-    ),
-    Method(
-        "eagle2",
-        "EAGLE-2: a dynamic tree of the likeliest tokens",
-        TreeRecipe("eagle2", "point", _TREE),
-        TreeRecipe("eagle2", "greedy", _TREE),
-    ),
-    Method(
+    _method("eagle2", "eagle2", "point", "EAGLE-2: a dynamic tree of the likeliest tokens", _TREE),
+    _method(
         "eagle2-static",
+        "eagle2",
+        "point",
         "the control for ADT-Tree: EAGLE-2 at ADT-Tree's mean depth, never adapted",
-        TreeRecipe("eagle2", "point", _CONTROL),
-        TreeRecipe("eagle2", "greedy", _CONTROL),
+        _CONTROL,
     ),
-    Method(
-        "adt",
-        "ADT-Tree: EAGLE-2 whose depth and width follow the acceptance so far",
-        TreeRecipe("adt", "point", _ADAPTIVE),
-        TreeRecipe("adt", "greedy", _ADAPTIVE),
+    _method("adt", "adt", "point", "ADT-Tree: EAGLE-2 whose depth and width follow the acceptance so far", _ADAPTIVE),
+    _method(
+        "lantern", "eagle2", "lantern", "LANTERN: EAGLE-2's tree, near codes pooled up to a bound", _TREE, _LANTERN
     ),
-    Method(
-        "lantern",
-        "LANTERN: EAGLE-2's tree, near codes pooled up to a bound",
-        TreeRecipe("eagle2", "lantern", _TREE, _POOLED),
-        TreeRecipe("eagle2", "lantern_greedy", _TREE, _POOLED_GREEDY),
-    ),
-    Method(
+    _method(
         "lantern++",
+        "eagle1",
+        "lantern_pp",
         "LANTERN++: EAGLE-1's static tree, near codes pooled in proportion to p",
-        TreeRecipe("eagle1", "lantern_pp", _STATIC, _RELATIVE),
-        TreeRecipe("static_top_k", "lantern_pp_greedy", _STATIC, _RELATIVE_GREEDY),
+        _STATIC,
+        _RELATIVE,
     ),
-    Method(
-        "adt+lantern",
-        "ADT-Tree's tree with LANTERN's acceptance",
-        TreeRecipe("adt", "lantern", _ADAPTIVE, _POOLED),
-        TreeRecipe("adt", "lantern_greedy", _ADAPTIVE, _POOLED_GREEDY),
-    ),
-    Method(
+    _method("adt+lantern", "adt", "lantern", "ADT-Tree's tree with LANTERN's acceptance", _ADAPTIVE, _LANTERN),
+    _method(
         "roofline",
+        "roofline",
+        "point",
         "trees that maximise the expected tokens per millisecond on the engine's cost curve",
-        TreeRecipe("roofline", "point"),
-        TreeRecipe("roofline", "greedy"),
     ),
-    Method(
-        "roofline+lantern",
-        "roofline's trees with LANTERN's acceptance",
-        TreeRecipe("roofline", "lantern", {}, _POOLED),
-        TreeRecipe("roofline", "lantern_greedy", {}, _POOLED_GREEDY),
+    _method(
+        "roofline+lantern", "roofline", "lantern", "roofline's trees with LANTERN's acceptance", acceptance=_LANTERN
     ),
 )
