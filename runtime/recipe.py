@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar
 
 from algos.rows import Sampler
 from runtime.codes import Codes
 from runtime.settings import Shown, read_setting, settings_of, split_setting
 from runtime.studio import Built
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 Family: TypeAlias = Literal["tree", "grid"]
 """How an image is decoded: token by token along draft trees, or as cells of a grid in any order."""
@@ -69,7 +72,7 @@ def no_settings() -> Mapping[str, Shown]:
     return MappingProxyType({})
 
 
-Settings = TypeVar("Settings")
+Settings = TypeVar("Settings", bound="DataclassInstance")
 
 
 def with_fields(recipe: Settings, method: str, settings: Sequence[str], fixed: Sequence[str] = ()) -> Settings:
@@ -80,4 +83,4 @@ def with_fields(recipe: Settings, method: str, settings: Sequence[str], fixed: S
     known = settings_of(type(recipe), fixed)
     pairs = [split_setting(text) for text in settings]
     values = {name: read_setting(f"method '{method}'", name, value, known) for name, value in pairs}
-    return replace(recipe, **values)  # type: ignore[type-var]
+    return replace(recipe, **values)

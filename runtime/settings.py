@@ -18,8 +18,14 @@ def settings_of(make: Callable[..., Any], given_by_engine: Iterable[str] = ()) -
     """The declared types of a dataclass's settings, less those that an engine supplies."""
     hints = get_type_hints(make)
     supplied = set(given_by_engine)
-    names = [field.name for field in dataclasses.fields(make) if field.init]  # type: ignore[arg-type]
-    return {name: hints[name] for name in names if name not in supplied}
+    return {field.name: hints[field.name] for field in _fields(make) if field.init and field.name not in supplied}
+
+
+def _fields(make: Callable[..., Any]) -> tuple[dataclasses.Field[Any], ...]:
+    """The fields of a registered part; TypeError where it is no dataclass, which is a mistake of who registered it."""
+    if not dataclasses.is_dataclass(make):
+        raise TypeError(f"{make!r}: expected a dataclass, whose fields are settings")
+    return dataclasses.fields(make)
 
 
 def split_setting(text: str) -> tuple[str, str]:
@@ -97,6 +103,6 @@ def settings_by_default(make: Callable[..., Any], given_by_engine: Iterable[str]
     known = settings_of(make, given_by_engine)
     return {
         field.name: None if field.default is dataclasses.MISSING else field.default
-        for field in dataclasses.fields(make)  # type: ignore[arg-type]
+        for field in _fields(make)
         if field.name in known
     }
