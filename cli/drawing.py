@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from cli.errors import STOPPED
+from cli.errors import BAD_INPUT, STOPPED
 
 if TYPE_CHECKING:
     from runtime.compare import Done, Plan
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 def draw_all(studio: "Studio", plan: "Plan", store: "Store") -> None:
     """Draw what `store` lacks of the plan; on Ctrl-C say where it stands and leave."""
     from runtime.compare import run
+    from runtime.compare_store import Shared
 
     try:
         with _progress(len(store), plan.size) as report:
@@ -24,6 +25,9 @@ def draw_all(studio: "Studio", plan: "Plan", store: "Store") -> None:
     except KeyboardInterrupt:
         typer.echo(f"stopped: {len(store)} of {plan.size} drawings are done; the same command goes on", err=True)
         raise typer.Exit(STOPPED) from None
+    except Shared as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(BAD_INPUT) from error
 
 
 @contextmanager

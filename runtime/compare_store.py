@@ -28,6 +28,10 @@ def settings_hash(settings: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 
+class Shared(OSError):
+    """Another process writes to the drawings too."""
+
+
 class Store:
     """The drawings of one comparison, in `folder/drawings.jsonl`.
 
@@ -43,19 +47,20 @@ class Store:
         self._settings = settings
         self._drawings: dict[Cell, Drawing] = {}
         self._sound_bytes = 0
-        if self.path.exists() and not fresh:
+        self._file_bytes = self._size()
+        if self._file_bytes and not fresh:
             self._take_up()
 
     def _take_up(self) -> None:
         held = self.path.read_bytes()
         sound = held[: held.rfind(b"\n") + 1]
-        lines = sound.decode().splitlines()
+        lines = sound.splitlines()
         try:
             if lines:
                 self._check_head(json.loads(lines[0]))
             for line in lines[1:]:
                 self._hold(_drawing(json.loads(line)))
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
+        except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(
                 f"{self.path} is no record of a comparison ({error}); choose another --out folder or delete it"
             ) from error
@@ -70,6 +75,9 @@ class Store:
             f"{self.path} belongs to another comparison (it differs in {', '.join(differs)}); repeat that command to "
             "go on with it, choose another --out folder, or pass --fresh to discard it"
         )
+
+    def _size(self) -> int:
+        return self.path.stat().st_size if self.path.exists() else 0
 
     def _hold(self, drawing: Drawing) -> None:
         self._drawings[Cell(drawing.method, drawing.prompt, drawing.seed)] = drawing
@@ -87,7 +95,7 @@ class Store:
         return self._drawings[cell]
 
     def add(self, drawing: Drawing) -> None:
-        """Append a finished drawing; it is on the disk when this returns."""
+        """Append a finished drawing; it is on the disk when this returns. Raises `Shared`, and then writes nothing."""
         if not self._sound_bytes:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._append({"hash": settings_hash(self._settings), "settings": self._settings})
@@ -95,6 +103,8 @@ class Store:
         self._hold(drawing)
 
     def _append(self, value: Mapping[str, Any]) -> None:
+        if self._size() != self._file_bytes:
+            raise Shared(f"{self.path} is written by another process too; stop one of them, or choose another --out")
         line = json.dumps(value).encode() + b"\n"
         with self.path.open("r+b" if self.path.exists() else "wb") as file:
             file.truncate(self._sound_bytes)
@@ -102,7 +112,7 @@ class Store:
             file.write(line)
             file.flush()
             os.fsync(file.fileno())
-        self._sound_bytes += len(line)
+        self._sound_bytes = self._file_bytes = self._sound_bytes + len(line)
 
 
 def _drawing(plain: dict[str, Any]) -> Drawing:
