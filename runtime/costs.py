@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from math import inf
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -46,9 +47,11 @@ def read_costs(path: Path) -> EngineCosts:
             f"{path}: expected JSON with verify_ms and draft_ms, each [[nodes, ms], ...] ({error!r}); write it with "
             "`python -m benchmarks.cost_curve --out`"
         ) from error
+    if not 0 <= overhead < inf:
+        raise ValueError(f"{path}: overhead_ms must be a time of at least 0, got {overhead}")
     for part, curve in zip(_PARTS, (verify, draft), strict=True):
         sizes = [nodes for nodes, _ in curve]
-        if not sizes or sizes[0] != 1 or sizes != sorted(set(sizes)) or not all(0 < cost < 1e9 for _, cost in curve):
+        if not sizes or sizes[0] != 1 or sizes != sorted(set(sizes)) or not all(0 < cost < inf for _, cost in curve):
             raise ValueError(f"{path}: {part} must name rising sizes from 1 node on with positive times, got {curve}")
     return EngineCosts(tuple((nodes, cost + overhead) for nodes, cost in verify), draft)
 

@@ -34,6 +34,8 @@ def test_a_file_is_read_and_its_overhead_is_the_target_s(tmp_path: Path) -> None
         ({"verify_ms": [[2, 1.0]]}, "rising sizes from 1 node on"),
         ({"draft_ms": [[1, 1.0], [1, 2.0]]}, "draft_ms must name rising sizes"),
         ({"draft_ms": [[1, -1.0]]}, "positive times"),
+        ({"overhead_ms": float("nan")}, "overhead_ms must be a time"),
+        ({"overhead_ms": -1}, "overhead_ms must be a time"),
         ({"verify_ms": 3}, "expected JSON with verify_ms and draft_ms"),
         ({"verify_ms": [["a", 1.0]]}, "expected JSON with verify_ms and draft_ms"),
     ],
