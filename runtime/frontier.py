@@ -38,7 +38,7 @@ def variants(varied: Sequence[str], fixed: Sequence[str], methods: Sequence[str]
     """Every combination of `method.name=value,value,...` within a method, and each of `methods` at its defaults.
 
     fixed: `method.name=value` for all of a method's variants. Raises ValueError on texts of another form, a method
-    that a fixed setting names in vain, and a setting varied twice.
+    that a fixed setting names in vain, and a setting varied twice or also fixed.
     """
     axes: dict[str, dict[str, list[str]]] = {method: {} for method in methods}
     for text in varied:
@@ -51,6 +51,8 @@ def variants(varied: Sequence[str], fixed: Sequence[str], methods: Sequence[str]
         method, name, value = _parts(text)
         if method not in axes:
             raise ValueError(f"--set {text}: no variant of '{method}' is asked for; name one of {', '.join(axes)}")
+        if name in axes[method]:
+            raise ValueError(f"--set {text}: '{method}.{name}' varies; give the value to --vary, or leave it out there")
         held[method].append(f"{name}={value}")
     found = []
     for method, by_name in axes.items():

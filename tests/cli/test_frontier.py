@@ -44,6 +44,7 @@ def test_variants_are_all_combinations_within_a_method():
         (["mulo.tau="], [], "expected method.name=value"),
         (["mulo.tau=1", "mulo.tau=2"], [], "varies already"),
         (["mulo.tau=1"], ["zipar.window=2"], "no variant of 'zipar'"),
+        (["mulo.tau=1,2"], ["mulo.tau=3"], "'mulo.tau' varies"),
     ],
 )
 def test_variants_that_make_no_sense(varied, fixed, message):
