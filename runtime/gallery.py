@@ -24,13 +24,18 @@ _QUIET: Final = "#6b7280"
 _PAPER: Final = "#ffffff"
 _LOSSY: Final = "#b45309"
 _CELL_INCHES: Final = 1.35
+MOST_COLUMNS: Final = 100
+"""Prompts shown at most: a PNG ends at 2^16 pixels, and memory before that."""
 
 
 def write_gallery(
     path: Path, rows: Sequence[Row], pictures: Mapping[str, Sequence[Picture]], prompts: Sequence[str], title: str
 ) -> None:
-    """Rows are methods, labelled with their speed-up, columns are prompts; pixels are enlarged, not smoothed."""
-    columns = len(prompts)
+    """Rows are methods, labelled with their speed-up, columns are prompts; pixels are enlarged, not smoothed.
+
+    Of more than `MOST_COLUMNS` prompts the first ones are shown.
+    """
+    columns = min(len(prompts), MOST_COLUMNS)
     label, top = 1.9, 1.0
     width, height = label + columns * _CELL_INCHES + 0.15, top + len(rows) * _CELL_INCHES + 0.15
     figure = Figure(figsize=(width, height), facecolor=_PAPER)
@@ -39,7 +44,7 @@ def write_gallery(
         bottom = height - top - (line + 1) * _CELL_INCHES
         middle = (bottom + _CELL_INCHES / 2) / height
         _method_label(figure, row, (label - 0.12) / width, middle, 0.17 / height)
-        for column, picture in enumerate(pictures[row.method]):
+        for column, picture in enumerate(pictures[row.method][:columns]):
             place = (label + column * _CELL_INCHES, bottom, _CELL_INCHES - 0.06, _CELL_INCHES - 0.06)
             axes = figure.add_axes((place[0] / width, place[1] / height, place[2] / width, place[3] / height))
             axes.imshow(picture, interpolation="nearest")

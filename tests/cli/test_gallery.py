@@ -1,0 +1,21 @@
+import dataclasses
+
+import numpy as np
+from PIL import Image
+
+import runtime.gallery
+from runtime.compare_report import Row
+from runtime.gallery import write_gallery
+
+
+def test_a_gallery_of_many_prompts_shows_the_first(tmp_path, monkeypatch):
+    monkeypatch.setattr(runtime.gallery, "MOST_COLUMNS", 2)
+    row = Row(**{**{field.name: None for field in dataclasses.fields(Row)}, "method": "ar", "speedup": 1.0})
+    picture = np.zeros((8, 8, 3), np.uint8)
+    widths = []
+    for count in (1, 2, 5):
+        path = tmp_path / f"{count}.png"
+        write_gallery(path, [row], {"ar": [picture] * count}, ["a fox"] * count, "title")
+        with Image.open(path) as drawn:
+            widths.append(drawn.width)
+    assert widths[0] < widths[1] == widths[2]
