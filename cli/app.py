@@ -51,7 +51,7 @@ _HANDED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 @app.command(context_settings=_HANDED_ON, add_help_option=False)
 def train(context: typer.Context) -> None:
-    """Train the shipped models again (needs PyTorch): tokenizer, target, drafter, judge."""
+    """Train the shipped models again (needs PyTorch), a recipe each: tokenizer, targets, drafters, samplers, judge."""
     with _needs_torch("training"):
         from cli.train import app as recipes
     recipes(context.args, prog_name="underpaint train")
