@@ -47,7 +47,7 @@ def spatial(
                 raise ValueError(f"--rows: expected an even number up to {world.grid.height}, got {rows}")
             if nearest >= world.vocab_size:
                 raise ValueError(f"--nearest: expected fewer than {world.vocab_size} codes, got {nearest}")
-        if min(thresholds) < 0.0:
+        if not all(threshold >= 0.0 for threshold in thresholds):
             raise ValueError(f"--taus: expected thresholds of at least 0, got {taus}")
     found: list[tuple[str, str, Spatial]] = []
     for name, world in made.items():

@@ -238,6 +238,9 @@ def test_spatial_methods_stand_beside_their_control() -> None:
     for extra, message in (
         (("--taus", "x"), "--taus: expected numbers"),
         (("--taus", "-1"), "at least 0"),
+        (("--taus", "0.1,nan"), "at least 0"),
+        (("--worlds", "shrap"), "did you mean 'sharp'"),
+        (("--machine", "no.json"), "no.json"),
         (("--windows", "17"), "window: expected 1..16"),
         (("--rows", "3"), "--rows: expected an even number"),
         (("--nearest", "500"), "fewer than 128 codes"),
@@ -266,3 +269,29 @@ def test_bad_traces_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     code, text = call("predict", "--trace", str(tmp_path / "no.npz"), *arguments)
     assert code == 2
     assert "is no trace" in text
+    for name, message in (("no.npz", "is no trace"), ("absent.npz", "absent.npz")):
+        code, text = call("fit", "--trace", str(tmp_path / name))
+        assert code == 2
+        assert message in text
+
+
+def test_bad_costs_and_comparisons_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert traced(monkeypatch, tmp_path / "one.npz")[0] == 0
+    costs, compare = tmp_path / "costs.json", tmp_path / "compare.json"
+    given = ("--trace", tmp_path / "one.npz", "--costs", costs, "--compare", compare)
+
+    def refused(path: Path, held: str | None, message: str) -> None:
+        costs.write_text('{"verify_ms": [[1, 1.0]], "draft_ms": [[1, 0.1]]}')
+        path.unlink() if held is None else path.write_text(held)
+        code, text = call("predict", *map(str, given))
+        assert code == 2
+        assert message in text
+
+    refused(costs, None, "costs.json")
+    for held in ("{", "[1]", "{}", '{"verify_ms": [1], "draft_ms": []}'):
+        refused(costs, held, "expected JSON with verify_ms and draft_ms")
+    refused(costs, '{"verify_ms": [[1, -2]], "draft_ms": [[1, 1]]}', "verify_ms")
+    compare.touch()
+    refused(compare, None, "compare.json")
+    for held in ("", "{", "{}", '{"settings": {}, "rows": []}'):
+        refused(compare, held, "is no comparison")
