@@ -1,16 +1,32 @@
 """`underpaint train ...`: the recipes of the embedded models."""
 
 from dataclasses import replace
-from enum import IntEnum, StrEnum
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
-import torch
 import typer
 
 from algos.draft.spec import Grid
 from algos.spatial.resolution import ResolutionMap
 from cli.errors import STOPPED, bad_input
+from cli.train_drawn import draw
+from cli.train_options import (
+    TOKENIZER,
+    TOKENS,
+    Device,
+    InitFrom,
+    Minutes,
+    Out,
+    Pixels,
+    Resolution,
+    Seed,
+    Steps,
+    Threads,
+    TokenizerFrom,
+    Tokens,
+    prepare,
+)
 from models.data.scenes import Split
 from models.train.loop import LoopSettings, Outcome
 from models.train.pictures import EmojiPictures
@@ -18,38 +34,7 @@ from models.train.sampler import PairedCodes
 from models.train.tokens import TokenSet
 
 app = typer.Typer(help="Train the embedded models. A stopped run continues where it was.", no_args_is_help=True)
-
-Out = Annotated[Path | None, typer.Option(help="Folder of the run; the default is under runs/.")]
-Steps = Annotated[int | None, typer.Option(help="Optimiser steps in all.", min=1)]
-Minutes = Annotated[float | None, typer.Option(help="Stop after this long; the schedule adapts.", min=0.01)]
-Device = Annotated[str, typer.Option(help="cpu or cuda.")]
-Seed = Annotated[int, typer.Option(help="Seed of weights and batches.", min=0)]
-Threads = Annotated[int | None, typer.Option(help="CPU threads.", min=1)]
-
-InitFrom = Annotated[Path | None, typer.Option(help="Start from the weights of this checkpoint.")]
-TokenizerFrom = Annotated[Path, typer.Option("--tokenizer", help="Checkpoint of the tokenizer.")]
-Tokens = Annotated[Path, typer.Option(help="Folder of the encoded scenes.")]
-TOKENIZER = Path("runs/tokenizer/checkpoint.pt")
-TOKENS = Path("runs/tokens")
-
-
-class Pixels(IntEnum):
-    """Sides of a picture that the embedded models know."""
-
-    small = 64
-    large = 128
-
-
-Resolution = Annotated[Pixels, typer.Option(help="Side of the pictures in pixels: 64 or 128.")]
-
-
-def _prepare(device: str, threads: int | None) -> None:
-    if device not in ("cpu", "cuda"):
-        raise ValueError(f"--device is cpu or cuda; got {device!r}")
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("--device cuda: this PyTorch sees no GPU; use --device cpu")
-    if threads is not None:
-        torch.set_num_threads(threads)
+app.command()(draw)
 
 
 def _length(loop: LoopSettings, steps: int | None, minutes: float | None) -> LoopSettings:
@@ -82,7 +67,7 @@ def tokenizer(
 
     folder = out or Path("runs/decoder" if decoder_only else "runs/tokenizer")
     with bad_input():
-        _prepare(device, threads)
+        prepare(device, threads)
         if decoder_only and init_from is None:
             init_from = TOKENIZER
         outcome = train_tokenizer(
@@ -130,7 +115,7 @@ def target(
     pixels = int(resolution)
     folder = out or Path(f"runs/target_{pixels}")
     with bad_input():
-        _prepare(device, threads)
+        prepare(device, threads)
         if pixels == 128 and init_from is None:
             init_from = Path("runs/target_64/checkpoint.pt")
         data, validation = _token_sets(tokenizer_from, tokens, pixels)
@@ -161,7 +146,7 @@ def guided(
     pixels = int(resolution)
     folder = out or Path(f"runs/guided_{pixels}")
     with bad_input():
-        _prepare(device, threads)
+        prepare(device, threads)
         wanted = target_from or Path(f"runs/target_{pixels}/checkpoint.pt")
         data, validation = _token_sets(tokenizer_from, tokens, pixels)
         loop = _length(LOOPS[pixels], steps, minutes)
@@ -174,6 +159,12 @@ def drafter(
     resolution: Resolution = Pixels.small,
     target_from: Annotated[Path | None, typer.Option("--target", help="Checkpoint of its target.")] = None,
     init_from: InitFrom = None,
+    drawn: Annotated[
+        Path | None, typer.Option(help="Folder of `underpaint train draw`: learn from the target's own drawings too.")
+    ] = None,
+    drawn_share: Annotated[
+        float | None, typer.Option(help="Share of the drawings in a batch, with --drawn; 0.5 by default.")
+    ] = None,
     tokenizer_from: TokenizerFrom = TOKENIZER,
     tokens: Tokens = TOKENS,
     out: Out = None,
@@ -184,17 +175,29 @@ def drafter(
     threads: Threads = None,
 ) -> None:
     """Train the drafter of a guided target."""
-    from models.train.drafter import LOOPS, train_drafter
+    from models.train.drafter import LOOPS, SETTINGS, train_drafter
 
     pixels = int(resolution)
     folder = out or Path(f"runs/drafter_{pixels}")
     with bad_input():
-        _prepare(device, threads)
+        prepare(device, threads)
+        if drawn is None and drawn_share is not None:
+            raise ValueError("--drawn-share needs --drawn, a folder of `underpaint train draw`")
+        settings = SETTINGS[pixels] if drawn_share is None else replace(SETTINGS[pixels], drawn_share=drawn_share)
         wanted = target_from or Path(f"runs/guided_{pixels}/checkpoint.pt")
         data, validation = _token_sets(tokenizer_from, tokens, pixels)
-        loop = _length(LOOPS[pixels], steps, minutes)
         outcome = train_drafter(
-            folder, data, validation, wanted, pixels, loop=loop, init_from=init_from, seed=seed, device=device
+            folder,
+            data,
+            validation,
+            wanted,
+            pixels,
+            settings=settings,
+            loop=_length(LOOPS[pixels], steps, minutes),
+            init_from=init_from,
+            drawn=drawn,
+            seed=seed,
+            device=device,
         )
         _report(outcome, folder)
 
@@ -215,7 +218,7 @@ def judge(
 
     folder = out or Path("runs/judge")
     with bad_input():
-        _prepare(device, threads)
+        prepare(device, threads)
         loop = _length(DEFAULT_LOOP, steps, minutes)
         _report(train_judge(folder, SpriteSheet(load_sprites()), loop=loop, seed=seed, device=device), folder)
 
@@ -283,7 +286,7 @@ def sampler(
 
     folder = out or Path(f"runs/sampler_{direction}_{losses}")
     with bad_input():
-        _prepare(device, threads)
+        prepare(device, threads)
         if losses is not Losses.ce and init_from is None:
             init_from = Path(f"runs/sampler_{direction}_ce/checkpoint.pt")
         pictures = EmojiPictures()
@@ -321,7 +324,7 @@ def superres(
 
     folder = out or Path("runs/superres")
     with bad_input():
-        _prepare(device, threads)
+        prepare(device, threads)
         pictures = EmojiPictures()
         data, validation = _pairs(tokenizer_from, tokens, pictures)
         outcome = train_super_resolution(

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from models.text import WordEncoder, caption_features
-from models.transformer import MASKED, PREFIX_CELL, Transformer, causal_bias
+from models.transformer import PREFIX_CELL, Transformer, causal_bias
 from zoo.prompts import PAD_WORD
 
 
@@ -35,22 +35,27 @@ def sample(
     Args:
         words, transformer: from `models.checkpoints.load_target`.
         word_ids: captions.
-        guidance: weight s in u + s (c - u) on the logits; 1 is no guidance.
+        guidance: weight s in u + s (c - u) on the logits. 1 is no guidance, and runs one row a caption, not a pair.
         temperature: 0 is greedy.
         top_k: 0 keeps every token.
         seed: of the draws.
+
+    The codes, like the word ids, are on the device of the models.
     """
-    generator = torch.Generator().manual_seed(seed)
+    device = transformer.rotary.device
+    generator = torch.Generator(device).manual_seed(seed)
     batch, cells = word_ids.shape[0], transformer.config.block_size
     prefix = transformer.config.cls_token_num
-    pair = torch.cat([word_ids, torch.full_like(word_ids, PAD_WORD)])
-    embeddings = transformer.embed_condition(caption_features(words, transformer, pair))
-    shape = (2 * batch, transformer.config.n_head, prefix + cells, transformer.config.head_dim)
-    keys = [torch.zeros(shape) for _ in transformer.layers]
-    values = [torch.zeros(shape) for _ in transformer.layers]
-    past_bias = torch.full((prefix + cells,), MASKED)
-    places, bias, filled = torch.full((prefix,), PREFIX_CELL), causal_bias(prefix), 0
-    codes = torch.zeros(batch, cells, dtype=torch.int64)
+    rows = 1 if guidance == 1 else 2
+    conditions = torch.cat([word_ids, torch.full_like(word_ids, PAD_WORD)][:rows])
+    embeddings = transformer.embed_condition(caption_features(words, transformer, conditions))
+    shape = (rows * batch, transformer.config.n_head, prefix + cells, transformer.config.head_dim)
+    keys = [torch.zeros(shape, device=device) for _ in transformer.layers]
+    values = [torch.zeros(shape, device=device) for _ in transformer.layers]
+    past_bias = torch.zeros(prefix + cells, device=device)
+    places = torch.full((prefix,), PREFIX_CELL, device=device)
+    bias, filled = causal_bias(prefix).to(device), 0
+    codes = torch.zeros(batch, cells, dtype=torch.int64, device=device)
     for cell in range(cells):
         out = transformer.step(
             embeddings,
@@ -64,11 +69,13 @@ def sample(
         for layer, (key, value) in enumerate(zip(out.keys, out.values, strict=True)):
             keys[layer][:, :, filled : filled + new] = key
             values[layer][:, :, filled : filled + new] = value
-        past_bias[filled : filled + new] = 0
         filled += new
-        conditional, unconditional = out.logits[:, -1].chunk(2)
-        probs = filter_logits(unconditional + guidance * (conditional - unconditional), temperature, top_k)
+        logits = out.logits[:batch, -1]
+        if rows == 2:
+            unconditional = out.logits[batch:, -1]
+            logits = unconditional + guidance * (logits - unconditional)
+        probs = filter_logits(logits, temperature, top_k)
         codes[:, cell] = torch.multinomial(probs, 1, generator=generator)[:, 0]
-        embeddings = transformer.embed_tokens(codes[:, cell : cell + 1]).repeat(2, 1, 1)
-        places, bias = torch.tensor([cell]), torch.zeros(1, 1)
+        embeddings = transformer.embed_tokens(codes[:, cell : cell + 1]).repeat(rows, 1, 1)
+        places, bias = torch.tensor([cell], device=device), torch.zeros(1, 1, device=device)
     return codes

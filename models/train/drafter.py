@@ -3,6 +3,9 @@
 The frozen target supplies features and logits by teacher forcing. Pass 1 reads the target's features; pass k reads
 the predictions of pass k - 1, under the mask of a draft that left the committed tokens k - 1 positions ago, so
 deep drafts are trained on what they will see.
+
+A share of every batch may be sequences that the target drew itself (`models.train.drawn`): those are what it is
+followed on when it decodes, where encoded scenes are what it was trained on.
 """
 
 from collections.abc import Sequence
@@ -17,6 +20,7 @@ from torch.nn import functional
 from models.checkpoints import load_target, read
 from models.drafter import BoundDrafter, Drafter
 from models.text import WordEncoder, caption_features
+from models.train.drawn import load_drawn
 from models.train.loop import LoopSettings, Loss, Outcome, train
 from models.train.target import batch_of
 from models.train.tokens import TokenSet
@@ -30,7 +34,10 @@ LOOPS = {
 
 @dataclass(frozen=True, slots=True)
 class DrafterSettings:
-    """Batch, unrolling and weights of a drafter's loss."""
+    """Batch, unrolling and weights of a drafter's loss.
+
+    `drawn_share` of a batch's rows are the target's own drawings, where a run is given any.
+    """
 
     batch: int = 16
     passes: int = 3
@@ -41,6 +48,11 @@ class DrafterSettings:
     pass_decay: float = 0.8
     validated: int = 64
     validated_passes: int = 4
+    drawn_share: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.drawn_share <= 1:
+            raise ValueError(f"drawn_share: expected a share from 0 to 1, got {self.drawn_share}")
 
 
 SETTINGS = {64: DrafterSettings(batch=32), 128: DrafterSettings(batch=8)}
@@ -128,6 +140,26 @@ def agreement(outputs: Sequence[StepOutput], logits: Tensor) -> list[float]:
     ]
 
 
+def mixed_batch(
+    data: TokenSet, drawn: TokenSet, settings: DrafterSettings, random: np.random.Generator
+) -> tuple[Tensor, Tensor]:
+    """A batch as `batch_of` gives one, `drawn_share` of it from `drawn`, on average where that is a broken number."""
+    own = int(settings.drawn_share * settings.batch + random.random())
+    parts = [
+        batch_of(rows, size, settings.condition_dropout, random)
+        for rows, size in ((data, settings.batch - own), (drawn, own))
+    ]
+    return torch.cat([codes for codes, _ in parts]), torch.cat([words for _, words in parts])
+
+
+def _held_back(drawn: TokenSet, validated: int) -> tuple[TokenSet, TokenSet]:
+    """The rows to learn from, and the first ones, which are only validated on."""
+    if len(drawn.codes) <= validated:
+        raise ValueError(f"{len(drawn.codes)} drawn scenes: expected more than the {validated} kept for validation")
+    codes, words = drawn
+    return TokenSet(codes[validated:], words[validated:]), TokenSet(codes[:validated], words[:validated])
+
+
 def train_drafter(
     out: Path,
     data: TokenSet,
@@ -138,10 +170,28 @@ def train_drafter(
     settings: DrafterSettings | None = None,
     loop: LoopSettings | None = None,
     init_from: Path | None = None,
+    drawn: Path | None = None,
     seed: int = 0,
     device: str = "cpu",
 ) -> Outcome:
-    """Train a drafter of the target checkpoint into `out/checkpoint.pt` (kind "drafter"), continuing what is there."""
+    """Train a drafter of the target checkpoint into `out/checkpoint.pt` (kind "drafter"), continuing what is there.
+
+    Args:
+        out: folder of the run.
+        data, validation: encoded scenes.
+        target: checkpoint of the target.
+        resolution: 64 or 128 px.
+        settings, loop: those of the resolution by default.
+        init_from: checkpoint of a drafter to start from.
+        drawn: folder of `models.train.drawn` with drawings of this target, to mix into the batches; the first
+            `validated` of them are kept for validation.
+        seed: of weights and batches.
+        device: "cpu" or "cuda".
+
+    Raises:
+        ValueError: when codes do not fill the target's grid, or too few scenes are drawn.
+        FileNotFoundError: when a checkpoint, or a drawing by this target, is absent.
+    """
     torch.manual_seed(seed)
     settings = settings or SETTINGS[resolution]
     words, transformer = load_target(target)
@@ -150,6 +200,9 @@ def train_drafter(
             f"{target} has {transformer.config.block_size} cells, the token set {data.codes.shape[1]}; "
             f"is --resolution {resolution} meant?"
         )
+    learnt_from, sets = None, {"": validation}
+    if drawn is not None:
+        learnt_from, sets["drawn_"] = _held_back(load_drawn(drawn, words, transformer), settings.validated)
     place = torch.device(device)
     teacher = _Teacher(words, transformer).to(place).eval()
     drafter = Drafter(transformer.config)
@@ -161,9 +214,12 @@ def train_drafter(
 
     def loss(step: int) -> Loss:
         random = np.random.default_rng([seed, step])
-        codes, word_ids = (
-            part.to(place) for part in batch_of(data, settings.batch, settings.condition_dropout, random)
+        batch = (
+            batch_of(data, settings.batch, settings.condition_dropout, random)
+            if learnt_from is None
+            else mixed_batch(data, learnt_from, settings, random)
         )
+        codes, word_ids = (part.to(place) for part in batch)
         generator = torch.Generator(device=place).manual_seed(int(random.integers(2**62)))
         with torch.autocast(place.type, torch.bfloat16):
             logits, features = teacher(codes, word_ids)
@@ -174,18 +230,25 @@ def train_drafter(
         shares = agreement([StepOutput(o.logits.detach(), o.features, [], []) for o in outputs], logits)
         return Loss(value, {f"top1_{depth + 1}": share for depth, share in enumerate(shares)})
 
-    def validate() -> dict[str, float]:
+    def shares_of(scenes: TokenSet) -> list[float]:
         sums = np.zeros(settings.validated_passes)
         starts = range(0, settings.validated, 16)
         for start in starts:
-            codes = torch.from_numpy(validation.codes[start : start + 16].astype(np.int64)).to(place)
-            word_ids = torch.from_numpy(validation.words[start : start + 16]).to(place)
+            codes = torch.from_numpy(scenes.codes[start : start + 16].astype(np.int64)).to(place)
+            word_ids = torch.from_numpy(scenes.words[start : start + 16]).to(place)
             with torch.autocast(place.type, torch.bfloat16):
                 logits, features = teacher(codes, word_ids)
                 embeddings = bound.embed_tokens(codes[:, :-1])
                 outputs = unroll(bound, features[:, :-1], embeddings, settings.validated_passes)
             sums += agreement(outputs, logits)
-        return {f"top1_{depth + 1}": float(share / len(starts)) for depth, share in enumerate(sums)}
+        return [float(share / len(starts)) for share in sums]
+
+    def validate() -> dict[str, float]:
+        return {
+            f"{name}top1_{depth + 1}": share
+            for name, scenes in sets.items()
+            for depth, share in enumerate(shares_of(scenes))
+        }
 
     described = {"kind": "drafter", "resolution": resolution, "transformer": asdict(transformer.config)}
     return train(

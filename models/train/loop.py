@@ -6,8 +6,6 @@ what to validate. The loop owns the optimiser, the schedule, averaging, checkpoi
 
 import math
 import os
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,6 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
+from models.train.interrupt import stop_on_interrupt
 from models.train.muon import Optimisers
 
 CHECKPOINT = "checkpoint.pt"
@@ -130,20 +129,6 @@ class Averager:
             self.module.train(was_training)
 
 
-@contextmanager
-def _stop_on_interrupt() -> Iterator[threading.Event]:
-    """SIGINT asks the loop to save and return; outside the main thread signals stay as they are."""
-    asked = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield asked
-        return
-    before = signal.signal(signal.SIGINT, lambda *_: asked.set())
-    try:
-        yield asked
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
 class _Log:
     """A progress bar on a terminal, one line every so often elsewhere."""
 
@@ -242,7 +227,7 @@ def train(
         return step >= settings.steps or late
 
     model.train()
-    with _stop_on_interrupt() as asked:
+    with stop_on_interrupt() as asked:
         try:
             while not done() and not asked.is_set():
                 now = rate_share(settings, step, elapsed())

@@ -18,6 +18,9 @@ RUNNER = CliRunner()
         ["tokenizer", "--minutes", "-1"],
         ["tokenizer", "--device", "tpu"],
         ["judge", "--threads", "0"],
+        ["draw", "--scenes", "0"],
+        ["draw", "--greedy-share", "2"],
+        ["drafter", "--drawn-share", "0.5"],
         ["restorer"],
     ],
 )
@@ -37,5 +40,5 @@ def test_an_absent_tokenizer_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_every_recipe_is_listed() -> None:
     result = RUNNER.invoke(app, ["--help"])
     assert result.exit_code == 0
-    for name in ("tokenizer", "target", "guided", "drafter", "judge"):
+    for name in ("tokenizer", "target", "guided", "draw", "drafter", "judge"):
         assert name in result.output

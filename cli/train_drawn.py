@@ -1,0 +1,64 @@
+"""`underpaint train draw`: what a target draws itself, for its drafter to learn from."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from cli.errors import STOPPED, bad_input
+from cli.train_options import Device, Pixels, Resolution, Seed, Threads, prepare
+from models.train.drawn import DrawSettings, draw_scenes
+from models.train.pictures import captions
+
+DRAWN = Path("runs/drawn")
+
+
+def draw(
+    resolution: Resolution = Pixels.small,
+    scenes: Annotated[int, typer.Option(help="How many; captions of the first training scenes.", min=1)] = 4096,
+    target_from: Annotated[Path | None, typer.Option("--target", help="Checkpoint of the guided target.")] = None,
+    greedy_share: Annotated[float, typer.Option(help="Share that is drawn at temperature 0.")] = 0.5,
+    temperature: Annotated[float, typer.Option(help="Of the others.")] = 1.0,
+    top_k: Annotated[int, typer.Option(help="Of the others; 0 keeps every token.")] = 5,
+    out: Annotated[Path, typer.Option(help="Folder of the drawings, by target; `train drafter --drawn`.")] = DRAWN,
+    minutes: Annotated[float | None, typer.Option(help="Stop after this long.", min=0.01)] = None,
+    device: Device = "cpu",
+    seed: Seed = 0,
+    threads: Threads = None,
+) -> None:
+    """Let a guided target draw scenes for its drafter to learn from. A stopped run continues where it was."""
+    wanted = target_from or Path(f"runs/guided_{int(resolution)}/checkpoint.pt")
+    with bad_input(), _progress() as progress:
+        prepare(device, threads)
+        settings = DrawSettings(greedy_share, temperature, top_k, seed)
+        drawn = draw_scenes(
+            out,
+            wanted,
+            lambda indices: captions(indices, "train"),
+            scenes,
+            settings=settings,
+            minutes=minutes,
+            device=device,
+            progress=progress,
+        )
+    state = "finished" if drawn.rows == drawn.wanted else "stopped; run again to continue"
+    typer.echo(f"{out}: {drawn.rows} of {drawn.wanted} scenes drawn, {state}")
+    if drawn.rows < drawn.wanted:
+        raise typer.Exit(STOPPED)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int], None]]:
+    """A progress bar on a terminal, a line a chunk elsewhere."""
+    console = Console()
+    if not console.is_terminal:
+        yield lambda rows, wanted: print(f"{rows} of {wanted} scenes drawn", flush=True)
+        return
+    columns = (TextColumn("drawn"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task("drawn")
+        yield lambda rows, wanted: bar.update(task, completed=rows, total=wanted)
