@@ -54,7 +54,8 @@ def train(context: typer.Context) -> None:
     """Train the shipped models again (needs PyTorch), a recipe each: tokenizer, targets, drafters, samplers, judge."""
     with _needs_torch("training"):
         from cli.train import app as recipes
-    recipes(context.args, prog_name="underpaint train")
+
+        recipes(context.args, prog_name="underpaint train")
 
 
 @app.command(context_settings=_HANDED_ON, add_help_option=False)
@@ -63,10 +64,12 @@ def export(context: typer.Context) -> None:
     if any(argument.partition("=")[0] == "--kind" for argument in context.args):
         with _needs_torch("export"):
             from cli.export import app as published
-        published(context.args, prog_name="underpaint export")
+
+            published(context.args, prog_name="underpaint export")
     with _needs_torch("export"):
         from export.run import main as run
-    raise typer.Exit(run(context.args))
+
+        raise typer.Exit(run(context.args))
 
 
 @app.command(context_settings=_HANDED_ON, add_help_option=False)
@@ -74,7 +77,8 @@ def check(context: typer.Context) -> None:
     """Compare exported models with torch on random and adversarial inputs (needs PyTorch)."""
     with _needs_torch("check"):
         from cli.export import check_app
-    check_app(context.args, prog_name="underpaint check")
+
+        check_app(context.args, prog_name="underpaint check")
 
 
 @app.command(context_settings=_HANDED_ON, add_help_option=False)
@@ -82,7 +86,8 @@ def caption(context: typer.Context) -> None:
     """Write a caption's features by FLAN-T5 (needs PyTorch and transformers)."""
     with _needs_torch("caption"):
         from cli.export import caption_app
-    caption_app(context.args, prog_name="underpaint caption")
+
+        caption_app(context.args, prog_name="underpaint caption")
 
 
 @app.command(context_settings=_HANDED_ON, add_help_option=False)
@@ -90,12 +95,13 @@ def engine(context: typer.Context) -> None:
     """Build TensorRT engines of exported models (needs PyTorch and a TensorRT package)."""
     with _needs_torch("engine"):
         from cli.engine import app as builder
-    builder(context.args, prog_name="underpaint engine")
+
+        builder(context.args, prog_name="underpaint engine")
 
 
 @contextmanager
 def _needs_torch(what: str) -> Iterator[None]:
-    """Tell what to install where a package of the training extra is missing."""
+    """Tell what to install where a package of the training extra is missing; commands import some as they run."""
     try:
         yield
     except ModuleNotFoundError as error:
