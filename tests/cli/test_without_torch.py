@@ -1,0 +1,31 @@
+"""The command line of an installation that draws and compares, but does not train or export."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+START = "import sys; sys.modules['torch'] = None; from cli.app import main; main()"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["train", "judge"],
+        ["export"],
+        ["export", "model.pt", "--kind", "vq", "--out", "folder"],
+        ["check", "folder"],
+        ["caption", "encoder", "a cat", "--out", "cat.npy"],
+        ["engine", "."],
+    ],
+    ids=" ".join,
+)
+def test_what_needs_pytorch_says_so(tmp_path: Path, arguments: list[str]) -> None:
+    root = str(Path(__file__).parents[2])
+    command = [sys.executable, "-c", START, *arguments]
+    done = subprocess.run(command, cwd=tmp_path, env={"PYTHONPATH": root}, capture_output=True, text=True)
+    assert done.returncode == 2, done.stderr
+    assert "needs torch; install it with" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
