@@ -11,8 +11,6 @@ The last line is JSON: `verdict_ms` (median, wanted: < 2), `speedup` over the di
 `speedup_arrays`, and the cost by nodes visited (`base_us` + `visited_us` per node, `fit_r2`).
 """
 
-import argparse
-import json
 import time
 from collections.abc import Callable
 from typing import NamedTuple
@@ -22,6 +20,7 @@ import numpy as np
 from algos.accept.lantern import Lantern
 from algos.chance import At, Chance, Role, sampling
 from algos.tree import DraftTree, Verdict
+from benchmarks.report import at_least, finish, options, parse, refusing
 
 SHARES = (4, 3, 2, 1)
 Decide = Callable[[DraftTree, np.ndarray, Chance], Verdict]
@@ -154,17 +153,20 @@ def visited(tree: DraftTree, verdict: Verdict) -> int:
     return tried + len(below[node])
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--nodes", type=int, default=60)
-    parser.add_argument("--vocab-size", type=int, default=16384)
-    parser.add_argument("--neighbours", type=int, default=1000)
+def main(arguments: list[str] | None = None) -> None:
+    parser = options("decide", __doc__)
+    parser.add_argument("--nodes", type=at_least(2), default=60)
+    parser.add_argument("--vocab-size", type=at_least(64), default=16384)
+    parser.add_argument("--neighbours", type=at_least(1), default=1000)
     parser.add_argument("--delta", type=float, default=0.1)
-    parser.add_argument("--rounds", type=int, default=60)
-    parser.add_argument("--seed", type=int, default=0)
-    settings = parser.parse_args()
+    parser.add_argument("--rounds", type=at_least(1), default=60)
+    parser.add_argument("--seed", type=at_least(0), default=0)
+    settings = parse(parser, arguments)
+    if settings.neighbours >= settings.vocab_size:
+        parser.error(f"--neighbours: expected less than --vocab-size {settings.vocab_size}, got {settings.neighbours}")
     near = random_table(settings.vocab_size, settings.neighbours, settings.seed)
-    rule = Lantern(near, delta=settings.delta)
+    with refusing(parser):
+        rule = Lantern(near, delta=settings.delta)
     lists = near.tolist()
     ways: dict[str, Decide] = {
         "here": rule,
@@ -190,30 +192,40 @@ def main() -> None:
     for name, costs in spent.items():
         low, high = np.percentile(costs, [10, 90])
         print(f"{name:>8}: {medians[name]:9.3f} ms a verdict (10-90%: {low:.3f} to {high:.3f})")
-    slope, base, fit = by_visited(rule, settings.vocab_size, settings.seed)
-    print(f"by nodes visited: {base:.1f} us + {slope:.2f} us each, R2 {fit:.3f}")
-    print(
-        json.dumps(
-            {
-                "benchmark": "decide",
-                "nodes": settings.nodes,
-                "vocab_size": settings.vocab_size,
-                "neighbours": settings.neighbours,
-                "delta": settings.delta,
-                "verdict_ms": round(medians["here"], 4),
-                "speedup": round(medians["direct"] / medians["here"], 1),
-                "speedup_arrays": round(medians["arrays"] / medians["here"], 2),
-                "visited": float(np.median(counts)),
-                "base_us": round(base, 2),
-                "visited_us": round(slope, 3),
-                "fit_r2": round(fit, 4),
-            }
-        )
+    fitted = by_visited(rule, settings.vocab_size, settings.seed)
+    print("by nodes visited: " + ("too few stars to fit" if fitted is None else fitted.shown()))
+    finish(
+        {
+            "benchmark": "decide",
+            "nodes": settings.nodes,
+            "vocab_size": settings.vocab_size,
+            "neighbours": settings.neighbours,
+            "delta": settings.delta,
+            "verdict_ms": round(medians["here"], 4),
+            "speedup": round(medians["direct"] / medians["here"], 1),
+            "speedup_arrays": round(medians["arrays"] / medians["here"], 2),
+            "visited": float(np.median(counts)),
+            "base_us": None if fitted is None else round(fitted.base_us, 2),
+            "visited_us": None if fitted is None else round(fitted.visited_us, 3),
+            "fit_r2": None if fitted is None else round(fitted.r2, 4),
+        },
+        settings.out,
     )
 
 
-def by_visited(rule: Lantern, vocab_size: int, seed: int) -> tuple[float, float, float]:
-    """Microseconds per node visited, those of a verdict as such, and R2: least costs of stars of which all is tried."""
+class Fit(NamedTuple):
+    """A verdict's microseconds as a line over the nodes it visits."""
+
+    base_us: float
+    visited_us: float
+    r2: float
+
+    def shown(self) -> str:
+        return f"{self.base_us:.1f} us + {self.visited_us:.2f} us each, R2 {self.r2:.3f}"
+
+
+def by_visited(rule: Lantern, vocab_size: int, seed: int) -> Fit | None:
+    """The least costs of stars of which all is tried; None where too few stars are ever refused whole."""
     generator = np.random.default_rng(seed)
     flat = np.full((1, vocab_size), 1.0 / vocab_size, dtype=np.float32)
     sizes = np.arange(1, 61, 4)
@@ -233,10 +245,10 @@ def by_visited(rule: Lantern, vocab_size: int, seed: int) -> tuple[float, float,
         least.append(min(costs, default=np.nan))
     here = np.isfinite(least)
     if here.sum() < 3:
-        return float("nan"), float("nan"), float("nan")
+        return None
     slope, base = np.polyfit(sizes[here], np.array(least)[here], 1)
     left = np.array(least)[here] - (slope * sizes[here] + base)
-    return float(slope), float(base), float(1.0 - left.var() / np.var(np.array(least)[here]))
+    return Fit(float(base), float(slope), float(1.0 - left.var() / np.var(np.array(least)[here])))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ What cannot be had (no GPU, a package missing, an engine that the GPU refuses) i
 """
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Callable
@@ -28,19 +27,19 @@ from algos.chance import sampling
 from algos.draft.chain import Chain
 from algos.rows import Sampler
 from algos.step import decode
+from algos.tree import Verdict, root_only
 from benchmarks.llamagen_b import CONFIG, checkpoint
+from benchmarks.report import at_least, finish, options, parse
 from export.published import Request, export_published
 from export.tensorrt_build import build_folder, decoder_profile
 from models.published.load import load
 from models.published.options import LoadOptions
 from runtime.cache import causal
 from runtime.decoder import DecoderEngine, load_decoder, read_shape
-from runtime.machine import described
 from runtime.session import EngineError, Provider, SessionSettings, open_session
 from runtime.target import OrtTarget
 from runtime.tensorrt_engine import TensorRTEngine, gpu_name, load_tensorrt
 from zoo.load import manifest
-from zoo.manifest import write_beside
 
 BUCKETS = (1, 8, 16, 32, 64)
 OPTIONS = LoadOptions(grid_side=16)
@@ -128,8 +127,6 @@ def greedy(folder: Path, reference: Path, backend: str) -> dict[str, Any]:
     target = OrtTarget(load_decoder("target", "target", reference), Sampler(guidance=2.0))
     target.condition(np.array([207]))
     probs = target.begin().probs[0]
-    from algos.tree import Verdict, root_only
-
     for token in drawn[1][:cell]:
         tree = root_only(int(token), target.vocab_size)
         probs = target.score(tree).probs[0]
@@ -247,17 +244,12 @@ def measure(given: argparse.Namespace, work: Path, result: dict[str, Any]) -> No
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--backend", default="tensorrt-rtx", help="tensorrt or tensorrt-rtx")
+    parser = options("gpu", __doc__)
+    parser.add_argument("--backend", default="tensorrt-rtx", choices=("tensorrt", "tensorrt-rtx"))
     parser.add_argument("--precision", default="fp16", choices=("fp32", "fp16", "bf16"))
-    parser.add_argument("--rounds", type=int, default=50, help="samples of every size")
-    parser.add_argument("--out", type=Path, help="write the JSON here too")
-    given = parser.parse_args(arguments)
+    parser.add_argument("--rounds", type=at_least(1), default=50, help="samples of every size")
+    given = parse(parser, arguments)
     result: dict[str, Any] = {"benchmark": "gpu", "backend": given.backend, "precision": given.precision}
-    result["machine"] = described()
-    if given.rounds < 1:
-        parser.error("--rounds: expected at least 1")
     with TemporaryDirectory() as work:
         try:
             measure(given, Path(work), result)
@@ -265,10 +257,7 @@ def main(arguments: list[str] | None = None) -> int:
         except (ValueError, RuntimeError, OSError) as error:
             result["not_run"] = str(error)
             status = 2
-    line = json.dumps(result)
-    if given.out is not None:
-        write_beside(given.out, (line + "\n").encode())
-    print(line)
+    finish(result, given.out)
     return status
 
 

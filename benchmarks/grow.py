@@ -8,8 +8,6 @@ laws and must return the same tree. Times are CPU time of this process, the medi
 shared. The last line is JSON.
 """
 
-import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -23,6 +21,10 @@ from algos.draft import POLICIES, Budget, Grid
 from algos.draft.eagle2 import grow_eagle2
 from algos.draft.grow import point_tree
 from algos.tree import DraftTree
+from benchmarks.report import at_least, finish, options, parse
+
+WIDEST = 16
+"""Nodes that a policy expands at once by its defaults, at most."""
 
 
 class Recorded:
@@ -96,16 +98,18 @@ def cpu_us(work: Callable[[], object], rounds: int) -> float:
     return statistics.median(times)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--vocab-size", type=int, default=16384)
-    parser.add_argument("--depth", type=int, default=5)
-    parser.add_argument("--top-k", type=int, default=10)
-    parser.add_argument("--total-tokens", type=int, default=59)
-    parser.add_argument("--rounds", type=int, default=100)
-    parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
-    frontier = max(args.top_k, args.total_tokens)
+def main(arguments: list[str] | None = None) -> None:
+    parser = options("grow", __doc__)
+    parser.add_argument("--vocab-size", type=at_least(64), default=16384)
+    parser.add_argument("--depth", type=at_least(1), default=5)
+    parser.add_argument("--top-k", type=at_least(1), default=10)
+    parser.add_argument("--total-tokens", type=at_least(1), default=59)
+    parser.add_argument("--rounds", type=at_least(1), default=100)
+    parser.add_argument("--seed", type=at_least(0), default=0)
+    args = parse(parser, arguments)
+    if args.top_k > args.vocab_size:
+        parser.error(f"--top-k: expected at most the {args.vocab_size} codes of --vocab-size, got {args.top_k}")
+    frontier = max(args.top_k, args.total_tokens, WIDEST)
     drafter = Recorded(args.vocab_size, frontier, max(args.depth, 10), args.seed)
     budget = Budget(args.depth, args.total_tokens + 1)
 
@@ -149,7 +153,7 @@ def main() -> None:
         "ratio_partitioned": round(partition_us / ours_us, 2),
         "policies_us": policies,
     }
-    print(json.dumps(report))
+    finish(report, args.out)
 
 
 if __name__ == "__main__":

@@ -6,10 +6,7 @@ A one-token pass has to read every weight once, so the machine's own reading spe
 here, on a buffer of the weights' size, beside the pass. The last line is JSON.
 """
 
-import argparse
-import json
 import resource
-import sys
 import time
 from contextlib import nullcontext
 from pathlib import Path
@@ -24,14 +21,14 @@ from algos.draft.chain import Chain
 from algos.rows import Sampler
 from algos.step import decode
 from benchmarks.cost_curve import chain, halfway
+from benchmarks.report import at_least, finish, options, parse, refusing
 from export.published import Request, export_published
 from export.published_verify import verify
 from models.published.options import LoadOptions
 from models.transformer import Transformer, TransformerConfig
-from runtime.machine import described
+from runtime.files import check_folder_writable
 from runtime.session import SessionSettings, usable_cores
 from runtime.target import OrtTarget
-from zoo.manifest import write_beside
 
 CONFIG = TransformerConfig(dim=768, n_layer=12, n_head=12, vocab_size=16384, block_size=256)
 COUNTS = (1, 2, 4, 8, 16, 32, 64)
@@ -71,16 +68,15 @@ def passes_ms(target: OrtTarget, rounds: int) -> dict[int, float]:
     return {count: float(np.median(found)) for count, found in samples.items()}
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.llamagen_b", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--threads", type=int, default=usable_cores(), help="threads of an operation")
-    parser.add_argument("--rounds", type=int, default=20, help="samples of every size")
+def main(arguments: list[str] | None = None) -> None:
+    parser = options("llamagen_b", __doc__)
+    parser.add_argument("--threads", type=at_least(1), default=usable_cores(), help="threads of an operation")
+    parser.add_argument("--rounds", type=at_least(1), default=20, help="samples of every size")
     parser.add_argument("--keep", type=Path, help="keep the export in this folder")
-    parser.add_argument("--out", type=Path, help="write the JSON here too")
-    given = parser.parse_args(arguments)
-    if given.rounds < 1 or given.threads < 1:
-        parser.error("--rounds and --threads must be >= 1")
+    given = parse(parser, arguments)
+    if given.keep is not None:
+        with refusing(parser):
+            check_folder_writable(given.keep)
     with nullcontext(given.keep) if given.keep else TemporaryDirectory() as folder:
         work = Path(folder)
         work.mkdir(parents=True, exist_ok=True)
@@ -109,7 +105,6 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"{count:4d} {found:10.2f} {found / curve[1]:7.2f} {found / floor:7.2f}")
     result = {
         "benchmark": "llamagen_b",
-        "machine": described(),
         "threads": given.threads,
         "parameters": parameters,
         "export_seconds": round(export_seconds, 1),
@@ -124,12 +119,8 @@ def main(arguments: list[str] | None = None) -> int:
         "verify_ms": [[count, round(found, 3)] for count, found in curve.items()],
         "token_over_reading": round(curve[1] / floor, 3),
     }
-    line = json.dumps(result)
-    if given.out is not None:
-        write_beside(given.out, (line + "\n").encode())
-    print(line)
-    return 0
+    finish(result, given.out)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

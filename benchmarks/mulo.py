@@ -8,7 +8,6 @@ draft is kept as by the group's reference. The last line is JSON; --out holds it
 orderings (arXiv 2601.05149) came out here.
 """
 
-import argparse
 import dataclasses
 import json
 import sys
@@ -19,11 +18,12 @@ from typing import Any
 import numpy as np
 
 from algos.rows import Sampler
-from runtime.compare import BASELINE, Done, Plan, choose_prompts, run
+from benchmarks.report import at_least, finish, options, parse, progress, refusing
+from runtime.compare import BASELINE, Plan, choose_prompts, run
 from runtime.compare_report import Row, accepted_cells, find
 from runtime.compare_store import Store
 from runtime.embedded import EmbeddedStudio, open_studio
-from runtime.machine import described
+from runtime.files import check_folder_writable
 from runtime.methods import build_method, resolve
 from runtime.resamplers import RESAMPLERS
 from runtime.studio import Built, draw
@@ -97,7 +97,7 @@ def built(studio: EmbeddedStudio, one: Variant, *more: str) -> Built:
 
 
 def kept_share(studio: EmbeddedStudio, method: Built, sampler: Sampler) -> float:
-    prompts = choose_prompts(APART + MATCH_PROMPTS)[APART:]
+    prompts = choose_prompts(MATCH_PROMPTS, skip=APART)
     drawn = [draw(studio, method, sampler, prompt, 0) for prompt in prompts]
     return float(np.mean([accepted_cells(one, studio.grid) for one in drawn]))
 
@@ -167,10 +167,6 @@ def orderings(rows: dict[str, Row]) -> list[dict[str, Any]]:
     return [one for one in found if one is not None]
 
 
-def progress(state: Done) -> None:
-    print(f"\r{state.finished} of {state.size} drawings", end="", file=sys.stderr, flush=True)
-
-
 def show(asked: list[Variant], rows: dict[str, Row], taus: dict[str, float]) -> None:
     print(
         f"{'group':10s} {'variant':34s} {'tau':>7s} speed-up {'target':>7s} {'drafter':>7s} {'s':>6s}  kept refused"
@@ -189,17 +185,18 @@ def show(asked: list[Variant], rows: dict[str, Row], taus: dict[str, float]) -> 
         )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="What each part of multi-scale drafting adds, on the shipped models.")
-    parser.add_argument("--prompts-count", type=int, default=48)
-    parser.add_argument("--seeds", type=int, default=1)
+def main(arguments: list[str] | None = None) -> None:
+    parser = options("mulo", __doc__)
+    parser.add_argument("--prompts-count", type=at_least(2), default=48)
+    parser.add_argument("--seeds", type=at_least(1), default=1)
     parser.add_argument("--folder", type=Path, default=Path("runs/mulo-ablation"), help="finished drawings")
     parser.add_argument("--fresh", action="store_true", help="discard the finished drawings")
-    parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
-    if not 2 <= given.prompts_count <= APART or given.seeds < 1:
-        parser.error(f"--prompts-count must be 2 to {APART}, --seeds at least 1")
-    studio = open_studio(128)
+    given = parse(parser, arguments)
+    if given.prompts_count > APART:
+        parser.error(f"--prompts-count: expected at most {APART}, got {given.prompts_count}")
+    with refusing(parser):
+        check_folder_writable(given.folder)
+        studio = open_studio(128)
     sampler = studio.sampler
     asked, missing = available(studio, sampler)
     for label, why in missing.items():
@@ -208,25 +205,23 @@ def main() -> None:
     methods = tuple(built(studio, one, *([f"tau={taus[one.label]}"] if one.label in taus else [])) for one in asked)
     plan = Plan(methods, choose_prompts(given.prompts_count), tuple(range(given.seeds)), sampler)
     settings = {**plan.as_plain(), "resolution": 128, "model": studio.described()}
-    store = Store(given.folder, settings, fresh=given.fresh)
+    with refusing(parser):
+        store = Store(given.folder, settings, fresh=given.fresh)
     run(studio, plan, store, progress)
-    print(file=sys.stderr)
     rows = {row.method: row for row in find(studio, plan, store).rows}
     show(asked, rows, taus)
+    claims = orderings(rows)
     found = {
-        "machine": described(),
         "settings": settings,
         "baseline": BASELINE,
         "left_out": missing,
         "matched_taus": taus,
         "rows": [{"group": one.group, **dataclasses.asdict(rows[one.label])} for one in asked],
-        "orderings": orderings(rows),
+        "orderings": claims,
     }
-    for one in orderings(rows):
+    for one in claims:
         print(f"{'holds' if one['holds'] else 'fails'}: {one['claim']} ({one['figure']}: {one['found']})")
-    if given.out:
-        write_beside(given.out, (json.dumps(found, indent=1) + "\n").encode())
-    print(json.dumps(found))
+    finish(found, given.out)
 
 
 if __name__ == "__main__":

@@ -10,11 +10,8 @@ drawn that the law gives no mass. An exact method's scores are within about 3. T
 condition's law before there is a draft; pairs are where a rule can be wrong.
 """
 
-import argparse
-import json
 import sys
 import time
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -24,13 +21,12 @@ from algos.chance import sampling
 from algos.rows import Sampler
 from algos.step import Target, cycles
 from algos.tree import NO_TOKEN, Verdict, root_only
+from benchmarks.report import at_least, finish, options, parse, refusing
 from runtime.compare import choose_prompts
 from runtime.embedded import EmbeddedStudio, open_studio
-from runtime.machine import described
 from runtime.methods import build_method, resolve
 from runtime.tree_methods import TREE_METHODS
 from runtime.tree_recipe import BuiltTree
-from zoo.manifest import write_beside
 from zoo.prompts import Prompt
 
 TOKENS = 3
@@ -115,18 +111,18 @@ def score(drawn: IntArray, laws: Laws, columns: slice, rng: np.random.Generator)
     return float((g_statistic(counts, expected) - simulated.mean()) / spread), impossible
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="First tokens and pairs of lossless methods against exact laws.")
-    parser.add_argument("--resolution", type=int, default=128)
-    parser.add_argument("--prompts-count", type=int, default=2)
-    parser.add_argument("--draws", type=int, default=2000)
-    parser.add_argument("--methods", help="comma separated; default: every lossless tree method")
-    parser.add_argument("--out", type=Path)
-    asked = parser.parse_args()
-    studio = open_studio(asked.resolution)
+def main(arguments: list[str] | None = None) -> None:
+    parser = options("pair_statistics", __doc__)
+    parser.add_argument("--resolution", type=int, choices=(64, 128), default=128)
+    parser.add_argument("--prompts-count", type=at_least(1), default=2)
+    parser.add_argument("--draws", type=at_least(1), default=2000)
+    parser.add_argument("--methods", help="lossless tree methods, with commas between; default: all of them")
+    asked = parse(parser, arguments)
+    with refusing(parser):
+        studio = open_studio(asked.resolution)
+        built = lossless(studio, asked.methods)
     shipped = studio.sampler
     sampler = Sampler(shipped.guidance, 1.0, shipped.top_k, shipped.top_p)
-    built = chosen(studio, asked.methods.split(",") if asked.methods else [each.name for each in TREE_METHODS])
     rows = []
     print(f"{'prompt':44s} {'method':14s} " + " ".join(f"z({shown})".rjust(8) for shown in SHOWN) + "  impossible")
     for number, prompt in enumerate(choose_prompts(asked.prompts_count)):
@@ -154,20 +150,23 @@ def main() -> None:
         "resolution": asked.resolution,
         "draws": asked.draws,
         "sampler": {"guidance": sampler.guidance, "top_k": sampler.top_k, "top_p": sampler.top_p},
-        "machine": described(),
         "model": dict(studio.described()),
         "rows": rows,
     }
-    line = json.dumps(report)
-    if asked.out:
-        write_beside(asked.out, line.encode())
-    print(line)
+    finish(report, asked.out)
 
 
-def chosen(studio: EmbeddedStudio, names: list[str]) -> list[BuiltTree]:
-    """The lossless tree methods among `names`."""
-    built = [build_method(name, resolve(name, 1.0), studio.codes) for name in names]
-    return [each for each in built if isinstance(each, BuiltTree) and each.lossless]
+def lossless(studio: EmbeddedStudio, asked: str | None) -> list[BuiltTree]:
+    """The methods asked for, with commas between (None: all that fit); ValueError for one that is no such method."""
+    names = [each.name for each in TREE_METHODS] if asked is None else [name.strip() for name in asked.split(",")]
+    found = []
+    for name in names:
+        built = build_method(name, resolve(name, 1.0), studio.codes)
+        if isinstance(built, BuiltTree) and built.lossless:
+            found.append(built)
+        elif asked is not None:
+            raise ValueError(f"--methods: expected lossless tree methods, '{name}' is none")
+    return found
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ several seeds differ in their laws; all methods draw the same images of them. "s
 need another rule than trees of likeliest tokens: they stand beside the others, not among them. The last line is JSON.
 """
 
-import argparse
 import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +19,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from runtime.machine import described
+from benchmarks.report import at_least, finish, options, parse
 from sim.executors import executor, usable_cores
 from sim.fast import make_scheme, run_lockstep, run_loop
 from sim.field import make_world
@@ -29,7 +28,6 @@ from sim.statistics import Estimate, Runs, mean_depth, ratio, speedup, tokens_pe
 from sim.sweep import costs_of
 from sim.table_world import TableWorld
 from zoo.load import FOLDER
-from zoo.manifest import write_beside
 
 MACHINES: Final = (str(FOLDER / "costs128.json"), "a100/llamagen-xl", "h100/llamagen-xl")
 LARGEST: Final = 64
@@ -241,34 +239,27 @@ def report(ran: Sequence[Ran]) -> list[dict[str, Any]]:
     return rows
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.roofline_study", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--seeds", type=int, default=3, help="worlds of a kind, each with laws of its own")
-    parser.add_argument("--images", type=int, default=12, help="images of each world")
+def main(arguments: list[str] | None = None) -> None:
+    parser = options("roofline_study", __doc__)
+    parser.add_argument("--seeds", type=at_least(1), default=3, help="worlds of a kind, each with laws of its own")
+    parser.add_argument("--images", type=at_least(2), default=12, help="images of each world")
     parser.add_argument("--rules", default=",".join(RULES), help=f"of {', '.join(RULES)}")
     parser.add_argument("--worlds", default=";".join(WORLDS), help="with semicolons between")
-    parser.add_argument("--jobs", type=int, default=usable_cores())
-    parser.add_argument("--out", type=Path)
-    asked = parser.parse_args()
+    parser.add_argument("--jobs", type=at_least(1), default=usable_cores(), help="processes")
+    asked = parse(parser, arguments)
     rules, worlds = asked.rules.split(","), asked.worlds.split(";")
     if not set(rules) <= RULES.keys() or not set(worlds) <= WORLDS.keys():
         parser.error(f"expected rules of {', '.join(RULES)} and worlds of {'; '.join(WORLDS)}")
-    if asked.seeds < 1 or asked.images < 2:
-        parser.error("expected at least 1 seed and 2 images")
     where = executor("local", asked.jobs)
     ran = list(where.run(work, first_tasks(rules, worlds, asked.seeds, asked.images)))
     ran.sort(key=lambda one: (worlds.index(one.task.world), rules.index(one.task.rule), one.task.settings))
     ran += where.run(work, equal_nodes(ran))
     found = {
-        **{"benchmark": "roofline_study", "machine": described(), "seeds": asked.seeds, "images": asked.images},
+        **{"benchmark": "roofline_study", "seeds": asked.seeds, "images": asked.images},
         "worlds": {name: {"kind": WORLDS[name][0], "settings": WORLDS[name][1]} for name in worlds},
         "rows": report(ran),
     }
-    line = json.dumps(found)
-    if asked.out is not None:
-        write_beside(asked.out, (line + "\n").encode())
-    print(line)
+    finish(found, asked.out)
 
 
 if __name__ == "__main__":

@@ -10,8 +10,6 @@ share of low tokens that survive a round trip; milliseconds a call (median). `to
 tokens decoded. The last line is JSON; --out writes it to a file too.
 """
 
-import argparse
-import json
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -23,16 +21,15 @@ from PIL import Image
 from algos.arrays import IntArray
 from algos.draft.spec import Grid
 from algos.spatial.resolution import ResolutionMap
+from benchmarks.report import at_least, finish, options, parse, refusing
 from models.data.scenes import Split
 from models.train.pictures import EmojiPictures
 from runtime.files import check_file_writable
 from runtime.images import ImageDecoder, ImageEncoder
-from runtime.machine import described
 from runtime.resample import Resampler
-from runtime.resamplers import RESAMPLERS, open_resampler
+from runtime.resamplers import RESAMPLERS, models_behind, open_resampler
 from runtime.session import SessionSettings
 from zoo.load import FOLDER, manifest, names
-from zoo.manifest import write_beside
 
 Picture = NDArray[np.uint8]
 PAIR = ResolutionMap(Grid(8, 8), Grid(16, 16))
@@ -85,7 +82,7 @@ def reduce(resampler: Resampler, high: IntArray) -> Guess:
 
 
 def interval(values: list[float]) -> dict[str, float]:
-    half = 1.96 * np.std(values, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else float("nan")
+    half = 1.96 * np.std(values, ddof=1) / np.sqrt(len(values))
     return {"mean": round(float(np.mean(values)), 4), "half": round(float(half), 4)}
 
 
@@ -161,26 +158,23 @@ def strips(scenes: list[Sides], drawn: dict[str, list[Picture]], count: int) -> 
     return np.concatenate(rows)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="How well samplers guess the tokens of the other resolution.")
-    parser.add_argument("--scenes", type=int, default=64)
+def main(arguments: list[str] | None = None) -> None:
+    parser = options("samplers", __doc__)
+    parser.add_argument("--scenes", type=at_least(2), default=64)
     parser.add_argument("--kinds", nargs="+", choices=RESAMPLERS, help="all that the folder holds, if none is named")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="folder of models (default: the zoo)")
-    parser.add_argument("--threads", type=int)
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--threads", type=at_least(1))
     parser.add_argument("--pictures", type=Path, help="write a PNG: scene, tokenizer, 64 px, then every kind")
-    asked = parser.parse_args()
-    for path in (asked.out, asked.pictures):
-        if path is not None:
-            check_file_writable(path)
+    asked = parse(parser, arguments)
     settings = SessionSettings(threads=asked.threads)
-    held = set(names(asked.folder))
-    needs = {"superres": {"superres"}, "latent": {"sampler_up", "sampler_down"}}
-    needs |= {f"latent-{losses}": {f"sampler_up_{losses}", "sampler_down"} for losses in ("ce", "gan")}
-    kinds = asked.kinds or [kind for kind in RESAMPLERS if needs.get(kind, set()) <= held]
-    resamplers = {kind: open_resampler(kind, PAIR, asked.folder, settings) for kind in kinds}
-    decoder = ImageDecoder(folder=asked.folder, settings=settings)
-    encoder = ImageEncoder(folder=asked.folder, settings=settings)
+    with refusing(parser):
+        if asked.pictures is not None:
+            check_file_writable(asked.pictures)
+        held = set(names(asked.folder))
+        kinds = asked.kinds or [kind for kind in RESAMPLERS if set(models_behind(kind)) <= held]
+        resamplers = {kind: open_resampler(kind, PAIR, asked.folder, settings) for kind in kinds}
+        decoder = ImageDecoder(folder=asked.folder, settings=settings)
+        encoder = ImageEncoder(folder=asked.folder, settings=settings)
     scenes = prepare(asked.scenes, decoder, encoder)
     rows, drawn = [ceiling(scenes)], {}
     for kind, resampler in resamplers.items():
@@ -193,11 +187,8 @@ def main() -> None:
     models = {
         name: manifest(name, asked.folder).sha256 for name in sorted(held) if name.startswith(("vq", "samp", "sup"))
     }
-    found = {"scenes": asked.scenes, "split": SPLIT, "machine": described(), "sha256": models, "rows": rows}
-    line = json.dumps(found)
-    if asked.out:
-        write_beside(asked.out, line.encode())
-    print(line)
+    found = {"scenes": asked.scenes, "split": SPLIT, "sha256": models, "rows": rows}
+    finish(found, asked.out)
 
 
 if __name__ == "__main__":

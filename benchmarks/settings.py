@@ -3,26 +3,23 @@
 Run: python -m benchmarks.settings adt+lantern --temperature 0 --variant "beta=0.3" --variant "beta=0.7 step_depth=2"
      python -m benchmarks.settings adt --temperature 1 --adt   (one setting of ADT-Tree at a time, around the default)
 
-Every variant draws the same prompts and seeds right after AR's own drawing of them, in an order that rotates.
-Reported: speed-up (ratio of sums of seconds), tokens per cycle, mean depth, prompt accuracy by the judge, the share
-of pictures equal to AR's. The last line is JSON; --out writes it to a file too.
+Every variant draws the same prompts and seeds beside AR, in an order that rotates; a stopped run goes on where it was.
+Reported, as `underpaint compare` finds it: speed-up, tokens per cycle, mean depth, prompt accuracy and its difference
+to AR's, the share of pictures equal to AR's at temperature 0, the share of the host. The last line is JSON; --out
+writes it to a file too. What is chosen here is to be reported on other prompts: `compare --prompts-skip`.
 """
 
-import argparse
-import json
-import sys
 from pathlib import Path
-
-import numpy as np
+from typing import Any
 
 from algos.rows import Sampler
-from runtime.compare import choose_prompts
-from runtime.embedded import EmbeddedStudio, open_studio
-from runtime.machine import described
-from runtime.methods import Built, build_method, resolve
-from runtime.studio import Drawing, draw
-from zoo.manifest import write_beside
-from zoo.prompts import Prompt
+from benchmarks.report import at_least, finish, options, parse, progress, refusing
+from runtime.compare import BASELINE, Plan, check, choose_prompts, run
+from runtime.compare_report import Row, find
+from runtime.compare_store import Store
+from runtime.embedded import open_studio
+from runtime.files import check_folder_writable
+from runtime.methods import build_method, resolve
 
 ADT_VARIANTS = (
     "acceptance=length beta=1",
@@ -49,94 +46,86 @@ ADT_VARIANTS = (
 )
 
 
-def run(
-    studio: EmbeddedStudio, variants: dict[str, Built], prompts: tuple[Prompt, ...], seeds: range, sampler: Sampler
-) -> dict[str, list[tuple[Prompt, Drawing]]]:
-    done: dict[str, list[tuple[Prompt, Drawing]]] = {label: [] for label in variants}
-    labels = list(variants)
-    for built in variants.values():
-        draw(studio, built, sampler, prompts[0], 0)
-    for turn, (seed, prompt) in enumerate((seed, prompt) for seed in seeds for prompt in prompts):
-        first = turn % len(labels)
-        for label in labels[first:] + labels[:first]:
-            done[label].append((prompt, draw(studio, variants[label], sampler, prompt, seed)))
-        print(f"\r{turn + 1} of {len(seeds) * len(prompts)} prompts", end="", file=sys.stderr, flush=True)
-    print(file=sys.stderr)
-    return done
-
-
-def right(studio: EmbeddedStudio, prompt: Prompt, drawing: Drawing) -> bool:
-    reading = studio.read(studio.picture(drawing.tokens_array()))
-    return reading.values["concept"] == prompt.concept and reading.values["style"] == prompt.style
-
-
-def row(
-    studio: EmbeddedStudio,
-    label: str,
-    drawn: list[tuple[Prompt, Drawing]],
-    baseline: list[tuple[Prompt, Drawing]],
-) -> dict[str, float | str]:
-    seconds = sum(drawing.seconds for _, drawing in drawn)
-    cycles = sum(len(drawing.accepted) for _, drawing in drawn)
+def as_plain(row: Row) -> dict[str, Any]:
     return {
-        "variant": label,
-        "speedup": sum(drawing.seconds for _, drawing in baseline) / seconds,
-        "tokens_per_cycle": sum(len(drawing.tokens) - 1 for _, drawing in drawn) / cycles,
-        "mean_depth": sum(sum(drawing.depths) for _, drawing in drawn) / cycles,
-        "prompt_accuracy": float(np.mean([right(studio, prompt, drawing) for prompt, drawing in drawn])),
-        "identical_to_ar": float(
-            np.mean([one.tokens == other.tokens for (_, one), (_, other) in zip(drawn, baseline, strict=True)])
-        ),
-        "overhead_share": 1 - sum(d.target_seconds + d.drafter_seconds for _, d in drawn) / seconds,
+        "variant": row.method,
+        "speedup": row.speedup,
+        "speedup_low": row.speedup_low,
+        "speedup_high": row.speedup_high,
+        "tokens_per_cycle": row.tokens_per_cycle,
+        "mean_depth": row.mean_depth,
+        "prompt_accuracy": row.prompt_accuracy,
+        "accuracy_over_ar": row.accuracy_over_ar,
+        "accuracy_over_ar_low": row.accuracy_over_ar_low,
+        "accuracy_over_ar_high": row.accuracy_over_ar_high,
+        "identical_to_ar": row.identical_share,
+        "overhead_share": row.overhead_share,
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="What a method's settings change, on a shipped model.")
+def show(rows: list[dict[str, Any]]) -> None:
+    print(f"{'variant':44s} speed-up  tokens/cycle  depth  accuracy  less AR's  identical  overhead")
+    for row in rows:
+        shown = [
+            "-".rjust(width) if row[name] is None else format(row[name], f"{width}.{digits}f")
+            for name, width, digits in (
+                ("speedup", 8, 3),
+                ("tokens_per_cycle", 13, 3),
+                ("mean_depth", 6, 2),
+                ("prompt_accuracy", 9, 3),
+                ("accuracy_over_ar", 10, 3),
+                ("identical_to_ar", 10, 3),
+                ("overhead_share", 9, 3),
+            )
+        ]
+        print(f"{row['variant']:44s} " + " ".join(shown))
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = options("settings", __doc__)
     parser.add_argument("method")
     parser.add_argument("--variant", action="append", default=[], help="settings, 'name=value name=value'; repeat")
     parser.add_argument("--adt", action="store_true", help="ADT-Tree's open settings, one at a time")
     parser.add_argument("--rule", help="another rule for the method")
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--guidance", type=float)
-    parser.add_argument("--resolution", type=int, default=128)
-    parser.add_argument("--prompts-count", type=int, default=8)
-    parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--out", type=Path)
-    asked = parser.parse_args()
-    studio = open_studio(asked.resolution)
-    shipped = studio.sampler
-    guidance = shipped.guidance if asked.guidance is None else asked.guidance
-    sampler = Sampler(guidance, asked.temperature, shipped.top_k, shipped.top_p)
-    ar = build_method("ar", resolve("ar", asked.temperature), studio.codes)
-    variants = {"ar": ar}
-    for settings in ("", *asked.variant, *(ADT_VARIANTS if asked.adt else ())):
-        recipe = resolve(asked.method, asked.temperature, asked.rule, settings.split())
-        variants[settings or "default"] = build_method(asked.method, recipe, studio.codes)
-    prompts = choose_prompts(asked.prompts_count)
-    done = run(studio, variants, prompts, range(asked.seeds), sampler)
-    rows = [row(studio, label, drawn, done["ar"]) for label, drawn in done.items()]
-    print(f"{'variant':44s} speed-up  tokens/cycle  depth  accuracy  identical  overhead")
-    for each in rows:
-        print(
-            f"{each['variant']:44s} {each['speedup']:8.3f} {each['tokens_per_cycle']:13.3f} {each['mean_depth']:6.2f} "
-            f"{each['prompt_accuracy']:9.3f} {each['identical_to_ar']:10.3f} {each['overhead_share']:9.3f}"
-        )
+    parser.add_argument("--resolution", type=int, choices=(64, 128), default=128)
+    parser.add_argument("--prompts-count", type=at_least(1), default=8)
+    parser.add_argument("--prompts-skip", type=at_least(0), default=0, help="chosen prompts left out")
+    parser.add_argument("--seeds", type=at_least(1), default=1)
+    parser.add_argument("--folder", type=Path, default=Path("runs/settings"), help="finished drawings")
+    parser.add_argument("--fresh", action="store_true", help="discard the finished drawings")
+    asked = parse(parser, arguments)
+    with refusing(parser):
+        check_folder_writable(asked.folder)
+        recipes = {BASELINE: resolve(BASELINE, asked.temperature)}
+        for settings in ("", *asked.variant, *(ADT_VARIANTS if asked.adt else ())):
+            recipes[settings or "default"] = resolve(asked.method, asked.temperature, asked.rule, settings.split())
+        studio = open_studio(asked.resolution)
+        shipped = studio.sampler
+        guidance = shipped.guidance if asked.guidance is None else asked.guidance
+        sampler = Sampler(guidance, asked.temperature, shipped.top_k, shipped.top_p)
+        methods = tuple(build_method(label, recipe, studio.codes) for label, recipe in recipes.items())
+        prompts = choose_prompts(asked.prompts_count, asked.prompts_skip)
+        plan = Plan(methods, prompts, tuple(range(asked.seeds)), sampler)
+        check(studio, plan)
+        given = {**plan.as_plain(), "resolution": asked.resolution, "model": studio.described()}
+        store = Store(asked.folder, given, fresh=asked.fresh)
+    run(studio, plan, store, progress)
+    rows = [as_plain(row) for row in find(studio, plan, store).rows]
+    show(rows)
     found = {
         "method": asked.method,
         "temperature": asked.temperature,
         "resolution": asked.resolution,
         "guidance": guidance,
-        "prompts": len(prompts),
+        "prompts": asked.prompts_count,
+        "prompts_skip": asked.prompts_skip,
         "seeds": asked.seeds,
-        "machine": described(),
         "model": dict(studio.described()),
         "rows": rows,
     }
-    line = json.dumps(found)
-    if asked.out:
-        write_beside(asked.out, line.encode())
-    print(line)
+    finish(found, asked.out)
 
 
 if __name__ == "__main__":

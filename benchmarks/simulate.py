@@ -7,20 +7,17 @@ Times are processor seconds, which other work on the machine disturbs less than 
 configurations (200 simulations on 5 machines) and reports both. The last line is JSON.
 """
 
-import argparse
-import json
 import resource
 import tempfile
 import time
 from pathlib import Path
 
-from runtime.machine import described
+from benchmarks.report import at_least, finish, options, parse
 from sim.executors import executor, usable_cores
 from sim.fast import make_scheme, run_lockstep, run_loop
 from sim.field import make_world
 from sim.statistics import tokens_per_cycle
 from sim.sweep import Plan, Results, jobs, run
-from zoo.manifest import write_beside
 
 TREE = {"depth": 4, "top_k": 4, "total_tokens": 12}
 SCHEMES = (
@@ -91,25 +88,18 @@ def sweep(count: int) -> dict[str, float]:
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.simulate", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--images", type=int, default=512)
-    parser.add_argument("--loop-images", type=int, default=6)
-    parser.add_argument("--sweep", action="store_true")
-    parser.add_argument("--jobs", type=int, default=usable_cores())
-    parser.add_argument("--out", type=Path)
-    asked = parser.parse_args()
-    found: dict[str, object] = {
-        **{"benchmark": "simulate", "machine": described(), "images": asked.images},
-        "rows": compare(asked.images, asked.loop_images),
-    }
+def main(arguments: list[str] | None = None) -> None:
+    parser = options("simulate", __doc__)
+    parser.add_argument("--images", type=at_least(2), default=512, help="in lockstep")
+    parser.add_argument("--loop-images", type=at_least(2), default=6, help="by the decoding loop")
+    parser.add_argument("--sweep", action="store_true", help="time a sweep of 1,000 configurations too")
+    parser.add_argument("--jobs", type=at_least(1), default=usable_cores(), help="processes of the sweep")
+    asked = parse(parser, arguments)
+    found: dict[str, object] = {"benchmark": "simulate", "images": asked.images}
+    found["rows"] = compare(asked.images, asked.loop_images)
     if asked.sweep:
         found["sweep"] = sweep(asked.jobs)
-    line = json.dumps(found)
-    if asked.out is not None:
-        write_beside(asked.out, (line + "\n").encode())
-    print(line)
+    finish(found, asked.out)
 
 
 if __name__ == "__main__":

@@ -8,10 +8,8 @@ with its weight (what it would draw afterwards does not change a length), so the
 themselves. Intervals: 95 %, bootstrap over pictures. The last line is JSON; --out writes it to a file too.
 """
 
-import argparse
 import json
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Self
 
 import numpy as np
@@ -24,11 +22,10 @@ from algos.registry import build
 from algos.rows import Sampler
 from algos.step import decode
 from algos.tree import DraftTree, Verdict
+from benchmarks.report import at_least, finish, options, parse, refusing
 from runtime.compare import choose_prompts
 from runtime.embedded import open_studio
-from runtime.machine import described
 from runtime.studio import randomness
-from zoo.manifest import write_beside
 
 CASES = (
     ("chain", {"length": 3}, ("chain", "block")),
@@ -85,14 +82,14 @@ def interval(pictures: list[FloatArray], draws: int = 2000) -> tuple[float, floa
     return float(low), float(high)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Block and traversal verification on image tokens.")
-    parser.add_argument("--resolution", type=int, default=128)
-    parser.add_argument("--prompts-count", type=int, default=16)
-    parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--out", type=Path)
-    asked = parser.parse_args()
-    studio = open_studio(asked.resolution)
+def main(arguments: list[str] | None = None) -> None:
+    parser = options("verification", __doc__)
+    parser.add_argument("--resolution", type=int, choices=(64, 128), default=128)
+    parser.add_argument("--prompts-count", type=at_least(1), default=16)
+    parser.add_argument("--seeds", type=at_least(1), default=1)
+    asked = parse(parser, arguments)
+    with refusing(parser):
+        studio = open_studio(asked.resolution)
     shipped = studio.sampler
     sampler = Sampler(shipped.guidance, 1.0, shipped.top_k, shipped.top_p)
     rows = []
@@ -131,14 +128,10 @@ def main() -> None:
         "prompts": asked.prompts_count,
         "seeds": asked.seeds,
         "sampler": {"guidance": sampler.guidance, "top_k": sampler.top_k, "top_p": sampler.top_p},
-        "machine": described(),
         "model": dict(studio.described()),
         "rows": rows,
     }
-    line = json.dumps(found)
-    if asked.out:
-        write_beside(asked.out, line.encode())
-    print(line)
+    finish(found, asked.out)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,7 @@
-import json
-import sys
-
 import pytest
 
 import benchmarks.mulo as benchmark
+from tests.benchmarks.ending import figures
 from tests.cli.studio import SyntheticStudio
 
 
@@ -14,18 +12,10 @@ def _small(monkeypatch):
     monkeypatch.setattr(benchmark, "HALVINGS", 4)
 
 
-def run(monkeypatch, tmp_path, *more):
-    given = ["--prompts-count", "3", "--folder", str(tmp_path / "work"), "--out", str(tmp_path / "found.json")]
-    monkeypatch.setattr(sys, "argv", ["mulo", *given, *more])
-    benchmark.main()
-    return json.loads((tmp_path / "found.json").read_text())
-
-
-def test_the_ablation_ends_in_a_table_and_goes_on_where_it_was(monkeypatch, tmp_path, capsys):
-    found = run(monkeypatch, tmp_path)
-    shown = capsys.readouterr()
-    assert json.loads(shown.out.splitlines()[-1]) == found
-    assert "left out: sampler latent" in shown.err
+def test_the_ablation_ends_in_a_table_and_goes_on_where_it_was(tmp_path, capsys):
+    asked = ["--prompts-count", "3", "--folder", str(tmp_path / "work")]
+    found = figures(benchmark.main, asked, tmp_path, capsys)
+    assert "sampler latent" in found["left_out"]
     rows = {row["method"]: row for row in found["rows"]}
     assert set(rows) | set(found["left_out"]) == {one.label for one in benchmark.VARIANTS}
     reference = rows["local + expansion"]["kept_share"]
@@ -37,7 +27,7 @@ def test_the_ablation_ends_in_a_table_and_goes_on_where_it_was(monkeypatch, tmp_
         higher = one["figure"] != "frechet_distance"
         assert one["holds"] == (one["found"][0] > one["found"][1] if higher else one["found"][0] < one["found"][1])
     held = (tmp_path / "work" / "drawings.jsonl").read_bytes()
-    again = run(monkeypatch, tmp_path)
+    again = figures(benchmark.main, asked, tmp_path, capsys)
     assert again["rows"] == found["rows"]
     assert (tmp_path / "work" / "drawings.jsonl").read_bytes() == held
 

@@ -1,0 +1,66 @@
+"""What every benchmark does alike: bad arguments end it with code 2, and figures end it with one JSON line."""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from runtime.compare import Done
+from runtime.files import check_file_writable
+from runtime.machine import described, typed_command
+from zoo.manifest import write_beside
+
+
+def options(name: str, description: str | None) -> argparse.ArgumentParser:
+    """The parser of `python -m benchmarks.NAME`, with --out."""
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=description)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--out", type=Path, help="write the JSON here too")
+    return parser
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """An option that is a whole number from `least`."""
+
+    def read_number(text: str) -> int:
+        number = int(text) if text.lstrip("-").isdecimal() else None
+        if number is None or number < least:
+            raise argparse.ArgumentTypeError(f"expected a whole number from {least}, got {text!r}")
+        return number
+
+    return read_number
+
+
+@contextmanager
+def refusing(parser: argparse.ArgumentParser) -> Iterator[None]:
+    """Turn a ValueError or an OSError of what was asked for into one line and exit code 2; no work belongs inside."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        parser.error(str(error))
+
+
+def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The arguments (None: of this process); --out is checked before any work."""
+    asked = parser.parse_args(arguments)
+    if asked.out is not None:
+        with refusing(parser):
+            check_file_writable(asked.out)
+    return asked
+
+
+def progress(state: Done) -> None:
+    """How far a comparison is, on one line of standard error."""
+    end = "\n" if state.finished == state.size else ""
+    print(f"\r{state.finished} of {state.size} drawings", end=end, file=sys.stderr, flush=True)
+
+
+def finish(figures: Mapping[str, Any], out: Path | None) -> None:
+    """Print the figures with their machine and command as the last line, and write it to `out` whole."""
+    line = json.dumps({**figures, "machine": described(), "command": typed_command()})
+    if out is not None:
+        write_beside(out, (line + "\n").encode())
+    print(line)

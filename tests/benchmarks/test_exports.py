@@ -1,0 +1,62 @@
+"""Benchmarks of exports and engines: tiny models where they run, one clear last line where they cannot."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from benchmarks import gpu, llamagen_b, samplers
+from models.transformer import TransformerConfig
+from runtime.session import EngineError
+from tests.benchmarks.ending import figures
+
+
+def test_llamagen_is_exported_checked_drawn_and_timed(monkeypatch, tmp_path, capsys):
+    tiny = TransformerConfig(dim=384, n_layer=1, n_head=6, vocab_size=64, block_size=256)  # 384: published
+    monkeypatch.setattr(llamagen_b, "CONFIG", tiny)
+    monkeypatch.setattr(llamagen_b, "COUNTS", (1, 4))
+    found = figures(llamagen_b.main, ["--threads", "1", "--rounds", "1"], tmp_path, capsys)
+    assert found["benchmark"] == "llamagen_b"
+    assert found["checked"] is True
+    assert [count for count, _ in found["verify_ms"]] == [1, 4]
+    assert found["weights_read_bytes"] == 4 * (found["parameters"] - 384 * (64 + tiny.num_classes + 1))
+    assert found["token_over_reading"] == pytest.approx(found["verify_ms"][0][1] / found["reading_ms"], rel=0.05)
+
+
+def test_without_a_gpu_the_last_line_says_so(monkeypatch, tmp_path, capsys):
+    def none():
+        raise EngineError("there is no GPU")
+
+    monkeypatch.setattr(gpu, "gpu_name", none)
+    out = tmp_path / "found.json"
+    assert gpu.main(["--out", str(out)]) == 2
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert found == json.loads(out.read_text())
+    assert found["not_run"] == "there is no GPU"
+    assert set(found) >= {"benchmark", "backend", "precision", "machine", "command"}
+
+
+@dataclasses.dataclass
+class Noise:
+    """Pictures of numbered scenes without the art."""
+
+    def __call__(self, indices, size, split):
+        rng = np.random.default_rng(list(indices))
+        coarse = rng.integers(0, 256, (len(indices), 8, 8, 3), dtype=np.uint8)
+        return coarse.repeat(size // 8, axis=1).repeat(size // 8, axis=2)
+
+
+def test_samplers_stand_beside_the_tokenizers_ceiling(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(samplers, "EmojiPictures", Noise)
+    pictures = tmp_path / "strips.png"
+    asked = ["--scenes", "2", "--kinds", "bicubic", "latent", "--threads", "1", "--pictures", str(pictures)]
+    found = figures(samplers.main, asked, tmp_path, capsys)
+    assert set(found) == {"scenes", "split", "sha256", "rows", "machine", "command"}
+    assert [row["kind"] for row in found["rows"]] == ["tokenizer", "bicubic", "latent"]
+    assert set(found["rows"][0]) == {"kind", "up_psnr_scene", "down_psnr_scene"}
+    for row in found["rows"][1:]:
+        assert set(row["up_accuracy"]) == {"mean", "half"}
+        assert 0 <= row["round_trip"]["mean"] <= 1
+        assert row["up_ms"] > 0
+    assert pictures.read_bytes().startswith(b"\x89PNG")

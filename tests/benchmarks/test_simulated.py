@@ -1,0 +1,32 @@
+"""Benchmarks that need no engine, on few images and few settings."""
+
+import pytest
+
+from benchmarks import roofline_study, simulate
+from tests.benchmarks.ending import figures
+
+
+def test_lockstep_stands_beside_the_loop(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(simulate, "SCHEMES", simulate.SCHEMES[:1])
+    found = figures(simulate.main, ["--images", "4", "--loop-images", "2"], tmp_path, capsys)
+    assert (found["benchmark"], found["images"]) == ("simulate", 4)
+    (row,) = found["rows"]
+    assert row["times_faster"] == pytest.approx(row["loop_ms"] / row["lockstep_ms"])
+    assert row["tokens_lockstep"] == pytest.approx(row["tokens_loop"], rel=0.3)
+
+
+def test_the_study_ends_in_a_row_a_world_rule_and_machine(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(roofline_study, "MACHINES", ("a100/llamagen-xl",))
+    rivals = {name: roofline_study.RIVALS[name][:1] for name in ("chain", "adt", "sampled")}
+    monkeypatch.setattr(roofline_study, "RIVALS", rivals)
+    world = "flat, drafter far"
+    asked = ["--worlds", world, "--rules", "point", "--seeds", "1", "--images", "2", "--jobs", "1"]
+    found = figures(roofline_study.main, asked, tmp_path, capsys)
+    assert (found["benchmark"], found["seeds"], found["images"]) == ("roofline_study", 1, 2)
+    assert set(found["worlds"]) == {world}
+    (row,) = found["rows"]
+    assert (row["world"], row["rule"], row["machine"], row["images"]) == (world, "point", "a100/llamagen-xl", 2)
+    assert set(row["methods"]) == {"chain", "adt", "sampled", "roofline", "adt, equal nodes"}
+    assert row["strongest_rival"] in ("chain", "adt", "adt, equal nodes")
+    for mean, low, high in row["roofline_over"].values():
+        assert low <= mean <= high
