@@ -75,14 +75,23 @@ def make_scheme(
 
 
 def run_loop(
-    world: TableWorld, scheme: Scheme, images: int, seed: int, first_image: int = 0, max_nodes: int = MOST_NODES
+    world: TableWorld,
+    scheme: Scheme,
+    images: int,
+    seed: int,
+    first_image: int = 0,
+    max_nodes: int = MOST_NODES,
+    chains: bool = False,
 ) -> Runs:
-    """Decode images first_image.. with the decoding loop, trees of at most `max_nodes` nodes."""
+    """Decode images first_image.. with the decoding loop, trees of at most `max_nodes` nodes.
+
+    chains: whether the drafter drafts a chain of its likeliest tokens in one call.
+    """
     if images < 1:
         raise ValueError(f"runs: expected at least one image, got {images}")
     runs: Runs | None = None
     for image in range(first_image, first_image + images):
-        target, drafter = TableTarget(world, image), TableDrafter(world, image)
+        target, drafter = TableTarget(world, image), TableDrafter(world, image, chains)
         decoded = decode(target, drafter, scheme.policy, scheme.rule, sampling(seed, image), max_nodes)
         drafted = decoded.cycles[1:]
         one = Runs(
@@ -92,6 +101,7 @@ def run_loop(
             depth=np.array([sum(cycle.tree.depth for cycle in drafted)]),
             verify=np.bincount(target.passes, minlength=MOST_NODES + 1)[None],
             draft=np.bincount(drafter.passes, minlength=MOST_NODES + 1)[None],
+            chained=np.bincount(drafter.chained, minlength=MOST_NODES + 1)[None],
         )
         runs = one if runs is None else runs.and_more(one)
     assert runs is not None
@@ -149,6 +159,6 @@ def run_lockstep(world: TableWorld, scheme: Scheme, images: int, seed: int, firs
         trees += np.bincount(cell, minlength=world.grid.cells)
         for expanded in grown.passes:
             draft[active, expanded] += expanded > 0
-    runs = Runs(world.grid.cells, counts["cycles"], counts["accepted"], counts["depth"], verify, draft)
+    runs = Runs(world.grid.cells, *counts.values(), verify, draft, chained=np.zeros_like(draft))
     depth_at = np.divide(levels, trees, out=np.full(levels.size, np.nan), where=trees > 0)
     return Lockstep(runs, batch.canvas, batch.images, depth_at)

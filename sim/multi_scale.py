@@ -16,30 +16,18 @@ from algos.spatial.target import Feed
 from algos.spatial.zipar import zipar
 from algos.tree import NO_TOKEN
 from sim.latency import Costs
-from sim.table_world import TableWorld
+from sim.table_world import OnImage, TableWorld
 
 
 @dataclass(slots=True)
-class TableGridTarget:
-    """A `GridTarget` on image `image` of a world: a cell's law reads the left and upper tokens that it is shown."""
+class TableGridTarget(OnImage):
+    """A `GridTarget` of tables: a cell's law reads the left and upper tokens that it is shown."""
 
-    world: TableWorld
-    image: int
     _tokens: IntArray = field(init=False)
     _last: Feed | None = None
 
     def __post_init__(self) -> None:
         self._tokens = np.full(self.world.grid.cells, NO_TOKEN, dtype=np.int64)
-
-    @property
-    def vocab_size(self) -> int:
-        """V."""
-        return self.world.vocab_size
-
-    @property
-    def grid(self) -> Grid:
-        """See `GridTarget`."""
-        return self.world.grid
 
     def begin(self) -> FloatArray:
         """See `GridTarget`."""

@@ -14,11 +14,12 @@ INTERVAL_DEVIATIONS = 1.96
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Runs:
-    """Counts of I decoded images of `cells` cells.
+    """Counts of I decoded images of `cells` cells; of I pooled images, each decoded `decodings` times, in sum.
 
     cycles, accepted, depth: [I] cycles with a draft, drafted tokens kept, and levels of their trees in sum; the first
         pass (the condition alone) is no cycle.
-    verify: [I, N + 1], target passes by nodes, the first pass included. draft: [I, N + 1], drafter passes by nodes.
+    verify: [I, N + 1], target passes by nodes, the first pass included. draft: [I, N + 1], drafter passes by nodes,
+        each level of a chain that one call drafts included. chained: [I, N + 1], such calls by levels.
     """
 
     cells: int
@@ -27,6 +28,8 @@ class Runs:
     depth: IntArray
     verify: IntArray
     draft: IntArray
+    chained: IntArray
+    decodings: int = 1
 
     @property
     def images(self) -> int:
@@ -37,6 +40,8 @@ class Runs:
         """These images and `more`."""
         if more.cells != self.cells:
             raise ValueError(f"runs: expected images of {self.cells} cells, got {more.cells}")
+        if more.decodings != self.decodings:
+            raise ValueError(f"runs: expected images decoded {self.decodings} times, got {more.decodings}")
         return Runs(
             self.cells,
             np.concatenate([self.cycles, more.cycles]),
@@ -44,7 +49,25 @@ class Runs:
             np.concatenate([self.depth, more.depth]),
             np.concatenate([self.verify, more.verify]),
             np.concatenate([self.draft, more.draft]),
+            np.concatenate([self.chained, more.chained]),
+            self.decodings,
         )
+
+    def pooled(self, images: int) -> "Runs":
+        """Decodings of a pool of `images`, taken in turns, summed by image: what is independent, for intervals.
+
+        ValueError unless each was decoded as often.
+        """
+        times, left = divmod(self.images, images)
+        if left or not times:
+            raise ValueError(f"runs: expected a multiple of {images} images, got {self.images}")
+
+        def summed(counts: IntArray) -> IntArray:
+            total: IntArray = counts.reshape(times, images, *counts.shape[1:]).sum(axis=0)
+            return total
+
+        counts = (self.cycles, self.accepted, self.depth, self.verify, self.draft, self.chained)
+        return Runs(self.cells, *map(summed, counts), decodings=times * self.decodings)
 
     def image_ms(self, costs: Costs) -> FloatArray:
         """[I] float64: what each image takes by a latency model; ValueError where the model lacks a size."""
@@ -53,7 +76,7 @@ class Runs:
             used = np.flatnonzero(counts.any(axis=0))
             if used.size:
                 total += counts[:, used] @ price(used)
-        total += (self.cycles + 1) * costs.overhead_ms
+        total += (self.cycles + self.decodings) * costs.overhead_ms
         return total
 
 
@@ -93,4 +116,4 @@ def mean_depth(runs: Runs) -> Estimate:
 def speedup(runs: Runs, costs: Costs) -> Estimate:
     """How many times faster than plain autoregression on the same latency model."""
     one = float(costs.verify_ms(np.array([1]))[0]) + costs.overhead_ms
-    return ratio(np.full(runs.images, runs.cells * one), runs.image_ms(costs))
+    return ratio(np.full(runs.images, runs.decodings * runs.cells * one), runs.image_ms(costs))

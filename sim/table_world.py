@@ -97,14 +97,11 @@ class _Canvas:
 
 
 @dataclass(slots=True)
-class TableTarget:
-    """A `Target` on image `image` of a world (modulo its pool)."""
+class OnImage:
+    """A model that stands on image `image` of a world (modulo its pool)."""
 
     world: TableWorld
     image: int
-    passes: list[int] = field(default_factory=list)
-    """Nodes of every pass since `begin`, the first included."""
-    _canvas: _Canvas = field(init=False)
 
     @property
     def vocab_size(self) -> int:
@@ -113,8 +110,17 @@ class TableTarget:
 
     @property
     def grid(self) -> Grid:
-        """See `Target`."""
+        """The image to draw."""
         return self.world.grid
+
+
+@dataclass(slots=True)
+class TableTarget(OnImage):
+    """A `Target` of tables."""
+
+    passes: list[int] = field(default_factory=list)
+    """Nodes of every pass since `begin`, the first included."""
+    _canvas: _Canvas = field(init=False)
 
     def begin(self) -> Scored:
         """See `Target`."""
@@ -136,25 +142,30 @@ class TableTarget:
 
 
 @dataclass(slots=True)
-class TableDrafter:
-    """A `Drafter` on image `image` of a world (modulo its pool)."""
+class TableDrafter(OnImage):
+    """A `Drafter` of tables. chains: whether it drafts a chain in one call, as a `ChainExpander` does."""
 
-    world: TableWorld
-    image: int
+    chains: bool = False
     passes: list[int] = field(default_factory=list)
-    """Nodes of every pass since `begin`."""
+    """Nodes of every pass since `begin`; each level of a chain is a pass over one node."""
+    chained: list[int] = field(default_factory=list)
+    """Levels of every chain that was drafted in one call."""
     _canvas: _Canvas = field(init=False)
     _paths: list[list[int]] = field(default_factory=list)
-
-    @property
-    def vocab_size(self) -> int:
-        """V."""
-        return self.world.vocab_size
 
     def begin(self, scored: Scored) -> None:
         """See `Drafter`."""
         self._canvas = _Canvas(self.world, self.image)
-        self.passes, self._paths = [], []
+        self.passes, self.chained, self._paths = [], [], []
+
+    def expand_chain(self, root: int, levels: int) -> IntArray:
+        """See `ChainExpander`."""
+        self.chained.append(levels)
+        tokens = [root]
+        for level in range(levels):
+            law = self.expand(np.array(tokens[-1:]), np.array([level - 1]))
+            tokens.append(int(law.argmax()))
+        return np.array(tokens[1:], dtype=np.int64)
 
     def expand(self, tokens: IntArray, parents: IntArray) -> FloatArray:
         """See `Expander`."""

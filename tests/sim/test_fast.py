@@ -186,18 +186,18 @@ def test_runs_are_priced_pass_by_pass() -> None:
     counts = np.zeros((2, 5), dtype=np.int64)
     verify, draft = counts.copy(), counts.copy()
     verify[:, 1], verify[:, 3], draft[:, 2] = 1, (4, 5), (8, 10)
-    runs = Runs(16, np.array([4, 5]), np.array([11, 10]), np.array([8, 10]), verify, draft)
+    runs = Runs(16, np.array([4, 5]), np.array([11, 10]), np.array([8, 10]), verify, draft, counts)
     costs = MeasuredCosts("m", ((1, 2.0), (3, 4.0)), ((1, 0.5), (2, 1.0)), overhead_ms=0.25)
     assert runs.image_ms(costs).tolist() == [2 + 16 + 8 + 5 * 0.25, 2 + 20 + 10 + 6 * 0.25]
     assert speedup(runs, costs).mean == pytest.approx(2 * 16 * 2.25 / (27.25 + 33.5))
     assert tokens_per_cycle(runs).mean == pytest.approx(30 / 9)
     assert runs.and_more(runs).images == 4
     with pytest.raises(ValueError, match="expected images of 16 cells, got 9"):
-        runs.and_more(Runs(9, *(np.array([1]),) * 3, verify[:1], draft[:1]))
+        runs.and_more(Runs(9, *(np.array([1]),) * 3, verify[:1], draft[:1], counts[:1]))
 
 
 def some(runs: Runs, chosen: slice) -> Runs:
-    parts = (getattr(runs, name)[chosen] for name in ("cycles", "accepted", "depth", "verify", "draft"))
+    parts = (getattr(runs, name)[chosen] for name in ("cycles", "accepted", "depth", "verify", "draft", "chained"))
     return Runs(runs.cells, *parts)
 
 
