@@ -1,12 +1,14 @@
 """What a pass over T positions costs: t_verify(T) of a target, t_draft(T) of its drafter.
 
-Run: python -m benchmarks.cost_curve [--target target64] [--drafter drafter64] [--threads 2] [--rounds 40] [--out FILE]
+Run: python -m benchmarks.cost_curve [--target target64] [--drafter drafter64] [--threads 2] [--rounds 40]
+    [--cycle-rounds 6] [--top-k 5] [--out FILE]
 
 A target pass is `score` on a chain of T nodes behind half an image; a drafter pass is `expand` of T children of the
 root: graph and host row maths together, with the share of the graph given beside. All sizes take turns within each
 round, so that a disturbance of the machine falls on all alike. Tables show the median, the 10th and 90th percentile,
 the least, and the ratio of medians to t_verify(1). The last line is JSON: `verify_ms` and `draft_ms` are
-[[T, median ms], ...]; --out writes it to a file too.
+[[T, median ms], ...]; --out writes it to a file too. `in_cycle` is what the same passes and the host take inside real
+decoding loops (see `benchmarks.in_cycle`), of --cycle-rounds images each.
 """
 
 import argparse
@@ -15,13 +17,14 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from algos.rows import Sampler
 from algos.step import Scored
 from algos.tree import DraftTree, Verdict, root_only
+from benchmarks import in_cycle
 from runtime.decoder import DecoderEngine
 from runtime.drafter import OrtDrafter
 from runtime.machine import described
@@ -123,18 +126,23 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, default=FOLDER, help="folder of models (default: the zoo)")
     parser.add_argument("--threads", type=int, default=usable_cores(), help="of the target; drafters run on one")
     parser.add_argument("--rounds", type=int, default=40, help="samples of every size")
+    parser.add_argument("--cycle-rounds", type=int, default=6, help="images of every decoding loop; 0 runs none")
+    parser.add_argument("--top-k", type=int, default=0, help="likeliest tokens that are sampled from; 0 for all")
     parser.add_argument("--guidance", type=float, default=1.0, help="1 runs one row; more, a pair")
     parser.add_argument("--out", type=Path, help="write the JSON here too")
     given = parser.parse_args(arguments)
     if given.rounds < 1:
         parser.error(f"--rounds must be >= 1, got {given.rounds}")
+    if given.cycle_rounds < 0:
+        parser.error(f"--cycle-rounds must be >= 0, got {given.cycle_rounds}")
     return given
 
 
 def main(arguments: list[str] | None = None) -> int:
     given = parse(arguments)
     try:
-        settings, sampler = SessionSettings(threads=given.threads), Sampler(guidance=given.guidance)
+        settings = SessionSettings(threads=given.threads)
+        sampler = Sampler(guidance=given.guidance, top_k=given.top_k)
         target = OrtTarget.open(given.target, sampler, given.folder, settings)
         drafter = OrtDrafter.open(given.drafter, sampler, given.folder, SessionSettings(threads=1))
     except (ManifestError, ValueError) as error:
@@ -143,7 +151,7 @@ def main(arguments: list[str] | None = None) -> int:
     samples = measure(target, drafter, given.rounds)
     one_ms = float(np.median([sample.total_ms for sample in samples["verify"][1]]))
     header = f"{'T':>4} {'median':>8} {'p10':>8} {'p90':>8} {'least':>8} {'graph':>8} {'ratio':>8}"
-    result: dict[str, object] = {
+    result: dict[str, Any] = {
         "benchmark": "cost_curve",
         "machine": described(),
         "model": {"target": given.target, "drafter": given.drafter, "rows": target.engine.rows},
@@ -155,6 +163,11 @@ def main(arguments: list[str] | None = None) -> int:
         columns = table(samples[part], one_ms)
         result[f"{part}_ms"] = columns.pop("median")
         result[f"{part}_spread_ms"] = columns
+    if given.cycle_rounds:
+        run = in_cycle.loops(target.vocab_size, result["verify_ms"], result["draft_ms"], drafter.chains)
+        found = in_cycle.measure(target, drafter, run, given.cycle_rounds)
+        result["in_cycle"] = in_cycle.as_plain(found, given.cycle_rounds)
+        print(f"in cycles, ms\n{json.dumps(result['in_cycle'], indent=1)}")
     line = json.dumps(result)
     if given.out is not None:
         write_beside(given.out, (line + "\n").encode())

@@ -12,6 +12,7 @@ import typer
 
 from cli.errors import BAD_INPUT, STOPPED, bad_input
 from cli.simulate_more import fit, spatial
+from cli.simulate_predict import predict
 
 if TYPE_CHECKING:
     from sim.published import Checked
@@ -21,6 +22,7 @@ app = typer.Typer(help="Predict what methods gain: tables, worlds, sweeps, predi
 
 app.command()(spatial)
 app.command()(fit)
+app.command()(predict)
 
 
 @app.command()
@@ -225,57 +227,3 @@ def _progress(done: int, size: int) -> Iterator[Callable[[dict[str, Any]], None]
             progress.update(task, advance=1, description=f"{line['world']}: {line['policy']} + {line['rule']}")
 
         yield report
-
-
-@app.command()
-def predict(
-    trace: Annotated[Path, typer.Option(help="A trace (.npz) of the compared model, on other prompts.")],
-    costs: Annotated[Path, typer.Option(help="A cost curve of the machine, from benchmarks/cost_curve.py.")],
-    compare: Annotated[Path, typer.Option(help="The JSON of `underpaint compare`.")],
-    seeds: Annotated[int, typer.Option(help="Decodings of each recorded image.", min=1)] = 1,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
-    """Predict what a comparison measured, and print both.
-
-    Nothing of the comparison is used but its settings: the laws are the trace's, the times are the curve's.
-    """
-    from sim.latency import load_costs
-    from sim.predict import PLAIN, SPEEDUP_TOLERANCE, TOKENS_TOLERANCE, check_belong, load_comparison, predictable
-    from sim.predict import predict as predict_all
-    from sim.trace import load
-
-    with bad_input():
-        held, curve, measured = load(trace), load_costs(costs), load_comparison(compare)
-        check_belong(held, measured)
-        found = predict_all(held, curve, measured, seeds)
-    if as_json:
-        rows = [
-            {**one._asdict(), "tokens_error": one.tokens_error, "speedup_error": one.speedup_error} for one in found
-        ]
-        typer.echo(json.dumps(rows, indent=1))
-        return
-    from cli.terminal import console, table
-
-    shown = table(f"predicted from {trace.name} and {costs.name}, measured in {compare.name}")
-    shown.add_column("method\n", no_wrap=True)
-    for head in ("tokens\nmeasured", "\npredicted", "\nerror", "depth\nmeasured", "\npredicted"):
-        shown.add_column(head, justify="right")
-    for head in ("speed-up\nmeasured", "\npredicted", "\nerror", "host\nms/cycle"):
-        shown.add_column(head, justify="right")
-    for one in found:
-        shown.add_row(
-            *(one.method, f"{one.measured_tokens_per_cycle:.3f}", f"{one.tokens_per_cycle.mean:.3f}"),
-            *(f"{one.tokens_error:+.1%}", f"{one.measured_mean_depth:.2f}", f"{one.mean_depth:.2f}"),
-            *(f"{one.measured_speedup:.3f}x", f"{one.speedup.mean:.3f}x", f"{one.speedup_error:+.1%}"),
-            f"{one.overhead_ms:.2f}",
-        )
-    console().print(shown)
-    near = sum(abs(one.tokens_error) <= TOKENS_TOLERANCE for one in found)
-    fast = sum(abs(one.speedup_error) <= SPEEDUP_TOLERANCE for one in found)
-    typer.echo(
-        f"Tokens per cycle within {TOKENS_TOLERANCE:.0%}: {near} of {len(found)}. "
-        f"Speed-up within {SPEEDUP_TOLERANCE:.0%}: {fast} of {len(found)}."
-    )
-    left = [name for name in measured.methods if name not in (PLAIN, *predictable(measured))]
-    if left:
-        typer.echo(f"Not predicted, as the trace holds nothing of the models that draft for them: {', '.join(left)}.")

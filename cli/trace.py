@@ -10,11 +10,12 @@ from cli.errors import bad_input
 from cli.options import Guidance, Side, Temperature, TopK, TopP, read_sampler, read_side
 
 APART = 64
-"""Prompts that `underpaint compare` may choose by itself; a trace takes the ones after them."""
+"""Chosen prompts that a trace leaves out unless told otherwise: those that `underpaint compare` starts from."""
 
 
 def trace(
     prompts_count: Annotated[int, typer.Option(help="Images, each on a prompt of its own.", min=1, max=500)] = 16,
+    prompts_skip: Annotated[int, typer.Option(help="Chosen prompts left out: those to compare on.", min=0)] = APART,
     temperature: Temperature = 1.0,
     depths: Annotated[int, typer.Option(help="How many tokens past the root the drafter is followed.", min=1)] = 6,
     keep: Annotated[int, typer.Option(help="Likeliest tokens kept of each law.", min=1)] = 256,
@@ -27,8 +28,8 @@ def trace(
 ) -> None:
     """Draw by plain autoregression and record the laws of target and drafter at every cell.
 
-    At temperature 0 the laws are those at temperature 1, which the greedy rules read. The prompts are none that
-    `underpaint compare` chooses by itself.
+    At temperature 0 the laws are those at temperature 1, which the greedy rules read. `underpaint compare` chooses from
+    the same prompts, from the first on: compare on others than those that are recorded (--prompts-skip).
     """
     from algos.rows import Sampler
     from runtime.compare import choose_prompts
@@ -45,7 +46,7 @@ def trace(
         studio = open_studio(side)
         sampler = read_sampler(temperature, guidance, top_k, top_p, studio.sampler)
         recorder = Recorder(studio.codes.codebook, studio.codes.neighbours, depths, keep)
-        prompts = choose_prompts(APART + prompts_count)[APART:]
+        prompts = choose_prompts(prompts_count, prompts_skip)
     used = recipe.target_sampler(sampler)
     with typer.progressbar(prompts, label="recording") as going:
         for prompt in going:

@@ -13,6 +13,7 @@ from runtime.settings import Curve, Shown, settings_of
 SETTING: Final = "costs"
 """The name by which a user points such a policy to a file."""
 _PARTS: Final = ("verify_ms", "draft_ms")
+_WITHIN: Final = "in_cycle"
 
 
 class EngineCosts(NamedTuple):
@@ -35,13 +36,16 @@ def takes_costs(make: Any) -> bool:
 def read_costs(path: Path) -> EngineCosts:
     """The curve of a JSON file as `benchmarks.cost_curve --out` writes it.
 
-    Its `overhead_ms`, where there is one, is added to every target pass. Raises ValueError, naming the file and what is
+    Where it was measured `in_cycle`, passes cost what they do inside decoding loops, and the host's share of a cycle, a
+    node or a level goes to the pass that it belongs to. Else they cost what they do when repeated alone, and
+    `overhead_ms`, where there is one, is added to every target pass. Raises ValueError, naming the file and what is
     wrong with it, where there is none or it is something else.
     """
     try:
         held = json.loads(path.read_text(encoding="utf-8"))
-        overhead = float(held.get("overhead_ms", 0.0))
-        verify, draft = (tuple((int(nodes), float(cost)) for nodes, cost in held[part]) for part in _PARTS)
+        within = held.get(_WITHIN)
+        overhead = 0.0 if within else float(held.get("overhead_ms", 0.0))
+        verify, draft = _within(within) if within else (_curve(held[part]) for part in _PARTS)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"{path}: expected JSON with verify_ms and draft_ms, each [[nodes, ms], ...] ({error!r}); write it with "
@@ -54,6 +58,18 @@ def read_costs(path: Path) -> EngineCosts:
         if not sizes or sizes[0] != 1 or sizes != sorted(set(sizes)) or not all(0 < cost < inf for _, cost in curve):
             raise ValueError(f"{path}: {part} must name rising sizes from 1 node on with positive times, got {curve}")
     return EngineCosts(tuple((nodes, cost + overhead) for nodes, cost in verify), draft)
+
+
+def _within(part: Mapping[str, Any]) -> tuple[Curve, Curve]:
+    host = {name: float(ms) for name, ms in part["host_ms"]["priced"].items()}
+    if not all(0 <= ms < inf for ms in host.values()):
+        raise ValueError(f"times of the host must be at least 0, got {host}")
+    verify = ((nodes, ms + host["cycle"] + host["node"] * nodes) for nodes, ms in _curve(part["target_ms"]))
+    return tuple(verify), tuple((nodes, ms + host["level"]) for nodes, ms in _curve(part["draft_ms"]))
+
+
+def _curve(pairs: Any) -> Curve:
+    return tuple((int(nodes), float(cost)) for nodes, cost in pairs)
 
 
 def costs_beside(folder: Path, side: int | None = None) -> EngineCosts | None:

@@ -3,23 +3,21 @@
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from math import hypot, sqrt
 from pathlib import Path
-from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from algos.arrays import FloatArray, IntArray
-from algos.chance import sampling
-from algos.draft.spec import Grid
-from algos.step import Scored, decode
-from algos.tree import DraftTree, Verdict
+from algos.arrays import FloatArray
+from sim.cycle_costs import CycleCosts, family_of, pools
 from sim.fast import Scheme, make_scheme, run_loop
 from sim.latency import MeasuredCosts
+from sim.overhead import overhead_ms
 from sim.predict_fronts import row_fronts
-from sim.statistics import Estimate, mean_depth, speedup, tokens_per_cycle
-from sim.table_world import TableDrafter, TableTarget, TableWorld
+from sim.statistics import Estimate, Runs, mean_depth, ratio, tokens_per_cycle
+from sim.table_world import TableWorld
 from sim.trace import Trace, replay
 
 PLAIN = "ar"
@@ -41,11 +39,14 @@ class Predicted(NamedTuple):
     """One method. measured_*: of the comparison; errors are predicted / measured - 1.
 
     A cycle is a draft and a target pass; where nothing is drafted (ZipAR), it is a target pass, at depth 0.
+    tokens_chance: half the 95 % interval of the error in tokens per cycle that prompts, which are others in trace and
+    comparison, make by themselves. overhead_ms: of the host, a cycle.
     """
 
     method: str
     tokens_per_cycle: Estimate
     measured_tokens_per_cycle: float
+    tokens_chance: float
     mean_depth: float
     measured_mean_depth: float
     speedup: Estimate
@@ -106,123 +107,104 @@ def check_belong(trace: Trace, comparison: Comparison) -> None:
         raise ValueError(f"the trace holds prompts of the comparison ({common[0]!r}, ...); record it on other prompts")
 
 
-@dataclass(slots=True)
-class _Watch:
-    """Seconds spent inside the models."""
-
-    seconds: float = 0.0
-
-
-@dataclass(slots=True)
-class _WatchedTarget:
-    target: TableTarget
-    watch: _Watch
-    vocab_size: int = field(init=False)
-    grid: Grid = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.vocab_size, self.grid = self.target.vocab_size, self.target.grid
-
-    def begin(self) -> Scored:
-        started = perf_counter()
-        scored = self.target.begin()
-        self.watch.seconds += perf_counter() - started
-        return scored
-
-    def score(self, tree: DraftTree) -> Scored:
-        started = perf_counter()
-        scored = self.target.score(tree)
-        self.watch.seconds += perf_counter() - started
-        return scored
-
-    def commit(self, tree: DraftTree, verdict: Verdict) -> None:
-        started = perf_counter()
-        self.target.commit(tree, verdict)
-        self.watch.seconds += perf_counter() - started
-
-
-@dataclass(slots=True)
-class _WatchedDrafter:
-    drafter: TableDrafter
-    watch: _Watch
-    vocab_size: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.vocab_size = self.drafter.vocab_size
-
-    def begin(self, scored: Scored) -> None:
-        started = perf_counter()
-        self.drafter.begin(scored)
-        self.watch.seconds += perf_counter() - started
-
-    def expand(self, tokens: IntArray, parents: IntArray) -> FloatArray:
-        started = perf_counter()
-        laws = self.drafter.expand(tokens, parents)
-        self.watch.seconds += perf_counter() - started
-        return laws
-
-    def commit(self, tree: DraftTree, verdict: Verdict, scored: Scored) -> None:
-        started = perf_counter()
-        self.drafter.commit(tree, verdict, scored)
-        self.watch.seconds += perf_counter() - started
-
-
-def overhead_ms(world: TableWorld, scheme: Scheme | None, images: int, max_nodes: int) -> float:
-    """What a cycle of the loop, the policy and the rule takes on this machine, the models' share left out.
-
-    scheme: None for plain autoregression.
-    """
-    watch, cycles, started = _Watch(), 0, perf_counter()
-    plain = scheme or make_scheme(world, "chain", "chain")
-    for image in range(images):
-        target, drafter = _WatchedTarget(TableTarget(world, image), watch), None
-        if scheme is not None:
-            drafter = _WatchedDrafter(TableDrafter(world, image), watch)
-        decoded = decode(target, drafter, plain.policy, plain.rule, sampling(0, image), max_nodes)
-        cycles += len(decoded.cycles)
-    return 1e3 * (perf_counter() - started - watch.seconds) / cycles
-
-
 def predict(
-    trace: Trace, costs: MeasuredCosts, comparison: Comparison, seeds: int = 1, seed: int = 0, max_nodes: int = 64
+    trace: Trace,
+    costs: MeasuredCosts,
+    comparison: Comparison,
+    seeds: int = 1,
+    seed: int = 0,
+    max_nodes: int = 64,
+    in_cycle: CycleCosts | None = None,
 ) -> tuple[Predicted, ...]:
     """The methods of a comparison that `predictable` names; trees by the decoding loop over the replayed trace.
 
-    seeds: decodings of each recorded image. The host's share of a cycle is timed here, on the machine that predicts, so
-    that is the machine that the cost curve and the comparison should be of; a curve that holds an overhead keeps it.
+    seeds: decodings of each recorded image. in_cycle: costs measured inside cycles, which `costs` gives way to but for
+    ZipAR. Without them the host's share of a cycle is timed here, on the machine that predicts, so that is the machine
+    that the cost curve and the comparison should be of; a curve that holds an overhead keeps it.
     Raises ValueError where trace and comparison do not belong together.
     """
     check_belong(trace, comparison)
     world = replay(trace)
-    images = world.images * seeds
-    plain_ms = costs.overhead_ms or overhead_ms(world, None, min(2, world.images), max_nodes)
-    one = float(costs.verify_ms(np.array([1]))[0]) + plain_ms
+    price = _Repeated(world, costs, max_nodes) if in_cycle is None else _Within(in_cycle)
+    plain_ms = price.plain_ms
     found = []
     for name in predictable(comparison):
         if "policy" not in comparison.methods[name]:
-            found.append(_fronts(name, comparison, world, costs, one))
+            found.append(_fronts(name, comparison, world, costs, plain_ms))
             continue
         recipe, row = comparison.methods[name], comparison.rows[name]
         parts = (recipe["policy_settings"], recipe["rule_settings"])
         scheme = make_scheme(world, recipe["policy"], recipe["rule"], *parts)
-        runs = run_loop(world, scheme, images, seed, max_nodes=max_nodes)
-        own = costs.overhead_ms or overhead_ms(world, scheme, min(4, world.images), max_nodes)
-        priced = dataclasses.replace(costs, overhead_ms=own)
-        factor = one / (float(costs.verify_ms(np.array([1]))[0]) + own)
-        gain = Estimate(*(factor * part for part in speedup(runs, priced)))
+        chains = in_cycle is not None and in_cycle.chains
+        once = run_loop(world, scheme, world.images, seed, 0, max_nodes, chains)
+        runs = once
+        if seeds > 1:
+            runs = runs.and_more(
+                run_loop(world, scheme, (seeds - 1) * world.images, seed, world.images, max_nodes, chains)
+            )
+        runs = runs.pooled(world.images)
+        image_ms, host_ms = price(scheme, runs)
+        tokens = tokens_per_cycle(runs)
+        alone = tokens_per_cycle(once).half_width * sqrt(world.images / len(comparison.prompts))
         found.append(
             Predicted(
                 name,
-                tokens_per_cycle(runs),
+                tokens,
                 float(row["tokens_per_cycle"]),
+                hypot(tokens.half_width, alone),
                 mean_depth(runs).mean,
                 float(row["mean_depth"]),
-                gain,
+                ratio(np.full(world.images, runs.decodings * runs.cells * plain_ms), image_ms),
                 float(row["speedup"]),
-                own,
+                host_ms,
             )
         )
     return tuple(found)
+
+
+class _Priced(NamedTuple):
+    """[I] ms of images, and the host's ms of a mean cycle."""
+
+    image_ms: FloatArray
+    host_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Within:
+    """Prices of passes and host as they are inside cycles."""
+
+    costs: CycleCosts
+
+    @property
+    def plain_ms(self) -> float:
+        return self.costs.plain_ms
+
+    def __call__(self, scheme: Scheme, runs: Runs) -> _Priced:
+        family, pooled = family_of(scheme, runs), pools(scheme)
+        host_ms = float(self.costs.host_ms(runs, family, pooled).sum() / runs.cycles.sum())
+        return _Priced(self.costs.image_ms(runs, family, pooled), host_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class _Repeated:
+    """Prices of passes repeated alone; the host's share is the curve's, or is timed here."""
+
+    world: TableWorld
+    costs: MeasuredCosts
+    max_nodes: int
+
+    @property
+    def plain_ms(self) -> float:
+        return float(self.costs.verify_ms(np.array([1]))[0]) + self._host_ms(None, 2)
+
+    def __call__(self, scheme: Scheme, runs: Runs) -> _Priced:
+        host_ms = self._host_ms(scheme, 4)
+        return _Priced(runs.image_ms(dataclasses.replace(self.costs, overhead_ms=host_ms)), host_ms)
+
+    def _host_ms(self, scheme: Scheme | None, images: int) -> float:
+        timed = self.costs.overhead_ms == 0.0
+        images = min(images, self.world.images)
+        return overhead_ms(self.world, scheme, images, self.max_nodes) if timed else self.costs.overhead_ms
 
 
 def predictable(comparison: Comparison) -> Sequence[str]:
@@ -249,4 +231,4 @@ def _fronts(name: str, comparison: Comparison, world: TableWorld, costs: Measure
     gain = grid.cells * one_ms / float(costs.verify_ms(fronts.passes).sum() + fronts.passes.size * own)
     exact = (Estimate(*(value,) * 3) for value in (tokens, gain))
     measured = grid.cells / float(row["target_nfe"])
-    return Predicted(name, next(exact), measured, 0.0, 0.0, next(exact), float(row["speedup"]), own)
+    return Predicted(name, next(exact), measured, 0.0, 0.0, 0.0, next(exact), float(row["speedup"]), own)

@@ -7,6 +7,8 @@ import pytest
 
 from algos.draft.costs import CostCurve
 from benchmarks.cost_curve import main
+from benchmarks.in_cycle import Found, Kind, host_costs
+from sim.cycle_costs import load_cycle_costs
 from tests.conformance.conftest import CONFIG, Models
 
 
@@ -15,6 +17,7 @@ def test_the_curve_is_written_in_the_form_that_policies_read(
 ) -> None:
     out = tmp_path / "curve.json"
     options = ["--target", "target", "--drafter", "drafter", "--folder", str(models.folder), "--rounds", "2"]
+    options += ["--cycle-rounds", "2", "--top-k", "5"]
     assert main([*options, "--threads", "1", "--out", str(out)]) == 0
     last = capsys.readouterr().out.splitlines()[-1]
     found = json.loads(out.read_text())
@@ -27,6 +30,42 @@ def test_the_curve_is_written_in_the_form_that_policies_read(
     for at, (_, median) in enumerate(found["verify_ms"]):
         assert spread["least"][at][1] <= spread["p10"][at][1] <= median <= spread["p90"][at][1]
         assert 0 < spread["graph"][at][1] <= spread["p90"][at][1]
+    costs = load_cycle_costs(out)
+    assert costs is not None
+    assert costs.plain_ms > costs.plain_target_ms > 0
+    assert costs.host.keys() == {"one_call", "sampled", "ranked", "priced"}
+    assert {1, 2, 3, 5} <= dict(costs.target).keys()
+    assert {1, 2} <= dict(costs.draft).keys()
+    assert {1, 2, 4} <= dict(costs.chain).keys()
+    for host in costs.host.values():
+        assert host.cycle + host.level + host.node > 0
+
+
+def timed(family: str, levels: int, nodes: int, pooled: bool) -> float:
+    own = {"ranked": 0.3, "priced": 0.6}[family]
+    return own + 0.2 * levels + 0.01 * nodes + (0.5 if pooled else 0.0)
+
+
+def test_the_host_is_split_into_what_it_is_made_of() -> None:
+    found = Found()
+    shapes = [(1, 2), (2, 5), (4, 7), (4, 13), (0, 1)]
+    for family in ("ranked", "priced"):
+        for levels, nodes in shapes:
+            for pooled in (False, True):
+                ms = timed(family, levels, nodes, pooled)
+                if (family, levels) == ("ranked", 0):  # an image's last cell is no part of a cycle that drafts
+                    ms = 9.0
+                found.host[Kind(family, levels, nodes, pooled)].extend([ms] * 20 + [50.0])
+        found.host[Kind(family, 3, 6, False)].append(99.0)  # too few to count
+    for family, own in (("ranked", 0.3), ("priced", 0.6)):
+        costs = host_costs(found, family)
+        assert costs == pytest.approx({"cycle": own, "level": 0.2, "node": 0.01, "pooled": 0.5}, abs=1e-4)
+    falling = Found()
+    for levels in (1, 2, 3):
+        falling.host[Kind("ranked", levels, levels + 1, False)].extend([1.0 - 0.1 * levels] * 10)
+    assert min(host_costs(falling, "ranked").values()) == 0.0
+    with pytest.raises(ValueError, match="too few cycles of 'sampled'"):
+        host_costs(falling, "sampled")
 
 
 def test_an_unknown_model_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

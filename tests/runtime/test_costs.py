@@ -27,9 +27,30 @@ def test_a_file_is_read_and_its_overhead_is_the_target_s(tmp_path: Path) -> None
     assert costs_beside(tmp_path, 128) is None
 
 
+IN_CYCLE = {
+    "plain": {"target_ms": 1.3, "host_ms": 0.3},
+    "target_ms": [[1, 3.0], [4, 4.0]],
+    "draft_ms": [[1, 0.6], [2, 0.7]],
+    "chain_ms": [[1, 0.5]],
+    "host_ms": {"priced": {"cycle": 1.0, "level": 0.25, "node": 0.125, "pooled": 9.0}},
+}
+
+
+def test_what_was_measured_inside_cycles_goes_first(tmp_path: Path) -> None:
+    found = read_costs(written(tmp_path / "costs.json", overhead_ms=0.5, in_cycle=IN_CYCLE))
+    assert found == EngineCosts(((1, 4.125), (4, 5.5)), ((1, 0.85), (2, 0.95)))
+    assert read_costs(written(tmp_path / "old.json", in_cycle=None)) == COSTS
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
+        ({"in_cycle": {**IN_CYCLE, "host_ms": {}}}, "expected JSON with verify_ms and draft_ms"),
+        (
+            {"in_cycle": {**IN_CYCLE, "host_ms": {"priced": {"cycle": -1, "level": 0, "node": 0}}}},
+            "times of the host must be at least 0",
+        ),
+        ({"in_cycle": {**IN_CYCLE, "target_ms": [[2, 1.0]]}}, "rising sizes from 1 node on"),
         ({"verify_ms": []}, "rising sizes from 1 node on"),
         ({"verify_ms": [[2, 1.0]]}, "rising sizes from 1 node on"),
         ({"draft_ms": [[1, 1.0], [1, 2.0]]}, "draft_ms must name rising sizes"),

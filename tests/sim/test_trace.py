@@ -10,6 +10,8 @@ import pytest
 from algos.accept.neighbours import nearest_codes
 from algos.chance import sampling
 from algos.draft import Grid
+from algos.law import enumerate_decoding, passes
+from sim.cycle_costs import CycleCosts, HostCosts
 from sim.fast import make_scheme, run_lockstep, run_loop
 from sim.field import make_world
 from sim.latency import MeasuredCosts
@@ -117,6 +119,42 @@ def test_a_replay_predicts_the_world_it_was_recorded_in(policy: str, rule: str, 
     assert mean_depth(again).mean == pytest.approx(mean_depth(real).mean, rel=0.03)
 
 
+@pytest.fixture(scope="module")
+def unlike() -> tuple[SyntheticTarget, SyntheticDrafter, TableWorld]:
+    """Models whose laws depend on every token before, and a replay of plain decoding's own path, all a trace sees."""
+    law, other, grid = RandomLaw(3, seed=1, sharpness=1.5), RandomLaw(3, seed=2, sharpness=1.5), Grid(1, 4)
+    target, drafter = SyntheticTarget(law, grid), SyntheticDrafter(Blend(law, other, 0.5))
+    recorder = Recorder(np.random.default_rng(0).standard_normal((3, 2)), np.array([[1], [2], [0]]), 2, 3)
+    for image in range(600):
+        recorder.add(target, drafter, sampling(0, image), greedy=False)
+    return target, drafter, replay(recorder.trace({}))
+
+
+@pytest.mark.parametrize(
+    ("policy", "rule", "settings", "near"),
+    [
+        ("chain", "chain", {"length": 2}, 0.02),
+        ("chain_top1", "point", {"length": 2}, 0.02),
+        ("eagle2", "point", {"depth": 2, "top_k": 2, "total_tokens": 6}, 0.02),
+        # Which nodes stay depends on the drafter's laws off the path, which no trace holds.
+        ("eagle2", "point", {"depth": 2, "top_k": 2, "total_tokens": 3}, 0.05),
+    ],
+)
+def test_a_replay_agrees_with_decoding_enumerated(
+    unlike: tuple[SyntheticTarget, SyntheticDrafter, TableWorld],
+    policy: str,
+    rule: str,
+    settings: dict[str, object],
+    near: float,
+) -> None:
+    target, drafter, replayed = unlike
+    scheme = make_scheme(replayed, policy, rule, settings)
+    truth = enumerate_decoding(target, drafter, scheme.policy, scheme.rule)
+    found = tokens_per_cycle(run_lockstep(replayed, scheme, 6000, 0).runs.pooled(replayed.images))
+    assert found.mean == pytest.approx((target.grid.cells - 1) / (passes(truth) - 1.0), rel=near)
+    assert found.half_width < 0.02
+
+
 def test_statistics_follow_the_world() -> None:
     flat, sharp = (statistics(recorded(field(sharpness=value), 4)) for value in (0.5, 4.0))
     assert sharp.top_probability > flat.top_probability
@@ -159,8 +197,27 @@ def test_a_prediction_stands_beside_the_measurement(tmp_path: Path) -> None:
         cycle = one.tokens_per_cycle.mean * 2.5 / one.speedup.mean
         assert 2.5 < cycle < 8.5 + 3 * 0.6
         assert one.speedup_error == pytest.approx(one.speedup.mean / 1.5 - 1.0)
+        assert 0.0 < one.tokens_chance < 0.3
     timed = predict(recorded(world, 2), CURVE, held)
     assert all(one.overhead_ms > 0.0 for one in timed)
+
+
+def test_costs_inside_cycles_go_before_those_of_passes_alone(tmp_path: Path) -> None:
+    held = load_comparison(comparison(tmp_path / "compare.json", {"ar": (1.0, 0.0, 1.0), "speculative": (2.0, 3, 1.5)}))
+    trace = recorded(field(images=8), 8)
+    free = {"sampled": HostCosts(0.0, 0.0, 0.0, 0.0)}
+    same = CycleCosts(2.0, 0.5, CURVE.verify, CURVE.draft, (), free)
+    (alone,) = predict(trace, dataclasses.replace(CURVE, overhead_ms=0.5), held)
+    (within,) = predict(
+        trace, CURVE, held, in_cycle=dataclasses.replace(same, host={"sampled": HostCosts(0.5, 0, 0, 0)})
+    )
+    assert within.tokens_per_cycle == alone.tokens_per_cycle
+    assert within.overhead_ms == pytest.approx(0.5)
+    assert within.speedup == pytest.approx(alone.speedup)
+    (faster,) = predict(trace, CURVE, held, in_cycle=same)
+    assert faster.speedup.mean > within.speedup.mean
+    with pytest.raises(ValueError, match="not for 'sampled'"):
+        predict(trace, CURVE, held, in_cycle=dataclasses.replace(same, host={}))
 
 
 def test_a_trace_and_a_comparison_that_do_not_belong_together(tmp_path: Path) -> None:

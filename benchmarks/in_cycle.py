@@ -1,0 +1,255 @@
+"""What passes and the host cost inside real decoding loops: the `in_cycle` part of `benchmarks.cost_curve`.
+
+Plain autoregression and the loops of `loops` take turns, one image each, through the decoding loop, the policies and
+the rules that the methods use. Every pass is timed by its size; what is left of a cycle is the host's. The slowest
+twentieth of every size is left out of its mean.
+
+    plain: {target_ms, host_ms} of a step of plain autoregression
+    target_ms: [[T, ms], ...] of target passes in cycles that draft
+    draft_ms: [[expanded nodes, ms], ...] of drafter passes
+    chain_ms: [[levels, ms], ...] of chains drafted in one call; empty where the drafter cannot
+    host_ms: by how the host drafts, {cycle, level, node, pooled}: ms of a cycle, of each drafted level, of each scored
+        node, and of a cycle whose rule pools codes
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from algos.accept.chain import SpeculativeSampling
+from algos.accept.lantern import Lantern
+from algos.accept.neighbours import nearest_codes
+from algos.accept.point import PointProposals
+from algos.accept.spec import Rule
+from algos.accept.without_replacement import WithoutReplacement
+from algos.arrays import FloatArray, IntArray
+from algos.chance import sampling
+from algos.draft.chain import Chain, LikeliestChain
+from algos.draft.eagle1 import Eagle1
+from algos.draft.eagle2 import Eagle2
+from algos.draft.roofline import Roofline
+from algos.draft.spec import Grid, Policy
+from algos.step import Scored, cycles
+from algos.tree import DraftTree, Verdict
+from runtime.drafter import OrtDrafter
+from runtime.session import EngineError
+from runtime.target import OrtTarget
+
+MOST_NODES: Final = 64
+POOLED: Final = 30
+"""Codes that the pooling rule adds up."""
+FEWEST: Final = 5
+"""Samples of a size that count."""
+SLOWEST: Final = 95
+"""Percentile of a size's samples beyond which they are left out."""
+HOST_PARTS: Final = ("cycle", "level", "node", "pooled")
+
+
+class Loop(NamedTuple):
+    """A policy and a rule. family: how the host drafts, see `sim.cycle_costs.Family`."""
+
+    family: str
+    policy: Policy
+    rule: Rule
+    pooled: bool = False
+
+
+PLAIN: Final = Loop("plain", LikeliestChain(), PointProposals())
+"""Plain autoregression: no drafter, so the policy is not asked."""
+
+
+def loops(vocab_size: int, verify_ms: list[list[float]], draft_ms: list[list[float]], chains: bool) -> tuple[Loop, ...]:
+    """What is run. verify_ms, draft_ms: what the policy that weighs costs is to reckon with."""
+    point, codes = PointProposals(), np.random.default_rng(0).standard_normal((vocab_size, 8))
+    pool = Lantern(nearest_codes(codes, min(POOLED, vocab_size - 1)), delta=0.9, residual="optimal")
+    curves = [tuple((int(size), float(ms)) for size, ms in curve) for curve in (verify_ms, draft_ms)]
+    priced = Roofline(*curves)
+    ranked = ((1, 2, 2), (2, 2, 4), (4, 2, 6), (4, 4, 12), (5, 8, 24), (5, 10, 59))
+    return (
+        *(Loop("one_call", LikeliestChain(length), point) for length in (1, 2, 3, 4, 6, 8, 12) if chains),
+        *(Loop("sampled", Chain(length), SpeculativeSampling()) for length in (1, 2, 4, 6)),
+        *(Loop("sampled", Eagle1(widths), WithoutReplacement()) for widths in ((2, 2, 1, 1), (4, 8, 8))),
+        *(Loop("ranked", Eagle2(*settings), point) for settings in ranked),
+        Loop("priced", priced, point),
+        *(Loop("one_call", LikeliestChain(4), pool, pooled=True) for _ in range(chains)),
+        Loop("sampled", Chain(4), pool, pooled=True),
+        Loop("ranked", Eagle2(4, 2, 6), pool, pooled=True),
+        Loop("priced", priced, pool, pooled=True),
+    )
+
+
+@dataclass(slots=True)
+class Timed:
+    """Where samples go, in ms by what a pass is and its size, and the seconds within the graphs since last set to 0."""
+
+    samples: defaultdict[tuple[str, int], list[float]]
+    seconds: float = 0.0
+
+    def add(self, what: str, size: int, seconds: float) -> None:
+        self.seconds += seconds
+        self.samples[what, size].append(1e3 * seconds)
+
+
+@dataclass(slots=True)
+class TimedTarget:
+    """A `Target` whose passes are timed."""
+
+    target: OrtTarget
+    timed: Timed
+    what: str
+    vocab_size: int = field(init=False)
+    grid: Grid = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.vocab_size, self.grid = self.target.vocab_size, self.target.grid
+
+    def begin(self) -> Scored:
+        return self.target.begin()
+
+    def score(self, tree: DraftTree) -> Scored:
+        before = self.target.engine.spent.seconds
+        scored = self.target.score(tree)
+        self.timed.add(self.what, tree.size, self.target.engine.spent.seconds - before)
+        return scored
+
+    def commit(self, tree: DraftTree, verdict: Verdict) -> None:
+        self.target.commit(tree, verdict)
+
+
+@dataclass(slots=True)
+class TimedDrafter:
+    """A `Drafter`, and a `ChainExpander` where it can, whose passes are timed. levels: drafted since last set to 0."""
+
+    drafter: OrtDrafter
+    timed: Timed
+    levels: int = 0
+    vocab_size: int = field(init=False)
+    chains: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.vocab_size, self.chains = self.drafter.vocab_size, self.drafter.chains
+
+    def begin(self, scored: Scored) -> None:
+        self.drafter.begin(scored)
+
+    def expand(self, tokens: IntArray, parents: IntArray) -> FloatArray:
+        before = self.drafter.engine.spent.seconds
+        laws = self.drafter.expand(tokens, parents)
+        self.timed.add("draft", tokens.size, self.drafter.engine.spent.seconds - before)
+        self.levels += 1
+        return laws
+
+    def expand_chain(self, root: int, levels: int) -> IntArray:
+        before = self.drafter.engine.spent.seconds
+        tokens = self.drafter.expand_chain(root, levels)
+        self.timed.add("chain", levels, self.drafter.engine.spent.seconds - before)
+        self.levels += levels
+        return tokens
+
+    def commit(self, tree: DraftTree, verdict: Verdict, scored: Scored) -> None:
+        self.drafter.commit(tree, verdict, scored)
+
+
+class Kind(NamedTuple):
+    """Cycles that cost the host alike."""
+
+    family: str
+    levels: int
+    nodes: int
+    pooled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Samples in ms: of passes by "plain", "target", "draft" or "chain" and size, and of the host by kind of cycle."""
+
+    passes: defaultdict[tuple[str, int], list[float]] = field(default_factory=lambda: defaultdict(list))
+    host: defaultdict[Kind, list[float]] = field(default_factory=lambda: defaultdict(list))
+
+
+def measure(target: OrtTarget, drafter: OrtDrafter, run: tuple[Loop, ...], rounds: int) -> Found:
+    """Time `rounds` images of plain autoregression and of every loop, after one of each that is not kept.
+
+    Loops whose trees the engines are too small for are left out, and said to be.
+    """
+    target.condition(np.zeros(target.engine.shape.prefix, dtype=np.int64))
+    found, left = Found(), [PLAIN, *run]
+    for turn in range(rounds + 1):
+        found = Found() if turn <= 1 else found
+        for loop in tuple(left):
+            try:
+                draw(target, None if loop is PLAIN else drafter, loop, turn, found)
+            except EngineError as error:
+                left.remove(loop)
+                print(f"in cycles: without {loop.policy}: {error}")
+    return found
+
+
+def draw(target: OrtTarget, drafter: OrtDrafter | None, loop: Loop, image: int, found: Found) -> None:
+    """Draw one image, and add what its cycles took. The first pass, of the condition alone, is left out."""
+    timed = Timed(found.passes)
+    watched = TimedTarget(target, timed, "target" if drafter is not None else "plain")
+    drafting = TimedDrafter(drafter, timed) if drafter is not None else None
+    most = min(MOST_NODES, target.engine.cache.capacity)
+    started = perf_counter()
+    for cycle in cycles(watched, drafting, loop.policy, loop.rule, sampling(0, image), most):
+        spent = perf_counter() - started
+        if cycle.number:
+            levels = drafting.levels if drafting is not None else 0
+            kind = Kind(loop.family, levels, cycle.tree.size, loop.pooled)
+            found.host[kind].append(1e3 * (spent - timed.seconds))
+        timed.seconds = 0.0
+        if drafting is not None:
+            drafting.levels = 0
+        started = perf_counter()
+
+
+def typical(samples: list[float]) -> float:
+    """The mean, the slowest left out."""
+    held = np.array(samples)
+    return float(held[held <= np.percentile(held, SLOWEST)].mean())
+
+
+def curve(found: Found, what: str) -> list[list[float]]:
+    """[[size, ms], ...] of sizes with enough samples; a target pass over the root alone is AR's where it lacks them."""
+    samples = {size: held for (kind, size), held in found.passes.items() if kind == what and len(held) >= FEWEST}
+    if what == "target":
+        samples.setdefault(1, found.passes["plain", 1])
+    return [[size, round(typical(samples[size]), 4)] for size in sorted(samples)]
+
+
+def host_costs(found: Found, family: str) -> dict[str, float]:
+    """ms of a cycle, a level, a node and of pooling: least squares over the family's kinds of cycles, none below 0."""
+    kinds = {kind: held for kind, held in found.host.items() if kind.family == family and len(held) >= FEWEST}
+    if family != "priced":  # an image's last cell has nothing to draft
+        kinds = {kind: held for kind, held in kinds.items() if kind.levels}
+    if not kinds:
+        raise ValueError(f"in_cycle: too few cycles of '{family}' were timed; take more rounds")
+    sums = np.array([[1.0, kind.levels, kind.nodes, kind.pooled] for kind in kinds])
+    weights = np.sqrt([len(held) for held in kinds.values()])
+    wanted = np.array([typical(held) for held in kinds.values()])
+    costs, used = np.zeros(len(HOST_PARTS)), np.arange(len(HOST_PARTS))
+    while used.size:
+        fitted = np.linalg.lstsq(sums[:, used] * weights[:, None], wanted * weights, rcond=None)[0]
+        if fitted.min() >= 0.0:
+            costs[used] = fitted
+            break
+        used = np.delete(used, fitted.argmin())
+    return {part: round(float(cost), 5) for part, cost in zip(HOST_PARTS, costs, strict=True)}
+
+
+def as_plain(found: Found, rounds: int) -> dict[str, Any]:
+    """What was found, as JSON holds it."""
+    families = dict.fromkeys(kind.family for kind in found.host if kind.family != PLAIN.family)
+    return {
+        "rounds": rounds,
+        "plain": {
+            "target_ms": round(typical(found.passes["plain", 1]), 4),
+            "host_ms": round(typical(found.host[Kind(PLAIN.family, 0, 1, False)]), 4),
+        },
+        **{f"{what}_ms": curve(found, what) for what in ("target", "draft", "chain")},
+        "host_ms": {family: host_costs(found, family) for family in families},
+    }

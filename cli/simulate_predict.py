@@ -1,0 +1,95 @@
+"""`underpaint simulate predict`."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.errors import bad_input
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sim.predict import Predicted
+
+
+def predict(
+    trace: Annotated[Path, typer.Option(help="A trace (.npz) of the compared model, on other prompts.")],
+    costs: Annotated[Path, typer.Option(help="A cost curve of the machine, from benchmarks/cost_curve.py.")],
+    compare: Annotated[Path, typer.Option(help="The JSON of `underpaint compare`.")],
+    seeds: Annotated[int, typer.Option(help="Decodings of each recorded image.", min=1)] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Predict what a comparison measured, and print both.
+
+    Nothing of the comparison is used but its settings: the laws are the trace's, the times are the curve's, those taken
+    inside cycles where it holds them.
+    """
+    from sim.cycle_costs import load_cycle_costs
+    from sim.latency import load_costs
+    from sim.predict import PLAIN, check_belong, load_comparison, predictable
+    from sim.predict import predict as predict_all
+    from sim.trace import load
+
+    with bad_input():
+        held, curve, measured = load(trace), load_costs(costs), load_comparison(compare)
+        check_belong(held, measured)
+        in_cycle = load_cycle_costs(costs)
+        found = predict_all(held, curve, measured, seeds, in_cycle=in_cycle)
+    if as_json:
+        rows = [
+            {
+                **one._asdict(),
+                "tokens_error": one.tokens_error,
+                "speedup_error": one.speedup_error,
+                "in_cycle": in_cycle is not None,
+            }
+            for one in found
+        ]
+        typer.echo(json.dumps(rows, indent=1))
+        return
+    print_table(found, f"predicted from {trace.name} and {costs.name}, measured in {compare.name}")
+    if in_cycle is None:
+        typer.echo(
+            f"{costs.name} holds no in_cycle: passes cost what they do repeated alone, which is too little, and the "
+            "host what it took here. Record the curve again with benchmarks/cost_curve.py."
+        )
+    elif not all("policy" in measured.methods[one.method] for one in found):
+        typer.echo("ZipAR's passes are priced as repeated alone: its cycles are not in the curve.")
+    left = [name for name in measured.methods if name not in (PLAIN, *predictable(measured))]
+    if left:
+        typer.echo(f"Not predicted, as the trace holds nothing of the models that draft for them: {', '.join(left)}.")
+
+
+def print_table(found: "Sequence[Predicted]", title: str) -> None:
+    """Print predictions beside measurements, and how many are near enough."""
+    from cli.terminal import console, table
+    from sim.predict import SPEEDUP_TOLERANCE, TOKENS_TOLERANCE
+
+    shown = table(title)
+    shown.add_column("method\n", no_wrap=True)
+    for head in ("tokens\nmeasured", "\npredicted", "\nerror", "\nchance", "depth\nmeasured", "\npredicted"):
+        shown.add_column(head, justify="right")
+    for head in ("speed-up\nmeasured", "\npredicted", "\nerror", "host\nms/cycle"):
+        shown.add_column(head, justify="right")
+    for one in found:
+        shown.add_row(
+            *(one.method, f"{one.measured_tokens_per_cycle:.3f}", f"{one.tokens_per_cycle.mean:.3f}"),
+            *(f"{one.tokens_error:+.1%}", f"+-{one.tokens_chance:.1%}"),
+            *(f"{one.measured_mean_depth:.2f}", f"{one.mean_depth:.2f}"),
+            *(f"{one.measured_speedup:.3f}x", f"{one.speedup.mean:.3f}x", f"{one.speedup_error:+.1%}"),
+            f"{one.overhead_ms:.2f}",
+        )
+    console().print(shown)
+    near = sum(abs(one.tokens_error) <= TOKENS_TOLERANCE for one in found)
+    fast = sum(abs(one.speedup_error) <= SPEEDUP_TOLERANCE for one in found)
+    typer.echo(
+        f"Tokens per cycle within {TOKENS_TOLERANCE:.0%}: {near} of {len(found)}. "
+        f"Speed-up within {SPEEDUP_TOLERANCE:.0%}: {fast} of {len(found)}."
+    )
+    chance = sum(abs(one.tokens_error) <= one.tokens_chance for one in found)
+    typer.echo(
+        f"Trace and comparison are of different prompts: chance alone makes 95% of errors in tokens smaller than '+-'; "
+        f"{chance} of {len(found)} are. More prompts on both sides narrow it."
+    )

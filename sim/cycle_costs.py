@@ -1,0 +1,154 @@
+"""What cycles of decoding cost, measured inside decoding loops, the host's share of them included.
+
+A pass takes longer inside a cycle than the same pass repeated alone: the drafter's passes and the host's work between
+have emptied the caches.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+
+from algos.accept import RULES
+from algos.arrays import FloatArray, IntArray
+from algos.draft import POLICIES
+from sim.fast import Scheme
+from sim.latency import Curve, read_curve
+from sim.statistics import Runs
+
+Family: TypeAlias = Literal["one_call", "sampled", "ranked", "priced"]
+"""How the host drafts: a chain in one call of the drafter, level by level with drawn siblings, level by level with the
+likeliest ones, or likewise with every level and node weighed by its cost."""
+KEY: Final = "in_cycle"
+"""Where the JSON of a cost curve holds all this."""
+
+
+class HostCosts(NamedTuple):
+    """ms of the host: of a cycle, of each drafted level, of each scored node, and of a cycle whose rule pools codes."""
+
+    cycle: float
+    level: float
+    node: float
+    pooled: float
+
+
+@dataclass(frozen=True, slots=True)
+class CycleCosts:
+    """ms of what happens inside decoding loops.
+
+    plain_target_ms, plain_host_ms: of a pass of plain autoregression, and of the host around it.
+    target: of a target pass by its nodes, in cycles that draft. draft: of a drafter pass by the nodes it expands.
+    chain: of one call that drafts a chain, by levels; empty where the drafter has none. All three rise from size 1.
+    host: by family.
+    """
+
+    plain_target_ms: float
+    plain_host_ms: float
+    target: Curve
+    draft: Curve
+    chain: Curve
+    host: Mapping[Family, HostCosts]
+
+    def __post_init__(self) -> None:
+        curves = {"target_ms": self.target, "draft_ms": self.draft, **({"chain_ms": self.chain} if self.chain else {})}
+        for what, curve in curves.items():
+            sizes = [size for size, _ in curve]
+            if sizes[:1] != [1] or any(low >= high for low, high in pairwise(sizes)):
+                raise ValueError(f"{KEY}: {what} must name rising sizes from 1 on, got {sizes}")
+            if not all(np.isfinite(cost) and cost > 0.0 for _, cost in curve):
+                raise ValueError(f"{KEY}: {what} must hold positive times, got {curve}")
+        host = {"plain": (self.plain_target_ms, self.plain_host_ms), **self.host}
+        for name, parts in host.items():
+            if not all(np.isfinite(part) and part >= 0.0 for part in parts):
+                raise ValueError(f"{KEY}: times of '{name}' must be at least 0, got {tuple(parts)}")
+
+    @property
+    def chains(self) -> bool:
+        """Whether the measured drafter drafts a chain in one call."""
+        return bool(self.chain)
+
+    @property
+    def plain_ms(self) -> float:
+        """A step of plain autoregression."""
+        return self.plain_target_ms + self.plain_host_ms
+
+    def host_ms(self, runs: Runs, family: Family, pooled: bool) -> FloatArray:
+        """[I] ms of the host over the cycles that draft; ValueError where the family was not measured."""
+        if family not in self.host:
+            raise ValueError(
+                f"{KEY}: the host was measured for {', '.join(self.host)}, not for '{family}'; record the curve again "
+                "with benchmarks/cost_curve.py"
+            )
+        cost = self.host[family]
+        nodes = runs.verify @ np.arange(runs.verify.shape[1]) - runs.decodings
+        cycles = (cost.cycle + pooled * cost.pooled) * runs.cycles
+        ms: FloatArray = cycles + cost.level * runs.draft.sum(axis=1) + cost.node * nodes
+        return ms
+
+    def image_ms(self, runs: Runs, family: Family, pooled: bool) -> FloatArray:
+        """[I] ms: what each image takes. The first pass, of the condition alone, is priced as a plain step.
+
+        Raises ValueError where the family was not measured, SizeMissing for sizes beyond the measured ones.
+        """
+        levels = np.arange(runs.chained.shape[1])
+        alone = runs.draft.copy()
+        alone[:, 1] -= runs.chained @ levels
+        drafted = runs.verify.copy()
+        drafted[:, 1] -= runs.decodings
+        ms = self.host_ms(runs, family, pooled) + runs.decodings * self.plain_ms
+        for counts, curve, what in (
+            (drafted, self.target, "target passes"),
+            (alone, self.draft, "drafter passes"),
+            (runs.chained, self.chain, "chains in one call"),
+        ):
+            ms += _priced(counts, curve, what)
+        return ms
+
+
+def _priced(counts: IntArray, curve: Curve, what: str) -> FloatArray:
+    used = np.flatnonzero(counts.any(axis=0))
+    if not used.size:
+        return np.zeros(counts.shape[0])
+    ms: FloatArray = counts[:, used] @ read_curve(curve, used, f"{KEY}, {what}")
+    return ms
+
+
+def family_of(scheme: Scheme, runs: Runs) -> Family:
+    """How the host drafted in `runs`."""
+    if POLICIES[scheme.policy_name].drawn != "top_k":
+        return "sampled"
+    if "verify_ms" in {field.name for field in fields(scheme.policy)}:  # type: ignore[arg-type]
+        return "priced"
+    return "one_call" if runs.chained.any() else "ranked"
+
+
+def pools(scheme: Scheme) -> bool:
+    """Whether the rule pools codes."""
+    return RULES[scheme.rule_name].codebook
+
+
+def load_cycle_costs(path: Path) -> CycleCosts | None:
+    """The in-cycle part of a cost curve's JSON; None where the file holds none.
+
+    Raises ValueError where it is something else, OSError where there is no file.
+    """
+    try:
+        held: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        part = held.get(KEY)
+        if part is None:
+            return None
+        curves = [
+            tuple((int(size), float(cost)) for size, cost in part[name])
+            for name in ("target_ms", "draft_ms", "chain_ms")
+        ]
+        host = {name: HostCosts(**{key: float(ms) for key, ms in one.items()}) for name, one in part["host_ms"].items()}
+        plain = (float(part["plain"][name]) for name in ("target_ms", "host_ms"))
+        return CycleCosts(*plain, *curves, host)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"{path}: '{KEY}' is not as benchmarks/cost_curve.py writes it ({error}); record the curve again"
+        ) from error

@@ -1,0 +1,159 @@
+"""What cycles cost, measured inside decoding loops: read, and priced by what happened in them."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sim.cycle_costs import CycleCosts, Family, HostCosts, family_of, load_cycle_costs, pools
+from sim.fast import make_scheme, run_lockstep, run_loop
+from sim.field import make_world
+from sim.latency import SizeMissing
+from sim.statistics import Runs, tokens_per_cycle
+from sim.table_world import TableDrafter, TableTarget, TableWorld
+
+JSON: dict[str, Any] = {
+    "rounds": 2,
+    "plain": {"target_ms": 1.0, "host_ms": 0.5},
+    "target_ms": [[1, 2.0], [5, 4.0]],
+    "draft_ms": [[1, 0.25], [4, 1.0]],
+    "chain_ms": [[1, 0.5], [4, 2.0]],
+    "host_ms": {
+        "one_call": {"cycle": 0.5, "level": 0.0, "node": 0.125, "pooled": 4.0},
+        "ranked": {"cycle": 0.25, "level": 1.0, "node": 0.0, "pooled": 2.0},
+    },
+}
+COSTS = CycleCosts(
+    1.0,
+    0.5,
+    target=((1, 2.0), (5, 4.0)),
+    draft=((1, 0.25), (4, 1.0)),
+    chain=((1, 0.5), (4, 2.0)),
+    host={"one_call": HostCosts(0.5, 0.0, 0.125, 4.0), "ranked": HostCosts(0.25, 1.0, 0.0, 2.0)},
+)
+
+
+def field() -> TableWorld:
+    base = {"vocab_size": 24, "clusters": 4, "levels": 3, "height": 6, "width": 6, "images": 4, "depth_known": 3}
+    return make_world("field", base)
+
+
+def runs(chained: dict[int, int]) -> Runs:
+    """Two cycles over 5 nodes and one over the root alone, after 8 levels of one node and one pass over two."""
+    verify, draft, chains = (np.zeros((1, 7), dtype=np.int64) for _ in range(3))
+    verify[0, [1, 5]] = 1 + 1, 2
+    draft[0, [1, 2]] = 8, 1
+    for levels, calls in chained.items():
+        chains[0, levels] = calls
+    return Runs(9, np.array([3]), np.array([5]), np.array([8]), verify, draft, chains)
+
+
+def test_a_file_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "costs.json"
+    path.write_text(json.dumps({"verify_ms": [], "in_cycle": JSON}))
+    assert load_cycle_costs(path) == COSTS
+    path.write_text(json.dumps({"verify_ms": []}))
+    assert load_cycle_costs(path) is None
+    with pytest.raises(FileNotFoundError):
+        load_cycle_costs(tmp_path / "absent.json")
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"target_ms": [[2, 1.0]]}, "target_ms must name rising sizes from 1 on"),
+        ({"draft_ms": [[1, 1.0], [1, 1.0]]}, "draft_ms must name rising sizes"),
+        ({"target_ms": []}, "target_ms must name rising sizes"),
+        ({"chain_ms": [[1, 0.0]]}, "chain_ms must hold positive times"),
+        ({"plain": {"target_ms": 1.0}}, "host_ms"),
+        ({"plain": {"target_ms": 1.0, "host_ms": -1.0}}, "times of 'plain' must be at least 0"),
+        ({"host_ms": {"ranked": {"cycle": 1.0}}}, "level"),
+        ({"host_ms": 3}, "not as benchmarks/cost_curve.py writes it"),
+    ],
+)
+def test_bad_files_are_named(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
+    path = tmp_path / "costs.json"
+    path.write_text(json.dumps({"in_cycle": {**JSON, **changed}}))
+    with pytest.raises(ValueError, match=rf"(?s)costs\.json.*{message}"):
+        load_cycle_costs(path)
+
+
+@pytest.mark.parametrize(
+    ("family", "pooled", "chained", "expected"),
+    [
+        # first pass; target; drafter passes; host: of 3 cycles, 9 levels or 11 nodes
+        ("ranked", False, {}, 1.5 + (2 + 4 + 4) + (8 * 0.25 + 0.5) + (3 * 0.25 + 9)),
+        ("ranked", True, {}, 1.5 + 10 + 2.5 + 9.75 + 3 * 2),
+        ("one_call", False, {4: 2}, 1.5 + 10 + (2 * 2 + 0.5) + (3 * 0.5 + 11 * 0.125)),
+    ],
+)
+def test_an_image_is_priced_by_its_passes(
+    family: Family, pooled: bool, chained: dict[int, int], expected: float
+) -> None:
+    once = runs(chained)
+    assert COSTS.image_ms(once, family, pooled) == pytest.approx(expected)
+    twice = once.and_more(once).pooled(1)
+    assert (twice.images, twice.decodings) == (1, 2)
+    assert COSTS.image_ms(twice, family, pooled) == pytest.approx(2 * expected)
+
+
+def test_what_was_not_measured_is_named() -> None:
+    with pytest.raises(ValueError, match="not for 'sampled'"):
+        COSTS.image_ms(runs({}), "sampled", pooled=False)
+    with pytest.raises(SizeMissing, match="target passes: measured from 1 to 3 nodes, asked for 5"):
+        dataclasses.replace(COSTS, target=((1, 1.0), (3, 2.0))).image_ms(runs({}), "ranked", pooled=False)
+
+
+def test_a_chain_in_one_call_is_the_chain_level_by_level() -> None:
+    world = field()
+    scheme = make_scheme(world, "adt", "point", {"max_width": 1, "start_width": 1, "max_depth": 6, "total_tokens": 6})
+    apart, at_once = (run_loop(world, scheme, 4, 0, chains=chains) for chains in (False, True))
+    for name in ("cycles", "accepted", "depth", "verify", "draft"):
+        assert np.array_equal(getattr(apart, name), getattr(at_once, name)), name
+    assert not apart.chained.any()
+    levels = np.arange(at_once.chained.shape[1])
+    assert np.array_equal(at_once.chained @ levels, at_once.draft[:, 1])
+
+
+@pytest.mark.parametrize(
+    ("policy", "rule", "settings", "family"),
+    [
+        ("chain", "chain", {}, "sampled"),
+        ("eagle1", "without_replacement", {"widths": (2, 2)}, "sampled"),
+        ("eagle2", "point", {"depth": 2, "top_k": 2}, "ranked"),
+        ("eagle2", "lantern", {"depth": 2, "top_k": 1}, "one_call"),
+        ("chain_top1", "lantern", {}, "one_call"),
+        ("roofline", "point", {}, "priced"),
+    ],
+)
+def test_schemes_are_told_apart_by_how_the_host_drafts(
+    policy: str, rule: str, settings: dict[str, object], family: Family
+) -> None:
+    world = field()
+    scheme = make_scheme(world, policy, rule, settings)
+    assert family_of(scheme, run_loop(world, scheme, 1, 0, chains=True)) == family
+    assert pools(scheme) == (rule == "lantern")
+
+
+def test_decodings_of_one_image_are_not_taken_for_independent() -> None:
+    world = field()
+    scheme = make_scheme(world, "chain", "chain", {"length": 3})
+    once = run_lockstep(world, scheme, world.images, 0).runs
+    again = once
+    for _ in range(15):  # sixteen times the same: they say no more than one of them
+        again = again.and_more(once)
+    assert tokens_per_cycle(again.pooled(world.images)) == pytest.approx(tokens_per_cycle(once))
+    assert tokens_per_cycle(again).half_width < 0.3 * tokens_per_cycle(once).half_width
+    with pytest.raises(ValueError, match="expected a multiple of 3 images, got 4"):
+        once.pooled(3)
+    with pytest.raises(ValueError, match="decoded 1 times, got 16"):
+        once.and_more(again.pooled(world.images))
+
+
+def test_models_on_an_image_know_its_world() -> None:
+    world = field()
+    for model in (TableTarget(world, 9), TableDrafter(world, 9)):
+        assert (model.vocab_size, model.grid) == (world.vocab_size, world.grid)
