@@ -15,14 +15,14 @@ from algos.draft import Grid
 from algos.rows import Sampler
 from algos.spatial.resolution import ResolutionMap
 from algos.spatial.target import Feed, GridTarget
-from algos.step import Drafter, Scored, Target
-from algos.tree import DraftTree, Verdict
+from algos.step import Drafter, Target
 from runtime.codes import Codes
 from runtime.quality import Reading, Reference
 from runtime.resample import Resampler
 from runtime.studio import Clocked, Picture
 from sim.grid_world import GridWeights, GridWorld
 from sim.worlds import Blend, RandomLaw, SyntheticDrafter, SyntheticTarget
+from tests.wrapped import Wrapped
 from zoo.prompts import SLOT_VALUES, Prompt
 
 VOCAB = 40
@@ -42,78 +42,40 @@ class Meter:
         self.passes += 1
 
 
-@dataclass(slots=True)
-class MeteredTarget:
-    inner: Target
+@dataclass
+class MeteredTarget(Wrapped):
     meter: Meter = field(default_factory=Meter)
 
-    @property
-    def vocab_size(self) -> int:
-        return self.inner.vocab_size
-
-    @property
-    def grid(self) -> Grid:
-        return self.inner.grid
-
-    def begin(self) -> Scored:
+    def begin(self) -> Any:
         with self.meter.one_pass():
             return self.inner.begin()
 
-    def score(self, tree: DraftTree) -> Scored:
+    def score(self, asked: Any) -> Any:
         with self.meter.one_pass():
-            return self.inner.score(tree)
-
-    def commit(self, tree: DraftTree, verdict: Verdict) -> None:
-        self.inner.commit(tree, verdict)
+            return self.inner.score(asked)
 
 
-@dataclass(slots=True)
-class MeteredGridTarget:
-    inner: GridWorld
-    one_hot: bool
-    meter: Meter = field(default_factory=Meter)
-
-    @property
-    def vocab_size(self) -> int:
-        return self.inner.vocab_size
-
-    @property
-    def grid(self) -> Grid:
-        return self.inner.grid
+@dataclass
+class MeteredGridTarget(MeteredTarget):
+    one_hot: bool = False
 
     def begin(self) -> FloatArray:
-        with self.meter.one_pass():
-            return self._shaped(self.inner.begin())
+        return self._shaped(super().begin())
 
-    def score(self, feed: Feed) -> FloatArray:
-        with self.meter.one_pass():
-            return self._shaped(self.inner.score(feed))
-
-    def commit(self, rows: IntArray) -> None:
-        self.inner.commit(rows)
+    def score(self, asked: Feed) -> FloatArray:
+        return self._shaped(super().score(asked))
 
     def _shaped(self, laws: FloatArray) -> FloatArray:
         return np.eye(self.vocab_size)[laws.argmax(axis=-1)] if self.one_hot else laws
 
 
-@dataclass(slots=True)
-class MeteredDrafter:
-    inner: Drafter
+@dataclass
+class MeteredDrafter(Wrapped):
     meter: Meter = field(default_factory=Meter)
-
-    @property
-    def vocab_size(self) -> int:
-        return self.inner.vocab_size
-
-    def begin(self, scored: Scored) -> None:
-        self.inner.begin(scored)
 
     def expand(self, tokens: IntArray, parents: IntArray) -> FloatArray:
         with self.meter.one_pass():
             return self.inner.expand(tokens, parents)
-
-    def commit(self, tree: DraftTree, verdict: Verdict, scored: Scored) -> None:
-        self.inner.commit(tree, verdict, scored)
 
 
 def real_scenes(seed: int = 3, count: int = 200) -> Reference:
@@ -183,7 +145,7 @@ class SyntheticStudio:
 
     def _cells(self, grid: Grid, prompt: Prompt, sampler: Sampler) -> Clocked[GridTarget]:
         weights = GridWeights.random(grid, VOCAB, zlib.crc32(prompt.caption().encode()), coupling=1.5)
-        metered = MeteredGridTarget(GridWorld(weights), sampler.temperature == 0)
+        metered = MeteredGridTarget(GridWorld(weights), one_hot=sampler.temperature == 0)
         return Clocked(metered, metered.meter)
 
     def picture(self, tokens: IntArray) -> Picture:

@@ -8,7 +8,6 @@ import torch
 
 from algos.arrays import FloatArray, IntArray
 from algos.chance import sampling
-from algos.draft.spec import Grid
 from algos.rows import Sampler, laws
 from algos.spatial.cell_rule import PooledCells
 from algos.spatial.mulo import Repair, draft_and_repair
@@ -21,33 +20,22 @@ from runtime.session import SessionSettings
 from runtime.target import OrtTarget
 from sim.grid_world import FixedRows
 from tests.conformance.conftest import CAPTION, CONFIG, Models
+from tests.wrapped import Wrapped
 
 PAIR = Sampler(guidance=2.5)
 PREFIX, VOCAB = CONFIG.cls_token_num, CONFIG.vocab_size
 
 
 @dataclass
-class Recorded:
+class Recorded(Wrapped):
     """A `GridTarget` that notes every row fed: its cell, its token, which rows it saw, and the law it gave."""
 
-    inner: OrtGridTarget
     cells: list[int] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     seen: list[set[int]] = field(default_factory=list)
     laws: list[FloatArray] = field(default_factory=list)
     holds: dict[int, int] = field(default_factory=dict)
     """The row whose keys are in a cell's slot."""
-
-    @property
-    def vocab_size(self) -> int:
-        return self.inner.vocab_size
-
-    @property
-    def grid(self) -> Grid:
-        return self.inner.grid
-
-    def begin(self) -> FloatArray:
-        return self.inner.begin()
 
     def score(self, feed: Feed) -> FloatArray:
         self.first = len(self.cells)
