@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -63,8 +64,11 @@ class EmbeddedStudio:
     settings: SessionSettings | None
     max_nodes: int = MAX_NODES
     _targets: dict[tuple[int, Sampler], OrtTarget] = field(default_factory=dict)
-    _drafters: dict[Sampler, OrtDrafter] = field(default_factory=dict)
     _resamplers: dict[tuple[str, int], Resampler] = field(default_factory=dict)
+    _drafters: Callable[[Sampler], OrtDrafter] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._drafters = cache(partial(OrtDrafter, self.loaded_drafter))
 
     def described(self) -> Mapping[str, Any]:
         """See `Studio`."""
@@ -122,9 +126,7 @@ class EmbeddedStudio:
 
     def drafter(self, sampler: Sampler) -> Clocked[Drafter]:
         """See `Studio`."""
-        if sampler not in self._drafters:
-            self._drafters[sampler] = OrtDrafter(self.loaded_drafter, sampler)
-        drafter = self._drafters[sampler]
+        drafter = self._drafters(sampler)
         return Clocked(drafter, drafter.engine.spent)
 
     def picture(self, tokens: IntArray) -> Picture:

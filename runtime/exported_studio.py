@@ -1,7 +1,8 @@
 """A folder of exported models as something to compare methods on: a target, its drafter, its codebook."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,19 +18,37 @@ from runtime.codes import Codes
 from runtime.costs import costs_beside
 from runtime.decoder import load_decoder
 from runtime.drafter import OrtDrafter
-from runtime.exported import RECORD, check_data
+from runtime.exported import RECORD, check_data, read_records
 from runtime.grid_target import OrtGridTarget
 from runtime.images import ImageDecoder
 from runtime.resample import Resampler
+from runtime.resamplers import read_codebook, read_table
 from runtime.session import EngineError, SessionSettings, open_session
 from runtime.studio import Clocked, Picture
 from runtime.target import OrtTarget
-from zoo.load import locate, names
+from runtime.tensorrt_files import backend_module
+from zoo.load import locate, manifest, names
 from zoo.manifest import ManifestError
 
 SAMPLER: Final = Sampler(guidance=4.0, top_k=1000)
 """LlamaGen's published sampling."""
 MAX_NODES: Final = 64
+NEEDED: Final = frozenset({"target", "drafter", "codebook", "neighbours"})
+PARTS: Final = NEEDED | {"condition", "vq_decoder"}
+"""All that decides what is drawn."""
+
+
+def read_features(path: Path) -> NDArray[np.float32]:
+    """Features [n, C] of a caption from an .npy file; EngineError where it holds no such array of finite numbers."""
+    try:
+        found = np.asarray(np.load(path, allow_pickle=False), dtype=np.float32)
+    except (OSError, ValueError, TypeError, EOFError) as error:
+        raise EngineError(f"{path}: expected features as numpy.save writes them ({error})") from error
+    if found.ndim != 2 or not np.isfinite(found).all():
+        raise EngineError(
+            f"{path}: expected finite features [n, C], got {list(found.shape)}, or some that are not finite"
+        )
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +69,7 @@ class Condition:
         if text.endswith(".npy"):
             if not Path(text).is_file():
                 raise EngineError(f"condition: no file at {text}; save features [n, C] with numpy.save")
+            read_features(Path(text))
             return cls(text, features=Path(text))
         try:
             return cls(text, tuple(int(part) for part in text.split(",")))
@@ -75,8 +95,12 @@ class ExportedStudio:
     details: Mapping[str, Any]
     sampler: Sampler = SAMPLER
     max_nodes: int = MAX_NODES
-    _targets: dict[Sampler, OrtTarget] = field(default_factory=dict)
-    _drafters: dict[Sampler, OrtDrafter] = field(default_factory=dict)
+    _targets: Callable[[Sampler], OrtTarget] = field(init=False)
+    _drafters: Callable[[Sampler], OrtDrafter] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._targets = cache(partial(OrtTarget, self.loaded_target))
+        self._drafters = cache(partial(OrtDrafter, self.loaded_drafter))
 
     def described(self) -> Mapping[str, Any]:
         """The models and the engine, as JSON holds them."""
@@ -106,9 +130,7 @@ class ExportedStudio:
         raise EngineError("an exported folder holds one resolution; multi-scale methods need the shipped models")
 
     def _conditioned(self, prompt: Condition, sampler: Sampler) -> OrtTarget:
-        if sampler not in self._targets:
-            self._targets[sampler] = OrtTarget(self.loaded_target, sampler)
-        target = self._targets[sampler]
+        target = self._targets(sampler)
         if prompt.features is None:
             target.condition(np.array(prompt.ids))
         else:
@@ -121,8 +143,8 @@ class ExportedStudio:
         if self.embed is None:
             raise EngineError(f"{path}: this model takes ids, not features")
         prefix, width = self.embed.get_inputs()[0].shape
-        given = np.load(path, allow_pickle=False)
-        if given.ndim != 2 or given.shape[1] != width or not 1 <= given.shape[0] <= prefix:
+        given = read_features(path)
+        if given.shape[1] != width or not 1 <= given.shape[0] <= prefix:
             raise EngineError(f"{path}: expected features [1 to {prefix}, {width}], got {list(given.shape)}")
         padded = np.zeros((prefix, width), dtype=np.float32)
         padded[prefix - given.shape[0] :] = given
@@ -130,9 +152,7 @@ class ExportedStudio:
 
     def drafter(self, sampler: Sampler) -> Clocked[Drafter]:
         """The drafter."""
-        if sampler not in self._drafters:
-            self._drafters[sampler] = OrtDrafter(self.loaded_drafter, sampler)
-        drafter = self._drafters[sampler]
+        drafter = self._drafters(sampler)
         return Clocked(drafter, drafter.engine.spent)
 
     def picture(self, tokens: IntArray) -> Picture:
@@ -149,7 +169,7 @@ def open_exported(folder: Path, backend: str = "cpu", settings: SessionSettings 
     Raises ManifestError or EngineError, naming what is missing and how to make it.
     """
     known = names(folder) if folder.is_dir() else ()
-    missing = sorted({"target", "drafter", "codebook", "neighbours"} - set(known))
+    missing = sorted(NEEDED - set(known))
     if missing or not (folder / RECORD).is_file():
         raise ManifestError(
             f"{folder}: {', '.join(missing) or RECORD} missing; export a target, its drafter and its tokenizer "
@@ -159,16 +179,16 @@ def open_exported(folder: Path, backend: str = "cpu", settings: SessionSettings 
         check_data(folder, name)
     target, drafter = (_loaded(name, folder, backend, settings) for name in ("target", "drafter"))
     decoder = ImageDecoder("vq_decoder", folder, settings) if "vq_decoder" in known else None
-    with np.load(locate("codebook", "codebook", folder).path, allow_pickle=False) as held:
-        codebook = held["codebook"]
-    with np.load(locate("neighbours", "neighbours", folder).path, allow_pickle=False) as held:
-        near = held["neighbours"].astype(np.int64)
+    codebook = read_codebook(folder)
+    near = read_table("neighbours", "neighbours", folder).astype(np.int64)
     sizes = {target.shape.vocab_size, drafter.shape.vocab_size, codebook.shape[0]}
     sizes |= {decoder.vocab_size} if decoder is not None else set()
     if len(sizes) != 1 or target.shape.grid != drafter.shape.grid or target.shape.features != drafter.shape.features:
         raise EngineError(f"{folder}: target, drafter and tokenizer do not belong together (codes {sorted(sizes)})")
     embed = open_session(locate("condition", "condition", folder).path, settings) if "condition" in known else None
-    hashes = {name: locate(name, name, folder).manifest.sha256 for name in ("target", "drafter")}
+    hashes = {name: manifest(name, folder).sha256 for name in sorted(PARTS & set(known))}
+    outside = [record.data for name, record in read_records(folder).items() if name in hashes]
+    hashes |= {data.file: data.sha256 for data in outside if data is not None}
     details = {
         "engine": backend,
         "precision": target.shape.precision,
@@ -183,6 +203,7 @@ def open_exported(folder: Path, backend: str = "cpu", settings: SessionSettings 
 def _loaded(name: str, folder: Path, backend: str, settings: SessionSettings | None) -> Any:
     if backend == "cpu":
         return load_decoder(name, name, folder, settings)
+    backend_module(backend)
     from runtime.tensorrt_engine import load_tensorrt  # needs PyTorch for its memory
 
     return load_tensorrt(name, name, folder, backend)

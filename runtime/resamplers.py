@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,14 +36,19 @@ def codebook_digest(codebook: NDArray[np.float32]) -> str:
 
 
 def read_codebook(folder: Path = FOLDER) -> NDArray[np.float32]:
-    """The codebook [V, C] of a folder of models; ManifestError where there is none that can be read."""
-    path = locate("codebook", "codebook", folder).path
+    """The codebook [V, C] of a folder of models; raises as `read_table` does."""
+    return read_table("codebook", "codebook", folder)
+
+
+def read_table(name: str, kind: str, folder: Path) -> NDArray[Any]:
+    """The one array, of the model's own name, in an .npz file of a folder; ManifestError where it cannot be read."""
+    path = locate(name, kind, folder).path
     try:
         with np.load(path, allow_pickle=False) as held:
-            codebook: NDArray[np.float32] = held["codebook"]
+            table: NDArray[Any] = held[name]
     except (KeyError, ValueError, EOFError) as error:
-        raise ManifestError(f"{path}: expected an array 'codebook' ({error}); export the tokenizer again") from error
-    return codebook
+        raise ManifestError(f"{path}: expected an array '{name}' ({error}); export the tokenizer again") from error
+    return table
 
 
 def models_behind(kind: str) -> tuple[str, ...]:
