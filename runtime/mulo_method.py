@@ -100,7 +100,9 @@ class MuloRecipe:
 
     def _cell_rule(self, codes: Codes) -> CellRule:
         near = codes.neighbours[:, : self.k]
-        pooled = PooledCells(near, self.tau)  # checks tau under every rule: a bad setting is never silent
+        pooled = PooledCells(near, self.tau)  # checked under every rule, as delta is: a bad setting is never silent
+        if not 0.0 <= self.delta <= 1.0:
+            raise ValueError(f"delta must be in [0, 1], got {self.delta}")
         if self.rule == "pooled":
             return pooled
         spec = RULES[_PLUGGED[self.rule][self.greedy]]

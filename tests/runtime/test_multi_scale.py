@@ -130,6 +130,7 @@ def test_settings_that_do_not_fit_the_models_are_refused_before_any_pass(setting
     [
         ("tau=nan", "expected a threshold tau >= 0"),
         ("tau=-0.1", "expected a threshold tau >= 0"),
+        ("delta=nan", r"delta must be in \[0, 1\]"),
         ("k=-1", r"expected k in 0..100"),
         ("k=101", r"expected k in 0..100"),
         ("draft_adaptive=true", "needs draft_window"),
