@@ -20,6 +20,7 @@ DEFAULT_METHODS = "ar,speculative,eagle2,eagle2-static,adt,lantern,lantern++,adt
 
 
 def compare(
+    context: typer.Context,
     prompts: Annotated[
         list[str] | None, typer.Argument(help="Prompts in quotes; without any, --prompts-count are chosen.")
     ] = None,
@@ -54,23 +55,18 @@ def compare(
 
     A stopped comparison (Ctrl-C) keeps what is drawn; the same command goes on with it.
     """
+    figures = json_file or out / "compare.json"
+    with bad_input():
+        if engines is None:
+            _refuse(context, ("backend",), "goes with --engines alone")
+        else:
+            _refuse(context, ("prompts_count", "prompts_skip", "resolution"), "does not go with --engines")
     if engines is not None:
         from cli.compare_engines import compare_engines
 
-        if prompts_count is not None or prompts_skip or top_p is not None:
-            raise typer.BadParameter("--prompts-count, --prompts-skip and --top-p do not go with --engines")
+        sampling = (temperature, guidance, top_k, top_p)
         compare_engines(
-            engines=engines,
-            conditions=prompts,
-            methods=methods,
-            setting=setting,
-            backend=backend,
-            temperature=temperature,
-            guidance=4.0 if guidance is None else guidance,
-            top_k=1000 if top_k is None else top_k,
-            seeds=seeds,
-            out=out,
-            fresh=fresh,
+            engines, backend, prompts or ["0"], methods, setting or [], sampling, seeds, out, figures, fresh
         )
         return
 
@@ -82,7 +78,6 @@ def compare(
     from runtime.methods import build_method, resolve
     from zoo.prompts import parse
 
-    figures = json_file or out / "compare.json"
     with bad_input():
         if prompts and (prompts_count is not None or prompts_skip):
             raise ValueError(
@@ -104,6 +99,14 @@ def compare(
         store = Store(out, {**plan.as_plain(), "resolution": side, "model": studio.described()}, fresh=fresh)
     draw_all(studio, plan, store)
     _report(studio, plan, out, figures, store)
+
+
+def _refuse(context: typer.Context, options: tuple[str, ...], why: str) -> None:
+    """ValueError where one of `options` was typed."""
+    for name in options:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name != "DEFAULT":
+            raise ValueError(f"--{name.replace('_', '-')} {why}; leave it out")
 
 
 def _report(studio: "Studio", plan: "Plan", out: Path, figures: Path, store: "Store") -> None:

@@ -16,8 +16,7 @@ from algos.chance import sampling
 from algos.draft.eagle2 import Eagle2
 from algos.rows import Sampler
 from algos.step import decode
-from cli.compare_engines import METHODS
-from cli.compare_engines import app as compare_app
+from cli.app import app as underpaint
 from cli.export import app, check_app
 from export import published
 from export.published import Request, export_published
@@ -27,6 +26,7 @@ from models.published.load import load
 from models.published.options import LoadOptions
 from runtime.drafter import OrtDrafter
 from runtime.exported import RECORD, check_data, read_records
+from runtime.methods import METHODS
 from runtime.session import EngineError, SessionSettings, open_session
 from runtime.target import OrtTarget
 from tests.models.test_golden import golden_transformer
@@ -199,6 +199,7 @@ def test_commands(tmp_path: Path) -> None:
         ([str(tmp_path / "c2i.pt"), *own, "--kind", "vq"], "use --kind llamagen-c2i"),
         ([str(tmp_path / "c2i.pt"), *own, "--precision", "int4"], "--precision: expected one of"),
         ([str(tmp_path / "c2i.pt"), *own, "--target", "x"], "belong together"),
+        ([str(tmp_path / "c2i.pt"), *own, "--out", "/proc/out"], "cannot write into /proc/out"),
     ):
         result = runner.invoke(app, arguments)
         assert result.exit_code == 2
@@ -214,27 +215,38 @@ def test_commands(tmp_path: Path) -> None:
 
 def test_every_method_runs_on_exported_engines(folder: Path, tmp_path: Path) -> None:
     runner = CliRunner()
-    common = ["1", "3", "--engines", str(folder), "--top-k", "0"]
-    methods = METHODS
-    for method in sorted({"lantern", "adt+lantern", "roofline+lantern"} & set(methods.split(","))):
+    common = ["compare", "1", "3", "--engines", str(folder), "--top-k", "0"]
+    methods = [method.name for method in METHODS if not method.name.startswith("mulo")]  # those need two resolutions
+    for method in ("lantern", "adt+lantern", "roofline+lantern"):
         common += ["--set", f"{method}.k=0"]  # all of a table narrower than the default asks for
     for temperature in ("0", "1"):
         out = tmp_path / temperature
-        rest = ["--temperature", temperature, "--methods", methods, "--out", str(out)]
-        result = runner.invoke(compare_app, [*common, *rest])
+        rest = ["--temperature", temperature, "--methods", ",".join(methods), "--out", str(out)]
+        result = runner.invoke(underpaint, [*common, *rest])
         assert result.exit_code == 0, result.output
-        rows = {row["method"]: row for row in json.loads((out / "compare.json").read_text())["rows"]}
-        assert set(rows) == set(methods.split(","))
+        found = json.loads((out / "compare.json").read_text())
+        assert set(found["model"]["sha256"]) == {"target", "drafter", "codebook", "neighbours", "vq_decoder"}
+        rows = {row["method"]: row for row in found["rows"]}
+        assert set(rows) == set(methods)
         assert rows["ar"]["target_nfe"] == SIDE**2
         assert (out / "eagle2.png").is_file()
         if temperature == "0":
             assert all(row["identical_share"] == 1 for row in rows.values() if row["lossless"])
     for arguments, message in (
-        (["99", "--engines", str(folder)], "expected \\[1\\] ids"),
-        (["x", "--engines", str(folder)], "expected a class"),
-        (["x.npy", "--engines", str(folder)], "no file at"),
+        (["99"], "expected \\[1\\] ids"),
+        (["x"], "expected a class"),
+        (["x.npy"], "no file at"),
         (["1", "--engines", str(tmp_path)], "missing"),
+        (["1", "--engines", str(tmp_path / "none")], "missing"),
+        (["1", "--backend", "cuda"], "expected tensorrt or tensorrt-rtx"),
+        (["1", "--top-p", "2"], "top_p must be"),
+        (["1", "--resolution", "64"], "--resolution does not go with --engines"),
+        (["1", "--prompts-count", "3"], "--prompts-count does not go with --engines"),
+        (["1", "--json", "/proc/figures.json"], "cannot write into /proc"),
+        (["1", "--out", str(tmp_path / "0"), "--temperature", "0.5"], "belongs to another comparison"),
     ):
-        result = runner.invoke(compare_app, [*arguments, "--methods", "ar"])
+        rest = ["--engines", str(folder), "--methods", "ar", "--out", str(tmp_path / "bad"), *arguments]
+        result = runner.invoke(underpaint, ["compare", *rest])
         assert result.exit_code == 2
         assert re.search(message, result.output), result.output
+    assert not (tmp_path / "bad").exists()

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from typer.testing import CliRunner
 
-from cli.compare_engines import app as compare_app
+from cli.app import app as underpaint
 from export.published import Request, export_published
 from models.published.decoder import Decoder
 from models.published.files import CheckpointError
@@ -125,8 +125,8 @@ def test_methods_compare_on_a_chameleon_export(tmp_path: Path) -> None:
     drafter = Request("eagle-drafter", tmp_path / "drafter", target=pair, target_options=OPTIONS)
     export_published(drafter, tmp_path / "out")
     prompt, out = ",".join(str(int(each)) for each in PROMPT[0]), tmp_path / "drawn"
-    common = [prompt, "--engines", str(tmp_path / "out"), "--top-k", "0", "--temperature", "0", "--out", str(out)]
-    result = CliRunner().invoke(compare_app, [*common, "--methods", "ar,eagle2,lantern,zipar"])
+    common = ["compare", prompt, "--engines", str(tmp_path / "out"), "--top-k", "0", "--temperature", "0"]
+    result = CliRunner().invoke(underpaint, [*common, "--methods", "ar,eagle2,lantern,zipar", "--out", str(out)])
     assert result.exit_code == 0, result.output
     rows = {row["method"]: row for row in json.loads((out / "compare.json").read_text())["rows"]}
     assert rows["eagle2"]["identical_share"] == 1
