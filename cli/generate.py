@@ -52,6 +52,8 @@ def generate(
             raise ValueError(f"--out {out}: expected a name that ends in {', '.join(_FORMATS)}")
         check_file_writable(out)
         if strip is not None:
+            if strip.suffix.lower() != ".png":
+                raise ValueError(f"--strip {strip}: expected a name that ends in .png")
             check_file_writable(strip)
         randomness(wanted, seed)
         studio = open_studio(side)

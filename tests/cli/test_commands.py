@@ -74,6 +74,7 @@ def test_generate_shows_the_cycles_of_a_multi_scale_drawing(tmp_path):
     assert two_cycles.height > 1.5 * one_cycle.height
     refused(called(*common, "--method", "eagle2"), "'eagle2' drafts no rows to show")
     refused(called(*common[:-1], "/proc/strip.png", "--method", "mulo"), "cannot write into /proc")
+    refused(called(*common[:-1], tmp_path / "strip.jpg", "--method", "mulo"), "ends in .png")
 
 
 def test_generate_takes_another_rule_and_settings(tmp_path):
@@ -220,6 +221,8 @@ def test_another_compare_in_the_folder_is_refused_unless_fresh(tmp_path):
         (["a pandda"], "did you mean 'panda'"),
         (["a panda", "a panda"], "is named twice"),
         (["--json", "/proc/figures.json"], "cannot write into /proc"),
+        (["--backend", "tensorrt"], "--backend goes with --engines alone"),
+        (["--methods", "roofline", "--set", "roofline.costs=absent.json"], "absent.json"),
     ],
 )
 def test_compare_refuses_bad_input_before_any_work(tmp_path, arguments, message):

@@ -104,6 +104,10 @@ def test_a_sweep_stops_goes_on_and_ends_in_a_plot_and_figures(tmp_path, monkeypa
         (["--vary", "muloo.tau=1"], "did you mean 'mulo'"),
         (["--vary", "mulo.radius=0,9"], "radius: expected 0..3"),
         (["--resolution", "96"], "expected 64 or 128"),
+        (["--methods", "eagel2"], "did you mean 'eagle2'"),
+        (["--set", "adt.beta=0.2"], "no variant of 'adt'"),
+        (["--vary", "mulo.tau=0.1,0.1"], "is named twice"),
+        (["--temperature", "-1"], "temperature must be >= 0"),
     ],
 )
 def test_a_sweep_refuses_bad_input_before_any_work(tmp_path, arguments, message):
@@ -111,3 +115,9 @@ def test_a_sweep_refuses_bad_input_before_any_work(tmp_path, arguments, message)
     assert result.exit_code == 2, result.output
     assert message in result.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_a_sweep_refuses_a_folder_that_cannot_be_written():
+    result = swept("--out", "/proc/here")
+    assert result.exit_code == 2
+    assert "cannot write into /proc/here" in result.stderr
