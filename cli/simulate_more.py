@@ -98,6 +98,7 @@ def fit(
             height=held.grid.height,
             width=held.grid.width,
             images=16,
+            depth_known=held.draft_probs.shape[1],
             seed=seed,
         )
         start.check()

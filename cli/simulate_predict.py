@@ -34,8 +34,8 @@ def predict(
 
     with bad_input():
         held, curve, measured = load(trace), load_costs(costs), load_comparison(compare)
-        check_belong(held, measured)
         in_cycle = load_cycle_costs(costs)
+        check_belong(held, measured)
         found = predict_all(held, curve, measured, seeds, in_cycle=in_cycle)
     if as_json:
         rows = [

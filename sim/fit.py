@@ -1,4 +1,4 @@
-"""Fit an image field to what was recorded: four knobs, four statistics."""
+"""Fit an image field to what was recorded: five knobs, five statistics."""
 
 import dataclasses
 from typing import Any, Final, NamedTuple
@@ -17,7 +17,13 @@ from sim.trace import MOST_CODES_NEAR, Statistics, entropy
 _IMAGES: Final = 16
 _STEPS: Final = 30
 _NUDGE: Final = 0.05
-_RANGES: Final = {"sharpness": (0.05, 60.0), "contrast": (1.0, 400.0), "spread": (0.005, 3.0), "noise": (0.02, 8.0)}
+_RANGES: Final = {
+    "sharpness": (0.05, 60.0),
+    "contrast": (1.0, 400.0),
+    "spread": (0.005, 3.0),
+    "noise": (0.02, 8.0),
+    "drift": (0.001, 3.0),
+}
 """The knobs, and how far each may be turned."""
 
 
@@ -31,12 +37,14 @@ def world_statistics(world: TableWorld, images: int = _IMAGES, seed: int = 0) ->
     rows = world.rows(done.images[:, None], cells[None], before, upper)
     near = nearest_codes(world.codebook, min(MOST_CODES_NEAR, world.vocab_size - 1))
     drawn = done.canvas
+    kept = overlap(world.target, world.draft)[:, rows[:, 1:]].reshape(world.draft.shape[0], -1).mean(axis=1)
     held = world.target[rows, drawn] + world.target[rows[..., None], near[drawn]].sum(axis=-1)
     return Statistics(
         top_probability=float(world.target.max(axis=1)[rows].mean()),
         contrast=float(entropy(world.target)[rows].std()),
         neighbour_mass=float(held.mean()),
-        acceptance=float(overlap(world.target, world.draft[0])[rows[:, 1:]].mean()),
+        acceptance=float(kept[0]),
+        acceptance_later=float(kept[1:].mean() if kept.size > 1 else kept[0]),
     )
 
 
@@ -49,10 +57,11 @@ class Fitted(NamedTuple):
 
 
 def fit_field(wanted: Statistics, start: FieldSettings) -> Fitted:
-    """Turn sharpness, contrast, spread and noise of `start` until the field's statistics are `wanted`.
+    """Turn sharpness, contrast, spread, noise and drift of `start` until the field's statistics are `wanted`.
 
-    Damped least squares (Levenberg's) on the logarithms of both. What a field cannot be is approached: compare
-    `reached` with `wanted`. Raises ValueError on statistics that are not positive.
+    `start.depth_known` says over how many tokens past the root the drafter's acceptance is compared. Damped least
+    squares (Levenberg's) on the logarithms of both. What a field cannot be is approached: compare `reached` with
+    `wanted`. Raises ValueError on statistics that are not positive.
     """
     goal = np.array(wanted)
     if not (goal > 0.0).all():

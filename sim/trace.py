@@ -248,19 +248,27 @@ def replay(trace: Trace, name: str = "trace") -> TableWorld:
 
 
 class Statistics(NamedTuple):
-    """What a world is fitted to. Means over cells; contrast: the standard deviation of entropy over cells, in nats."""
+    """What a world is fitted to. Means over cells; contrast: the standard deviation of entropy over cells, in nats.
+
+    acceptance: the overlap 1 - TV of drafter and target right after the root; acceptance_later: over all further tokens
+    past it that are known, the first again where none is.
+    """
 
     top_probability: float
     contrast: float
     neighbour_mass: float
     acceptance: float
+    acceptance_later: float
 
 
 def statistics(trace: Trace) -> Statistics:
-    """The statistics of a trace; the first cell, which nothing is drafted for, is left out of the acceptance."""
+    """The statistics of a trace, over the cells that a draft reached: none is of the first cell."""
+    by_depth = [trace.acceptance[:, depth, depth + 1 :] for depth in range(trace.acceptance.shape[1])]
+    first, *later = (cells.reshape(-1) for cells in by_depth if cells.size)
     return Statistics(
         float(trace.target_probs[..., 0].mean()),
         float(trace.target_entropy.std()),
         float(trace.neighbour_mass.mean()),
-        float(trace.acceptance[:, 0, 1:].mean()),
+        float(first.mean()),
+        float(np.concatenate(later or [first]).mean()),
     )

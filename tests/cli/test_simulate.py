@@ -257,6 +257,8 @@ def test_a_field_is_fitted_to_a_trace(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert code == 0, text
     settings = json.loads(text.splitlines()[0])
     assert (settings["height"], settings["width"], settings["vocab_size"]) == (*GRID, 64)
+    assert settings["depth_known"] == load(tmp_path / "one.npz").acceptance.shape[1]
+    assert "acceptance_later" in text
     assert call("fit", "--trace", str(tmp_path / "one.npz"), "--vocab-size", "63")[0] == 2
 
 
@@ -295,3 +297,47 @@ def test_bad_costs_and_comparisons_are_refused(monkeypatch: pytest.MonkeyPatch, 
     refused(compare, None, "compare.json")
     for held in ("", "{", "{}", '{"settings": {}, "rows": []}'):
         refused(compare, held, "is no comparison")
+
+
+def test_a_prediction_says_which_costs_it_took(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert traced(monkeypatch, tmp_path / "one.npz", "--prompts-skip", "3")[0] == 0
+    about = load(tmp_path / "one.npz").about
+    assert traced(monkeypatch, tmp_path / "other.npz", "--prompts-skip", "0")[0] == 0
+    assert not set(about["prompts"]) & set(load(tmp_path / "other.npz").about["prompts"])
+    chain = {"policy": "chain", "policy_settings": {"length": 2}, "rule": "chain", "rule_settings": {}}
+    row = {"method": "mine", "target_nfe": 9.0, "tokens_per_cycle": 2.0, "mean_depth": 2.0, "speedup": 1.25}
+    settings = {**about["sampler"], "methods": {"mine": chain}, "prompts": ["another"]}
+    compared = {"settings": settings, "rows": [row], "model": about["model"]}
+    (tmp_path / "compare.json").write_text(json.dumps(compared))
+    alone = {"verify_ms": [[1, 1.0], [3, 2.0]], "draft_ms": [[1, 0.1]], "overhead_ms": 0.1}
+    within = {
+        "plain": {"target_ms": 2.0, "host_ms": 0.5},
+        "target_ms": alone["verify_ms"],
+        "draft_ms": alone["draft_ms"],
+        "chain_ms": [],
+        "host_ms": {"sampled": {"cycle": 0.25, "level": 0.125, "node": 0.0, "pooled": 0.0}},
+    }
+    files = (
+        "--trace",
+        tmp_path / "one.npz",
+        "--costs",
+        tmp_path / "costs.json",
+        "--compare",
+        tmp_path / "compare.json",
+    )
+    found = {}
+    for name, held in (("alone", alone), ("within", {**alone, "in_cycle": within})):
+        (tmp_path / "costs.json").write_text(json.dumps(held))
+        code, text = call("predict", *map(str, files))
+        assert code == 0, text
+        assert ("costs.json holds no in_cycle" in text) == (name == "alone")
+        assert "chance alone" in text
+        (found[name],) = json.loads(call("predict", *map(str, files), "--json")[1])
+        assert found[name]["in_cycle"] == (name == "within")
+    assert found["within"]["tokens_per_cycle"] == found["alone"]["tokens_per_cycle"]
+    assert found["within"]["overhead_ms"] == pytest.approx(0.5, abs=0.05)
+    assert found["within"]["speedup"][0] > found["alone"]["speedup"][0]
+    (tmp_path / "costs.json").write_text(json.dumps({**alone, "in_cycle": {**within, "host_ms": {}}}))
+    code, text = call("predict", *map(str, files))
+    assert code == 2
+    assert "not for 'sampled'" in text

@@ -73,13 +73,16 @@ def test_a_fit_finds_the_statistics_of_another_field() -> None:
         FieldSettings(
             **{"vocab_size": 64, "clusters": 8, "levels": 3, "height": 8, "width": 8, "images": 16},
             **{"sharpness": 3.0, "contrast": 8.0, "spread": 0.15, "noise": 0.9, "seed": 11},
+            **{"drift": 0.4, "depth_known": 3},
         )
     )
     wanted = world_statistics(hidden)
-    start = dataclasses.replace(SMALL, vocab_size=64, clusters=8, images=16, seed=3)
+    start = dataclasses.replace(SMALL, vocab_size=64, clusters=8, images=16, seed=3, depth_known=3)
     found = fit_field(wanted, start)
     for name, value in wanted._asdict().items():
         assert getattr(found.reached, name) == pytest.approx(value, rel=0.1), name
+    assert wanted.acceptance_later < 0.9 * wanted.acceptance
+    assert 0.2 < found.settings.drift < 0.8
     assert found.wanted == wanted
 
 

@@ -14,6 +14,7 @@ from algos.law import enumerate_decoding, passes
 from sim.cycle_costs import CycleCosts, HostCosts
 from sim.fast import make_scheme, run_lockstep, run_loop
 from sim.field import make_world
+from sim.fit import world_statistics
 from sim.latency import MeasuredCosts
 from sim.predict import check_belong, load_comparison, predict
 from sim.statistics import mean_depth, tokens_per_cycle
@@ -160,6 +161,13 @@ def test_statistics_follow_the_world() -> None:
     assert sharp.top_probability > flat.top_probability
     near, far = (statistics(recorded(field(noise=value), 4)) for value in (0.1, 2.0))
     assert near.acceptance > far.acceptance
+    assert near.acceptance > near.acceptance_later > 0.0
+    alone = statistics(recorded(field(), 4, depths=1))
+    assert alone.acceptance_later == alone.acceptance
+    world = field(images=8)
+    held, own = statistics(recorded(world, 8)), world_statistics(world, images=8)
+    for name in ("top_probability", "contrast", "acceptance", "acceptance_later"):
+        assert getattr(held, name) == pytest.approx(getattr(own, name), rel=0.05), name
 
 
 def comparison(path: Path, measured: dict[str, tuple[float, float, float]]) -> Path:
