@@ -54,15 +54,14 @@ class CycleCosts:
     host: Mapping[Family, HostCosts]
 
     def __post_init__(self) -> None:
-        curves = {"target_ms": self.target, "draft_ms": self.draft, **({"chain_ms": self.chain} if self.chain else {})}
-        for what, curve in curves.items():
+        curves = [("target_ms", self.target), ("draft_ms", self.draft)]
+        for what, curve in [*curves, ("chain_ms", self.chain)] if self.chain else curves:
             sizes = [size for size, _ in curve]
             if sizes[:1] != [1] or any(low >= high for low, high in pairwise(sizes)):
                 raise ValueError(f"{KEY}: {what} must name rising sizes from 1 on, got {sizes}")
             if not all(np.isfinite(cost) and cost > 0.0 for _, cost in curve):
                 raise ValueError(f"{KEY}: {what} must hold positive times, got {curve}")
-        host = {"plain": (self.plain_target_ms, self.plain_host_ms), **self.host}
-        for name, parts in host.items():
+        for name, parts in (("plain", (self.plain_target_ms, self.plain_host_ms)), *self.host.items()):
             if not all(np.isfinite(part) and part >= 0.0 for part in parts):
                 raise ValueError(f"{KEY}: times of '{name}' must be at least 0, got {tuple(parts)}")
 
@@ -141,14 +140,20 @@ def load_cycle_costs(path: Path) -> CycleCosts | None:
         part = held.get(KEY)
         if part is None:
             return None
-        curves = [
-            tuple((int(size), float(cost)) for size, cost in part[name])
-            for name in ("target_ms", "draft_ms", "chain_ms")
-        ]
         host = {name: HostCosts(**{key: float(ms) for key, ms in one.items()}) for name, one in part["host_ms"].items()}
-        plain = (float(part["plain"][name]) for name in ("target_ms", "host_ms"))
-        return CycleCosts(*plain, *curves, host)
+        return CycleCosts(
+            float(part["plain"]["target_ms"]),
+            float(part["plain"]["host_ms"]),
+            _curve(part["target_ms"]),
+            _curve(part["draft_ms"]),
+            _curve(part["chain_ms"]),
+            host,
+        )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"{path}: '{KEY}' is not as benchmarks/cost_curve.py writes it ({error}); record the curve again"
         ) from error
+
+
+def _curve(pairs: Any) -> Curve:
+    return tuple((int(size), float(cost)) for size, cost in pairs)

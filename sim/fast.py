@@ -159,6 +159,7 @@ def run_lockstep(world: TableWorld, scheme: Scheme, images: int, seed: int, firs
         trees += np.bincount(cell, minlength=world.grid.cells)
         for expanded in grown.passes:
             draft[active, expanded] += expanded > 0
-    runs = Runs(world.grid.cells, *counts.values(), verify, draft, chained=np.zeros_like(draft))
+    chained = np.zeros_like(draft)  # no cost is known by which a chain in one call would differ here
+    runs = Runs(world.grid.cells, counts["cycles"], counts["accepted"], counts["depth"], verify, draft, chained)
     depth_at = np.divide(levels, trees, out=np.full(levels.size, np.nan), where=trees > 0)
     return Lockstep(runs, batch.canvas, batch.images, depth_at)

@@ -66,8 +66,16 @@ class Runs:
             total: IntArray = counts.reshape(times, images, *counts.shape[1:]).sum(axis=0)
             return total
 
-        counts = (self.cycles, self.accepted, self.depth, self.verify, self.draft, self.chained)
-        return Runs(self.cells, *map(summed, counts), decodings=times * self.decodings)
+        return Runs(
+            self.cells,
+            summed(self.cycles),
+            summed(self.accepted),
+            summed(self.depth),
+            summed(self.verify),
+            summed(self.draft),
+            summed(self.chained),
+            times * self.decodings,
+        )
 
     def image_ms(self, costs: Costs) -> FloatArray:
         """[I] float64: what each image takes by a latency model; ValueError where the model lacks a size."""
