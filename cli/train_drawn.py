@@ -10,9 +10,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from cli.errors import STOPPED, bad_input
-from cli.train_options import Device, Pixels, Resolution, Seed, Threads, prepare
+from cli.train_options import Device, Pixels, Resolution, Seed, Threads, check_trained, prepare
 from models.train.drawn import DrawSettings, draw_scenes
 from models.train.pictures import captions
+from runtime.files import check_folder_writable
 
 DRAWN = Path("runs/drawn")
 
@@ -35,6 +36,8 @@ def draw(
     with bad_input(), _progress() as progress:
         prepare(device, threads)
         settings = DrawSettings(greedy_share, temperature, top_k, seed)
+        check_trained(wanted, "target")
+        check_folder_writable(out)
         drawn = draw_scenes(
             out,
             wanted,

@@ -1,11 +1,27 @@
-"""Options that the recipes of `underpaint train` share."""
+"""What the recipes of `underpaint train` share: their options, encoded scenes, and how a run starts and ends."""
 
+import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final, TypedDict
 
 import torch
 import typer
+
+from algos.draft.spec import Grid
+from algos.spatial.resolution import ResolutionMap
+from cli.errors import STOPPED, bad_input
+from models.checkpoints import read
+from models.data.scenes import Split
+from models.train.loop import LoopSettings, Outcome
+from models.train.pictures import EmojiPictures
+from models.train.sampler import PairedCodes, SamplerSettings
+from models.train.target import SETTINGS, STRIDE
+from models.train.tokens import TokenSet, encode_scenes
+from runtime.files import check_folder_writable
 
 Out = Annotated[Path | None, typer.Option(help="Folder of the run; the default is under runs/.")]
 Steps = Annotated[int | None, typer.Option(help="Optimiser steps in all.", min=1)]
@@ -17,8 +33,9 @@ Threads = Annotated[int | None, typer.Option(help="CPU threads.", min=1)]
 InitFrom = Annotated[Path | None, typer.Option(help="Start from the weights of this checkpoint.")]
 TokenizerFrom = Annotated[Path, typer.Option("--tokenizer", help="Checkpoint of the tokenizer.")]
 Tokens = Annotated[Path, typer.Option(help="Folder of the encoded scenes.")]
-TOKENIZER = Path("runs/tokenizer/checkpoint.pt")
-TOKENS = Path("runs/tokens")
+TOKENIZER: Final = Path("runs/tokenizer/checkpoint.pt")
+PAIR: Final = ResolutionMap(Grid(8, 8), Grid(16, 16))
+"""The grids of the embedded models: 64 and 128 px."""
 
 
 class Pixels(IntEnum):
@@ -31,6 +48,74 @@ class Pixels(IntEnum):
 Resolution = Annotated[Pixels, typer.Option(help="Side of the pictures in pixels: 64 or 128.")]
 
 
+class Common(TypedDict):
+    """What every recipe is given by name."""
+
+    loop: LoopSettings
+    seed: int
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Options of one training: where it lies, how long it goes on, and on what."""
+
+    out: Out = None
+    steps: Steps = None
+    minutes: Minutes = None
+    device: Device = "cpu"
+    seed: Seed = 0
+    threads: Threads = None
+
+    @contextmanager
+    def started(self, default: str) -> Iterator[Path]:
+        """The folder to train in. Bad input on the way is one message and exit code 2: recipes check as they start."""
+        with bad_input():
+            prepare(self.device, self.threads)
+            folder = self.out or Path(default)
+            check_folder_writable(folder)
+            yield folder
+
+    def common(self, loop: LoopSettings) -> Common:
+        """The options as recipes take them; `loop` is the recipe's own, which they may shorten."""
+        own = replace(loop, steps=self.steps or loop.steps, minutes=self.minutes)
+        return Common(loop=own, seed=self.seed, device=self.device)
+
+
+@dataclass(frozen=True, slots=True)
+class Scenes:
+    """Options of scenes as a tokenizer's codes, encoded on first use."""
+
+    tokenizer_from: TokenizerFrom = TOKENIZER
+    tokens: Tokens = Path("runs/tokens")
+
+    def at(self, resolution: int) -> tuple[TokenSet, TokenSet]:
+        """Training and validation codes at a resolution."""
+        pictures, settings = self._pictures(f"{resolution} px"), SETTINGS[resolution]
+        data = self._encoded(pictures, resolution, settings.scenes, "train")
+        return data, self._encoded(pictures, resolution, settings.validation_scenes, "seen")
+
+    def pairs(self) -> tuple[PairedCodes, PairedCodes, Path, EmojiPictures, ResolutionMap]:
+        """Training and validation codes at both resolutions, their tokenizer, the pictures, and the two grids."""
+        pictures, settings = self._pictures("64 and 128 px"), SamplerSettings()
+
+        def pairs(split: Split, scenes: int) -> PairedCodes:
+            sides = (grid.height * STRIDE for grid in (PAIR.low, PAIR.high))
+            return PairedCodes(*(self._encoded(pictures, side, scenes, split).codes for side in sides))
+
+        data, validation = pairs("train", settings.scenes), pairs("seen", settings.validation_scenes)
+        return data, validation, self.tokenizer_from, pictures, PAIR
+
+    def _pictures(self, sizes: str) -> EmojiPictures:
+        check_trained(self.tokenizer_from, "tokenizer")
+        check_folder_writable(self.tokens)
+        typer.echo(f"codes at {sizes} in {self.tokens} (encoded on first use)")
+        return EmojiPictures()
+
+    def _encoded(self, pictures: EmojiPictures, side: int, scenes: int, split: Split) -> TokenSet:
+        return encode_scenes(self.tokens, self.tokenizer_from, pictures, resolution=side, scenes=scenes, split=split)
+
+
 def prepare(device: str, threads: int | None) -> None:
     """Take `threads` of the CPU; ValueError on a device that is not there."""
     if device not in ("cpu", "cuda"):
@@ -39,3 +124,21 @@ def prepare(device: str, threads: int | None) -> None:
         raise ValueError("--device cuda: this PyTorch sees no GPU; use --device cpu")
     if threads is not None:
         torch.set_num_threads(threads)
+
+
+def check_trained(path: Path | None, kind: str) -> None:
+    """Raise OSError or ValueError, before any work, unless `path` is None or a checkpoint of a recipe's `kind`."""
+    try:
+        if path is not None:
+            read(path, kind)
+    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        raise ValueError(f"{path} is no checkpoint of these recipes, or a damaged one") from error
+
+
+def report(outcome: Outcome, folder: Path) -> None:
+    """Say how a run ended; exit code 130 where it is to be continued."""
+    state = "finished" if outcome.finished else "stopped; run again to continue"
+    figures = ", ".join(f"{name} {value:.4g}" for name, value in outcome.validation.items())
+    typer.echo(f"{folder}: {outcome.step} steps, {state}" + (f"; {figures}" if figures else ""))
+    if not outcome.finished:
+        raise typer.Exit(STOPPED)

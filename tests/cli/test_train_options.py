@@ -1,0 +1,107 @@
+"""Every recipe of `underpaint train` refuses what cannot be trained before it encodes or trains anything."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import pytest
+import torch
+import typer
+from typer.testing import CliRunner
+
+from cli.option_groups import grouped
+from cli.train import app
+
+
+@dataclass(frozen=True)
+class Size:
+    height: Annotated[int, typer.Option(help="Rows.", min=1)] = 2
+    width: Annotated[int, typer.Option("--across", help="Columns.")] = 3
+
+
+def test_a_group_of_options_stands_where_it_is_named() -> None:
+    alone = typer.Typer()
+
+    @alone.command()
+    @grouped
+    def area(*, unit: str = "cells", size: Size, factor: int = 1) -> None:
+        """Multiply."""
+        typer.echo(f"{size.height * size.width * factor} {unit}")
+
+    runner = CliRunner()
+    assert runner.invoke(alone, []).output == "6 cells\n"
+    assert runner.invoke(alone, ["--height", "4", "--across", "5", "--factor", "2", "--unit", "px"]).output == "40 px\n"
+    assert runner.invoke(alone, ["--height", "0"]).exit_code == 2
+    shown = runner.invoke(alone, ["--help"]).output
+    assert shown.index("--unit") < shown.index("--height") < shown.index("--across") < shown.index("--factor")
+    assert "Multiply." in shown
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Checkpoints of every kind, of the right form and without weights; and files that are none."""
+    folder = tmp_path_factory.mktemp("checkpoints")
+    for kind in ("tokenizer", "target", "drafter", "sampler"):
+        torch.save({"config": {"kind": kind}, "model": {}}, folder / f"{kind}.pt")
+    (folder / "text.pt").write_text("no checkpoint")
+    (folder / "empty.pt").touch()
+    (folder / "cut.pt").write_bytes((folder / "target.pt").read_bytes()[:-200])
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["tokenizer", "--decoder-only", "--init-from", "absent.pt"], "no checkpoint at absent.pt"),
+        (["tokenizer", "--init-from", "target.pt"], "holds a 'target' checkpoint; wanted 'tokenizer'"),
+        (["tokenizer", "--minutes", "nan"], "0.01"),
+        (["tokenizer", "--out", "/proc/run"], "cannot write into /proc/run"),
+        (["target", "--init-from", "text.pt"], "text.pt is no checkpoint of these recipes"),
+        (["target", "--resolution", "128"], "no checkpoint at runs/target_64/checkpoint.pt"),
+        (["target", "--tokenizer", "empty.pt"], "empty.pt is no checkpoint of these recipes"),
+        (["target", "--tokenizer", "tokenizer.pt", "--tokens", "/proc/tokens"], "cannot write into /proc/tokens"),
+        (["guided", "--guidance", "1"], "--guidance: expected more than 1"),
+        (["guided", "--guidance", "nan"], "--guidance: expected more than 1"),
+        (["guided"], "no checkpoint at runs/target_64/checkpoint.pt"),
+        (["guided", "--target", "cut.pt"], "cut.pt is no checkpoint of these recipes"),
+        (["drafter", "--target", "target.pt", "--init-from", "target.pt"], "wanted 'drafter'"),
+        (["drafter", "--drawn", "absent"], "no folder absent"),
+        (["draw", "--target", "text.pt"], "text.pt is no checkpoint of these recipes"),
+        (["draw", "--target", "target.pt", "--out", "/proc/drawn"], "cannot write into /proc/drawn"),
+        (["judge", "--out", "text.pt/run"], "is not a folder"),
+        (["sampler", "--losses", "pixel"], "no checkpoint at runs/sampler_up_ce/checkpoint.pt"),
+        (["sampler", "--direction", "down", "--init-from", "drafter.pt"], "wanted 'sampler'"),
+        (["sampler"], "no checkpoint at runs/tokenizer/checkpoint.pt"),
+        (["superres", "--tokenizer", "absent.pt"], "train one with `underpaint train tokenizer`"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_cannot_be_trained_is_refused_at_once(
+    checkpoints: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
+) -> None:
+    monkeypatch.chdir(checkpoints)
+    before = sorted(checkpoints.rglob("*"))
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 2, result.output
+    assert message in result.output
+    assert "codes at" not in result.output
+    assert sorted(checkpoints.rglob("*")) == before
+
+
+def test_a_stopped_run_says_so_and_exits_as_a_shell_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from models.train.loop import LoopSettings, Outcome
+
+    asked = []
+
+    def stopped(folder: Path, sheet: object, *, loop: LoopSettings, seed: int, device: str) -> Outcome:
+        asked.append((folder, loop.steps, loop.minutes, seed, device))
+        return Outcome(7, False, {"accuracy": 0.5})
+
+    monkeypatch.setattr("models.train.judge.train_judge", stopped)
+    monkeypatch.setattr("models.train.pictures.load_sprites", lambda art: {})
+    monkeypatch.setattr("models.train.pictures.SpriteSheet", lambda sprites: sprites)
+    given = ["--out", str(tmp_path), "--steps", "9", "--minutes", "0.5", "--seed", "3"]
+    result = CliRunner().invoke(app, ["judge", *given])
+    assert result.exit_code == 130, result.output
+    assert result.output == f"{tmp_path}: 7 steps, stopped; run again to continue; accuracy 0.5\n"
+    assert asked == [(tmp_path, 9, 0.5, 3, "cpu")]
