@@ -11,9 +11,7 @@ the least, and the ratio of medians to t_verify(1). The last line is JSON: `veri
 decoding loops (see `benchmarks.in_cycle`), of --cycle-rounds images each.
 """
 
-import argparse
 import json
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,13 +23,12 @@ from algos.rows import Sampler
 from algos.step import Scored
 from algos.tree import DraftTree, Verdict, root_only
 from benchmarks import in_cycle
+from benchmarks.report import at_least, finish, options, parse, refusing
 from runtime.decoder import DecoderEngine
 from runtime.drafter import OrtDrafter
-from runtime.machine import described
 from runtime.session import SessionSettings, usable_cores
 from runtime.target import OrtTarget
 from zoo.load import FOLDER
-from zoo.manifest import ManifestError, write_beside
 
 VERIFY_SIZES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
 DRAFT_SIZES = (1, 2, 4, 6, 8, 10, 12, 16)
@@ -118,42 +115,33 @@ def table(samples: dict[int, list[Sample]], one_ms: float) -> dict[str, list[lis
     return columns
 
 
-def parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.cost_curve", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+def main(arguments: list[str] | None = None) -> None:
+    parser = options("cost_curve", __doc__)
     parser.add_argument("--target", default="target64", help="name of a target in the folder")
     parser.add_argument("--drafter", default="drafter64", help="name of its drafter")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="folder of models (default: the zoo)")
-    parser.add_argument("--threads", type=int, default=usable_cores(), help="of the target; drafters run on one")
-    parser.add_argument("--rounds", type=int, default=40, help="samples of every size")
-    parser.add_argument("--cycle-rounds", type=int, default=6, help="images of every decoding loop; 0 runs none")
-    parser.add_argument("--top-k", type=int, default=0, help="likeliest tokens that are sampled from; 0 for all")
+    parser.add_argument(
+        "--threads", type=at_least(1), default=usable_cores(), help="of the target; drafters run on one"
+    )
+    parser.add_argument("--rounds", type=at_least(1), default=40, help="samples of every size")
+    parser.add_argument(
+        "--cycle-rounds", type=at_least(0), default=6, help="images of every decoding loop; 0 runs none"
+    )
+    parser.add_argument(
+        "--top-k", type=at_least(0), default=0, help="likeliest tokens that are sampled from; 0 for all"
+    )
     parser.add_argument("--guidance", type=float, default=1.0, help="1 runs one row; more, a pair")
-    parser.add_argument("--out", type=Path, help="write the JSON here too")
-    given = parser.parse_args(arguments)
-    if given.rounds < 1:
-        parser.error(f"--rounds must be >= 1, got {given.rounds}")
-    if given.cycle_rounds < 0:
-        parser.error(f"--cycle-rounds must be >= 0, got {given.cycle_rounds}")
-    return given
-
-
-def main(arguments: list[str] | None = None) -> int:
-    given = parse(arguments)
-    try:
+    given = parse(parser, arguments)
+    with refusing(parser):
         settings = SessionSettings(threads=given.threads)
         sampler = Sampler(guidance=given.guidance, top_k=given.top_k)
         target = OrtTarget.open(given.target, sampler, given.folder, settings)
         drafter = OrtDrafter.open(given.drafter, sampler, given.folder, SessionSettings(threads=1))
-    except (ManifestError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
     samples = measure(target, drafter, given.rounds)
     one_ms = float(np.median([sample.total_ms for sample in samples["verify"][1]]))
     header = f"{'T':>4} {'median':>8} {'p10':>8} {'p90':>8} {'least':>8} {'graph':>8} {'ratio':>8}"
     result: dict[str, Any] = {
         "benchmark": "cost_curve",
-        "machine": described(),
         "model": {"target": given.target, "drafter": given.drafter, "rows": target.engine.rows},
         "threads": given.threads,
         "rounds": given.rounds,
@@ -168,12 +156,8 @@ def main(arguments: list[str] | None = None) -> int:
         found = in_cycle.measure(target, drafter, run, given.cycle_rounds)
         result["in_cycle"] = in_cycle.as_plain(found, given.cycle_rounds)
         print(f"in cycles, ms\n{json.dumps(result['in_cycle'], indent=1)}")
-    line = json.dumps(result)
-    if given.out is not None:
-        write_beside(given.out, (line + "\n").encode())
-    print(line)
-    return 0
+    finish(result, given.out)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -9,19 +9,16 @@ from algos.draft.costs import CostCurve
 from benchmarks.cost_curve import main
 from benchmarks.in_cycle import Found, Kind, host_costs
 from sim.cycle_costs import load_cycle_costs
+from tests.benchmarks.ending import figures
 from tests.conformance.conftest import CONFIG, Models
 
 
 def test_the_curve_is_written_in_the_form_that_policies_read(
     models: Models, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = tmp_path / "curve.json"
     options = ["--target", "target", "--drafter", "drafter", "--folder", str(models.folder), "--rounds", "2"]
-    options += ["--cycle-rounds", "2", "--top-k", "5"]
-    assert main([*options, "--threads", "1", "--out", str(out)]) == 0
-    last = capsys.readouterr().out.splitlines()[-1]
-    found = json.loads(out.read_text())
-    assert json.loads(last) == found
+    options += ["--cycle-rounds", "2", "--top-k", "5", "--threads", "1"]
+    found = figures(main, options, tmp_path, capsys)
     assert found["model"] == {"target": "target", "drafter": "drafter", "rows": 1}
     assert [count for count, _ in found["verify_ms"]] == [1, 2, 3, 4, 5, 6, CONFIG.block_size // 2]
     curve = CostCurve(tuple((int(count), ms) for count, ms in found["verify_ms"]), found["draft_ms"][0][1])
@@ -30,6 +27,8 @@ def test_the_curve_is_written_in_the_form_that_policies_read(
     for at, (_, median) in enumerate(found["verify_ms"]):
         assert spread["least"][at][1] <= spread["p10"][at][1] <= median <= spread["p90"][at][1]
         assert 0 < spread["graph"][at][1] <= spread["p90"][at][1]
+    out = tmp_path / "curve.json"
+    out.write_text(json.dumps(found))
     costs = load_cycle_costs(out)
     assert costs is not None
     assert costs.plain_ms > costs.plain_target_ms > 0
@@ -68,6 +67,16 @@ def test_the_host_is_split_into_what_it_is_made_of() -> None:
         host_costs(falling, "sampled")
 
 
-def test_an_unknown_model_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--folder", str(tmp_path)]) == 2
-    assert "there is no model 'target64'" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--folder", "nowhere"], "there is no model 'target64'"),
+        (["--cycle-rounds", "-1"], "expected a whole number from 0, got '-1'"),
+        (["--guidance", "nan"], "guidance"),
+    ],
+)
+def test_bad_arguments_are_named(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert stopped.value.code == 2
+    assert message in capsys.readouterr().err
