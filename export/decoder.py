@@ -56,8 +56,8 @@ def target_graph(transformer: Transformer, vocabulary: Vocabulary, halves: bool)
     # Derived by an encoder, so not float16 numbers; few enough to keep whole. Engines join the two when they load.
     table = graph.node("Concat", [codes, graph.constant(vocabulary.conditions, "conditions")], axis=0)
     hidden = graph.node("Gather", [table, flat])
-    for index, block in enumerate(transformer.layers):
-        hidden = _layer(graph, hidden, layer(block, config), shared, config, index)  # type: ignore[arg-type]
+    for index, block in enumerate(transformer.blocks):
+        hidden = _layer(graph, hidden, layer(block, config), shared, config, index)
     _head(graph, hidden, plain(transformer.norm.weight), plain(transformer.output.weight), config)
     return graph.close()
 
@@ -74,7 +74,7 @@ def drafter_graph(drafter: BoundDrafter, halves: bool, integers: bool) -> onnx.M
     weights = DrafterWeights(
         table=table,
         from_features=from_features,
-        layer=layer(drafter.drafter.layers[0], config),  # type: ignore[arg-type]
+        layer=layer(drafter.drafter.block, config),
         norm=plain(drafter.drafter.norm.weight),
         head=plain(drafter.output.weight),
     )

@@ -6,6 +6,7 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
+from models.typed import call
 from models.vq import AttentionBlock, VQModel
 
 TYPES: Final = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -20,7 +21,7 @@ class _Wide(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Keep the type of `hidden`."""
-        return self.part(hidden.float()).to(hidden.dtype)  # type: ignore[no-any-return]
+        return call(self.part, hidden.float()).to(hidden.dtype)
 
 
 class _Cast(nn.Module):

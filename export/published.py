@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 import onnx
@@ -24,7 +24,7 @@ from export.store import PACKAGES, Origin, draft_manifest, require_parity
 from export.typed import TypedGraph, numbers
 from models.published.decoder import Conditioner, Decoder
 from models.published.files import Checkpoint, CheckpointError
-from models.published.load import load
+from models.published.load import Precision, load
 from models.published.options import LoadOptions, Published
 from runtime.decoder import DecoderShape
 from runtime.exported import BUCKETS, RECORD, Data, Record, read_records
@@ -217,7 +217,7 @@ def shape_of(decoder: Decoder, precision: str) -> DecoderShape:
         prefix=0 if config.drafter else config.prefix,
         conditions=config.conditions,
         unconditional=unconditional,
-        precision=precision,  # type: ignore[arg-type]
+        precision=cast(Precision, precision),
         prefix_cells="each" if text or config.rotary == "none" else "one",
         outside=outside,
     )

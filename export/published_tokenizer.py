@@ -105,7 +105,7 @@ def store_codes(codebook: NDArray[np.float32], neighbours: int, folder: Path, or
         ("neighbours", near, {"vocab_size": size, "neighbours": count}),
     ):
         stream = io.BytesIO()
-        np.savez(stream, **{name: values})  # type: ignore[arg-type]
+        np.savez(stream, allow_pickle=False, **{name: values})
         draft = draft_manifest(name, name, origin, settings)
         written.append(store_bytes(stream.getvalue(), ".npz", draft, folder, {name: list(values.shape)}))
     return tuple(written)

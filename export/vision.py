@@ -29,6 +29,8 @@ MOST_CELLS: Final = 256
 class Decode(nn.Module):
     """Codes int64 [B, h, w] to pixels [B, 3, H, W], not clamped."""
 
+    codebook: Tensor
+
     def __init__(self, model: VQModel) -> None:
         super().__init__()
         self.model = model
@@ -36,12 +38,14 @@ class Decode(nn.Module):
 
     def forward(self, codes: Tensor) -> Tensor:
         """See the class."""
-        values = functional.embedding(codes, self.codebook)  # type: ignore[arg-type]
+        values = functional.embedding(codes, self.codebook)
         return self.model.decode(values.permute(0, 3, 1, 2))
 
 
 class Encode(nn.Module):
     """Pixels [B, 3, H, W] in [-1, 1] to the scores [B, h, w, V] of every code: the largest is the nearest."""
+
+    codebook: Tensor
 
     def __init__(self, model: VQModel) -> None:
         super().__init__()
@@ -51,7 +55,7 @@ class Encode(nn.Module):
     def forward(self, pixels: Tensor) -> Tensor:
         """See the class."""
         latents = functional.normalize(self.model.latents(pixels).permute(0, 2, 3, 1), dim=-1)
-        return latents @ self.codebook  # type: ignore[operator]
+        return latents @ self.codebook
 
 
 class _Judge(nn.Module):

@@ -8,6 +8,7 @@ image token; rotary positions are the tokens' cells.
 """
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +22,7 @@ from models.transformer import (
     initialise,
     rotary_table,
 )
+from models.typed import call
 
 
 class Drafter(nn.Module):
@@ -39,6 +41,11 @@ class Drafter(nn.Module):
         self.norm = RMSNorm(config.dim, config.norm_eps)
         self.register_buffer("rotary", rotary_table(config), persistent=False)
         initialise(self)
+
+    @property
+    def block(self) -> TransformerBlock:
+        """The one layer."""
+        return cast(TransformerBlock, self.layers[0])
 
     def bind(self, target: Transformer) -> "BoundDrafter":
         """The drafter with a target's embedding and head."""
@@ -64,9 +71,7 @@ class Drafter(nn.Module):
         """
         hidden = self.fc(torch.cat([features, embeddings], dim=-1))
         turns = self.rotary[cells + 1]
-        hidden, key, value = self.layers[0].step(  # type: ignore[operator]
-            hidden, turns, bias, (past_keys[0], past_values[0]), past_bias
-        )
+        hidden, key, value = self.block.step(hidden, turns, bias, (past_keys[0], past_values[0]), past_bias)
         return self.norm(hidden), [key], [value]
 
 
@@ -83,7 +88,7 @@ class BoundDrafter(nn.Module):
 
     def embed_tokens(self, tokens: Tensor) -> Tensor:
         """Codes int64 [B, T] to [B, T, D], by the target's table."""
-        return self.tok_embeddings(tokens)  # type: ignore[no-any-return]
+        return call(self.tok_embeddings, tokens)
 
     def step(
         self,

@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from models.checkpoints import read
 from models.config import build
+from models.typed import call
 from models.vq import VQModel
 
 Direction: TypeAlias = Literal["up", "down"]
@@ -56,7 +57,7 @@ class RowCausalConv(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Keep [B, C, H, W]."""
-        return self.conv(functional.pad(hidden, (1, 1, self.rows - 1, 0)))  # type: ignore[no-any-return]
+        return call(self.conv, functional.pad(hidden, (1, 1, self.rows - 1, 0)))
 
 
 class CellNorm(nn.Module):
@@ -83,7 +84,7 @@ class CausalBlock(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Keep [B, C, H, W]."""
-        return hidden + self.mix(functional.silu(self.look(self.norm(hidden))))  # type: ignore[no-any-return]
+        return hidden + call(self.mix, functional.silu(self.look(self.norm(hidden))))
 
 
 class TokenSampler(nn.Module):
@@ -114,7 +115,7 @@ class TokenSampler(nn.Module):
             hidden = self.high(functional.pixel_shuffle(self.change(self.low(hidden)), self.config.ratio))
         else:
             hidden = self.low(self.change(functional.pixel_unshuffle(self.high(hidden), self.config.ratio)))
-        return self.output(self.norm(hidden).permute(0, 2, 3, 1))  # type: ignore[no-any-return]
+        return call(self.output, self.norm(hidden).permute(0, 2, 3, 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +143,8 @@ class SuperResolution(nn.Module):
         self.conv_in = nn.Conv2d(3, config.width, 3, padding=1)
         self.body = nn.ModuleList(nn.Conv2d(config.width, config.width, 3, padding=1) for _ in range(config.layers - 2))
         self.conv_out = nn.Conv2d(config.width, 3 * config.ratio**2, 3, padding=1)
-        nn.init.zeros_(self.conv_out.weight)
-        nn.init.zeros_(self.conv_out.bias)  # type: ignore[arg-type]
+        for parameter in self.conv_out.parameters():
+            nn.init.zeros_(parameter)
 
     def forward(self, pixels: Tensor) -> Tensor:
         """See the class."""

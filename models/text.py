@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from models.transformer import CaptionEmbedder, Transformer
+from models.typed import call
 from zoo.prompts import PAD_WORD
 
 
@@ -20,7 +21,7 @@ class WordEncoder(nn.Module):
 
     def forward(self, word_ids: Tensor) -> Tensor:
         """int64 [B, cls_token_num] to caption features [B, cls_token_num, caption_dim]."""
-        return self.embedding(word_ids)  # type: ignore[no-any-return]
+        return call(self.embedding, word_ids)
 
 
 def caption_features(words: WordEncoder, transformer: Transformer, word_ids: Tensor) -> Tensor:

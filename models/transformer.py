@@ -10,11 +10,13 @@ is zero on the condition prefix (cell -1), as published: queries and keys of the
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from models.typed import call
 
 PREFIX_CELL = -1
 
@@ -140,7 +142,7 @@ class Attention(nn.Module):
 
     def merge(self, mixed: Tensor) -> Tensor:
         """[B, heads, T, head_dim] to [B, T, D]."""
-        return self.wo(mixed.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+        return call(self.wo, mixed.transpose(1, 2).flatten(2))
 
     def forward(self, hidden: Tensor, turns: Tensor) -> Tensor:
         """Causal attention within [B, T, D]."""
@@ -175,7 +177,7 @@ class FeedForward(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Keep the shape [..., D]."""
-        return self.w2(functional.silu(self.w1(hidden)) * self.w3(hidden))  # type: ignore[no-any-return]
+        return call(self.w2, functional.silu(self.w1(hidden)) * self.w3(hidden))
 
 
 class TransformerBlock(nn.Module):
@@ -190,8 +192,8 @@ class TransformerBlock(nn.Module):
 
     def forward(self, hidden: Tensor, turns: Tensor) -> Tensor:
         """Causal pass over [B, T, D]."""
-        hidden = hidden + self.attention(self.attention_norm(hidden), turns)
-        return hidden + self.feed_forward(self.ffn_norm(hidden))  # type: ignore[no-any-return]
+        hidden = hidden + call(self.attention, self.attention_norm(hidden), turns)
+        return hidden + call(self.feed_forward, self.ffn_norm(hidden))
 
     def step(
         self, hidden: Tensor, turns: Tensor, bias: Tensor, past: tuple[Tensor, Tensor], past_bias: Tensor
@@ -211,7 +213,7 @@ class LabelEmbedder(nn.Module):
 
     def forward(self, labels: Tensor) -> Tensor:
         """int64 [B] to [B, 1, D]."""
-        return self.embedding_table(labels)[:, None]  # type: ignore[no-any-return]
+        return call(self.embedding_table, labels)[:, None]
 
 
 class CaptionProjection(nn.Module):
@@ -224,7 +226,7 @@ class CaptionProjection(nn.Module):
 
     def forward(self, captions: Tensor) -> Tensor:
         """[B, cls_token_num, caption_dim] to [B, cls_token_num, D]."""
-        return self.fc2(functional.gelu(self.fc1(captions), approximate="tanh"))  # type: ignore[no-any-return]
+        return call(self.fc2, functional.gelu(self.fc1(captions), approximate="tanh"))
 
 
 class CaptionEmbedder(nn.Module):
@@ -240,7 +242,7 @@ class CaptionEmbedder(nn.Module):
 
     def forward(self, captions: Tensor) -> Tensor:
         """[B, cls_token_num, caption_dim] to [B, cls_token_num, D]."""
-        return self.cap_proj(captions)  # type: ignore[no-any-return]
+        return call(self.cap_proj, captions)
 
 
 class Transformer(nn.Module):
@@ -260,13 +262,18 @@ class Transformer(nn.Module):
         initialise(self)
         nn.init.zeros_(self.output.weight)
 
+    @property
+    def blocks(self) -> tuple[TransformerBlock, ...]:
+        """The layers, under their own type: a ModuleList forgets it."""
+        return cast(tuple[TransformerBlock, ...], tuple(self.layers))
+
     def embed_condition(self, cond: Tensor) -> Tensor:
         """Class labels int64 [B], or caption features [B, cls_token_num, caption_dim], to [B, prefix, D]."""
-        return self.cls_embedding(cond)  # type: ignore[no-any-return]
+        return call(self.cls_embedding, cond)
 
     def embed_tokens(self, tokens: Tensor) -> Tensor:
         """Codes int64 [B, T] to [B, T, D]."""
-        return self.tok_embeddings(tokens)  # type: ignore[no-any-return]
+        return call(self.tok_embeddings, tokens)
 
     def turns(self, cells: Tensor) -> Tensor:
         """Rotary rows [T, head_dim / 2, 2] of cells int64 [T]; -1 is a prefix position."""
@@ -317,8 +324,8 @@ class Transformer(nn.Module):
         """
         turns = self.turns(cells)
         hidden, keys, values = embeddings, [], []
-        for layer, past_key, past_value in zip(self.layers, past_keys, past_values, strict=True):
-            hidden, key, value = layer.step(hidden, turns, bias, (past_key, past_value), past_bias)  # type: ignore[operator]
+        for block, past_key, past_value in zip(self.blocks, past_keys, past_values, strict=True):
+            hidden, key, value = block.step(hidden, turns, bias, (past_key, past_value), past_bias)
             keys.append(key)
             values.append(value)
         features = self.norm(hidden)

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from models.typed import call
+
 # The published buffer has this length whatever the codebook size.
 USAGE_LENGTH = 65536
 
@@ -74,9 +76,9 @@ class ResidualBlock(nn.Module):
     def forward(self, hidden: Tensor) -> Tensor:
         """Keep [B, C, H, W], C becoming `channels_out`."""
         update = self.conv1(functional.silu(self.norm1(hidden)))
-        update = self.conv2(functional.silu(self.norm2(update)))
-        shortcut = hidden if self.nin_shortcut is None else self.nin_shortcut(hidden)
-        return shortcut + update  # type: ignore[no-any-return]
+        update = call(self.conv2, functional.silu(self.norm2(update)))
+        shortcut = hidden if self.nin_shortcut is None else call(self.nin_shortcut, hidden)
+        return shortcut + update
 
 
 class AttentionBlock(nn.Module):
@@ -96,7 +98,7 @@ class AttentionBlock(nn.Module):
         query, key, value = (layer(normed).flatten(2).transpose(1, 2) for layer in (self.q, self.k, self.v))
         weights = torch.softmax(query @ key.transpose(1, 2) * query.shape[-1] ** -0.5, dim=-1)
         mixed = (weights @ value).transpose(1, 2).reshape(hidden.shape)
-        return hidden + self.proj_out(mixed)  # type: ignore[no-any-return]
+        return hidden + call(self.proj_out, mixed)
 
 
 class Downsample(nn.Module):
@@ -108,7 +110,7 @@ class Downsample(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """[B, C, H, W] to [B, C, H/2, W/2]."""
-        return self.conv(functional.pad(hidden, (0, 1, 0, 1)))  # type: ignore[no-any-return]
+        return call(self.conv, functional.pad(hidden, (0, 1, 0, 1)))
 
 
 class Upsample(nn.Module):
@@ -120,7 +122,7 @@ class Upsample(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """[B, C, H, W] to [B, C, 2H, 2W]."""
-        return self.conv(functional.interpolate(hidden, scale_factor=2.0, mode="nearest"))  # type: ignore[no-any-return]
+        return call(self.conv, functional.interpolate(hidden, scale_factor=2.0, mode="nearest"))
 
 
 class Level(nn.Module):
@@ -178,7 +180,7 @@ class Encoder(nn.Module):
         hidden = self.conv_in(pixels)
         for block in (*self.conv_blocks, *self.mid):
             hidden = block(hidden)
-        return self.conv_out(functional.silu(self.norm_out(hidden)))  # type: ignore[no-any-return]
+        return call(self.conv_out, functional.silu(self.norm_out(hidden)))
 
 
 class Decoder(nn.Module):
@@ -210,7 +212,7 @@ class Decoder(nn.Module):
         hidden = self.conv_in(latents)
         for block in (*self.mid, *self.conv_blocks):
             hidden = block(hidden)
-        return self.conv_out(functional.silu(self.norm_out(hidden)))  # type: ignore[no-any-return]
+        return call(self.conv_out, functional.silu(self.norm_out(hidden)))
 
 
 class Quantizer(nn.Module):
@@ -263,11 +265,11 @@ class VQModel(nn.Module):
 
     def latents(self, pixels: Tensor) -> Tensor:
         """[B, 3, H, W] to unquantised latents [B, codebook_embed_dim, h, w]."""
-        return self.quant_conv(self.encoder(pixels))  # type: ignore[no-any-return]
+        return call(self.quant_conv, self.encoder(pixels))
 
     def decode(self, values: Tensor) -> Tensor:
         """Quantised values [B, codebook_embed_dim, h, w] to pixels [B, 3, H, W] (not clamped)."""
-        return self.decoder(self.post_quant_conv(values))  # type: ignore[no-any-return]
+        return call(self.decoder, self.post_quant_conv(values))
 
     def encode(self, pixels: Tensor) -> Tensor:
         """Codes [B, h*w] int64 of pixels [B, 3, H, W] in [-1, 1]."""

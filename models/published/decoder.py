@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from models.transformer import RMSNorm, StepOutput
+from models.typed import call
 
 QK_NORM_EPS = 1e-5
 
@@ -135,7 +136,7 @@ class Layer(nn.Module):
     def feed(self, hidden: Tensor) -> Tensor:
         """SwiGLU, shape kept."""
         gate, up = self.gate_up(hidden).chunk(2, dim=-1)
-        return self.down(functional.silu(gate) * up)  # type: ignore[no-any-return]
+        return call(self.down, functional.silu(gate) * up)
 
     def forward(
         self, hidden: Tensor, turns: Tensor | None, bias: Tensor, past: tuple[Tensor, Tensor]
@@ -163,8 +164,7 @@ def _turn(heads: Tensor, turns: Tensor) -> Tensor:
 
 def _table(rows: int, dim: int) -> nn.Embedding:
     """An embedding that a checkpoint fills: drawing random rows on the meta device takes seconds of imports."""
-    found: nn.Embedding = nn.Embedding.from_pretrained(torch.empty(rows, dim), freeze=False)  # type: ignore[no-untyped-call]
-    return found
+    return nn.Embedding(rows, dim, _weight=torch.empty(rows, dim))
 
 
 class Decoder(nn.Module):
@@ -196,7 +196,7 @@ class Decoder(nn.Module):
         table = rows if self.conditions is None else self.conditions.weight
         limit = self.config.vocab_size
         if table is None:
-            return self.codes(tokens)  # type: ignore[no-any-return]
+            return call(self.codes, tokens)
         found = self.codes(tokens.clamp(max=limit - 1))
         other = table.to(found.dtype)[(tokens - limit).clamp(min=0)]
         return torch.where((tokens >= limit)[..., None], other, found)
@@ -254,7 +254,7 @@ class Conditioner(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """See the class."""
-        hidden = self.first(torch.cat([features, self.absent]))
+        hidden = call(self.first, torch.cat([features, self.absent]))
         if self.second is None:
-            return hidden  # type: ignore[no-any-return]
-        return self.second(functional.gelu(hidden, approximate="tanh"))  # type: ignore[no-any-return]
+            return hidden
+        return call(self.second, functional.gelu(hidden, approximate="tanh"))

@@ -1,7 +1,7 @@
 """Load a published checkpoint by kind."""
 
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 import torch
 
@@ -14,6 +14,7 @@ from models.vq import VQConfig, VQModel
 
 TARGETS: Final = ("llamagen-c2i", "llamagen-t2i", "tar-dtok", "tar-lm", "chameleon")
 KINDS: Final = (*TARGETS, "eagle-drafter", "vq")
+Precision: TypeAlias = Literal["fp32", "fp16", "bf16"]
 PRECISIONS: Final = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 

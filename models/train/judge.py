@@ -22,6 +22,7 @@ from models.data.scenes import SCENE_SIDES, Split, SpriteSheet
 from models.judge import Judge, JudgeConfig, Judgement, to_judge_side
 from models.train.loop import LoopSettings, Loss, Outcome, train
 from models.train.pictures import SCENE_SEED, to_pixels
+from models.typed import channels_last
 
 DEFAULT_LOOP = LoopSettings(
     steps=5000, learning_rate=3e-3, minutes=12, warmup_steps=100, ema_decay=0.995, validate_every=1000
@@ -164,7 +165,7 @@ def train_judge(
     judged right per slot and for concept and style together ("seen_64_concept_and_style", ...).
     """
     torch.manual_seed(seed)
-    model = Judge(config).to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    model = channels_last(Judge(config).to(device))
     recipe = _Recipe(model, sheet, settings or JudgeSettings(), seed)
     plain = {"kind": "judge", "judge": model.config.as_plain()}
     return train(model, recipe.loss, out, loop, plain, validate=recipe.validate, title="judge")

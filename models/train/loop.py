@@ -234,7 +234,7 @@ def train(
                 optimiser.set_share(now)
                 value, figures = loss(step)
                 optimiser.zero_grad()
-                value.backward()  # type: ignore[no-untyped-call]
+                torch.autograd.backward(value)
                 nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norm)
                 optimiser.step()
                 if settings.ema_decay > 0:

@@ -5,7 +5,7 @@ PyTorch's own takes matrices alone; here a convolution counts as the matrix [out
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NoReturn, overload
 
 import torch
 from torch import Tensor, nn
@@ -33,8 +33,14 @@ class Muon(torch.optim.Optimizer):
     def __init__(self, parameters: Iterable[nn.Parameter], lr: float, momentum: float = 0.95, decay: float = 0.0):
         super().__init__(parameters, {"lr": lr, "momentum": momentum, "decay": decay})
 
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> NoReturn: ...
+
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+    def step(self, closure: Callable[[], float] | None = None) -> None:
         """Take one step; a closure is not supported."""
         if closure is not None:
             raise ValueError("Muon: expected no closure")

@@ -21,6 +21,7 @@ from models.sampler import Direction, SamplerConfig, TokenSampler, codebook_name
 from models.train.loop import LoopSettings, Loss, Outcome, train
 from models.train.pictures import Pictures, to_pixels
 from models.train.sampler_losses import PatchCritic, SamplerLosses, draw_softly, duel, perceptual_distance
+from models.typed import channels_last
 from models.vq import VQModel
 
 LOSSES: Final[Mapping[str, SamplerLosses]] = {
@@ -95,7 +96,7 @@ class _Recipe:
     ) -> None:
         self.pupil, self.pictures = pupil, pictures
         self.losses, self.settings, self.seed = losses, settings, seed
-        self.vq = vq.requires_grad_(False).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.vq = channels_last(vq.requires_grad_(False))
         self.place = next(pupil.parameters()).device
         up = direction == "up"
         self.data, self.validation = ((p.low, p.high) if up else (p.high, p.low) for p in pairs)

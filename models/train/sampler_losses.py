@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
+from models.typed import call
 from models.vq import VQModel
 
 
@@ -91,7 +92,7 @@ class PatchCritic(nn.Module):
 
     def forward(self, pixels: Tensor) -> Tensor:
         """See the class."""
-        return self.layers(pixels)  # type: ignore[no-any-return]
+        return call(self.layers, pixels)
 
 
 class Duel(NamedTuple):

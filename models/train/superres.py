@@ -21,6 +21,7 @@ from models.sampler import SuperResolution, SuperResolutionConfig, codebook_name
 from models.train.loop import LoopSettings, Loss, Outcome, train
 from models.train.pictures import Pictures, to_pixels
 from models.train.sampler import PairedCodes, Pupil, check_pairs
+from models.typed import channels_last
 
 LOOP: Final = LoopSettings(
     steps=250, learning_rate=2e-3, matrix_rate=0.01, warmup_steps=20, ema_decay=0.98, validate_every=125
@@ -75,8 +76,8 @@ def train_super_resolution(
     torch.manual_seed(seed)
     config, settings = config or SuperResolutionConfig(grids.ratio), settings or SuperResolutionSettings()
     check_pairs(data, grids, config.ratio)
-    vq = load_vq(tokenizer).requires_grad_(False).to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    pupil = Pupil(SuperResolution(config)).to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    vq = channels_last(load_vq(tokenizer).requires_grad_(False).to(device))
+    pupil = channels_last(Pupil(SuperResolution(config)).to(device))
     place, side = torch.device(device), grids.high.height * vq.config.stride
 
     def enlarged(codes: PairedCodes, rows: NDArray[np.int64], split: Split) -> _Enlarged:

@@ -17,6 +17,7 @@ from torch.nn import functional
 from models.checkpoints import read
 from models.train.loop import LoopSettings, Loss, Outcome, train
 from models.train.pictures import Pictures, to_pixels
+from models.typed import channels_last
 from models.vq import VQConfig, VQModel
 
 EMBEDDED = VQConfig(
@@ -200,7 +201,7 @@ def train_tokenizer(
     if decoder_only and init_from is None:
         raise ValueError("refining the decoder alone needs a trained tokenizer to start from")
     torch.manual_seed(seed)
-    model = VQModel(config).to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    model = channels_last(VQModel(config).to(device))
     if init_from is not None:
         model.load_state_dict(read(init_from, "tokenizer")["model"])
     if decoder_only:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from models.checkpoints import load_vq
 from models.data.scenes import Split
 from models.train.pictures import SCENE_SEED, Pictures, captions, to_pixels
+from models.typed import channels_last
 from models.vq import VQModel
 
 CHUNK = 64
@@ -73,7 +74,7 @@ def encode_scenes(
             file.write(np.full((scenes - held, cells), -1, np.int16).tobytes())
     codes: NDArray[np.int16] = np.memmap(path, np.int16, "r+", shape=(scenes, cells))
     todo = np.flatnonzero(codes[:, 0] < 0)
-    vq = vq.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    vq = channels_last(vq)
     for start in range(0, len(todo), CHUNK):
         rows = todo[start : start + CHUNK]
         pixels = to_pixels(pictures(rows.tolist(), resolution, split))

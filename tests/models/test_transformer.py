@@ -105,9 +105,9 @@ def test_sizes_that_cannot_work_raise(change: dict[str, object], message: str) -
 
 
 def test_unknown_and_absent_keys_raise() -> None:
-    with pytest.raises(ValueError, match="no key depth"):
+    with pytest.raises(ValueError, match="unknown setting 'depth'"):
         build(TransformerConfig, {"depth": 3})
-    with pytest.raises(ValueError, match="needs block_size, dim"):
+    with pytest.raises(ValueError, match="missing setting dim, block_size"):
         build(TransformerConfig, {"n_layer": 1, "n_head": 1, "vocab_size": 3})
 
 
