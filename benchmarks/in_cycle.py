@@ -67,7 +67,7 @@ def loops(vocab_size: int, verify_ms: list[list[float]], draft_ms: list[list[flo
     pool = Lantern(nearest_codes(codes, min(POOLED, vocab_size - 1)), delta=0.9, residual="optimal")
     curves = [tuple((int(size), float(ms)) for size, ms in curve) for curve in (verify_ms, draft_ms)]
     priced = Roofline(*curves)
-    ranked = ((1, 2, 2), (2, 2, 4), (4, 2, 6), (4, 4, 12), (5, 8, 24), (5, 10, 59))
+    ranked = ((1, 2, 2), (2, 2, 4), (4, 2, 6), (4, 4, 12), (5, 8, 24), (3, 16, 40), (5, 10, MOST_NODES - 1))
     return (
         *(Loop("one_call", LikeliestChain(length), point) for length in (1, 2, 3, 4, 6, 8, 12) if chains),
         *(Loop("sampled", Chain(length), SpeculativeSampling()) for length in (1, 2, 4, 6)),
