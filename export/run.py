@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from export.decoders import export_drafter, export_target
 from export.reference import write_reference
@@ -12,7 +12,7 @@ from export.samplers import Between, export_sampler, export_super_resolution
 from export.store import Origin
 from export.vision import export_judge, export_tokenizer, fold_norms
 from export.weights import halve
-from models.checkpoints import load_drafter, load_target, load_vq, read
+from models.checkpoints import load_drafter, load_target, load_vq, read, story
 from models.judge import load_judge
 from models.sampler import load_sampler, load_super_resolution
 from models.train.pictures import EmojiPictures
@@ -23,61 +23,79 @@ SOURCE: Final = "trained from random weights on EmojiScenes, by the recipe"
 _CHECKPOINT: Final = "checkpoint.pt"
 
 
-def _origin(train: str, what: str) -> Origin:
-    return Origin(SOURCE, f"underpaint train {train} && underpaint export {what}")
+def _run(runs: Path, name: str) -> Path:
+    return runs / name / _CHECKPOINT
+
+
+def _origin(train: str, what: str, checkpoint: Path, kind: str) -> Origin:
+    told = story(read(checkpoint, kind))
+    return Origin(SOURCE, f"underpaint train {train} && underpaint export {what}", training=told)
 
 
 def _target(side: int) -> Callable[[Path, Path], tuple[Manifest, ...]]:
     def export(runs: Path, out: Path) -> tuple[Manifest, ...]:
-        words, transformer = load_target(runs / f"guided_{side}" / _CHECKPOINT)
-        name = f"target{side}"
-        return (export_target(name, transformer, words, out, _origin(f"guided --resolution {side}", name)),)
+        path, name = _run(runs, f"guided_{side}"), f"target{side}"
+        words, transformer = load_target(path)
+        origin = _origin(f"guided --resolution {side}", name, path, "target")
+        return (export_target(name, transformer, words, out, origin),)
 
     return export
 
 
+def _drafter_command(side: int, told: Mapping[str, Any]) -> str:
+    """The command that trains a drafter as its checkpoint was, with drawings or without."""
+    command = f"drafter --resolution {side}"
+    if any(run["how"].get("drawn_scenes") for run in told.get("runs", ())):
+        return f"draw --resolution {side} && underpaint train {command} --drawn runs/drawn"
+    return command
+
+
 def _drafter(side: int, integers: bool) -> Callable[[Path, Path], tuple[Manifest, ...]]:
     def export(runs: Path, out: Path) -> tuple[Manifest, ...]:
-        _, transformer = load_target(runs / f"guided_{side}" / _CHECKPOINT)
-        drafter = load_drafter(runs / f"drafter_{side}" / _CHECKPOINT, transformer)
-        name = f"drafter{side}" if integers else f"drafter{side}_float"
-        origin = _origin(f"drafter --resolution {side}", name)
+        path, name = _run(runs, f"drafter_{side}"), f"drafter{side}" if integers else f"drafter{side}_float"
+        _, transformer = load_target(_run(runs, f"guided_{side}"))
+        drafter = load_drafter(path, transformer)
+        origin = _origin(_drafter_command(side, story(read(path, "drafter"))), name, path, "drafter")
         return (export_drafter(name, drafter, out, origin, integers=integers),)
 
     return export
 
 
 def _tokenizer(runs: Path, out: Path) -> tuple[Manifest, ...]:
-    return export_tokenizer(load_vq(runs / "tokenizer" / _CHECKPOINT), out, _origin("tokenizer", "tokenizer"))
+    path = _run(runs, "tokenizer")
+    return export_tokenizer(load_vq(path), out, _origin("tokenizer", "tokenizer", path, "tokenizer"))
 
 
 def _sampler(direction: str, losses: str, name: str) -> Callable[[Path, Path], tuple[Manifest, ...]]:
     def export(runs: Path, out: Path) -> tuple[Manifest, ...]:
-        path = runs / f"sampler_{direction}_{losses}" / _CHECKPOINT
+        path = _run(runs, f"sampler_{direction}_{losses}")
         between = Between.of(read(path, "sampler")["config"])
-        origin = _origin(f"sampler --direction {direction} --losses {losses}", name)
-        vq = load_vq(runs / "tokenizer" / _CHECKPOINT)
+        origin = _origin(f"sampler --direction {direction} --losses {losses}", name, path, "sampler")
+        vq = load_vq(_run(runs, "tokenizer"))
         return (export_sampler(name, load_sampler(path), between, vq, out, origin),)
 
     return export
 
 
 def _super_resolution(runs: Path, out: Path) -> tuple[Manifest, ...]:
-    path = runs / "superres" / _CHECKPOINT
-    between, vq = Between.of(read(path, "superres")["config"]), load_vq(runs / "tokenizer" / _CHECKPOINT)
-    model = load_super_resolution(path)
-    return (export_super_resolution("superres", model, between, vq, out, _origin("superres", "superres")),)
+    path = _run(runs, "superres")
+    between, vq = Between.of(read(path, "superres")["config"]), load_vq(_run(runs, "tokenizer"))
+    origin = _origin("superres", "superres", path, "superres")
+    return (export_super_resolution("superres", load_super_resolution(path), between, vq, out, origin),)
 
 
 def _judge(runs: Path, out: Path) -> tuple[Manifest, ...]:
-    return (export_judge(load_judge(runs / "judge" / _CHECKPOINT), out, _origin("judge", "judge")),)
+    path = _run(runs, "judge")
+    return (export_judge(load_judge(path), out, _origin("judge", "judge", path, "judge")),)
 
 
 def _reference(runs: Path, out: Path) -> tuple[Manifest, ...]:
-    judge = load_judge(runs / "judge" / _CHECKPOINT)
+    path = _run(runs, "judge")
+    judge = load_judge(path)
     fold_norms(judge)  # the judge that ships is the folded, rounded one
     halve(judge)
-    return (write_reference(judge, EmojiPictures().sheet, out, _origin("judge", "judge_reference")),)
+    origin = _origin("judge", "judge_reference", path, "judge")
+    return (write_reference(judge, EmojiPictures().sheet, out, origin),)
 
 
 MODELS: Final[Mapping[str, Callable[[Path, Path], tuple[Manifest, ...]]]] = {

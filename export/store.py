@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
@@ -23,11 +23,15 @@ class ParityError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where weights come from: `source` in words, `recipe` the command that trains and exports them, `licence`."""
+    """Where weights come from: `source` in words, `recipe` the command that trains and exports them, `licence`.
+
+    training: how they were really trained, as the checkpoint tells it (`models.checkpoints.story`).
+    """
 
     source: str
     recipe: str
     licence: str = LICENCE
+    training: Mapping[str, Any] = field(default_factory=dict)
 
 
 Differences = Mapping[str, float]
@@ -79,7 +83,10 @@ def store_bytes(content: bytes, suffix: str, draft: Manifest, folder: Path, shap
 
 def draft_manifest(name: str, kind: str, origin: Origin, settings: Mapping[str, Any]) -> Manifest:
     """A manifest that lacks what only the file can tell."""
-    return Manifest(name, kind, "", "", 0, origin.source, origin.licence, origin.recipe, dict(settings))
+    return Manifest(
+        *(name, kind, "", "", 0, origin.source, origin.licence, origin.recipe, dict(settings)),
+        training=dict(origin.training),
+    )
 
 
 def _finish(

@@ -1,5 +1,6 @@
 """Read checkpoints written by the recipes."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,16 @@ def read(path: Path, kind: str) -> dict[str, Any]:
     if found != kind:
         raise ValueError(f"{path} holds a {found!r} checkpoint; wanted {kind!r}")
     return saved
+
+
+def story(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """How a checkpoint came to be, in plain values, as far as it says.
+
+    "kind", and "step" (in all), "elapsed_seconds", "validation" and "runs" (see `models.train.history`).
+    """
+    told: dict[str, Any] = {"kind": saved["config"]["kind"]}
+    told |= {name: saved[name] for name in ("step", "elapsed_seconds", "validation", "runs") if name in saved}
+    return told
 
 
 def load_vq(path: Path) -> VQModel:

@@ -31,6 +31,7 @@ class Manifest:
     settings: what an engine must know (vocabulary, grid, layers, ...); see the engine of that kind.
     shapes: inputs and outputs by name; a free dimension is a string.
     versions: packages that wrote the file. parity: largest absolute differences from the torch module, by case.
+    training: the steps that were really taken, as `models.checkpoints.story` tells them; empty where nothing tells.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Manifest:
     shapes: Mapping[str, list[int | str]] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     parity: Mapping[str, float] = field(default_factory=dict)
+    training: Mapping[str, Any] = field(default_factory=dict)
     format: int = FORMAT
     layout: int = LAYOUT
 

@@ -17,10 +17,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from models.checkpoints import load_target, read
+from models.checkpoints import load_target, read, story
 from models.drafter import BoundDrafter, Drafter
 from models.text import WordEncoder, caption_features
-from models.train.drawn import load_drawn
+from models.train.drawn import fingerprint, load_drawn
+from models.train.history import Given
 from models.train.loop import LoopSettings, Loss, Outcome, train
 from models.train.target import batch_of
 from models.train.tokens import TokenSet
@@ -207,8 +208,9 @@ def train_drafter(
     teacher = _Teacher(words, transformer).to(place).eval()
     drafter = Drafter(transformer.config)
     drafter.norm.load_state_dict(transformer.norm.state_dict())
-    if init_from is not None:
-        drafter.load_state_dict(read(init_from, "drafter")["model"])
+    start = None if init_from is None else read(init_from, "drafter")
+    if start is not None:
+        drafter.load_state_dict(start["model"])
     drafter.to(place)
     bound = drafter.bind(transformer)
 
@@ -251,12 +253,7 @@ def train_drafter(
         }
 
     described = {"kind": "drafter", "resolution": resolution, "transformer": asdict(transformer.config)}
-    return train(
-        drafter,
-        loss,
-        out,
-        loop or LOOPS[resolution],
-        described,
-        validate=validate,
-        title=f"drafter {resolution}",
-    )
+    how = {"seed": seed, "settings": asdict(settings), "target": fingerprint(words, transformer)}
+    how |= {"drawn_scenes": 0 if learnt_from is None else len(learnt_from.codes)}
+    given, own, title = Given(how, start and story(start)), loop or LOOPS[resolution], f"drafter {resolution}"
+    return train(drafter, loss, out, own, described, validate=validate, given=given, title=title)

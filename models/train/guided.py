@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from models.checkpoints import read
+from models.checkpoints import read, story
 from models.config import build
+from models.train.history import Given
 from models.train.loop import LoopSettings, Loss, Outcome, train
 from models.train.target import SETTINGS, Target, TargetSettings, batch_of
 from models.train.tokens import TokenSet
@@ -103,5 +104,6 @@ def train_guided(
 
     described = {"kind": "target", "resolution": resolution, "words": held["config"]["words"]}
     described |= {"transformer": asdict(config), "guidance": guidance}
-    title = f"guided target {resolution}"
-    return train(student, loss, out, loop or LOOPS[resolution], described, validate=validate, title=title)
+    given = Given({"seed": seed, "settings": asdict(settings), "guidance": guidance}, story(held))
+    own, title = loop or LOOPS[resolution], f"guided target {resolution}"
+    return train(student, loss, out, own, described, validate=validate, given=given, title=title)

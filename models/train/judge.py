@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +20,7 @@ from torch.nn import functional
 from models.data.batches import LABELS, batch, scenes
 from models.data.scenes import SCENE_SIDES, Split, SpriteSheet
 from models.judge import Judge, JudgeConfig, Judgement, to_judge_side
+from models.train.history import Given
 from models.train.loop import LoopSettings, Loss, Outcome, train
 from models.train.pictures import SCENE_SEED, to_pixels
 from models.typed import channels_last
@@ -166,6 +167,8 @@ def train_judge(
     """
     torch.manual_seed(seed)
     model = channels_last(Judge(config).to(device))
-    recipe = _Recipe(model, sheet, settings or JudgeSettings(), seed)
+    settings = settings or JudgeSettings()
+    recipe = _Recipe(model, sheet, settings, seed)
     plain = {"kind": "judge", "judge": model.config.as_plain()}
-    return train(model, recipe.loss, out, loop, plain, validate=recipe.validate, title="judge")
+    given = Given({"seed": seed, "settings": asdict(settings)})
+    return train(model, recipe.loss, out, loop, plain, validate=recipe.validate, given=given, title="judge")

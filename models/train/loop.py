@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
+from models.train.history import Given, runs_with
 from models.train.interrupt import stop_on_interrupt
 from models.train.muon import Optimisers
 
@@ -174,13 +175,14 @@ def train(
     *,
     validate: Callable[[], dict[str, float]] | None = None,
     after_step: Callable[[int], None] | None = None,
+    given: Given | None = None,
     title: str = "training",
 ) -> Outcome:
     """Train `model` in place and leave `out/checkpoint.pt`; a second call continues from it.
 
     The checkpoint holds: "config" (the mapping given), "model" (averaged weights, what loaders read), "raw",
-    "optimizer", "step", "elapsed_seconds", "validation" and "settings". On return the module holds the
-    averaged weights.
+    "optimizer", "step", "elapsed_seconds", "validation", "settings" and "runs" (`models.train.history`). On return
+    the module holds the averaged weights.
 
     Args:
         model: parameters that require a gradient are learnt.
@@ -190,6 +192,7 @@ def train(
         config: plain mapping of what a loader needs to rebuild the module.
         validate: figures, with the averaged weights in place.
         after_step: called after each optimiser step.
+        given: what the recipe was given, for the checkpoint to tell.
         title: name on the progress bar.
 
     Raises:
@@ -211,6 +214,7 @@ def train(
     averager = Averager(model, settings.ema_decay)
     if saved is not None:
         averager.state = {name: value.clone() for name, value in saved["model"].items()}
+    first, runs = step, runs_with(saved, given or Given(), asdict(settings))
     log, started = _Log(settings, title), time.monotonic()
     saved_at = started
 
@@ -220,7 +224,9 @@ def train(
     def save() -> None:
         payload: dict[str, Any] = {"config": dict(config), "model": averager.weights(), "raw": model.state_dict()}
         payload |= {"optimizer": optimiser.state_dict(), "step": step, "elapsed_seconds": elapsed()}
-        save_atomically(payload | {"validation": validation, "settings": asdict(settings)}, path)
+        payload |= {"validation": validation, "settings": asdict(settings)}
+        payload |= {"runs": (saved or {}).get("runs", []) if step == first else runs}
+        save_atomically(payload, path)
 
     def done() -> bool:
         late = settings.minutes is not None and elapsed() >= 60 * settings.minutes

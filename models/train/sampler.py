@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from algos.spatial.resolution import ResolutionMap
-from models.checkpoints import load_vq, read
+from models.checkpoints import load_vq, read, story
 from models.sampler import Direction, SamplerConfig, TokenSampler, codebook_name, load_sampler
+from models.train.history import Given
 from models.train.loop import LoopSettings, Loss, Outcome, train
 from models.train.pictures import Pictures, to_pixels
 from models.train.sampler_losses import PatchCritic, SamplerLosses, draw_softly, duel, perceptual_distance
@@ -155,15 +156,17 @@ class _Recipe:
         }
 
 
-def _start(network: TokenSampler, init_from: Path, codebook: str) -> None:
-    """Copy the weights of a checkpoint of the same shape and codebook."""
-    found, made_for = load_sampler(init_from), read(init_from, "sampler")["config"]["codebook"]
+def _start(network: TokenSampler, init_from: Path, codebook: str) -> dict[str, Any]:
+    """Copy the weights of a checkpoint of the same shape and codebook; tell its story."""
+    found, saved = load_sampler(init_from), read(init_from, "sampler")
+    made_for = saved["config"]["codebook"]
     if found.config != network.config or made_for != codebook:
         raise ValueError(
             f"{init_from} holds {found.config} for the codebook {made_for[:12]}; "
             f"wanted {network.config} for {codebook[:12]}"
         )
     network.load_state_dict(found.state_dict())
+    return story(saved)
 
 
 def train_sampler(
@@ -193,14 +196,11 @@ def train_sampler(
     codebook = codebook_name(vq)
     network = TokenSampler(config)
     network.start_from(vq.quantize.codebook)
-    if init_from is not None:
-        _start(network, init_from, codebook)
+    began_from = None if init_from is None else _start(network, init_from, codebook)
     pupil = Pupil(network, PatchCritic() if losses.adversarial else None).to(device)
-    recipe = _Recipe(
-        pupil, vq, pictures, (data, validation), losses, settings or SamplerSettings(), config.direction, seed
-    )
+    settings = settings or SamplerSettings()
+    recipe = _Recipe(pupil, vq, pictures, (data, validation), losses, settings, config.direction, seed)
     described: dict[str, Any] = {"kind": "sampler", "sampler": asdict(config), "losses": asdict(losses)}
     described |= {"low": list(grids.low), "high": list(grids.high), "codebook": codebook}
-    return train(
-        pupil, recipe.loss, out, loop, described, validate=recipe.validate, title=f"sampler {config.direction}"
-    )
+    given, title = Given({"seed": seed, "settings": asdict(settings)}, began_from), f"sampler {config.direction}"
+    return train(pupil, recipe.loss, out, loop, described, validate=recipe.validate, given=given, title=title)

@@ -18,6 +18,7 @@ from algos.spatial.resolution import ResolutionMap
 from models.checkpoints import load_vq
 from models.data.scenes import Split
 from models.sampler import SuperResolution, SuperResolutionConfig, codebook_name
+from models.train.history import Given
 from models.train.loop import LoopSettings, Loss, Outcome, train
 from models.train.pictures import Pictures, to_pixels
 from models.train.sampler import PairedCodes, Pupil, check_pairs
@@ -111,4 +112,5 @@ def train_super_resolution(
 
     described: dict[str, Any] = {"kind": "superres", "superres": asdict(config), "codebook": codebook_name(vq)}
     described |= {"low": list(grids.low), "high": list(grids.high)}
-    return train(pupil, loss, out, loop, described, validate=validate, title="super-resolution")
+    given = Given({"seed": seed, "settings": asdict(settings)})
+    return train(pupil, loss, out, loop, described, validate=validate, given=given, title="super-resolution")

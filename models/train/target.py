@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from models.checkpoints import read
+from models.checkpoints import read, story
 from models.text import WordEncoder, caption_features
+from models.train.history import Given
 from models.train.loop import LoopSettings, Loss, Outcome, train
 from models.train.tokens import TokenSet
 from models.transformer import Transformer, TransformerConfig
@@ -111,8 +112,9 @@ def train_target(
     if data.codes.shape[1] != config.block_size:
         raise ValueError(f"the target has {config.block_size} cells, the token set {data.codes.shape[1]}")
     model = Target(config)
-    if init_from is not None:
-        model.load_state_dict(read(init_from, "target")["model"])
+    start = None if init_from is None else read(init_from, "target")
+    if start is not None:
+        model.load_state_dict(start["model"])
     model.to(device)
     place = torch.device(device)
 
@@ -128,6 +130,6 @@ def train_target(
         return {"validation_ce": validation_loss(model, validation, settings.validated, place)}
 
     described = {"kind": "target", "resolution": resolution, "words": WORDS, "transformer": asdict(config)}
-    return train(
-        model, loss, out, loop or LOOPS[resolution], described, validate=validate, title=f"target {resolution}"
-    )
+    given = Given({"seed": seed, "settings": asdict(settings)}, start and story(start))
+    own, title = loop or LOOPS[resolution], f"target {resolution}"
+    return train(model, loss, out, own, described, validate=validate, given=given, title=title)

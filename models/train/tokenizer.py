@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from models.checkpoints import read
+from models.checkpoints import read, story
+from models.train.history import Given
 from models.train.loop import LoopSettings, Loss, Outcome, train
 from models.train.pictures import Pictures, to_pixels
 from models.typed import channels_last
@@ -202,12 +203,14 @@ def train_tokenizer(
         raise ValueError("refining the decoder alone needs a trained tokenizer to start from")
     torch.manual_seed(seed)
     model = channels_last(VQModel(config).to(device))
-    if init_from is not None:
-        model.load_state_dict(read(init_from, "tokenizer")["model"])
+    start = None if init_from is None else read(init_from, "tokenizer")
+    if start is not None:
+        model.load_state_dict(start["model"])
     if decoder_only:
         for part in (model.encoder, model.quantize, model.quant_conv):
             part.requires_grad_(False)
-    recipe = _Recipe(model, pictures, settings or TokenizerSettings(), loop.steps, seed)
+    settings = settings or TokenizerSettings()
+    recipe = _Recipe(model, pictures, settings, loop.steps, seed)
     plain = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(config).items()}
     return train(
         model,
@@ -217,5 +220,6 @@ def train_tokenizer(
         {"kind": "tokenizer", "vq": plain},
         validate=recipe.validate,
         after_step=None if decoder_only else recipe.after_step,
+        given=Given({"seed": seed, "settings": asdict(settings), "decoder_only": decoder_only}, start and story(start)),
         title="tokenizer",
     )
