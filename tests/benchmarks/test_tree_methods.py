@@ -8,6 +8,7 @@ import benchmarks.settings as settings
 import benchmarks.verification as verification
 from algos.draft import Grid
 from benchmarks.pair_statistics import COLUMNS, Laws, score
+from runtime.methods import build_method, resolve
 from tests.benchmarks.ending import figures
 from tests.cli.studio import SyntheticStudio
 
@@ -78,6 +79,12 @@ def test_variants_stand_beside_ar_and_a_stopped_run_goes_on(tmp_path, capsys):
     with pytest.raises(SystemExit):
         settings.main([*asked, "--prompts-skip", "3"])
     assert "differs in prompts" in capsys.readouterr().err
+
+
+def test_every_open_setting_of_adt_tree_is_one_that_it_takes():
+    codes = SyntheticStudio(64).codes
+    built = [build_method("adt", resolve("adt", 1.0, None, one.split()), codes) for one in settings.ADT_VARIANTS]
+    assert len({str(one.recipe.as_plain()) for one in built}) == len(settings.ADT_VARIANTS)
 
 
 def test_a_method_without_cycles_is_shown_too(monkeypatch, tmp_path, capsys):
