@@ -62,7 +62,7 @@ class Store:
                 self._hold(_drawing(json.loads(line)))
         except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(
-                f"{self.path} is no record of a comparison ({error}); choose another --out folder or delete it"
+                f"{self.path} is no record of a comparison ({error}); choose another folder or delete it"
             ) from error
         self._sound_bytes = len(sound)
 
@@ -73,7 +73,7 @@ class Store:
         differs = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
         raise ValueError(
             f"{self.path} belongs to another comparison (it differs in {', '.join(differs)}); repeat that command to "
-            "go on with it, choose another --out folder, or pass --fresh to discard it"
+            "go on with it, choose another folder, or pass --fresh to discard it"
         )
 
     def _size(self) -> int:
@@ -104,7 +104,7 @@ class Store:
 
     def _append(self, value: Mapping[str, Any]) -> None:
         if self._size() != self._file_bytes:
-            raise Shared(f"{self.path} is written by another process too; stop one of them, or choose another --out")
+            raise Shared(f"{self.path} is written by another process too; stop one of them, or choose another folder")
         line = json.dumps(value).encode() + b"\n"
         with self.path.open("r+b" if self.path.exists() else "wb") as file:
             file.truncate(self._sound_bytes)
