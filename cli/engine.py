@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from cli.errors import BAD_INPUT
+from cli.errors import bad_input
 
 app = typer.Typer(help="Build TensorRT engines of exported models.", add_completion=False)
 
@@ -19,23 +19,32 @@ def engine(
 ) -> None:
     """Parse, build and record; the engines are tied to graph, version and, where there is one, this machine's GPU."""
     from export.tensorrt_build import build_folder
+    from runtime.files import check_folder_writable
     from runtime.session import EngineError
     from runtime.tensorrt_engine import gpu_name
     from runtime.tensorrt_files import ANY_GPU
 
-    try:
+    with bad_input():
+        counts = _read_counts(buckets)
+        if not folder.is_dir():
+            raise NotADirectoryError(f"no folder {folder}; make one with `underpaint export --kind ... --out {folder}`")
+        check_folder_writable(folder)
         try:
             gpu = gpu_name()
         except EngineError:
             if backend == "tensorrt":
                 raise  # it measures kernels on the GPU that it builds for
             gpu = ANY_GPU
-        counts = tuple(sorted({int(part) for part in buckets.split(",")}))
-        if counts[0] < 1:
-            raise ValueError(f"--buckets: expected numbers from 1, got {buckets!r}")
         for path, record in build_folder(folder, backend, gpu, tuple(model or ()), counts):
             profiles = f", {len(record.batch_counts)} profiles" if record.batch_counts else ""
             typer.echo(f"{path.name}: {record.engine_bytes / 2**20:.1f} MiB, {record.precision}{profiles}, for {gpu}")
-    except (ValueError, OSError) as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(BAD_INPUT) from error
+
+
+def _read_counts(buckets: str) -> tuple[int, ...]:
+    try:
+        counts = tuple(sorted({int(part) for part in buckets.split(",")}))
+    except ValueError as error:
+        raise ValueError(f"--buckets: expected numbers with commas between, got {buckets!r}") from error
+    if counts[0] < 1:
+        raise ValueError(f"--buckets: expected numbers from 1, got {buckets!r}")
+    return counts

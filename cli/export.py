@@ -1,13 +1,11 @@
 """`underpaint export CHECKPOINT --kind ...` and `underpaint check DIR`: published models in, compared graphs out."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from cli.errors import BAD_INPUT
+from cli.errors import bad_input
 
 app = typer.Typer(help="Export a published checkpoint to ONNX.", add_completion=False)
 check_app = typer.Typer(help="Compare exported models with torch.", add_completion=False)
@@ -17,16 +15,6 @@ Heads = Annotated[int | None, typer.Option(help="Attention heads, where the widt
 GridSide = Annotated[int | None, typer.Option("--grid", help="Cells along a side: pixels / 16 for VQ-16.", min=1)]
 Prefix = Annotated[int | None, typer.Option(help="Condition positions (Tar: 729, 169, 81), or longest prompt.", min=1)]
 FirstCode = Annotated[int | None, typer.Option(help="Vocabulary id of code 0 (Tar's language model).", min=0)]
-
-
-@contextmanager
-def _explained() -> Iterator[None]:
-    """One message and exit code 2 for what the user can mend."""
-    try:
-        yield
-    except (ValueError, OSError) as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(BAD_INPUT) from error
 
 
 @app.command()
@@ -48,9 +36,11 @@ def export(
     from export.published import Request, export_published
     from models.published.load import find
     from models.published.options import LoadOptions
+    from runtime.files import check_folder_writable
 
     options = LoadOptions(heads, grid, prefix, first_code)
-    with _explained():
+    with bad_input():
+        check_folder_writable(out)
         if (target is None) != (target_kind is None):
             raise ValueError("--target and --target-kind belong together")
         pair = None if target is None or target_kind is None else (target_kind, find(target))
@@ -71,7 +61,7 @@ def check(
     """Compare every decoder and the tokenizer of a folder with torch, on random and on adversarial inputs."""
     from export.published_verify import verify
 
-    with _explained():
+    with bad_input():
         results = list(verify(folder, greedy, seed))
     failed = False
     for result in results:
@@ -94,11 +84,13 @@ def caption(
     import numpy as np
 
     from models.published.captions import caption_features
+    from runtime.files import check_file_writable
     from zoo.manifest import write_beside
 
-    with _explained():
+    with bad_input():
         if out.suffix != ".npy":
             raise ValueError(f"--out: expected a file that ends in .npy, got {out}")
+        check_file_writable(out)
         features = caption_features(encoder, text)
         stream = io.BytesIO()
         np.save(stream, features)

@@ -52,6 +52,7 @@ def test_the_command_writes_a_file_or_says_why_not(encoder: Path, tmp_path: Path
         ([str(encoder), " ", "--out", str(out)], "expected a text"),
         ([str(tmp_path / "none"), "a", "--out", str(out)], "no text encoder"),
         ([str(encoder), "a", "--out", str(tmp_path / "cat.txt")], "ends in .npy"),
+        ([str(encoder), "a", "--out", "/proc/cat.npy"], "cannot write into /proc"),
     ):
         result = runner.invoke(caption_app, arguments)
         assert result.exit_code == 2

@@ -185,6 +185,9 @@ def test_the_engine_command(small: Path, tmp_path: Path) -> None:
         ([str(tmp_path), "--backend", BACKEND], "expected models among none"),
         ([str(small), "--backend", "cuda"], "expected tensorrt or tensorrt-rtx"),
         ([str(small), "--backend", BACKEND, "--buckets", "0,8"], "expected numbers from 1"),
+        ([str(small), "--backend", BACKEND, "--buckets", "8,x"], "expected numbers with commas between"),
+        ([str(small), "--backend", BACKEND, "--model", "judge"], "got judge"),
+        ([str(tmp_path / "none"), "--backend", BACKEND], "no folder"),
     ):
         result = runner.invoke(app, arguments)
         assert result.exit_code == 2
