@@ -5,6 +5,7 @@ protocols of `algos.step`, run on it unchanged: `OrtTarget(load_tensorrt(...), s
 the device; logits and features come back in one copy each a pass.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Final, NamedTuple
@@ -21,6 +22,7 @@ from runtime.tensorrt_files import EngineRecord, backend_module, paths, read_eng
 
 _TYPES: Final = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 _WARM_UPS: Final = 2
+_new_stream: Final[Callable[[], torch.cuda.Stream]] = torch.cuda.Stream
 
 
 def gpu_name() -> str:
@@ -145,7 +147,7 @@ class TensorRTEngine:
         self.conditions = np.zeros((loaded.shape.outside, loaded.shape.features), dtype=np.float32)
         self._loaded = loaded
         self._engine = loaded.session
-        self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self._stream = _new_stream()
         names = [self._engine.get_tensor_name(index) for index in range(self._engine.num_io_tensors)]
         self._inputs = {name for name in names if self._engine.get_tensor_mode(name).name == "INPUT"}
         self._profiles = {
@@ -227,8 +229,8 @@ class TensorRTEngine:
                 taken.copy_(bucket.device[name], non_blocking=True)
         self._stream.synchronize()
         logits, found = (bucket.read[name].numpy()[:, :count] for name in ("logits", self._predicted))
-        keys, values = bucket.device["keys"][:, :, :, :count], bucket.device["values"][:, :, :, :count]
-        return Pass(logits, found, keys, values)  # type: ignore[arg-type]
+        device: Any = bucket.device  # new keys and values stay there: `DeviceCache` alone reads them
+        return Pass(logits, found, device["keys"][:, :, :, :count], device["values"][:, :, :, :count])
 
     @property
     def _predicted(self) -> str:
