@@ -22,11 +22,12 @@ from typing import NamedTuple
 
 import numpy as np
 import onnx
+from torch import Tensor
 
 from export.blocks import feed_forward, norm
 from export.chain import DrafterWeights, Turning, greedy_chain
 from export.graph import GraphWriter
-from export.weights import Layer, RotaryRows, Vocabulary, Weights, drafter_input, layer, plain, rotary_rows
+from export.weights import Layer, Vocabulary, Weights, drafter_input, layer, plain, rotary_rows
 from models.drafter import BoundDrafter
 from models.transformer import Transformer, TransformerConfig
 
@@ -50,7 +51,7 @@ def target_graph(transformer: Transformer, vocabulary: Vocabulary, halves: bool)
     """The graph of a target; with `halves`, its weights must be what float16 can hold (`weights.halve`)."""
     config = transformer.config
     graph = GraphWriter("target", halves)
-    shared = _inputs(graph, config, rotary_rows(transformer.rotary, config))
+    shared = _inputs(graph, config, transformer.rotary)
     flat = graph.node("Reshape", ["tokens", graph.integers(-1)])
     codes = graph.weight(vocabulary.codes, "codes")
     # Derived by an encoder, so not float16 numbers; few enough to keep whole. Engines join the two when they load.
@@ -66,7 +67,7 @@ def drafter_graph(drafter: BoundDrafter, halves: bool, integers: bool) -> onnx.M
     """The graph of a drafter; see `target_graph`, and for `integers` `GraphWriter.product`."""
     config = drafter.drafter.config
     graph = GraphWriter("drafter", halves, integers)
-    shared = _inputs(graph, config, rotary_rows(drafter.drafter.rotary, config))
+    shared = _inputs(graph, config, drafter.drafter.rotary)
     graph.input("features", "float", ["B", "T", config.dim])
     from_features, from_embeddings, embeddings = drafter_input(drafter)
     # A product of two constants: engines fold it when they load, and a token costs one row instead of a product.
@@ -87,7 +88,10 @@ def drafter_graph(drafter: BoundDrafter, halves: bool, integers: bool) -> onnx.M
     return graph.close()
 
 
-def _inputs(graph: GraphWriter, config: TransformerConfig, rotary: RotaryRows) -> _Shared:
+def _inputs(graph: GraphWriter, config: TransformerConfig, table: Tensor) -> _Shared:
+    """Inputs that every decoder has; `table` [1 + cells, head_dim / 2, 2] is the module's own, the prefix first."""
+    turns = np.roll(plain(table), -1, axis=0)
+    rotary = rotary_rows(turns[..., 0], turns[..., 1], config.n_head, config.head_dim)
     graph.input("tokens", "int64", ["B", "T"])
     graph.input("cells", "int64", ["T"])
     graph.input("bias", "float", ["T", "S+T"])

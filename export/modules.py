@@ -13,8 +13,8 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 from torch.export import Dim
 
+from export.differences import errors
 from export.graph import IR_VERSION
-from export.parity import difference
 from export.store import Differences, Origin, draft_manifest, store_onnx
 from runtime.session import SessionSettings, open_session
 from zoo.manifest import Manifest
@@ -53,7 +53,7 @@ def _comparison(module: nn.Module, feed: str, cases: Mapping[str, Tensor]) -> Ca
             wanted = module(given)
             results = session.run(None, {feed: given.numpy()})
             pairs = zip(results, wanted if isinstance(wanted, tuple) else (wanted,), strict=True)
-            found[case] = max(difference(result, expected) for result, expected in pairs)
+            found[case] = max(errors(result, expected).largest for result, expected in pairs)
         return found
 
     return compare

@@ -1,13 +1,13 @@
 """Do the decoder graphs compute what the torch modules compute? Through the runtime's own engine."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from algos.arrays import FloatArray, IntArray
+from algos.arrays import IntArray
+from export.differences import chunks, draft_tree, errors
 from export.store import Differences
 from models.drafter import BoundDrafter
 from models.text import WordEncoder, caption_features
@@ -16,32 +16,12 @@ from runtime.cache import causal, hide
 from runtime.decoder import PREFIX_CELL, DecoderEngine, DecoderShape, Loaded
 from runtime.session import SessionSettings, open_session
 
-_CHUNKS = (1, 2, 1, 8, 5, 16, 1)
-"""New positions a pass, in turn: one token, small trees, large trees."""
-_TREE = (-1, 0, 0, 1, 1, 2, 3, 5, 0, 8, 4)
-
-
-def difference(found: FloatArray, expected: torch.Tensor) -> float:
-    """Largest absolute difference over max(1, largest expected); infinite where shapes or finiteness differ."""
-    wanted = expected.detach().numpy()
-    if found.shape != wanted.shape or not np.isfinite(found).all():
-        return float("inf")
-    return float(np.abs(found - wanted).max() / max(1.0, np.abs(wanted).max()))
-
 
 def _engine(path: Path, shape: DecoderShape, rows: int) -> DecoderEngine:
     engine = DecoderEngine(Loaded(open_session(path, SessionSettings(threads=1)), shape, path.stem), rows)
     # What no position may see must not leak: fill the hidden slots with large numbers.
     engine.cache.key_memory[:], engine.cache.value_memory[:] = 1e3, 1e3
     return engine
-
-
-def _chunks(length: int) -> Iterator[slice]:
-    start = turn = 0
-    while start < length:
-        stop = min(length, start + _CHUNKS[turn % len(_CHUNKS)])
-        yield slice(start, stop)
-        start, turn = stop, turn + 1
 
 
 @torch.no_grad()
@@ -95,15 +75,15 @@ def _compare_image(
     engine: DecoderEngine, prefix: IntArray, tokens: IntArray, transformer: Transformer, cond: torch.Tensor
 ) -> float:
     parts = [_prefill(engine, prefix)]
-    for chunk in _chunks(len(tokens)):
+    for chunk in chunks(len(tokens)):
         count = chunk.stop - chunk.start
         result = engine.run(tokens[chunk], np.arange(chunk.start, chunk.stop), causal(count))
         engine.cache.commit(result.keys, result.values, slice(None))
         parts.append((result.logits.copy(), result.features.copy()))
     logits, features = _dense(transformer, tokens, cond)
     return max(
-        difference(np.concatenate([part[0] for part in parts], axis=1), logits),
-        difference(np.concatenate([part[1] for part in parts], axis=1), features),
+        errors(np.concatenate([part[0] for part in parts], axis=1), logits).largest,
+        errors(np.concatenate([part[1] for part in parts], axis=1), features).largest,
     )
 
 
@@ -114,20 +94,13 @@ def _compare_tree(
     before = len(tokens) // 4
     result = engine.run(tokens[:before], np.arange(before), causal(before))
     engine.cache.commit(result.keys, result.values, slice(None))
-    parents = np.array(_TREE)
-    drafted = tokens[before : before + parents.size]
-    paths = [[0]]
-    for node in range(1, parents.size):
-        paths.append([*paths[parents[node]], node])
-    visible = np.zeros((parents.size, parents.size), dtype=np.bool_)
-    for node, path in enumerate(paths):
-        visible[node, path] = True
-    depths = visible.sum(axis=1) - 1
-    logits = engine.run(drafted, before + depths, hide(visible)).logits.copy()
+    tree = draft_tree()
+    drafted = tokens[before : before + len(tree.paths)]
+    logits = engine.run(drafted, before + tree.depths, hide(tree.visible)).logits.copy()
     worst = 0.0
-    for node, path in enumerate(paths):
-        expected, _ = _dense(transformer, np.concatenate([tokens[:before], drafted[path]]), cond)
-        worst = max(worst, difference(logits[:, node], expected[:, -1]))
+    for node, path in enumerate(tree.paths):
+        expected, _ = _dense(transformer, np.concatenate([tokens[:before], drafted[list(path)]]), cond)
+        worst = max(worst, errors(logits[:, node], expected[:, -1]).largest)
     return worst
 
 
@@ -154,7 +127,7 @@ def _compare_draft(
     given = torch.from_numpy(features)
     out = drafter.step(given, embeddings, torch.arange(cells), bias, empty, empty, torch.zeros(0))
     logits, predicted = [], []
-    for chunk in _chunks(cells):
+    for chunk in chunks(cells):
         count = chunk.stop - chunk.start
         places = np.arange(chunk.start, chunk.stop)
         result = engine.run(tokens[chunk], places, causal(count), features=features[:, chunk])
@@ -162,6 +135,6 @@ def _compare_draft(
         logits.append(result.logits.copy())
         predicted.append(result.features.copy())
     return max(
-        difference(np.concatenate(logits, axis=1), out.logits),
-        difference(np.concatenate(predicted, axis=1), out.features),
+        errors(np.concatenate(logits, axis=1), out.logits).largest,
+        errors(np.concatenate(predicted, axis=1), out.features).largest,
     )

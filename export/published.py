@@ -13,15 +13,19 @@ from typing import Any, Final, cast
 
 import numpy as np
 import onnx
+import torch
 from numpy.typing import NDArray
 
+from algos.rows import Sampler, laws
+from export.differences import errors
 from export.graph import OPSET
-from export.published_check import MOST, Report, compare, errors
+from export.published_check import MOST, Report, compare
 from export.published_decoder import write_conditioner, write_decoder
 from export.published_tokenizer import export_published_tokenizer, store_codes
 from export.sampler import write_sampler
 from export.store import PACKAGES, Origin, draft_manifest, require_parity
-from export.typed import TypedGraph, numbers
+from export.typed import TypedGraph
+from export.weights import plain
 from models.published.decoder import Conditioner, Decoder
 from models.published.files import Checkpoint, CheckpointError
 from models.published.load import Precision, load
@@ -154,7 +158,7 @@ def _decoder(loaded: Published, request: Request, folder: Path, origin: Origin) 
 
 
 def _chameleon_codes(source: Checkpoint, vocab_size: int) -> NDArray[np.float32]:
-    found = numbers(source.tensors[CHAMELEON_CODES])
+    found = plain(source.tensors[CHAMELEON_CODES])
     if found.shape[0] != vocab_size:
         raise CheckpointError(
             f"chameleon: {CHAMELEON_CODES} holds {found.shape[0]} codes, vocabulary_map {vocab_size}; copy weights and "
@@ -242,8 +246,6 @@ def _manifest(draft: Manifest, path: Path, parity: Mapping[str, float], folder: 
 
 
 def _conditioner(conditioner: Conditioner, precision: str, folder: Path, origin: Origin) -> Manifest:
-    import torch
-
     path = folder / "condition.onnx"
     stored = "fp32" if precision == "bf16" else precision
     graph = TypedGraph("condition", stored)
@@ -261,8 +263,6 @@ def _conditioner(conditioner: Conditioner, precision: str, folder: Path, origin:
 
 def _samplers(vocab_size: int, top_k: int, folder: Path, origin: Origin) -> list[Manifest]:
     """The graphs of the row maths, with and without top-k, compared with `algos.rows.laws`."""
-    from algos.rows import Sampler, laws
-
     written = []
     kept = min(top_k, vocab_size)
     for name, count in (("sampler", 0), ("sampler_top_k", kept)):

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from algos.arrays import IntArray
+from export.differences import Errors, chunks, draft_tree, errors
 from models.published.decoder import Conditioner, Decoder, DecoderConfig
 from models.transformer import StepOutput
 from runtime.cache import HIDDEN, causal, hide
@@ -19,16 +20,7 @@ MOST: Final = {"fp32": 1e-4, "fp16": 0.05, "bf16": 1e-4}
 
 bfloat16 graphs do not run on the CPU: the same graph in float32, with the rounded weights, stands in for them.
 """
-_CHUNKS: Final = (1, 2, 1, 8, 5, 16, 1)
-_TREE: Final = (-1, 0, 0, 1, 1, 2, 3, 5, 0, 8, 4)
 _JUNK: Final = 1e3
-
-
-class Errors(NamedTuple):
-    """Largest and mean absolute difference, over max(1, largest expected)."""
-
-    largest: float
-    mean: float
 
 
 class Parting(NamedTuple):
@@ -47,16 +39,6 @@ class Report(NamedTuple):
     def worst(self) -> dict[str, float]:
         """The largest error of every case."""
         return {case: max(errors.largest for errors in found.values()) for case, found in self.cases.items()}
-
-
-def errors(found: NDArray[Any], expected: torch.Tensor) -> Errors:
-    """Errors of one output; infinite where shapes or finiteness differ."""
-    wanted, given = expected.detach().float().numpy(), found.astype(np.float32)
-    if given.shape != wanted.shape or not np.isfinite(given).all():
-        return Errors(float("inf"), float("inf"))
-    scale = max(1.0, float(np.abs(wanted).max()))
-    apart = np.abs(given - wanted) / scale
-    return Errors(float(apart.max()), float(apart.mean()))
 
 
 class Outputs(NamedTuple):
@@ -190,13 +172,11 @@ def compare_image(
                 *(each[:, :, -1:] if each.ndim == 4 else each[:, -1:] for each in runner.begin(case.prefix[:batch]))
             )
         )
-    start = turn = 0
-    while start < len(tokens):
-        stop = min(len(tokens), start + _CHUNKS[turn % len(_CHUNKS)])
-        given = None if features is None else features[:, start:stop]
-        parts.append(runner.run(tokens[start:stop], np.arange(start, stop), causal(stop - start), given))
+    for chunk in chunks(len(tokens)):
+        given = None if features is None else features[:, chunk]
+        places = np.arange(chunk.start, chunk.stop)
+        parts.append(runner.run(tokens[chunk], places, causal(len(places)), given))
         runner.commit()
-        start, turn = stop, turn + 1
     return _against(parts, expected)
 
 
@@ -211,23 +191,17 @@ def _against(parts: list[Outputs], expected: StepOutput) -> dict[str, Errors]:
 
 def compare_tree(case: Case, tokens: IntArray) -> dict[str, Errors]:
     """A draft tree under a full tree mask, each node held against its own path."""
-    runner, parents = _runner(case, 2), np.array(_TREE)
+    runner, tree = _runner(case, 2), draft_tree()
     runner.begin(case.prefix)
     before = len(tokens) // 4
     runner.run(tokens[:before], np.arange(before), causal(before))
     runner.commit()
-    paths = [[0]]
-    for node in range(1, parents.size):
-        paths.append([*paths[parents[node]], node])
-    visible = np.zeros((parents.size, parents.size), dtype=np.bool_)
-    for node, path in enumerate(paths):
-        visible[node, path] = True
-    drafted = tokens[before : before + parents.size]
-    out = runner.run(drafted, before + visible.sum(axis=1) - 1, hide(visible))
+    drafted = tokens[before : before + len(tree.paths)]
+    out = runner.run(drafted, before + tree.depths, hide(tree.visible))
     found = []
-    for leaf in sorted(set(range(parents.size)) - set(_TREE)):
+    for leaf in tree.leaves():
         # A dense pass over a leaf's path says what every node on it should say.
-        path = paths[leaf]
+        path = list(tree.paths[leaf])
         wanted = dense(case, np.concatenate([tokens[:before], drafted[path]]), 2).logits[:, -len(path) :]
         found.append(errors(out.logits[:, path], wanted))
     return {"logits": Errors(max(each.largest for each in found), sum(each.mean for each in found) / len(found))}

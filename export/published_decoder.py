@@ -10,7 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from export.typed import TypedGraph, numbers
+from export.typed import TypedGraph
+from export.weights import plain, rotary_rows
 from models.published.decoder import QK_NORM_EPS, Conditioner, Decoder, DecoderConfig, Layer, turn_table
 from models.transformer import RMSNorm
 
@@ -45,7 +46,7 @@ def write_decoder(decoder: Decoder, graph: TypedGraph) -> None:
     wide = graph.node("Concat", [shape, graph.integers(config.dim)], axis=0)
     name = "predicted" if config.drafter else "features"
     graph.node("Reshape", [graph.widen(hidden), wide], name)
-    rows = graph.widen(graph.node("MatMul", [hidden, graph.weight(numbers(decoder.head.weight).T, "head")]))
+    rows = graph.widen(graph.node("MatMul", [hidden, graph.weight(plain(decoder.head.weight).T, "head")]))
     graph.node("Reshape", [rows, graph.node("Concat", [shape, graph.integers(config.vocab_size)], axis=0)], "logits")
     graph.output("logits", ["B", "T", config.vocab_size])
     graph.output(name, ["B", "T", config.dim])
@@ -55,14 +56,14 @@ def write_conditioner(conditioner: Conditioner, graph: TypedGraph) -> None:
     """Add the embedding of a condition: `features` [P, C] to `rows` [2P, D], float32 both."""
     prefix, width = conditioner.absent.shape
     graph.input("features", "float", [prefix, width])
-    absent = graph.weight(numbers(conditioner.absent), "absent")
+    absent = graph.weight(plain(conditioner.absent), "absent")
     both = graph.node("Concat", [graph.narrow("features"), absent], axis=0)
-    hidden = graph.node("MatMul", [both, graph.weight(numbers(conditioner.first.weight).T, "first")])
+    hidden = graph.node("MatMul", [both, graph.weight(plain(conditioner.first.weight).T, "first")])
     if conditioner.second is None:
-        hidden = graph.node("Add", [hidden, graph.weight(numbers(conditioner.first.bias), "first_bias")])
+        hidden = graph.node("Add", [hidden, graph.weight(plain(conditioner.first.bias), "first_bias")])
     else:
         opened = graph.node("Gelu", [hidden], approximate="tanh")
-        hidden = graph.node("MatMul", [opened, graph.weight(numbers(conditioner.second.weight).T, "second")])
+        hidden = graph.node("MatMul", [opened, graph.weight(plain(conditioner.second.weight).T, "second")])
     graph.widen(hidden, "rows")
     graph.output("rows", [2 * prefix, conditioner.first.weight.shape[0]])
 
@@ -83,40 +84,35 @@ def _shared(graph: TypedGraph, config: DecoderConfig) -> _Shared:
 
 def _turns(graph: TypedGraph, config: DecoderConfig, shape: str) -> tuple[str, str, str]:
     """Cosines, sines, and for every position the rows of its 3 * heads heads: q scaled, k, and v that stays."""
-    table = numbers(turn_table(config))
-    places, heads = table.shape[0], config.heads
-    still = np.zeros((1, *table.shape[1:]), dtype=np.float32)
-    still[:, 0] = 1.0
-    rows = np.concatenate([table * np.float32(config.head_dim**-0.5), table, still])
-    query = np.repeat(np.arange(places)[:, None], heads, axis=1)
-    rows_of = np.concatenate([query, places + query, np.full((places, heads), 2 * places)], axis=1)
-    by_cell = graph.node("Gather", [graph.constant(rows_of, "rows_of"), "cells"])
+    table, heads = plain(turn_table(config)), config.heads
+    rotary = rotary_rows(table[:, 0], table[:, 1], heads, config.head_dim)
+    by_cell = graph.node("Gather", [graph.constant(rotary.rows_of, "rows_of"), "cells"])
     every_row = graph.node("Concat", [shape, graph.integers(3 * heads)], axis=0)
     positions = graph.node("Reshape", [graph.node("Expand", [by_cell, every_row]), graph.integers(-1, 3 * heads)])
-    return graph.weight(rows[:, 0], "cosine"), graph.weight(rows[:, 1], "sine"), positions
+    return graph.weight(rotary.cosine, "cosine"), graph.weight(rotary.sine, "sine"), positions
 
 
 def _embedded(graph: TypedGraph, decoder: Decoder, shared: _Shared) -> str:
     """Hidden rows [B * T, D] of the tokens."""
     config = decoder.config
     flat = graph.node("Reshape", ["tokens", graph.integers(-1)])
-    codes = numbers(decoder.codes.weight)
+    codes = plain(decoder.codes.weight)
     if decoder.fc is not None:
-        from_features, from_codes = np.split(numbers(decoder.fc.weight).T, 2)
+        from_features, from_codes = np.split(plain(decoder.fc.weight).T, 2)
         # What the input layer makes of an embedding depends on the token alone: one row instead of a product.
-        table = codes @ from_codes + numbers(decoder.fc.bias)
+        table = codes @ from_codes + plain(decoder.fc.bias)
         graph.input("features", "float", ["B", "T", config.dim])
         features = graph.node("Reshape", [graph.narrow("features"), shared.flat_shape])
         product = graph.node("MatMul", [features, graph.weight(from_features, "fc_feature")])
         return graph.node("Add", [product, graph.node("Gather", [graph.weight(table, "embedding"), flat])])
     if decoder.conditions is not None:
-        table = np.concatenate([codes, numbers(decoder.conditions.weight)])
+        table = np.concatenate([codes, plain(decoder.conditions.weight)])
         hidden = graph.node("Gather", [graph.weight(table, "embedding"), flat])
     else:
         hidden = _outside(graph, graph.weight(codes, "embedding"), flat, config)
     if decoder.positions is None:
         return hidden
-    own = graph.node("Gather", [graph.weight(numbers(decoder.positions.weight), "positions"), "cells"])
+    own = graph.node("Gather", [graph.weight(plain(decoder.positions.weight), "positions"), "cells"])
     shape = graph.node("Concat", [graph.node("Shape", ["tokens"]), graph.integers(config.dim)], axis=0)
     added = graph.node("Add", [graph.node("Reshape", [hidden, shape]), own])
     return graph.node("Reshape", [added, shared.flat_shape])
@@ -135,7 +131,7 @@ def _outside(graph: TypedGraph, table: str, flat: str, config: DecoderConfig) ->
 
 
 def _norm(graph: TypedGraph, hidden: str, norm: RMSNorm) -> str:
-    scale = graph.weight(numbers(norm.weight), "norm")
+    scale = graph.weight(plain(norm.weight), "norm")
     return graph.node("RMSNormalization", [hidden, scale], axis=-1, epsilon=norm.eps)
 
 
@@ -152,19 +148,19 @@ def _layer(graph: TypedGraph, hidden: str, layer: Layer, shared: _Shared, config
     norm = layer.attention_norm
     read = hidden if after or norm is None else _norm(graph, hidden, norm)
     mixed = _attend(graph, read, layer, shared, config, index)
-    hidden = _add_product(graph, mixed, numbers(layer.out.weight).T, "out", hidden, norm if after else None)
+    hidden = _add_product(graph, mixed, plain(layer.out.weight).T, "out", hidden, norm if after else None)
     read = hidden if after else _norm(graph, hidden, layer.ffn_norm)
-    both = graph.node("MatMul", [read, graph.weight(numbers(layer.gate_up.weight).T, "gate_up")])
+    both = graph.node("MatMul", [read, graph.weight(plain(layer.gate_up.weight).T, "gate_up")])
     gate, up = graph.split(both, graph.integers(config.hidden, config.hidden), -1, [None, None])
     opened = graph.node("Mul", [gate, graph.node("Sigmoid", [gate])])
-    fed, down = graph.node("Mul", [opened, up]), numbers(layer.down.weight).T
+    fed, down = graph.node("Mul", [opened, up]), plain(layer.down.weight).T
     return _add_product(graph, fed, down, "down", hidden, layer.ffn_norm if after else None)
 
 
 def _query_key_value(graph: TypedGraph, read: str, layer: Layer, shared: _Shared, config: DecoderConfig) -> str:
     """Heads [B, 3H, T, hd], turned, the query scaled."""
-    matrix = numbers(layer.qkv.weight).T
-    bias = numbers(layer.qkv.bias) if config.qkv_bias else None
+    matrix = plain(layer.qkv.weight).T
+    bias = plain(layer.qkv.bias) if config.qkv_bias else None
     if shared.turns is None:  # no table to put the scale into
         scale = np.ones(3 * config.dim, dtype=np.float32)
         scale[: config.dim] = config.head_dim**-0.5
@@ -187,8 +183,8 @@ def _norm_heads(graph: TypedGraph, heads: str, layer: Layer, shared: _Shared, co
     found = []
     for part, scale, shift in ((query, layer.q_scale, layer.q_shift), (key, layer.k_scale, layer.k_shift)):
         normed = graph.node("LayerNormalization", [part, ones], axis=-1, epsilon=QK_NORM_EPS)
-        scaled = graph.node("Mul", [normed, graph.weight(numbers(scale), "head_scale")])
-        found.append(graph.node("Add", [scaled, graph.weight(numbers(shift), "head_shift")]))
+        scaled = graph.node("Mul", [normed, graph.weight(plain(scale), "head_scale")])
+        found.append(graph.node("Add", [scaled, graph.weight(plain(shift), "head_shift")]))
     return graph.node("Concat", [*found, value], axis=1)
 
 

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from algos.accept.neighbours import nearest_codes
+from export.differences import errors
 from export.modules import MOST
 from export.narrow import narrowed
-from export.published_check import Report, errors
+from export.published_check import Report
 from export.store import Differences, Origin, draft_manifest, store_bytes, store_onnx
-from export.typed import numbers
 from export.vision import (
     Decode,
     Encode,
@@ -26,6 +26,7 @@ from export.vision import (
     tokenizer_graphs,
     tokenizer_settings,
 )
+from export.weights import plain
 from models.vq import VQModel
 from runtime.session import SessionSettings, open_session
 from zoo.manifest import Manifest
@@ -53,7 +54,7 @@ def export_published_tokenizer(
     for name, kind, graph in zip(HALVES, ("image_decoder", "image_encoder"), graphs, strict=True):
         draft = draft_manifest(name, kind, origin, settings)
         written.append(store_onnx(graph, draft, folder, _largest(compared[name]), TOKENIZER_MOST[precision]))
-    return (*written, *store_codes(numbers(model.quantize.codebook), neighbours, folder, origin))
+    return (*written, *store_codes(plain(model.quantize.codebook), neighbours, folder, origin))
 
 
 def compare_tokenizer(model: VQModel, precision: str, paths: Mapping[str, Path]) -> dict[str, Report]:

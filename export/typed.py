@@ -7,7 +7,6 @@ from typing import Any, BinaryIO, Final
 import ml_dtypes
 import numpy as np
 import onnx
-import torch
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
@@ -17,12 +16,6 @@ ELEMENTS: Final = {"fp32": TensorProto.FLOAT, "fp16": TensorProto.FLOAT16, "bf16
 ARRAYS: Final = {"fp32": np.dtype(np.float32), "fp16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16)}
 _LARGE: Final = 1024
 _ALIGN: Final = 4096
-
-
-def numbers(tensor: torch.Tensor) -> NDArray[np.float32]:
-    """A float32 array of a tensor."""
-    found: NDArray[np.float32] = tensor.detach().to(torch.float32).cpu().numpy()
-    return found
 
 
 class TypedGraph(GraphWriter):

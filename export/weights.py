@@ -7,6 +7,7 @@ import torch
 from numpy.typing import NDArray
 
 from models.drafter import BoundDrafter
+from models.published.options import half_split
 from models.text import WordEncoder
 from models.transformer import CaptionEmbedder, LabelEmbedder, Transformer, TransformerBlock, TransformerConfig
 
@@ -28,7 +29,7 @@ class RotaryRows(NamedTuple):
     """The rotary table [rows, head_dim / 2] and, for every cell, the row of each of the 3 * heads heads.
 
     Values go through the same node as queries and keys, with rows that turn by nothing; queries have rows of their
-    own, scaled by head_dim**-0.5. `rows_of` is [cells + 1, 3 * heads]: its last row is the prefix, so cell -1 finds
+    own, scaled by head_dim**-0.5. `rows_of` is [places, 3 * heads]: the cells, then the prefix, so that cell -1 finds
     it by counting from the end.
     """
 
@@ -69,20 +70,14 @@ def halve(module: torch.nn.Module) -> None:
         value.copy_(rounded)
 
 
-def _half_split(rows: Weights, heads: int) -> Weights:
-    """Reorder a projection's output rows from neighbouring rotary pairs to pairs half a head apart."""
-    head_dim = rows.shape[0] // heads
-    return rows.reshape(heads, head_dim // 2, 2, -1).transpose(0, 2, 1, 3).reshape(rows.shape)
-
-
 def layer(block: TransformerBlock, config: TransformerConfig) -> Layer:
     """The weights of one block."""
-    query, key, value = np.split(plain(block.attention.wqkv.weight), 3)
-    turned = [_half_split(query, config.n_head), _half_split(key, config.n_head), value]
+    query, key, value = block.attention.wqkv.weight.chunk(3)
+    turned = torch.cat([half_split(query, config.n_head), half_split(key, config.n_head), value])
     ffn = block.feed_forward
     return Layer(
         attention_norm=plain(block.attention_norm.weight),
-        qkv=np.concatenate(turned).T,
+        qkv=plain(turned).T,
         out=plain(block.attention.wo.weight).T,
         ffn_norm=plain(block.ffn_norm.weight),
         gate_up=np.concatenate([plain(ffn.w1.weight), plain(ffn.w3.weight)]).T,
@@ -90,16 +85,15 @@ def layer(block: TransformerBlock, config: TransformerConfig) -> Layer:
     )
 
 
-def rotary_rows(rotary: torch.Tensor, config: TransformerConfig) -> RotaryRows:
-    """Tables from the module's own `rotary` [1 + cells, head_dim / 2, 2], whose row 0 is the prefix."""
-    table = np.roll(plain(rotary), -1, axis=0)
-    cells, heads = table.shape[0], config.n_head
-    still = np.zeros((1, *table.shape[1:]), dtype=np.float32)
-    still[..., 0] = 1.0
-    rows = np.concatenate([table * np.float32(config.head_dim**-0.5), table, still])
-    query_rows = np.repeat(np.arange(cells)[:, None], heads, axis=1)
-    rows_of = np.concatenate([query_rows, cells + query_rows, np.full((cells, heads), 2 * cells)], axis=1)
-    return RotaryRows(rows[..., 0], rows[..., 1], rows_of)
+def rotary_rows(cosine: Weights, sine: Weights, heads: int, head_dim: int) -> RotaryRows:
+    """The table of all heads from `cosine` and `sine` [places, head_dim / 2], places in the order of `rows_of`."""
+    places, half = cosine.shape
+    still, scale = np.ones((1, half), dtype=np.float32), np.float32(head_dim**-0.5)
+    query_rows = np.repeat(np.arange(places)[:, None], heads, axis=1)
+    rows_of = np.concatenate([query_rows, places + query_rows, np.full((places, heads), 2 * places)], axis=1)
+    return RotaryRows(
+        np.concatenate([cosine * scale, cosine, still]), np.concatenate([sine * scale, sine, 0 * still]), rows_of
+    )
 
 
 @torch.no_grad()
