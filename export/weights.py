@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 
 from models.drafter import BoundDrafter
-from models.published.options import half_split
+from models.published.recipes import half_split
 from models.text import WordEncoder
 from models.transformer import CaptionEmbedder, LabelEmbedder, Transformer, TransformerBlock, TransformerConfig
 

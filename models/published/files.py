@@ -80,10 +80,14 @@ def _files(path: Path) -> tuple[Path, ...]:
         return (path,)
     for name in _INDEXES:
         if (path / name).is_file():
-            names = sorted(set(_json(path / name).get("weight_map", {}).values()))
+            listed = _json(path / name).get("weight_map")
+            names = sorted({str(shard) for shard in listed.values()}) if isinstance(listed, dict) else []
             missing = [shard for shard in names if not (path / shard).is_file()]
             if missing or not names:
-                raise CheckpointError(f"{path / name}: expected the shards {_some(missing)} beside it; copy them too")
+                said = (
+                    f"the shards {_some(missing)} beside it; copy them too" if names else "the shards by name, got none"
+                )
+                raise CheckpointError(f"{path / name}: expected {said}")
             return tuple(path / shard for shard in names)
     for name in _SINGLES:
         if (path / name).is_file():

@@ -6,19 +6,10 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from models.published import recipes
 from models.published.decoder import DecoderConfig
 from models.published.files import Checkpoint, CheckpointError, Recipe, require
-from models.published.options import (
-    LoadOptions,
-    Parts,
-    count_layers,
-    half_split,
-    joined,
-    reordered,
-    repeat_heads,
-    stored,
-    zeros,
-)
+from models.published.options import LoadOptions, Parts
 
 _DIGITS: Final = {chr(ord("A") + digit): str(digit) for digit in range(10)}
 _LONGEST_PROMPT: Final = 256
@@ -39,10 +30,11 @@ def _rope_base(settings: Mapping[str, Any]) -> float:
 
 def image_ids(vocabulary: Mapping[str, int]) -> Tensor:
     """Vocabulary ids of codes 0, 1, ... in Chameleon's map, whose names spell the code in letters for digits."""
-    found = {}
-    for name, place in vocabulary.items():
-        if name.startswith("IMGIMG"):
-            found[int("".join(_DIGITS[letter] for letter in name[6:-1]))] = place
+    spelt = {name[6:-1]: place for name, place in vocabulary.items() if name.startswith("IMGIMG")}
+    odd = sorted(letters for letters in spelt if not letters or set(letters) - set(_DIGITS))
+    if odd:
+        raise CheckpointError(f"chameleon: expected image tokens spelt in A to J, got {odd[0]!r}; check vocabulary_map")
+    found = {int("".join(map(_DIGITS.__getitem__, letters))): place for letters, place in spelt.items()}
     if sorted(found) != list(range(len(found))) or not found:
         raise CheckpointError(f"chameleon: expected image tokens for codes 0 to n - 1, got {len(found)} with gaps")
     return torch.tensor([found[code] for code in range(len(found))])
@@ -57,15 +49,15 @@ def _layers(
         raise CheckpointError(f"{kind}: {config.heads} heads do not share {kv_heads} keys evenly; check config.json")
 
     def query(rows: Tensor) -> Tensor:
-        return half_split(rows, config.heads) if turned else rows
+        return recipes.half_split(rows, config.heads) if turned else rows
 
     def shared(rows: Tensor) -> Tensor:
-        return repeat_heads(rows, kv_heads, config.heads // kv_heads)
+        return recipes.repeat_heads(rows, kv_heads, config.heads // kv_heads)
 
     def merged(stem: str, end: str) -> Recipe:
-        parts = [stored(source, f"{stem}self_attn.{part}_proj.{end}") for part in "qkv"]
-        key = reordered(parts[1], lambda rows: query(shared(rows)))
-        return joined(reordered(parts[0], query), key, reordered(parts[2], shared))
+        parts = [recipes.stored(source, f"{stem}self_attn.{part}_proj.{end}") for part in "qkv"]
+        key = recipes.reordered(parts[1], lambda rows: query(shared(rows)))
+        return recipes.joined(recipes.reordered(parts[0], query), key, recipes.reordered(parts[2], shared))
 
     for index in range(config.layers):
         old, new = f"{stem}{index}.", f"layers.{index}."
@@ -77,12 +69,12 @@ def _layers(
         require(source, kind, *attention, *biases, out, *rest, ffn_norm, *norm)
         tensors |= {
             f"{new}qkv.weight": merged(old, "weight"),
-            f"{new}out.weight": stored(source, out),
-            f"{new}ffn_norm.weight": stored(source, ffn_norm),
-            f"{new}gate_up.weight": joined(*(stored(source, name) for name in rest[:2])),
-            f"{new}down.weight": stored(source, rest[2]),
+            f"{new}out.weight": recipes.stored(source, out),
+            f"{new}ffn_norm.weight": recipes.stored(source, ffn_norm),
+            f"{new}gate_up.weight": recipes.joined(*(recipes.stored(source, name) for name in rest[:2])),
+            f"{new}down.weight": recipes.stored(source, rest[2]),
         }
-        tensors |= {f"{new}attention_norm.weight": stored(source, name) for name in norm}
+        tensors |= {f"{new}attention_norm.weight": recipes.stored(source, name) for name in norm}
         if biases:
             tensors[f"{new}qkv.bias"] = merged(old, "bias")
         if config.qk_norm:
@@ -99,7 +91,7 @@ def _head_norms(source: Checkpoint, old: str, new: str, config: DecoderConfig, k
         names = [f"{old}self_attn.{part}_norm.{what}" for what in ("weight", "bias")]
         require(source, kind, *names)
         for name, what in zip(names, ("scale", "shift"), strict=True):
-            found[f"{new}{part}_{what}"] = reordered(stored(source, name), repeated)
+            found[f"{new}{part}_{what}"] = recipes.reordered(recipes.stored(source, name), repeated)
     return found
 
 
@@ -109,14 +101,15 @@ def _text_model(source: Checkpoint, ids: Tensor, options: LoadOptions, kind: str
     require(source, kind, "model.embed_tokens.weight", "model.norm.weight", "model.layers.0.mlp.gate_proj.weight")
     table, head = "model.embed_tokens.weight", "lm_head.weight"
     count, dim = shapes[table]
-    if int(ids.max()) >= count:
-        raise CheckpointError(f"{kind}: image token {int(ids.max())} is beyond the {count} of the embedding")
+    if not ids.numel() or int(ids.min()) < 0 or int(ids.max()) >= count:
+        between = f"{int(ids.min())} to {int(ids.max())}" if ids.numel() else "none"
+        raise CheckpointError(f"{kind}: expected image tokens among the {count} of the embedding, got {between}")
     if head not in shapes and not settings.get("tie_word_embeddings"):
         raise CheckpointError(f"{kind}: lm_head.weight is missing and config.json does not tie it; copy every shard")
     heads = int(_setting(source, "num_attention_heads", kind))
     config = DecoderConfig(
         dim=dim,
-        layers=count_layers(shapes, "model.layers."),
+        layers=recipes.count_layers(shapes, "model.layers."),
         heads=heads,
         hidden=shapes["model.layers.0.mlp.gate_proj.weight"][0],
         vocab_size=len(ids),
@@ -132,10 +125,12 @@ def _text_model(source: Checkpoint, ids: Tensor, options: LoadOptions, kind: str
     if config.layers != expected:
         raise CheckpointError(f"{kind}: config.json says {expected} layers, the weights hold {config.layers}")
     tensors = {
-        "codes.weight": reordered(stored(source, table), lambda rows: rows[ids]),
-        "conditions.weight": stored(source, table),
-        "norm.weight": stored(source, "model.norm.weight"),
-        "head.weight": reordered(stored(source, head if head in shapes else table), lambda rows: rows[ids]),
+        "codes.weight": recipes.reordered(recipes.stored(source, table), lambda rows: rows[ids]),
+        "conditions.weight": recipes.stored(source, table),
+        "norm.weight": recipes.stored(source, "model.norm.weight"),
+        "head.weight": recipes.reordered(
+            recipes.stored(source, head if head in shapes else table), lambda rows: rows[ids]
+        ),
     }
     kv_heads = int(settings.get("num_key_value_heads", heads))
     return Parts(config, tensors | _layers(source, "model.layers.", config, kv_heads, kind, False))
@@ -176,7 +171,7 @@ def eagle(source: Checkpoint, target: Parts, options: LoadOptions) -> Parts:
     heads = options.heads or int(source.settings.get("num_attention_heads", base.heads))
     config = DecoderConfig(
         dim=dim,
-        layers=count_layers(shapes, "layers."),
+        layers=recipes.count_layers(shapes, "layers."),
         heads=heads,
         hidden=shapes["layers.0.mlp.gate_proj.weight"][0],
         vocab_size=base.vocab_size,
@@ -195,8 +190,10 @@ def eagle(source: Checkpoint, target: Parts, options: LoadOptions) -> Parts:
     tensors = _layers(source, "layers.", config, kv_heads, kind, base.rotary == "grid")
     tensors |= {
         # Released as [embedding; feature]; the decoder reads [feature; embedding].
-        "fc.weight": reordered(stored(source, "fc.weight"), lambda rows: torch.cat(rows.chunk(2, dim=1)[::-1], dim=1)),
-        "fc.bias": stored(source, "fc.bias") if "fc.bias" in shapes else zeros(dim),
+        "fc.weight": recipes.reordered(
+            recipes.stored(source, "fc.weight"), lambda rows: torch.cat(rows.chunk(2, dim=1)[::-1], dim=1)
+        ),
+        "fc.bias": recipes.stored(source, "fc.bias") if "fc.bias" in shapes else recipes.zeros(dim),
         "codes.weight": target.tensors["codes.weight"],
         "head.weight": target.tensors["head.weight"],
     }

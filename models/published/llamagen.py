@@ -11,20 +11,10 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from models.published import recipes
 from models.published.decoder import DecoderConfig
 from models.published.files import Checkpoint, CheckpointError, Recipe, require
-from models.published.options import (
-    LoadOptions,
-    Parts,
-    count_layers,
-    half_split,
-    joined,
-    reordered,
-    repeat_heads,
-    square_side,
-    stored,
-    zeros,
-)
+from models.published.options import LoadOptions, Parts
 
 HEADS: Final = {768: 12, 1024: 16, 1280: 20, 1536: 24, 3200: 32, 4096: 32, 384: 6, 2560: 40}
 """Heads of the published widths: B, L, XL, XXL, 3B, 7B; and Tar's S and XXXL."""
@@ -47,13 +37,13 @@ def _layers(source: Checkpoint, config: DecoderConfig, kind: str) -> dict[str, R
         layer = f"layers.{index}."
         names = [f"{layer}{name}.weight" for name in _LAYER]
         require(source, kind, *names)
-        norm, fused, out, ffn, gate, up, down = (stored(source, name) for name in names)
+        norm, fused, out, ffn, gate, up, down = (recipes.stored(source, name) for name in names)
         found |= {
             f"{layer}attention_norm.weight": norm,
-            f"{layer}qkv.weight": reordered(fused, _regroup(source, names[1], config, kind)),
+            f"{layer}qkv.weight": recipes.reordered(fused, _regroup(source, names[1], config, kind)),
             f"{layer}out.weight": out,
             f"{layer}ffn_norm.weight": ffn,
-            f"{layer}gate_up.weight": joined(gate, up),
+            f"{layer}gate_up.weight": recipes.joined(gate, up),
             f"{layer}down.weight": down,
         }
     return found
@@ -73,9 +63,9 @@ def _regroup(source: Checkpoint, name: str, config: DecoderConfig, kind: str) ->
     def change(rows: Tensor) -> Tensor:
         query, key, value = rows[:dim], rows[dim : dim + own], rows[dim + own :]
         if groups > 1:
-            key, value = (repeat_heads(part, heads // groups, groups) for part in (key, value))
+            key, value = (recipes.repeat_heads(part, heads // groups, groups) for part in (key, value))
         if config.rotary == "grid":
-            query, key = half_split(query, heads), half_split(key, heads)
+            query, key = recipes.half_split(query, heads), recipes.half_split(key, heads)
         return torch.cat([query, key, value])
 
     return change
@@ -107,7 +97,7 @@ def llamagen(source: Checkpoint, options: LoadOptions, captions: bool) -> Parts:
     require(source, kind, *own, *sorted(_KNOWN), "layers.0.feed_forward.w1.weight")
     shapes = source.tensors.shapes
     vocab, dim = shapes["tok_embeddings.weight"]
-    count, heads = count_layers(shapes, "layers."), _heads(dim, options, kind)
+    count, heads = recipes.count_layers(shapes, "layers."), _heads(dim, options, kind)
     prefix = shapes[absent][0] if captions else 1
     config = DecoderConfig(
         dim=dim,
@@ -123,17 +113,17 @@ def llamagen(source: Checkpoint, options: LoadOptions, captions: bool) -> Parts:
     _refuse_extra(source, _KNOWN | set(own), count, kind)
     tensors = _ends(source) | _layers(source, config, kind)
     if not captions:
-        return Parts(config, tensors | {"conditions.weight": stored(source, table)})
+        return Parts(config, tensors | {"conditions.weight": recipes.stored(source, table)})
     names = ("first.weight", "second.weight", "absent")
-    made = {name: stored(source, old) for name, old in zip(names, own, strict=True)}
+    made = {name: recipes.stored(source, old) for name, old in zip(names, own, strict=True)}
     return Parts(config, tensors, made, activation=True, features=shapes[absent][1])
 
 
 def _ends(source: Checkpoint) -> dict[str, Recipe]:
     return {
-        "codes.weight": stored(source, "tok_embeddings.weight"),
-        "norm.weight": stored(source, "norm.weight"),
-        "head.weight": stored(source, "output.weight"),
+        "codes.weight": recipes.stored(source, "tok_embeddings.weight"),
+        "norm.weight": recipes.stored(source, "norm.weight"),
+        "head.weight": recipes.stored(source, "output.weight"),
     }
 
 
@@ -144,10 +134,10 @@ def tar_dtok(source: Checkpoint, options: LoadOptions) -> Parts:
     require(source, kind, *own, *sorted(_KNOWN), "layers.0.feed_forward.w1.weight")
     shapes = source.tensors.shapes
     vocab, dim = shapes["tok_embeddings.weight"]
-    count, heads = count_layers(shapes, "layers."), _heads(dim, options, kind)
+    count, heads = recipes.count_layers(shapes, "layers."), _heads(dim, options, kind)
     prefix, places = options.prefix or TA_TOK_POSITIONS, math.prod(shapes["abs_pe"]) // dim
     # The last token is never fed, so the published table is one shorter than condition and picture.
-    side = options.grid_side or square_side(places + 1 - prefix, kind)
+    side = options.grid_side or recipes.square_side(places + 1 - prefix, kind)
     if places < prefix + side * side - 1:
         raise CheckpointError(
             f"{kind}: {places} learnt positions do not hold {prefix} of a condition and {side * side} cells; "
@@ -174,5 +164,8 @@ def tar_dtok(source: Checkpoint, options: LoadOptions) -> Parts:
 
     tensors = _ends(source) | {"positions.weight": positions} | _layers(source, config, kind)
     width = shapes["clip_proj.weight"][1]
-    first = {"first.weight": stored(source, "clip_proj.weight"), "first.bias": stored(source, "clip_proj.bias")}
-    return Parts(config, tensors, {**first, "absent": zeros(prefix, width)}, features=width)
+    first = {
+        "first.weight": recipes.stored(source, "clip_proj.weight"),
+        "first.bias": recipes.stored(source, "clip_proj.bias"),
+    }
+    return Parts(config, tensors, {**first, "absent": recipes.zeros(prefix, width)}, features=width)

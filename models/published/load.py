@@ -9,7 +9,8 @@ from models.published.decoder import Conditioner, Decoder
 from models.published.files import Checkpoint, CheckpointError, fill, read_checkpoint, require
 from models.published.llama import chameleon, eagle, tar_lm
 from models.published.llamagen import llamagen, tar_dtok
-from models.published.options import LoadOptions, Parts, Published, stored
+from models.published.options import LoadOptions, Parts, Published
+from models.published.recipes import stored
 from models.vq import VQConfig, VQModel
 
 TARGETS: Final = ("llamagen-c2i", "llamagen-t2i", "tar-dtok", "tar-lm", "chameleon")
@@ -119,7 +120,13 @@ def _tokenizer(source: Checkpoint, dtype: torch.dtype) -> VQModel:
     )
     with torch.device("meta"):
         model = VQModel(config)
-    fill(model, {name: stored(source, name) for name in shapes if not name.startswith("loss.")}, source, "vq", dtype)
+    fill(
+        model,
+        {name: stored(source, name) for name in shapes if not name.startswith("loss.")},
+        source,
+        "vq",
+        dtype,
+    )
     return model.eval()
 
 
