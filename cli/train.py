@@ -172,7 +172,7 @@ def sampler(
         check_trained(init_from, "sampler")
         config = SamplerConfig(direction.value, ratio=PAIR.ratio)
         common = run.common(LOOPS[losses])
-        outcome = train_sampler(folder, *scenes.pairs(), config, losses=LOSSES[losses], init_from=init_from, **common)
+        outcome = train_sampler(folder, scenes.pairs(), config, losses=LOSSES[losses], init_from=init_from, **common)
         report(outcome, folder)
 
 
@@ -182,7 +182,7 @@ def superres(*, scenes: Scenes, run: Run) -> None:
     from models.train.superres import LOOP, train_super_resolution
 
     with run.started("runs/superres") as folder:
-        report(train_super_resolution(folder, *scenes.pairs(), **run.common(LOOP)), folder)
+        report(train_super_resolution(folder, scenes.pairs(), **run.common(LOOP)), folder)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from models.checkpoints import read
 from models.data.scenes import Split
 from models.train.loop import LoopSettings, Outcome
 from models.train.pictures import EmojiPictures
-from models.train.sampler import PairedCodes, SamplerSettings
+from models.train.sampler import PairedCodes, PairedScenes, SamplerSettings
 from models.train.target import SETTINGS, STRIDE
 from models.train.tokens import TokenSet, encode_scenes
 from runtime.files import check_folder_writable
@@ -95,7 +95,7 @@ class Scenes:
         data = self._encoded(pictures, resolution, settings.scenes, "train")
         return data, self._encoded(pictures, resolution, settings.validation_scenes, "seen")
 
-    def pairs(self) -> tuple[PairedCodes, PairedCodes, Path, EmojiPictures, ResolutionMap]:
+    def pairs(self) -> PairedScenes:
         """Training and validation codes at both resolutions, their tokenizer, the pictures, and the two grids."""
         pictures, settings = self._pictures("64 and 128 px"), SamplerSettings()
 
@@ -104,7 +104,7 @@ class Scenes:
             return PairedCodes(*(self._encoded(pictures, side, scenes, split).codes for side in sides))
 
         data, validation = pairs("train", settings.scenes), pairs("seen", settings.validation_scenes)
-        return data, validation, self.tokenizer_from, pictures, PAIR
+        return PairedScenes(data, validation, self.tokenizer_from, pictures, PAIR)
 
     def _pictures(self, sizes: str) -> EmojiPictures:
         check_trained(self.tokenizer_from, "tokenizer")

@@ -59,8 +59,22 @@ class PairedCodes(NamedTuple):
     high: NDArray[np.int16]
 
 
-def check_pairs(data: PairedCodes, grids: ResolutionMap, ratio: int) -> None:
+class PairedScenes(NamedTuple):
+    """What the recipes between two square `grids` learn from.
+
+    data, validation: codes by `tokenizer` of train and of seen scenes; row i is scene i of the split in `pictures`.
+    """
+
+    data: PairedCodes
+    validation: PairedCodes
+    tokenizer: Path
+    pictures: Pictures
+    grids: ResolutionMap
+
+
+def check_pairs(scenes: PairedScenes, ratio: int) -> None:
     """Raise ValueError unless codes fill the grids, which must be square, and a network's `ratio` is theirs."""
+    data, grids = scenes.data, scenes.grids
     wanted = [(len(data.low), grid.cells) for grid in (grids.low, grids.high)]
     if [part.shape for part in data] != wanted or ratio != grids.ratio or grids.low.height != grids.low.width:
         raise ValueError(
@@ -88,18 +102,18 @@ class _Recipe:
         self,
         pupil: Pupil,
         vq: VQModel,
-        pictures: Pictures,
-        pairs: tuple[PairedCodes, PairedCodes],
+        scenes: PairedScenes,
         losses: SamplerLosses,
         settings: SamplerSettings,
         direction: Direction,
         seed: int,
     ) -> None:
-        self.pupil, self.pictures = pupil, pictures
+        self.pupil, self.pictures = pupil, scenes.pictures
         self.losses, self.settings, self.seed = losses, settings, seed
         self.vq = channels_last(vq.requires_grad_(False))
         self.place = next(pupil.parameters()).device
         up = direction == "up"
+        pairs = (scenes.data, scenes.validation)
         self.data, self.validation = ((p.low, p.high) if up else (p.high, p.low) for p in pairs)
         self.side = int(self.data[1].shape[1] ** 0.5) * vq.config.stride
 
@@ -171,11 +185,7 @@ def _start(network: TokenSampler, init_from: Path, codebook: str) -> dict[str, A
 
 def train_sampler(
     out: Path,
-    data: PairedCodes,
-    validation: PairedCodes,
-    tokenizer: Path,
-    pictures: Pictures,
-    grids: ResolutionMap,
+    scenes: PairedScenes,
     config: SamplerConfig,
     *,
     losses: SamplerLosses = LOSSES["ce"],
@@ -185,22 +195,21 @@ def train_sampler(
     seed: int = 0,
     device: str = "cpu",
 ) -> Outcome:
-    """Train a sampler between `grids` into `out/checkpoint.pt` (kind "sampler"), continuing what is there.
+    """Train a sampler into `out/checkpoint.pt` (kind "sampler"), continuing what is there.
 
-    data, validation: codes of train and of seen scenes by `tokenizer`; row i is scene i of the split.
     Raises ValueError where the codes do not fill the grids, or `init_from` holds a sampler of another kind.
     """
     torch.manual_seed(seed)
-    check_pairs(data, grids, config.ratio)
-    vq = load_vq(tokenizer).to(device)
+    check_pairs(scenes, config.ratio)
+    vq = load_vq(scenes.tokenizer).to(device)
     codebook = codebook_name(vq)
     network = TokenSampler(config)
     network.start_from(vq.quantize.codebook)
     began_from = None if init_from is None else _start(network, init_from, codebook)
     pupil = Pupil(network, PatchCritic() if losses.adversarial else None).to(device)
     settings = settings or SamplerSettings()
-    recipe = _Recipe(pupil, vq, pictures, (data, validation), losses, settings, config.direction, seed)
+    recipe = _Recipe(pupil, vq, scenes, losses, settings, config.direction, seed)
     described: dict[str, Any] = {"kind": "sampler", "sampler": asdict(config), "losses": asdict(losses)}
-    described |= {"low": list(grids.low), "high": list(grids.high), "codebook": codebook}
+    described |= {"low": list(scenes.grids.low), "high": list(scenes.grids.high), "codebook": codebook}
     given, title = Given({"seed": seed, "settings": asdict(settings)}, began_from), f"sampler {config.direction}"
     return train(pupil, recipe.loss, out, loop, described, validate=recipe.validate, given=given, title=title)

@@ -14,14 +14,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from algos.spatial.resolution import ResolutionMap
 from models.checkpoints import load_vq
 from models.data.scenes import Split
 from models.sampler import SuperResolution, SuperResolutionConfig, codebook_name
 from models.train.history import Given
 from models.train.loop import LoopSettings, Loss, Outcome, train
-from models.train.pictures import Pictures, to_pixels
-from models.train.sampler import PairedCodes, Pupil, check_pairs
+from models.train.pictures import to_pixels
+from models.train.sampler import PairedCodes, PairedScenes, Pupil, check_pairs
 from models.typed import channels_last
 
 LOOP: Final = LoopSettings(
@@ -57,11 +56,7 @@ class _Enlarged(NamedTuple):
 
 def train_super_resolution(
     out: Path,
-    data: PairedCodes,
-    validation: PairedCodes,
-    tokenizer: Path,
-    pictures: Pictures,
-    grids: ResolutionMap,
+    scenes: PairedScenes,
     *,
     config: SuperResolutionConfig | None = None,
     settings: SuperResolutionSettings | None = None,
@@ -71,12 +66,12 @@ def train_super_resolution(
 ) -> Outcome:
     """Train the network into `out/checkpoint.pt` (kind "superres"), continuing what is there.
 
-    data, validation: codes of train and of seen scenes by `tokenizer`; row i is scene i of the split.
     Raises ValueError where the codes do not fill the grids.
     """
     torch.manual_seed(seed)
+    data, validation, tokenizer, pictures, grids = scenes
     config, settings = config or SuperResolutionConfig(grids.ratio), settings or SuperResolutionSettings()
-    check_pairs(data, grids, config.ratio)
+    check_pairs(scenes, config.ratio)
     vq = channels_last(load_vq(tokenizer).requires_grad_(False).to(device))
     pupil = channels_last(Pupil(SuperResolution(config)).to(device))
     place, side = torch.device(device), grids.high.height * vq.config.stride

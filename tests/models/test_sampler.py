@@ -23,7 +23,7 @@ from models.sampler import (
     load_super_resolution,
 )
 from models.train.loop import LoopSettings, save_atomically
-from models.train.sampler import LOSSES, PairedCodes, SamplerSettings, train_sampler
+from models.train.sampler import LOSSES, PairedCodes, PairedScenes, SamplerSettings, train_sampler
 from models.train.sampler_losses import PatchCritic, SamplerLosses, draw_softly, duel, perceptual_distance
 from models.train.superres import SuperResolutionSettings, train_super_resolution
 from models.vq import VQConfig, VQModel
@@ -41,11 +41,6 @@ def scenes_of(codes: NDArray[np.int16]) -> PairedCodes:
     blocks = np.empty((len(codes), PAIR.high.cells), np.int16)
     blocks[:, PAIR.blocks()] = (codes[..., None] + np.arange(4)) % 24
     return PairedCodes(codes, blocks)
-
-
-@pytest.fixture
-def data() -> PairedCodes:
-    return scenes_of(np.random.default_rng(0).integers(0, 24, (64, 9)).astype(np.int16))
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +63,12 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def grey_pictures(indices: Sequence[int], size: int, split: Split) -> NDArray[np.uint8]:
     shades = np.array([20 + 37 * index % 200 for index in indices], np.uint8)
     return np.broadcast_to(shades[:, None, None, None], (len(shades), size, size, 3)).copy()
+
+
+@pytest.fixture
+def scenes(tokenizer: Path) -> PairedScenes:
+    data = scenes_of(np.random.default_rng(0).integers(0, 24, (64, 9)).astype(np.int16))
+    return PairedScenes(data, data, tokenizer, grey_pictures, PAIR)
 
 
 @torch.no_grad()
@@ -116,27 +117,21 @@ def test_pictures_teach_the_logits_and_the_critic_apart() -> None:
 
 
 @pytest.mark.parametrize("config", [UP, DOWN])
-def test_a_sampler_learns_tokens_and_loads(
-    config: SamplerConfig, data: PairedCodes, tokenizer: Path, tmp_path: Path
-) -> None:
-    outcome = train_sampler(tmp_path, data, data, tokenizer, grey_pictures, PAIR, config, settings=SETTINGS, loop=LOOP)
+def test_a_sampler_learns_tokens_and_loads(config: SamplerConfig, scenes: PairedScenes, tmp_path: Path) -> None:
+    outcome = train_sampler(tmp_path, scenes, config, settings=SETTINGS, loop=LOOP)
     assert outcome.validation["accuracy"] > 0.5
     assert load_sampler(tmp_path / "checkpoint.pt").config == config
 
 
-def test_all_losses_go_on_from_tokens_and_resume(data: PairedCodes, tokenizer: Path, tmp_path: Path) -> None:
+def test_all_losses_go_on_from_tokens_and_resume(scenes: PairedScenes, tmp_path: Path) -> None:
     ce, gan = tmp_path / "ce", tmp_path / "gan"
     short = replace(LOOP, steps=6, validate_every=6)
-    train_sampler(ce, data, data, tokenizer, grey_pictures, PAIR, UP, settings=SETTINGS, loop=LOOP)
+    train_sampler(ce, scenes, UP, settings=SETTINGS, loop=LOOP)
 
     def refine(out: Path, steps: int) -> dict[str, torch.Tensor]:
         train_sampler(
             out,
-            data,
-            data,
-            tokenizer,
-            grey_pictures,
-            PAIR,
+            scenes,
             UP,
             losses=LOSSES["gan"],
             settings=SETTINGS,
@@ -154,28 +149,20 @@ def test_all_losses_go_on_from_tokens_and_resume(data: PairedCodes, tokenizer: P
     with pytest.raises(ValueError, match="wanted SamplerConfig"):
         train_sampler(
             tmp_path / "wide",
-            data,
-            data,
-            tokenizer,
-            grey_pictures,
-            PAIR,
+            scenes,
             replace(UP, width=20),
             init_from=ce / "checkpoint.pt",
         )
 
 
-def test_super_resolution_learns_and_loads(data: PairedCodes, tokenizer: Path, tmp_path: Path) -> None:
+def test_super_resolution_learns_and_loads(scenes: PairedScenes, tmp_path: Path) -> None:
     def white(indices: Sequence[int], size: int, split: Split) -> NDArray[np.uint8]:
         return np.full((len(indices), size, size, 3), 255, np.uint8)
 
     def psnr(name: str, steps: int) -> float:
         outcome = train_super_resolution(
             tmp_path / name,
-            data,
-            data,
-            tokenizer,
-            white,
-            PAIR,
+            scenes._replace(pictures=white),
             settings=SuperResolutionSettings(batch=4, validated=8, token_weight=0.01),
             loop=replace(LOOP, steps=steps, validate_every=steps),
         )
@@ -185,7 +172,7 @@ def test_super_resolution_learns_and_loads(data: PairedCodes, tokenizer: Path, t
     assert load_super_resolution(tmp_path / "many" / "checkpoint.pt").config == SuperResolutionConfig()
 
 
-def test_bad_settings_are_refused(data: PairedCodes, tokenizer: Path, tmp_path: Path) -> None:
+def test_bad_settings_are_refused(scenes: PairedScenes, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="direction up or down"):
         SamplerConfig("sideways")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="one above 0 for tokens"):
@@ -194,9 +181,9 @@ def test_bad_settings_are_refused(data: PairedCodes, tokenizer: Path, tmp_path: 
         SuperResolutionConfig(layers=1)
     other = ResolutionMap(Grid(3, 3), Grid(9, 9))
     with pytest.raises(ValueError, match="expected as many rows of codes"):
-        train_sampler(tmp_path, data, data, tokenizer, grey_pictures, other, replace(UP, ratio=3))
+        train_sampler(tmp_path, scenes._replace(grids=other), replace(UP, ratio=3))
     with pytest.raises(ValueError, match="square grids of 9 and 36 cells"):
-        train_super_resolution(tmp_path, PairedCodes(data.high, data.low), data, tokenizer, grey_pictures, PAIR)
+        train_super_resolution(tmp_path, scenes._replace(data=PairedCodes(scenes.data.high, scenes.data.low)))
     with pytest.raises(ValueError, match="no negative weight"):
         SuperResolutionSettings(token_weight=-1)
 
