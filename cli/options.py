@@ -1,21 +1,13 @@
 """Options that several commands share."""
 
 from collections import defaultdict
-from enum import IntEnum
 from typing import Annotated
 
 import typer
 
 from algos.registry import suggest
 from algos.rows import Sampler
-
-
-class Resolution(IntEnum):
-    """Sides of the pictures that the shipped models draw, in pixels."""
-
-    SMALL = 64
-    LARGE = 128
-
+from zoo.sides import SIDES
 
 Temperature = Annotated[
     float, typer.Option(help="How much the target's law is flattened; 0 takes the likeliest token every time.")
@@ -28,14 +20,21 @@ TopK = Annotated[int | None, typer.Option(help="Tokens kept by likelihood; 0 kee
 TopP = Annotated[
     float | None, typer.Option(help="Smallest mass of likeliest tokens kept; 1 keeps all. Default: as the model ships.")
 ]
-Side = Annotated[str, typer.Option("--resolution", help="Side of the picture in pixels: 64 or 128.", metavar="64|128")]
+_SIDES = tuple(map(str, SIDES))
+Side = Annotated[
+    str,
+    typer.Option(
+        "--resolution",
+        help="Side of the picture in pixels. No models of 256 px ship; docs/resolution-256.md makes them.",
+        metavar="|".join(_SIDES),
+    ),
+]
 
 
 def read_side(text: str) -> int:
-    """The side in pixels; ValueError for one that no shipped model draws."""
-    known = [str(int(one)) for one in Resolution]
-    if text not in known:
-        raise ValueError(f"--resolution: expected {' or '.join(known)}, got {text!r}")
+    """The side in pixels; ValueError for one that is none of `SIDES`."""
+    if text not in _SIDES:
+        raise ValueError(f"--resolution: expected one of {', '.join(_SIDES)}, got {text!r}")
     return int(text)
 
 

@@ -12,12 +12,13 @@ import torch
 from algos.arrays import FloatArray
 from export.store import Origin, draft_manifest, store_bytes
 from models.data.batches import batch, scenes
-from models.data.scenes import SCENE_SIDES, SpriteSheet
+from models.data.scenes import SpriteSheet
 from models.judge import Judge, to_judge_side
 from models.train.judge import accuracy
 from models.train.pictures import SCENE_SEED, to_pixels
-from runtime.quality import REFERENCE_KIND, REFERENCE_NAME, Reference, reference_arrays
+from runtime.quality import REFERENCE_KIND, Reference, reference_arrays, reference_name
 from zoo.manifest import Manifest
+from zoo.sides import SHIPPED_SIDES
 
 SCENES_PER_HALF: Final = 1000
 _BATCH: Final = 100
@@ -47,15 +48,18 @@ def write_reference(
     sheet: SpriteSheet,
     folder: Path,
     origin: Origin,
-    name: str = REFERENCE_NAME,
+    sides: tuple[int, ...] = SHIPPED_SIDES,
     count: int = SCENES_PER_HALF,
 ) -> Manifest:
-    """Write `<name>.npz` (see `runtime.quality.load_reference`) and its manifest into `folder`."""
-    sides = {side: real_scenes(judge, sheet, side, count) for side in SCENE_SIDES}
-    arrays = reference_arrays(sides)
+    """Write real scenes of `sides`, which share one file, and its manifest into `folder`.
+
+    The file is `<runtime.quality.reference_name>.npz`; see `load_reference` there.
+    """
+    (name,) = {reference_name(side) for side in sides}
+    arrays = reference_arrays({side: real_scenes(judge, sheet, side, count) for side in sides})
     packed = io.BytesIO()
     np.savez_compressed(packed, **arrays)
-    settings = {"sides": list(SCENE_SIDES), "scenes_per_half": count, "split": "seen", "scene_seed": SCENE_SEED}
+    settings = {"sides": list(sides), "scenes_per_half": count, "split": "seen", "scene_seed": SCENE_SEED}
     shapes = {key: list(array.shape) for key, array in arrays.items()}
     return store_bytes(
         packed.getvalue(), ".npz", draft_manifest(name, REFERENCE_KIND, origin, settings), folder, shapes

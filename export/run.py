@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from export.decoders import export_drafter, export_target
 from export.reference import write_reference
@@ -16,11 +16,16 @@ from models.checkpoints import load_drafter, load_target, load_vq, read, story
 from models.judge import load_judge
 from models.sampler import load_sampler, load_super_resolution
 from models.train.pictures import EmojiPictures
+from runtime.quality import reference_name
 from zoo.load import FOLDER
 from zoo.manifest import Manifest
+from zoo.sides import SHIPPED_SIDES, between
 
 SOURCE: Final = "trained from random weights on EmojiScenes, by the recipe"
 _CHECKPOINT: Final = "checkpoint.pt"
+_Export: TypeAlias = Callable[[Path, Path], tuple[Manifest, ...]]
+_Sides: TypeAlias = tuple[int, int]
+"""A low and a high side in pixels."""
 
 
 def _run(runs: Path, name: str) -> Path:
@@ -32,7 +37,7 @@ def _origin(train: str, what: str, checkpoint: Path, kind: str) -> Origin:
     return Origin(SOURCE, f"underpaint train {train} && underpaint export {what}", training=told)
 
 
-def _target(side: int) -> Callable[[Path, Path], tuple[Manifest, ...]]:
+def _target(side: int) -> _Export:
     def export(runs: Path, out: Path) -> tuple[Manifest, ...]:
         path, name = _run(runs, f"guided_{side}"), f"target{side}"
         words, transformer = load_target(path)
@@ -50,7 +55,7 @@ def _drafter_command(side: int, told: Mapping[str, Any]) -> str:
     return command
 
 
-def _drafter(side: int, integers: bool) -> Callable[[Path, Path], tuple[Manifest, ...]]:
+def _drafter(side: int, integers: bool) -> _Export:
     def export(runs: Path, out: Path) -> tuple[Manifest, ...]:
         path, name = _run(runs, f"drafter_{side}"), f"drafter{side}" if integers else f"drafter{side}_float"
         _, transformer = load_target(_run(runs, f"guided_{side}"))
@@ -66,22 +71,34 @@ def _tokenizer(runs: Path, out: Path) -> tuple[Manifest, ...]:
     return export_tokenizer(load_vq(path), out, _origin("tokenizer", "tokenizer", path, "tokenizer"))
 
 
-def _sampler(direction: str, losses: str, name: str) -> Callable[[Path, Path], tuple[Manifest, ...]]:
+def _sampler(direction: str, losses: str, name: str, sides: _Sides) -> _Export:
+    ends = between(*sides)
+
     def export(runs: Path, out: Path) -> tuple[Manifest, ...]:
-        path = _run(runs, f"sampler_{direction}_{losses}")
-        between = Between.of(read(path, "sampler")["config"])
-        origin = _origin(f"sampler --direction {direction} --losses {losses}", name, path, "sampler")
-        vq = load_vq(_run(runs, "tokenizer"))
-        return (export_sampler(name, load_sampler(path), between, vq, out, origin),)
+        path = _run(runs, f"sampler_{direction}_{losses}{ends}")
+        made_for = Between.of(read(path, "sampler")["config"])
+        train = f"sampler --direction {direction} --losses {losses}{_pair_options(sides)}"
+        vq, origin = load_vq(_run(runs, "tokenizer")), _origin(train, name + ends, path, "sampler")
+        return (export_sampler(name + ends, load_sampler(path), made_for, vq, out, origin),)
 
     return export
 
 
-def _super_resolution(runs: Path, out: Path) -> tuple[Manifest, ...]:
-    path = _run(runs, "superres")
-    between, vq = Between.of(read(path, "superres")["config"]), load_vq(_run(runs, "tokenizer"))
-    origin = _origin("superres", "superres", path, "superres")
-    return (export_super_resolution("superres", load_super_resolution(path), between, vq, out, origin),)
+def _super_resolution(sides: _Sides) -> _Export:
+    name = f"superres{between(*sides)}"
+
+    def export(runs: Path, out: Path) -> tuple[Manifest, ...]:
+        path = _run(runs, name)
+        made_for, vq = Between.of(read(path, "superres")["config"]), load_vq(_run(runs, "tokenizer"))
+        origin = _origin(f"superres{_pair_options(sides)}", name, path, "superres")
+        return (export_super_resolution(name, load_super_resolution(path), made_for, vq, out, origin),)
+
+    return export
+
+
+def _pair_options(sides: _Sides) -> str:
+    """The options by which the recipes are told a pair that does not ship."""
+    return "" if sides == SHIPPED_SIDES else f" --from {sides[0]} --to {sides[1]}"
 
 
 def _judge(runs: Path, out: Path) -> tuple[Manifest, ...]:
@@ -89,39 +106,60 @@ def _judge(runs: Path, out: Path) -> tuple[Manifest, ...]:
     return (export_judge(load_judge(path), out, _origin("judge", "judge", path, "judge")),)
 
 
-def _reference(runs: Path, out: Path) -> tuple[Manifest, ...]:
-    path = _run(runs, "judge")
-    judge = load_judge(path)
-    fold_norms(judge)  # the judge that ships is the folded, rounded one
-    halve(judge)
-    origin = _origin("judge", "judge_reference", path, "judge")
-    return (write_reference(judge, EmojiPictures().sheet, out, origin),)
+def _reference(*sides: int) -> _Export:
+    def export(runs: Path, out: Path) -> tuple[Manifest, ...]:
+        path = _run(runs, "judge")
+        judge = load_judge(path)
+        fold_norms(judge)  # the judge that ships is the folded, rounded one
+        halve(judge)
+        origin = _origin("judge", reference_name(sides[0]), path, "judge")
+        return (write_reference(judge, EmojiPictures().sheet, out, origin, sides),)
+
+    return export
 
 
-MODELS: Final[Mapping[str, Callable[[Path, Path], tuple[Manifest, ...]]]] = {
+def _samplers(sides: _Sides) -> dict[str, _Export]:
+    """All that works between two sides, by name."""
+    networks = {
+        "sampler_up": _sampler("up", "pixel", "sampler_up", sides),
+        "sampler_down": _sampler("down", "ce", "sampler_down", sides),
+        "sampler_up_ce": _sampler("up", "ce", "sampler_up_ce", sides),
+        "sampler_up_gan": _sampler("up", "gan", "sampler_up_gan", sides),
+        "superres": _super_resolution(sides),
+    }
+    return {name + between(*sides): export for name, export in networks.items()}
+
+
+_BETWEEN: Final = {
+    name: export for sides in (SHIPPED_SIDES, (64, 256), (128, 256)) for name, export in _samplers(sides).items()
+}
+
+
+MODELS: Final[Mapping[str, _Export]] = {
     "tokenizer": _tokenizer,
     "target64": _target(64),
     "drafter64": _drafter(64, integers=True),
     "target128": _target(128),
     "drafter128": _drafter(128, integers=True),
     "judge": _judge,
-    "judge_reference": _reference,
-    "sampler_up": _sampler("up", "pixel", "sampler_up"),
-    "sampler_down": _sampler("down", "ce", "sampler_down"),
-    "superres": _super_resolution,
+    "judge_reference": _reference(*SHIPPED_SIDES),
+    **{name: _BETWEEN[name] for name in ("sampler_up", "sampler_down", "superres")},
 }
 """What can be exported; "tokenizer" writes vq_decoder, vq_encoder and codebook, which samplers look for in the folder;
 "judge_reference" needs the art."""
 
 
-OTHERS: Final[Mapping[str, Callable[[Path, Path], tuple[Manifest, ...]]]] = {
+OTHERS: Final[Mapping[str, _Export]] = {
     "drafter64_float": _drafter(64, integers=False),
     "drafter128_float": _drafter(128, integers=False),
-    "sampler_up_ce": _sampler("up", "ce", "sampler_up_ce"),
-    "sampler_up_gan": _sampler("up", "gan", "sampler_up_gan"),
+    "target256": _target(256),
+    "drafter256": _drafter(256, integers=True),
+    "drafter256_float": _drafter(256, integers=False),
+    "judge_reference256": _reference(256),
+    **{name: export for name, export in _BETWEEN.items() if name not in MODELS},
 }
-"""What is exported only when it is named: drafters in float32, to compare the 8-bit ones with, and the samplers that
-other losses trained, which `latent-ce` and `latent-gan` look for."""
+"""What is exported only when it is named: drafters in float32, to compare the 8-bit ones with, the samplers that other
+losses trained, which `latent-ce` and `latent-gan` look for, and all of 256 px, of which nothing ships."""
 
 
 def export_all(runs: Path, out: Path, names: tuple[str, ...] = tuple(MODELS)) -> tuple[Manifest, ...]:
@@ -150,7 +188,12 @@ def main(arguments: list[str] | None = None) -> int:
         epilog="Checkpoints are read from RUNS/<recipe>/checkpoint.pt, where <recipe> is tokenizer, guided_64, "
         "drafter_64, guided_128, drafter_128, judge, sampler_up_pixel, sampler_down_ce or superres.",
     )
-    parser.add_argument("names", nargs="*", metavar="MODEL", help=f"which of {', '.join(MODELS)}; all if none is named")
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar="MODEL",
+        help=f"which of {', '.join(MODELS)}; all of these if none is named; only if named: {', '.join(OTHERS)}",
+    )
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of the recipes' runs (default: runs)")
     parser.add_argument("--out", type=Path, default=FOLDER, help="folder to write to (default: the zoo)")
     given = parser.parse_args(arguments)

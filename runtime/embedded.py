@@ -24,20 +24,24 @@ from runtime.drafter import OrtDrafter
 from runtime.grid_target import OrtGridTarget
 from runtime.images import ImageDecoder
 from runtime.judge import OrtJudge
-from runtime.quality import REFERENCE_KIND, REFERENCE_NAME, Reading, Reference, load_reference
+from runtime.quality import REFERENCE_KIND, Reading, Reference, load_reference, reference_name
 from runtime.resample import Resampler
 from runtime.resamplers import models_behind, open_resampler, read_codebook
 from runtime.session import EngineError, SessionSettings
 from runtime.studio import Clocked, Picture
 from runtime.target import OrtTarget
-from zoo.load import FOLDER, locate, manifest
+from zoo.load import FOLDER, locate, manifest, names
+from zoo.manifest import ManifestError
 from zoo.prompts import SLOT_VALUES, Prompt, word_ids
+from zoo.sides import SHIPPED_SIDES
 
 SHIPPED_SAMPLER: Final[Mapping[int, Sampler]] = {
     64: Sampler(top_k=5),
     128: Sampler(top_k=5),
+    256: Sampler(top_k=5),
 }
-"""How the shipped models were tuned to be sampled, by side in pixels: guidance 2 is baked into their weights."""
+"""How the shipped models were tuned to be sampled, by side in pixels: guidance 2 is baked into their weights. None of
+256 px ship; what the others take is taken there too."""
 MAX_NODES: Final = 64
 NEIGHBOURS: Final = 100
 """Columns of the table of nearest codes: the most that a rule's `k` can ask for."""
@@ -101,11 +105,11 @@ class EmbeddedStudio:
     def resampler(self, kind: str, ratio: int) -> Resampler:
         """See `Studio`; see `runtime.resamplers.open_resampler` for what it raises."""
         if (kind, ratio) not in self._resamplers:
-            low_side(self.side, ratio)
+            sides = low_side(self.side, ratio), self.side
             low = Grid(self.grid.height // ratio, self.grid.width // ratio)
             grids = ResolutionMap(low, self.grid)
-            self._resamplers[kind, ratio] = open_resampler(kind, grids, self.folder, self._in_turns)
-            self.hashes.update((name, manifest(name, self.folder).sha256) for name in models_behind(kind))
+            self._resamplers[kind, ratio] = open_resampler(kind, grids, self.folder, self._in_turns, sides)
+            self.hashes.update((name, manifest(name, self.folder).sha256) for name in models_behind(kind, sides))
         return self._resamplers[kind, ratio]
 
     @property
@@ -145,20 +149,21 @@ def open_studio(side: int, folder: Path = FOLDER, settings: SessionSettings | No
 
     Raises ManifestError or EngineError (both ValueError), or OSError, naming the file and what to do.
     """
-    names = {
+    _check_there(side, folder)
+    parts = {
         "target": f"target{side}",
         "drafter": f"drafter{side}",
         "image_decoder": "vq_decoder",
         "judge": "judge",
         "codebook": "codebook",
-        REFERENCE_KIND: REFERENCE_NAME,
+        REFERENCE_KIND: reference_name(side),
     }
-    located = {kind: locate(name, kind, folder) for kind, name in names.items()}
-    target = load_decoder(names["target"], "target", folder, settings)
+    located = {kind: locate(name, kind, folder) for kind, name in parts.items()}
+    target = load_decoder(parts["target"], "target", folder, settings)
     # Two pools of waiting threads would fight for the cores at every turn; a drafter this small needs none.
     alone = replace(settings or SessionSettings(), threads=1)
-    drafter = load_decoder(names["drafter"], "drafter", folder, alone)
-    decoder = ImageDecoder(names["image_decoder"], folder, settings)
+    drafter = load_decoder(parts["drafter"], "drafter", folder, alone)
+    decoder = ImageDecoder(parts["image_decoder"], folder, settings)
     codebook = read_codebook(folder)
     sizes = {target.shape.vocab_size, drafter.shape.vocab_size, decoder.vocab_size, codebook.shape[0]}
     if len(sizes) != 1 or target.shape.grid != drafter.shape.grid:
@@ -177,11 +182,24 @@ def open_studio(side: int, folder: Path = FOLDER, settings: SessionSettings | No
         loaded_targets={side: target},
         loaded_drafter=drafter,
         decoder=decoder,
-        judge=OrtJudge(names["judge"], folder, settings),
+        judge=OrtJudge(parts["judge"], folder, settings),
         hashes={found.manifest.name: found.manifest.sha256 for found in located.values()},
         folder=folder,
         settings=settings,
     )
+
+
+def _check_there(side: int, folder: Path) -> None:
+    """ManifestError with the commands that make them, where models of a side that does not ship are missing."""
+    wanted = (f"target{side}", f"drafter{side}", reference_name(side))
+    missing = [name for name in wanted if name not in names(folder)]
+    if missing and side not in SHIPPED_SIDES:
+        size = f"--resolution {side}"
+        raise ManifestError(
+            f"{folder} holds no {', '.join(missing)}: no models of {side} px ship; make them with `underpaint train "
+            f"target {size}`, `underpaint train guided {size}`, `underpaint train drafter {size}` and `underpaint "
+            f"export {' '.join(wanted)}` (docs/resolution-{side}.md)"
+        )
 
 
 def low_side(side: int, ratio: int) -> int:

@@ -12,14 +12,19 @@ import numpy as np
 
 from algos.arrays import BoolArray, FloatArray
 from zoo.prompts import SLOT_VALUES, Prompt
+from zoo.sides import SHIPPED_SIDES
 
 PAIR: Final = "concept_and_style"
 """The figure called prompt accuracy: the share of pictures whose concept and style are both read right."""
-REFERENCE_NAME: Final = "judge_reference"
 REFERENCE_KIND: Final = "reference"
 """The kind, in its manifest, of a file of real scenes."""
 FLOOR_DRAWS: Final = 32
 """Draws of real scenes that a floor is the mean of."""
+
+
+def reference_name(side: int) -> str:
+    """The file of real scenes at `side` px: one for the shipped sides together, one for each other side."""
+    return "judge_reference" if side in SHIPPED_SIDES else f"judge_reference{side}"
 
 
 class Reading(NamedTuple):

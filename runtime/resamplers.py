@@ -15,8 +15,9 @@ from runtime.resample import Resampler
 from runtime.resample_pixels import FILTERS, Enlarger, FilterEnlarger, LearnedEnlarger, PixelResampler
 from runtime.resample_tokens import TokenNetwork, TokenResampler
 from runtime.session import EngineError, SessionSettings
-from zoo.load import FOLDER, Located, locate
+from zoo.load import FOLDER, Located, locate, names
 from zoo.manifest import ManifestError
+from zoo.sides import SHIPPED_SIDES, between
 
 SUPER_RESOLUTION: Final = "superres"
 LATENT: Final[Mapping[str, str]] = {
@@ -51,18 +52,23 @@ def read_table(name: str, kind: str, folder: Path) -> NDArray[Any]:
     return table
 
 
-def models_behind(kind: str) -> tuple[str, ...]:
-    """The names of the models that the sampler `kind` runs, in a folder of models."""
+def models_behind(kind: str, sides: tuple[int, int] = SHIPPED_SIDES) -> tuple[str, ...]:
+    """The names of the models that the sampler `kind` runs between two sides in pixels, in a folder of models."""
+    ends = between(*sides)
     if kind in LATENT:
-        return LATENT[kind], DOWN
-    learned = (SUPER_RESOLUTION,) if kind == SUPER_RESOLUTION else ()
+        return LATENT[kind] + ends, DOWN + ends
+    learned = (SUPER_RESOLUTION + ends,) if kind == SUPER_RESOLUTION else ()
     return ("vq_decoder", *learned, "vq_encoder")
 
 
 def open_resampler(
-    kind: str, grids: ResolutionMap, folder: Path = FOLDER, settings: SessionSettings | None = None
+    kind: str,
+    grids: ResolutionMap,
+    folder: Path = FOLDER,
+    settings: SessionSettings | None = None,
+    sides: tuple[int, int] = SHIPPED_SIDES,
 ) -> Resampler:
-    """The sampler `kind`, one of `RESAMPLERS`, between two grids.
+    """The sampler `kind`, one of `RESAMPLERS`, between two grids, of pictures of these sides in pixels.
 
     Raises ValueError before any work: an unknown kind, a model that is absent or damaged, a sampler trained for
     another pair of grids or for another codebook.
@@ -73,12 +79,12 @@ def open_resampler(
         codebook = read_codebook(folder)
         up, down = (
             TokenNetwork(_fitting(name, of, grids, codebook, folder).path, settings)
-            for name, of in ((LATENT[kind], "upsampler"), (DOWN, "downsampler"))
+            for name, of in zip(models_behind(kind, sides), ("upsampler", "downsampler"), strict=True)
         )
         return TokenResampler(grids, codebook.shape[0], up, down)
     enlarger: Enlarger
     if kind == SUPER_RESOLUTION:
-        found = _fitting(SUPER_RESOLUTION, SUPER_RESOLUTION, grids, read_codebook(folder), folder)
+        found = _fitting(models_behind(kind, sides)[1], SUPER_RESOLUTION, grids, read_codebook(folder), folder)
         enlarger = LearnedEnlarger(found.path, settings)
     else:
         enlarger = FilterEnlarger(grids.ratio, FILTERS[kind])
@@ -88,6 +94,12 @@ def open_resampler(
 
 def _fitting(name: str, kind: str, grids: ResolutionMap, codebook: NDArray[np.float32], folder: Path) -> Located:
     """The model `name`; EngineError unless it was made for these grids and this codebook."""
+    if name not in names(folder):
+        recipe = "superres" if kind == SUPER_RESOLUTION else "sampler"
+        raise EngineError(
+            f"{folder}: there is no model '{name}'; make it with `underpaint train {recipe}` (see its --from and --to) "
+            f"and `underpaint export {name}`, or take a kind that needs none: {', '.join(FILTERS)}"
+        )
     located = locate(name, kind, folder)
     made_for = located.manifest.settings
     try:

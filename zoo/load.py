@@ -5,9 +5,10 @@ from typing import NamedTuple
 
 from algos.registry import suggest
 from zoo.manifest import Manifest, ManifestError, check, read
+from zoo.sides import SIDES
 
 FOLDER = Path(__file__).parent
-_TABLES = {"emoji_scenes", "costs", "costs64", "costs128"}
+_TABLES = {"emoji_scenes", "costs", *(f"costs{side}" for side in SIDES)}
 """JSON files beside the models that are no manifests; costs: what passes of the models take, as measured."""
 
 

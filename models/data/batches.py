@@ -28,7 +28,7 @@ def scenes(seed: int, start: int, count: int, split: Split) -> list[Scene]:
 
 
 def batch(shown: list[Scene], sheet: SpriteSheet, size: int) -> Batch:
-    """Render scenes at 64 or 128 px; the same list at both sizes gives corresponding pictures."""
+    """Render scenes at `size` px; the same list at two sizes gives corresponding pictures."""
     pictures = np.empty((len(shown), size, size, 3), dtype=np.uint8)
     words = np.empty((len(shown), WORD_SLOTS), dtype=np.int64)
     labels = np.empty((len(shown), len(LABELS)), dtype=np.int64)

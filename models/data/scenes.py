@@ -1,7 +1,7 @@
 """EmojiScenes: captioned pictures, one emoji on a simple background, each made alone from (seed, index, split).
 
-A scene holds integers and words, no pixels. It renders at 64 and at 128 px to the same picture: sprites,
-positions and dots scale exactly by two, so a pair of renderings trains a tokenizer or a multi-scale drafter.
+A scene holds integers and words, no pixels. It renders at 64, at 128 and at 256 px to the same picture: sprites,
+positions and dots scale exactly by two, so two renderings train a tokenizer or a multi-scale drafter.
 Backgrounds repeat with a period of 8 px (at 64 px) and never hold noise, so a small model can learn them.
 """
 
@@ -28,13 +28,13 @@ from zoo.prompts import (
     held_out_pairs,
     seen_pairs,
 )
+from zoo.sides import SIDES
 
 Split = Literal["train", "seen", "held_out", "every"]
 SPLITS: Final[tuple[Split, ...]] = ("train", "seen", "held_out", "every")
 """What a scene is for. Learning: "train" (seen concept-and-style pairs) for generators, "every" (all pairs) for
 the judge that measures them. Measuring: "seen" and "held_out" (the pairs that "train" lacks)."""
 
-SCENE_SIDES: Final = (64, 128)
 _BASE: Final = 64
 _SPRITE_SIDE: Final = {"large": 48, "small": 34}
 _OFFSET: Final = {"large": 7, "small": 14}
@@ -137,9 +137,9 @@ class SpriteSheet:
 
 
 def render(shown: Scene, sheet: SpriteSheet, size: int = 64) -> NDArray[np.uint8]:
-    """Return the scene's picture, uint8 [size, size, 3] sRGB, size 64 or 128."""
-    if size not in SCENE_SIDES:
-        raise ValueError(f"scene size: expected 64 or 128, got {size}")
+    """Return the scene's picture, uint8 [size, size, 3] sRGB; ValueError for a size that is none of `SIDES`."""
+    if size not in SIDES:
+        raise ValueError(f"scene size: expected one of {', '.join(map(str, SIDES))}, got {size}")
     scale = size // _BASE
     prompt = shown.prompt
     classes = prompt.class_ids()
@@ -155,7 +155,7 @@ def render(shown: Scene, sheet: SpriteSheet, size: int = 64) -> NDArray[np.uint8
     return picture
 
 
-@lru_cache(maxsize=len(TEXTURES) * len(COLOURS) * 3 * len(SCENE_SIDES))
+@lru_cache(maxsize=len(TEXTURES) * len(COLOURS) * 3 * len(SIDES))
 def background(texture: str, colour: str, tone: int, size: int) -> NDArray[np.uint8]:
     """Return a background, uint8 [size, size, 3], read-only because it is shared."""
     base = np.array(COLOUR_VALUES[colour], dtype=np.float64) + _TONE_STEP * tone

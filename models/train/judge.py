@@ -18,12 +18,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from models.data.batches import LABELS, batch, scenes
-from models.data.scenes import SCENE_SIDES, Split, SpriteSheet
+from models.data.scenes import Split, SpriteSheet
 from models.judge import Judge, JudgeConfig, Judgement, to_judge_side
 from models.train.history import Given
 from models.train.loop import LoopSettings, Loss, Outcome, train
 from models.train.pictures import SCENE_SEED, to_pixels
 from models.typed import channels_last
+from zoo.sides import SHIPPED_SIDES
 
 DEFAULT_LOOP = LoopSettings(
     steps=5000, learning_rate=3e-3, minutes=12, warmup_steps=100, ema_decay=0.995, validate_every=1000
@@ -141,10 +142,10 @@ class _Recipe:
         return Loss(value, {"concept": concept, "style": style})
 
     def validate(self) -> dict[str, float]:
-        """Judge fresh scenes of both splits at both sizes."""
+        """Judge fresh scenes of both splits at the shipped sizes."""
         figures: dict[str, float] = {}
         measured: tuple[Split, ...] = ("seen", "held_out")
-        for split, size in itertools.product(measured, SCENE_SIDES):
+        for split, size in itertools.product(measured, SHIPPED_SIDES):
             found = accuracy(self.model, self.sheet, split, size, self.settings.validation_scenes)
             figures |= {f"{split}_{size}_{slot}": share for slot, share in found.items()}
         return figures

@@ -107,7 +107,7 @@ def test_generate_takes_another_rule_and_settings(tmp_path):
         ([PROMPT, "--method", "mulo", "--set", "rows=3"], "rows: expected 1..2"),
         ([PROMPT, "--method", "mulo", "--rule", "lantem"], "one of pooled, lantern, exact"),
         ([PROMPT, "--method", "zipar", "--set", "window=-1"], "window: expected 1..4"),
-        ([PROMPT, "--resolution", "96"], "expected 64 or 128, got '96'"),
+        ([PROMPT, "--resolution", "96"], "expected one of 64, 128, 256, got '96'"),
     ],
 )
 def test_generate_refuses_bad_input_before_any_work(tmp_path, arguments, message):
@@ -213,7 +213,7 @@ def test_another_compare_in_the_folder_is_refused_unless_fresh(tmp_path):
         (["--methods", ""], "there is no ''"),
         (["--methods", "eagle2,eagle2"], "eagle2 is named twice"),
         (["--temperature", "-1"], "temperature must be >= 0"),
-        (["--resolution", "big"], "expected 64 or 128"),
+        (["--resolution", "big"], "expected one of 64, 128, 256, got 'big'"),
         (["--set", "beta=1"], "expected method.name=value"),
         (["--set", "adt.betta=1"], "did you mean 'beta'"),
         (["a panda", "--prompts-count", "3"], "leave the prompts out"),

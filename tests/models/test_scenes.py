@@ -1,4 +1,4 @@
-"""Scenes: repeatable one by one, the same at both sizes, and kept apart between learning and measuring."""
+"""Scenes: repeatable one by one, the same at all sizes, and kept apart between learning and measuring."""
 
 from collections import Counter
 from dataclasses import replace
@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from models.data.art import Sprites
+from models.data.art import SPRITE_SIDE, Sprites
 from models.data.batches import LABELS, batch, scenes
 from models.data.scenes import SPLITS, Scene, Split, SpriteSheet, background, render, scene
 from zoo.prompts import (
@@ -20,7 +20,7 @@ from zoo.prompts import (
 )
 
 
-def made_up_sprites(side: int = 96) -> Sprites:
+def made_up_sprites(side: int = SPRITE_SIDE) -> Sprites:
     """A soft-edged disc per concept and style, its colour and a stripe telling which."""
     grid = (np.arange(side) + 0.5) / side * 2 - 1
     radius = np.hypot(grid[None, :], grid[:, None])
@@ -82,22 +82,23 @@ def test_wrong_arguments_are_refused(sheet: SpriteSheet) -> None:
         scene(0, -1, "train")
     with pytest.raises(ValueError, match="seed"):
         scene(-1, 0, "train")
-    with pytest.raises(ValueError, match="expected 64 or 128, got 96"):
+    with pytest.raises(ValueError, match="expected one of 64, 128, 256, got 96"):
         render(scene(0, 0, "train"), sheet, 96)
     with pytest.raises(ValueError, match=r"expected uint8 \[112, 2, side, side, 4\]"):
         SpriteSheet(np.zeros((3, 2, 8, 8, 4), dtype=np.uint8))
 
 
-def test_both_sizes_show_the_same_picture(sheet: SpriteSheet) -> None:
+@pytest.mark.parametrize(("less", "more"), [(64, 128), (128, 256), (64, 256)])
+def test_all_sizes_show_the_same_picture(sheet: SpriteSheet, less: int, more: int) -> None:
     for shown in scenes(1, 0, 60, "train"):
-        small = render(shown, sheet, 64).astype(np.float64)
-        large = render(shown, sheet, 128).astype(np.float64)
-        averaged = large.reshape(64, 2, 64, 2, 3).mean(axis=(1, 3))
+        small = render(shown, sheet, less).astype(np.float64)
+        large = render(shown, sheet, more).astype(np.float64)
+        averaged = large.reshape(less, more // less, less, more // less, 3).mean(axis=(1, 3))
         assert np.abs(averaged - small).mean() < 1.5, shown
         assert np.abs(averaged - small).max() < 90, shown
 
 
-@pytest.mark.parametrize("size", [64, 128])
+@pytest.mark.parametrize("size", [64, 128, 256])
 def test_sprites_stay_inside_and_stand_where_the_caption_says(sheet: SpriteSheet, size: int) -> None:
     unit = size // 64
     for prompt in all_prompts():

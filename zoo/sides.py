@@ -1,0 +1,13 @@
+"""The sides of pictures, in pixels, and how names tell them apart."""
+
+from typing import Final
+
+SHIPPED_SIDES: Final = (64, 128)
+"""What the shipped models draw."""
+SIDES: Final = (*SHIPPED_SIDES, 256)
+"""What scenes, recipes and commands know: models of the other sides are trained and exported by who wants them."""
+
+
+def between(low: int, high: int) -> str:
+    """What the names of samplers from `low` to `high` px, and back, end in: nothing for the shipped pair."""
+    return "" if (low, high) == SHIPPED_SIDES else f"_{low}_{high}"
