@@ -10,8 +10,9 @@ import typer
 
 from cli.option_groups import grouped
 from cli.train_drawn import draw
-from cli.train_options import PAIR, TOKENIZER, InitFrom, Pixels, Resolution, Run, Scenes, check_trained, report
+from cli.train_options import TOKENIZER, InitFrom, Pair, Pixels, Resolution, Run, Scenes, check_trained, report
 from models.train.pictures import EmojiPictures
+from zoo.sides import between
 
 app = typer.Typer(help="Train the embedded models. A stopped run continues where it was.", no_args_is_help=True)
 app.command()(draw)
@@ -30,7 +31,7 @@ def tokenizer(
     init_from: InitFrom = None,
     run: Run,
 ) -> None:
-    """Train the VQ tokenizer, shared by 64 and 128 px."""
+    """Train the VQ tokenizer, shared by all resolutions; it sees 64 and 128 px."""
     from models.train.tokenizer import DECODER_LOOP, DEFAULT_LOOP, train_tokenizer
 
     with run.started("runs/decoder" if decoder_only else "runs/tokenizer") as folder:
@@ -49,15 +50,15 @@ def tokenizer(
 
 @_recipe
 def target(*, resolution: Resolution = Pixels.small, init_from: InitFrom = None, scenes: Scenes, run: Run) -> None:
-    """Train a target; at 128 px it starts from the 64 px target unless --init-from names another."""
+    """Train a target; above 64 px it starts from the target of half the side unless --init-from names another."""
     from models.train.target import LOOPS, train_target
 
     pixels = int(resolution)
     with run.started(f"runs/target_{pixels}") as folder:
-        if pixels == 128 and init_from is None:
-            init_from = Path("runs/target_64/checkpoint.pt")
+        if pixels > Pixels.small and init_from is None:
+            init_from = Path(f"runs/target_{pixels // 2}/checkpoint.pt")
         check_trained(init_from, "target")
-        data, validation = scenes.at(pixels)
+        data, validation = scenes.at(pixels, run.device)
         common = run.common(LOOPS[pixels])
         report(train_target(folder, data, validation, pixels, init_from=init_from, **common), folder)
 
@@ -80,7 +81,7 @@ def guided(
         if not guidance > 1.0:
             raise ValueError(f"--guidance: expected more than 1 (1 is the target as it is), got {guidance}")
         check_trained(wanted, "target")
-        data, validation = scenes.at(pixels)
+        data, validation = scenes.at(pixels, run.device)
         common = run.common(LOOPS[pixels])
         report(train_guided(folder, data, validation, wanted, pixels, guidance, **common), folder)
 
@@ -113,7 +114,7 @@ def drafter(
         settings = SETTINGS[pixels] if drawn_share is None else replace(SETTINGS[pixels], drawn_share=drawn_share)
         check_trained(wanted, "target")
         check_trained(init_from, "drafter")
-        data, validation = scenes.at(pixels)
+        data, validation = scenes.at(pixels, run.device)
         outcome = train_drafter(
             *(folder, data, validation, wanted, pixels),
             settings=settings,
@@ -134,7 +135,7 @@ def judge(*, run: Run) -> None:
 
 
 class Way(StrEnum):
-    """What a token sampler changes 64 px codes into, or makes them from."""
+    """Whether a token sampler makes codes of the larger pictures from those of the smaller, or the reverse."""
 
     up = "up"
     down = "down"
@@ -151,7 +152,8 @@ class Losses(StrEnum):
 @_recipe
 def sampler(
     *,
-    direction: Annotated[Way, typer.Option(help="From 64 to 128 px, or back.")] = Way.up,
+    direction: Annotated[Way, typer.Option(help="From the smaller side to the larger, or back.")] = Way.up,
+    pair: Pair,
     losses: Annotated[
         Losses,
         typer.Option(
@@ -162,27 +164,36 @@ def sampler(
     scenes: Scenes,
     run: Run,
 ) -> None:
-    """Train a latent sampler, which turns codes at 64 px into codes at 128 px, or back."""
+    """Train a latent sampler, which turns codes at one resolution into codes at another, or back."""
     from models.sampler import SamplerConfig
-    from models.train.sampler import LOOPS, LOSSES, train_sampler
+    from models.train.sampler import LOOPS, LOSSES, SETTINGS, train_sampler
 
-    with run.started(f"runs/sampler_{direction}_{losses}") as folder:
+    ends = between(pair.low, pair.high)
+    with run.started(f"runs/sampler_{direction}_{losses}{ends}") as folder:
+        ratio = pair.grids.ratio
         if losses is not Losses.ce and init_from is None:
-            init_from = Path(f"runs/sampler_{direction}_ce/checkpoint.pt")
+            init_from = Path(f"runs/sampler_{direction}_ce{ends}/checkpoint.pt")
         check_trained(init_from, "sampler")
-        config = SamplerConfig(direction.value, ratio=PAIR.ratio)
-        common = run.common(LOOPS[losses])
-        outcome = train_sampler(folder, scenes.pairs(), config, losses=LOSSES[losses], init_from=init_from, **common)
+        # A high block for each cell along a low one's side: its edges can still meet the next one's.
+        config = SamplerConfig(direction.value, ratio=ratio, high_blocks=ratio)
+        outcome = train_sampler(
+            *(folder, scenes.pairs(pair, run.device), config),
+            losses=LOSSES[losses],
+            settings=SETTINGS[pair.high],
+            init_from=init_from,
+            **run.common(LOOPS[losses]),
+        )
         report(outcome, folder)
 
 
 @_recipe
-def superres(*, scenes: Scenes, run: Run) -> None:
+def superres(*, pair: Pair, scenes: Scenes, run: Run) -> None:
     """Train the super-resolution network of the pixel sampler."""
-    from models.train.superres import LOOP, train_super_resolution
+    from models.train.superres import LOOP, SETTINGS, train_super_resolution
 
-    with run.started("runs/superres") as folder:
-        report(train_super_resolution(folder, scenes.pairs(), **run.common(LOOP)), folder)
+    with run.started(f"runs/superres{between(pair.low, pair.high)}") as folder:
+        pairs, settings = scenes.pairs(pair, run.device), SETTINGS[pair.high]
+        report(train_super_resolution(folder, pairs, settings=settings, **run.common(LOOP)), folder)
 
 
 if __name__ == "__main__":

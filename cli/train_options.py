@@ -18,7 +18,8 @@ from models.checkpoints import read
 from models.data.scenes import Split
 from models.train.loop import LoopSettings, Outcome
 from models.train.pictures import EmojiPictures
-from models.train.sampler import PairedCodes, PairedScenes, SamplerSettings
+from models.train.sampler import SETTINGS as SAMPLERS
+from models.train.sampler import PairedCodes, PairedScenes
 from models.train.target import SETTINGS, STRIDE
 from models.train.tokens import TokenSet, encode_scenes
 from runtime.files import check_folder_writable
@@ -34,8 +35,6 @@ InitFrom = Annotated[Path | None, typer.Option(help="Start from the weights of t
 TokenizerFrom = Annotated[Path, typer.Option("--tokenizer", help="Checkpoint of the tokenizer.")]
 Tokens = Annotated[Path, typer.Option(help="Folder of the encoded scenes.")]
 TOKENIZER: Final = Path("runs/tokenizer/checkpoint.pt")
-PAIR: Final = ResolutionMap(Grid(8, 8), Grid(16, 16))
-"""The grids of the embedded models: 64 and 128 px."""
 
 
 class Pixels(IntEnum):
@@ -43,9 +42,26 @@ class Pixels(IntEnum):
 
     small = 64
     large = 128
+    largest = 256
 
 
-Resolution = Annotated[Pixels, typer.Option(help="Side of the pictures in pixels: 64 or 128.")]
+Resolution = Annotated[Pixels, typer.Option(help="Side of the pictures in pixels: 64, 128 or 256.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Options of what lies between two resolutions."""
+
+    low: Annotated[Pixels, typer.Option("--from", help="The smaller side in pixels.")] = Pixels.small
+    high: Annotated[Pixels, typer.Option("--to", help="The larger side in pixels.")] = Pixels.large
+
+    @property
+    def grids(self) -> ResolutionMap:
+        """Both as cells; ValueError unless the first is the smaller."""
+        if self.low >= self.high:
+            raise ValueError(f"--from {int(self.low)} --to {int(self.high)}: expected the smaller side first")
+        low, high = self.low // STRIDE, self.high // STRIDE
+        return ResolutionMap(Grid(low, low), Grid(high, high))
 
 
 class Common(TypedDict):
@@ -89,22 +105,25 @@ class Scenes:
     tokenizer_from: TokenizerFrom = TOKENIZER
     tokens: Tokens = Path("runs/tokens")
 
-    def at(self, resolution: int) -> tuple[TokenSet, TokenSet]:
-        """Training and validation codes at a resolution."""
+    def at(self, resolution: int, device: str) -> tuple[TokenSet, TokenSet]:
+        """Training and validation codes at a resolution, encoded on `device`."""
         pictures, settings = self._pictures(f"{resolution} px"), SETTINGS[resolution]
-        data = self._encoded(pictures, resolution, settings.scenes, "train")
-        return data, self._encoded(pictures, resolution, settings.validation_scenes, "seen")
 
-    def pairs(self) -> PairedScenes:
+        def encoded(split: Split, scenes: int) -> TokenSet:
+            return self._encoded(pictures, resolution, scenes, split, device)
+
+        return encoded("train", settings.scenes), encoded("seen", settings.validation_scenes)
+
+    def pairs(self, pair: Pair, device: str) -> PairedScenes:
         """Training and validation codes at both resolutions, their tokenizer, the pictures, and the two grids."""
-        pictures, settings = self._pictures("64 and 128 px"), SamplerSettings()
+        grids, settings, sides = pair.grids, SAMPLERS[pair.high], (int(pair.low), int(pair.high))
+        pictures = self._pictures(f"{sides[0]} and {sides[1]} px")
 
         def pairs(split: Split, scenes: int) -> PairedCodes:
-            sides = (grid.height * STRIDE for grid in (PAIR.low, PAIR.high))
-            return PairedCodes(*(self._encoded(pictures, side, scenes, split).codes for side in sides))
+            return PairedCodes(*(self._encoded(pictures, side, scenes, split, device).codes for side in sides))
 
         data, validation = pairs("train", settings.scenes), pairs("seen", settings.validation_scenes)
-        return PairedScenes(data, validation, self.tokenizer_from, pictures, PAIR)
+        return PairedScenes(data, validation, self.tokenizer_from, pictures, grids)
 
     def _pictures(self, sizes: str) -> EmojiPictures:
         check_trained(self.tokenizer_from, "tokenizer")
@@ -112,8 +131,9 @@ class Scenes:
         typer.echo(f"codes at {sizes} in {self.tokens} (encoded on first use)")
         return EmojiPictures()
 
-    def _encoded(self, pictures: EmojiPictures, side: int, scenes: int, split: Split) -> TokenSet:
-        return encode_scenes(self.tokens, self.tokenizer_from, pictures, resolution=side, scenes=scenes, split=split)
+    def _encoded(self, pictures: EmojiPictures, side: int, scenes: int, split: Split, device: str) -> TokenSet:
+        wanted = (self.tokens, self.tokenizer_from, pictures)
+        return encode_scenes(*wanted, resolution=side, scenes=scenes, split=split, device=device)
 
 
 def prepare(device: str, threads: int | None) -> None:

@@ -23,13 +23,15 @@ from models.text import WordEncoder, caption_features
 from models.train.drawn import fingerprint, load_drawn
 from models.train.history import Given
 from models.train.loop import LoopSettings, Loss, Outcome, train
-from models.train.target import batch_of
+from models.train.target import at_once, batch_of
 from models.train.tokens import TokenSet
 from models.transformer import MASKED, StepOutput, Transformer
 
 LOOPS = {
     64: LoopSettings(steps=224, learning_rate=2e-3, warmup_steps=30, ema_decay=0.98, validate_every=100),
     128: LoopSettings(steps=700, learning_rate=2e-3, warmup_steps=30, ema_decay=0.98, validate_every=100),
+    # Never run in full: twice the tokens of the 128 px run, at its rate.
+    256: LoopSettings(steps=700, learning_rate=2e-3, warmup_steps=30, ema_decay=0.98, validate_every=100),
 }
 
 
@@ -56,7 +58,7 @@ class DrafterSettings:
             raise ValueError(f"drawn_share: expected a share from 0 to 1, got {self.drawn_share}")
 
 
-SETTINGS = {64: DrafterSettings(batch=32), 128: DrafterSettings(batch=8)}
+SETTINGS = {64: DrafterSettings(batch=32), 128: DrafterSettings(batch=8), 256: DrafterSettings(batch=4)}
 
 
 def unroll_bias(length: int, depth: int) -> Tensor:
@@ -181,7 +183,7 @@ def train_drafter(
         out: folder of the run.
         data, validation: encoded scenes.
         target: checkpoint of the target.
-        resolution: 64 or 128 px.
+        resolution: side of the pictures in pixels.
         settings, loop: those of the resolution by default.
         init_from: checkpoint of a drafter to start from.
         drawn: folder of `models.train.drawn` with drawings of this target, to mix into the batches; the first
@@ -234,10 +236,11 @@ def train_drafter(
 
     def shares_of(scenes: TokenSet) -> list[float]:
         sums = np.zeros(settings.validated_passes)
-        starts = range(0, settings.validated, 16)
+        together = at_once(scenes, 16)
+        starts = range(0, settings.validated, together)
         for start in starts:
-            codes = torch.from_numpy(scenes.codes[start : start + 16].astype(np.int64)).to(place)
-            word_ids = torch.from_numpy(scenes.words[start : start + 16]).to(place)
+            codes = torch.from_numpy(scenes.codes[start : start + together].astype(np.int64)).to(place)
+            word_ids = torch.from_numpy(scenes.words[start : start + together]).to(place)
             with torch.autocast(place.type, torch.bfloat16):
                 logits, features = teacher(codes, word_ids)
                 embeddings = bound.embed_tokens(codes[:, :-1])

@@ -30,6 +30,9 @@ LOOPS = {
     128: LoopSettings(
         steps=390, learning_rate=3e-4, matrix_rate=6e-3, warmup_steps=10, ema_decay=0.98, validate_every=100
     ),
+    256: LoopSettings(  # never run in full
+        steps=390, learning_rate=3e-4, matrix_rate=6e-3, warmup_steps=10, ema_decay=0.98, validate_every=100
+    ),
 }
 
 

@@ -52,6 +52,10 @@ class SamplerSettings:
     validated: int = 32
 
 
+SETTINGS: Final[Mapping[int, SamplerSettings]] = {128: SamplerSettings(), 256: SamplerSettings(batch=12, drawn=1)}
+"""By the larger side in pixels: as many cells and as many drawn pixels a step."""
+
+
 class PairedCodes(NamedTuple):
     """Codes int16 of the same scenes at two resolutions: `low` [scenes, low cells], `high` [scenes, high cells]."""
 

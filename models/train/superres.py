@@ -1,9 +1,10 @@
-"""Recipe of the super-resolution network: pictures drawn from codes at 64 px to the same scenes at 128 px.
+"""Recipe of the super-resolution network: pictures drawn from codes at one resolution to the same scenes at a higher.
 
 It learns from what it will see, decoded pictures, so it also mends what the tokenizer does to small ones; and since
 its pictures are only ever encoded again, also from the codes that the frozen encoder reads in them.
 """
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -43,6 +44,13 @@ class SuperResolutionSettings:
     def __post_init__(self) -> None:
         if min(self.batch, self.validated) < 1 or self.token_weight < 0 or self.sharpness <= 0:
             raise ValueError(f"super-resolution: expected counts of at least 1 and no negative weight, got {self}")
+
+
+SETTINGS: Final[Mapping[int, SuperResolutionSettings]] = {
+    128: SuperResolutionSettings(),
+    256: SuperResolutionSettings(batch=2),
+}
+"""By the larger side in pixels: as many pixels a step."""
 
 
 class _Enlarged(NamedTuple):

@@ -21,6 +21,8 @@ STRIDE = 8
 LOOPS = {
     64: LoopSettings(steps=610, learning_rate=2e-3, warmup_steps=30, ema_decay=0.98, validate_every=200),
     128: LoopSettings(steps=3740, learning_rate=1e-3, warmup_steps=30, ema_decay=0.98, validate_every=200),
+    # Never run in full: twice the tokens of the 128 px run, at its rate. What a step takes is not known.
+    256: LoopSettings(steps=3740, learning_rate=1e-3, warmup_steps=30, ema_decay=0.98, validate_every=200),
 }
 
 
@@ -35,11 +37,12 @@ class TargetSettings:
     validated: int = 256
 
 
-SETTINGS = {64: TargetSettings(batch=48), 128: TargetSettings(scenes=40000)}
+# At 256 px attention holds 1,031 by 1,031 scores a head, layer and picture: the batch is what memory allows.
+SETTINGS = {64: TargetSettings(batch=48), 128: TargetSettings(scenes=40000), 256: TargetSettings(batch=8, scenes=40000)}
 
 
 def embedded_config(resolution: int) -> TransformerConfig:
-    """The embedded target: equal capacity at 64 and 128 px, only the grid differs."""
+    """The embedded target: equal capacity at every resolution, only the grid differs."""
     return TransformerConfig(
         dim=256,
         n_layer=8,
@@ -75,13 +78,20 @@ def batch_of(data: TokenSet, size: int, dropout: float, random: np.random.Genera
     return torch.from_numpy(data.codes[rows].astype(np.int64)), torch.from_numpy(words)
 
 
+def at_once(data: TokenSet, most: int) -> int:
+    """Scenes to validate on together: `most` of up to 256 cells, of larger ones as many as hold as many cells."""
+    cells: int = data.codes.shape[1]
+    return max(1, most * 256 // max(256, cells))
+
+
 def validation_loss(
     target: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], data: TokenSet, scenes: int, device: torch.device
 ) -> float:
     """Mean cross-entropy in nats a token, with the condition, over the first `scenes` scenes."""
     total = 0.0
-    for start in range(0, scenes, 32):
-        stop = min(scenes, start + 32)
+    together = at_once(data, 32)
+    for start in range(0, scenes, together):
+        stop = min(scenes, start + together)
         codes = torch.from_numpy(data.codes[start:stop].astype(np.int64)).to(device)
         with torch.autocast(device.type, torch.bfloat16):
             logits, _ = target(codes, torch.from_numpy(data.words[start:stop]).to(device))

@@ -20,6 +20,7 @@ from models.typed import channels_last
 from models.vq import VQModel
 
 CHUNK = 64
+"""Pictures of up to 128 px that are encoded together; of larger ones as many as hold as many pixels."""
 
 
 class TokenSet(NamedTuple):
@@ -50,7 +51,14 @@ def _check_source(path: Path, about: dict[str, object]) -> None:
 
 @torch.no_grad()
 def encode_scenes(
-    folder: Path, tokenizer: Path, pictures: Pictures, *, resolution: int, scenes: int, split: Split
+    folder: Path,
+    tokenizer: Path,
+    pictures: Pictures,
+    *,
+    resolution: int,
+    scenes: int,
+    split: Split,
+    device: str = "cpu",
 ) -> TokenSet:
     """The first `scenes` scenes of a split as codes, from the cache where it has them.
 
@@ -58,9 +66,10 @@ def encode_scenes(
         folder: the cache, created if absent.
         tokenizer: checkpoint of the tokenizer.
         pictures: renderer.
-        resolution: 64 or 128 px.
+        resolution: side of the pictures in pixels.
         scenes: how many; the cache grows where it holds fewer.
         split: "train", "seen" or "held_out".
+        device: "cpu" or "cuda"; a code whose choice was close may differ between them.
     """
     vq = load_vq(tokenizer)
     cells = (resolution // vq.config.stride) ** 2
@@ -74,11 +83,12 @@ def encode_scenes(
             file.write(np.full((scenes - held, cells), -1, np.int16).tobytes())
     codes: NDArray[np.int16] = np.memmap(path, np.int16, "r+", shape=(scenes, cells))
     todo = np.flatnonzero(codes[:, 0] < 0)
-    vq = channels_last(vq)
-    for start in range(0, len(todo), CHUNK):
-        rows = todo[start : start + CHUNK]
-        pixels = to_pixels(pictures(rows.tolist(), resolution, split))
-        with torch.autocast("cpu", torch.bfloat16):
+    vq = channels_last(vq.to(device))
+    together = max(1, CHUNK * 128**2 // max(resolution, 128) ** 2)
+    for start in range(0, len(todo), together):
+        rows = todo[start : start + together]
+        pixels = to_pixels(pictures(rows.tolist(), resolution, split), device)
+        with torch.autocast(device, torch.bfloat16):
             found = vq.encode(pixels)
-        codes[rows] = found.numpy().astype(np.int16)
+        codes[rows] = found.cpu().numpy().astype(np.int16)
     return TokenSet(codes, captions(range(scenes), split))
