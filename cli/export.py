@@ -20,7 +20,7 @@ FirstCode = Annotated[int | None, typer.Option(help="Vocabulary id of code 0 (Ta
 @app.command()
 def export(
     checkpoint: Annotated[str, typer.Argument(help="File or folder of the checkpoint, or a hub name owner/model.")],
-    kind: Annotated[str, typer.Option(help="What it is: llamagen-c2i, llamagen-t2i, tar-dtok, tar-lm, chameleon, ...")],
+    kind: Annotated[str, typer.Option(help="What it is: llamagen-c2i, tar-dtok, chameleon, vq, chameleon-vq, ...")],
     out: Annotated[Path, typer.Option(help="Folder of models; one folder holds a target, its drafter, its tokenizer.")],
     precision: Annotated[str, typer.Option(help="fp32, fp16 or bf16: of weights, caches and hidden states.")] = "fp32",
     target: Annotated[str | None, typer.Option(help="The checkpoint that a drafter was trained for.")] = None,

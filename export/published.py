@@ -14,9 +14,9 @@ from typing import Any, Final, cast
 import numpy as np
 import onnx
 import torch
-from numpy.typing import NDArray
 
 from algos.rows import Sampler, laws
+from export.codes import codebook_of, require_same_codes
 from export.differences import errors
 from export.graph import OPSET
 from export.published_check import MOST, Report, compare
@@ -25,9 +25,7 @@ from export.published_tokenizer import export_published_tokenizer, store_codes
 from export.sampler import write_sampler
 from export.store import PACKAGES, Origin, draft_manifest, require_parity
 from export.typed import TypedGraph
-from export.weights import plain
 from models.published.decoder import Conditioner, Decoder
-from models.published.files import Checkpoint, CheckpointError
 from models.published.load import Precision, load
 from models.published.options import LoadOptions, Published
 from runtime.decoder import DecoderShape
@@ -41,8 +39,6 @@ MOST_IN_FILE: Final = 1 << 30
 NEIGHBOURS: Final = 1000
 """Columns of the neighbour table: LANTERN's largest published k."""
 TOP_K: Final = 1000
-CHAMELEON_CODES: Final = "model.vqmodel.quantize.embedding.weight"
-"""The codebook in a Chameleon checkpoint, which holds no picture decoder."""
 _SCRATCH: Final = 64
 _LICENCE: Final = "that of the published weights; see their authors' page"
 _PAD: Final = 1
@@ -95,13 +91,15 @@ class Request:
 def export_published(request: Request, folder: Path) -> tuple[Manifest, ...]:
     """Export a checkpoint into `folder`, beside what is there.
 
-    Raises what `load` raises; ParityError where a graph does not compute what torch does; OSError, as for a full disk.
+    Raises what `load` and `require_same_codes` raise; ParityError where a graph does not compute what torch does;
+    OSError, as for a full disk.
     In every case `folder` stays as it was.
     """
     loaded = request.loaded()
     origin = Origin(
         f"{request.kind} checkpoint {request.checkpoint.name}", f"underpaint export --kind {request.kind}", _LICENCE
     )
+    require_same_codes(loaded, folder)
     sha = loaded.checkpoint.digest()
     with _aside(folder) as staged:
         if loaded.vq is not None:
@@ -151,20 +149,10 @@ def _decoder(loaded: Published, request: Request, folder: Path, origin: Origin) 
         written += _samplers(config.vocab_size, request.top_k, folder, origin)
     if conditioner is not None:
         written.append(_conditioner(conditioner, request.precision, folder, origin))
-    if request.kind == "chameleon" and CHAMELEON_CODES in loaded.checkpoint.tensors:
-        codebook = _chameleon_codes(loaded.checkpoint, config.vocab_size)
+    codebook = codebook_of(loaded)
+    if codebook is not None:
         written += store_codes(codebook, request.neighbours, folder, origin)
     return tuple(written)
-
-
-def _chameleon_codes(source: Checkpoint, vocab_size: int) -> NDArray[np.float32]:
-    found = plain(source.tensors[CHAMELEON_CODES])
-    if found.shape[0] != vocab_size:
-        raise CheckpointError(
-            f"chameleon: {CHAMELEON_CODES} holds {found.shape[0]} codes, vocabulary_map {vocab_size}; copy weights and "
-            "config.json from one release"
-        )
-    return found
 
 
 def write_graph(decoder: Decoder, precision: str, path: Path, outside: bool) -> None:

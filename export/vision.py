@@ -46,16 +46,20 @@ class Encode(nn.Module):
     """Pixels [B, 3, H, W] in [-1, 1] to the scores [B, h, w, V] of every code: the largest is the nearest."""
 
     codebook: Tensor
+    handicap: Tensor | None
 
     def __init__(self, model: VQModel) -> None:
         super().__init__()
         self.model = model
         self.register_buffer("codebook", model.quantize.codebook.detach().clone().T.contiguous())
+        handicap = model.quantize.handicap
+        self.register_buffer("handicap", None if handicap is None else handicap.detach())
 
     def forward(self, pixels: Tensor) -> Tensor:
         """See the class."""
-        latents = functional.normalize(self.model.latents(pixels).permute(0, 2, 3, 1), dim=-1)
-        return latents @ self.codebook
+        latents = self.model.quantize.placed(self.model.latents(pixels).permute(0, 2, 3, 1))
+        products = latents @ self.codebook
+        return products if self.handicap is None else products - self.handicap
 
 
 class _Judge(nn.Module):
@@ -146,7 +150,7 @@ def fold_norms(module: nn.Module) -> None:
 
 
 def store_codebook(model: VQModel, folder: Path, origin: Origin) -> Manifest:
-    """Write the unit code vectors."""
+    """Write the code vectors."""
     codebook = plain(model.quantize.codebook)
     stream = io.BytesIO()
     np.savez(stream, codebook=codebook)

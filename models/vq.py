@@ -1,7 +1,8 @@
 """The VQ tokenizer: LlamaGen's convolutional VQGAN (arXiv 2406.06525), parameter for parameter.
 
 Names follow the published checkpoints, so a state dict loads without renaming. Widths are free. Pixels are
-float in [-1, 1], layout [batch, 3, height, width]; codes are int64 in raster order.
+float in [-1, 1], layout [batch, 3, height, width]; codes are int64 in raster order. The VQGAN that it descends from
+(arXiv 2012.09841), which Chameleon's is, parts from it in two places: `VQModel`'s keywords.
 """
 
 from dataclasses import dataclass
@@ -46,8 +47,8 @@ class VQConfig:
 class Quantized(NamedTuple):
     """One pass through the codebook.
 
-    `values` [B, C, H, W] carry the straight-through gradient; `codes` [B*H*W]; `latents` [B*H*W, C] are the
-    unit vectors before quantisation; `codebook_loss` and `commitment` are scalars.
+    `values` [B, C, H, W] carry the straight-through gradient; `codes` [B*H*W]; `latents` [B*H*W, C] are placed, and
+    not yet quantised; `codebook_loss` and `commitment` are scalars.
     """
 
     values: Tensor
@@ -161,7 +162,7 @@ def _middle(channels: int) -> nn.ModuleList:
 class Encoder(nn.Module):
     """Pixels to latents."""
 
-    def __init__(self, config: VQConfig) -> None:
+    def __init__(self, config: VQConfig, attention: bool) -> None:
         super().__init__()
         widths = [config.ch * factor for factor in config.encoder_ch_mult]
         self.conv_in = nn.Conv2d(3, config.ch, 3, padding=1)
@@ -169,7 +170,8 @@ class Encoder(nn.Module):
         before = config.ch
         for index, width in enumerate(widths):
             last = index == len(widths) - 1
-            self.conv_blocks.append(Level([before] + [width] * config.num_res_blocks, last, None if last else "down"))
+            blocks = [before] + [width] * config.num_res_blocks
+            self.conv_blocks.append(Level(blocks, attention and last, None if last else "down"))
             before = width
         self.mid = _middle(before)
         self.norm_out = _norm(before)
@@ -186,7 +188,7 @@ class Encoder(nn.Module):
 class Decoder(nn.Module):
     """Latents to pixels."""
 
-    def __init__(self, config: VQConfig) -> None:
+    def __init__(self, config: VQConfig, attention: bool) -> None:
         super().__init__()
         widths = [config.ch * factor for factor in config.decoder_ch_mult][::-1]
         self.conv_in = nn.Conv2d(config.z_channels, widths[0], 3, padding=1)
@@ -195,9 +197,8 @@ class Decoder(nn.Module):
         before = widths[0]
         for index, width in enumerate(widths):
             last = index == len(widths) - 1
-            self.conv_blocks.append(
-                Level([before] + [width] * (config.num_res_blocks + 1), index == 0, None if last else "up")
-            )
+            blocks = [before] + [width] * (config.num_res_blocks + 1)
+            self.conv_blocks.append(Level(blocks, attention and index == 0, None if last else "up"))
             before = width
         self.norm_out = _norm(before)
         self.conv_out = nn.Conv2d(before, 3, 3, padding=1)
@@ -216,29 +217,40 @@ class Decoder(nn.Module):
 
 
 class Quantizer(nn.Module):
-    """Nearest neighbour in an l2-normalised codebook (arXiv 2406.06525, section 2.1)."""
+    """Nearest neighbour in a codebook; `unit`: latents and codes on the sphere (arXiv 2406.06525, section 2.1)."""
 
     codebook_used: Tensor
 
-    def __init__(self, codebook_size: int, width: int) -> None:
+    def __init__(self, codebook_size: int, width: int, unit: bool) -> None:
         super().__init__()
+        self.unit = unit
         self.embedding = nn.Embedding(codebook_size, width)
         self.register_buffer("codebook_used", torch.zeros(USAGE_LENGTH))
         nn.init.normal_(self.embedding.weight)
 
     @property
     def codebook(self) -> Tensor:
-        """The unit code vectors [V, C]."""
-        return functional.normalize(self.embedding.weight.float(), dim=-1)
+        """The code vectors [V, C] float32, as latents are compared with them."""
+        return self.placed(self.embedding.weight.float())
+
+    @property
+    def handicap(self) -> Tensor | None:
+        """What a code's product with a latent is lessened by, [V]; None on the sphere, where nearest is the largest."""
+        return None if self.unit else self.codebook.square().sum(dim=-1) / 2
+
+    def placed(self, vectors: Tensor) -> Tensor:
+        """Vectors [..., C] where they are compared: on the sphere, or as they are."""
+        return functional.normalize(vectors, dim=-1) if self.unit else vectors
 
     def nearest(self, latents: Tensor) -> Tensor:
-        """Codes [rows] of unit latents [rows, C]: on the sphere, nearest is the largest product."""
-        return (latents @ self.codebook.T).argmax(dim=-1)
+        """Codes [rows] of placed latents [rows, C]."""
+        products, handicap = latents @ self.codebook.T, self.handicap
+        return (products if handicap is None else products - handicap).argmax(dim=-1)
 
     def forward(self, hidden: Tensor) -> Quantized:
         """Quantise [B, C, H, W] with a straight-through gradient."""
         batch, width, height, length = hidden.shape
-        latents = functional.normalize(hidden.float().permute(0, 2, 3, 1).reshape(-1, width), dim=-1)
+        latents = self.placed(hidden.float().permute(0, 2, 3, 1).reshape(-1, width))
         codes = self.nearest(latents.detach())
         chosen = functional.embedding(codes, self.codebook)
         passed = latents + (chosen - latents).detach()
@@ -252,14 +264,18 @@ class Quantizer(nn.Module):
 
 
 class VQModel(nn.Module):
-    """Encoder, codebook and decoder."""
+    """Encoder, codebook and decoder.
 
-    def __init__(self, config: VQConfig) -> None:
+    coarse_attention: attention after every block of the coarsest level. unit_codes: latents and codes are unit vectors.
+    Neither is a width, so neither stands in the config that checkpoints of one form carry.
+    """
+
+    def __init__(self, config: VQConfig, *, coarse_attention: bool = True, unit_codes: bool = True) -> None:
         super().__init__()
         self.config = config
-        self.encoder = Encoder(config)
-        self.decoder = Decoder(config)
-        self.quantize = Quantizer(config.codebook_size, config.codebook_embed_dim)
+        self.encoder = Encoder(config, coarse_attention)
+        self.decoder = Decoder(config, coarse_attention)
+        self.quantize = Quantizer(config.codebook_size, config.codebook_embed_dim, unit_codes)
         self.quant_conv = nn.Conv2d(config.z_channels, config.codebook_embed_dim, 1)
         self.post_quant_conv = nn.Conv2d(config.codebook_embed_dim, config.z_channels, 1)
 

@@ -81,7 +81,7 @@ class Condition:
 class ExportedStudio:
     """The models behind a comparison; no judge, because no published one reads these pictures.
 
-    decoder: None where the folder has no picture decoder, as of Chameleon, whose checkpoints hold none.
+    decoder: None where the folder has no picture decoder: a Chameleon comes without, and still has its codes.
 
     Its `target`, `drafter`, `codes` and `max_nodes` are what `runtime.studio.draw` asks of a studio.
     """
@@ -158,7 +158,7 @@ class ExportedStudio:
     def picture(self, tokens: IntArray) -> Picture:
         """The picture that tokens [cells] stand for; EngineError without a `decoder`."""
         if self.decoder is None:
-            raise EngineError("this folder holds no picture decoder; export the tokenizer (--kind vq) into it")
+            raise EngineError("this folder holds no picture decoder; export its tokenizer (--kind vq or chameleon-vq)")
         return self.decoder(tokens, self.grid)
 
 
@@ -173,7 +173,7 @@ def open_exported(folder: Path, backend: str = "cpu", settings: SessionSettings 
     if missing or not (folder / RECORD).is_file():
         raise ManifestError(
             f"{folder}: {', '.join(missing) or RECORD} missing; export a target, its drafter and its tokenizer "
-            "(--kind vq) into this folder"
+            "(--kind vq, or chameleon-vq for a Chameleon's) into this folder"
         )
     for name in ("target", "drafter"):
         check_data(folder, name)

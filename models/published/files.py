@@ -175,6 +175,7 @@ SIGNS: Final[Mapping[str, str]] = {
     "model.layers.0.self_attn.q_norm.weight": "chameleon",
     "model.layers.0.self_attn.q_proj.bias": "tar-lm",
     "fc.weight": "eagle-drafter",
+    "decoder.mid.block_1.conv1.weight": "chameleon-vq",
     "quantize.embedding.weight": "vq",
 }
 """A parameter that only this kind of checkpoint has."""

@@ -6,15 +6,15 @@ from typing import Final, Literal, TypeAlias
 import torch
 
 from models.published.decoder import Conditioner, Decoder
-from models.published.files import Checkpoint, CheckpointError, fill, read_checkpoint, require
+from models.published.files import Checkpoint, CheckpointError, fill, read_checkpoint
 from models.published.llama import chameleon, eagle, tar_lm
 from models.published.llamagen import llamagen, tar_dtok
 from models.published.options import LoadOptions, Parts, Published
-from models.published.recipes import stored
-from models.vq import VQConfig, VQModel
+from models.published.tokenizers import chameleon_vq, llamagen_vq
 
 TARGETS: Final = ("llamagen-c2i", "llamagen-t2i", "tar-dtok", "tar-lm", "chameleon")
-KINDS: Final = (*TARGETS, "eagle-drafter", "vq")
+TOKENIZERS: Final = {"vq": llamagen_vq, "chameleon-vq": chameleon_vq}
+KINDS: Final = (*TARGETS, "eagle-drafter", *TOKENIZERS)
 Precision: TypeAlias = Literal["fp32", "fp16", "bf16"]
 PRECISIONS: Final = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -57,8 +57,8 @@ def load(
         raise ValueError(f"--precision: expected one of {', '.join(PRECISIONS)}, got {precision!r}")
     dtype, chosen = PRECISIONS[precision], options or LoadOptions()
     source = read_checkpoint(path, dtype)
-    if kind == "vq":
-        return Published(kind, None, None, _tokenizer(source, dtype), source)
+    if kind in TOKENIZERS:
+        return Published(kind, None, None, TOKENIZERS[kind](source, dtype), source)
     if kind == "eagle-drafter":
         if target is None or target[0] not in TARGETS:
             raise ValueError(f"a drafter needs its target: --target PATH --target-kind one of {', '.join(TARGETS)}")
@@ -102,43 +102,3 @@ def _filled(parts: Parts, source: Checkpoint, kind: str, dtype: torch.dtype) -> 
         conditioner = Conditioner(parts.features, parts.config.dim, parts.config.prefix, parts.activation)
     fill(conditioner, parts.conditioner, source, kind, dtype)
     return decoder.eval(), conditioner.eval()
-
-
-def _tokenizer(source: Checkpoint, dtype: torch.dtype) -> VQModel:
-    require(source, "vq", "quantize.embedding.weight", "encoder.conv_in.weight", "decoder.conv_in.weight")
-    shapes = source.tensors.shapes
-    size, width = shapes["quantize.embedding.weight"]
-    ch = shapes["encoder.conv_in.weight"][0]
-    config = VQConfig(
-        codebook_size=size,
-        codebook_embed_dim=width,
-        encoder_ch_mult=_widths(source, "encoder", ch),
-        decoder_ch_mult=_widths(source, "decoder", ch)[::-1],
-        z_channels=shapes["encoder.conv_out.weight"][0],
-        ch=ch,
-        num_res_blocks=_blocks(source),
-    )
-    with torch.device("meta"):
-        model = VQModel(config)
-    fill(
-        model,
-        {name: stored(source, name) for name in shapes if not name.startswith("loss.")},
-        source,
-        "vq",
-        dtype,
-    )
-    return model.eval()
-
-
-def _widths(source: Checkpoint, half: str, ch: int) -> tuple[int, ...]:
-    found: list[int] = []
-    while (name := f"{half}.conv_blocks.{len(found)}.res.0.conv1.weight") in source.tensors:
-        found.append(source.tensors.shapes[name][0] // ch)
-    return tuple(found)
-
-
-def _blocks(source: Checkpoint) -> int:
-    found = 0
-    while f"encoder.conv_blocks.0.res.{found}.conv1.weight" in source.tensors:
-        found += 1
-    return found

@@ -31,6 +31,14 @@ class Published(NamedTuple):
     vq: VQModel | None
     checkpoint: Checkpoint
 
+    @property
+    def codes(self) -> int:
+        """How many codes it draws with, or draws."""
+        if self.vq is not None:
+            return self.vq.config.codebook_size
+        assert self.decoder is not None
+        return self.decoder.config.vocab_size
+
 
 class Parts(NamedTuple):
     """A config and recipes of renamed parameters, ready to fill a `Decoder`; the same for a `Conditioner`, if any.

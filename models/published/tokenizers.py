@@ -1,0 +1,100 @@
+"""Picture tokenizers: LlamaGen's VQ, and Chameleon's VQGAN as it was released (`tokenizer/vqgan.ckpt`)."""
+
+from typing import Final
+
+import torch
+
+from models.published import recipes
+from models.published.files import Checkpoint, CheckpointError, Recipe, fill, require
+from models.vq import USAGE_LENGTH, VQConfig, VQModel
+
+_LEAST_CHANNELS: Final = 128
+"""From here on `models.vq` norms over 32 groups, which Chameleon's VQGAN has at every width."""
+_MIDDLE: Final = ("block_1", "attn_1", "block_2")
+_PARTS: Final = ("encoder.", "decoder.", "quantize.", "quant_conv.", "post_quant_conv.")
+"""What pictures need; the released code, too, passes over all else (losses, averages)."""
+_INSIDE: Final = "model.vqmodel."
+"""Where a checkpoint in `transformers`' layout keeps its tokenizer."""
+_CODES: Final = "quantize.embedding.weight"
+
+
+def llamagen_vq(source: Checkpoint, dtype: torch.dtype) -> VQModel:
+    """LlamaGen's VQ, whose names are this package's own."""
+    kind, shapes = "vq", source.tensors.shapes
+    config = _config(source, kind, "", ("encoder.conv_blocks", "decoder.conv_blocks"), "res", True)
+    with torch.device("meta"):
+        model = VQModel(config)
+    own = {name: recipes.stored(source, name) for name in shapes if not name.startswith("loss.")}
+    fill(model, own, source, kind, dtype)
+    return model.eval()
+
+
+def chameleon_vq(source: Checkpoint, dtype: torch.dtype) -> VQModel:
+    """Chameleon's VQGAN (arXiv 2203.13131), by the names of the code that it comes from (arXiv 2012.09841).
+
+    Code i is row i of its codebook, which is the code that Chameleon's vocabulary spells as i.
+    Raises CheckpointError; `transformers`' own conversion leaves the picture decoder out.
+    """
+    kind, shapes = "chameleon-vq", source.tensors.shapes
+    stem = _INSIDE if _INSIDE + _CODES in shapes else ""
+    if stem and f"{stem}decoder.conv_in.weight" not in shapes:
+        raise CheckpointError(
+            f"{kind}: this checkpoint holds the codes and no picture decoder; give the release's tokenizer/vqgan.ckpt"
+        )
+    config = _config(source, kind, stem, ("encoder.down", "decoder.up"), "block", False)
+    if config.ch < _LEAST_CHANNELS:
+        raise CheckpointError(f"{kind}: expected at least {_LEAST_CHANNELS} channels, got {config.ch}")
+    levels = len(config.encoder_ch_mult)
+    attention = f"{stem}encoder.down.{levels - 1}.attn.0.norm.weight" in shapes
+    with torch.device("meta"):
+        model = VQModel(config, coarse_attention=attention, unit_codes=False)
+    names = {own: f"{stem}{_released(own, levels)}" for own in model.state_dict() if own != "quantize.codebook_used"}
+    require(source, kind, *names.values())
+    tensors: dict[str, Recipe] = {own: recipes.stored(source, name) for own, name in names.items()}
+    tensors["quantize.codebook_used"] = recipes.zeros(USAGE_LENGTH)
+    parts = tuple(f"{stem}{part}" for part in _PARTS)
+    rest = {name for name in shapes if name.startswith(parts)} - set(names.values())
+    fill(model, tensors | {name: recipes.stored(source, name) for name in rest}, source, kind, dtype)
+    return model.eval()
+
+
+def _config(
+    source: Checkpoint, kind: str, stem: str, levels: tuple[str, str], block: str, coarsest_first: bool
+) -> VQConfig:
+    """Sizes, read from shapes. levels, block: what each half calls its levels, and they their blocks.
+
+    coarsest_first: the decoder counts its levels in the order it runs them.
+    """
+    shapes = source.tensors.shapes
+    codes, *ends = (f"{stem}{name}" for name in (_CODES, "encoder.conv_in.weight", "encoder.conv_out.weight"))
+    counts = [max(1, recipes.count_layers(shapes, f"{stem}{level}.")) for level in levels]
+    firsts = [
+        [f"{stem}{level}.{index}.{block}.0.conv1.weight" for index in range(count)]
+        for level, count in zip(levels, counts, strict=True)
+    ]
+    require(source, kind, codes, *ends, *firsts[0], *firsts[1])
+    if len(shapes[codes]) != 2:
+        raise CheckpointError(f"{kind}: expected {codes} [codes, width], got {list(shapes[codes])}")
+    ch = shapes[ends[0]][0]
+    encoder, decoder = (tuple(shapes[name][0] // ch for name in names) for names in firsts)
+    return VQConfig(
+        codebook_size=shapes[codes][0],
+        codebook_embed_dim=shapes[codes][1],
+        encoder_ch_mult=encoder,
+        decoder_ch_mult=decoder[::-1] if coarsest_first else decoder,
+        z_channels=shapes[ends[1]][0],
+        ch=ch,
+        num_res_blocks=recipes.count_layers(shapes, f"{stem}{levels[0]}.0.{block}."),
+    )
+
+
+def _released(own: str, levels: int) -> str:
+    """What Chameleon's VQGAN calls the parameter `own` of `models.vq.VQModel`."""
+    half, *rest = own.split(".")
+    if rest[0] == "mid":
+        rest[1] = _MIDDLE[int(rest[1])]
+    elif rest[0] == "conv_blocks":
+        coarseness = int(rest[1]) if half == "encoder" else levels - 1 - int(rest[1])
+        rest[:2] = ["down" if half == "encoder" else "up", str(coarseness)]
+        rest[2] = "block" if rest[2] == "res" else rest[2]
+    return ".".join((half, *rest))
