@@ -26,7 +26,7 @@ from benchmarks import in_cycle
 from benchmarks.report import at_least, finish, options, parse, refusing
 from runtime.decoder import DecoderEngine
 from runtime.drafter import OrtDrafter
-from runtime.session import SessionSettings, usable_cores
+from runtime.session import SessionSettings, share_threads, usable_cores
 from runtime.target import OrtTarget
 from zoo.load import FOLDER
 
@@ -133,6 +133,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--guidance", type=float, default=1.0, help="1 runs one row; more, a pair")
     given = parse(parser, arguments)
     with refusing(parser):
+        share_threads(given.threads)
         settings = SessionSettings(threads=given.threads)
         sampler = Sampler(guidance=given.guidance, top_k=given.top_k)
         target = OrtTarget.open(given.target, sampler, given.folder, settings)

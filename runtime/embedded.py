@@ -27,7 +27,7 @@ from runtime.judge import OrtJudge
 from runtime.quality import REFERENCE_KIND, Reading, Reference, load_reference, reference_name
 from runtime.resample import Resampler
 from runtime.resamplers import models_behind, open_resampler, read_codebook
-from runtime.session import EngineError, SessionSettings
+from runtime.session import EngineError, SessionSettings, share_threads
 from runtime.studio import Clocked, Picture
 from runtime.target import OrtTarget
 from zoo.load import FOLDER, locate, manifest, names
@@ -147,6 +147,7 @@ class EmbeddedStudio:
 def open_studio(side: int, folder: Path = FOLDER, settings: SessionSettings | None = None) -> EmbeddedStudio:
     """Load what pictures of `side` px need from a folder of models, every file checked against its manifest.
 
+    Without `settings` the models share their threads, if the process has no session yet.
     Raises ManifestError or EngineError (both ValueError), or OSError, naming the file and what to do.
     """
     _check_there(side, folder)
@@ -159,8 +160,10 @@ def open_studio(side: int, folder: Path = FOLDER, settings: SessionSettings | No
         REFERENCE_KIND: reference_name(side),
     }
     located = {kind: locate(name, kind, folder) for kind, name in parts.items()}
+    if settings is None:
+        share_threads()
     target = load_decoder(parts["target"], "target", folder, settings)
-    # Two pools of waiting threads would fight for the cores at every turn; a drafter this small needs none.
+    # Pools of their own would fight for the cores at every turn; a drafter this small needs none.
     alone = replace(settings or SessionSettings(), threads=1)
     drafter = load_decoder(parts["drafter"], "drafter", folder, alone)
     decoder = ImageDecoder(parts["image_decoder"], folder, settings)

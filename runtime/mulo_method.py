@@ -52,7 +52,7 @@ class MuloRecipe:
     keys: Keys = "stale"
     rule: Literal["pooled", "lantern", "exact"] = "pooled"
     delta: float = 0.3
-    sampler: str = "bicubic"
+    sampler: str = "latent"
     ratio: int = 2
     draft_window: int | None = None
     draft_adaptive: bool = False

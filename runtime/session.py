@@ -27,7 +27,8 @@ class SessionSettings:
 
     provider: where; there is no fallback to another.
     threads: of one operation, >= 1; None takes the cores this process may use. They wait for work by spinning,
-        which is what makes passes of a millisecond fast; give busy machines fewer.
+        which is what makes passes of a millisecond fast; give busy machines fewer. After `share_threads` it says
+        nothing, and neither does `lingering`.
     lingering: whether they go on spinning after a pass, for tens of milliseconds, or sleep until the next one. Models
         that take turns with others should not linger: their threads hold the cores that the others need.
     """
@@ -41,6 +42,26 @@ class SessionSettings:
             raise EngineError(f"session: provider must be one of {', '.join(PROVIDERS)}, got {self.provider!r}")
         if self.threads is not None and self.threads < 1:
             raise EngineError(f"session: threads must be >= 1, got {self.threads}")
+
+
+class _Process:
+    """What the sessions of this process have in common."""
+
+    opened = False
+    shared = False
+
+
+def share_threads(count: int | None = None) -> bool:
+    """Let every session of this process run on one pool of `count` threads (None: the usable cores).
+
+    Models that take turns then find the threads awake, where pools of their own would fight for the cores: a low
+    target's pass costs half. Only a process that has opened no session can still choose; False where it is too late.
+    """
+    if _Process.shared or _Process.opened:
+        return _Process.shared
+    onnxruntime.set_global_thread_pool_sizes(count or usable_cores(), 1)
+    _Process.shared = True
+    return True
 
 
 def usable_cores() -> int:
@@ -74,17 +95,21 @@ def open_session(path: Path, settings: SessionSettings | None = None) -> Any:
             "or choose 'cpu'"
         )
     session.disable_fallback()
+    _Process.opened = True
     return session
 
 
 def _options(settings: SessionSettings) -> Any:
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = settings.threads or usable_cores()
-    options.inter_op_num_threads = 1
+    if _Process.shared:
+        options.use_per_session_threads = False
+    else:
+        options.intra_op_num_threads = settings.threads or usable_cores()
+        options.inter_op_num_threads = 1
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
     options.log_severity_level = _ERROR
-    if not settings.lingering:
+    if not (settings.lingering or _Process.shared):
         options.add_session_config_entry("session.force_spinning_stop", "1")
     return options
 

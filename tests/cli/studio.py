@@ -139,7 +139,7 @@ class SyntheticStudio:
         return self._cells(Grid(self.grid.height // ratio, self.grid.width // ratio), prompt, sampler)
 
     def resampler(self, kind: str, ratio: int) -> Resampler:
-        if kind != "bicubic":
+        if kind != "latent":
             raise ValueError(f"resampler: there is no '{kind}'")
         return Repeats(ResolutionMap(Grid(self.grid.height // ratio, self.grid.width // ratio), self.grid))
 

@@ -56,7 +56,7 @@ def test_a_threshold_of_zero_keeps_the_whole_draft(method: str) -> None:
     studio = shipped()
     found = drawn(WARM, "tau=0", "draft_window=2", method=method)
     low = zipar(studio.low_target(PROMPT, WARM, 2).model, 2, randomness(PROMPT, 5).cycle(1), role=Role.DRAFT)
-    assert found.tokens == tuple(studio.resampler("bicubic", 2).enlarge(low.tokens, range(8)))
+    assert found.tokens == tuple(studio.resampler("latent", 2).enlarge(low.tokens, range(8)))
     assert (found.kept, found.rejected) == (tuple(range(256)), 0)
     assert (found.target_nfe, found.drafter_nfe) == (2, 22)
 
