@@ -15,11 +15,12 @@ SHOWN = {
     "ZipAR, window 2, adaptive": "ZipAR, window 2, adaptive",
     "LANTERN (EAGLE-2's tree)": "LANTERN",
     "MuLo-SD, serial": "pooled",
-    "serial, latent samplers": "sampler latent",
+    "serial, bicubic sampler": "sampler bicubic",
     "serial, row fronts in repair": "serial, row fronts",
     "islands": "islands",
     "islands, row fronts": "islands, row fronts",
     "islands, row fronts, in drafting too": "row fronts in drafting too",
+    "the same, radius 0": "everywhere, radius 0",
     "the same, no repair at all": "row fronts in drafting, no repair",
 }
 
