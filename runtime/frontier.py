@@ -132,12 +132,15 @@ def _draw_frontier(axes: Any, rows: Sequence[Row]) -> None:
     ]
     best.sort(key=lambda row: (row.prompt_accuracy, -row.speedup))
     axes.plot([row.prompt_accuracy for row in best], [row.speedup for row in best], color=_INK, lw=0.9, zorder=1)
+    middle = sum(axes.get_xlim()) / 2
     for row in best:
+        right = row.prompt_accuracy > middle  # a label there would run into the plot beside
         axes.annotate(
             row.method,
             (row.prompt_accuracy, row.speedup),
             fontsize=6,
             color=_INK,
-            xytext=(4, 4),
+            xytext=(-4 if right else 4, 4),
             textcoords="offset points",
+            horizontalalignment="right" if right else "left",
         )
