@@ -1,6 +1,5 @@
 import json
 from functools import partial
-from io import BytesIO
 from pathlib import Path
 from shutil import copytree
 
@@ -14,9 +13,7 @@ from algos.spatial.row_front import front_steps
 from algos.spatial.zipar import raster
 from cli.app import app
 from export.decoders import export_drafter, export_target
-from export.graph import GraphWriter
 from export.reference import write_reference
-from export.store import Origin, draft_manifest, store_bytes, store_onnx
 from models.drafter import Drafter
 from models.judge import Judge, JudgeConfig
 from models.text import WordEncoder
@@ -25,48 +22,15 @@ from runtime.embedded import open_studio
 from runtime.methods import METHODS, build_method, resolve
 from runtime.session import SessionSettings
 from runtime.studio import draw, randomness
-from tests.cli.test_reference import made_up_sheet
+from tests.cli.hand_made import FEATURES, ORIGIN, made_up_sheet, write_image_decoder, write_judge
 from zoo import manifest
 from zoo.prompts import SLOT_VALUES, WORD_SLOTS, WORDS, Prompt
 
-ORIGIN = Origin("random weights", "a test")
 CONFIG = TransformerConfig(
     *(16, 2, 2, 32, 64), model_type="t2i", cls_token_num=WORD_SLOTS, caption_dim=12, multiple_of=16
 )
 OPEN = partial(open_studio, settings=SessionSettings(threads=1))
 PROMPT = "a 3d fox, left"
-FEATURES = 6
-
-
-def numbers(*shape: int) -> np.ndarray:
-    return np.random.default_rng(2).standard_normal(shape).astype(np.float16).astype(np.float32)
-
-
-def write_image_decoder(folder: Path) -> None:
-    """Every code is a tile of its own; torch's exporter would take a minute for the real architecture."""
-    graph = GraphWriter("tiles")
-    codes = graph.input("codes", "int64", ("B", "h", "w"))
-    tiles = graph.node("Gather", [graph.weight(numbers(32, 3 * 64), "tiles"), codes], axis=0)
-    graph.node("DepthToSpace", [graph.node("Transpose", [tiles], perm=[0, 3, 1, 2])], "pixels", blocksize=8)
-    graph.output("pixels", ("B", 3, "H", "W"))
-    settings = {"vocab_size": 32, "stride": 8, "code_width": 4}
-    draft = draft_manifest("vq_decoder", "image_decoder", ORIGIN, settings)
-    store_onnx(graph.close(), draft, folder, lambda path: {"none": 0.0}, 1.0)
-    stream = BytesIO()
-    np.savez(stream, codebook=numbers(32, 4))
-    store_bytes(stream.getvalue(), ".npz", draft_manifest("codebook", "codebook", ORIGIN, {}), folder, {})
-
-
-def write_judge(folder: Path) -> None:
-    """A linear judge of averaged areas."""
-    graph = GraphWriter("judge")
-    pixels = graph.input("pixels", "float", ("B", 3, 64, 64))
-    areas = graph.node("Flatten", [graph.node("AveragePool", [pixels], kernel_shape=[16, 16], strides=[16, 16])])
-    for name, width in (*((slot, len(known)) for slot, known in SLOT_VALUES.items()), ("features", FEATURES)):
-        graph.node("MatMul", [areas, graph.weight(numbers(48, width), f"of_{name}")], name)
-        graph.output(name, ("B", width))
-    draft = draft_manifest("judge", "judge", ORIGIN, {"side": 64, "slots": list(SLOT_VALUES)})
-    store_onnx(graph.close(), draft, folder, lambda path: {"none": 0.0}, 1.0)
 
 
 @pytest.fixture(scope="module")

@@ -1,21 +1,13 @@
 import numpy as np
+import pytest
 import torch
 
 from export.reference import real_scenes, write_reference
 from export.store import Origin
-from models.data.scenes import SpriteSheet
 from models.judge import Judge, JudgeConfig
-from runtime.quality import REFERENCE_KIND, load_reference
+from runtime.quality import REFERENCE_KIND, load_reference, reference_name
+from tests.cli.hand_made import made_up_sheet
 from zoo.load import locate
-from zoo.prompts import CONCEPT_NAMES, STYLES
-
-
-def made_up_sheet():
-    rng = np.random.default_rng(0)
-    sprites = np.zeros((len(CONCEPT_NAMES), len(STYLES), 8, 8, 4), dtype=np.uint8)
-    sprites[..., 3] = 255
-    sprites[..., :3] = rng.integers(0, 256, (*sprites.shape[:2], 1, 1, 3))
-    return SpriteSheet(sprites)
 
 
 def test_a_reference_is_written_with_its_manifest_and_reads_back(tmp_path):
@@ -31,3 +23,17 @@ def test_a_reference_is_written_with_its_manifest_and_reads_back(tmp_path):
         assert found.features_b.shape == (12, 6)
         assert not np.array_equal(found.features_a, found.features_b)
         assert 0.0 <= found.accuracy["concept_and_style"] <= 1.0
+
+
+def test_real_scenes_of_another_side_have_a_file_of_their_own(tmp_path):
+    judge = Judge(JudgeConfig(channels=(4, 4, 4, 4), features=6)).eval()
+    sheet, origin = made_up_sheet(), Origin("made up", "a test")
+    write_reference(judge, sheet, tmp_path, origin, (256,), count=3)
+    located = locate(reference_name(256), REFERENCE_KIND, tmp_path)
+    assert located.manifest.settings["sides"] == [256]
+    np.testing.assert_allclose(
+        load_reference(located.path, 256).features_a, real_scenes(judge, sheet, 256, 3).features_a, rtol=1e-5
+    )
+    with pytest.raises(ValueError, match="no real scenes of 128 px in it"):
+        load_reference(located.path, 128)
+    assert reference_name(64) == reference_name(128) == "judge_reference"

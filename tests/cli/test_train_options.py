@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import pytest
 import torch
 import typer
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 
 from cli.option_groups import grouped
 from cli.train import app
+from models.sampler import SamplerConfig
 
 
 @dataclass(frozen=True)
@@ -58,18 +60,25 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["tokenizer", "--out", "/proc/run"], "cannot write into /proc/run"),
         (["target", "--init-from", "text.pt"], "text.pt is no checkpoint of these recipes"),
         (["target", "--resolution", "128"], "no checkpoint at runs/target_64/checkpoint.pt"),
+        (["target", "--resolution", "256"], "no checkpoint at runs/target_128/checkpoint.pt"),
         (["target", "--tokenizer", "empty.pt"], "empty.pt is no checkpoint of these recipes"),
         (["target", "--tokenizer", "tokenizer.pt", "--tokens", "/proc/tokens"], "cannot write into /proc/tokens"),
         (["guided", "--guidance", "1"], "--guidance: expected more than 1"),
         (["guided", "--guidance", "nan"], "--guidance: expected more than 1"),
         (["guided"], "no checkpoint at runs/target_64/checkpoint.pt"),
+        (["guided", "--resolution", "256"], "no checkpoint at runs/target_256/checkpoint.pt"),
         (["guided", "--target", "cut.pt"], "cut.pt is no checkpoint of these recipes"),
         (["drafter", "--target", "target.pt", "--init-from", "target.pt"], "wanted 'drafter'"),
+        (["drafter", "--resolution", "256"], "no checkpoint at runs/guided_256/checkpoint.pt"),
         (["drafter", "--drawn", "absent"], "no folder absent"),
+        (["draw", "--resolution", "256"], "no checkpoint at runs/guided_256/checkpoint.pt"),
         (["draw", "--target", "text.pt"], "text.pt is no checkpoint of these recipes"),
         (["draw", "--target", "target.pt", "--out", "/proc/drawn"], "cannot write into /proc/drawn"),
         (["judge", "--out", "text.pt/run"], "is not a folder"),
         (["sampler", "--losses", "pixel"], "no checkpoint at runs/sampler_up_ce/checkpoint.pt"),
+        (["sampler", "--to", "256", "--losses", "gan"], "no checkpoint at runs/sampler_up_ce_64_256/checkpoint.pt"),
+        (["sampler", "--from", "128", "--to", "64"], "--from 128 --to 64: expected the smaller side first"),
+        (["superres", "--from", "128"], "--from 128 --to 128: expected the smaller side first"),
         (["sampler", "--direction", "down", "--init-from", "drafter.pt"], "wanted 'sampler'"),
         (["sampler"], "no checkpoint at runs/tokenizer/checkpoint.pt"),
         (["superres", "--tokenizer", "absent.pt"], "train one with `underpaint train tokenizer`"),
@@ -105,3 +114,48 @@ def test_a_stopped_run_says_so_and_exits_as_a_shell_does(tmp_path: Path, monkeyp
     assert result.exit_code == 130, result.output
     assert result.output == f"{tmp_path}: 7 steps, stopped; run again to continue; accuracy 0.5\n"
     assert asked == [(tmp_path, 9, 0.5, 3, "cpu")]
+
+
+@pytest.mark.parametrize(
+    ("asked", "run", "sides"),
+    [
+        ([], "", (64, 128)),
+        (["--to", "256"], "_64_256", (64, 256)),
+        (["--from", "128", "--to", "256"], "_128_256", (128, 256)),
+    ],
+    ids=["shipped", "64_256", "128_256"],
+)
+def test_samplers_learn_between_the_sides_that_are_named(
+    checkpoints: Path, monkeypatch: pytest.MonkeyPatch, asked: list[str], run: str, sides: tuple[int, int]
+) -> None:
+    from models.train import sampler, superres
+    from models.train.loop import Outcome
+    from models.train.tokens import TokenSet
+
+    encoded, trained = [], []
+
+    def encode(*places: object, resolution: int, scenes: int, split: str, device: str) -> TokenSet:
+        encoded.append((resolution, scenes, split, device))
+        return TokenSet(np.zeros((scenes, (resolution // 8) ** 2), np.int16), np.zeros((scenes, 8), np.int64))
+
+    def train(folder: Path, scenes: sampler.PairedScenes, *config: SamplerConfig, **given: object) -> Outcome:
+        trained.append((folder, scenes, config, given["settings"]))
+        return Outcome(1, True, {})
+
+    monkeypatch.chdir(checkpoints)
+    monkeypatch.setattr("cli.train_options.encode_scenes", encode)
+    monkeypatch.setattr("cli.train_options.EmojiPictures", lambda: None)
+    monkeypatch.setattr(sampler, "train_sampler", train)
+    monkeypatch.setattr(superres, "train_super_resolution", train)
+    for command in (["sampler", "--direction", "down"], ["superres"]):
+        result = CliRunner().invoke(app, [*command, *asked, "--tokenizer", "tokenizer.pt"])
+        assert result.exit_code == 0, result.output
+        assert f"codes at {sides[0]} and {sides[1]} px" in result.output
+    ratio = sides[1] // sides[0]
+    (first, scenes, (config,), settings), (second, _, none, others) = trained
+    assert (first, second, none) == (Path(f"runs/sampler_down_ce{run}"), Path(f"runs/superres{run}"), ())
+    sampler.check_pairs(scenes, ratio)
+    assert (scenes.grids.low.width, scenes.grids.high.width) == (sides[0] // 8, sides[1] // 8)
+    assert config == SamplerConfig("down", ratio=ratio, high_blocks=ratio)
+    assert (settings, others) == (sampler.SETTINGS[sides[1]], superres.SETTINGS[sides[1]])
+    assert encoded[:2] == [(side, settings.scenes, "train", "cpu") for side in sides]

@@ -1,6 +1,7 @@
 """Samplers on ONNX Runtime: they equal their torch modules, and are refused where they do not belong."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from zoo.load import manifest
 from zoo.manifest import digest
 
 PAIR = ResolutionMap(Grid(3, 4), Grid(6, 8))
+QUADRUPLE = ResolutionMap(Grid(3, 4), Grid(12, 16))
 VQ = VQConfig(24, 4, (1, 1), (1, 1), z_channels=8, ch=8, num_res_blocks=1)
 UP = SamplerConfig("up", vocab_size=24, width=16, low_blocks=2, high_blocks=1)
 DOWN = SamplerConfig("down", vocab_size=24, width=16, low_blocks=1, high_blocks=1)
@@ -79,6 +81,29 @@ def test_super_resolution_equals_torch(exported: tuple[Path, TokenSampler, Token
     assert np.abs(resampler.enlarger(picture) - wanted).max() <= 0.51
 
 
+@torch.no_grad()
+def test_networks_of_ratio_4_stand_beside_those_of_2(
+    exported: tuple[Path, TokenSampler, TokenSampler, SuperResolution],
+) -> None:
+    folder, sides = exported[0], (64, 256)
+    pair = replace(between(tokenizer(4)), high=tuple(QUADRUPLE.high))
+    up, down = (TokenSampler(replace(one, ratio=4, high_blocks=2)) for one in (UP, DOWN))
+    large = SuperResolution(SuperResolutionConfig(ratio=4, width=8))
+    torch.nn.init.normal_(large.conv_out.weight, std=0.1)
+    for name, model in (("sampler_up_64_256", up), ("sampler_down_64_256", down)):
+        export_sampler(name, model, pair, tokenizer(4), folder, ORIGIN)
+    export_super_resolution("superres_64_256", large, pair, tokenizer(4), folder, ORIGIN)
+    resampler = open_resampler("latent", QUADRUPLE, folder, sides=sides)
+    low, high = (np.random.default_rng(3).integers(0, 24, grid.cells) for grid in (QUADRUPLE.low, QUADRUPLE.high))
+    wanted = up(torch.from_numpy(low.reshape(1, 3, 4)))[0, 4:12].argmax(-1)
+    assert np.array_equal(resampler.enlarge(low, range(1, 3)), wanted.numpy().ravel())
+    wanted = down(torch.from_numpy(high.reshape(1, 12, 16)))[0].argmax(-1)
+    assert np.array_equal(resampler.reduce(high, range(3)), wanted.numpy().ravel())
+    enlarged = open_resampler("superres", QUADRUPLE, folder, sides=sides).enlarge(low, range(3))
+    assert enlarged.shape == (QUADRUPLE.high.cells,)
+    assert open_resampler("latent", PAIR, folder).map == PAIR
+
+
 def put_another_codebook(folder: Path, into: Path) -> None:
     """The codebook of `folder` in another order, as another tokenizer would have it."""
     with np.load(folder / "codebook.npz") as held:
@@ -96,6 +121,8 @@ def test_what_does_not_belong_is_refused(
     for kind in ("latent", "superres"):
         with pytest.raises(EngineError, match="trained between grids of 3x4 and 6x8, asked for 3x4 and 9x12"):
             open_resampler(kind, wider, folder)
+        with pytest.raises(EngineError, match=r"no model '.*_128_256'.* `underpaint export .*_128_256`"):
+            open_resampler(kind, PAIR, folder, sides=(128, 256))
     theirs, other = between(tokenizer(4)), tokenizer(5)
     with pytest.raises(ValueError, match="trained with the tokenizer"):
         export_sampler("sampler_up", up, theirs, other, folder, ORIGIN)

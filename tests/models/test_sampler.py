@@ -32,14 +32,16 @@ PAIR = ResolutionMap(Grid(3, 3), Grid(6, 6))
 VQ = VQConfig(24, 4, (1, 1), (1, 1), z_channels=8, ch=8, num_res_blocks=1)
 UP = SamplerConfig("up", vocab_size=24, width=16, low_blocks=2, high_blocks=1)
 DOWN = replace(UP, direction="down")
+QUADRUPLE = tuple(replace(one, ratio=4, high_blocks=4) for one in (UP, DOWN))
+"""As between 64 and 256 px."""
 LOOP = LoopSettings(steps=40, learning_rate=1e-2, warmup_steps=4, ema_decay=0.8, validate_every=40)
 SETTINGS = SamplerSettings(batch=16, drawn=2, validated=8)
 
 
-def scenes_of(codes: NDArray[np.int16]) -> PairedCodes:
+def scenes_of(codes: NDArray[np.int16], grids: ResolutionMap = PAIR) -> PairedCodes:
     """Every low code becomes a block of its neighbours in number: learnable both ways."""
-    blocks = np.empty((len(codes), PAIR.high.cells), np.int16)
-    blocks[:, PAIR.blocks()] = (codes[..., None] + np.arange(4)) % 24
+    blocks = np.empty((len(codes), grids.high.cells), np.int16)
+    blocks[:, grids.blocks()] = (codes[..., None] + np.arange(grids.ratio**2)) % 24
     return PairedCodes(codes, blocks)
 
 
@@ -72,7 +74,7 @@ def scenes(tokenizer: Path) -> PairedScenes:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("config", [UP, DOWN, replace(UP, kernel_rows=3, ratio=3)])
+@pytest.mark.parametrize("config", [UP, DOWN, replace(UP, kernel_rows=3, ratio=3), *QUADRUPLE])
 def test_later_rows_change_nothing(config: SamplerConfig) -> None:
     torch.manual_seed(1)
     network = TokenSampler(config).eval()
@@ -121,6 +123,15 @@ def test_a_sampler_learns_tokens_and_loads(config: SamplerConfig, scenes: Paired
     outcome = train_sampler(tmp_path, scenes, config, settings=SETTINGS, loop=LOOP)
     assert outcome.validation["accuracy"] > 0.5
     assert load_sampler(tmp_path / "checkpoint.pt").config == config
+
+
+@pytest.mark.parametrize("config", QUADRUPLE)
+def test_a_sampler_of_ratio_4_learns(config: SamplerConfig, scenes: PairedScenes, tmp_path: Path) -> None:
+    grids = ResolutionMap(PAIR.low, Grid(12, 12))
+    wider = scenes._replace(data=scenes_of(scenes.data.low, grids), grids=grids)
+    wider = wider._replace(validation=wider.data)
+    outcome = train_sampler(tmp_path, wider, config, settings=SETTINGS, loop=LOOP)
+    assert outcome.validation["accuracy"] > 0.5
 
 
 def test_all_losses_go_on_from_tokens_and_resume(scenes: PairedScenes, tmp_path: Path) -> None:

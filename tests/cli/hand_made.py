@@ -1,0 +1,70 @@
+"""A tokenizer and a judge written node by node: torch's exporter would take a minute for the real architectures."""
+
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from export.graph import GraphWriter
+from export.store import Origin, draft_manifest, store_bytes, store_onnx
+from models.data.scenes import SpriteSheet
+from zoo.prompts import CONCEPT_NAMES, SLOT_VALUES, STYLES
+
+ORIGIN = Origin("random weights", "a test")
+CODES = 32
+FEATURES = 6
+_TOKENIZER = {"vocab_size": CODES, "stride": 8, "code_width": 4}
+
+
+def numbers(*shape: int) -> np.ndarray:
+    return np.random.default_rng(2).standard_normal(shape).astype(np.float16).astype(np.float32)
+
+
+def made_up_sheet() -> SpriteSheet:
+    """Sprites of one colour each."""
+    rng = np.random.default_rng(0)
+    sprites = np.zeros((len(CONCEPT_NAMES), len(STYLES), 8, 8, 4), dtype=np.uint8)
+    sprites[..., 3] = 255
+    sprites[..., :3] = rng.integers(0, 256, (*sprites.shape[:2], 1, 1, 3))
+    return SpriteSheet(sprites)
+
+
+def _store(graph: onnx.ModelProto, name: str, kind: str, settings: dict[str, object], folder: Path) -> None:
+    draft = draft_manifest(name, kind, ORIGIN, settings)
+    store_onnx(graph, draft, folder, lambda path: {"none": 0.0}, 1.0)
+
+
+def write_image_decoder(folder: Path) -> None:
+    """Every code is a tile of its own; also a codebook."""
+    graph = GraphWriter("tiles")
+    codes = graph.input("codes", "int64", ("B", "h", "w"))
+    tiles = graph.node("Gather", [graph.weight(numbers(CODES, 3 * 64), "tiles"), codes], axis=0)
+    graph.node("DepthToSpace", [graph.node("Transpose", [tiles], perm=[0, 3, 1, 2])], "pixels", blocksize=8)
+    graph.output("pixels", ("B", 3, "H", "W"))
+    _store(graph.close(), "vq_decoder", "image_decoder", _TOKENIZER, folder)
+    stream = BytesIO()
+    np.savez(stream, codebook=numbers(CODES, 4))
+    store_bytes(stream.getvalue(), ".npz", draft_manifest("codebook", "codebook", ORIGIN, {}), folder, {})
+
+
+def write_image_encoder(folder: Path) -> None:
+    """Every tile is read as the code whose own it is most like."""
+    graph = GraphWriter("untile")
+    pixels = graph.input("pixels", "float", ("B", 3, "H", "W"))
+    deep = graph.node("SpaceToDepth", [pixels], blocksize=8)
+    tiles = graph.node("Transpose", [deep], perm=[0, 2, 3, 1])
+    graph.node("MatMul", [tiles, graph.weight(np.sign(numbers(CODES, 3 * 64)).T, "tiles")], "scores")
+    graph.output("scores", ("B", "h", "w", CODES))
+    _store(graph.close(), "vq_encoder", "image_encoder", _TOKENIZER, folder)
+
+
+def write_judge(folder: Path) -> None:
+    """A linear judge of averaged areas."""
+    graph = GraphWriter("judge")
+    pixels = graph.input("pixels", "float", ("B", 3, 64, 64))
+    areas = graph.node("Flatten", [graph.node("AveragePool", [pixels], kernel_shape=[16, 16], strides=[16, 16])])
+    for name, width in (*((slot, len(known)) for slot, known in SLOT_VALUES.items()), ("features", FEATURES)):
+        graph.node("MatMul", [areas, graph.weight(numbers(48, width), f"of_{name}")], name)
+        graph.output(name, ("B", width))
+    _store(graph.close(), "judge", "judge", {"side": 64, "slots": list(SLOT_VALUES)}, folder)

@@ -1,0 +1,261 @@
+"""256 px, of which no models ship: scenes, recipes, exports and decoding, by tiny models after a step of training."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from shutil import copytree
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from typer.testing import CliRunner
+
+from algos.chance import Role
+from algos.draft.spec import Grid
+from algos.rows import Sampler
+from algos.spatial.resolution import ResolutionMap
+from algos.spatial.row_front import front_steps
+from algos.spatial.zipar import raster, zipar
+from cli.app import app
+from export.reference import write_reference
+from export.run import export_all
+from export.vision import store_codebook
+from export.weights import halve
+from models.checkpoints import load_vq, read
+from models.data.scenes import Split, render
+from models.judge import Judge, JudgeConfig
+from models.sampler import SamplerConfig
+from models.train.drafter import DrafterSettings, train_drafter
+from models.train.drawn import draw_scenes
+from models.train.guided import train_guided
+from models.train.loop import CHECKPOINT, LoopSettings, save_atomically
+from models.train.pictures import captions, numbered
+from models.train.sampler import LOSSES, PairedCodes, PairedScenes, SamplerSettings, train_sampler
+from models.train.target import Target, TargetSettings, train_target
+from models.train.tokens import encode_scenes
+from models.transformer import TransformerConfig
+from models.vq import VQConfig, VQModel
+from runtime.embedded import EmbeddedStudio, open_studio
+from runtime.methods import build_method, resolve
+from runtime.session import SessionSettings
+from runtime.studio import Drawing, draw, randomness
+from tests.cli.hand_made import (
+    CODES,
+    FEATURES,
+    ORIGIN,
+    made_up_sheet,
+    write_image_decoder,
+    write_image_encoder,
+    write_judge,
+)
+from zoo import load
+from zoo.prompts import WORD_SLOTS, WORDS, Prompt
+
+LOOP = LoopSettings(steps=1, learning_rate=1e-4, matrix_rate=1e-4, validate_every=1)
+SETTINGS = TargetSettings(batch=2, validated=2)
+VQ = VQConfig(CODES, 4, (1, 1, 1, 1), (1, 1, 1, 1), z_channels=4, ch=4, num_res_blocks=1)
+WARM, COLD, PROMPT = Sampler(top_k=5), Sampler(temperature=0.0), Prompt("fox")
+OPEN = partial(open_studio, settings=SessionSettings(threads=1))
+
+
+def config(side: int) -> TransformerConfig:
+    return TransformerConfig(
+        *(16, 2, 2, CODES, (side // 8) ** 2), model_type="t2i", cls_token_num=WORD_SLOTS, caption_dim=12, multiple_of=16
+    )
+
+
+def pictures(indices: Sequence[int], size: int, split: Split) -> NDArray[np.uint8]:
+    sheet = made_up_sheet()
+    return np.stack([render(numbered(index, split), sheet, size) for index in indices])
+
+
+def write_random(runs: Path) -> Path:
+    """A tokenizer, and a target to start from whose laws say something."""
+    torch.manual_seed(3)
+    plain = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(VQ).items()}
+    tokenizer = {"config": {"kind": "tokenizer", "vq": plain}, "model": VQModel(VQ).state_dict()}
+    save_atomically(tokenizer, runs / "tokenizer" / CHECKPOINT)
+    target = Target(config(64))
+    for weights in target.parameters():
+        torch.nn.init.normal_(weights, std=0.3)
+    described = {"kind": "target", "words": WORDS, "transformer": asdict(config(64))}
+    save_atomically({"config": described, "model": target.state_dict()}, runs / "start" / CHECKPOINT)
+    return runs / "start" / CHECKPOINT
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The runs of every recipe that 256 px need, each of one step, in the order of docs/resolution-256.md."""
+    folder = tmp_path_factory.mktemp("runs")
+    before = write_random(folder)
+    for side in (64, 128, 256):
+        tokenizer = folder / "tokenizer" / CHECKPOINT
+        data = encode_scenes(folder / "tokens", tokenizer, pictures, resolution=side, scenes=6, split="train")
+        assert data.codes.shape == (6, (side // 8) ** 2)
+        target, guided = folder / f"target_{side}", folder / f"guided_{side}"
+        train_target(target, data, data, side, config=config(side), settings=SETTINGS, loop=LOOP, init_from=before)
+        before = target / CHECKPOINT
+        train_guided(guided, data, data, before, side, 2.0, settings=SETTINGS, loop=LOOP)
+    with pytest.MonkeyPatch.context() as few:
+        few.setattr("models.train.drawn.CHUNK", 4)
+        draw_scenes(folder / "drawn", guided / CHECKPOINT, lambda indices: captions(indices, "train"), 4)
+    settings = DrafterSettings(batch=2, passes=2, validated=2, validated_passes=2)
+    own, drawn = folder / "drafter_256", folder / "drawn"
+    train_drafter(own, data, data, guided / CHECKPOINT, 256, settings=settings, loop=LOOP, drawn=drawn)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def models(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    export_all(runs, folder, ("target64", "target128", "target256", "drafter256"))
+    write_image_decoder(folder)
+    write_image_encoder(folder)
+    write_judge(folder)
+    judge = Judge(JudgeConfig(channels=(4, 4, 4, 4), features=FEATURES)).eval()
+    write_reference(judge, made_up_sheet(), folder, ORIGIN, (256,), count=3)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def studio(models: Path) -> EmbeddedStudio:
+    return OPEN(256, models)
+
+
+def drawn(studio: EmbeddedStudio, sampler: Sampler, method: str, *settings: str) -> Drawing:
+    recipe = resolve(method, sampler.temperature, settings=settings)
+    return draw(studio, build_method(method, recipe, studio.codes), sampler, PROMPT, 5)
+
+
+def test_each_target_starts_from_the_one_of_half_the_side(runs: Path, models: Path) -> None:
+    (run,) = read(runs / "target_256" / CHECKPOINT, "target")["runs"]
+    assert run["began_from"]["validation"] == read(runs / "target_128" / CHECKPOINT, "target")["validation"]
+    target = load.manifest("target256", models)
+    assert (target.settings["height"], target.settings["width"]) == (32, 32)
+    assert target.recipe == "underpaint train guided --resolution 256 && underpaint export target256"
+    assert load.manifest("drafter256", models).recipe.startswith("underpaint train draw --resolution 256 &&")
+
+
+@pytest.mark.parametrize(("ratio", "low"), [(2, Grid(16, 16)), (4, Grid(8, 8))])
+def test_the_studio_draws_between_its_grids(studio: EmbeddedStudio, ratio: int, low: Grid) -> None:
+    assert studio.grid == Grid(32, 32)
+    assert studio.low_target(PROMPT, WARM, ratio).model.grid == low
+    between = studio.resampler("bicubic", ratio).map
+    assert between == ResolutionMap(low, Grid(32, 32))
+    assert between.blocks().shape == (low.cells, ratio**2)
+    picture = studio.picture(np.arange(1024) % CODES)
+    assert picture.shape == (256, 256, 3)
+    assert studio.read(picture).features.shape == (FEATURES,)
+
+
+def test_plain_ways_of_decoding(studio: EmbeddedStudio) -> None:
+    ar, fronts = drawn(studio, COLD, "ar"), drawn(studio, WARM, "zipar")
+    assert (ar.target_nfe, ar.drafter_nfe, len(ar.tokens)) == (1024, 0, 1024)
+    assert drawn(studio, COLD, "eagle2").tokens == ar.tokens
+    assert (fronts.target_nfe, len(fronts.tokens)) == (front_steps(Grid(32, 32), 4), 1024)
+    assert drawn(studio, WARM, "zipar").tokens == fronts.tokens
+
+
+@pytest.mark.parametrize(("ratio", "low_cells"), [(2, 256), (4, 64)])
+def test_drafts_from_both_lower_resolutions(studio: EmbeddedStudio, ratio: int, low_cells: int) -> None:
+    ways = (f"ratio={ratio}", "sampler=bicubic", "k=4", "tau=0.3")
+    settings = (*ways, "radius=0", "window=2")
+    found = drawn(studio, WARM, "mulo", *settings)
+    assert found.drafter_nfe == low_cells
+    assert found.kept is not None
+    assert found.rejected is not None
+    assert 0 < found.rejected < 1024
+    assert 0 < len(found.kept) < 1024
+    assert drawn(studio, WARM, "mulo", *settings).tokens == found.tokens
+    by_rows = drawn(studio, WARM, "mulo-islands", *ways, "rows=2", "draft_window=2")
+    assert len(by_rows.tokens) == 1024
+    assert min(by_rows.tokens) >= 0
+
+
+@pytest.mark.parametrize("ratio", [2, 4])
+def test_thresholds_at_their_ends(studio: EmbeddedStudio, ratio: int) -> None:
+    ways = (f"ratio={ratio}", "sampler=bicubic", "draft_window=1")
+    nothing = drawn(studio, WARM, "mulo", *ways, "tau=1.5")
+    assert nothing.tokens == tuple(raster(studio.grid_target(PROMPT, WARM).model, randomness(PROMPT, 5)).tokens)
+    assert nothing.kept == ()
+    whole = drawn(studio, WARM, "mulo", *ways, "tau=0")
+    noise, rows = randomness(PROMPT, 5).cycle(1), range(32 // ratio)
+    low = zipar(studio.low_target(PROMPT, WARM, ratio).model, 1, noise, role=Role.DRAFT)
+    assert whole.tokens == tuple(studio.resampler("bicubic", ratio).enlarge(low.tokens, rows))
+    assert whole.target_nfe == 2
+
+
+def test_samplers_of_another_pair_are_looked_for_by_their_own_names(studio: EmbeddedStudio) -> None:
+    for kind, ratio, message in (
+        ("latent", 4, r"no model 'sampler_up_64_256'; make it with `underpaint train sampler`"),
+        (
+            "latent-ce",
+            2,
+            r"`underpaint export sampler_up_ce_128_256`, or take a kind that needs none: nearest, bicubic",
+        ),
+        ("superres", 4, r"`underpaint train superres` .*`underpaint export superres_64_256`"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            studio.resampler(kind, ratio)
+
+
+def test_latent_samplers_are_exported_under_the_names_that_are_looked_for(
+    runs: Path, models: Path, tmp_path: Path
+) -> None:
+    folder, tokenizer = tmp_path / "models", runs / "tokenizer" / CHECKPOINT
+    copytree(models, folder)
+    vq = load_vq(tokenizer)
+    halve(vq)
+    store_codebook(vq, folder, ORIGIN)
+    codes = [
+        encode_scenes(runs / "tokens", tokenizer, pictures, resolution=side, scenes=6, split="train").codes
+        for side in (64, 256)
+    ]
+    data = PairedCodes(*codes)
+    scenes = PairedScenes(data, data, tokenizer, pictures, ResolutionMap(Grid(8, 8), Grid(32, 32)))
+    for direction, losses in (("up", "pixel"), ("down", "ce")):
+        made = SamplerConfig(direction, vocab_size=CODES, ratio=4, width=8, low_blocks=1, high_blocks=1)
+        out = runs / f"sampler_{direction}_{losses}_64_256"
+        train_sampler(out, scenes, made, losses=LOSSES[losses], settings=SamplerSettings(2, 1, validated=2), loop=LOOP)
+    up, _ = export_all(runs, folder, ("sampler_up_64_256", "sampler_down_64_256"))
+    assert (up.settings["low"], up.settings["high"]) == ([8, 8], [32, 32])
+    assert up.recipe.startswith("underpaint train sampler --direction up --losses pixel --from 64 --to 256 &&")
+    studio = OPEN(256, folder)
+    found = drawn(studio, WARM, "mulo", "ratio=4", "sampler=latent", "tau=0")
+    assert (found.target_nfe, len(found.tokens)) == (2, 1024)
+    assert {"sampler_up_64_256", "sampler_down_64_256"} <= set(studio.described()["sha256"])
+
+
+def test_the_command_draws_256_px(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runtime.embedded.open_studio", partial(OPEN, folder=models))
+    out, strip = tmp_path / "fox.png", tmp_path / "strip.png"
+    asked = ["--resolution", "256", "--method", "mulo-islands", "--set", "ratio=4", "--set", "sampler=bicubic"]
+    result = CliRunner().invoke(app, ["generate", "a 3d fox", *asked, "--out", str(out), "--strip", str(strip)])
+    assert result.exit_code == 0, result.output
+    with Image.open(out) as picture:
+        assert picture.size == (256, 256)
+    assert strip.stat().st_size > 0
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["generate", "a 3d fox"],
+        ["compare", "a 3d fox", "--methods", "mulo"],
+        ["sweep", "--vary", "mulo.ratio=2,4"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_without_models_a_line_says_what_makes_them(command: list[str], tmp_path: Path) -> None:
+    out = tmp_path / ("fox.png" if command[0] == "generate" else "out")
+    result = CliRunner().invoke(app, [*command, "--resolution", "256", "--out", str(out)])
+    assert result.exit_code == 2, result.output
+    (line,) = result.stderr.splitlines()
+    assert "holds no target256, drafter256, judge_reference256: no models of 256 px ship" in line
+    for recipe in ("target", "guided", "drafter"):
+        assert f"`underpaint train {recipe} --resolution 256`" in line
+    assert "`underpaint export target256 drafter256 judge_reference256` (docs/resolution-256.md)" in line
+    assert list(tmp_path.iterdir()) == []
