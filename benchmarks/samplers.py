@@ -1,13 +1,14 @@
 """How well up- and down-samplers guess the tokens of the other resolution, and what their pictures look like.
 
-Run: python -m benchmarks.samplers [--scenes 64] [--kinds bicubic latent ...] [--out FILE] [--pictures FILE.png]
+Run: python -m benchmarks.samplers [--from 64 --to 128] [--scenes 64] [--kinds bicubic latent ...] [--out FILE]
+     [--pictures FILE.png]
 
 Scenes that no training drew are rendered and encoded at both resolutions (this needs the art, as training does).
-Up: from the tokens at 64 px, all rows in one call and one row a call (as drafts are drawn), against the tokens at
-128 px. Down: from the tokens at 128 px. Reported with 95 % intervals over scenes: the share of tokens guessed right;
-the PSNR of the decoded guess against the rendered scene and against the tokenizer's own reconstruction of it; the
-share of low tokens that survive a round trip; milliseconds a call (median). `tokenizer` is the ceiling: the true
-tokens decoded. The last line is JSON; --out writes it to a file too.
+Up: from the tokens at the smaller side, all rows in one call and one row a call (as drafts are drawn), against the
+tokens at the larger. Down: from the tokens at the larger. Reported with 95 % intervals over scenes: the share of
+tokens guessed right; the PSNR of the decoded guess against the rendered scene and against the tokenizer's own
+reconstruction of it; the share of low tokens that survive a round trip; milliseconds a call (median). `tokenizer` is
+the ceiling: the true tokens decoded. The last line is JSON; --out writes it to a file too.
 """
 
 import time
@@ -30,9 +31,9 @@ from runtime.resample import Resampler
 from runtime.resamplers import RESAMPLERS, models_behind, open_resampler
 from runtime.session import SessionSettings
 from zoo.load import FOLDER, manifest, names
+from zoo.sides import SIDES
 
 Picture = NDArray[np.uint8]
-PAIR = ResolutionMap(Grid(8, 8), Grid(16, 16))
 SPLIT: Split = "seen"
 
 
@@ -57,18 +58,18 @@ def psnr(found: Picture, wanted: Picture) -> float:
     return float(10 * np.log10(255**2 / max(squared, 1e-3)))
 
 
-def prepare(count: int, decoder: ImageDecoder, encoder: ImageEncoder) -> list[Sides]:
+def prepare(count: int, grids: ResolutionMap, decoder: ImageDecoder, encoder: ImageEncoder) -> list[Sides]:
     pictures, found = EmojiPictures(), []
     for index in range(count):
-        small, large = (pictures([index], grid.height * encoder.stride, SPLIT)[0] for grid in (PAIR.low, PAIR.high))
+        small, large = (pictures([index], grid.height * encoder.stride, SPLIT)[0] for grid in (grids.low, grids.high))
         low, high = encoder(small), encoder(large)
-        found.append(Sides(small, large, low, high, decoder(low, PAIR.low), decoder(high, PAIR.high)))
+        found.append(Sides(small, large, low, high, decoder(low, grids.low), decoder(high, grids.high)))
     return found
 
 
 def enlarge(resampler: Resampler, low: IntArray, rows_a_call: int) -> Guess:
     parts, spent = [], []
-    for start in range(0, PAIR.low.height, rows_a_call):
+    for start in range(0, resampler.map.low.height, rows_a_call):
         begun = time.perf_counter()
         parts.append(resampler.enlarge(low, range(start, start + rows_a_call)))
         spent.append(1e3 * (time.perf_counter() - begun))
@@ -77,7 +78,7 @@ def enlarge(resampler: Resampler, low: IntArray, rows_a_call: int) -> Guess:
 
 def reduce(resampler: Resampler, high: IntArray) -> Guess:
     begun = time.perf_counter()
-    tokens = resampler.reduce(high, range(PAIR.low.height))
+    tokens = resampler.reduce(high, range(resampler.map.low.height))
     return Guess(tokens, [1e3 * (time.perf_counter() - begun)])
 
 
@@ -100,14 +101,15 @@ def measure(
         columns.setdefault(f"{name}_psnr_tokenizer", []).append(psnr(picture, best))
         return picture
 
-    resampler.enlarge(scenes[0].low, range(PAIR.low.height))
-    resampler.reduce(scenes[0].high, range(PAIR.low.height))
+    low, high = resampler.map.low, resampler.map.high
+    resampler.enlarge(scenes[0].low, range(low.height))
+    resampler.reduce(scenes[0].high, range(low.height))
     for each in scenes:
-        whole, by_row = enlarge(resampler, each.low, PAIR.low.height), enlarge(resampler, each.low, 1)
+        whole, by_row = enlarge(resampler, each.low, low.height), enlarge(resampler, each.low, 1)
         small = reduce(resampler, each.high)
-        drawn.append(note("up", whole.tokens, each.high, PAIR.high, each.high_scene, each.high_drawn))
-        note("up_row", by_row.tokens, each.high, PAIR.high, each.high_scene, each.high_drawn)
-        note("down", small.tokens, each.low, PAIR.low, each.low_scene, each.low_drawn)
+        drawn.append(note("up", whole.tokens, each.high, high, each.high_scene, each.high_drawn))
+        note("up_row", by_row.tokens, each.high, high, each.high_scene, each.high_drawn)
+        note("down", small.tokens, each.low, low, each.low_scene, each.low_drawn)
         back = reduce(resampler, whole.tokens).tokens
         columns.setdefault("round_trip", []).append(float(np.mean(back == each.low)))
         for name, spent in (("up_ms", whole.ms), ("up_row_ms", by_row.ms), ("down_ms", small.ms)):
@@ -149,10 +151,11 @@ def table(rows: list[dict[str, object]]) -> str:
 
 
 def strips(scenes: list[Sides], drawn: dict[str, list[Picture]], count: int) -> Picture:
-    """One row a scene: the scene, its tokens decoded at 128 and at 64 px, then every kind's guess."""
+    """One row a scene: the scene, its tokens decoded at the larger and the smaller side, then every kind's guess."""
     rows = []
     for index, each in enumerate(scenes[:count]):
-        small = each.low_drawn.repeat(PAIR.ratio, axis=0).repeat(PAIR.ratio, axis=1)
+        ratio = len(each.high_drawn) // len(each.low_drawn)
+        small = each.low_drawn.repeat(ratio, axis=0).repeat(ratio, axis=1)
         guesses = [pictures[index] for pictures in drawn.values()]
         rows.append(np.concatenate([each.high_scene, each.high_drawn, small, *guesses], axis=1))
     return np.concatenate(rows)
@@ -160,22 +163,30 @@ def strips(scenes: list[Sides], drawn: dict[str, list[Picture]], count: int) -> 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = options("samplers", __doc__)
+    parser.add_argument("--from", dest="low", type=int, choices=SIDES, default=64, help="the smaller side in pixels")
+    parser.add_argument("--to", dest="high", type=int, choices=SIDES, default=128, help="the larger side in pixels")
     parser.add_argument("--scenes", type=at_least(2), default=64)
     parser.add_argument("--kinds", nargs="+", choices=RESAMPLERS, help="all that the folder holds, if none is named")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="folder of models (default: the zoo)")
     parser.add_argument("--threads", type=at_least(1))
-    parser.add_argument("--pictures", type=Path, help="write a PNG: scene, tokenizer, 64 px, then every kind")
+    parser.add_argument(
+        "--pictures", type=Path, help="write a PNG: scene, tokenizer, the smaller side, then every kind"
+    )
     asked = parse(parser, arguments)
     settings = SessionSettings(threads=asked.threads)
     with refusing(parser):
         if asked.pictures is not None:
             check_file_writable(asked.pictures)
         held = set(names(asked.folder))
-        kinds = asked.kinds or [kind for kind in RESAMPLERS if set(models_behind(kind)) <= held]
-        resamplers = {kind: open_resampler(kind, PAIR, asked.folder, settings) for kind in kinds}
+        if asked.low >= asked.high:
+            raise ValueError(f"--from {asked.low} --to {asked.high}: expected the smaller side first")
+        sides = (asked.low, asked.high)
         decoder = ImageDecoder(folder=asked.folder, settings=settings)
         encoder = ImageEncoder(folder=asked.folder, settings=settings)
-    scenes = prepare(asked.scenes, decoder, encoder)
+        grids = ResolutionMap(*(Grid(side // encoder.stride, side // encoder.stride) for side in sides))
+        kinds = asked.kinds or [kind for kind in RESAMPLERS if set(models_behind(kind, sides)) <= held]
+        resamplers = {kind: open_resampler(kind, grids, asked.folder, settings, sides) for kind in kinds}
+    scenes = prepare(asked.scenes, grids, decoder, encoder)
     rows, drawn = [ceiling(scenes)], {}
     for kind, resampler in resamplers.items():
         row, drawn[kind] = measure(kind, resampler, scenes, decoder)
@@ -187,7 +198,7 @@ def main(arguments: list[str] | None = None) -> None:
     models = {
         name: manifest(name, asked.folder).sha256 for name in sorted(held) if name.startswith(("vq", "samp", "sup"))
     }
-    found = {"scenes": asked.scenes, "split": SPLIT, "sha256": models, "rows": rows}
+    found = {"sides": sides, "scenes": asked.scenes, "split": SPLIT, "sha256": models, "rows": rows}
     finish(found, asked.out)
 
 

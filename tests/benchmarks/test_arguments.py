@@ -25,6 +25,7 @@ REFUSED = [
     ("roofline_study", ["--rules", "exact"], "expected rules of point, lantern"),
     ("roofline_study", ["--jobs", "0"], "expected a whole number from 1"),
     ("samplers", ["--scenes", "1"], "expected a whole number from 2"),
+    ("samplers", ["--from", "128", "--to", "64"], "--from 128 --to 64: expected the smaller side first"),
     ("samplers", ["--folder", "/nowhere", "--kinds", "bicubic"], "/nowhere"),
     ("settings", ["adtt"], "did you mean 'adt'"),
     ("settings", ["adt", "--variant", "betta=1"], "did you mean 'beta'"),

@@ -52,7 +52,8 @@ def test_samplers_stand_beside_the_tokenizers_ceiling(monkeypatch, tmp_path, cap
     pictures = tmp_path / "strips.png"
     asked = ["--scenes", "2", "--kinds", "bicubic", "latent", "--threads", "1", "--pictures", str(pictures)]
     found = figures(samplers.main, asked, tmp_path, capsys)
-    assert set(found) == {"scenes", "split", "sha256", "rows", "machine", "command"}
+    assert set(found) == {"sides", "scenes", "split", "sha256", "rows", "machine", "command"}
+    assert found["sides"] == [64, 128]
     assert [row["kind"] for row in found["rows"]] == ["tokenizer", "bicubic", "latent"]
     assert set(found["rows"][0]) == {"kind", "up_psnr_scene", "down_psnr_scene"}
     for row in found["rows"][1:]:
