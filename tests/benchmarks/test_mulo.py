@@ -15,7 +15,7 @@ def _small(monkeypatch):
 def test_the_ablation_ends_in_a_table_and_goes_on_where_it_was(tmp_path, capsys):
     asked = ["--prompts-count", "3", "--folder", str(tmp_path / "work")]
     found = figures(benchmark.main, asked, tmp_path, capsys)
-    assert "sampler latent" in found["left_out"]
+    assert "sampler bicubic" in found["left_out"]
     rows = {row["method"]: row for row in found["rows"]}
     assert set(rows) | set(found["left_out"]) == {one.label for one in benchmark.VARIANTS}
     reference = rows["local + expansion"]["kept_share"]
