@@ -10,8 +10,9 @@ import typer
 
 from cli.option_groups import grouped
 from cli.train_drawn import draw
-from cli.train_options import TOKENIZER, InitFrom, Pair, Pixels, Resolution, Run, Scenes, check_trained, report
+from cli.train_options import TOKENIZER, InitFrom, Pair, Pixels, Resolution, Run, Scenes, report, trained_target
 from models.train.pictures import EmojiPictures
+from models.train.start import read_start
 from zoo.sides import between
 
 app = typer.Typer(help="Train the embedded models. A stopped run continues where it was.", no_args_is_help=True)
@@ -32,12 +33,12 @@ def tokenizer(
     run: Run,
 ) -> None:
     """Train the VQ tokenizer, shared by all resolutions; it sees 64 and 128 px."""
-    from models.train.tokenizer import DECODER_LOOP, DEFAULT_LOOP, train_tokenizer
+    from models.train.tokenizer import DECODER_LOOP, DEFAULT_LOOP, EMBEDDED, train_tokenizer
 
     with run.started("runs/decoder" if decoder_only else "runs/tokenizer") as folder:
         if decoder_only and init_from is None:
             init_from = TOKENIZER
-        check_trained(init_from, "tokenizer")
+        read_start(init_from, "tokenizer", EMBEDDED)
         outcome = train_tokenizer(
             folder,
             EmojiPictures(),
@@ -51,13 +52,13 @@ def tokenizer(
 @_recipe
 def target(*, resolution: Resolution = Pixels.small, init_from: InitFrom = None, scenes: Scenes, run: Run) -> None:
     """Train a target; above 64 px it starts from the target of half the side unless --init-from names another."""
-    from models.train.target import LOOPS, train_target
+    from models.train.target import LOOPS, embedded_config, read_target_start, train_target
 
     pixels = int(resolution)
     with run.started(f"runs/target_{pixels}") as folder:
         if pixels > Pixels.small and init_from is None:
             init_from = Path(f"runs/target_{pixels // 2}/checkpoint.pt")
-        check_trained(init_from, "target")
+        read_target_start(init_from, embedded_config(pixels))
         data, validation = scenes.at(pixels, run.device)
         common = run.common(LOOPS[pixels])
         report(train_target(folder, data, validation, pixels, init_from=init_from, **common), folder)
@@ -80,7 +81,7 @@ def guided(
     with run.started(f"runs/guided_{pixels}") as folder:
         if not guidance > 1.0:
             raise ValueError(f"--guidance: expected more than 1 (1 is the target as it is), got {guidance}")
-        check_trained(wanted, "target")
+        trained_target(wanted, pixels)
         data, validation = scenes.at(pixels, run.device)
         common = run.common(LOOPS[pixels])
         report(train_guided(folder, data, validation, wanted, pixels, guidance, **common), folder)
@@ -112,8 +113,7 @@ def drafter(
         if drawn is not None and not drawn.is_dir():
             raise FileNotFoundError(f"--drawn: no folder {drawn}; make one with `underpaint train draw`")
         settings = SETTINGS[pixels] if drawn_share is None else replace(SETTINGS[pixels], drawn_share=drawn_share)
-        check_trained(wanted, "target")
-        check_trained(init_from, "drafter")
+        read_start(init_from, "drafter", trained_target(wanted, pixels))
         data, validation = scenes.at(pixels, run.device)
         outcome = train_drafter(
             *(folder, data, validation, wanted, pixels),
@@ -166,16 +166,16 @@ def sampler(
 ) -> None:
     """Train a latent sampler, which turns codes at one resolution into codes at another, or back."""
     from models.sampler import SamplerConfig
-    from models.train.sampler import LOOPS, LOSSES, SETTINGS, train_sampler
+    from models.train.sampler import LOOPS, LOSSES, SETTINGS, read_sampler_start, train_sampler
 
     ends = between(pair.low, pair.high)
     with run.started(f"runs/sampler_{direction}_{losses}{ends}") as folder:
         ratio = pair.grids.ratio
         if losses is not Losses.ce and init_from is None:
             init_from = Path(f"runs/sampler_{direction}_ce{ends}/checkpoint.pt")
-        check_trained(init_from, "sampler")
         # A high block for each cell along a low one's side: its edges can still meet the next one's.
         config = SamplerConfig(direction.value, ratio=ratio, high_blocks=ratio)
+        read_sampler_start(init_from, config, scenes.tokenizer_from)
         outcome = train_sampler(
             *(folder, scenes.pairs(pair, run.device), config),
             losses=LOSSES[losses],

@@ -1,6 +1,5 @@
 """What the recipes of `underpaint train` share: their options, encoded scenes, and how a run starts and ends."""
 
-import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -20,8 +19,10 @@ from models.train.loop import LoopSettings, Outcome
 from models.train.pictures import EmojiPictures
 from models.train.sampler import SETTINGS as SAMPLERS
 from models.train.sampler import PairedCodes, PairedScenes
+from models.train.start import widths
 from models.train.target import SETTINGS, STRIDE
 from models.train.tokens import TokenSet, encode_scenes
+from models.transformer import TransformerConfig
 from runtime.files import check_folder_writable
 
 Out = Annotated[Path | None, typer.Option(help="Folder of the run; the default is under runs/.")]
@@ -146,13 +147,18 @@ def prepare(device: str, threads: int | None) -> None:
         torch.set_num_threads(threads)
 
 
-def check_trained(path: Path | None, kind: str) -> None:
-    """Raise OSError or ValueError, before any work, unless `path` is None or a checkpoint of a recipe's `kind`."""
-    try:
-        if path is not None:
-            read(path, kind)
-    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
-        raise ValueError(f"{path} is no checkpoint of these recipes, or a damaged one") from error
+def check_trained(path: Path, kind: str) -> None:
+    """Raise OSError or ValueError, before any work, unless `path` is a checkpoint of a recipe's `kind`."""
+    read(path, kind)
+
+
+def trained_target(path: Path, resolution: int) -> TransformerConfig:
+    """The widths of the target at `path`; OSError or ValueError, before any work, unless it draws `resolution`."""
+    config = widths(path, read(path, "target"), TransformerConfig)
+    if config.grid_side * STRIDE != resolution:
+        side = config.grid_side * STRIDE
+        raise ValueError(f"{path} draws {side} px; wanted {resolution}: say --resolution {side}, or another --target")
+    return config
 
 
 def report(outcome: Outcome, folder: Path) -> None:

@@ -1,5 +1,7 @@
 """Read checkpoints written by the recipes."""
 
+import pickle
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,20 @@ from models.transformer import Transformer, TransformerConfig
 from models.vq import VQConfig, VQModel
 
 
+def load_whole(path: Path, device: str | torch.device = "cpu") -> dict[str, Any]:
+    """The mapping that a recipe wrote; ValueError where the file is none, or was cut short."""
+    damaged = f"{path} is no checkpoint of these recipes, or a damaged one"
+    if not zipfile.is_zipfile(path):
+        raise ValueError(damaged)
+    try:
+        saved = torch.load(path, map_location=device, weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError) as error:
+        raise ValueError(damaged) from error
+    if not isinstance(saved, dict) or "config" not in saved or "model" not in saved:
+        raise ValueError(f"{path} is not a checkpoint of these recipes: it needs 'config' and 'model'")
+    return saved
+
+
 def read(path: Path, kind: str) -> dict[str, Any]:
     """A checkpoint's mapping; its config must carry `kind`.
 
@@ -22,9 +38,7 @@ def read(path: Path, kind: str) -> dict[str, Any]:
     """
     if not path.exists():
         raise FileNotFoundError(f"no checkpoint at {path}; train one with `underpaint train {kind}`")
-    saved = torch.load(path, map_location="cpu", weights_only=True)
-    if not isinstance(saved, dict) or "config" not in saved or "model" not in saved:
-        raise ValueError(f"{path} is not a checkpoint of these recipes: it needs 'config' and 'model'")
+    saved = load_whole(path)
     found = saved["config"].get("kind")
     if found != kind:
         raise ValueError(f"{path} holds a {found!r} checkpoint; wanted {kind!r}")

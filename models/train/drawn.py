@@ -27,6 +27,7 @@ from models.text import WordEncoder
 from models.train.interrupt import stop_on_interrupt
 from models.train.tokens import TokenSet
 from models.transformer import Transformer
+from zoo.manifest import write_beside
 from zoo.prompts import WORD_SLOTS
 
 CHUNK: Final = 64
@@ -78,8 +79,14 @@ def _open(folder: Path, name: str, width: int, settings: DrawSettings, words: ND
     about, path = folder / f"{name}.json", folder / f"{name}.rows"
     described = {"target": name, "chunk": CHUNK, **asdict(settings)}
     if not about.exists():
-        about.write_text(json.dumps(described))
-    found = json.loads(about.read_text())
+        write_beside(about, json.dumps(described).encode())
+    try:
+        found = json.loads(about.read_text())
+    except ValueError as error:
+        raise ValueError(
+            f"{about} should say how the rows beside it were drawn, and is damaged ({error}). Delete both, or choose "
+            "another folder."
+        ) from error
     if found != described:
         raise ValueError(f"{about} says {found}; now wanted {described}. Choose another folder.")
     path.touch()

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
+from models.checkpoints import load_whole
 from models.train.history import Given, runs_with
 from models.train.interrupt import stop_on_interrupt
 from models.train.muon import Optimisers
@@ -158,7 +159,7 @@ class _Log:
 def _resume(path: Path, config: Mapping[str, Any], device: torch.device) -> dict[str, Any] | None:
     if not path.exists():
         return None
-    saved: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
+    saved = load_whole(path, device)
     if saved["config"] != dict(config):
         raise ValueError(
             f"{path} holds another model ({saved['config']}); wanted {dict(config)}. Choose another --out."

@@ -16,12 +16,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from algos.spatial.resolution import ResolutionMap
-from models.checkpoints import load_vq, read, story
+from models.checkpoints import load_vq, story
 from models.sampler import Direction, SamplerConfig, TokenSampler, codebook_name, load_sampler
 from models.train.history import Given
 from models.train.loop import LoopSettings, Loss, Outcome, train
 from models.train.pictures import Pictures, to_pixels
 from models.train.sampler_losses import PatchCritic, SamplerLosses, draw_softly, duel, perceptual_distance
+from models.train.start import read_start
 from models.typed import channels_last
 from models.vq import VQModel
 
@@ -174,17 +175,18 @@ class _Recipe:
         }
 
 
-def _start(network: TokenSampler, init_from: Path, codebook: str) -> dict[str, Any]:
-    """Copy the weights of a checkpoint of the same shape and codebook; tell its story."""
-    found, saved = load_sampler(init_from), read(init_from, "sampler")
-    made_for = saved["config"]["codebook"]
-    if found.config != network.config or made_for != codebook:
+def read_sampler_start(path: Path | None, config: SamplerConfig, tokenizer: Path) -> dict[str, Any] | None:
+    """See `models.train.start.read_start`; ValueError also on a sampler between codes of another tokenizer."""
+    saved = read_start(path, "sampler", config)
+    if saved is None:
+        return None
+    held, wanted = str(saved["config"].get("codebook")), codebook_name(load_vq(tokenizer))
+    if held != wanted:
         raise ValueError(
-            f"{init_from} holds {found.config} for the codebook {made_for[:12]}; "
-            f"wanted {network.config} for {codebook[:12]}"
+            f"{path}: expected a sampler for the codebook {wanted[:12]} of {tokenizer}, got one for {held[:12]}; train "
+            f"it again with `underpaint train sampler --direction {config.direction}`, or name its own --tokenizer"
         )
-    network.load_state_dict(found.state_dict())
-    return story(saved)
+    return saved
 
 
 def train_sampler(
@@ -201,19 +203,23 @@ def train_sampler(
 ) -> Outcome:
     """Train a sampler into `out/checkpoint.pt` (kind "sampler"), continuing what is there.
 
-    Raises ValueError where the codes do not fill the grids, or `init_from` holds a sampler of another kind.
+    Raises ValueError where the codes do not fill the grids, or `init_from` holds other weights than this sampler takes.
     """
     torch.manual_seed(seed)
     check_pairs(scenes, config.ratio)
     vq = load_vq(scenes.tokenizer).to(device)
-    codebook = codebook_name(vq)
     network = TokenSampler(config)
     network.start_from(vq.quantize.codebook)
-    began_from = None if init_from is None else _start(network, init_from, codebook)
+    start = read_sampler_start(init_from, config, scenes.tokenizer)
+    if init_from is not None:
+        network.load_state_dict(load_sampler(init_from).state_dict())
     pupil = Pupil(network, PatchCritic() if losses.adversarial else None).to(device)
     settings = settings or SamplerSettings()
     recipe = _Recipe(pupil, vq, scenes, losses, settings, config.direction, seed)
     described: dict[str, Any] = {"kind": "sampler", "sampler": asdict(config), "losses": asdict(losses)}
-    described |= {"low": list(scenes.grids.low), "high": list(scenes.grids.high), "codebook": codebook}
-    given, title = Given({"seed": seed, "settings": asdict(settings)}, began_from), f"sampler {config.direction}"
+    described |= {"low": list(scenes.grids.low), "high": list(scenes.grids.high), "codebook": codebook_name(vq)}
+    given, title = (
+        Given({"seed": seed, "settings": asdict(settings)}, start and story(start)),
+        f"sampler {config.direction}",
+    )
     return train(pupil, recipe.loss, out, loop, described, validate=recipe.validate, given=given, title=title)

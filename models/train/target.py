@@ -3,16 +3,18 @@
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from models.checkpoints import read, story
+from models.checkpoints import story
 from models.text import WordEncoder, caption_features
 from models.train.history import Given
 from models.train.loop import LoopSettings, Loss, Outcome, train
+from models.train.start import read_start
 from models.train.tokens import TokenSet
 from models.transformer import Transformer, TransformerConfig
 from zoo.prompts import PAD_WORD, WORD_SLOTS, WORDS
@@ -99,6 +101,17 @@ def validation_loss(
     return total / scenes
 
 
+def read_target_start(path: Path | None, config: TransformerConfig) -> dict[str, Any] | None:
+    """See `models.train.start.read_start`; ValueError also on a target of another vocabulary of words."""
+    saved = read_start(path, "target", config)
+    if saved is not None and saved["config"].get("words") != WORDS:
+        raise ValueError(
+            f"{path}: expected a target of {WORDS} words to start from, got one of {saved['config'].get('words')}; "
+            "its prompts were others: train one with `underpaint train target`"
+        )
+    return saved
+
+
 def train_target(
     out: Path,
     data: TokenSet,
@@ -122,7 +135,7 @@ def train_target(
     if data.codes.shape[1] != config.block_size:
         raise ValueError(f"the target has {config.block_size} cells, the token set {data.codes.shape[1]}")
     model = Target(config)
-    start = None if init_from is None else read(init_from, "target")
+    start = read_target_start(init_from, config)
     if start is not None:
         model.load_state_dict(start["model"])
     model.to(device)

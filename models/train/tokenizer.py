@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from models.checkpoints import read, story
+from models.checkpoints import story
 from models.train.history import Given
 from models.train.loop import LoopSettings, Loss, Outcome, train
 from models.train.pictures import Pictures, to_pixels
+from models.train.start import read_start
 from models.typed import channels_last
 from models.vq import VQConfig, VQModel
 
@@ -203,7 +204,7 @@ def train_tokenizer(
         raise ValueError("refining the decoder alone needs a trained tokenizer to start from")
     torch.manual_seed(seed)
     model = channels_last(VQModel(config).to(device))
-    start = None if init_from is None else read(init_from, "tokenizer")
+    start = read_start(init_from, "tokenizer", config)
     if start is not None:
         model.load_state_dict(start["model"])
     if decoder_only:

@@ -18,6 +18,7 @@ from models.data.scenes import Split
 from models.train.pictures import SCENE_SEED, Pictures, captions, to_pixels
 from models.typed import channels_last
 from models.vq import VQModel
+from zoo.manifest import write_beside
 
 CHUNK = 64
 """Pictures of up to 128 px that are encoded together; of larger ones as many as hold as many pixels."""
@@ -42,9 +43,15 @@ def _fingerprint(vq: VQModel) -> str:
 def _check_source(path: Path, about: dict[str, object]) -> None:
     """Write what the codes come from, or compare with what is written."""
     if not path.exists():
-        path.write_text(json.dumps(about))
+        write_beside(path, json.dumps(about).encode())
         return
-    found = json.loads(path.read_text())
+    try:
+        found = json.loads(path.read_text())
+    except ValueError as error:
+        raise ValueError(
+            f"{path} should say which tokenizer the codes beside it come from, and is damaged ({error}). Delete its "
+            "folder to encode again."
+        ) from error
     if found != about:
         raise ValueError(f"{path} was made from {found}; now wanted {about}. Delete its folder to encode again.")
 
@@ -70,6 +77,9 @@ def encode_scenes(
         scenes: how many; the cache grows where it holds fewer.
         split: "train", "seen" or "held_out".
         device: "cpu" or "cuda"; a code whose choice was close may differ between them.
+
+    Raises:
+        ValueError: when the cache was made by another tokenizer, or does not say by which.
     """
     vq = load_vq(tokenizer)
     cells = (resolution // vq.config.stride) ** 2

@@ -1,6 +1,6 @@
 """Every recipe of `underpaint train` refuses what cannot be trained before it encodes or trains anything."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +13,9 @@ from typer.testing import CliRunner
 from cli.option_groups import grouped
 from cli.train import app
 from models.sampler import SamplerConfig
+from models.train.target import embedded_config
+from models.train.tokenizer import EMBEDDED
+from zoo.prompts import WORDS
 
 
 @dataclass(frozen=True)
@@ -41,10 +44,23 @@ def test_a_group_of_options_stands_where_it_is_named() -> None:
 
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Checkpoints of every kind, of the right form and without weights; and files that are none."""
+    """Checkpoints of every kind, of the right form and without weights; of other widths; and files that are none."""
     folder = tmp_path_factory.mktemp("checkpoints")
-    for kind in ("tokenizer", "target", "drafter", "sampler"):
-        torch.save({"config": {"kind": kind}, "model": {}}, folder / f"{kind}.pt")
+
+    def save(name: str, **config: object) -> None:
+        torch.save({"config": config, "model": {}}, folder / f"{name}.pt")
+
+    target, narrow = asdict(embedded_config(64)), asdict(replace(embedded_config(64), dim=128, n_head=2))
+    save("tokenizer", kind="tokenizer", vq=asdict(EMBEDDED))
+    save("tokenizer_narrow", kind="tokenizer", vq=asdict(replace(EMBEDDED, ch=16)))
+    save("target", kind="target", words=WORDS, transformer=target)
+    save("target_narrow", kind="target", words=WORDS, transformer=narrow)
+    save("target_heads", kind="target", words=WORDS, transformer=target | {"n_head": 8})
+    save("target_words", kind="target", words=7, transformer=target)
+    save("target_bare", kind="target")
+    save("drafter", kind="drafter", transformer=target)
+    save("drafter_narrow", kind="drafter", transformer=narrow)
+    save("sampler", kind="sampler", sampler=asdict(SamplerConfig("up")))
     (folder / "text.pt").write_text("no checkpoint")
     (folder / "empty.pt").touch()
     (folder / "cut.pt").write_bytes((folder / "target.pt").read_bytes()[:-200])
@@ -58,6 +74,15 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["tokenizer", "--init-from", "target.pt"], "holds a 'target' checkpoint; wanted 'tokenizer'"),
         (["tokenizer", "--minutes", "nan"], "0.01"),
         (["tokenizer", "--out", "/proc/run"], "cannot write into /proc/run"),
+        (["tokenizer", "--init-from", "tokenizer_narrow.pt"], "a tokenizer of ch 32 to start from, got one of ch 16"),
+        (["target", "--init-from", "drafter.pt"], "holds a 'drafter' checkpoint; wanted 'target'"),
+        (
+            ["target", "--init-from", "target_narrow.pt"],
+            "target of dim 256, n_head 4 to start from, got one of dim 128",
+        ),
+        (["target", "--init-from", "target_heads.pt"], "a target of n_head 4 to start from, got one of n_head 8"),
+        (["target", "--init-from", "target_words.pt"], "to start from, got one of 7; its prompts were others"),
+        (["target", "--init-from", "target_bare.pt"], "target_bare.pt does not say its widths"),
         (["target", "--init-from", "text.pt"], "text.pt is no checkpoint of these recipes"),
         (["target", "--resolution", "128"], "no checkpoint at runs/target_64/checkpoint.pt"),
         (["target", "--resolution", "256"], "no checkpoint at runs/target_128/checkpoint.pt"),
@@ -69,6 +94,12 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["guided", "--resolution", "256"], "no checkpoint at runs/target_256/checkpoint.pt"),
         (["guided", "--target", "cut.pt"], "cut.pt is no checkpoint of these recipes"),
         (["drafter", "--target", "target.pt", "--init-from", "target.pt"], "wanted 'drafter'"),
+        (
+            ["drafter", "--target", "target.pt", "--init-from", "drafter_narrow.pt"],
+            "expected a drafter of dim 256, n_head 4",
+        ),
+        (["drafter", "--target", "target.pt", "--resolution", "128"], "target.pt draws 64 px; wanted 128"),
+        (["guided", "--target", "target.pt", "--resolution", "128"], "say --resolution 64, or another --target"),
         (["drafter", "--resolution", "256"], "no checkpoint at runs/guided_256/checkpoint.pt"),
         (["drafter", "--drawn", "absent"], "no folder absent"),
         (["draw", "--resolution", "256"], "no checkpoint at runs/guided_256/checkpoint.pt"),
@@ -80,6 +111,8 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["sampler", "--from", "128", "--to", "64"], "--from 128 --to 64: expected the smaller side first"),
         (["superres", "--from", "128"], "--from 128 --to 128: expected the smaller side first"),
         (["sampler", "--direction", "down", "--init-from", "drafter.pt"], "wanted 'sampler'"),
+        (["sampler", "--direction", "down", "--init-from", "sampler.pt"], "a sampler of direction down to start from"),
+        (["sampler", "--to", "256", "--init-from", "sampler.pt"], "expected a sampler of ratio 4, high_blocks 4"),
         (["sampler"], "no checkpoint at runs/tokenizer/checkpoint.pt"),
         (["superres", "--tokenizer", "absent.pt"], "train one with `underpaint train tokenizer`"),
     ],

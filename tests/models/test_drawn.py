@@ -128,9 +128,14 @@ def test_other_settings_or_captions_are_refused(tmp_path: Path) -> None:
     draw_scenes(folder, target, captions, CHUNK)
     with pytest.raises(ValueError, match=r"now wanted .*'top_k': 7"):
         draw_scenes(folder, target, captions, CHUNK, settings=DrawSettings(top_k=7))
+    (about,) = folder.glob("*.json")
+    whole = about.read_bytes()
+    about.write_bytes(b'{"target":')
+    with pytest.raises(ValueError, match=r"\.json should say how the rows beside it were drawn, and is damaged"):
+        draw_scenes(folder, target, captions, CHUNK)
+    about.write_bytes(whole)
     with pytest.raises(ValueError, match="other captions"):
         draw_scenes(folder, target, lambda indices: captions(indices)[::-1], CHUNK)
-    (about,) = folder.glob("*.json")
     assert json.loads(about.read_text())["greedy_share"] == 0.5
 
 

@@ -72,6 +72,16 @@ def test_another_models_folder_is_refused(tmp_path: Path) -> None:
         train(model, loss_of(model), tmp_path, SETTINGS, CONFIG | {"width": 4})
 
 
+def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
+    model = line()
+    train(model, loss_of(model), tmp_path, SETTINGS, CONFIG)
+    whole = (tmp_path / CHECKPOINT).read_bytes()
+    for damaged in (b"", b"text", whole[:-200]):
+        (tmp_path / CHECKPOINT).write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"checkpoint\.pt is no checkpoint of these recipes, or a damaged one"):
+            train(model, loss_of(model), tmp_path, SETTINGS, CONFIG)
+
+
 def test_a_loss_that_is_no_number_stops_the_run(tmp_path: Path) -> None:
     model = line()
     with pytest.raises(FloatingPointError, match="step 1 is nan"):

@@ -157,13 +157,15 @@ def test_all_losses_go_on_from_tokens_and_resume(scenes: PairedScenes, tmp_path:
     assert any(name.startswith("critic.") for name in resumed)
     for name, value in straight.items():
         torch.testing.assert_close(resumed[name], value, rtol=0, atol=2e-2)
-    with pytest.raises(ValueError, match="wanted SamplerConfig"):
-        train_sampler(
-            tmp_path / "wide",
-            scenes,
-            replace(UP, width=20),
-            init_from=ce / "checkpoint.pt",
-        )
+    with pytest.raises(ValueError, match="expected a sampler of width 20 to start from, got one of width 16"):
+        train_sampler(tmp_path / "wide", scenes, replace(UP, width=20), init_from=ce / "checkpoint.pt")
+    saved = read(ce / "checkpoint.pt", "sampler")
+    saved["config"]["codebook"] = "123456789abcdef"
+    save_atomically(saved, ce / "foreign.pt")
+    with pytest.raises(ValueError, match=r"for the codebook [0-9a-f]{12} of .*, got one for 123456789abc;"):
+        train_sampler(tmp_path / "foreign", scenes, UP, init_from=ce / "foreign.pt")
+    assert not (tmp_path / "wide").exists()
+    assert not (tmp_path / "foreign").exists()
 
 
 def test_super_resolution_learns_and_loads(scenes: PairedScenes, tmp_path: Path) -> None:

@@ -128,6 +128,13 @@ def test_the_cache_is_filled_once_grows_and_names_its_tokenizer(trained: Path, t
     torch.save(other, tmp_path / "other.pt")
     with pytest.raises(ValueError, match="Delete its folder"):
         encode_scenes(tmp_path, tmp_path / "other.pt", counting, resolution=64, scenes=5, split="train")
+    for damaged in (b"", b'{"tokenizer": "', b"\xff\xfe"):
+        (tmp_path / "train_64.json").write_bytes(damaged)
+        with pytest.raises(
+            ValueError, match=r"train_64\.json should say which tokenizer .* damaged .* to encode again"
+        ):
+            encode_scenes(tmp_path, trained, counting, resolution=64, scenes=5, split="train")
+    assert seen == list(range(8))
 
 
 def test_a_missing_or_foreign_checkpoint_says_what_to_do(tmp_path: Path) -> None:
