@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from models.typed import call
-from models.vq import AttentionBlock, VQModel
+from models.vq import VQModel
+from models.vq_layers import AttentionBlock
 
 TYPES: Final = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from export.typed import TypedGraph
 from export.weights import plain, rotary_rows
+from models.layers import RMSNorm
 from models.published.decoder import QK_NORM_EPS, Conditioner, Decoder, DecoderConfig, Layer, turn_table
-from models.transformer import RMSNorm
 
 Array = NDArray[np.float32]
 

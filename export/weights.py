@@ -7,9 +7,10 @@ import torch
 from numpy.typing import NDArray
 
 from models.drafter import BoundDrafter
+from models.layers import TransformerBlock
 from models.published.recipes import half_split
 from models.text import WordEncoder
-from models.transformer import CaptionEmbedder, LabelEmbedder, Transformer, TransformerBlock, TransformerConfig
+from models.transformer import CaptionEmbedder, LabelEmbedder, Transformer, TransformerConfig
 
 Weights: TypeAlias = NDArray[np.float32]
 

@@ -13,15 +13,8 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from models.transformer import (
-    RMSNorm,
-    StepOutput,
-    Transformer,
-    TransformerBlock,
-    TransformerConfig,
-    initialise,
-    rotary_table,
-)
+from models.layers import RMSNorm, TransformerBlock
+from models.transformer import StepOutput, Transformer, TransformerConfig, block_of, initialise, rotary_table
 from models.typed import call
 
 
@@ -37,7 +30,7 @@ class Drafter(nn.Module):
         super().__init__()
         self.config = config
         self.fc = nn.Linear(2 * config.dim, config.dim, bias=False)
-        self.layers = nn.ModuleList([TransformerBlock(config)])
+        self.layers = nn.ModuleList([block_of(config)])
         self.norm = RMSNorm(config.dim, config.norm_eps)
         self.register_buffer("rotary", rotary_table(config), persistent=False)
         initialise(self)

@@ -3,8 +3,9 @@
 import torch
 from torch import Tensor
 
+from models.layers import causal_bias
 from models.text import WordEncoder, caption_features
-from models.transformer import PREFIX_CELL, Transformer, causal_bias
+from models.transformer import PREFIX_CELL, Transformer
 from zoo.prompts import PAD_WORD
 
 

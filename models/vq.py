@@ -6,7 +6,6 @@ float in [-1, 1], layout [batch, 3, height, width]; codes are int64 in raster or
 """
 
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from models.typed import call
+from models.vq_layers import Level, group_norm, middle
 
 # The published buffer has this length whatever the codebook size.
 USAGE_LENGTH = 65536
@@ -58,107 +58,6 @@ class Quantized(NamedTuple):
     commitment: Tensor
 
 
-def _norm(channels: int) -> nn.GroupNorm:
-    # 32 groups at the published widths; at least four channels a group where the model is narrow.
-    return nn.GroupNorm(min(32, max(1, channels // 4)), channels, eps=1e-6)
-
-
-class ResidualBlock(nn.Module):
-    """Two normalised 3x3 convolutions around a shortcut."""
-
-    def __init__(self, channels_in: int, channels_out: int) -> None:
-        super().__init__()
-        self.norm1 = _norm(channels_in)
-        self.conv1 = nn.Conv2d(channels_in, channels_out, 3, padding=1)
-        self.norm2 = _norm(channels_out)
-        self.conv2 = nn.Conv2d(channels_out, channels_out, 3, padding=1)
-        self.nin_shortcut = nn.Conv2d(channels_in, channels_out, 1) if channels_in != channels_out else None
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """Keep [B, C, H, W], C becoming `channels_out`."""
-        update = self.conv1(functional.silu(self.norm1(hidden)))
-        update = call(self.conv2, functional.silu(self.norm2(update)))
-        shortcut = hidden if self.nin_shortcut is None else call(self.nin_shortcut, hidden)
-        return shortcut + update
-
-
-class AttentionBlock(nn.Module):
-    """Single-head attention over all cells of the map."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.norm = _norm(channels)
-        self.q = nn.Conv2d(channels, channels, 1)
-        self.k = nn.Conv2d(channels, channels, 1)
-        self.v = nn.Conv2d(channels, channels, 1)
-        self.proj_out = nn.Conv2d(channels, channels, 1)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """Keep the shape [B, C, H, W]."""
-        normed = self.norm(hidden)
-        query, key, value = (layer(normed).flatten(2).transpose(1, 2) for layer in (self.q, self.k, self.v))
-        weights = torch.softmax(query @ key.transpose(1, 2) * query.shape[-1] ** -0.5, dim=-1)
-        mixed = (weights @ value).transpose(1, 2).reshape(hidden.shape)
-        return hidden + call(self.proj_out, mixed)
-
-
-class Downsample(nn.Module):
-    """Halve the map; the pad is on the right and below only."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(channels, channels, 3, stride=2)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """[B, C, H, W] to [B, C, H/2, W/2]."""
-        return call(self.conv, functional.pad(hidden, (0, 1, 0, 1)))
-
-
-class Upsample(nn.Module):
-    """Double the map by nearest neighbour, then convolve."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(channels, channels, 3, padding=1)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """[B, C, H, W] to [B, C, 2H, 2W]."""
-        return call(self.conv, functional.interpolate(hidden, scale_factor=2.0, mode="nearest"))
-
-
-class Level(nn.Module):
-    """The blocks of one resolution, and the change to the next."""
-
-    def __init__(self, widths: list[int], attention: bool, resample: str | None) -> None:
-        super().__init__()
-        pairs = list(pairwise(widths))
-        self.res = nn.ModuleList(ResidualBlock(before, after) for before, after in pairs)
-        self.attn = nn.ModuleList(AttentionBlock(after) for _, after in pairs if attention)
-        if resample == "down":
-            self.downsample = Downsample(widths[-1])
-        elif resample == "up":
-            self.upsample = Upsample(widths[-1])
-        self.resample = resample
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """[B, widths[0], H, W] to [B, widths[-1], H', W']."""
-        for index, block in enumerate(self.res):
-            hidden = block(hidden)
-            if len(self.attn) > 0:
-                hidden = self.attn[index](hidden)
-        if self.resample == "down":
-            hidden = self.downsample(hidden)
-        elif self.resample == "up":
-            hidden = self.upsample(hidden)
-        return hidden
-
-
-def _middle(channels: int) -> nn.ModuleList:
-    return nn.ModuleList(
-        [ResidualBlock(channels, channels), AttentionBlock(channels), ResidualBlock(channels, channels)]
-    )
-
-
 class Encoder(nn.Module):
     """Pixels to latents."""
 
@@ -173,8 +72,8 @@ class Encoder(nn.Module):
             blocks = [before] + [width] * config.num_res_blocks
             self.conv_blocks.append(Level(blocks, attention and last, None if last else "down"))
             before = width
-        self.mid = _middle(before)
-        self.norm_out = _norm(before)
+        self.mid = middle(before)
+        self.norm_out = group_norm(before)
         self.conv_out = nn.Conv2d(before, config.z_channels, 3, padding=1)
 
     def forward(self, pixels: Tensor) -> Tensor:
@@ -192,7 +91,7 @@ class Decoder(nn.Module):
         super().__init__()
         widths = [config.ch * factor for factor in config.decoder_ch_mult][::-1]
         self.conv_in = nn.Conv2d(config.z_channels, widths[0], 3, padding=1)
-        self.mid = _middle(widths[0])
+        self.mid = middle(widths[0])
         self.conv_blocks = nn.ModuleList()
         before = widths[0]
         for index, width in enumerate(widths):
@@ -200,7 +99,7 @@ class Decoder(nn.Module):
             blocks = [before] + [width] * (config.num_res_blocks + 1)
             self.conv_blocks.append(Level(blocks, attention and index == 0, None if last else "up"))
             before = width
-        self.norm_out = _norm(before)
+        self.norm_out = group_norm(before)
         self.conv_out = nn.Conv2d(before, 3, 3, padding=1)
 
     @property

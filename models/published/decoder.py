@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from models.transformer import RMSNorm, StepOutput
+from models.layers import RMSNorm
+from models.transformer import StepOutput
 from models.typed import call
 
 QK_NORM_EPS = 1e-5

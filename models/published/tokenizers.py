@@ -9,7 +9,7 @@ from models.published.files import Checkpoint, CheckpointError, Recipe, fill, re
 from models.vq import USAGE_LENGTH, VQConfig, VQModel
 
 _LEAST_CHANNELS: Final = 128
-"""From here on `models.vq` norms over 32 groups, which Chameleon's VQGAN has at every width."""
+"""From here on `models.vq_layers` norms over 32 groups, which Chameleon's VQGAN has at every width."""
 _MIDDLE: Final = ("block_1", "attn_1", "block_2")
 _PARTS: Final = ("encoder.", "decoder.", "quantize.", "quant_conv.", "post_quant_conv.")
 """What pictures need; the released code, too, passes over all else (losses, averages)."""

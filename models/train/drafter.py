@@ -17,15 +17,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from models.checkpoints import load_target, read, story
+from models.checkpoints import load_target, story
 from models.drafter import BoundDrafter, Drafter
+from models.layers import MASKED
 from models.text import WordEncoder, caption_features
 from models.train.drawn import fingerprint, load_drawn
 from models.train.history import Given
 from models.train.loop import LoopSettings, Loss, Outcome, train
+from models.train.start import read_start
 from models.train.target import at_once, batch_of
 from models.train.tokens import TokenSet
-from models.transformer import MASKED, StepOutput, Transformer
+from models.transformer import StepOutput, Transformer
 
 LOOPS = {
     64: LoopSettings(steps=224, learning_rate=2e-3, warmup_steps=30, ema_decay=0.98, validate_every=100),
@@ -210,7 +212,7 @@ def train_drafter(
     teacher = _Teacher(words, transformer).to(place).eval()
     drafter = Drafter(transformer.config)
     drafter.norm.load_state_dict(transformer.norm.state_dict())
-    start = None if init_from is None else read(init_from, "drafter")
+    start = read_start(init_from, "drafter", transformer.config)
     if start is not None:
         drafter.load_state_dict(start["model"])
     drafter.to(place)

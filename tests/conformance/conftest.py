@@ -13,8 +13,9 @@ from algos.arrays import IntArray
 from export.decoders import export_drafter, export_target
 from export.store import Origin
 from models.drafter import BoundDrafter, Drafter
+from models.layers import causal_bias
 from models.text import WordEncoder, caption_features
-from models.transformer import Transformer, TransformerConfig, causal_bias, initialise
+from models.transformer import Transformer, TransformerConfig, initialise
 from runtime.target import OrtTarget
 from tests.conformance.families import PUBLISHED, Family, Outputs
 

@@ -7,11 +7,12 @@ import torch
 
 from models.checkpoints import load_drafter, load_target
 from models.drafter import BoundDrafter, Drafter
+from models.layers import causal_bias
 from models.text import caption_features
 from models.train.drafter import DrafterSettings, train_drafter, unroll
 from models.train.loop import LoopSettings
 from models.train.target import TargetSettings, train_target
-from models.transformer import Transformer, TransformerConfig, causal_bias
+from models.transformer import Transformer, TransformerConfig
 from tests.models.tiny import TINY, tiny_target, tiny_tokens
 
 

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from models.config import build
-from models.transformer import MASKED, Transformer, TransformerConfig, causal_bias
+from models.layers import MASKED, causal_bias
+from models.transformer import Transformer, TransformerConfig
 from models.vq import VQConfig, VQModel
 
 GOLDEN = Path(__file__).parent.parent / "golden"

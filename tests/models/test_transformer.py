@@ -7,11 +7,12 @@ import torch
 
 from models.checkpoints import load_target
 from models.config import build
+from models.layers import MASKED, causal_bias
 from models.sample import filter_logits, sample
 from models.text import WordEncoder, caption_features
 from models.train.loop import LoopSettings
 from models.train.target import TargetSettings, train_target
-from models.transformer import MASKED, Transformer, TransformerConfig, causal_bias, rotary_table
+from models.transformer import Transformer, TransformerConfig, rotary_table
 from tests.models.tiny import TINY, tiny_target, tiny_tokens
 
 

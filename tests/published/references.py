@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from models.transformer import Transformer, rotate
+from models.layers import rotate
+from models.transformer import Transformer
 from tests.published.checkpoints import DIM, HEADS, LAYERS, causal
 
 
