@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from algos.arrays import FloatArray, IntArray
 from runtime.cache import HIDDEN
 from runtime.decoder import DecoderShape, Pass, Spent, read_shape
+from runtime.padding import Given, fill
 from runtime.session import EngineError
 from runtime.tensorrt_files import EngineRecord, backend_module, paths, read_engine
 
@@ -181,40 +182,15 @@ class TensorRTEngine:
         if not fitting:
             raise EngineError(f"decoder: expected at most {max(self._profiles)} new positions a pass, got {count}")
         bucket = self._bucket(min(fitting))
-        self._fill(bucket, tokens, cells, bias, past_bias, features)
+        seen = self.cache.bias if past_bias is None else past_bias
+        buffers = {name: each.numpy() for name, each in bucket.host.items()}
+        fill(buffers, Given(tokens, cells, bias, seen, features, self.conditions))
         start = perf_counter()
         result = self._pass(bucket, count)
         self.spent.seconds += perf_counter() - start
         self.spent.passes += 1
         self.spent.positions += count
         return result
-
-    def _fill(
-        self,
-        bucket: _Bucket,
-        tokens: IntArray,
-        cells: IntArray,
-        bias: FloatArray,
-        past_bias: FloatArray | None,
-        features: FloatArray | None,
-    ) -> None:
-        """Host buffers of a pass; positions beyond T are padding that sees itself alone and that nothing sees."""
-        count, slots, host = len(cells), self.cache.slots, {name: each.numpy() for name, each in bucket.host.items()}
-        host["tokens"][:] = 0
-        host["tokens"][:, :count] = tokens
-        host["cells"][:] = 0
-        host["cells"][:count] = cells
-        host["bias"][:] = HIDDEN
-        host["bias"][:count, :slots] = self.cache.bias if past_bias is None else past_bias
-        host["bias"][:count, slots : slots + count] = bias
-        padding = np.arange(count, bucket.size)
-        host["bias"][padding, slots + padding] = 0.0
-        if "features" in self._inputs:
-            if features is None:
-                raise EngineError("decoder: this graph reads features, got none; run it through OrtDrafter")
-            host["features"][:, :count] = features
-        if "conditions" in self._inputs:
-            host["conditions"][:] = self.conditions
 
     def _pass(self, bucket: _Bucket, count: int) -> Pass:
         self._stream.wait_stream(torch.cuda.current_stream())  # commits of the last pass come first

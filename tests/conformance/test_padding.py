@@ -1,0 +1,77 @@
+"""A pass in buffers made for more positions computes what a pass in buffers of its own size does."""
+
+import numpy as np
+import pytest
+
+from algos.step import Scored
+from runtime.cache import causal
+from runtime.padding import Given, fill
+from runtime.session import EngineError
+from tests.conformance.families import Family
+from tests.conformance.test_engine import TOKENS, feed_one_by_one, open_drafter, open_target
+
+COUNT, SIZE, DRAWN = 3, 7, 4
+
+
+def buffers_of(engine: object, rows: int) -> dict[str, np.ndarray]:
+    """Full of what a pass before left behind."""
+    shape, slots = engine.shape, engine.cache.slots  # type: ignore[attr-defined]
+    made = {
+        "tokens": np.full((rows, SIZE), 5, dtype=np.int64),
+        "cells": np.full(SIZE, 2, dtype=np.int64),
+        "bias": np.zeros((SIZE, slots + SIZE), dtype=np.float32),
+    }
+    named = {each.name for each in engine._session.get_inputs()}  # type: ignore[attr-defined]
+    if "features" in named:
+        made["features"] = np.full((rows, SIZE, shape.features), 3, dtype=np.float32)
+    if "conditions" in named:
+        made["conditions"] = np.zeros((shape.outside, shape.features), dtype=np.float32)
+    return made
+
+
+def check(engine: object, features: np.ndarray | None) -> None:
+    """`engine.run` against the same graph on padded buffers."""
+    cells, tokens = np.arange(DRAWN, DRAWN + COUNT), TOKENS[DRAWN : DRAWN + COUNT]
+    cache = engine.cache  # type: ignore[attr-defined]
+    plain = engine.run(tokens, cells, causal(COUNT), features=features)  # type: ignore[attr-defined]
+    buffers = buffers_of(engine, plain.logits.shape[0])
+    conditions = engine.conditions  # type: ignore[attr-defined]
+    fill(buffers, Given(tokens, cells, causal(COUNT), cache.bias, features, conditions))
+    for index in range(len(cache.keys)):
+        buffers[f"past_key_{index}"], buffers[f"past_value_{index}"] = cache.keys[index], cache.values[index]
+    session = engine._session  # type: ignore[attr-defined]
+    for each in session.get_inputs():  # a drafter's chain, of one level
+        if each.name not in buffers:
+            buffers[each.name] = engine.mix if each.name == "mix" else np.array(1)  # type: ignore[attr-defined]
+    names = [each.name for each in session.get_outputs()]
+    padded = dict(zip(names, session.run(None, buffers), strict=True))
+    assert padded["logits"].shape[1] == SIZE
+    np.testing.assert_allclose(padded["logits"][:, :COUNT], plain.logits, atol=1e-5)
+    found = padded["predicted" if "predicted" in padded else "features"]
+    np.testing.assert_allclose(found[:, :COUNT], plain.features, atol=1e-5)
+    for index in range(len(cache.keys)):
+        np.testing.assert_allclose(padded[f"new_key_{index}"][:, :, :COUNT], plain.keys[index], atol=1e-5)
+        np.testing.assert_allclose(padded[f"new_value_{index}"][:, :, :COUNT], plain.values[index], atol=1e-5)
+    assert all(np.isfinite(each).all() for each in padded.values())
+
+
+def test_padding_leaves_no_trace(family: Family) -> None:
+    target = open_target(family)
+    target.begin()
+    feed_one_by_one(target, TOKENS[:DRAWN])
+    check(target.engine, None)
+
+
+def test_a_drafters_padding_leaves_no_trace(family: Family) -> None:
+    target, drafter = open_target(family), open_drafter(family)
+    start = target.begin()
+    assert start.features is not None
+    drafter.begin(Scored(start.probs[-1:], start.features[:, -1:]))
+    width = drafter.engine.shape.features
+    features = np.random.default_rng(1).standard_normal((2, COUNT, width)).astype(np.float32)
+    check(drafter.engine, features)
+    with pytest.raises(EngineError, match="reads features, got none"):
+        fill(
+            buffers_of(drafter.engine, 2),
+            Given(TOKENS[:1], np.array([0]), causal(1), drafter.engine.cache.bias, None, drafter.engine.conditions),
+        )
