@@ -13,3 +13,12 @@ def check_fits(rule: RuleSpec, policy: PolicySpec) -> None:
             f"rule '{rule.name}' covers chains, policy '{policy.name}' grows trees; choose a chain policy ({chains}) "
             "or a rule for trees"
         )
+
+
+def fits(rule: RuleSpec, policy: PolicySpec) -> bool:
+    """Whether `check_fits` lets the pair through."""
+    try:
+        check_fits(rule, policy)
+    except ValueError:
+        return False
+    return True

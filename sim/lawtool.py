@@ -13,7 +13,7 @@ from algos.accept.neighbours import nearest_codes
 from algos.arrays import FloatArray
 from algos.chance import Chance, enumerate_outcomes
 from algos.draft import POLICIES, Budget, Grid, Policy, PolicySpec
-from algos.fit import check_fits
+from algos.fit import check_fits, fits
 from algos.law import (
     TokensLaw,
     accepted_per_cycle,
@@ -202,9 +202,5 @@ def _codebook_settings(spec: RuleSpec, model: SyntheticModel, settings: Mapping[
     return made
 
 
-def _fits(rule: RuleSpec, policy: PolicySpec) -> bool:
-    return policy.drawn in rule.drawn and (policy.chain or not rule.needs_chain)
-
-
 def _fitting(rule: RuleSpec) -> PolicySpec:
-    return next(POLICIES[name] for name in _PREFERRED if _fits(rule, POLICIES[name]))
+    return next(POLICIES[name] for name in _PREFERRED if fits(rule, POLICIES[name]))

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from algos.accept import RULES
 from algos.draft import POLICIES
-from algos.fit import check_fits
+from algos.fit import fits
 from algos.registry import suggest
 from sim.bias import alignment, token_bias
 from sim.executors import Executor
@@ -118,7 +118,7 @@ def jobs(plan: Plan) -> list[Job]:
     _check_vary(plan)
     found: list[Job] = []
     for world, policy, rule in itertools.product(plan.worlds, plan.policies, plan.rules):
-        if not _fits(rule, policy):
+        if not fits(RULES[rule], POLICIES[policy]):
             continue
         parts = (_variants(*pair, plan.vary) for pair in zip(_SETTINGS_PARTS, (world, policy, rule), strict=True))
         for of_world, of_policy, of_rule in itertools.product(*parts):
@@ -132,16 +132,6 @@ def jobs(plan: Plan) -> list[Job]:
             _scheme(world_of(job.world, job.world_settings), job)
             checked.add(scheme)
     return found
-
-
-def _fits(rule: str, policy: str) -> bool:
-    try:
-        check_fits(RULES[rule], POLICIES[policy])
-    except ValueError:
-        if rule not in RULES or policy not in POLICIES:
-            raise
-        return False
-    return True
 
 
 def _check_vary(plan: Plan) -> None:
