@@ -25,7 +25,8 @@ from runtime.compare_store import Store
 from runtime.embedded import EmbeddedStudio, open_studio
 from runtime.files import check_folder_writable
 from runtime.methods import build_method, resolve
-from runtime.resamplers import RESAMPLERS
+from runtime.resample_pixels import FILTERS
+from runtime.resamplers import SUPER_RESOLUTION
 from runtime.studio import Built, draw
 from zoo.manifest import write_beside
 
@@ -65,7 +66,14 @@ VARIANTS = (
     Variant("pooling", "not pooled, same tau", "mulo", ("k=0",)),
     Variant("rule", "LANTERN's rule", "mulo", ("rule=lantern",)),
     Variant("rule", "exact rule", "mulo", ("rule=exact",)),
-    *(Variant("sampler", f"sampler {kind}", "mulo", (f"sampler={kind}",)) for kind in RESAMPLERS),
+    *(
+        Variant("sampler", f"sampler {kind}", "mulo", (f"sampler={kind}",))
+        for kind in (*FILTERS, SUPER_RESOLUTION, "latent", "latent-ce", "latent-gan")
+    ),
+    *(
+        Variant("way down", f"sampler {kind}, two rows", "mulo", (*TWO_ROWS, f"sampler={kind}"))
+        for kind in ("latent-down-pixel", "latent-down-gan")
+    ),
     Variant("order", "islands", "mulo", ("order=islands",)),
     Variant("order", "islands, row fronts", "mulo", ("order=islands", "window=2")),
     Variant("order", "serial, row fronts", "mulo", ("window=2",)),
@@ -152,6 +160,11 @@ def orderings(rows: dict[str, Row]) -> list[dict[str, Any]]:
         ("pooling beats no pooling at matched acceptance", "pooled", "not pooled, matched"),
         ("pixel loss beats token cross-entropy", "sampler latent", "sampler latent-ce"),
         ("the adversarial term beats pixel loss alone", "sampler latent-gan", "sampler latent"),
+        ("way down: pixel loss beats token cross-entropy", "sampler latent-down-pixel, two rows", "local + expansion"),
+        (
+            "way down: the adversarial term beats pixel loss alone",
+            *("sampler latent-down-gan, two rows", "sampler latent-down-pixel, two rows"),
+        ),
         ("the pixel sampler beats the latent one", "sampler bicubic", "sampler latent-gan"),
         ("recomputed keys beat stale ones", "islands, two rows, recompute", "islands, two rows, stale"),
     )

@@ -125,6 +125,8 @@ def _samplers(sides: _Sides) -> dict[str, _Export]:
         "sampler_down": _sampler("down", "ce", "sampler_down", sides),
         "sampler_up_ce": _sampler("up", "ce", "sampler_up_ce", sides),
         "sampler_up_gan": _sampler("up", "gan", "sampler_up_gan", sides),
+        "sampler_down_pixel": _sampler("down", "pixel", "sampler_down_pixel", sides),
+        "sampler_down_gan": _sampler("down", "gan", "sampler_down_gan", sides),
         "superres": _super_resolution(sides),
     }
     return {name + between(*sides): export for name, export in networks.items()}
@@ -159,7 +161,7 @@ OTHERS: Final[Mapping[str, _Export]] = {
     **{name: export for name, export in _BETWEEN.items() if name not in MODELS},
 }
 """What is exported only when it is named: drafters in float32, to compare the 8-bit ones with, the samplers that other
-losses trained, which `latent-ce` and `latent-gan` look for, and all of 256 px, of which nothing ships."""
+losses trained, which the latent kinds of `runtime.resamplers` look for, and all of 256 px, of which nothing ships."""
 
 
 def export_all(runs: Path, out: Path, names: tuple[str, ...] = tuple(MODELS)) -> tuple[Manifest, ...]:

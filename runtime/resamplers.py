@@ -20,13 +20,15 @@ from zoo.manifest import ManifestError
 from zoo.sides import SHIPPED_SIDES, between
 
 SUPER_RESOLUTION: Final = "superres"
-LATENT: Final[Mapping[str, str]] = {
-    "latent": "sampler_up",
-    "latent-ce": "sampler_up_ce",
-    "latent-gan": "sampler_up_gan",
+LATENT: Final[Mapping[str, tuple[str, str]]] = {
+    "latent": ("sampler_up", "sampler_down"),
+    "latent-ce": ("sampler_up_ce", "sampler_down"),
+    "latent-gan": ("sampler_up_gan", "sampler_down"),
+    "latent-down-pixel": ("sampler_up", "sampler_down_pixel"),
+    "latent-down-gan": ("sampler_up", "sampler_down_gan"),
 }
-"""The up-sampling network of each latent kind; they differ in the losses that they were trained with."""
-DOWN: Final = "sampler_down"
+"""The networks up and down of each latent kind, which differ in the losses of one of the two: sampler_up is trained
+through pictures, sampler_down by tokens alone. A draft of the whole image at once needs no way down."""
 RESAMPLERS: Final = (*FILTERS, SUPER_RESOLUTION, *LATENT)
 """What `open_resampler` knows: pixel kinds, then latent ones."""
 
@@ -56,7 +58,8 @@ def models_behind(kind: str, sides: tuple[int, int] = SHIPPED_SIDES) -> tuple[st
     """The names of the models that the sampler `kind` runs between two sides in pixels, in a folder of models."""
     ends = between(*sides)
     if kind in LATENT:
-        return LATENT[kind] + ends, DOWN + ends
+        up, down = LATENT[kind]
+        return up + ends, down + ends
     learned = (SUPER_RESOLUTION + ends,) if kind == SUPER_RESOLUTION else ()
     return ("vq_decoder", *learned, "vq_encoder")
 

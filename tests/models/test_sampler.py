@@ -1,7 +1,7 @@
 """The latent samplers and the super-resolution network: causal by row, learnable, resumable, refused where unfit."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -134,16 +134,33 @@ def test_a_sampler_of_ratio_4_learns(config: SamplerConfig, scenes: PairedScenes
     assert outcome.validation["accuracy"] > 0.5
 
 
-def test_all_losses_go_on_from_tokens_and_resume(scenes: PairedScenes, tmp_path: Path) -> None:
+@pytest.mark.parametrize("config", [UP, DOWN])
+def test_pictures_are_of_the_side_that_is_guessed(config: SamplerConfig, scenes: PairedScenes, tmp_path: Path) -> None:
+    sides = set()
+
+    def seen(indices: Sequence[int], size: int, split: Split) -> NDArray[np.uint8]:
+        sides.add(size)
+        return grey_pictures(indices, size, split)
+
+    short = replace(LOOP, steps=2, validate_every=2)
+    for name in ("pixel", "gan"):
+        out = tmp_path / name
+        train_sampler(out, scenes._replace(pictures=seen), config, losses=LOSSES[name], settings=SETTINGS, loop=short)
+        assert read(out / "checkpoint.pt", "sampler")["config"]["losses"] == asdict(LOSSES[name])
+    assert sides == {12 if config.direction == "up" else 6}
+
+
+@pytest.mark.parametrize("config", [UP, DOWN])
+def test_all_losses_go_on_from_tokens_and_resume(config: SamplerConfig, scenes: PairedScenes, tmp_path: Path) -> None:
     ce, gan = tmp_path / "ce", tmp_path / "gan"
     short = replace(LOOP, steps=6, validate_every=6)
-    train_sampler(ce, scenes, UP, settings=SETTINGS, loop=LOOP)
+    train_sampler(ce, scenes, config, settings=SETTINGS, loop=LOOP)
 
     def refine(out: Path, steps: int) -> dict[str, torch.Tensor]:
         train_sampler(
             out,
             scenes,
-            UP,
+            config,
             losses=LOSSES["gan"],
             settings=SETTINGS,
             loop=replace(short, steps=steps, final_rate=1.0),
@@ -158,12 +175,12 @@ def test_all_losses_go_on_from_tokens_and_resume(scenes: PairedScenes, tmp_path:
     for name, value in straight.items():
         torch.testing.assert_close(resumed[name], value, rtol=0, atol=2e-2)
     with pytest.raises(ValueError, match="expected a sampler of width 20 to start from, got one of width 16"):
-        train_sampler(tmp_path / "wide", scenes, replace(UP, width=20), init_from=ce / "checkpoint.pt")
+        train_sampler(tmp_path / "wide", scenes, replace(config, width=20), init_from=ce / "checkpoint.pt")
     saved = read(ce / "checkpoint.pt", "sampler")
     saved["config"]["codebook"] = "123456789abcdef"
     save_atomically(saved, ce / "foreign.pt")
     with pytest.raises(ValueError, match=r"for the codebook [0-9a-f]{12} of .*, got one for 123456789abc;"):
-        train_sampler(tmp_path / "foreign", scenes, UP, init_from=ce / "foreign.pt")
+        train_sampler(tmp_path / "foreign", scenes, config, init_from=ce / "foreign.pt")
     assert not (tmp_path / "wide").exists()
     assert not (tmp_path / "foreign").exists()
 

@@ -15,13 +15,13 @@ from algos.tree import NO_TOKEN
 from runtime.images import ImageDecoder
 from runtime.resample import Resampler
 from runtime.resample_tokens import TokenResampler
-from runtime.resamplers import LATENT, RESAMPLERS, codebook_digest, open_resampler, read_codebook
+from runtime.resamplers import LATENT, RESAMPLERS, codebook_digest, models_behind, open_resampler, read_codebook
 from runtime.session import SessionSettings
 from zoo.load import FOLDER, names
 
 PAIR = ResolutionMap(Grid(8, 8), Grid(16, 16))
 ONE_THREAD = SessionSettings(threads=1)
-SHIPPED = tuple(kind for kind in RESAMPLERS if LATENT.get(kind, kind) in names() or kind in ("nearest", "bicubic"))
+SHIPPED = tuple(kind for kind in RESAMPLERS if set(models_behind(kind)) <= set(names()))
 
 
 @cache
@@ -134,3 +134,16 @@ def test_a_sampler_for_another_pair_or_codebook_is_refused(tmp_path: Path) -> No
         open_resampler("superres", PAIR, folder_with(tmp_path, low=None))
     with pytest.raises(ValueError, match="there is no model 'sampler_up'"):
         open_resampler("latent", PAIR, tmp_path)
+
+
+def test_a_down_sampler_of_other_losses_is_looked_for_by_its_own_name(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path)
+    for name in ("sampler_up", "sampler_down"):
+        for file in (f"{name}.json", f"{name}.onnx"):
+            copyfile(FOLDER / file, folder / file)
+    open_resampler("latent", PAIR, folder, ONE_THREAD)
+    for losses in ("pixel", "gan"):
+        name = f"sampler_down_{losses}"
+        assert models_behind(f"latent-down-{losses}", (64, 256)) == ("sampler_up_64_256", f"{name}_64_256")
+        with pytest.raises(ValueError, match=f"there is no model '{name}'.*`underpaint export {name}`"):
+            open_resampler(f"latent-down-{losses}", PAIR, folder, ONE_THREAD)
