@@ -14,6 +14,9 @@ Between: TypeAlias = Literal["line", "bucket"]
 DraftCosts: TypeAlias = float | tuple[tuple[int, float], ...]
 """ms of a drafter pass: the same whatever it expands, or (expanded nodes, ms) pairs, rising from 1 node."""
 
+ChainCosts: TypeAlias = tuple[tuple[int, float], ...]
+"""ms of one drafter call that drafts a whole chain: (levels, ms) pairs, rising from 1 level."""
+
 MEASURED_VERIFY_MS = ((1, 6.6), (8, 9.5), (16, 13.3), (32, 22.3), (64, 40.5))
 """ONNX Runtime, two CPU threads, 54.5M parameters (12 layers of 512, 16384 codes), 256 cached positions."""
 MEASURED_DRAFT_MS = 0.6
@@ -63,12 +66,21 @@ def draft_table(draft_ms: DraftCosts, between: Between, most: int) -> FloatArray
     if isinstance(draft_ms, int | float):
         at_least("cost curve", 0, draft_ms=draft_ms)
         return np.full(most, float(draft_ms))
-    pairs = tuple((int(nodes), float(cost)) for nodes, cost in draft_ms)
-    sizes = [nodes for nodes, _ in pairs]
+    return _rising("draft_ms", "node", draft_ms, between)[:most]
+
+
+def chain_table(chain_ms: ChainCosts, between: Between) -> FloatArray:
+    """[largest measured] float64: entry n is the cost in ms of one call that drafts a chain of n + 1 levels."""
+    return _rising("chain_ms", "level", chain_ms, between)
+
+
+def _rising(what: str, unit: str, curve: tuple[tuple[int, float], ...], between: Between) -> FloatArray:
+    pairs = tuple((int(size), float(cost)) for size, cost in curve)
+    sizes = [size for size, _ in pairs]
     if not sizes or sizes[0] != 1 or any(low >= high for low, high in pairwise(sizes)):
-        raise ValueError(f"cost curve: draft_ms must name rising sizes from 1 node on, got {sizes}; measure them")
-    at_least("cost curve", 0, **{f"draft_ms at {nodes} nodes": cost for nodes, cost in pairs})
-    return _table(pairs, between)[:most]
+        raise ValueError(f"cost curve: {what} must name rising sizes from 1 {unit} on, got {sizes}; measure them")
+    at_least("cost curve", 0, **{f"{what} at {size} {unit}s": cost for size, cost in pairs})
+    return _table(pairs, between)
 
 
 def _table(curve: tuple[tuple[int, float], ...], between: Between) -> FloatArray:

@@ -93,7 +93,7 @@ class Growing:
 
 def likeliest_chain(drafter: Expander, root: int, length: int) -> DraftTree:
     """The chain of at most `length` likeliest tokens: one call where the drafter can, else one a level."""
-    if length > 0 and _chains(drafter):
+    if length > 0 and chains(drafter):
         tokens = np.concatenate(([root], drafter.expand_chain(root, length)))
         return point_tree(tokens, np.arange(-1, length), drafter.vocab_size)
     growing = Growing(drafter, root)
@@ -102,7 +102,8 @@ def likeliest_chain(drafter: Expander, root: int, length: int) -> DraftTree:
     return growing.tree(length)
 
 
-def _chains(drafter: Expander) -> TypeGuard[ChainExpander]:
+def chains(drafter: Expander) -> TypeGuard[ChainExpander]:
+    """Whether the drafter drafts a chain in one call."""
     return getattr(drafter, "chains", False) is True
 
 

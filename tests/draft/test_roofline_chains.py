@@ -1,0 +1,232 @@
+"""Chains that roofline drafts in one call: what they should yield, against brute force, and where they are drafted."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from algos.chance import sampling
+from algos.draft import Budget, Grid
+from algos.draft.costs import chain_table
+from algos.draft.grow import Level
+from algos.draft.kept import FIRST_CHANCE, Chain, Kept, best_chain
+from algos.draft.roofline import Roofline, best_choice, best_imaginable, foresee
+from algos.tree import DraftTree, Verdict
+from tests.draft.drafters import ChainingDrafter
+
+GRID = Grid(40, 40)
+SLOW_LEVELS = Roofline(((1, 1.0), (20, 1.2)), draft_ms=1.0, chain_ms=((1, 0.1), (6, 0.2)), top_k=5)
+CHEAP_LEVELS = Roofline(((1, 1.0), (20, 1.2)), draft_ms=0.01, chain_ms=((1, 0.5), (6, 2.0)), top_k=5)
+
+
+def peaked(best: float) -> ChainingDrafter:
+    """Laws over 20 tokens with `best` on one of them; token 19 is never the likeliest."""
+    laws = np.full((7, 20), (1.0 - best) / 19)
+    laws[np.arange(7), np.arange(7)] = best
+    return ChainingDrafter(laws)
+
+
+def played(policy: Roofline, drafter: ChainingDrafter, kept: int, count: int) -> list[DraftTree]:
+    """Verdicts that keep `kept` nodes of the first path down, and then a token that was never the likeliest."""
+    trees, cell = [], 1
+    policy.begin(GRID)
+    drafter.asked.clear()
+    drafter.passes.clear()
+    for _ in range(count):
+        drafter.held.clear()
+        trees.append(tree := policy.grow(drafter, 0, Budget(9, 64), sampling(0)))
+        path = tree.path_to(int(tree.depths().argmax()))[:kept]
+        policy.observe(tree, Verdict(path, 19), cell)
+        cell += len(path) + 1
+    return trees
+
+
+@given(
+    chances=st.lists(st.sampled_from([0.0, 0.3, 0.5, 0.9, 1.0]) | st.floats(0, 1), max_size=6),
+    calls=st.lists(st.floats(0, 2), min_size=6, max_size=6),
+    passes=st.lists(st.floats(0.1, 3), min_size=7, max_size=7),
+)
+def test_the_best_chain_is_the_best_of_all_lengths(
+    chances: list[float], calls: list[float], passes: list[float]
+) -> None:
+    def rate(levels: int) -> float:
+        kept, tokens = 1.0, 1.0
+        for chance in chances[:levels]:
+            kept *= chance
+            tokens += kept
+        return tokens / (calls[levels - 1] + passes[levels])
+
+    found = best_chain(chances, np.array(calls), np.array(passes))
+    if not chances:
+        assert found == Chain(0, 0.0)
+        return
+    rates = [rate(levels) for levels in range(1, len(chances) + 1)]
+    assert found.rate == pytest.approx(max(rates))
+    assert rates[found.levels - 1] == pytest.approx(max(rates))
+    assert not any(earlier >= found.rate * (1 + 1e-12) for earlier in rates[: found.levels - 1])
+
+
+Told = tuple[int, int, bool]
+"""A cell, the level that its token was drafted at, and whether it was kept."""
+
+
+def chance_by_hand(told: list[Told], grid: Grid, place: int, level: int, weights: tuple[float, ...]) -> float:
+    """A second reading of `Kept`, from the whole history at once."""
+    prior, decay, above, level_prior = weights
+    image = FIRST_CHANCE
+    for one in range(level + 1):
+        here = [kept for _, at, kept in told if at == one]
+        image = (level_prior * image + sum(here)) / (level_prior + len(here))
+    row, column = divmod(place, grid.width)
+    tried, stood = prior, prior * image
+    for cell, _, kept in told:
+        weight = decay ** (place - cell - 1)
+        if divmod(cell, grid.width)[0] == row - 1 and abs(cell % grid.width - column) <= 1:
+            weight += above
+        tried, stood = tried + weight, stood + weight * kept
+    return stood / tried
+
+
+@given(
+    tried=st.lists(st.tuples(st.integers(1, 3), st.integers(0, 2), st.booleans()), max_size=12),
+    width=st.integers(1, 5),
+    decay=st.sampled_from([0.0, 0.5, 1.0]),
+)
+def test_chances_weigh_the_neighbours(tried: list[Told], width: int, decay: float) -> None:
+    grid, weights = Grid(60, width), (2.0, decay, 0.25, 4.0)
+    known, told, cell = Kept(grid, *weights), list[Told](), 0
+    for gap, level, kept in tried:
+        cell += gap
+        known.learn(cell, level, kept)
+        told.append((cell, level, kept))
+    for ahead in (1, 3):
+        found = known.chances(cell + ahead, 4)
+        by_hand = [chance_by_hand(told, grid, cell + ahead + level, level, weights) for level in range(4)]
+        assert found == pytest.approx(by_hand)
+
+
+def test_before_anything_is_tried_every_chance_is_even() -> None:
+    assert Kept(GRID, 2.0, 0.6, 0.5, 4.0).chances(1, 3) == [FIRST_CHANCE] * 3
+
+
+def test_chances_come_to_what_is_kept() -> None:
+    """Censored at the first rejection, the estimate of every level is still its own."""
+    draws, known, truth = np.random.default_rng(0), Kept(GRID, 2.0, 0.6, 0.5, 4.0), (0.8, 0.6, 0.4)
+    cell, found = 1, []
+    while cell < 1500:
+        found.append(known.chances(cell, 3))
+        for level, chance in enumerate(truth):
+            known.learn(cell + level, level, kept := bool(draws.random() < chance))
+            if not kept:
+                break
+        cell += level + 1
+    mean = np.mean(found[len(found) // 2 :], axis=0)
+    assert np.all(np.diff(mean) < 0)
+    # Neighbours tried at other levels pull the levels together, not past one another.
+    assert mean == pytest.approx([0.71, 0.6, 0.5], abs=0.08)
+
+
+def test_a_chain_is_drafted_where_one_call_is_cheap() -> None:
+    drafter = peaked(0.9)
+    trees = played(SLOW_LEVELS, drafter, 9, 12)
+    assert len(drafter.passes) == 1, "the first cycle grows a tree, as nothing is known"
+    assert len(drafter.asked) == 11
+    assert drafter.asked[-1] == 6, "the longest that was measured"
+    assert all(tree.parents.tolist() == list(range(-1, tree.depth)) for tree in trees)
+    assert [tree.depth for tree in trees[1:]] == drafter.asked
+
+
+def test_a_tree_is_grown_where_a_level_is_cheap() -> None:
+    drafter = ChainingDrafter(np.stack([np.roll([0.45, 0.35, 0.15, *[0.05 / 17] * 17], shift) for shift in range(7)]))
+    trees = played(CHEAP_LEVELS, drafter, 2, 12)
+    assert not drafter.asked
+    assert all(tree.depth > 1 and np.bincount(tree.parents[1:]).max() > 1 for tree in trees)
+
+
+def test_nothing_is_drafted_where_nothing_is_kept() -> None:
+    drafter = peaked(0.5)
+    policy = Roofline(((1, 1.0), (20, 3.0)), 0.3, ((1, 0.3), (6, 0.6)), top_k=5, probe_first=2, probe_most=4)
+    trees = played(policy, drafter, 0, 40)
+    assert {tree.size for tree in trees[-25:]} <= {1, trees[0].size}
+    assert sum(tree.size == 1 for tree in trees[-25:]) >= 18
+    assert sum(map(bool, drafter.asked)) <= 4, "chains end before trees do, as nothing kept is all that they show"
+
+
+@pytest.mark.parametrize(("kept", "rising"), [(0, False), (1, False), (6, True)])
+def test_chains_follow_what_is_kept(kept: int, rising: bool) -> None:
+    drafter = peaked(0.9)
+    played(SLOW_LEVELS, drafter, kept, 8)
+    first, last = drafter.asked[0], drafter.asked[-1]
+    assert last == 6 if rising else last < first or last == 1
+
+
+def test_a_plain_step_s_own_price_is_what_drafting_has_to_beat() -> None:
+    """Where one of two likeliest tokens is kept, drafting pays over a dear plain step and not over a cheap one."""
+    for plain_ms, drafted in ((None, True), (0.2, False)):
+        drafter = peaked(0.5)
+        policy = Roofline(((1, 1.0), (20, 1.5)), 0.5, ((1, 0.1), (6, 0.4)), plain_ms, top_k=5)
+        trees = played(policy, drafter, 1, 12)
+        assert bool(drafter.asked) is drafted
+        assert (trees[-1].size > 1) is drafted
+
+
+def test_a_chain_needs_a_price_a_call_and_room() -> None:
+    unpriced, drafter = Roofline(((1, 1.0), (20, 1.2)), 1.0, top_k=5), peaked(0.9)
+    played(unpriced, drafter, 9, 6)
+    assert not drafter.asked
+    cannot = ChainingDrafter(drafter.pool, chains=False)
+    played(SLOW_LEVELS, cannot, 9, 6)
+    assert not cannot.asked
+    SLOW_LEVELS.begin(GRID)
+    for budget, levels in ((Budget(9, 64), []), (Budget(3, 64), [3]), (Budget(9, 3), [2]), (Budget(0, 9), [])):
+        drafter.held.clear()
+        drafter.asked.clear()
+        tree = SLOW_LEVELS.grow(drafter, 0, budget, sampling(0))
+        assert drafter.asked == levels
+        SLOW_LEVELS.observe(tree, Verdict(tree.path_to(tree.size - 1)[:9], 19), 1)
+
+
+@given(
+    row=st.lists(st.floats(0.01, 1), min_size=1, max_size=4),
+    passes=st.lists(st.floats(0.1, 3), min_size=12, max_size=12),
+    draft_ms=st.floats(0.01, 1),
+)
+def test_no_foreseen_tree_is_better_than_imaginable(row: list[float], passes: list[float], draft_ms: float) -> None:
+    """The bound that saves foreseeing a tree never says less than the trees that are foreseen."""
+    probs, costs = np.array([row]) / max(1.0, sum(row)), np.array(passes)
+    cheapest = [min(passes[levels:]) for levels in range(1, 5)]
+    bound = best_imaginable(float(probs.sum()), np.array(cheapest) + draft_ms * np.arange(1, 5))
+    level, spent = Level([-1], np.zeros(probs.shape, dtype=np.int64), probs, probs.reshape(-1), 0), draft_ms
+    scores = level.scores
+    rates = [best_choice(scores, costs, spent, 11)]
+    for _ in range(3):
+        spent += draft_ms
+        ahead = foresee(scores, level, lambda shares: shares, costs, np.full(len(row), spent), 11)
+        level = level._replace(scores=(np.sort(level.scores)[::-1][: ahead.frontier, None] * probs).reshape(-1))
+        scores = np.concatenate((scores, level.scores))
+        if ahead.rate <= rates[-1].rate:
+            break
+        rates.append(best_choice(scores, costs, spent, 11))
+    assert max((choice.rate for choice in rates if choice.nodes), default=0.0) <= bound * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"chain_ms": ((2, 1.0),)}, "chain_ms must name rising sizes from 1 level on"),
+        ({"chain_ms": ()}, "chain_ms must name rising sizes"),
+        ({"chain_ms": ((1, -1.0),)}, "chain_ms at 1 levels must be at least 0"),
+        ({"plain_ms": 0.0}, "plain_ms must be a positive time"),
+        ({"plain_ms": float("nan")}, "plain_ms must be a positive time"),
+        ({"chain_prior": 0.0}, "expected weights > 0"),
+        ({"chain_decay": 1.5}, "decays <= 1"),
+    ],
+)
+def test_bad_settings_are_named(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Roofline(**settings)  # type: ignore[arg-type]
+
+
+def test_chain_costs_are_on_the_line_between_the_measured_ones() -> None:
+    assert chain_table(((1, 1.0), (3, 2.0)), "line").tolist() == [1.0, 1.5, 2.0]
+    assert chain_table(((1, 1.0), (3, 2.0)), "bucket").tolist() == [1.0, 2.0, 2.0]
