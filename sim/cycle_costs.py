@@ -76,16 +76,29 @@ class CycleCosts:
         return self.plain_target_ms + self.plain_host_ms
 
     def host_ms(self, runs: Runs, family: Family, pooled: bool) -> FloatArray:
-        """[I] ms of the host over the cycles that draft; ValueError where the family was not measured."""
+        """[I] ms of the host, the first pass left out; ValueError where a family was not measured.
+
+        Chains that came in one call are "one_call", other trees `family`. A cycle over the root alone is a plain step:
+        policies that weigh costs decide for it before they draft.
+        """
+        alone, calls = _alone(runs), runs.chained.sum(axis=1)
+        chained = runs.chained @ np.arange(runs.chained.shape[1])
+        levels, nodes = runs.draft.sum(axis=1), runs.verify[:, 2:] @ np.arange(2, runs.verify.shape[1])
+        ms = alone * self.plain_host_ms
+        ms += self._host_ms("one_call", pooled, calls, chained, calls + chained)
+        trees = runs.cycles - alone - calls
+        return ms + self._host_ms(family, pooled, trees, levels - chained, nodes - calls - chained)
+
+    def _host_ms(self, family: Family, pooled: bool, cycles: IntArray, levels: IntArray, nodes: IntArray) -> FloatArray:
+        if not (cycles.any() or levels.any()):
+            return np.zeros(cycles.size)
         if family not in self.host:
             raise ValueError(
                 f"{KEY}: the host was measured for {', '.join(self.host)}, not for '{family}'; record the curve again "
                 "with benchmarks/cost_curve.py"
             )
         cost = self.host[family]
-        nodes = runs.verify @ np.arange(runs.verify.shape[1]) - runs.decodings
-        cycles = (cost.cycle + pooled * cost.pooled) * runs.cycles
-        ms: FloatArray = cycles + cost.level * runs.draft.sum(axis=1) + cost.node * nodes
+        ms: FloatArray = (cost.cycle + pooled * cost.pooled) * cycles + cost.level * levels + cost.node * nodes
         return ms
 
     def image_ms(self, runs: Runs, family: Family, pooled: bool) -> FloatArray:
@@ -94,18 +107,23 @@ class CycleCosts:
         Raises ValueError where the family was not measured, SizeMissing for sizes beyond the measured ones.
         """
         levels = np.arange(runs.chained.shape[1])
-        alone = runs.draft.copy()
-        alone[:, 1] -= runs.chained @ levels
+        single = runs.draft.copy()
+        single[:, 1] -= runs.chained @ levels
         drafted = runs.verify.copy()
-        drafted[:, 1] -= runs.decodings
-        ms = self.host_ms(runs, family, pooled) + runs.decodings * self.plain_ms
+        drafted[:, 1] = 0
+        ms = self.host_ms(runs, family, pooled) + runs.decodings * self.plain_ms + _alone(runs) * self.plain_target_ms
         for counts, curve, what in (
             (drafted, self.target, "target passes"),
-            (alone, self.draft, "drafter passes"),
+            (single, self.draft, "drafter passes"),
             (runs.chained, self.chain, "chains in one call"),
         ):
             ms += _priced(counts, curve, what)
         return ms
+
+
+def _alone(runs: Runs) -> IntArray:
+    """[I] cycles over the root alone."""
+    return runs.verify[:, 1] - runs.decodings
 
 
 def _priced(counts: IntArray, curve: Curve, what: str) -> FloatArray:

@@ -84,10 +84,14 @@ def test_bad_files_are_named(tmp_path: Path, changed: dict[str, Any], message: s
 @pytest.mark.parametrize(
     ("family", "pooled", "chained", "expected"),
     [
-        # first pass; target; drafter passes; host: of 3 cycles, 9 levels or 11 nodes
-        ("ranked", False, {}, 1.5 + (2 + 4 + 4) + (8 * 0.25 + 0.5) + (3 * 0.25 + 9)),
-        ("ranked", True, {}, 1.5 + 10 + 2.5 + 9.75 + 3 * 2),
-        ("one_call", False, {4: 2}, 1.5 + 10 + (2 * 2 + 0.5) + (3 * 0.5 + 11 * 0.125)),
+        # the first pass and the root alone; target; drafter passes; host: of 2 cycles, of 9 levels or of 10 nodes
+        ("ranked", False, {}, 2 * 1.5 + 2 * 4 + (8 * 0.25 + 0.5) + (2 * 0.25 + 9)),
+        ("ranked", True, {}, 3 + 8 + 2.5 + 9.5 + 2 * 2),
+        # a level that came to nothing, whose cycle was over the root alone
+        ("ranked", False, {4: 2}, 3 + 8 + (2 * 2 + 0.5) + (2 * 0.5 + 10 * 0.125) + 1),
+        # a chain and a tree
+        ("ranked", False, {4: 1}, 3 + 8 + (2 + 4 * 0.25 + 0.5) + (0.5 + 5 * 0.125) + (0.25 + 5)),
+        ("ranked", True, {4: 1}, 3 + 8 + 3.5 + 1.125 + 5.25 + 4 + 2),
     ],
 )
 def test_an_image_is_priced_by_its_passes(
@@ -98,6 +102,21 @@ def test_an_image_is_priced_by_its_passes(
     twice = once.and_more(once).pooled(1)
     assert (twice.images, twice.decodings) == (1, 2)
     assert COSTS.image_ms(twice, family, pooled) == pytest.approx(2 * expected)
+
+
+def test_roofline_is_priced_by_what_each_cycle_did() -> None:
+    world = field()
+    costs = {"verify_ms": ((1, 1.0), (5, 1.1)), "draft_ms": 2.0, "chain_ms": ((1, 0.1), (4, 0.2)), "plain_ms": 0.85}
+    scheme = make_scheme(world, "roofline", "point", costs)
+    once = run_loop(world, scheme, 4, 0, chains=True)
+    alone, calls = (once.verify[:, 1] - 1).sum(), once.chained.sum()
+    assert alone > 0
+    assert 0 < calls < once.cycles.sum() - alone, "trees, chains in one call and plain steps"
+    priced = dataclasses.replace(COSTS, host={**COSTS.host, "priced": HostCosts(100.0, 0.0, 0.0, 0.0)})
+    trees = once.cycles.sum() - alone - calls
+    host = priced.host_ms(once, family_of(scheme, once), pooled=False).sum()
+    levels = once.chained @ np.arange(once.chained.shape[1])
+    assert host == pytest.approx(100 * trees + 0.5 * (calls + alone) + 0.125 * (levels.sum() + calls))
 
 
 def test_what_was_not_measured_is_named() -> None:
