@@ -24,8 +24,8 @@ from sim.executors import executor, usable_cores
 from sim.fast import make_scheme, run_lockstep, run_loop
 from sim.field import make_world
 from sim.latency import Costs, SizeMissing
+from sim.prices import costs_of
 from sim.statistics import Estimate, Runs, mean_depth, ratio, speedup, tokens_per_cycle
-from sim.sweep import costs_of
 from sim.table_world import TableWorld
 from zoo.load import FOLDER
 

@@ -16,8 +16,9 @@ from benchmarks.report import at_least, finish, options, parse
 from sim.executors import executor, usable_cores
 from sim.fast import make_scheme, run_lockstep, run_loop
 from sim.field import make_world
+from sim.plan import Plan, jobs
 from sim.statistics import tokens_per_cycle
-from sim.sweep import Plan, Results, jobs, run
+from sim.sweep import Results, run
 
 TREE = {"depth": 4, "top_k": 4, "total_tokens": 12}
 SCHEMES = (

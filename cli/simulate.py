@@ -3,10 +3,10 @@
 import json
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -15,8 +15,9 @@ from cli.simulate_more import fit, spatial
 from cli.simulate_predict import predict
 
 if TYPE_CHECKING:
+    from sim.plan import Plan
     from sim.published import Checked
-    from sim.sweep import Plan, Results
+    from sim.sweep import Results
 
 app = typer.Typer(help="Predict what methods gain: tables, worlds, sweeps, predictions.", no_args_is_help=True)
 
@@ -136,32 +137,37 @@ def sweep(
 
     A stopped sweep (Ctrl-C) keeps what is finished; the same command goes on with it.
     """
+    from runtime.files import check_folder_writable
     from sim.executors import executor
     from sim.latency import SizeMissing
-    from sim.sweep import Plan, Results
-    from sim.sweep import jobs as all_jobs
+    from sim.plan import Plan, check
+    from sim.plan import jobs as all_jobs
+    from sim.sweep import Results
     from sim.sweep import run as run_sweep
 
     with bad_input():
         if not 0.0 < precision < 1.0:
             raise ValueError(f"--precision: expected a share above 0 and below 1, got {precision}")
+        names = {"world": _split(worlds), "policy": _split(policies), "rule": _split(rules)}
         plan = Plan(
-            worlds=_split(worlds),
-            policies=_split(policies),
-            rules=_split(rules),
+            worlds=names["world"],
+            policies=names["policy"],
+            rules=names["rule"],
             machines=_split(machines),
-            vary=_read_vary(vary or []),
+            vary=_read_vary(vary or [], names),
             precision=precision,
             most_images=most_images,
             seed=seed,
         )
         wanted = all_jobs(plan)
-        results = Results(out, plan)
         where = executor(engine, jobs, address)
+        check_folder_writable(out)
+        check(plan, wanted)
+        results = Results(out, plan)
     try:
         with _progress(len(wanted) - len(results.missing(wanted)), len(wanted)) as report:
             run_sweep(plan, results, where, report)
-    except SizeMissing as error:  # shows only as trees of that size are priced
+    except SizeMissing as error:  # of a tree larger than any of the first image that was checked
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(BAD_INPUT) from error
     except KeyboardInterrupt:
@@ -193,25 +199,31 @@ def _split(text: str) -> tuple[str, ...]:
     return names
 
 
-def _read_vary(given: list[str]) -> dict[str, tuple[Any, ...]]:
+def _read_vary(given: list[str], names: Mapping[str, Sequence[str]]) -> dict[str, tuple[Any, ...]]:
+    """Values as the settings' types are declared; what no name knows stays text, for the plan to refuse."""
+    from runtime.settings import read_setting, settings_of
+    from sim.plan import settings_known, settings_made_by
+
     found: dict[str, tuple[Any, ...]] = {}
     for text in given:
         key, equals, values = text.partition("=")
         if not equals or key in found:
             raise ValueError(f"--vary {text}: expected part.setting=value,value, each setting once")
-        found[key] = tuple(_read_value(value.strip()) for value in values.split(",") if value.strip())
-    return found
-
-
-def _read_value(text: str) -> int | float | str | list[int]:
-    if ":" in text:  # the widths of a static tree, 4:8:8
-        return [int(part) for part in text.split(":")]
-    for read in (int, float):
-        try:
-            return read(text)
-        except ValueError:
+        part, _, setting = key.partition(".")
+        texts = [value.strip() for value in values.split(",") if value.strip()]
+        makers = [
+            (name, settings_made_by(part, name))
+            for name in names.get(part, ())
+            if setting in settings_known(part, name)
+        ]
+        if not makers:
+            found[key] = tuple(texts)
             continue
-    return text
+        name, make = makers[0]
+        kinds = settings_of(cast("type[Any]", make))
+        # Between values stand commas, so between the widths of a static tree stand colons: 4:8:8.
+        found[key] = tuple(read_setting(f"{part} '{name}'", setting, one.replace(":", ","), kinds) for one in texts)
+    return found
 
 
 @contextmanager

@@ -2,12 +2,13 @@
 
 import dataclasses
 import json
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.errors import bad_input
+from cli.errors import BAD_INPUT, bad_input
 
 if TYPE_CHECKING:
     from sim.multi_scale import Spatial
@@ -28,8 +29,9 @@ def spatial(
     """MuLo-SD (coarse drafts, local repair) beside ZipAR, its control, by the decoding loops themselves."""
     from algos.spatial.mulo import Repair
     from sim.field import make_world
+    from sim.latency import SizeMissing
     from sim.multi_scale import coarse, run_mulo, run_zipar
-    from sim.sweep import costs_of
+    from sim.prices import costs_of
 
     with bad_input():
         costs, made = costs_of(machine), {name: make_world(name, {}) for name in worlds.split(",")}
@@ -47,15 +49,19 @@ def spatial(
                 raise ValueError(f"--rows: expected an even number up to {world.grid.height}, got {rows}")
             if nearest >= world.vocab_size:
                 raise ValueError(f"--nearest: expected fewer than {world.vocab_size} codes, got {nearest}")
-        if not all(threshold >= 0.0 for threshold in thresholds):
-            raise ValueError(f"--taus: expected thresholds of at least 0, got {taus}")
+        if not all(0.0 <= threshold < inf for threshold in thresholds):
+            raise ValueError(f"--taus: expected finite thresholds of at least 0, got {taus}")
     found: list[tuple[str, str, Spatial]] = []
-    for name, world in made.items():
-        found += [(name, f"ZipAR-{size}", run_zipar(world, costs, size, images, seed)) for size in sizes]
-        for tau in thresholds:
-            for label, repair in repairs.items():
-                done = run_mulo(world, costs, tau, nearest, repair, rows, images, seed)
-                found.append((name, f"MuLo-SD, tau {tau:g}, {label}", done))
+    try:
+        for name, world in made.items():
+            found += [(name, f"ZipAR-{size}", run_zipar(world, costs, size, images, seed)) for size in sizes]
+            for tau in thresholds:
+                for label, repair in repairs.items():
+                    done = run_mulo(world, costs, tau, nearest, repair, rows, images, seed)
+                    found.append((name, f"MuLo-SD, tau {tau:g}, {label}", done))
+    except SizeMissing as error:  # which sizes a repair asks for shows as it goes
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(BAD_INPUT) from error
     if as_json:
         typer.echo(json.dumps([{"world": name, "method": label, **one._asdict()} for name, label, one in found]))
         return

@@ -28,7 +28,7 @@ def predict(
     """
     from sim.cycle_costs import load_cycle_costs
     from sim.latency import load_costs
-    from sim.predict import PLAIN, check_belong, load_comparison, predictable
+    from sim.predict import PLAIN, check_belong, check_curve, load_comparison, predictable
     from sim.predict import predict as predict_all
     from sim.trace import load
 
@@ -36,6 +36,7 @@ def predict(
         held, curve, measured = load(trace), load_costs(costs), load_comparison(compare)
         in_cycle = load_cycle_costs(costs)
         check_belong(held, measured)
+        check_curve(costs, measured)
         found = predict_all(held, curve, measured, seeds, in_cycle=in_cycle)
     if as_json:
         rows = [

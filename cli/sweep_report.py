@@ -12,7 +12,7 @@ from algos.draft import POLICIES
 from algos.tree import NO_TOKEN
 from cli.sweep_plots import Line, Plot, against_alignment, frontier, heat_map, label, maps
 from sim.fast import make_scheme, run_lockstep
-from sim.sweep import Job, Plan, world_of
+from sim.plan import Job, Plan, world_of
 from sim.trace import entropy
 
 _MAP_IMAGES = 64

@@ -3,9 +3,12 @@
 import importlib
 import multiprocessing
 import os
+import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
+from multiprocessing import connection
 from typing import Any, Protocol, TypeVar
 
 Item = TypeVar("Item")
@@ -27,10 +30,22 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _one_thread() -> None:
-    """Leave the cores to the processes: the arrays are small."""
+def _begin_worker() -> None:
+    """Leave the cores to the processes, as the arrays are small; and end with the process that started this one.
+
+    A killed process tells its workers nothing: they would wait for work for ever.
+    """
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = "1"
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C reaches the workers too: without a traceback
+    starter = multiprocessing.parent_process()
+    if starter is not None:
+        threading.Thread(target=_end_with, args=(starter.sentinel,), daemon=True).start()
+
+
+def _end_with(sentinel: int) -> None:
+    connection.wait([sentinel])
+    os._exit(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +60,7 @@ class LocalExecutor:
             yield from map(function, items)
             return
         context = multiprocessing.get_context("spawn")
-        pool = ProcessPoolExecutor(min(self.jobs, len(items)), mp_context=context, initializer=_one_thread)
+        pool = ProcessPoolExecutor(min(self.jobs, len(items)), mp_context=context, initializer=_begin_worker)
         try:
             for done in as_completed([pool.submit(function, item) for item in items]):
                 yield done.result()

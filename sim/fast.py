@@ -120,8 +120,10 @@ class Lockstep(NamedTuple):
     depth_at: FloatArray
 
 
-def run_lockstep(world: TableWorld, scheme: Scheme, images: int, seed: int, first_image: int = 0) -> Lockstep:
-    """Decode images first_image.. side by side: the same laws as `run_loop`, other noise.
+def run_lockstep(
+    world: TableWorld, scheme: Scheme, images: int, seed: int, first_image: int = 0, chains: bool = False
+) -> Lockstep:
+    """Decode images first_image.. side by side: the same laws as `run_loop`, other noise; `chains` as there.
 
     Raises ValueError where the scheme has no vectorised form (see `Scheme.vectorised`).
     """
@@ -138,7 +140,7 @@ def run_lockstep(world: TableWorld, scheme: Scheme, images: int, seed: int, firs
     grows.begin(images, world.grid.cells)
     counts = {name: np.zeros(images, dtype=np.int64) for name in ("cycles", "accepted", "depth")}
     verify = np.zeros((images, MOST_NODES + 1), dtype=np.int64)
-    draft = np.zeros_like(verify)
+    draft, chained = np.zeros_like(verify), np.zeros_like(verify)
     levels, trees = np.zeros(world.grid.cells), np.zeros(world.grid.cells)
     rows = batch.first_rows()
     greedy = RULES[scheme.rule_name].greedy
@@ -155,11 +157,13 @@ def run_lockstep(world: TableWorld, scheme: Scheme, images: int, seed: int, firs
         counts["accepted"][active] += decided.kept
         counts["depth"][active] += grown.depth
         verify[active, grown.nodes] += 1
+        if chains:
+            called = grown.one_call & (grown.depth > 0)
+            chained[active[called], grown.depth[called]] += 1
         levels += np.bincount(cell, grown.depth, world.grid.cells)
         trees += np.bincount(cell, minlength=world.grid.cells)
         for expanded in grown.passes:
             draft[active, expanded] += expanded > 0
-    chained = np.zeros_like(draft)  # no cost is known by which a chain in one call would differ here
     runs = Runs(world.grid.cells, counts["cycles"], counts["accepted"], counts["depth"], verify, draft, chained)
     depth_at = np.divide(levels, trees, out=np.full(levels.size, np.nan), where=trees > 0)
     return Lockstep(runs, batch.canvas, batch.images, depth_at)

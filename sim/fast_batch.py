@@ -28,22 +28,28 @@ class Block(NamedTuple):
 
 
 class Grown(NamedTuple):
-    """A draft trees. depth: [A] levels; nodes: [A], root included; passes: per level, [A] nodes expanded."""
+    """A draft trees. depth: [A] levels; nodes: [A], root included; passes: per level, [A] nodes expanded.
+
+    one_call: [A], whether the policy asks for the tree as a chain of likeliest tokens, which some drafters draft in one
+        call.
+    """
 
     blocks: list[Block]
     depth: IntArray
     nodes: IntArray
     passes: list[IntArray]
+    one_call: BoolArray
 
 
-def closed(blocks: list[Block], passes: list[IntArray], images: int) -> Grown:
-    """The trees of these blocks."""
+def closed(blocks: list[Block], passes: list[IntArray], one_call: BoolArray) -> Grown:
+    """The trees of these blocks, one for each of `one_call` [A]."""
+    images = one_call.size
     depth, nodes = np.zeros(images, dtype=np.int64), np.ones(images, dtype=np.int64)
     for level, block in enumerate(blocks):
         count = block.kept.reshape(images, -1).sum(axis=1)
         nodes += count
         depth[count > 0] = level + 1
-    return Grown(blocks, depth, nodes, passes)
+    return Grown(blocks, depth, nodes, passes, one_call)
 
 
 class Tables:

@@ -56,7 +56,7 @@ def grow_dynamic(batch: Batch, active: IntArray, depth: IntArray, width: IntArra
         blocks = [
             block._replace(kept=part.reshape(block.tokens.shape)) for block, part in zip(blocks, parts, strict=True)
         ]
-    return closed(blocks, passes, count)
+    return closed(blocks, passes, width == 1)
 
 
 def _rows(on: IntArray, count: int) -> IntArray | slice:

@@ -87,9 +87,10 @@ def _levels(shape: Shape) -> list[_Level]:
 class FixedGrower:
     """A static tree of sampled siblings (without replacement; a chain's are independent draws) or likeliest tokens."""
 
-    def __init__(self, shape: Shape, sampled: bool) -> None:
+    def __init__(self, shape: Shape, sampled: bool, one_call: bool = False) -> None:
         self._levels = _levels(shape)
         self._sampled = sampled
+        self._one_call = one_call
         self.most_nodes = len(shape)
         self.most_children = max(level.kept.shape[1] for level in self._levels)
         self.deepest = len(self._levels)
@@ -121,7 +122,7 @@ class FixedGrower:
             child = np.broadcast_to(level.child, found.shape)
             blocks.append(Block(found, sound & level.kept & there[..., None], rows, above, child))
             passes.append(there.sum(axis=1))
-        return closed(blocks, passes, active.size)
+        return closed(blocks, passes, np.full(active.size, self._one_call))
 
     def _children(self, batch: Batch, rows: IntArray, level: int, count: int) -> tuple[IntArray, BoolArray]:
         tables = batch.tables
@@ -231,7 +232,7 @@ def grower(policy: Policy) -> Grower | None:
     if isinstance(policy, Chain):
         return FixedGrower(tuple(range(-1, policy.length)), sampled=True)
     if isinstance(policy, LikeliestChain):
-        return FixedGrower(tuple(range(-1, policy.length)), sampled=False)
+        return FixedGrower(tuple(range(-1, policy.length)), sampled=False, one_call=True)
     if isinstance(policy, Eagle2):
         return DynamicGrower(policy)
     if isinstance(policy, AdtTree) and (policy.init, policy.row_start) == ("horizontal", "carry"):

@@ -72,6 +72,7 @@ def rows_world(
     """A world of unstructured rows."""
     _check(name, 1, vocab_size=settings.vocab_size - 1, height=settings.height, width=settings.width)
     _check(name, 1, rows=settings.rows, images=settings.images)
+    _check(name, 0, seed=settings.seed)
     _check(name, 1e-3, concentration=settings.concentration)
     _check_share(name, error=settings.error)
     draws = np.random.default_rng(settings.seed)
@@ -126,7 +127,7 @@ class FieldSettings:
         _check(name, 1, clusters=self.clusters, levels=self.levels, height=self.height, width=self.width)
         _check(name, 1, images=self.images, depth_known=self.depth_known, contrast=self.contrast)
         _check(name, 0, spread=self.spread, sharpness=self.sharpness, smoothness=self.smoothness)
-        _check(name, 0, texture=self.texture, noise=self.noise, drift=self.drift)
+        _check(name, 0, texture=self.texture, noise=self.noise, drift=self.drift, seed=self.seed)
         _check(name, 0.05, temperature=self.temperature)
         _check_share(name, context_loss=self.context_loss)
         if self.vocab_size < 2 or self.vocab_size % self.clusters:

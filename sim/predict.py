@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from algos.arrays import FloatArray
-from sim.cycle_costs import CycleCosts, family_of, pools
+from sim.cycle_costs import CycleCosts
 from sim.fast import Scheme, make_scheme, run_loop
 from sim.latency import MeasuredCosts
 from sim.overhead import overhead_ms
 from sim.predict_fronts import row_fronts
-from sim.statistics import Estimate, Runs, mean_depth, ratio, tokens_per_cycle
+from sim.prices import InCyclePrices
+from sim.statistics import Estimate, Runs, mean_depth, times_faster, tokens_per_cycle
 from sim.table_world import TableWorld
 from sim.trace import Trace, replay
 
@@ -85,18 +86,21 @@ def check_belong(trace: Trace, comparison: Comparison) -> None:
     """Raise ValueError unless both are of one model and sampler, and of different prompts."""
     about = trace.about
     model = about.get("model", {})
-    # A comparison may have opened more models than a trace: only those of the trace have to be the same.
-    hashes = model.get("sha256", {})
-    same = {name: comparison.model.get("sha256", {}).get(name) for name in hashes}
-    for what, ours, theirs in (
-        *((name, model.get(name), comparison.model.get(name)) for name in ("target", "drafter", "grid")),
-        ("sha256", hashes, same),
-    ):
+    for what in ("target", "drafter", "grid"):
+        ours, theirs = model.get(what), comparison.model.get(what)
         if ours != theirs:
             raise ValueError(
                 f"the trace is of another model than the comparison ({what}: {ours} and {theirs}); record one with "
                 "`underpaint trace` at the comparison's resolution"
             )
+    # A comparison may have opened more models than a trace: only those of the trace have to be the same.
+    hashes, theirs = model.get("sha256", {}), comparison.model.get("sha256", {})
+    differ = sorted(name for name, held in hashes.items() if held != theirs.get(name))
+    if differ:
+        raise ValueError(
+            f"the trace is of another model than the comparison (another training of {', '.join(differ)}); record both "
+            "again with the same models"
+        )
     if about.get("sampler") != dict(comparison.sampler):
         raise ValueError(
             f"the trace was sampled with {about.get('sampler')}, the comparison with {dict(comparison.sampler)}; "
@@ -105,6 +109,19 @@ def check_belong(trace: Trace, comparison: Comparison) -> None:
     common = sorted(comparison.prompts & set(about.get("prompts", ())))
     if common:
         raise ValueError(f"the trace holds prompts of the comparison ({common[0]!r}, ...); record it on other prompts")
+
+
+def check_curve(path: Path, comparison: Comparison) -> None:
+    """Raise ValueError if the curve names other models than the comparison, or rows a pass unlike its guidance."""
+    held = json.loads(path.read_text(encoding="utf-8")).get("model", {})
+    guided = 2 if comparison.sampler["guidance"] != 1.0 else 1
+    compared = {**{name: comparison.model.get(name) for name in ("target", "drafter")}, "rows": guided}
+    for what, theirs in compared.items():
+        if None not in (held.get(what), theirs) and held[what] != theirs:
+            raise ValueError(
+                f"{path} is the curve of another model than the comparison's ({what}: {held[what]} and {theirs}); "
+                "measure one with benchmarks/cost_curve.py --target --drafter --guidance"
+            )
 
 
 def predict(
@@ -125,7 +142,7 @@ def predict(
     """
     check_belong(trace, comparison)
     world = replay(trace)
-    price = _Repeated(world, costs, max_nodes) if in_cycle is None else _Within(in_cycle)
+    price = _Repeated(world, costs, max_nodes) if in_cycle is None else _Within(InCyclePrices(in_cycle))
     plain_ms = price.plain_ms
     found = []
     for name in predictable(comparison):
@@ -154,7 +171,7 @@ def predict(
                 hypot(tokens.half_width, alone),
                 mean_depth(runs).mean,
                 float(row["mean_depth"]),
-                ratio(np.full(world.images, runs.decodings * runs.cells * plain_ms), image_ms),
+                times_faster(runs, image_ms, plain_ms),
                 float(row["speedup"]),
                 host_ms,
             )
@@ -173,16 +190,14 @@ class _Priced(NamedTuple):
 class _Within:
     """Prices of passes and host as they are inside cycles."""
 
-    costs: CycleCosts
+    prices: InCyclePrices
 
     @property
     def plain_ms(self) -> float:
-        return self.costs.plain_ms
+        return self.prices.plain_ms
 
     def __call__(self, scheme: Scheme, runs: Runs) -> _Priced:
-        family, pooled = family_of(scheme, runs), pools(scheme)
-        host_ms = float(self.costs.host_ms(runs, family, pooled).sum() / runs.cycles.sum())
-        return _Priced(self.costs.image_ms(runs, family, pooled), host_ms)
+        return _Priced(self.prices.image_ms(scheme, runs), self.prices.host_ms(scheme, runs))
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,8 @@ from typer.testing import CliRunner
 from cli.simulate import app
 from cli.trace import trace
 from sim.executors import LocalExecutor, executor
-from sim.sweep import FILE_NAME, Plan, Results, jobs, run, simulate
+from sim.plan import Plan, jobs
+from sim.sweep import FILE_NAME, Results, run, simulate
 from sim.trace import load
 from tests.cli.studio import GRID, VOCAB, SyntheticStudio
 
@@ -112,10 +113,18 @@ def test_a_sweep_writes_results_and_a_page_of_its_own(tmp_path: Path) -> None:
         (("--precision", "0"), "--precision"),
         (("--engine", "slurm"), "there is no 'slurm'"),
         (("--worlds", "field,field"), "each once"),
+        (("--worlds", "field,absent.npz"), "absent.npz"),
+        (("--worlds", "absent.npz", "--vary", "world.noise=1"), "no world of the sweep has it; none has settings"),
+        (("--worlds", "dirichlet,field", "--vary", "world.noise=-1"), "noise must be at least 0"),
+        (("--vary", "world.noise=abc"), "world 'field': setting 'noise' is a number, got 'abc'"),
+        (("--vary", "world.seed=-1"), "seed must be at least 0"),
+        (("--vary", "policy.length=1.5"), "policy 'chain': setting 'length' is a whole number, got '1.5'"),
+        (("--vary", "policy.length=2,3,2"), "at least one value, each once"),
+        (("--out", "/dev/null/sweep"), "/dev/null is not a folder"),
     ],
 )
 def test_bad_input_is_named_before_any_work(tmp_path: Path, extra: tuple[str, ...], message: str) -> None:
-    code, text = call(*SWEEP, *extra, "--out", str(tmp_path / "out"))
+    code, text = call(*SWEEP, "--out", str(tmp_path / "out"), *extra)
     assert code == 2, text
     assert re.search(message, text)
     assert not (tmp_path / "out").exists()
@@ -126,8 +135,26 @@ def test_another_sweep_s_folder_is_refused(tmp_path: Path) -> None:
     code, text = call(*CHAINS, "--seed", "1", "--out", str(tmp_path))
     assert code == 2
     assert "belongs to another sweep (it differs in seed)" in text
-    (tmp_path / FILE_NAME).write_text("what\n")
-    assert call(*SWEEP, "--out", str(tmp_path))[0] == 2
+    for held in ("what\n", "what", "[1]\n", '{"plan": 3}\n'):
+        (tmp_path / FILE_NAME).write_text(held)
+        code, text = call(*CHAINS, "--out", str(tmp_path))
+        assert code == 2
+        assert "is no sweep" in text
+        assert (tmp_path / FILE_NAME).read_text() == held
+
+
+def test_a_file_that_has_changed_makes_another_sweep(tmp_path: Path) -> None:
+    curve, out = tmp_path / "curve.json", tmp_path / "out"
+    arguments = (*CHAINS, "--machines", str(curve), "--out", str(out))
+    curve.write_text(json.dumps({"verify_ms": [[1, 1.0], [8, 1.5]], "draft_ms": [[1, 0.2]]}))
+    assert call(*arguments)[0] == 0
+    before = (out / FILE_NAME).read_bytes()
+    assert call(*arguments)[0] == 0
+    curve.write_text(json.dumps({"verify_ms": [[1, 1.0], [8, 1.5]], "draft_ms": [[1, 0.4]]}))
+    code, text = call(*arguments)
+    assert code == 2
+    assert "belongs to another sweep (it differs in files)" in text
+    assert (out / FILE_NAME).read_bytes() == before
 
 
 def test_a_curve_without_a_size_says_which(tmp_path: Path) -> None:
@@ -136,6 +163,42 @@ def test_a_curve_without_a_size_says_which(tmp_path: Path) -> None:
     code, text = call(*CHAINS, "--vary", "policy.length=3", "--machines", str(curve), "--out", str(tmp_path / "out"))
     assert code == 2
     assert re.search(r"measured from 1 to 2 nodes, asked for\s+.*4; measure those sizes", text, re.S)
+    assert not (tmp_path / "out").exists()
+    code, text = call("spatial", "--worlds", "field", "--images", "1", "--machine", str(curve))
+    assert code == 2
+    assert "measured from 1 to 2 nodes" in text
+
+
+def test_a_sweep_takes_the_costs_inside_cycles_where_a_curve_holds_them(tmp_path: Path) -> None:
+    alone = {"verify_ms": [[1, 1.0], [64, 1.0]], "draft_ms": [[1, 0.5], [64, 0.5]]}
+    within = {
+        "plain": {"target_ms": 2.0, "host_ms": 1.0},
+        "target_ms": [[1, 4.0], [64, 4.0]],
+        "draft_ms": [[1, 9.0]],
+        "chain_ms": [[1, 1.0], [8, 1.0]],
+        "host_ms": {"one_call": {"cycle": 1.0, "level": 0.0, "node": 0.0, "pooled": 0.0}},
+    }
+    chains = ("--policies", "chain_top1", "--rules", "point", "--vary", "policy.length=3")
+    found = {}
+    for name, held in (("alone", alone), ("within", {**alone, "in_cycle": within})):
+        curve = tmp_path / f"{name}.json"
+        curve.write_text(json.dumps(held))
+        out = tmp_path / name
+        code, text = call(*CHAINS, *chains, "--machines", str(curve), "--out", str(out))
+        assert code == 0, text
+        line = json.loads((out / FILE_NAME).read_text().splitlines()[1])
+        assert line["engine"] == "lockstep"
+        found[name] = line["speedup"][str(curve)][0]
+        passes, drafted = line["target_passes"], line["drafter_passes"]
+    assert found["alone"] == pytest.approx(36.0 / (passes + 0.5 * drafted), rel=1e-3)
+    # The first pass is a plain step; near the image's end a cycle may draft nothing, and asks nothing of the drafter.
+    cycles = passes - 1.0
+    assert 36.0 * 3.0 / (3.0 + 6.0 * cycles) <= found["within"] < 36.0 * 3.0 / (3.0 + 6.0 * (cycles - 1.0))
+    sampled = tmp_path / "sampled"
+    code, text = call(*CHAINS, "--machines", str(tmp_path / "within.json"), "--out", str(sampled))
+    assert code == 2
+    assert "not for 'sampled'" in text
+    assert not sampled.exists()
 
 
 def test_a_sweep_of_nothing_is_refused(tmp_path: Path) -> None:
@@ -175,16 +238,63 @@ def test_a_killed_sweep_loses_nothing_that_was_finished(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_every_executor_finds_the_same(tmp_path: Path) -> None:
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="no /proc to see other processes by")
+def test_a_killed_sweep_leaves_no_process_behind(tmp_path: Path) -> None:
+    mark = f"UNDERPAINT_TEST={tmp_path.name}{os.getpid()}"
+    name, _, value = mark.partition("=")
+
+    def running() -> list[str]:
+        found = []
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                if mark.encode() in (process / "environ").read_bytes().split(b"\0"):
+                    found.append(process.name)
+            except OSError:
+                continue
+        return found
+
+    command = [
+        sys.executable,
+        "-c",
+        "from cli.simulate import app; app()",
+        *SWEEP,
+        "--precision",
+        "0.01",
+        "--jobs",
+        "2",
+    ]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    child = subprocess.Popen([*command, "--out", str(tmp_path)], env={**os.environ, name: value}, **quiet)
+    end = time.monotonic() + 120
+    while time.monotonic() < end and not (tmp_path / FILE_NAME).exists():
+        time.sleep(0.02)
+    assert len(running()) > 2
+    os.kill(child.pid, signal.SIGKILL)
+    child.wait()
+    end = time.monotonic() + 60
+    while time.monotonic() < end and running():
+        time.sleep(0.1)
+    assert not running()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "engine",
+    [
+        "local",
+        pytest.param(
+            "ray",
+            marks=pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray (extra 'cluster') is absent"),
+        ),
+    ],
+)
+def test_every_executor_finds_the_same(tmp_path: Path, engine: str) -> None:
     def found(name: str, jobs_wanted: int) -> list[dict[str, object]]:
         results = Results(tmp_path / f"{name}{jobs_wanted}", PLAN)
         run(PLAN, results, executor(name, jobs_wanted), lambda line: None)
         return sorted(results.lines, key=lambda line: str(line["key"]))
 
-    alone = found("local", 1)
-    assert found("local", 2) == alone
-    if importlib.util.find_spec("ray") is not None:
-        assert found("ray", 2) == alone
+    assert found(engine, 2) == found("local", 1)
 
 
 def test_ray_is_asked_for_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,6 +95,26 @@ def test_greedy_rules_draw_nothing_so_lockstep_is_the_loop(policy: str, rule: st
         assert np.array_equal(getattr(fast, name), getattr(slow, name)), name
 
 
+@pytest.mark.parametrize(
+    ("policy", "rule", "shape"),
+    [
+        ("chain_top1", "greedy", {"length": 3}),
+        ("eagle2", "greedy", {**TREE, "top_k": 1}),
+        ("eagle2", "greedy", TREE),
+        ("static_top_k", "greedy", {"widths": (1, 1)}),
+        ("adt", "greedy", {**ADAPTIVE, "start_width": 1}),
+    ],
+)
+def test_lockstep_knows_which_chains_the_loop_drafts_in_one_call(policy: str, rule: str, shape: dict[str, Any]) -> None:
+    world = small()
+    scheme = make_scheme(world, policy, rule, shape)
+    fast, slow = run_lockstep(world, scheme, 8, 0, chains=True).runs, run_loop(world, scheme, 8, 5, chains=True)
+    for name in ("cycles", "accepted", "depth", "verify", "draft", "chained"):
+        assert np.array_equal(getattr(fast, name), getattr(slow, name)), name
+    assert fast.chained.any() == (policy != "static_top_k" and shape is not TREE)
+    assert not run_lockstep(world, scheme, 8, 0).runs.chained.any()
+
+
 def test_the_loop_is_the_decoding_loop() -> None:
     world = small()
     scheme = make_scheme(world, "eagle2", "point", TREE)

@@ -16,7 +16,7 @@ from sim.fast import make_scheme, run_lockstep, run_loop
 from sim.field import make_world
 from sim.fit import world_statistics
 from sim.latency import MeasuredCosts
-from sim.predict import check_belong, load_comparison, predict
+from sim.predict import check_belong, check_curve, load_comparison, predict
 from sim.statistics import mean_depth, tokens_per_cycle
 from sim.table_world import TableDrafter, TableTarget, TableWorld
 from sim.trace import Recorder, Trace, dense, entropy, load, replay, save, statistics
@@ -156,6 +156,22 @@ def test_a_replay_agrees_with_decoding_enumerated(
     assert found.half_width < 0.02
 
 
+def test_a_curve_of_another_model_is_refused(tmp_path: Path) -> None:
+    held = load_comparison(comparison(tmp_path / "compare.json", {"ar": (1.0, 0.0, 1.0)}))
+    path = tmp_path / "curve.json"
+    rows = 1 if SAMPLER["guidance"] == 1.0 else 2
+    for model in ({}, {"target": "field"}, {"target": "field", "drafter": "unnamed there", "rows": rows}):
+        path.write_text(json.dumps({"model": model} if model else {}))
+        check_curve(path, held)
+    for model, match in (
+        ({"target": "another"}, r"curve\.json is the curve of another model .*\(target: another and field\)"),
+        ({"rows": 3 - rows}, rf"\(rows: {3 - rows} and {rows}\)"),
+    ):
+        path.write_text(json.dumps({"model": model}))
+        with pytest.raises(ValueError, match=match):
+            check_curve(path, held)
+
+
 def test_statistics_follow_the_world() -> None:
     flat, sharp = (statistics(recorded(field(sharpness=value), 4)) for value in (0.5, 4.0))
     assert sharp.top_probability > flat.top_probability
@@ -239,6 +255,11 @@ def test_a_trace_and_a_comparison_that_do_not_belong_together(tmp_path: Path) ->
     ):
         with pytest.raises(ValueError, match=match):
             check_belong(dataclasses.replace(trace, about=about), held)
+    hashes = {"target128": "old", "judge": "same"}
+    retrained = held._replace(model={**held.model, "sha256": {**hashes, "target128": "new", "sampler": "x"}})
+    of_old = {**trace.about, "model": {**trace.about["model"], "sha256": hashes}}
+    with pytest.raises(ValueError, match=r"\(another training of target128\); record both again"):
+        check_belong(dataclasses.replace(trace, about=of_old), retrained)
     (tmp_path / "none.json").write_text("{}")
     with pytest.raises(ValueError, match=r"none\.json is no comparison"):
         load_comparison(tmp_path / "none.json")
