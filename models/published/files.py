@@ -4,7 +4,7 @@ import argparse
 import json
 import pickle
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -21,6 +21,8 @@ _SINGLES: Final = ("model.safetensors", "pytorch_model.bin")
 _SUFFIXES: Final = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
 _WRAPPERS: Final = ("model", "module", "state_dict", "sd")
 """Keys under which published files keep their parameters."""
+_FOLLOWING: Final = ("freqs_cis", "causal_mask", "rotary_emb.inv_freq")
+"""Ends of buffers that some releases carry and that follow from the sizes."""
 _NAMED: Final = 5
 
 
@@ -194,6 +196,17 @@ def require(checkpoint: Checkpoint, kind: str, *names: str) -> None:
         raise CheckpointError(f"expected a {kind} checkpoint, {_some(missing)} missing; {_hint(checkpoint, kind)}")
 
 
+def refuse_extra(checkpoint: Checkpoint, kind: str, known: Collection[str], beside: tuple[str, ...] = ()) -> None:
+    """Raise CheckpointError where there are parameters besides `known`, names that begin with `beside`, and buffers.
+
+    What nothing reads would change what the published model computes, and not what is made of it here.
+    """
+    extra = sorted(name for name in set(checkpoint.tensors) - set(known) if not name.startswith(beside))
+    extra = [name for name in extra if not name.endswith(_FOLLOWING)]
+    if extra:
+        raise CheckpointError(f"expected a {kind} checkpoint, {_some(extra)} not known; {_hint(checkpoint, kind)}")
+
+
 def _hint(checkpoint: Checkpoint, kind: str) -> str:
     found = likely_kind(checkpoint.tensors)
     if found is not None and found != kind:
@@ -210,7 +223,8 @@ def fill(
     """
     wanted = {name: tuple(value.shape) for name, value in module.state_dict().items()}
     missing, extra = sorted(set(wanted) - set(tensors)), sorted(set(tensors) - set(wanted))
-    problems = {"missing": missing, "not known": extra, "of another shape": [], f"not finite as {dtype}": []}
+    problems = {"missing": missing, "not known": extra, "of another shape": []}
+    problems |= {"no floating numbers": [], f"not finite as {dtype}": []}
     own: dict[str, Tensor] = {}
     for name in wanted if not (missing or extra) else ():
         try:
@@ -221,8 +235,11 @@ def fill(
         if tuple(made.shape) != wanted[name]:
             problems["of another shape"].append(f"{name} {tuple(made.shape)} for {wanted[name]}")
             continue
-        made = made.to(dtype) if made.is_floating_point() else made
-        if made.is_floating_point() and not all(bound.isfinite() for bound in made.aminmax()):
+        if not made.is_floating_point():
+            problems["no floating numbers"].append(f"{name} ({str(made.dtype).removeprefix('torch.')})")
+            continue
+        made = made.to(dtype)
+        if not all(bound.isfinite() for bound in made.aminmax()):
             problems[f"not finite as {dtype}"].append(name)
         own[name] = made
     said = [f"{_some(names)} {what}" for what, names in problems.items() if names]

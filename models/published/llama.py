@@ -8,11 +8,14 @@ from torch import Tensor
 
 from models.published import recipes
 from models.published.decoder import DecoderConfig
-from models.published.files import Checkpoint, CheckpointError, Recipe, require
+from models.published.files import Checkpoint, CheckpointError, Recipe, refuse_extra, require
 from models.published.options import LoadOptions, Parts
 
 _DIGITS: Final = {chr(ord("A") + digit): str(digit) for digit in range(10)}
 _LONGEST_PROMPT: Final = 256
+_DRAFTERS_OWN: Final = "embed_tokens.weight"
+_TOKENIZER: Final = "model.vqmodel."
+"""What begins the names of the picture tokenizer in a Chameleon checkpoint, which `chameleon_vq` reads."""
 
 
 def _setting(source: Checkpoint, name: str, kind: str) -> Any:
@@ -61,12 +64,9 @@ def _layers(
 
     for index in range(config.layers):
         old, new = f"{stem}{index}.", f"layers.{index}."
+        require(source, kind, *_layer_names(config, stem, index))
         rest = [f"{old}mlp.{part}_proj.weight" for part in ("gate", "up", "down")]
         out, ffn_norm = f"{old}self_attn.o_proj.weight", f"{old}post_attention_layernorm.weight"
-        norm = [f"{old}input_layernorm.weight"] if config.first_norm or index else []
-        attention = [f"{old}self_attn.{part}_proj.weight" for part in "qkv"]
-        biases = [f"{old}self_attn.{part}_proj.bias" for part in "qkv"] if config.qkv_bias else []
-        require(source, kind, *attention, *biases, out, *rest, ffn_norm, *norm)
         tensors |= {
             f"{new}qkv.weight": merged(old, "weight"),
             f"{new}out.weight": recipes.stored(source, out),
@@ -74,22 +74,37 @@ def _layers(
             f"{new}gate_up.weight": recipes.joined(*(recipes.stored(source, name) for name in rest[:2])),
             f"{new}down.weight": recipes.stored(source, rest[2]),
         }
-        tensors |= {f"{new}attention_norm.weight": recipes.stored(source, name) for name in norm}
-        if biases:
+        if config.first_norm or index:
+            tensors[f"{new}attention_norm.weight"] = recipes.stored(source, f"{old}input_layernorm.weight")
+        if config.qkv_bias:
             tensors[f"{new}qkv.bias"] = merged(old, "bias")
         if config.qk_norm:
-            tensors |= _head_norms(source, old, new, config, kind)
+            tensors |= _head_norms(source, old, new, config)
     return tensors
 
 
-def _head_norms(source: Checkpoint, old: str, new: str, config: DecoderConfig, kind: str) -> dict[str, Recipe]:
+def _layer_names(config: DecoderConfig, stem: str, index: int) -> list[str]:
+    """Published names of all parameters of one layer."""
+    names = [f"self_attn.{part}_proj.weight" for part in "qkvo"]
+    names += [f"mlp.{part}_proj.weight" for part in ("gate", "up", "down")]
+    names += ["post_attention_layernorm.weight"] + ["input_layernorm.weight"] * bool(config.first_norm or index)
+    names += [f"self_attn.{part}_proj.bias" for part in "qkv" if config.qkv_bias]
+    names += [f"self_attn.{part}_norm.{end}" for part in "qk" for end in ("weight", "bias") if config.qk_norm]
+    return [f"{stem}{index}.{name}" for name in names]
+
+
+def _refuse_extra(source: Checkpoint, config: DecoderConfig, stem: str, own: set[str], kind: str) -> None:
+    layers = {name for index in range(config.layers) for name in _layer_names(config, stem, index)}
+    refuse_extra(source, kind, own | layers, beside=(_TOKENIZER,))
+
+
+def _head_norms(source: Checkpoint, old: str, new: str, config: DecoderConfig) -> dict[str, Recipe]:
     def repeated(rows: Tensor) -> Tensor:
         return rows.repeat_interleave(config.heads // rows.shape[0], dim=0)
 
     found = {}
     for part in "qk":
         names = [f"{old}self_attn.{part}_norm.{what}" for what in ("weight", "bias")]
-        require(source, kind, *names)
         for name, what in zip(names, ("scale", "shift"), strict=True):
             found[f"{new}{part}_{what}"] = recipes.reordered(recipes.stored(source, name), repeated)
     return found
@@ -100,7 +115,7 @@ def _text_model(source: Checkpoint, ids: Tensor, options: LoadOptions, kind: str
     settings, shapes = source.settings, source.tensors.shapes
     require(source, kind, "model.embed_tokens.weight", "model.norm.weight", "model.layers.0.mlp.gate_proj.weight")
     table, head = "model.embed_tokens.weight", "lm_head.weight"
-    count, dim = shapes[table]
+    count, dim = recipes.matrix(source, table, kind)
     if not ids.numel() or int(ids.min()) < 0 or int(ids.max()) >= count:
         between = f"{int(ids.min())} to {int(ids.max())}" if ids.numel() else "none"
         raise CheckpointError(f"{kind}: expected image tokens among the {count} of the embedding, got {between}")
@@ -111,7 +126,7 @@ def _text_model(source: Checkpoint, ids: Tensor, options: LoadOptions, kind: str
         dim=dim,
         layers=recipes.count_layers(shapes, "model.layers."),
         heads=heads,
-        hidden=shapes["model.layers.0.mlp.gate_proj.weight"][0],
+        hidden=recipes.matrix(source, "model.layers.0.mlp.gate_proj.weight", kind)[0],
         vocab_size=len(ids),
         prefix=options.prefix or _LONGEST_PROMPT,
         norm_eps=float(_setting(source, "rms_norm_eps", kind)),
@@ -124,6 +139,7 @@ def _text_model(source: Checkpoint, ids: Tensor, options: LoadOptions, kind: str
     expected = int(_setting(source, "num_hidden_layers", kind))
     if config.layers != expected:
         raise CheckpointError(f"{kind}: config.json says {expected} layers, the weights hold {config.layers}")
+    _refuse_extra(source, config, "model.layers.", {table, head, "model.norm.weight"}, kind)
     tensors = {
         "codes.weight": recipes.reordered(recipes.stored(source, table), lambda rows: rows[ids]),
         "conditions.weight": recipes.stored(source, table),
@@ -133,11 +149,12 @@ def _text_model(source: Checkpoint, ids: Tensor, options: LoadOptions, kind: str
         ),
     }
     kv_heads = int(settings.get("num_key_value_heads", heads))
-    return Parts(config, tensors | _layers(source, "model.layers.", config, kv_heads, kind, False))
+    return Parts(config, tensors | _layers(source, "model.layers.", config, kv_heads, kind, False), ids=ids)
 
 
 def chameleon(source: Checkpoint, options: LoadOptions) -> Parts:
     """A Chameleon-type model; only image tokens can be drawn, which is the mask that Anole decodes under."""
+    require(source, "chameleon", "model.embed_tokens.weight", "model.layers.0.self_attn.q_norm.weight")
     vocabulary = _setting(source, "vocabulary_map", "chameleon")
     own = {"qk_norm": True, "post_norm": bool(source.settings.get("swin_norm", False))}
     return _text_model(source, image_ids(vocabulary), options, "chameleon", grid_side=options.grid_side or 32, **own)
@@ -145,6 +162,7 @@ def chameleon(source: Checkpoint, options: LoadOptions) -> Parts:
 
 def tar_lm(source: Checkpoint, options: LoadOptions) -> Parts:
     """Tar's language model, which draws TA-Tok codes: consecutive ids from `first_code`."""
+    require(source, "tar-lm", "model.embed_tokens.weight", "model.layers.0.self_attn.q_proj.bias")
     settings = source.settings
     first = options.first_code if options.first_code is not None else settings.get("image_start_token_id")
     count = settings.get("num_image_tokens", 65536)
@@ -158,12 +176,13 @@ def eagle(source: Checkpoint, target: Parts, options: LoadOptions) -> Parts:
     """A released drafter for `target`: one or more layers on [embedding; feature], the target's head, no final norm.
 
     LlamaGen's drafters turn by the cell and pass their input to the first layer unnormalised; Anole's are Chameleon
-    layers along the line. The condition's positions, which the released code also feeds, are left out.
+    layers along the line. Embeddings are the drafter's own where it has any: LlamaGen's were trained on another table
+    than their target's. The condition's positions, which the released code also feeds, are left out.
     """
     kind = "eagle-drafter"
     require(source, kind, "fc.weight", "layers.0.mlp.gate_proj.weight")
     shapes, base = source.tensors.shapes, target.config
-    dim = shapes["fc.weight"][0]
+    dim = recipes.matrix(source, "fc.weight", kind)[0]
     if dim != base.dim:
         raise CheckpointError(
             f"{kind}: it is {dim} wide, its target {base.dim}; give the target that it was trained for"
@@ -173,7 +192,7 @@ def eagle(source: Checkpoint, target: Parts, options: LoadOptions) -> Parts:
         dim=dim,
         layers=recipes.count_layers(shapes, "layers."),
         heads=heads,
-        hidden=shapes["layers.0.mlp.gate_proj.weight"][0],
+        hidden=recipes.matrix(source, "layers.0.mlp.gate_proj.weight", kind)[0],
         vocab_size=base.vocab_size,
         grid_side=base.grid_side,
         prefix=1,
@@ -186,6 +205,7 @@ def eagle(source: Checkpoint, target: Parts, options: LoadOptions) -> Parts:
         condition="none",
         drafter=True,
     )
+    _refuse_extra(source, config, "layers.", {"fc.weight", "fc.bias", _DRAFTERS_OWN}, kind)
     kv_heads = int(source.settings.get("num_key_value_heads", heads))
     tensors = _layers(source, "layers.", config, kv_heads, kind, base.rotary == "grid")
     tensors |= {
@@ -194,7 +214,23 @@ def eagle(source: Checkpoint, target: Parts, options: LoadOptions) -> Parts:
             recipes.stored(source, "fc.weight"), lambda rows: torch.cat(rows.chunk(2, dim=1)[::-1], dim=1)
         ),
         "fc.bias": recipes.stored(source, "fc.bias") if "fc.bias" in shapes else recipes.zeros(dim),
-        "codes.weight": target.tensors["codes.weight"],
+        "codes.weight": _drafters_codes(source, target, kind),
         "head.weight": target.tensors["head.weight"],
     }
     return Parts(config, tensors)
+
+
+def _drafters_codes(source: Checkpoint, target: Parts, kind: str) -> Recipe:
+    """Embeddings of the codes: rows of the drafter's own table, by code or by vocabulary id; else its target's."""
+    if _DRAFTERS_OWN not in source.tensors:
+        return target.tensors["codes.weight"]
+    count, _ = recipes.matrix(source, _DRAFTERS_OWN, kind)
+    own, ids, base = recipes.stored(source, _DRAFTERS_OWN), target.ids, target.config
+    if count == base.vocab_size:
+        return own
+    if ids is None or count != base.conditions:
+        expected = f"{base.vocab_size} codes" + (f" or {base.conditions} ids" if ids is not None else "")
+        raise CheckpointError(
+            f"{kind}: expected {_DRAFTERS_OWN} of {expected}, got {count} rows; give the target that it was trained for"
+        )
+    return recipes.reordered(own, lambda rows: rows[ids])

@@ -13,11 +13,13 @@ from torch import Tensor
 
 from models.published import recipes
 from models.published.decoder import DecoderConfig
-from models.published.files import Checkpoint, CheckpointError, Recipe, require
+from models.published.files import Checkpoint, CheckpointError, Recipe, refuse_extra, require
 from models.published.options import LoadOptions, Parts
 
-HEADS: Final = {768: 12, 1024: 16, 1280: 20, 1536: 24, 3200: 32, 4096: 32, 384: 6, 2560: 40}
-"""Heads of the published widths: B, L, XL, XXL, 3B, 7B; and Tar's S and XXXL."""
+HEADS: Final = {768: 12, 1024: 16, 1280: 20, 1536: 24, 2048: 32, 2560: 40, 3200: 32, 4096: 32, 384: 6}
+"""Heads of the published widths: B, L, XL, XXL, 1B, XXXL, 3B, 7B; and Tar's S."""
+LAYERS: Final = {768: 12, 1024: 24, 1280: 36, 1536: 48, 2048: 22, 2560: 48, 3200: 24, 4096: 32}
+"""LlamaGen's layers by width."""
 CAPTION_POSITIONS: Final = 120
 CLASS_GRID: Final = 16
 TA_TOK_POSITIONS: Final = 729
@@ -28,6 +30,18 @@ def _heads(dim: int, options: LoadOptions, kind: str) -> int:
     if heads is None:
         raise CheckpointError(f"{kind}: width {dim} is none of the published {sorted(HEADS)}; give --heads")
     return heads
+
+
+def _count_layers(source: Checkpoint, dim: int, options: LoadOptions, kind: str) -> int:
+    """How many there are, which a published width fixes: layers at the end would not be missed otherwise."""
+    count = recipes.count_layers(source.tensors.shapes, "layers.")
+    published = count if options.heads else LAYERS.get(dim, count)
+    if count != published:
+        raise CheckpointError(
+            f"expected a {kind} checkpoint: width {dim} is published with {published} layers, got {count}; copy the "
+            "file again, or give --heads for a model of another depth"
+        )
+    return count
 
 
 def _layers(source: Checkpoint, config: DecoderConfig, kind: str) -> dict[str, Recipe]:
@@ -52,7 +66,7 @@ def _layers(source: Checkpoint, config: DecoderConfig, kind: str) -> dict[str, R
 def _regroup(source: Checkpoint, name: str, config: DecoderConfig, kind: str) -> Callable[[Tensor], Tensor]:
     """From published rows of q, k and v to ours: shared k and v repeated, rotary pairs half a head apart."""
     dim, heads = config.dim, config.heads
-    own = (source.tensors.shapes[name][0] - dim) // 2
+    own = (recipes.matrix(source, name, kind)[0] - dim) // 2
     if own < 1 or dim % own or heads % (dim // own):
         raise CheckpointError(
             f"expected a {kind} checkpoint: {name} {source.tensors.shapes[name]} does not divide into {heads} heads of "
@@ -78,13 +92,8 @@ _LAYER: Final = (
 _KNOWN: Final = {"tok_embeddings.weight", "norm.weight", "output.weight"}
 
 
-def _refuse_extra(source: Checkpoint, known: set[str], count: int, kind: str) -> None:
-    layers = {f"layers.{index}.{name}.weight" for index in range(count) for name in _LAYER}
-    # Buffers that some releases carry and that follow from the sizes.
-    extra = sorted(set(source.tensors) - known - layers - {"freqs_cis", "causal_mask"})
-    if extra:
-        more = f" and {len(extra) - 5} more" if len(extra) > 5 else ""
-        raise CheckpointError(f"expected a {kind} checkpoint: {', '.join(extra[:5])}{more} not known; check the kind")
+def _names(count: int) -> set[str]:
+    return _KNOWN | {f"layers.{index}.{name}.weight" for index in range(count) for name in _LAYER}
 
 
 def llamagen(source: Checkpoint, options: LoadOptions, captions: bool) -> Parts:
@@ -95,28 +104,28 @@ def llamagen(source: Checkpoint, options: LoadOptions, captions: bool) -> Parts:
     absent = "cls_embedding.uncond_embedding"
     own = (*projection, absent) if captions else (table,)
     require(source, kind, *own, *sorted(_KNOWN), "layers.0.feed_forward.w1.weight")
-    shapes = source.tensors.shapes
-    vocab, dim = shapes["tok_embeddings.weight"]
-    count, heads = recipes.count_layers(shapes, "layers."), _heads(dim, options, kind)
-    prefix = shapes[absent][0] if captions else 1
+    vocab, dim = recipes.matrix(source, "tok_embeddings.weight", kind)
+    heads = _heads(dim, options, kind)
+    count = _count_layers(source, dim, options, kind)
+    prefix, width = recipes.matrix(source, absent, kind) if captions else (1, 0)
     config = DecoderConfig(
         dim=dim,
         layers=count,
         heads=heads,
-        hidden=shapes["layers.0.feed_forward.w1.weight"][0],
+        hidden=recipes.matrix(source, "layers.0.feed_forward.w1.weight", kind)[0],
         vocab_size=vocab,
         grid_side=options.grid_side or CLASS_GRID,
         prefix=prefix,
         condition="rows" if captions else "table",
-        conditions=0 if captions else shapes[table][0],
+        conditions=0 if captions else recipes.matrix(source, table, kind)[0],
     )
-    _refuse_extra(source, _KNOWN | set(own), count, kind)
+    refuse_extra(source, kind, _names(count) | set(own))
     tensors = _ends(source) | _layers(source, config, kind)
     if not captions:
         return Parts(config, tensors | {"conditions.weight": recipes.stored(source, table)})
     names = ("first.weight", "second.weight", "absent")
     made = {name: recipes.stored(source, old) for name, old in zip(names, own, strict=True)}
-    return Parts(config, tensors, made, activation=True, features=shapes[absent][1])
+    return Parts(config, tensors, made, activation=True, features=width)
 
 
 def _ends(source: Checkpoint) -> dict[str, Recipe]:
@@ -133,7 +142,7 @@ def tar_dtok(source: Checkpoint, options: LoadOptions) -> Parts:
     own = ("abs_pe", "clip_proj.weight", "clip_proj.bias")
     require(source, kind, *own, *sorted(_KNOWN), "layers.0.feed_forward.w1.weight")
     shapes = source.tensors.shapes
-    vocab, dim = shapes["tok_embeddings.weight"]
+    vocab, dim = recipes.matrix(source, "tok_embeddings.weight", kind)
     count, heads = recipes.count_layers(shapes, "layers."), _heads(dim, options, kind)
     prefix, places = options.prefix or TA_TOK_POSITIONS, math.prod(shapes["abs_pe"]) // dim
     # The last token is never fed, so the published table is one shorter than condition and picture.
@@ -147,14 +156,14 @@ def tar_dtok(source: Checkpoint, options: LoadOptions) -> Parts:
         dim=dim,
         layers=count,
         heads=heads,
-        hidden=shapes["layers.0.feed_forward.w1.weight"][0],
+        hidden=recipes.matrix(source, "layers.0.feed_forward.w1.weight", kind)[0],
         vocab_size=vocab,
         grid_side=side,
         prefix=prefix,
         rotary="none",
         condition="rows",
     )
-    _refuse_extra(source, _KNOWN | set(own), count, kind)
+    refuse_extra(source, kind, _names(count) | set(own))
 
     def positions() -> Tensor:
         rows = source.tensors["abs_pe"].reshape(-1, dim)
@@ -163,7 +172,7 @@ def tar_dtok(source: Checkpoint, options: LoadOptions) -> Parts:
         return torch.cat([cells, unused, rows[:prefix]])
 
     tensors = _ends(source) | {"positions.weight": positions} | _layers(source, config, kind)
-    width = shapes["clip_proj.weight"][1]
+    width = recipes.matrix(source, "clip_proj.weight", kind)[1]
     first = {
         "first.weight": recipes.stored(source, "clip_proj.weight"),
         "first.bias": recipes.stored(source, "clip_proj.bias"),

@@ -6,7 +6,7 @@ from typing import Final, Literal, TypeAlias
 import torch
 
 from models.published.decoder import Conditioner, Decoder
-from models.published.files import Checkpoint, CheckpointError, fill, read_checkpoint
+from models.published.files import Checkpoint, fill, read_checkpoint
 from models.published.llama import chameleon, eagle, tar_lm
 from models.published.llamagen import llamagen, tar_dtok
 from models.published.options import LoadOptions, Parts, Published
@@ -64,8 +64,6 @@ def load(
             raise ValueError(f"a drafter needs its target: --target PATH --target-kind one of {', '.join(TARGETS)}")
         base = _target(target[0], read_checkpoint(target[1], dtype), target_options or LoadOptions())
         parts = eagle(source, base, chosen)
-        known = {"fc.weight", "fc.bias", "embed_tokens.weight"}
-        _only(source, parts, known)
     else:
         parts = _target(kind, source, chosen)
     return Published(kind, *_filled(parts, source, kind, dtype), None, source)
@@ -77,19 +75,6 @@ def _target(kind: str, source: Checkpoint, options: LoadOptions) -> Parts:
     if kind == "tar-dtok":
         return tar_dtok(source, options)
     return chameleon(source, options) if kind == "chameleon" else tar_lm(source, options)
-
-
-def _only(source: Checkpoint, parts: Parts, known: set[str]) -> None:
-    layers = parts.config.layers
-    extra = [
-        name
-        for name in source.tensors
-        if name not in known and not any(name.startswith(f"layers.{index}.") for index in range(layers))
-    ]
-    if extra:
-        raise CheckpointError(
-            f"eagle-drafter: {', '.join(sorted(extra)[:5])} not known; this release is of another form"
-        )
 
 
 def _filled(parts: Parts, source: Checkpoint, kind: str, dtype: torch.dtype) -> tuple[Decoder, Conditioner | None]:

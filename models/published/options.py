@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from torch import Tensor
+
 from models.published.decoder import Conditioner, Decoder, DecoderConfig
 from models.published.files import Checkpoint, Recipe
 from models.vq import VQModel
@@ -43,7 +45,7 @@ class Published(NamedTuple):
 class Parts(NamedTuple):
     """A config and recipes of renamed parameters, ready to fill a `Decoder`; the same for a `Conditioner`, if any.
 
-    features: width of what the conditioner reads.
+    features: width of what the conditioner reads. ids: vocabulary ids of codes 0, 1, ... of a language model.
     """
 
     config: DecoderConfig
@@ -51,3 +53,4 @@ class Parts(NamedTuple):
     conditioner: dict[str, Recipe] | None = None
     activation: bool = False
     features: int = 0
+    ids: Tensor | None = None

@@ -29,6 +29,14 @@ def zeros(*shape: int) -> Recipe:
     return lambda: torch.zeros(shape)
 
 
+def matrix(source: Checkpoint, name: str, kind: str) -> tuple[int, int]:
+    """Rows and columns of a parameter that must have both; CheckpointError otherwise."""
+    shape = source.tensors.shapes[name]
+    if len(shape) != 2:
+        raise CheckpointError(f"expected a {kind} checkpoint: {name} {shape} is no matrix; check the file and the kind")
+    return shape[0], shape[1]
+
+
 def square_side(cells: int, what: str) -> int:
     """The side of a square grid of `cells`; CheckpointError where there is none."""
     side = math.isqrt(max(cells, 0))

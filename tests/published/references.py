@@ -43,7 +43,7 @@ def eagle_reference(state: dict[str, Tensor], model: Transformer, tokens: Tensor
     def linear(name: str, value: Tensor) -> Tensor:
         return functional.linear(value, state[f"layers.0.{name}_proj.weight"])
 
-    embedded = model.tok_embeddings(tokens)
+    embedded = functional.embedding(tokens, state["embed_tokens.weight"])
     hidden = functional.linear(torch.cat([embedded, features], dim=-1), state["fc.weight"], state["fc.bias"])
     turns = model.turns(torch.arange(len(tokens)))
     query, key, value = (linear(f"self_attn.{part}", hidden).reshape(1, len(tokens), HEADS, -1) for part in "qkv")

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 
@@ -33,10 +34,26 @@ PIXELS = noise(2, 3, 4 * STRIDE, 5 * STRIDE, scale=0.5)
 
 
 def save_vqgan(path: Path, state: dict[str, Tensor]) -> None:
-    """As Chameleon's release holds it: what training left beside the parameters, and parameters of its loss."""
-    beside = {"loss.discriminator.main.0.weight": noise(3, 3), "model_ema.decay": torch.tensor(0.9)}
+    """As Lightning leaves it: what training kept beside the parameters, and parameters of its loss among them."""
+    beside = {
+        "loss.perceptual_loss.scaling_layer.shift": noise(1, 3, 1, 1),
+        "loss.discriminator.main.0.weight": noise(3, 3),
+        "loss.discriminator.main.3.num_batches_tracked": torch.tensor(5),
+        "model_ema.decay": torch.tensor(0.9),
+        "model_ema.num_updates": torch.tensor(5),
+    }
+    moments = {"step": 7, "exp_avg": noise(3), "exp_avg_sq": noise(3)}
+    training = {
+        "epoch": 3,
+        "global_step": 7,
+        "pytorch-lightning_version": "1.9.0",
+        "state_dict": OrderedDict(state | beside),
+        "callbacks": {"ModelCheckpoint{'monitor': 'val/rec_loss'}": {"best_model_score": torch.tensor(0.1)}},
+        "optimizer_states": [{"state": {0: moments}, "param_groups": [{"lr": 1e-4, "params": [0]}]}] * 2,
+        "lr_schedulers": [],
+    }
     path.parent.mkdir(exist_ok=True)
-    torch.save({"epoch": 3, "global_step": 7, "state_dict": state | beside, "optimizer_states": []}, path)
+    torch.save(training, path)
 
 
 @pytest.fixture(scope="module")

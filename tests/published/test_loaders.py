@@ -1,5 +1,6 @@
 """Loaders: the numbers of each published form, and every bad file refused with its reason."""
 
+import argparse
 import json
 import pickle
 import shutil
@@ -10,6 +11,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from models.published import llamagen
 from models.published.decoder import Decoder
 from models.published.files import CheckpointError, likely_kind, read_checkpoint
 from models.published.load import load
@@ -173,6 +175,15 @@ def test_shards_and_single_files_are_one_checkpoint(tmp_path: Path) -> None:
         ),
         (lambda state: state.update({"layers.0.attention.wqkv.weight": torch.zeros(7, 32)}), "does not divide into"),
         (lambda state: state.pop("layers.1.ffn_norm.weight"), r"layers\.1\.ffn_norm\.weight missing"),
+        (
+            lambda state: state.update({"tok_embeddings.weight": torch.zeros(32)}),
+            r"llamagen-c2i checkpoint: tok_embeddings\.weight \(32,\) is no matrix",
+        ),
+        (lambda state: state.update({"layers.0.feed_forward.w1.weight": torch.zeros(3)}), "w1.weight .* is no matrix"),
+        (
+            lambda state: state.update({"output.weight": torch.zeros(VOCAB, DIM, dtype=torch.int64)}),
+            r"head\.weight \(int64\) no floating numbers",
+        ),
     ],
 )
 def test_parameters_that_do_not_fit_are_named(tmp_path: Path, change: object, message: str) -> None:
@@ -181,6 +192,59 @@ def test_parameters_that_do_not_fit_are_named(tmp_path: Path, change: object, me
     save_file(state, tmp_path / "changed.safetensors")
     with pytest.raises(CheckpointError, match=message):
         load("llamagen-c2i", tmp_path / "changed.safetensors", options=TINY)
+
+
+def test_layers_missing_at_the_end_are_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A published width tells how many there are; --heads says that it is another model."""
+    save_llamagen(tmp_path / "c2i.pt", captions=False)
+    monkeypatch.setitem(llamagen.HEADS, DIM, HEADS)
+    monkeypatch.setitem(llamagen.LAYERS, DIM, LAYERS + 1)
+    with pytest.raises(CheckpointError, match=f"published with {LAYERS + 1} layers, got {LAYERS}"):
+        load("llamagen-c2i", tmp_path / "c2i.pt", options=LoadOptions(grid_side=SIDE))
+    assert load("llamagen-c2i", tmp_path / "c2i.pt", options=TINY).decoder is not None
+
+
+def test_a_drafter_reads_its_own_embeddings_and_nothing_goes_unread(tmp_path: Path) -> None:
+    model = save_llamagen(tmp_path / "c2i.pt", captions=False)
+    target = ("llamagen-c2i", tmp_path / "c2i.pt")
+
+    def loaded(state: dict[str, Tensor]) -> Decoder:
+        save_file(state, tmp_path / "drafter.safetensors")
+        found = load("eagle-drafter", tmp_path / "drafter.safetensors", target=target, target_options=TINY).decoder
+        assert found is not None
+        return found
+
+    state = eagle_weights()
+    own = state["embed_tokens.weight"]
+    assert not torch.equal(own, model.tok_embeddings.weight)
+    assert torch.equal(loaded(state).codes.weight, own)
+    with pytest.raises(CheckpointError, match=r"embed_tokens\.weight of 32 codes, got 7 rows"):
+        loaded(state | {"embed_tokens.weight": noise(7, DIM)})
+    with pytest.raises(CheckpointError, match=r"layers\.0\.self_attn\.q_proj\.bias not known"):
+        loaded(state | {"layers.0.self_attn.q_proj.bias": noise(DIM)})
+    del state["embed_tokens.weight"]
+    assert torch.equal(loaded(state).codes.weight, model.tok_embeddings.weight)
+
+
+def test_training_files_are_read_as_their_authors_read_them(tmp_path: Path) -> None:
+    """LlamaGen's sampling reads "model", whatever stands beside it: averages, optimisers, a discriminator."""
+    model = save_vq(tmp_path / "vq.pt")
+    state = model.state_dict()
+    beside = {"exp_avg": torch.zeros(3), "step": torch.tensor(4.0)}
+    training = {
+        "ema": {name: value + 1 for name, value in state.items()},
+        "model": state,
+        "optimizer": {"state": {0: beside}, "param_groups": [{"lr": 1e-4, "params": [0]}]},
+        "discriminator": {"main.0.weight": torch.zeros(2)},
+        "optimizer_disc": {"state": {}, "param_groups": []},
+        "steps": 7,
+        "args": argparse.Namespace(vq_model="VQ-16", ema=True),
+    }
+    torch.save(training, tmp_path / "training.pt")
+    found = load("vq", tmp_path / "training.pt").vq
+    assert found is not None
+    for name, value in found.state_dict().items():
+        assert torch.equal(value, state[name])
 
 
 def test_a_wrong_kind_is_told_the_right_one(tmp_path: Path) -> None:

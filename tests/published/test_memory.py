@@ -17,17 +17,19 @@ import json, os, sys
 from pathlib import Path
 import torch
 from models.published.load import load
+from models.published.options import LoadOptions
+own = LoadOptions(heads=12)
 def kibibytes(name):
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(name))
 def measured(kind, path, precision, target=None):
-    load("llamagen-c2i", Path(small), precision)  # a forked process maps libraries anew as it comes upon them
+    load("llamagen-c2i", Path(small), precision, own)  # a forked process maps libraries anew as it comes upon them
     before = kibibytes("VmRSS")
-    decoder = load(kind, Path(path), precision, target=target and (target[0], Path(target[1]))).decoder
+    decoder = load(kind, Path(path), precision, own, target and (target[0], Path(target[1])), own).decoder
     held = sum(value.numel() * value.element_size() for value in decoder.parameters())
     print(json.dumps([(kibibytes("VmHWM") - before) * 1024 / held, held]), flush=True)
 torch.set_num_threads(1)
 small, *cases = json.loads(sys.argv[1])
-load("llamagen-c2i", Path(small), "fp16")
+load("llamagen-c2i", Path(small), "fp16", own)
 for case in cases:
     child = os.fork()
     if not child:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from typer.testing import CliRunner
 
@@ -14,7 +15,7 @@ from models.published.decoder import Decoder
 from models.published.files import CheckpointError
 from models.published.load import load
 from models.published.options import LoadOptions
-from tests.published.checkpoints import causal
+from tests.published.checkpoints import DIM, causal
 from tests.published.text_models import (
     CODES,
     FIRST_CODE,
@@ -96,10 +97,38 @@ def test_text_models_without_their_config_are_refused(tmp_path: Path) -> None:
         load("chameleon", tmp_path)
 
 
-def test_anoles_drafter_predicts_as_a_chameleon_layer_does(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["chameleon", "tar-lm"])
+def test_parameters_that_nothing_reads_are_refused(tmp_path: Path, kind: str) -> None:
+    """A bias on the projection is another model's, and so is a norm of heads in Qwen2."""
+    if kind == "chameleon":
+        chameleon(False, 4).save_pretrained(tmp_path)
+    else:
+        save_qwen(tmp_path)
+    state = load_file(tmp_path / "model.safetensors")
+    state["model.layers.1.self_attn.rotary_emb.inv_freq"] = torch.zeros(4)
+    state["model.layers.0.self_attn.o_proj.bias"] = torch.ones(DIM)
+    save_file(state, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    options = LoadOptions(grid_side=4, prefix=8, first_code=FIRST_CODE)
+    with pytest.raises(CheckpointError, match=rf"a {kind} checkpoint, model.*\.0\.self_attn\.o_proj\.bias not known"):
+        load(kind, tmp_path, options=options)
+    del state["model.layers.0.self_attn.o_proj.bias"]
+    save_file(state, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    assert load(kind, tmp_path, options=options).decoder is not None
+
+
+def test_text_models_of_another_kind_are_told_it(tmp_path: Path) -> None:
+    chameleon(False, 4).save_pretrained(tmp_path / "chameleon")
+    save_qwen(tmp_path / "qwen")
+    for kind, folder, likely in (("tar-lm", "chameleon", "chameleon"), ("chameleon", "qwen", "tar-lm")):
+        with pytest.raises(CheckpointError, match=f"use --kind {likely}"):
+            load(kind, tmp_path / folder)
+
+
+@pytest.mark.parametrize("first_norm", [True, False])
+def test_anoles_drafter_predicts_as_a_chameleon_layer_does(tmp_path: Path, first_norm: bool) -> None:
     model = chameleon(False, 4)
     model.save_pretrained(tmp_path / "anole")
-    state = save_anole_drafter(tmp_path / "drafter")
+    state = save_anole_drafter(tmp_path / "drafter", first_norm)
     found = load(
         "eagle-drafter", tmp_path / "drafter", target=("chameleon", tmp_path / "anole"), target_options=OPTIONS
     )

@@ -82,10 +82,14 @@ def image_outputs(model: Any, ids: Tensor, prompt: Tensor, codes: Tensor) -> tup
     return model.lm_head(hidden)[..., ids], hidden
 
 
-def save_anole_drafter(folder: Path) -> dict[str, Tensor]:
-    """EAGLE's one layer as Chameleon's: heads normalised, no bias on fc, no norm before the layer or at the end."""
+def save_anole_drafter(folder: Path, first_norm: bool = True) -> dict[str, Tensor]:
+    """EAGLE's one layer as Chameleon's: heads normalised, a table of its own for the whole vocabulary, no last norm."""
     state = eagle_weights()
-    del state["fc.bias"]
+    state["embed_tokens.weight"] = noise(64, DIM, seed=9)
+    if first_norm:
+        state["layers.0.input_layernorm.weight"] = 1 + noise(DIM, scale=0.1, seed=8)
+    else:
+        del state["fc.bias"]
     wide = DIM // 4
     for seed, part in enumerate("qk"):
         state[f"layers.0.self_attn.{part}_norm.weight"] = 1 + noise(4, wide, scale=0.1, seed=seed)
@@ -104,11 +108,13 @@ def anole_draft(state: dict[str, Tensor], model: Any, features: Tensor, codes: T
 
     config, count = model.config, codes.shape[1]
     layer = ChameleonDecoderLayer(config, 0).eval()
-    layer.input_layernorm = torch.nn.Identity()
+    if "layers.0.input_layernorm.weight" not in state:
+        layer.input_layernorm = torch.nn.Identity()
     own = {name.removeprefix("layers.0."): value for name, value in state.items() if name.startswith("layers.0.")}
     layer.load_state_dict(own)
-    embedded = model.model.embed_tokens(IMAGE_IDS[codes])
-    hidden = torch.nn.functional.linear(torch.cat([embedded, features], dim=-1), state["fc.weight"])
+    embedded = state["embed_tokens.weight"][IMAGE_IDS[codes]]
+    joined = torch.cat([embedded, features], dim=-1)
+    hidden = torch.nn.functional.linear(joined, state["fc.weight"], state.get("fc.bias"))
     places = torch.arange(count)[None]
     turns = ChameleonRotaryEmbedding(config)(hidden, places)
     found = layer(hidden, attention_mask=causal(count)[None, None], position_ids=places, position_embeddings=turns)[0]
