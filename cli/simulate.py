@@ -51,16 +51,19 @@ def tables(
     for checked in found:
         group = checked[0].group
         shown = table(f"{group.name} ({group.paper}; {group.tag}){': ' + group.setting if group.setting else ''}")
-        for head in ("method", "data"):
+        own = any(one.row.paper for one in checked)
+        for head in ("method", "data", "source") if own else ("method", "data"):
             shown.add_column(head)
-        for head in ("published", "predicted", "error", "ratio alone"):
+        for head in ("published", "predicted", "error", "ratio alone", "by roofline", "error"):
             shown.add_column(head, justify="right")
         shown.add_column("verdict")
         for one in checked:
             shown.add_row(
-                *(one.row.method, one.row.data, f"{one.row.speedup:.2f}x"),
-                *(_number(one.predicted, ".2f", "x"), "-" if one.error is None else f"{one.error:+.1%}"),
-                *(_number(one.implied if group.kind in ("depth", "steps") else None, ".3f", ""), one.verdict),
+                *(one.row.method, one.row.data),
+                *((f"{one.paper}; {one.tag}",) if own else ()),
+                *(f"{one.row.speedup:.2f}x", _number(one.predicted, ".2f", "x"), _number(one.error, "+.1%", "")),
+                _number(one.implied if group.kind in ("depth", "steps") else None, ".3f", ""),
+                *(_number(one.by_roofline, ".2f", "x"), _number(one.roofline_error, "+.1%", ""), one.verdict),
             )
         console().print(shown)
 
@@ -70,11 +73,9 @@ def _number(value: float | None, form: str, unit: str) -> str:
 
 
 def _plain(one: "Checked") -> dict[str, Any]:
-    figures = ("predicted", "error", "cost", "implied", "verdict")
+    figures = ("paper", "tag", "predicted", "error", "cost", "implied", "verdict", "by_roofline", "roofline_error")
     return {
         "table": one.group.name,
-        "paper": one.group.paper,
-        "tag": one.group.tag,
         "method": one.row.method,
         "data": one.row.data,
         "published": one.row.speedup,

@@ -1,7 +1,8 @@
 """Published speed-ups, and whether one cost ratio explains the figures that stand in one table.
 
 A speed-up is tokens per cycle over what a cycle costs in plain steps: 1 + ratio * mean depth where a drafter runs once
-a level ("depth" tables), a constant cost of a step where there is none ("steps" tables).
+a level ("depth" tables), a constant cost of a step where there is none ("steps" tables). Where the tree is known or
+assumed, a roofline says what a cycle costs at least: no ratio is fitted there.
 """
 
 import json
@@ -23,7 +24,7 @@ TOLERANCE = 0.10
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """One published row. Figures that a table does not give are 0."""
+    """One published row. Figures that a table does not give are 0. paper, tag: where they are not the table's own."""
 
     method: str
     data: str
@@ -34,11 +35,13 @@ class Published:
     width: int = 0
     window: int = 0
     steps: int = 0
+    paper: str = ""
+    tag: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Rows of one table. latency, depth, nodes, width: the roofline and the tree assumed where no tokens are given."""
+    """Rows of one table. latency, depth, nodes, width: a roofline ("": none), and the tree assumed on it."""
 
     name: str
     paper: str
@@ -58,6 +61,7 @@ class Checked(NamedTuple):
 
     cost: the cost of a drafter pass ("depth") or of a cycle ("steps", "speedup") in plain steps: fitted, or bounded.
     implied: the same cost as this row alone would have it; for "speedup" rows, the tokens per cycle it would take.
+    by_roofline: the speed-up of the row's own tokens per cycle and depth on the table's roofline.
     """
 
     group: Group
@@ -67,6 +71,22 @@ class Checked(NamedTuple):
     cost: float | None
     implied: float | None
     verdict: str
+    by_roofline: float | None = None
+
+    @property
+    def roofline_error(self) -> float | None:
+        """Of the speed-up on the roofline."""
+        return None if self.by_roofline is None else self.by_roofline / self.row.speedup - 1.0
+
+    @property
+    def paper(self) -> str:
+        """Where the row is from."""
+        return self.row.paper or self.group.paper
+
+    @property
+    def tag(self) -> str:
+        """How well it is founded; see the note in published.json."""
+        return self.row.tag or self.group.tag
 
 
 def groups() -> tuple[Group, ...]:
@@ -123,24 +143,33 @@ def _fitted(group: Group, fit_on: int | None) -> tuple[Checked, ...]:
             verdict = "fitted on"
         else:
             verdict = "fits" if abs(error) <= TOLERANCE else "does not fit"
-        found.append(Checked(group, row, speed, error, cost, ratio, verdict))
+        by_roofline = row.tokens_per_cycle / _cycle(group, row.mean_depth or group.depth) if group.latency else None
+        found.append(Checked(group, row, speed, error, cost, ratio, verdict, by_roofline))
     return tuple(found)
+
+
+def _cycle(group: Group, depth: float) -> float:
+    """What a cycle with the group's tree costs on its roofline, in plain steps; all levels but the first are wide."""
+    costs = roofline(group.latency)
+    plain, whole = costs.verify_ms(np.array([1, group.nodes]))
+    first, wide = costs.draft_ms(np.array([1, group.width]))
+    return float((whole + first + wide * (depth - 1.0)) / plain)
 
 
 def _front(group: Group, row: Published) -> Checked:
     grid = Grid(row.height, row.width)
-    speed = grid.cells / front_steps(grid, row.window)
+    windows = [row.window] if row.window else range(1, row.width + 1)
+    window = min(windows, key=lambda one: abs(front_steps(grid, one) - row.steps))
+    speed = grid.cells / front_steps(grid, window)
     error = speed / row.speedup - 1.0
     verdict = "fits" if abs(error) <= TOLERANCE else "does not fit"
+    verdict += "" if row.window else f" (the nearest window, {window}, takes {front_steps(grid, window)} steps)"
     return Checked(group, row, speed, error, None, None, verdict)
 
 
 def _bounded(group: Group, row: Published) -> Checked:
     """The tokens per cycle that the speed-up takes on the roofline, and whether the tree could give them."""
-    costs = roofline(group.latency)
-    one = float(costs.verify_ms(np.array([1]))[0])
-    passes = costs.draft_ms(np.array([1] + [group.width] * (group.depth - 1))).sum()
-    cycle = float(costs.verify_ms(np.array([group.nodes]))[0] + passes) / one
+    cycle = _cycle(group, group.depth)
     needed = row.speedup * cycle
     possible = 1.0 <= needed <= group.depth + 1
     verdict = f"takes {needed:.2f} tokens a cycle" if possible else f"takes {needed:.2f} tokens a cycle: impossible"

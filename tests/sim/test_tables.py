@@ -1,6 +1,7 @@
 """Published tables, latency models and named machines."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -88,6 +89,96 @@ def test_adt_s_table_has_a_row_that_no_common_ratio_explains() -> None:
     assert [one.verdict for one in by_median] == ["fits", "fits", "does not fit"]
     with pytest.raises(ValueError, match="expected a row from 0 to 2"):
         check(adt, fit_on=3)
+
+
+PUBLISHED = {
+    # The latency speed-ups of section 8 of the methods' notes, in the order of its rows; those in steps stand below.
+    "EAGLE-2": (1.29, 0.93, 0.87, 0.92, 1.62, 0.72, 0.78, 0.96),
+    "LANTERN": (2.26, 1.69, 1.45, 1.26, 3.03, 1.08, 1.42, 1.59, 1.20, 1.45),
+    "VVS": (1.63, 1.76),
+    "EAGLE-1": (2.03, 2.37),
+    "LANTERN++": (2.15, 2.48, 2.28),
+    "Cool-SD 1.1": (2.27,),
+    "Cool-SD 2": (2.72,),
+    "Cool-SD": (2.69,),
+    "EAGLE": (2.10,),
+    "LANTERN++ (best claim)": (2.56,),
+    "ADT": (2.21,),
+    "ADT+LANTERN": (3.13, 3.05),
+    "MuLo-SD v1": (1.22, 1.68),
+    "ZipAR-16": (1.88, 3.65),
+    "MuLo-SD CVPR": (1.40, 1.94, 3.90, 2.03, 5.33),
+    "ZipAR": (11.487, 4.0, 5.535),
+    "SJD": (2.23, 2.372, 2.0, 1.25),
+    "SJD, low end": (2.05,),
+    "SJD, high end": (2.3,),
+    "SCD": (4.18, 2.45),
+    "SJD-PAC": (3.80, 3.97, 3.25, 3.51),
+    "GSD": (3.62, 3.38, 2.67),
+    "GSD G=50": (4.65,),
+    "GSD, average": (3.7,),
+    "PJD c=16": (4.95,),
+    "PJD c=11": (6.35,),
+    "PJD c=6": (4.81,),
+    "SJD2": (2.63, 2.54),
+    "SSD": (12.19, 13.28, 5.70),
+    "Hawk": (1.71,),
+    "CIAR": (2.53, 2.13, 1.87),
+    "HB-SJD, low end": (1.48,),
+    "HB-SJD, high end": (1.65,),
+}
+IN_STEPS = {
+    "EAGLE": (2.94,),
+    "LANTERN++": (3.19,),
+    "LANTERN++ (best claim)": (3.63,),
+    "ADT": (3.40,),
+    "ADT+LANTERN": (4.86, 3.97),
+    "SJD-PAC": (4.51, 4.62, 4.31, 4.59),
+    "SJD": (3.72, 2.307),
+    "SCD": (4.208,),
+    "GSD": (3.39, 5.74, 2.57),
+    "PJD c=16": (5.99,),
+    "PJD c=11": (7.96,),
+    "PJD c=6": (4.19,),
+    "SJD2": (4.02, 5.63),
+}
+
+
+def test_every_published_number_is_held_with_its_source() -> None:
+    held: dict[str, list[float]] = {}
+    steps: dict[str, list[float]] = {}
+    for group in groups():
+        for one in check(group):
+            held.setdefault(one.row.method, []).append(one.row.speedup)
+            if one.row.tokens_per_cycle:
+                steps.setdefault(one.row.method, []).append(one.row.tokens_per_cycle)
+            assert set(one.tag.removesuffix("; ratios D").split(",")) <= {"S", "N"}, one
+            assert re.search(r"arXiv \d{4}\.\d{5}", one.paper) or one.paper == one.row.method == "CIAR", one
+    assert {name: sorted(found) for name, found in held.items()} == {
+        name: sorted(found) for name, found in PUBLISHED.items()
+    }
+    assert {name: sorted(found) for name, found in steps.items()} == {
+        name: sorted(found) for name, found in IN_STEPS.items()
+    }
+
+
+def test_a_roofline_predicts_what_tells_its_tokens_and_depth() -> None:
+    found = {(one.row.method, one.row.data): one for group in groups() for one in check(group) if one.by_roofline}
+    assert len(found) == 6
+    adt, costs = found["ADT", "COCO"], roofline("a100/anole-7b")
+    one, sixty = costs.verify_ms(np.array([1, 60]))
+    first, ten = costs.draft_ms(np.array([1, 10]))
+    assert adt.by_roofline == pytest.approx(3.40 / ((sixty + first + 2.86 * ten) / one))
+    assert adt.roofline_error == pytest.approx((adt.by_roofline or 0.0) / 2.21 - 1.0)
+    for method in ("EAGLE", "LANTERN++", "LANTERN++ (best claim)"):
+        assert 0.0 < (found[method, ""].roofline_error or 0.0) < 0.05
+    assert all(one.roofline_error is None for group in groups() if not group.latency for one in check(group))
+
+
+def test_a_front_without_a_window_is_held_to_the_nearest() -> None:
+    (lumina,) = (one for group in groups() for one in check(group) if one.row.data == "Lumina, no window given")
+    assert lumina.predicted == pytest.approx(2352 / 566)
+    assert lumina.verdict == "fits (the nearest window, 11, takes 566 steps)"
 
 
 def test_a_table_made_from_one_ratio_fits() -> None:
