@@ -77,7 +77,7 @@ TREE_METHODS: Final = (
         "roofline",
         "roofline",
         "point",
-        "trees that maximise the expected tokens per millisecond on the engine's cost curve",
+        "trees, or chains in one call, of most expected tokens per millisecond on the engine's cost curve",
     ),
     _method(
         "roofline+lantern", "roofline", "lantern", "roofline's trees with LANTERN's acceptance", acceptance=_LANTERN
