@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from benchmarks import gpu, llamagen_b, samplers
+from benchmarks import gpu, llamagen_b, pauses, samplers
 from models.transformer import TransformerConfig
 from runtime.session import EngineError
 from tests.benchmarks.ending import figures
@@ -22,6 +22,12 @@ def test_llamagen_is_exported_checked_drawn_and_timed(monkeypatch, tmp_path, cap
     assert [count for count, _ in found["verify_ms"]] == [1, 4]
     assert found["weights_read_bytes"] == 4 * (found["parameters"] - 384 * (64 + tiny.num_classes + 1))
     assert found["token_over_reading"] == pytest.approx(found["verify_ms"][0][1] / found["reading_ms"], rel=0.05)
+
+
+def test_passes_are_timed_after_pauses(tmp_path, capsys):
+    found = figures(pauses.main, ["--target", "target64", "--threads", "1", "--rounds", "1"], tmp_path, capsys)
+    assert [pause for pause, _ in found["passes_ms"]] == list(pauses.PAUSES_MS)
+    assert all(set(by_size) == {"1", "4", "9"} and min(by_size.values()) > 0 for _, by_size in found["passes_ms"])
 
 
 def test_without_a_gpu_the_last_line_says_so(monkeypatch, tmp_path, capsys):
