@@ -17,6 +17,7 @@ from models.judge import load_judge
 from models.sampler import load_sampler, load_super_resolution
 from models.train.pictures import EmojiPictures
 from runtime.quality import reference_name
+from runtime.resamplers import SUPER_RESOLUTION, TRAINED_BY, recipe_of
 from zoo.load import FOLDER
 from zoo.manifest import Manifest
 from zoo.sides import SHIPPED_SIDES, between
@@ -71,34 +72,29 @@ def _tokenizer(runs: Path, out: Path) -> tuple[Manifest, ...]:
     return export_tokenizer(load_vq(path), out, _origin("tokenizer", "tokenizer", path, "tokenizer"))
 
 
-def _sampler(direction: str, losses: str, name: str, sides: _Sides) -> _Export:
-    ends = between(*sides)
+def _sampler(name: str, sides: _Sides) -> _Export:
+    ends, (direction, losses) = between(*sides), TRAINED_BY[name]
 
     def export(runs: Path, out: Path) -> tuple[Manifest, ...]:
         path = _run(runs, f"sampler_{direction}_{losses}{ends}")
         made_for = Between.of(read(path, "sampler")["config"])
-        train = f"sampler --direction {direction} --losses {losses}{_pair_options(sides)}"
-        vq, origin = load_vq(_run(runs, "tokenizer")), _origin(train, name + ends, path, "sampler")
+        origin = _origin(recipe_of(name, sides), name + ends, path, "sampler")
+        vq = load_vq(_run(runs, "tokenizer"))
         return (export_sampler(name + ends, load_sampler(path), made_for, vq, out, origin),)
 
     return export
 
 
 def _super_resolution(sides: _Sides) -> _Export:
-    name = f"superres{between(*sides)}"
+    name = SUPER_RESOLUTION + between(*sides)
 
     def export(runs: Path, out: Path) -> tuple[Manifest, ...]:
         path = _run(runs, name)
         made_for, vq = Between.of(read(path, "superres")["config"]), load_vq(_run(runs, "tokenizer"))
-        origin = _origin(f"superres{_pair_options(sides)}", name, path, "superres")
+        origin = _origin(recipe_of(SUPER_RESOLUTION, sides), name, path, "superres")
         return (export_super_resolution(name, load_super_resolution(path), made_for, vq, out, origin),)
 
     return export
-
-
-def _pair_options(sides: _Sides) -> str:
-    """The options by which the recipes are told a pair that does not ship."""
-    return "" if sides == SHIPPED_SIDES else f" --from {sides[0]} --to {sides[1]}"
 
 
 def _judge(runs: Path, out: Path) -> tuple[Manifest, ...]:
@@ -120,15 +116,7 @@ def _reference(*sides: int) -> _Export:
 
 def _samplers(sides: _Sides) -> dict[str, _Export]:
     """All that works between two sides, by name."""
-    networks = {
-        "sampler_up": _sampler("up", "pixel", "sampler_up", sides),
-        "sampler_down": _sampler("down", "ce", "sampler_down", sides),
-        "sampler_up_ce": _sampler("up", "ce", "sampler_up_ce", sides),
-        "sampler_up_gan": _sampler("up", "gan", "sampler_up_gan", sides),
-        "sampler_down_pixel": _sampler("down", "pixel", "sampler_down_pixel", sides),
-        "sampler_down_gan": _sampler("down", "gan", "sampler_down_gan", sides),
-        "superres": _super_resolution(sides),
-    }
+    networks = {name: _sampler(name, sides) for name in TRAINED_BY} | {SUPER_RESOLUTION: _super_resolution(sides)}
     return {name + between(*sides): export for name, export in networks.items()}
 
 

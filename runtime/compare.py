@@ -104,9 +104,12 @@ def with_baseline(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def check(studio: Studio, plan: Plan) -> None:
-    """Open every method once: ValueError where the studio lacks a model, or settings do not fit its grid."""
+    """Open every method once: ValueError, naming it, where the studio lacks a model or settings do not fit its grid."""
     for built in plan.methods:
-        built.open(studio, plan.prompts[0], plan.sampler)
+        try:
+            built.open(studio, plan.prompts[0], plan.sampler)
+        except ValueError as error:
+            raise ValueError(f"method '{built.name}': {error}") from error
 
 
 def run(studio: Studio, plan: Plan, store: Store, report: Callable[[Done], None]) -> None:

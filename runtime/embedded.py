@@ -33,7 +33,7 @@ from runtime.target import OrtTarget
 from zoo.load import FOLDER, locate, manifest, names
 from zoo.manifest import ManifestError
 from zoo.prompts import SLOT_VALUES, Prompt, word_ids
-from zoo.sides import SHIPPED_SIDES
+from zoo.sides import SHIPPED_SIDES, SIDES
 
 SHIPPED_SAMPLER: Final[Mapping[int, Sampler]] = {
     64: Sampler(top_k=5),
@@ -98,8 +98,16 @@ class EmbeddedStudio:
         return Clocked(OrtGridTarget(target), target.engine.spent)
 
     def low_target(self, prompt: Prompt, sampler: Sampler, ratio: int) -> Clocked[GridTarget]:
-        """See `Studio`. ManifestError where no such model is shipped."""
-        target = self._conditioned(low_side(self.side, ratio), prompt, sampler)
+        """See `Studio`. EngineError where the folder holds no such target, or one that draws other codes."""
+        side = low_side(self.side, ratio)
+        if f"target{side}" not in names(self.folder):
+            raise EngineError(f"ratio {ratio}: {self.folder} holds no target{side} to draft with; {self._ratios()}")
+        target = self._conditioned(side, prompt, sampler)
+        codes, wanted = self.loaded_targets[side].shape.vocab_size, self.loaded_targets[self.side].shape.vocab_size
+        if codes != wanted:
+            raise EngineError(
+                f"target{side} draws {codes} codes, target{self.side} {wanted}; export both from one training"
+            )
         return Clocked(OrtGridTarget(target), target.engine.spent)
 
     def resampler(self, kind: str, ratio: int) -> Resampler:
@@ -111,6 +119,14 @@ class EmbeddedStudio:
             self._resamplers[kind, ratio] = open_resampler(kind, grids, self.folder, self._in_turns, sides)
             self.hashes.update((name, manifest(name, self.folder).sha256) for name in models_behind(kind, sides))
         return self._resamplers[kind, ratio]
+
+    def _ratios(self) -> str:
+        """Which ratios the targets of the folder allow."""
+        held = names(self.folder)
+        found = [self.side // low for low in SIDES if self.side > low and f"target{low}" in held]
+        if not found:
+            return f"it holds none below {self.side} px: draw at a larger --resolution"
+        return f"it holds the target for ratio {' or '.join(map(str, found))}"
 
     @property
     def _in_turns(self) -> SessionSettings:
@@ -201,7 +217,7 @@ def _check_there(side: int, folder: Path) -> None:
         raise ManifestError(
             f"{folder} holds no {', '.join(missing)}: no models of {side} px ship; make them with `underpaint train "
             f"target {size}`, `underpaint train guided {size}`, `underpaint train drafter {size}` and `underpaint "
-            f"export {' '.join(wanted)}` (docs/resolution-{side}.md)"
+            f"export {' '.join(wanted)}` (docs/training.md)"
         )
 
 

@@ -96,7 +96,10 @@ class MuloRecipe:
             raise ValueError(f"method '{method}': expected k in {least}..{most} under rule {self.rule}, got {self.k}")
         if self.draft_adaptive and self.draft_window is None:
             raise ValueError(f"method '{method}': an adaptive draft window needs draft_window to start from")
-        return BuiltMulo(method, self, self._cell_rule(codes))
+        try:
+            return BuiltMulo(method, self, self._cell_rule(codes))
+        except ValueError as error:
+            raise ValueError(f"method '{method}': {error}") from error
 
     def _cell_rule(self, codes: Codes) -> CellRule:
         near = codes.neighbours[:, : self.k]

@@ -69,7 +69,7 @@ class LowRows:
                 f"low rows: the low target draws {tuple(self.target.grid)} cells, the sampler reads "
                 f"{tuple(self.resampler.map.low)}; choose two of one resolution"
             )
-        check_window(self.window, self.target.grid)
+        check_window(self.window, self.target.grid, "draft_window")
 
     def propose(self, tokens: IntArray, rows: range, chance: Chance) -> RowDraft:
         """See `RowDrafter`. Raises ValueError unless `rows` are whole low rows."""

@@ -17,7 +17,7 @@ from runtime.resample_tokens import TokenNetwork, TokenResampler
 from runtime.session import EngineError, SessionSettings
 from zoo.load import FOLDER, Located, locate, names
 from zoo.manifest import ManifestError
-from zoo.sides import SHIPPED_SIDES, between
+from zoo.sides import SHIPPED_SIDES, between, pair_options
 
 SUPER_RESOLUTION: Final = "superres"
 LATENT: Final[Mapping[str, tuple[str, str]]] = {
@@ -29,6 +29,15 @@ LATENT: Final[Mapping[str, tuple[str, str]]] = {
 }
 """The networks up and down of each latent kind, which differ in the losses of one of the two: sampler_up is trained
 through pictures, sampler_down by tokens alone. A draft of the whole image at once needs no way down."""
+TRAINED_BY: Final[Mapping[str, tuple[str, str]]] = {
+    "sampler_up": ("up", "pixel"),
+    "sampler_up_ce": ("up", "ce"),
+    "sampler_up_gan": ("up", "gan"),
+    "sampler_down": ("down", "ce"),
+    "sampler_down_pixel": ("down", "pixel"),
+    "sampler_down_gan": ("down", "gan"),
+}
+"""Direction and losses of each network in `LATENT`, as `underpaint train sampler` knows them."""
 RESAMPLERS: Final = (*FILTERS, SUPER_RESOLUTION, *LATENT)
 """What `open_resampler` knows: pixel kinds, then latent ones."""
 
@@ -64,6 +73,15 @@ def models_behind(kind: str, sides: tuple[int, int] = SHIPPED_SIDES) -> tuple[st
     return ("vq_decoder", *learned, "vq_encoder")
 
 
+def recipe_of(network: str, sides: tuple[int, int] = SHIPPED_SIDES) -> str:
+    """What follows `underpaint train` to make one of `TRAINED_BY`, or `SUPER_RESOLUTION`, between two sides."""
+    options = pair_options(*sides)
+    if network == SUPER_RESOLUTION:
+        return f"superres{options}"
+    direction, losses = TRAINED_BY[network]
+    return f"sampler --direction {direction} --losses {losses}{options}"
+
+
 def open_resampler(
     kind: str,
     grids: ResolutionMap,
@@ -81,13 +99,13 @@ def open_resampler(
     if kind in LATENT:
         codebook = read_codebook(folder)
         up, down = (
-            TokenNetwork(_fitting(name, of, grids, codebook, folder).path, settings)
-            for name, of in zip(models_behind(kind, sides), ("upsampler", "downsampler"), strict=True)
+            TokenNetwork(_fitting(network, of, grids, codebook, folder, sides).path, settings)
+            for network, of in zip(LATENT[kind], ("upsampler", "downsampler"), strict=True)
         )
         return TokenResampler(grids, codebook.shape[0], up, down)
     enlarger: Enlarger
     if kind == SUPER_RESOLUTION:
-        found = _fitting(models_behind(kind, sides)[1], SUPER_RESOLUTION, grids, read_codebook(folder), folder)
+        found = _fitting(SUPER_RESOLUTION, SUPER_RESOLUTION, grids, read_codebook(folder), folder, sides)
         enlarger = LearnedEnlarger(found.path, settings)
     else:
         enlarger = FilterEnlarger(grids.ratio, FILTERS[kind])
@@ -95,13 +113,20 @@ def open_resampler(
     return PixelResampler(grids, decoder, encoder, enlarger)
 
 
-def _fitting(name: str, kind: str, grids: ResolutionMap, codebook: NDArray[np.float32], folder: Path) -> Located:
-    """The model `name`; EngineError unless it was made for these grids and this codebook."""
+def _fitting(
+    network: str,
+    kind: str,
+    grids: ResolutionMap,
+    codebook: NDArray[np.float32],
+    folder: Path,
+    sides: tuple[int, int],
+) -> Located:
+    """The model `network` between `sides`; EngineError unless it was made for these grids and this codebook."""
+    name, recipe = network + between(*sides), recipe_of(network, sides)
     if name not in names(folder):
-        recipe = "superres" if kind == SUPER_RESOLUTION else "sampler"
         raise EngineError(
-            f"{folder}: there is no model '{name}'; make it with `underpaint train {recipe}` (see its --from and --to) "
-            f"and `underpaint export {name}`, or take a kind that needs none: {', '.join(FILTERS)}"
+            f"{folder}: there is no model '{name}'; make it with `underpaint train {recipe}` and `underpaint export "
+            f"{name}`, or take a kind that needs none: {', '.join(FILTERS)}"
         )
     located = locate(name, kind, folder)
     made_for = located.manifest.settings
@@ -113,13 +138,13 @@ def _fitting(name: str, kind: str, grids: ResolutionMap, codebook: NDArray[np.fl
     if pair != (tuple(grids.low), tuple(grids.high)):
         raise EngineError(
             f"{name}: trained between grids of {_sizes(pair)}, asked for {_sizes((grids.low, grids.high))}; "
-            "train one for this pair with `underpaint train sampler`, or take a kind that needs none: "
+            f"train one for this pair with `underpaint train {recipe}`, or take a kind that needs none: "
             + ", ".join(FILTERS)
         )
     if digest != codebook_digest(codebook):
         raise EngineError(
             f"{name}: trained for the codebook {digest[:12]}, {folder} holds {codebook_digest(codebook)[:12]}; "
-            "train it again with `underpaint train sampler` and export it, or take the models that it was trained for"
+            f"train it again with `underpaint train {recipe}` and export it, or take the models that it was trained for"
         )
     return located
 

@@ -11,3 +11,8 @@ SIDES: Final = (*SHIPPED_SIDES, 256)
 def between(low: int, high: int) -> str:
     """What the names of samplers from `low` to `high` px, and back, end in: nothing for the shipped pair."""
     return "" if (low, high) == SHIPPED_SIDES else f"_{low}_{high}"
+
+
+def pair_options(low: int, high: int) -> str:
+    """The options by which the recipes of samplers are told the sides: none for the shipped pair."""
+    return "" if (low, high) == SHIPPED_SIDES else f" --from {low} --to {high}"

@@ -17,11 +17,11 @@ from algos.spatial.neighbourhood import check_mask
 _NEVER = 1 << 40
 
 
-def check_window(window: int, grid: Grid) -> None:
-    """Raise ValueError unless 1 <= `window` <= the width of `grid`."""
+def check_window(window: int, grid: Grid, name: str = "window") -> None:
+    """Raise ValueError, about the setting `name`, unless 1 <= `window` <= the width of `grid`."""
     if not 1 <= window <= grid.width:
         raise ValueError(
-            f"window: expected 1..{grid.width} on a grid of {grid.height} x {grid.width}, got {window}; "
+            f"{name}: expected 1..{grid.width} on a grid of {grid.height} x {grid.width}, got {window}; "
             f"{grid.width} decodes in raster order"
         )
 

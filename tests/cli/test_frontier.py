@@ -100,9 +100,9 @@ def test_a_sweep_stops_goes_on_and_ends_in_a_plot_and_figures(tmp_path, monkeypa
     ("arguments", "message"),
     [
         (["--vary", "mulo.tauu=1"], "did you mean 'tau'"),
-        (["--vary", "mulo.tau=1,nan"], "expected a threshold tau >= 0"),
+        (["--vary", "mulo.tau=1,nan"], "method 'mulo tau=nan': pooled cells: expected a threshold tau >= 0"),
         (["--vary", "muloo.tau=1"], "did you mean 'mulo'"),
-        (["--vary", "mulo.radius=0,9"], "radius: expected 0..3"),
+        (["--vary", "mulo.radius=0,9"], "method 'mulo radius=9': radius: expected 0..3"),
         (["--resolution", "96"], "expected one of 64, 128, 256"),
         (["--methods", "eagel2"], "did you mean 'eagle2'"),
         (["--set", "adt.beta=0.2"], "no variant of 'adt'"),

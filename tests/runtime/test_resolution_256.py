@@ -1,7 +1,7 @@
 """256 px, of which no models ship: scenes, recipes, exports and decoding, by tiny models after a step of training."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from shutil import copytree
@@ -88,7 +88,7 @@ def write_random(runs: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The runs of every recipe that 256 px need, each of one step, in the order of docs/resolution-256.md."""
+    """The runs of every recipe that 256 px need, each of one step, in the order of docs/training.md."""
     folder = tmp_path_factory.mktemp("runs")
     before = write_random(folder)
     for side in (64, 128, 256):
@@ -188,15 +188,31 @@ def test_thresholds_at_their_ends(studio: EmbeddedStudio, ratio: int) -> None:
     assert whole.target_nfe == 2
 
 
+def test_a_low_target_of_other_codes_or_of_no_side_is_refused(studio: EmbeddedStudio) -> None:
+    low = studio.low_target(PROMPT, WARM, 2)
+    assert low.model.grid == Grid(16, 16)
+    own = studio.loaded_targets[128]
+    other = own._replace(shape=replace(own.shape, vocab_size=CODES + 1))
+    foreign = replace(studio, loaded_targets={**studio.loaded_targets, 128: other})
+    with pytest.raises(ValueError, match=f"target128 draws {CODES + 1} codes, target256 {CODES}; export both"):
+        foreign.low_target(PROMPT, WARM, 2)
+    with pytest.raises(ValueError, match=r"ratio 8: .* holds no target32 to draft with; it holds .* ratio 4 or 2$"):
+        studio.low_target(PROMPT, WARM, 8)
+
+
 def test_samplers_of_another_pair_are_looked_for_by_their_own_names(studio: EmbeddedStudio) -> None:
     for kind, ratio, message in (
-        ("latent", 4, r"no model 'sampler_up_64_256'; make it with `underpaint train sampler`"),
+        (
+            "latent",
+            4,
+            r"no model 'sampler_up_64_256'; .* train sampler --direction up --losses pixel --from 64 --to 256`",
+        ),
         (
             "latent-ce",
             2,
             r"`underpaint export sampler_up_ce_128_256`, or take a kind that needs none: nearest, bicubic",
         ),
-        ("superres", 4, r"`underpaint train superres` .*`underpaint export superres_64_256`"),
+        ("superres", 4, r"`underpaint train superres --from 64 --to 256` .*`underpaint export superres_64_256`"),
     ):
         with pytest.raises(ValueError, match=message):
             studio.resampler(kind, ratio)
@@ -257,5 +273,5 @@ def test_without_models_a_line_says_what_makes_them(command: list[str], tmp_path
     assert "holds no target256, drafter256, judge_reference256: no models of 256 px ship" in line
     for recipe in ("target", "guided", "drafter"):
         assert f"`underpaint train {recipe} --resolution 256`" in line
-    assert "`underpaint export target256 drafter256 judge_reference256` (docs/resolution-256.md)" in line
+    assert "`underpaint export target256 drafter256 judge_reference256` (docs/training.md)" in line
     assert list(tmp_path.iterdir()) == []
