@@ -18,11 +18,11 @@ from algos.draft.roofline import Roofline
 from benchmarks.report import at_least, finish, options, parse, refusing
 from benchmarks.roofline_study import WORLDS
 from runtime.costs import read_costs
-from sim.cycle_costs import CycleCosts, family_of, load_cycle_costs, pools
 from sim.executors import executor, usable_cores
 from sim.fast import make_scheme, run_loop
 from sim.field import make_world
-from sim.statistics import Estimate, Runs, mean_depth, ratio, tokens_per_cycle
+from sim.prices import InCyclePrices, prices_of
+from sim.statistics import Estimate, Runs, mean_depth, ratio, times_faster, tokens_per_cycle
 from sim.table_world import TableWorld
 from sim.trace import load, replay
 from zoo.load import FOLDER
@@ -57,13 +57,13 @@ class Ran:
     plain_ms: float
 
     def speedup(self) -> Estimate:
-        return ratio(0.0 * self.image_ms + self.runs.cells * self.plain_ms, self.image_ms)
+        return times_faster(self.runs, self.image_ms, self.plain_ms)
 
 
-def cycle_costs(path: Path) -> CycleCosts:
-    """ValueError where a curve holds none, or none of chains."""
-    found = load_cycle_costs(path)
-    if found is None or not found.chains:
+def prices_at(path: Path) -> InCyclePrices:
+    """ValueError where a curve holds nothing met inside cycles, or nothing of chains."""
+    found = prices_of(str(path))
+    if not isinstance(found, InCyclePrices) or not found.chains:
         raise ValueError(f"{path}: expected costs in_cycle, with chain_ms; write them with benchmarks/cost_curve.py")
     return found
 
@@ -79,9 +79,9 @@ def world_at(place: str) -> tuple[TableWorld, str]:
 
 def work(task: Task) -> Ran:
     world, rule = world_at(task.place)
-    scheme, costs = make_scheme(world, task.policy, rule, task.settings), cycle_costs(task.costs)
+    scheme, prices = make_scheme(world, task.policy, rule, task.settings), prices_at(task.costs)
     runs = run_loop(world, scheme, task.images, 0, max_nodes=MOST_NODES, chains=True)
-    return Ran(task, runs, costs.image_ms(runs, family_of(scheme, runs), pools(scheme)), costs.plain_ms)
+    return Ran(task, runs, prices.image_ms(scheme, runs), prices.plain_ms)
 
 
 def tasks(places: Sequence[str], costs: Path, images: int) -> list[Task]:
@@ -124,7 +124,7 @@ def main(arguments: list[str] | None = None) -> None:
     asked = parse(parser, arguments)
     places = asked.traces or list(WORLDS)
     with refusing(parser):
-        cycle_costs(asked.costs)
+        prices_at(asked.costs)
         for place in places:
             world_at(place)
     ran = list(executor("local", asked.jobs).run(work, tasks(places, asked.costs, asked.images)))

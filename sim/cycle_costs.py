@@ -134,13 +134,13 @@ def _priced(counts: IntArray, curve: Curve, what: str) -> FloatArray:
     return ms
 
 
-def family_of(scheme: Scheme, runs: Runs) -> Family:
-    """How the host drafted in `runs`."""
+def family_of(scheme: Scheme) -> Family:
+    """How the host drafts trees that are no chain in one call."""
     if POLICIES[scheme.policy_name].drawn != "top_k":
         return "sampled"
     if "verify_ms" in {field.name for field in fields(scheme.policy)}:  # type: ignore[arg-type]
         return "priced"
-    return "one_call" if runs.chained.any() else "ranked"
+    return "ranked"
 
 
 def pools(scheme: Scheme) -> bool:

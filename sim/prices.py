@@ -71,12 +71,12 @@ class InCyclePrices:
     def image_ms(self, scheme: Scheme, runs: Runs) -> FloatArray:
         """See `Prices`."""
         known = self._known(runs)
-        return self.costs.image_ms(known, family_of(scheme, known), pools(scheme))
+        return self.costs.image_ms(known, family_of(scheme), pools(scheme))
 
     def host_ms(self, scheme: Scheme, runs: Runs) -> float:
         """ms of the host in a mean cycle that drafts."""
         known = self._known(runs)
-        host_ms = self.costs.host_ms(known, family_of(scheme, known), pools(scheme))
+        host_ms = self.costs.host_ms(known, family_of(scheme), pools(scheme))
         return float(host_ms.sum() / known.cycles.sum())
 
     def _known(self, runs: Runs) -> Runs:

@@ -104,6 +104,31 @@ def test_an_image_is_priced_by_its_passes(
     assert COSTS.image_ms(twice, family, pooled) == pytest.approx(2 * expected)
 
 
+def test_who_drafts_in_one_call_only_needs_no_other_price() -> None:
+    world, calls = field(), dataclasses.replace(COSTS, host={"one_call": COSTS.host["one_call"]})
+    narrow = {"max_width": 1, "start_width": 1, "max_depth": 4, "start_depth": 2}
+    for policy, settings in (("chain_top1", {"length": 3}), ("adt", narrow)):
+        scheme = make_scheme(world, policy, "point", settings)
+        assert np.all(calls.image_ms(run_loop(world, scheme, 2, 0, chains=True), family_of(scheme), pooled=False) > 0)
+        with pytest.raises(ValueError, match="not for 'ranked'"):
+            calls.image_ms(run_loop(world, scheme, 2, 0), family_of(scheme), pooled=False)
+
+
+def test_trees_beside_chains_in_one_call_keep_their_own_price() -> None:
+    world = field()
+    settings = {"max_width": 2, "start_width": 1, "max_depth": 4, "start_depth": 2, "total_tokens": 4}
+    scheme = make_scheme(world, "adt", "point", settings)
+    once = run_loop(world, scheme, 4, 0, chains=True)
+    calls, alone = once.chained.sum(), (once.verify[:, 1] - 1).sum()
+    trees = once.cycles.sum() - calls - alone
+    assert calls > 0
+    assert trees > 0, "at width 2 ADT-Tree grows level by level"
+    dear = dataclasses.replace(COSTS, host={**COSTS.host, "ranked": HostCosts(100.0, 0.0, 0.0, 0.0)})
+    levels = (once.chained @ np.arange(once.chained.shape[1])).sum()
+    expected = 100 * trees + 0.5 * (calls + alone) + 0.125 * (levels + calls)
+    assert dear.host_ms(once, family_of(scheme), pooled=False).sum() == pytest.approx(expected)
+
+
 def test_roofline_is_priced_by_what_each_cycle_did() -> None:
     world = field()
     costs = {"verify_ms": ((1, 1.0), (5, 1.1)), "draft_ms": 2.0, "chain_ms": ((1, 0.1), (4, 0.2)), "plain_ms": 0.85}
@@ -114,7 +139,7 @@ def test_roofline_is_priced_by_what_each_cycle_did() -> None:
     assert 0 < calls < once.cycles.sum() - alone, "trees, chains in one call and plain steps"
     priced = dataclasses.replace(COSTS, host={**COSTS.host, "priced": HostCosts(100.0, 0.0, 0.0, 0.0)})
     trees = once.cycles.sum() - alone - calls
-    host = priced.host_ms(once, family_of(scheme, once), pooled=False).sum()
+    host = priced.host_ms(once, family_of(scheme), pooled=False).sum()
     levels = once.chained @ np.arange(once.chained.shape[1])
     assert host == pytest.approx(100 * trees + 0.5 * (calls + alone) + 0.125 * (levels.sum() + calls))
 
@@ -143,8 +168,8 @@ def test_a_chain_in_one_call_is_the_chain_level_by_level() -> None:
         ("chain", "chain", {}, "sampled"),
         ("eagle1", "without_replacement", {"widths": (2, 2)}, "sampled"),
         ("eagle2", "point", {"depth": 2, "top_k": 2}, "ranked"),
-        ("eagle2", "lantern", {"depth": 2, "top_k": 1}, "one_call"),
-        ("chain_top1", "lantern", {}, "one_call"),
+        ("eagle2", "lantern", {"depth": 2, "top_k": 1}, "ranked"),
+        ("chain_top1", "lantern", {}, "ranked"),
         ("roofline", "point", {}, "priced"),
     ],
 )
@@ -153,7 +178,7 @@ def test_schemes_are_told_apart_by_how_the_host_drafts(
 ) -> None:
     world = field()
     scheme = make_scheme(world, policy, rule, settings)
-    assert family_of(scheme, run_loop(world, scheme, 1, 0, chains=True)) == family
+    assert family_of(scheme) == family
     assert pools(scheme) == (rule == "lantern")
 
 
