@@ -32,7 +32,7 @@ from runtime.decoder import DecoderShape
 from runtime.exported import BUCKETS, RECORD, Data, Record, read_records
 from runtime.session import SessionSettings, open_session
 from zoo import manifest
-from zoo.manifest import Manifest, digest
+from zoo.manifest import Manifest, ManifestError, digest
 
 MOST_IN_FILE: Final = 1 << 30
 """Bytes of weights that stay in the graph's own file; protobuf ends at 2 GiB."""
@@ -76,16 +76,19 @@ class Request:
 
     @classmethod
     def from_plain(cls, values: Mapping[str, Any]) -> "Request":
-        """The request in a record."""
-        target = values["target"]
-        return cls(
-            values["kind"],
-            Path(values["checkpoint"]),
-            values["precision"],
-            LoadOptions(**values["options"]),
-            None if target is None else (target[0], Path(target[1])),
-            LoadOptions(**values["target_options"]),
-        )
+        """The request in a record; ManifestError where it is not one."""
+        try:
+            target = values["target"]
+            return cls(
+                values["kind"],
+                Path(values["checkpoint"]),
+                values["precision"],
+                LoadOptions(**values["options"]),
+                None if target is None else (target[0], Path(target[1])),
+                LoadOptions(**values["target_options"]),
+            )
+        except (LookupError, TypeError) as error:
+            raise ManifestError(f"{RECORD}: damaged, a request lacks its parts ({error!r}); export again") from error
 
 
 def export_published(request: Request, folder: Path) -> tuple[Manifest, ...]:
@@ -128,6 +131,9 @@ def _aside(folder: Path) -> Iterator[Path]:
         # Manifests last: a model without its manifest is not found, one with a wrong manifest is refused.
         for file in sorted(staged.iterdir(), key=lambda file: file.suffix == ".json"):
             os.replace(file, folder / file.name)
+    except OSError as error:
+        what = f"{error.strerror or error} while writing into {folder}, which stays as it was; make room there"
+        raise OSError(error.errno, f"{what}, or choose another folder") from error
     finally:
         shutil.rmtree(staged, ignore_errors=True)
         if made and not any(folder.iterdir()):

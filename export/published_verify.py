@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from export.published import Request, write_graph
+from export.published import Request, shape_of, write_graph
 from export.published_check import MOST, Report, compare
 from export.published_tokenizer import HALVES, TOKENIZER_MOST, compare_tokenizer
 from models.published.options import Published
-from runtime.exported import Record, check_data, read_records
+from runtime.decoder import read_shape
+from runtime.exported import RECORD, Record, check_data, read_records
 from zoo.load import manifest, path
 from zoo.manifest import ManifestError
 
@@ -52,21 +53,25 @@ class Result:
 
 
 def verify(folder: Path, greedy: bool, seed: int) -> Iterator[Result]:
-    """Hold every decoder and the tokenizer of `folder` against their checkpoints, hashes first.
+    """Hold every decoder and the tokenizer of `folder` against their checkpoints, the hashes of all models first.
 
-    Raises ManifestError on files that changed, and what `models.published.load.load` raises.
+    Raises ManifestError on files, manifests or records that changed; and what `models.published.load.load` raises.
     """
     records = read_records(folder)
     if not {"target", "drafter", *HALVES} & set(records):
         raise ManifestError(f"{folder} holds no target, drafter or tokenizer to check; export one into it")
+    files = {name: path(name, folder) for name in records}
+    for name in records:
+        check_data(folder, name)
     for name in ("target", "drafter"):
         if name in records:
-            yield _decoder(folder, name, records[name], greedy, seed)
-    paths = {name: path(name, folder) for name in HALVES if name in records}
+            yield _decoder(folder, name, files[name], records[name], greedy, seed)
+    paths = {name: files[name] for name in HALVES if name in records}
     if paths:
         record = records[next(iter(paths))]
         request, loaded = _loaded(folder, next(iter(paths)), record)
-        assert loaded.vq is not None
+        if loaded.vq is None:
+            raise ManifestError(f"{folder / RECORD}: '{request.kind}' is no tokenizer; export again")
         reports = compare_tokenizer(loaded.vq.float(), request.precision, paths)
         for name, report in reports.items():
             yield Result(name, request.precision, report, request.precision == "bf16")
@@ -84,12 +89,11 @@ def _loaded(folder: Path, name: str, record: Record) -> tuple[Request, Published
     return request, loaded
 
 
-def _decoder(folder: Path, name: str, record: Record, greedy: bool, seed: int) -> Result:
-    graph = path(name, folder)
-    check_data(folder, name)
+def _decoder(folder: Path, name: str, graph: Path, record: Record, greedy: bool, seed: int) -> Result:
     request, loaded = _loaded(folder, name, record)
     decoder, conditioner = loaded.decoder, loaded.conditioner
-    assert decoder is not None
+    if decoder is None or read_shape(manifest(name, folder).settings, name) != shape_of(decoder, request.precision):
+        raise ManifestError(f"{folder}: manifest and record of '{name}' tell of different models; export it again")
     with TemporaryDirectory() as beside:
         if request.precision == "bf16":
             graph = Path(beside) / graph.name

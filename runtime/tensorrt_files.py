@@ -2,9 +2,12 @@
 
 import importlib
 import json
+import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from tempfile import mkdtemp
 from types import ModuleType
 from typing import Final, Literal, NamedTuple, TypeAlias
 
@@ -12,7 +15,7 @@ from algos.registry import build
 from runtime.exported import check_data
 from runtime.session import EngineError
 from zoo.load import Located, locate
-from zoo.manifest import digest, write_beside
+from zoo.manifest import digest
 
 Backend: TypeAlias = Literal["tensorrt", "tensorrt-rtx"]
 MODULES: Final[Mapping[str, str]] = {"tensorrt": "tensorrt", "tensorrt-rtx": "tensorrt_rtx"}
@@ -74,11 +77,23 @@ def backend_module(backend: str) -> ModuleType:
 
 
 def write_engine(folder: Path, content: bytes, record: EngineRecord) -> Path:
-    """Write an engine, then its record; return the engine's path."""
+    """Write an engine, then its record; return the engine's path.
+
+    Raises OSError, as for a full disk: the engine that was there before, and its record, stay.
+    """
     place = paths(folder, record.model, record.backend)
-    place.record.unlink(missing_ok=True)  # an engine without a record is refused, a wrong pair never stands
-    write_beside(place.engine, content)
-    write_beside(place.record, (json.dumps(asdict(record), indent=1) + "\n").encode())
+    staged = Path(mkdtemp(dir=folder, prefix=".engine."))
+    try:
+        (staged / place.engine.name).write_bytes(content)
+        (staged / place.record.name).write_text(json.dumps(asdict(record), indent=1) + "\n", encoding="utf-8")
+        place.record.unlink(missing_ok=True)  # an engine without a record is refused, a wrong pair never stands
+        for part in (place.engine, place.record):
+            os.replace(staged / part.name, part)
+    except OSError as error:
+        what = f"{error.strerror} while writing the engine of '{record.model}' into {folder}"
+        raise OSError(error.errno, f"{what}; make room there and build it again") from error
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
     return place.engine
 
 

@@ -3,7 +3,9 @@
 import json
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,6 +33,7 @@ from runtime.session import EngineError, SessionSettings, open_session
 from runtime.target import OrtTarget
 from tests.models.test_golden import golden_transformer
 from tests.published.checkpoints import HEADS, SIDE, VOCAB, eagle_weights, noise, save_dtok, save_llamagen
+from tests.published.limits import files_of_at_most
 from zoo.load import manifest
 from zoo.manifest import ManifestError
 
@@ -172,6 +175,65 @@ def test_a_failed_export_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(ValueError, match="nothing was written"):
         export_published(request, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_full_disk_is_said_and_the_folder_stays(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(folder, out)
+    before = {file.name: file.read_bytes() for file in out.iterdir()}
+    request = Request("llamagen-c2i", folder.parent / "c2i.pt", options=TINY)
+    for place in (out, tmp_path / "new"):
+        with files_of_at_most(50_000), pytest.raises(OSError, match=rf"{place}, which stays as it was; make room"):
+            export_published(request, place)
+    assert before == {file.name: file.read_bytes() for file in out.iterdir()}
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["sampler.onnx", "sampler_top_k.onnx", "neighbours.npz", "codebook.npz", "drafter.onnx"]
+)
+def test_check_finds_every_damaged_model(folder: Path, tmp_path: Path, name: str) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(folder, out)
+    (out / name).write_bytes((out / name).read_bytes()[:-7])
+    with pytest.raises(ManifestError, match=f"{name}: expected .* bytes"):
+        next(verify(out, False, 0))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda record: record["request"].pop("options"), "damaged, a request lacks its parts"),
+        (lambda record: record["request"]["options"].update(unknown=1), "damaged, a request lacks its parts"),
+        (lambda record: record.update(request=None), "damaged, a request lacks its parts"),
+        (
+            lambda record: record["request"].update(precision="fp16"),
+            "manifest and record of 'target' tell of different",
+        ),
+    ],
+)
+def test_check_names_a_damaged_record(
+    folder: Path, tmp_path: Path, change: Callable[[dict[str, Any]], object], message: str
+) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(folder, out)
+    records = json.loads((out / RECORD).read_text())
+    change(records["target"])
+    (out / RECORD).write_text(json.dumps(records))
+    result = CliRunner().invoke(check_app, [str(out), "--no-greedy"])
+    assert result.exit_code == 2
+    assert message in result.output
+
+
+def test_check_holds_a_manifest_against_its_model(folder: Path, tmp_path: Path) -> None:
+    """Its settings are what engines go by."""
+    out = tmp_path / "out"
+    shutil.copytree(folder, out)
+    found = json.loads((out / "target.json").read_text())
+    found["settings"]["unconditional"] = [VOCAB]
+    (out / "target.json").write_text(json.dumps(found))
+    with pytest.raises(ManifestError, match="manifest and record of 'target' tell of different models"):
+        next(verify(out, False, 0))
 
 
 def test_a_wrong_graph_is_found(folder: Path, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from runtime.session import EngineError
 from runtime.tensorrt_engine import DeviceCache, load_tensorrt
 from runtime.tensorrt_files import ANY_GPU, EngineRecord, backend_module, paths, read_engine, write_engine
 from tests.published.checkpoints import HEADS, SIDE, eagle_weights, save_dtok, save_llamagen, save_vq
+from tests.published.limits import files_of_at_most
 from zoo.load import manifest
 from zoo.manifest import ManifestError
 
@@ -116,6 +117,17 @@ def test_an_engine_is_tied_to_graph_gpu_and_version(small: Path) -> None:
         write_engine(small, content, record)
     with pytest.raises(EngineError, match="holds no tensorrt-rtx engine"):
         read_engine(small, "sampler", "sampler", BACKEND, version, "NVIDIA X")
+
+
+def test_a_full_disk_leaves_the_engine_that_was_there(small: Path, tmp_path: Path) -> None:
+    version = tensorrt.__version__
+    _, record = read_engine(small, "target", "target", BACKEND, version, "NVIDIA X")
+    shutil.copytree(small, tmp_path / "out")
+    names = sorted(file.name for file in (tmp_path / "out").iterdir())
+    with files_of_at_most(1000), pytest.raises(OSError, match="while writing the engine of 'target'"):
+        write_engine(tmp_path / "out", bytes(2000), record)
+    assert read_engine(tmp_path / "out", "target", "target", BACKEND, version, "NVIDIA X")[1] == record
+    assert names == sorted(file.name for file in (tmp_path / "out").iterdir())
 
 
 def test_what_cannot_be_built_is_said(small: Path, tmp_path: Path) -> None:
