@@ -6,7 +6,7 @@ acceptance rule: a cell kept behind a rejected one was judged beside a token tha
 
 import argparse
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import fsum
 from typing import Literal, NamedTuple, TypeAlias, get_args
@@ -147,16 +147,22 @@ def methods(setting: BiasSetting, world: GridWorld, target_law: Mapping[Image, f
     return table
 
 
-def bias_table(setting: BiasSetting, only: str = "") -> tuple[Bias, ...]:
-    """The exact bias of every method whose name holds `only`, for one synthetic target."""
+def bias_table(setting: BiasSetting, only: str = "") -> Iterator[Bias]:
+    """The exact bias of every method whose name holds `only`, for one synthetic target, enumerated as it is asked for.
+
+    Raises ValueError, at once, on settings out of range and where no name holds `only`.
+    """
     weights = GridWeights.random(setting.grid, setting.vocab_size, setting.seed, setting.coupling)
     target_law = image_law(weights)
     table = methods(setting, GridWorld(weights), target_law)
-    return tuple(bias_of(name, decode, target_law) for name, decode in table.items() if only in name)
+    chosen = {name: decode for name, decode in table.items() if only in name}
+    if not chosen:
+        raise ValueError(f"repair bias: no method's name holds {only!r}; known: {'; '.join(table)}")
+    return (bias_of(name, decode, target_law) for name, decode in chosen.items())
 
 
-def main() -> None:
-    """Print the table."""
+def main(arguments: list[str] | None = None) -> None:
+    """Print the table, a line as soon as it is enumerated."""
     parser = argparse.ArgumentParser(prog="python -m sim.repair_bias", description=main.__doc__)
     parser.add_argument("--height", type=int, default=2)
     parser.add_argument("--width", type=int, default=3)
@@ -165,14 +171,19 @@ def main() -> None:
     parser.add_argument("--tau", type=float, default=0.6)
     parser.add_argument("--drafts", choices=get_args(Drafts), default="points")
     parser.add_argument("--only", default="", help="methods whose name holds this")
-    asked = parser.parse_args()
-    setting = BiasSetting(
-        Grid(asked.height, asked.width), 2, asked.seed, asked.coupling, drafts=asked.drafts, tau=asked.tau
-    )
-    rows = bias_table(setting, asked.only)
+    asked = parser.parse_args(arguments)
+    try:
+        setting = BiasSetting(
+            Grid(asked.height, asked.width), 2, asked.seed, asked.coupling, drafts=asked.drafts, tau=asked.tau
+        )
+        table = bias_table(setting, asked.only)
+    except ValueError as error:
+        parser.error(str(error))
     print(f"{'method':<44} {'total variation':>16} {'target passes':>14}")
-    for row in rows:
-        print(f"{row.method:<44} {row.total_variation:>16.3e} {row.passes:>14.3f}")
+    rows = []
+    for row in table:
+        print(f"{row.method:<44} {row.total_variation:>16.3e} {row.passes:>14.3f}", flush=True)
+        rows.append(row)
     print(json.dumps({"grid": list(setting.grid), "drafts": setting.drafts, "rows": [row._asdict() for row in rows]}))
 
 

@@ -15,6 +15,7 @@ from algos.spatial.mulo import Repair, RowDraft, draft_and_repair
 from algos.spatial.row_front import front_steps
 from algos.spatial.target import Feed
 from algos.spatial.zipar import raster, zipar
+from sim import repair_bias
 from sim.grid_world import FixedRows, GridWeights, GridWorld
 from sim.repair_bias import BiasSetting, bias_table
 from tests.spatial import checks
@@ -171,6 +172,25 @@ def test_the_bias_table() -> None:
     assert rows["exact, raster"].passes < rows["plain autoregression"].passes == 4
     with pytest.raises(ValueError, match="1,024 images"):
         BiasSetting(Grid(4, 4))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--height", "5"], "at most 1,024 images"),
+        (["--tau", "nan"], "expected a threshold tau >= 0"),
+        (["--only", "nothing"], "no method's name holds 'nothing'; known: plain autoregression"),
+    ],
+)
+def test_the_bias_command_refuses_bad_input(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        repair_bias.main(arguments)
+    assert stopped.value.code == 2
+    printed = capsys.readouterr()
+    assert told in printed.err
+    assert printed.out == ""
 
 
 class Words:
