@@ -1,6 +1,7 @@
 """Many images in lockstep have the statistics of the decoding loop, and both those of theory."""
 
 import itertools
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -143,6 +144,42 @@ def test_exact_enumeration_agrees() -> None:
         assert agree(measured, Estimate(exact, exact, exact)), (policy, measured, exact)
 
 
+@pytest.mark.parametrize(
+    ("policy", "rule", "shape", "settings"),
+    [
+        ("chain", "chain", {"length": 2}, {}),
+        ("chain", "lantern", {"length": 2}, {"k": 1, "delta": 0.3, "residual": "paper"}),
+        ("eagle1", "without_replacement", {"widths": (2, 1)}, {}),
+        ("eagle1", "lantern_pp", {"widths": (2, 1)}, {"k": 1, "factor": 2.0, "residual": "optimal"}),
+        ("eagle1", "lantern_pp", {"widths": (2, 1)}, {"k": 1, "factor": 2.0, "residual": "released"}),
+        ("eagle2", "point", {"depth": 2, "top_k": 2, "total_tokens": 3}, {}),
+        *(
+            ("eagle2", "lantern", {"depth": 2, "top_k": 2, "total_tokens": 3}, {"k": 1, "delta": 0.3, "residual": name})
+            for name in ("optimal", "paper", "released")
+        ),
+    ],
+    ids=lambda value: str(value),
+)
+def test_lockstep_draws_from_the_enumerated_law(
+    policy: str, rule: str, shape: dict[str, Any], settings: dict[str, Any]
+) -> None:
+    size = {"vocab_size": 3, "height": 1, "width": 4, "images": 1, "rows": 5}
+    world = make_world("dirichlet", {**size, "concentration": 1.0, "error": 0.8})
+    scheme = make_scheme(world, policy, rule, shape, settings)
+    models = TableTarget(world, 0), TableDrafter(world, 0)
+    exact: dict[tuple[int, ...], float] = {}
+    for trace, weight in enumerate_decoding(*models, scheme.policy, scheme.rule, MOST_NODES).items():
+        outcome = (*trace.tokens, len(trace.accepted))
+        exact[outcome] = exact.get(outcome, 0.0) + weight
+    found = run_lockstep(world, scheme, 60000, 1)
+    seen = Counter(map(tuple, np.column_stack([found.canvas, found.runs.cycles + 1]).tolist()))
+    assert sum(exact.values()) == pytest.approx(1.0)
+    expected = {outcome: found.runs.images * weight for outcome, weight in exact.items() if weight > 1e-12}
+    assert seen.keys() <= expected.keys()
+    squares = sum((seen[outcome] - count) ** 2 / count for outcome, count in expected.items())
+    assert squares < len(expected) + 5.0 * np.sqrt(2.0 * len(expected)), (squares, len(expected))
+
+
 def one_row(error: float, vocab_size: int = 12) -> TableWorld:
     return make_world(
         "dirichlet",
@@ -228,6 +265,9 @@ def test_an_interval_covers_the_truth_as_often_as_it_says() -> None:
     found = [speedup(some(runs, slice(start, start + 30)), costs) for start in range(0, 1200, 30)]
     covered = sum(one.low <= truth <= one.high for one in found)
     assert covered >= 33  # of 40 at 95 %; fewer has a chance below 1 in 500
+    figures = np.array([1.0, 2.0, 4.0, 9.0])
+    plain = ratio(figures, np.ones(4))
+    assert plain.high - plain.mean == pytest.approx(1.96 * figures.std(ddof=1) / 2.0)
 
 
 def test_what_has_no_lockstep_form_says_so() -> None:
