@@ -160,11 +160,12 @@ def test_exact_enumeration_agrees() -> None:
     ],
     ids=lambda value: str(value),
 )
+@pytest.mark.parametrize("laws", [{"concentration": 1.0}, {"concentration": 3.0, "seed": 3}], ids=str)
 def test_lockstep_draws_from_the_enumerated_law(
-    policy: str, rule: str, shape: dict[str, Any], settings: dict[str, Any]
+    policy: str, rule: str, shape: dict[str, Any], settings: dict[str, Any], laws: dict[str, Any]
 ) -> None:
     size = {"vocab_size": 3, "height": 1, "width": 4, "images": 1, "rows": 5}
-    world = make_world("dirichlet", {**size, "concentration": 1.0, "error": 0.8})
+    world = make_world("dirichlet", {**size, "error": 0.8, **laws})
     scheme = make_scheme(world, policy, rule, shape, settings)
     models = TableTarget(world, 0), TableDrafter(world, 0)
     exact: dict[tuple[int, ...], float] = {}
