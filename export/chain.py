@@ -80,8 +80,7 @@ def _turn(
     seen_values = graph.input("seen_values", "float", ["B", heads, "N", width])
     cell = graph.node("Add", [before, graph.integers(1)], "next_cell")
     embedded = graph.node("Gather", [weights.table, token])
-    moved = graph.product(feature, weights.from_features, "fc_feature")
-    hidden = graph.node("Add", [moved, embedded])
+    hidden = graph.product(feature, weights.from_features, "fc_feature", embedded, floating=True)
 
     normed = norm(graph, hidden, weights.layer.attention_norm, config)
     merged = graph.product(normed, weights.layer.qkv, "qkv")

@@ -64,7 +64,10 @@ def target_graph(transformer: Transformer, vocabulary: Vocabulary, halves: bool)
 
 
 def drafter_graph(drafter: BoundDrafter, halves: bool, integers: bool) -> onnx.ModelProto:
-    """The graph of a drafter; see `target_graph`, and for `integers` `GraphWriter.product`."""
+    """The graph of a drafter; see `target_graph`, and for `integers` `GraphWriter.product`.
+
+    The product with the features stays in floating point: their outliers would round all of a pass's features coarsely.
+    """
     config = drafter.drafter.config
     graph = GraphWriter("drafter", halves, integers)
     shared = _inputs(graph, config, drafter.drafter.rotary)
@@ -81,7 +84,7 @@ def drafter_graph(drafter: BoundDrafter, halves: bool, integers: bool) -> onnx.M
     )
     tokens = graph.node("Gather", [table, graph.node("Reshape", ["tokens", graph.integers(-1)])])
     rows = graph.node("Reshape", ["features", shared.flat_shape])
-    hidden = graph.product(rows, from_features, "fc_feature", tokens)
+    hidden = graph.product(rows, from_features, "fc_feature", tokens, floating=True)
     hidden = _layer(graph, hidden, weights.layer, shared, config, 0)
     _head(graph, hidden, weights.norm, weights.head, config, "predicted")
     greedy_chain(graph, weights, config, Turning(shared.cosine, shared.sine, shared.rows_of))

@@ -76,13 +76,16 @@ class GraphWriter:
             self._widened[stored] = self.node("Cast", [stored], to=TensorProto.FLOAT)
         return self._widened[stored]
 
-    def product(self, value: str, matrix: NDArray[np.float32], stem: str, added: str | None = None) -> str:
+    def product(
+        self, value: str, matrix: NDArray[np.float32], stem: str, added: str | None = None, floating: bool = False
+    ) -> str:
         """`value` [R, K] times `matrix` [K, N], plus `added` [R, N].
 
         With `integers`, both factors are rounded to 8 bits, the matrix by column and the value as a whole in every
-        pass: faster and half as large again, but a row's result then depends on the rows beside it.
+        pass: faster and half as large again, but a row's result then depends on the rows beside it. `floating` keeps
+        one product out of that.
         """
-        if self._integers:
+        if self._integers and not floating:
             scale = np.maximum(np.abs(matrix).max(axis=0), np.float32(1e-12)) / np.float32(127)
             rounded = np.rint(matrix / scale).astype(np.int8)
             factors = [
