@@ -155,7 +155,8 @@ def test_methods_compare_on_a_chameleon_export(tmp_path: Path) -> None:
     export_published(drafter, tmp_path / "out")
     prompt, out = ",".join(str(int(each)) for each in PROMPT[0]), tmp_path / "drawn"
     common = ["compare", prompt, "--engines", str(tmp_path / "out"), "--top-k", "0", "--temperature", "0"]
-    result = CliRunner().invoke(underpaint, [*common, "--methods", "ar,eagle2,lantern,zipar", "--out", str(out)])
+    methods = ["--methods", "ar,eagle2,lantern,zipar", "--set", "lantern.k=0"]
+    result = CliRunner().invoke(underpaint, [*common, *methods, "--out", str(out)])
     assert result.exit_code == 0, result.output
     rows = {row["method"]: row for row in json.loads((out / "compare.json").read_text())["rows"]}
     assert rows["eagle2"]["identical_share"] == 1
