@@ -99,6 +99,19 @@ def test_the_page_on_roofline() -> None:
         ]
 
 
+def test_the_page_on_the_simulator() -> None:
+    rows = json.loads((RESULTS / "predict-128-t1.json").read_text(encoding="utf-8"))
+    assert table("docs/simulator.md", "**The shipped models.**") == [
+        [
+            *(row["method"], f"{tokens:.3f}", f"{row['tokens_per_cycle'][0]:.3f}"),
+            *(f"{100 * (row['tokens_per_cycle'][0] / tokens - 1):+.1f} %", f"{100 * row['tokens_chance']:.1f} %"),
+            *(f"{speedup:.3f}", f"{row['speedup'][0]:.3f}", f"{100 * (row['speedup'][0] / speedup - 1):+.1f} %"),
+        ]
+        for row in rows
+        for tokens, speedup in [(row["measured_tokens_per_cycle"], row["measured_speedup"])]
+    ]
+
+
 def test_every_benchmark_and_result_is_listed() -> None:
     page = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
     scripts = [path for path in RESULTS.parent.glob("*.py") if "__main__" in path.read_text(encoding="utf-8")]
