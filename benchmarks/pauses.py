@@ -2,7 +2,7 @@
 
 Run: python -m benchmarks.pauses [--target target128] [--threads 2] [--rounds 60] [--out FILE]
 
-Plain autoregression comes back to the target after a fraction of a millisecond, a cycle that drafts after milliseconds of
+Plain autoregression comes back to the target after a fraction of a millisecond, a cycle that drafts after some of
 drafter and host. Every pass here follows a busy wait on one core, in which nothing of the model is touched; all pauses
 and sizes take turns within each round. The last line is JSON: `passes_ms` is [[pause ms, {T: median ms}], ...]. With
 --threads 1 no thread has to be woken: what a pause costs there is not that.

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from cli.errors import STOPPED, bad_input
-from cli.train_options import Device, Pixels, Resolution, Seed, Threads, check_trained, prepare
+from cli.train_options import Device, Pixels, Resolution, Seed, Threads, prepare, trained_target
 from models.train.drawn import DrawSettings, draw_scenes
 from models.train.pictures import captions
 from runtime.files import check_folder_writable
@@ -36,7 +36,7 @@ def draw(
     with bad_input(), _progress() as progress:
         prepare(device, threads)
         settings = DrawSettings(greedy_share, temperature, top_k, seed)
-        check_trained(wanted, "target")
+        trained_target(wanted, int(resolution))
         check_folder_writable(out)
         drawn = draw_scenes(
             out,

@@ -127,7 +127,7 @@ class Scenes:
         return PairedScenes(data, validation, self.tokenizer_from, pictures, grids)
 
     def _pictures(self, sizes: str) -> EmojiPictures:
-        check_trained(self.tokenizer_from, "tokenizer")
+        read(self.tokenizer_from, "tokenizer")
         check_folder_writable(self.tokens)
         typer.echo(f"codes at {sizes} in {self.tokens} (encoded on first use)")
         return EmojiPictures()
@@ -145,11 +145,6 @@ def prepare(device: str, threads: int | None) -> None:
         raise ValueError("--device cuda: this PyTorch sees no GPU; use --device cpu")
     if threads is not None:
         torch.set_num_threads(threads)
-
-
-def check_trained(path: Path, kind: str) -> None:
-    """Raise OSError or ValueError, before any work, unless `path` is a checkpoint of a recipe's `kind`."""
-    read(path, kind)
 
 
 def trained_target(path: Path, resolution: int) -> TransformerConfig:

@@ -78,8 +78,9 @@ class CycleCosts:
     def host_ms(self, runs: Runs, family: Family, pooled: bool) -> FloatArray:
         """[I] ms of the host, the first pass left out; ValueError where a family was not measured.
 
-        Chains that came in one call are "one_call", other trees `family`. A cycle over the root alone is a plain step:
-        policies that weigh costs decide for it before they draft.
+        Chains that came in one call are "one_call", other trees `family`. A cycle over the root alone is a plain step,
+        which is too cheap where a policy drafted and then verified nothing of it. What a policy takes to choose one
+        call or a plain step is in neither.
         """
         alone, calls = _alone(runs), runs.chained.sum(axis=1)
         chained = runs.chained @ np.arange(runs.chained.shape[1])

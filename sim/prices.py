@@ -11,7 +11,7 @@ from sim.cycle_costs import CycleCosts, family_of, load_cycle_costs, pools
 from sim.fast import Scheme
 from sim.latency import Costs, load_costs
 from sim.machines import roofline
-from sim.statistics import Estimate, Runs, times_faster
+from sim.statistics import Estimate, Runs, plain_ms, times_faster
 
 CURVE: Final = ".json"
 """How the names of measured machines end: paths of cost curves."""
@@ -45,7 +45,7 @@ class RepeatedPrices:
     @property
     def plain_ms(self) -> float:
         """See `Prices`."""
-        return float(self.costs.verify_ms(np.array([1]))[0]) + self.costs.overhead_ms
+        return plain_ms(self.costs)
 
     def image_ms(self, scheme: Scheme, runs: Runs) -> FloatArray:
         """See `Prices`."""
@@ -74,7 +74,7 @@ class InCyclePrices:
         return self.costs.image_ms(known, family_of(scheme), pools(scheme))
 
     def host_ms(self, scheme: Scheme, runs: Runs) -> float:
-        """ms of the host in a mean cycle that drafts."""
+        """ms of the host in a mean cycle, plain steps among them and the first pass left out."""
         known = self._known(runs)
         host_ms = self.costs.host_ms(known, family_of(scheme), pools(scheme))
         return float(host_ms.sum() / known.cycles.sum())

@@ -123,10 +123,14 @@ def mean_depth(runs: Runs) -> Estimate:
 
 def speedup(runs: Runs, costs: Costs) -> Estimate:
     """How many times faster than plain autoregression on the same latency model."""
-    plain_ms = float(costs.verify_ms(np.array([1]))[0]) + costs.overhead_ms
-    return times_faster(runs, runs.image_ms(costs), plain_ms)
+    return times_faster(runs, runs.image_ms(costs), plain_ms(costs))
 
 
-def times_faster(runs: Runs, image_ms: FloatArray, plain_ms: float) -> Estimate:
+def plain_ms(costs: Costs) -> float:
+    """ms of a step of plain autoregression."""
+    return float(costs.verify_ms(np.array([1]))[0]) + costs.overhead_ms
+
+
+def times_faster(runs: Runs, image_ms: FloatArray, step_ms: float) -> Estimate:
     """How many times faster than plain autoregression, from what images [I] and a plain step take."""
-    return ratio(np.full(runs.images, runs.decodings * runs.cells * plain_ms), image_ms)
+    return ratio(np.full(runs.images, runs.decodings * runs.cells * step_ms), image_ms)

@@ -10,7 +10,6 @@ one are never read for another. A run that was stopped continues, to the same ro
 """
 
 import hashlib
-import json
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -25,9 +24,8 @@ from models.checkpoints import load_target
 from models.sample import sample
 from models.text import WordEncoder
 from models.train.interrupt import stop_on_interrupt
-from models.train.tokens import TokenSet
+from models.train.tokens import TokenSet, check_source
 from models.transformer import Transformer
-from zoo.manifest import write_beside
 from zoo.prompts import WORD_SLOTS
 
 CHUNK: Final = 64
@@ -78,17 +76,7 @@ def _open(folder: Path, name: str, width: int, settings: DrawSettings, words: ND
     folder.mkdir(parents=True, exist_ok=True)
     about, path = folder / f"{name}.json", folder / f"{name}.rows"
     described = {"target": name, "chunk": CHUNK, **asdict(settings)}
-    if not about.exists():
-        write_beside(about, json.dumps(described).encode())
-    try:
-        found = json.loads(about.read_text())
-    except ValueError as error:
-        raise ValueError(
-            f"{about} should say how the rows beside it were drawn, and is damaged ({error}). Delete both, or choose "
-            "another folder."
-        ) from error
-    if found != described:
-        raise ValueError(f"{about} says {found}; now wanted {described}. Choose another folder.")
+    check_source(about, described, "how the rows beside it were drawn", "Delete both, or choose another folder.")
     path.touch()
     held = path.stat().st_size // (2 * width)
     if held < len(words):

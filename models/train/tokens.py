@@ -40,20 +40,20 @@ def _fingerprint(vq: VQModel) -> str:
     return digest.hexdigest()[:16]
 
 
-def _check_source(path: Path, about: dict[str, object]) -> None:
-    """Write what the codes come from, or compare with what is written."""
+def check_source(path: Path, about: dict[str, object], told: str, remedy: str) -> None:
+    """Write what the data beside `path` come from, or compare with what is written.
+
+    told: what the file tells of them; remedy: what to do. Raises ValueError, with both, where it is damaged or differs.
+    """
     if not path.exists():
         write_beside(path, json.dumps(about).encode())
         return
     try:
         found = json.loads(path.read_text())
     except ValueError as error:
-        raise ValueError(
-            f"{path} should say which tokenizer the codes beside it come from, and is damaged ({error}). Delete its "
-            "folder to encode again."
-        ) from error
+        raise ValueError(f"{path} should say {told}, and is damaged ({error}). {remedy}") from error
     if found != about:
-        raise ValueError(f"{path} was made from {found}; now wanted {about}. Delete its folder to encode again.")
+        raise ValueError(f"{path} says {found}; now wanted {about}. {remedy}")
 
 
 @torch.no_grad()
@@ -85,7 +85,9 @@ def encode_scenes(
     cells = (resolution // vq.config.stride) ** 2
     folder.mkdir(parents=True, exist_ok=True)
     stem = folder / f"{split}_{resolution}"
-    _check_source(stem.with_suffix(".json"), {"tokenizer": _fingerprint(vq), "seed": SCENE_SEED})
+    about = {"tokenizer": _fingerprint(vq), "seed": SCENE_SEED}
+    told, remedy = "which tokenizer the codes beside it come from", "Delete its folder to encode again."
+    check_source(stem.with_suffix(".json"), about, told, remedy)
     path = stem.with_suffix(".codes")
     held = path.stat().st_size // (2 * cells) if path.exists() else 0
     if held < scenes:
