@@ -105,7 +105,8 @@ def test_chains_in_one_call_on_the_page_on_roofline() -> None:
         speeds = [f"{row['methods'][name]['speedup'][0]:.2f}" for name in ("chain", "adt", "without calls", "roofline")]
         mean, low, high = row["roofline_over"]["adt"]
         shown.append([row["place"].removeprefix("t"), *speeds, f"{mean:.2f}x ({low:.2f} to {high:.2f})"])
-    assert [[cell.strip("*") for cell in cells] for cells in table("docs/roofline.md", "## On the shipped models")] == shown
+    page = table("docs/roofline.md", "## On the shipped models")
+    assert [[cell.strip("*") for cell in cells] for cells in page] == shown
 
 
 def test_the_page_on_the_simulator() -> None:
