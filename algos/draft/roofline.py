@@ -1,13 +1,13 @@
 """Our own policy: each tree maximises the expected tokens per millisecond on the engine at hand."""
 
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
 from algos.arrays import FloatArray
 from algos.chance import Chance
-from algos.draft.calibration import Adjust, Calibration
+from algos.draft.calibration import Calibration
 from algos.draft.costs import (
     MEASURED_DRAFT_MS,
     MEASURED_VERIFY_MS,
@@ -18,30 +18,12 @@ from algos.draft.costs import (
     cost_curve,
     draft_table,
 )
+from algos.draft.foresight import best_choice, best_imaginable, foresee
 from algos.draft.grow import Growing, Level, best_first, chains, likeliest_chain
 from algos.draft.kept import Chain, Kept, best_chain
 from algos.draft.settings import at_least
 from algos.draft.spec import POLICIES, Budget, Expander, Grid, PolicySpec
 from algos.tree import DraftTree, Verdict, root_only
-
-
-class Choice(NamedTuple):
-    """How many of the best candidates to verify, and what that should yield."""
-
-    nodes: int
-    rate: float
-    """Expected tokens per ms."""
-    least: float
-    """The score of the last one chosen; infinite where none is."""
-
-
-class Ahead(NamedTuple):
-    """What another level should yield, and how many nodes to expand for it."""
-
-    frontier: int
-    rate: float
-    """Expected tokens per ms, the level's own cost included."""
-
 
 NO_CHAIN: Final = Chain(0, 0.0)
 
@@ -59,7 +41,8 @@ class Roofline:
 
     Where the drafter drafts a chain of its likeliest tokens in one call, and the price is known, a chain is foreseen
     too, from how often such tokens were kept in the image so far (see `Kept`), and drafted where it should yield more
-    tokens per millisecond than the tree that the neighbours' draft probabilities promise.
+    tokens per millisecond than the tree that the neighbours' draft probabilities promise. Such a tree is looked for
+    only now and then: a look takes longer than a chain's forecast, and next cells are much alike.
     Everything follows from the past, so point proposals stay lossless.
 
     verify_ms, draft_ms, between: the engine's cost curve, see `CostCurve` and `draft_table`; measure them on yours.
@@ -73,6 +56,8 @@ class Roofline:
     chain_prior, chain_decay: those of `Kept`, which shares the others; > 0, in [0, 1].
     probe_first, probe_most: where drafting does not seem to pay, one level is drafted all the same after so many
         cycles; each such trial doubles the wait for the next, from the first number up to the second; >= 1.
+    look_every: where a chain is foreseen, a tree that does not seem to pay is looked for again so many cycles later,
+        >= 1.
     """
 
     verify_ms: tuple[tuple[int, float], ...] = MEASURED_VERIFY_MS
@@ -90,6 +75,7 @@ class Roofline:
     chain_decay: float = 0.6
     probe_first: int = 4
     probe_most: int = 16
+    look_every: int = 8
     _verify: FloatArray = field(init=False, repr=False)
     _draft: FloatArray = field(init=False, repr=False)
     _chain: FloatArray = field(init=False, repr=False)
@@ -101,9 +87,11 @@ class Roofline:
     _grown: Growing | None = field(init=False, repr=False, default=None)
     _idle: int = field(init=False, repr=False, default=0)
     _wait: int = field(init=False, repr=False, default=1)
+    _unseen: int = field(init=False, repr=False, default=0)
 
     def __post_init__(self) -> None:
-        at_least("roofline", 1, top_k=self.top_k, max_depth=self.max_depth, probe_first=self.probe_first)
+        at_least("roofline", 1, top_k=self.top_k, max_depth=self.max_depth, look_every=self.look_every)
+        at_least("roofline", 1, probe_first=self.probe_first)
         at_least("roofline", self.probe_first, probe_most=self.probe_most)
         weights = {name: getattr(self, name) for name in ("prior", "band_prior", "chain_prior")}
         decays = {name: getattr(self, name) for name in ("decay", "chain_decay")}
@@ -126,7 +114,7 @@ class Roofline:
         """See `Policy`."""
         self._known = Calibration(grid, self.prior, self.decay, self.above, self.band_prior)
         self._kept = Kept(grid, self.chain_prior, self.chain_decay, self.above, self.band_prior)
-        self._cell, self._idle, self._wait = 1, 0, self.probe_first
+        self._cell, self._idle, self._wait, self._unseen = 1, 0, self.probe_first, 0
         self._grown = None
 
     def grow(self, drafter: Expander, root: int, budget: Budget, chance: Chance) -> DraftTree:
@@ -140,7 +128,7 @@ class Roofline:
         if self._chain.size and chains(drafter):
             likely = self._kept.chances(self._cell, min(budget.max_depth, most, self._chain.size))
             chain = best_chain(likely, self._chain, self._verify)
-        if not self._tree_pays(max(chain.rate, self._plain_rate), deepest if chain.levels else 1, most):
+        if not self._tree_pays(chain, deepest, most):
             if chain.rate > self._plain_rate:
                 self._idle, self._wait = 0, self.probe_first
                 return likeliest_chain(drafter, root, chain.levels)
@@ -148,7 +136,19 @@ class Roofline:
                 return root_only(root, drafter.vocab_size)
         return self._grow_tree(drafter, root, deepest, most)
 
-    def _tree_pays(self, rate: float, deepest: int, most: int) -> bool:
+    def _tree_pays(self, chain: Chain, deepest: int, most: int) -> bool:
+        """Whether a tree should yield more than `chain` and than a plain step."""
+        rate = max(chain.rate, self._plain_rate)
+        if not chain.levels:
+            return self._foreseen(rate, 1, most)
+        if self._unseen:
+            self._unseen -= 1
+            return False
+        pays = self._foreseen(rate, deepest, most)
+        self._unseen = 0 if pays else self.look_every - 1
+        return pays
+
+    def _foreseen(self, rate: float, deepest: int, most: int) -> bool:
         """Whether a tree of at most `deepest` levels should have a higher rate, by the neighbours' draft probabilities.
 
         Every level is foreseen as the first: the mean probabilities by rank, and the trust at the coming cell.
@@ -224,55 +224,6 @@ class Roofline:
                 break
             number = level.first + row * len(tokens) + offered[token]
         self._grown = None
-
-
-def best_imaginable(kept: float, least_ms: FloatArray) -> float:
-    """A bound on the expected tokens per ms of trees whose every level keeps a token with a chance of at most `kept`.
-
-    least_ms: [D] ms that a tree of so many levels costs at least, from 1 on.
-    """
-    rates = (1.0 + np.add.accumulate(np.power(kept, np.arange(1, least_ms.size + 1)))) / least_ms
-    return float(rates.max())
-
-
-def best_choice(scores: FloatArray, costs: FloatArray, spent_ms: float, most: int) -> Choice:
-    """The number of best `scores` [C], at most `most`, of most expected tokens per ms; ties: the fewer.
-
-    costs: [>= most + 1] ms of a target pass by drafted nodes; spent_ms: what the drafter passes have cost.
-    """
-    rising = scores.copy()
-    rising.sort()
-    count = min(most, int(np.count_nonzero(rising)))
-    expected = np.ones(count + 1)
-    expected[1:] = rising[::-1][:count]
-    rates = np.add.accumulate(expected) / (costs[: count + 1] + spent_ms)
-    nodes = int(rates.argmax())
-    return Choice(nodes, float(rates[nodes]), float(rising[-nodes]) if nodes else np.inf)
-
-
-def foresee(
-    scores: FloatArray, last: Level, adjust: Adjust, costs: FloatArray, spent_ms: FloatArray, most: int
-) -> Ahead:
-    """The next level: its candidates should have the frontier's scores times the mean chances by rank so far.
-
-    The frontier's best nodes are expanded, but for those that the best foreseen tree would not hold themselves: their
-    children score no higher. A rate of 0 where no candidate of the last level has a positive score.
-    scores: [C] of all candidates so far; last: the last level. spent_ms: [W] what the drafter passes will have cost, by
-    nodes expanded; W are the most that can be.
-    """
-    frontier = last.scores[best_first(last.scores, spent_ms.size)]
-    if not frontier.size:
-        return Ahead(0, 0.0)
-    profile = adjust(np.add.reduce(last.probs, axis=0, keepdims=True) / last.probs.shape[0])
-    coming = frontier[:, None] * profile
-
-    def choice(expanded: int) -> Choice:
-        foreseen = np.concatenate((scores, coming[:expanded].reshape(-1)))
-        return best_choice(foreseen, costs, float(spent_ms[expanded - 1]), most)
-
-    best = choice(frontier.size)
-    needed = max(1, int(np.count_nonzero(frontier >= best.least)))
-    return Ahead(needed, (best if needed == frontier.size else choice(needed)).rate)
 
 
 SPEC = POLICIES.register(

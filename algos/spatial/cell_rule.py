@@ -2,16 +2,22 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Final, Literal, Protocol, Self, TypeAlias
 
 import numpy as np
 
+from algos.accept import RULES
 from algos.accept.mulo import passing_cells
 from algos.accept.neighbours import check_neighbours
 from algos.accept.spec import Rule
 from algos.arrays import FloatArray, IntArray
 from algos.chance import At, Chance
+from algos.registry import build
 from algos.tree import NO_TOKEN, DraftTree, Drawn
+
+Kind: TypeAlias = Literal["pooled", "lantern", "exact"]
+_PLUGGED: Final = {"lantern": ("lantern", "lantern_greedy"), "exact": ("point", "greedy")}
+"""The registered rules behind a kind, above temperature 0 and at 0."""
 
 
 class CellRule(Protocol):
@@ -104,6 +110,23 @@ class PooledCells:
     def residual(self, cell: int, token: int, draft_law: FloatArray | None, law: FloatArray) -> FloatArray:
         """See `CellRule`."""
         return law
+
+
+def cell_rule(kind: Kind, neighbours: IntArray, tau: float, delta: float, greedy: bool) -> CellRule:
+    """A rule of MuLo-SD by its kind.
+
+    "pooled" keeps a token by `tau`, see `PooledCells`; "lantern" with its probability and that of near codes up to
+    `delta`; "exact" with its probability alone. neighbours: [V, k]. greedy: decoding at temperature 0.
+    Raises ValueError where a setting is out of its range, under every kind: a bad setting is never silent.
+    """
+    pooled = PooledCells(neighbours, tau)
+    if not 0.0 <= delta <= 1.0:
+        raise ValueError(f"delta must be in [0, 1], got {delta}")
+    if kind == "pooled":
+        return pooled
+    spec = RULES[_PLUGGED[kind][greedy]]
+    settings = {"neighbours": neighbours, "k": 0, "delta": delta} if spec.codebook else {}
+    return TreeRuleOnCells(build(spec.make, settings, f"rule '{spec.name}'"))
 
 
 def _pair(token: int, draft_law: FloatArray | None, vocab_size: int) -> DraftTree:

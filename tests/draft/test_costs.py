@@ -12,8 +12,9 @@ from algos.chance import sampling
 from algos.draft import Budget, Grid
 from algos.draft.calibration import BANDS, Calibration, within_one
 from algos.draft.costs import CostCurve, draft_table
+from algos.draft.foresight import best_choice, foresee
 from algos.draft.grow import Growing
-from algos.draft.roofline import Roofline, best_choice, foresee
+from algos.draft.roofline import Roofline
 from algos.draft.sequoia import acceptance_by_rank, best_plan
 from algos.draft.shape import Shape
 from algos.tree import DraftTree, Verdict

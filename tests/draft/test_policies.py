@@ -183,6 +183,7 @@ def test_a_chain_is_drawn_from_its_laws(drafter: PathDrafter, length: int) -> No
         ("roofline", {"draft_ms": ((2, 1.0),)}),
         ("roofline", {"band_prior": 0.0}),
         ("roofline", {"probe_first": 0}),
+        ("roofline", {"look_every": 0}),
         ("roofline", {"probe_first": 4, "probe_most": 3}),
     ],
 )

@@ -1,5 +1,7 @@
 """Chains that roofline drafts in one call: what they should yield, against brute force, and where they are drafted."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -8,9 +10,10 @@ from hypothesis import strategies as st
 from algos.chance import sampling
 from algos.draft import Budget, Grid
 from algos.draft.costs import chain_table
+from algos.draft.foresight import best_choice, best_imaginable, foresee
 from algos.draft.grow import Level
 from algos.draft.kept import FIRST_CHANCE, Chain, Kept, best_chain
-from algos.draft.roofline import Roofline, best_choice, best_imaginable, foresee
+from algos.draft.roofline import Roofline
 from algos.tree import DraftTree, Verdict
 from tests.draft.drafters import ChainingDrafter
 
@@ -134,6 +137,24 @@ def test_a_chain_is_drafted_where_one_call_is_cheap() -> None:
     assert drafter.asked[-1] == 6, "the longest that was measured"
     assert all(tree.parents.tolist() == list(range(-1, tree.depth)) for tree in trees)
     assert [tree.depth for tree in trees[1:]] == drafter.asked
+
+
+@pytest.mark.parametrize(("every", "looks"), [(1, 12), (3, 5), (8, 3)])
+def test_beside_chains_a_tree_is_looked_for_now_and_then(
+    every: int, looks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[bool] = []
+    foreseen = Roofline._foreseen
+
+    def look(self: Roofline, rate: float, deepest: int, most: int) -> bool:
+        looked.append(foreseen(self, rate, deepest, most))
+        return looked[-1]
+
+    monkeypatch.setattr(Roofline, "_foreseen", look)
+    drafter = peaked(0.9)
+    played(replace(SLOW_LEVELS, look_every=every), drafter, 9, 12)
+    assert looked == [True] + [False] * (looks - 1), "the first cycle grows a tree, as nothing is known"
+    assert len(drafter.asked) == 11
 
 
 def test_a_tree_is_grown_where_a_level_is_cheap() -> None:
