@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from array_api_compat import array_namespace
 
 
@@ -39,19 +40,18 @@ def laws(logits: Any, sampler: Sampler) -> Any:
     Returns [N, V] of the same dtype; rows sum to 1.
     Raises ValueError on a wrong shape or a logit that is not finite.
     """
-    xp = array_namespace(logits)
+    xp = np if type(logits) is np.ndarray else array_namespace(logits)  # asking takes as long as two of these lines
     if logits.ndim != 3 or logits.shape[0] not in (1, 2):
         raise ValueError(f"laws: expected logits [B, N, V] with B of 1 or 2, got shape {tuple(logits.shape)}")
     if logits.shape[0] == 2:
         rows = logits[1, :, :] + sampler.guidance * (logits[0, :, :] - logits[1, :, :])
     else:
         rows = logits[0, :, :]
-    top = xp.max(rows, axis=-1, keepdims=True)
     if not bool(xp.isfinite(xp.sum(rows))):  # one NaN or infinity spoils the sum; finite logits never overflow it
         raise ValueError("laws: expected finite logits, got NaN or infinity; check the engine's parity")
     if sampler.temperature == 0:
         return _one_hot(xp, rows)
-    rows = (rows - top) / sampler.temperature
+    rows = (rows - xp.max(rows, axis=-1, keepdims=True)) / sampler.temperature
     if 0 < sampler.top_k < rows.shape[-1]:
         order = getattr(xp, "partition", None)  # where the library can do with less than a sort
         last = rows.shape[-1] - sampler.top_k

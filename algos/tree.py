@@ -1,6 +1,7 @@
 """The draft tree: flat arrays, parents before children."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
@@ -20,6 +21,11 @@ class Verdict(NamedTuple):
     """Accepted nodes from the root's child downwards, the root excluded."""
     token: int
     """The one extra token: from the residual at the first rejection, or the bonus after the last node."""
+
+    def committed(self) -> IntArray | slice:
+        """The root and the accepted nodes, as an index; a slice where they stand side by side, so nothing is copied."""
+        kept = (0, *self.path)
+        return slice(0, len(kept)) if kept[-1] == len(self.path) else np.array(kept, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +76,8 @@ class DraftTree:
         return depths
 
     def visible(self) -> BoolArray:
-        """[N, N] bool: row i is True at i and at i's ancestors (the tree mask)."""
-        mask = np.eye(self.size, dtype=np.bool_)
-        for node, parent in enumerate(self.parents.tolist()):
-            if parent >= 0:
-                mask[node] |= mask[parent]
-        return mask
+        """[N, N] bool: row i is True at i and at i's ancestors (the tree mask); read-only."""
+        return _visible(tuple(self.parents.tolist()))
 
     def path_to(self, node: int) -> tuple[int, ...]:
         """Nodes from the root's child down to `node`; empty for the root."""
@@ -128,6 +130,17 @@ class DraftTree:
             raise ValueError(
                 f"tree.tokens: a '{self.drawn}' tree must not hold duplicate siblings; draw them as 'iid' or drop them"
             )
+
+
+@lru_cache(maxsize=256)
+def _visible(parents: tuple[int, ...]) -> BoolArray:
+    """Kept, as chains and static trees come again and again."""
+    mask = np.eye(len(parents), dtype=np.bool_)
+    for node, parent in enumerate(parents):
+        if parent >= 0:
+            mask[node] |= mask[parent]
+    mask.flags.writeable = False
+    return mask
 
 
 def are_laws(rows: FloatArray) -> bool:

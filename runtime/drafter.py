@@ -32,7 +32,7 @@ class OrtDrafter:
         self._tokens: list[int] = []
         """Committed tokens that are not in the cache yet."""
         self._features: list[FloatArray] = []
-        """[B, D] each: the target's features before those tokens, and before the next root."""
+        """[B, n, D] each, one after another: the target's features before those tokens, and before the next root."""
         self._root: int | None = None
         """The next root, once a verdict has named it."""
         self._forget_nodes()
@@ -58,7 +58,7 @@ class OrtDrafter:
         """See `Drafter`. Raises EngineError unless the features fit: as many rows and as wide as this drafter's."""
         self.engine.cache.clear()
         self._tokens = []
-        self._features = [self._checked(scored)[:, -1]]
+        self._features = [self._checked(scored)[:, -1:]]
         self._root = None
         self._forget_nodes()
 
@@ -94,10 +94,9 @@ class OrtDrafter:
             self._tokens.append(int(tree.tokens[0]))
         else:
             self._features = []
-        for before, node in zip((0, *verdict.path), verdict.path, strict=False):
-            self._tokens.append(int(tree.tokens[node]))
-            self._features.append(features[:, before])
-        self._features.append(features[:, verdict.path[-1] if verdict.path else 0])
+        committed = verdict.committed()
+        self._tokens.extend(tree.tokens[committed][1:].tolist())
+        self._features.append(features[:, committed])
         self._root = verdict.token
         self._forget_nodes()
 
@@ -128,7 +127,7 @@ class OrtDrafter:
         cache = self.engine.cache
         fed = np.array([*self._tokens, root], dtype=np.int64)
         cells = cache.length + np.arange(fed.size)
-        features = np.stack(self._features, axis=1)
+        features = self._features[0] if len(self._features) == 1 else np.concatenate(self._features, axis=1)
         # Only graphs that chain are asked for more than one level; other engines need not know of them.
         run = self.engine.run if levels == 1 else partial(self.engine.run, levels=levels)
         result = run(fed, cells, causal(fed.size), features=features)

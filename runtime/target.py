@@ -128,9 +128,5 @@ class OrtTarget:
         """See `Target`; only the tree scored last can be committed."""
         if self._pass is None or tree is not self._scored:
             raise EngineError("target: commit() expects the tree that was scored last; score it first")
-        kept = (0, *verdict.path)
-        # A path down the first branch, as in any chain, is a slice: nothing is gathered.
-        straight = kept[-1] == len(verdict.path)
-        chosen = slice(0, len(kept)) if straight else np.array(kept, dtype=np.int64)
-        self.engine.cache.commit(self._pass.keys, self._pass.values, chosen)
+        self.engine.cache.commit(self._pass.keys, self._pass.values, verdict.committed())
         self._scored = None

@@ -94,7 +94,8 @@ class Growing:
 def likeliest_chain(drafter: Expander, root: int, length: int) -> DraftTree:
     """The chain of at most `length` likeliest tokens: one call where the drafter can, else one a level."""
     if length > 0 and chains(drafter):
-        tokens = np.concatenate(([root], drafter.expand_chain(root, length)))
+        tokens = np.empty(length + 1, dtype=np.int64)
+        tokens[0], tokens[1:] = root, drafter.expand_chain(root, length)
         return point_tree(tokens, np.arange(-1, length), drafter.vocab_size)
     growing = Growing(drafter, root)
     while growing.depth < length and growing.grow_level(1, 1):
