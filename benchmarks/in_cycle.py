@@ -45,6 +45,7 @@ FEWEST: Final = 5
 """Samples of a size that count."""
 SLOWEST: Final = 95
 """Percentile of a size's samples beyond which they are left out."""
+LONGEST_CHAIN: Final = 12
 HOST_PARTS: Final = ("cycle", "level", "node", "pooled")
 
 
@@ -66,7 +67,7 @@ def loops(vocab_size: int, verify_ms: list[list[float]], draft_ms: list[list[flo
     point, codes = PointProposals(), np.random.default_rng(0).standard_normal((vocab_size, 8))
     pool = Lantern(nearest_codes(codes, min(POOLED, vocab_size - 1)), delta=0.9, residual="optimal")
     curves = [tuple((int(size), float(ms)) for size, ms in curve) for curve in (verify_ms, draft_ms)]
-    priced = Roofline(*curves)
+    priced, weighed = Roofline(*curves), Roofline(*curves, chain_ms=_guessed(draft_ms))
     ranked = ((1, 2, 2), (2, 2, 4), (4, 2, 6), (4, 4, 12), (5, 8, 24), (3, 16, 40), (5, 10, MOST_NODES - 1))
     return (
         *(Loop("one_call", LikeliestChain(length), point) for length in (1, 2, 3, 4, 6, 8, 12) if chains),
@@ -74,11 +75,18 @@ def loops(vocab_size: int, verify_ms: list[list[float]], draft_ms: list[list[flo
         *(Loop("sampled", Eagle1(widths), WithoutReplacement()) for widths in ((2, 2, 1, 1), (4, 8, 8))),
         *(Loop("ranked", Eagle2(*settings), point) for settings in ranked),
         Loop("priced", priced, point),
+        *(Loop("weighed", weighed, point) for _ in range(chains)),
         *(Loop("one_call", LikeliestChain(4), pool, pooled=True) for _ in range(chains)),
         Loop("sampled", Chain(4), pool, pooled=True),
         Loop("ranked", Eagle2(4, 2, 6), pool, pooled=True),
         Loop("priced", priced, pool, pooled=True),
+        *(Loop("weighed", weighed, pool, pooled=True) for _ in range(chains)),
     )
+
+
+def _guessed(draft_ms: list[list[float]]) -> tuple[tuple[int, float], ...]:
+    """ms of chains in one call, for a policy to choose by before any was timed: a level takes half of what it does."""
+    return tuple((levels, draft_ms[0][1] * (1 + levels) / 2) for levels in (1, LONGEST_CHAIN))
 
 
 @dataclass(slots=True)
@@ -121,11 +129,15 @@ class TimedTarget:
 
 @dataclass(slots=True)
 class TimedDrafter:
-    """A `Drafter`, and a `ChainExpander` where it can, whose passes are timed. levels: drafted since last set to 0."""
+    """A `Drafter`, and a `ChainExpander` where it can, whose passes are timed.
+
+    levels: drafted since last set to 0; grown: whether some of them one by one.
+    """
 
     drafter: OrtDrafter
     timed: Timed
     levels: int = 0
+    grown: bool = False
     vocab_size: int = field(init=False)
     chains: bool = field(init=False)
 
@@ -140,6 +152,7 @@ class TimedDrafter:
         laws = self.drafter.expand(tokens, parents)
         self.timed.add("draft", tokens.size, self.drafter.engine.spent.seconds - before)
         self.levels += 1
+        self.grown = True
         return laws
 
     def expand_chain(self, root: int, levels: int) -> IntArray:
@@ -199,11 +212,13 @@ def draw(target: OrtTarget, drafter: OrtDrafter | None, loop: Loop, image: int, 
         spent = perf_counter() - started
         if cycle.number:
             levels = drafting.levels if drafting is not None else 0
-            kind = Kind(loop.family, levels, cycle.tree.size, loop.pooled)
+            grown = drafting is not None and drafting.grown
+            family = "priced" if grown and loop.family == "weighed" else loop.family
+            kind = Kind(family, levels, cycle.tree.size, loop.pooled and cycle.tree.size > 1)
             found.host[kind].append(1e3 * (spent - timed.seconds))
         timed.seconds = 0.0
         if drafting is not None:
-            drafting.levels = 0
+            drafting.levels, drafting.grown = 0, False
         started = perf_counter()
 
 
@@ -224,7 +239,7 @@ def curve(found: Found, what: str) -> list[list[float]]:
 def host_costs(found: Found, family: str) -> dict[str, float]:
     """ms of a cycle, a level, a node and of pooling: least squares over the family's kinds of cycles, none below 0."""
     kinds = {kind: held for kind, held in found.host.items() if kind.family == family and len(held) >= FEWEST}
-    if family != "priced":  # an image's last cell has nothing to draft
+    if family not in ("priced", "weighed"):  # an image's last cell has nothing to draft
         kinds = {kind: held for kind, held in kinds.items() if kind.levels}
     if not kinds:
         raise ValueError(f"in_cycle: too few cycles of '{family}' were timed; take more rounds")

@@ -20,9 +20,10 @@ from sim.fast import Scheme
 from sim.latency import Curve, read_curve
 from sim.statistics import Runs
 
-Family: TypeAlias = Literal["one_call", "sampled", "ranked", "priced"]
+Family: TypeAlias = Literal["one_call", "sampled", "ranked", "priced", "weighed"]
 """How the host drafts: a chain in one call of the drafter, level by level with drawn siblings, level by level with the
-likeliest ones, or likewise with every level and node weighed by its cost."""
+likeliest ones, likewise with every level and node weighed by its cost, or, after weighing both by their costs, a chain in
+one call or nothing."""
 KEY: Final = "in_cycle"
 """Where the JSON of a cost curve holds all this."""
 
@@ -78,15 +79,19 @@ class CycleCosts:
     def host_ms(self, runs: Runs, family: Family, pooled: bool) -> FloatArray:
         """[I] ms of the host, the first pass left out; ValueError where a family was not measured.
 
-        Chains that came in one call are "one_call", other trees `family`. A cycle over the root alone is a plain step,
-        which is too cheap where a policy drafted and then verified nothing of it. What a policy takes to choose one
-        call or a plain step is in neither.
+        Chains that came in one call are "one_call", other trees `family`, and a cycle over the root alone is a plain
+        step, which is too cheap where a policy drafted and then verified nothing of it. Where a "priced" policy had
+        the choice of a call, calls and plain steps are "weighed".
         """
         alone, calls = _alone(runs), runs.chained.sum(axis=1)
         chained = runs.chained @ np.arange(runs.chained.shape[1])
         levels, nodes = runs.draft.sum(axis=1), runs.verify[:, 2:] @ np.arange(2, runs.verify.shape[1])
+        one_call: Family = "one_call"
         ms = alone * self.plain_host_ms
-        ms += self._host_ms("one_call", pooled, calls, chained, calls + chained)
+        if family == "priced":
+            one_call = "weighed" if calls.any() else "priced"
+            ms = self._host_ms(one_call, False, alone, np.zeros_like(alone), alone)
+        ms += self._host_ms(one_call, pooled, calls, chained, calls + chained)
         trees = runs.cycles - alone - calls
         return ms + self._host_ms(family, pooled, trees, levels - chained, nodes - calls - chained)
 
@@ -105,14 +110,17 @@ class CycleCosts:
     def image_ms(self, runs: Runs, family: Family, pooled: bool) -> FloatArray:
         """[I] ms: what each image takes. The first pass, of the condition alone, is priced as a plain step.
 
+        The target pass of a plain step costs what plain autoregression's does; between the drafts of a "priced" policy,
+        what such a pass costs in cycles that draft.
         Raises ValueError where the family was not measured, SizeMissing for sizes beyond the measured ones.
         """
         levels = np.arange(runs.chained.shape[1])
         single = runs.draft.copy()
         single[:, 1] -= runs.chained @ levels
         drafted = runs.verify.copy()
-        drafted[:, 1] = 0
-        ms = self.host_ms(runs, family, pooled) + runs.decodings * self.plain_ms + _alone(runs) * self.plain_target_ms
+        drafted[:, 1] = _alone(runs) if family == "priced" else 0
+        plain = runs.verify[:, 1] - runs.decodings - drafted[:, 1]
+        ms = self.host_ms(runs, family, pooled) + runs.decodings * self.plain_ms + plain * self.plain_target_ms
         for counts, curve, what in (
             (drafted, self.target, "target passes"),
             (single, self.draft, "drafter passes"),

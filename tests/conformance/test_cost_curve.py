@@ -32,7 +32,7 @@ def test_the_curve_is_written_in_the_form_that_policies_read(
     costs = load_cycle_costs(out)
     assert costs is not None
     assert costs.plain_ms > costs.plain_target_ms > 0
-    assert costs.host.keys() == {"one_call", "sampled", "ranked", "priced"}
+    assert costs.host.keys() == {"one_call", "sampled", "ranked", "priced", "weighed"}
     assert {1, 2, 3, 5} <= dict(costs.target).keys()
     assert {1, 2} <= dict(costs.draft).keys()
     assert {1, 2, 4} <= dict(costs.chain).keys()
@@ -41,14 +41,14 @@ def test_the_curve_is_written_in_the_form_that_policies_read(
 
 
 def timed(family: str, levels: int, nodes: int, pooled: bool) -> float:
-    own = {"ranked": 0.3, "priced": 0.6}[family]
+    own = {"ranked": 0.3, "priced": 0.6, "weighed": 0.5}[family]
     return own + 0.2 * levels + 0.01 * nodes + (0.5 if pooled else 0.0)
 
 
 def test_the_host_is_split_into_what_it_is_made_of() -> None:
     found = Found()
     shapes = [(1, 2), (2, 5), (4, 7), (4, 13), (0, 1)]
-    for family in ("ranked", "priced"):
+    for family in ("ranked", "priced", "weighed"):
         for levels, nodes in shapes:
             for pooled in (False, True):
                 ms = timed(family, levels, nodes, pooled)
@@ -56,7 +56,7 @@ def test_the_host_is_split_into_what_it_is_made_of() -> None:
                     ms = 9.0
                 found.host[Kind(family, levels, nodes, pooled)].extend([ms] * 20 + [50.0])
         found.host[Kind(family, 3, 6, False)].append(99.0)  # too few to count
-    for family, own in (("ranked", 0.3), ("priced", 0.6)):
+    for family, own in (("ranked", 0.3), ("priced", 0.6), ("weighed", 0.5)):
         costs = host_costs(found, family)
         assert costs == pytest.approx({"cycle": own, "level": 0.2, "node": 0.01, "pooled": 0.5}, abs=1e-4)
     falling = Found()

@@ -137,11 +137,27 @@ def test_roofline_is_priced_by_what_each_cycle_did() -> None:
     alone, calls = (once.verify[:, 1] - 1).sum(), once.chained.sum()
     assert alone > 0
     assert 0 < calls < once.cycles.sum() - alone, "trees, chains in one call and plain steps"
-    priced = dataclasses.replace(COSTS, host={**COSTS.host, "priced": HostCosts(100.0, 0.0, 0.0, 0.0)})
+    own = {"priced": HostCosts(100.0, 0.0, 0.0, 8.0), "weighed": HostCosts(0.75, 0.25, 0.125, 4.0)}
+    priced = dataclasses.replace(COSTS, host={**COSTS.host, **own})
     trees = once.cycles.sum() - alone - calls
-    host = priced.host_ms(once, family_of(scheme), pooled=False).sum()
-    levels = once.chained @ np.arange(once.chained.shape[1])
-    assert host == pytest.approx(100 * trees + 0.5 * (calls + alone) + 0.125 * (levels.sum() + calls))
+    levels = (once.chained @ np.arange(once.chained.shape[1])).sum()
+    plain, chains = 0.75 + 0.125, 0.75 * calls + 0.25 * levels + 0.125 * (levels + calls)
+    for pooled in (False, True):  # a plain step has nothing to pool
+        host = priced.host_ms(once, family_of(scheme), pooled).sum()
+        assert host == pytest.approx(100 * trees + plain * alone + chains + pooled * (8 * trees + 4 * calls))
+    by_curve = priced.image_ms(once, "priced", pooled=False) - priced.host_ms(once, "priced", pooled=False)
+    as_plain = priced.image_ms(once, "ranked", pooled=False) - priced.host_ms(once, "ranked", pooled=False)
+    assert (by_curve - as_plain).sum() == pytest.approx((2.0 - 1.0) * alone), "a plain step's pass is one of the loop's"
+
+
+def test_a_policy_that_weighs_its_trees_alone_is_priced_as_such() -> None:
+    world = field()
+    scheme = make_scheme(world, "roofline", "point", {"verify_ms": ((1, 1.0), (5, 1.6)), "draft_ms": 0.4})
+    once = run_loop(world, scheme, 4, 0, chains=True)
+    alone = (once.verify[:, 1] - 1).sum()
+    assert 0 < alone < once.cycles.sum()
+    priced = dataclasses.replace(COSTS, host={"priced": HostCosts(1.0, 0.0, 0.0, 0.0)})
+    assert priced.host_ms(once, "priced", pooled=False).sum() == pytest.approx(once.cycles.sum())
 
 
 def test_what_was_not_measured_is_named() -> None:
