@@ -22,8 +22,8 @@ from sim.statistics import Runs
 
 Family: TypeAlias = Literal["one_call", "sampled", "ranked", "priced", "weighed"]
 """How the host drafts: a chain in one call of the drafter, level by level with drawn siblings, level by level with the
-likeliest ones, likewise with every level and node weighed by its cost, or, after weighing both by their costs, a chain in
-one call or nothing."""
+likeliest ones, likewise with every level and node weighed by its cost, or, after weighing both by their costs, a chain
+in one call or nothing."""
 KEY: Final = "in_cycle"
 """Where the JSON of a cost curve holds all this."""
 
