@@ -48,7 +48,8 @@ def read_costs(path: Path) -> EngineCosts:
     """The curve of a JSON file as `benchmarks.cost_curve --out` writes it.
 
     Where it was measured `in_cycle`, passes cost what they do inside decoding loops, and the host's share of a cycle, a
-    node or a level goes to the pass that it belongs to; chains in one call are priced too. Else passes cost what they
+    node or a level goes to the pass that it belongs to; chains in one call are priced too, and plain steps among them
+    as steps of the same loop: drafts between them cost plain steps time as well. Else passes cost what they
     do when repeated alone, and `overhead_ms`, where there is one, is added to every target pass. Raises ValueError,
     naming the file and what is wrong with it, where there is none or it is something else.
     """
@@ -80,13 +81,16 @@ def _within(part: Mapping[str, Any]) -> EngineCosts:
     priced = _host(part, "priced")
     verify = ((nodes, ms + priced["cycle"] + priced["node"] * nodes) for nodes, ms in _curve(part["target_ms"]))
     draft = ((nodes, ms + priced["level"]) for nodes, ms in _curve(part["draft_ms"]))
-    plain_ms = float(part["plain"]["target_ms"]) + float(part["plain"]["host_ms"])
-    return EngineCosts(tuple(verify), tuple(draft), _chains(part, priced) if part["chain_ms"] else None, plain_ms)
+    if not part["chain_ms"]:
+        plain_ms = float(part["plain"]["target_ms"]) + float(part["plain"]["host_ms"])
+        return EngineCosts(tuple(verify), tuple(draft), None, plain_ms)
+    weighed = _host(part, "weighed")
+    plain_ms = _curve(part["target_ms"])[0][1] + weighed["cycle"] + weighed["node"]
+    return EngineCosts(tuple(verify), tuple(draft), _chains(part, priced, weighed), plain_ms)
 
 
-def _chains(part: Mapping[str, Any], priced: Mapping[str, float]) -> Curve:
-    """ms of a call, and what such a cycle takes the host beyond what is reckoned with the target pass."""
-    host = _host(part, "one_call")
+def _chains(part: Mapping[str, Any], priced: Mapping[str, float], host: Mapping[str, float]) -> Curve:
+    """ms of a call, and what such a cycle takes the `host` beyond what is reckoned with the target pass."""
     more = {name: host[name] - priced[name] for name in ("cycle", "node")}
     return tuple(
         (levels, ms + host["level"] * levels + max(0.0, more["cycle"] + more["node"] * (levels + 1)))

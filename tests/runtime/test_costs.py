@@ -34,15 +34,15 @@ IN_CYCLE = {
     "chain_ms": [[1, 0.5], [6, 1.0]],
     "host_ms": {
         "priced": {"cycle": 1.0, "level": 0.25, "node": 0.125, "pooled": 9.0},
-        "one_call": {"cycle": 0.5, "level": 0.0625, "node": 0.25, "pooled": 9.0},
+        "weighed": {"cycle": 0.5, "level": 0.0625, "node": 0.25, "pooled": 9.0},
     },
 }
 WITHIN = EngineCosts(
     ((1, 4.125), (4, 5.5)),
     ((1, 0.85), (2, 0.95)),
-    # Deciding takes the host no less than where a chain is all there is: half a ms for the cycle is not won back.
+    # Weighing takes the host no less than growing a tree: half a ms for the cycle is not won back.
     ((1, 0.5 + 0.0625), (6, 1.0 + 6 * 0.0625 + 7 * 0.125 - 0.5)),
-    1.3 + 0.3,
+    3.0 + 0.5 + 0.25,
 )
 
 
@@ -50,7 +50,7 @@ def test_what_was_measured_inside_cycles_goes_first(tmp_path: Path) -> None:
     found = read_costs(written(tmp_path / "costs.json", overhead_ms=0.5, in_cycle=IN_CYCLE))
     assert found == WITHIN
     without = read_costs(written(tmp_path / "costs.json", in_cycle={**IN_CYCLE, "chain_ms": []}))
-    assert without == WITHIN._replace(chain_ms=None)
+    assert without == WITHIN._replace(chain_ms=None, plain_ms=1.3 + 0.3)
     assert read_costs(written(tmp_path / "old.json", in_cycle=None)) == COSTS
 
 
@@ -64,7 +64,10 @@ def test_what_was_measured_inside_cycles_goes_first(tmp_path: Path) -> None:
         ),
         ({"in_cycle": {**IN_CYCLE, "target_ms": [[2, 1.0]]}}, "rising sizes from 1 node on"),
         ({"in_cycle": {**IN_CYCLE, "chain_ms": [[2, 1.0]]}}, "chain_ms must name rising sizes from 1 level on"),
-        ({"in_cycle": {**IN_CYCLE, "plain": {"target_ms": 0.0, "host_ms": 0.0}}}, "plain step must take a positive"),
+        (
+            {"in_cycle": {**IN_CYCLE, "chain_ms": [], "plain": {"target_ms": 0.0, "host_ms": 0.0}}},
+            "plain step must take a positive",
+        ),
         ({"verify_ms": []}, "rising sizes from 1 node on"),
         ({"verify_ms": [[2, 1.0]]}, "rising sizes from 1 node on"),
         ({"draft_ms": [[1, 1.0], [1, 2.0]]}, "draft_ms must name rising sizes"),
@@ -101,7 +104,7 @@ def test_prices_of_chains_and_of_plain_steps_go_to_who_knows_them(tmp_path: Path
         recipe = resolve(method, 1.0, settings=[f"costs={path}"])
         settings = build_method(method, recipe, CODES).recipe.as_plain()["policy_settings"]
         known = {name: settings[name] for name in ("chain_ms", "plain_ms") if name in settings}
-        assert known == ({"chain_ms": WITHIN.chain_ms, "plain_ms": 1.6} if method == "roofline" else {})
+        assert known == ({"chain_ms": WITHIN.chain_ms, "plain_ms": 3.75} if method == "roofline" else {})
     typed = resolve("roofline", 1.0, settings=["chain_ms=1:0.5,4:1", "plain_ms=none"]).as_plain()["policy_settings"]
     assert (typed["chain_ms"], typed["plain_ms"]) == (((1, 0.5), (4, 1.0)), None)
 
