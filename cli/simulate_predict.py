@@ -18,6 +18,9 @@ def predict(
     trace: Annotated[Path, typer.Option(help="A trace (.npz) of the compared model, on other prompts.")],
     costs: Annotated[Path, typer.Option(help="A cost curve of the machine, from benchmarks/cost_curve.py.")],
     compare: Annotated[Path, typer.Option(help="The JSON of `underpaint compare`.")],
+    methods: Annotated[
+        str | None, typer.Option(help="Methods, with commas between; default: all that the trace says enough of.")
+    ] = None,
     seeds: Annotated[int, typer.Option(help="Decodings of each recorded image.", min=1)] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -26,10 +29,11 @@ def predict(
     Nothing of the comparison is used but its settings: the laws are the trace's, the times are the curve's, those taken
     inside cycles where it holds them.
     """
+    from sim.comparison import check_belong, check_curve, load_comparison
     from sim.cycle_costs import load_cycle_costs
     from sim.latency import load_costs
-    from sim.predict import PLAIN, check_belong, check_curve, load_comparison, predictable
     from sim.predict import predict as predict_all
+    from sim.predict import unpredictable
     from sim.trace import load
 
     with bad_input():
@@ -37,7 +41,8 @@ def predict(
         in_cycle = load_cycle_costs(costs)
         check_belong(held, measured)
         check_curve(costs, measured)
-        found = predict_all(held, curve, measured, seeds, in_cycle=in_cycle)
+        wanted = None if methods is None else tuple(name.strip() for name in methods.split(","))
+        found = predict_all(held, curve, measured, seeds, in_cycle=in_cycle, methods=wanted)
     if as_json:
         rows = [
             {
@@ -57,10 +62,12 @@ def predict(
             "host what it took here. Record the curve again with benchmarks/cost_curve.py."
         )
     elif not all("policy" in measured.methods[one.method] for one in found):
-        typer.echo("ZipAR's passes are priced as repeated alone: its cycles are not in the curve.")
-    left = [name for name in measured.methods if name not in (PLAIN, *predictable(measured))]
-    if left:
-        typer.echo(f"Not predicted, as the trace holds nothing of the models that draft for them: {', '.join(left)}.")
+        typer.echo(
+            "Passes of ZipAR and MuLo-SD are priced as repeated alone: their cycles are not in the curve, nor is what "
+            "lies between two resolutions."
+        )
+    for name, reason in unpredictable(measured, held).items() if wanted is None else ():
+        typer.echo(f"Not predicted: {name}. {reason[0].upper()}{reason[1:]}.")
 
 
 def print_table(found: "Sequence[Predicted]", title: str) -> None:

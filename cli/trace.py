@@ -2,12 +2,20 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cli.errors import bad_input
-from cli.options import Guidance, Side, Temperature, TopK, TopP, read_sampler, read_side
+from cli.options import Guidance, Side, Temperature, TopK, TopP, read_sampler, read_side, settings_by_method
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from runtime.codes import Codes
+    from runtime.mulo_method import BuiltMulo
+    from runtime.recipe import Recipe
+    from sim.row_trace import RowRecorder
 
 APART = 64
 """Chosen prompts that a trace leaves out unless told otherwise: those that `underpaint compare` starts from."""
@@ -17,6 +25,12 @@ def trace(
     prompts_count: Annotated[int, typer.Option(help="Images, each on a prompt of its own.", min=1, max=500)] = 16,
     prompts_skip: Annotated[int, typer.Option(help="Chosen prompts left out: those to compare on.", min=0)] = APART,
     temperature: Temperature = 1.0,
+    methods: Annotated[
+        str, typer.Option(help="Methods to predict, with commas between; of MuLo-SD's, drafted rows are recorded too.")
+    ] = "",
+    setting: Annotated[
+        list[str] | None, typer.Option("--set", help="A setting of one of them, method.name=value; repeat for more.")
+    ] = None,
     depths: Annotated[int, typer.Option(help="How many tokens past the root the drafter is followed.", min=1)] = 6,
     keep: Annotated[int, typer.Option(help="Likeliest tokens kept of each law.", min=1)] = 256,
     seed: Annotated[int, typer.Option(min=0)] = 0,
@@ -29,7 +43,8 @@ def trace(
     """Draw by plain autoregression and record the laws of target and drafter at every cell.
 
     At temperature 0 the laws are those at temperature 1, which the greedy rules read. `underpaint compare` chooses from
-    the same prompts, from the first on: compare on others than those that are recorded (--prompts-skip).
+    the same prompts, from the first on: compare on others than those that are recorded (--prompts-skip). Give --methods
+    and --set as to `compare` where it draws by MuLo-SD, whose drafts come from another model.
     """
     from algos.rows import Sampler
     from runtime.compare import choose_prompts
@@ -42,23 +57,34 @@ def trace(
     with bad_input():
         side = read_side(resolution)
         recipe = resolve("ar", Sampler(temperature=temperature).temperature)
+        names = tuple(name.strip() for name in methods.split(",") if name.strip())
+        own = settings_by_method(setting or [], names)
+        recipes = {name: resolve(name, temperature, None, own[name]) for name in names}
         check_file_writable(out)
         studio = open_studio(side)
         sampler = read_sampler(temperature, guidance, top_k, top_p, studio.sampler)
         recorder = Recorder(studio.codes.codebook, studio.codes.neighbours, depths, keep)
         prompts = choose_prompts(prompts_count, prompts_skip)
+        low = _drafted_low(recipes, studio.codes, keep)
+        for built, _ in low:
+            built.open(studio, prompts[0], sampler)
     used = recipe.target_sampler(sampler)
     with typer.progressbar(prompts, label="recording") as going:
         for prompt in going:
             target, drafter = studio.target(prompt, used).model, studio.drafter(used).model
-            recorder.add(target, drafter, randomness(prompt, seed), greedy=temperature == 0)
+            image = recorder.add(target, drafter, randomness(prompt, seed), greedy=temperature == 0)
+            for built, rows in low:
+                session = built.open(studio, prompt, sampler)
+                at = session.rows_per_cycle
+                rows.add(session.target.model, session.drafter, image, at, randomness(prompt, seed))
     held = recorder.trace(
         {
             "model": dict(studio.described()),
             "sampler": dataclasses.asdict(sampler),
             "prompts": [prompt.caption() for prompt in prompts],
             "seed": seed,
-        }
+        },
+        [rows.trace() for _, rows in low],
     )
     save(held, out)
     figures = held.acceptance[:, :, 1:].mean(axis=(0, 2))
@@ -68,3 +94,18 @@ def trace(
         f"entropy {held.target_entropy.mean():.2f} nats, overlap of drafter and target by tokens past the root: {shown}"
     )
     typer.echo(str(out))
+
+
+def _drafted_low(recipes: "Mapping[str, Recipe]", codes: "Codes", keep: int) -> "list[tuple[BuiltMulo, RowRecorder]]":
+    """For each way in which recipes draft rows at a low resolution, the first that does, and what records them."""
+    from runtime.methods import build_method
+    from runtime.mulo_method import BuiltMulo
+    from sim.row_trace import RowRecorder
+
+    found: dict[tuple[object, ...], tuple[BuiltMulo, RowRecorder]] = {}
+    for name, recipe in recipes.items():
+        built = build_method(name, recipe, codes)
+        if isinstance(built, BuiltMulo):
+            rows = RowRecorder(recipe.as_plain()["settings"], keep)
+            found.setdefault(tuple(rows.settings.values()), (built, rows))
+    return list(found.values())

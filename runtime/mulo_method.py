@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import numpy as np
 
-from algos.accept import RULES
 from algos.chance import Chance
-from algos.registry import build
 from algos.rows import Sampler
-from algos.spatial.cell_rule import CellRule, PooledCells, TreeRuleOnCells
+from algos.spatial.cell_rule import CellRule, Kind, cell_rule
 from algos.spatial.mulo import Cycle, Keys, Order, Reject, Repair, draft_and_repair
 from algos.spatial.target import GridTarget
 from algos.tree import NO_TOKEN
@@ -21,9 +19,6 @@ from runtime.multi_scale import LowRows, Metered
 from runtime.recipe import with_fields
 from runtime.studio import Clocked, Clocks, Outcome, Studio
 from zoo.prompts import Prompt
-
-_PLUGGED: Final = {"lantern": ("lantern", "lantern_greedy"), "exact": ("point", "greedy")}
-"""The registered rules behind `MuloRecipe.rule`, above temperature 0 and at 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +45,7 @@ class MuloRecipe:
     window: int | None = None
     adaptive: bool = False
     keys: Keys = "stale"
-    rule: Literal["pooled", "lantern", "exact"] = "pooled"
+    rule: Kind = "pooled"
     delta: float = 0.3
     sampler: str = "latent"
     ratio: int = 2
@@ -96,21 +91,11 @@ class MuloRecipe:
             raise ValueError(f"method '{method}': expected k in {least}..{most} under rule {self.rule}, got {self.k}")
         if self.draft_adaptive and self.draft_window is None:
             raise ValueError(f"method '{method}': an adaptive draft window needs draft_window to start from")
+        near = codes.neighbours[:, : self.k]
         try:
-            return BuiltMulo(method, self, self._cell_rule(codes))
+            return BuiltMulo(method, self, cell_rule(self.rule, near, self.tau, self.delta, self.greedy))
         except ValueError as error:
             raise ValueError(f"method '{method}': {error}") from error
-
-    def _cell_rule(self, codes: Codes) -> CellRule:
-        near = codes.neighbours[:, : self.k]
-        pooled = PooledCells(near, self.tau)  # checked under every rule, as delta is: a bad setting is never silent
-        if not 0.0 <= self.delta <= 1.0:
-            raise ValueError(f"delta must be in [0, 1], got {self.delta}")
-        if self.rule == "pooled":
-            return pooled
-        spec = RULES[_PLUGGED[self.rule][self.greedy]]
-        settings = {"neighbours": near, "k": 0, "delta": self.delta} if spec.codebook else {}
-        return TreeRuleOnCells(build(spec.make, settings, f"rule '{spec.name}'"))
 
 
 @dataclass(frozen=True, slots=True)

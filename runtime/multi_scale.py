@@ -53,7 +53,8 @@ class LowRows:
     The high rows are read at the low resolution once they are decided, and given to the low target as what it drew
     itself. window: of its row fronts; the low grid's width is raster order. adaptive: see `zipar`.
     The proposals have no law: an up-sampler returns tokens. The low draws take the noise of cycle 1 of the image, so
-    they share none with the repair. low, proposed: what the last call drew and enlarged.
+    they share none with the repair. low: what the last call drew; passes: the tokens that each of its passes was fed, 0
+    for the first, over the condition.
     Raises ValueError on a target and a sampler of other grids, and on a window beyond the low grid.
     """
 
@@ -62,6 +63,7 @@ class LowRows:
     window: int
     adaptive: bool = False
     low: IntArray | None = field(default=None, init=False)
+    passes: tuple[int, ...] = field(default=(), init=False)
 
     def __post_init__(self) -> None:
         if self.target.grid != self.resampler.map.low:
@@ -83,5 +85,5 @@ class LowRows:
             prefix=self.resampler.reduce(tokens, range(low_rows.start)),
             stop_row=low_rows.stop,
         )
-        self.low = drawn.tokens
+        self.low, self.passes = drawn.tokens, drawn.passes
         return RowDraft(self.resampler.enlarge(drawn.tokens, low_rows))

@@ -1,23 +1,25 @@
 """What a comparison should have measured: from a trace of plain decoding and a cost curve, on other prompts."""
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import hypot, sqrt
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from algos.arrays import FloatArray
+from algos.registry import suggest
+from sim.comparison import Comparison, check_belong
 from sim.cycle_costs import CycleCosts
 from sim.fast import Scheme, make_scheme, run_loop
 from sim.latency import MeasuredCosts
 from sim.overhead import overhead_ms
 from sim.predict_fronts import row_fronts
+from sim.predict_rows import rows_for, run_rows
 from sim.prices import InCyclePrices
-from sim.statistics import Estimate, Runs, mean_depth, times_faster, tokens_per_cycle
+from sim.row_trace import drafting
+from sim.statistics import Estimate, Runs, mean_depth, ratio, times_faster, tokens_per_cycle
 from sim.table_world import TableWorld
 from sim.trace import Trace, replay
 
@@ -26,20 +28,11 @@ TOKENS_TOLERANCE = 0.05
 SPEEDUP_TOLERANCE = 0.15
 
 
-class Comparison(NamedTuple):
-    """What a comparison's JSON says. methods: recipes by name; rows: measured figures by name."""
-
-    methods: Mapping[str, Mapping[str, Any]]
-    rows: Mapping[str, Mapping[str, Any]]
-    prompts: frozenset[str]
-    sampler: Mapping[str, Any]
-    model: Mapping[str, Any]
-
-
 class Predicted(NamedTuple):
     """One method. measured_*: of the comparison; errors are predicted / measured - 1.
 
-    A cycle is a draft and a target pass; where nothing is drafted (ZipAR), it is a target pass, at depth 0.
+    A cycle is a draft and a target pass; where cells are decided in any order (ZipAR, MuLo-SD), it is a target pass, at
+    a depth of as many passes of the low-resolution model, 0 where nothing is drafted.
     tokens_chance: half the 95 % interval of the error in tokens per cycle that prompts, which are others in trace and
     comparison, make by themselves. overhead_ms: of the host, a cycle.
     """
@@ -65,65 +58,6 @@ class Predicted(NamedTuple):
         return self.speedup.mean / self.measured_speedup - 1.0
 
 
-def load_comparison(path: Path) -> Comparison:
-    """The JSON of `underpaint compare`; ValueError where it is something else, OSError where there is none."""
-    try:
-        held = json.loads(path.read_text(encoding="utf-8"))
-        settings = held["settings"]
-        sampler = {name: settings[name] for name in ("guidance", "temperature", "top_k", "top_p")}
-        rows = {row["method"]: row for row in held["rows"]}
-        methods = {name: settings["methods"][name] for name in rows}
-        for method, row in rows.items():
-            drafting = ("tokens_per_cycle", "mean_depth") if "policy" in methods[method] else ()
-            for name in ("target_nfe", "speedup", *drafting):
-                float(row[name])
-        return Comparison(methods, rows, frozenset(settings["prompts"]), sampler, held["model"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is no comparison ({error!r}); write one with `underpaint compare --json`") from error
-
-
-def check_belong(trace: Trace, comparison: Comparison) -> None:
-    """Raise ValueError unless both are of one model and sampler, and of different prompts."""
-    about = trace.about
-    model = about.get("model", {})
-    for what in ("target", "drafter", "grid"):
-        ours, theirs = model.get(what), comparison.model.get(what)
-        if ours != theirs:
-            raise ValueError(
-                f"the trace is of another model than the comparison ({what}: {ours} and {theirs}); record one with "
-                "`underpaint trace` at the comparison's resolution"
-            )
-    # A comparison may have opened more models than a trace: only those of the trace have to be the same.
-    hashes, theirs = model.get("sha256", {}), comparison.model.get("sha256", {})
-    differ = sorted(name for name, held in hashes.items() if held != theirs.get(name))
-    if differ:
-        raise ValueError(
-            f"the trace is of another model than the comparison (another training of {', '.join(differ)}); record both "
-            "again with the same models"
-        )
-    if about.get("sampler") != dict(comparison.sampler):
-        raise ValueError(
-            f"the trace was sampled with {about.get('sampler')}, the comparison with {dict(comparison.sampler)}; "
-            "record a trace with the same options"
-        )
-    common = sorted(comparison.prompts & set(about.get("prompts", ())))
-    if common:
-        raise ValueError(f"the trace holds prompts of the comparison ({common[0]!r}, ...); record it on other prompts")
-
-
-def check_curve(path: Path, comparison: Comparison) -> None:
-    """Raise ValueError if the curve names other models than the comparison, or rows a pass unlike its guidance."""
-    held = json.loads(path.read_text(encoding="utf-8")).get("model", {})
-    guided = 2 if comparison.sampler["guidance"] != 1.0 else 1
-    compared = {**{name: comparison.model.get(name) for name in ("target", "drafter")}, "rows": guided}
-    for what, theirs in compared.items():
-        if None not in (held.get(what), theirs) and held[what] != theirs:
-            raise ValueError(
-                f"{path} is the curve of another model than the comparison's ({what}: {held[what]} and {theirs}); "
-                "measure one with benchmarks/cost_curve.py --target --drafter --guidance"
-            )
-
-
 def predict(
     trace: Trace,
     costs: MeasuredCosts,
@@ -132,24 +66,30 @@ def predict(
     seed: int = 0,
     max_nodes: int = 64,
     in_cycle: CycleCosts | None = None,
+    methods: Sequence[str] | None = None,
 ) -> tuple[Predicted, ...]:
-    """The methods of a comparison that `predictable` names; trees by the decoding loop over the replayed trace.
+    """Methods of a comparison; each by its own loop over the replayed trace.
 
     seeds: decodings of each recorded image. in_cycle: costs measured inside cycles, which `costs` gives way to but for
-    ZipAR. Without them the host's share of a cycle is timed here, on the machine that predicts, so that is the machine
-    that the cost curve and the comparison should be of; a curve that holds an overhead keeps it.
-    Raises ValueError where trace and comparison do not belong together.
+    ZipAR and MuLo-SD. Without them the host's share of a cycle is timed here, on the machine that predicts, so that is
+    the machine that the cost curve and the comparison should be of; a curve that holds an overhead keeps it.
+    methods: None takes all that the trace says enough of.
+    Raises ValueError where trace and comparison do not belong together, or on a method that cannot be predicted.
     """
     check_belong(trace, comparison)
+    names = predicted(comparison, trace, methods)
     world = replay(trace)
     price = _Repeated(world, costs, max_nodes) if in_cycle is None else _Within(InCyclePrices(in_cycle))
     plain_ms = price.plain_ms
     found = []
-    for name in predictable(comparison):
-        if "policy" not in comparison.methods[name]:
+    for name in names:
+        recipe, row = comparison.methods[name], comparison.rows[name]
+        if recipe.get("loop") == "zipar":
             found.append(_fronts(name, comparison, world, costs, plain_ms))
             continue
-        recipe, row = comparison.methods[name], comparison.rows[name]
+        if recipe.get("loop") == "mulo":
+            found.append(_rows(name, comparison, trace, costs, plain_ms, seeds, seed))
+            continue
         parts = (recipe["policy_settings"], recipe["rule_settings"])
         scheme = make_scheme(world, recipe["policy"], recipe["rule"], *parts)
         chains = in_cycle is not None and in_cycle.chains
@@ -222,18 +162,66 @@ class _Repeated:
         return overhead_ms(self.world, scheme, images, self.max_nodes) if timed else self.costs.overhead_ms
 
 
-def predictable(comparison: Comparison) -> Sequence[str]:
-    """Those of a comparison that a trace of target and drafter says all about: draft trees, and ZipAR's fixed window.
+def predicted(comparison: Comparison, trace: Trace, methods: Sequence[str] | None) -> tuple[str, ...]:
+    """Those asked for, or all that the trace says enough of; ValueError where one is not there, or says why not."""
+    reasons = unpredictable(comparison, trace)
+    if methods is None:
+        return tuple(name for name in comparison.methods if name != PLAIN and name not in reasons)
+    for name in methods:
+        if name == PLAIN or name not in comparison.methods:
+            others = tuple(other for other in comparison.methods if other != PLAIN)
+            raise ValueError(f"the comparison holds no method '{name}' to predict; {suggest(name, others)}")
+        if name in reasons:
+            raise ValueError(f"'{name}' cannot be predicted: {reasons[name]}")
+    return tuple(methods)
 
-    Not plain autoregression, which they are measured against, nor what another model drafts.
-    """
-    return [name for name, recipe in comparison.methods.items() if name != PLAIN and _is_known(recipe)]
+
+def unpredictable(comparison: Comparison, trace: Trace) -> Mapping[str, str]:
+    """The methods of a comparison that the trace does not say enough of, and why."""
+    reasons = {name: _reason(name, recipe, trace) for name, recipe in comparison.methods.items()}
+    return {name: reason for name, reason in reasons.items() if reason}
 
 
-def _is_known(recipe: Mapping[str, Any]) -> bool:
+def _reason(name: str, recipe: Mapping[str, Any], trace: Trace) -> str:
+    """Empty where there is none."""
     if "policy" in recipe:
-        return True
-    return recipe.get("loop") == "zipar" and not recipe["settings"]["adaptive"]
+        return ""
+    loop, settings = recipe.get("loop"), recipe.get("settings", {})
+    if loop not in ("zipar", "mulo"):
+        return f"no replay has its loop, '{loop}'"
+    if settings["adaptive"]:
+        return "its adaptive window tests laws that change as a row above grows, which no trace holds"
+    if loop == "mulo" and rows_for(trace, settings) is None:
+        by = ", ".join(f"{setting} {value}" for setting, value in drafting(settings).items())
+        return (
+            f"the trace holds no rows drafted by its settings ({by}); record them with `underpaint trace --methods "
+            f"{name}` and the comparison's own --set"
+        )
+    return ""
+
+
+def _rows(
+    name: str, comparison: Comparison, trace: Trace, costs: MeasuredCosts, one_ms: float, seeds: int, seed: int
+) -> Predicted:
+    """MuLo-SD; `one_ms`: a plain step."""
+    settings, row = comparison.methods[name]["settings"], comparison.rows[name]
+    drafted = rows_for(trace, settings)
+    assert drafted is not None
+    runs = run_rows(trace, drafted, settings, seeds, seed)
+    cells = np.full(runs.passes.size, runs.decodings * trace.grid.cells)
+    tokens = ratio(cells, runs.passes)
+    nfe, low_nfe = float(row["target_nfe"]), float(row["drafter_nfe"])
+    return Predicted(
+        name,
+        tokens,
+        trace.grid.cells / nfe,
+        tokens.half_width * sqrt(1.0 + cells.size / len(comparison.prompts)),
+        float(runs.low_passes.sum() / runs.passes.sum()),
+        low_nfe / nfe,
+        ratio(cells * one_ms, runs.image_ms(costs)),
+        float(row["speedup"]),
+        costs.overhead_ms or runs.host_ms,
+    )
 
 
 def _fronts(name: str, comparison: Comparison, world: TableWorld, costs: MeasuredCosts, one_ms: float) -> Predicted:

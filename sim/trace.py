@@ -7,12 +7,13 @@ A trace is recorded through the protocols, from any engine, and replays as a tab
 import io
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from algos.arrays import FloatArray, IntArray
 from algos.chance import At, Chance, Role
@@ -20,6 +21,8 @@ from algos.draft.spec import Grid
 from algos.draft.top import top
 from algos.step import Drafter, Scored, Target
 from algos.tree import Verdict, root_only
+from sim.row_trace import ARRAYS as ROW_ARRAYS
+from sim.row_trace import RowTrace
 from sim.table_world import TableWorld
 from sim.theory import overlap
 
@@ -42,7 +45,7 @@ class Trace:
         likeliest, a law is taken as even over the rest.
     target_entropy: [I, C] nats; draft_entropy: [I, D, C]. neighbour_mass: [I, C], the target's mass on the drawn code
         and its MOST_CODES_NEAR nearest. acceptance: [I, D, C], the overlap 1 - TV of the full laws.
-    codebook: [V, E].
+    codebook: [V, E]. rows: what low-resolution models drafted for the images, one way of drafting each.
     """
 
     about: Mapping[str, Any]
@@ -58,6 +61,7 @@ class Trace:
     neighbour_mass: FloatArray
     acceptance: FloatArray
     codebook: FloatArray
+    rows: tuple[RowTrace, ...] = ()
 
     def __post_init__(self) -> None:
         images, cells = self.tokens.shape
@@ -80,6 +84,9 @@ class Trace:
                 f"trace: expected {self.grid.cells} cells and {self.vocab_size} codes, got {cells} and "
                 f"{self.codebook.shape[0]}; record it again"
             )
+        for one in self.rows:
+            if one.drafts.shape != (images, cells):
+                raise ValueError(f"trace: expected drafted rows {(images, cells)}, got {one.drafts.shape}")
 
 
 class _Image(NamedTuple):
@@ -146,8 +153,8 @@ class Recorder:
         self._parts: dict[str, list[Any]] = {name: [] for name in _ARRAYS if name != "codebook"}
         self._grid = Grid(0, 0)
 
-    def add(self, target: Target, drafter: Drafter, chance: Chance, greedy: bool) -> None:
-        """Record one image; ValueError where the target's vocabulary is not the codebook's."""
+    def add(self, target: Target, drafter: Drafter, chance: Chance, greedy: bool) -> IntArray:
+        """Record one image; its tokens [C]. ValueError where the target's vocabulary is not the codebook's."""
         if target.vocab_size != self._codebook.shape[0]:
             raise ValueError(
                 f"trace: the target draws {target.vocab_size} codes, the codebook holds {self._codebook.shape[0]}; "
@@ -170,24 +177,24 @@ class Recorder:
             ("acceptance", overlap(laws[None], drafted)),
         ):
             self._parts[name].append(value)
+        return tokens
 
-    def trace(self, about: Mapping[str, Any]) -> Trace:
-        """What was recorded; ValueError if nothing was."""
+    def trace(self, about: Mapping[str, Any], rows: Sequence[RowTrace] = ()) -> Trace:
+        """What was recorded, with rows drafted for the same images; ValueError if nothing was."""
         if not self._parts["tokens"]:
             raise ValueError("trace: nothing was recorded; add an image first")
         stacked = {name: np.stack(parts) for name, parts in self._parts.items()}
         codebook = self._codebook.astype(np.float32)
-        return Trace(dict(about), self._grid, codebook.shape[0], codebook=codebook, **stacked)
+        return Trace(dict(about), self._grid, codebook.shape[0], codebook=codebook, rows=tuple(rows), **stacked)
 
 
 def save(trace: Trace, path: Path) -> None:
     """Write a trace as .npz, beside its place first, then into it."""
     head = {"format": FORMAT, "about": trace.about, "grid": list(trace.grid), "vocab_size": trace.vocab_size}
-    arrays = {}
-    for name in _ARRAYS:
-        value = getattr(trace, name)
-        small = np.int32 if np.issubdtype(value.dtype, np.integer) else np.float32
-        arrays[name] = value.astype(small)
+    head["rows"] = [{"settings": one.settings, "rows_per_cycle": one.rows_per_cycle} for one in trace.rows]
+    arrays: dict[str, Any] = {name: _narrow(getattr(trace, name)) for name in _ARRAYS}
+    for place, one in enumerate(trace.rows):
+        arrays.update({_row_array(place, name): _narrow(getattr(one, name)) for name in ROW_ARRAYS})
     held = io.BytesIO()
     np.savez_compressed(held, head=np.array(json.dumps(head, sort_keys=True)), **arrays)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -197,11 +204,22 @@ def save(trace: Trace, path: Path) -> None:
 
 
 def load(path: Path) -> Trace:
-    """A trace from .npz. Raises ValueError where the file is none or of another format, OSError where there is none."""
+    """A trace from .npz, with or without drafted rows.
+
+    Raises ValueError where the file is none or of another format, OSError where there is none.
+    """
     try:
         with np.load(path, allow_pickle=False) as held:
             head = json.loads(str(held["head"]))
-            arrays = {name: held[name] for name in _ARRAYS}
+            arrays = {name: _wide(held[name]) for name in _ARRAYS}
+            rows = tuple(
+                RowTrace(
+                    settings=one["settings"],
+                    rows_per_cycle=one["rows_per_cycle"],
+                    **{name: _wide(held[_row_array(place, name)]) for name in ROW_ARRAYS},
+                )
+                for place, one in enumerate(head.get("rows", ()))
+            )
         if head["format"] != FORMAT:
             raise ValueError(f"format {head['format']} instead of {FORMAT}")
         about, grid, vocab_size = head["about"], Grid(*head["grid"]), int(head["vocab_size"])
@@ -209,11 +227,19 @@ def load(path: Path) -> Trace:
         raise
     except Exception as error:  # zip, header and array errors share no base but Exception
         raise ValueError(f"{path} is no trace ({error}); record one with `underpaint trace`") from error
-    wide = {
-        name: value.astype(np.int64 if np.issubdtype(value.dtype, np.integer) else np.float64)
-        for name, value in arrays.items()
-    }
-    return Trace(about=about, grid=grid, vocab_size=vocab_size, **wide)
+    return Trace(about=about, grid=grid, vocab_size=vocab_size, rows=rows, **arrays)
+
+
+def _row_array(place: int, name: str) -> str:
+    return f"rows{place}_{name}"
+
+
+def _narrow(array: NDArray[Any]) -> NDArray[Any]:
+    return array.astype(np.int32 if np.issubdtype(array.dtype, np.integer) else np.float32)
+
+
+def _wide(array: NDArray[Any]) -> NDArray[Any]:
+    return array.astype(np.int64 if np.issubdtype(array.dtype, np.integer) else np.float64)
 
 
 def dense(tokens: IntArray, probs: FloatArray, vocab_size: int) -> FloatArray:

@@ -11,12 +11,13 @@ from algos.accept.neighbours import nearest_codes
 from algos.chance import sampling
 from algos.draft import Grid
 from algos.law import enumerate_decoding, passes
+from sim.comparison import check_belong, check_curve, load_comparison
 from sim.cycle_costs import CycleCosts, HostCosts
 from sim.fast import make_scheme, run_lockstep, run_loop
 from sim.field import make_world
 from sim.fit import world_statistics
 from sim.latency import MeasuredCosts
-from sim.predict import check_belong, check_curve, load_comparison, predict
+from sim.predict import predict
 from sim.statistics import mean_depth, tokens_per_cycle
 from sim.table_world import TableDrafter, TableTarget, TableWorld
 from sim.trace import Recorder, Trace, dense, entropy, load, replay, save, statistics
