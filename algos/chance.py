@@ -7,7 +7,7 @@ outcome does not depend on batch order, on the device, or on how many draws anot
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from math import fsum
+from math import fsum, inf
 from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
@@ -64,21 +64,22 @@ class Source(Protocol):
         ...
 
 
-def _checked_total(weights: FloatArray) -> float:
-    total = float(weights.sum())
-    if not (np.isfinite(total) and total > 0.0) or float(weights.min()) < 0.0:
+def _cumulated(weights: FloatArray) -> FloatArray:
+    """[V] float64; ValueError unless the weights are non-negative with a positive finite sum."""
+    cumulated = weights.cumsum(dtype=np.float64)
+    total = float(cumulated[-1]) if cumulated.size else 0.0
+    if not 0.0 < total < inf or float(np.minimum.reduce(weights)) < 0.0:
         raise ValueError(
             f"draw: expected non-negative weights with a positive finite sum, got sum {total!r} and minimum "
-            f"{float(weights.min())!r}; a law with no support cannot be drawn from"
+            f"{float(weights.min(initial=inf))!r}; a law with no support cannot be drawn from"
         )
-    return total
+    return cumulated
 
 
 def index_of(weights: FloatArray, uniform: float) -> int:
     """The index that `uniform` in [0, 1) falls on in the cumulated `weights` [V]; its weight is never 0."""
-    _checked_total(weights)
-    cumulated = np.cumsum(weights, dtype=np.float64)
-    found = int(np.searchsorted(cumulated, uniform * cumulated[-1], side="right"))
+    cumulated = _cumulated(weights)
+    found = int(cumulated.searchsorted(uniform * cumulated[-1], side="right"))
     if found >= weights.size:  # uniform * total rounded up to the total itself
         found = int(np.flatnonzero(weights)[-1])
     return found
@@ -205,7 +206,7 @@ class Enumerating:
 
     def draw(self, weights: FloatArray, at: At) -> int:
         """See `Chance`."""
-        total = _checked_total(weights)
+        total = float(_cumulated(weights)[-1])
         options = tuple((int(i), float(weights[i]) / total) for i in np.flatnonzero(weights))
         return self._choose(options, at)
 

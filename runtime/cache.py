@@ -16,6 +16,10 @@ BLOCK = 64
 """Slots by which the part of a cache that passes read grows."""
 
 
+_ONE_BY_ONE = 16
+"""Positions up to which writing them in turn is faster than gathering them first."""
+
+
 class KeyValueCache:
     """Keys [L, B, H, hd, S] and values [L, B, H, S, hd] in memory that is never moved or reallocated.
 
@@ -99,8 +103,13 @@ class KeyValueCache:
         """Write the `chosen` positions to these slots, over what was there; `length` and `bias` stay as they are."""
         if chosen.size:
             self.reserve(int(slots.max()) + 1)
-        self.keys[..., slots] = keys[:, :, :, chosen].swapaxes(3, 4)
-        self.values[:, :, :, slots] = values[:, :, :, chosen]
+        if chosen.size > _ONE_BY_ONE:
+            self.keys[..., slots] = keys[:, :, :, chosen].swapaxes(3, 4)
+            self.values[:, :, :, slots] = values[:, :, :, chosen]
+            return
+        for row, slot in zip(chosen.tolist(), slots.tolist(), strict=True):
+            self.keys[..., slot] = keys[:, :, :, row]
+            self.values[:, :, :, slot] = values[:, :, :, row]
 
 
 @cache

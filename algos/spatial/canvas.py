@@ -17,7 +17,7 @@ import numpy as np
 from algos.arrays import BoolArray, FloatArray, IntArray
 from algos.draft.spec import Grid
 from algos.spatial.target import Feed, GridTarget
-from algos.tree import NO_TOKEN
+from algos.tree import NO_TOKEN, are_laws
 
 _NO_GROUP = -1
 
@@ -118,37 +118,43 @@ class Canvas:
         return found
 
     def _feed(self, before: IntArray, drafts: IntArray | None, groups: IntArray | None) -> Feed:
-        decided = self.decided
-        needed = decided & ~self.cached & (np.arange(decided.size) <= before[-1])
-        cells = np.union1d(np.flatnonzero(needed), before)
-        fresh = decided[cells] & ~self.cached[cells]
+        decided, last = self.decided, int(before[-1])
+        fed = decided & ~self.cached
+        fed[last + 1 :] = False
+        fresh = fed.copy()
+        fed[before] = True
+        cells = fed.nonzero()[0]
         tokens = self.tokens[cells]
-        group = np.full(cells.size, _NO_GROUP, dtype=np.int64)
+        visible = (cells[None, :] < cells[:, None]) & fresh[cells][None, :]
         if drafts is not None and groups is not None:
             after = np.minimum(cells + 1, groups.size - 1)
             drafted = ~decided[cells] & (drafts[cells] != NO_TOKEN) & (groups[cells] == groups[after])
             tokens = np.where(drafted, drafts[cells], tokens)
-            group = np.where(drafted, groups[cells], group)
-        last_decided = np.maximum.accumulate(np.where(decided, np.arange(decided.size), -1))
+            group = np.where(drafted, groups[cells], _NO_GROUP)
+            same = (group[:, None] == group[None, :]) & drafted[None, :]
+            visible |= (cells[None, :] < cells[:, None]) & same
+        visible.reshape(-1)[:: cells.size + 1] = True
         proxied = tokens == NO_TOKEN
-        if np.any(last_decided[cells[proxied]] < 0):
-            raise ValueError(f"canvas: no cell is decided before {cells[proxied].tolist()}; decide in row-front order")
-        tokens = np.where(proxied, self.tokens[last_decided[cells]], tokens)
-        own = np.flatnonzero(~proxied)
+        if proxied.any():
+            tokens[proxied] = self.tokens[self._decided_before(cells[proxied])]
+        own = (~proxied).nonzero()[0]
         self._fed = (own, cells[own], tokens[own])
-        same = (group[:, None] == group[None, :]) & (group[None, :] != _NO_GROUP)
-        visible = (cells[None, :] < cells[:, None]) & (fresh[None, :] | same)
-        np.fill_diagonal(visible, True)
         cached = self.cached[None, :] & (np.arange(decided.size)[None, :] < cells[:, None])
         return Feed(cells, tokens, visible, cached)
+
+    def _decided_before(self, cells: IntArray) -> IntArray:
+        """For each of `cells` [n] the last decided cell before it."""
+        last = np.maximum.accumulate(np.where(self.decided, np.arange(self.tokens.size), -1))[cells]
+        if last.min() < 0:
+            raise ValueError(f"canvas: no cell is decided before {cells.tolist()}; decide in row-front order")
+        return last
 
 
 def _check_laws(laws: FloatArray, rows: int, vocab_size: int) -> None:
     if laws.shape != (rows, vocab_size):
         raise ValueError(f"laws: expected {(rows, vocab_size)} (one law per row fed), got {laws.shape}")
-    sums = laws.sum(axis=-1)
-    if not np.all(np.abs(sums - 1.0) < 1e-4) or float(laws.min()) < 0.0:
+    if not are_laws(laws):
         raise ValueError(
-            f"laws: expected rows of non-negative numbers that sum to 1, got sums {sums.tolist()} and minimum "
-            f"{float(laws.min())!r}; pass them through rows.laws"
+            f"laws: expected rows of non-negative numbers that sum to 1, got sums {laws.sum(axis=-1).tolist()} and "
+            f"minimum {float(laws.min())!r}; pass them through rows.laws"
         )

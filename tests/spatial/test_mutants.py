@@ -67,10 +67,10 @@ MUTANTS: list[tuple[str, str, str, Callable[[], None]]] = [
     ),
     ("row_front", "np.arange(height) * (window - 1)", "np.arange(height) * window", fronts),
     ("row_front", "reach < above", "reach <= above", fronts),
-    ("canvas", "own = np.flatnonzero(~proxied)", "own = np.arange(cells.size)", jacobi),  # a proxy's key is kept
+    ("canvas", "own = (~proxied).nonzero()[0]", "own = np.arange(cells.size)", jacobi),  # a proxy's key is kept
     ("canvas", " & ~self.cached[cells]\n        if kept", "\n        if kept", repair),  # stale keys refreshed
     ("canvas", "(groups[cells] == groups[after])", "(groups[cells] >= 0)", jacobi),  # a row starts behind a draft
-    ("canvas", "visible = (cells[None, :] < cells[:, None]) & (fresh[None, :] | same)", "visible = same", dense),
+    ("canvas", " & fresh[cells][None, :]", " & False", dense),
     ("canvas", "self.cached[cells] = False", "self.cached[cells[2:]] = False", repair),  # a key stays stale
     ("mulo", "owed = refused & ~redrawn_anyway", "owed = ~refused & ~redrawn_anyway", checks.check_raster_is_exact),
     (
