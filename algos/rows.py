@@ -51,13 +51,15 @@ def laws(logits: Any, sampler: Sampler) -> Any:
         raise ValueError("laws: expected finite logits, got NaN or infinity; check the engine's parity")
     if sampler.temperature == 0:
         return _one_hot(xp, rows)
-    rows = (rows - xp.max(rows, axis=-1, keepdims=True)) / sampler.temperature
-    if 0 < sampler.top_k < rows.shape[-1]:
+    cut = 0 < sampler.top_k < rows.shape[-1]
+    if cut:
         order = getattr(xp, "partition", None)  # where the library can do with less than a sort
         last = rows.shape[-1] - sampler.top_k
-        kept = (xp.sort(rows, axis=-1) if order is None else order(rows, last, axis=-1))[:, last]
-        rows = xp.where(rows < kept[:, None], -xp.inf, rows)
-    masses = xp.exp(rows)
+        kept = (xp.sort(rows, axis=-1) if order is None else order(rows, last, axis=-1))[:, last:]
+    lowered = rows - xp.max(kept if cut else rows, axis=-1, keepdims=True)
+    masses = xp.exp(lowered if sampler.temperature == 1 else lowered / sampler.temperature)
+    if cut:
+        masses = xp.where(rows < kept[:, :1], xp.zeros_like(masses), masses)
     probs = masses / xp.sum(masses, axis=-1, keepdims=True)
     return _nucleus(xp, probs, sampler.top_p) if sampler.top_p < 1 else probs
 
