@@ -137,6 +137,7 @@ def build_engine(path: Path, profiles: list[Profile], module: ModuleType, timing
         raise EngineError(f"{path.name}: {module.__name__} cannot read it: {'; '.join(reasons[:3] or said[-3:])}")
     config = builder.create_builder_config()
     config.set_memory_pool_limit(module.MemoryPoolType.WORKSPACE, _WORKSPACE_BYTES)
+    config.clear_flag(module.BuilderFlag.TF32)  # on by default: products of float32 would keep 10 bits of each factor
     inputs = {network.get_input(index).name for index in range(network.num_inputs)}
     for profile in profiles:
         _add_profile(builder, config, profile, inputs)

@@ -8,20 +8,19 @@ the device; logits and features come back in one copy each a pass.
 from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
+from types import ModuleType
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from algos.arrays import FloatArray, IntArray
-from runtime.cache import HIDDEN
 from runtime.decoder import DecoderShape, Pass, Spent, read_shape
+from runtime.device_cache import TYPES, DeviceCache, layered
 from runtime.padding import Given, fill
 from runtime.session import EngineError
 from runtime.tensorrt_files import EngineRecord, backend_module, paths, read_engine
 
-_TYPES: Final = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 _WARM_UPS: Final = 2
 _new_stream: Final[Callable[[], torch.cuda.Stream]] = torch.cuda.Stream
 
@@ -34,63 +33,18 @@ def gpu_name() -> str:
     return f"{torch.cuda.get_device_name()} (sm_{major}{minor})"
 
 
-class DeviceCache:
-    """As `runtime.cache.KeyValueCache`, in CUDA memory: keys [L, B, H, hd, S] and values [L, B, H, S, hd], S fixed."""
+def new_context(module: ModuleType, engine: Any) -> Any:
+    """A context of `engine` whose kernels are settled before its first pass; None where the GPU's memory is full.
 
-    def __init__(self, shape: DecoderShape, rows: int, device: str = "cuda") -> None:
-        kind, slots = _TYPES[shape.precision], shape.capacity
-        outer = (shape.layers, rows, shape.heads)
-        self.keys = torch.zeros((*outer, shape.head_dim, slots), dtype=kind, device=device)
-        self.values = torch.zeros((*outer, slots, shape.head_dim), dtype=kind, device=device)
-        self.capacity = self.slots = slots
-        self._bias = np.empty(slots, dtype=np.float32)
-        self.clear()
-
-    @property
-    def bias(self) -> NDArray[np.float32]:
-        """[S]: 0 on committed slots, HIDDEN on all others."""
-        return self._bias
-
-    def clear(self) -> None:
-        """Forget every position."""
-        self.length = 0
-        self._bias[:] = HIDDEN
-
-    def hide_first(self, count: int) -> None:
-        """Let no position see the first `count` slots from now on."""
-        self._bias[:count] = HIDDEN
-
-    def commit(self, keys: Any, values: Any, chosen: IntArray | slice) -> None:
-        """Append the `chosen` positions of new keys and values [L, B, H, T, hd] on the device."""
-        count = self.place(keys, values, chosen, 0)
-        self._bias[self.length : self.length + count] = 0.0
-        self.length += count
-
-    def place(self, keys: Any, values: Any, chosen: IntArray | slice, behind: int) -> int:
-        """Write to scratch slots, `behind` slots after the committed ones; return the count."""
-        at = chosen if isinstance(chosen, slice) else self._index(chosen)
-        picked = keys[:, :, :, at]
-        count, start = int(picked.shape[3]), self.length + behind
-        self._check(start + count)
-        self.keys[..., start : start + count] = picked.transpose(3, 4)
-        self.values[:, :, :, start : start + count] = values[:, :, :, at]
-        return count
-
-    def write(self, keys: Any, values: Any, chosen: IntArray, slots: IntArray) -> None:
-        """Write the `chosen` positions to these slots, over what was there."""
-        self._check(int(slots.max(initial=-1)) + 1)
-        at, to = self._index(chosen), self._index(slots)
-        self.keys[..., to] = keys[:, :, :, at].transpose(3, 4)
-        self.values[:, :, :, to] = values[:, :, :, at]
-
-    def _index(self, places: IntArray) -> torch.Tensor:
-        return torch.tensor(np.asarray(places), device=self.keys.device)
-
-    def _check(self, count: int) -> None:
-        if count > self.capacity:
-            raise EngineError(
-                f"cache: expected at most {self.capacity} positions, got {count}; draft fewer nodes a cycle"
-            )
+    TensorRT for RTX swaps better kernels in while it runs, unless told not to: a graph captured before would keep the
+    slow ones. TensorRT itself compiles when it builds.
+    """
+    strategies = getattr(module, "DynamicShapesKernelSpecializationStrategy", None)
+    if strategies is None:
+        return engine.create_execution_context()
+    config = engine.create_runtime_config()
+    config.dynamic_shapes_kernel_specialization_strategy = strategies.EAGER
+    return engine.create_execution_context(config)
 
 
 class _Bucket(NamedTuple):
@@ -114,6 +68,7 @@ class LoadedTensorRT(NamedTuple):
     shape: DecoderShape
     name: str
     record: EngineRecord
+    module: ModuleType
     runtime: Any
     """What read the engine, and must outlive it."""
 
@@ -131,7 +86,7 @@ def load_tensorrt(name: str, kind: str, folder: Path, backend: str) -> LoadedTen
     engine = runtime.deserialize_cuda_engine(place.read_bytes())
     if engine is None:
         raise EngineError(f"{place}: {backend} cannot read it on this machine; build it here with `underpaint engine`")
-    return LoadedTensorRT(engine, read_shape(located.manifest.settings, name), name, record, runtime)
+    return LoadedTensorRT(engine, read_shape(located.manifest.settings, name), name, record, module, runtime)
 
 
 class TensorRTEngine:
@@ -176,11 +131,17 @@ class TensorRTEngine:
         Passes larger than the largest profile raise EngineError.
         """
         if cells.max() >= self.shape.grid.cells or cells.min() < self.shape.least_cell:
-            raise EngineError(f"decoder: expected cells from {self.shape.least_cell} to {self.shape.grid.cells - 1}")
+            raise EngineError(
+                f"decoder: expected cells from {self.shape.least_cell} to {self.shape.grid.cells - 1}, "
+                f"got {cells.tolist()}; grow a shallower tree (Budget.max_depth)"
+            )
         count = len(cells)
         fitting = [size for size in self._profiles if size >= count]
         if not fitting:
-            raise EngineError(f"decoder: expected at most {max(self._profiles)} new positions a pass, got {count}")
+            raise EngineError(
+                f"decoder: expected at most {max(self._profiles)} new positions a pass, got {count}; draft fewer nodes "
+                "a cycle, or build with larger --buckets"
+            )
         bucket = self._bucket(min(fitting))
         seen = self.cache.bias if past_bias is None else past_bias
         buffers = {name: each.numpy() for name, each in bucket.host.items()}
@@ -237,9 +198,9 @@ class TensorRTEngine:
             kind = kinds.get(name, torch.float32)
             host[name] = torch.zeros(size, dtype=kind, pin_memory=True)
             device[name] = torch.zeros(size, dtype=kind, device="cuda")
-        new = (shape.layers, rows, shape.heads, count, shape.head_dim)
+        new = (rows, shape.heads, count, shape.head_dim)
         for name in ("keys", "values"):
-            device[name] = torch.zeros(new, dtype=_TYPES[shape.precision], device="cuda")
+            device[name] = layered(shape.layers, new, TYPES[shape.precision], "cuda")
         read = {}
         for name, wide in (("logits", shape.vocab_size), (self._predicted, shape.features)):
             device[name] = torch.zeros((rows, count, wide), device="cuda")
@@ -248,7 +209,7 @@ class TensorRTEngine:
         return _Bucket(context, device, host, read, self._capture(context), count)
 
     def _context(self, count: int, host: dict[str, torch.Tensor], device: dict[str, torch.Tensor]) -> Any:
-        context = self._engine.create_execution_context()
+        context = new_context(self._loaded.module, self._engine)
         if context is None:
             raise EngineError("decoder: TensorRT made no execution context; is the GPU's memory full?")
         if not context.set_optimization_profile_async(self._profiles[count], self._stream.cuda_stream):

@@ -19,11 +19,16 @@ from export.tensorrt_build import build_folder
 from models.published.options import LoadOptions
 from runtime.cache import HIDDEN, KeyValueCache
 from runtime.decoder import read_shape
+from runtime.device_cache import DeviceCache
 from runtime.session import EngineError
-from runtime.tensorrt_engine import DeviceCache, load_tensorrt
+from runtime.tensorrt_engine import load_tensorrt
 from runtime.tensorrt_files import ANY_GPU, EngineRecord, backend_module, paths, read_engine, write_engine
+from tests.conformance import stand_in
+from tests.published import text_models
+from tests.published.chameleon_vq import vqgan_weights
 from tests.published.checkpoints import HEADS, SIDE, eagle_weights, save_dtok, save_llamagen, save_vq
 from tests.published.limits import files_of_at_most
+from tests.published.test_chameleon_vq import save_vqgan
 from zoo.load import manifest
 from zoo.manifest import ManifestError
 
@@ -73,13 +78,71 @@ def test_the_tokenizer_builds_in_half_precision(tmp_path: Path, precision: str) 
     assert built == {"vq_decoder": precision, "vq_encoder": precision}
 
 
-@pytest.mark.parametrize("precision", ["bf16"])
-def test_learnt_positions_build_in_bfloat16(tmp_path: Path, precision: str) -> None:
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+def test_learnt_positions_build(tmp_path: Path, precision: str) -> None:
     save_dtok(tmp_path / "dtok.pth")
     options = LoadOptions(heads=HEADS, prefix=6)
     export_published(Request("tar-dtok", tmp_path / "dtok.pth", precision, options), tmp_path / "out")
     ((_, record),) = build_folder(tmp_path / "out", BACKEND, only=("target",), buckets=(1,))
-    assert record.precision == "bf16"
+    assert record.precision == precision
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_text_models_build(tmp_path: Path, precision: str) -> None:
+    """Chameleon normalises heads, its drafter too; Tar's language model has biases and a prompt of its own length."""
+    pytest.importorskip("transformers", reason="the extra 'chameleon' is not installed")
+    text_models.chameleon(swin=True, kv_heads=2).save_pretrained(tmp_path / "chameleon")
+    text_models.save_anole_drafter(tmp_path / "drafter")
+    text_models.save_qwen(tmp_path / "qwen")
+    pair, prompt = ("chameleon", tmp_path / "chameleon"), text_models.OPTIONS
+    export_published(Request(*pair, precision, prompt), tmp_path / "anole")
+    drafter = Request("eagle-drafter", tmp_path / "drafter", precision, target=pair, target_options=prompt)
+    export_published(drafter, tmp_path / "anole")
+    own = replace(prompt, first_code=text_models.FIRST_CODE)
+    export_published(Request("tar-lm", tmp_path / "qwen", precision, own), tmp_path / "tar")
+    for folder, names in ((tmp_path / "anole", ("target", "drafter")), (tmp_path / "tar", ("target",))):
+        built = {record.model: record for _, record in build_folder(folder, BACKEND, only=names, buckets=(1,))}
+        assert {record.precision for record in built.values()} == {precision}
+        assert built["target"].batch_counts == ((1, 1), (1, 8), (2, 1), (2, 8))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_chameleons_tokenizer_builds(tmp_path: Path, precision: str) -> None:
+    save_vqgan(tmp_path / "tokenizer" / "vqgan.ckpt", vqgan_weights(16))
+    export_published(Request("chameleon-vq", tmp_path / "tokenizer", precision, neighbours=5), tmp_path / "out")
+    built = {record.model: record.precision for _, record in build_folder(tmp_path / "out", BACKEND)}
+    assert built == {"vq_decoder": precision, "vq_encoder": precision}
+
+
+def test_float32_is_not_rounded_by_the_builder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TF32, which keeps 10 bits of each factor, is a builder's default."""
+    flags, build = [], tensorrt.Builder.build_serialized_network
+
+    def spied(self: object, network: object, config: object) -> object:
+        flags.append(config.get_flag(tensorrt.BuilderFlag.TF32))  # type: ignore[attr-defined]
+        return build(self, network, config)
+
+    monkeypatch.setattr(tensorrt.Builder, "build_serialized_network", spied)
+    save_dtok(tmp_path / "dtok.pth")
+    export_published(
+        Request("tar-dtok", tmp_path / "dtok.pth", options=LoadOptions(heads=HEADS, prefix=6)), tmp_path / "out"
+    )
+    list(build_folder(tmp_path / "out", BACKEND, only=("condition",)))
+    assert flags == [False]
+
+
+def test_nvidias_package_has_what_the_runtime_asks_for() -> None:
+    """The classes that stand in for NVIDIA's where there is no GPU promise nothing that NVIDIA's lack."""
+    for ours, theirs in (
+        (stand_in.Context, tensorrt.IExecutionContext),
+        (stand_in.Engine, tensorrt.ICudaEngine),
+        (stand_in.Config, tensorrt.IRuntimeConfig),
+    ):
+        asked = {name for name in vars(ours) if not name.startswith("_")} - {"capturable"}
+        assert asked <= set(dir(theirs))
+    assert tensorrt.IRuntimeConfig.dynamic_shapes_kernel_specialization_strategy.fset is not None
+    assert {"EAGER", "LAZY"} <= set(tensorrt.DynamicShapesKernelSpecializationStrategy.__members__)
+    assert {"INPUT", "OUTPUT"} <= set(tensorrt.TensorIOMode.__members__)
 
 
 @pytest.fixture(scope="module")

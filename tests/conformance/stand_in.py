@@ -1,0 +1,202 @@
+"""TensorRT and CUDA for machines without a GPU: engines that run their graph on ONNX Runtime, at the addresses bound.
+
+What stands in here holds to NVIDIA's contract: a context takes only the shapes of its profile, addresses are multiples
+of 256, a captured pass is recorded and not run, and a replay reads and writes the memory of the capture.
+"""
+
+import ctypes
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+
+from export.tensorrt_build import batch_counts, decoder_profile
+from runtime import device_cache, tensorrt_engine
+from runtime.decoder import read_shape
+from runtime.tensorrt_files import EngineRecord, write_engine
+from zoo.load import manifest
+
+BACKEND = "tensorrt-rtx"
+GPU, VERSION = "a stand-in (sm_00)", "0.0"
+_ALIGNED = 256
+_KINDS = {"tensor(int64)": np.int64, "tensor(float)": np.float32, "tensor(float16)": np.float16}
+_STREAM = 7
+
+
+@dataclass
+class Graph:
+    """A captured CUDA graph."""
+
+    calls: list[Callable[[], None]] = field(default_factory=list)
+
+    def replay(self) -> None:
+        for call in self.calls:
+            call()
+
+
+class Recorder:
+    """What is being captured, and how often anything ran."""
+
+    capturing: Graph | None = None
+    enqueued = 0
+
+
+@dataclass
+class Config:
+    """A runtime configuration."""
+
+    dynamic_shapes_kernel_specialization_strategy: str = "LAZY"
+
+
+class Context:
+    def __init__(self, engine: "Engine", config: Config) -> None:
+        self._engine = engine
+        self._capturable = config.dynamic_shapes_kernel_specialization_strategy == "EAGER" and engine.capturable
+        self._addresses: dict[str, int] = {}
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._profile: dict[str, Any] = {}
+
+    def set_optimization_profile_async(self, index: int, stream: int) -> bool:
+        assert stream == _STREAM
+        self._profile = dict(self._engine.profiles[index])
+        return True
+
+    def set_input_shape(self, name: str, shape: tuple[int, ...]) -> bool:
+        least, _, most = self._profile[name]
+        self._shapes[name] = shape
+        return len(shape) == len(least) and all(a <= b <= c for a, b, c in zip(least, shape, most, strict=True))
+
+    def set_tensor_address(self, name: str, memory: int) -> bool:
+        assert memory % _ALIGNED == 0, f"{name} at {memory}"
+        self._addresses[name] = memory
+        return name in self._engine.kinds
+
+    def is_stream_capturable(self, stream: int) -> bool:
+        assert stream == _STREAM
+        return self._capturable
+
+    def execute_async_v3(self, stream: int) -> bool:
+        assert stream == _STREAM
+        assert set(self._addresses) == set(self._engine.kinds)
+        if Recorder.capturing is not None:
+            assert self._capturable
+            Recorder.capturing.calls.append(self._run)
+        else:
+            self._run()
+        return True
+
+    def _run(self) -> None:
+        Recorder.enqueued += 1
+        engine = self._engine
+        feed = {each: self._memory(each, self._shapes[each]).copy() for each in engine.inputs}
+        names = [each for each in engine.kinds if each not in engine.inputs]
+        for name, value in zip(names, engine.session.run(names, feed), strict=True):
+            self._memory(name, value.shape)[...] = value
+
+    def _memory(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
+        kind = np.dtype(self._engine.kinds[name])
+        size = int(np.prod(shape)) * kind.itemsize
+        raw = (ctypes.c_char * size).from_address(self._addresses[name])
+        return np.frombuffer(raw, dtype=kind).reshape(shape)
+
+
+class Engine:
+    """A graph on ONNX Runtime behind the methods of NVIDIA's engine."""
+
+    capturable = True
+
+    def __init__(self, content: bytes) -> None:
+        known = json.loads(content)
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        self.session = onnxruntime.InferenceSession(known["graph"], options, providers=["CPUExecutionProvider"])
+        self.profiles = known["profiles"]
+        self.inputs = [each.name for each in self.session.get_inputs()]
+        both = (*self.session.get_inputs(), *self.session.get_outputs())
+        self.kinds = {each.name: _KINDS[each.type] for each in both}
+
+    @property
+    def num_io_tensors(self) -> int:
+        return len(self.kinds)
+
+    def get_tensor_name(self, index: int) -> str:
+        return list(self.kinds)[index]
+
+    def get_tensor_mode(self, name: str) -> SimpleNamespace:
+        return SimpleNamespace(name="INPUT" if name in self.inputs else "OUTPUT")
+
+    def create_runtime_config(self) -> Config:
+        return Config()
+
+    def create_execution_context(self, config: Config) -> Context:
+        return Context(self, config)
+
+
+def _zeros(size: Any, dtype: Any = torch.float32, device: str = "cpu", pin_memory: bool = False) -> torch.Tensor:
+    """As CUDA's allocator does it: at a multiple of 256."""
+    count = int(np.prod(size)) * dtype.itemsize
+    raw = torch.zeros(count + _ALIGNED, dtype=torch.uint8)
+    start = -raw.data_ptr() % _ALIGNED
+    return raw[start : start + count].view(dtype).reshape(tuple(size))
+
+
+class _Logger:
+    ERROR = 1
+
+    def __init__(self, severity: int) -> None:
+        assert severity == self.ERROR
+
+
+@contextmanager
+def _capture(graph: Graph, stream: object, capture_error_mode: str) -> Iterator[None]:
+    Recorder.capturing = graph
+    yield
+    Recorder.capturing = None
+
+
+@contextmanager
+def _on(stream: object) -> Iterator[None]:
+    yield
+
+
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `runtime.tensorrt_engine` find this TensorRT, and CUDA's memory in the host's."""
+    stream = SimpleNamespace(wait_stream=lambda other: None, synchronize=lambda: None, cuda_stream=_STREAM)
+    cuda = SimpleNamespace(
+        current_stream=lambda: stream, stream=_on, CUDAGraph=Graph, graph=_capture, Stream=torch.cuda.Stream
+    )
+    kinds = {name: getattr(torch, name) for name in ("int64", "float32", "Tensor", "dtype")}
+    monkeypatch.setattr(tensorrt_engine, "torch", SimpleNamespace(zeros=_zeros, cuda=cuda, **kinds))
+    on_host = SimpleNamespace(
+        zeros=_zeros, tensor=lambda values, device: torch.tensor(values), dtype=torch.dtype, Tensor=torch.Tensor
+    )
+    monkeypatch.setattr(device_cache, "torch", on_host)
+    monkeypatch.setattr(tensorrt_engine, "_new_stream", lambda: stream)
+    monkeypatch.setattr(tensorrt_engine, "gpu_name", lambda: GPU)
+    module = SimpleNamespace(
+        __version__=VERSION,
+        Logger=_Logger,
+        Runtime=lambda logger: SimpleNamespace(deserialize_cuda_engine=Engine),
+        DynamicShapesKernelSpecializationStrategy=SimpleNamespace(LAZY="LAZY", EAGER="EAGER", NONE="NONE"),
+    )
+    monkeypatch.setattr(tensorrt_engine, "backend_module", lambda backend: module)
+
+
+def build(folder: Path, name: str, buckets: tuple[int, ...]) -> None:
+    """Write the engine of a decoder as `export.tensorrt_build` would."""
+    found = manifest(name, folder)
+    shape = read_shape(found.settings, name)
+    counts = batch_counts(shape, buckets)
+    profiles = [decoder_profile(shape, found.shapes, rows, count).shapes for rows, count in counts]
+    content = json.dumps({"graph": str(folder / found.file), "profiles": profiles}).encode()
+    sums = (found.sha256, sha256(content).hexdigest(), len(content))
+    write_engine(folder, content, EngineRecord(name, BACKEND, VERSION, GPU, *sums, shape.precision, counts))

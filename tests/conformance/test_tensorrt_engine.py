@@ -1,0 +1,140 @@
+"""The engine on TensorRT passes what every engine passes, with a TensorRT that ONNX Runtime stands in for."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from algos.rows import Sampler
+from export.published import Request, export_published
+from runtime.cache import causal
+from runtime.device_cache import layered
+from runtime.drafter import OrtDrafter
+from runtime.exported import RECORD
+from runtime.session import EngineError
+from runtime.target import OrtTarget
+from runtime.tensorrt_engine import load_tensorrt
+from tests.conformance import stand_in
+from tests.conformance.families import TINY, Family
+from tests.conformance.test_engine import (
+    PAIR,
+    TOKENS,
+    test_a_draft_tree_follows_eagle_path_by_path,
+    test_a_full_cache_takes_no_more,
+    test_a_tree_scores_like_each_of_its_paths,
+    test_a_verdict_brings_true_features_and_forgets_the_draft,
+    test_commits_of_accepted_nodes_continue_like_a_dense_pass,
+    test_drafting_changes_no_greedy_picture,
+    test_greedy_decoding_takes_what_the_reference_likes_best,
+    test_rejected_nodes_never_enter_the_cache,
+    test_the_guidance_pair_equals_two_separate_runs,
+    tree_of,
+)
+from tests.published.checkpoints import save_llamagen
+
+__all__ = [
+    "test_a_draft_tree_follows_eagle_path_by_path",
+    "test_a_full_cache_takes_no_more",
+    "test_a_tree_scores_like_each_of_its_paths",
+    "test_a_verdict_brings_true_features_and_forgets_the_draft",
+    "test_commits_of_accepted_nodes_continue_like_a_dense_pass",
+    "test_drafting_changes_no_greedy_picture",
+    "test_greedy_decoding_takes_what_the_reference_likes_best",
+    "test_rejected_nodes_never_enter_the_cache",
+    "test_the_guidance_pair_equals_two_separate_runs",
+]
+BUCKETS = (1, 8, 16)
+
+
+def opened(name: str, folder: Path) -> object:
+    if not (folder / RECORD).is_file():
+        pytest.skip("engines are built of published models' exports")
+    if not list(folder.glob(f"{name}.*.engine")):
+        stand_in.build(folder, name, BUCKETS)
+    return load_tensorrt(name, name, folder, stand_in.BACKEND)
+
+
+@pytest.fixture(autouse=True)
+def _on_tensorrt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a test opens runs on TensorRT's engine."""
+    stand_in.stand_in(monkeypatch)
+    for kind in (OrtTarget, OrtDrafter):
+        monkeypatch.setattr(
+            kind, "open", lambda name, sampler, folder, settings=None, kind=kind: kind(opened(name, folder), sampler)
+        )
+
+
+@pytest.fixture(scope="module")
+def halves(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A float16 export of a class-conditional target."""
+    work = tmp_path_factory.mktemp("halves")
+    save_llamagen(work / "c2i.pt", captions=False)
+    export_published(Request("llamagen-c2i", work / "c2i.pt", "fp16", TINY), work / "out")
+    export_published(Request("llamagen-c2i", work / "c2i.pt", "fp32", TINY), work / "reference")
+    return work
+
+
+def passes(folder: Path) -> list[np.ndarray]:
+    """Laws of a tree after a few tokens, twice, the second with the cache of the first."""
+    target = OrtTarget(opened("target", folder), PAIR)  # type: ignore[arg-type]
+    target.condition(np.array([3]))
+    target.begin()
+    found = []
+    for start in (0, 5):
+        run = target.engine.run(TOKENS[start : start + 5], np.arange(start, start + 5), causal(5))
+        found.append(run.logits.copy())
+        target.engine.cache.commit(run.keys, run.values, slice(None))
+    assert target.engine.captured  # type: ignore[attr-defined]
+    return found
+
+
+def test_float16_engines_keep_float16_caches(halves: Path) -> None:
+    for half, full in zip(passes(halves / "out"), passes(halves / "reference"), strict=True):
+        assert 0 < np.abs(half - full).max() / max(1.0, np.abs(full).max()) < 0.05
+
+
+def test_a_pass_is_a_replay_and_nothing_else(halves: Path) -> None:
+    target = OrtTarget(opened("target", halves / "reference"), PAIR)  # type: ignore[arg-type]
+    target.condition(np.array([3]))
+    target.begin()
+    for nodes in (3, 5, 8):  # the same graph: they fit its 8 positions
+        before = stand_in.Recorder.enqueued
+        target.score(tree_of(TOKENS, tuple(range(-1, nodes - 1))))
+        assert stand_in.Recorder.enqueued - before == (3 if nodes == 3 else 1)  # two to warm up, at first
+
+
+def test_what_cannot_be_captured_runs_all_the_same(halves: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = passes(halves / "reference")
+    monkeypatch.setattr(stand_in.Engine, "capturable", False)
+    with pytest.raises(AssertionError, match="captured"):
+        passes(halves / "reference")
+    monkeypatch.setattr("runtime.tensorrt_engine.TensorRTEngine.captured", True)
+    for found, wanted in zip(passes(halves / "reference"), expected, strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
+def test_what_an_engine_was_not_built_for_is_said(halves: Path) -> None:
+    loaded = load_tensorrt("target", "target", halves / "reference", stand_in.BACKEND)
+    with pytest.raises(EngineError, match="no profile for 3 rows"):
+        loaded.engine(3)
+    target = OrtTarget(loaded, Sampler(guidance=2.0))  # type: ignore[arg-type]
+    with pytest.raises(EngineError, match="expected cells from -1 to 15"):
+        target.engine.run(TOKENS[:1], np.array([16]), causal(1))
+    with pytest.raises(EngineError, match="expected at most 16 new positions a pass, got 17"):
+        target.engine.run(np.zeros(17, dtype=np.int64), np.arange(17) % 16, causal(17))
+
+
+def test_every_familys_engine_is_captured(family: Family) -> None:
+    target = OrtTarget.open("target", PAIR, family.folder)
+    family.condition(target)
+    target.begin()
+    assert target.engine.captured  # type: ignore[attr-defined]
+
+
+def test_every_layer_begins_where_tensorrt_takes_an_address() -> None:
+    """Also where a layer's numbers do not fill the space up to there; the stand-in refuses any other address."""
+    for kind, layer in ((torch.float16, (1, 3, 5, 7)), (torch.float32, (2, 4, 8, 16))):
+        made = layered(3, layer, kind, "cuda")
+        assert made.shape == (3, *layer)
+        assert all(each.is_contiguous() and each.data_ptr() % 256 == 0 for each in made)
