@@ -14,7 +14,8 @@ from sim.table_world import TableWorld
 from sim.theory import overlap
 from sim.trace import MOST_CODES_NEAR, Statistics, entropy
 
-_IMAGES: Final = 16
+_IMAGES: Final = 128
+"""Images drawn for the statistics of a field: with a few, the fit follows the noise of the draws."""
 _STEPS: Final = 30
 _NUDGE: Final = 0.05
 _RANGES: Final = {
