@@ -8,12 +8,14 @@ It exports LlamaGen-B at full size with random weights and a random drafter; the
 3. draws a picture at temperature 0 on both, and reports the first token at which they part with the margin there;
 4. times a pass of every bucket, copies included, and beside it a pass of one token by plain PyTorch in a CUDA graph and
    by ONNX Runtime's CUDA provider with every buffer on the device.
-What cannot be had (no GPU, a package missing, an engine that the GPU refuses) is said in the last line, which is JSON.
+What cannot be had (no GPU, a package missing, an engine that the GPU refuses) is said in the last line, which is JSON;
+whatever goes wrong in one part, the others still run.
 """
 
 import argparse
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -39,10 +41,12 @@ from runtime.decoder import DecoderEngine, load_decoder, read_shape
 from runtime.session import EngineError, Provider, SessionSettings, open_session
 from runtime.target import OrtTarget
 from runtime.tensorrt_engine import TensorRTEngine, gpu_name, load_tensorrt
+from runtime.tensorrt_files import backend_module
 from zoo.load import manifest
 
 BUCKETS = (1, 8, 16, 32, 64)
 OPTIONS = LoadOptions(grid_side=16)
+CLASS = 207
 
 
 def drafter_checkpoint(path: Path) -> None:
@@ -118,14 +122,14 @@ def greedy(folder: Path, reference: Path, backend: str) -> dict[str, Any]:
     drawn = []
     for loaded in (load_tensorrt("target", "target", folder, backend), load_decoder("target", "target", reference)):
         target = OrtTarget(loaded, sampler)  # type: ignore[arg-type]
-        target.condition(np.array([207]))
+        target.condition(np.array([CLASS]))
         drawn.append(decode(target, None, Chain(1), PointProposals(), sampling(0)).tokens)
     differs = (drawn[0] != drawn[1]).nonzero()[0]
     if not differs.size:
         return {"parts_at": None}
     cell = int(differs[0])
     target = OrtTarget(load_decoder("target", "target", reference), Sampler(guidance=2.0))
-    target.condition(np.array([207]))
+    target.condition(np.array([CLASS]))
     probs = target.begin().probs[0]
     for token in drawn[1][:cell]:
         tree = root_only(int(token), target.vocab_size)
@@ -135,24 +139,21 @@ def greedy(folder: Path, reference: Path, backend: str) -> dict[str, Any]:
     return {"parts_at": cell, "margin": float(best[1] - best[0])}
 
 
-def timings(folder: Path, backend: str, rounds: int) -> dict[str, Any]:
+def timings(name: str, folder: Path, backend: str, rounds: int) -> dict[str, Any]:
     """Median milliseconds of a pass of every bucket, all sizes in turn within a round, copies in and out included."""
-    found: dict[str, Any] = {}
-    for name in ("target", "drafter"):
-        engine = load_tensorrt(name, name, folder, backend).engine(2)
-        shape, reads = engine.shape, name == "drafter"
-        samples: dict[int, list[float]] = {count: [] for count in BUCKETS}
-        features = np.zeros((2, max(BUCKETS), shape.features), dtype=np.float32)
-        for turn in range(rounds + 3):
-            for count, kept in samples.items():
-                given = features[:, :count] if reads else None
-                start = time.perf_counter()
-                engine.run(np.zeros(count, dtype=np.int64), np.arange(count), causal(count), None, given)
-                if turn >= 3:
-                    kept.append(1e3 * (time.perf_counter() - start))
-        found[f"{name}_ms"] = [[count, round(float(np.median(kept)), 4)] for count, kept in samples.items()]
-        found[f"{name}_captured"] = engine.captured
-    return found
+    engine = load_tensorrt(name, name, folder, backend).engine(2)
+    shape, reads = engine.shape, name == "drafter"
+    samples: dict[int, list[float]] = {count: [] for count in BUCKETS}
+    features = np.zeros((2, max(BUCKETS), shape.features), dtype=np.float32)
+    for turn in range(rounds + 3):
+        for count, kept in samples.items():
+            given = features[:, :count] if reads else None
+            start = time.perf_counter()
+            engine.run(np.zeros(count, dtype=np.int64), np.arange(count), causal(count), None, given)
+            if turn >= 3:
+                kept.append(1e3 * (time.perf_counter() - start))
+    curve = [[count, round(float(np.median(kept)), 4)] for count, kept in samples.items()]
+    return {"ms": curve, "captured": engine.captured}
 
 
 def torch_token_ms(path: Path, precision: str, rounds: int) -> float:
@@ -180,7 +181,7 @@ def torch_token_ms(path: Path, precision: str, rounds: int) -> float:
         replay()
         torch.cuda.synchronize()
         samples.append(1e3 * (time.perf_counter() - start))
-    return float(np.median(samples))
+    return round(float(np.median(samples)), 4)
 
 
 def onnxruntime_token_ms(folder: Path, rounds: int, provider: Provider = "cuda") -> float:
@@ -204,7 +205,7 @@ def onnxruntime_token_ms(folder: Path, rounds: int, provider: Provider = "cuda")
         binding.synchronize_outputs()
         if turn >= 3:
             samples.append(1e3 * (time.perf_counter() - start))
-    return float(np.median(samples))
+    return round(float(np.median(samples)), 4)
 
 
 def _captured(call: Callable[[], None]) -> Callable[[], None]:
@@ -220,27 +221,41 @@ def _captured(call: Callable[[], None]) -> Callable[[], None]:
     return graph.replay
 
 
-def measure(given: argparse.Namespace, work: Path, result: dict[str, Any]) -> None:
-    """Fill `result`, part by part, so that what a later part cannot do does not lose what was found before."""
-    result["gpu"] = gpu_name()
-    folder, reference = prepare(work, given.precision)
-    for name, call in (
-        ("torch", lambda: torch_token_ms(work / "c2i_B_256.pt", given.precision, given.rounds)),
-        ("onnxruntime", lambda: onnxruntime_token_ms(folder, given.rounds)),
-    ):
+def lacking(backend: str) -> list[str]:
+    """What this machine lacks, each with its remedy: a GPU, the package of `backend`."""
+    said = []
+    for look in (gpu_name, lambda: backend_module(backend)):
         try:
-            result[f"{name}_token_ms"] = round(call(), 4)
-        except (EngineError, RuntimeError, KeyError) as error:
-            result[f"{name}_not_run"] = str(error).splitlines()[0]
+            look()
+        except EngineError as error:
+            said.append(str(error))
+    return said
+
+
+def attempt(name: str, part: Callable[[], Any], result: dict[str, Any]) -> None:
+    """Add what `part` finds to `result` under `name`, or why it found nothing: no failure costs the other parts."""
+    try:
+        result[name] = part()
+    except Exception as error:  # NVIDIA's packages and PyTorch share no base
+        traceback.print_exc()
+        result[f"{name}_not_run"] = f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+def measure(given: argparse.Namespace, work: Path, result: dict[str, Any]) -> None:
+    """Fill `result`, part by part."""
+    result["gpu"], only = gpu_name(), ("target", "drafter")
+    folder, reference = prepare(work, given.precision)
+    attempt("torch_token_ms", lambda: torch_token_ms(work / "c2i_B_256.pt", given.precision, given.rounds), result)
+    attempt("onnxruntime_token_ms", lambda: onnxruntime_token_ms(folder, given.rounds), result)
     start = time.perf_counter()
-    only = ("target", "drafter")
-    result["engines"] = [
-        record.engine_bytes for _, record in build_folder(folder, given.backend, gpu_name(), only, BUCKETS)
-    ]
+    built = list(build_folder(folder, given.backend, gpu_name(), only, BUCKETS))
+    result["engines"] = [record.engine_bytes for _, record in built]
     result["build_seconds"] = round(time.perf_counter() - start, 1)
-    result |= timings(folder, given.backend, given.rounds)
-    result["parity"] = {name: parity(name, folder, reference, given.backend) for name in only}
-    result["greedy"] = greedy(folder, reference, given.backend)
+    for name in only:
+        attempt(f"{name}_parity", lambda name=name: parity(name, folder, reference, given.backend), result)
+    attempt("greedy", lambda: greedy(folder, reference, given.backend), result)
+    for name in only:
+        attempt(f"{name}_passes", lambda name=name: timings(name, folder, given.backend, given.rounds), result)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -250,15 +265,18 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=at_least(1), default=50, help="samples of every size")
     given = parse(parser, arguments)
     result: dict[str, Any] = {"benchmark": "gpu", "backend": given.backend, "precision": given.precision}
-    with TemporaryDirectory() as work:
-        try:
-            measure(given, Path(work), result)
-            status = 0
-        except (ValueError, RuntimeError, OSError) as error:
-            result["not_run"] = str(error)
-            status = 2
+    said = lacking(given.backend)
+    if said:
+        result["not_run"] = "; ".join(said)
+    else:
+        with TemporaryDirectory() as work:
+            try:
+                measure(given, Path(work), result)
+            except (ValueError, RuntimeError, OSError) as error:
+                result["not_run"] = str(error)
     finish(result, given.out)
-    return status
+    beside = ("torch_token_ms_not_run", "onnxruntime_token_ms_not_run")
+    return 2 if any(name.endswith("not_run") and name not in beside for name in result) else 0
 
 
 if __name__ == "__main__":

@@ -5,8 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from algos.rows import Sampler
+from benchmarks import gpu
 from export.published import Request, export_published
 from runtime.cache import causal
 from runtime.device_cache import layered
@@ -31,7 +33,7 @@ from tests.conformance.test_engine import (
     test_the_guidance_pair_equals_two_separate_runs,
     tree_of,
 )
-from tests.published.checkpoints import save_llamagen
+from tests.published.checkpoints import eagle_weights, save_llamagen
 
 __all__ = [
     "test_a_draft_tree_follows_eagle_path_by_path",
@@ -67,11 +69,15 @@ def _on_tensorrt(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def halves(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A float16 export of a class-conditional target."""
+    """A class-conditional target and its drafter, in float16 and in float32."""
     work = tmp_path_factory.mktemp("halves")
     save_llamagen(work / "c2i.pt", captions=False)
-    export_published(Request("llamagen-c2i", work / "c2i.pt", "fp16", TINY), work / "out")
-    export_published(Request("llamagen-c2i", work / "c2i.pt", "fp32", TINY), work / "reference")
+    save_file(eagle_weights(), work / "eagle.safetensors")
+    pair = ("llamagen-c2i", work / "c2i.pt")
+    for precision, name in (("fp16", "out"), ("fp32", "reference")):
+        export_published(Request(*pair, precision, TINY), work / name)
+        drafter = Request("eagle-drafter", work / "eagle.safetensors", precision, target=pair, target_options=TINY)
+        export_published(drafter, work / name)
     return work
 
 
@@ -123,6 +129,30 @@ def test_what_an_engine_was_not_built_for_is_said(halves: Path) -> None:
         target.engine.run(TOKENS[:1], np.array([16]), causal(1))
     with pytest.raises(EngineError, match="expected at most 16 new positions a pass, got 17"):
         target.engine.run(np.zeros(17, dtype=np.int64), np.arange(17) % 16, causal(17))
+
+
+def test_the_gpu_benchmark_measures_what_it_says(halves: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "BUCKETS", (1, 8))
+    monkeypatch.setattr(gpu, "CLASS", 3)
+    folder, reference = halves / "out", halves / "reference"
+    for name in ("target", "drafter"):
+        opened(name, folder)
+        apart = gpu.parity(name, folder, reference, stand_in.BACKEND)
+        assert set(apart) == {"1", "3", "4", "8"}
+        assert 0 < max(apart.values()) < 0.05
+        found = gpu.timings(name, folder, stand_in.BACKEND, 2)
+        assert [count for count, _ in found["ms"]] == [1, 8]
+        assert found["captured"]
+    parts = gpu.greedy(folder, reference, stand_in.BACKEND)
+    assert parts["parts_at"] is None or parts["margin"] < 0.1
+
+
+def test_a_part_that_fails_costs_the_gpu_benchmark_no_other(capsys: pytest.CaptureFixture[str]) -> None:
+    result = {"gpu": "one"}
+    gpu.attempt("broken", lambda: {}["missing"], result)
+    gpu.attempt("whole", lambda: 2.0, result)
+    assert result == {"gpu": "one", "broken_not_run": "KeyError: 'missing'", "whole": 2.0}
+    assert "Traceback" in capsys.readouterr().err
 
 
 def test_every_familys_engine_is_captured(family: Family) -> None:
