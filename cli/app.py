@@ -61,15 +61,18 @@ def train(context: typer.Context) -> None:
 @app.command(context_settings=_HANDED_ON, add_help_option=False)
 def export(context: typer.Context) -> None:
     """Export checkpoints to ONNX (needs PyTorch), compared with torch: the recipes', or published ones with --kind."""
-    if any(argument.partition("=")[0] == "--kind" for argument in context.args):
-        with _needs_torch("export"):
-            from cli.export import app as published
-
-            published(context.args, prog_name="underpaint export")
     with _needs_torch("export"):
+        from cli.export import app as published
+
+        if any(argument.partition("=")[0] == "--kind" for argument in context.args):
+            published(context.args, prog_name="underpaint export")
+        if {"--help", "-h"} & set(context.args):
+            typer.echo("Two forms. With --kind, a published checkpoint:")
+            published(["--help"], prog_name="underpaint export", standalone_mode=False)
+            typer.echo("Without --kind, the checkpoints of this project's own recipes:\n")
         from export.run import main as run
 
-        raise typer.Exit(run(context.args))
+        raise typer.Exit(run(context.args, "underpaint export"))
 
 
 @app.command(context_settings=_HANDED_ON, add_help_option=False)

@@ -11,22 +11,41 @@ app = typer.Typer(help="Export a published checkpoint to ONNX.", add_completion=
 check_app = typer.Typer(help="Compare exported models with torch.", add_completion=False)
 caption_app = typer.Typer(help="Write the features of a caption.", add_completion=False)
 
-Heads = Annotated[int | None, typer.Option(help="Attention heads, where the width is none of the published.", min=1)]
-GridSide = Annotated[int | None, typer.Option("--grid", help="Cells along a side: pixels / 16 for VQ-16.", min=1)]
-Prefix = Annotated[int | None, typer.Option(help="Condition positions (Tar: 729, 169, 81), or longest prompt.", min=1)]
-FirstCode = Annotated[int | None, typer.Option(help="Vocabulary id of code 0 (Tar's language model).", min=0)]
+Heads = Annotated[
+    int | None,
+    typer.Option(
+        help="Attention heads, where the width is none of the published (llamagen-*, tar-dtok, drafters).", min=1
+    ),
+]
+GridSide = Annotated[
+    int | None, typer.Option("--grid", help="Cells along a side: pixels / 16 (every target, and its drafter).", min=1)
+]
+Prefix = Annotated[
+    int | None,
+    typer.Option(
+        help="Condition positions (tar-dtok: 729, 169, 81), or the longest prompt (tar-lm, chameleon).", min=1
+    ),
+]
+FirstCode = Annotated[int | None, typer.Option(help="Vocabulary id of code 0 (tar-lm).", min=0)]
+_KINDS = "llamagen-c2i, llamagen-t2i, tar-dtok, tar-lm, chameleon, eagle-drafter, vq or chameleon-vq"
 
 
 @app.command()
 def export(
-    checkpoint: Annotated[str, typer.Argument(help="File or folder of the checkpoint, or a hub name owner/model.")],
-    kind: Annotated[str, typer.Option(help="What it is: llamagen-c2i, tar-dtok, chameleon, vq, chameleon-vq, ...")],
+    checkpoint: Annotated[str, typer.Argument(help="File or folder, or a hub name: owner/model, owner/model/file.")],
+    kind: Annotated[str, typer.Option(help=f"What it is: {_KINDS}.")],
     out: Annotated[Path, typer.Option(help="Folder of models; one folder holds a target, its drafter, its tokenizer.")],
     precision: Annotated[str, typer.Option(help="fp32, fp16 or bf16: of weights, caches and hidden states.")] = "fp32",
-    target: Annotated[str | None, typer.Option(help="The checkpoint that a drafter was trained for.")] = None,
+    target: Annotated[
+        str | None, typer.Option(help="The checkpoint that a drafter was trained for (eagle-drafter).")
+    ] = None,
     target_kind: Annotated[str | None, typer.Option(help="Its kind.")] = None,
-    top_k: Annotated[int, typer.Option(help="Tokens that the exported top-k sampler keeps.", min=0)] = 1000,
-    neighbours: Annotated[int, typer.Option(help="Nearest codes kept of each code, for LANTERN.", min=1)] = 1000,
+    top_k: Annotated[
+        int, typer.Option(help="Tokens that the exported top-k sampler keeps (every target).", min=0)
+    ] = 1000,
+    neighbours: Annotated[
+        int, typer.Option(help="Nearest codes kept of each, for LANTERN (vq, chameleon*).", min=1)
+    ] = 1000,
     heads: Heads = None,
     grid: GridSide = None,
     prefix: Prefix = None,

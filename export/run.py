@@ -161,17 +161,19 @@ def export_all(runs: Path, out: Path, names: tuple[str, ...] = tuple(MODELS)) ->
     known = {**MODELS, **OTHERS}
     unknown = [name for name in names if name not in known]
     if unknown:
-        raise ValueError(f"export: there is no {', '.join(unknown)}; known: {', '.join(known)}")
+        raise ValueError(
+            f"export: there is no {', '.join(unknown)}; known: {', '.join(known)}. A published checkpoint needs --kind"
+        )
     written: list[Manifest] = []
     for name in names:
         written.extend(known[name](runs, out))
     return tuple(written)
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(arguments: list[str] | None = None, program: str = "python -m export.run") -> int:
     """Parse, export, print one line a file; exit status 2 on bad input or a failed comparison."""
     parser = argparse.ArgumentParser(
-        prog="python -m export.run",
+        prog=program,
         description="Export trained checkpoints to ONNX. Weights are rounded to float16, every graph is compared with "
         "its torch module through the runtime's own engine, and nothing is written where they differ. "
         "Each file gets a JSON manifest beside it.",

@@ -20,23 +20,30 @@ PRECISIONS: Final = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch
 
 
 def find(path: str) -> Path:
-    """A local path, or the folder of a hub name "owner/model", fetched by `huggingface_hub` where that is installed.
+    """A local path, or what a hub name stands for, fetched by `huggingface_hub` where that is installed.
 
-    Raises FileNotFoundError where neither is there.
+    A hub name is "owner/model", or "owner/model/file" for one file or folder of a repository that holds several, as
+    LlamaGen's and Tar's do. Raises FileNotFoundError where neither is there.
     """
-    local = Path(path)
-    if local.exists() or path.count("/") != 1:
+    local, parts = Path(path), path.split("/")
+    if local.exists() or len(parts) < 2 or parts[0] in ("", ".", "..", "~") or not all(parts):
         return local
+    repository, inside = "/".join(parts[:2]), "/".join(parts[2:])
     try:
         from huggingface_hub import snapshot_download
     except ModuleNotFoundError as error:
         raise FileNotFoundError(
-            f"no checkpoint at {path}; to fetch the hub's '{path}', install it with: pip install huggingface_hub"
+            f"no checkpoint at {path}; to fetch it from the hub's '{repository}', install: pip install huggingface_hub"
         ) from error
     try:
-        return Path(snapshot_download(path))
+        only = {"allow_patterns": [inside, f"{inside}/*"]} if inside else {}
+        found = Path(snapshot_download(repository, **only), inside)
     except Exception as error:  # the hub's errors share no base
-        raise FileNotFoundError(f"no checkpoint at {path}, and the hub did not give it ({error})") from error
+        said = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise FileNotFoundError(f"no checkpoint at {path}, and the hub did not give it ({said})") from error
+    if not found.exists():
+        raise FileNotFoundError(f"no checkpoint at {path}, and no {inside} in the hub's '{repository}'")
+    return found
 
 
 def load(

@@ -24,7 +24,7 @@ from export import published
 from export.published import Request, export_published
 from export.published_check import compare
 from export.published_verify import verify
-from models.published.load import load
+from models.published.load import KINDS, load
 from models.published.options import LoadOptions
 from runtime.drafter import OrtDrafter
 from runtime.exported import RECORD, check_data, read_records
@@ -273,6 +273,16 @@ def test_commands(tmp_path: Path) -> None:
     assert result.exit_code == 2
     assert "another checkpoint" in result.output
     assert "no export.record" in runner.invoke(check_app, [str(tmp_path)]).output
+
+
+def test_help_has_the_options_of_both_forms() -> None:
+    result = CliRunner().invoke(underpaint, ["export", "--help"], env={"COLUMNS": "300"})
+    assert result.exit_code == 0
+    for each in (*KINDS, "--precision", "--target-kind", "--first-code", "--neighbours", "--runs", "superres_64_256"):
+        assert each in result.output
+    result = CliRunner().invoke(underpaint, ["export", "c2i_B_256.pt", "--out", "x"])
+    assert result.exit_code == 2
+    assert "A published checkpoint needs --kind" in result.output
 
 
 def test_every_method_runs_on_exported_engines(folder: Path, tmp_path: Path) -> None:

@@ -4,7 +4,9 @@ import argparse
 import json
 import pickle
 import shutil
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,7 +16,7 @@ from torch import Tensor
 from models.published import llamagen
 from models.published.decoder import Decoder
 from models.published.files import CheckpointError, likely_kind, read_checkpoint
-from models.published.load import load
+from models.published.load import find, load
 from models.published.options import LoadOptions
 from models.vq import VQModel
 from tests.models.test_golden import golden_transformer
@@ -299,3 +301,42 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
         read_checkpoint(tmp_path / "fine.safetensors").digest()
         == read_checkpoint(tmp_path / "c2i.safetensors").digest()
     )
+
+
+def hub(monkeypatch: pytest.MonkeyPatch, folder: Path) -> list[tuple[str, object]]:
+    """A hub whose every repository is `folder`; what was asked of it."""
+    asked: list[tuple[str, object]] = []
+
+    def snapshot_download(repository: str, allow_patterns: object = None) -> str:
+        asked.append((repository, allow_patterns))
+        if repository == "nobody/nothing":
+            raise RuntimeError("404 Client Error\nRequest ID: 1")
+        return str(folder)
+
+    monkeypatch.setitem(sys.modules, "huggingface_hub", SimpleNamespace(snapshot_download=snapshot_download))
+    return asked
+
+
+def test_a_hub_name_is_fetched_whole_or_one_file_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = hub(monkeypatch, tmp_path)
+    (tmp_path / "c2i_B_256.pt").touch()
+    assert find("owner/model") == tmp_path
+    assert find("owner/model/c2i_B_256.pt") == tmp_path / "c2i_B_256.pt"
+    assert asked == [("owner/model", None), ("owner/model", ["c2i_B_256.pt", "c2i_B_256.pt/*"])]
+    for name, message in (
+        ("owner/model/c2i_L_256.pt", "no c2i_L_256.pt in the hub's 'owner/model'"),
+        ("nobody/nothing", r"the hub did not give it \(404 Client Error\)$"),
+    ):
+        with pytest.raises(FileNotFoundError, match=message):
+            find(name)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(FileNotFoundError, match="pip install huggingface_hub"):
+        find("owner/model")
+
+
+@pytest.mark.parametrize("name", ["c2i.pt", "/c2i.pt", "./c2i.pt", "../c2i.pt", "drafter/", "~/c2i.pt"])
+def test_a_path_is_no_hub_name(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = hub(monkeypatch, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert find(name) == Path(name)
+    assert not asked
