@@ -7,7 +7,7 @@ from algos.arrays import FloatArray, IntArray
 from algos.tree import NO_TOKEN
 from sim.fast import Lockstep, Scheme
 from sim.fast_batch import Tables
-from sim.fast_rules import TryDrawn, TryPooledPoints, Walk
+from sim.fast_rules import Owed, TryDrawn, TryPooledPoints, Walk
 from sim.table_world import TableWorld
 from sim.theory import overlap
 
@@ -67,7 +67,7 @@ def _of_points(world: TableWorld, rule: TryPooledPoints, rows: IntArray, childre
         keep = np.minimum(1.0, (own + mass) / total)
         emitted[places, proposed] += reached * keep
         reached *= 1.0 - keep
-        rule.take(left, places, proposed, count)
+        rule.take(left, proposed, count)
         left[places, proposed] = 0.0
         left[~left.any(axis=1)] = 1.0  # reached by nobody, or uniform in the released code
     law: FloatArray = emitted + reached[:, None] * left / left.sum(axis=1, keepdims=True)
@@ -79,22 +79,23 @@ def _of_drawn(
 ) -> FloatArray:
     laws = world.draft[0, rows].astype(np.float64)
     emitted = np.zeros_like(laws)
-    places = np.arange(rows.size)
+    places, ones = np.arange(rows.size), np.ones(rows.size)
     for _ in range(SIBLING_DRAWS):
         with np.errstate(divide="ignore", over="ignore"):
             order = (draws.standard_exponential(laws.shape) / laws).argsort(axis=1)[:, :children]
-        left = world.target[rows].astype(np.float64)
+        left: FloatArray = world.target[rows].astype(np.float64)
         left /= left.sum(axis=1, keepdims=True)
         drafted = laws.copy()
         reached = np.ones(rows.size)
         for turn in range(order.shape[1]):
             proposed = order[:, turn]
-            boosted, count = rule.boosted(left, places, proposed)
+            boosted, count = rule.boosted(left, places, proposed, ones)
             offered = drafted[places, proposed]
             keep = np.where(offered > 0.0, np.minimum(1.0, boosted / np.maximum(offered, 1e-300)), 0.0)
             emitted[places, proposed] += reached * keep
             reached *= 1.0 - keep
-            rule.reject(left, drafted, places, proposed, boosted, count)
+            left, mass, *_ = rule.reject(Owed(left, ones, drafted, ones), proposed, boosted, count)
+            left /= mass[:, None]
             drafted[places, proposed] = 0.0
             drafted /= np.maximum(drafted.sum(axis=1, keepdims=True), 1e-300)
         emitted += reached[:, None] * left

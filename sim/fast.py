@@ -147,12 +147,13 @@ def run_lockstep(
     batch.canvas[:, 0] = tables.best[rows] if greedy else tables.draw(rows, batch.draws.random(images))
     batch.cell[:] = 1
     verify[:, 1] = 1
-    while (active := batch.running()).size:
-        grown = grows.grow(batch, active)
-        decided = decides(batch, active, grown)
+    while (running := batch.running()).size:
+        grown = grows.grow(batch, running)
+        active = grown.images
+        decided = decides(batch, grown)
         cell = batch.cell[active]
         batch.commit(active, decided.path, decided.kept, decided.extra)
-        grows.observe(active, cell, grown, decided.kept)
+        grows.observe(grown, decided.kept)
         counts["cycles"][active] += 1
         counts["accepted"][active] += decided.kept
         counts["depth"][active] += grown.depth
@@ -163,7 +164,7 @@ def run_lockstep(
         levels += np.bincount(cell, grown.depth, world.grid.cells)
         trees += np.bincount(cell, minlength=world.grid.cells)
         for expanded in grown.passes:
-            draft[active, expanded] += expanded > 0
+            draft[active[: expanded.size], expanded] += expanded > 0
     runs = Runs(world.grid.cells, counts["cycles"], counts["accepted"], counts["depth"], verify, draft, chained)
     depth_at = np.divide(levels, trees, out=np.full(levels.size, np.nan), where=trees > 0)
     return Lockstep(runs, batch.canvas, batch.images, depth_at)

@@ -1,88 +1,103 @@
 """EAGLE-2's trees over many images at once, each of a depth, a width and a size of its own."""
 
-from typing import TypeVar
-
 import numpy as np
-from numpy.typing import NDArray
 
 from algos.arrays import BoolArray, FloatArray, IntArray
-from sim.fast_batch import Batch, Block, Grown, closed
+from sim.fast_batch import Batch, Block, Grown, closed, tiers
 
-Number = TypeVar("Number", bound=np.generic)
+_LEAST = np.finfo(np.float64).smallest_subnormal
 
 
 def grow_dynamic(batch: Batch, active: IntArray, depth: IntArray, width: IntArray, total: IntArray) -> Grown:
     """EAGLE-2's trees (arXiv 2406.16858) of `depth` [A] levels, top-`width` [A] and `total` [A] nodes."""
-    tables, count = batch.tables, active.size
+    tables = batch.tables
     levels = np.minimum(np.minimum(depth, batch.budget_depth(active)), total)
-    widest = min(int(width.max()), tables.top_tokens.shape[2])
-    columns = None if int(width.min()) >= widest else np.arange(widest) < width[:, None]
+    order, sizes = tiers(levels)
+    active, width, total = active[order], width[order], total[order]
     blocks: list[Block] = []
     passes: list[IntArray] = []
     scores: list[FloatArray] = []
     tokens = batch.roots(active)[:, None]
-    above = np.zeros((count, 1), dtype=np.int64)
-    best: FloatArray = (levels > 0).astype(np.float64)[:, None]
-    for level in range(int(levels.max(initial=0))):
-        on = np.flatnonzero(levels > level)  # the others have no such level: their part stays zero
+    above: IntArray = np.zeros((active.size, 1), dtype=np.int64)
+    best: FloatArray = np.ones((active.size, 1))
+    for level, size in enumerate(sizes):
+        widest = min(int(width[:size].max()), tables.top_tokens.shape[2])
+        columns = None if int(width[:size].min()) >= widest else np.arange(widest) < width[:size, None]
         if level:
-            flat = scores[-1].reshape(count, -1)[_rows(on, count)]
-            order = (-flat).argsort(axis=1, kind="stable")[:, :widest]
-            reached = np.take_along_axis(flat, order, 1)
+            above, tokens, best = _expanded(blocks[-1], scores[-1], size, widest)
             if columns is not None:
-                reached *= columns[on, : order.shape[1]]
-            drafted = np.take_along_axis(blocks[-1].tokens.reshape(count, -1)[_rows(on, count)], order, 1)
-            above, tokens = _spread(order, on, count), _spread(drafted, on, count)
-            best = _spread(reached, on, count)
-            child = blocks[-1].child.reshape(count, -1)
-            child[on[:, None], order] = np.where(reached > 0.0, np.arange(order.shape[1]), -1)
-        if not best.any():
+                best = best * columns[:, : best.shape[1]]
+        elif size < active.size:
+            tokens, above, best = tokens[:size], above[:size], best[:size]
+        expanded = np.count_nonzero(best, axis=1)
+        if not expanded.any():
             break
-        here = _rows(on, count)
-        found_rows = batch.rows_after(active[here], level, tokens[here])
+        rows = batch.rows_after(active[:size], level, tokens)
         at = tables.draft_depth(level)
-        found = tables.top_tokens[at, found_rows][..., :widest]
-        worth = best[here, :, None] * tables.top_probs[at, found_rows][..., :widest]
+        worth = best[..., None] * tables.top_probs[at].take(rows, axis=0)[..., :widest]
         if columns is not None:
-            worth *= columns[on, None, :]
-        rows, found = _spread(found_rows, on, count), _spread(found, on, count)
-        scores.append(_spread(worth, on, count))
-        passes.append(np.count_nonzero(best, axis=1))
-        blocks.append(Block(found, np.empty(0, dtype=np.bool_), rows, above, np.full(found.shape, -1)))
-    if blocks:
-        kept = _best(np.concatenate([part.reshape(count, -1) for part in scores], axis=1), total)
-        ends = np.cumsum([part[0].size for part in scores])[:-1]
-        parts = np.split(kept, ends, axis=1)
-        blocks = [
-            block._replace(kept=part.reshape(block.tokens.shape)) for block, part in zip(blocks, parts, strict=True)
-        ]
-    return closed(blocks, passes, width == 1)
+            worth *= columns[:, None]
+        scores.append(worth)
+        passes.append(expanded)
+        found = tables.top_tokens[at].take(rows, axis=0)[..., :widest]
+        blocks.append(Block(found, np.empty(0, dtype=np.bool_), rows, above))
+    kept = _best(scores, total)
+    blocks = [block._replace(kept=part) for block, part in zip(blocks, kept, strict=True)]
+    return closed(active, blocks, passes, width == 1)
 
 
-def _rows(on: IntArray, count: int) -> IntArray | slice:
-    """The places `on` of `count`, as a slice where they are all of them: a view is cheaper than a copy."""
-    return slice(None) if on.size == count else on
+def _expanded(last: Block, scores: FloatArray, size: int, width: int) -> tuple[IntArray, IntArray, FloatArray]:
+    """[size, F] the best `width` candidates of a level: their flat places, their tokens and their worth."""
+    worth, tokens = scores[:size].reshape(size, -1), last.tokens[:size].reshape(size, -1)
+    count = min(width, worth.shape[1])
+    if last.rows.shape[1] == 1:  # the children of one node stand in order already
+        return np.broadcast_to(np.arange(count), (size, count)), tokens[:, :count], worth[:, :count]
+    order = (-worth).argsort(axis=1, kind="stable")[:, :count]
+    flat = order + np.arange(0, worth.size, worth.shape[1])[:, None]
+    return order, tokens.take(flat), worth.take(flat)
 
 
-def _spread(part: NDArray[Number], on: IntArray, count: int) -> NDArray[Number]:
-    """`part` [on, ...] at its places among `count`, zero elsewhere."""
-    if on.size == count:
-        return part
-    whole = np.zeros((count, *part.shape[1:]), dtype=part.dtype)
-    whole[on] = part
-    return whole
-
-
-def _best(scores: FloatArray, total: IntArray) -> BoolArray:
-    """[A, C] the `total` [A] best positive scores of each row; of equal ones the first."""
-    size = scores.shape[1]
-    wanted = np.minimum(total, size)
-    if int(wanted.min()) == int(wanted.max()):
-        place = size - int(wanted[0])
-        least = np.partition(scores, place, axis=1)[:, place, None]
-    else:
-        least = np.take_along_axis(np.sort(scores, axis=1), (size - wanted)[:, None], 1)
-    above, level = scores > least, scores == least
-    room = (wanted - above.sum(axis=1))[:, None]
-    kept: BoolArray = (above | (level & (level.cumsum(axis=1) <= room))) & (scores > 0.0)
+def _best(scores: list[FloatArray], total: IntArray) -> list[BoolArray]:
+    """The `total` [A] best positive scores of each image, level by level as `scores`; of equal ones the first."""
+    least = np.full(total.size, _LEAST)
+    tied: list[tuple[int, IntArray]] = []
+    sizes = [part.shape[0] for part in scores]
+    columns = np.cumsum([part[0].size for part in scores]).tolist()
+    for level, (start, end) in enumerate(zip((*sizes, 0)[1:], sizes, strict=True)):
+        if start == end or columns[level] <= int(total[start:end].min()):
+            continue  # no tree ends here, or all that was found is kept
+        flat = _joined(scores[: level + 1], slice(start, end))
+        below, found = _around(flat, np.maximum(columns[level] - total[start:end], 0))
+        np.maximum(found, _LEAST, out=least[start:end])
+        equal = np.flatnonzero((below == found) & (found > 0.0))
+        if equal.size:
+            tied.append((level, start + equal))
+    kept: list[BoolArray] = [part >= least[: part.shape[0], None, None] for part in scores]
+    for level, images in tied:
+        flat = _joined(scores[: level + 1], images)
+        room = total[images] - np.count_nonzero(flat > least[images, None], axis=1)
+        over = flat == least[images, None]
+        over &= over.cumsum(axis=1) > room[:, None]
+        for part, out in zip(kept, np.split(over, columns[:level], axis=1), strict=False):
+            part[images] &= ~out.reshape(images.size, *part.shape[1:])
     return kept
+
+
+def _around(flat: FloatArray, place: IntArray) -> tuple[FloatArray, FloatArray]:
+    """[n] what stands before and at `place` [n] of each row of `flat` [n, C] once sorted; rows are used up.
+
+    Before place 0 stands 0.
+    """
+    first = int(place[0])
+    if bool((place == first).all()):
+        flat.partition((first - 1, first), axis=1)
+        return flat[:, first - 1], flat[:, first]
+    flat.sort(axis=1)
+    turn = np.arange(place.size)
+    return np.where(place > 0, flat[turn, place - 1], 0.0), flat[turn, place]
+
+
+def _joined(scores: list[FloatArray], images: slice | IntArray) -> FloatArray:
+    """[n, C] all scores of some images, level after level, to be written to."""
+    parts = [part[images] for part in scores]
+    return np.concatenate([part.reshape(part.shape[0], -1) for part in parts], axis=1)

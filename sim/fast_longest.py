@@ -7,7 +7,7 @@ import numpy as np
 
 from algos.arrays import BoolArray, IntArray
 from sim.fast_batch import Batch, Block, Grown
-from sim.fast_rules import Decided, Pool, rows_below
+from sim.fast_rules import Decided, Pool
 
 
 class Passes(Protocol):
@@ -28,30 +28,28 @@ class Longest:
     draw: bool
     """Draw the extra token; else take the likeliest."""
 
-    def __call__(self, batch: Batch, active: IntArray, grown: Grown) -> Decided:
+    def __call__(self, batch: Batch, grown: Grown) -> Decided:
         """See `Judge`."""
-        count = active.size
+        active, count = grown.images, grown.images.size
         kept, end = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
-        alive = np.ones((count, 1), dtype=np.bool_)
+        flat: BoolArray = np.ones((count, 1), dtype=np.bool_)
         for level, block in enumerate(grown.blocks):
-            passing = block.kept & alive[..., None]
+            size = block.rows.shape[0]
+            passing = block.kept & np.take_along_axis(flat[:size], block.above, 1)[..., None]
             images, parents, columns = np.nonzero(passing)
             tested = self.passes(batch, block.rows[images, parents], block.tokens[images, parents, columns])
             passing[images, parents, columns] = tested
             if self.first:
                 passing &= passing.cumsum(axis=2) == 1
-            flat = passing.reshape(count, -1)
+            flat = passing.reshape(size, -1)
             on = np.flatnonzero(flat.any(axis=1))
             if not on.size:
                 break
             kept[on] = level + 1
             end[on] = flat[on].argmax(axis=1)
-            if level + 1 < len(grown.blocks):
-                alive = np.take_along_axis(flat, grown.blocks[level + 1].above, 1)
-                alive &= np.take_along_axis(block.child.reshape(count, -1), grown.blocks[level + 1].above, 1) >= 0
         path = _trace_back(grown.blocks, kept, end)
         last = np.where(kept > 0, path[np.arange(count), np.maximum(kept - 1, 0)], batch.roots(active))
-        rows = rows_below(batch, active, kept, last)
+        rows = batch.rows_after(active, kept, last)
         extra = batch.tables.draw(rows, batch.draws.random(count)) if self.draw else batch.tables.best[rows]
         return Decided(path, kept, extra)
 
@@ -63,8 +61,9 @@ def _trace_back(blocks: list[Block], kept: IntArray, end: IntArray) -> IntArray:
     for level in range(int(kept.max(initial=0)) - 1, -1, -1):
         here = np.flatnonzero(kept > level)
         block = blocks[level]
-        path[here, level] = block.tokens.reshape(kept.size, -1)[here, place[here]]
-        place[here] = block.above[here, place[here] // block.tokens.shape[2]]
+        width = block.tokens.shape[2]
+        path[here, level] = block.tokens[here, place[here] // width, place[here] % width]
+        place[here] = block.above[here, place[here] // width]
     return path
 
 

@@ -10,9 +10,6 @@ from algos.accept.spec import Residual
 from algos.arrays import BoolArray, FloatArray, IntArray
 from sim.fast_batch import Batch, Grown
 
-_THIN = 1e-9
-"""Mass under which a row may be empty, but for rounding."""
-
 
 class Decided(NamedTuple):
     """Verdicts on A trees: `path` [A, L] tokens, of which `kept` [A] count, and the `extra` [A] token."""
@@ -25,8 +22,8 @@ class Decided(NamedTuple):
 class Judge(Protocol):
     """A rule for a batch."""
 
-    def __call__(self, batch: Batch, active: IntArray, grown: Grown) -> Decided:
-        """Decide the trees of the images `active` [A]."""
+    def __call__(self, batch: Batch, grown: Grown) -> Decided:
+        """Decide the trees of the images `grown.images` [A]."""
         ...
 
 
@@ -51,59 +48,54 @@ class Walk:
 
     siblings: Siblings
 
-    def __call__(self, batch: Batch, active: IntArray, grown: Grown) -> Decided:
+    def __call__(self, batch: Batch, grown: Grown) -> Decided:
         """See `Judge`."""
-        count = active.size
+        active, count = grown.images, grown.images.size
         path = np.zeros((count, max(1, len(grown.blocks))), dtype=np.int64)
-        kept = np.zeros(count, dtype=np.int64)
-        extra = np.full(count, -1)
-        place = np.zeros(count, dtype=np.int64)
+        kept, extra = np.zeros(count, dtype=np.int64), np.full(count, -1)
         last = batch.roots(active)
+        here, chosen = np.arange(count), np.zeros(count, dtype=np.int64)
         for level, block in enumerate(grown.blocks):
-            here = np.flatnonzero((place >= 0) & (kept == level) & (extra < 0))
-            here = here[block.kept[here, place[here]].any(axis=1)]
+            size, _, width = block.tokens.shape
+            # Where the walk stands among the expanded nodes; it ends at a node that was not expanded.
+            inside = here.searchsorted(size)
+            on, at = (block.above[here[:inside]] == chosen[:inside, None]).nonzero()
+            here = here[on]
+            flat = here * block.rows.shape[1] + at
+            there = block.kept.reshape(-1, width).take(flat, axis=0)
+            if not there[:, 0].all():
+                on = np.flatnonzero(there[:, 0])
+                here, at, flat, there = here[on], at[on], flat[on], there[on]
             if not here.size:
                 break
-            at = place[here]
-            tokens = block.tokens[here, at]
-            tried = self.siblings(batch, level, block.rows[here, at], tokens, block.kept[here, at])
-            won = tried.kept >= 0
-            extra[here[~won]] = tried.extra[~won]
-            on, child = here[won], tried.kept[won]
-            last[on] = path[on, level] = tokens[won, child]
-            place[on] = block.child[on, at[won], child]
-            kept[on] += 1
+            tokens = block.tokens.reshape(-1, width).take(flat, axis=0)
+            tried = self.siblings(batch, level, block.rows.take(flat), tokens, there)
+            won, lost = np.flatnonzero(tried.kept >= 0), np.flatnonzero(tried.kept < 0)
+            extra[here[lost]] = tried.extra[lost]
+            here, child = here[won], tried.kept[won]
+            last[here] = path[here, level] = tokens[won, child]
+            chosen = at[won] * width + child
+            kept[here] += 1
         leaves = np.flatnonzero(extra < 0)
-        rows = rows_below(batch, active[leaves], kept[leaves], last[leaves])
+        rows = batch.rows_after(active[leaves], kept[leaves], last[leaves])
         extra[leaves] = batch.tables.draw(rows, batch.draws.random(leaves.size))
         return Decided(path, kept, extra)
-
-
-def rows_below(batch: Batch, active: IntArray, kept: IntArray, last: IntArray) -> IntArray:
-    """[M] the rows after the kept nodes, at a depth of their own each."""
-    rows = np.zeros(active.size, dtype=np.int64)
-    for level in np.unique(kept).tolist():
-        here = np.flatnonzero(kept == level)
-        rows[here] = batch.rows_after(active[here], level, last[here])
-    return rows
 
 
 def try_points(batch: Batch, level: int, rows: IntArray, tokens: IntArray, there: BoolArray) -> Tried:
     """Point proposals: trying them one by one is drawing once, and looking whether it was proposed."""
     drawn = batch.tables.draw(rows, batch.draws.random(rows.size))
-    return _found(drawn, tokens, there)
-
-
-def _found(drawn: IntArray, tokens: IntArray, there: BoolArray) -> Tried:
-    same = (tokens == drawn[:, None]) & there
-    return Tried(np.where(same.any(axis=1), same.argmax(axis=1), -1), drawn)
+    kept = np.full(rows.size, -1)
+    on, child = ((tokens == drawn[:, None]) & there).nonzero()
+    kept[on] = child
+    return Tried(kept, drawn)
 
 
 def _draw_dense(batch: Batch, weights: FloatArray) -> IntArray:
     """[M] one token from each row of weights [M, V]; its weight is never 0."""
     steps = weights.cumsum(axis=1)
     reached = batch.draws.random(weights.shape[0]) * (1.0 - 1e-12) * steps[:, -1]
-    found: IntArray = (steps <= reached[:, None]).sum(axis=1)
+    found: IntArray = (steps > reached[:, None]).argmax(axis=1)
     return found
 
 
@@ -119,7 +111,7 @@ class Pool(NamedTuple):
     ) -> tuple[FloatArray, FloatArray, IntArray]:
         """Own mass, pooled mass and pooled codes [M] of `tokens` [M] under rows `places` [M] of `left`."""
         own: FloatArray = left[places, tokens]
-        running = left[places[:, None], self.neighbours[tokens, : self.columns]].cumsum(axis=1)
+        running = left[places[:, None], self.neighbours[tokens, : self.columns]].cumsum(axis=1, dtype=np.float64)
         count: IntArray = (running <= self.limit(own, total)[:, None]).sum(axis=1)
         mass = np.where(count > 0, running[np.arange(places.size), np.maximum(count - 1, 0)], 0.0)
         return own, mass, count
@@ -133,43 +125,68 @@ class TryPooledPoints:
     residual: Residual
 
     def __call__(self, batch: Batch, level: int, rows: IntArray, tokens: IntArray, there: BoolArray) -> Tried:
-        """See `Siblings`."""
-        left = batch.world.target[rows].astype(np.float64)
-        kept = np.full(rows.size, -1)
-        totals = left.sum(axis=1)
+        """See `Siblings`. The first sibling is tested on the tables; only what it loses is copied."""
+        left, at = batch.world.target, rows
+        total = summed = batch.tables.masses[rows]
+        kept, extra = np.full(rows.size, -1), np.full(rows.size, -1)
+        on = np.arange(rows.size)
         for turn in range(tokens.shape[1]):
-            here = np.flatnonzero((kept < 0) & there[:, turn])
-            if not here.size:
-                continue
-            proposed, total = tokens[here, turn], totals[here]
-            own, mass, count = self.pool(left, here, proposed, total)
-            won = batch.draws.random(here.size) * total < own + mass
-            kept[here[won]] = turn
-            lost, gone = here[~won], proposed[~won]
-            self.take(left, lost, gone, count[~won])
-            left[lost, gone] = 0.0
-            rest = total[~won] - own[~won] if self.residual == "optimal" else left[lost].sum(axis=1)
-            totals[lost] = np.maximum(rest, 0.0)
-            thin = lost[totals[lost] < _THIN]
-            empty = thin[~left[thin].any(axis=1)]
+            if turn and not there[on, turn].all():
+                out = np.flatnonzero(~there[on, turn])
+                extra[on[out]] = _draw_dense(batch, left[out])
+                stay = np.flatnonzero(there[on, turn])
+                on, left, total, summed = on[stay], left[stay], total[stay], summed[stay]
+                at = np.arange(on.size)
+            gone = tokens[on, turn]
+            own, mass, count = self.pool(left, at, gone, total)
+            won = batch.draws.random(on.size) * total < own + mass
+            kept[on[won]] = turn
+            lost = np.flatnonzero(~won)
+            if not lost.size:
+                return Tried(kept, extra)
+            left = left[at[lost]].astype(np.float64, copy=False)
+            on, total, summed, gone, count = on[lost], total[lost], summed[lost], gone[lost], count[lost]
+            at = np.arange(on.size)
+            self.take(left, gone, count)
+            left[at, gone] = 0.0
+            total = total - own[lost] - mass[lost] if self.residual == "paper" else total - own[lost]
+            again = np.flatnonzero(total < 0.5 * summed) if self.residual != "released" else at
+            total[again] = left[again].sum(axis=1)
+            summed[again] = total[again]  # above half of the last sum, the running total is exact to an ulp
+            empty = np.flatnonzero(total <= 0.0)
             if self.residual == "released":
-                left[empty], totals[empty] = 1.0, left.shape[1]
-            else:
-                kept[empty] = turn  # certain to be kept, and only rounding said otherwise
-        extra = np.full(rows.size, -1)
-        out = np.flatnonzero(kept < 0)
-        extra[out] = _draw_dense(batch, left[out])
+                left[empty], total[empty], summed[empty] = 1.0, left.shape[1], left.shape[1]
+            elif empty.size:
+                kept[on[empty]] = turn  # certain to be kept, and only rounding said otherwise
+                stay = np.flatnonzero(total > 0.0)
+                on, left, total, summed = on[stay], left[stay], total[stay], summed[stay]
+                at = np.arange(on.size)
+        extra[on] = _draw_dense(batch, left)
         return Tried(kept, extra)
 
-    def take(self, left: FloatArray, lost: IntArray, gone: IntArray, count: IntArray) -> None:
-        """Take out of the rows `lost` [M] of `left` what a rejection of `gone` [M] takes beside the token itself."""
+    def take(self, left: FloatArray, gone: IntArray, count: IntArray) -> None:
+        """Take out of the rows `left` [M, V] what a rejection of `gone` [M] takes beside the token itself."""
         if self.residual == "paper":
             near = self.pool.neighbours[gone, : self.pool.columns]
             inside = np.arange(near.shape[1]) < count[:, None]
-            left[np.repeat(lost, count), near[inside]] = 0.0
+            left[np.arange(gone.size).repeat(count), near[inside]] = 0.0
         elif self.residual == "released":
-            pooled = count > 0
-            left[lost[pooled][:, None], self.pool.neighbours[gone[pooled], : self.pool.columns + 1]] = 0.0
+            pooled = np.flatnonzero(count > 0)
+            left[pooled[:, None], self.pool.neighbours[gone[pooled], : self.pool.columns + 1]] = 0.0
+
+
+class Owed(NamedTuple):
+    """Where M nodes stand among their siblings: `left` [M, V] of sum `owing` [M] is still to be emitted, and the next
+    sibling comes from `drafted` [M, V] of sum `offering` [M]."""
+
+    left: FloatArray
+    owing: FloatArray
+    drafted: FloatArray
+    offering: FloatArray
+
+    def of(self, nodes: IntArray) -> "Owed":
+        """Those of some nodes."""
+        return Owed(*(part[nodes] for part in self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,86 +198,83 @@ class TryDrawn:
 
     def __call__(self, batch: Batch, level: int, rows: IntArray, tokens: IntArray, there: BoolArray) -> Tried:
         """See `Siblings`. The first sibling is tested on the tables; only what it loses is copied."""
-        target, draft = batch.world.target, batch.world.draft[batch.tables.draft_depth(level)]
-        first = tokens[:, 0]
-        boosted, count = self.boosted(target, rows, first)
-        lost = np.flatnonzero(batch.draws.random(rows.size) * draft[rows, first] >= boosted)
+        depth = batch.tables.draft_depth(level)
+        target, draft, first = batch.world.target, batch.world.draft[depth], tokens[:, 0]
+        owing, offering = batch.tables.masses.take(rows), batch.tables.draft_masses[depth].take(rows)
+        boosted, count = self.boosted(target, rows, first, owing)
+        lost = (batch.draws.random(rows.size) * draft[rows, first] * owing >= boosted * offering).nonzero()[0]
         kept, extra = np.zeros(rows.size, dtype=np.int64), np.full(rows.size, -1)
         if lost.size:
-            left = _normalised(target[rows[lost]].astype(np.float64))
-            drafted = _normalised(draft[rows[lost]].astype(np.float64))
-            kept[lost], extra[lost] = self._others(
-                batch, left, drafted, tokens[lost], there[lost], boosted[lost], count[lost]
-            )
+            left, drafted = (laws.take(rows[lost], axis=0).astype(np.float64, copy=False) for laws in (target, draft))
+            owed = Owed(left, owing[lost], drafted, offering[lost])
+            kept[lost], extra[lost] = self._others(batch, owed, tokens[lost], there[lost], boosted[lost], count[lost])
         return Tried(kept, extra)
 
     def _others(
-        self,
-        batch: Batch,
-        left: FloatArray,
-        drafted: FloatArray,
-        tokens: IntArray,
-        there: BoolArray,
-        boosted: FloatArray,
-        count: IntArray,
+        self, batch: Batch, owed: Owed, tokens: IntArray, there: BoolArray, boosted: FloatArray, count: IntArray
     ) -> Tried:
-        """The siblings after the first, which was rejected; `left` and `drafted` [M, V] are used up."""
-        untried = np.ones(left.shape, dtype=np.bool_)
-        kept = np.full(tokens.shape[0], -1)
-        lost = np.arange(tokens.shape[0])
-        for turn in range(tokens.shape[1]):
-            if turn:
-                here = np.flatnonzero((kept < 0) & there[:, turn])
-                boosted, count = self.boosted(left, here, tokens[here, turn])
-                won = batch.draws.random(here.size) * drafted[here, tokens[here, turn]] < boosted
-                kept[here[won]] = turn
-                lost, boosted, count = here[~won], boosted[~won], count[~won]
+        """The siblings after the first, which was rejected; `owed` [M] is used up."""
+        kept, extra = np.full(tokens.shape[0], -1), np.full(tokens.shape[0], -1)
+        on = np.arange(tokens.shape[0])
+        for turn in range(1, tokens.shape[1] + 1):
+            owed = self.reject(owed, tokens[on, turn - 1], boosted, count)
+            going = there[on, turn] if turn < tokens.shape[1] else np.zeros(on.size, dtype=np.bool_)
+            if not going.all():
+                out, stay = (~going).nonzero()[0], going.nonzero()[0]
+                extra[on[out]] = _draw_dense(batch, owed.left[out] if stay.size else owed.left)
+                on, owed = on[stay], owed.of(stay)
+            if not on.size:
+                break
+            owed = owed._replace(offering=_forget(owed.drafted, tokens[on, :turn]))
+            places, proposed = np.arange(on.size), tokens[on, turn]
+            boosted, count = self.boosted(owed.left, places, proposed, owed.owing)
+            offered = batch.draws.random(on.size) * owed.drafted[places, proposed]
+            won = offered * owed.owing < boosted * owed.offering
+            kept[on[won]] = turn
+            lost = (~won).nonzero()[0]
             if not lost.size:
-                continue
-            gone = tokens[lost, turn]
-            self.reject(left, drafted, lost, gone, boosted, count)
-            if turn + 1 < tokens.shape[1]:
-                untried[lost, gone] = False
-                drafted[lost, gone] = 0.0
-                dry = lost[~drafted[lost].any(axis=1)]
-                drafted[dry] = untried[dry]
-                drafted[lost] = _normalised(drafted[lost])
-        extra = np.full(kept.size, -1)
-        out = np.flatnonzero(kept < 0)
-        extra[out] = _draw_dense(batch, left[out])
+                break
+            on, owed, boosted, count = on[lost], owed.of(lost), boosted[lost], count[lost]
         return Tried(kept, extra)
 
-    def boosted(self, left: FloatArray, places: IntArray, tokens: IntArray) -> tuple[FloatArray, IntArray]:
-        """[M] the mass that `tokens` [M] are kept for under rows `places` of `left`, and the codes pooled for it."""
+    def boosted(
+        self, left: FloatArray, places: IntArray, tokens: IntArray, owing: FloatArray
+    ) -> tuple[FloatArray, IntArray]:
+        """[M] the mass that `tokens` [M] are kept for under rows `places` of `left`, of sum `owing` [M] each, and the
+        codes pooled for it."""
         if self.pool is None:
             return left[places, tokens], np.zeros(places.size, dtype=np.int64)
-        own, mass, count = self.pool(left, places, tokens, np.ones(places.size))
+        own, mass, count = self.pool(left, places, tokens, owing)
         return own + mass, count
 
-    def reject(
-        self,
-        left: FloatArray,
-        drafted: FloatArray,
-        lost: IntArray,
-        gone: IntArray,
-        boosted: FloatArray,
-        count: IntArray,
-    ) -> None:
-        """Turn the rows `lost` [M] of `left` into what is owed after `gone` [M] were rejected."""
-        offered = drafted[lost]
+    def reject(self, owed: Owed, gone: IntArray, boosted: FloatArray, count: IntArray) -> Owed:
+        """What is owed after `gone` [M], of mass `boosted` [M] with `count` [M] codes pooled, were rejected."""
+        left, owing, drafted, offering = owed
+        offered = drafted * (owing / offering)[:, None]
         if self.pool is not None and self.residual == "released":
             pooled = np.flatnonzero(count > 0)
             offered[pooled[:, None], self.pool.neighbours[gone[pooled], : self.pool.columns + 1]] = 0.0
         elif self.pool is not None and self.residual == "paper":
             near = self.pool.neighbours[gone, : self.pool.columns]
             inside = np.arange(near.shape[1]) < count[:, None]
-            left[np.repeat(lost, count), near[inside]] = 0.0
-            left[lost, gone] = boosted
-        owed = np.maximum(left[lost] - offered, 0.0)
-        some = owed.any(axis=1)
-        left[lost[some]] = _normalised(owed[some])
+            left[np.arange(gone.size).repeat(count), near[inside]] = 0.0
+            left[np.arange(gone.size), gone] = boosted
+        rest = np.subtract(left, offered, out=offered)
+        np.maximum(rest, 0.0, out=rest)
+        total = rest.sum(axis=1)
+        if not total.all():  # certain to be kept, and only rounding said otherwise
+            none = np.flatnonzero(total == 0.0)
+            rest[none], total[none] = left[none], owing[none]
+        return Owed(rest, total, drafted, offering)
 
 
-def _normalised(rows: FloatArray) -> FloatArray:
-    scaled: FloatArray = rows / rows.sum(axis=1, keepdims=True)
-    return scaled
+def _forget(laws: FloatArray, tried: IntArray) -> FloatArray:
+    """Take the tokens `tried` [M, j] out of `laws` [M, V]; what is empty then is even over the others. [M] the sums."""
+    np.put_along_axis(laws, tried, 0.0, axis=1)
+    total: FloatArray = laws.sum(axis=1)
+    if not total.all():
+        dry = np.flatnonzero(total == 0.0)
+        even = np.ones((dry.size, laws.shape[1]))
+        np.put_along_axis(even, tried[dry], 0.0, axis=1)
+        laws[dry], total[dry] = even, even.sum(axis=1)
+    return total

@@ -12,7 +12,7 @@ from algos.draft.eagle1 import Eagle1, StaticTopK
 from algos.draft.eagle2 import Eagle2
 from algos.draft.shape import Shape, ranked_shape
 from algos.draft.spec import Policy
-from sim.fast_batch import Batch, Block, Grown, closed
+from sim.fast_batch import Batch, Block, Grown, closed, tiers
 from sim.fast_dynamic import grow_dynamic
 
 _REDRAWS = 6
@@ -42,11 +42,11 @@ class Grower(Protocol):
         ...
 
     def grow(self, batch: Batch, active: IntArray) -> Grown:
-        """The trees of the images `active` [A]."""
+        """The trees of the images `active` [A], in an order of their own."""
         ...
 
-    def observe(self, active: IntArray, cell: IntArray, grown: Grown, accepted: IntArray) -> None:
-        """Learn from the verdicts: `accepted` [A] nodes of the trees below `cell` [A]."""
+    def observe(self, grown: Grown, accepted: IntArray) -> None:
+        """Learn from the verdicts: `accepted` [A] nodes of each tree."""
         ...
 
 
@@ -54,8 +54,6 @@ class _Level(NamedTuple):
     above: IntArray
     """[F] flat places of the expanded nodes among the level before's candidates."""
     kept: BoolArray
-    """[F, k]."""
-    child: IntArray
     """[F, k]."""
 
 
@@ -68,19 +66,15 @@ def _levels(shape: Shape) -> list[_Level]:
     expanded, places, levels = [0], [0], []
     while expanded:
         width = max(len(below[node]) for node in expanded)
-        kept = np.zeros((len(expanded), width), dtype=np.bool_)
-        child = np.full((len(expanded), width), -1)
-        deeper: list[int] = []
-        deeper_places: list[int] = []
-        for place, node in enumerate(expanded):
-            for rank, one in enumerate(below[node]):
-                kept[place, rank] = True
-                if below[one]:
-                    child[place, rank] = len(deeper)
-                    deeper.append(one)
-                    deeper_places.append(place * width + rank)
-        levels.append(_Level(np.array(places), kept, child))
-        expanded, places = deeper, deeper_places
+        kept = np.arange(width) < np.array([len(below[node]) for node in expanded])[:, None]
+        levels.append(_Level(np.array(places), kept))
+        deeper = [
+            (one, place * width + rank)
+            for place, node in enumerate(expanded)
+            for rank, one in enumerate(below[node])
+            if below[one]
+        ]
+        expanded, places = [one for one, _ in deeper], [place for _, place in deeper]
     return levels
 
 
@@ -98,51 +92,52 @@ class FixedGrower:
     def begin(self, images: int, cells: int) -> None:
         """See `Grower`."""
 
-    def observe(self, active: IntArray, cell: IntArray, grown: Grown, accepted: IntArray) -> None:
+    def observe(self, grown: Grown, accepted: IntArray) -> None:
         """See `Grower`."""
 
     def grow(self, batch: Batch, active: IntArray) -> Grown:
         """See `Grower`."""
-        budget = batch.budget_depth(active)
+        order, sizes = tiers(np.minimum(batch.budget_depth(active), self.deepest))
+        active = active[order]
         blocks: list[Block] = []
         passes: list[IntArray] = []
         tokens = batch.roots(active)[:, None]
-        there = np.ones((active.size, 1), dtype=np.bool_)
-        for depth, level in enumerate(self._levels):
+        there: BoolArray = np.ones((active.size, 1), dtype=np.bool_)
+        for depth, (level, size) in enumerate(zip(self._levels, sizes, strict=False)):
             if blocks:
                 last = blocks[-1]
-                tokens = last.tokens.reshape(active.size, -1)[:, level.above]
-                there = last.kept.reshape(active.size, -1)[:, level.above]
-            there = there & (budget > depth)[:, None]
-            if not there.any():
-                break
-            rows = batch.rows_after(active, depth, tokens)
+                tokens = last.tokens[:size].reshape(size, -1).take(level.above, axis=1)
+                there = last.kept[:size].reshape(size, -1).take(level.above, axis=1)
+            else:
+                tokens, there = tokens[:size], there[:size]
+            rows = batch.rows_after(active[:size], depth, tokens)
             found, sound = self._children(batch, rows, depth, level.kept.shape[1])
             above = np.broadcast_to(level.above, rows.shape)
-            child = np.broadcast_to(level.child, found.shape)
-            blocks.append(Block(found, sound & level.kept & there[..., None], rows, above, child))
-            passes.append(there.sum(axis=1))
-        return closed(blocks, passes, np.full(active.size, self._one_call))
+            blocks.append(Block(found, sound & level.kept & there[..., None], rows, above))
+            passes.append(np.count_nonzero(there, axis=1))
+        return closed(active, blocks, passes, np.full(active.size, self._one_call))
 
     def _children(self, batch: Batch, rows: IntArray, level: int, count: int) -> tuple[IntArray, BoolArray]:
         tables = batch.tables
         depth = tables.draft_depth(level)
         if not self._sampled:
-            return tables.top_tokens[depth, rows][..., :count], tables.top_probs[depth, rows][..., :count] > 0.0
-        tokens = np.empty((*rows.shape, count), dtype=np.int64)
+            probs = tables.top_probs[depth].take(rows, axis=0)[..., :count]
+            return tables.top_tokens[depth].take(rows, axis=0)[..., :count], probs > 0.0
+        flat = rows.reshape(-1)
+        tokens = tables.draw_drafts(depth, flat[:, None], batch.draws.random((flat.size, count)))
         sound = np.ones(tokens.shape, dtype=np.bool_)
-        for turn in range(count):
-            drawn = tables.draw_drafts(depth, rows, batch.draws.random(rows.shape))
+        for turn in range(1, count):
+            again = (tokens[:, :turn] == tokens[:, turn, None]).any(axis=1).nonzero()[0]
             for _ in range(_REDRAWS):
-                again = (tokens[..., :turn] == drawn[..., None]).any(axis=-1)
-                if not again.any():
+                if not again.size:
                     break
-                drawn[again] = tables.draw_drafts(depth, rows[again], batch.draws.random(int(again.sum())))
-            tokens[..., turn] = drawn
-            again = (tokens[..., :turn] == drawn[..., None]).any(axis=-1)
-            if again.any():
-                tokens[again, turn], sound[again, turn] = _untried(batch, depth, rows[again], tokens[again, :turn])
-        return tokens, sound
+                new = tables.draw_drafts(depth, flat[again], batch.draws.random(again.size))
+                tokens[again, turn] = new
+                again = again[(tokens[again, :turn] == new[:, None]).any(axis=1)]
+            if again.size:
+                tokens[again, turn], sound[again, turn] = _untried(batch, depth, flat[again], tokens[again, :turn])
+        shape = (*rows.shape, count)
+        return tokens.reshape(shape), sound.reshape(shape)
 
 
 def _untried(batch: Batch, depth: int, rows: IntArray, tried: IntArray) -> tuple[IntArray, BoolArray]:
@@ -179,7 +174,7 @@ class DynamicGrower:
     def begin(self, images: int, cells: int) -> None:
         """See `Grower`."""
 
-    def observe(self, active: IntArray, cell: IntArray, grown: Grown, accepted: IntArray) -> None:
+    def observe(self, grown: Grown, accepted: IntArray) -> None:
         """See `Grower`."""
 
     def grow(self, batch: Batch, active: IntArray) -> Grown:
@@ -214,13 +209,14 @@ class AdaptiveGrower:
             total = np.ceil(total * depth * width / (own.start_depth * own.start_width)).astype(np.int64)
         return grow_dynamic(batch, active, depth, width, total)
 
-    def observe(self, active: IntArray, cell: IntArray, grown: Grown, accepted: IntArray) -> None:
+    def observe(self, grown: Grown, accepted: IntArray) -> None:
         """See `Grower`. A tree with no proposal leaves the state as it was."""
         own = self._policy
         share = accepted / np.maximum(grown.depth, 1) if own.acceptance == "ratio" else accepted.astype(np.float64)
         sign = np.where(share >= own.beta, 1, -1) * (grown.nodes > 1)
-        self._depth[active] = np.clip(self._depth[active] + sign * own.step_depth, own.min_depth, own.max_depth)
-        self._width[active] = np.clip(self._width[active] - sign * own.step_width, own.min_width, own.max_width)
+        depth, width = self._depth[grown.images], self._width[grown.images]
+        self._depth[grown.images] = np.clip(depth + sign * own.step_depth, own.min_depth, own.max_depth)
+        self._width[grown.images] = np.clip(width - sign * own.step_width, own.min_width, own.max_width)
 
 
 def grower(policy: Policy) -> Grower | None:

@@ -1,0 +1,55 @@
+"""A draw by the table of cells is the draw by search, whatever the laws."""
+
+import numpy as np
+import pytest
+
+import sim.fast_draws
+from algos.arrays import FloatArray
+from sim.fast_batch import Batch, Tables
+from sim.fast_draws import Draws
+from sim.field import make_world
+
+LAWS = {
+    "even": np.full((5, 12), 1.0 / 12),
+    "sharp": np.eye(7)[:, ::-1],
+    "sparse": np.random.default_rng(1).dirichlet(np.full(40, 0.02), size=30),
+    "float32": np.random.default_rng(2).dirichlet(np.full(100, 0.5), size=20).astype(np.float32),
+    "one token": np.ones((3, 1)),
+}
+
+
+@pytest.mark.parametrize("name", LAWS)
+@pytest.mark.parametrize("most", [0, 2**19], ids=["searched", "looked up"])
+def test_draws_invert_the_cumulated_law(name: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sim.fast_draws, "_MOST_LOOKED_UP", most)
+    laws: FloatArray = LAWS[name].astype(np.float64)
+    steps = laws.cumsum(axis=1) / laws.sum(axis=1, keepdims=True)
+    draws, generator = Draws(LAWS[name]), np.random.default_rng(0)
+    rows = generator.integers(laws.shape[0], size=(50, 1))
+    uniforms = generator.random((50, 40))
+    uniforms[:, 0], uniforms[:, 1], uniforms[:, 2] = 0.0, 1.0 - 2.0**-53, 0.5
+    found = draws(rows, uniforms)
+    clear = np.abs(steps[rows] - uniforms[..., None]).min(axis=2) > 1e-8  # elsewhere rounding may decide
+    expected = (steps[rows] <= uniforms[..., None]).sum(axis=2)
+    assert np.array_equal(found[clear], expected[clear])
+    assert clear.mean() > 0.8
+    assert (laws[rows, found] > 0.0).all()
+
+
+@pytest.mark.parametrize("cell", [1, 5, 6, 7, 12, 23])
+def test_a_batch_finds_the_rows_of_its_world(cell: int) -> None:
+    world = make_world("field", {"vocab_size": 8, "height": 4, "width": 6, "images": 3, "clusters": 4, "levels": 3})
+    draws = np.random.default_rng(cell)
+    batch = Batch(Tables(world, 2), 1, 5, draws)
+    batch.canvas[:] = draws.integers(world.vocab_size, size=batch.canvas.shape)
+    batch.cell[:] = cell
+    active, tokens = np.array([4, 0, 3]), draws.integers(world.vocab_size, size=(3, 4))
+    for level in range(min(3, world.grid.cells - cell)):
+        above = cell + level - world.grid.width
+        upper = batch.canvas[active, above] if above >= 0 else np.full(3, -1)
+        images, cells = batch.images[active, None], np.full((3, 1), cell + level)
+        expected = world.rows(images, cells, tokens, upper[:, None])
+        assert np.array_equal(batch.rows_after(active, level, tokens), expected)
+        levels = np.full(3, level)
+        assert np.array_equal(batch.rows_after(active, levels, tokens[:, 1]), expected[:, 1])
+    assert np.array_equal(batch.roots(active), batch.canvas[active, cell - 1])

@@ -1,0 +1,84 @@
+"""Dynamic trees of many images at once are, tree by tree, those of the policy."""
+
+import numpy as np
+import pytest
+
+from algos.arrays import IntArray
+from algos.draft import Budget
+from algos.draft.eagle2 import grow_eagle2
+from algos.step import Verdict
+from algos.tree import root_only
+from sim.fast import MOST_NODES
+from sim.fast_batch import Batch, Grown, Tables
+from sim.fast_dynamic import grow_dynamic
+from sim.field import make_world
+from sim.table_world import TableDrafter, TableTarget, TableWorld
+
+SIZE = {"vocab_size": 8, "height": 6, "width": 6}
+WORLDS = {
+    "field": make_world("field", {**SIZE, "images": 4, "clusters": 4, "levels": 3}),
+    # No context: a path is worth what its reverse is, so that many candidates tie.
+    "ties": make_world("dirichlet", {**SIZE, "images": 1, "rows": 1, "error": 0.6}),
+}
+
+
+def in_lockstep(grown: Grown) -> dict[int, set[tuple[int, ...]]]:
+    """The paths of each image's tree."""
+    found: dict[int, set[tuple[int, ...]]] = {int(image): set() for image in grown.images}
+    for place, image in enumerate(grown.images.tolist()):
+        last: dict[int, tuple[int, ...]] = {0: ()}
+        for block in grown.blocks:
+            if place >= block.rows.shape[0]:
+                break
+            width = block.tokens.shape[2]
+            paths = {}
+            for (node, rank), token in np.ndenumerate(block.tokens[place]):
+                above = int(block.above[place, node])
+                if block.kept[place, node, rank]:
+                    paths[node * width + rank] = (*last[above], int(token))
+            found[image] |= set(paths.values())
+            last = paths
+    return found
+
+
+def alone(
+    world: TableWorld, canvas: IntArray, image: int, sizes: tuple[int, int, int]
+) -> tuple[set[tuple[int, ...]], int]:
+    """The paths of the tree that the policy grows after the tokens `canvas`, and the drafter's passes."""
+    target, drafter = TableTarget(world, image), TableDrafter(world, image)
+    scored = target.begin()
+    drafter.begin(scored)
+    for token in canvas[:-1].tolist():
+        drafter.commit(root_only(token, world.vocab_size), Verdict((), 0), scored)
+    budget = Budget(world.grid.cells - canvas.size - 1, MOST_NODES)
+    tree = grow_eagle2(drafter, int(canvas[-1]), budget, *sizes)
+    paths = {tuple(tree.tokens[list(tree.path_to(node))].tolist()) for node in range(1, tree.size)}
+    return paths, len(drafter.passes)
+
+
+@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.parametrize("even", ["depth", "width", "total", "none"])
+def test_each_tree_is_the_policys(name: str, even: str) -> None:
+    world, count = WORLDS[name], 60
+    draws = np.random.default_rng(5)
+    batch = Batch(Tables(world, 5), 0, count, draws)
+    batch.cell[:] = draws.integers(1, world.grid.cells, count)
+    for image, cell in enumerate(batch.cell.tolist()):
+        batch.canvas[image, :cell] = draws.integers(world.vocab_size, size=cell)
+    sizes = {"depth": draws.integers(1, 5, count), "width": draws.integers(1, 6, count)}
+    sizes["total"] = draws.integers(1, 15, count)
+    if even in sizes:
+        sizes[even][:] = 4
+    active = np.flatnonzero(draws.random(count) < 0.8)
+    grown = grow_dynamic(batch, active, *(size[active] for size in sizes.values()))
+    assert sorted(grown.images.tolist()) == active.tolist()
+    found = in_lockstep(grown)
+    for place, image in enumerate(grown.images.tolist()):
+        own = (int(sizes["depth"][image]), int(sizes["width"][image]), int(sizes["total"][image]))
+        canvas = batch.canvas[image, : int(batch.cell[image])]
+        expected, passes = alone(world, canvas, image, own)
+        assert found[image] == expected, (image, own)
+        assert grown.nodes[place] == 1 + len(expected)
+        assert grown.depth[place] == max(map(len, expected), default=0)
+        assert sum(int(place < level.size and level[place] > 0) for level in grown.passes) == passes
+        assert grown.one_call[place] == (own[1] == 1)
