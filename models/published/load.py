@@ -36,8 +36,8 @@ def find(path: str) -> Path:
             f"no checkpoint at {path}; to fetch it from the hub's '{repository}', install: pip install huggingface_hub"
         ) from error
     try:
-        only = {"allow_patterns": [inside, f"{inside}/*"]} if inside else {}
-        found = Path(snapshot_download(repository, **only), inside)
+        only = [inside, f"{inside}/*"] if inside else None
+        found = Path(snapshot_download(repository, allow_patterns=only), inside)
     except Exception as error:  # the hub's errors share no base
         said = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise FileNotFoundError(f"no checkpoint at {path}, and the hub did not give it ({said})") from error
