@@ -7,7 +7,8 @@ from algos.arrays import FloatArray, IntArray
 from algos.tree import NO_TOKEN
 from sim.fast import Lockstep, Scheme
 from sim.fast_batch import Tables
-from sim.fast_rules import Owed, TryDrawn, TryPooledPoints, Walk
+from sim.fast_owed import Owed
+from sim.fast_rules import TryDrawn, TryPooledPoints, Walk
 from sim.table_world import TableWorld
 from sim.theory import overlap
 

@@ -7,7 +7,8 @@ import numpy as np
 from algos.arrays import BoolArray, FloatArray, IntArray
 from algos.draft.top import top
 from algos.tree import NO_TOKEN
-from sim.fast_draws import Draws
+from sim.fast_draws import MOST_LOOKED_UP, Draws
+from sim.fast_owed import Owed
 from sim.table_world import TableWorld
 
 
@@ -66,6 +67,17 @@ def tiers(levels: IntArray) -> Tiers:
     return Tiers((-levels).astype(np.int16).argsort(kind="stable"), sizes)
 
 
+class Rest(NamedTuple):
+    """What is owed after one sibling from the drafter's law was rejected, which hangs on the context alone.
+
+    left: [R, V], of sum `owing` [R]. draw: draws from it.
+    """
+
+    left: FloatArray
+    owing: FloatArray
+    draw: Draws
+
+
 class Tables:
     """A world's tables made ready for lookups: cumulated laws, argmaxima, the likeliest draft tokens."""
 
@@ -73,6 +85,7 @@ class Tables:
         self.world = world
         self.draw = Draws(world.target)
         self._draft_draws: dict[int, Draws] = {}
+        self._rests: dict[int, Rest] = {}
         self.best: IntArray = world.target.argmax(axis=1)
         self.masses: FloatArray = world.target.sum(axis=1, dtype=np.float64)
         self.draft_masses: FloatArray = world.draft.sum(axis=2, dtype=np.float64)
@@ -89,6 +102,17 @@ class Tables:
         if depth not in self._draft_draws:
             self._draft_draws[depth] = Draws(self.world.draft[depth])
         return self._draft_draws[depth](rows, uniforms)
+
+    def rest(self, depth: int) -> Rest | None:
+        """What a rejection leaves in each row of table `depth`; None where the tables are too large to do them all."""
+        if self.world.target.size > MOST_LOOKED_UP:
+            return None
+        if depth not in self._rests:
+            target, draft = (laws.astype(np.float64) for laws in (self.world.target, self.world.draft[depth]))
+            owed = Owed(target, self.masses, draft, self.draft_masses[depth])
+            owed = owed.less(owed.offered())
+            self._rests[depth] = Rest(owed.left, owed.owing, Draws(owed.left))
+        return self._rests[depth]
 
 
 class Batch:

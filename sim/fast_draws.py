@@ -1,12 +1,13 @@
 """Draws from many laws at once: the place in the cumulated laws is looked up, and searched for only near a step."""
 
 import numpy as np
+from numpy.typing import NDArray
 
 from algos.arrays import FloatArray, IntArray
 
 _BELOW_ONE = 1.0 - 1e-9
 _CELLS_PER_TOKEN = 4
-_MOST_LOOKED_UP = 2**19
+MOST_LOOKED_UP = 2**19
 """Entries of the laws at most; with more, a table would take longer to make than it saves."""
 
 
@@ -24,14 +25,14 @@ class Draws:
         self._steps = steps.reshape(-1)
         # Cells of a row: a power of two, so that a number's cell is exact.
         self._cells = 1 << (_CELLS_PER_TOKEN * self._vocab_size).bit_length() - 1
-        self._token = self._tokens_of_cells(rows) if laws.size <= _MOST_LOOKED_UP else None
+        self._token = self._tokens_of_cells(rows) if laws.size <= MOST_LOOKED_UP else None
 
-    def _tokens_of_cells(self, rows: int) -> IntArray:
+    def _tokens_of_cells(self, rows: int) -> NDArray[np.int32]:
         """[R * cells + 1] the token that each cell gives, -1 where a step is within; int32, to stay in the cache."""
         within = (self._steps * self._cells).astype(np.int64)
         gaps = np.diff(within, prepend=0, append=rows * self._cells + 1)
         next_token = np.append(np.tile(np.arange(self._vocab_size, dtype=np.int32), rows), np.int32(-1))
-        tokens: IntArray = next_token.repeat(gaps)
+        tokens = next_token.repeat(gaps)
         tokens[within] = -1
         return tokens
 
@@ -40,7 +41,7 @@ class Draws:
 
         Both broadcast against each other.
         """
-        at = rows + np.minimum(uniforms, _BELOW_ONE)
+        at: FloatArray = np.minimum(uniforms, _BELOW_ONE) + rows
         if self._token is None:
             return self._searched(at)
         tokens: IntArray = self._token.take((at * self._cells).astype(np.int64)).astype(np.int64)

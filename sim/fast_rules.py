@@ -9,6 +9,7 @@ import numpy as np
 from algos.accept.spec import Residual
 from algos.arrays import BoolArray, FloatArray, IntArray
 from sim.fast_batch import Batch, Grown
+from sim.fast_owed import Owed
 
 
 class Decided(NamedTuple):
@@ -175,20 +176,6 @@ class TryPooledPoints:
             left[pooled[:, None], self.pool.neighbours[gone[pooled], : self.pool.columns + 1]] = 0.0
 
 
-class Owed(NamedTuple):
-    """Where M nodes stand among their siblings: `left` [M, V] of sum `owing` [M] is still to be emitted, and the next
-    sibling comes from `drafted` [M, V] of sum `offering` [M]."""
-
-    left: FloatArray
-    owing: FloatArray
-    drafted: FloatArray
-    offering: FloatArray
-
-    def of(self, nodes: IntArray) -> "Owed":
-        """Those of some nodes."""
-        return Owed(*(part[nodes] for part in self))
-
-
 @dataclass(frozen=True, slots=True)
 class TryDrawn:
     """Siblings drawn without replacement (one alone: independently), tested as their laws demand; `pool`: LANTERN."""
@@ -204,27 +191,33 @@ class TryDrawn:
         boosted, count = self.boosted(target, rows, first, owing)
         lost = (batch.draws.random(rows.size) * draft[rows, first] * owing >= boosted * offering).nonzero()[0]
         kept, extra = np.zeros(rows.size, dtype=np.int64), np.full(rows.size, -1)
+        rest = batch.tables.rest(depth) if self.pool is None else None
+        if rest is not None:
+            more = there[lost, 1] if tokens.shape[1] > 1 else np.zeros(lost.size, dtype=np.bool_)
+            out, lost = lost[~more], lost[more]
+            kept[out], extra[out] = -1, rest.draw(rows[out], batch.draws.random(out.size))
         if lost.size:
-            left, drafted = (laws.take(rows[lost], axis=0).astype(np.float64, copy=False) for laws in (target, draft))
-            owed = Owed(left, owing[lost], drafted, offering[lost])
-            kept[lost], extra[lost] = self._others(batch, owed, tokens[lost], there[lost], boosted[lost], count[lost])
+            after, proposed = rows[lost], tokens[lost]
+            drafted = draft.take(after, axis=0).astype(np.float64, copy=False)
+            if rest is not None:
+                owed = Owed(rest.left.take(after, axis=0), rest.owing.take(after), drafted, offering[lost])
+            else:
+                left = target.take(after, axis=0).astype(np.float64, copy=False)
+                owed = Owed(left, owing[lost], drafted, offering[lost])
+                owed = self.reject(owed, proposed[:, 0], boosted[lost], count[lost])
+            kept[lost], extra[lost] = self._others(batch, owed, proposed, there[lost])
         return Tried(kept, extra)
 
-    def _others(
-        self, batch: Batch, owed: Owed, tokens: IntArray, there: BoolArray, boosted: FloatArray, count: IntArray
-    ) -> Tried:
+    def _others(self, batch: Batch, owed: Owed, tokens: IntArray, there: BoolArray) -> Tried:
         """The siblings after the first, which was rejected; `owed` [M] is used up."""
         kept, extra = np.full(tokens.shape[0], -1), np.full(tokens.shape[0], -1)
         on = np.arange(tokens.shape[0])
-        for turn in range(1, tokens.shape[1] + 1):
-            owed = self.reject(owed, tokens[on, turn - 1], boosted, count)
-            going = there[on, turn] if turn < tokens.shape[1] else np.zeros(on.size, dtype=np.bool_)
+        for turn in range(1, tokens.shape[1]):
+            going = there[on, turn]
             if not going.all():
                 out, stay = (~going).nonzero()[0], going.nonzero()[0]
-                extra[on[out]] = _draw_dense(batch, owed.left[out] if stay.size else owed.left)
+                extra[on[out]] = _draw_dense(batch, owed.left[out])
                 on, owed = on[stay], owed.of(stay)
-            if not on.size:
-                break
             owed = owed._replace(offering=_forget(owed.drafted, tokens[on, :turn]))
             places, proposed = np.arange(on.size), tokens[on, turn]
             boosted, count = self.boosted(owed.left, places, proposed, owed.owing)
@@ -233,8 +226,10 @@ class TryDrawn:
             kept[on[won]] = turn
             lost = (~won).nonzero()[0]
             if not lost.size:
-                break
-            on, owed, boosted, count = on[lost], owed.of(lost), boosted[lost], count[lost]
+                return Tried(kept, extra)
+            on = on[lost]
+            owed = self.reject(owed.of(lost), proposed[lost], boosted[lost], count[lost])
+        extra[on] = _draw_dense(batch, owed.left)
         return Tried(kept, extra)
 
     def boosted(
@@ -249,28 +244,21 @@ class TryDrawn:
 
     def reject(self, owed: Owed, gone: IntArray, boosted: FloatArray, count: IntArray) -> Owed:
         """What is owed after `gone` [M], of mass `boosted` [M] with `count` [M] codes pooled, were rejected."""
-        left, owing, drafted, offering = owed
-        offered = drafted * (owing / offering)[:, None]
+        offered = owed.offered()
         if self.pool is not None and self.residual == "released":
             pooled = np.flatnonzero(count > 0)
             offered[pooled[:, None], self.pool.neighbours[gone[pooled], : self.pool.columns + 1]] = 0.0
         elif self.pool is not None and self.residual == "paper":
             near = self.pool.neighbours[gone, : self.pool.columns]
             inside = np.arange(near.shape[1]) < count[:, None]
-            left[np.arange(gone.size).repeat(count), near[inside]] = 0.0
-            left[np.arange(gone.size), gone] = boosted
-        rest = np.subtract(left, offered, out=offered)
-        np.maximum(rest, 0.0, out=rest)
-        total = rest.sum(axis=1)
-        if not total.all():  # certain to be kept, and only rounding said otherwise
-            none = np.flatnonzero(total == 0.0)
-            rest[none], total[none] = left[none], owing[none]
-        return Owed(rest, total, drafted, offering)
+            owed.left[np.arange(gone.size).repeat(count), near[inside]] = 0.0
+            owed.left[np.arange(gone.size), gone] = boosted
+        return owed.less(offered)
 
 
 def _forget(laws: FloatArray, tried: IntArray) -> FloatArray:
     """Take the tokens `tried` [M, j] out of `laws` [M, V]; what is empty then is even over the others. [M] the sums."""
-    np.put_along_axis(laws, tried, 0.0, axis=1)
+    laws[np.arange(tried.shape[0])[:, None], tried] = 0.0
     total: FloatArray = laws.sum(axis=1)
     if not total.all():
         dry = np.flatnonzero(total == 0.0)

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import sim.fast_batch
+import sim.fast_draws
 from algos.accept import RULES
 from algos.chance import sampling
 from algos.draft import POLICIES, Grid
@@ -162,6 +164,29 @@ def test_exact_enumeration_agrees() -> None:
 )
 @pytest.mark.parametrize("laws", [{"concentration": 1.0}, {"concentration": 3.0, "seed": 3}], ids=str)
 def test_lockstep_draws_from_the_enumerated_law(
+    policy: str, rule: str, shape: dict[str, Any], settings: dict[str, Any], laws: dict[str, Any]
+) -> None:
+    draws_the_enumerated_law(policy, rule, shape, settings, laws)
+
+
+@pytest.mark.parametrize(
+    ("policy", "rule", "shape"),
+    [
+        ("chain", "chain", {"length": 2}),
+        ("eagle1", "without_replacement", {"widths": (2, 1)}),
+        ("eagle1", "without_replacement", {"widths": (3, 2)}),
+    ],
+)
+@pytest.mark.parametrize("most", [0, 2**19], ids=["large tables", "small tables"])
+def test_tables_too_large_to_prepare_draw_by_the_same_law(
+    policy: str, rule: str, shape: dict[str, Any], most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (sim.fast_batch, sim.fast_draws):
+        monkeypatch.setattr(module, "MOST_LOOKED_UP", most)
+    draws_the_enumerated_law(policy, rule, shape, {}, {"concentration": 1.0, "seed": 2})
+
+
+def draws_the_enumerated_law(
     policy: str, rule: str, shape: dict[str, Any], settings: dict[str, Any], laws: dict[str, Any]
 ) -> None:
     size = {"vocab_size": 3, "height": 1, "width": 4, "images": 1, "rows": 5}

@@ -21,7 +21,7 @@ LAWS = {
 @pytest.mark.parametrize("name", LAWS)
 @pytest.mark.parametrize("most", [0, 2**19], ids=["searched", "looked up"])
 def test_draws_invert_the_cumulated_law(name: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sim.fast_draws, "_MOST_LOOKED_UP", most)
+    monkeypatch.setattr(sim.fast_draws, "MOST_LOOKED_UP", most)
     laws: FloatArray = LAWS[name].astype(np.float64)
     steps = laws.cumsum(axis=1) / laws.sum(axis=1, keepdims=True)
     draws, generator = Draws(LAWS[name]), np.random.default_rng(0)
