@@ -1,14 +1,17 @@
 """The engine on TensorRT passes what every engine passes, with a TensorRT that ONNX Runtime stands in for."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
+from typer.testing import CliRunner
 
 from algos.rows import Sampler
 from benchmarks import gpu
+from cli.app import app as underpaint
 from export.published import Request, export_published
 from runtime.cache import causal
 from runtime.device_cache import layered
@@ -33,7 +36,7 @@ from tests.conformance.test_engine import (
     test_the_guidance_pair_equals_two_separate_runs,
     tree_of,
 )
-from tests.published.checkpoints import eagle_weights, save_llamagen
+from tests.published.checkpoints import eagle_weights, save_llamagen, save_vq
 
 __all__ = [
     "test_a_draft_tree_follows_eagle_path_by_path",
@@ -72,6 +75,8 @@ def halves(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A class-conditional target and its drafter, in float16 and in float32."""
     work = tmp_path_factory.mktemp("halves")
     save_llamagen(work / "c2i.pt", captions=False)
+    save_vq(work / "vq.pt")
+    export_published(Request("vq", work / "vq.pt"), work / "reference")
     save_file(eagle_weights(), work / "eagle.safetensors")
     pair = ("llamagen-c2i", work / "c2i.pt")
     for precision, name in (("fp16", "out"), ("fp32", "reference")):
@@ -153,6 +158,29 @@ def test_a_part_that_fails_costs_the_gpu_benchmark_no_other(capsys: pytest.Captu
     gpu.attempt("whole", lambda: 2.0, result)
     assert result == {"gpu": "one", "broken_not_run": "KeyError: 'missing'", "whole": 2.0}
     assert "Traceback" in capsys.readouterr().err
+
+
+def test_methods_are_compared_on_tensorrt(halves: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runtime.exported_studio.backend_module", lambda backend: None)
+    folder, methods = halves / "reference", "ar,speculative,eagle1,eagle2,adt,lantern"
+    for name in ("target", "drafter"):
+        opened(name, folder)
+    common = ["compare", "1", "3", "--engines", str(folder), "--temperature", "0", "--top-k", "0", "--fresh"]
+    common += ["--set", "lantern.k=0", "--methods", methods]
+    drawn = []
+    for backend in ("cpu", stand_in.BACKEND):
+        out = tmp_path / backend
+        result = CliRunner().invoke(underpaint, [*common, "--backend", backend, "--out", str(out)])
+        assert result.exit_code == 0, result.output
+        found = json.loads((out / "compare.json").read_text())
+        assert found["model"]["engine"] == backend
+        drawn.append({row["method"]: (row["target_nfe"], row["tokens_per_cycle"]) for row in found["rows"]})
+        assert all(row["identical_share"] == 1 for row in found["rows"] if row["lossless"])
+    assert drawn[0] == drawn[1]
+    refused = ["compare", "1", "--engines", str(folder), "--backend", stand_in.BACKEND, "--methods", "zipar"]
+    result = CliRunner().invoke(underpaint, [*refused, "--out", str(tmp_path / "grid")])
+    assert result.exit_code == 2
+    assert "need --backend cpu" in result.output
 
 
 def test_every_familys_engine_is_captured(family: Family) -> None:
