@@ -3,13 +3,13 @@
 Run: python -m benchmarks.cost_curve [--target target64] [--drafter drafter64] [--threads 2] [--rounds 40]
     [--cycle-rounds 6] [--top-k 5] [--out FILE]
 
-A target pass is `score` on a chain of T nodes behind half an image or, where that is too long, behind the condition
-alone, up to all cells but the last (a whole draft of MuLo-SD); a drafter pass is `expand` of T children of the root:
-graph and host row maths together, with the share of the graph given beside. All sizes take turns within each round, so
-that a disturbance of the machine falls on all alike; long chains do among themselves. Tables show the median, the 10th
-and 90th percentile, the least, and the ratio of medians to t_verify(1). The last line is JSON: `verify_ms` and
-`draft_ms` are [[T, median ms], ...]; --out writes it to a file too. `in_cycle` is what the same passes and the host
-take inside real decoding loops (see `benchmarks.in_cycle`), of --cycle-rounds images each.
+A target pass is `score` on a chain of T nodes behind half an image; a drafter pass is `expand` of T children of the
+root: graph and host row maths together, with the share of the graph given beside. All sizes take turns within each
+round, so that a disturbance of the machine falls on all alike. Tables show the median, the 10th and 90th percentile,
+the least, and the ratio of medians to t_verify(1). The last line is JSON: `verify_ms` and `draft_ms` are
+[[T, median ms], ...]; --out writes it to a file too. `in_cycle` is what the same passes and the host take inside real
+decoding loops (see `benchmarks.in_cycle`), `in_grid` what passes over cells take in the loops of ZipAR and MuLo-SD (see
+`benchmarks.in_grid`), of --cycle-rounds images each.
 """
 
 import json
@@ -23,7 +23,7 @@ import numpy as np
 from algos.rows import Sampler
 from algos.step import Scored
 from algos.tree import DraftTree, Verdict, root_only
-from benchmarks import in_cycle
+from benchmarks import in_cycle, in_grid
 from benchmarks.report import at_least, finish, options, parse, refusing
 from runtime.decoder import DecoderEngine
 from runtime.drafter import OrtDrafter
@@ -31,7 +31,7 @@ from runtime.session import SessionSettings, share_threads, usable_cores
 from runtime.target import OrtTarget
 from zoo.load import FOLDER
 
-VERIFY_SIZES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 96, 128, 192, 256, 512)
+VERIFY_SIZES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
 DRAFT_SIZES = (1, 2, 4, 6, 8, 10, 12, 16)
 
 
@@ -98,22 +98,7 @@ def measure(target: OrtTarget, drafter: OrtDrafter, rounds: int) -> dict[str, di
             found = draft_once(drafter, scored, count)
             if turn >= 2:
                 samples.append(found)
-    return {"verify": {**verify, **measure_long(target, left, rounds)}, "draft": draft}
-
-
-def measure_long(target: OrtTarget, left: int, rounds: int) -> dict[int, list[Sample]]:
-    """Passes over more than `left` positions, behind the condition alone."""
-    whole = target.grid.cells - 1
-    sizes = (*(count for count in VERIFY_SIZES if left < count < whole), whole)
-    longest: dict[int, list[Sample]] = {count: [] for count in sizes}
-    target.begin()
-    for turn in range(rounds + 2):
-        for count, samples in longest.items():
-            verify_once(target, count)
-            found = verify_once(target, count)
-            if turn >= 2:
-                samples.append(found)
-    return longest
+    return {"verify": verify, "draft": draft}
 
 
 def table(samples: dict[int, list[Sample]], one_ms: float) -> dict[str, list[list[float]]]:
@@ -169,11 +154,12 @@ def main(arguments: list[str] | None = None) -> None:
         result[f"{part}_ms"] = columns.pop("median")
         result[f"{part}_spread_ms"] = columns
     if given.cycle_rounds:
-        trees = [pair for pair in result["verify_ms"] if pair[0] <= in_cycle.MOST_NODES]
-        run = in_cycle.loops(target.vocab_size, trees, result["draft_ms"], drafter.chains)
+        run = in_cycle.loops(target.vocab_size, result["verify_ms"], result["draft_ms"], drafter.chains)
         found = in_cycle.measure(target, drafter, run, given.cycle_rounds)
         result["in_cycle"] = in_cycle.as_plain(found, given.cycle_rounds)
         print(f"in cycles, ms\n{json.dumps(result['in_cycle'], indent=1)}")
+        result["in_grid"] = in_grid.as_plain(in_grid.measure(target, given.cycle_rounds), given.cycle_rounds)
+        print(f"in grids, ms\n{json.dumps(result['in_grid'])}")
     finish(result, given.out)
 
 

@@ -61,10 +61,10 @@ def predict(
             f"{costs.name} holds no in_cycle: passes cost what they do repeated alone, which is too little, and the "
             "host what it took here. Record the curve again with benchmarks/cost_curve.py."
         )
-    elif not all("policy" in measured.methods[one.method] for one in found):
+    elif not (curve.in_grid or all("policy" in measured.methods[one.method] for one in found)):
         typer.echo(
-            "Passes of ZipAR and MuLo-SD are priced as repeated alone: their cycles are not in the curve, nor is what "
-            "lies between two resolutions."
+            f"{costs.name} holds no in_grid: passes of ZipAR and MuLo-SD cost what they do repeated alone, which is "
+            "too little. Record the curve again with benchmarks/cost_curve.py."
         )
     for name, reason in unpredictable(measured, held).items() if wanted is None else ():
         typer.echo(f"Not predicted: {name}. {reason[0].upper()}{reason[1:]}.")

@@ -70,9 +70,10 @@ def predict(
 ) -> tuple[Predicted, ...]:
     """Methods of a comparison; each by its own loop over the replayed trace.
 
-    seeds: decodings of each recorded image. in_cycle: costs measured inside cycles, which `costs` gives way to but for
-    ZipAR and MuLo-SD. Without them the host's share of a cycle is timed here, on the machine that predicts, so that is
-    the machine that the cost curve and the comparison should be of; a curve that holds an overhead keeps it.
+    seeds: decodings of each recorded image. in_cycle: costs measured inside cycles of trees, which `costs` gives way to
+    there. Without them, and always for ZipAR and MuLo-SD, the host's share of a cycle is timed here, on the machine
+    that predicts, so that is the machine that the cost curve and the comparison should be of; a curve that holds an
+    overhead keeps it.
     methods: None takes all that the trace says enough of.
     Raises ValueError where trace and comparison do not belong together, or on a method that cannot be predicted.
     """
@@ -231,7 +232,7 @@ def _fronts(name: str, comparison: Comparison, world: TableWorld, costs: Measure
     fronts = row_fronts(grid, world.vocab_size, grid.width if window is None else window)
     own = costs.overhead_ms or fronts.overhead_ms
     tokens = grid.cells / fronts.passes.size
-    gain = grid.cells * one_ms / float(costs.verify_ms(fronts.passes).sum() + fronts.passes.size * own)
+    gain = grid.cells * one_ms / float(costs.cells_ms(fronts.passes).sum() + fronts.passes.size * own)
     exact = (Estimate(*(value,) * 3) for value in (tokens, gain))
     measured = grid.cells / float(row["target_nfe"])
     return Predicted(name, next(exact), measured, 0.0, 0.0, 0.0, next(exact), float(row["speedup"]), own)

@@ -58,7 +58,7 @@ class RowRuns:
         The host's share is the curve's where it holds one. Raises SizeMissing beyond the measured sizes.
         """
         used = np.flatnonzero((self.verify + self.low).any(axis=0))
-        ms = (self.verify + self.low)[:, used] @ costs.verify_ms(used)
+        ms = (self.verify + self.low)[:, used] @ costs.cells_ms(used)
         ms += self.passes * (costs.overhead_ms or self.host_ms)
         total: FloatArray = ms + self.low_passes * (costs.overhead_ms or self.low_host_ms)
         return total

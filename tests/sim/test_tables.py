@@ -28,7 +28,12 @@ def test_a_curve_is_loaded_from_the_benchmark_s_file(tmp_path: Path) -> None:
     held = {"benchmark": "cost_curve", "verify_ms": [[1, 2.0], [4, 5.0]], "draft_ms": [[1, 0.5]], "threads": 2}
     path.write_text(json.dumps(held))
     assert load_costs(path) == MeasuredCosts("here", ((1, 2.0), (4, 5.0)), ((1, 0.5),))
-    for broken in ("{}", "[1]", '{"verify_ms": [[1]], "draft_ms": []}', "not json"):
+    assert load_costs(path).cells_ms(np.array([1, 4])).tolist() == [2.0, 5.0]
+    path.write_text(json.dumps({**held, "in_grid": {"rounds": 2, "target_ms": [[1, 2.5], [15, 9.5]]}}))
+    assert load_costs(path).cells_ms(np.array([1, 3, 15])).tolist() == [2.5, 3.5, 9.5]
+    with pytest.raises(ValueError, match="inside grids: measured from 1 to 15 nodes, asked for 16"):
+        load_costs(path).cells_ms(np.array([16]))
+    for broken in ("{}", "[1]", json.dumps({**held, "in_grid": 3}), '{"verify_ms": [[1]], "draft_ms": []}', "not json"):
         path.write_text(broken)
         with pytest.raises(ValueError, match=r"here\.json: expected JSON with verify_ms and draft_ms"):
             load_costs(path)
@@ -37,6 +42,8 @@ def test_a_curve_is_loaded_from_the_benchmark_s_file(tmp_path: Path) -> None:
         load_costs(path)
     with pytest.raises(ValueError, match="must hold positive times"):
         MeasuredCosts("zero", ((1, 0.0),), ((1, 1.0),))
+    with pytest.raises(ValueError, match="in_grid must name rising sizes"):
+        MeasuredCosts("late", ((1, 1.0),), ((1, 1.0),), in_grid=((2, 1.0),))
 
 
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.name)

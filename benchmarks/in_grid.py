@@ -1,0 +1,99 @@
+"""What passes over cells of a grid cost inside ZipAR's and MuLo-SD's loops: the `in_grid` part of `cost_curve`.
+
+Loops take turns, one image each: row fronts of several windows, raster order among them, and drafts of the whole image
+of which a share is refused and drawn again, in islands and serially. Every pass is timed by the tokens it is fed, host
+row maths included; they change size from one to the next, and no drafter's come between. The slowest twentieth of every
+size is left out of its mean.
+
+    target_ms: [[T, ms], ...], up to a whole draft
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any, Final
+
+import numpy as np
+
+from algos.arrays import FloatArray, IntArray
+from algos.chance import Chance, sampling
+from algos.draft.spec import Grid
+from algos.spatial.mulo import Repair, draft_and_repair
+from algos.spatial.target import Feed
+from algos.spatial.zipar import zipar
+from benchmarks.in_cycle import FEWEST, typical
+from runtime.grid_target import OrtGridTarget
+from runtime.target import OrtTarget
+from sim.grid_world import FixedRows
+
+WINDOWS: Final = (1, 2, 3, 4, 6, 8)
+REPAIRS: Final = (Repair(radius=0, window=2), Repair(order="serial", window=2))
+REFUSED: Final = (0.1, 0.4)
+
+
+@dataclass(slots=True)
+class TimedGrid:
+    """A `GridTarget` whose passes are timed: ms by size."""
+
+    target: OrtGridTarget
+    samples: defaultdict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
+    vocab_size: int = field(init=False)
+    grid: Grid = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.vocab_size, self.grid = self.target.vocab_size, self.target.grid
+
+    def begin(self) -> FloatArray:
+        return self.target.begin()
+
+    def score(self, feed: Feed) -> FloatArray:
+        started = perf_counter()
+        laws = self.target.score(feed)
+        self.samples[feed.cells.size].append(1e3 * (perf_counter() - started))
+        return laws
+
+    def commit(self, rows: IntArray) -> None:
+        self.target.commit(rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """A `CellRule` that refuses a share of all cells, whatever they hold."""
+
+    share: float
+    draws: np.random.Generator
+
+    def judge(
+        self, cells: IntArray, tokens: IntArray, draft_laws: FloatArray | None, laws: FloatArray, chance: Chance
+    ) -> Iterator[bool]:
+        yield from (self.draws.random(cells.size) >= self.share).tolist()
+
+    def residual(self, cell: int, token: int, draft_law: FloatArray | None, law: FloatArray) -> FloatArray:
+        return law
+
+
+def measure(target: OrtTarget, rounds: int) -> dict[int, list[float]]:
+    """Samples in ms by size, of `rounds` images of every loop, after one of each that is not kept."""
+    target.condition(np.zeros(target.engine.shape.prefix, dtype=np.int64))
+    timed = TimedGrid(OrtGridTarget(target))
+    grid = timed.grid
+    even = np.full((grid.cells, timed.vocab_size), 1.0 / timed.vocab_size)
+    drafter = FixedRows(even, grid.width, points=True)
+    for turn in range(rounds + 1):
+        if turn == 1:
+            timed.samples.clear()
+        chance = sampling(0, turn)
+        for window in (*(window for window in WINDOWS if window < grid.width), grid.width):
+            zipar(timed, window, chance)
+        for share in REFUSED:
+            for repair in REPAIRS:
+                rule = Refuse(share, np.random.default_rng(turn))
+                draft_and_repair(timed, drafter, rule, repair, grid.height, chance)
+    return dict(timed.samples)
+
+
+def as_plain(samples: dict[int, list[float]], rounds: int) -> dict[str, Any]:
+    """What was found, as JSON holds it: of sizes with enough samples."""
+    held = {size: samples[size] for size in sorted(samples) if len(samples[size]) >= FEWEST}
+    return {"rounds": rounds, "target_ms": [[size, round(typical(ms), 4)] for size, ms in held.items()]}
