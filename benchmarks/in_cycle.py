@@ -46,6 +46,8 @@ FEWEST: Final = 5
 SLOWEST: Final = 95
 """Percentile of a size's samples beyond which they are left out."""
 LONGEST_CHAIN: Final = 12
+CHOOSING: Final = ("priced", "weighed")
+"""Families whose policies choose by costs: what cycles they make is not known beforehand, so few of a kind count."""
 HOST_PARTS: Final = ("cycle", "level", "node", "pooled")
 
 
@@ -238,9 +240,9 @@ def curve(found: Found, what: str) -> list[list[float]]:
 
 def host_costs(found: Found, family: str) -> dict[str, float]:
     """ms of a cycle, a level, a node and of pooling: least squares over the family's kinds of cycles, none below 0."""
-    kinds = {kind: held for kind, held in found.host.items() if kind.family == family and len(held) >= FEWEST}
-    if family not in ("priced", "weighed"):  # an image's last cell has nothing to draft
-        kinds = {kind: held for kind, held in kinds.items() if kind.levels}
+    kinds = {kind: held for kind, held in found.host.items() if kind.family == family}
+    if family not in CHOOSING:  # an image's last cell has nothing to draft
+        kinds = {kind: held for kind, held in kinds.items() if kind.levels and len(held) >= FEWEST}
     if not kinds:
         raise ValueError(f"in_cycle: too few cycles of '{family}' were timed; take more rounds")
     sums = np.array([[1.0, kind.levels, kind.nodes, kind.pooled] for kind in kinds])

@@ -83,7 +83,7 @@ def _turn(
     hidden = graph.product(feature, weights.from_features, "fc_feature", embedded, floating=True)
 
     normed = norm(graph, hidden, weights.layer.attention_norm, config)
-    merged = graph.product(normed, weights.layer.qkv, "qkv")
+    merged = graph.product(normed, weights.layer.qkv, "qkv", floating=True)
     by_head = graph.node("Reshape", [merged, graph.integers(-1, 3 * heads, width)])
     rows = graph.node("Shape", [feature], start=0, end=1)
     shape = graph.node("Concat", [rows, graph.integers(3 * heads)], axis=0)

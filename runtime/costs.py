@@ -48,8 +48,8 @@ def read_costs(path: Path) -> EngineCosts:
     """The curve of a JSON file as `benchmarks.cost_curve --out` writes it.
 
     Where it was measured `in_cycle`, passes cost what they do inside decoding loops, and the host's share of a cycle, a
-    node or a level goes to the pass that it belongs to; chains in one call are priced too, and plain steps among them
-    as steps of the same loop: drafts between them cost plain steps time as well. Else passes cost what they
+    node or a level goes to the pass that it belongs to. Where chains in one call were weighed against plain steps,
+    both are priced as of that loop: drafts between them cost plain steps time as well. Else passes cost what they
     do when repeated alone, and `overhead_ms`, where there is one, is added to every target pass. Raises ValueError,
     naming the file and what is wrong with it, where there is none or it is something else.
     """
@@ -81,7 +81,7 @@ def _within(part: Mapping[str, Any]) -> EngineCosts:
     priced = _host(part, "priced")
     verify = ((nodes, ms + priced["cycle"] + priced["node"] * nodes) for nodes, ms in _curve(part["target_ms"]))
     draft = ((nodes, ms + priced["level"]) for nodes, ms in _curve(part["draft_ms"]))
-    if not part["chain_ms"]:
+    if not part["chain_ms"] or "weighed" not in part["host_ms"]:
         plain_ms = float(part["plain"]["target_ms"]) + float(part["plain"]["host_ms"])
         return EngineCosts(tuple(verify), tuple(draft), None, plain_ms)
     weighed = _host(part, "weighed")

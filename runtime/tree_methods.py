@@ -27,7 +27,7 @@ _NONE: Final = no_settings()
 
 _Acceptance: TypeAlias = tuple[Mapping[str, Shown], Mapping[str, Shown]]
 """A rule's settings above temperature 0, and those of its counterpart at 0."""
-_LANTERN: Final[_Acceptance] = ({"k": 30, "delta": 0.7, "residual": "optimal"}, {"k": 20, "delta": 0.5})
+_LANTERN: Final[_Acceptance] = ({"k": 20, "delta": 0.7, "residual": "optimal"}, {"k": 20, "delta": 0.5})
 _RELATIVE: Final[_Acceptance] = ({"k": 10, "factor": 5.0, "residual": "optimal"}, {"k": 10, "factor": 5.0})
 
 
