@@ -105,17 +105,24 @@ class Canvas:
         self.cached[cells] = False
 
     def _laws(self, wanted: IntArray, drafts: IntArray | None, groups: IntArray | None) -> FloatArray:
-        found = np.empty((wanted.size, self.target.vocab_size))
-        asked = np.array([cell not in self.known for cell in wanted.tolist()], dtype=np.bool_)
-        for place in np.flatnonzero(~asked):
+        held = [cell in self.known for cell in wanted.tolist()] if self.known else []
+        if not any(held):
+            return self._score(wanted - 1, drafts, groups)
+        found, asked = np.empty((wanted.size, self.target.vocab_size)), ~np.array(held)
+        for place in np.flatnonzero(held):
             found[place] = self.known.pop(int(wanted[place]))
         if asked.any():
-            feed = self._feed(wanted[asked] - 1, drafts, groups)
-            self.passes.append(feed.cells.size)
-            laws = self.target.score(feed)
-            _check_laws(laws, feed.cells.size, self.target.vocab_size)
-            found[asked] = laws[np.searchsorted(feed.cells, wanted[asked] - 1)]
+            found[asked] = self._score(wanted[asked] - 1, drafts, groups)
         return found
+
+    def _score(self, before: IntArray, drafts: IntArray | None, groups: IntArray | None) -> FloatArray:
+        """One pass: the laws [n, V] behind the cells `before` [n] (ascending)."""
+        feed = self._feed(before, drafts, groups)
+        self.passes.append(feed.cells.size)
+        laws = self.target.score(feed)
+        _check_laws(laws, feed.cells.size, self.target.vocab_size)
+        rows = laws if feed.cells.size == before.size else laws[feed.cells.searchsorted(before)]
+        return rows.astype(np.float64)
 
     def _feed(self, before: IntArray, drafts: IntArray | None, groups: IntArray | None) -> Feed:
         decided, last = self.decided, int(before[-1])
