@@ -15,13 +15,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 import torch
 
 from export.tensorrt_build import batch_counts, decoder_profile
 from runtime import device_cache, tensorrt_engine
 from runtime.decoder import read_shape
+from runtime.session import SessionSettings, open_session
 from runtime.tensorrt_files import EngineRecord, write_engine
 from zoo.load import manifest
 
@@ -116,9 +116,7 @@ class Engine:
 
     def __init__(self, content: bytes) -> None:
         known = json.loads(content)
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 1
-        self.session = onnxruntime.InferenceSession(known["graph"], options, providers=["CPUExecutionProvider"])
+        self.session = open_session(Path(known["graph"]), SessionSettings(threads=1))
         self.profiles = known["profiles"]
         self.inputs = [each.name for each in self.session.get_inputs()]
         both = (*self.session.get_inputs(), *self.session.get_outputs())
