@@ -101,7 +101,7 @@ class KeyValueCache:
         if not chosen.size:
             return
         self.reserve(int(slots.max()) + 1)
-        # Run by run: a slice is copied several times as fast as what has to be gathered.
+        # Run by run: what lies side by side is copied as a slice, with nothing gathered first.
         ends = ((np.diff(chosen) != 1) | (np.diff(slots) != 1)).nonzero()[0] + 1
         for first, end in pairwise((0, *ends.tolist(), chosen.size)):
             row, slot, count = int(chosen[first]), int(slots[first]), end - first

@@ -61,6 +61,15 @@ class DecoderShape:
         """The image."""
         return Grid(self.height, self.width)
 
+    def check_cells(self, cells: IntArray, levels: int = 1) -> None:
+        """EngineError unless a pass over `cells` [T], and `levels` - 1 more behind the last, stays on the grid."""
+        places = cells.tolist()
+        if max(places) + levels > self.height * self.width or min(places) < self.least_cell:
+            raise EngineError(
+                f"decoder: expected cells from {self.least_cell} to {self.height * self.width - 1}, got {places}; grow "
+                "a shallower tree (Budget.max_depth)"
+            )
+
 
 @dataclass(slots=True)
 class Spent:
@@ -178,12 +187,7 @@ class DecoderEngine:
         position, for graphs that `chains`; each counts as a pass.
         Raises EngineError on a cell outside the grid, or more positions than the cache has slots.
         """
-        places = cells.tolist()
-        if max(places) + levels > self.shape.grid.cells or min(places) < self.shape.least_cell:
-            raise EngineError(
-                f"decoder: expected cells from {self.shape.least_cell} to {self.shape.grid.cells - 1}, "
-                f"got {places}; grow a shallower tree (Budget.max_depth)"
-            )
+        self.shape.check_cells(cells, levels)
         slots = self.cache.slots
         bound = self._bound.get((len(cells), slots, levels))
         if bound is None:

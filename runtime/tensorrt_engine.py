@@ -130,11 +130,7 @@ class TensorRTEngine:
 
         Passes larger than the largest profile raise EngineError.
         """
-        if cells.max() >= self.shape.grid.cells or cells.min() < self.shape.least_cell:
-            raise EngineError(
-                f"decoder: expected cells from {self.shape.least_cell} to {self.shape.grid.cells - 1}, "
-                f"got {cells.tolist()}; grow a shallower tree (Budget.max_depth)"
-            )
+        self.shape.check_cells(cells)
         count = len(cells)
         fitting = [size for size in self._profiles if size >= count]
         if not fitting:
