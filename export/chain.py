@@ -49,17 +49,27 @@ def greedy_chain(graph: GraphWriter, weights: DrafterWeights, config: Transforme
     final = graph.node("Gather", ["logits", graph.constant(np.array(-1))], axis=1)
     token = _likeliest(graph, final)
     feature = graph.node("Gather", ["predicted", graph.constant(np.array(-1))], axis=1)
-    cell = graph.node("Slice", ["cells", last, end])
     keys = graph.node("Transpose", ["new_key_0"], perm=[0, 1, 3, 2])
     more = graph.node("Sub", [levels, graph.constant(np.array(1))])
+    ahead = _ahead(graph, more, turning.rows_of)
 
     def turn(inner: GraphWriter) -> None:
-        _turn(inner, weights, config, turning, past_bias)
+        _turn(inner, weights, config, turning, ahead, past_bias, slots)
 
-    (rest,) = graph.loop(more, [token, feature, cell, keys, "new_value_0"], turn, collected=1)
+    (rest,) = graph.loop(more, [token, feature, keys, "new_value_0"], turn, collected=1)
     flat = graph.node("Reshape", [rest, graph.integers(-1)])
     graph.node("Concat", [token, flat], "drafted", axis=0)
     graph.output("drafted", ["levels"], "int64")
+
+
+def _ahead(graph: GraphWriter, more: str, rows_of: str) -> str:
+    """[more, B, 3 heads]: the rows of the rotary table for each of the `more` cells after the last new position's."""
+    one = graph.constant(np.array(1))
+    start = graph.node("Add", [graph.node("Gather", ["cells", graph.constant(np.array(-1))]), one])
+    cells = graph.node("Range", [start, graph.node("Add", [start, more]), one])
+    by_cell = graph.node("Unsqueeze", [graph.node("Gather", [rows_of, cells]), graph.integers(1)])
+    rows = graph.node("Shape", ["tokens"], start=0, end=1)
+    return graph.node("Expand", [by_cell, graph.node("Concat", [graph.integers(1), rows, graph.integers(1)], axis=0)])
 
 
 def _likeliest(graph: GraphWriter, logits: str) -> str:
@@ -68,26 +78,28 @@ def _likeliest(graph: GraphWriter, logits: str) -> str:
 
 
 def _turn(
-    graph: GraphWriter, weights: DrafterWeights, config: TransformerConfig, turning: Turning, past_bias: str
+    graph: GraphWriter,
+    weights: DrafterWeights,
+    config: TransformerConfig,
+    turning: Turning,
+    ahead: str,
+    past_bias: str,
+    slots: str,
 ) -> None:
     heads, width = config.n_head, config.head_dim
-    graph.input("turn", "int64", [])
+    number = graph.input("turn", "int64", [])
     graph.input("going", "bool", [])
     token = graph.input("token", "int64", [1])
     feature = graph.input("feature", "float", ["B", config.dim])
-    before = graph.input("cell", "int64", [1])
     seen_keys = graph.input("seen_keys", "float", ["B", heads, width, "N"])
     seen_values = graph.input("seen_values", "float", ["B", heads, "N", width])
-    cell = graph.node("Add", [before, graph.integers(1)], "next_cell")
     embedded = graph.node("Gather", [weights.table, token])
     hidden = graph.product(feature, weights.from_features, "fc_feature", embedded, floating=True)
 
     normed = norm(graph, hidden, weights.layer.attention_norm, config)
-    merged = graph.product(normed, weights.layer.qkv, "qkv", floating=True)
+    merged = graph.product(normed, weights.layer.qkv, "qkv")
     by_head = graph.node("Reshape", [merged, graph.integers(-1, 3 * heads, width)])
-    rows = graph.node("Shape", [feature], start=0, end=1)
-    shape = graph.node("Concat", [rows, graph.integers(3 * heads)], axis=0)
-    places = graph.node("Expand", [graph.node("Gather", [turning.rows_of, cell]), shape])
+    places = graph.node("Gather", [ahead, number])
     turned = graph.node("RotaryEmbedding", [by_head, turning.cosine, turning.sine, places], num_heads=1)
     query, key, value = graph.split(turned, graph.integers(heads, heads, heads), 1, [None, None, None])
     fourth = graph.integers(0, heads, 1, width)
@@ -97,9 +109,8 @@ def _turn(
     all_values = graph.node("Concat", [seen_values, value], "all_values", axis=2)
     past = graph.node("Add", [graph.node("MatMul", [query, "past_key_0"]), past_bias])
     scores = graph.node("Concat", [past, graph.node("MatMul", [query, all_keys])], axis=3)
-    sizes = [graph.node("Shape", [each], start=3, end=4) for each in ("past_key_0", all_keys)]
-    shares = graph.node("Softmax", [scores], axis=-1)
-    on_past, on_new = graph.split(shares, graph.node("Concat", sizes, axis=0), 3, [None, None])
+    sizes = graph.node("Concat", [slots, graph.node("Shape", [all_keys], start=3, end=4)], axis=0)
+    on_past, on_new = graph.split(graph.node("Softmax", [scores], axis=-1), sizes, 3, [None, None])
     mixed = graph.node(
         "Add", [graph.node("MatMul", [on_past, "past_value_0"]), graph.node("MatMul", [on_new, all_values])]
     )
@@ -113,7 +124,6 @@ def _turn(
     graph.output("still_going", [], "bool")
     graph.output(found, [1], "int64")
     graph.output(features, ["B", config.dim])
-    graph.output(cell, [1], "int64")
     graph.output(all_keys, ["B", heads, width, "N+1"])
     graph.output(all_values, ["B", heads, "N+1", width])
     graph.output(graph.node("Identity", [found]), [1], "int64")

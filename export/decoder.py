@@ -66,8 +66,7 @@ def target_graph(transformer: Transformer, vocabulary: Vocabulary, halves: bool)
 def drafter_graph(drafter: BoundDrafter, halves: bool, integers: bool) -> onnx.ModelProto:
     """The graph of a drafter; see `target_graph`, and for `integers` `GraphWriter.product`.
 
-    The products with the features, and into queries, keys and values, stay in floating point: outliers among what they
-    read would round all of a pass coarsely, which attention then multiplies.
+    The product with the features stays in floating point: outliers among them would coarsen those beside them.
     """
     config = drafter.drafter.config
     graph = GraphWriter("drafter", halves, integers)
@@ -135,7 +134,7 @@ def _attend(
     past_key = graph.input(f"past_key_{index}", "float", ["B", heads, width, "S"])
     past_value = graph.input(f"past_value_{index}", "float", ["B", heads, "S", width])
     normed = norm(graph, hidden, weights.attention_norm, config)
-    merged = graph.product(normed, weights.qkv, "qkv", floating=True)
+    merged = graph.product(normed, weights.qkv, "qkv")
     by_head = graph.node("Reshape", [merged, shared.heads_shape])
     turned = graph.node("RotaryEmbedding", [by_head, shared.cosine, shared.sine, shared.positions], num_heads=1)
     laid_out = graph.node("Transpose", [graph.node("Reshape", [turned, shared.grid_shape])], perm=[0, 2, 1, 3])

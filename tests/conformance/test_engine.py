@@ -128,7 +128,8 @@ def test_commits_of_accepted_nodes_continue_like_a_dense_pass(family: Family) ->
         done += len(true)
     # A shorter prompt than the longest leaves slots free; all others fill the cache to the last.
     free = target.engine.shape.prefix - prompt
-    assert target.engine.cache.length == prompt + CELLS == target.engine.cache.capacity - free
+    lines = target.engine.shape.lines
+    assert target.engine.cache.length == prompt + CELLS + lines == target.engine.cache.capacity - free
 
 
 def test_rejected_nodes_never_enter_the_cache(family: Family) -> None:
@@ -174,7 +175,8 @@ def test_the_guidance_pair_equals_two_separate_runs(family: Family) -> None:
     for target in (conditional, unconditional):
         target.score(tree)
         assert target._pass is not None
-        rows.append(target._pass.logits[0].copy())
+        assert target._laid is not None
+        rows.append(target._pass.logits[0, target._laid.said].copy())
     np.testing.assert_allclose(together.score(tree).probs, laws(np.stack(rows), PAIR), atol=1e-5)
 
 
@@ -297,6 +299,19 @@ def test_an_8_bit_drafter_drafts_nearly_the_same(models: Models) -> None:
         found.append(np.concatenate([root, drafter.expand(np.array([1, 2]), np.array([0, 0]))]))
     differences = 0.5 * np.abs(found[0] - found[1]).sum(axis=1)
     assert 0 < differences.max() < 0.1
+
+
+def test_an_8_bit_row_does_not_depend_on_the_rows_beside_it(models: Models) -> None:
+    said = draft_features(models, TOKENS)
+    assert said.features is not None
+    found = []
+    for beside in ([1], [1, 2], [1, 5, 9, 3]):
+        drafter = open_drafter(models, name="drafter_int8")
+        drafter.begin(Scored(said.probs[:1], said.features[:, :1]))
+        drafter.expand(TOKENS[:1], np.array([-1]))
+        found.append(drafter.expand(np.array(beside), np.zeros(len(beside), dtype=np.int64))[0])
+    for law in found[1:]:
+        np.testing.assert_allclose(law, found[0], atol=1e-6)
 
 
 def test_drafting_changes_no_greedy_picture(family: Family) -> None:
