@@ -24,8 +24,8 @@ _QUIET: Final = "#6b7280"
 _PAPER: Final = "#ffffff"
 _LOSSY: Final = "#b45309"
 _CELL_INCHES: Final = 1.35
-MOST_COLUMNS: Final = 100
-"""Prompts shown at most: a PNG ends at 2^16 pixels, and memory before that."""
+MOST_COLUMNS: Final = 32
+"""Prompts shown at most: more make a strip that few viewers open."""
 
 
 def write_gallery(
