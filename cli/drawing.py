@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def draw_all(studio: "Studio", plan: "Plan", store: "Store") -> None:
     """Draw what `store` lacks of the plan; on Ctrl-C say where it stands and leave."""
     from runtime.compare import run
-    from runtime.compare_store import Shared
+    from zoo.journal import Shared
 
     try:
         with _progress(len(store), plan.size) as report:

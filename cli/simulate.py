@@ -145,6 +145,7 @@ def sweep(
     from sim.plan import jobs as all_jobs
     from sim.sweep import Results
     from sim.sweep import run as run_sweep
+    from zoo.journal import Shared
 
     with bad_input():
         if not 0.0 < precision < 1.0:
@@ -168,7 +169,7 @@ def sweep(
     try:
         with _progress(len(wanted) - len(results.missing(wanted)), len(wanted)) as report:
             run_sweep(plan, results, where, report)
-    except SizeMissing as error:  # of a tree larger than any of the first image that was checked
+    except (SizeMissing, Shared) as error:  # a size of a tree larger than any of the first image, which was checked
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(BAD_INPUT) from error
     except KeyboardInterrupt:

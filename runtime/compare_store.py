@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from runtime.studio import Drawing
+from zoo.journal import Journal
 
 FILE_NAME: Final = "drawings.jsonl"
 
@@ -28,10 +28,6 @@ def settings_hash(settings: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 
-class Shared(OSError):
-    """Another process writes to the drawings too."""
-
-
 class Store:
     """The drawings of one comparison, in `folder/drawings.jsonl`.
 
@@ -46,25 +42,21 @@ class Store:
         self.path = folder / FILE_NAME
         self._settings = settings
         self._drawings: dict[Cell, Drawing] = {}
-        self._sound_bytes = 0
-        self._file_bytes = self._size()
-        if self._file_bytes and not fresh:
+        self._journal = Journal(self.path)
+        if not fresh:
             self._take_up()
 
     def _take_up(self) -> None:
-        held = self.path.read_bytes()
-        sound = held[: held.rfind(b"\n") + 1]
-        lines = sound.splitlines()
         try:
+            lines = self._journal.read()
             if lines:
-                self._check_head(json.loads(lines[0]))
+                self._check_head(lines[0])
             for line in lines[1:]:
-                self._hold(_drawing(json.loads(line)))
+                self._hold(_drawing(line))
         except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(
                 f"{self.path} is no record of a comparison ({error}); choose another folder or delete it"
             ) from error
-        self._sound_bytes = len(sound)
 
     def _check_head(self, head: Mapping[str, Any]) -> None:
         if head["hash"] == settings_hash(self._settings):
@@ -75,9 +67,6 @@ class Store:
             f"{self.path} belongs to another comparison (it differs in {', '.join(differs)}); repeat that command to "
             "go on with it, choose another folder, or pass --fresh to discard it"
         )
-
-    def _size(self) -> int:
-        return self.path.stat().st_size if self.path.exists() else 0
 
     def _hold(self, drawing: Drawing) -> None:
         self._drawings[Cell(drawing.method, drawing.prompt, drawing.seed)] = drawing
@@ -96,23 +85,10 @@ class Store:
 
     def add(self, drawing: Drawing) -> None:
         """Append a finished drawing; it is on the disk when this returns. Raises `Shared`, and then writes nothing."""
-        if not self._sound_bytes:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._append({"hash": settings_hash(self._settings), "settings": self._settings})
-        self._append(dataclasses.asdict(drawing))
+        if self._journal.empty:
+            self._journal.append({"hash": settings_hash(self._settings), "settings": self._settings})
+        self._journal.append(dataclasses.asdict(drawing))
         self._hold(drawing)
-
-    def _append(self, value: Mapping[str, Any]) -> None:
-        if self._size() != self._file_bytes:
-            raise Shared(f"{self.path} is written by another process too; stop one of them, or choose another folder")
-        line = json.dumps(value).encode() + b"\n"
-        with self.path.open("r+b" if self.path.exists() else "wb") as file:
-            file.truncate(self._sound_bytes)
-            file.seek(self._sound_bytes)
-            file.write(line)
-            file.flush()
-            os.fsync(file.fileno())
-        self._sound_bytes = self._file_bytes = self._sound_bytes + len(line)
 
 
 def _drawing(plain: dict[str, Any]) -> Drawing:

@@ -1,7 +1,5 @@
 """Sweeps: every fitting rule, policy, setting and world, simulated once and priced on every machine."""
 
-import json
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -14,6 +12,7 @@ from sim.plan import Job, Plan, jobs, priced_chains, scheme_of, world_of
 from sim.prices import Prices, prices_of, speedup
 from sim.statistics import Runs, mean_depth, ratio, tokens_per_cycle
 from sim.table_world import TableWorld
+from zoo.journal import Journal
 
 FILE_NAME: Final = "results.jsonl"
 _HEAD: Final = b'{"plan": '
@@ -101,17 +100,11 @@ class Results:
         """Take up what the folder holds; ValueError where that is another sweep, or no sweep."""
         self.path = folder / FILE_NAME
         self._plan = plan.as_plain()
+        self._journal = Journal(self.path)
         self.lines: list[dict[str, Any]] = []
-        self._sound = 0
-        if self.path.exists():
-            self._take_up()
-
-    def _take_up(self) -> None:
-        held = self.path.read_bytes()
-        sound = held[: held.rfind(b"\n") + 1]  # a killed process may have left a part of a line
         try:
-            lines = [json.loads(line) for line in sound.decode().splitlines()]
-            if not lines and not held.startswith(_HEAD[: len(held)]):
+            lines = self._journal.read()
+            if not lines and self.path.exists() and not _HEAD.startswith(self.path.read_bytes()[: len(_HEAD)]):
                 raise ValueError("no plan in its first line")
             head = dict(lines[0]["plan"]) if lines else None
             self.lines = [line for line in lines[1:] if line["key"]]
@@ -123,7 +116,6 @@ class Results:
                 f"{self.path} belongs to another sweep (it differs in {', '.join(differs)}); repeat that command to go "
                 "on with it, or choose another --out folder"
             )
-        self._sound = len(sound)
 
     def missing(self, wanted: Sequence[Job]) -> list[Job]:
         """Those of `wanted` that are not finished."""
@@ -131,22 +123,11 @@ class Results:
         return [job for job in wanted if job.key not in done]
 
     def add(self, line: dict[str, Any]) -> None:
-        """Append a finished job; it is on the disk when this returns."""
-        if not self._sound:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._append({"plan": self._plan})
-        self._append(line)
+        """Append a finished job; it is on the disk when this returns. Raises `Shared`, and then writes nothing."""
+        if self._journal.empty:
+            self._journal.append({"plan": self._plan})
+        self._journal.append(line)
         self.lines.append(line)
-
-    def _append(self, value: Mapping[str, Any]) -> None:
-        line = json.dumps(value).encode() + b"\n"
-        with self.path.open("r+b" if self.path.exists() else "wb") as file:
-            file.truncate(self._sound)
-            file.seek(self._sound)
-            file.write(line)
-            file.flush()
-            os.fsync(file.fileno())
-        self._sound += len(line)
 
 
 def run(plan: Plan, results: Results, where: Executor, report: Callable[[dict[str, Any]], None]) -> None:

@@ -21,6 +21,7 @@ from sim.plan import Plan, jobs
 from sim.sweep import FILE_NAME, Results, run, simulate
 from sim.trace import load
 from tests.cli.studio import GRID, VOCAB, SyntheticStudio
+from zoo.journal import Shared
 
 SMALL = "world.vocab_size=24", "world.clusters=4", "world.height=6", "world.width=6", "world.images=8"
 CHAINS = [
@@ -218,6 +219,15 @@ def test_a_torn_line_is_dropped_and_done_again(tmp_path: Path) -> None:
     assert len(missing) == 1
     run(PLAN, again, LocalExecutor(1), lambda line: None)
     assert path.read_bytes() == whole
+
+
+def test_two_sweeps_do_not_write_over_each_other(tmp_path: Path) -> None:
+    one, other = Results(tmp_path, PLAN), Results(tmp_path, PLAN)
+    run(PLAN, one, LocalExecutor(1), lambda line: None)
+    held = one.path.read_bytes()
+    with pytest.raises(Shared, match="written by another process"):
+        run(PLAN, other, LocalExecutor(1), lambda line: None)
+    assert one.path.read_bytes() == held
 
 
 @pytest.mark.slow
