@@ -59,7 +59,7 @@ def laws(logits: Any, sampler: Sampler) -> Any:
     lowered = rows - xp.max(kept if cut else rows, axis=-1, keepdims=True)
     masses = xp.exp(lowered if sampler.temperature == 1 else lowered / sampler.temperature)
     if cut:
-        masses = xp.where(rows < kept[:, :1], xp.zeros_like(masses), masses)
+        masses *= xp.astype(rows >= kept[:, :1], masses.dtype)  # quicker than choosing between two arrays
     probs = masses / xp.sum(masses, axis=-1, keepdims=True)
     return _nucleus(xp, probs, sampler.top_p) if sampler.top_p < 1 else probs
 
