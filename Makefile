@@ -38,5 +38,5 @@ clean:
 	@touch $@
 
 .venv/.has-tools: .venv/.has-runtime
-	$(INSTALL) -e ".[cpu,train,dev,chameleon,tensorrt-rtx]"
+	$(INSTALL) -e ".[cpu,train,dev,chameleon,tensorrt-rtx,cluster]"
 	@touch $@
