@@ -117,6 +117,14 @@ def causal(count: int) -> NDArray[np.float32]:
     return bias
 
 
+@cache
+def alone(count: int) -> NDArray[np.float32]:
+    """A bias [count, count] under which each position sees none but itself; shared, so read-only."""
+    bias = hide(np.eye(count, dtype=np.bool_))
+    bias.flags.writeable = False
+    return bias
+
+
 def hide(visible: BoolArray) -> NDArray[np.float32]:
     """The bias that shows what is True in `visible`."""
     return np.where(visible, np.float32(0), HIDDEN)

@@ -15,7 +15,7 @@ from algos.arrays import BoolArray, FloatArray, IntArray
 from algos.rows import Sampler, laws
 from algos.step import Scored
 from algos.tree import DraftTree, Verdict
-from runtime.cache import causal, hide
+from runtime.cache import alone, causal, hide
 from runtime.decoder import Loaded, Pass, load_decoder
 from runtime.session import EngineError, SessionSettings
 from zoo.load import FOLDER
@@ -145,10 +145,11 @@ class OrtDrafter:
             self._placed += cache.place(self._last.keys, self._last.values, slice(None), self._placed)
         above = self._above[parents]
         depths = self._depths[parents] + 1
-        past_bias = np.tile(cache.bias, (count, 1))
+        past_bias = np.empty((count, cache.slots), dtype=np.float32)
+        past_bias[:] = cache.bias
         past_bias[:, cache.length : cache.length + above.shape[1]] = hide(above)
-        alone = hide(np.eye(count, dtype=np.bool_))
-        result = self.engine.run(tokens, cache.length - 1 + depths, alone, past_bias, self._predicted[:, parents])
+        cells = cache.length - 1 + depths
+        result = self.engine.run(tokens, cells, alone(count), past_bias, self._predicted[:, parents])
         self._last = result
         self._predicted = np.concatenate([self._predicted, result.features], axis=1)
         self._depths = np.concatenate([self._depths, depths])
