@@ -50,7 +50,7 @@ class Calibration:
     def learn(self, cell: int, probs: FloatArray, kept: int | None) -> None:
         """Take in `cell`, in raster order: the draft probabilities [k] of its siblings, and which was committed."""
         bands = _ENDS.searchsorted(probs)
-        promised = min(float((probs * self._worth[bands]).sum()), 1.0)
+        promised = min(float(np.add.reduce(probs * self._worth[bands])), 1.0)
         word = float(kept is not None)
         self._promised[cell], self._kept[cell] = promised, word
         self._left_promised = self._left_promised * self._decay + promised
@@ -104,8 +104,8 @@ class Calibration:
 
 def within_one(chances: FloatArray) -> FloatArray:
     """Rows [F, k] as they are where their sum is at most 1, else scaled down to it."""
-    totals = np.add.reduce(chances, axis=1, keepdims=True)
-    if np.maximum.reduce(totals, axis=None) <= 1.0:
+    totals = np.add.reduce(chances, axis=1)
+    if max(totals.tolist()) <= 1.0:
         return chances
-    scaled: FloatArray = np.minimum(chances / np.maximum(totals, 1.0), 1.0)
+    scaled: FloatArray = np.minimum(chances / np.maximum(totals, 1.0)[:, None], 1.0)
     return scaled

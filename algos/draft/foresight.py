@@ -5,8 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from algos.arrays import FloatArray
-from algos.draft.calibration import Adjust
-from algos.draft.grow import Level, best_first
+from algos.draft.costs import Prices
 
 
 class Choice(NamedTuple):
@@ -27,50 +26,72 @@ class Ahead(NamedTuple):
     """Expected tokens per ms, the level's own cost included."""
 
 
-def best_imaginable(kept: float, least_ms: FloatArray) -> float:
+def best_imaginable(kept: float, least_ms: list[float]) -> float:
     """A bound on the expected tokens per ms of trees whose every level keeps a token with a chance of at most `kept`.
 
     least_ms: [D] ms that a tree of so many levels costs at least, from 1 on.
     """
-    rates = (1.0 + np.add.accumulate(np.power(kept, np.arange(1, least_ms.size + 1)))) / least_ms
-    return float(rates.max())
+    best, tokens, chance = 0.0, 1.0, 1.0
+    for ms in least_ms:
+        chance *= kept
+        tokens += chance
+        best = max(best, tokens / ms)
+    return best
 
 
-def best_choice(scores: FloatArray, costs: FloatArray, spent_ms: float, most: int) -> Choice:
+def best_choice(scores: FloatArray, prices: Prices, spent_ms: float, most: int) -> Choice:
     """The number of best `scores` [C], at most `most`, of most expected tokens per ms; ties: the fewer.
 
-    costs: [>= most + 1] ms of a target pass by drafted nodes; spent_ms: what the drafter passes have cost.
+    prices: of a target pass by drafted nodes, from 0 to `most` at least; spent_ms: what the drafter passes have cost.
     """
-    rising = scores.copy()
-    rising.sort()
-    count = min(most, int(np.count_nonzero(rising)))
-    expected = np.ones(count + 1)
-    expected[1:] = rising[::-1][:count]
-    rates = np.add.accumulate(expected) / (costs[: count + 1] + spent_ms)
-    nodes = int(rates.argmax())
-    return Choice(nodes, float(rates[nodes]), float(rising[-nodes]) if nodes else np.inf)
+    nodes, rate, least = 0, 1.0 / (prices.ms[0] + spent_ms), np.inf
+    tokens = 1.0
+    for count, score in enumerate(falling(scores, most), start=1):
+        if score <= rate * prices.rises[count - 1]:
+            break
+        tokens += score
+        found = tokens / (prices.ms[count] + spent_ms)
+        if found > rate:
+            nodes, rate, least = count, found, score
+    return Choice(nodes, rate, least)
 
 
 def foresee(
-    scores: FloatArray, last: Level, adjust: Adjust, costs: FloatArray, spent_ms: FloatArray, most: int
+    scores: FloatArray,
+    last: FloatArray,
+    profile: FloatArray,
+    verify: Prices,
+    draft_ms: list[float],
+    spent_ms: float,
+    most: int,
 ) -> Ahead:
-    """The next level: its candidates should have the frontier's scores times the mean chances by rank so far.
+    """The next level: its candidates should have the frontier's scores times the chances by rank.
 
     The frontier's best nodes are expanded, but for those that the best foreseen tree would not hold themselves: their
     children score no higher. A rate of 0 where no candidate of the last level has a positive score.
-    scores: [C] of all candidates so far; last: the last level. spent_ms: [W] what the drafter passes will have cost, by
-    nodes expanded; W are the most that can be.
+    scores: [C] of all candidates so far; last: those of the last level; profile: [k] chances by rank, at most 1.
+    verify, spent_ms, most: see `best_choice`. draft_ms: [W] of the level's drafter pass by nodes expanded, from 1 on; W
+    are the most that can be.
     """
-    frontier = last.scores[best_first(last.scores, spent_ms.size)]
-    if not frontier.size:
+    frontier = falling(last, len(draft_ms))
+    if not frontier:
         return Ahead(0, 0.0)
-    profile = adjust(np.add.reduce(last.probs, axis=0, keepdims=True) / last.probs.shape[0])
-    coming = frontier[:, None] * profile
+    coming = np.multiply.outer(frontier, profile)
 
     def choice(expanded: int) -> Choice:
         foreseen = np.concatenate((scores, coming[:expanded].reshape(-1)))
-        return best_choice(foreseen, costs, float(spent_ms[expanded - 1]), most)
+        return best_choice(foreseen, verify, spent_ms + draft_ms[expanded - 1], most)
 
-    best = choice(frontier.size)
-    needed = max(1, int(np.count_nonzero(frontier >= best.least)))
-    return Ahead(needed, (best if needed == frontier.size else choice(needed)).rate)
+    best = choice(len(frontier))
+    needed = max(1, sum(score >= best.least for score in frontier))
+    return Ahead(needed, (best if needed == len(frontier) else choice(needed)).rate)
+
+
+def falling(scores: FloatArray, count: int) -> list[float]:
+    """The `count` best of the positive `scores`, best first."""
+    rising = scores.copy()
+    rising.sort()
+    best: list[float] = rising[::-1][:count].tolist()
+    while best and not best[-1]:
+        best.pop()
+    return best

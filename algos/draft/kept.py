@@ -1,10 +1,9 @@
 """How often the drafter's likeliest token is kept: what a chain is worth of which no probabilities are known."""
 
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-import numpy as np
-
-from algos.arrays import FloatArray
+from algos.draft.costs import Prices
 from algos.draft.spec import Grid
 
 FIRST_CHANCE: Final = 0.5
@@ -20,8 +19,8 @@ class Kept:
     """
 
     __slots__ = (
-        *("_above", "_decay", "_grid", "_kept", "_last", "_left_kept", "_left_tried"),
-        *("_level_kept", "_level_prior", "_level_tried", "_prior", "_tried"),
+        *("_above", "_above_kept", "_above_tried", "_decay", "_last", "_left_kept", "_left_tried"),
+        *("_level_kept", "_level_prior", "_level_tried", "_prior", "_width"),
     )
 
     def __init__(self, grid: Grid, prior: float, decay: float, above: float, level_prior: float) -> None:
@@ -31,47 +30,62 @@ class Kept:
         decay: weight of a cell on the left, per cell of distance; above: weight of the three cells above.
         level_prior: weight, in tokens tried, of the belief that a level is as the one before it.
         """
-        self._grid = grid
+        self._width = grid.width
         self._prior, self._decay, self._above, self._level_prior = prior, decay, above, level_prior
-        self._tried, self._kept = [0.0] * grid.cells, [0.0] * grid.cells
         self._left_tried, self._left_kept, self._last = 0.0, 0.0, 0
-        self._level_tried: list[float] = []
-        self._level_kept: list[float] = []
+        self._level_tried: list[int] = []
+        self._level_kept: list[int] = []
+        # Of the three cells above each cell, how many were tried and kept. Each row has one place more than cells, so
+        # that the first and the last cell of a row have neighbours on both sides, and there is a row past the last.
+        self._above_tried = [0] * ((grid.height + 1) * (grid.width + 1))
+        self._above_kept = self._above_tried.copy()
 
-    def learn(self, cell: int, level: int, kept: bool) -> None:
-        """Take in `cell`, in raster order: whether the likeliest token, drafted at `level` (0: the first), was kept."""
-        self._tried[cell], self._kept[cell] = 1.0, float(kept)
-        faded = self._decay ** (cell - self._last)
-        self._left_tried = self._left_tried * faded + 1.0
-        self._left_kept = self._left_kept * faded + kept
-        self._last = cell
-        self._know(level + 1)
-        self._level_tried[level] += 1.0
-        self._level_kept[level] += kept
+    def learn(self, cell: int, kept: Sequence[bool]) -> None:
+        """Take in a draft for the cells from `cell` on, in raster order: whether each likeliest token was kept.
 
-    def chances(self, cell: int, count: int) -> list[float]:
-        """[count] for a chain whose first token is drafted for `cell`: of each to be kept, given those before it."""
-        found, width, image = [], self._grid.width, FIRST_CHANCE
-        faded = self._decay ** (cell - self._last - 1)
+        kept: by level, of those that were tried.
+        """
+        if not kept:
+            return
+        self._know(len(kept))
+        width, faded = self._width, self._decay ** (cell - self._last)
+        left_tried, left_kept = self._left_tried, self._left_kept
+        above_tried, above_kept = self._above_tried, self._above_kept
+        for level, one in enumerate(kept):
+            left_tried = left_tried * faded + 1.0
+            left_kept = left_kept * faded + one
+            faded = self._decay
+            self._level_tried[level] += 1
+            self._level_kept[level] += one
+            below = cell + cell // width + width + 1
+            above_tried[below - 1] += 1
+            above_tried[below] += 1
+            above_tried[below + 1] += 1
+            if one:
+                above_kept[below - 1] += 1
+                above_kept[below] += 1
+                above_kept[below + 1] += 1
+            cell += 1
+        self._left_tried, self._left_kept, self._last = left_tried, left_kept, cell - 1
+
+    def chances(self, cell: int, count: int) -> Iterator[float]:
+        """`count` for a chain whose first token is drafted for `cell`: of each to be kept, given those before it."""
         self._know(count)
-        for level, place in enumerate(range(cell, cell + count)):
-            image = (self._level_prior * image + self._level_kept[level]) / (
-                self._level_prior + self._level_tried[level]
-            )
-            kept, tried = faded * self._left_kept, faded * self._left_tried
-            row, column = divmod(place, width)
-            if row:
-                near = slice(place - width - (column > 0), place - width + 1 + (column < width - 1))
-                kept += self._above * sum(self._kept[near])
-                tried += self._above * sum(self._tried[near])
-            found.append((self._prior * image + kept) / (self._prior + tried))
+        prior, above, level_prior, width = self._prior, self._above, self._level_prior, self._width
+        image, faded = FIRST_CHANCE, self._decay ** (cell - self._last - 1)
+        for level in range(count):
+            image = (level_prior * image + self._level_kept[level]) / (level_prior + self._level_tried[level])
+            place = cell + cell // width
+            kept = faded * self._left_kept + above * self._above_kept[place]
+            tried = faded * self._left_tried + above * self._above_tried[place]
+            yield (prior * image + kept) / (prior + tried)
             faded *= self._decay
-        return found
+            cell += 1
 
     def _know(self, levels: int) -> None:
-        missing = [0.0] * (levels - len(self._level_tried))
-        self._level_tried += missing
-        self._level_kept += missing
+        while len(self._level_tried) < levels:
+            self._level_tried.append(0)
+            self._level_kept.append(0)
 
 
 class Chain(NamedTuple):
@@ -82,16 +96,19 @@ class Chain(NamedTuple):
     """Expected tokens per ms; 0 where there is no chain."""
 
 
-def best_chain(chances: list[float], chain_ms: FloatArray, verify_ms: FloatArray) -> Chain:
-    """The length of most expected tokens per ms, at most len(chances); ties: the shorter.
+def best_chain(chances: Iterable[float], prices: Prices) -> Chain:
+    """The length of most expected tokens per ms, at most as many levels as `chances`; ties: the shorter.
 
-    chances: of each token to be kept, given those before it. chain_ms: [>= len(chances)] ms of a call by levels, from 1
-    on; verify_ms: [> len(chances)] ms of a target pass by drafted nodes, from 0 on.
+    chances: of each token to be kept, given those before it; none is asked for past where a longer chain cannot be
+    better. prices: of cycles by levels, from 1 on: at least as many as `chances`.
     """
-    count = len(chances)
-    if not count:
-        return Chain(0, 0.0)
-    tokens = 1.0 + np.add.accumulate(np.multiply.accumulate(chances))
-    rates = tokens / (chain_ms[:count] + verify_ms[1 : count + 1])
-    best = int(rates.argmax())
-    return Chain(best + 1, float(rates[best]))
+    levels, rate, kept, tokens = 0, 0.0, 1.0, 0.0
+    for level, (chance, ms, rise) in enumerate(zip(chances, prices.ms, prices.rises, strict=False), start=1):
+        kept *= chance
+        tokens += kept
+        found = (1.0 + tokens) / ms
+        if found > rate:
+            levels, rate = level, found
+        if kept <= rate * rise:
+            break
+    return Chain(levels, rate)

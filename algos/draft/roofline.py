@@ -5,7 +5,6 @@ from typing import Final
 
 import numpy as np
 
-from algos.arrays import FloatArray
 from algos.chance import Chance
 from algos.draft.calibration import Calibration
 from algos.draft.costs import (
@@ -14,12 +13,13 @@ from algos.draft.costs import (
     Between,
     ChainCosts,
     DraftCosts,
+    Prices,
     chain_table,
     cost_curve,
     draft_table,
 )
-from algos.draft.foresight import best_choice, best_imaginable, foresee
-from algos.draft.grow import Growing, Level, best_first, chains, likeliest_chain
+from algos.draft.foresight import best_choice, best_imaginable, falling, foresee
+from algos.draft.grow import Growing, chains, likeliest_chain
 from algos.draft.kept import Chain, Kept, best_chain
 from algos.draft.settings import at_least
 from algos.draft.spec import POLICIES, Budget, Expander, Grid, PolicySpec
@@ -76,10 +76,10 @@ class Roofline:
     probe_first: int = 4
     probe_most: int = 16
     look_every: int = 8
-    _verify: FloatArray = field(init=False, repr=False)
-    _draft: FloatArray = field(init=False, repr=False)
-    _chain: FloatArray = field(init=False, repr=False)
-    _least: FloatArray = field(init=False, repr=False)
+    _verify: Prices = field(init=False, repr=False)
+    _draft: list[float] = field(init=False, repr=False)
+    _chain: Prices = field(init=False, repr=False)
+    _least: list[float] = field(init=False, repr=False)
     _plain_rate: float = field(init=False, repr=False)
     _known: Calibration = field(init=False, repr=False)
     _kept: Kept = field(init=False, repr=False)
@@ -98,13 +98,15 @@ class Roofline:
         at_least("roofline", 0, above=self.above, **weights, **decays)
         if min(weights.values()) == 0 or max(decays.values()) > 1:
             raise ValueError(f"policy 'roofline': expected weights > 0 and decays <= 1, got {weights} and {decays}")
-        self._verify = cost_curve(self.verify_ms, 0.0, self.between).table()
-        self._draft = draft_table(self.draft_ms, self.between, self.top_k)
-        self._chain = np.empty(0) if self.chain_ms is None else chain_table(self.chain_ms, self.between)
-        deepest = min(self.max_depth, self._verify.size - 1)
-        cheapest = np.minimum.accumulate(self._verify[::-1])[::-1]
-        self._least = self._draft.min() * np.arange(1, deepest + 1) + cheapest[1 : deepest + 1]
-        plain_ms = float(self._verify[0]) if self.plain_ms is None else self.plain_ms
+        verify = cost_curve(self.verify_ms, 0.0, self.between).table()
+        draft = draft_table(self.draft_ms, self.between, self.top_k)
+        call = np.empty(0) if self.chain_ms is None else chain_table(self.chain_ms, self.between)[: verify.size - 1]
+        self._verify, self._draft = Prices.of(verify), draft.tolist()
+        self._chain = Prices.of(call + verify[1 : call.size + 1])
+        deepest = min(self.max_depth, verify.size - 1)
+        cheapest = np.minimum.accumulate(verify[::-1])[::-1]
+        self._least = (draft.min() * np.arange(1, deepest + 1) + cheapest[1 : deepest + 1]).tolist()
+        plain_ms = self._verify.ms[0] if self.plain_ms is None else self.plain_ms
         if not 0 < plain_ms < np.inf:
             raise ValueError(f"policy 'roofline': plain_ms must be a positive time, got {self.plain_ms!r}")
         self._plain_rate = 1.0 / plain_ms
@@ -119,15 +121,15 @@ class Roofline:
 
     def grow(self, drafter: Expander, root: int, budget: Budget, chance: Chance) -> DraftTree:
         """See `Policy`; no draw is made."""
-        most = max(0, min(self._verify.size, budget.max_nodes) - 1)
+        most = max(0, min(len(self._verify.ms), budget.max_nodes) - 1)
         deepest = min(self.max_depth, budget.max_depth, most)
         self._grown = None
         if deepest == 0:
             return root_only(root, drafter.vocab_size)
         chain = NO_CHAIN
-        if self._chain.size and chains(drafter):
-            likely = self._kept.chances(self._cell, min(budget.max_depth, most, self._chain.size))
-            chain = best_chain(likely, self._chain, self._verify)
+        longest = min(budget.max_depth, most, len(self._chain.ms))
+        if longest and chains(drafter):
+            chain = best_chain(self._kept.chances(self._cell, longest), self._chain)
         if not self._tree_pays(chain, deepest, most):
             if chain.rate > self._plain_rate:
                 self._idle, self._wait = 0, self.probe_first
@@ -156,23 +158,21 @@ class Roofline:
         probs = self._known.expected(self._cell)
         if probs is None:
             return True
-        adjust = self._known.at(self._cell)
-        row = probs[None]
-        scores = adjust(row).reshape(-1)
-        if deepest > 1 and best_imaginable(float(scores.sum()), self._least[:deepest]) <= rate:
+        profile = self._known.at(self._cell)(probs[None])[0]
+        if deepest > 1 and best_imaginable(float(np.add.reduce(profile)), self._least[:deepest]) <= rate:
             return False
-        level = Level([-1], np.empty(row.shape, dtype=np.int64), row, scores, 0)
-        spent, found = float(self._draft[0]), best_choice(scores, self._verify, float(self._draft[0]), most).rate
+        scores = last = profile
+        spent = self._draft[0]
+        found = best_choice(scores, self._verify, spent, most).rate
         for _ in range(1, deepest):
             if found > rate:
                 break
-            ahead = foresee(scores, level, adjust, self._verify, spent + self._draft, most)
+            ahead = foresee(scores, last, profile, self._verify, self._draft, spent, most)
             if ahead.rate <= found:
                 break
-            frontier = level.scores[best_first(level.scores, ahead.frontier)]
-            level = level._replace(scores=(frontier[:, None] * adjust(row)).reshape(-1))
-            scores, found = np.concatenate((scores, level.scores)), ahead.rate
-            spent += float(self._draft[ahead.frontier - 1])
+            last = np.multiply.outer(falling(last, ahead.frontier), profile).reshape(-1)
+            scores, found = np.concatenate((scores, last)), ahead.rate
+            spent += self._draft[ahead.frontier - 1]
         if found > rate:
             self._idle, self._wait = 0, self.probe_first
         return found > rate
@@ -189,40 +189,45 @@ class Roofline:
         """Level by level."""
         growing = self._grown = Growing(drafter, root)
         growing.grow_level(1, self.top_k, self._known.at(self._cell))
-        spent = float(self._draft[0])
-        scores = growing.scores()
+        spent, scores = self._draft[0], growing.levels[0].scores
         choice = best_choice(scores, self._verify, spent, most)
         while growing.depth < deepest:
-            adjust = self._known.at(self._cell + growing.depth)
-            ahead = foresee(scores, growing.levels[-1], adjust, self._verify, spent + self._draft, most)
+            adjust, last = self._known.at(self._cell + growing.depth), growing.levels[-1]
+            profile = adjust(np.add.reduce(last.probs, axis=0, keepdims=True) / last.probs.shape[0])[0]
+            ahead = foresee(scores, last.scores, profile, self._verify, self._draft, spent, most)
             if ahead.rate <= choice.rate:
                 break
             growing.grow_level(ahead.frontier, self.top_k, adjust)
-            spent += float(self._draft[ahead.frontier - 1])
-            scores = growing.scores()
+            spent += self._draft[ahead.frontier - 1]
+            scores = np.concatenate((scores, growing.levels[-1].scores))
             choice = best_choice(scores, self._verify, spent, most)
         return growing.tree(choice.nodes)
 
     def observe(self, tree: DraftTree, verdict: Verdict, cell: int) -> None:
         """See `Policy`. Learns from every committed token whose parent was expanded, verified or not."""
-        committed = [int(tree.tokens[node]) for node in verdict.path] + [verdict.token]
-        self._cell = cell + len(committed)
+        accepted = len(verdict.path)
+        self._cell = cell + accepted + 1
         if self._grown is None:
-            for step, (token, drafted) in enumerate(zip(committed, tree.tokens[1:].tolist(), strict=False)):
-                self._kept.learn(cell + step, step, token == drafted)
+            kept = [True] * accepted
+            if accepted < tree.size - 1:
+                kept.append(verdict.token == int(tree.tokens[accepted + 1]))
+            self._kept.learn(cell, kept)
             return
-        number = -1
+        committed = [*tree.tokens[list(verdict.path)].tolist(), verdict.token]
+        kept, number = [], -1
         for step, (token, level) in enumerate(zip(committed, self._grown.levels, strict=False)):
             if number not in level.expanded:
                 break
             row = level.expanded.index(number)
-            tokens, probs = level.tokens[row].tolist(), level.probs[row]
-            offered = {token: column for column, token in enumerate(tokens) if probs[column] > 0.0}
-            self._known.learn(cell + step, probs, offered.get(token))
-            self._kept.learn(cell + step, step, token == tokens[0])
-            if token not in offered:
+            probs = level.probs[row]
+            offered = level.tokens[row, : np.count_nonzero(probs)].tolist()
+            found = offered.index(token) if token in offered else None
+            self._known.learn(cell + step, probs, found)
+            kept.append(found == 0)
+            if found is None:
                 break
-            number = level.first + row * len(tokens) + offered[token]
+            number = level.first + row * probs.size + found
+        self._kept.learn(cell, kept)
         self._grown = None
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from algos.chance import sampling
 from algos.draft import Budget, Grid
 from algos.draft.calibration import BANDS, Calibration, within_one
-from algos.draft.costs import CostCurve, draft_table
+from algos.draft.costs import CostCurve, Prices, draft_table
 from algos.draft.foresight import best_choice, foresee
 from algos.draft.grow import Growing
 from algos.draft.roofline import Roofline
@@ -110,10 +110,35 @@ def test_the_best_choice_is_the_best_of_all_subtrees(
         for kept in combinations(range(scores.size), count)
         if all(above[node] == -1 or above[node] in kept for node in kept)
     ]
-    choice = best_choice(scores, costs, spent, most)
+    choice = best_choice(scores, Prices.of(costs), spent, most)
     assert choice.rate == pytest.approx(max(rates), rel=1e-12)
     tree = growing.tree(choice.nodes)
     assert tree.size == choice.nodes + 1
+
+
+@given(
+    scores=st.lists(st.sampled_from([0.0, 0.2, 0.5, 1.0]) | st.floats(0, 1), max_size=8),
+    passes=st.lists(st.sampled_from([1.0, 1.1, 1.5]) | st.floats(0.1, 3), min_size=9, max_size=9),
+    spent=st.sampled_from([0.0, 0.3, 2.0]),
+    most=st.integers(0, 8),
+)
+def test_the_best_choice_is_the_best_of_all_counts_whatever_passes_cost(
+    scores: list[float], passes: list[float], spent: float, most: int
+) -> None:
+    """On curves that fall, and on ones that are level, too: a search that ends early misses nothing."""
+    best = [score for score in sorted(scores, reverse=True)[:most] if score]
+    rates = [(1 + sum(best[:count])) / (passes[count] + spent) for count in range(len(best) + 1)]
+    choice = best_choice(np.array(scores), Prices.of(passes), spent, most)
+    assert choice.rate == pytest.approx(max(rates), rel=1e-12)
+    assert rates[choice.nodes] == pytest.approx(max(rates), rel=1e-12)
+    assert not any(rate >= choice.rate * (1 + 1e-12) for rate in rates[: choice.nodes])
+    assert choice.least == (best[choice.nodes - 1] if choice.nodes else np.inf)
+
+
+def test_prices_rise_by_the_least_of_all_rises() -> None:
+    assert Prices.of([1.0]) == ([1.0], [np.inf])
+    assert Prices.of([1.0, 3.0, 2.0]) == ([1.0, 3.0, 2.0], [pytest.approx(0.5), pytest.approx(-1.0), np.inf])
+    assert Prices.of([]) == ([], [])
 
 
 def test_drafter_passes_cost_by_what_they_expand() -> None:
@@ -245,8 +270,8 @@ def test_roofline_adds_a_level_just_where_it_is_foreseen_to_pay(seed: int, draft
         chosen = sorted([*held, *ahead(3)], reverse=True)[:size]
         needed = max(1, sum(score >= min(chosen, default=2.0) for score in frontier))
         coming = best_rate([*held, *ahead(needed)], by_hand.depth + 1)[0]
-        spent = np.full(3, draft_ms * (by_hand.depth + 1))
-        foreseen = foresee(by_hand.scores(), last, lambda probs: probs, costs, spent, 63)
+        told = by_hand.scores(), last.scores, np.array(profile), Prices.of(costs)
+        foreseen = foresee(*told, [draft_ms] * 3, draft_ms * by_hand.depth, 63)
         assert foreseen == (needed, pytest.approx(coming))
         if coming <= best_rate(held, by_hand.depth)[0]:
             break

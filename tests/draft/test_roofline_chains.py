@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from algos.chance import sampling
 from algos.draft import Budget, Grid
-from algos.draft.costs import chain_table
-from algos.draft.foresight import best_choice, best_imaginable, foresee
-from algos.draft.grow import Level
+from algos.draft.costs import Prices, chain_table
+from algos.draft.foresight import best_choice, best_imaginable, falling, foresee
 from algos.draft.kept import FIRST_CHANCE, Chain, Kept, best_chain
 from algos.draft.roofline import Roofline
 from algos.tree import DraftTree, Verdict
@@ -59,7 +58,7 @@ def test_the_best_chain_is_the_best_of_all_lengths(
             tokens += kept
         return tokens / (calls[levels - 1] + passes[levels])
 
-    found = best_chain(chances, np.array(calls), np.array(passes))
+    found = best_chain(chances, Prices.of(np.array(calls) + np.array(passes[1:])))
     if not chances:
         assert found == Chain(0, 0.0)
         return
@@ -91,25 +90,25 @@ def chance_by_hand(told: list[Told], grid: Grid, place: int, level: int, weights
 
 
 @given(
-    tried=st.lists(st.tuples(st.integers(1, 3), st.integers(0, 2), st.booleans()), max_size=12),
+    drafts=st.lists(st.tuples(st.integers(1, 3), st.lists(st.booleans(), max_size=3)), max_size=12),
     width=st.integers(1, 5),
     decay=st.sampled_from([0.0, 0.5, 1.0]),
 )
-def test_chances_weigh_the_neighbours(tried: list[Told], width: int, decay: float) -> None:
-    grid, weights = Grid(60, width), (2.0, decay, 0.25, 4.0)
+def test_chances_weigh_the_neighbours(drafts: list[tuple[int, list[bool]]], width: int, decay: float) -> None:
+    grid, weights = Grid(80, width), (2.0, decay, 0.25, 4.0)
     known, told, cell = Kept(grid, *weights), list[Told](), 0
-    for gap, level, kept in tried:
-        cell += gap
-        known.learn(cell, level, kept)
-        told.append((cell, level, kept))
+    for gap, kept in drafts:
+        known.learn(cell + gap, kept)
+        told += [(cell + gap + level, level, one) for level, one in enumerate(kept)]
+        cell += gap + len(kept) - 1 if kept else 0
     for ahead in (1, 3):
-        found = known.chances(cell + ahead, 4)
+        found = list(known.chances(cell + ahead, 4))
         by_hand = [chance_by_hand(told, grid, cell + ahead + level, level, weights) for level in range(4)]
         assert found == pytest.approx(by_hand)
 
 
 def test_before_anything_is_tried_every_chance_is_even() -> None:
-    assert Kept(GRID, 2.0, 0.6, 0.5, 4.0).chances(1, 3) == [FIRST_CHANCE] * 3
+    assert list(Kept(GRID, 2.0, 0.6, 0.5, 4.0).chances(1, 3)) == [FIRST_CHANCE] * 3
 
 
 def test_chances_come_to_what_is_kept() -> None:
@@ -117,12 +116,12 @@ def test_chances_come_to_what_is_kept() -> None:
     draws, known, truth = np.random.default_rng(0), Kept(GRID, 2.0, 0.6, 0.5, 4.0), (0.8, 0.6, 0.4)
     cell, found = 1, []
     while cell < 1500:
-        found.append(known.chances(cell, 3))
-        for level, chance in enumerate(truth):
-            known.learn(cell + level, level, kept := bool(draws.random() < chance))
-            if not kept:
-                break
-        cell += level + 1
+        found.append(list(known.chances(cell, 3)))
+        kept: list[bool] = []
+        while len(kept) < 3 and all(kept):
+            kept.append(bool(draws.random() < truth[len(kept)]))
+        known.learn(cell, kept)
+        cell += len(kept)
     mean = np.mean(found[len(found) // 2 :], axis=0)
     assert np.all(np.diff(mean) < 0)
     # Neighbours tried at other levels pull the levels together, not past one another.
@@ -214,17 +213,16 @@ def test_a_chain_needs_a_price_a_call_and_room() -> None:
 )
 def test_no_foreseen_tree_is_better_than_imaginable(row: list[float], passes: list[float], draft_ms: float) -> None:
     """The bound that saves foreseeing a tree never says less than the trees that are foreseen."""
-    probs, costs = np.array([row]) / max(1.0, sum(row)), np.array(passes)
+    probs, costs = np.array(row) / max(1.0, sum(row)), Prices.of(passes)
     cheapest = [min(passes[levels:]) for levels in range(1, 5)]
-    bound = best_imaginable(float(probs.sum()), np.array(cheapest) + draft_ms * np.arange(1, 5))
-    level, spent = Level([-1], np.zeros(probs.shape, dtype=np.int64), probs, probs.reshape(-1), 0), draft_ms
-    scores = level.scores
+    bound = best_imaginable(float(probs.sum()), (np.array(cheapest) + draft_ms * np.arange(1, 5)).tolist())
+    scores, last, spent = probs, probs, draft_ms
     rates = [best_choice(scores, costs, spent, 11)]
     for _ in range(3):
+        ahead = foresee(scores, last, probs, costs, [draft_ms] * len(row), spent, 11)
         spent += draft_ms
-        ahead = foresee(scores, level, lambda shares: shares, costs, np.full(len(row), spent), 11)
-        level = level._replace(scores=(np.sort(level.scores)[::-1][: ahead.frontier, None] * probs).reshape(-1))
-        scores = np.concatenate((scores, level.scores))
+        last = np.multiply.outer(falling(last, ahead.frontier), probs).reshape(-1)
+        scores = np.concatenate((scores, last))
         if ahead.rate <= rates[-1].rate:
             break
         rates.append(best_choice(scores, costs, spent, 11))

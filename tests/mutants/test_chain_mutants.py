@@ -11,12 +11,15 @@ import pytest
 import algos
 from algos.chance import sampling
 from algos.draft import Budget, Grid
+from algos.draft.costs import Prices
 from algos.tree import Verdict
 from tests.draft.drafters import ChainingDrafter
 
 DRAFT = Path(algos.__file__).parent / "draft"
 CURVE = ((1, 1.0), (2, 1.05), (3, 1.1), (20, 2.0))
 CHAIN = ((1, 0.1), (3, 0.2), (6, 0.4))
+CYCLE_MS = np.interp(np.arange(1, 7), *zip(*CHAIN, strict=True)) + np.interp(np.arange(2, 8), *zip(*CURVE, strict=True))
+"""Of a chain by its levels: the call, and a target pass over its nodes and the root."""
 GRID, PRIOR, DECAY, ABOVE, LEVEL_PRIOR = Grid(9, 5), 2.0, 0.6, 0.5, 4.0
 
 Told = tuple[int, int, bool]
@@ -48,40 +51,53 @@ def chance(told: list[Told], place: int, level: int) -> float:
 
 def check_kept(module: ModuleType) -> None:
     """Chances at every place of a made-up image, some cells of which were never tried."""
-    known, told = module.Kept(GRID, PRIOR, DECAY, ABOVE, LEVEL_PRIOR), list[Told]()
-    for cell in range(1, 38):
-        if cell % 4 == 3 or cell % 11 == 5:
-            continue
-        told.append((cell, cell % 3, cell % 5 != 0))
-        known.learn(*told[-1])
-        for ahead in (1, 2):
+    known, told, cell = module.Kept(GRID, PRIOR, DECAY, ABOVE, LEVEL_PRIOR), list[Told](), 1
+    while cell < 36:
+        kept = [place % 5 != 0 for place in range(cell, cell + 1 + cell % 3)]
+        told += [(cell + level, level, one) for level, one in enumerate(kept)]
+        known.learn(cell, kept)
+        cell += len(kept)
+        for ahead in (0, 1):
             by_hand = [chance(told, cell + ahead + level, level) for level in range(5)]
-            np.testing.assert_allclose(known.chances(cell + ahead, 5), by_hand, rtol=1e-12)
+            np.testing.assert_allclose(list(known.chances(cell + ahead, 5)), by_hand, rtol=1e-12)
+        cell += cell % 4 == 3 or cell % 11 == 5
+
+
+def check_prices(module: ModuleType) -> None:
+    """Rises of a made-up curve, from every pair of sizes."""
+    ms = [2.0, 2.6, 2.7, 2.5, 3.5, 3.6]
+    prices = module.Prices.of(ms)
+    assert prices.ms == ms
+    by_hand = [min((ms[far] - ms[near]) / (far - near) for far in range(near + 1, 6)) for near in range(5)]
+    assert prices.rises == [*map(pytest.approx, by_hand), np.inf]
+    assert all(rise < least for rise, least in zip(prices.rises[:-1], by_hand, strict=True))
 
 
 def check_best(module: ModuleType) -> None:
-    verify = np.interp(np.arange(1, 8), *zip(*CURVE, strict=True))
-    call = np.interp(np.arange(1, 7), *zip(*CHAIN, strict=True))
-    for chances in ([0.9] * 6, [0.5] * 6, [0.1, 0.9], [0.95, 0.9, 0.2, 0.9], [0.0, 0.0], [1.0]):
+    ms = CYCLE_MS.tolist()
+    for chances in ([0.9] * 6, [0.5] * 6, [0.1, 0.9], [0.95, 0.9, 0.2, 0.9], [0.0, 0.0], [1.0], [0.4, 0.9, 0.9, 0.9]):
         rates = [
-            (1 + sum(float(np.prod(chances[:level])) for level in range(1, levels + 1)))
-            / (call[levels - 1] + verify[levels])
+            (1 + sum(float(np.prod(chances[:level])) for level in range(1, levels + 1))) / ms[levels - 1]
             for levels in range(1, len(chances) + 1)
         ]
-        found = module.best_chain(chances, call, verify)
+        asked: list[float] = []
+        found = module.best_chain((asked.append(one) or one for one in chances), Prices.of(ms))
         assert found.levels == 1 + int(np.argmax(rates))
         assert found.rate == pytest.approx(max(rates))
+        assert len(asked) < len(chances) or chances[:1] != [0.0], "chances are asked for that cannot matter"
 
 
 def check_policy(module: ModuleType) -> None:
     """What is learned of every verdict, and that it is forgotten with the image."""
     policy = module.Roofline(CURVE, 0.6, CHAIN, top_k=3)
-    fresh = policy._kept.chances(1, 6)
+    assert policy._chain.ms == pytest.approx(CYCLE_MS)
+    policy.begin(GRID)
+    fresh = list(policy._kept.chances(1, 6))
     laws = np.full((5, 9), 0.02)
     laws[np.arange(5), np.arange(5)], laws[np.arange(5), np.arange(5) + 1] = 0.5, 0.36
     for share in (1.0, 0.5, 0.0):
         policy.begin(GRID)
-        assert policy._kept.chances(1, 6) == fresh, "an image knows of the one before it"
+        assert list(policy._kept.chances(1, 6)) == fresh, "an image knows of the one before it"
         told, cell, drafter = list[Told](), 1, ChainingDrafter(laws)
         while cell < 33:
             drafter.held.clear()
@@ -98,37 +114,47 @@ def check_policy(module: ModuleType) -> None:
             policy.observe(tree, Verdict(path, 8), cell)
             cell += len(path) + 1
             by_hand = [chance(told, cell + level, level) for level in range(5)]
-            np.testing.assert_allclose(policy._kept.chances(cell, 5), by_hand, rtol=1e-12)
+            np.testing.assert_allclose(list(policy._kept.chances(cell, 5)), by_hand, rtol=1e-12)
         assert drafter.asked, "no chain was drafted"
 
 
 CHECKS: dict[str, tuple[str, Callable[[ModuleType], None]]] = {
     "kept": ("kept.py", check_kept),
+    "prices": ("costs.py", check_prices),
     "best": ("kept.py", check_best),
     "policy": ("roofline.py", check_policy),
 }
-NEAR = "place - width - (column > 0), place - width + 1"
-ABOVE_KEPT = "kept += self._above * sum(self._kept[near])"
-OF_CHAIN = "self._kept.learn(cell + step, step, token == drafted)"
-OF_TREE = "self._kept.learn(cell + step, step, token == tokens[0])"
+ABOVE_KEPT = "above * self._above_kept"
+RIGHT = "above_tried[below + 1]"
+OF_CHAIN = "            self._kept.learn(cell, kept)\n            return"
+OF_TREE = "self._kept.learn(cell, kept)\n        self._grown"
 PLANTED = {
     "the left neighbour never fades": ("kept", "** (cell - self._last)", "** 0"),
+    "within a draft the left neighbour never fades": ("kept", "faded = self._decay\n", "faded = 1.0\n"),
     "cells that were never tried do not widen the gap": ("kept", "** (cell - self._last - 1)", "** 0"),
-    "the row's end is the first column's left": ("kept", NEAR, NEAR.replace("(column > 0)", "1")),
-    "above is two rows up": ("kept", NEAR, "place - 2 * width, place - width"),
+    "the row's end is the first column's left": ("kept", RIGHT, "above_tried[below + 1 + ((cell + 1) % width == 0)]"),
+    "above is two rows up": ("kept", "width + width + 1", "width + 2 * (width + 1)"),
     "all that was tried above was kept": ("kept", ABOVE_KEPT, ABOVE_KEPT.replace("_kept", "_tried")),
-    "a level knows nothing of the one before": ("kept", "_level_prior * image", "_level_prior * FIRST_CHANCE"),
-    "all levels are one": ("kept", "self._level_kept[level] += kept", "self._level_kept[0] += kept"),
-    "the root's place in the pass is free": ("best", "verify_ms[1 : count + 1]", "verify_ms[:count]"),
-    "the extra token is forgotten": ("best", "1.0 + np.add.accumulate", "np.add.accumulate"),
-    "tokens are kept whatever came before them": ("best", "np.multiply.accumulate(chances)", "np.array(chances)"),
-    "a call costs nothing": ("best", "chain_ms[:count] + ", ""),
-    "a chain is a level short": ("best", "Chain(best + 1,", "Chain(best,"),
-    "a chain's rejected token says nothing": ("policy", "zip(committed, tree", "zip(committed[:-1], tree"),
-    "every token of a chain was drafted first": ("policy", OF_CHAIN, OF_CHAIN.replace("step, step", "step, 0")),
-    "a chain's cells are one off": ("policy", OF_CHAIN, OF_CHAIN.replace("cell +", "cell + 1 +")),
-    "any sibling is the likeliest": ("policy", "token == tokens[0]", "token in offered"),
-    "trees teach nothing of chains": ("policy", OF_TREE, "pass"),
+    "a level knows nothing of the one before": ("kept", "level_prior * image", "level_prior * FIRST_CHANCE"),
+    "all levels are one": ("kept", "self._level_kept[level] += one", "self._level_kept[0] += one"),
+    "prices rise as to the next size": ("prices", "rise.min(", "rise[:1].min("),
+    "a rise is spread over a size too many": ("prices", "np.arange(1, costs.size - size)", "np.arange(2, 7 - size)"),
+    "the extra token is forgotten": ("best", "(1.0 + tokens)", "tokens"),
+    "tokens are kept whatever came before them": ("best", "kept *= chance", "kept = chance"),
+    "a chain is a level short": ("best", "= level, found", "= level - 1, found"),
+    "a search ends where a level adds less than it costs twice": ("best", "rate * rise", "2 * rate * rise"),
+    "a search never ends": ("best", "kept <= rate * rise", "kept < 0"),
+    "the root's place in the pass is free": ("policy", "verify[1 : call.size + 1]", "verify[: call.size]"),
+    "a call costs nothing": ("policy", "call + verify", "verify"),
+    "a chain's rejected token says nothing": ("policy", "accepted < tree.size - 1", "False"),
+    "every token of a chain was drafted first": (
+        "policy",
+        OF_CHAIN,
+        OF_CHAIN.replace("learn(cell, kept)", "learn(cell, kept[:1]), self._kept.learn(cell + 1, kept[1:])"),
+    ),
+    "a chain's cells are one off": ("policy", OF_CHAIN, OF_CHAIN.replace("cell", "cell + 1")),
+    "any sibling is the likeliest": ("policy", "found == 0", "found is not None"),
+    "trees teach nothing of chains": ("policy", OF_TREE, "self._grown"),
     "an image is never forgotten": ("policy", "= Kept(grid,", "= getattr(self, '_kept', None) or Kept(grid,"),
 }
 
