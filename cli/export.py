@@ -1,7 +1,7 @@
 """`underpaint export CHECKPOINT --kind ...` and `underpaint check DIR`: published models in, compared graphs out."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
@@ -27,6 +27,15 @@ Prefix = Annotated[
     ),
 ]
 FirstCode = Annotated[int | None, typer.Option(help="Vocabulary id of code 0 (tar-lm).", min=0)]
+PictureLayout = Annotated[
+    str, typer.Option("--layout", help="What stands among the codes of a picture (chameleon): anole or lumina.")
+]
+Kept = Annotated[
+    tuple[int, int] | None,
+    typer.Option(
+        help="Ids at a prompt's beginning and end that are left without a condition (tar-lm; chameleon: 1 1)."
+    ),
+]
 _KINDS = "llamagen-c2i, llamagen-t2i, tar-dtok, tar-lm, chameleon, eagle-drafter, vq or chameleon-vq"
 
 
@@ -50,15 +59,17 @@ def export(
     grid: GridSide = None,
     prefix: Prefix = None,
     first_code: FirstCode = None,
+    layout: PictureLayout = "anole",
+    kept: Kept = None,
 ) -> None:
     """Load, write the graphs, compare them with torch, and only then put them in place."""
     from export.published import Request, export_published
     from models.published.load import find
-    from models.published.options import LoadOptions
+    from models.published.options import Layout, LoadOptions
     from runtime.files import check_folder_writable
 
-    options = LoadOptions(heads, grid, prefix, first_code)
     with bad_input():
+        options = LoadOptions(heads, grid, prefix, first_code, cast(Layout, layout), kept)
         check_folder_writable(out)
         if (target is None) != (target_kind is None):
             raise ValueError("--target and --target-kind belong together")

@@ -41,8 +41,6 @@ NEIGHBOURS: Final = 1000
 TOP_K: Final = 1000
 _SCRATCH: Final = 64
 _LICENCE: Final = "that of the published weights; see their authors' page"
-_PAD: Final = 1
-"""Vocabulary id that stands for nothing said in Chameleon's and Qwen2's prompts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +81,17 @@ class Request:
                 values["kind"],
                 Path(values["checkpoint"]),
                 values["precision"],
-                LoadOptions(**values["options"]),
+                _options(values["options"]),
                 None if target is None else (target[0], Path(target[1])),
-                LoadOptions(**values["target_options"]),
+                _options(values["target_options"]),
             )
         except (LookupError, TypeError) as error:
             raise ManifestError(f"{RECORD}: damaged, a request lacks its parts ({error!r}); export again") from error
+
+
+def _options(values: Mapping[str, Any]) -> LoadOptions:
+    kept = values.get("kept")
+    return LoadOptions(**{**values, "kept": None if kept is None else tuple(kept)})
 
 
 def export_published(request: Request, folder: Path) -> tuple[Manifest, ...]:
@@ -195,10 +198,9 @@ def shape_of(decoder: Decoder, precision: str) -> DecoderShape:
     config = decoder.config
     text = config.rotary == "line" and not config.drafter
     outside = 2 * config.prefix if config.condition == "rows" else 0
-    if config.condition == "none":
+    line = None if config.drafter else config.line_token
+    if config.condition == "none" or text:
         unconditional: tuple[int, ...] = ()
-    elif text:
-        unconditional = (config.vocab_size + _PAD,)
     elif outside:
         unconditional = tuple(config.vocab_size + config.prefix + row for row in range(config.prefix))
     else:
@@ -211,13 +213,16 @@ def shape_of(decoder: Decoder, precision: str) -> DecoderShape:
         heads=config.heads,
         head_dim=config.head_dim,
         features=config.dim,
-        capacity=config.cells + (_SCRATCH if config.drafter else config.prefix),
+        capacity=config.cells + _SCRATCH if config.drafter else config.slots,
         prefix=0 if config.drafter else config.prefix,
         conditions=config.conditions,
         unconditional=unconditional,
         precision=cast(Precision, precision),
         prefix_cells="each" if text or config.rotary == "none" else "one",
         outside=outside,
+        kept=() if config.kept is None else config.kept,
+        marks=tuple(config.vocab_size + mark for mark in config.marks),
+        line_token=None if line is None else config.vocab_size + line,
     )
 
 

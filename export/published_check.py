@@ -58,7 +58,7 @@ class Runner:
         self._names = [each.name for each in session.get_outputs()]
         self.config = config
         kind = np.float16 if precision == "fp16" else np.float32
-        slots = config.prefix + config.cells
+        slots = config.slots
         shape = (batch, config.heads, slots, config.head_dim)
         # What no position may see must not leak.
         self._values = [np.full(shape, _JUNK, dtype=kind) for _ in range(config.layers)]
@@ -68,6 +68,7 @@ class Runner:
         self._new: dict[str, NDArray[Any]] = {}
         self.length = 0
         self.rows: NDArray[np.float32] | None = None
+        self.unseen = np.zeros(batch, dtype=np.int64)
 
     def run(
         self, tokens: IntArray, cells: IntArray, bias: NDArray[np.float32], features: NDArray[np.float32] | None = None
@@ -85,6 +86,8 @@ class Runner:
             feed[f"past_key_{index}"], feed[f"past_value_{index}"] = self._keys[index], self._values[index]
         if self.rows is not None:
             feed["conditions"] = self.rows
+        if self.config.kept:
+            feed["unseen"] = self.unseen
         if features is not None:
             feed["features"] = features
         self._new = dict(zip(self._names, self._session.run(None, feed), strict=True))
@@ -135,14 +138,34 @@ def prepare(path: Path, precision: str, decoder: Decoder, conditioner: Condition
     return Case(session, precision, decoder, prefix, None)
 
 
+def with_lines(config: DecoderConfig, codes: IntArray) -> IntArray:
+    """The first codes of an image as a target reads them: line tokens, where the model has any, behind their rows."""
+    if config.line_token is None or config.drafter:
+        return codes
+    ends = [end for end in range(config.grid_side, config.cells, config.grid_side) if end <= len(codes)]
+    return np.insert(codes, ends, config.vocab_size + config.line_token)
+
+
+def places(config: DecoderConfig, tokens: IntArray) -> IntArray:
+    """The cells [T] of tokens [T] of an image, the line tokens among them included."""
+    line = np.zeros(len(tokens), np.bool_) if config.line_token is None else tokens >= config.vocab_size
+    return np.where(line, line.cumsum() - 1 - config.prefix - config.lines, (~line).cumsum() - 1)
+
+
 @torch.no_grad()
-def dense(case: Case, tokens: IntArray, batch: int, features: NDArray[np.float32] | None = None) -> StepOutput:
-    """Condition and tokens [T] in one pass of torch; the condition's positions, but the last, left out."""
+def dense(
+    case: Case, tokens: IntArray, batch: int, features: NDArray[np.float32] | None = None, unseen: int = 0
+) -> StepOutput:
+    """Condition and tokens [T] in one pass of torch; the condition's positions, but the last, left out.
+
+    unseen: how many of the condition's positions the tokens of the second row do not see.
+    """
     decoder, count = case.decoder, case.prefix.shape[1]
     whole = np.concatenate([case.prefix[:batch], np.broadcast_to(tokens, (batch, len(tokens)))], axis=1)
-    cells = torch.arange(-count, len(tokens))
+    cells = torch.from_numpy(np.concatenate([np.arange(-count, 0), places(decoder.config, tokens)]))
     empty = decoder.empty_cache(batch)
-    bias = torch.tensor(causal(whole.shape[1]))
+    bias = torch.tensor(causal(whole.shape[1])).repeat(batch, 1, 1, 1)
+    bias[1:, :, count:, :unseen] = float(HIDDEN)
     rows = None if case.rows is None else torch.from_numpy(case.rows)
     given = None if features is None else torch.from_numpy(features)
     out = decoder.step(torch.from_numpy(whole), cells, bias, empty, empty, rows, given)
@@ -158,9 +181,9 @@ def _runner(case: Case, batch: int) -> Runner:
 
 
 def compare_image(
-    case: Case, tokens: IntArray, expected: StepOutput, features: NDArray[np.float32] | None = None
+    case: Case, tokens: IntArray, expected: StepOutput, features: NDArray[np.float32] | None = None, unseen: int = 0
 ) -> dict[str, Errors]:
-    """A whole image [cells] in passes of several sizes, to the last cell: the cache is full at the end.
+    """A whole image of `with_lines` in passes of several sizes, to the last cell: the cache is full at the end.
 
     expected: of `dense`, whose rows are the batch.
     """
@@ -172,10 +195,11 @@ def compare_image(
                 *(each[:, :, -1:] if each.ndim == 4 else each[:, -1:] for each in runner.begin(case.prefix[:batch]))
             )
         )
+    runner.unseen[1:] = unseen
+    cells = places(case.decoder.config, tokens)
     for chunk in chunks(len(tokens)):
         given = None if features is None else features[:, chunk]
-        places = np.arange(chunk.start, chunk.stop)
-        parts.append(runner.run(tokens[chunk], places, causal(len(places)), given))
+        parts.append(runner.run(tokens[chunk], cells[chunk], causal(chunk.stop - chunk.start), given))
         runner.commit()
     return _against(parts, expected)
 
@@ -194,7 +218,8 @@ def compare_tree(case: Case, tokens: IntArray) -> dict[str, Errors]:
     runner, tree = _runner(case, 2), draft_tree()
     runner.begin(case.prefix)
     before = len(tokens) // 4
-    runner.run(tokens[:before], np.arange(before), causal(before))
+    told = with_lines(case.decoder.config, tokens[:before])
+    runner.run(told, places(case.decoder.config, told), causal(len(told)))
     runner.commit()
     drafted = tokens[before : before + len(tree.paths)]
     out = runner.run(drafted, before + tree.depths, hide(tree.visible))
@@ -202,21 +227,25 @@ def compare_tree(case: Case, tokens: IntArray) -> dict[str, Errors]:
     for leaf in tree.leaves():
         # A dense pass over a leaf's path says what every node on it should say.
         path = list(tree.paths[leaf])
-        wanted = dense(case, np.concatenate([tokens[:before], drafted[path]]), 2).logits[:, -len(path) :]
+        wanted = dense(case, np.concatenate([told, drafted[path]]), 2).logits[:, -len(path) :]
         found.append(errors(out.logits[:, path], wanted))
     return {"logits": Errors(max(each.largest for each in found), sum(each.mean for each in found) / len(found))}
 
 
 def parting(case: Case) -> Parting | None:
     """Draw greedily on the graph, then ask torch for its choice after the same tokens, cell by cell."""
-    runner, cells = _runner(case, 1), case.decoder.config.cells
+    runner, config = _runner(case, 1), case.decoder.config
     logits = runner.begin(case.prefix[:1]).logits[0, -1]
-    drawn = [int(logits.argmax())]
-    while len(drawn) < cells:
-        out = runner.run(np.array(drawn[-1:]), np.array([len(drawn) - 1]), causal(1))
+    drawn, fed = [int(logits.argmax())], 0
+    while len(drawn) < config.cells:
+        told = with_lines(config, np.array(drawn))
+        out = runner.run(told[fed:], places(config, told)[fed:], causal(len(told) - fed))
         runner.commit()
-        drawn.append(int(out.logits[0, 0].argmax()))
-    wanted = dense(case, np.array(drawn[:-1]), 1).logits[0]
+        fed = len(told)
+        drawn.append(int(out.logits[0, -1].argmax()))
+    # What follows a position is a code unless the next one is a line token.
+    codes = np.append(with_lines(config, np.array(drawn[:-1])) < config.vocab_size, True)
+    wanted = dense(case, with_lines(config, np.array(drawn[:-1])), 1).logits[0, codes]
     differs = (wanted.argmax(dim=-1).numpy() != np.array(drawn)).nonzero()[0]
     if not differs.size:
         return None
@@ -242,14 +271,18 @@ def compare(
             features = (scale * rng.standard_normal((2, config.cells, config.dim))).astype(np.float32)
             found[name] = compare_image(case, random, dense(case, random, 2, features), features)
         return Report(found, None)
-    expected = dense(case, random, 2)
-    found = {"random": compare_image(case, random, expected)}
+    image = with_lines(config, random)
+    expected = dense(case, image, 2)
+    found = {"random": compare_image(case, image, expected)}
     for name, code in (("first_code", 0), ("last_code", config.vocab_size - 1)):
-        tokens = np.full(config.cells, code)
+        tokens = with_lines(config, np.full(config.cells, code))
         found[name] = compare_image(case, tokens, dense(case, tokens, 2))
     found["tree"] = compare_tree(case, random)
     first = StepOutput(*(_first_row(part) for part in expected))
-    found["one_row"] = compare_image(case, random, first)
+    found["one_row"] = compare_image(case, image, first)
+    if config.kept:
+        unseen = config.prefix - sum(config.kept)
+        found["unseen"] = compare_image(case, image, dense(case, image, 2, unseen=unseen), unseen=unseen)
     return Report(found, parting(case) if greedy else None)
 
 

@@ -1,8 +1,9 @@
 """The graph of a published decoder, in any precision; its contract is that of `export.decoder`.
 
 What is added to it: condition positions have cells -prefix to -1; models whose condition is made of features read it as
-`conditions` [C, D] float32, whose rows are ids V, V + 1, ...; caches are of the graph's precision. Scores are added and
-normalised in float32 whatever the precision, so that a decision on flat logits is not one of rounding.
+`conditions` [C, D] float32, whose rows are ids V, V + 1, ...; models that are guided by a prompt read `unseen` [B]
+int64, how many of the first slots of the cache a row does not see; caches are of the graph's precision. Scores are
+added and normalised in float32 whatever the precision, so that a decision on flat logits is not one of rounding.
 """
 
 from typing import NamedTuple
@@ -14,13 +15,15 @@ from export.typed import TypedGraph
 from export.weights import plain, rotary_rows
 from models.layers import RMSNorm
 from models.published.decoder import QK_NORM_EPS, Conditioner, Decoder, DecoderConfig, Layer, turn_table
+from runtime.cache import HIDDEN
 
 Array = NDArray[np.float32]
 
 
 class _Shared(NamedTuple):
-    """What every layer reads."""
+    """What every layer reads. bias: [T, S + T], or [B, 1, T, S + T]."""
 
+    bias: str
     turns: tuple[str, str, str] | None
     heads_shape: str
     grid_shape: str
@@ -73,6 +76,7 @@ def _shared(graph: TypedGraph, config: DecoderConfig) -> _Shared:
     shape = graph.node("Shape", ["tokens"])
     slots = graph.node("Shape", ["past_key_0"], start=3, end=4)
     return _Shared(
+        bias=_row_bias(graph, config, slots) if config.kept else "bias",
         turns=None if config.rotary == "none" else _turns(graph, config, shape),
         heads_shape=graph.integers(-1, rows, config.head_dim),
         grid_shape=graph.node("Concat", [shape, graph.integers(rows, config.head_dim)], axis=0),
@@ -80,6 +84,18 @@ def _shared(graph: TypedGraph, config: DecoderConfig) -> _Shared:
         qkv_sizes=graph.integers(heads, heads, heads),
         score_sizes=graph.node("Concat", [slots, graph.node("Shape", ["cells"])], axis=0),
     )
+
+
+def _row_bias(graph: TypedGraph, config: DecoderConfig, slots: str) -> str:
+    """The bias of each row: the first slots hidden where `unseen` says so."""
+    graph.input("unseen", "int64", ["B"])
+    counted = graph.constant(np.arange(config.slots)[None], "slots")
+    places = graph.node("Slice", [counted, graph.integers(0), slots, graph.integers(1)])
+    hidden = graph.node("Less", [places, graph.node("Unsqueeze", ["unseen", graph.integers(1)])])
+    past = graph.node("Where", [hidden, graph.constant(np.array(HIDDEN)), graph.constant(np.array(np.float32(0)))])
+    new = graph.node("ConstantOfShape", [graph.node("Shape", ["tokens"])])
+    whole = graph.node("Unsqueeze", [graph.node("Concat", [past, new], axis=1), graph.integers(1, 2)])
+    return graph.node("Add", [whole, "bias"])
 
 
 def _turns(graph: TypedGraph, config: DecoderConfig, shape: str) -> tuple[str, str, str]:
@@ -198,7 +214,7 @@ def _attend(graph: TypedGraph, read: str, layer: Layer, shared: _Shared, config:
     past_scores = graph.node("MatMul", [query, past_key])
     scores = graph.node("MatMul", [query, graph.node("Transpose", [key], perm=[0, 1, 3, 2])])
     joined = graph.widen(graph.node("Concat", [past_scores, scores], axis=-1))
-    shares = graph.node("Softmax", [graph.node("Add", [joined, "bias"])], axis=-1)
+    shares = graph.node("Softmax", [graph.node("Add", [joined, shared.bias])], axis=-1)
     past_share, share = graph.split(graph.narrow(shares), shared.score_sizes, -1, [None, None])
     mixed = graph.node("Add", [graph.node("MatMul", [past_share, past_value]), graph.node("MatMul", [share, value])])
     graph.result(key, ["B", heads, "T", width])

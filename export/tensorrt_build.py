@@ -75,8 +75,13 @@ def _build_one(
 
 
 def batch_counts(shape: DecoderShape, buckets: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
-    """(rows, new positions) of the profiles: every bucket that the grid can fill, and the prefill."""
-    counts = {count for count in buckets if count <= shape.grid.cells} | {max(shape.prefix, 1)}
+    """(rows, new positions) of the profiles: every bucket, at most a whole image, and the prefill.
+
+    Where lines end in tokens of their own, which a pass over as many nodes may all bring, also twice the largest.
+    """
+    image = shape.grid.cells + shape.lines
+    most = (2 * max(buckets),) if shape.lines else ()
+    counts = {min(count, image) for count in (*buckets, *most)} | {max(shape.prefix, 1)}
     return tuple((rows, count) for rows in ROWS for count in sorted(counts))
 
 
@@ -89,6 +94,7 @@ def decoder_profile(shape: DecoderShape, inputs: Mapping[str, Any], rows: int, c
         "bias": (count, slots + count),
         "features": (rows, count, shape.features),
         "conditions": (shape.outside, shape.features),
+        "unseen": (rows,),
     }
     for index in range(shape.layers):
         known[f"past_key_{index}"] = (rows, heads, width, slots)

@@ -28,6 +28,9 @@ class DecoderShape:
     is condition id `id` (< `conditions`), and `unconditional` are the rows of the prefix without a condition.
     precision: of weights and caches. prefix_cells: whether all condition positions stand at cell -1 ("one") or at
     -prefix to -1 ("each"). outside: condition rows that come from outside the graph, V + i for row i; 0 for none.
+    Where the condition is a prompt, `unconditional` is empty; `kept` says how many ids at its beginning and at its end
+    are left without a condition (empty for a model that is drawn without guidance), `marks` are rows put behind every
+    prompt. line_token: the row behind each line of codes but the last, at cells -prefix - lines to -prefix - 1.
     """
 
     vocab_size: int
@@ -44,6 +47,29 @@ class DecoderShape:
     precision: Literal["fp32", "fp16", "bf16"] = "fp32"
     prefix_cells: Literal["one", "each"] = "one"
     outside: int = 0
+    kept: tuple[int, ...] = ()
+    marks: tuple[int, ...] = ()
+    line_token: int | None = None
+
+    @property
+    def prompted(self) -> bool:
+        """Whether the condition is a prompt of any length."""
+        return self.prefix_cells == "each" and not self.outside
+
+    @property
+    def guided(self) -> bool:
+        """Whether there is a row without a condition."""
+        return bool(self.kept if self.prompted else self.unconditional)
+
+    @property
+    def lines(self) -> int:
+        """Line tokens of an image."""
+        return 0 if self.line_token is None else self.height - 1
+
+    @property
+    def first_line(self) -> int:
+        """The cell of the line token behind the first row."""
+        return -self.prefix - self.lines
 
     def first_cells(self, count: int) -> IntArray:
         """The cells of `count` condition positions."""
@@ -53,8 +79,8 @@ class DecoderShape:
 
     @property
     def least_cell(self) -> int:
-        """The cell of the first condition position."""
-        return -max(1, self.prefix) if self.prefix_cells == "each" else PREFIX_CELL
+        """The least cell of a condition position or a line token."""
+        return min(self.first_line, -1) if self.prefix_cells == "each" else PREFIX_CELL
 
     @property
     def grid(self) -> Grid:
@@ -159,6 +185,8 @@ class DecoderEngine:
         self.spent = Spent()
         shape = loaded.shape
         self.conditions = np.zeros((shape.outside, shape.features), dtype=np.float32)
+        self.unseen = np.zeros(rows, dtype=np.int64)
+        """[B]: how many of the first slots a row does not see, where ids of a prompt are `kept`."""
         self.cache = KeyValueCache(shape.layers, rows, shape.heads, shape.head_dim, shape.capacity)
         self._session = loaded.session
         inputs = {each.name for each in loaded.session.get_inputs()}
@@ -247,6 +275,8 @@ class DecoderEngine:
             named |= {"levels": bound.levels, "mix": self.mix}
         if self.shape.outside:
             named["conditions"] = self.conditions
+        if self.shape.kept:
+            named["unseen"] = self.unseen
         for index in range(self.shape.layers):
             named[f"past_key_{index}"] = self.cache.keys[index]
             named[f"past_value_{index}"] = self.cache.values[index]

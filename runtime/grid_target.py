@@ -11,19 +11,23 @@ from algos.rows import Sampler, laws
 from algos.spatial.target import Feed
 from runtime.cache import hide
 from runtime.decoder import DecoderEngine, Pass, load_decoder
+from runtime.lines import Laid
 from runtime.session import EngineError, SessionSettings
 from runtime.target import OrtTarget
 from zoo.load import FOLDER
 
 
 class OrtGridTarget:
-    """Implements `algos.spatial.target.GridTarget`: the same graph and cache, with one slot a cell."""
+    """Implements `algos.spatial.target.GridTarget`: the same graph and cache, with one slot a cell.
+
+    A cell that a line token follows has a second slot for that, which is seen and committed with the cell's own.
+    """
 
     def __init__(self, target: OrtTarget) -> None:
         self._target = target
         self._prefix = 0
         """Condition positions of the picture begun; a prompt may be shorter than the longest."""
-        self._fed: tuple[Feed, Pass] | None = None
+        self._fed: tuple[Laid, Pass] | None = None
 
     @classmethod
     def open(
@@ -69,21 +73,26 @@ class OrtGridTarget:
             raise EngineError("target: nothing is begun yet; call begin() before score()")
         if feed.tokens.min() < 0 or feed.tokens.max() >= self.vocab_size:
             raise EngineError(f"target: expected tokens from 0 to {self.vocab_size - 1}, got {feed.tokens.tolist()}")
-        width = min(slots - prefix, feed.cached.shape[1])
-        if feed.cached[:, width:].any():
+        lines = self._target.lines
+        laid = lines.lay(feed.tokens, feed.cells, feed.visible)
+        cached = feed.cached if laid.node is None else feed.cached[laid.node]
+        if lines.cell_of is not None:
+            cached = cached[:, lines.cell_of]
+        width = min(slots - prefix, cached.shape[1])
+        if cached[:, width:].any():
             raise EngineError("target: expected cached cells that were committed, got others; commit them first")
-        past_bias = np.tile(self.engine.cache.bias, (feed.cells.size, 1))
-        past_bias[:, prefix : prefix + width] = hide(feed.cached[:, :width])
-        result = self.engine.run(feed.tokens, feed.cells, hide(feed.visible), past_bias)
-        self._fed = (feed, result)
-        return np.asarray(laws(result.logits, self._target.sampler))
+        past_bias = np.tile(self.engine.cache.bias, (laid.cells.size, 1))
+        past_bias[:, prefix : prefix + width] = hide(cached[:, :width])
+        result = self.engine.run(laid.tokens, laid.cells, hide(laid.visible), past_bias)
+        self._fed = (laid, result)
+        return np.asarray(laws(result.logits[:, laid.said], self._target.sampler))
 
     def commit(self, rows: IntArray) -> None:
         """See `GridTarget`; once for each pass."""
         if self._fed is None:
             raise EngineError("target: commit() expects a pass that was not committed yet; score first")
-        feed, result = self._fed
-        rows = np.asarray(rows, dtype=np.int64)
-        slots = self._prefix + feed.cells[rows]
-        self.engine.cache.write(result.keys, result.values, rows, slots)
+        laid, result = self._fed
+        positions = np.arange(laid.cells.size)[laid.positions(np.asarray(rows, dtype=np.int64))]
+        slots = self._prefix + self._target.lines.places(laid.cells[positions])
+        self.engine.cache.write(result.keys, result.values, positions, slots)
         self._fed = None

@@ -15,7 +15,7 @@ class Given(NamedTuple):
     """What a pass over T positions reads beside the cache, as in `runtime.decoder.DecoderEngine.run`.
 
     tokens [T] or [B, T]; cells [T]; bias [T, T] among the new positions and past_bias [S] or [T, S]; features
-    [B, T, D] or None; conditions [rows, D], read where the graph takes them.
+    [B, T, D] or None; conditions [rows, D] and unseen [B], read where the graph takes them.
     """
 
     tokens: IntArray
@@ -24,6 +24,7 @@ class Given(NamedTuple):
     past_bias: FloatArray
     features: FloatArray | None
     conditions: FloatArray
+    unseen: IntArray
 
 
 def fill(buffers: Mapping[str, NDArray[Any]], given: Given) -> None:
@@ -50,3 +51,5 @@ def fill(buffers: Mapping[str, NDArray[Any]], given: Given) -> None:
         buffers["features"][:, :count] = given.features
     if "conditions" in buffers:
         buffers["conditions"][:] = given.conditions
+    if "unseen" in buffers:
+        buffers["unseen"][:] = given.unseen

@@ -12,6 +12,7 @@ from algos.step import Scored
 from algos.tree import DraftTree, Verdict
 from runtime.cache import causal, hide
 from runtime.decoder import Loaded, Pass, load_decoder
+from runtime.lines import Laid, Lines
 from runtime.session import EngineError, SessionSettings
 from zoo.load import FOLDER
 
@@ -23,13 +24,22 @@ class OrtTarget:
     """
 
     def __init__(self, loaded: Loaded, sampler: Sampler) -> None:
+        if sampler.guidance != 1.0 and not loaded.shape.guided:
+            raise EngineError(
+                f"guidance {sampler.guidance:g}: this export has no prompt without a condition, as its authors draw it "
+                "without guidance; use --guidance 1, or export it with --kept"
+            )
         self.engine = loaded.engine(1 if sampler.guidance == 1.0 else 2)
+        self.lines = Lines(loaded.shape)
         self.sampler = sampler
         self._prefix: IntArray | None = None
         self._hidden = 0
         """Condition positions that are padding."""
+        self._unseen = 0
+        """Condition positions that the row without a condition does not see."""
         self._scored: DraftTree | None = None
         self._pass: Pass | None = None
+        self._laid: Laid | None = None
 
     @classmethod
     def open(
@@ -51,15 +61,16 @@ class OrtTarget:
     def condition(self, ids: IntArray) -> None:
         """Set the prompt for the next `begin`: word ids (or one class id) int64 [prefix]; all 0 words is no prompt.
 
-        Raises EngineError on another length or an unknown id.
+        Models whose condition is a prompt of any length take up to `prefix` ids, those among them that are put behind
+        every prompt, as the shape's `marks`. Raises EngineError on another length or an unknown id.
         """
         shape = self.engine.shape
         ids = np.asarray(ids)
         if shape.outside:
             raise EngineError("condition: this model's condition is made of features; set it with condition_rows")
-        self._hidden = 0
-        if shape.prefix_cells == "each":
-            self._prefix = self._prompt(ids)[: self.engine.rows]
+        self._hidden = self._unseen = 0
+        if shape.prompted:
+            self._prefix = self._prompt(ids)
             return
         if ids.shape != (shape.prefix,) or ids.min() < 0 or ids.max() >= shape.conditions:
             raise EngineError(
@@ -71,17 +82,26 @@ class OrtTarget:
         self._prefix = np.stack([given, absent])[: self.engine.rows]
 
     def _prompt(self, ids: IntArray) -> IntArray:
-        """A prompt of vocabulary ids, and beside it one of its first and last id with nothing said between them."""
+        """A prompt [B, P] of vocabulary ids and marks; the row without a condition ends in all that it sees of it."""
         shape = self.engine.shape
-        if ids.ndim != 1 or not 2 <= ids.size <= shape.prefix or ids.min() < 0 or ids.max() >= shape.conditions:
+        marks = np.array(shape.marks, dtype=np.int64)
+        own = (marks - shape.vocab_size).tolist()
+        least, most = max(1, sum(shape.kept)) - len(own), shape.prefix - len(own)
+        if ids.ndim != 1 or not least <= ids.size <= most or ((ids < 0) | (ids >= shape.conditions)).any():
+            around = "begin mark" if own else "begin and image marks"
             raise EngineError(
-                f"condition: expected 2 to {shape.prefix} ids from 0 to {shape.conditions - 1}, got {ids.tolist()}; "
-                "make them with the model's tokenizer, begin and image marks included"
+                f"condition: expected {max(0, least)} to {most} ids from 0 to {shape.conditions - 1}, got "
+                f"{ids.tolist()}; make them with the model's tokenizer, {around} included"
             )
-        given = ids.astype(np.int64) + shape.vocab_size
-        absent = np.full_like(given, shape.unconditional[0])
-        absent[0], absent[-1] = given[0], given[-1]
-        return np.stack([given, absent])
+        if own and ids[-len(own) :].tolist() == own:
+            raise EngineError(f"condition: {own} begin the picture and are put behind every prompt; leave them out")
+        given = np.concatenate([ids.astype(np.int64) + shape.vocab_size, marks])
+        rows = np.tile(given, (self.engine.rows, 1))
+        if self.engine.rows == 2:
+            first, last = shape.kept
+            self._unseen = given.size - first - last
+            rows[1, self._unseen :] = np.concatenate([given[:first], given[given.size - last :]])
+        return rows
 
     def condition_rows(self, rows: NDArray[np.float32], padding: int = 0) -> None:
         """Set the prompt by embedded rows [2 * prefix, D], the condition's and those of none.
@@ -95,7 +115,7 @@ class OrtTarget:
                 f"{list(rows.shape)} and {padding}; make them with the exported condition graph"
             )
         self.engine.conditions[:] = rows
-        self._hidden = padding
+        self._hidden, self._unseen = padding, 0
         self._prefix = (shape.vocab_size + np.arange(shape.outside)).reshape(2, -1)[: self.engine.rows]
 
     def begin(self) -> Scored:
@@ -108,25 +128,34 @@ class OrtTarget:
         bias = causal(prefix)
         if self._hidden:
             bias = bias + hide(np.eye(prefix, dtype=np.bool_) | (np.arange(prefix) >= self._hidden))
-        result = self.engine.run(self._prefix, self.engine.shape.first_cells(prefix), bias)
+        cells = self.engine.shape.first_cells(prefix)
+        self.engine.unseen[:] = 0
+        if self._unseen:  # a pass of its own: only what is in the cache can be hidden from one row
+            first = slice(self._unseen)
+            told = self.engine.run(self._prefix[:, first], cells[first], bias[first, first])
+            cache.commit(told.keys, told.values, slice(None))
+            self.engine.unseen[1] = self._unseen
+        rest = slice(self._unseen, prefix)
+        result = self.engine.run(self._prefix[:, rest], cells[rest], bias[rest, rest])
         cache.commit(result.keys, result.values, slice(None))
         cache.hide_first(self._hidden)
         return Scored(laws(result.logits[:, -1:], self.sampler), result.features[:, -1:].copy())
 
     def score(self, tree: DraftTree) -> Scored:
         """See `Target`. Raises EngineError before `begin`, past the last cell, or on a root that is no token."""
-        drawn = self.engine.cache.length - (0 if self._prefix is None else self._prefix.shape[1])
-        if drawn < 0 or self.engine.cache.length == 0:
+        places = self.engine.cache.length - (0 if self._prefix is None else self._prefix.shape[1])
+        if places < 0 or self.engine.cache.length == 0:
             raise EngineError("target: nothing is drawn yet; call begin() before score()")
         if tree.tokens.min() < 0 or tree.tokens.max() >= self.vocab_size:
             raise EngineError(f"target: expected tokens from 0 to {self.vocab_size - 1}, got {tree.tokens.tolist()}")
-        self._pass = self.engine.run(tree.tokens, drawn + tree.depths(), hide(tree.visible()))
-        self._scored = tree
-        return Scored(laws(self._pass.logits, self.sampler), self._pass.features.copy())
+        laid = self.lines.lay(tree.tokens, self.lines.drawn(places) + tree.depths(), tree.visible())
+        self._pass = self.engine.run(laid.tokens, laid.cells, hide(laid.visible))
+        self._laid, self._scored = laid, tree
+        return Scored(laws(self._pass.logits[:, laid.said], self.sampler), self._pass.features[:, laid.said].copy())
 
     def commit(self, tree: DraftTree, verdict: Verdict) -> None:
         """See `Target`; only the tree scored last can be committed."""
-        if self._pass is None or tree is not self._scored:
+        if self._pass is None or self._laid is None or tree is not self._scored:
             raise EngineError("target: commit() expects the tree that was scored last; score it first")
-        self.engine.cache.commit(self._pass.keys, self._pass.values, verdict.committed())
+        self.engine.cache.commit(self._pass.keys, self._pass.values, self._laid.positions(verdict.committed()))
         self._scored = None

@@ -37,13 +37,16 @@ def new_context(module: ModuleType, engine: Any) -> Any:
     """A context of `engine` whose kernels are settled before its first pass; None where the GPU's memory is full.
 
     TensorRT for RTX swaps better kernels in while it runs, unless told not to: a graph captured before would keep the
-    slow ones. TensorRT itself compiles when it builds.
+    slow ones. TensorRT itself compiles when it builds. Every context holds the memory of its own profile: by default
+    it would hold that of the largest, which may pass over a whole image.
     """
+    own = module.ExecutionContextAllocationStrategy.ON_PROFILE_CHANGE
     strategies = getattr(module, "DynamicShapesKernelSpecializationStrategy", None)
     if strategies is None:
-        return engine.create_execution_context()
+        return engine.create_execution_context(own)
     config = engine.create_runtime_config()
     config.dynamic_shapes_kernel_specialization_strategy = strategies.EAGER
+    config.set_execution_context_allocation_strategy(own)
     return engine.create_execution_context(config)
 
 
@@ -101,6 +104,7 @@ class TensorRTEngine:
         self.spent = Spent()
         self.cache = DeviceCache(loaded.shape, rows)
         self.conditions = np.zeros((loaded.shape.outside, loaded.shape.features), dtype=np.float32)
+        self.unseen = np.zeros(rows, dtype=np.int64)
         self._loaded = loaded
         self._engine = loaded.session
         self._stream = _new_stream()
@@ -136,12 +140,12 @@ class TensorRTEngine:
         if not fitting:
             raise EngineError(
                 f"decoder: expected at most {max(self._profiles)} new positions a pass, got {count}; draft fewer nodes "
-                "a cycle, or build with larger --buckets"
+                f"a cycle, or build with larger --buckets (as 1,8,16,32,64,{count})"
             )
         bucket = self._bucket(min(fitting))
         seen = self.cache.bias if past_bias is None else past_bias
         buffers = {name: each.numpy() for name, each in bucket.host.items()}
-        fill(buffers, Given(tokens, cells, bias, seen, features, self.conditions))
+        fill(buffers, Given(tokens, cells, bias, seen, features, self.conditions, self.unseen))
         start = perf_counter()
         result = self._pass(bucket, count)
         self.spent.seconds += perf_counter() - start
@@ -184,11 +188,13 @@ class TensorRTEngine:
         shape, rows = self.shape, self.rows
         width = self.cache.slots + count
         sizes = {"tokens": (rows, count), "cells": (count,), "bias": (count, width)}
-        kinds = {"tokens": torch.int64, "cells": torch.int64}
+        kinds = dict.fromkeys(("tokens", "cells", "unseen"), torch.int64)
         if "features" in self._inputs:
             sizes["features"] = (rows, count, shape.features)
         if "conditions" in self._inputs:
             sizes["conditions"] = self.conditions.shape
+        if "unseen" in self._inputs:
+            sizes["unseen"] = self.unseen.shape
         host, device = {}, {}
         for name, size in sizes.items():
             kind = kinds.get(name, torch.float32)

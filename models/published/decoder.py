@@ -3,7 +3,8 @@
 LlamaGen turns queries and keys by the cell's row and column, Chameleon and Qwen2 by the place in the sequence, Tar's
 AR-DTok adds a learnt vector instead. Rotary pairs are half a head apart here; loaders reorder those that are not.
 Positions are cells: c >= 0 is cell c of the grid in raster order, -prefix to -1 the condition before it. Rotary
-attention sees differences of places only, so counting from the first cell changes nothing.
+attention sees differences of places only, so counting from the first cell changes nothing. Where rows of the grid end
+in a line token, that of row r is cell r - prefix - lines; cells behind it stand a place further on for each.
 """
 
 from collections.abc import Sequence
@@ -30,6 +31,9 @@ class DecoderConfig:
     post_norm: norms stand after attention and feed-forward. first_norm, final_norm: whether the first layer normalises
     its input, and the model its output. condition: "table" (ids index `conditions` rows of the model's own), "rows"
     (embedded rows come from outside), or "none". drafter: whether it reads features too.
+    line_token: vocabulary id that ends each row of the grid but the last, along the "line"; None for none. marks: ids
+    that end every prompt. kept: how many ids at the beginning and at the end of a prompt are all that is left of it
+    without a condition; None for a model whose condition is no prompt, or that is drawn without guidance.
     """
 
     dim: int
@@ -50,6 +54,9 @@ class DecoderConfig:
     condition: Literal["table", "rows", "none"] = "table"
     conditions: int = 0
     drafter: bool = False
+    line_token: int | None = None
+    marks: tuple[int, ...] = ()
+    kept: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         if self.dim % self.heads or (self.rotary == "grid" and (self.dim // self.heads) % 4):
@@ -65,14 +72,26 @@ class DecoderConfig:
         """Cells of the grid."""
         return self.grid_side**2
 
+    @property
+    def lines(self) -> int:
+        """Line tokens of a picture."""
+        return 0 if self.line_token is None else self.grid_side - 1
+
+    @property
+    def slots(self) -> int:
+        """Positions of the longest prompt and a picture."""
+        return self.prefix + self.cells + self.lines
+
 
 def turn_angles(config: DecoderConfig) -> Tensor:
-    """Rotary angles float32 [cells + prefix, head_dim / 2]; the last `prefix` rows are the condition's."""
+    """Rotary angles float32 [cells + lines + prefix, head_dim / 2]; the last `prefix` rows are the condition's."""
     half = config.head_dim // 2
     if config.rotary == "line":
         frequencies = config.rope_base ** -(torch.arange(half).double() / half)
-        places = torch.cat([torch.arange(config.cells), torch.arange(-config.prefix, 0)]).double()
-        return torch.outer(places, frequencies).float()
+        cells, lines, side = torch.arange(config.cells), torch.arange(config.lines), config.grid_side
+        before = cells // side if config.line_token is not None else 0
+        places = torch.cat([cells + before, lines * (side + 1) + side, torch.arange(-config.prefix, 0)])
+        return torch.outer(places.double(), frequencies).float()
     frequencies = config.rope_base ** -(torch.arange(0, half, 2).double() / half)
     turns = torch.outer(torch.arange(config.grid_side).double(), frequencies)
     rows = turns.repeat_interleave(config.grid_side, dim=0)
@@ -82,7 +101,7 @@ def turn_angles(config: DecoderConfig) -> Tensor:
 
 
 def turn_table(config: DecoderConfig) -> Tensor:
-    """Cosine and sine float32 [cells + prefix, 2, head_dim / 2]; LlamaGen's condition has zeros for both."""
+    """Cosine and sine float32 [cells + lines + prefix, 2, head_dim / 2]; LlamaGen's condition has zeros for both."""
     angles = turn_angles(config)
     table = torch.stack([angles.cos(), angles.sin()], dim=1)
     if config.rotary == "grid":
@@ -127,7 +146,7 @@ class Layer(nn.Module):
     def attend(
         self, hidden: Tensor, turns: Tensor | None, bias: Tensor, past: tuple[Tensor, Tensor]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Mixed values [B, T, D] under `bias` [T, S + T], and the new key and value."""
+        """Mixed values [B, T, D] under `bias`, see `Decoder.step`, and the new key and value."""
         query, key, value = self._heads(hidden, turns)
         keys, values = torch.cat([past[0], key], dim=2), torch.cat([past[1], value], dim=2)
         scores = (query @ keys.transpose(2, 3)).float() * self.config.head_dim**-0.5 + bias
@@ -214,9 +233,10 @@ class Decoder(nn.Module):
     ) -> StepOutput:
         """Pass over T new positions given a cache.
 
-        tokens: int64 [B, T], see `embed`. cells: int64 [T], from -prefix. bias: float32 [T, S + T], added to the
-        scores, large and negative where a position may not see. past_keys, past_values: [B, heads, S, head_dim] a
-        layer. features: [B, T, D] of the token before each, for drafters.
+        tokens: int64 [B, T], see `embed`. cells: int64 [T], from -prefix - lines. bias: float32 [T, S + T], or
+        [B, 1, T, S + T] where rows see different positions, added to the scores, large and negative where a position
+        may not see. past_keys, past_values: [B, heads, S, head_dim] a layer. features: [B, T, D] of the token before
+        each, for drafters.
         """
         hidden = self.embed(tokens, rows)
         if self.fc is not None:

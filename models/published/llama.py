@@ -16,6 +16,13 @@ _LONGEST_PROMPT: Final = 256
 _DRAFTERS_OWN: Final = "embed_tokens.weight"
 _TOKENIZER: Final = "model.vqmodel."
 """What begins the names of the picture tokenizer in a Chameleon checkpoint, which `chameleon_vq` reads."""
+_KEPT: Final = (1, 1)
+"""Chameleon's own code leaves the begin mark and the picture's of a prompt without a condition, and feeds no padding
+(facebookresearch/chameleon: `ImageDecoder` in inference/chameleon.py, inference/model_adapter.py)."""
+_PICTURE_BEGINS: Final = "<racm3:break>"
+_LINE_ENDS: Final = "<reserved08799>"
+_SIZES_FROM: Final = 8800
+_CELLS_A_SIZE: Final = 2
 
 
 def _setting(source: Checkpoint, name: str, kind: str) -> Any:
@@ -41,6 +48,29 @@ def image_ids(vocabulary: Mapping[str, int]) -> Tensor:
     if sorted(found) != list(range(len(found))) or not found:
         raise CheckpointError(f"chameleon: expected image tokens for codes 0 to n - 1, got {len(found)} with gaps")
     return torch.tensor([found[code] for code in range(len(found))])
+
+
+def _lumina(vocabulary: Mapping[str, int], options: LoadOptions) -> dict[str, Any]:
+    """What Lumina-mGPT's pictures have beside codes, by the names in its own code (`FlexARItemProcessor`).
+
+    A picture begins with its mark, its height and its width, in units of 32 pixels: two cells. Each row of codes is
+    followed by the line token. Without a condition there is no more than that, from the mark on
+    (`inference_solver.py`).
+    """
+    side = options.grid_side
+    if side is None or side % _CELLS_A_SIZE:
+        raise CheckpointError(
+            f"lumina: expected an even --grid, pixels / 16 (48 for Lumina-mGPT-7B-768), got {side}: sizes are named in "
+            "units of 32 pixels"
+        )
+    if options.kept is not None:
+        raise CheckpointError("lumina: leave --kept out; without a condition the picture's marks alone are left")
+    size = f"<reserved{_SIZES_FROM + side // _CELLS_A_SIZE:05d}>"
+    missing = [name for name in (_PICTURE_BEGINS, size, _LINE_ENDS) if name not in vocabulary]
+    if missing:
+        raise CheckpointError(f"lumina: {', '.join(missing)} not in vocabulary_map; check config.json and --grid")
+    marks = tuple(int(vocabulary[name]) for name in (_PICTURE_BEGINS, size, size))
+    return {"marks": marks, "kept": (0, len(marks)), "line_token": int(vocabulary[_LINE_ENDS])}
 
 
 def _layers(
@@ -122,13 +152,16 @@ def _text_model(source: Checkpoint, ids: Tensor, options: LoadOptions, kind: str
     if head not in shapes and not settings.get("tie_word_embeddings"):
         raise CheckpointError(f"{kind}: lm_head.weight is missing and config.json does not tie it; copy every shard")
     heads = int(_setting(source, "num_attention_heads", kind))
+    prefix = options.prefix or _LONGEST_PROMPT
+    if prefix < sum(own["kept"] or ()):
+        raise CheckpointError(f"{kind}: expected --prefix from {sum(own['kept'])}, the ids kept, got {prefix}")
     config = DecoderConfig(
         dim=dim,
         layers=recipes.count_layers(shapes, "model.layers."),
         heads=heads,
         hidden=recipes.matrix(source, "model.layers.0.mlp.gate_proj.weight", kind)[0],
         vocab_size=len(ids),
-        prefix=options.prefix or _LONGEST_PROMPT,
+        prefix=prefix,
         norm_eps=float(_setting(source, "rms_norm_eps", kind)),
         rotary="line",
         rope_base=_rope_base(settings),
@@ -156,12 +189,20 @@ def chameleon(source: Checkpoint, options: LoadOptions) -> Parts:
     """A Chameleon-type model; only image tokens can be drawn, which is the mask that Anole decodes under."""
     require(source, "chameleon", "model.embed_tokens.weight", "model.layers.0.self_attn.q_norm.weight")
     vocabulary = _setting(source, "vocabulary_map", "chameleon")
-    own = {"qk_norm": True, "post_norm": bool(source.settings.get("swin_norm", False))}
+    own: dict[str, Any] = {"qk_norm": True, "post_norm": bool(source.settings.get("swin_norm", False))}
+    if options.layout == "lumina":
+        own |= _lumina(vocabulary, options)
+    else:
+        own["kept"] = options.kept or _KEPT
     return _text_model(source, image_ids(vocabulary), options, "chameleon", grid_side=options.grid_side or 32, **own)
 
 
 def tar_lm(source: Checkpoint, options: LoadOptions) -> Parts:
-    """Tar's language model, which draws TA-Tok codes: consecutive ids from `first_code`."""
+    """Tar's language model, which draws TA-Tok codes: consecutive ids from `first_code`.
+
+    Tar's own code draws them without guidance, which it keeps for the de-tokenizers (`t2i_inference_sana.py`), so there
+    is no prompt without a condition unless `options.kept` says what is left of one.
+    """
     require(source, "tar-lm", "model.embed_tokens.weight", "model.layers.0.self_attn.q_proj.bias")
     settings = source.settings
     first = options.first_code if options.first_code is not None else settings.get("image_start_token_id")
@@ -169,7 +210,8 @@ def tar_lm(source: Checkpoint, options: LoadOptions) -> Parts:
     if first is None:
         raise CheckpointError("tar-lm: expected the id of code 0; give --first-code (the tokenizer's id of <I0>)")
     ids = torch.arange(int(first), int(first) + int(count))
-    return _text_model(source, ids, options, "tar-lm", grid_side=options.grid_side or 27, qkv_bias=True)
+    own = {"qkv_bias": True, "kept": options.kept}
+    return _text_model(source, ids, options, "tar-lm", grid_side=options.grid_side or 27, **own)
 
 
 def eagle(source: Checkpoint, target: Parts, options: LoadOptions) -> Parts:
@@ -177,7 +219,8 @@ def eagle(source: Checkpoint, target: Parts, options: LoadOptions) -> Parts:
 
     LlamaGen's drafters turn by the cell and pass their input to the first layer unnormalised; Anole's are Chameleon
     layers along the line. Embeddings are the drafter's own where it has any: LlamaGen's were trained on another table
-    than their target's. The condition's positions, which the released code also feeds, are left out.
+    than their target's. The condition's positions, which the released code also feeds, are left out,
+    and so are line tokens: codes turn as in the target's sequence, and the feature before a row is its line token's.
     """
     kind = "eagle-drafter"
     require(source, kind, "fc.weight", "layers.0.mlp.gate_proj.weight")
@@ -199,6 +242,7 @@ def eagle(source: Checkpoint, target: Parts, options: LoadOptions) -> Parts:
         norm_eps=float(source.settings.get("rms_norm_eps", 1e-6)),
         rotary=base.rotary,
         rope_base=base.rope_base,
+        line_token=base.line_token,
         qk_norm="layers.0.self_attn.q_norm.weight" in shapes,
         first_norm="layers.0.input_layernorm.weight" in shapes,
         final_norm=False,

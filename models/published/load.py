@@ -63,6 +63,9 @@ def load(
     if precision not in PRECISIONS:
         raise ValueError(f"--precision: expected one of {', '.join(PRECISIONS)}, got {precision!r}")
     dtype, chosen = PRECISIONS[precision], options or LoadOptions()
+    read, read_options = (kind, chosen) if target is None else (target[0], target_options or LoadOptions())
+    if read != "chameleon" and read_options.layout != "anole":
+        raise ValueError(f"--layout {read_options.layout}: only a chameleon's pictures have one, not those of {read}")
     source = read_checkpoint(path, dtype)
     if kind in TOKENIZERS:
         return Published(kind, None, None, TOKENIZERS[kind](source, dtype), source)

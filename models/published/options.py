@@ -1,7 +1,7 @@
 """What a checkpoint does not say about itself, and what loading one gives."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
 from torch import Tensor
 
@@ -9,19 +9,33 @@ from models.published.decoder import Conditioner, Decoder, DecoderConfig
 from models.published.files import Checkpoint, Recipe
 from models.vq import VQModel
 
+Layout: TypeAlias = Literal["anole", "lumina"]
+LAYOUTS: Final[tuple[Layout, ...]] = get_args(Layout)
+"""What stands among the codes of a Chameleon's picture: nothing, or Lumina-mGPT's size and line tokens."""
+
 
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
     """Overrides; None takes what the published models of that shape use.
 
     heads: attention heads. grid_side: cells along a side of the picture. prefix: condition positions (captions, TA-Tok
-    features, or the longest prompt). first_code: vocabulary id of code 0 (Tar's language model).
+    features, or the longest prompt). first_code: vocabulary id of code 0 (Tar's language model). layout: of a
+    Chameleon's pictures, see `LAYOUTS`. kept: ids at the two ends of a prompt that are left without a condition, see
+    `DecoderConfig`. Raises ValueError on an unknown layout, and unless at least one id is kept.
     """
 
     heads: int | None = None
     grid_side: int | None = None
     prefix: int | None = None
     first_code: int | None = None
+    layout: Layout = "anole"
+    kept: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        if self.layout not in LAYOUTS:
+            raise ValueError(f"--layout: expected {' or '.join(LAYOUTS)}, got {self.layout!r}")
+        if self.kept is not None and (min(self.kept) < 0 or max(self.kept) < 1):
+            raise ValueError(f"--kept: expected two counts of ids, one of them from 1, got {self.kept}")
 
 
 class Published(NamedTuple):

@@ -5,6 +5,7 @@ The conformance tests ask each for the same things and know no kind by name.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -139,42 +140,57 @@ def tar_dtok(work: Path) -> Published:
     return Published(folder, condition, reference, None)
 
 
-def chameleon(work: Path) -> Published:
-    """A Chameleon-type model, only whose image tokens can be drawn, with Anole's drafter."""
+def chameleon(work: Path, lines: bool) -> Published:
+    """A Chameleon-type model, only whose image tokens can be drawn, with Anole's drafter; `lines`: as Lumina-mGPT."""
     model = text_models.chameleon(swin=False, kv_heads=4)
     model.save_pretrained(work / "chameleon")
     state = text_models.save_anole_drafter(work / "drafter")
-    pair = ("chameleon", work / "chameleon")
-    export_published(Request(*pair, options=text_models.OPTIONS), work / "out")
-    drafter = Request("eagle-drafter", work / "drafter", target=pair, target_options=text_models.OPTIONS)
+    pair, options = ("chameleon", work / "chameleon"), text_models.LUMINA if lines else text_models.OPTIONS
+    export_published(Request(*pair, options=options), work / "out")
+    drafter = Request("eagle-drafter", work / "drafter", target=pair, target_options=options)
     export_published(drafter, work / "out")
 
     def draft(features: Tensor, codes: Tensor) -> Outputs:
-        return text_models.anole_draft(state, model, features, codes)
+        return text_models.anole_draft(state, model, features, codes, lines)
 
-    return _prompted(work / "out", model, text_models.IMAGE_IDS, draft)
+    if not lines:
+        return _prompted(work / "out", model, text_models.IMAGE_IDS, text_models.PROMPT[0, [0, -1]], draft)
+    prompts = (text_models.PROMPT[0], text_models.PROMPT[0, :0])
+
+    def condition(target: OrtTarget, absent: bool) -> None:
+        target.condition(prompts[int(absent)].numpy())
+
+    def reference(codes: Tensor) -> Outputs:
+        pairs = zip(prompts, codes, strict=True)
+        logits, features = zip(*(text_models.lumina_outputs(model, *pair) for pair in pairs), strict=True)
+        return torch.stack(logits), torch.stack(features)
+
+    return Published(work / "out", condition, reference, draft)
 
 
 def tar_lm(work: Path) -> Published:
-    """Tar's language model."""
+    """Tar's language model, with a prompt to guide it away from, which Tar itself does not."""
     model = text_models.save_qwen(work)
-    options = LoadOptions(grid_side=4, prefix=8, first_code=text_models.FIRST_CODE)
+    options = LoadOptions(grid_side=4, prefix=8, first_code=text_models.FIRST_CODE, kept=(0, 2))
     export_published(Request("tar-lm", work, options=options), work / "out")
-    return _prompted(work / "out", model, text_models.FIRST_CODE + torch.arange(text_models.CODES), None)
+    ids = text_models.FIRST_CODE + torch.arange(text_models.CODES)
+    return _prompted(work / "out", model, ids, text_models.PROMPT[0, -2:], None)
 
 
 def _prompted(
-    folder: Path, model: object, ids: Tensor, drafter: Callable[[Tensor, Tensor], Outputs] | None
+    folder: Path, model: object, ids: Tensor, kept: Tensor, drafter: Callable[[Tensor, Tensor], Outputs] | None
 ) -> Published:
-    """Under a prompt of 5 ids where 8 have room, beside one whose inner ids are the pad's."""
-    prompt = text_models.PROMPT[0]
-    silent = torch.cat([prompt[:1], torch.ones(3, dtype=torch.int64), prompt[-1:]])
+    """Under a prompt of 5 ids where 8 have room, beside one of its `kept` ids alone."""
+    prompts = (text_models.PROMPT[0], kept)
 
     def condition(target: OrtTarget, absent: bool) -> None:
-        target.condition((silent if absent else prompt).numpy())
+        target.condition(prompts[int(absent)].numpy())
 
     def reference(codes: Tensor) -> Outputs:
-        return text_models.image_outputs(model, ids, torch.stack([prompt, silent]), codes)
+        pairs = zip(prompts, codes, strict=True)
+        rows = [text_models.image_outputs(model, ids, prompt[None], row[None]) for prompt, row in pairs]
+        logits, features = zip(*rows, strict=True)
+        return torch.cat(logits), torch.cat(features)
 
     return Published(folder, condition, reference, drafter)
 
@@ -189,7 +205,8 @@ PUBLISHED: dict[str, Callable[[Path], Published]] = {
     "llamagen-t2i": lambda work: llamagen(work, captions=True),
     "tar-dtok": tar_dtok,
     "tar-lm": lambda work: _needs_transformers(tar_lm, work),
-    "chameleon": lambda work: _needs_transformers(chameleon, work),
+    "chameleon": lambda work: _needs_transformers(partial(chameleon, lines=False), work),
+    "chameleon-lumina": lambda work: _needs_transformers(partial(chameleon, lines=True), work),
 }
 """By kind: every target that `models.published.load` knows, the drafters with theirs."""
 assert VOCAB >= text_models.CODES

@@ -56,6 +56,10 @@ class Config:
 
     dynamic_shapes_kernel_specialization_strategy: str = "LAZY"
 
+    def set_execution_context_allocation_strategy(self, strategy: str) -> bool:
+        assert strategy == "ON_PROFILE_CHANGE"
+        return True
+
 
 class Context:
     def __init__(self, engine: "Engine", config: Config) -> None:
@@ -184,6 +188,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
         __version__=VERSION,
         Logger=_Logger,
         Runtime=lambda logger: SimpleNamespace(deserialize_cuda_engine=Engine),
+        ExecutionContextAllocationStrategy=SimpleNamespace(ON_PROFILE_CHANGE="ON_PROFILE_CHANGE"),
         DynamicShapesKernelSpecializationStrategy=SimpleNamespace(LAZY="LAZY", EAGER="EAGER", NONE="NONE"),
     )
     monkeypatch.setattr(tensorrt_engine, "backend_module", lambda backend: module)

@@ -26,6 +26,8 @@ def buffers_of(engine: object, rows: int) -> dict[str, np.ndarray]:
         made["features"] = np.full((rows, SIZE, shape.features), 3, dtype=np.float32)
     if "conditions" in named:
         made["conditions"] = np.zeros((shape.outside, shape.features), dtype=np.float32)
+    if "unseen" in named:
+        made["unseen"] = np.full(rows, 1)
     return made
 
 
@@ -35,8 +37,8 @@ def check(engine: object, features: np.ndarray | None) -> None:
     cache = engine.cache  # type: ignore[attr-defined]
     plain = engine.run(tokens, cells, causal(COUNT), features=features)  # type: ignore[attr-defined]
     buffers = buffers_of(engine, plain.logits.shape[0])
-    conditions = engine.conditions  # type: ignore[attr-defined]
-    fill(buffers, Given(tokens, cells, causal(COUNT), cache.bias, features, conditions))
+    conditions, unseen = engine.conditions, engine.unseen  # type: ignore[attr-defined]
+    fill(buffers, Given(tokens, cells, causal(COUNT), cache.bias, features, conditions, unseen))
     for index in range(len(cache.keys)):
         buffers[f"past_key_{index}"], buffers[f"past_value_{index}"] = cache.keys[index], cache.values[index]
     session = engine._session  # type: ignore[attr-defined]
@@ -70,8 +72,9 @@ def test_a_drafters_padding_leaves_no_trace(family: Family) -> None:
     width = drafter.engine.shape.features
     features = np.random.default_rng(1).standard_normal((2, COUNT, width)).astype(np.float32)
     check(drafter.engine, features)
+    state = (drafter.engine.conditions, drafter.engine.unseen)
     with pytest.raises(EngineError, match="reads features, got none"):
         fill(
             buffers_of(drafter.engine, 2),
-            Given(TOKENS[:1], np.array([0]), causal(1), drafter.engine.cache.bias, None, drafter.engine.conditions),
+            Given(TOKENS[:1], np.array([0]), causal(1), drafter.engine.cache.bias, None, *state),
         )

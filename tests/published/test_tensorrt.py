@@ -15,7 +15,7 @@ from benchmarks.gpu import main as benchmark
 from benchmarks.gpu import onnxruntime_token_ms
 from cli.engine import app
 from export.published import Request, export_published
-from export.tensorrt_build import build_folder
+from export.tensorrt_build import batch_counts, build_folder
 from models.published.options import LoadOptions
 from runtime.cache import HIDDEN, KeyValueCache
 from runtime.decoder import read_shape
@@ -100,10 +100,26 @@ def test_text_models_build(tmp_path: Path, precision: str) -> None:
     export_published(drafter, tmp_path / "anole")
     own = replace(prompt, first_code=text_models.FIRST_CODE)
     export_published(Request("tar-lm", tmp_path / "qwen", precision, own), tmp_path / "tar")
-    for folder, names in ((tmp_path / "anole", ("target", "drafter")), (tmp_path / "tar", ("target",))):
-        built = {record.model: record for _, record in build_folder(folder, BACKEND, only=names, buckets=(1,))}
+    export_published(Request(*pair, precision, text_models.LUMINA), tmp_path / "lumina")
+    for name, parts, counts in (
+        ("anole", ("target", "drafter"), (1, 8)),
+        ("tar", ("target",), (1, 8)),
+        ("lumina", ("target",), (1, 2, 11)),
+    ):
+        built = {record.model: record for _, record in build_folder(tmp_path / name, BACKEND, only=parts, buckets=(1,))}
         assert {record.precision for record in built.values()} == {precision}
-        assert built["target"].batch_counts == ((1, 1), (1, 8), (2, 1), (2, 8))
+        assert built["target"].batch_counts == tuple((rows, count) for rows in (1, 2) for count in counts)
+
+
+def test_a_pass_may_be_as_large_as_the_image(tmp_path: Path) -> None:
+    """Methods that draft a whole image ask for it; a larger profile would serve no pass."""
+    save_llamagen(tmp_path / "c2i.pt", captions=False)
+    export_published(Request("llamagen-c2i", tmp_path / "c2i.pt", options=TINY), tmp_path / "out")
+    ((_, record),) = build_folder(tmp_path / "out", BACKEND, only=("target",), buckets=(1, 100))
+    assert record.batch_counts == ((1, 1), (1, 16), (2, 1), (2, 16))
+    shape = replace(read_shape(manifest("target", tmp_path / "out").settings, "target"), line_token=3)
+    assert [count for _, count in batch_counts(shape, (1, 8))] == [1, 8, 16] * 2
+    assert [count for _, count in batch_counts(shape, (1, 8, 64))] == [1, 8, 19] * 2
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
@@ -141,6 +157,7 @@ def test_nvidias_package_has_what_the_runtime_asks_for() -> None:
         asked = {name for name in vars(ours) if not name.startswith("_")} - {"capturable"}
         assert asked <= set(dir(theirs))
     assert tensorrt.IRuntimeConfig.dynamic_shapes_kernel_specialization_strategy.fset is not None
+    assert "ON_PROFILE_CHANGE" in tensorrt.ExecutionContextAllocationStrategy.__members__
     assert {"EAGER", "LAZY"} <= set(tensorrt.DynamicShapesKernelSpecializationStrategy.__members__)
     assert {"INPUT", "OUTPUT"} <= set(tensorrt.TensorIOMode.__members__)
 

@@ -23,7 +23,16 @@ def _name(code: int) -> str:
     return f"IMGIMG{chr(65 + code // 10)}{chr(65 + code % 10)}Z"
 
 
-MAP = {"<image>": 60, **{_name(code): int(IMAGE_IDS[code]) for code in range(CODES)}}
+MARKS, LINE = (51, 53, 53), 52
+"""Lumina-mGPT's ids before the codes of a picture of 64 by 64 pixels, and behind each row of them."""
+LUMINA = LoadOptions(grid_side=4, prefix=11, layout="lumina")
+MAP = {
+    "<image>": 60,
+    "<racm3:break>": MARKS[0],
+    "<reserved08802>": MARKS[1],
+    "<reserved08799>": LINE,
+    **{_name(code): int(IMAGE_IDS[code]) for code in range(CODES)},
+}
 
 
 def chameleon(swin: bool, kv_heads: int) -> Any:
@@ -82,6 +91,23 @@ def image_outputs(model: Any, ids: Tensor, prompt: Tensor, codes: Tensor) -> tup
     return model.lm_head(hidden)[..., ids], hidden
 
 
+@torch.no_grad()
+def lumina_outputs(model: Any, prompt: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
+    """Logits and features [1 + codes, ...] before each code and after the last, of a prompt [P] and codes [T].
+
+    One pass of `transformers` over what Lumina-mGPT reads: prompt, marks, and rows of 4 codes with a line token each,
+    but for the last, behind which nothing is drawn.
+    """
+    sequence, said = [*prompt.tolist(), *MARKS], []
+    for place, code in enumerate(codes.tolist()):
+        said.append(len(sequence) - 1)
+        sequence.append(int(IMAGE_IDS[code]))
+        if place % 4 == 3 and place < CODES - 1:
+            sequence.append(LINE)
+    hidden = model.model(input_ids=torch.tensor([sequence])).last_hidden_state[0, [*said, len(sequence) - 1]]
+    return model.lm_head(hidden)[..., IMAGE_IDS], hidden
+
+
 def save_anole_drafter(folder: Path, first_norm: bool = True) -> dict[str, Tensor]:
     """EAGLE's one layer as Chameleon's: heads normalised, a table of its own for the whole vocabulary, no last norm."""
     state = eagle_weights()
@@ -102,8 +128,13 @@ def save_anole_drafter(folder: Path, first_norm: bool = True) -> dict[str, Tenso
 
 
 @torch.no_grad()
-def anole_draft(state: dict[str, Tensor], model: Any, features: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
-    """Logits and predicted features [B, T, ...] of the drafter, through `transformers`' own Chameleon layer."""
+def anole_draft(
+    state: dict[str, Tensor], model: Any, features: Tensor, codes: Tensor, lines: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Logits and predicted features [B, T, ...] of the drafter, through `transformers`' own Chameleon layer.
+
+    lines: a place is left free behind every row of 4 codes.
+    """
     from transformers.models.chameleon.modeling_chameleon import ChameleonDecoderLayer, ChameleonRotaryEmbedding
 
     config, count = model.config, codes.shape[1]
@@ -116,6 +147,7 @@ def anole_draft(state: dict[str, Tensor], model: Any, features: Tensor, codes: T
     joined = torch.cat([embedded, features], dim=-1)
     hidden = torch.nn.functional.linear(joined, state["fc.weight"], state.get("fc.bias"))
     places = torch.arange(count)[None]
+    places = places + places // 4 if lines else places
     turns = ChameleonRotaryEmbedding(config)(hidden, places)
     found = layer(hidden, attention_mask=causal(count)[None, None], position_ids=places, position_embeddings=turns)[0]
     return model.lm_head(found)[..., IMAGE_IDS], found
