@@ -1,7 +1,7 @@
 """A folder of exported models as something to compare methods on: a target, its drafter, its codebook."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
@@ -112,12 +112,7 @@ class ExportedStudio:
         return Clocked(target, target.engine.spent)
 
     def grid_target(self, prompt: Condition, sampler: Sampler) -> Clocked[GridTarget]:
-        """The target under this condition, cell by cell in any order; EngineError off the CPU."""
-        if self.details["engine"] != "cpu":
-            raise EngineError(
-                f"engine '{self.details['engine']}': its cache holds cells in raster order alone; methods of the grid "
-                "family need --backend cpu"
-            )
+        """The target under this condition, cell by cell in any order."""
         target = self._conditioned(prompt, sampler)
         return Clocked(OrtGridTarget(target), target.engine.spent)
 
@@ -195,8 +190,16 @@ def open_exported(folder: Path, backend: str = "cpu", settings: SessionSettings 
         "grid": list(target.shape.grid),
         "sha256": hashes,
     }
+    sampler = SAMPLER if target.shape.guided else replace(SAMPLER, guidance=1.0)
     return ExportedStudio(
-        target.shape.grid, Codes(near, codebook, costs_beside(folder)), target, drafter, embed, decoder, details
+        target.shape.grid,
+        Codes(near, codebook, costs_beside(folder)),
+        target,
+        drafter,
+        embed,
+        decoder,
+        details,
+        sampler,
     )
 
 

@@ -9,17 +9,24 @@ import torch
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
+from algos.chance import sampling
 from algos.rows import Sampler
+from algos.spatial.cell_rule import PooledCells
+from algos.spatial.mulo import Repair, draft_and_repair
+from algos.spatial.zipar import zipar
 from benchmarks import gpu
 from cli.app import app as underpaint
 from export.published import Request, export_published
 from runtime.cache import causal
+from runtime.decoder import load_decoder
 from runtime.device_cache import layered
 from runtime.drafter import OrtDrafter
 from runtime.exported import RECORD
-from runtime.session import EngineError
+from runtime.grid_target import OrtGridTarget
+from runtime.session import EngineError, SessionSettings
 from runtime.target import OrtTarget
 from runtime.tensorrt_engine import load_tensorrt
+from sim.grid_world import FixedRows
 from tests.conformance import stand_in
 from tests.conformance.families import TINY, Family
 from tests.conformance.test_engine import (
@@ -27,6 +34,7 @@ from tests.conformance.test_engine import (
     TOKENS,
     test_a_draft_tree_follows_eagle_path_by_path,
     test_a_full_cache_takes_no_more,
+    test_a_grid_target_scores_cells_in_any_order,
     test_a_tree_scores_like_each_of_its_paths,
     test_a_verdict_brings_true_features_and_forgets_the_draft,
     test_commits_of_accepted_nodes_continue_like_a_dense_pass,
@@ -36,11 +44,13 @@ from tests.conformance.test_engine import (
     test_the_guidance_pair_equals_two_separate_runs,
     tree_of,
 )
+from tests.conformance.test_grid_engine import Recorded
 from tests.published.checkpoints import eagle_weights, save_llamagen, save_vq
 
 __all__ = [
     "test_a_draft_tree_follows_eagle_path_by_path",
     "test_a_full_cache_takes_no_more",
+    "test_a_grid_target_scores_cells_in_any_order",
     "test_a_tree_scores_like_each_of_its_paths",
     "test_a_verdict_brings_true_features_and_forgets_the_draft",
     "test_commits_of_accepted_nodes_continue_like_a_dense_pass",
@@ -162,11 +172,11 @@ def test_a_part_that_fails_costs_the_gpu_benchmark_no_other(capsys: pytest.Captu
 
 def test_methods_are_compared_on_tensorrt(halves: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runtime.exported_studio.backend_module", lambda backend: None)
-    folder, methods = halves / "reference", "ar,speculative,eagle1,eagle2,adt,lantern"
+    folder, methods = halves / "reference", "ar,speculative,eagle1,eagle2,adt,lantern,zipar"
     for name in ("target", "drafter"):
         opened(name, folder)
     common = ["compare", "1", "3", "--engines", str(folder), "--temperature", "0", "--top-k", "0", "--fresh"]
-    common += ["--set", "lantern.k=0", "--methods", methods]
+    common += ["--set", "lantern.k=0", "--set", "zipar.window=2", "--methods", methods]
     drawn = []
     for backend in ("cpu", stand_in.BACKEND):
         out = tmp_path / backend
@@ -177,10 +187,31 @@ def test_methods_are_compared_on_tensorrt(halves: Path, tmp_path: Path, monkeypa
         drawn.append({row["method"]: (row["target_nfe"], row["tokens_per_cycle"]) for row in found["rows"]})
         assert all(row["identical_share"] == 1 for row in found["rows"] if row["lossless"])
     assert drawn[0] == drawn[1]
-    refused = ["compare", "1", "--engines", str(folder), "--backend", stand_in.BACKEND, "--methods", "zipar"]
-    result = CliRunner().invoke(underpaint, [*refused, "--out", str(tmp_path / "grid")])
-    assert result.exit_code == 2
-    assert "need --backend cpu" in result.output
+    assert drawn[0]["zipar"][0] < drawn[0]["ar"][0]
+
+
+def test_cells_in_any_order_read_onnxruntimes_laws(family: Family) -> None:
+    """Row fronts, then a draft of the whole image in one pass and its repair: the same feeds, laws and tokens."""
+    drawn = []
+    on_the_cpu = load_decoder("target", "target", family.folder, SessionSettings(threads=1))
+    for loaded in (on_the_cpu, opened("target", family.folder)):
+        target = OrtTarget(loaded, PAIR)  # type: ignore[arg-type]
+        family.condition(target)
+        fronts, repaired = Recorded(OrtGridTarget(target)), Recorded(OrtGridTarget(target))
+        tokens = [zipar(fronts, 2, sampling(0)).tokens]
+        codes = target.vocab_size
+        drafter = FixedRows(np.full((16, codes), 1 / codes), 4, points=True)
+        rule = PooledCells(np.empty((codes, 0), dtype=np.int64), 0.5 / codes)
+        done = draft_and_repair(repaired, drafter, rule, Repair("local", 0, "islands", 2), 4, sampling(1))
+        assert 0 < sum(int(cycle.rejected.sum()) for cycle in done.cycles) < 16
+        assert target.engine.spent.positions > 16
+        drawn.append((tokens, done.cycles[-1].tokens, fronts, repaired))
+    for found, wanted in zip(drawn[1], drawn[0], strict=True):
+        if not isinstance(found, Recorded):
+            np.testing.assert_array_equal(found, wanted)
+            continue
+        assert (found.cells, found.tokens, found.seen) == (wanted.cells, wanted.tokens, wanted.seen)
+        np.testing.assert_allclose(found.laws, wanted.laws, atol=1e-5)
 
 
 def test_every_familys_engine_is_captured(family: Family) -> None:
