@@ -1,0 +1,109 @@
+"""Lumina-mGPT's sequence: marks before the codes, a line token behind each row of them."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from algos.rows import Sampler
+from algos.tree import DraftTree, Verdict, root_only
+from cli.app import app as underpaint
+from export.published import Request, export_published
+from export.published_verify import verify
+from models.published.files import CheckpointError
+from models.published.load import load
+from models.published.options import LoadOptions
+from runtime.decoder import read_shape
+from runtime.session import EngineError, SessionSettings
+from runtime.target import OrtTarget
+from tests.published.text_models import CODES, LINE, LUMINA, MARKS, PROMPT, chameleon, lumina_outputs, save_qwen
+from zoo.load import manifest
+
+pytest.importorskip("transformers", reason="the extra 'chameleon' is not installed")
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_lumina_is_checked_with_its_marks_and_lines(tmp_path: Path, precision: str) -> None:
+    chameleon(False, 4).save_pretrained(tmp_path / "lumina")
+    export_published(Request("chameleon", tmp_path / "lumina", precision, LUMINA, neighbours=5), tmp_path / "out")
+    (found,) = verify(tmp_path / "out", True, 1)
+    assert found.passed
+    assert found.report.cases["unseen"]["logits"].largest > 0
+    assert "passed" in found.lines()[0]
+    shape = read_shape(manifest("target", tmp_path / "out").settings, "target")
+    assert (shape.marks, shape.kept) == (tuple(CODES + mark for mark in MARKS), (0, 3))
+    assert (shape.line_token, shape.capacity) == (CODES + LINE, 11 + 16 + 3)
+
+
+def test_lumina_agrees_with_transformers_across_rows(tmp_path: Path) -> None:
+    """Logits behind a prompt, two codes and every node of a tree that runs over the end of the first row."""
+    model = chameleon(False, 4)
+    model.save_pretrained(tmp_path / "lumina")
+    export_published(Request("chameleon", tmp_path / "lumina", options=LUMINA, neighbours=5), tmp_path / "out")
+    target = OrtTarget.open("target", Sampler(), tmp_path / "out", SessionSettings(threads=1))
+    target.condition(PROMPT[0].numpy())
+    target.begin()
+    drawn = [3, 9]
+    for token in drawn:
+        tree = root_only(token, CODES)
+        target.score(tree)
+        target.commit(tree, Verdict((), 0))
+    parents = np.array([-1, 0, 0, 1, 2, 3])
+    tree = DraftTree(np.array([5, 1, 7, 2, 4, 6]), parents, "iid", np.empty((0, CODES)), np.full(6, -1))
+    target.score(tree)
+    assert target._pass is not None
+    assert target._laid is not None
+    assert target._pass.logits.shape[1] == 6 + 2
+    for node, logits in enumerate(target._pass.logits[0, target._laid.said]):
+        codes = torch.tensor([*drawn, *tree.tokens[[0, *tree.path_to(node)]]])
+        expected = lumina_outputs(model, PROMPT[0], codes)[0][-1]
+        np.testing.assert_allclose(logits, expected.numpy(), atol=1e-4)
+
+
+def test_lumina_takes_a_prompt_and_puts_the_marks_behind(tmp_path: Path) -> None:
+    chameleon(False, 4).save_pretrained(tmp_path / "lumina")
+    export_published(Request("chameleon", tmp_path / "lumina", options=LUMINA, neighbours=5), tmp_path / "out")
+    target = OrtTarget.open("target", Sampler(guidance=3.0), tmp_path / "out", SessionSettings(threads=1))
+    for wrong, message in (
+        (np.arange(9), "expected 0 to 8 ids from 0 to 63"),
+        (np.array([64]), "expected 0 to 8 ids from 0 to 63"),
+        (np.array([1, 40, *MARKS]), "put behind every prompt; leave them out"),
+    ):
+        with pytest.raises(EngineError, match=message):
+            target.condition(wrong)
+    # In one process one engine draws after another: what one row does not see is that of the prompt before last.
+    laws = []
+    for prompt in (PROMPT[0], PROMPT[0, :2], PROMPT[0]):
+        target.condition(prompt.numpy())
+        laws.append(target.begin().probs[0])
+    np.testing.assert_array_equal(laws[0], laws[2])
+    assert np.abs(laws[0] - laws[1]).max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (LoadOptions(layout="lumina"), "expected an even --grid, pixels / 16"),
+        (LoadOptions(grid_side=5, layout="lumina"), "expected an even --grid, pixels / 16"),
+        (LoadOptions(grid_side=6, layout="lumina"), "<reserved08803> not in vocabulary_map"),
+        (LoadOptions(grid_side=4, prefix=2, layout="lumina"), "expected --prefix from 3"),
+        (LoadOptions(grid_side=4, kept=(0, 3), layout="lumina"), "leave --kept out"),
+        (LoadOptions(grid_side=4, prefix=4, kept=(2, 3)), "expected --prefix from 5"),
+    ],
+)
+def test_what_a_layout_lacks_is_said(tmp_path: Path, options: LoadOptions, message: str) -> None:
+    chameleon(False, 4).save_pretrained(tmp_path)
+    with pytest.raises(CheckpointError, match=message):
+        load("chameleon", tmp_path, options=options)
+
+
+def test_only_chameleons_pictures_have_a_layout(tmp_path: Path) -> None:
+    save_qwen(tmp_path)
+    with pytest.raises(ValueError, match="--layout lumina: only a chameleon's"):
+        load("tar-lm", tmp_path, options=LUMINA)
+    arguments = ["export", str(tmp_path), "--kind", "chameleon", "--out", str(tmp_path / "out"), "--layout", "rows"]
+    result = CliRunner().invoke(underpaint, arguments)
+    assert result.exit_code == 2
+    assert "--layout: expected anole or lumina, got 'rows'" in result.output
