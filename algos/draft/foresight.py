@@ -1,11 +1,14 @@
 """What trees should yield: expected tokens per millisecond, of candidates at hand and of levels not yet drafted."""
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from algos.arrays import FloatArray
 from algos.draft.costs import Prices
+
+_SHY: Final = 1e-9
+"""Tokens by which a tree must fall short to be ruled out, so that rounding rules out none."""
 
 
 class Choice(NamedTuple):
@@ -26,31 +29,48 @@ class Ahead(NamedTuple):
     """Expected tokens per ms, the level's own cost included."""
 
 
-def best_imaginable(kept: float, least_ms: list[float]) -> float:
-    """A bound on the expected tokens per ms of trees whose every level keeps a token with a chance of at most `kept`.
+class Floor(NamedTuple):
+    """What trees cost at least."""
 
-    least_ms: [D] ms that a tree of so many levels costs at least, from 1 on.
+    pass_ms: float
+    """A target pass, whatever its nodes, > 0."""
+    node_ms: float
+    """More for each drafted node, >= 0."""
+    level_ms: float
+    """A drafter pass, >= 0."""
+
+
+def might_yield(rate: float, profile: list[float], floor: Floor, levels: int) -> bool:
+    """Whether a tree of at most so many levels might have more than `rate` expected tokens per ms; True where in doubt.
+
+    profile: the chances by rank below every node, falling and positive, of a sum of at most 1.
     """
-    best, tokens, chance = 0.0, 1.0, 1.0
-    for ms in least_ms:
-        chance *= kept
-        tokens += chance
-        best = max(best, tokens / ms)
-    return best
+    node, level = rate * floor.node_ms, rate * floor.level_ms  # in tokens: what they have to bring
+    gain, scores, best, total = 1.0 - rate * floor.pass_ms, 1.0, 1.0, sum(profile)
+    for _ in range(levels):
+        # Above this level the scores add up to at most `scores`, and none is higher than `best`.
+        worth = scores * sum(chance - node / best for chance in profile if chance * best > node)
+        gain += worth - level
+        if gain > -_SHY:
+            return True
+        if worth <= level:  # no deeper one is worth more
+            return False
+        scores, best = scores * total, best * profile[0]
+    return False
 
 
-def best_choice(scores: FloatArray, prices: Prices, spent_ms: float, most: int) -> Choice:
-    """The number of best `scores` [C], at most `most`, of most expected tokens per ms; ties: the fewer.
+def best_choice(best: list[float], verify: Prices, spent_ms: float) -> Choice:
+    """How many of the `best` scores, falling and positive, give most expected tokens per ms; ties: the fewer.
 
-    prices: of a target pass by drafted nodes, from 0 to `most` at least; spent_ms: what the drafter passes have cost.
+    verify: of a target pass by drafted nodes, from 0 to len(best) at least; spent_ms: what drafter passes have cost.
     """
-    nodes, rate, least = 0, 1.0 / (prices.ms[0] + spent_ms), np.inf
+    nodes, rate, least = 0, 1.0 / (verify.ms[0] + spent_ms), np.inf
     tokens = 1.0
-    for count, score in enumerate(falling(scores, most), start=1):
-        if score <= rate * prices.rises[count - 1]:
+    for count, score in enumerate(best, start=1):
+        if score <= rate * verify.rises[count - 1]:
             break
         tokens += score
-        found = tokens / (prices.ms[count] + spent_ms)
+        found = tokens / (verify.ms[count] + spent_ms)
         if found > rate:
             nodes, rate, least = count, found, score
     return Choice(nodes, rate, least)
@@ -70,21 +90,26 @@ def foresee(
     The frontier's best nodes are expanded, but for those that the best foreseen tree would not hold themselves: their
     children score no higher. A rate of 0 where no candidate of the last level has a positive score.
     scores: [C] of all candidates so far; last: those of the last level; profile: [k] chances by rank, at most 1.
-    verify, spent_ms, most: see `best_choice`. draft_ms: [W] of the level's drafter pass by nodes expanded, from 1 on; W
-    are the most that can be.
+    verify, spent_ms: see `best_choice`; most: nodes that can be verified. draft_ms: [W] of the level's drafter pass by
+    nodes expanded, from 1 on; W are the most that can be.
     """
     frontier = falling(last, len(draft_ms))
     if not frontier:
         return Ahead(0, 0.0)
     coming = np.multiply.outer(frontier, profile)
 
-    def choice(expanded: int) -> Choice:
-        foreseen = np.concatenate((scores, coming[:expanded].reshape(-1)))
-        return best_choice(foreseen, verify, spent_ms + draft_ms[expanded - 1], most)
+    def foreseen(expanded: int) -> list[float]:
+        return falling(np.concatenate((scores, coming[:expanded].reshape(-1))), most)
 
-    best = choice(len(frontier))
-    needed = max(1, sum(score >= best.least for score in frontier))
-    return Ahead(needed, (best if needed == len(frontier) else choice(needed)).rate)
+    widest_ms, best = spent_ms + draft_ms[len(frontier) - 1], foreseen(len(frontier))
+    choice = best_choice(best, verify, widest_ms)
+    needed = max(1, sum(score >= choice.least for score in frontier))
+    if needed == len(frontier):
+        return Ahead(needed, choice.rate)
+    needed_ms = spent_ms + draft_ms[needed - 1]
+    # Where less is spent no more nodes pay than before, and no child of a node that is left out was among those.
+    fewer = best[: choice.nodes] if needed_ms <= widest_ms else foreseen(needed)
+    return Ahead(needed, best_choice(fewer, verify, needed_ms).rate)
 
 
 def falling(scores: FloatArray, count: int) -> list[float]:

@@ -18,7 +18,7 @@ from algos.draft.costs import (
     cost_curve,
     draft_table,
 )
-from algos.draft.foresight import best_choice, best_imaginable, falling, foresee
+from algos.draft.foresight import Floor, best_choice, falling, foresee, might_yield
 from algos.draft.grow import Growing, chains, likeliest_chain
 from algos.draft.kept import Chain, Kept, best_chain
 from algos.draft.settings import at_least
@@ -79,7 +79,7 @@ class Roofline:
     _verify: Prices = field(init=False, repr=False)
     _draft: list[float] = field(init=False, repr=False)
     _chain: Prices = field(init=False, repr=False)
-    _least: list[float] = field(init=False, repr=False)
+    _floor: Floor = field(init=False, repr=False)
     _plain_rate: float = field(init=False, repr=False)
     _known: Calibration = field(init=False, repr=False)
     _kept: Kept = field(init=False, repr=False)
@@ -103,9 +103,7 @@ class Roofline:
         call = np.empty(0) if self.chain_ms is None else chain_table(self.chain_ms, self.between)[: verify.size - 1]
         self._verify, self._draft = Prices.of(verify), draft.tolist()
         self._chain = Prices.of(call + verify[1 : call.size + 1])
-        deepest = min(self.max_depth, verify.size - 1)
-        cheapest = np.minimum.accumulate(verify[::-1])[::-1]
-        self._least = (draft.min() * np.arange(1, deepest + 1) + cheapest[1 : deepest + 1]).tolist()
+        self._floor = Floor(min(self._verify.ms), max(0.0, self._verify.rises[0]), min(self._draft))
         plain_ms = self._verify.ms[0] if self.plain_ms is None else self.plain_ms
         if not 0 < plain_ms < np.inf:
             raise ValueError(f"policy 'roofline': plain_ms must be a positive time, got {self.plain_ms!r}")
@@ -159,11 +157,11 @@ class Roofline:
         if probs is None:
             return True
         profile = self._known.at(self._cell)(probs[None])[0]
-        if deepest > 1 and best_imaginable(float(np.add.reduce(profile)), self._least[:deepest]) <= rate:
+        best = falling(profile, most)
+        if not might_yield(rate, best, self._floor, deepest):
             return False
-        scores = last = profile
-        spent = self._draft[0]
-        found = best_choice(scores, self._verify, spent, most).rate
+        scores, last, spent = profile, profile, self._draft[0]
+        found = best_choice(best, self._verify, spent).rate
         for _ in range(1, deepest):
             if found > rate:
                 break
@@ -190,7 +188,7 @@ class Roofline:
         growing = self._grown = Growing(drafter, root)
         growing.grow_level(1, self.top_k, self._known.at(self._cell))
         spent, scores = self._draft[0], growing.levels[0].scores
-        choice = best_choice(scores, self._verify, spent, most)
+        choice = best_choice(falling(scores, most), self._verify, spent)
         while growing.depth < deepest:
             adjust, last = self._known.at(self._cell + growing.depth), growing.levels[-1]
             profile = adjust(np.add.reduce(last.probs, axis=0, keepdims=True) / last.probs.shape[0])[0]
@@ -200,7 +198,7 @@ class Roofline:
             growing.grow_level(ahead.frontier, self.top_k, adjust)
             spent += self._draft[ahead.frontier - 1]
             scores = np.concatenate((scores, growing.levels[-1].scores))
-            choice = best_choice(scores, self._verify, spent, most)
+            choice = best_choice(falling(scores, most), self._verify, spent)
         return growing.tree(choice.nodes)
 
     def observe(self, tree: DraftTree, verdict: Verdict, cell: int) -> None:

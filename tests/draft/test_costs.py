@@ -1,18 +1,18 @@
 """The policies that know what passes cost, against brute force."""
 
 from collections.abc import Iterator
-from itertools import combinations
+from itertools import accumulate, combinations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from algos.chance import sampling
 from algos.draft import Budget, Grid
 from algos.draft.calibration import BANDS, Calibration, within_one
 from algos.draft.costs import CostCurve, Prices, draft_table
-from algos.draft.foresight import best_choice, foresee
+from algos.draft.foresight import best_choice, falling, foresee
 from algos.draft.grow import Growing
 from algos.draft.roofline import Roofline
 from algos.draft.sequoia import acceptance_by_rank, best_plan
@@ -110,7 +110,7 @@ def test_the_best_choice_is_the_best_of_all_subtrees(
         for kept in combinations(range(scores.size), count)
         if all(above[node] == -1 or above[node] in kept for node in kept)
     ]
-    choice = best_choice(scores, Prices.of(costs), spent, most)
+    choice = best_choice(falling(scores, most), Prices.of(costs), spent)
     assert choice.rate == pytest.approx(max(rates), rel=1e-12)
     tree = growing.tree(choice.nodes)
     assert tree.size == choice.nodes + 1
@@ -128,11 +128,48 @@ def test_the_best_choice_is_the_best_of_all_counts_whatever_passes_cost(
     """On curves that fall, and on ones that are level, too: a search that ends early misses nothing."""
     best = [score for score in sorted(scores, reverse=True)[:most] if score]
     rates = [(1 + sum(best[:count])) / (passes[count] + spent) for count in range(len(best) + 1)]
-    choice = best_choice(np.array(scores), Prices.of(passes), spent, most)
+    choice = best_choice(falling(np.array(scores), most), Prices.of(passes), spent)
     assert choice.rate == pytest.approx(max(rates), rel=1e-12)
     assert rates[choice.nodes] == pytest.approx(max(rates), rel=1e-12)
     assert not any(rate >= choice.rate * (1 + 1e-12) for rate in rates[: choice.nodes])
     assert choice.least == (best[choice.nodes - 1] if choice.nodes else np.inf)
+
+
+@given(
+    older=st.lists(st.floats(0, 1), max_size=4),
+    last=st.lists(st.floats(0, 1), min_size=1, max_size=4),
+    shares=st.lists(st.floats(0, 1), min_size=1, max_size=3),
+    passes=st.lists(st.floats(0.1, 3), min_size=17, max_size=17),
+    draft_ms=st.lists(st.floats(0, 1), min_size=1, max_size=4),
+    most=st.integers(0, 16),
+)
+@example(  # fewer nodes expanded cost more, so that another one pays
+    older=[0.3, 0.2], last=[0.6, 0.1], shares=[0.5], passes=[1 + 0.3 * n for n in range(17)], draft_ms=[1, 0], most=16
+)
+def test_a_level_is_foreseen_as_if_all_of_it_were_worked_out(
+    older: list[float], last: list[float], shares: list[float], passes: list[float], draft_ms: list[float], most: int
+) -> None:
+    """Whether a drafter pass costs more or less by the nodes it expands."""
+    profile = [share / max(1.0, sum(shares)) for share in shares]
+    frontier = [score for score in sorted(last, reverse=True) if score > 0][: len(draft_ms)]
+
+    def best(expanded: int) -> tuple[float, float]:
+        """The rate, and the last score that it takes."""
+        coming = [score * share for score in frontier[:expanded] for share in profile]
+        falling_scores = sorted((score for score in [*older, *last, *coming] if score > 0), reverse=True)[:most]
+        tokens = accumulate(falling_scores, initial=1.0)
+        rates = [one / (passes[count] + (0.5 + draft_ms[expanded - 1])) for count, one in enumerate(tokens)]
+        nodes = rates.index(max(rates))
+        return max(rates), falling_scores[nodes - 1] if nodes else np.inf
+
+    found = foresee(
+        np.array([*older, *last]), np.array(last), np.array(profile), Prices.of(passes), draft_ms, 0.5, most
+    )
+    if not frontier:
+        assert found == (0, 0.0)
+        return
+    needed = max(1, sum(score >= best(len(frontier))[1] for score in frontier))
+    assert found == (needed, pytest.approx(best(needed)[0], rel=1e-12))
 
 
 def test_prices_rise_by_the_least_of_all_rises() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from algos.chance import sampling
 from algos.draft import Budget, Grid
 from algos.draft.costs import Prices, chain_table
-from algos.draft.foresight import best_choice, best_imaginable, falling, foresee
+from algos.draft.foresight import Floor, best_choice, falling, foresee, might_yield
 from algos.draft.kept import FIRST_CHANCE, Chain, Kept, best_chain
 from algos.draft.roofline import Roofline
 from algos.tree import DraftTree, Verdict
@@ -211,13 +211,11 @@ def test_a_chain_needs_a_price_a_call_and_room() -> None:
     passes=st.lists(st.floats(0.1, 3), min_size=12, max_size=12),
     draft_ms=st.floats(0.01, 1),
 )
-def test_no_foreseen_tree_is_better_than_imaginable(row: list[float], passes: list[float], draft_ms: float) -> None:
+def test_no_foreseen_tree_is_ruled_out(row: list[float], passes: list[float], draft_ms: float) -> None:
     """The bound that saves foreseeing a tree never says less than the trees that are foreseen."""
     probs, costs = np.array(row) / max(1.0, sum(row)), Prices.of(passes)
-    cheapest = [min(passes[levels:]) for levels in range(1, 5)]
-    bound = best_imaginable(float(probs.sum()), (np.array(cheapest) + draft_ms * np.arange(1, 5)).tolist())
     scores, last, spent = probs, probs, draft_ms
-    rates = [best_choice(scores, costs, spent, 11)]
+    rates = [best_choice(falling(scores, 11), costs, spent)]
     for _ in range(3):
         ahead = foresee(scores, last, probs, costs, [draft_ms] * len(row), spent, 11)
         spent += draft_ms
@@ -225,8 +223,28 @@ def test_no_foreseen_tree_is_better_than_imaginable(row: list[float], passes: li
         scores = np.concatenate((scores, last))
         if ahead.rate <= rates[-1].rate:
             break
-        rates.append(best_choice(scores, costs, spent, 11))
-    assert max((choice.rate for choice in rates if choice.nodes), default=0.0) <= bound * (1 + 1e-9)
+        rates.append(best_choice(falling(scores, 11), costs, spent))
+    floor = Floor(min(passes), max(0.0, costs.rises[0]), draft_ms)
+    best = max((choice.rate for choice in rates if choice.nodes), default=0.0)
+    assert not best or might_yield(best * (1 - 1e-9), falling(probs, 11), floor, 4)
+
+
+@pytest.mark.parametrize("levels", [1, 2, 5])
+@pytest.mark.parametrize("profile", [[0.9], [0.6], [0.2]])
+def test_where_one_chain_is_all_there_is_it_is_ruled_out_just_where_it_does_not_pay(
+    profile: list[float], levels: int
+) -> None:
+    floor, chances = Floor(1.0, 0.1, 0.2), np.cumprod(profile * levels)
+    best = float(((1 + np.cumsum(chances)) / (1.0 + 0.3 * np.arange(1, levels + 1))).max())
+    assert might_yield(best * (1 - 1e-6), profile, floor, levels)
+    assert not might_yield(best * (1 + 1e-6), profile, floor, levels)
+
+
+def test_of_one_level_no_more_nodes_count_than_pay() -> None:
+    profile, floor = [0.5, 0.3, 0.05], Floor(1.0, 0.1, 0.2)
+    best = 1.8 / 1.4  # a third node would bring 0.05 tokens for 0.1 ms
+    assert might_yield(best * (1 - 1e-6), profile, floor, 1)
+    assert not might_yield(best * (1 + 1e-6), profile, floor, 1)
 
 
 @pytest.mark.parametrize(
