@@ -27,8 +27,9 @@ _NONE: Final = no_settings()
 
 _Acceptance: TypeAlias = tuple[Mapping[str, Shown], Mapping[str, Shown]]
 """A rule's settings above temperature 0, and those of its counterpart at 0."""
-_LANTERN: Final[_Acceptance] = ({"k": 20, "delta": 0.7, "residual": "optimal"}, {"k": 20, "delta": 0.5})
+_LANTERN: Final[_Acceptance] = ({"k": 20, "delta": 0.7, "residual": "optimal"}, {"k": 14, "delta": 0.6})
 _RELATIVE: Final[_Acceptance] = ({"k": 10, "factor": 5.0, "residual": "optimal"}, {"k": 10, "factor": 5.0})
+_RELATIVE_ON_CHAINS: Final[_Acceptance] = ({"k": 20, "factor": 5.0, "residual": "optimal"}, {"k": 20, "factor": 5.0})
 
 
 def _method(
@@ -73,6 +74,14 @@ TREE_METHODS: Final = (
         _RELATIVE,
     ),
     _method("adt+lantern", "adt", "lantern", "ADT-Tree's tree with LANTERN's acceptance", _ADAPTIVE, _LANTERN),
+    _method(
+        "adt+lantern++",
+        "adt",
+        "lantern_pp",
+        "ADT-Tree's tree with LANTERN++'s acceptance",
+        _ADAPTIVE,
+        _RELATIVE_ON_CHAINS,
+    ),
     _method(
         "roofline",
         "roofline",
