@@ -54,9 +54,9 @@ def test_the_readmes_comparisons(name: str) -> None:
     ]
 
 
-def test_the_readmes_gains_of_better_verification() -> None:
+def test_the_gains_of_better_verification() -> None:
     for cells, row in zip(
-        table("README.md", "`verification-128.json`"), result("verification-128.json")["rows"], strict=True
+        table("docs/results.md", "`verification-128.json`"), result("verification-128.json")["rows"], strict=True
     ):
         plain, better = (f"{tokens:.2f}" for tokens in row["tokens_per_cycle"])
         assert cells[1:4] == [row["rules"][0], plain, f"{better} ({row['rules'][1]})"]
