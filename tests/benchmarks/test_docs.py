@@ -109,9 +109,12 @@ def test_chains_in_one_call_on_the_page_on_roofline() -> None:
     assert [[cell.strip("*") for cell in cells] for cells in page] == shown
 
 
-def test_the_page_on_the_simulator() -> None:
-    rows = json.loads((RESULTS / "predict-128-t1.json").read_text(encoding="utf-8"))
-    assert table("docs/simulator.md", "**The shipped models.**") == [
+@pytest.mark.parametrize(
+    ("name", "words"), [("128", "**The shipped models.**"), ("mulo", "**MuLo-SD and ZipAR.**")], ids=["trees", "mulo"]
+)
+def test_the_page_on_the_simulator(name: str, words: str) -> None:
+    rows = json.loads((RESULTS / f"predict-{name}-t1.json").read_text(encoding="utf-8"))
+    assert table("docs/simulator.md", words) == [
         [
             *(row["method"], f"{tokens:.3f}", f"{row['tokens_per_cycle'][0]:.3f}"),
             *(f"{100 * (row['tokens_per_cycle'][0] / tokens - 1):+.1f} %", f"{100 * row['tokens_chance']:.1f} %"),
