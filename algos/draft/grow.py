@@ -1,6 +1,7 @@
 """Growing a tree of point proposals level by level: what every dynamic policy shares."""
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import NamedTuple, TypeGuard
 
 import numpy as np
@@ -96,7 +97,7 @@ def likeliest_chain(drafter: Expander, root: int, length: int) -> DraftTree:
     if length > 0 and chains(drafter):
         tokens = np.empty(length + 1, dtype=np.int64)
         tokens[0], tokens[1:] = root, drafter.expand_chain(root, length)
-        return point_tree(tokens, np.arange(-1, length), drafter.vocab_size)
+        return point_tree(tokens, _in_a_row(length), drafter.vocab_size)
     growing = Growing(drafter, root)
     while growing.depth < length and growing.grow_level(1, 1):
         pass
@@ -116,10 +117,21 @@ def best_first(scores: FloatArray, count: int) -> IntArray:
 
 def point_tree(tokens: IntArray, parents: IntArray, vocab_size: int) -> DraftTree:
     """A tree of point proposals, which keeps no law."""
-    return DraftTree(
-        tokens=tokens,
-        parents=parents,
-        drawn="top_k",
-        draft_probs=np.empty((0, vocab_size)),
-        law_of=np.full(tokens.size, -1, dtype=np.int64),
-    )
+    draft_probs, law_of = _no_laws(tokens.size, vocab_size)
+    return DraftTree(tokens=tokens, parents=parents, drawn="top_k", draft_probs=draft_probs, law_of=law_of)
+
+
+@lru_cache(maxsize=256)
+def _in_a_row(length: int) -> IntArray:
+    """The parents of a chain; read-only, as chains come again and again."""
+    parents = np.arange(-1, length)
+    parents.flags.writeable = False
+    return parents
+
+
+@lru_cache(maxsize=256)
+def _no_laws(size: int, vocab_size: int) -> tuple[FloatArray, IntArray]:
+    """`DraftTree.draft_probs` and `law_of` where no law is kept; read-only."""
+    draft_probs, law_of = np.empty((0, vocab_size)), np.full(size, -1, dtype=np.int64)
+    draft_probs.flags.writeable = law_of.flags.writeable = False
+    return draft_probs, law_of

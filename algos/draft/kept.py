@@ -1,6 +1,6 @@
 """How often the drafter's likeliest token is kept: what a chain is worth of which no probabilities are known."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from algos.draft.costs import Prices
@@ -8,6 +8,14 @@ from algos.draft.spec import Grid
 
 FIRST_CHANCE: Final = 0.5
 """Of the likeliest token to be kept, before any was tried."""
+
+
+class Chain(NamedTuple):
+    """A chain that one call drafts, all of it verified, and what that should yield."""
+
+    levels: int
+    rate: float
+    """Expected tokens per ms; 0 where there is no chain."""
 
 
 class Kept:
@@ -68,47 +76,36 @@ class Kept:
             cell += 1
         self._left_tried, self._left_kept, self._last = left_tried, left_kept, cell - 1
 
-    def chances(self, cell: int, count: int) -> Iterator[float]:
-        """`count` for a chain whose first token is drafted for `cell`: of each to be kept, given those before it."""
-        self._know(count)
-        prior, above, level_prior, width = self._prior, self._above, self._level_prior, self._width
-        image, faded = FIRST_CHANCE, self._decay ** (cell - self._last - 1)
-        for level in range(count):
-            image = (level_prior * image + self._level_kept[level]) / (level_prior + self._level_tried[level])
+    def best_chain(self, cell: int, longest: int, prices: Prices) -> Chain:
+        """The chain of most expected tokens per ms, its first token drafted for `cell`; ties: the shorter.
+
+        longest: levels, >= 0; prices: of cycles by levels, from 1 to `longest` at least.
+        """
+        self._know(longest)
+        ms, rises = prices
+        width, prior, above, level_prior, decay = self._width, self._prior, self._above, self._level_prior, self._decay
+        left_tried, left_kept = self._left_tried, self._left_kept
+        above_tried, above_kept = self._above_tried, self._above_kept
+        level_tried, level_kept = self._level_tried, self._level_kept
+        image, faded = FIRST_CHANCE, decay ** (cell - self._last - 1)
+        best, rate, chance, tokens = 0, 0.0, 1.0, 0.0
+        for level in range(longest):
+            image = (level_prior * image + level_kept[level]) / (level_prior + level_tried[level])
             place = cell + cell // width
-            kept = faded * self._left_kept + above * self._above_kept[place]
-            tried = faded * self._left_tried + above * self._above_tried[place]
-            yield (prior * image + kept) / (prior + tried)
-            faded *= self._decay
+            kept = faded * left_kept + above * above_kept[place]
+            tried = faded * left_tried + above * above_tried[place]
+            chance *= (prior * image + kept) / (prior + tried)
+            tokens += chance
+            found = (1.0 + tokens) / ms[level]
+            if found > rate:
+                best, rate = level + 1, found
+            if chance <= rate * rises[level]:
+                break
+            faded *= decay
             cell += 1
+        return Chain(best, rate)
 
     def _know(self, levels: int) -> None:
         while len(self._level_tried) < levels:
             self._level_tried.append(0)
             self._level_kept.append(0)
-
-
-class Chain(NamedTuple):
-    """A chain that one call drafts, all of it verified, and what that should yield."""
-
-    levels: int
-    rate: float
-    """Expected tokens per ms; 0 where there is no chain."""
-
-
-def best_chain(chances: Iterable[float], prices: Prices) -> Chain:
-    """The length of most expected tokens per ms, at most as many levels as `chances`; ties: the shorter.
-
-    chances: of each token to be kept, given those before it; none is asked for past where a longer chain cannot be
-    better. prices: of cycles by levels, from 1 on: at least as many as `chances`.
-    """
-    levels, rate, kept, tokens = 0, 0.0, 1.0, 0.0
-    for level, (chance, ms, rise) in enumerate(zip(chances, prices.ms, prices.rises, strict=False), start=1):
-        kept *= chance
-        tokens += kept
-        found = (1.0 + tokens) / ms
-        if found > rate:
-            levels, rate = level, found
-        if kept <= rate * rise:
-            break
-    return Chain(levels, rate)

@@ -20,7 +20,7 @@ from algos.draft.costs import (
 )
 from algos.draft.foresight import Floor, best_choice, falling, foresee, might_yield
 from algos.draft.grow import Growing, chains, likeliest_chain
-from algos.draft.kept import Chain, Kept, best_chain
+from algos.draft.kept import Chain, Kept
 from algos.draft.settings import at_least
 from algos.draft.spec import POLICIES, Budget, Expander, Grid, PolicySpec
 from algos.tree import DraftTree, Verdict, root_only
@@ -76,6 +76,8 @@ class Roofline:
     probe_first: int = 4
     probe_most: int = 16
     look_every: int = 8
+    _most: int = field(init=False, repr=False)
+    _longest: int = field(init=False, repr=False)
     _verify: Prices = field(init=False, repr=False)
     _draft: list[float] = field(init=False, repr=False)
     _chain: Prices = field(init=False, repr=False)
@@ -101,6 +103,7 @@ class Roofline:
         verify = cost_curve(self.verify_ms, 0.0, self.between).table()
         draft = draft_table(self.draft_ms, self.between, self.top_k)
         call = np.empty(0) if self.chain_ms is None else chain_table(self.chain_ms, self.between)[: verify.size - 1]
+        self._most, self._longest = verify.size - 1, call.size
         self._verify, self._draft = Prices.of(verify), draft.tolist()
         self._chain = Prices.of(call + verify[1 : call.size + 1])
         self._floor = Floor(min(self._verify.ms), max(0.0, self._verify.rises[0]), min(self._draft))
@@ -119,31 +122,31 @@ class Roofline:
 
     def grow(self, drafter: Expander, root: int, budget: Budget, chance: Chance) -> DraftTree:
         """See `Policy`; no draw is made."""
-        most = max(0, min(len(self._verify.ms), budget.max_nodes) - 1)
+        most = min(self._most, budget.max_nodes - 1)
         deepest = min(self.max_depth, budget.max_depth, most)
         self._grown = None
-        if deepest == 0:
+        if deepest <= 0:
             return root_only(root, drafter.vocab_size)
         chain = NO_CHAIN
-        longest = min(budget.max_depth, most, len(self._chain.ms))
-        if longest and chains(drafter):
-            chain = best_chain(self._kept.chances(self._cell, longest), self._chain)
-        if not self._tree_pays(chain, deepest, most):
-            if chain.rate > self._plain_rate:
-                self._idle, self._wait = 0, self.probe_first
-                return likeliest_chain(drafter, root, chain.levels)
-            if not self._time_to_probe():
-                return root_only(root, drafter.vocab_size)
-        return self._grow_tree(drafter, root, deepest, most)
+        if self._longest and chains(drafter):
+            longest = min(self._longest, budget.max_depth, most)
+            chain = self._kept.best_chain(self._cell, longest, self._chain)
+        if chain.levels and self._unseen:
+            self._unseen -= 1
+        elif self._tree_pays(chain, deepest, most):
+            return self._grow_tree(drafter, root, deepest, most)
+        if chain.rate > self._plain_rate:
+            self._idle, self._wait = 0, self.probe_first
+            return likeliest_chain(drafter, root, chain.levels)
+        if self._time_to_probe():
+            return self._grow_tree(drafter, root, deepest, most)
+        return root_only(root, drafter.vocab_size)
 
     def _tree_pays(self, chain: Chain, deepest: int, most: int) -> bool:
         """Whether a tree should yield more than `chain` and than a plain step."""
         rate = max(chain.rate, self._plain_rate)
         if not chain.levels:
             return self._foreseen(rate, 1, most)
-        if self._unseen:
-            self._unseen -= 1
-            return False
         pays = self._foreseen(rate, deepest, most)
         self._unseen = 0 if pays else self.look_every - 1
         return pays

@@ -11,7 +11,7 @@ from algos.chance import sampling
 from algos.draft import Budget, Grid
 from algos.draft.costs import Prices, chain_table
 from algos.draft.foresight import Floor, best_choice, falling, foresee, might_yield
-from algos.draft.kept import FIRST_CHANCE, Chain, Kept, best_chain
+from algos.draft.kept import FIRST_CHANCE, Chain, Kept
 from algos.draft.roofline import Roofline
 from algos.tree import DraftTree, Verdict
 from tests.draft.drafters import ChainingDrafter
@@ -43,31 +43,6 @@ def played(policy: Roofline, drafter: ChainingDrafter, kept: int, count: int) ->
     return trees
 
 
-@given(
-    chances=st.lists(st.sampled_from([0.0, 0.3, 0.5, 0.9, 1.0]) | st.floats(0, 1), max_size=6),
-    calls=st.lists(st.floats(0, 2), min_size=6, max_size=6),
-    passes=st.lists(st.floats(0.1, 3), min_size=7, max_size=7),
-)
-def test_the_best_chain_is_the_best_of_all_lengths(
-    chances: list[float], calls: list[float], passes: list[float]
-) -> None:
-    def rate(levels: int) -> float:
-        kept, tokens = 1.0, 1.0
-        for chance in chances[:levels]:
-            kept *= chance
-            tokens += kept
-        return tokens / (calls[levels - 1] + passes[levels])
-
-    found = best_chain(chances, Prices.of(np.array(calls) + np.array(passes[1:])))
-    if not chances:
-        assert found == Chain(0, 0.0)
-        return
-    rates = [rate(levels) for levels in range(1, len(chances) + 1)]
-    assert found.rate == pytest.approx(max(rates))
-    assert rates[found.levels - 1] == pytest.approx(max(rates))
-    assert not any(earlier >= found.rate * (1 + 1e-12) for earlier in rates[: found.levels - 1])
-
-
 Told = tuple[int, int, bool]
 """A cell, the level that its token was drafted at, and whether it was kept."""
 
@@ -89,26 +64,42 @@ def chance_by_hand(told: list[Told], grid: Grid, place: int, level: int, weights
     return stood / tried
 
 
+def promised(known: Kept, cell: int, levels: int) -> list[float]:
+    """Drafted tokens that should be kept of chains of 1, 2, ... and `levels` levels: others are priced out."""
+    return [known.best_chain(cell, one, Prices.of([1e9] * (one - 1) + [1.0])).rate - 1 for one in range(1, levels + 1)]
+
+
 @given(
     drafts=st.lists(st.tuples(st.integers(1, 3), st.lists(st.booleans(), max_size=3)), max_size=12),
     width=st.integers(1, 5),
+    prior=st.sampled_from([1e-6, 2.0]),
     decay=st.sampled_from([0.0, 0.5, 1.0]),
+    prices=st.lists(st.sampled_from([1.0, 1.1, 1.5]) | st.floats(0.1, 3), max_size=6),
 )
-def test_chances_weigh_the_neighbours(drafts: list[tuple[int, list[bool]]], width: int, decay: float) -> None:
-    grid, weights = Grid(80, width), (2.0, decay, 0.25, 4.0)
+def test_the_best_chain_is_the_best_of_all_lengths_by_what_the_neighbours_kept(
+    drafts: list[tuple[int, list[bool]]], width: int, prior: float, decay: float, prices: list[float]
+) -> None:
+    grid, weights = Grid(80, width), (prior, decay, 0.25, 4.0)
     known, told, cell = Kept(grid, *weights), list[Told](), 0
     for gap, kept in drafts:
         known.learn(cell + gap, kept)
         told += [(cell + gap + level, level, one) for level, one in enumerate(kept)]
         cell += gap + len(kept) - 1 if kept else 0
-    for ahead in (1, 3):
-        found = list(known.chances(cell + ahead, 4))
-        by_hand = [chance_by_hand(told, grid, cell + ahead + level, level, weights) for level in range(4)]
-        assert found == pytest.approx(by_hand)
+    for first in (cell + 1, cell + 3):
+        chances = [chance_by_hand(told, grid, first + level, level, weights) for level in range(6)]
+        tokens = np.cumsum(np.cumprod(chances))
+        assert promised(known, first, 6) == pytest.approx(tokens.tolist())
+        found, rates = known.best_chain(first, len(prices), Prices.of(prices)), (1 + tokens[: len(prices)]) / prices
+        if not prices:
+            assert found == Chain(0, 0.0)
+            continue
+        assert found.rate == pytest.approx(rates.max())
+        assert rates[found.levels - 1] == pytest.approx(rates.max())
+        assert not any(rates[: found.levels - 1] >= found.rate * (1 + 1e-12))
 
 
 def test_before_anything_is_tried_every_chance_is_even() -> None:
-    assert list(Kept(GRID, 2.0, 0.6, 0.5, 4.0).chances(1, 3)) == [FIRST_CHANCE] * 3
+    assert promised(Kept(GRID, 2.0, 0.6, 0.5, 4.0), 1, 3) == [FIRST_CHANCE, 0.75, 0.875]
 
 
 def test_chances_come_to_what_is_kept() -> None:
@@ -116,7 +107,8 @@ def test_chances_come_to_what_is_kept() -> None:
     draws, known, truth = np.random.default_rng(0), Kept(GRID, 2.0, 0.6, 0.5, 4.0), (0.8, 0.6, 0.4)
     cell, found = 1, []
     while cell < 1500:
-        found.append(list(known.chances(cell, 3)))
+        all_so_far = np.diff([0.0, *promised(known, cell, 3)])
+        found.append(all_so_far / [1.0, *all_so_far[:-1]])
         kept: list[bool] = []
         while len(kept) < 3 and all(kept):
             kept.append(bool(draws.random() < truth[len(kept)]))
