@@ -49,6 +49,10 @@ def compare(
         Path | None,
         typer.Option(help="Folder of an exported model to compare on; prompts are then classes, ids or .npy files."),
     ] = None,
+    low: Annotated[
+        Path | None,
+        typer.Option(help="With --engines: folder of a smaller exported target, for methods that draft with one."),
+    ] = None,
     backend: Annotated[str, typer.Option(help="With --engines: cpu, tensorrt or tensorrt-rtx.")] = "cpu",
 ) -> None:
     """Draw the same prompts by several methods and report speed, cost and quality beside plain AR.
@@ -58,7 +62,7 @@ def compare(
     figures = json_file or out / "compare.json"
     with bad_input():
         if engines is None:
-            _refuse(context, ("backend",), "goes with --engines alone")
+            _refuse(context, ("backend", "low"), "goes with --engines alone")
         else:
             _refuse(context, ("prompts_count", "prompts_skip", "resolution"), "does not go with --engines")
     if engines is not None:
@@ -66,7 +70,7 @@ def compare(
 
         sampling = (temperature, guidance, top_k, top_p)
         compare_engines(
-            engines, backend, prompts or ["0"], methods, setting or [], sampling, seeds, out, figures, fresh
+            engines, low, backend, prompts or ["0"], methods, setting or [], sampling, seeds, out, figures, fresh
         )
         return
 

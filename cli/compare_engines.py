@@ -13,6 +13,7 @@ from cli.options import read_sampler, settings_by_method
 
 def compare_engines(
     engines: Path,
+    low: Path | None,
     backend: str,
     conditions: list[str],
     methods: str,
@@ -26,13 +27,15 @@ def compare_engines(
     """Draw the same conditions by several methods: speed, cost, and pictures beside plain AR.
 
     The options are those of `cli.compare.compare`. conditions: classes, ids with commas between, or .npy files of
-    features. sampling: temperature, guidance, top_k, top_p.
+    features. low: the export of a smaller target, for multi-scale methods. sampling: temperature, guidance, top_k,
+    top_p.
     """
     from algos.rows import Sampler
     from runtime.compare import Plan, with_baseline
     from runtime.compare_engines import figures, write_pictures
     from runtime.compare_store import Store
-    from runtime.exported_studio import Condition, open_exported
+    from runtime.exported_studio import open_exported
+    from runtime.exported_target import Condition
     from runtime.files import check_file_writable, check_folder_writable
     from runtime.machine import described, typed_command
     from runtime.methods import build_method, resolve
@@ -46,7 +49,9 @@ def compare_engines(
         wanted = tuple(Condition.parse(text) for text in conditions)
         check_folder_writable(out)
         check_file_writable(figures_file)
-        studio = cast(Any, open_exported(engines, backend))  # all that drawing asks of a studio, without a judge
+        studio = cast(
+            Any, open_exported(engines, backend, low=low)
+        )  # all that drawing asks of a studio, without a judge
         sampler = read_sampler(*sampling, studio.sampler)
         built = tuple(build_method(name, recipes[name], studio.codes) for name in names)
         plan = Plan(built, cast(Any, wanted), tuple(range(seeds)), sampler)

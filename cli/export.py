@@ -18,7 +18,7 @@ Heads = Annotated[
     ),
 ]
 GridSide = Annotated[
-    int | None, typer.Option("--grid", help="Cells along a side: pixels / 16 (every target, and its drafter).", min=1)
+    int | None, typer.Option("--grid", help="Cells along a side: pixels / 16 (every target, and its drafter).", min=4)
 ]
 Prefix = Annotated[
     int | None,

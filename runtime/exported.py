@@ -1,12 +1,13 @@
 """What an export folder records beside its models: where each came from, and the weights that lie outside its file."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from algos.registry import build
+from zoo.load import manifest, names
 from zoo.manifest import ManifestError, digest
 
 RECORD: Final = "export.record"
@@ -64,3 +65,10 @@ def check_data(folder: Path, name: str) -> None:
     path = folder / record.data.file
     if not path.is_file() or path.stat().st_size != record.data.bytes or digest(path) != record.data.sha256:
         raise ManifestError(f"{path}: missing, cut short or changed; export '{name}' again")
+
+
+def hashes_of(folder: Path, wanted: Iterable[str]) -> dict[str, str]:
+    """The SHA-256 of those of the `wanted` models that a folder holds, and of weights that lie beside them."""
+    found = {name: manifest(name, folder).sha256 for name in sorted(set(wanted) & set(names(folder)))}
+    outside = [record.data for name, record in read_records(folder).items() if name in found]
+    return found | {data.file: data.sha256 for data in outside if data is not None}

@@ -171,7 +171,7 @@ def test_a_part_that_fails_costs_the_gpu_benchmark_no_other(capsys: pytest.Captu
 
 
 def test_methods_are_compared_on_tensorrt(halves: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runtime.exported_studio.backend_module", lambda backend: None)
+    monkeypatch.setattr("runtime.exported_target.backend_module", lambda backend: None)
     folder, methods = halves / "reference", "ar,speculative,eagle1,eagle2,adt,lantern,zipar"
     for name in ("target", "drafter"):
         opened(name, folder)

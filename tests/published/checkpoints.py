@@ -37,25 +37,25 @@ def randomise(module: torch.nn.Module, seed: int = 3) -> None:
                 value.copy_(1 + 0.1 * drawn if "norm" in name and name.endswith("weight") else 0.25 * drawn)
 
 
-def transformer(captions: bool) -> Transformer:
+def transformer(captions: bool, seed: int = 3) -> Transformer:
     kind: dict[str, Any] = (
         {"model_type": "t2i", "cls_token_num": 3, "caption_dim": 12} if captions else {"num_classes": 5}
     )
     sizes = {"dim": DIM, "n_layer": LAYERS, "n_head": HEADS, "vocab_size": VOCAB, "block_size": SIDE**2}
     model = Transformer(build(TransformerConfig, {**sizes, "multiple_of": 16, **kind})).eval()
-    randomise(model)
+    randomise(model, seed)
     return model
 
 
-def save_llamagen(path: Path, captions: bool) -> Transformer:
-    model = transformer(captions)
+def save_llamagen(path: Path, captions: bool, seed: int = 3) -> Transformer:
+    model = transformer(captions, seed)
     torch.save({"model": model.state_dict(), "steps": 7}, path)
     return model
 
 
-def save_vq(path: Path) -> VQModel:
+def save_vq(path: Path, seed: int = 3) -> VQModel:
     model = VQModel(VQ).eval()
-    randomise(model)
+    randomise(model, seed)
     torch.save({"model": model.state_dict()}, path)
     return model
 

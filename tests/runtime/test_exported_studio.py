@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runtime.exported_studio import Condition
+from runtime.exported_target import Condition
 from runtime.session import EngineError
 
 

@@ -1,0 +1,111 @@
+"""The target of a second export folder, at a fraction of the grid, for methods that draft small and verify large."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from algos.spatial.resolution import ResolutionMap
+from runtime.exported import RECORD, hashes_of
+from runtime.exported_target import ExportedTarget, open_target
+from runtime.resample import Resampler
+from runtime.resamplers import codebook_digest, models_behind, open_resampler, read_codebook
+from runtime.session import EngineError, SessionSettings
+from zoo.load import manifest, names
+from zoo.manifest import ManifestError
+
+NEEDED: Final = frozenset({"target", "codebook"})
+_TOKENIZER: Final = frozenset({"vq_decoder", "vq_encoder"})
+
+
+@dataclass(slots=True)
+class Low:
+    """A target that draws the same codes on a smaller grid, and what lies between the two resolutions.
+
+    folder: the export of the high target, whose tokenizer and samplers serve. hashes: of the low models.
+    """
+
+    target: ExportedTarget
+    grids: ResolutionMap
+    folder: Path
+    hashes: Mapping[str, str]
+    settings: SessionSettings
+    _resamplers: dict[str, Resampler] = field(default_factory=dict)
+
+    def as_plain(self) -> dict[str, Any]:
+        """It as JSON holds it."""
+        return {"grid": list(self.grids.low), "sha256": dict(self.hashes)}
+
+    def check(self, ratio: int) -> None:
+        """EngineError unless a method drafts at this fraction of the side."""
+        if ratio != self.grids.ratio:
+            raise EngineError(
+                f"ratio {ratio}: --low holds a target at 1 / {self.grids.ratio} of the side; say --set "
+                f"METHOD.ratio={self.grids.ratio}, or give a folder whose grid is "
+                f"{' x '.join(str(side // ratio) for side in self.grids.high)}"
+            )
+
+    def resampler(self, kind: str) -> tuple[Resampler, Mapping[str, str]]:
+        """The sampler `kind` of `runtime.resamplers`, and the hashes of the models behind it; see `open_resampler`."""
+        lacking = sorted(_TOKENIZER - set(names(self.folder)))
+        if lacking:
+            raise EngineError(
+                f"{self.folder} holds no {' and no '.join(lacking)}, between two resolutions; export its tokenizer "
+                "into it (--kind vq or chameleon-vq)"
+            )
+        stride = int(manifest("vq_encoder", self.folder).settings["stride"])
+        sides = self.grids.low.width * stride, self.grids.high.width * stride
+        if kind not in self._resamplers:
+            self._resamplers[kind] = open_resampler(kind, self.grids, self.folder, self.settings, sides)
+        return self._resamplers[kind], hashes_of(self.folder, models_behind(kind, sides))
+
+
+def open_low(
+    low: Path, folder: Path, high: ExportedTarget, backend: str, settings: SessionSettings | None = None
+) -> Low:
+    """Load the target of the export `low`, to draft for the target `high` of the export `folder`.
+
+    Raises ManifestError where a model is missing, and EngineError where the two do not belong together: another
+    codebook, a grid that is no fraction, another kind of condition.
+    """
+    missing = sorted(NEEDED - set(names(low))) if low.is_dir() else sorted(NEEDED)
+    if missing or not (low / RECORD).is_file():
+        raise ManifestError(
+            f"--low {low}: {', '.join(missing) or RECORD} missing; export the smaller target and the tokenizer of both "
+            "into this folder"
+        )
+    ours, theirs = (codebook_digest(read_codebook(each)) for each in (folder, low))
+    if ours != theirs:
+        raise EngineError(
+            f"--low {low}: expected the codebook {ours[:12]} of {folder}, got {theirs[:12]}; two resolutions share one "
+            "tokenizer: export the same file into both folders, in one precision"
+        )
+    # The models take turns: threads of one must not hold the cores that the next needs.
+    own = replace(settings or SessionSettings(), lingering=False)
+    target = open_target(low, backend, own)
+    _check_pair(low, target, high)
+    try:
+        grids = ResolutionMap(target.shape.grid, high.shape.grid)
+    except ValueError as error:
+        raise EngineError(f"--low {low}: {error}; choose a target of a fraction of the side") from error
+    if grids.ratio < 2:
+        raise EngineError(f"--low {low}: expected a smaller grid than {_told(high)}, got {_told(target)}")
+    return Low(target, grids, folder, hashes_of(low, ("target", "condition", "codebook")), own)
+
+
+def _check_pair(low: Path, target: ExportedTarget, high: ExportedTarget) -> None:
+    """EngineError unless both draw as many codes under the same conditions."""
+    if target.shape.vocab_size != high.shape.vocab_size:
+        raise EngineError(
+            f"--low {low}: expected a target of {high.shape.vocab_size} codes, got one of {target.shape.vocab_size}; "
+            "choose two of one tokenizer"
+        )
+    if target.takes() != high.takes():
+        raise EngineError(
+            f"--low {low}: expected a target that takes {high.takes()}, as the larger one does, got one that takes "
+            f"{target.takes()}; one condition must serve both"
+        )
+
+
+def _told(target: ExportedTarget) -> str:
+    return " x ".join(map(str, target.shape.grid))

@@ -1,0 +1,218 @@
+"""Methods that draft small and verify large, on two export folders: drawn, equal to AR where they must be, refused."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.torch import save_file
+from typer.testing import CliRunner
+
+from algos.chance import Role
+from algos.draft.spec import Grid
+from algos.rows import Sampler
+from algos.spatial.zipar import zipar
+from cli.app import app as underpaint
+from export.published import Request, export_published
+from models.published.options import LoadOptions
+from runtime.exported_studio import ExportedStudio, open_exported
+from runtime.exported_target import Condition
+from runtime.methods import METHODS, build_method, resolve
+from runtime.session import EngineError, SessionSettings
+from runtime.studio import Drawing, draw, randomness
+from tests.published.checkpoints import HEADS, eagle_weights, save_llamagen, save_vq
+from zoo.manifest import ManifestError
+
+SIDE = 8
+TINY = LoadOptions(heads=HEADS, grid_side=SIDE)
+HALF = LoadOptions(heads=HEADS, grid_side=SIDE // 2)
+ONE_THREAD = SessionSettings(threads=1)
+WARM, COLD = Sampler(guidance=2.0), Sampler(guidance=2.0, temperature=0.0)
+ASKED = Condition.parse("3")
+EVERY_METHOD = tuple(method.name for method in METHODS)
+MULTI_SCALE = ("mulo", "mulo-islands", "mulo-raster")
+BICUBIC = tuple(f"--set={name}.{each}" for name in MULTI_SCALE for each in ("sampler=bicubic", "k=none"))
+
+
+def export_pair(work: Path, tokenizer: Path, captions: bool) -> tuple[Path, Path]:
+    """The folders of a target with its drafter, and of a target at half the side; one tokenizer."""
+    kind = "llamagen-t2i" if captions else "llamagen-c2i"
+    save_file(eagle_weights(), work / "eagle.safetensors")
+    for name, options, seed in (("high", TINY, 3), ("low", HALF, 4)):
+        save_llamagen(work / f"{name}.pt", captions, seed)
+        shutil.copytree(tokenizer, work / name)
+        export_published(Request(kind, work / f"{name}.pt", options=options), work / name)
+    pair = (kind, work / "high.pt")
+    export_published(
+        Request("eagle-drafter", work / "eagle.safetensors", target=pair, target_options=TINY), work / "high"
+    )
+    return work / "high", work / "low"
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory, tokenizer: Path) -> tuple[Path, Path]:
+    return export_pair(tmp_path_factory.mktemp("pair"), tokenizer, captions=False)
+
+
+@pytest.fixture(scope="module")
+def studio(folders: tuple[Path, Path]) -> ExportedStudio:
+    return open_exported(folders[0], settings=ONE_THREAD, low=folders[1])
+
+
+def drawn(studio: ExportedStudio, sampler: Sampler, method: str, *settings: str) -> Drawing:
+    own = ["sampler=bicubic", "k=none"] if method in MULTI_SCALE else []
+    recipe = resolve(method, sampler.temperature, settings=[*own, *settings])
+    return draw(studio, build_method(method, recipe, studio.codes), sampler, ASKED, 5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("sampler", [WARM, COLD], ids=["sampled", "greedy"])
+@pytest.mark.parametrize("method", ["mulo", "mulo-raster"])
+@pytest.mark.parametrize("rows", ["none", "1"])
+def test_a_threshold_above_one_is_plain_autoregression(
+    studio: ExportedStudio, sampler: Sampler, method: str, rows: str
+) -> None:
+    cells = drawn(studio, sampler, "zipar", "window=none")
+    found = drawn(studio, sampler, method, "tau=1.5", f"rows={rows}")
+    assert found.tokens == cells.tokens
+    assert found.kept == ()
+    if sampler is COLD:
+        assert found.tokens == drawn(studio, sampler, "ar").tokens
+
+
+def test_the_exact_rule_with_raster_rejection_draws_what_ar_draws_at_temperature_zero(studio: ExportedStudio) -> None:
+    wanted = drawn(studio, COLD, "ar").tokens
+    for rows in ("1", "none"):
+        assert drawn(studio, COLD, "mulo-raster", "rule=exact", f"rows={rows}").tokens == wanted
+
+
+@pytest.mark.parametrize("method", MULTI_SCALE)
+@pytest.mark.parametrize("kind", ["bicubic", "nearest"])
+def test_a_threshold_of_zero_keeps_the_enlarged_draft(studio: ExportedStudio, method: str, kind: str) -> None:
+    found = drawn(studio, WARM, method, "tau=0", "draft_window=2", f"sampler={kind}")
+    small = zipar(studio.low_target(ASKED, WARM, 2).model, 2, randomness(ASKED, 5).cycle(1), role=Role.DRAFT)  # type: ignore[arg-type]
+    resampler = studio.resampler(kind, 2)
+    assert (resampler.map.low, resampler.map.high) == (Grid(4, 4), Grid(8, 8))
+    assert found.tokens == tuple(resampler.enlarge(small.tokens, range(4)))
+    assert found.target_nfe == 2
+    assert (found.kept, found.rejected) == (tuple(range(SIDE**2)), 0)
+
+
+def test_every_method_runs_beside_each_other(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    high, low = folders
+    common = ["compare", "1", "3", "--engines", str(high), "--low", str(low), "--top-k", "0", *BICUBIC]
+    common += [f"--set={method}.k=0" for method in ("lantern", "adt+lantern", "roofline+lantern")]
+    for temperature in ("0", "1"):
+        out = tmp_path / temperature
+        rest = ["--temperature", temperature, "--methods", ",".join(EVERY_METHOD), "--out", str(out)]
+        result = CliRunner().invoke(underpaint, [*common, *rest])
+        assert result.exit_code == 0, result.output
+        found = json.loads((out / "compare.json").read_text())
+        assert {row["method"] for row in found["rows"]} == set(EVERY_METHOD)
+        assert found["model"]["low"]["grid"] == [SIDE // 2, SIDE // 2]
+        assert set(found["model"]["low"]["sha256"]) == {"target", "codebook"}
+        assert "vq_encoder" in found["model"]["sha256"]
+        rows = {row["method"]: row for row in found["rows"]}
+        assert rows["mulo"]["drafter_nfe"] > 0
+        assert (out / "mulo-islands.png").is_file()
+        if temperature == "0":
+            assert all(row["identical_share"] == 1 for row in rows.values() if row["lossless"])
+
+
+def test_captions_condition_both_targets(tmp_path: Path, tokenizer: Path) -> None:
+    high, low = export_pair(tmp_path, tokenizer, captions=True)
+    caption = tmp_path / "cat.npy"
+    np.save(caption, np.random.default_rng(0).standard_normal((2, 12)))
+    common = ["compare", str(caption), "--engines", str(high), "--low", str(low), "--top-k", "0", "--temperature", "0"]
+    settings = ["--set", "mulo-raster.rule=exact", *BICUBIC]
+    result = CliRunner().invoke(
+        underpaint, [*common, "--methods", "mulo,mulo-islands,mulo-raster", *settings, "--out", str(tmp_path / "drawn")]
+    )
+    assert result.exit_code == 0, result.output
+    found = json.loads((tmp_path / "drawn" / "compare.json").read_text())
+    assert set(found["model"]["low"]["sha256"]) == {"target", "condition", "codebook"}
+    rows = {row["method"]: row for row in found["rows"]}
+    assert rows["mulo-raster"]["lossless"]
+    assert rows["mulo-raster"]["identical_share"] == 1
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "message"),
+    [
+        ("mulo", ("ratio=4",), r"ratio 4: --low holds a target at 1 / 2 of the side; say --set METHOD.ratio=2"),
+        ("mulo", ("sampler=latent",), r"no model 'sampler_up_8_16'.*--from 8 --to 16.*nearest, bicubic"),
+        ("mulo", ("sampler=superres",), r"no model 'superres_8_16'"),
+        ("mulo", ("sampler=bicubik",), "did you mean 'bicubic'"),
+        ("mulo", ("rows=5",), "rows: expected 1..4 low rows"),
+        ("mulo-islands", ("draft_window=5",), "draft_window: expected 1..4"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused_before_any_pass(
+    studio: ExportedStudio, method: str, settings: tuple[str, ...], message: str
+) -> None:
+    before = studio.low_target(ASKED, WARM, 2).spent.passes
+    with pytest.raises(ValueError, match=message):
+        drawn(studio, WARM, method, *settings)
+    assert studio.low_target(ASKED, WARM, 2).spent.passes == before
+
+
+def test_without_a_second_folder_the_remedy_is_named(folders: tuple[Path, Path]) -> None:
+    with pytest.raises(EngineError, match=r"drafts at 1 / 2 of its side: give the export of such a target with --low"):
+        drawn(open_exported(folders[0], settings=ONE_THREAD), WARM, "mulo")
+
+
+def test_folders_that_do_not_belong_together_are_refused(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    high, low = folders
+
+    def refused(message: str, small: Path = tmp_path, error: type[ValueError] = EngineError) -> None:
+        with pytest.raises(error, match=message):
+            open_exported(high, settings=ONE_THREAD, low=small)
+
+    refused("target.*missing|codebook, target missing", tmp_path / "none", ManifestError)
+    refused("expected a smaller grid than 8 x 8, got 8 x 8", high)
+    for name, options, message in (
+        ("third", LoadOptions(heads=HEADS, grid_side=5), r"whole multiple of the low one, got 5 x 5 and 8 x 8"),
+        ("wide", LoadOptions(heads=HEADS, grid_side=12), "expected a high grid that is a whole multiple"),
+    ):
+        shutil.copytree(low, tmp_path / name)
+        export_published(Request("llamagen-c2i", low.parent / "low.pt", options=options), tmp_path / name)
+        refused(message, tmp_path / name)
+    save_llamagen(tmp_path / "t2i.pt", captions=True)
+    shutil.copytree(low, tmp_path / "captions")
+    export_published(Request("llamagen-t2i", tmp_path / "t2i.pt", options=HALF), tmp_path / "captions")
+    refused(
+        r"expected a target that takes 1 id\(s\) from 0 to 5, as .* takes features \[1 to 3, 12\]",
+        tmp_path / "captions",
+    )
+    save_vq(tmp_path / "vq.pt", seed=9)
+    shutil.copytree(low, tmp_path / "codes")
+    export_published(Request("vq", tmp_path / "vq.pt", neighbours=24), tmp_path / "codes")
+    refused("expected the codebook .* one tokenizer", tmp_path / "codes")
+    for part, message in (("codebook.json", "codebook missing"), ("export.record", "export.record missing")):
+        (tmp_path / "lacking").mkdir()
+        shutil.copytree(low, tmp_path / "lacking", dirs_exist_ok=True)
+        (tmp_path / "lacking" / part).unlink()
+        refused(message, tmp_path / "lacking", ManifestError)
+        shutil.rmtree(tmp_path / "lacking")
+
+
+def test_the_command_refuses_before_any_work(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    high, low = folders
+    blind = tmp_path / "blind"
+    shutil.copytree(high, blind)
+    (blind / "vq_encoder.json").unlink()
+    drawing = ["compare", "1", "--methods", "mulo", "--top-k", "0", *BICUBIC[:2], "--out", str(tmp_path / "out")]
+    for arguments, message in (
+        (["--low", str(low)], "--low goes with --engines alone"),
+        (["--engines", str(high)], "with --low"),
+        (["--engines", str(high), "--low", str(tmp_path / "none")], "codebook, target missing"),
+        (["--engines", str(blind), "--low", str(low)], "holds no vq_encoder.*export its tokenizer"),
+        (["--engines", str(high), "--low", str(low), "--set", "mulo.sampler=latent"], "no model 'sampler_up_8_16'"),
+        (["--engines", str(high), "--low", str(low), "--set", "mulo.k=1000"], "expected k in"),
+        (["--engines", str(high), "--low", str(low), "99"], r"expected \[1\] ids"),
+    ):
+        result = CliRunner().invoke(underpaint, [*drawing, *arguments])
+        assert result.exit_code == 2, result.output
+        assert re.search(message, result.output.replace("\n", " ")), result.output
+    assert not (tmp_path / "out").exists()
