@@ -92,12 +92,12 @@ class EmbeddedStudio:
         target = self._conditioned(self.side, prompt, sampler)
         return Clocked(target, target.engine.spent)
 
-    def grid_target(self, prompt: Prompt, sampler: Sampler) -> Clocked[GridTarget]:
-        """See `Studio`."""
+    def grid_target(self, prompt: Prompt, sampler: Sampler, cells: int = 1) -> Clocked[GridTarget]:
+        """See `Studio`; any number of `cells` will do."""
         target = self._conditioned(self.side, prompt, sampler)
         return Clocked(OrtGridTarget(target), target.engine.spent)
 
-    def low_target(self, prompt: Prompt, sampler: Sampler, ratio: int) -> Clocked[GridTarget]:
+    def low_target(self, prompt: Prompt, sampler: Sampler, ratio: int, cells: int = 1) -> Clocked[GridTarget]:
         """See `Studio`. EngineError where the folder holds no such target, or one that draws other codes."""
         side = low_side(self.side, ratio)
         if f"target{side}" not in names(self.folder):

@@ -73,14 +73,17 @@ class ExportedStudio:
         target = self.high.under(prompt, sampler)
         return Clocked(target, target.engine.spent)
 
-    def grid_target(self, prompt: Condition, sampler: Sampler) -> Clocked[GridTarget]:
-        """The target under this condition, cell by cell in any order."""
+    def grid_target(self, prompt: Condition, sampler: Sampler, cells: int = 1) -> Clocked[GridTarget]:
+        """The target under this condition, cell by cell in any order; EngineError where no pass holds `cells`."""
+        self.high.check_pass(cells)
         target = self.high.under(prompt, sampler)
         return Clocked(OrtGridTarget(target), target.engine.spent)
 
-    def low_target(self, prompt: Condition, sampler: Sampler, ratio: int) -> Clocked[GridTarget]:
-        """The smaller target under this condition; EngineError where there is none, or none of this ratio."""
-        target = self._low(ratio).target.under(prompt, sampler)
+    def low_target(self, prompt: Condition, sampler: Sampler, ratio: int, cells: int = 1) -> Clocked[GridTarget]:
+        """The smaller target under this condition; EngineError where there is none of this ratio, or as above."""
+        low = self._low(ratio).target
+        low.check_pass(cells)
+        target = low.under(prompt, sampler)
         return Clocked(OrtGridTarget(target), target.engine.spent)
 
     def resampler(self, kind: str, ratio: int) -> Resampler:

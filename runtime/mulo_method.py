@@ -131,9 +131,13 @@ class BuiltMulo:
         rows = height if recipe.rows is None else recipe.rows
         if not 1 <= rows <= height:
             raise ValueError(f"rows: expected 1..{height} low rows a cycle, got {rows}")
+        if rows < height:  # the last cycle's first pass takes in all rows before
+            low = studio.low_target(prompt, sampler, recipe.ratio, (height - 1) // rows * rows * width)
         window = width if recipe.draft_window is None else recipe.draft_window
         drafter = LowRows(low.model, resampler, window, recipe.draft_adaptive)
-        target = studio.grid_target(prompt, recipe.target_sampler(sampler))
+        target = studio.grid_target(
+            prompt, recipe.target_sampler(sampler), min(rows * recipe.ratio, grid.height) * grid.width
+        )
         clocks = Clocks(target.spent, low.spent, resampler)
         return MuloSession(target, drafter, self.rule, repair, rows * recipe.ratio, clocks)
 

@@ -95,12 +95,15 @@ class Studio(Protocol):
         """The drafter; it reads the prompt from the target's features."""
         ...
 
-    def grid_target(self, prompt: Prompt, sampler: Sampler) -> Clocked[GridTarget]:
-        """The target on this prompt, cell by cell in any order; ValueError where its engine cannot."""
+    def grid_target(self, prompt: Prompt, sampler: Sampler, cells: int = 1) -> Clocked[GridTarget]:
+        """The target on this prompt, cell by cell in any order; ValueError where its engine cannot pass over `cells`.
+
+        cells: of the largest pass that is foreseen.
+        """
         ...
 
-    def low_target(self, prompt: Prompt, sampler: Sampler, ratio: int) -> Clocked[GridTarget]:
-        """The target of pictures 1 / `ratio` as high and wide; ValueError where there is none."""
+    def low_target(self, prompt: Prompt, sampler: Sampler, ratio: int, cells: int = 1) -> Clocked[GridTarget]:
+        """The target of pictures 1 / `ratio` as high and wide; ValueError where there is none. cells: as above."""
         ...
 
     def resampler(self, kind: str, ratio: int) -> Resampler:

@@ -132,10 +132,10 @@ class SyntheticStudio:
         metered = MeteredDrafter(SyntheticDrafter(Blend(self._last, RandomLaw(VOCAB, seed=1), 0.3)))
         return Clocked(metered, metered.meter)
 
-    def grid_target(self, prompt: Prompt, sampler: Sampler) -> Clocked[GridTarget]:
+    def grid_target(self, prompt: Prompt, sampler: Sampler, cells: int = 1) -> Clocked[GridTarget]:
         return self._cells(self.grid, prompt, sampler)
 
-    def low_target(self, prompt: Prompt, sampler: Sampler, ratio: int) -> Clocked[GridTarget]:
+    def low_target(self, prompt: Prompt, sampler: Sampler, ratio: int, cells: int = 1) -> Clocked[GridTarget]:
         return self._cells(Grid(self.grid.height // ratio, self.grid.width // ratio), prompt, sampler)
 
     def resampler(self, kind: str, ratio: int) -> Resampler:

@@ -1,7 +1,9 @@
 """The engine on TensorRT passes what every engine passes, with a TensorRT that ONNX Runtime stands in for."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from shutil import copyfile, copytree, ignore_patterns
 
 import numpy as np
 import pytest
@@ -188,6 +190,40 @@ def test_methods_are_compared_on_tensorrt(halves: Path, tmp_path: Path, monkeypa
         assert all(row["identical_share"] == 1 for row in found["rows"] if row["lossless"])
     assert drawn[0] == drawn[1]
     assert drawn[0]["zipar"][0] < drawn[0]["ar"][0]
+
+
+def test_two_resolutions_draft_and_verify_on_tensorrt(
+    halves: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pass over the whole larger image, which its engine has to be built for."""
+    monkeypatch.setattr("runtime.exported_target.backend_module", lambda backend: None)
+    low, high = halves / "reference", tmp_path / "high"
+    copytree(low, high, ignore=ignore_patterns("*.engine", "*.record"))
+    copyfile(low / RECORD, high / RECORD)
+    pair, options = ("llamagen-c2i", halves / "c2i.pt"), replace(TINY, grid_side=8)
+    export_published(Request(*pair, options=options), high)
+    drafter = Request("eagle-drafter", halves / "eagle.safetensors", target=pair, target_options=options)
+    export_published(drafter, high)
+    for name in ("target", "drafter"):
+        opened(name, low)
+        opened(name, high)
+    common = ["compare", "1", "--engines", str(high), "--low", str(low), "--temperature", "0", "--top-k", "0"]
+    common += ["--methods", "mulo,mulo-raster", "--set", "mulo-raster.rule=exact", "--set", "mulo-raster.rows=1"]
+    common += [f"--set={name}.{each}" for name in ("mulo", "mulo-raster") for each in ("sampler=bicubic", "k=none")]
+    refused = CliRunner().invoke(underpaint, [*common, "--backend", stand_in.BACKEND, "--out", str(tmp_path / "no")])
+    assert refused.exit_code == 2
+    assert "passes over 64 cells at once, its engine over 16" in refused.output
+    assert not (tmp_path / "no").exists()
+    stand_in.build(high, "target", (1, 8, 64))
+    drawn = []
+    for backend in ("cpu", stand_in.BACKEND):
+        out = tmp_path / backend
+        result = CliRunner().invoke(underpaint, [*common, "--backend", backend, "--out", str(out)])
+        assert result.exit_code == 0, result.output
+        rows = {row["method"]: row for row in json.loads((out / "compare.json").read_text())["rows"]}
+        assert rows["mulo-raster"]["identical_share"] == 1
+        drawn.append({name: (row["target_nfe"], row["drafter_nfe"]) for name, row in rows.items()})
+    assert drawn[0] == drawn[1]
 
 
 def test_cells_in_any_order_read_onnxruntimes_laws(family: Family) -> None:
