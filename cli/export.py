@@ -36,7 +36,7 @@ Kept = Annotated[
         help="Ids at a prompt's beginning and end that are left without a condition (tar-lm; chameleon: 1 1)."
     ),
 ]
-_KINDS = "llamagen-c2i, llamagen-t2i, tar-dtok, tar-lm, chameleon, eagle-drafter, vq or chameleon-vq"
+_KINDS = "llamagen-c2i, llamagen-t2i, tar-dtok, tar-lm, chameleon, eagle-drafter, vq, chameleon-vq or sampler"
 
 
 @app.command()
@@ -88,7 +88,7 @@ def check(
     greedy: Annotated[bool, typer.Option(help="Also draw a picture greedily and report where it parts.")] = True,
     seed: Annotated[int, typer.Option(help="Seed of the random inputs.", min=0)] = 0,
 ) -> None:
-    """Compare every decoder and the tokenizer of a folder with torch, on random and on adversarial inputs."""
+    """Compare the decoders, the tokenizer and the samplers of a folder with torch, on random and adversarial inputs."""
     from export.published_verify import verify
 
     with bad_input():

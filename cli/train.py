@@ -11,6 +11,7 @@ import typer
 from cli.option_groups import grouped
 from cli.train_drawn import draw
 from cli.train_options import TOKENIZER, InitFrom, Pair, Pixels, Resolution, Run, Scenes, report, trained_target
+from models.checkpoints import vq_config
 from models.train.pictures import EmojiPictures
 from models.train.start import read_start
 from zoo.sides import between
@@ -166,20 +167,21 @@ def sampler(
 ) -> None:
     """Train a latent sampler, which turns codes at one resolution into codes at another, or back."""
     from models.sampler import SamplerConfig
-    from models.train.sampler import LOOPS, LOSSES, SETTINGS, read_sampler_start, train_sampler
+    from models.train.sampler import LOOPS, LOSSES, read_sampler_start, settings_for, train_sampler
 
     ends = between(pair.low, pair.high)
     with run.started(f"runs/sampler_{direction}_{losses}{ends}") as folder:
-        ratio = pair.grids.ratio
+        pair.check()
+        vq, ratio = vq_config(scenes.tokenizer_from), pair.high // pair.low
         if losses is not Losses.ce and init_from is None:
             init_from = Path(f"runs/sampler_{direction}_ce{ends}/checkpoint.pt")
         # A high block for each cell along a low one's side: its edges can still meet the next one's.
-        config = SamplerConfig(direction.value, ratio=ratio, high_blocks=ratio)
+        config = SamplerConfig(direction.value, vq.codebook_size, ratio=ratio, high_blocks=ratio)
         read_sampler_start(init_from, config, scenes.tokenizer_from)
         outcome = train_sampler(
             *(folder, scenes.pairs(pair, run.device), config),
             losses=LOSSES[losses],
-            settings=SETTINGS[pair.high],
+            settings=settings_for(pair.high, pair.grids(vq.stride).high.cells),
             init_from=init_from,
             **run.common(LOOPS[losses]),
         )
@@ -189,10 +191,10 @@ def sampler(
 @_recipe
 def superres(*, pair: Pair, scenes: Scenes, run: Run) -> None:
     """Train the super-resolution network of the pixel sampler."""
-    from models.train.superres import LOOP, SETTINGS, train_super_resolution
+    from models.train.superres import LOOP, settings_for, train_super_resolution
 
     with run.started(f"runs/superres{between(pair.low, pair.high)}") as folder:
-        pairs, settings = scenes.pairs(pair, run.device), SETTINGS[pair.high]
+        pairs, settings = scenes.pairs(pair, run.device), settings_for(pair.high)
         report(train_super_resolution(folder, pairs, settings=settings, **run.common(LOOP)), folder)
 
 

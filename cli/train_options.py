@@ -13,17 +13,17 @@ import typer
 from algos.draft.spec import Grid
 from algos.spatial.resolution import ResolutionMap
 from cli.errors import STOPPED, bad_input
-from models.checkpoints import read
+from models.checkpoints import read, vq_config
 from models.data.scenes import Split
 from models.train.loop import LoopSettings, Outcome
-from models.train.pictures import EmojiPictures
-from models.train.sampler import SETTINGS as SAMPLERS
-from models.train.sampler import PairedCodes, PairedScenes
+from models.train.pictures import SCENE_SEED, EmojiPictures, FolderPictures, Pictures
+from models.train.sampler import PairedCodes, PairedScenes, settings_for
 from models.train.start import widths
 from models.train.target import SETTINGS, STRIDE
-from models.train.tokens import TokenSet, encode_scenes
+from models.train.tokens import TokenSet, encode_pictures, encode_scenes
 from models.transformer import TransformerConfig
 from runtime.files import check_folder_writable
+from zoo.sides import SIDES
 
 Out = Annotated[Path | None, typer.Option(help="Folder of the run; the default is under runs/.")]
 Steps = Annotated[int | None, typer.Option(help="Optimiser steps in all.", min=1)]
@@ -53,15 +53,29 @@ Resolution = Annotated[Pixels, typer.Option(help="Side of the pictures in pixels
 class Pair:
     """Options of what lies between two resolutions."""
 
-    low: Annotated[Pixels, typer.Option("--from", help="The smaller side in pixels.")] = Pixels.small
-    high: Annotated[Pixels, typer.Option("--to", help="The larger side in pixels.")] = Pixels.large
+    low: Annotated[int, typer.Option("--from", help="The smaller side in pixels.", min=1)] = Pixels.small.value
+    high: Annotated[int, typer.Option("--to", help="The larger side in pixels.", min=1)] = Pixels.large.value
+    pictures_from: Annotated[
+        Path | None,
+        typer.Option("--pictures", help="Folder of pictures to learn from, for a published tokenizer; of any sides."),
+    ] = None
 
-    @property
-    def grids(self) -> ResolutionMap:
-        """Both as cells; ValueError unless the first is the smaller."""
+    def check(self) -> None:
+        """ValueError unless the first side is the smaller, divides the other, and there are pictures of both."""
+        told = f"--from {self.low} --to {self.high}"
         if self.low >= self.high:
-            raise ValueError(f"--from {int(self.low)} --to {int(self.high)}: expected the smaller side first")
-        low, high = self.low // STRIDE, self.high // STRIDE
+            raise ValueError(f"{told}: expected the smaller side first")
+        if self.high % self.low:
+            raise ValueError(f"{told}: expected the larger side to be a whole multiple of the smaller")
+        if self.pictures_from is None and not {self.low, self.high} <= set(SIDES):
+            sides = ", ".join(map(str, SIDES))
+            raise ValueError(f"{told}: scenes are rendered at {sides} px; give --pictures FOLDER for other sides")
+
+    def grids(self, stride: int) -> ResolutionMap:
+        """Both as cells of a tokenizer of `stride` pixels a code; ValueError where that divides neither."""
+        if self.low % stride:
+            raise ValueError(f"--from {self.low}: expected a multiple of {stride}, this tokenizer's pixels a code")
+        low, high = self.low // stride, self.high // stride
         return ResolutionMap(Grid(low, low), Grid(high, high))
 
 
@@ -117,20 +131,31 @@ class Scenes:
 
     def pairs(self, pair: Pair, device: str) -> PairedScenes:
         """Training and validation codes at both resolutions, their tokenizer, the pictures, and the two grids."""
-        grids, settings, sides = pair.grids, SAMPLERS[pair.high], (int(pair.low), int(pair.high))
-        pictures = self._pictures(f"{sides[0]} and {sides[1]} px")
+        pair.check()
+        sides = pair.low, pair.high
+        grids = pair.grids(vq_config(self.tokenizer_from).stride)
+        settings = settings_for(pair.high, grids.high.cells)
+        own = None if pair.pictures_from is None else FolderPictures(pair.pictures_from)
+        self._tell(f"{sides[0]} and {sides[1]} px")
+        pictures: Pictures = EmojiPictures() if own is None else own
+        source = {"seed": SCENE_SEED} if own is None else own.source
 
         def pairs(split: Split, scenes: int) -> PairedCodes:
-            return PairedCodes(*(self._encoded(pictures, side, scenes, split, device).codes for side in sides))
+            count = scenes if own is None else min(scenes, own.count(split))
+            wanted = (self.tokens, self.tokenizer_from, pictures)
+            return PairedCodes(*(encode_pictures(*wanted, side, count, split, source, device) for side in sides))
 
         data, validation = pairs("train", settings.scenes), pairs("seen", settings.validation_scenes)
         return PairedScenes(data, validation, self.tokenizer_from, pictures, grids)
 
     def _pictures(self, sizes: str) -> EmojiPictures:
         read(self.tokenizer_from, "tokenizer")
+        self._tell(sizes)
+        return EmojiPictures()
+
+    def _tell(self, sizes: str) -> None:
         check_folder_writable(self.tokens)
         typer.echo(f"codes at {sizes} in {self.tokens} (encoded on first use)")
-        return EmojiPictures()
 
     def _encoded(self, pictures: EmojiPictures, side: int, scenes: int, split: Split, device: str) -> TokenSet:
         wanted = (self.tokens, self.tokenizer_from, pictures)

@@ -21,6 +21,8 @@ from export.differences import errors
 from export.graph import OPSET
 from export.published_check import MOST, Report, compare
 from export.published_decoder import write_conditioner, write_decoder
+from export.published_sampler import KIND as SAMPLER
+from export.published_sampler import export_trained, load_trained
 from export.published_tokenizer import export_published_tokenizer, store_codes
 from export.sampler import write_sampler
 from export.store import PACKAGES, Origin, draft_manifest, require_parity
@@ -101,6 +103,12 @@ def export_published(request: Request, folder: Path) -> tuple[Manifest, ...]:
     OSError, as for a full disk.
     In every case `folder` stays as it was.
     """
+    if request.kind == SAMPLER:
+        trained = load_trained(request.checkpoint, request.precision)
+        with _aside(folder) as staged:
+            written: tuple[Manifest, ...] = (export_trained(trained, request.precision, folder, staged),)
+            _record(written, request, digest(request.checkpoint), folder, staged)
+        return written
     loaded = request.loaded()
     origin = Origin(
         f"{request.kind} checkpoint {request.checkpoint.name}", f"underpaint export --kind {request.kind}", _LICENCE
@@ -113,14 +121,19 @@ def export_published(request: Request, folder: Path) -> tuple[Manifest, ...]:
             written = export_published_tokenizer(model, request.precision, request.neighbours, staged, origin)
         else:
             written = _decoder(loaded, request, staged, origin)
-        records = dict(read_records(folder)) if (folder / RECORD).is_file() else {}
-        for found in written:
-            data = staged / f"{found.name}.onnx.data"
-            outside = Data(data.name, data.stat().st_size, digest(data)) if data.is_file() else None
-            records[found.name] = Record(request.as_plain(), sha, OPSET, BUCKETS, outside)
-        plain = {name: asdict(record) for name, record in sorted(records.items())}
-        manifest.write_beside(staged / RECORD, (json.dumps(plain, indent=1) + "\n").encode())
+        _record(written, request, sha, folder, staged)
     return written
+
+
+def _record(written: tuple[Manifest, ...], request: Request, sha: str, folder: Path, staged: Path) -> None:
+    """Add what was written to the records of `folder`, in `staged`."""
+    records = dict(read_records(folder)) if (folder / RECORD).is_file() else {}
+    for found in written:
+        data = staged / f"{found.name}.onnx.data"
+        outside = Data(data.name, data.stat().st_size, digest(data)) if data.is_file() else None
+        records[found.name] = Record(request.as_plain(), sha, OPSET, BUCKETS, outside)
+    plain = {name: asdict(record) for name, record in sorted(records.items())}
+    manifest.write_beside(staged / RECORD, (json.dumps(plain, indent=1) + "\n").encode())
 
 
 @contextmanager

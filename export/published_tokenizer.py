@@ -72,14 +72,14 @@ def _comparisons(model: VQModel, precision: str) -> dict[str, Callable[[Path], R
         (Decode(model).eval(), "codes", "pixels", cases.grids),
         (Encode(model).eval(), "pixels", "scores", cases.pictures),
     )
-    return {name: partial(_compare, *part, twin) for name, part, twin in zip(HALVES, parts, twins, strict=True)}
+    return {name: partial(compare_module, *part, twin) for name, part, twin in zip(HALVES, parts, twins, strict=True)}
 
 
 @torch.no_grad()
-def _compare(
+def compare_module(
     module: nn.Module, feed: str, result: str, cases: Mapping[str, Tensor], twin: onnx.ModelProto | None, path: Path
 ) -> Report:
-    """A graph, or the `twin` that stands in for it, against its module in float32."""
+    """The graph at `path`, or the `twin` that stands in for it, against its module in float32."""
     with TemporaryDirectory() as beside:
         if twin is not None:
             path = Path(beside) / path.name

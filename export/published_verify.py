@@ -4,30 +4,36 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Final
 
+from export.modules import MOST as SAMPLER_MOST
 from export.published import Request, shape_of, write_graph
 from export.published_check import MOST, Report, compare
-from export.published_tokenizer import HALVES, TOKENIZER_MOST, compare_tokenizer
+from export.published_sampler import KIND as SAMPLER
+from export.published_sampler import load_trained
+from export.published_tokenizer import HALVES, TOKENIZER_MOST, compare_module, compare_tokenizer
+from export.samplers import cases_of
 from models.published.options import Published
 from runtime.decoder import read_shape
 from runtime.exported import RECORD, Record, check_data, read_records
 from zoo.load import manifest, path
-from zoo.manifest import ManifestError
+from zoo.manifest import ManifestError, digest
+
+_OTHER: Final = "{}: another checkpoint than {} was exported from; export it again"
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One model's report. stand_in: the graph compared is a float32 twin of one that does not run on the CPU."""
+    """One model's report. allowed: the largest error that passes.
+
+    stand_in: the graph compared is a float32 twin of one that does not run on the CPU.
+    """
 
     name: str
     precision: str
     report: Report
+    allowed: float
     stand_in: bool
-
-    @property
-    def allowed(self) -> float:
-        """The largest error that passes."""
-        return (TOKENIZER_MOST if self.name in HALVES else MOST)[self.precision]
 
     @property
     def passed(self) -> bool:
@@ -53,12 +59,13 @@ class Result:
 
 
 def verify(folder: Path, greedy: bool, seed: int) -> Iterator[Result]:
-    """Hold every decoder and the tokenizer of `folder` against their checkpoints, the hashes of all models first.
+    """Hold every decoder, the tokenizer and the samplers of `folder` against their checkpoints, after all hashes.
 
     Raises ManifestError on files, manifests or records that changed; and what `models.published.load.load` raises.
     """
     records = read_records(folder)
-    if not {"target", "drafter", *HALVES} & set(records):
+    between = sorted(name for name, record in records.items() if (record.request or {}).get("kind") == SAMPLER)
+    if not {"target", "drafter", *HALVES, *between} & set(records):
         raise ManifestError(f"{folder} holds no target, drafter or tokenizer to check; export one into it")
     files = {name: path(name, folder) for name in records}
     for name in records:
@@ -74,7 +81,20 @@ def verify(folder: Path, greedy: bool, seed: int) -> Iterator[Result]:
             raise ManifestError(f"{folder / RECORD}: '{request.kind}' is no tokenizer; export again")
         reports = compare_tokenizer(loaded.vq.float(), request.precision, paths)
         for name, report in reports.items():
-            yield Result(name, request.precision, report, request.precision == "bf16")
+            allowed = TOKENIZER_MOST[request.precision]
+            yield Result(name, request.precision, report, allowed, request.precision == "bf16")
+    for name in between:
+        yield _between(folder, name, files[name], records[name])
+
+
+def _between(folder: Path, name: str, graph: Path, record: Record) -> Result:
+    request = Request.from_plain(record.request)
+    trained = load_trained(request.checkpoint, request.precision)
+    if digest(request.checkpoint) != record.checkpoint_sha256:
+        raise ManifestError(_OTHER.format(request.checkpoint, name))
+    cases = cases_of(trained.network)
+    report = compare_module(trained.network, cases.feed, cases.result, cases.inputs, None, graph)
+    return Result(name, request.precision, report, SAMPLER_MOST, False)
 
 
 def _loaded(folder: Path, name: str, record: Record) -> tuple[Request, Published]:
@@ -82,10 +102,7 @@ def _loaded(folder: Path, name: str, record: Record) -> tuple[Request, Published
     request = Request.from_plain(record.request)
     loaded = request.loaded()
     if loaded.checkpoint.digest() != record.checkpoint_sha256:
-        raise ManifestError(
-            f"{request.checkpoint}: another checkpoint than {manifest(name, folder).name} was exported from; "
-            "export it again"
-        )
+        raise ManifestError(_OTHER.format(request.checkpoint, name))
     return request, loaded
 
 
@@ -102,4 +119,4 @@ def _decoder(folder: Path, name: str, graph: Path, record: Record, greedy: bool,
         whole = None if conditioner is None else conditioner.float()
         shown = "fp32" if request.precision == "bf16" else request.precision
         found = compare(graph, shown, decoder, whole, greedy and name == "target", seed)
-    return Result(name, request.precision, found, request.precision == "bf16")
+    return Result(name, request.precision, found, MOST[request.precision], request.precision == "bf16")

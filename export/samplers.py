@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import onnx
 import torch
 from torch import Tensor
 from torch.export import Dim
@@ -36,6 +37,14 @@ class Between:
         return cls(low, high, str(config["codebook"]), dict(config.get("losses", {})))
 
 
+class Cases(NamedTuple):
+    """What a network is compared on: the names of its input and its output, and inputs by case."""
+
+    feed: str
+    result: str
+    inputs: Mapping[str, Tensor]
+
+
 def export_sampler(
     name: str, model: TokenSampler, between: Between, vq: VQModel, folder: Path, origin: Origin
 ) -> Manifest:
@@ -43,18 +52,9 @@ def export_sampler(
 
     The tokenizer `vq` must be the one that it was trained with, and the one that `folder` holds; ValueError otherwise.
     """
-    config = model.config
-    settings = _settings(name, between, vq, folder) | {"losses": dict(between.losses), "vocab_size": config.vocab_size}
-    halve(model.eval())
-    step = 1 if config.direction == "up" else config.ratio
-    generator = torch.Generator().manual_seed(0)
-    codes = torch.randint(0, config.vocab_size, (2, 3 * step, 4 * step), generator=generator)
-    height, width = Dim("h", min=1, max=MOST_CELLS), Dim("w", min=1, max=MOST_CELLS)
-    graph = to_onnx(model, codes, "codes", ("logits",), {0: BATCH, 1: step * height, 2: step * width})
-    last = torch.full((1, 5 * step, 2 * step), config.vocab_size - 1)
-    cases = {"random": codes, "one_row": codes[:1, :step], "last_code": last}
-    kind = f"{config.direction}sampler"
-    return store_module(graph, name, kind, settings, folder, origin, model, "codes", cases)
+    settings = _settings(name, between, vq, folder)
+    halve(model)
+    return store_between(name, model, between, settings, folder, origin)
 
 
 def export_super_resolution(
@@ -62,31 +62,78 @@ def export_super_resolution(
 ) -> Manifest:
     """Write the super-resolution network; its weights are rounded in place. Raises as `export_sampler` does."""
     settings = _settings(name, between, vq, folder)
-    halve(model.eval())
-    pixels = torch.rand(2, 3, 24, 32, generator=torch.Generator().manual_seed(0)) * 2 - 1
-    height, width = Dim("h", min=4, max=8 * MOST_CELLS), Dim("w", min=4, max=8 * MOST_CELLS)
-    graph = to_onnx(model, pixels, "pixels", ("enlarged",), {0: BATCH, 2: height, 3: width})
+    halve(model)
+    return store_between(name, model, between, settings, folder, origin)
+
+
+def store_between(
+    name: str,
+    model: TokenSampler | SuperResolution,
+    between: Between,
+    settings: Mapping[str, Any],
+    folder: Path,
+    origin: Origin,
+) -> Manifest:
+    """Write a network as it is, if its graph computes the same. settings: see `settings_of`."""
+    kind, plain_settings, model = "superres", dict(settings), model.eval()
+    if isinstance(model, TokenSampler):
+        kind = f"{model.config.direction}sampler"
+        plain_settings |= {"losses": dict(between.losses), "vocab_size": model.config.vocab_size}
+    cases = cases_of(model)
+    graph = _graph(model, cases)
+    return store_module(graph, name, kind, plain_settings, folder, origin, model, cases.feed, cases.inputs)
+
+
+def cases_of(model: TokenSampler | SuperResolution) -> Cases:
+    """Random and adversarial inputs."""
+    generator = torch.Generator().manual_seed(0)
+    if isinstance(model, TokenSampler):
+        config = model.config
+        step = 1 if config.direction == "up" else config.ratio
+        codes = torch.randint(0, config.vocab_size, (2, 3 * step, 4 * step), generator=generator)
+        last = torch.full((1, 5 * step, 2 * step), config.vocab_size - 1)
+        return Cases("codes", "logits", {"random": codes, "one_row": codes[:1, :step], "last_code": last})
+    pixels = torch.rand(2, 3, 24, 32, generator=generator) * 2 - 1
     edges: Tensor = torch.ones(1, 3, 16, 8)
     edges[:, :, 7:] = -1
-    cases = {"random": pixels, "edge": edges}
-    return store_module(graph, name, "superres", settings, folder, origin, model, "pixels", cases)
+    return Cases("pixels", "enlarged", {"random": pixels, "edge": edges})
+
+
+def _graph(model: TokenSampler | SuperResolution, cases: Cases) -> onnx.ModelProto:
+    example = cases.inputs["random"]
+    if isinstance(model, TokenSampler):
+        step = 1 if model.config.direction == "up" else model.config.ratio
+        height, width = Dim("h", min=1, max=MOST_CELLS), Dim("w", min=1, max=MOST_CELLS)
+        return to_onnx(model, example, cases.feed, (cases.result,), {0: BATCH, 1: step * height, 2: step * width})
+    height, width = Dim("h", min=4, max=8 * MOST_CELLS), Dim("w", min=4, max=8 * MOST_CELLS)
+    return to_onnx(model, example, cases.feed, (cases.result,), {0: BATCH, 2: height, 3: width})
+
+
+def settings_of(between: Between, folder: Path) -> dict[str, Any]:
+    """What the manifest of every network says, beside the tokenizer that `folder` holds."""
+    return {
+        "low": list(between.low),
+        "high": list(between.high),
+        "codebook": codebook_digest(read_codebook(folder)),
+        "models": ["vq_encoder", "vq_decoder", "codebook"],
+    }
+
+
+def require_tokenizer(name: str, between: Between, vq: VQModel, whose: str) -> None:
+    """Raise ValueError unless `vq`, which `whose` says in words, is what a network was trained with."""
+    if between.codebook != codebook_name(vq):
+        raise ValueError(
+            f"{name}: trained with the tokenizer {between.codebook[:12]}, {whose} {codebook_name(vq)[:12]}; "
+            "train it again with `underpaint train`"
+        )
 
 
 def _settings(name: str, between: Between, vq: VQModel, folder: Path) -> dict[str, Any]:
-    """What every sampler's manifest says, after a look at both tokenizers."""
-    if between.codebook != codebook_name(vq):
-        raise ValueError(
-            f"{name}: trained with the tokenizer {between.codebook[:12]}, the runs hold {codebook_name(vq)[:12]}; "
-            "train it again with `underpaint train`"
-        )
+    """`settings_of`, after a look at both tokenizers."""
+    require_tokenizer(name, between, vq, "the runs hold")
     held = read_codebook(folder)
     halve(vq)
     expected = plain(vq.quantize.codebook)
     if held.shape != expected.shape or not np.allclose(held, expected, atol=1e-5):
         raise ValueError(f"{name}: {folder} holds another tokenizer's codebook; export the tokenizer first")
-    return {
-        "low": list(between.low),
-        "high": list(between.high),
-        "codebook": codebook_digest(held),
-        "models": ["vq_encoder", "vq_decoder", "codebook"],
-    }
+    return settings_of(between, folder)

@@ -19,7 +19,10 @@ from zoo.load import manifest as read_manifest
 from zoo.manifest import Manifest, write_beside
 
 ROWS: Final = (1, 2)
-GRAPHS: Final = ("target", "drafter", "condition", "image_decoder", "image_encoder", "sampler")
+GRAPHS: Final = (
+    *("target", "drafter", "condition", "image_decoder", "image_encoder", "sampler"),
+    *("upsampler", "downsampler", "superres"),
+)
 _LARGEST_TREE: Final = 64
 _WORKSPACE_BYTES: Final = 4 << 30
 _DEFAULT_GRID: Final = 16
@@ -111,12 +114,31 @@ def _other_profile(found: Manifest, folder: Path) -> Profile:
     if found.kind == "image_encoder":
         fixed = (1, 3, side * int(found.settings["stride"]), side * int(found.settings["stride"]))
         return Profile({"pixels": (fixed, fixed, fixed)})
+    if found.kind in ("upsampler", "downsampler"):
+        return _rows_profile(found)
+    if found.kind == "superres":
+        sizes = [_stride(folder) * int(cells) for cells in found.settings["low"]]
+        fixed = (1, 3, *sizes)
+        return Profile({"pixels": (fixed, fixed, fixed)})
     if found.kind == "sampler":
         vocab = int(found.settings["vocab_size"])
         one = ((1,), (1,), (1,))
         logits = ((1, 1, vocab), (2, 16, vocab), (2, _LARGEST_TREE, vocab))
         return Profile({"logits": logits, "guidance": one, "temperature": one})
     return Profile({})
+
+
+def _rows_profile(found: Manifest) -> Profile:
+    """Any number of drawn rows: they are resampled as they come."""
+    low, high = ([int(side) for side in found.settings[which]] for which in ("low", "high"))
+    height, width = low if found.kind == "upsampler" else high
+    step = 1 if found.kind == "upsampler" else height // low[0]
+    return Profile({"codes": ((1, step, width), (1, height, width), (1, height, width))})
+
+
+def _stride(folder: Path) -> int:
+    """Pixels a code along a side."""
+    return int(read_manifest("vq_encoder", folder).settings["stride"])
 
 
 def _grid_side(folder: Path) -> int:

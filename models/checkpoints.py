@@ -10,6 +10,8 @@ import torch
 
 from models.config import build
 from models.drafter import BoundDrafter, Drafter
+from models.published.files import read_checkpoint
+from models.published.load import load as load_published
 from models.text import WordEncoder
 from models.transformer import Transformer, TransformerConfig
 from models.vq import VQConfig, VQModel
@@ -56,11 +58,40 @@ def story(saved: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def load_vq(path: Path) -> VQModel:
-    """The tokenizer of a checkpoint, in eval mode."""
+    """The tokenizer of a checkpoint, of a recipe or as LlamaGen and Chameleon publish theirs, in eval mode."""
+    if _is_published(path):
+        return _published_vq(path)
     saved = read(path, "tokenizer")
     model = VQModel(build(VQConfig, saved["config"]["vq"]))
     model.load_state_dict(saved["model"])
     return model.eval()
+
+
+def vq_config(path: Path) -> VQConfig:
+    """The widths of a tokenizer; raises as `load_vq` does."""
+    if _is_published(path):
+        return _published_vq(path).config
+    return build(VQConfig, read(path, "tokenizer")["config"]["vq"])
+
+
+def _is_published(path: Path) -> bool:
+    """Whether a file or folder is in a published form: parameters, and no config of a recipe beside them."""
+    if path.is_dir() or path.suffix == ".safetensors":
+        return path.exists()
+    if not zipfile.is_zipfile(path):
+        return False
+    try:
+        held = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except (pickle.UnpicklingError, RuntimeError):
+        return False
+    return isinstance(held, dict) and "config" not in held
+
+
+def _published_vq(path: Path) -> VQModel:
+    names = read_checkpoint(path).tensors.shapes
+    found = load_published("chameleon-vq" if any("encoder.down." in name for name in names) else "vq", path).vq
+    assert found is not None
+    return found
 
 
 def load_target(path: Path) -> tuple[WordEncoder, Transformer]:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from algos.registry import suggest
 from algos.spatial.resolution import ResolutionMap
+from runtime.exported import RECORD
 from runtime.images import ImageDecoder, ImageEncoder
 from runtime.resample import Resampler
 from runtime.resample_pixels import FILTERS, Enlarger, FilterEnlarger, LearnedEnlarger, PixelResampler
@@ -123,10 +124,13 @@ def _fitting(
 ) -> Located:
     """The model `network` between `sides`; EngineError unless it was made for these grids and this codebook."""
     name, recipe = network + between(*sides), recipe_of(network, sides)
+    exported = (folder / RECORD).is_file()
+    recipe += " --tokenizer CHECKPOINT --pictures FOLDER" if exported else ""
     if name not in names(folder):
+        export = f"runs/RUN/checkpoint.pt --kind sampler --out {folder}" if exported else name
         raise EngineError(
             f"{folder}: there is no model '{name}'; make it with `underpaint train {recipe}` and `underpaint export "
-            f"{name}`, or take a kind that needs none: {', '.join(FILTERS)}"
+            f"{export}`, or take a kind that needs none: {', '.join(FILTERS)}"
         )
     located = locate(name, kind, folder)
     made_for = located.manifest.settings

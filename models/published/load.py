@@ -59,7 +59,7 @@ def load(
     Raises FileNotFoundError; CheckpointError where the file is not what `kind` says; ValueError on an unknown name.
     """
     if kind not in KINDS:
-        raise ValueError(f"--kind: expected one of {', '.join(KINDS)}, got {kind!r}")
+        raise ValueError(f"--kind: expected one of {', '.join(KINDS)} or sampler, got {kind!r}")
     if precision not in PRECISIONS:
         raise ValueError(f"--precision: expected one of {', '.join(PRECISIONS)}, got {precision!r}")
     dtype, chosen = PRECISIONS[precision], options or LoadOptions()

@@ -1,18 +1,23 @@
 """Pictures and captions of EmojiScenes as the recipes ask for them: by scene number, split and size."""
 
 from collections.abc import Sequence
+from hashlib import sha256
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image, ImageOps
 from torch import Tensor
 
 from models.data.art import load_sprites
 from models.data.scenes import Scene, Split, SpriteSheet, render, scene
 from zoo.prompts import word_ids
 
+SUFFIXES: Final = (".png", ".jpg", ".jpeg", ".webp")
+"""Of files that are read as pictures."""
+_HELD: Final = 50
 # Scenes of the embedded models; another seed gives other scenes of the same grammar.
 SCENE_SEED = 1
 
@@ -33,6 +38,43 @@ class EmojiPictures:
     def __call__(self, indices: Sequence[int], size: int, split: Split) -> NDArray[np.uint8]:
         """Render scenes `indices` of `split` at `size` px."""
         return np.stack([render(numbered(index, split), self.sheet, size) for index in indices])
+
+
+class FolderPictures:
+    """Pictures of one's own, cut square about their middle and resized; one in fifty is kept for validation.
+
+    A file has one number in its split, in order of name. Raises ValueError where a folder holds too few.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        if not folder.is_dir():
+            raise NotADirectoryError(f"--pictures: no folder {folder}; name one of {', '.join(SUFFIXES)} files")
+        files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES)
+        if len(files) < 2:
+            raise ValueError(f"--pictures {folder}: expected two {', '.join(SUFFIXES)} files or more, got {len(files)}")
+        self._files = {"seen": files[::_HELD], "train": [file for place, file in enumerate(files) if place % _HELD]}
+        told = "".join(f"{file.relative_to(folder)}\n{file.stat().st_size}\n" for file in files)
+        self.source = {"pictures": sha256(told.encode()).hexdigest()}
+        """What tells these pictures from others, in a cache of their codes."""
+
+    def count(self, split: Split) -> int:
+        """How many there are: of "train", or of all other splits alike."""
+        return len(self._of(split))
+
+    def _of(self, split: Split) -> list[Path]:
+        return self._files["train" if split == "train" else "seen"]
+
+    def __call__(self, indices: Sequence[int], size: int, split: Split) -> NDArray[np.uint8]:
+        """Read pictures `indices` of `split` at `size` px; OSError names a file that is no picture."""
+        return np.stack([_square(self._of(split)[index], size) for index in indices])
+
+
+def _square(file: Path, size: int) -> NDArray[np.uint8]:
+    try:
+        with Image.open(file) as opened:
+            return np.asarray(ImageOps.fit(opened.convert("RGB"), (size, size), Image.Resampling.LANCZOS))
+    except OSError as error:
+        raise OSError(f"{file}: expected a picture ({error}); take it out of --pictures") from error
 
 
 def numbered(index: int, split: Split) -> Scene:

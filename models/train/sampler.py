@@ -5,7 +5,7 @@ and "gan" go on from it through the frozen decoder, on a few scenes of each batc
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -53,8 +53,10 @@ class SamplerSettings:
     validated: int = 32
 
 
-SETTINGS: Final[Mapping[int, SamplerSettings]] = {128: SamplerSettings(), 256: SamplerSettings(batch=12, drawn=1)}
-"""By the larger side in pixels: as many cells and as many drawn pixels a step."""
+def settings_for(side: int, cells: int) -> SamplerSettings:
+    """As many cells and as many drawn pixels a step as at 128 px of 16 by 16 codes, for a larger picture of these."""
+    usual = SamplerSettings()
+    return replace(usual, batch=max(1, usual.batch * 16**2 // cells), drawn=max(1, usual.drawn * 128**2 // side**2))
 
 
 class PairedCodes(NamedTuple):

@@ -4,8 +4,7 @@ It learns from what it will see, decoded pictures, so it also mends what the tok
 its pictures are only ever encoded again, also from the codes that the frozen encoder reads in them.
 """
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -46,11 +45,10 @@ class SuperResolutionSettings:
             raise ValueError(f"super-resolution: expected counts of at least 1 and no negative weight, got {self}")
 
 
-SETTINGS: Final[Mapping[int, SuperResolutionSettings]] = {
-    128: SuperResolutionSettings(),
-    256: SuperResolutionSettings(batch=2),
-}
-"""By the larger side in pixels: as many pixels a step."""
+def settings_for(side: int) -> SuperResolutionSettings:
+    """As many pixels a step as at 128 px, for a larger picture of `side` px."""
+    usual = SuperResolutionSettings()
+    return replace(usual, batch=max(1, usual.batch * 128**2 // side**2))
 
 
 class _Enlarged(NamedTuple):

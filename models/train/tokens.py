@@ -6,6 +6,7 @@ JSON file that names the tokenizer it came from. A build that was stopped contin
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -56,7 +57,6 @@ def check_source(path: Path, about: dict[str, object], told: str, remedy: str) -
         raise ValueError(f"{path} says {found}; now wanted {about}. {remedy}")
 
 
-@torch.no_grad()
 def encode_scenes(
     folder: Path,
     tokenizer: Path,
@@ -67,33 +67,50 @@ def encode_scenes(
     split: Split,
     device: str = "cpu",
 ) -> TokenSet:
-    """The first `scenes` scenes of a split as codes, from the cache where it has them.
+    """The first `scenes` scenes of a split, and their captions; see `encode_pictures`."""
+    wanted = (resolution, scenes, split, {"seed": SCENE_SEED}, device)
+    return TokenSet(encode_pictures(folder, tokenizer, pictures, *wanted), captions(range(scenes), split))
+
+
+@torch.no_grad()
+def encode_pictures(
+    folder: Path,
+    tokenizer: Path,
+    pictures: Pictures,
+    resolution: int,
+    count: int,
+    split: Split,
+    source: Mapping[str, object],
+    device: str = "cpu",
+) -> NDArray[np.int16]:
+    """The first `count` pictures of a split as codes [count, cells], from the cache where it has them.
 
     Args:
         folder: the cache, created if absent.
         tokenizer: checkpoint of the tokenizer.
-        pictures: renderer.
+        pictures: renderer, or reader of files.
         resolution: side of the pictures in pixels.
-        scenes: how many; the cache grows where it holds fewer.
+        count: how many; the cache grows where it holds fewer.
         split: "train", "seen" or "held_out".
+        source: what tells these pictures from others.
         device: "cpu" or "cuda"; a code whose choice was close may differ between them.
 
     Raises:
-        ValueError: when the cache was made by another tokenizer, or does not say by which.
+        ValueError: when the cache was made by another tokenizer or from other pictures, or does not say by which.
     """
     vq = load_vq(tokenizer)
     cells = (resolution // vq.config.stride) ** 2
     folder.mkdir(parents=True, exist_ok=True)
     stem = folder / f"{split}_{resolution}"
-    about = {"tokenizer": _fingerprint(vq), "seed": SCENE_SEED}
+    about = {"tokenizer": _fingerprint(vq), **source}
     told, remedy = "which tokenizer the codes beside it come from", "Delete its folder to encode again."
     check_source(stem.with_suffix(".json"), about, told, remedy)
     path = stem.with_suffix(".codes")
     held = path.stat().st_size // (2 * cells) if path.exists() else 0
-    if held < scenes:
+    if held < count:
         with path.open("ab") as file:
-            file.write(np.full((scenes - held, cells), -1, np.int16).tobytes())
-    codes: NDArray[np.int16] = np.memmap(path, np.int16, "r+", shape=(scenes, cells))
+            file.write(np.full((count - held, cells), -1, np.int16).tobytes())
+    codes: NDArray[np.int16] = np.memmap(path, np.int16, "r+", shape=(count, cells))
     todo = np.flatnonzero(codes[:, 0] < 0)
     vq = channels_last(vq.to(device))
     together = max(1, CHUNK * 128**2 // max(resolution, 128) ** 2)
@@ -103,4 +120,4 @@ def encode_scenes(
         with torch.autocast(device, torch.bfloat16):
             found = vq.encode(pixels)
         codes[rows] = found.cpu().numpy().astype(np.int16)
-    return TokenSet(codes, captions(range(scenes), split))
+    return codes

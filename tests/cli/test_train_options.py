@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import typer
+from numpy.typing import NDArray
 from typer.testing import CliRunner
 
 from cli.option_groups import grouped
@@ -106,13 +107,33 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["draw", "--target", "text.pt"], "text.pt is no checkpoint of these recipes"),
         (["draw", "--target", "target.pt", "--out", "/proc/drawn"], "cannot write into /proc/drawn"),
         (["judge", "--out", "text.pt/run"], "is not a folder"),
-        (["sampler", "--losses", "pixel"], "no checkpoint at runs/sampler_up_ce/checkpoint.pt"),
-        (["sampler", "--to", "256", "--losses", "gan"], "no checkpoint at runs/sampler_up_ce_64_256/checkpoint.pt"),
+        (
+            ["sampler", "--losses", "pixel", "--tokenizer", "tokenizer.pt"],
+            "no checkpoint at runs/sampler_up_ce/checkpoint.pt",
+        ),
+        (
+            ["sampler", "--to", "256", "--losses", "gan", "--tokenizer", "tokenizer.pt"],
+            "no checkpoint at runs/sampler_up_ce_64_256/checkpoint.pt",
+        ),
+        (["sampler", "--from", "64", "--to", "160"], "--from 64 --to 160: expected the larger side to be a whole"),
+        (["superres", "--to", "512"], "scenes are rendered at 64, 128, 256 px; give --pictures FOLDER for other sides"),
+        (
+            ["sampler", "--from", "60", "--to", "120", "--pictures", ".", "--tokenizer", "tokenizer.pt"],
+            "--from 60: expected a multiple of 8",
+        ),
+        (["superres", "--pictures", "absent", "--tokenizer", "tokenizer.pt"], "--pictures: no folder absent"),
+        (["superres", "--pictures", ".", "--tokenizer", "tokenizer.pt"], "files or more, got 0"),
         (["sampler", "--from", "128", "--to", "64"], "--from 128 --to 64: expected the smaller side first"),
         (["superres", "--from", "128"], "--from 128 --to 128: expected the smaller side first"),
-        (["sampler", "--direction", "down", "--init-from", "drafter.pt"], "wanted 'sampler'"),
-        (["sampler", "--direction", "down", "--init-from", "sampler.pt"], "a sampler of direction down to start from"),
-        (["sampler", "--to", "256", "--init-from", "sampler.pt"], "expected a sampler of ratio 4, high_blocks 4"),
+        (["sampler", "--init-from", "drafter.pt", "--tokenizer", "tokenizer.pt"], "wanted 'sampler'"),
+        (
+            ["sampler", "--direction", "down", "--init-from", "sampler.pt", "--tokenizer", "tokenizer.pt"],
+            "a sampler of direction down to start from",
+        ),
+        (
+            ["sampler", "--to", "256", "--init-from", "sampler.pt", "--tokenizer", "tokenizer.pt"],
+            "expected a sampler of ratio 4, high_blocks 4",
+        ),
         (["sampler"], "no checkpoint at runs/tokenizer/checkpoint.pt"),
         (["superres", "--tokenizer", "absent.pt"], "train one with `underpaint train tokenizer`"),
     ],
@@ -163,20 +184,21 @@ def test_samplers_learn_between_the_sides_that_are_named(
 ) -> None:
     from models.train import sampler, superres
     from models.train.loop import Outcome
-    from models.train.tokens import TokenSet
 
     encoded, trained = [], []
 
-    def encode(*places: object, resolution: int, scenes: int, split: str, device: str) -> TokenSet:
-        encoded.append((resolution, scenes, split, device))
-        return TokenSet(np.zeros((scenes, (resolution // 8) ** 2), np.int16), np.zeros((scenes, 8), np.int64))
+    def encode(
+        folder: Path, tokenizer: Path, pictures: object, side: int, count: int, split: str, source: object, device: str
+    ) -> NDArray[np.int16]:
+        encoded.append((side, count, split, device))
+        return np.zeros((count, (side // 8) ** 2), np.int16)
 
     def train(folder: Path, scenes: sampler.PairedScenes, *config: SamplerConfig, **given: object) -> Outcome:
         trained.append((folder, scenes, config, given["settings"]))
         return Outcome(1, True, {})
 
     monkeypatch.chdir(checkpoints)
-    monkeypatch.setattr("cli.train_options.encode_scenes", encode)
+    monkeypatch.setattr("cli.train_options.encode_pictures", encode)
     monkeypatch.setattr("cli.train_options.EmojiPictures", lambda: None)
     monkeypatch.setattr(sampler, "train_sampler", train)
     monkeypatch.setattr(superres, "train_super_resolution", train)
@@ -190,5 +212,6 @@ def test_samplers_learn_between_the_sides_that_are_named(
     sampler.check_pairs(scenes, ratio)
     assert (scenes.grids.low.width, scenes.grids.high.width) == (sides[0] // 8, sides[1] // 8)
     assert config == SamplerConfig("down", ratio=ratio, high_blocks=ratio)
-    assert (settings, others) == (sampler.SETTINGS[sides[1]], superres.SETTINGS[sides[1]])
+    large = sides[1] == 256
+    assert (settings.batch, settings.drawn, others.batch) == ((12, 1, 2) if large else (48, 4, 8))
     assert encoded[:2] == [(side, settings.scenes, "train", "cpu") for side in sides]
