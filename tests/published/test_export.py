@@ -22,7 +22,7 @@ from cli.app import app as underpaint
 from cli.export import app, check_app
 from export import published
 from export.published import Request, export_published
-from export.published_check import compare
+from export.published_check import LARGE, _told_apart, compare, prepare
 from export.published_verify import verify
 from models.published.load import KINDS, load
 from models.published.options import LoadOptions
@@ -322,3 +322,23 @@ def test_every_method_runs_on_exported_engines(folder: Path, tmp_path: Path) -> 
         assert result.exit_code == 2
         assert re.search(message, result.output), result.output
     assert not (tmp_path / "bad").exists()
+
+
+def test_a_drafter_is_not_refused_for_float32s_own_rounding(tmp_path: Path) -> None:
+    """Attention over a large grid, without a norm before it, turns a rounding of large features into an error."""
+    options = LoadOptions(heads=HEADS, grid_side=32)
+    save_llamagen(tmp_path / "c2i.pt", captions=False)
+    save_file(eagle_weights(), tmp_path / "eagle.safetensors")
+    pair = ("llamagen-c2i", tmp_path / "c2i.pt")
+    request = Request("eagle-drafter", tmp_path / "eagle.safetensors", target=pair, target_options=options)
+    (written,) = export_published(request, tmp_path / "out")
+    assert written.parity["large_features"] < 3e-5
+    decoder = request.loaded().decoder
+    assert decoder is not None
+    case, sizes = prepare(tmp_path / "out" / "drafter.onnx", "fp32", decoder, None, 0), []
+    for weight in (1.0, 0.05):
+        with torch.no_grad():
+            decoder.get_parameter("layers.0.qkv.weight").mul_(weight)
+        features, _ = _told_apart(case, np.arange(1024) % VOCAB, LARGE["fp32"], np.random.default_rng(0))
+        sizes.append(round(float(features.std())))
+    assert sizes == [3, 30]
