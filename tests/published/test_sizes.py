@@ -1,0 +1,101 @@
+"""Every published size of LlamaGen: read from a file of its shapes, the odd head of 3B built, and B whole."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from algos.accept.point import PointProposals
+from algos.chance import sampling
+from algos.draft.chain import Chain
+from algos.rows import Sampler
+from algos.step import decode
+from benchmarks.llamagen_b import checkpoint
+from export.published import Request, export_published
+from export.published_verify import verify
+from export.tensorrt_build import build_folder
+from models.published.files import read_checkpoint
+from models.published.llamagen import llamagen
+from models.published.options import LoadOptions
+from models.transformer import Transformer, TransformerConfig
+from runtime.session import SessionSettings
+from runtime.target import OrtTarget
+from tests.published.checkpoints import VOCAB, randomise
+from zoo.load import manifest
+
+ROOT = Path(__file__).parents[2]
+SIZES = {"B": (12, 12, 768), "L": (24, 16, 1024), "XL": (36, 20, 1280), "XXL": (48, 24, 1536), "3B": (24, 32, 3200)}
+"""Layers, heads and width, as in LlamaGen's `autoregressive/models/gpt.py`."""
+HIDDEN = {"B": 2048, "L": 2816, "XL": 3584, "XXL": 4096, "3B": 8704}
+FULL = """
+import atexit, json, resource, time
+from cli.app import app
+start = time.perf_counter()
+def told():
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    print(json.dumps([time.perf_counter() - start, peak]))
+atexit.register(told)
+app()
+"""
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("captions", [False, True], ids=["c2i", "t2i"])
+def test_sizes_are_read_from_the_shapes(tmp_path: Path, size: str, captions: bool) -> None:
+    layers, heads, dim = SIZES[size]
+    own = {"model_type": "t2i", "cls_token_num": 120} if captions else {}
+    config = TransformerConfig(dim, layers, heads, 16384, 1024 if captions else 256, **own)  # type: ignore[arg-type]
+    with torch.device("meta"):
+        shapes = Transformer(config).state_dict()
+    # One number each, seen as many: a file of these shapes and hardly any bytes.
+    state = {name: torch.zeros(1).expand(value.shape) for name, value in shapes.items()}
+    torch.save({"model": state}, tmp_path / "model.pt")
+    assert (tmp_path / "model.pt").stat().st_size < 1 << 20
+    parts = llamagen(read_checkpoint(tmp_path / "model.pt"), LoadOptions(), captions)
+    found = parts.config
+    assert (found.layers, found.heads, found.dim, found.hidden) == (layers, heads, dim, HIDDEN[size])
+    assert (found.vocab_size, found.grid_side, found.prefix) == (16384, 16, 120 if captions else 1)
+    assert (parts.conditioner is not None, parts.features) == ((True, 2048) if captions else (False, 0))
+
+
+def test_heads_of_100_export_and_build(tmp_path: Path) -> None:
+    """3B's: no power of two, and an odd number of pairs turns by rows and by columns."""
+    model = Transformer(TransformerConfig(200, 1, 2, VOCAB, 16, num_classes=5, multiple_of=16)).eval()
+    randomise(model)
+    torch.save({"model": model.state_dict()}, tmp_path / "c2i.pt")
+    for precision in ("fp32", "fp16"):
+        out = tmp_path / precision
+        request = Request("llamagen-c2i", tmp_path / "c2i.pt", precision, LoadOptions(heads=2, grid_side=4))
+        export_published(request, out)
+        assert max(manifest("target", out).parity.values()) < (1e-4 if precision == "fp32" else 0.05)
+        assert manifest("target", out).settings["head_dim"] == 100
+        pytest.importorskip("tensorrt_rtx", reason="the extra 'tensorrt-rtx' is not installed")
+        ((_, record),) = build_folder(out, "tensorrt-rtx", only=("target",), buckets=(1,))
+        assert record.precision == precision
+
+
+@pytest.mark.slow
+def test_llamagen_b_at_full_size_is_exported_checked_and_drawn(tmp_path: Path) -> None:
+    """In 5 minutes and 6 GiB; what a token takes is `python -m benchmarks.llamagen_b`'s to say, on a quiet machine."""
+    assert checkpoint(tmp_path / "c2i_B_256.pt") == 110_888_448
+    out = tmp_path / "out"
+    command = ["export", str(tmp_path / "c2i_B_256.pt"), "--kind", "llamagen-c2i", "--out", str(out)]
+    done = subprocess.run([sys.executable, "-c", FULL, *command], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    seconds, peak = json.loads(done.stdout.splitlines()[-1])
+    assert seconds < 300
+    assert peak < 6 << 30
+    (checked,) = verify(out, False, 0)
+    assert checked.passed
+    target = OrtTarget.open("target", Sampler(), out, SessionSettings(threads=1))
+    target.condition(np.array([207]))
+    start = time.perf_counter()
+    drawn = decode(target, None, Chain(1), PointProposals(), sampling(0))
+    assert len(set(drawn.tokens.tolist())) > 100
+    assert drawn.tokens.shape == (256,)
+    assert time.perf_counter() - start < 300
