@@ -66,7 +66,7 @@ class Source(Protocol):
 
 def _cumulated(weights: FloatArray) -> FloatArray:
     """[V] float64; ValueError unless the weights are non-negative with a positive finite sum."""
-    cumulated = weights.cumsum(dtype=np.float64)
+    cumulated = np.add.accumulate(weights.astype(np.float64))
     total = float(cumulated[-1]) if cumulated.size else 0.0
     if not 0.0 < total < inf or float(np.minimum.reduce(weights)) < 0.0:
         raise ValueError(
@@ -104,7 +104,11 @@ class FromUniforms:
 
     def draw(self, weights: FloatArray, at: At) -> int:
         """See `Chance`."""
-        return index_of(weights, self.source(self.index, at))
+        return index_of(weights, self.uniform(at))
+
+    def uniform(self, at: At) -> float:
+        """The uniform that decides at this address, for draws that are made elsewhere, as `index_of` makes them."""
+        return self.source(self.index, at)
 
 
 @dataclass(slots=True)

@@ -61,19 +61,13 @@ class DraftTree:
         return below
 
     def depths(self) -> IntArray:
-        """[N] int64, edges from the root."""
-        return np.array(self._depths(), dtype=np.int64)
+        """[N] int64, edges from the root; read-only."""
+        return _depths(tuple(self.parents.tolist()))
 
     @property
     def depth(self) -> int:
         """Edges on the longest path."""
-        return max(self._depths())
-
-    def _depths(self) -> list[int]:
-        depths = [0]
-        for parent in self.parents.tolist()[1:]:
-            depths.append(depths[parent] + 1)
-        return depths
+        return int(self.depths().max())
 
     def visible(self) -> BoolArray:
         """[N, N] bool: row i is True at i and at i's ancestors (the tree mask); read-only."""
@@ -130,6 +124,17 @@ class DraftTree:
             raise ValueError(
                 f"tree.tokens: a '{self.drawn}' tree must not hold duplicate siblings; draw them as 'iid' or drop them"
             )
+
+
+@lru_cache(maxsize=256)
+def _depths(parents: tuple[int, ...]) -> IntArray:
+    """Kept, as `_visible` is."""
+    depths = [0]
+    for parent in parents[1:]:
+        depths.append(depths[parent] + 1)
+    found = np.array(depths, dtype=np.int64)
+    found.flags.writeable = False
+    return found
 
 
 @lru_cache(maxsize=256)

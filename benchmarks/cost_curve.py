@@ -154,8 +154,9 @@ def main(arguments: list[str] | None = None) -> None:
         result[f"{part}_ms"] = columns.pop("median")
         result[f"{part}_spread_ms"] = columns
     if given.cycle_rounds:
-        run = in_cycle.loops(target.vocab_size, result["verify_ms"], result["draft_ms"], drafter.chains)
-        found = in_cycle.measure(target, drafter, run, given.cycle_rounds)
+        alone = result["draft_ms"]
+        run = in_cycle.loops(target.vocab_size, result["verify_ms"], alone, drafter.chains, drafter.grows)
+        found = in_cycle.measure(target, drafter, run, given.cycle_rounds, alone)
         result["in_cycle"] = in_cycle.as_plain(found, given.cycle_rounds)
         print(f"in cycles, ms\n{json.dumps(result['in_cycle'], indent=1)}")
         result["in_grid"] = in_grid.as_plain(in_grid.measure(target, given.cycle_rounds), given.cycle_rounds)

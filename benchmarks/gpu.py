@@ -37,8 +37,9 @@ from export.tensorrt_build import build_folder, decoder_profile
 from models.published.load import load
 from models.published.options import LoadOptions
 from runtime.cache import causal
-from runtime.decoder import DecoderEngine, load_decoder, read_shape
+from runtime.decoder import DecoderEngine, load_decoder
 from runtime.session import EngineError, Provider, SessionSettings, open_session
+from runtime.shape import read_shape
 from runtime.target import OrtTarget
 from runtime.tensorrt_engine import TensorRTEngine, gpu_name, load_tensorrt
 from runtime.tensorrt_files import backend_module

@@ -8,6 +8,8 @@ twentieth of every size is left out of its mean.
     target_ms: [[T, ms], ...] of target passes in cycles that draft
     draft_ms: [[expanded nodes, ms], ...] of drafter passes
     chain_ms: [[levels, ms], ...] of chains drafted in one call; empty where the drafter cannot
+    tree_ms: [[expanded nodes, ms], ...] of levels of trees grown in one call, whose time is shared out among them as
+        passes of their sizes take alone; empty where the drafter cannot
     host_ms: by how the host drafts, {cycle, level, node, pooled}: ms of a cycle, of each drafted level, of each scored
         node, and of a cycle whose rule pools codes
 """
@@ -31,7 +33,7 @@ from algos.draft.chain import Chain, LikeliestChain
 from algos.draft.eagle1 import Eagle1
 from algos.draft.eagle2 import Eagle2
 from algos.draft.roofline import Roofline
-from algos.draft.spec import Grid, Policy
+from algos.draft.spec import Grid, GrownLevel, Growth, Policy
 from algos.step import Scored, cycles
 from algos.tree import DraftTree, Verdict
 from runtime.drafter import OrtDrafter
@@ -58,13 +60,17 @@ class Loop(NamedTuple):
     policy: Policy
     rule: Rule
     pooled: bool = False
+    by_level: bool = False
+    """Whether trees are grown level by level, whatever the drafter can: for what such passes cost."""
 
 
 PLAIN: Final = Loop("plain", LikeliestChain(), PointProposals())
 """Plain autoregression: no drafter, so the policy is not asked."""
 
 
-def loops(vocab_size: int, verify_ms: list[list[float]], draft_ms: list[list[float]], chains: bool) -> tuple[Loop, ...]:
+def loops(
+    vocab_size: int, verify_ms: list[list[float]], draft_ms: list[list[float]], chains: bool, grows: bool
+) -> tuple[Loop, ...]:
     """What is run. verify_ms, draft_ms: what the policy that weighs costs is to reckon with."""
     point, codes = PointProposals(), np.random.default_rng(0).standard_normal((vocab_size, 8))
     pool = Lantern(nearest_codes(codes, min(POOLED, vocab_size - 1)), delta=0.9, residual="optimal")
@@ -76,6 +82,7 @@ def loops(vocab_size: int, verify_ms: list[list[float]], draft_ms: list[list[flo
         *(Loop("sampled", Chain(length), SpeculativeSampling()) for length in (1, 2, 4, 6)),
         *(Loop("sampled", Eagle1(widths), WithoutReplacement()) for widths in ((2, 2, 1, 1), (4, 8, 8))),
         *(Loop("ranked", Eagle2(*settings), point) for settings in ranked),
+        *(Loop("ranked", Eagle2(*settings), point, by_level=True) for settings in ranked if grows),
         Loop("priced", priced, point),
         *(Loop("weighed", weighed, point) for _ in range(chains)),
         *(Loop("one_call", LikeliestChain(4), pool, pooled=True) for _ in range(chains)),
@@ -133,11 +140,14 @@ class TimedTarget:
 class TimedDrafter:
     """A `Drafter`, and a `ChainExpander` where it can, whose passes are timed.
 
+    alone: [[expanded nodes, ms], ...] of passes by themselves. grows: whether trees may be grown in one call.
     levels: drafted since last set to 0; grown: whether some of them one by one.
     """
 
     drafter: OrtDrafter
     timed: Timed
+    alone: list[list[float]]
+    grows: bool
     levels: int = 0
     grown: bool = False
     vocab_size: int = field(init=False)
@@ -164,6 +174,17 @@ class TimedDrafter:
         self.levels += levels
         return tokens
 
+    def expand_tree(self, root: int, growth: Growth) -> list[GrownLevel]:
+        before = self.drafter.engine.spent.seconds
+        levels = self.drafter.expand_tree(root, growth)
+        spent = self.drafter.engine.spent.seconds - before
+        sizes = [1, *[growth.places.shape[1]] * (len(levels) - 1)]
+        shares = np.interp(sizes, *np.transpose(self.alone))
+        for size, share in zip(sizes, (shares / shares.sum()).tolist(), strict=True):
+            self.timed.add("tree", size, spent * share)
+        self.levels += len(levels)
+        return levels
+
     def commit(self, tree: DraftTree, verdict: Verdict, scored: Scored) -> None:
         self.drafter.commit(tree, verdict, scored)
 
@@ -179,21 +200,28 @@ class Kind(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Samples in ms: of passes by "plain", "target", "draft" or "chain" and size, and of the host by kind of cycle."""
+    """Samples in ms: of passes by "plain", "target", "draft", "chain" or "tree" and size, of the host by kind of cycle.
+
+    alone: see `TimedDrafter`.
+    """
+
+    alone: list[list[float]] = field(default_factory=list)
 
     passes: defaultdict[tuple[str, int], list[float]] = field(default_factory=lambda: defaultdict(list))
     host: defaultdict[Kind, list[float]] = field(default_factory=lambda: defaultdict(list))
 
 
-def measure(target: OrtTarget, drafter: OrtDrafter, run: tuple[Loop, ...], rounds: int) -> Found:
+def measure(
+    target: OrtTarget, drafter: OrtDrafter, run: tuple[Loop, ...], rounds: int, alone: list[list[float]]
+) -> Found:
     """Time `rounds` images of plain autoregression and of every loop, after one of each that is not kept.
 
     Loops whose trees the engines are too small for are left out, and said to be.
     """
     target.condition(np.zeros(target.engine.shape.prefix, dtype=np.int64))
-    found, left = Found(), [PLAIN, *run]
+    found, left = Found(alone), [PLAIN, *run]
     for turn in range(rounds + 1):
-        found = Found() if turn <= 1 else found
+        found = Found(alone) if turn <= 1 else found
         for loop in tuple(left):
             try:
                 draw(target, None if loop is PLAIN else drafter, loop, turn, found)
@@ -207,12 +235,12 @@ def draw(target: OrtTarget, drafter: OrtDrafter | None, loop: Loop, image: int, 
     """Draw one image, and add what its cycles took. The first pass, of the condition alone, is left out."""
     timed = Timed(found.passes)
     watched = TimedTarget(target, timed, "target" if drafter is not None else "plain")
-    drafting = TimedDrafter(drafter, timed) if drafter is not None else None
+    drafting = drafter and TimedDrafter(drafter, timed, found.alone, drafter.grows and not loop.by_level)
     most = min(MOST_NODES, target.engine.cache.capacity)
     started = perf_counter()
     for cycle in cycles(watched, drafting, loop.policy, loop.rule, sampling(0, image), most):
         spent = perf_counter() - started
-        if cycle.number:
+        if cycle.number and not loop.by_level:
             levels = drafting.levels if drafting is not None else 0
             grown = drafting is not None and drafting.grown
             family = "priced" if grown and loop.family == "weighed" else loop.family
@@ -267,6 +295,6 @@ def as_plain(found: Found, rounds: int) -> dict[str, Any]:
             "target_ms": round(typical(found.passes["plain", 1]), 4),
             "host_ms": round(typical(found.host[Kind(PLAIN.family, 0, 1, False)]), 4),
         },
-        **{f"{what}_ms": curve(found, what) for what in ("target", "draft", "chain")},
+        **{f"{what}_ms": curve(found, what) for what in ("target", "draft", "chain", "tree")},
         "host_ms": {family: host_costs(found, family) for family in families},
     }

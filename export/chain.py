@@ -33,15 +33,14 @@ class Turning(NamedTuple):
     rows_of: str
 
 
-def greedy_chain(graph: GraphWriter, weights: DrafterWeights, config: TransformerConfig, turning: Turning) -> None:
-    """Add inputs levels [] int64 and mix [1, B], and the output drafted [max(1, levels)] int64.
+def greedy_chain(graph: GraphWriter, weights: DrafterWeights, config: TransformerConfig, turning: Turning) -> str:
+    """Add the input levels [] int64 and the output drafted [max(1, levels)] int64.
 
     The chain starts behind the last new position, which sees all the others and the cache as its row of `bias` says.
-    mix: how the logits of the B rows add up, (s, 1 - s) for guidance s of a pair. A token at level i stands in the
-    i-th cell after the last new position's.
+    The likeliest token is that of the rows' mixed logits (`export.laws`); one at level i stands in the i-th cell after
+    the last new position's. Returns the condition that no more than one level is asked for.
     """
     levels = graph.input("levels", "int64", [])
-    graph.input("mix", "float", [1, "B"])
     last, end = graph.integers(-1), graph.integers(np.iinfo(np.int64).max)
     slots = graph.node("Shape", ["past_key_0"], start=3, end=4)
     seen = graph.node("Slice", ["bias", last, end, graph.integers(0)])
@@ -50,7 +49,8 @@ def greedy_chain(graph: GraphWriter, weights: DrafterWeights, config: Transforme
     token = _likeliest(graph, final)
     feature = graph.node("Gather", ["predicted", graph.constant(np.array(-1))], axis=1)
     keys = graph.node("Transpose", ["new_key_0"], perm=[0, 1, 3, 2])
-    more = graph.node("Sub", [levels, graph.constant(np.array(1))])
+    one = graph.constant(np.array(1))
+    more = graph.node("Sub", [levels, one])
     ahead = _ahead(graph, more, turning.rows_of)
 
     def turn(inner: GraphWriter) -> None:
@@ -60,6 +60,7 @@ def greedy_chain(graph: GraphWriter, weights: DrafterWeights, config: Transforme
     flat = graph.node("Reshape", [rest, graph.integers(-1)])
     graph.node("Concat", [token, flat], "drafted", axis=0)
     graph.output("drafted", ["levels"], "int64")
+    return graph.node("Equal", [levels, one])
 
 
 def _ahead(graph: GraphWriter, more: str, rows_of: str) -> str:

@@ -10,8 +10,10 @@ Inputs, B rows (2 for a guidance pair, conditional first), S cache slots, T new 
 
 Outputs: logits [B, T, V], features [B, T, D], and of the new positions only new_key_i, new_value_i [B, H, T, hd].
 
-Drafters go on by themselves (`export.chain`): with levels [] int64 and mix [1, B] they also give drafted
-[max(1, levels)] int64, the likeliest token after the last new position, then the likeliest after that, and so on.
+They also give the laws that a sampler makes of the logits (`export.laws`, for its inputs too).
+
+Drafters go on by themselves (`export.chain`): with levels [] int64 they also give drafted [max(1, levels)] int64,
+the likeliest token after the last new position, then the likeliest after that, and so on.
 
 What makes a one-token pass fast is few nodes and few bytes: one matrix for q, k and v and one for gate and up,
 residuals added inside the matrix products, one rotary node for q, k and v together (v turns by nothing, q is
@@ -27,6 +29,8 @@ from torch import Tensor
 from export.blocks import feed_forward, norm
 from export.chain import DrafterWeights, Turning, greedy_chain
 from export.graph import GraphWriter
+from export.growth import grown_tree
+from export.laws import laws
 from export.weights import Layer, Vocabulary, Weights, drafter_input, layer, plain, rotary_rows
 from models.drafter import BoundDrafter
 from models.transformer import Transformer, TransformerConfig
@@ -60,6 +64,7 @@ def target_graph(transformer: Transformer, vocabulary: Vocabulary, halves: bool)
     for index, block in enumerate(transformer.blocks):
         hidden = _layer(graph, hidden, layer(block, config), shared, config, index)
     _head(graph, hidden, plain(transformer.norm.weight), plain(transformer.output.weight), config)
+    laws(graph, config.vocab_size)
     return graph.close()
 
 
@@ -87,7 +92,9 @@ def drafter_graph(drafter: BoundDrafter, halves: bool, integers: bool) -> onnx.M
     hidden = graph.product(rows, from_features, "fc_feature", tokens, floating=True)
     hidden = _layer(graph, hidden, weights.layer, shared, config, 0)
     _head(graph, hidden, weights.norm, weights.head, config, "predicted")
-    greedy_chain(graph, weights, config, Turning(shared.cosine, shared.sine, shared.rows_of))
+    turning = Turning(shared.cosine, shared.sine, shared.rows_of)
+    laws(graph, config.vocab_size, greedy_chain(graph, weights, config, turning))
+    grown_tree(graph, weights, config, turning)
     return graph.close()
 
 

@@ -12,7 +12,7 @@ from export.weights import halve, vocabulary
 from models.drafter import BoundDrafter
 from models.text import WordEncoder
 from models.transformer import Transformer
-from runtime.decoder import DecoderShape
+from runtime.shape import DecoderShape
 from zoo.manifest import Manifest
 
 SCRATCH: Final = 64

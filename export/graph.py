@@ -21,7 +21,12 @@ _BLOCK: Final = 64
 _EIGHT_BITS: Final = 4
 """MatMulNBits' word for rounding the value to 8 bits too; in float32 it takes ten times as long."""
 
-_TYPES: Final = {"float": TensorProto.FLOAT, "int64": TensorProto.INT64, "bool": TensorProto.BOOL}
+_TYPES: Final = {
+    "float": TensorProto.FLOAT,
+    "double": TensorProto.DOUBLE,
+    "int64": TensorProto.INT64,
+    "bool": TensorProto.BOOL,
+}
 
 
 class GraphWriter:
@@ -51,6 +56,14 @@ class GraphWriter:
     def output(self, name: str, shape: Sequence[int | str], kind: str = "float") -> None:
         """Declare an output that some node has named `name`."""
         self._outputs.append(helper.make_tensor_value_info(name, _TYPES[kind], shape))
+
+    def widened(self, value: str) -> str:
+        """`value` in float64."""
+        return self.node("Cast", [value], to=TensorProto.DOUBLE)
+
+    def counted(self, value: str) -> str:
+        """`value`, of booleans, as 0 and 1."""
+        return self.node("Cast", [value], to=TensorProto.INT64)
 
     def constant(self, values: NDArray[Any], stem: str = "constant") -> str:
         """Store `values` as they are, once for all places that ask for the same ones."""
@@ -114,6 +127,12 @@ class GraphWriter:
         self._nodes.append(helper.make_node(kind, inputs, [name], **attributes))
         return name
 
+    def several(self, kind: str, inputs: Sequence[str], count: int, **attributes: Any) -> tuple[str, ...]:
+        """Add a node with `count` outputs; return their names."""
+        names = [self._fresh(kind.lower()) for _ in range(count)]
+        self._nodes.append(helper.make_node(kind, inputs, names, **attributes))
+        return tuple(names)
+
     def split(self, value: str, sizes: str, axis: int, outputs: Sequence[str | None]) -> tuple[str, ...]:
         """Cut `value` along `axis` into the `sizes` (a stored or computed row of int64)."""
         names = [name or self._fresh("part") for name in outputs]
@@ -129,14 +148,51 @@ class GraphWriter:
         (the turn, a condition that stays true, then one for each of `carried`) and the outputs (the condition, the
         carried values for the next turn, then what is collected).
         """
-        inner = GraphWriter(f"{self._name}_turn", self._halves, self._integers)
+        names = [self._fresh("looped") for _ in range(len(carried) + collected)]
+        turn = self._inside("turn", body)
+        self._nodes.append(helper.make_node("Loop", [times, "", *carried], names, body=turn))
+        return names[len(carried) :]
+
+    def branch(
+        self,
+        condition: str,
+        body: Callable[["GraphWriter"], None],
+        otherwise: Callable[["GraphWriter"], None],
+        names: Sequence[str | None],
+    ) -> list[str]:
+        """Write `body` or `otherwise` as `condition` (bool, a scalar) says; return their outputs.
+
+        Both declare as many outputs as `names` (None for a fresh one), and may name everything written so far. They
+        must hold no product with weights: ONNX Runtime packs those for the graph itself and for loops in it alone.
+        """
+        return self._branch(condition, self._inside("then", body), self._inside("else", otherwise), names)
+
+    def where_asked(self, asked: str, body: Callable[["GraphWriter"], None], names: Sequence[str | None]) -> list[str]:
+        """`branch`, with empty outputs where nothing is asked."""
+        inside = self._inside("then", body)
+
+        def nothing(inner: GraphWriter) -> None:
+            for one in inside.output:
+                kind = one.type.tensor_type.elem_type
+                empty = inner.constant(np.zeros(0, dtype=helper.tensor_dtype_to_np_dtype(kind)))
+                inner._outputs.append(helper.make_tensor_value_info(inner.node("Identity", [empty]), kind, None))
+
+        return self._branch(asked, inside, self._inside("else", nothing), names)
+
+    def _branch(
+        self, condition: str, then: onnx.GraphProto, otherwise: onnx.GraphProto, names: Sequence[str | None]
+    ) -> list[str]:
+        found = [name or self._fresh("branched") for name in names]
+        self._nodes.append(helper.make_node("If", [condition], found, then_branch=then, else_branch=otherwise))
+        return found
+
+    def _inside(self, part: str, body: Callable[["GraphWriter"], None]) -> onnx.GraphProto:
+        """The graph that `body` writes, whose weights are kept out here."""
+        inner = GraphWriter(f"{self._name}_{part}", self._halves, self._integers)
         inner._count, inner._weights = self._count, self._weights
         inner._stored, inner._widened = self._stored, self._widened
         body(inner)
-        turn = helper.make_graph(inner._nodes, inner._name, inner._inputs, inner._outputs)
-        names = [self._fresh("looped") for _ in range(len(carried) + collected)]
-        self._nodes.append(helper.make_node("Loop", [times, "", *carried], names, body=turn))
-        return names[len(carried) :]
+        return helper.make_graph(inner._nodes, inner._name, inner._inputs, inner._outputs)
 
     def close(self) -> onnx.ModelProto:
         """The model, after ONNX's own checker."""

@@ -13,8 +13,9 @@ from models.drafter import BoundDrafter
 from models.text import WordEncoder, caption_features
 from models.transformer import Transformer
 from runtime.cache import causal, hide
-from runtime.decoder import PREFIX_CELL, DecoderEngine, DecoderShape, Loaded
+from runtime.decoder import DecoderEngine, Loaded
 from runtime.session import SessionSettings, open_session
+from runtime.shape import PREFIX_CELL, DecoderShape
 
 
 def _engine(path: Path, shape: DecoderShape, rows: int) -> DecoderEngine:

@@ -23,16 +23,16 @@ from export.published_check import MOST, Report, compare
 from export.published_decoder import write_conditioner, write_decoder
 from export.published_sampler import KIND as SAMPLER
 from export.published_sampler import export_trained, load_trained
-from export.published_tokenizer import export_published_tokenizer, store_codes
+from export.published_tokenizer import compare_module, export_published_tokenizer, store_codes
 from export.sampler import write_sampler
 from export.store import PACKAGES, Origin, draft_manifest, require_parity
 from export.typed import TypedGraph
 from models.published.decoder import Conditioner, Decoder
 from models.published.load import Precision, load
 from models.published.options import LoadOptions, Published
-from runtime.decoder import DecoderShape
 from runtime.exported import BUCKETS, RECORD, Data, Record, read_records
 from runtime.session import SessionSettings, open_session
+from runtime.shape import DecoderShape
 from zoo import manifest
 from zoo.manifest import Manifest, ManifestError, digest
 
@@ -264,13 +264,17 @@ def _conditioner(conditioner: Conditioner, precision: str, folder: Path, origin:
     write_conditioner(conditioner, graph)
     graph.write(path)
     prefix, width = conditioner.absent.shape
-    features = np.random.default_rng(0).standard_normal((prefix, width)).astype(np.float32)
-    found = open_session(path, SessionSettings()).run(None, {"features": features})[0]
-    with torch.no_grad():
-        parity = {"random": errors(found, conditioner(torch.from_numpy(features))).largest}
+    parity = compare_conditioner(conditioner, path).worst()
     require_parity("condition", parity, MOST[stored])
     draft = draft_manifest("condition", "condition", origin, {"prefix": prefix, "width": width})
     return _manifest(draft, path, parity, folder)
+
+
+def compare_conditioner(conditioner: Conditioner, path: Path, seed: int = 0) -> Report:
+    """The graph at `path` against its module in float32: random, absent and large features."""
+    random = torch.randn(*conditioner.absent.shape, generator=torch.Generator().manual_seed(seed))
+    cases = {"random": random, "absent": torch.zeros_like(random), "large": 30 * random}
+    return compare_module(conditioner, "features", "rows", cases, None, path)
 
 
 def _samplers(vocab_size: int, top_k: int, folder: Path, origin: Origin) -> list[Manifest]:

@@ -14,8 +14,8 @@ from export.published_sampler import load_trained
 from export.published_tokenizer import HALVES, TOKENIZER_MOST, compare_module, compare_tokenizer
 from export.samplers import cases_of
 from models.published.options import Published
-from runtime.decoder import read_shape
 from runtime.exported import RECORD, Record, check_data, read_records
+from runtime.shape import read_shape
 from zoo.load import manifest, path
 from zoo.manifest import ManifestError, digest
 

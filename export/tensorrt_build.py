@@ -10,9 +10,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from runtime.decoder import DecoderShape, read_shape
 from runtime.exported import BUCKETS, check_data
 from runtime.session import EngineError
+from runtime.shape import DecoderShape, read_shape
 from runtime.tensorrt_files import ANY_GPU, EngineRecord, Profile, backend_module, paths, write_engine
 from zoo.load import locate, names
 from zoo.load import manifest as read_manifest

@@ -1,6 +1,6 @@
 """The key-value cache: buffers that graphs read in place, written only where positions are committed."""
 
-from functools import cache
+from functools import cache, lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -128,3 +128,15 @@ def alone(count: int) -> NDArray[np.float32]:
 def hide(visible: BoolArray) -> NDArray[np.float32]:
     """The bias that shows what is True in `visible`."""
     return np.where(visible, np.float32(0), HIDDEN)
+
+
+def hide_in_pass(visible: BoolArray) -> NDArray[np.float32]:
+    """`hide` among the positions of a pass [T, T]; read-only, and kept, as the same trees come again and again."""
+    return _hidden(visible.shape, visible.tobytes())
+
+
+@lru_cache(maxsize=256)
+def _hidden(shape: tuple[int, ...], visible: bytes) -> NDArray[np.float32]:
+    bias = hide(np.frombuffer(visible, dtype=np.bool_).reshape(shape))
+    bias.flags.writeable = False
+    return bias

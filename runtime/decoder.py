@@ -1,123 +1,29 @@
 """One decoder graph and its cache: passes over new positions, with every buffer bound once."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from algos.arrays import FloatArray, IntArray
-from algos.draft.spec import Grid
-from algos.registry import build
+from algos.arrays import BoolArray, FloatArray, IntArray
+from algos.draft.spec import Growth
+from algos.rows import Sampler
 from runtime.cache import KeyValueCache
+from runtime.passes import GROWN, Pass, Sampling, Spent, grown_by
 from runtime.session import EngineError, SessionSettings, bind, open_session
+from runtime.shape import DecoderShape, read_shape
 from zoo.load import FOLDER, locate
 
-PREFIX_CELL: Final = -1
-"""The cell of every condition position."""
+_Sizes: TypeAlias = tuple[int, int, int]
+"""Of a tree: levels, nodes expanded in each, children of each."""
+_NO_TREE: Final[_Sizes] = (0, 1, 1)
 
 
-@dataclass(frozen=True, slots=True)
-class DecoderShape:
-    """The settings in a decoder's manifest.
-
-    capacity: cache slots. prefix: condition positions. vocab_size: image codes; row `vocab_size + id` of the embedding
-    is condition id `id` (< `conditions`), and `unconditional` are the rows of the prefix without a condition.
-    precision: of weights and caches. prefix_cells: whether all condition positions stand at cell -1 ("one") or at
-    -prefix to -1 ("each"). outside: condition rows that come from outside the graph, V + i for row i; 0 for none.
-    Where the condition is a prompt, `unconditional` is empty; `kept` says how many ids at its beginning and at its end
-    are left without a condition (empty for a model that is drawn without guidance), `marks` are rows put behind every
-    prompt. line_token: the row behind each line of codes but the last, at cells -prefix - lines to -prefix - 1.
-    """
-
-    vocab_size: int
-    height: int
-    width: int
-    layers: int
-    heads: int
-    head_dim: int
-    features: int
-    capacity: int
-    prefix: int
-    conditions: int
-    unconditional: tuple[int, ...]
-    precision: Literal["fp32", "fp16", "bf16"] = "fp32"
-    prefix_cells: Literal["one", "each"] = "one"
-    outside: int = 0
-    kept: tuple[int, ...] = ()
-    marks: tuple[int, ...] = ()
-    line_token: int | None = None
-
-    @property
-    def prompted(self) -> bool:
-        """Whether the condition is a prompt of any length."""
-        return self.prefix_cells == "each" and not self.outside
-
-    @property
-    def guided(self) -> bool:
-        """Whether there is a row without a condition."""
-        return bool(self.kept if self.prompted else self.unconditional)
-
-    @property
-    def lines(self) -> int:
-        """Line tokens of an image."""
-        return 0 if self.line_token is None else self.height - 1
-
-    @property
-    def first_line(self) -> int:
-        """The cell of the line token behind the first row."""
-        return -self.prefix - self.lines
-
-    def first_cells(self, count: int) -> IntArray:
-        """The cells of `count` condition positions."""
-        if self.prefix_cells == "each":
-            return np.arange(-count, 0)
-        return np.full(count, PREFIX_CELL, dtype=np.int64)
-
-    @property
-    def least_cell(self) -> int:
-        """The least cell of a condition position or a line token."""
-        return min(self.first_line, -1) if self.prefix_cells == "each" else PREFIX_CELL
-
-    @property
-    def grid(self) -> Grid:
-        """The image."""
-        return Grid(self.height, self.width)
-
-    def check_cells(self, cells: IntArray, levels: int = 1) -> None:
-        """EngineError unless a pass over `cells` [T], and `levels` - 1 more behind the last, stays on the grid."""
-        places = cells.tolist()
-        if max(places) + levels > self.height * self.width or min(places) < self.least_cell:
-            raise EngineError(
-                f"decoder: expected cells from {self.least_cell} to {self.height * self.width - 1}, got {places}; grow "
-                "a shallower tree (Budget.max_depth)"
-            )
-
-
-@dataclass(slots=True)
-class Spent:
-    """What the passes of an engine took: calls, new positions, seconds."""
-
-    passes: int = 0
-    positions: int = 0
-    seconds: float = 0.0
-
-
-class Pass(NamedTuple):
-    """Outputs of one pass: views of buffers that the engine's next pass overwrites.
-
-    logits [B, T, V]; features [B, T, D]; keys, values [L, B, H, T, hd] of the new positions. drafted [levels] int64:
-    the greedy chain behind the last position, where the graph `chains`.
-    """
-
-    logits: NDArray[np.float32]
-    features: NDArray[np.float32]
-    keys: NDArray[np.float32]
-    values: NDArray[np.float32]
-    drafted: IntArray | None = None
+def _sizes(growth: Growth) -> _Sizes:
+    levels, nodes, children = growth.uniforms.shape
+    return levels, nodes, children
 
 
 class _Bound(NamedTuple):
@@ -127,6 +33,10 @@ class _Bound(NamedTuple):
     bias: NDArray[np.float32]
     features: NDArray[np.float32]
     levels: IntArray
+    places: IntArray
+    uniforms: FloatArray
+    ranked: BoolArray
+    drawn: BoolArray
     result: Pass
 
 
@@ -163,15 +73,6 @@ def load_decoder(name: str, kind: str, folder: Path = FOLDER, settings: SessionS
     return Loaded(open_session(located.path, settings), shape, name)
 
 
-def read_shape(settings: Mapping[str, Any], name: str) -> DecoderShape:
-    """The shape in a manifest's settings; EngineError names what is wrong."""
-    plain = {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()}
-    try:
-        return build(DecoderShape, plain, f"manifest of '{name}'")
-    except ValueError as error:
-        raise EngineError(f"{error}; export the model again") from error
-
-
 class DecoderEngine:
     """Runs a decoder graph on `rows` sequences against one cache.
 
@@ -193,10 +94,20 @@ class DecoderEngine:
         self._reads_features = "features" in inputs
         self.chains = "levels" in inputs
         """Whether a pass can go on by itself."""
-        self.mix = np.full((1, rows), 1.0 / rows, dtype=np.float32)
-        """How the rows' logits add up to what a chain's tokens are the likeliest of."""
-        self._bound: dict[tuple[int, int, int], _Bound] = {}
+        self._sampling = Sampling(rows, "sharpness" in inputs)
+        if self.chains and "uniforms" not in inputs:
+            raise EngineError(f"{loaded.name}: this graph is of an older form; export the model again")
+        self._bound: dict[tuple[int, int, int, _Sizes], _Bound] = {}
         self._memory: dict[str, NDArray[Any]] = {}
+
+    @property
+    def grows(self) -> bool:
+        """Whether a pass can grow a tree: its graph makes the laws that tokens are taken from."""
+        return self.chains and self._sampling.computed
+
+    def sample_by(self, sampler: Sampler) -> None:
+        """Say how logits become laws, in passes bound from now on; do so before the first."""
+        self._sampling.take(sampler, self.shape.vocab_size)
 
     def run(
         self,
@@ -206,20 +117,23 @@ class DecoderEngine:
         past_bias: FloatArray | None = None,
         features: FloatArray | None = None,
         levels: int = 1,
+        growth: Growth | None = None,
     ) -> Pass:
         """One pass over T new positions; nothing is committed.
 
         tokens: [T], the same in every row, or [B, T]. cells: [T] (-1 on the prefix).
         bias: [T, T] among the new positions, 0 or `cache.HIDDEN`. past_bias: [S] or [T, S] on the `cache.slots`; None
         shows what is committed. features: [B, T, D], for drafters. levels: tokens of the greedy chain behind the last
-        position, for graphs that `chains`; each counts as a pass.
+        position, for graphs that `chains`; growth: the tree behind it, for those that `grows`. Each level counts as a
+        pass.
         Raises EngineError on a cell outside the grid, or more positions than the cache has slots.
         """
-        self.shape.check_cells(cells, levels)
-        slots = self.cache.slots
-        bound = self._bound.get((len(cells), slots, levels))
+        deep = levels if growth is None else len(growth.places)
+        self.shape.check_cells(cells, deep)
+        slots, sizes = self.cache.slots, _NO_TREE if growth is None else _sizes(growth)
+        bound = self._bound.get((len(cells), slots, levels, sizes))
         if bound is None:
-            bound = self._bound[len(cells), slots, levels] = self._bind(len(cells), levels)
+            bound = self._bound[len(cells), slots, levels, sizes] = self._bind(len(cells), levels, sizes)
         bound.tokens[:] = tokens
         bound.cells[:] = cells
         bound.bias[:, :slots] = self.cache.bias if past_bias is None else past_bias
@@ -228,11 +142,14 @@ class DecoderEngine:
             if features is None:
                 raise EngineError("decoder: this graph reads features, got none; run it through OrtDrafter")
             bound.features[:] = features
+        if growth is not None:
+            bound.places[:], bound.uniforms[:] = growth.places, growth.uniforms
+            bound.ranked[...], bound.drawn[...] = growth.ranked, growth.drawn
         start_time = perf_counter()
         self._session.run_with_iobinding(bound.binding)
         self.spent.seconds += perf_counter() - start_time
-        self.spent.passes += levels
-        self.spent.positions += len(cells) + levels - 1
+        self.spent.passes += deep
+        self.spent.positions += len(cells) + (deep - 1) * sizes[1]
         return bound.result
 
     def _view(self, name: str, shape: tuple[int, ...], most: int, kind: type = np.float32) -> NDArray[Any]:
@@ -241,19 +158,24 @@ class DecoderEngine:
             self._memory[name] = np.zeros(most, dtype=kind)
         return self._memory[name][: int(np.prod(shape))].reshape(shape)
 
-    def _bind(self, count: int, levels: int) -> _Bound:
+    def _bind(self, count: int, levels: int, sizes: _Sizes) -> _Bound:
         shape, rows, most, slots = self.shape, self.rows, self.cache.capacity, self.cache.slots
         if not 1 <= count <= most:
             raise EngineError(f"decoder: expected 1 to {most} new positions, got {count}; score a smaller tree")
-        if levels != 1 and not (self.chains and 1 <= levels <= most):
-            raise EngineError(f"decoder: expected 1 level from this graph, got {levels}; draft level by level")
+        if (levels != 1 and not (self.chains and 1 <= levels <= most)) or (sizes[0] and not self.grows):
+            deep = sizes[0] or levels
+            raise EngineError(f"decoder: expected 1 level from this graph, got {deep}; draft level by level")
         layered = (shape.layers, rows, shape.heads, count, shape.head_dim)
         result = Pass(
             self._view("logits", (rows, count, shape.vocab_size), rows * most * shape.vocab_size),
             self._view("features", (rows, count, shape.features), rows * most * shape.features),
             self._view("keys", layered, self.cache.key_memory.size),
             self._view("values", layered, self.cache.value_memory.size),
+            self._view("laws", (count, shape.vocab_size), most * shape.vocab_size)
+            if self._sampling.computed and levels == 1
+            else None,
             self._view("drafted", (levels,), most, np.int64) if self.chains else None,
+            grown_by(*sizes, shape.vocab_size) if sizes[0] else None,
         )
         bound = _Bound(
             self._session.io_binding(),
@@ -262,6 +184,10 @@ class DecoderEngine:
             self._view("bias", (count, slots + count), 2 * most * most),
             self._view("given_features", (rows, count, shape.features), rows * most * shape.features),
             np.array(levels, dtype=np.int64),
+            np.zeros(sizes[:2], dtype=np.int64),
+            np.zeros(sizes),
+            np.zeros((), dtype=np.bool_),
+            np.zeros((), dtype=np.bool_),
             result,
         )
         self._attach(bound)
@@ -272,7 +198,9 @@ class DecoderEngine:
         if self._reads_features:
             named["features"] = bound.features
         if self.chains:
-            named |= {"levels": bound.levels, "mix": self.mix}
+            named |= {"levels": bound.levels, "places": bound.places, "uniforms": bound.uniforms}
+            named |= {"ranked": bound.ranked, "drawn": bound.drawn}
+        named |= self._sampling.inputs()
         if self.shape.outside:
             named["conditions"] = self.conditions
         if self.shape.kept:
@@ -283,8 +211,14 @@ class DecoderEngine:
         for name, array in named.items():
             bind(bound.binding, "input", name, array)
         results: dict[str, NDArray[Any]] = {"logits": bound.result.logits}
+        if bound.result.probs is not None:
+            results["laws"] = bound.result.probs
         if bound.result.drafted is not None:
             results["drafted"] = bound.result.drafted
+        if bound.result.grown is not None:
+            # A loop that never turns gives arrays of no shape that could be known.
+            grown: dict[str, NDArray[Any]] = dict(zip(GROWN, bound.result.grown, strict=True))
+            results |= {name: array for name, array in grown.items() if array.size}
         results["predicted" if self._reads_features else "features"] = bound.result.features
         for index in range(self.shape.layers):
             results[f"new_key_{index}"] = bound.result.keys[index]

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from algos.arrays import IntArray
 from runtime.cache import HIDDEN
-from runtime.decoder import DecoderShape
 from runtime.session import EngineError
+from runtime.shape import DecoderShape
 
 TYPES: Final = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 _ALIGNED_BYTES: Final = 256

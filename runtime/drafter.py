@@ -12,11 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from algos.arrays import BoolArray, FloatArray, IntArray
-from algos.rows import Sampler, laws
+from algos.draft.spec import GrownLevel, Growth
+from algos.rows import Sampler
 from algos.step import Scored
 from algos.tree import DraftTree, Verdict
 from runtime.cache import alone, causal, hide
-from runtime.decoder import Loaded, Pass, load_decoder
+from runtime.decoder import Loaded, load_decoder
+from runtime.passes import Pass
 from runtime.session import EngineError, SessionSettings
 from zoo.load import FOLDER
 
@@ -26,8 +28,7 @@ class OrtDrafter:
 
     def __init__(self, loaded: Loaded, sampler: Sampler) -> None:
         self.engine = loaded.engine(1 if sampler.guidance == 1.0 else 2)
-        if self.engine.chains and self.engine.rows == 2:
-            self.engine.mix[:] = (sampler.guidance, 1.0 - sampler.guidance)
+        self.engine.sample_by(sampler)
         self.sampler = sampler
         self._tokens: list[int] = []
         """Committed tokens that are not in the cache yet."""
@@ -35,6 +36,8 @@ class OrtDrafter:
         """[B, n, D] each, one after another: the target's features before those tokens, and before the next root."""
         self._root: int | None = None
         """The next root, once a verdict has named it."""
+        self._said: FloatArray | None = None
+        """The root's law [1, V], where a tree was grown from it."""
         self._forget_nodes()
 
     @classmethod
@@ -64,13 +67,15 @@ class OrtDrafter:
 
     def expand(self, tokens: IntArray, parents: IntArray) -> FloatArray:
         """See `Expander`."""
+        if self._said is not None and parents.tolist() == [-1]:
+            return self._said
         if self._count == 0:
             if tokens.shape != (1,) or parents.tolist() != [-1]:
                 raise EngineError(
                     f"drafter: expected the root alone, ([root], [-1]), in the first call of a cycle, got "
                     f"({tokens.tolist()}, {parents.tolist()})"
                 )
-            return np.asarray(laws(self._expand_root(int(tokens[0])).logits[:, -1:], self.sampler))
+            return self._expand_root(int(tokens[0])).laws(slice(-1, None), self.sampler)
         if parents.min() < 0 or parents.max() >= self._count:
             raise EngineError(
                 f"drafter: expected parents from 0 to {self._count - 1} (nodes added before in this cycle), "
@@ -87,6 +92,26 @@ class OrtDrafter:
             raise EngineError("drafter: this graph drafts no chain by itself; call expand() level by level")
         return drafted.copy()
 
+    @property
+    def grows(self) -> bool:
+        """See `TreeExpander`; the graph can where it makes the sampler's laws itself."""
+        return self.engine.grows
+
+    def expand_tree(self, root: int, growth: Growth) -> list[GrownLevel]:
+        """See `TreeExpander`."""
+        if self._count:
+            raise EngineError("drafter: expected expand_tree() as the first call of a cycle; the root is expanded")
+        if not self.grows:
+            raise EngineError("drafter: this engine grows no tree by itself; call expand() level by level")
+        result = self._expand_root(root, growth=growth)
+        assert result.grown is not None
+        grown = result.grown
+        law = result.laws(slice(-1, None), self.sampler)
+        self._said = law
+        levels = [GrownLevel(np.zeros(1, dtype=np.int64), law, grown.root_tokens.copy(), grown.root_masses.copy())]
+        below = (grown.places.copy(), grown.laws.copy(), grown.tokens.copy(), grown.masses.copy())
+        return [*levels, *(GrownLevel(*level) for level in zip(*below, strict=True))]
+
     def commit(self, tree: DraftTree, verdict: Verdict, scored: Scored) -> None:
         """See `Drafter`."""
         features = self._checked(scored)
@@ -102,6 +127,7 @@ class OrtDrafter:
 
     def _forget_nodes(self) -> None:
         self._count = 0
+        self._said = None
         self._placed = 0
         self._last: Pass | None = None
         self._depths = np.empty(0, dtype=np.int64)
@@ -119,7 +145,7 @@ class OrtDrafter:
             )
         return scored.features
 
-    def _expand_root(self, root: int, levels: int = 1) -> Pass:
+    def _expand_root(self, root: int, levels: int = 1, growth: Growth | None = None) -> Pass:
         if not self._features:
             raise EngineError("drafter: no features to draft from; call begin() before expand()")
         if self._root is not None and root != self._root:
@@ -129,7 +155,9 @@ class OrtDrafter:
         cells = cache.length + np.arange(fed.size)
         features = self._features[0] if len(self._features) == 1 else np.concatenate(self._features, axis=1)
         # Only graphs that chain are asked for more than one level; other engines need not know of them.
-        run = self.engine.run if levels == 1 else partial(self.engine.run, levels=levels)
+        run = self.engine.run
+        if levels > 1 or growth is not None:
+            run = partial(self.engine.run, levels=levels, growth=growth)
         result = run(fed, cells, causal(fed.size), features=features)
         cache.commit(result.keys, result.values, slice(None))
         self._tokens = []
@@ -155,7 +183,7 @@ class OrtDrafter:
         self._depths = np.concatenate([self._depths, depths])
         self._above = self._grown(above, count)
         self._count += count
-        return np.asarray(laws(result.logits, self.sampler))
+        return result.laws(slice(None), self.sampler)
 
     def _grown(self, above: BoolArray, count: int) -> BoolArray:
         old, seen = self._above.shape

@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from algos.rows import Sampler
-from runtime.decoder import DecoderShape, load_decoder
+from runtime.decoder import load_decoder
 from runtime.exported import check_data
 from runtime.session import EngineError, SessionSettings, open_session
+from runtime.shape import DecoderShape
 from runtime.target import OrtTarget
 from runtime.tensorrt_files import backend_module
 from zoo.load import locate, names

@@ -7,11 +7,12 @@ from numpy.typing import NDArray
 
 from algos.arrays import FloatArray, IntArray
 from algos.draft.spec import Grid
-from algos.rows import Sampler, laws
+from algos.rows import Sampler
 from algos.spatial.target import Feed
 from runtime.cache import hide
-from runtime.decoder import DecoderEngine, Pass, load_decoder
+from runtime.decoder import DecoderEngine, load_decoder
 from runtime.lines import Laid
+from runtime.passes import Pass
 from runtime.session import EngineError, SessionSettings
 from runtime.target import OrtTarget
 from zoo.load import FOLDER
@@ -85,7 +86,7 @@ class OrtGridTarget:
         past_bias[:, prefix : prefix + width] = hide(cached[:, :width])
         result = self.engine.run(laid.tokens, laid.cells, hide(laid.visible), past_bias)
         self._fed = (laid, result)
-        return np.asarray(laws(result.logits[:, laid.said], self._target.sampler))
+        return result.laws(laid.said, self._target.sampler)
 
     def commit(self, rows: IntArray) -> None:
         """See `GridTarget`; once for each pass."""

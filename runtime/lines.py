@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from algos.arrays import BoolArray, IntArray
-from runtime.decoder import DecoderShape
+from runtime.shape import DecoderShape
 
 
 class Laid(NamedTuple):

@@ -7,12 +7,13 @@ from numpy.typing import NDArray
 
 from algos.arrays import IntArray
 from algos.draft.spec import Grid
-from algos.rows import Sampler, laws
+from algos.rows import Sampler
 from algos.step import Scored
 from algos.tree import DraftTree, Verdict
-from runtime.cache import causal, hide
-from runtime.decoder import Loaded, Pass, load_decoder
+from runtime.cache import causal, hide, hide_in_pass
+from runtime.decoder import Loaded, load_decoder
 from runtime.lines import Laid, Lines
+from runtime.passes import Pass
 from runtime.session import EngineError, SessionSettings
 from zoo.load import FOLDER
 
@@ -30,6 +31,7 @@ class OrtTarget:
                 "without guidance; use --guidance 1, or export it with --kept"
             )
         self.engine = loaded.engine(1 if sampler.guidance == 1.0 else 2)
+        self.engine.sample_by(sampler)
         self.lines = Lines(loaded.shape)
         self.sampler = sampler
         self._prefix: IntArray | None = None
@@ -139,19 +141,20 @@ class OrtTarget:
         result = self.engine.run(self._prefix[:, rest], cells[rest], bias[rest, rest])
         cache.commit(result.keys, result.values, slice(None))
         cache.hide_first(self._hidden)
-        return Scored(laws(result.logits[:, -1:], self.sampler), result.features[:, -1:].copy())
+        return Scored(result.laws(slice(-1, None), self.sampler), result.features[:, -1:].copy())
 
     def score(self, tree: DraftTree) -> Scored:
         """See `Target`. Raises EngineError before `begin`, past the last cell, or on a root that is no token."""
         places = self.engine.cache.length - (0 if self._prefix is None else self._prefix.shape[1])
         if places < 0 or self.engine.cache.length == 0:
             raise EngineError("target: nothing is drawn yet; call begin() before score()")
-        if tree.tokens.min() < 0 or tree.tokens.max() >= self.vocab_size:
-            raise EngineError(f"target: expected tokens from 0 to {self.vocab_size - 1}, got {tree.tokens.tolist()}")
+        tokens = tree.tokens.tolist()
+        if min(tokens) < 0 or max(tokens) >= self.vocab_size:
+            raise EngineError(f"target: expected tokens from 0 to {self.vocab_size - 1}, got {tokens}")
         laid = self.lines.lay(tree.tokens, self.lines.drawn(places) + tree.depths(), tree.visible())
-        self._pass = self.engine.run(laid.tokens, laid.cells, hide(laid.visible))
+        self._pass = self.engine.run(laid.tokens, laid.cells, hide_in_pass(laid.visible))
         self._laid, self._scored = laid, tree
-        return Scored(laws(self._pass.logits[:, laid.said], self.sampler), self._pass.features[:, laid.said].copy())
+        return Scored(self._pass.laws(laid.said, self.sampler), self._pass.features[:, laid.said].copy())
 
     def commit(self, tree: DraftTree, verdict: Verdict) -> None:
         """See `Target`; only the tree scored last can be committed."""

@@ -15,10 +15,12 @@ import numpy as np
 import torch
 
 from algos.arrays import FloatArray, IntArray
-from runtime.decoder import DecoderShape, Pass, Spent, read_shape
+from algos.rows import Sampler
 from runtime.device_cache import TYPES, DeviceCache, layered
 from runtime.padding import Given, fill
+from runtime.passes import Pass, Spent
 from runtime.session import EngineError
+from runtime.shape import DecoderShape, read_shape
 from runtime.tensorrt_files import EngineRecord, backend_module, paths, read_engine
 
 _WARM_UPS: Final = 2
@@ -97,6 +99,7 @@ class TensorRTEngine:
 
     chains: Final = False
     """A captured graph holds one level of drafting."""
+    grows: Final = False
 
     def __init__(self, loaded: LoadedTensorRT, rows: int) -> None:
         self.shape = loaded.shape
@@ -121,6 +124,9 @@ class TensorRTEngine:
     def captured(self) -> bool:
         """Whether every pass so far replayed a CUDA graph."""
         return all(bucket.captured is not None for bucket in self._buckets.values())
+
+    def sample_by(self, sampler: Sampler) -> None:
+        """See `DecoderEngine.sample_by`: these graphs give logits alone, of which the host makes laws."""
 
     def run(
         self,

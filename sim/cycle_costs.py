@@ -21,9 +21,11 @@ from sim.latency import Curve, read_curve
 from sim.statistics import Runs
 
 Family: TypeAlias = Literal["one_call", "sampled", "ranked", "priced", "weighed"]
-"""How the host drafts: a chain in one call of the drafter, level by level with drawn siblings, level by level with the
-likeliest ones, likewise with every level and node weighed by its cost, or, after weighing both by their costs, a chain
-in one call or nothing."""
+"""How the host drafts: a chain in one call of the drafter, a tree with drawn siblings, a tree with the likeliest ones
+(both in one call where the drafter can), level by level with every level and node weighed by its cost, or, after
+weighing both by their costs, a chain in one call or nothing."""
+_GROWN: Final = ("sampled", "ranked")
+"""Families whose trees one call grows, where the drafter can."""
 KEY: Final = "in_cycle"
 """Where the JSON of a cost curve holds all this."""
 
@@ -43,7 +45,8 @@ class CycleCosts:
 
     plain_target_ms, plain_host_ms: of a pass of plain autoregression, and of the host around it.
     target: of a target pass by its nodes, in cycles that draft. draft: of a drafter pass by the nodes it expands.
-    chain: of one call that drafts a chain, by levels; empty where the drafter has none. All three rise from size 1.
+    chain: of one call that drafts a chain, by levels; tree: of a level of a tree that one call grows, by the nodes it
+    expands; empty where the drafter has none. All rise from size 1.
     host: by family.
     """
 
@@ -53,10 +56,11 @@ class CycleCosts:
     draft: Curve
     chain: Curve
     host: Mapping[Family, HostCosts]
+    tree: Curve = ()
 
     def __post_init__(self) -> None:
         curves = [("target_ms", self.target), ("draft_ms", self.draft)]
-        for what, curve in [*curves, ("chain_ms", self.chain)] if self.chain else curves:
+        for what, curve in (*curves, *(one for one in (("chain_ms", self.chain), ("tree_ms", self.tree)) if one[1])):
             sizes = [size for size, _ in curve]
             if sizes[:1] != [1] or any(low >= high for low, high in pairwise(sizes)):
                 raise ValueError(f"{KEY}: {what} must name rising sizes from 1 on, got {sizes}")
@@ -123,7 +127,7 @@ class CycleCosts:
         ms = self.host_ms(runs, family, pooled) + runs.decodings * self.plain_ms + plain * self.plain_target_ms
         for counts, curve, what in (
             (drafted, self.target, "target passes"),
-            (single, self.draft, "drafter passes"),
+            (single, self.tree if self.tree and family in _GROWN else self.draft, "drafter passes"),
             (runs.chained, self.chain, "chains in one call"),
         ):
             ms += _priced(counts, curve, what)
@@ -175,6 +179,7 @@ def load_cycle_costs(path: Path) -> CycleCosts | None:
             _curve(part["draft_ms"]),
             _curve(part["chain_ms"]),
             host,
+            _curve(part.get("tree_ms", ())),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(

@@ -7,10 +7,11 @@ import numpy as np
 
 from algos.arrays import BoolArray, IntArray
 from algos.draft.adt import AdtTree
+from algos.draft.at_once import Shape
 from algos.draft.chain import Chain, LikeliestChain
 from algos.draft.eagle1 import Eagle1, StaticTopK
 from algos.draft.eagle2 import Eagle2
-from algos.draft.shape import Shape, ranked_shape
+from algos.draft.shape import ranked_shape
 from algos.draft.spec import Policy
 from sim.fast_batch import Batch, Block, Grown, closed, tiers
 from sim.fast_dynamic import grow_dynamic

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from algos.arrays import FloatArray
-from algos.draft.shape import Shape
+from algos.draft.at_once import Shape
 
 
 def chain_tokens(acceptance: float, length: int) -> float:

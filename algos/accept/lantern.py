@@ -25,7 +25,7 @@ class Pool(NamedTuple):
 
 def pool(law: FloatArray, near: IntArray, limit: float) -> Pool:
     """The longest prefix of the codes `near` [k] whose weight under `law` [V] is at most `limit`."""
-    running = law.take(near).cumsum(dtype=np.float64)
+    running = np.add.accumulate(law.take(near).astype(np.float64))
     count = int(running.searchsorted(limit, side="right"))
     return Pool(float(running[count - 1]) if count else 0.0, count)
 
@@ -51,14 +51,16 @@ class Pooling(NamedTuple):
 
         p is what is left of the law after the siblings before it, renormalised; the pool A(x) is measured in it too.
         """
-        left = law.astype(np.float64)
-        total = summed = float(np.add.reduce(left))
+        left = law
+        total = summed = float(np.add.reduce(law, dtype=np.float64))
         for child in children:
             token = int(tree.tokens[child])
             near, own = self.neighbours[token], float(left[token])
             pooled = pool(left, near[: self.k], self.limit(own, total))
             if chance.flip(own + pooled.mass, At(Role.ACCEPT, child), out_of=total):
                 return Tried(child, left)
+            if left is law:  # most are kept, and then need no copy
+                left = law.astype(np.float64)
             if self.residual == "paper":
                 left[near[: pooled.codes]] = 0.0
             elif self.residual == "released" and pooled.codes:

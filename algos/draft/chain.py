@@ -2,11 +2,10 @@
 
 from dataclasses import dataclass
 
-import numpy as np
-
-from algos.chance import At, Chance, Role
+from algos.chance import Chance
 from algos.draft.grow import likeliest_chain
 from algos.draft.settings import at_least
+from algos.draft.shape import fill_sampled, in_a_row
 from algos.draft.spec import POLICIES, Budget, Expander, Grid, PolicySpec
 from algos.tree import DraftTree, Verdict
 
@@ -28,21 +27,7 @@ class Chain:
 
     def grow(self, drafter: Expander, root: int, budget: Budget, chance: Chance) -> DraftTree:
         """See `Policy`. Node i is drawn at `At(Role.DRAFT, i)`; node i's law is row i of `draft_probs`."""
-        tokens = [root]
-        laws = []
-        for node in range(1, 1 + _length(self.length, budget)):
-            law = drafter.expand(np.array(tokens[-1:]), np.array([node - 2]))
-            laws.append(law)
-            tokens.append(chance.draw(law[0], At(Role.DRAFT, node)))
-        rows = np.arange(len(tokens))
-        rows[-1] = -1
-        return DraftTree(
-            tokens=np.array(tokens),
-            parents=np.arange(-1, len(tokens) - 1),
-            drawn="iid",
-            draft_probs=np.concatenate(laws) if laws else np.empty((0, drafter.vocab_size)),
-            law_of=rows,
-        )
+        return fill_sampled(in_a_row(_length(self.length, budget)), drafter, root, chance, drawn="iid")
 
     def observe(self, tree: DraftTree, verdict: Verdict, cell: int) -> None:
         """See `Policy`; a chain learns nothing."""

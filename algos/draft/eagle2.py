@@ -46,8 +46,7 @@ def grow_eagle2(drafter: Expander, root: int, budget: Budget, depth: int, top_k:
     if top_k == 1:
         return likeliest_chain(drafter, root, levels)
     growing = Growing(drafter, root)
-    while growing.depth < levels and growing.grow_level(top_k, top_k):
-        pass
+    growing.grow_at_once(levels, top_k)
     return growing.tree(total)
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeGuard
 import numpy as np
 
 from algos.arrays import FloatArray, IntArray
-from algos.draft.spec import ChainExpander, Expander
+from algos.draft.spec import ChainExpander, Expander, Growth, TreeExpander
 from algos.draft.top import top
 from algos.tree import DraftTree
 
@@ -69,6 +69,24 @@ class Growing:
         self.levels.append(level)
         return True
 
+    def grow_at_once(self, levels: int, width: int) -> None:
+        """As `levels` times `grow_level(width, width)`, from nothing; in one call where the drafter can."""
+        if not (grows(self._drafter) and levels > 0 and width <= self._drafter.vocab_size):
+            while self.depth < levels and self.grow_level(width, width):
+                pass
+            return
+        first, *below = self._drafter.expand_tree(self.root, _best_of(levels, width))
+        self.levels.append(Level([-1], first.tokens, first.masses, first.masses.reshape(-1), 0))
+        for places, _, tokens, probs in below:
+            last = self.levels[-1]
+            above = last.scores[places]
+            count = np.count_nonzero(above)  # what has no probability comes last, and is not expanded
+            if not count:
+                break
+            scores = (above[:count, None] * probs[:count]).reshape(-1)
+            expanded = (places[:count] + last.first).tolist()
+            self.levels.append(Level(expanded, tokens[:count], probs[:count], scores, last.first + last.scores.size))
+
     @property
     def depth(self) -> int:
         """Levels grown, one drafter pass each."""
@@ -107,6 +125,16 @@ def likeliest_chain(drafter: Expander, root: int, length: int) -> DraftTree:
 def chains(drafter: Expander) -> TypeGuard[ChainExpander]:
     """Whether the drafter drafts a chain in one call."""
     return getattr(drafter, "chains", False) is True
+
+
+def grows(drafter: Expander) -> TypeGuard[TreeExpander]:
+    """Whether the drafter grows a tree in one call."""
+    return getattr(drafter, "grows", False) is True
+
+
+@lru_cache(maxsize=64)
+def _best_of(levels: int, width: int) -> Growth:
+    return Growth(np.zeros((levels, width), dtype=np.int64), np.zeros((levels, width, width)), ranked=True, drawn=False)
 
 
 def best_first(scores: FloatArray, count: int) -> IntArray:

@@ -9,9 +9,10 @@ import numpy as np
 
 from algos.arrays import FloatArray, IntArray
 from algos.chance import Chance
+from algos.draft.at_once import Shape
 from algos.draft.costs import MEASURED_DRAFT_MS, MEASURED_VERIFY_MS, Between, CostCurve, cost_curve
 from algos.draft.settings import at_least
-from algos.draft.shape import Shape, fill_sampled
+from algos.draft.shape import fill_sampled
 from algos.draft.spec import POLICIES, Budget, Expander, Grid, PolicySpec
 from algos.tree import DraftTree, Verdict
 

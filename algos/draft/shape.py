@@ -1,19 +1,17 @@
 """Static trees: a shape fixed before anything is drafted, and how it is filled."""
 
 from functools import lru_cache
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Protocol
 
 import numpy as np
 
 from algos.arrays import FloatArray
-from algos.chance import At, Chance, Role
+from algos.chance import At, Chance, FromUniforms, Role
+from algos.draft.at_once import Filled, Shape, children, fill_at_once
 from algos.draft.grow import point_tree
 from algos.draft.spec import Budget, Expander
 from algos.draft.top import top
-from algos.tree import DraftTree
-
-Shape: TypeAlias = tuple[int, ...]
-"""Parents of the nodes, node 0 the root (parent -1), level by level; the children of a node stand together."""
+from algos.tree import DraftTree, Drawn
 
 
 class _Pick(Protocol):
@@ -40,6 +38,11 @@ def ranked_shape(widths: tuple[int, ...]) -> Shape:
     return tuple(parents)
 
 
+def in_a_row(length: int) -> Shape:
+    """The chain of `length` drafted nodes."""
+    return tuple(range(-1, length))
+
+
 @lru_cache(maxsize=256)
 def within(shape: Shape, budget: Budget) -> Shape:
     """The part of `shape` that `budget` allows: no deeper, and of those the nodes of least depth plus ranks."""
@@ -55,11 +58,14 @@ def within(shape: Shape, budget: Budget) -> Shape:
     return tuple(place[shape[node]] if node else -1 for node in kept)
 
 
-def fill_sampled(shape: Shape, drafter: Expander, root: int, chance: Chance) -> DraftTree:
+def fill_sampled(
+    shape: Shape, drafter: Expander, root: int, chance: Chance, drawn: Drawn = "without_replacement"
+) -> DraftTree:
     """Fill `shape` with siblings drawn without replacement from the drafter's laws; one drafter pass a level.
 
     Node i is drawn at `At(Role.DRAFT, i)`. A law with fewer tokens of positive probability than the shape has
-    children yields as many as it has; what would stand below the missing ones is left out.
+    children yields as many as it has; what would stand below the missing ones is left out. drawn: what the tree is
+    called; one child a node is "iid" too.
     """
 
     def pick(laws: FloatArray, counts: list[int], first: int) -> list[list[int]]:
@@ -69,11 +75,14 @@ def fill_sampled(shape: Shape, drafter: Expander, root: int, chance: Chance) -> 
             first += len(picked[-1])
         return picked
 
-    tokens, parents, law_of, laws = _fill(shape, drafter, root, pick)
+    filled = None
+    if isinstance(chance, FromUniforms):
+        filled = fill_at_once(shape, drafter, root, lambda node: chance.uniform(At(Role.DRAFT, node)))
+    tokens, parents, law_of, laws = filled or _fill(shape, drafter, root, pick)
     return DraftTree(
         tokens=np.array(tokens),
         parents=np.array(parents),
-        drawn="without_replacement",
+        drawn=drawn,
         draft_probs=np.concatenate(laws) if laws else np.empty((0, drafter.vocab_size)),
         law_of=np.array(law_of),
     )
@@ -90,7 +99,7 @@ def fill_top_k(shape: Shape, drafter: Expander, root: int) -> DraftTree:
             for tokens, probs, count in rows
         ]
 
-    tokens, parents, _, _ = _fill(shape, drafter, root, pick)
+    tokens, parents, _, _ = fill_at_once(shape, drafter, root) or _fill(shape, drafter, root, pick)
     return point_tree(np.array(tokens), np.array(parents), drafter.vocab_size)
 
 
@@ -105,17 +114,10 @@ def _without_replacement(law: FloatArray, count: int, first: int, chance: Chance
     return tokens
 
 
-class _Filled(NamedTuple):
-    tokens: list[int]
-    parents: list[int]
-    law_of: list[int]
-    laws: list[FloatArray]
-
-
-def _fill(shape: Shape, drafter: Expander, root: int, pick: _Pick) -> _Filled:
+def _fill(shape: Shape, drafter: Expander, root: int, pick: _Pick) -> Filled:
     """Level by level: expand the nodes that have children, and pick those."""
-    below = _children(shape)
-    filled = _Filled([root], [-1], [-1], [])
+    below = children(shape)
+    filled = Filled([root], [-1], [-1], [])
     rows = 0
     level = [(0, 0)] if below[0] else []  # (node of the tree, node of the shape)
     while level:
@@ -137,12 +139,3 @@ def _fill(shape: Shape, drafter: Expander, root: int, pick: _Pick) -> _Filled:
                 filled.law_of.append(-1)
         level = deeper
     return filled
-
-
-@lru_cache(maxsize=256)
-def _children(shape: Shape) -> tuple[tuple[int, ...], ...]:
-    below: list[list[int]] = [[] for _ in shape]
-    for node, above in enumerate(shape):
-        if above >= 0:
-            below[above].append(node)
-    return tuple(tuple(children) for children in below)

@@ -64,6 +64,52 @@ class ChainExpander(Expander, Protocol):
         ...
 
 
+class Growth(NamedTuple):
+    """A tree to be grown in one call: L levels of drafted tokens, F nodes expanded in each, C children of each.
+
+    places: [L, F] int64; places[l] says which candidates of level l the next one expands: the candidate in row r and
+    column c is r * C + c. The first level has one row, the root's; the last row of `places` is not read. ranked: in
+    their stead, the F of the largest product of probabilities along their paths (ties: the first), best first.
+    uniforms: [L, F, C] float64; drawn: a node's children are drawn one after another from what is left of its law, by
+    these, as `chance.index_of` does; else they are its likeliest tokens, likeliest first (ties: the lower token).
+    """
+
+    places: IntArray
+    uniforms: FloatArray
+    ranked: bool
+    drawn: bool
+
+
+class GrownLevel(NamedTuple):
+    """A level of a tree that was grown in one call.
+
+    places: [F] int64, which candidates of the level above were expanded. laws: [F, V]. tokens: [F, C] int64. masses:
+    [F, C] float64, what each token had of its law when it was taken, at most 1; 0 where nothing was left to take.
+    """
+
+    places: IntArray
+    laws: FloatArray
+    tokens: IntArray
+    masses: FloatArray
+
+
+class TreeExpander(Expander, Protocol):
+    """What a drafter may have besides: it grows a tree in one call."""
+
+    @property
+    def grows(self) -> bool:
+        """Whether it really can; where False, `Expander.expand` does it level by level."""
+        ...
+
+    def expand_tree(self, root: int, growth: Growth) -> list[GrownLevel]:
+        """The levels of a tree below `root`. C is at most V; what stands below a mass of 0 means nothing.
+
+        The first call of a cycle: as `expand([root], [-1])`, which may still follow and says the root's law again
+        without a pass, and then as if the others had never been fed. Each level counts as a drafter pass.
+        """
+        ...
+
+
 class Policy(Protocol):
     """A tree policy. It may carry state within an image; `begin` forgets it."""
 

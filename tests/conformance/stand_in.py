@@ -20,8 +20,8 @@ import torch
 
 from export.tensorrt_build import batch_counts, decoder_profile
 from runtime import device_cache, tensorrt_engine
-from runtime.decoder import read_shape
 from runtime.session import SessionSettings, open_session
+from runtime.shape import read_shape
 from runtime.tensorrt_files import EngineRecord, write_engine
 from zoo.load import manifest
 

@@ -39,6 +39,7 @@ def test_the_curve_is_written_in_the_form_that_policies_read(
     assert {1, 2, 3, 5} <= dict(costs.target).keys()
     assert {1, 2} <= dict(costs.draft).keys()
     assert {1, 2, 4} <= dict(costs.chain).keys()
+    assert {1, 2} <= dict(costs.tree).keys()
     in_grid = load_costs(out).in_grid
     assert in_grid[0][0] == 1
     assert in_grid[-1][0] == CONFIG.block_size - 1  # a whole draft, its last cell never fed

@@ -16,8 +16,9 @@ from export.graph import GraphWriter
 from export.run import main
 from export.store import ParityError, draft_manifest, store_onnx
 from models.transformer import Transformer
-from runtime.decoder import load_decoder, read_shape
+from runtime.decoder import load_decoder
 from runtime.session import EngineError, SessionSettings, bind, open_session
+from runtime.shape import read_shape
 from runtime.target import OrtTarget
 from tests.conformance.conftest import CONFIG, ORIGIN, Models
 from zoo import load, manifest

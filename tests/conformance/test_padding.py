@@ -42,9 +42,10 @@ def check(engine: object, features: np.ndarray | None) -> None:
     for index in range(len(cache.keys)):
         buffers[f"past_key_{index}"], buffers[f"past_value_{index}"] = cache.keys[index], cache.values[index]
     session = engine._session  # type: ignore[attr-defined]
-    for each in session.get_inputs():  # a drafter's chain, of one level
-        if each.name not in buffers:
-            buffers[each.name] = engine.mix if each.name == "mix" else np.array(1)  # type: ignore[attr-defined]
+    buffers |= engine._sampling.inputs()  # type: ignore[attr-defined]
+    if "levels" in {each.name for each in session.get_inputs()}:  # a drafter's chain of one level, and no tree
+        buffers |= {"levels": np.array(1), "places": np.zeros((0, 1), dtype=np.int64), "uniforms": np.zeros((0, 1, 1))}
+        buffers |= {"ranked": np.array(False), "drawn": np.array(False)}
     names = [each.name for each in session.get_outputs()]
     padded = dict(zip(names, session.run(None, buffers), strict=True))
     assert padded["logits"].shape[1] == SIZE

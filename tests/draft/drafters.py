@@ -6,6 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from algos.arrays import FloatArray, IntArray
+from algos.draft.spec import GrownLevel, Growth
 from algos.tree import DraftTree
 from tests.strategies import laws
 
@@ -58,6 +59,50 @@ class ChainingDrafter(PathDrafter):
         for _ in range(levels):
             path = (*path, int(self.law(path).argmax()))
         return np.array(path[1:], dtype=np.int64)
+
+
+@dataclass
+class GrowingDrafter(PathDrafter):
+    """The same, which grows trees in one call, as a graph does: what has no probability among the rest."""
+
+    grows: bool = True
+    asked: list[Growth] = field(default_factory=list)
+
+    def expand_tree(self, root: int, growth: Growth) -> list[GrownLevel]:
+        assert not self.held, "a tree starts a cycle"
+        self.asked.append(growth)
+        self.expand(np.array([root]), np.array([-1]))
+        levels, nodes, count = growth.uniforms.shape
+        paths, above, found, places = [(root,)], np.ones(1), [], np.zeros(1, dtype=np.int64)
+        for level in range(levels):
+            laws = np.stack([self.law(path) for path in paths])
+            taken = [self._taken(law, us, growth.drawn) for law, us in zip(laws, growth.uniforms[level], strict=False)]
+            tokens, masses = (np.array(part) for part in zip(*taken, strict=True))
+            found.append(GrownLevel(places, laws, tokens, masses))
+            scores = (above[:, None] * masses).reshape(-1)
+            places = (-scores).argsort(kind="stable")[:nodes] if growth.ranked else growth.places[level]
+            paths = [(*paths[place // count], int(tokens.reshape(-1)[place])) for place in places.tolist()]
+            above = scores[places]
+        return found
+
+    def expand(self, tokens: IntArray, parents: IntArray) -> FloatArray:
+        if len(self.held) == 1 and parents.tolist() == [-1]:  # said again, without a pass
+            return self.law(self.held[0])[None]
+        return super().expand(tokens, parents)
+
+    @staticmethod
+    def _taken(law: FloatArray, uniforms: FloatArray, drawn: bool) -> tuple[list[int], list[float]]:
+        if not drawn:
+            best = (-law).argsort(kind="stable")[: uniforms.size]
+            return best.tolist(), np.minimum(law[best], 1.0).tolist()
+        left, tokens, masses = law.astype(np.float64), [], []
+        for uniform in uniforms.tolist():
+            summed = left.cumsum()
+            token = min(int((summed <= uniform * summed[-1]).sum()), law.size - 1)
+            tokens.append(token)
+            masses.append(float(left[token]))
+            left[token] = 0.0
+        return tokens, masses
 
 
 def path_of(tree: DraftTree, node: int) -> Path:

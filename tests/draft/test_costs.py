@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from algos.chance import sampling
 from algos.draft import Budget, Grid
+from algos.draft.at_once import Shape
 from algos.draft.calibration import BANDS, Calibration, within_one
 from algos.draft.costs import CostCurve, Prices, draft_table
 from algos.draft.foresight import best_choice, falling, foresee
 from algos.draft.grow import Growing
 from algos.draft.roofline import Roofline
 from algos.draft.sequoia import acceptance_by_rank, best_plan
-from algos.draft.shape import Shape
 from algos.tree import DraftTree, Verdict
 from tests.draft.drafters import PathDrafter, dense, drafters
 

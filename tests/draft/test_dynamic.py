@@ -14,7 +14,7 @@ from algos.draft.chain import LikeliestChain
 from algos.draft.eagle2 import Eagle2
 from algos.draft.opt import OptTree
 from algos.tree import DraftTree, Verdict
-from tests.draft.drafters import ChainingDrafter, Path, PathDrafter, dense, drafters, path_of
+from tests.draft.drafters import ChainingDrafter, GrowingDrafter, Path, PathDrafter, dense, drafters, path_of
 
 UNLIMITED = Budget(50, 10_000)
 
@@ -61,6 +61,18 @@ def test_eagle2_within_a_budget_is_a_smaller_eagle2(drafter: PathDrafter, depth:
     tree = Eagle2(4, 3, 8).grow(drafter, 0, Budget(depth, nodes), sampling(0))
     total = min(8, nodes - 1)
     assert set(paths_of(tree)) == eagle2_by_hand(drafter, min(4, depth, total), 3, total)
+
+
+@given(drafters(), st.integers(1, 4), st.integers(2, 4), st.integers(1, 12), st.integers(1, 5))
+def test_a_tree_grown_in_one_call_is_the_same_tree(
+    drafter: PathDrafter, depth: int, top_k: int, total: int, room: int
+) -> None:
+    by_level = Eagle2(depth, top_k, total).grow(PathDrafter(drafter.pool), 0, Budget(room, 64), sampling(0))
+    at_once = GrowingDrafter(drafter.pool)
+    tree = Eagle2(depth, top_k, total).grow(at_once, 0, Budget(room, 64), sampling(0))
+    assert (tree.tokens.tolist(), tree.parents.tolist()) == (by_level.tokens.tolist(), by_level.parents.tolist())
+    asked = [(min(depth, room, total), top_k, top_k)] if top_k <= drafter.vocab_size else []
+    assert [growth.uniforms.shape for growth in at_once.asked] == asked
 
 
 def test_eagle2_of_one_is_a_chain() -> None:

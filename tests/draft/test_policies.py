@@ -14,7 +14,7 @@ from algos.draft.chain import Chain
 from algos.draft.eagle1 import Eagle1
 from algos.registry import build
 from algos.tree import DraftTree, Verdict
-from tests.draft.drafters import PathDrafter, dense, drafters, path_of
+from tests.draft.drafters import GrowingDrafter, PathDrafter, dense, drafters, path_of
 
 ALL = [pytest.param(spec, id=spec.name) for spec in POLICIES]
 NOT_ADAPTED = [pytest.param(name, id=name) for name in ("chain", "chain_top1", "eagle1", "static_top_k", "sequoia")]
@@ -131,6 +131,24 @@ def test_siblings_are_drawn_without_replacement(drafter: PathDrafter, widths: tu
                 expected *= law[tokens[child]] / left
                 left -= law[tokens[child]]
         assert weight == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", ["chain", "eagle1", "sequoia", "static_top_k"])
+@given(drafter=drafters(), depth=st.integers(0, 5), nodes=st.integers(1, 20), seed=st.integers(0, 99))
+def test_a_static_tree_filled_in_one_call_is_the_same_tree(
+    name: str, drafter: PathDrafter, depth: int, nodes: int, seed: int
+) -> None:
+    """Also where laws are too short for the shape, with which the drafter's own tree is not the one that is meant."""
+    made = {"widths": (3, 4, 2)} if name in ("eagle1", "static_top_k") else {}
+    policy = POLICIES[name].make(**made)
+    policy.begin(Grid(4, 4))
+    by_level = policy.grow(PathDrafter(drafter.pool), 0, Budget(depth, nodes), sampling(seed))
+    growing = GrowingDrafter(drafter.pool)
+    at_once = policy.grow(growing, 0, Budget(depth, nodes), sampling(seed))
+    assert len(growing.asked) <= 1
+    assert at_once.drawn == by_level.drawn
+    for part in ("tokens", "parents", "law_of", "draft_probs"):
+        np.testing.assert_array_equal(getattr(at_once, part), getattr(by_level, part))
 
 
 @given(drafter=drafters(3), length=st.integers(1, 3))

@@ -15,8 +15,8 @@ from export.published_verify import verify
 from models.published.files import CheckpointError
 from models.published.load import load
 from models.published.options import LoadOptions
-from runtime.decoder import read_shape
 from runtime.session import EngineError, SessionSettings
+from runtime.shape import read_shape
 from runtime.target import OrtTarget
 from tests.published.text_models import CODES, LINE, LUMINA, MARKS, PROMPT, chameleon, lumina_outputs, save_qwen
 from zoo.load import manifest

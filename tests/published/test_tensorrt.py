@@ -18,9 +18,9 @@ from export.published import Request, export_published
 from export.tensorrt_build import batch_counts, build_folder
 from models.published.options import LoadOptions
 from runtime.cache import HIDDEN, KeyValueCache
-from runtime.decoder import read_shape
 from runtime.device_cache import DeviceCache
 from runtime.session import EngineError
+from runtime.shape import read_shape
 from runtime.tensorrt_engine import load_tensorrt
 from runtime.tensorrt_files import ANY_GPU, EngineRecord, backend_module, paths, read_engine, write_engine
 from tests.conformance import stand_in

@@ -17,9 +17,9 @@ from models.published.decoder import Decoder
 from models.published.files import CheckpointError
 from models.published.load import load
 from models.published.options import LoadOptions
-from runtime.decoder import read_shape
 from runtime.exported_studio import open_exported
 from runtime.session import EngineError
+from runtime.shape import read_shape
 from runtime.target import OrtTarget
 from tests.published.chameleon_vq import vqgan_weights
 from tests.published.checkpoints import DIM, causal, eagle_weights

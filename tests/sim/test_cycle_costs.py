@@ -51,6 +51,19 @@ def runs(chained: dict[int, int]) -> Runs:
     return Runs(9, np.array([3]), np.array([5]), np.array([8]), verify, draft, chains)
 
 
+def test_levels_of_trees_grown_in_one_call_have_a_price_of_their_own(tmp_path: Path) -> None:
+    grown = dataclasses.replace(COSTS, tree=((1, 0.125), (4, 0.5)))
+    for family, cheaper in (("ranked", True), ("one_call", False)):
+        by_level, in_one_call = (float(costs.image_ms(runs({}), family, False)[0]) for costs in (COSTS, grown))
+        assert in_one_call == pytest.approx(by_level - cheaper * 0.5 * (8 * 0.25 + 0.5))
+    path = tmp_path / "costs.json"
+    path.write_text(json.dumps({"verify_ms": [], "in_cycle": {**JSON, "tree_ms": [[1, 0.125], [4, 0.5]]}}))
+    assert load_cycle_costs(path) == grown
+    path.write_text(json.dumps({"verify_ms": [], "in_cycle": {**JSON, "tree_ms": [[2, 0.5]]}}))
+    with pytest.raises(ValueError, match="tree_ms must name rising sizes"):
+        load_cycle_costs(path)
+
+
 def test_a_file_is_read(tmp_path: Path) -> None:
     path = tmp_path / "costs.json"
     path.write_text(json.dumps({"verify_ms": [], "in_cycle": JSON}))

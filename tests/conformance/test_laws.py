@@ -1,0 +1,94 @@
+"""The laws that a graph makes of logits against those of `algos.rows`."""
+
+from collections.abc import Callable
+
+import numpy as np
+import onnxruntime
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from algos.arrays import FloatArray
+from algos.rows import Sampler, laws
+from export import laws as exported
+from export.graph import GraphWriter
+from runtime.passes import Sampling
+
+VOCAB = 6
+LOGITS = st.sampled_from([0.0, 1.0, 1.0 + 2.0**-20, -3.0, 40.0, -90.0])
+"""Few values, so that ties with the last kept are common, and probabilities that float32 rounds to 0."""
+
+
+def graph_of(write: Callable[[GraphWriter, int], None]) -> onnxruntime.InferenceSession:
+    graph = GraphWriter("laws", halves=False)
+    graph.input("logits", "float", ["B", "T", VOCAB])
+    write(graph, VOCAB)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    return onnxruntime.InferenceSession(graph.close().SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+SESSION = graph_of(exported.laws)
+
+
+def made(session: onnxruntime.InferenceSession, logits: FloatArray, sampler: Sampler) -> FloatArray:
+    sampling = Sampling(len(logits), known=True)
+    sampling.take(sampler, VOCAB)
+    assert sampling.computed
+    found: FloatArray = session.run(None, {"logits": logits, **sampling.inputs()})[0]
+    return found
+
+
+def check(session: onnxruntime.InferenceSession, logits: FloatArray, sampler: Sampler) -> None:
+    expected, found = laws(logits, sampler), made(session, logits, sampler)
+    np.testing.assert_allclose(found, expected, atol=2e-6)
+    np.testing.assert_allclose(found.sum(axis=1), 1.0, atol=1e-6)
+    cut = (expected == 0.0) & (laws(logits.astype(np.float64), sampler) == 0.0)
+    np.testing.assert_array_equal(found[cut], 0.0)  # what top-k cuts has no probability, not a small one
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    rows=st.integers(1, 2),
+    values=st.lists(LOGITS, min_size=2 * VOCAB * 2, max_size=2 * VOCAB * 2),
+    top_k=st.integers(0, VOCAB + 1),
+    temperature=st.sampled_from([0.25, 1.0, 2.0]),
+    guidance=st.sampled_from([1.0, 1.5, 3.0]),
+)
+def test_a_graph_makes_the_laws_of_its_sampler(
+    rows: int, values: list[float], top_k: int, temperature: float, guidance: float
+) -> None:
+    logits = np.array(values[: rows * 2 * VOCAB], dtype=np.float32).reshape(rows, 2, VOCAB)
+    check(SESSION, logits, Sampler(guidance=guidance if rows == 2 else 1.0, temperature=temperature, top_k=top_k))
+
+
+TIED = np.array([[[1.0, 0.5, 0.5, -3.0, 0.0, 0.0]]], dtype=np.float32)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("Less", "LessOrEqual"), ("Mul", "Div"), ("Softmax", "Sigmoid")], ids=lambda name: name
+)
+def test_a_planted_bug_is_seen(old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = GraphWriter.node
+
+    def planted(graph: GraphWriter, kind: str, *inputs: object, **attributes: object) -> str:
+        attributes = {} if kind == old == "Softmax" else attributes
+        return node(graph, new if kind == old else kind, *inputs, **attributes)  # type: ignore[arg-type]
+
+    sampler = Sampler(top_k=2, temperature=0.5)
+    check(SESSION, TIED, sampler)
+    monkeypatch.setattr(GraphWriter, "node", planted)
+    wrong = graph_of(exported.laws)
+    with pytest.raises(AssertionError):
+        check(wrong, TIED, sampler)
+
+
+def test_samplers_that_no_graph_computes_are_left_to_the_host() -> None:
+    for sampler in (Sampler(temperature=0.0), Sampler(top_p=0.9)):
+        sampling = Sampling(1, known=True)
+        sampling.take(sampler, VOCAB)
+        assert not sampling.computed
+    older = Sampling(1, known=False)
+    older.take(Sampler(), VOCAB)
+    assert not older.computed
+    assert older.inputs() == {}
