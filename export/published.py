@@ -13,17 +13,15 @@ from typing import Any, Final, cast
 
 import numpy as np
 import onnx
-import torch
 
 from algos.rows import Sampler, laws
 from export.codes import codebook_of, require_same_codes
-from export.differences import errors
 from export.graph import OPSET
 from export.published_check import MOST, Report, compare
 from export.published_decoder import write_conditioner, write_decoder
 from export.published_sampler import KIND as SAMPLER
 from export.published_sampler import export_trained, load_trained
-from export.published_tokenizer import compare_module, export_published_tokenizer, store_codes
+from export.published_tokenizer import compare_conditioner, export_published_tokenizer, store_codes
 from export.sampler import write_sampler
 from export.store import PACKAGES, Origin, draft_manifest, require_parity
 from export.typed import TypedGraph
@@ -268,13 +266,6 @@ def _conditioner(conditioner: Conditioner, precision: str, folder: Path, origin:
     require_parity("condition", parity, MOST[stored])
     draft = draft_manifest("condition", "condition", origin, {"prefix": prefix, "width": width})
     return _manifest(draft, path, parity, folder)
-
-
-def compare_conditioner(conditioner: Conditioner, path: Path, seed: int = 0) -> Report:
-    """The graph at `path` against its module in float32: random, absent and large features."""
-    random = torch.randn(*conditioner.absent.shape, generator=torch.Generator().manual_seed(seed))
-    cases = {"random": random, "absent": torch.zeros_like(random), "large": 30 * random}
-    return compare_module(conditioner, "features", "rows", cases, None, path)
 
 
 def _samplers(vocab_size: int, top_k: int, folder: Path, origin: Origin) -> list[Manifest]:

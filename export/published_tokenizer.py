@@ -27,6 +27,7 @@ from export.vision import (
     tokenizer_settings,
 )
 from export.weights import plain
+from models.published.decoder import Conditioner
 from models.vq import VQModel
 from runtime.session import SessionSettings, open_session
 from zoo.manifest import Manifest
@@ -90,6 +91,13 @@ def compare_module(
             for case, given in cases.items()
         }
     return Report(found, None)
+
+
+def compare_conditioner(conditioner: Conditioner, path: Path, seed: int = 0) -> Report:
+    """A report on the graph at `path` that embeds a condition: random, absent and large features."""
+    random = torch.randn(*conditioner.absent.shape, generator=torch.Generator().manual_seed(seed))
+    cases = {"random": random, "absent": torch.zeros_like(random), "large": 3 * random}
+    return compare_module(conditioner, "features", "rows", cases, None, path)
 
 
 def _largest(compare: Callable[[Path], Report]) -> Callable[[Path], Differences]:

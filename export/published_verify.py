@@ -11,7 +11,7 @@ from export.published import Request, shape_of, write_graph
 from export.published_check import MOST, Report, compare
 from export.published_sampler import KIND as SAMPLER
 from export.published_sampler import load_trained
-from export.published_tokenizer import HALVES, TOKENIZER_MOST, compare_module, compare_tokenizer
+from export.published_tokenizer import HALVES, TOKENIZER_MOST, compare_conditioner, compare_module, compare_tokenizer
 from export.samplers import cases_of
 from models.published.options import Published
 from runtime.exported import RECORD, Record, check_data, read_records
@@ -59,7 +59,7 @@ class Result:
 
 
 def verify(folder: Path, greedy: bool, seed: int) -> Iterator[Result]:
-    """Hold every decoder, the tokenizer and the samplers of `folder` against their checkpoints, after all hashes.
+    """Hold decoders, condition, tokenizer and samplers of `folder` against their checkpoints, after all hashes.
 
     Raises ManifestError on files, manifests or records that changed; and what `models.published.load.load` raises.
     """
@@ -73,6 +73,8 @@ def verify(folder: Path, greedy: bool, seed: int) -> Iterator[Result]:
     for name in ("target", "drafter"):
         if name in records:
             yield _decoder(folder, name, files[name], records[name], greedy, seed)
+    if "condition" in records:
+        yield _condition(folder, files["condition"], records["condition"], seed)
     paths = {name: files[name] for name in HALVES if name in records}
     if paths:
         record = records[next(iter(paths))]
@@ -85,6 +87,16 @@ def verify(folder: Path, greedy: bool, seed: int) -> Iterator[Result]:
             yield Result(name, request.precision, report, allowed, request.precision == "bf16")
     for name in between:
         yield _between(folder, name, files[name], records[name])
+
+
+def _condition(folder: Path, graph: Path, record: Record, seed: int) -> Result:
+    request, loaded = _loaded(folder, "condition", record)
+    if loaded.conditioner is None:
+        raise ManifestError(f"{folder / RECORD}: '{request.kind}' has no condition of features; export again")
+    stored = "fp32" if request.precision == "bf16" else request.precision
+    return Result(
+        "condition", stored, compare_conditioner(loaded.conditioner.float(), graph, seed), MOST[stored], False
+    )
 
 
 def _between(folder: Path, name: str, graph: Path, record: Record) -> Result:

@@ -93,6 +93,9 @@ def test_check_reports_every_output(folder: Path) -> None:
 def test_captions_go_through_their_own_graph(tmp_path: Path) -> None:
     model = save_llamagen(tmp_path / "t2i.pt", captions=True)
     export_published(Request("llamagen-t2i", tmp_path / "t2i.pt", options=TINY), tmp_path / "out")
+    found = {result.name: result for result in verify(tmp_path / "out", False, 0)}["condition"]
+    assert found.passed
+    assert found.report.worst()["large"] < 1e-5
     target = OrtTarget.open("target", Sampler(), tmp_path / "out", ONE_THREAD)
     with pytest.raises(EngineError, match="condition_rows"):
         target.condition(np.array([1, 2, 3]))
@@ -120,8 +123,10 @@ def test_half_precision_stays_close(tmp_path: Path, precision: str) -> None:
     out = tmp_path / "out"
     export_published(Request("tar-dtok", tmp_path / "dtok.pth", precision, options), out)
     assert manifest("target", out).settings["precision"] == precision
-    (result,) = verify(out, True, 0)
-    assert result.passed
+    results = {result.name: result for result in verify(out, True, 0)}
+    assert set(results) == {"target", "condition"}
+    assert all(result.passed for result in results.values())
+    assert set(results["condition"].report.cases) == {"random", "absent", "large"}
     with pytest.raises(EngineError, match="expected a float32 export"):
         OrtTarget.open("target", Sampler(), out, ONE_THREAD)
 
