@@ -11,25 +11,26 @@ from runtime.tree_recipe import NO_POLICY, TreeRecipe, twin
 _LIKELIEST: Final = {"chain": "chain_top1", "eagle1": "static_top_k"}
 """At temperature 0: the policy of the likeliest tokens, in place of one that draws them."""
 
-_TREE: Final[Mapping[str, Shown]] = {"depth": 4, "top_k": 2, "total_tokens": 6}
+_TREE: Final[Mapping[str, Shown]] = {"depth": 5, "top_k": 2, "total_tokens": 6}
+_DEEPER_TREE: Final[Mapping[str, Shown]] = {"depth": 6, "top_k": 2, "total_tokens": 8}
 _CONTROL: Final[Mapping[str, Shown]] = {"depth": 3, "top_k": 2, "total_tokens": 6}
 _ADAPTIVE: Final[Mapping[str, Shown]] = {
     "start_depth": 4,
-    "max_depth": 12,
+    "max_depth": 8,
     "start_width": 1,
     "max_width": 1,
     "total_tokens": 12,
 }
 """Width 1: on two cores every further branch costs more than it brings; one chain is drafted in a single call."""
-_STATIC: Final[Mapping[str, Shown]] = {"widths": (2, 2, 1, 1)}
-_CHAIN: Final[Mapping[str, Shown]] = {"length": 4}
+_STATIC: Final[Mapping[str, Shown]] = {"widths": (2, 2, 1, 1, 1)}
+_CHAIN: Final[Mapping[str, Shown]] = {"length": 5}
 _NONE: Final = no_settings()
 
 _Acceptance: TypeAlias = tuple[Mapping[str, Shown], Mapping[str, Shown]]
 """A rule's settings above temperature 0, and those of its counterpart at 0."""
-_LANTERN: Final[_Acceptance] = ({"k": 20, "delta": 0.7, "residual": "optimal"}, {"k": 14, "delta": 0.6})
+_LANTERN: Final[_Acceptance] = ({"k": 14, "delta": 0.6, "residual": "optimal"}, {"k": 10, "delta": 0.4})
 _RELATIVE: Final[_Acceptance] = ({"k": 10, "factor": 5.0, "residual": "optimal"}, {"k": 10, "factor": 5.0})
-_RELATIVE_ON_CHAINS: Final[_Acceptance] = ({"k": 20, "factor": 5.0, "residual": "optimal"}, {"k": 20, "factor": 5.0})
+_RELATIVE_ON_CHAINS: Final[_Acceptance] = ({"k": 20, "factor": 3.0, "residual": "optimal"}, {"k": 20, "factor": 3.0})
 
 
 def _method(
@@ -63,7 +64,12 @@ TREE_METHODS: Final = (
     ),
     _method("adt", "adt", "point", "ADT-Tree: EAGLE-2 whose depth and width follow the acceptance so far", _ADAPTIVE),
     _method(
-        "lantern", "eagle2", "lantern", "LANTERN: EAGLE-2's tree, near codes pooled up to a bound", _TREE, _LANTERN
+        "lantern",
+        "eagle2",
+        "lantern",
+        "LANTERN: EAGLE-2's tree, near codes pooled up to a bound",
+        _DEEPER_TREE,
+        _LANTERN,
     ),
     _method(
         "lantern++",
