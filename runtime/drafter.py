@@ -7,6 +7,7 @@ feature that the drafter predicted for their parent, and leave no trace after th
 
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,9 @@ from runtime.decoder import Loaded, load_decoder
 from runtime.passes import Pass
 from runtime.session import EngineError, SessionSettings
 from zoo.load import FOLDER
+
+_ROOT: Final = np.zeros(1, dtype=np.int64)
+"""Where a tree's first level is expanded."""
 
 
 class OrtDrafter:
@@ -106,11 +110,10 @@ class OrtDrafter:
         result = self._expand_root(root, growth=growth)
         assert result.grown is not None
         grown = result.grown
-        law = result.laws(slice(-1, None), self.sampler)
-        self._said = law
-        levels = [GrownLevel(np.zeros(1, dtype=np.int64), law, grown.root_tokens.copy(), grown.root_masses.copy())]
-        below = (grown.places.copy(), grown.laws.copy(), grown.tokens.copy(), grown.masses.copy())
-        return [*levels, *(GrownLevel(*level) for level in zip(*below, strict=True))]
+        self._said = result.laws(slice(-1, None), self.sampler)
+        first = GrownLevel(_ROOT, self._said, grown.root_tokens, grown.root_masses)
+        below = zip(grown.places, grown.laws, grown.tokens, grown.masses, strict=True)
+        return [first, *(GrownLevel(*level) for level in below)]
 
     def commit(self, tree: DraftTree, verdict: Verdict, scored: Scored) -> None:
         """See `Drafter`."""

@@ -13,7 +13,7 @@ from algos.tree import DraftTree
 def normalised(row: FloatArray) -> FloatArray:
     """`row` [V] as float64 with sum 1: laws arrive in the engine's precision, decisions are made in this one."""
     wide: FloatArray = row.astype(np.float64)
-    wide /= wide.sum()
+    wide /= np.add.reduce(wide)
     return wide
 
 
@@ -31,7 +31,7 @@ def proposal_laws(tree: DraftTree, node: int, children: Sequence[int]) -> Iterat
     Raises ValueError where the law gives a child's token no probability: the tree is not what `drawn` says.
     """
     law = normalised(tree.law(node)) if tree.drawn != "top_k" else np.zeros(tree.draft_probs.shape[1])
-    untried = np.ones(law.size, dtype=np.bool_)
+    untried = np.ones(law.size, dtype=np.bool_) if tree.drawn == "without_replacement" else None
     for child in children:
         token = int(tree.tokens[child])
         if tree.drawn == "top_k":
@@ -43,7 +43,7 @@ def proposal_laws(tree: DraftTree, node: int, children: Sequence[int]) -> Iterat
                 "the law that the drafter really drew from"
             )
         yield law
-        if tree.drawn == "without_replacement":
+        if untried is not None:
             untried[token] = False
             law[token] = 0.0
             law = normalised(law if law.any() else untried.astype(np.float64))

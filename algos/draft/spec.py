@@ -104,6 +104,8 @@ class TreeExpander(Expander, Protocol):
     def expand_tree(self, root: int, growth: Growth) -> list[GrownLevel]:
         """The levels of a tree below `root`. C is at most V; what stands below a mass of 0 means nothing.
 
+        The arrays may be views of buffers that the next call overwrites.
+
         The first call of a cycle: as `expand([root], [-1])`, which may still follow and says the root's law again
         without a pass, and then as if the others had never been fed. Each level counts as a drafter pass.
         """
