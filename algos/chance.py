@@ -104,11 +104,11 @@ class FromUniforms:
 
     def draw(self, weights: FloatArray, at: At) -> int:
         """See `Chance`."""
-        return index_of(weights, self.uniform(at))
+        return index_of(weights, self.source(self.index, at))
 
-    def uniform(self, at: At) -> float:
-        """The uniform that decides at this address, for draws that are made elsewhere, as `index_of` makes them."""
-        return self.source(self.index, at)
+    def uniforms(self, role: Role, nodes: range) -> list[float]:
+        """The uniforms of `nodes`, for draws that are made elsewhere, as `index_of` makes them."""
+        return [self.source(self.index, At(role, node)) for node in nodes]
 
 
 @dataclass(slots=True)

@@ -6,6 +6,7 @@ feature that the drafter predicted for their parent, and leave no trace after th
 """
 
 from functools import partial
+from math import isfinite
 from pathlib import Path
 from typing import Final
 
@@ -41,7 +42,7 @@ class OrtDrafter:
         self._root: int | None = None
         """The next root, once a verdict has named it."""
         self._said: FloatArray | None = None
-        """The root's law [1, V], where a tree was grown from it."""
+        """The root's law [1, V], where a tree was grown from it; a view."""
         self._forget_nodes()
 
     @classmethod
@@ -72,7 +73,7 @@ class OrtDrafter:
     def expand(self, tokens: IntArray, parents: IntArray) -> FloatArray:
         """See `Expander`."""
         if self._said is not None and parents.tolist() == [-1]:
-            return self._said
+            return self._said.copy()
         if self._count == 0:
             if tokens.shape != (1,) or parents.tolist() != [-1]:
                 raise EngineError(
@@ -109,8 +110,10 @@ class OrtDrafter:
             raise EngineError("drafter: this engine grows no tree by itself; call expand() level by level")
         result = self._expand_root(root, growth=growth)
         assert result.grown is not None
-        grown = result.grown
-        self._said = result.laws(slice(-1, None), self.sampler)
+        assert result.probs is not None
+        grown, self._said = result.grown, result.probs[-1:]
+        if not isfinite(grown.root_masses[0, 0]):  # one NaN or infinity spoils the whole of its law
+            raise ValueError("laws: expected finite logits, got NaN or infinity; check the engine's parity")
         first = GrownLevel(_ROOT, self._said, grown.root_tokens, grown.root_masses)
         below = zip(grown.places, grown.laws, grown.tokens, grown.masses, strict=True)
         return [first, *(GrownLevel(*level) for level in below)]

@@ -17,9 +17,9 @@ Shape: TypeAlias = tuple[int, ...]
 class Filled(NamedTuple):
     """A tree: see `DraftTree`, with the laws [F, V] of each level."""
 
-    tokens: list[int]
-    parents: list[int]
-    law_of: list[int]
+    tokens: IntArray
+    parents: IntArray
+    law_of: IntArray
     laws: list[FloatArray]
 
 
@@ -36,15 +36,16 @@ class _Plan(NamedTuple):
     expanded: tuple[int, ...]
     drawn_at: IntArray
     found_at: IntArray
-    law_of: list[int]
+    parents: IntArray
+    law_of: IntArray
 
 
 def fill_at_once(
-    shape: Shape, drafter: Expander, root: int, uniform_of: Callable[[int], float] | None = None
+    shape: Shape, drafter: Expander, root: int, uniforms_of: Callable[[range], list[float]] | None = None
 ) -> Filled | None:
     """`shape` filled in one call, or None where that is not the tree that its levels are.
 
-    uniform_of: by which each node is drawn; None takes the likeliest tokens. None is returned where the drafter cannot,
+    uniforms_of: by which nodes are drawn; None takes the likeliest tokens. None is returned where the drafter cannot,
     and where some law has too few tokens: then the numbers of the nodes behind it, and their noise, are others.
     """
     if not grows(drafter) or len(shape) == 1:
@@ -53,16 +54,17 @@ def fill_at_once(
     if plan.most > drafter.vocab_size:
         return None
     uniforms = np.zeros((*plan.places.shape, plan.most))
-    if uniform_of is not None:
-        uniforms.reshape(-1)[plan.drawn_at] = [uniform_of(node) for node in range(1, len(shape))]
-    growth = Growth(plan.places, uniforms, ranked=False, drawn=uniform_of is not None)
+    if uniforms_of is not None:
+        uniforms.put(plan.drawn_at, uniforms_of(range(1, len(shape))))
+    growth = Growth(plan.places, uniforms, ranked=False, drawn=uniforms_of is not None)
     first, *below = drafter.expand_tree(root, growth)
-    masses = np.concatenate([first.masses, *(level.masses for level in below)]).reshape(-1)[plan.found_at]
-    if not masses.all():
+    if not np.concatenate([first.masses, *[level.masses for level in below]]).take(plan.found_at).all():
         return None
-    tokens = np.concatenate([first.tokens, *(level.tokens for level in below)]).reshape(-1)[plan.found_at]
-    laws = [first.laws, *(level.laws[:count] for level, count in zip(below, plan.expanded, strict=True))]
-    return Filled([root, *tokens.tolist()], list(shape), plan.law_of, laws)
+    tokens = np.empty(len(shape), dtype=np.int64)
+    tokens[0] = root
+    tokens[1:] = np.concatenate([first.tokens, *[level.tokens for level in below]]).take(plan.found_at)
+    laws = [first.laws, *[level.laws[:count] for level, count in zip(below, plan.expanded, strict=True)]]
+    return Filled(tokens, plan.parents, plan.law_of, laws)
 
 
 @lru_cache(maxsize=256)
@@ -88,7 +90,10 @@ def _plan(shape: Shape) -> _Plan:
     level, row, column = where[:, 1:]
     lines = np.where(level == 0, 0, (level - 1) * nodes + row + 1)
     drawn_at = (level * nodes + row) * most + column
-    return _Plan(places, most, tuple(len(each) for each in levels[1:]), drawn_at, lines * most + column, law_of)
+    parents, laws = np.array(shape), np.array(law_of)
+    for kept in (parents, laws):
+        kept.flags.writeable = False
+    return _Plan(places, most, tuple(len(each) for each in levels[1:]), drawn_at, lines * most + column, parents, laws)
 
 
 @lru_cache(maxsize=256)

@@ -1,6 +1,6 @@
 """Static trees: a shape fixed before anything is drafted, and how it is filled."""
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Protocol
 
 import numpy as np
@@ -77,14 +77,14 @@ def fill_sampled(
 
     filled = None
     if isinstance(chance, FromUniforms):
-        filled = fill_at_once(shape, drafter, root, lambda node: chance.uniform(At(Role.DRAFT, node)))
+        filled = fill_at_once(shape, drafter, root, partial(chance.uniforms, Role.DRAFT))
     tokens, parents, law_of, laws = filled or _fill(shape, drafter, root, pick)
     return DraftTree(
-        tokens=np.array(tokens),
-        parents=np.array(parents),
+        tokens=tokens,
+        parents=parents,
         drawn=drawn,
         draft_probs=np.concatenate(laws) if laws else np.empty((0, drafter.vocab_size)),
-        law_of=np.array(law_of),
+        law_of=law_of,
     )
 
 
@@ -100,7 +100,7 @@ def fill_top_k(shape: Shape, drafter: Expander, root: int) -> DraftTree:
         ]
 
     tokens, parents, _, _ = fill_at_once(shape, drafter, root) or _fill(shape, drafter, root, pick)
-    return point_tree(np.array(tokens), np.array(parents), drafter.vocab_size)
+    return point_tree(tokens, parents, drafter.vocab_size)
 
 
 def _without_replacement(law: FloatArray, count: int, first: int, chance: Chance) -> list[int]:
@@ -117,25 +117,25 @@ def _without_replacement(law: FloatArray, count: int, first: int, chance: Chance
 def _fill(shape: Shape, drafter: Expander, root: int, pick: _Pick) -> Filled:
     """Level by level: expand the nodes that have children, and pick those."""
     below = children(shape)
-    filled = Filled([root], [-1], [-1], [])
+    drafted, parents, law_of, held = [root], [-1], [-1], list[FloatArray]()
     rows = 0
     level = [(0, 0)] if below[0] else []  # (node of the tree, node of the shape)
     while level:
         # A drafter numbers nodes as they are expanded, so a node's number is the row of its law.
-        above = [filled.parents[node] for node, _ in level]
-        ids = [filled.law_of[node] if node >= 0 else -1 for node in above]
-        laws = drafter.expand(np.array([filled.tokens[node] for node, _ in level]), np.array(ids))
-        filled.laws.append(laws)
-        picked = pick(laws, [len(below[place]) for _, place in level], len(filled.tokens))
+        above = [parents[node] for node, _ in level]
+        ids = [law_of[node] if node >= 0 else -1 for node in above]
+        laws = drafter.expand(np.array([drafted[node] for node, _ in level]), np.array(ids))
+        held.append(laws)
+        picked = pick(laws, [len(below[place]) for _, place in level], len(drafted))
         deeper = []
         for (node, place), tokens in zip(level, picked, strict=True):
-            filled.law_of[node] = rows
+            law_of[node] = rows
             rows += 1
             for token, child in zip(tokens, below[place], strict=False):  # a short law fills fewer places
                 if below[child]:
-                    deeper.append((len(filled.tokens), child))
-                filled.tokens.append(token)
-                filled.parents.append(node)
-                filled.law_of.append(-1)
+                    deeper.append((len(drafted), child))
+                drafted.append(token)
+                parents.append(node)
+                law_of.append(-1)
         level = deeper
-    return filled
+    return Filled(np.array(drafted), np.array(parents), np.array(law_of), held)
