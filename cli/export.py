@@ -17,8 +17,11 @@ Heads = Annotated[
         help="Attention heads, where the width is none of the published (llamagen-*, tar-dtok, drafters).", min=1
     ),
 ]
-GridSide = Annotated[
-    int | None, typer.Option("--grid", help="Cells along a side: pixels / 16 (every target, and its drafter).", min=4)
+Grid = Annotated[
+    str | None,
+    typer.Option(
+        help="Cells along a side: pixels / 16 (every target, and its drafter); rows x columns, as 48x64 (lumina)."
+    ),
 ]
 Prefix = Annotated[
     int | None,
@@ -36,6 +39,8 @@ Kept = Annotated[
         help="Ids at a prompt's beginning and end that are left without a condition (tar-lm; chameleon: 1 1)."
     ),
 ]
+LEAST_SIDE = 4
+"""A comparison with torch draws a tree of 11 nodes."""
 _KINDS = "llamagen-c2i, llamagen-t2i, tar-dtok, tar-lm, chameleon, eagle-drafter, vq, chameleon-vq or sampler"
 
 
@@ -56,7 +61,7 @@ def export(
         int, typer.Option(help="Nearest codes kept of each, for LANTERN (vq, chameleon*).", min=1)
     ] = 1000,
     heads: Heads = None,
-    grid: GridSide = None,
+    grid: Grid = None,
     prefix: Prefix = None,
     first_code: FirstCode = None,
     layout: PictureLayout = "anole",
@@ -69,7 +74,7 @@ def export(
     from runtime.files import check_folder_writable
 
     with bad_input():
-        options = LoadOptions(heads, grid, prefix, first_code, cast(Layout, layout), kept)
+        options = LoadOptions(heads, *_read_grid(grid), prefix, first_code, cast(Layout, layout), kept)
         check_folder_writable(out)
         if (target is None) != (target_kind is None):
             raise ValueError("--target and --target-kind belong together")
@@ -80,6 +85,19 @@ def export(
         worst = max(found.parity.values(), default=0.0)
         typer.echo(f"{found.file}: {found.bytes / 2**20:.1f} MiB, largest difference from torch {worst:.2g}")
     typer.echo(f"{out}: check with `underpaint check {out}`, build with `underpaint engine {out}`")
+
+
+def _read_grid(text: str | None) -> tuple[int | None, int | None]:
+    """Rows, and columns where they are another number."""
+    if text is None:
+        return None, None
+    parts = text.split("x")
+    if len(parts) > 2 or not all(part.isdecimal() and int(part) >= LEAST_SIDE for part in parts):
+        raise ValueError(
+            f"--grid: expected cells along a side, {LEAST_SIDE} or more, or rows x columns as 48x64, got {text!r}"
+        )
+    rows, columns = int(parts[0]), int(parts[-1])
+    return rows, None if rows == columns else columns
 
 
 @check_app.command()

@@ -219,7 +219,7 @@ def shape_of(decoder: Decoder, precision: str) -> DecoderShape:
     return DecoderShape(
         vocab_size=config.vocab_size,
         height=config.grid_side,
-        width=config.grid_side,
+        width=config.width,
         layers=config.layers,
         heads=config.heads,
         head_dim=config.head_dim,

@@ -145,7 +145,7 @@ def with_lines(config: DecoderConfig, codes: IntArray) -> IntArray:
     """The first codes of an image as a target reads them: line tokens, where the model has any, behind their rows."""
     if config.line_token is None or config.drafter:
         return codes
-    ends = [end for end in range(config.grid_side, config.cells, config.grid_side) if end <= len(codes)]
+    ends = [end for end in range(config.width, config.cells, config.width) if end <= len(codes)]
     return np.insert(codes, ends, config.vocab_size + config.line_token)
 
 

@@ -107,12 +107,13 @@ def decoder_profile(shape: DecoderShape, inputs: Mapping[str, Any], rows: int, c
 
 
 def _other_profile(found: Manifest, folder: Path) -> Profile:
-    side = _grid_side(folder)
+    height, width = _grid(folder)
     if found.kind == "image_decoder":
-        fixed: Shape = (1, side, side)
+        fixed: Shape = (1, height, width)
         return Profile({"codes": (fixed, fixed, fixed)})
     if found.kind == "image_encoder":
-        fixed = (1, 3, side * int(found.settings["stride"]), side * int(found.settings["stride"]))
+        stride = int(found.settings["stride"])
+        fixed = (1, 3, height * stride, width * stride)
         return Profile({"pixels": (fixed, fixed, fixed)})
     if found.kind in ("upsampler", "downsampler"):
         return _rows_profile(found)
@@ -141,10 +142,12 @@ def _stride(folder: Path) -> int:
     return int(read_manifest("vq_encoder", folder).settings["stride"])
 
 
-def _grid_side(folder: Path) -> int:
+def _grid(folder: Path) -> tuple[int, int]:
+    """Rows and columns of codes."""
     if "target" in names(folder):
-        return int(read_manifest("target", folder).settings["height"])
-    return _DEFAULT_GRID
+        settings = read_manifest("target", folder).settings
+        return int(settings["height"]), int(settings["width"])
+    return _DEFAULT_GRID, _DEFAULT_GRID
 
 
 def build_engine(path: Path, profiles: list[Profile], module: ModuleType, timing: Path) -> bytes:

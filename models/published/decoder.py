@@ -34,6 +34,7 @@ class DecoderConfig:
     line_token: vocabulary id that ends each row of the grid but the last, along the "line"; None for none. marks: ids
     that end every prompt. kept: how many ids at the beginning and at the end of a prompt are all that is left of it
     without a condition; None for a model whose condition is no prompt, or that is drawn without guidance.
+    grid_side: rows of the grid; grid_width: cells of a row, None for as many.
     """
 
     dim: int
@@ -57,6 +58,7 @@ class DecoderConfig:
     line_token: int | None = None
     marks: tuple[int, ...] = ()
     kept: tuple[int, int] | None = None
+    grid_width: int | None = None
 
     def __post_init__(self) -> None:
         if self.dim % self.heads or (self.rotary == "grid" and (self.dim // self.heads) % 4):
@@ -70,7 +72,12 @@ class DecoderConfig:
     @property
     def cells(self) -> int:
         """Cells of the grid."""
-        return self.grid_side**2
+        return self.grid_side * self.width
+
+    @property
+    def width(self) -> int:
+        """Cells of a row."""
+        return self.grid_width or self.grid_side
 
     @property
     def lines(self) -> int:
@@ -88,14 +95,14 @@ def turn_angles(config: DecoderConfig) -> Tensor:
     half = config.head_dim // 2
     if config.rotary == "line":
         frequencies = config.rope_base ** -(torch.arange(half).double() / half)
-        cells, lines, side = torch.arange(config.cells), torch.arange(config.lines), config.grid_side
-        before = cells // side if config.line_token is not None else 0
-        places = torch.cat([cells + before, lines * (side + 1) + side, torch.arange(-config.prefix, 0)])
+        cells, lines, width = torch.arange(config.cells), torch.arange(config.lines), config.width
+        before = cells // width if config.line_token is not None else 0
+        places = torch.cat([cells + before, lines * (width + 1) + width, torch.arange(-config.prefix, 0)])
         return torch.outer(places.double(), frequencies).float()
     frequencies = config.rope_base ** -(torch.arange(0, half, 2).double() / half)
-    turns = torch.outer(torch.arange(config.grid_side).double(), frequencies)
-    rows = turns.repeat_interleave(config.grid_side, dim=0)
-    columns = turns.repeat(config.grid_side, 1)
+    turns = torch.outer(torch.arange(max(config.grid_side, config.width)).double(), frequencies)
+    rows = turns[: config.grid_side].repeat_interleave(config.width, dim=0)
+    columns = turns[: config.width].repeat(config.grid_side, 1)
     prefix = torch.zeros(config.prefix, half, dtype=torch.float64)
     return torch.cat([torch.cat([rows, columns], dim=1), prefix]).float()
 

@@ -57,20 +57,22 @@ def _lumina(vocabulary: Mapping[str, int], options: LoadOptions) -> dict[str, An
     followed by the line token. Without a condition there is no more than that, from the mark on
     (`inference_solver.py`).
     """
-    side = options.grid_side
-    if side is None or side % _CELLS_A_SIZE:
+    rows = options.grid_side or 0
+    columns = options.grid_width or rows
+    if not rows or rows % _CELLS_A_SIZE or columns % _CELLS_A_SIZE:
         raise CheckpointError(
-            f"lumina: expected an even --grid, pixels / 16 (48 for Lumina-mGPT-7B-768), got {side}: sizes are named in "
-            "units of 32 pixels"
+            "lumina: expected an even --grid, pixels / 16 (48 for Lumina-mGPT-7B-768, 48x64 for a wide picture), got "
+            f"{f'{rows} x {columns}' if rows else 'none'}: sizes are named in units of 32 pixels"
         )
     if options.kept is not None:
         raise CheckpointError("lumina: leave --kept out; without a condition the picture's marks alone are left")
-    size = f"<reserved{_SIZES_FROM + side // _CELLS_A_SIZE:05d}>"
-    missing = [name for name in (_PICTURE_BEGINS, size, _LINE_ENDS) if name not in vocabulary]
+    sizes = [f"<reserved{_SIZES_FROM + side // _CELLS_A_SIZE:05d}>" for side in (rows, columns)]
+    missing = sorted({name for name in (_PICTURE_BEGINS, *sizes, _LINE_ENDS) if name not in vocabulary})
     if missing:
         raise CheckpointError(f"lumina: {', '.join(missing)} not in vocabulary_map; check config.json and --grid")
-    marks = tuple(int(vocabulary[name]) for name in (_PICTURE_BEGINS, size, size))
-    return {"marks": marks, "kept": (0, len(marks)), "line_token": int(vocabulary[_LINE_ENDS])}
+    marks = tuple(int(vocabulary[name]) for name in (_PICTURE_BEGINS, *sizes))
+    line = int(vocabulary[_LINE_ENDS])
+    return {"marks": marks, "kept": (0, len(marks)), "line_token": line, "grid_width": options.grid_width}
 
 
 def _layers(
@@ -238,6 +240,7 @@ def eagle(source: Checkpoint, target: Parts, options: LoadOptions) -> Parts:
         hidden=recipes.matrix(source, "layers.0.mlp.gate_proj.weight", kind)[0],
         vocab_size=base.vocab_size,
         grid_side=base.grid_side,
+        grid_width=base.grid_width,
         prefix=1,
         norm_eps=float(source.settings.get("rms_norm_eps", 1e-6)),
         rotary=base.rotary,

@@ -18,14 +18,17 @@ LAYOUTS: Final[tuple[Layout, ...]] = get_args(Layout)
 class LoadOptions:
     """Overrides; None takes what the published models of that shape use.
 
-    heads: attention heads. grid_side: cells along a side of the picture. prefix: condition positions (captions, TA-Tok
-    features, or the longest prompt). first_code: vocabulary id of code 0 (Tar's language model). layout: of a
-    Chameleon's pictures, see `LAYOUTS`. kept: ids at the two ends of a prompt that are left without a condition, see
-    `DecoderConfig`. Raises ValueError on an unknown layout, and unless at least one id is kept.
+    heads: attention heads. grid_side: cells along a side of the picture, or its rows of cells where `grid_width` says
+    that a row holds another number (Lumina-mGPT's pictures alone may be wide or high). prefix: condition positions
+    (captions, TA-Tok features, or the longest prompt). first_code: vocabulary id of code 0 (Tar's language model).
+    layout: of a Chameleon's pictures, see `LAYOUTS`. kept: ids at the two ends of a prompt that are left without a
+    condition, see `DecoderConfig`. Raises ValueError on an unknown layout, on a width where nothing tells the model of
+    it, and unless at least one id is kept.
     """
 
     heads: int | None = None
     grid_side: int | None = None
+    grid_width: int | None = None
     prefix: int | None = None
     first_code: int | None = None
     layout: Layout = "anole"
@@ -34,6 +37,11 @@ class LoadOptions:
     def __post_init__(self) -> None:
         if self.layout not in LAYOUTS:
             raise ValueError(f"--layout: expected {' or '.join(LAYOUTS)}, got {self.layout!r}")
+        if self.grid_width is not None and self.layout != "lumina":
+            raise ValueError(
+                f"--grid {self.grid_side}x{self.grid_width}: only --layout lumina tells a model how wide a picture is; "
+                "give one number"
+            )
         if self.kept is not None and (min(self.kept) < 0 or max(self.kept) < 1):
             raise ValueError(f"--kept: expected two counts of ids, one of them from 1, got {self.kept}")
 

@@ -1,5 +1,6 @@
 """Lumina-mGPT's sequence: marks before the codes, a line token behind each row of them."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -60,6 +61,48 @@ def test_lumina_agrees_with_transformers_across_rows(tmp_path: Path) -> None:
         codes = torch.tensor([*drawn, *tree.tokens[[0, *tree.path_to(node)]]])
         expected = lumina_outputs(model, PROMPT[0], codes)[0][-1]
         np.testing.assert_allclose(logits, expected.numpy(), atol=1e-4)
+
+
+def test_a_wide_picture_names_its_height_and_its_width(tmp_path: Path) -> None:
+    """4 rows of 6 codes, 64 by 96 pixels, over a whole picture and as a command exports it."""
+    model = chameleon(False, 4)
+    model.save_pretrained(tmp_path / "lumina")
+    config = tmp_path / "lumina" / "config.json"
+    values = json.loads(config.read_text())
+    free = min(set(range(64)) - set(values["vocabulary_map"].values()))
+    values["vocabulary_map"]["<reserved08803>"] = free
+    config.write_text(json.dumps(values))
+    export = ["export", str(tmp_path / "lumina"), "--kind", "chameleon", "--layout", "lumina", "--prefix", "11"]
+    export += ["--neighbours", "5", "--top-k", "5", "--out", str(tmp_path / "out")]
+    result = CliRunner().invoke(underpaint, [*export, "--grid", "4x6"])
+    assert result.exit_code == 0, result.output
+    (found,) = verify(tmp_path / "out", True, 1)
+    assert found.passed
+    marks = (*MARKS[:2], free)
+    shape = read_shape(manifest("target", tmp_path / "out").settings, "target")
+    assert (shape.height, shape.width, shape.marks) == (4, 6, tuple(CODES + mark for mark in marks))
+    target = OrtTarget.open("target", Sampler(), tmp_path / "out", SessionSettings(threads=1))
+    target.condition(PROMPT[0].numpy())
+    codes = np.arange(24) * 5 % CODES
+    laws = [target.begin().probs[0]]
+    for token in codes[:-1]:
+        tree = root_only(int(token), CODES)
+        laws.append(target.score(tree).probs[0])
+        target.commit(tree, Verdict((), 0))
+    expected = lumina_outputs(model, PROMPT[0], torch.from_numpy(codes[:-1]), marks, 6, 24)[0]
+    np.testing.assert_allclose(laws, expected.softmax(-1).detach().numpy(), atol=1e-5)
+    for grid, message in (
+        ("4x5", "expected an even --grid, pixels / 16"),
+        ("4x8", "<reserved08804> not in vocabulary_map"),
+        ("4x", "--grid: expected cells along a side, 4 or more, or rows x columns as 48x64, got '4x'"),
+        ("2", "--grid: expected cells along a side"),
+    ):
+        result = CliRunner().invoke(underpaint, [*export, "--grid", grid])
+        assert result.exit_code == 2
+        assert message in result.output.replace("\n", " ")
+    result = CliRunner().invoke(underpaint, [*export, "--grid", "4x6", "--layout", "anole"])
+    assert result.exit_code == 2
+    assert "only --layout lumina tells a model how wide a picture is" in result.output
 
 
 def test_lumina_takes_a_prompt_and_puts_the_marks_behind(tmp_path: Path) -> None:

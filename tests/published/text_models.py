@@ -92,17 +92,19 @@ def image_outputs(model: Any, ids: Tensor, prompt: Tensor, codes: Tensor) -> tup
 
 
 @torch.no_grad()
-def lumina_outputs(model: Any, prompt: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
+def lumina_outputs(
+    model: Any, prompt: Tensor, codes: Tensor, marks: tuple[int, ...] = MARKS, width: int = 4, cells: int = CODES
+) -> tuple[Tensor, Tensor]:
     """Logits and features [1 + codes, ...] before each code and after the last, of a prompt [P] and codes [T].
 
-    One pass of `transformers` over what Lumina-mGPT reads: prompt, marks, and rows of 4 codes with a line token each,
-    but for the last, behind which nothing is drawn.
+    One pass of `transformers` over what Lumina-mGPT reads: prompt, marks, and rows of `width` codes with a line token
+    each, but for the last of the `cells`, behind which nothing is drawn.
     """
-    sequence, said = [*prompt.tolist(), *MARKS], []
+    sequence, said = [*prompt.tolist(), *marks], []
     for place, code in enumerate(codes.tolist()):
         said.append(len(sequence) - 1)
         sequence.append(int(IMAGE_IDS[code]))
-        if place % 4 == 3 and place < CODES - 1:
+        if place % width == width - 1 and place < cells - 1:
             sequence.append(LINE)
     hidden = model.model(input_ids=torch.tensor([sequence])).last_hidden_state[0, [*said, len(sequence) - 1]]
     return model.lm_head(hidden)[..., IMAGE_IDS], hidden
