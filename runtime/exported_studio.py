@@ -23,7 +23,7 @@ from runtime.grid_target import OrtGridTarget
 from runtime.images import ImageDecoder
 from runtime.resample import Resampler
 from runtime.resamplers import read_codebook, read_table
-from runtime.session import EngineError, SessionSettings
+from runtime.session import EngineError, SessionSettings, share_threads
 from runtime.studio import Clocked, Picture
 from zoo.load import names
 from zoo.manifest import ManifestError
@@ -120,6 +120,7 @@ def open_exported(
 
     backend: "cpu" for ONNX Runtime, "tensorrt" or "tensorrt-rtx" for engines built from the same graphs.
     low: the export of a target of the same codes on a smaller grid.
+    Without `settings` the models share their threads, if the process has no session yet.
     Raises ManifestError or EngineError, naming what is missing and how to make it.
     """
     known = names(folder) if folder.is_dir() else ()
@@ -129,6 +130,8 @@ def open_exported(
             f"{folder}: {', '.join(missing) or RECORD} missing; export a target, its drafter and its tokenizer "
             "(--kind vq, or chameleon-vq for a Chameleon's) into this folder"
         )
+    if settings is None:  # target, drafter and tokenizer take turns: pools of their own would fight for the cores
+        share_threads()
     target = open_target(folder, backend, settings)
     drafter = load_part("drafter", folder, backend, settings)
     decoder = ImageDecoder("vq_decoder", folder, settings) if "vq_decoder" in known else None
