@@ -13,7 +13,8 @@ Outputs: logits [B, T, V], features [B, T, D], and of the new positions only new
 They also give the laws that a sampler makes of the logits (`export.laws`, for its inputs too).
 
 Drafters go on by themselves (`export.chain`): with levels [] int64 they also give drafted [max(1, levels)] int64,
-the likeliest token after the last new position, then the likeliest after that, and so on.
+the likeliest token after the last new position, then the likeliest after that, and so on. Or they grow a whole tree
+behind it (`export.growth`).
 
 What makes a one-token pass fast is few nodes and few bytes: one matrix for q, k and v and one for gate and up,
 residuals added inside the matrix products, one rotary node for q, k and v together (v turns by nothing, q is

@@ -42,7 +42,7 @@ class OrtDrafter:
         self._root: int | None = None
         """The next root, once a verdict has named it."""
         self._said: FloatArray | None = None
-        """The root's law [1, V], where a tree was grown from it; a view."""
+        """The root's law [1, V], after a tree was grown from it and before any other pass; a view."""
         self._forget_nodes()
 
     @classmethod
@@ -175,6 +175,7 @@ class OrtDrafter:
 
     def _expand_nodes(self, tokens: IntArray, parents: IntArray) -> FloatArray:
         cache, count = self.engine.cache, tokens.size
+        self._said = None  # this pass writes where it lies
         if self._last is not None:
             self._placed += cache.place(self._last.keys, self._last.values, slice(None), self._placed)
         above = self._above[parents]

@@ -106,8 +106,8 @@ class TreeExpander(Expander, Protocol):
 
         The arrays may be views of buffers that the next call overwrites.
 
-        The first call of a cycle: as `expand([root], [-1])`, which may still follow and says the root's law again
-        without a pass, and then as if the others had never been fed. Each level counts as a drafter pass.
+        The first call of a cycle: as `expand([root], [-1])`, which may still be the next call and says the root's law
+        again without a pass, and then as if the others had never been fed. Each level counts as a drafter pass.
         """
         ...
 
