@@ -1,9 +1,10 @@
 """The laws that a graph makes of logits against those of `algos.rows`."""
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,25 +14,27 @@ from algos.rows import Sampler, laws
 from export import laws as exported
 from export.graph import GraphWriter
 from runtime.passes import Sampling
+from runtime.session import SessionSettings, open_session
 
 VOCAB = 6
 LOGITS = st.sampled_from([0.0, 1.0, 1.0 + 2.0**-20, -3.0, 40.0, -90.0])
 """Few values, so that ties with the last kept are common, and probabilities that float32 rounds to 0."""
 
 
-def graph_of(write: Callable[[GraphWriter, int], None]) -> onnxruntime.InferenceSession:
+def graph_of(write: Callable[[GraphWriter, int], None], path: Path) -> Any:
     graph = GraphWriter("laws", halves=False)
     graph.input("logits", "float", ["B", "T", VOCAB])
     write(graph, VOCAB)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    return onnxruntime.InferenceSession(graph.close().SerializeToString(), options, providers=["CPUExecutionProvider"])
+    path.write_bytes(graph.close().SerializeToString())
+    return open_session(path, SessionSettings(threads=1))
 
 
-SESSION = graph_of(exported.laws)
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return graph_of(exported.laws, tmp_path_factory.mktemp("laws") / "laws.onnx")
 
 
-def made(session: onnxruntime.InferenceSession, logits: FloatArray, sampler: Sampler) -> FloatArray:
+def made(session: Any, logits: FloatArray, sampler: Sampler) -> FloatArray:
     sampling = Sampling(len(logits), known=True)
     sampling.take(sampler, VOCAB)
     assert sampling.computed
@@ -39,7 +42,7 @@ def made(session: onnxruntime.InferenceSession, logits: FloatArray, sampler: Sam
     return found
 
 
-def check(session: onnxruntime.InferenceSession, logits: FloatArray, sampler: Sampler) -> None:
+def check(session: Any, logits: FloatArray, sampler: Sampler) -> None:
     expected, found = laws(logits, sampler), made(session, logits, sampler)
     np.testing.assert_allclose(found, expected, atol=2e-6)
     np.testing.assert_allclose(found.sum(axis=1), 1.0, atol=1e-6)
@@ -56,10 +59,10 @@ def check(session: onnxruntime.InferenceSession, logits: FloatArray, sampler: Sa
     guidance=st.sampled_from([1.0, 1.5, 3.0]),
 )
 def test_a_graph_makes_the_laws_of_its_sampler(
-    rows: int, values: list[float], top_k: int, temperature: float, guidance: float
+    session: Any, rows: int, values: list[float], top_k: int, temperature: float, guidance: float
 ) -> None:
     logits = np.array(values[: rows * 2 * VOCAB], dtype=np.float32).reshape(rows, 2, VOCAB)
-    check(SESSION, logits, Sampler(guidance=guidance if rows == 2 else 1.0, temperature=temperature, top_k=top_k))
+    check(session, logits, Sampler(guidance=guidance if rows == 2 else 1.0, temperature=temperature, top_k=top_k))
 
 
 TIED = np.array([[[1.0, 0.5, 0.5, -3.0, 0.0, 0.0]]], dtype=np.float32)
@@ -68,7 +71,9 @@ TIED = np.array([[[1.0, 0.5, 0.5, -3.0, 0.0, 0.0]]], dtype=np.float32)
 @pytest.mark.parametrize(
     ("old", "new"), [("Less", "LessOrEqual"), ("Mul", "Div"), ("Softmax", "Sigmoid")], ids=lambda name: name
 )
-def test_a_planted_bug_is_seen(old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planted_bug_is_seen(
+    old: str, new: str, session: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     node = GraphWriter.node
 
     def planted(graph: GraphWriter, kind: str, *inputs: object, **attributes: object) -> str:
@@ -76,9 +81,9 @@ def test_a_planted_bug_is_seen(old: str, new: str, monkeypatch: pytest.MonkeyPat
         return node(graph, new if kind == old else kind, *inputs, **attributes)  # type: ignore[arg-type]
 
     sampler = Sampler(top_k=2, temperature=0.5)
-    check(SESSION, TIED, sampler)
+    check(session, TIED, sampler)
     monkeypatch.setattr(GraphWriter, "node", planted)
-    wrong = graph_of(exported.laws)
+    wrong = graph_of(exported.laws, tmp_path / "wrong.onnx")
     with pytest.raises(AssertionError):
         check(wrong, TIED, sampler)
 
