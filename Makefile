@@ -21,8 +21,10 @@ test: .venv/.has-tools
 lint: .venv/.has-tools
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+	$(BIN)/python tests/packaging/links.py
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	rm -rf build/installed && $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --target build/installed .
+	cd build/installed && ../../$(BIN)/lint-imports --config ../../pyproject.toml
 
 clean:
 	rm -rf .venv demo

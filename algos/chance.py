@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 
-from algos.arrays import FloatArray
+from underpaint.algos.arrays import FloatArray
 
 _BLOCK = 64
 

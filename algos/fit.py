@@ -1,7 +1,7 @@
 """Whether a rule and a policy belong together."""
 
-from algos.accept.spec import RuleSpec
-from algos.draft.spec import POLICIES, PolicySpec
+from underpaint.algos.accept.spec import RuleSpec
+from underpaint.algos.draft.spec import POLICIES, PolicySpec
 
 
 def check_fits(rule: RuleSpec, policy: PolicySpec) -> None:

@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from algos.accept.spec import Rule
-from algos.arrays import FloatArray, IntArray
-from algos.chance import At, Chance, Role
-from algos.draft.spec import Budget, Expander, Policy
-from algos.step import Cycle, Drafter, Target, check_probs
-from algos.tree import NO_TOKEN, DraftTree, Verdict, root_only
+from underpaint.algos.accept.spec import Rule
+from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.chance import At, Chance, Role
+from underpaint.algos.draft.spec import Budget, Expander, Policy
+from underpaint.algos.step import Cycle, Drafter, Target, check_probs
+from underpaint.algos.tree import NO_TOKEN, DraftTree, Verdict, root_only
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,11 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from algos.accept.spec import Rule
-from algos.arrays import FloatArray, IntArray
-from algos.chance import Chance
-from algos.draft.spec import Budget, Expander, Grid, Policy
-from algos.tree import NO_TOKEN, DraftTree, Verdict, are_laws, root_only
+from underpaint.algos.accept.spec import Rule
+from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.chance import Chance
+from underpaint.algos.draft.spec import Budget, Expander, Grid, Policy
+from underpaint.algos.tree import NO_TOKEN, DraftTree, Verdict, are_laws, root_only
 
 
 class Scored(NamedTuple):

@@ -14,9 +14,9 @@ from typing import TypeAlias
 
 import numpy as np
 
-from algos.accept.proposals import normalised
-from algos.arrays import FloatArray
-from algos.tree import Drawn
+from underpaint.algos.accept.proposals import normalised
+from underpaint.algos.arrays import FloatArray
+from underpaint.algos.tree import Drawn
 
 ProposalSets: TypeAlias = Mapping[frozenset[int], float]
 """The probability of each set of distinct proposed tokens."""

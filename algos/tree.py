@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
-from algos.arrays import BoolArray, FloatArray, IntArray
+from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
 
 Drawn: TypeAlias = Literal["iid", "without_replacement", "top_k"]
 DRAWN: tuple[Drawn, ...] = get_args(Drawn)

@@ -13,19 +13,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from algos.arrays import FloatArray
-from algos.draft.roofline import Roofline
 from benchmarks.report import at_least, finish, options, parse, refusing
 from benchmarks.roofline_study import WORLDS
-from runtime.costs import read_costs
-from sim.executors import executor, usable_cores
-from sim.fast import make_scheme, run_loop
-from sim.field import make_world
-from sim.prices import InCyclePrices, prices_of
-from sim.statistics import Estimate, Runs, mean_depth, ratio, times_faster, tokens_per_cycle
-from sim.table_world import TableWorld
-from sim.trace import load, replay
-from zoo.load import FOLDER
+from underpaint.algos.arrays import FloatArray
+from underpaint.algos.draft.roofline import Roofline
+from underpaint.runtime.engines.costs import read_costs
+from underpaint.sim.batched.decoding import make_scheme, run_loop
+from underpaint.sim.latency.prices import InCyclePrices, prices_of
+from underpaint.sim.replay.trace import load, replay
+from underpaint.sim.report.statistics import Estimate, Runs, mean_depth, ratio, times_faster, tokens_per_cycle
+from underpaint.sim.sweep.executors import executor, usable_cores
+from underpaint.sim.synthetic.field import make_world
+from underpaint.sim.synthetic.table_model import TableWorld
+from underpaint.zoo.load import FOLDER
 
 MOST_NODES: Final = 64
 CHAINS: Final = {"start_depth": 4, "max_depth": 12, "start_width": 1, "max_width": 1, "total_tokens": 12}

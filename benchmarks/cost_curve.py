@@ -20,16 +20,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from algos.rows import Sampler
-from algos.step import Scored
-from algos.tree import DraftTree, Verdict, root_only
 from benchmarks import in_cycle, in_grid
 from benchmarks.report import at_least, finish, options, parse, refusing
-from runtime.decoder import DecoderEngine
-from runtime.drafter import OrtDrafter
-from runtime.session import SessionSettings, share_threads, usable_cores
-from runtime.target import OrtTarget
-from zoo.load import FOLDER
+from underpaint.algos.rows import Sampler
+from underpaint.algos.step import Scored
+from underpaint.algos.tree import DraftTree, Verdict, root_only
+from underpaint.runtime.engines.drafter import OrtDrafter
+from underpaint.runtime.engines.onnx_engine import DecoderEngine
+from underpaint.runtime.engines.session import SessionSettings, share_threads, usable_cores
+from underpaint.runtime.engines.target import OrtTarget
+from underpaint.zoo.load import FOLDER
 
 VERIFY_SIZES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
 DRAFT_SIZES = (1, 2, 4, 6, 8, 10, 12, 16)

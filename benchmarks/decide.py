@@ -17,10 +17,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from algos.accept.lantern import Lantern
-from algos.chance import At, Chance, Role, sampling
-from algos.tree import DraftTree, Verdict
 from benchmarks.report import at_least, finish, options, parse, refusing
+from underpaint.algos.accept.lantern import Lantern
+from underpaint.algos.chance import At, Chance, Role, sampling
+from underpaint.algos.tree import DraftTree, Verdict
 
 SHARES = (4, 3, 2, 1)
 Decide = Callable[[DraftTree, np.ndarray, Chance], Verdict]

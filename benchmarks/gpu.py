@@ -24,26 +24,26 @@ from typing import Any
 import numpy as np
 import torch
 
-from algos.accept.point import PointProposals
-from algos.chance import sampling
-from algos.draft.chain import Chain
-from algos.rows import Sampler
-from algos.step import decode
-from algos.tree import Verdict, root_only
 from benchmarks.llamagen_b import CONFIG, checkpoint
 from benchmarks.report import at_least, finish, options, parse
-from export.published import Request, export_published
-from export.tensorrt_build import build_folder, decoder_profile
-from models.published.load import load
-from models.published.options import LoadOptions
-from runtime.cache import causal
-from runtime.decoder import DecoderEngine, load_decoder
-from runtime.session import EngineError, Provider, SessionSettings, open_session
-from runtime.shape import read_shape
-from runtime.target import OrtTarget
-from runtime.tensorrt_engine import TensorRTEngine, gpu_name, load_tensorrt
-from runtime.tensorrt_files import backend_module
-from zoo.load import manifest
+from underpaint.algos.accept.point import PointProposals
+from underpaint.algos.chance import sampling
+from underpaint.algos.draft.chain import Chain
+from underpaint.algos.rows import Sampler
+from underpaint.algos.step import decode
+from underpaint.algos.tree import Verdict, root_only
+from underpaint.export.published import Request, export_published
+from underpaint.export.tensorrt_build import build_folder, decoder_profile
+from underpaint.models.published.load import load
+from underpaint.models.published.options import LoadOptions
+from underpaint.runtime.engines.cache import causal
+from underpaint.runtime.engines.onnx_engine import DecoderEngine, load_decoder
+from underpaint.runtime.engines.session import EngineError, Provider, SessionSettings, open_session
+from underpaint.runtime.engines.shape import read_shape
+from underpaint.runtime.engines.target import OrtTarget
+from underpaint.runtime.engines.tensorrt_engine import TensorRTEngine, gpu_name, load_tensorrt
+from underpaint.runtime.engines.tensorrt_files import backend_module
+from underpaint.zoo.load import manifest
 
 BUCKETS = (1, 8, 16, 32, 64)
 OPTIONS = LoadOptions(grid_side=16)

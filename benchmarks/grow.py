@@ -15,13 +15,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from algos.arrays import FloatArray, IntArray
-from algos.chance import sampling
-from algos.draft import POLICIES, Budget, Grid
-from algos.draft.eagle2 import grow_eagle2
-from algos.draft.grow import point_tree
-from algos.tree import DraftTree
 from benchmarks.report import at_least, finish, options, parse
+from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.chance import sampling
+from underpaint.algos.draft import POLICIES, Budget, Grid
+from underpaint.algos.draft.eagle2 import grow_eagle2
+from underpaint.algos.draft.growth import point_tree
+from underpaint.algos.tree import DraftTree
 
 WIDEST = 16
 """Nodes that a policy expands at once by its defaults, at most."""

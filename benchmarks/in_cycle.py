@@ -21,24 +21,24 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from algos.accept.chain import SpeculativeSampling
-from algos.accept.lantern import Lantern
-from algos.accept.neighbours import nearest_codes
-from algos.accept.point import PointProposals
-from algos.accept.spec import Rule
-from algos.accept.without_replacement import WithoutReplacement
-from algos.arrays import FloatArray, IntArray
-from algos.chance import sampling
-from algos.draft.chain import Chain, LikeliestChain
-from algos.draft.eagle1 import Eagle1
-from algos.draft.eagle2 import Eagle2
-from algos.draft.roofline import Roofline
-from algos.draft.spec import Grid, GrownLevel, Growth, Policy
-from algos.step import Scored, cycles
-from algos.tree import DraftTree, Verdict
-from runtime.drafter import OrtDrafter
-from runtime.session import EngineError
-from runtime.target import OrtTarget
+from underpaint.algos.accept.chain import SpeculativeSampling
+from underpaint.algos.accept.lantern import Lantern
+from underpaint.algos.accept.neighbours import nearest_codes
+from underpaint.algos.accept.point import PointProposals
+from underpaint.algos.accept.spec import Rule
+from underpaint.algos.accept.without_replacement import WithoutReplacement
+from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.chance import sampling
+from underpaint.algos.draft.chain import Chain, LikeliestChain
+from underpaint.algos.draft.eagle1 import Eagle1
+from underpaint.algos.draft.eagle2 import Eagle2
+from underpaint.algos.draft.roofline import Roofline
+from underpaint.algos.draft.spec import Grid, GrownLevel, Growth, Policy
+from underpaint.algos.step import Scored, cycles
+from underpaint.algos.tree import DraftTree, Verdict
+from underpaint.runtime.engines.drafter import OrtDrafter
+from underpaint.runtime.engines.session import EngineError
+from underpaint.runtime.engines.target import OrtTarget
 
 MOST_NODES: Final = 64
 POOLED: Final = 30
@@ -54,7 +54,7 @@ HOST_PARTS: Final = ("cycle", "level", "node", "pooled")
 
 
 class Loop(NamedTuple):
-    """A policy and a rule. family: how the host drafts, see `sim.cycle_costs.Family`."""
+    """A policy and a rule. family: how the host drafts, see `sim.latency.cycle_costs.Family`."""
 
     family: str
     policy: Policy

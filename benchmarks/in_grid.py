@@ -16,16 +16,16 @@ from typing import Any, Final
 
 import numpy as np
 
-from algos.arrays import FloatArray, IntArray
-from algos.chance import Chance, sampling
-from algos.draft.spec import Grid
-from algos.spatial.mulo import Repair, draft_and_repair
-from algos.spatial.target import Feed
-from algos.spatial.zipar import zipar
 from benchmarks.in_cycle import FEWEST, typical
-from runtime.grid_target import OrtGridTarget
-from runtime.target import OrtTarget
-from sim.grid_world import FixedRows
+from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.chance import Chance, sampling
+from underpaint.algos.draft.spec import Grid
+from underpaint.algos.spatial.mulo import Repair, draft_and_repair
+from underpaint.algos.spatial.target import Feed
+from underpaint.algos.spatial.zipar import zipar
+from underpaint.runtime.engines.grid_target import OrtGridTarget
+from underpaint.runtime.engines.target import OrtTarget
+from underpaint.sim.synthetic.grid_model import FixedRows
 
 WINDOWS: Final = (1, 2, 3, 4, 6, 8)
 REPAIRS: Final = (Repair(radius=0, window=2), Repair(order="serial", window=2))

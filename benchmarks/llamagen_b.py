@@ -15,20 +15,20 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import torch
 
-from algos.accept.point import PointProposals
-from algos.chance import sampling
-from algos.draft.chain import Chain
-from algos.rows import Sampler
-from algos.step import decode
 from benchmarks.cost_curve import chain, halfway
 from benchmarks.report import at_least, finish, options, parse, refusing
-from export.published import Request, export_published
-from export.published_verify import verify
-from models.published.options import LoadOptions
-from models.transformer import Transformer, TransformerConfig
-from runtime.files import check_folder_writable
-from runtime.session import SessionSettings, usable_cores
-from runtime.target import OrtTarget
+from underpaint.algos.accept.point import PointProposals
+from underpaint.algos.chance import sampling
+from underpaint.algos.draft.chain import Chain
+from underpaint.algos.rows import Sampler
+from underpaint.algos.step import decode
+from underpaint.export.published import Request, export_published
+from underpaint.export.published_verify import verify
+from underpaint.models.published.options import LoadOptions
+from underpaint.models.transformer import Transformer, TransformerConfig
+from underpaint.runtime.engines.session import SessionSettings, usable_cores
+from underpaint.runtime.engines.target import OrtTarget
+from underpaint.runtime.files import check_folder_writable
 
 CONFIG = TransformerConfig(dim=768, n_layer=12, n_head=12, vocab_size=16384, block_size=256)
 COUNTS = (1, 2, 4, 8, 16, 32, 64)

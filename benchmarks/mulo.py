@@ -17,18 +17,18 @@ from typing import Any
 
 import numpy as np
 
-from algos.rows import Sampler
 from benchmarks.report import at_least, finish, options, parse, progress, refusing
-from runtime.compare import BASELINE, Plan, choose_prompts, run
-from runtime.compare_report import Row, accepted_cells, find
-from runtime.compare_store import Store
-from runtime.embedded import EmbeddedStudio, open_studio
-from runtime.files import check_folder_writable
-from runtime.methods import build_method, resolve
-from runtime.resample_pixels import FILTERS
-from runtime.resamplers import SUPER_RESOLUTION
-from runtime.studio import Built, draw
-from zoo.manifest import write_beside
+from underpaint.algos.rows import Sampler
+from underpaint.artifacts.manifest import write_beside
+from underpaint.runtime.embedded import EmbeddedStudio, open_studio
+from underpaint.runtime.evaluation.compare import BASELINE, Plan, choose_prompts, run
+from underpaint.runtime.evaluation.report import Row, accepted_cells, find
+from underpaint.runtime.evaluation.store import Store
+from underpaint.runtime.files import check_folder_writable
+from underpaint.runtime.methods.registry import build_method, resolve
+from underpaint.runtime.resampling.pixels import FILTERS
+from underpaint.runtime.resampling.registry import SUPER_RESOLUTION
+from underpaint.runtime.studio import Built, draw
 
 APART = 128
 """Prompts that the comparison may choose; thresholds are matched on the ones after them."""

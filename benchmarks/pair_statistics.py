@@ -16,18 +16,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from algos.arrays import FloatArray, IntArray
-from algos.chance import sampling
-from algos.rows import Sampler
-from algos.step import Target, cycles
-from algos.tree import NO_TOKEN, Verdict, root_only
 from benchmarks.report import at_least, finish, options, parse, refusing
-from runtime.compare import choose_prompts
-from runtime.embedded import EmbeddedStudio, open_studio
-from runtime.methods import build_method, resolve
-from runtime.tree_methods import TREE_METHODS
-from runtime.tree_recipe import BuiltTree
-from zoo.prompts import Prompt
+from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.chance import sampling
+from underpaint.algos.rows import Sampler
+from underpaint.algos.step import Target, cycles
+from underpaint.algos.tree import NO_TOKEN, Verdict, root_only
+from underpaint.runtime.embedded import EmbeddedStudio, open_studio
+from underpaint.runtime.evaluation.compare import choose_prompts
+from underpaint.runtime.methods.registry import build_method, resolve
+from underpaint.runtime.methods.tree_config import BuiltTree
+from underpaint.runtime.methods.tree_methods import TREE_METHODS
+from underpaint.zoo.prompts import Prompt
 
 TOKENS = 3
 SIMULATED = 400

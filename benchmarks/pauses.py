@@ -13,12 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
-from algos.rows import Sampler
 from benchmarks.cost_curve import halfway, verify_once
 from benchmarks.report import at_least, finish, options, parse, refusing
-from runtime.session import SessionSettings, share_threads, usable_cores
-from runtime.target import OrtTarget
-from zoo.load import FOLDER
+from underpaint.algos.rows import Sampler
+from underpaint.runtime.engines.session import SessionSettings, share_threads, usable_cores
+from underpaint.runtime.engines.target import OrtTarget
+from underpaint.zoo.load import FOLDER
 
 PAUSES_MS = (0.0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 SIZES = (1, 4, 9)

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from runtime.compare import Done
-from runtime.files import check_file_writable
-from runtime.machine import described, typed_command
-from zoo.manifest import write_beside
+from underpaint.artifacts.manifest import write_beside
+from underpaint.runtime.evaluation.compare import Done
+from underpaint.runtime.evaluation.machine import described, typed_command
+from underpaint.runtime.files import check_file_writable
 
 
 def options(name: str, description: str | None) -> argparse.ArgumentParser:

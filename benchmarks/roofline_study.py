@@ -20,14 +20,14 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from benchmarks.report import at_least, finish, options, parse
-from sim.executors import executor, usable_cores
-from sim.fast import make_scheme, run_lockstep, run_loop
-from sim.field import make_world
-from sim.latency import Costs, SizeMissing
-from sim.prices import costs_of
-from sim.statistics import Estimate, Runs, mean_depth, ratio, speedup, tokens_per_cycle
-from sim.table_world import TableWorld
-from zoo.load import FOLDER
+from underpaint.sim.batched.decoding import make_scheme, run_lockstep, run_loop
+from underpaint.sim.latency.models import Costs, SizeMissing
+from underpaint.sim.latency.prices import costs_of
+from underpaint.sim.report.statistics import Estimate, Runs, mean_depth, ratio, speedup, tokens_per_cycle
+from underpaint.sim.sweep.executors import executor, usable_cores
+from underpaint.sim.synthetic.field import make_world
+from underpaint.sim.synthetic.table_model import TableWorld
+from underpaint.zoo.load import FOLDER
 
 MACHINES: Final = (str(FOLDER / "costs128.json"), "a100/llamagen-xl", "h100/llamagen-xl")
 LARGEST: Final = 64

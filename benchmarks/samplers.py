@@ -19,19 +19,19 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from algos.arrays import IntArray
-from algos.draft.spec import Grid
-from algos.spatial.resolution import ResolutionMap
 from benchmarks.report import at_least, finish, options, parse, refusing
-from models.data.scenes import Split
-from models.train.pictures import EmojiPictures
-from runtime.files import check_file_writable
-from runtime.images import ImageDecoder, ImageEncoder
-from runtime.resample import Resampler
-from runtime.resamplers import RESAMPLERS, models_behind, open_resampler
-from runtime.session import SessionSettings
-from zoo.load import FOLDER, manifest, names
-from zoo.sides import SIDES
+from underpaint.algos.arrays import IntArray
+from underpaint.algos.draft.spec import Grid
+from underpaint.algos.spatial.resolution import ResolutionMap
+from underpaint.models.data.scenes import Split
+from underpaint.models.train.pictures import EmojiPictures
+from underpaint.runtime.engines.images import ImageDecoder, ImageEncoder
+from underpaint.runtime.engines.session import SessionSettings
+from underpaint.runtime.files import check_file_writable
+from underpaint.runtime.resampling.registry import RESAMPLERS, models_behind, open_resampler
+from underpaint.runtime.resampling.resampler import Resampler
+from underpaint.zoo.load import FOLDER, manifest, names
+from underpaint.zoo.sides import SIDES
 
 Picture = NDArray[np.uint8]
 SPLIT: Split = "seen"

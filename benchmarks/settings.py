@@ -12,14 +12,14 @@ writes it to a file too. What is chosen here is to be reported on other prompts:
 from pathlib import Path
 from typing import Any
 
-from algos.rows import Sampler
 from benchmarks.report import at_least, finish, options, parse, progress, refusing
-from runtime.compare import BASELINE, Plan, check, choose_prompts, run
-from runtime.compare_report import Row, find
-from runtime.compare_store import Store
-from runtime.embedded import open_studio
-from runtime.files import check_folder_writable
-from runtime.methods import build_method, resolve
+from underpaint.algos.rows import Sampler
+from underpaint.runtime.embedded import open_studio
+from underpaint.runtime.evaluation.compare import BASELINE, Plan, check, choose_prompts, run
+from underpaint.runtime.evaluation.report import Row, find
+from underpaint.runtime.evaluation.store import Store
+from underpaint.runtime.files import check_folder_writable
+from underpaint.runtime.methods.registry import build_method, resolve
 
 ADT_VARIANTS = (
     "acceptance=length beta=1",

@@ -13,12 +13,12 @@ import time
 from pathlib import Path
 
 from benchmarks.report import at_least, finish, options, parse
-from sim.executors import executor, usable_cores
-from sim.fast import make_scheme, run_lockstep, run_loop
-from sim.field import make_world
-from sim.plan import Plan, jobs
-from sim.statistics import tokens_per_cycle
-from sim.sweep import Results, run
+from underpaint.sim.batched.decoding import make_scheme, run_lockstep, run_loop
+from underpaint.sim.report.statistics import tokens_per_cycle
+from underpaint.sim.sweep.executors import executor, usable_cores
+from underpaint.sim.sweep.plan import Plan, jobs
+from underpaint.sim.sweep.run import Results, run
+from underpaint.sim.synthetic.field import make_world
 
 TREE = {"depth": 4, "top_k": 4, "total_tokens": 12}
 SCHEMES = (

@@ -14,18 +14,18 @@ from typing import Self
 
 import numpy as np
 
-from algos.accept import RULES
-from algos.arrays import FloatArray
-from algos.chance import At, Chance, Enumerating, enumerate_outcomes
-from algos.draft import POLICIES
-from algos.registry import build
-from algos.rows import Sampler
-from algos.step import decode
-from algos.tree import DraftTree, Verdict
 from benchmarks.report import at_least, finish, options, parse, refusing
-from runtime.compare import choose_prompts
-from runtime.embedded import open_studio
-from runtime.studio import randomness
+from underpaint.algos.accept import RULES
+from underpaint.algos.arrays import FloatArray
+from underpaint.algos.chance import At, Chance, Enumerating, enumerate_outcomes
+from underpaint.algos.draft import POLICIES
+from underpaint.algos.registry import build
+from underpaint.algos.rows import Sampler
+from underpaint.algos.step import decode
+from underpaint.algos.tree import DraftTree, Verdict
+from underpaint.runtime.embedded import open_studio
+from underpaint.runtime.evaluation.compare import choose_prompts
+from underpaint.runtime.studio import randomness
 
 CASES = (
     ("chain", {"length": 3}, ("chain", "block")),

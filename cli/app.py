@@ -6,17 +6,17 @@ from typing import Annotated
 
 import typer
 
-from algos.plugins import VARIABLE, load_plugins, named_by_environment
-from cli.compare import compare
-from cli.errors import BAD_INPUT, bad_input
-from cli.generate import generate
-from cli.law import law
-from cli.methods import methods
-from cli.simulate import app as simulate
-from cli.sweep import sweep
-from cli.trace import trace
+from underpaint.algos.plugins import VARIABLE, load_plugins, named_by_environment
+from underpaint.cli.compare import compare
+from underpaint.cli.errors import BAD_INPUT, bad_input
+from underpaint.cli.generate import generate
+from underpaint.cli.law import law
+from underpaint.cli.methods import methods
+from underpaint.cli.simulate import app as simulate
+from underpaint.cli.sweep import sweep
+from underpaint.cli.trace import trace
 
-_OURS = ("algos", "sim", "models", "export", "runtime", "zoo", "cli")
+_OURS = ("underpaint",)
 
 app = typer.Typer(
     help="Draft, verify, paint: speculative decoding of visual autoregressive models, method beside method.",
@@ -53,7 +53,7 @@ _HANDED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 def train(context: typer.Context) -> None:
     """Train the shipped models again (needs PyTorch), a recipe each: tokenizer, targets, drafters, samplers, judge."""
     with _needs_torch("training"):
-        from cli.train import app as recipes
+        from underpaint.cli.train import app as recipes
 
         recipes(context.args, prog_name="underpaint train")
 
@@ -62,7 +62,7 @@ def train(context: typer.Context) -> None:
 def export(context: typer.Context) -> None:
     """Export checkpoints to ONNX (needs PyTorch), compared with torch: the recipes', or published ones with --kind."""
     with _needs_torch("export"):
-        from cli.export import app as published
+        from underpaint.cli.export import app as published
 
         if any(argument.partition("=")[0] == "--kind" for argument in context.args):
             published(context.args, prog_name="underpaint export")
@@ -70,7 +70,7 @@ def export(context: typer.Context) -> None:
             typer.echo("Two forms. With --kind, a published checkpoint:")
             published(["--help"], prog_name="underpaint export", standalone_mode=False)
             typer.echo("Without --kind, the checkpoints of this project's own recipes:\n")
-        from export.run import main as run
+        from underpaint.export.run import main as run
 
         raise typer.Exit(run(context.args, "underpaint export"))
 
@@ -79,7 +79,7 @@ def export(context: typer.Context) -> None:
 def check(context: typer.Context) -> None:
     """Compare exported models with torch on random and adversarial inputs (needs PyTorch)."""
     with _needs_torch("check"):
-        from cli.export import check_app
+        from underpaint.cli.export import check_app
 
         check_app(context.args, prog_name="underpaint check")
 
@@ -88,7 +88,7 @@ def check(context: typer.Context) -> None:
 def caption(context: typer.Context) -> None:
     """Write a caption's features by FLAN-T5 (needs PyTorch and transformers)."""
     with _needs_torch("caption"):
-        from cli.export import caption_app
+        from underpaint.cli.export import caption_app
 
         caption_app(context.args, prog_name="underpaint caption")
 
@@ -97,7 +97,7 @@ def caption(context: typer.Context) -> None:
 def engine(context: typer.Context) -> None:
     """Build TensorRT engines of exported models (needs PyTorch and a TensorRT package)."""
     with _needs_torch("engine"):
-        from cli.engine import app as builder
+        from underpaint.cli.engine import app as builder
 
         builder(context.args, prog_name="underpaint engine")
 

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.drawing import draw_all
-from cli.errors import bad_input
-from cli.options import Guidance, Side, Temperature, TopK, TopP, read_sampler, read_side, settings_by_method
+from underpaint.cli.drawing import draw_all
+from underpaint.cli.errors import bad_input
+from underpaint.cli.options import Guidance, Side, Temperature, TopK, TopP, read_sampler, read_side, settings_by_method
 
 if TYPE_CHECKING:
-    from runtime.compare import Plan
-    from runtime.compare_report import Found, Row
-    from runtime.compare_store import Store
-    from runtime.studio import Studio
+    from underpaint.runtime.evaluation.compare import Plan
+    from underpaint.runtime.evaluation.report import Found, Row
+    from underpaint.runtime.evaluation.store import Store
+    from underpaint.runtime.studio import Studio
 
 DEFAULT_METHODS = "ar,speculative,eagle2,eagle2-static,adt,lantern,lantern++,adt+lantern"
 
@@ -66,7 +66,7 @@ def compare(
         else:
             _refuse(context, ("prompts_count", "prompts_skip", "resolution"), "does not go with --engines")
     if engines is not None:
-        from cli.compare_engines import compare_engines
+        from underpaint.cli.compare_engines import compare_engines
 
         sampling = (temperature, guidance, top_k, top_p)
         compare_engines(
@@ -74,13 +74,13 @@ def compare(
         )
         return
 
-    from algos.rows import Sampler
-    from runtime.compare import Plan, check, choose_prompts, with_baseline
-    from runtime.compare_store import Store
-    from runtime.embedded import open_studio
-    from runtime.files import check_file_writable, check_folder_writable
-    from runtime.methods import build_method, resolve
-    from zoo.prompts import parse
+    from underpaint.algos.rows import Sampler
+    from underpaint.runtime.embedded import open_studio
+    from underpaint.runtime.evaluation.compare import Plan, check, choose_prompts, with_baseline
+    from underpaint.runtime.evaluation.store import Store
+    from underpaint.runtime.files import check_file_writable, check_folder_writable
+    from underpaint.runtime.methods.registry import build_method, resolve
+    from underpaint.zoo.prompts import parse
 
     with bad_input():
         if prompts and (prompts_count is not None or prompts_skip):
@@ -114,10 +114,10 @@ def _refuse(context: typer.Context, options: tuple[str, ...], why: str) -> None:
 
 
 def _report(studio: "Studio", plan: "Plan", out: Path, figures: Path, store: "Store") -> None:
-    from runtime.compare_report import as_plain, find
-    from runtime.gallery import write_acceptance, write_gallery
-    from runtime.machine import described, typed_command
-    from zoo.manifest import write_beside
+    from underpaint.artifacts.manifest import write_beside
+    from underpaint.runtime.evaluation.gallery import write_acceptance, write_gallery
+    from underpaint.runtime.evaluation.machine import described, typed_command
+    from underpaint.runtime.evaluation.report import as_plain, find
 
     found = find(studio, plan, store)
     settings = {**plan.as_plain(), "resolution": studio.side}
@@ -137,7 +137,7 @@ def _report(studio: "Studio", plan: "Plan", out: Path, figures: Path, store: "St
 
 def print_table(found: "Found", studio: "Studio", title: str) -> None:
     """Print a row a method, and what the judge itself reads right."""
-    from cli.terminal import console, table
+    from underpaint.cli.terminal import console, table
 
     shown = table(title)
     shown.add_column("method\n", no_wrap=True)

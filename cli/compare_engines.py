@@ -6,9 +6,9 @@ from typing import Any, cast
 
 import typer
 
-from cli.drawing import draw_all
-from cli.errors import bad_input
-from cli.options import read_sampler, settings_by_method
+from underpaint.cli.drawing import draw_all
+from underpaint.cli.errors import bad_input
+from underpaint.cli.options import read_sampler, settings_by_method
 
 
 def compare_engines(
@@ -30,16 +30,16 @@ def compare_engines(
     features. low: the export of a smaller target, for multi-scale methods. sampling: temperature, guidance, top_k,
     top_p.
     """
-    from algos.rows import Sampler
-    from runtime.compare import Plan, with_baseline
-    from runtime.compare_engines import figures, write_pictures
-    from runtime.compare_store import Store
-    from runtime.exported_studio import open_exported
-    from runtime.exported_target import Condition
-    from runtime.files import check_file_writable, check_folder_writable
-    from runtime.machine import described, typed_command
-    from runtime.methods import build_method, resolve
-    from zoo.manifest import digest, write_beside
+    from underpaint.algos.rows import Sampler
+    from underpaint.artifacts.manifest import digest, write_beside
+    from underpaint.runtime.engines.exported_target import Condition
+    from underpaint.runtime.evaluation.compare import Plan, with_baseline
+    from underpaint.runtime.evaluation.compare_engines import figures, write_pictures
+    from underpaint.runtime.evaluation.machine import described, typed_command
+    from underpaint.runtime.evaluation.store import Store
+    from underpaint.runtime.exported_studio import open_exported
+    from underpaint.runtime.files import check_file_writable, check_folder_writable
+    from underpaint.runtime.methods.registry import build_method, resolve
 
     with bad_input():
         temperature = Sampler(temperature=sampling[0]).temperature

@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from cli.errors import BAD_INPUT, STOPPED
+from underpaint.cli.errors import BAD_INPUT, STOPPED
 
 if TYPE_CHECKING:
-    from runtime.compare import Done, Plan
-    from runtime.compare_store import Store
-    from runtime.studio import Studio
+    from underpaint.runtime.evaluation.compare import Done, Plan
+    from underpaint.runtime.evaluation.store import Store
+    from underpaint.runtime.studio import Studio
 
 
 def draw_all(studio: "Studio", plan: "Plan", store: "Store") -> None:
     """Draw what `store` lacks of the plan; on Ctrl-C say where it stands and leave."""
-    from runtime.compare import run
-    from zoo.journal import Shared
+    from underpaint.artifacts.run_log import Shared
+    from underpaint.runtime.evaluation.compare import run
 
     try:
         with _progress(len(store), plan.size) as report:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from cli.errors import bad_input
+from underpaint.cli.errors import bad_input
 
 app = typer.Typer(help="Build TensorRT engines of exported models.", add_completion=False)
 
@@ -18,11 +18,11 @@ def engine(
     buckets: Annotated[str, typer.Option(help="Numbers of new positions, with commas between.")] = "1,8,16,32,64",
 ) -> None:
     """Parse, build and record; the engines are tied to graph, version and, where there is one, this machine's GPU."""
-    from export.tensorrt_build import build_folder
-    from runtime.files import check_folder_writable
-    from runtime.session import EngineError
-    from runtime.tensorrt_engine import gpu_name
-    from runtime.tensorrt_files import ANY_GPU
+    from underpaint.export.tensorrt_build import build_folder
+    from underpaint.runtime.engines.session import EngineError
+    from underpaint.runtime.engines.tensorrt_engine import gpu_name
+    from underpaint.runtime.engines.tensorrt_files import ANY_GPU
+    from underpaint.runtime.files import check_folder_writable
 
     with bad_input():
         counts = _read_counts(buckets)

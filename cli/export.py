@@ -5,7 +5,7 @@ from typing import Annotated, cast
 
 import typer
 
-from cli.errors import bad_input
+from underpaint.cli.errors import bad_input
 
 app = typer.Typer(help="Export a published checkpoint to ONNX.", add_completion=False)
 check_app = typer.Typer(help="Compare exported models with torch.", add_completion=False)
@@ -68,10 +68,10 @@ def export(
     kept: Kept = None,
 ) -> None:
     """Load, write the graphs, compare them with torch, and only then put them in place."""
-    from export.published import Request, export_published
-    from models.published.load import find
-    from models.published.options import Layout, LoadOptions
-    from runtime.files import check_folder_writable
+    from underpaint.export.published import Request, export_published
+    from underpaint.models.published.load import find
+    from underpaint.models.published.options import Layout, LoadOptions
+    from underpaint.runtime.files import check_folder_writable
 
     with bad_input():
         options = LoadOptions(heads, *_read_grid(grid), prefix, first_code, cast(Layout, layout), kept)
@@ -107,7 +107,7 @@ def check(
     seed: Annotated[int, typer.Option(help="Seed of the random inputs.", min=0)] = 0,
 ) -> None:
     """Compare the decoders, the tokenizer and the samplers of a folder with torch, on random and adversarial inputs."""
-    from export.published_verify import verify
+    from underpaint.export.published_verify import verify
 
     with bad_input():
         results = list(verify(folder, greedy, seed))
@@ -131,9 +131,9 @@ def caption(
 
     import numpy as np
 
-    from models.published.captions import caption_features
-    from runtime.files import check_file_writable
-    from zoo.manifest import write_beside
+    from underpaint.artifacts.manifest import write_beside
+    from underpaint.models.published.captions import caption_features
+    from underpaint.runtime.files import check_file_writable
 
     with bad_input():
         if out.suffix != ".npy":

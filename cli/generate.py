@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from cli.errors import bad_input
-from cli.options import Guidance, Side, Temperature, TopK, TopP, read_sampler, read_side
+from underpaint.cli.errors import bad_input
+from underpaint.cli.options import Guidance, Side, Temperature, TopK, TopP, read_sampler, read_side
 
 _FORMATS = {".png": "PNG", ".webp": "WEBP", ".bmp": "BMP"}
 """Formats that keep every pixel."""
@@ -34,15 +34,15 @@ def generate(
     """Draw one picture from a prompt with the shipped models."""
     from PIL import Image
 
-    from algos.rows import Sampler
-    from runtime.embedded import open_studio
-    from runtime.files import check_file_writable
-    from runtime.methods import build_method, resolve
-    from runtime.mulo_method import MuloSession
-    from runtime.strip import write_strip
-    from runtime.studio import draw, randomness
-    from zoo.manifest import write_beside
-    from zoo.prompts import parse
+    from underpaint.algos.rows import Sampler
+    from underpaint.artifacts.manifest import write_beside
+    from underpaint.runtime.embedded import open_studio
+    from underpaint.runtime.evaluation.strip import write_strip
+    from underpaint.runtime.files import check_file_writable
+    from underpaint.runtime.methods.mulo_method import MuloSession
+    from underpaint.runtime.methods.registry import build_method, resolve
+    from underpaint.runtime.studio import draw, randomness
+    from underpaint.zoo.prompts import parse
 
     with bad_input():
         wanted = parse(prompt)

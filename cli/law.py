@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.errors import bad_input
+from underpaint.cli.errors import bad_input
 
 if TYPE_CHECKING:
-    from sim.lawtool import LawReport
+    from underpaint.sim.exact.rule_report import LawReport
 
 
 def law(
@@ -29,11 +29,11 @@ def law(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Enumerate everything a rule can do: its bias, what it accepts, and what any lossless rule could accept."""
-    from algos.accept import RULES
-    from algos.draft import POLICIES
-    from runtime.codes import FROM_ENGINE
-    from runtime.settings import read_settings
-    from sim.lawtool import MODELS, law_report
+    from underpaint.algos.accept import RULES
+    from underpaint.algos.draft import POLICIES
+    from underpaint.runtime.codes import FROM_ENGINE
+    from underpaint.runtime.methods.settings import read_settings
+    from underpaint.sim.exact.rule_report import MODELS, law_report
 
     with bad_input():
         settings = read_settings(f"rule '{rule}'", RULES[rule].make, setting or [], FROM_ENGINE)

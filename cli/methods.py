@@ -14,7 +14,7 @@ def methods(
     if as_json:
         typer.echo(json.dumps(found, indent=1))
         return
-    from cli.terminal import console, table
+    from underpaint.cli.terminal import console, table
 
     for title, columns in (
         ("methods", ("name", "draws_by", "summary")),
@@ -31,11 +31,11 @@ def methods(
 
 def listed() -> dict[str, list[dict[str, Any]]]:
     """The registries as JSON holds them."""
-    from algos.accept import RULES
-    from algos.draft import POLICIES
-    from runtime.codes import FROM_ENGINE
-    from runtime.methods import METHODS
-    from runtime.settings import settings_by_default
+    from underpaint.algos.accept import RULES
+    from underpaint.algos.draft import POLICIES
+    from underpaint.runtime.codes import FROM_ENGINE
+    from underpaint.runtime.methods.registry import METHODS
+    from underpaint.runtime.methods.settings import settings_by_default
 
     return {
         "methods": [

@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from algos.registry import suggest
-from algos.rows import Sampler
-from zoo.sides import SIDES
+from underpaint.algos.registry import suggest
+from underpaint.algos.rows import Sampler
+from underpaint.zoo.sides import SIDES
 
 Temperature = Annotated[
     float, typer.Option(help="How much the target's law is flattened; 0 takes the likeliest token every time.")

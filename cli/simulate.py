@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from cli.errors import BAD_INPUT, STOPPED, bad_input
-from cli.simulate_more import fit, spatial
-from cli.simulate_predict import predict
+from underpaint.cli.errors import BAD_INPUT, STOPPED, bad_input
+from underpaint.cli.simulate_more import fit, spatial
+from underpaint.cli.simulate_predict import predict
 
 if TYPE_CHECKING:
-    from sim.plan import Plan
-    from sim.published import Checked
-    from sim.sweep import Results
+    from underpaint.sim.report.published import Checked
+    from underpaint.sim.sweep.plan import Plan
+    from underpaint.sim.sweep.run import Results
 
 app = typer.Typer(help="Predict what methods gain: tables, worlds, sweeps, predictions.", no_args_is_help=True)
 
@@ -34,7 +34,7 @@ def tables(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check published speed-ups against their own tokens per cycle, depths and steps."""
-    from sim.published import check, groups
+    from underpaint.sim.report.published import check, groups
 
     with bad_input():
         if fit_on != "median" and not fit_on.isdigit():
@@ -46,7 +46,7 @@ def tables(
     if as_json:
         typer.echo(json.dumps([[_plain(one) for one in group] for group in found], indent=1))
         return
-    from cli.terminal import console, table
+    from underpaint.cli.terminal import console, table
 
     for checked in found:
         group = checked[0].group
@@ -88,9 +88,9 @@ def known() -> None:
     """List worlds with their settings, machines and models."""
     from dataclasses import fields
 
-    from cli.terminal import console, table
-    from sim.field import WORLDS
-    from sim.machines import MACHINES, MODELS
+    from underpaint.cli.terminal import console, table
+    from underpaint.sim.latency.machines import MACHINES, MODELS
+    from underpaint.sim.synthetic.field import WORLDS
 
     worlds = table("worlds")
     for head in ("name", "what it is", "settings"):
@@ -138,14 +138,14 @@ def sweep(
 
     A stopped sweep (Ctrl-C) keeps what is finished; the same command goes on with it.
     """
-    from runtime.files import check_folder_writable
-    from sim.executors import executor
-    from sim.latency import SizeMissing
-    from sim.plan import Plan, check
-    from sim.plan import jobs as all_jobs
-    from sim.sweep import Results
-    from sim.sweep import run as run_sweep
-    from zoo.journal import Shared
+    from underpaint.artifacts.run_log import Shared
+    from underpaint.runtime.files import check_folder_writable
+    from underpaint.sim.latency.models import SizeMissing
+    from underpaint.sim.sweep.executors import executor
+    from underpaint.sim.sweep.plan import Plan, check
+    from underpaint.sim.sweep.plan import jobs as all_jobs
+    from underpaint.sim.sweep.run import Results
+    from underpaint.sim.sweep.run import run as run_sweep
 
     with bad_input():
         if not 0.0 < precision < 1.0:
@@ -179,8 +179,8 @@ def sweep(
 
 
 def _write_report(plan: "Plan", results: "Results", out: Path) -> None:
-    from cli.sweep_report import page
-    from zoo.manifest import write_beside
+    from underpaint.artifacts.manifest import write_beside
+    from underpaint.cli.sweep_report import page
 
     command = shlex.join(["underpaint", *sys.argv[1:]])
     write_beside(out / "report.html", page(results.lines, plan, command).encode())
@@ -203,8 +203,8 @@ def _split(text: str) -> tuple[str, ...]:
 
 def _read_vary(given: list[str], names: Mapping[str, Sequence[str]]) -> dict[str, tuple[Any, ...]]:
     """Values as the settings' types are declared; what no name knows stays text, for the plan to refuse."""
-    from runtime.settings import read_setting, settings_of
-    from sim.plan import settings_known, settings_made_by
+    from underpaint.runtime.methods.settings import read_setting, settings_of
+    from underpaint.sim.sweep.plan import settings_known, settings_made_by
 
     found: dict[str, tuple[Any, ...]] = {}
     for text in given:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.errors import BAD_INPUT, bad_input
+from underpaint.cli.errors import BAD_INPUT, bad_input
 
 if TYPE_CHECKING:
-    from sim.multi_scale import Spatial
+    from underpaint.sim.synthetic.multi_scale import Spatial
 
 
 def spatial(
@@ -27,11 +27,11 @@ def spatial(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """MuLo-SD (coarse drafts, local repair) beside ZipAR, its control, by the decoding loops themselves."""
-    from algos.spatial.mulo import Repair
-    from sim.field import make_world
-    from sim.latency import SizeMissing
-    from sim.multi_scale import coarse, run_mulo, run_zipar
-    from sim.prices import costs_of
+    from underpaint.algos.spatial.mulo import Repair
+    from underpaint.sim.latency.models import SizeMissing
+    from underpaint.sim.latency.prices import costs_of
+    from underpaint.sim.synthetic.field import make_world
+    from underpaint.sim.synthetic.multi_scale import coarse, run_mulo, run_zipar
 
     with bad_input():
         costs, made = costs_of(machine), {name: make_world(name, {}) for name in worlds.split(",")}
@@ -65,7 +65,7 @@ def spatial(
     if as_json:
         typer.echo(json.dumps([{"world": name, "method": label, **one._asdict()} for name, label, one in found]))
         return
-    from cli.terminal import console, table
+    from underpaint.cli.terminal import console, table
 
     shown = table(f"spatial methods on {machine}: {images} images; a coarse pass costs a plain step")
     for head in ("world", "method"):
@@ -92,9 +92,9 @@ def fit(
     seed: Annotated[int, typer.Option(min=0)] = 0,
 ) -> None:
     """Fit an image field to a trace; print its settings as JSON, and how near its statistics came."""
-    from sim.field import FieldSettings
-    from sim.fit import fit_field
-    from sim.trace import load, statistics
+    from underpaint.sim.replay.trace import load, statistics
+    from underpaint.sim.synthetic.field import FieldSettings
+    from underpaint.sim.synthetic.fit import fit_field
 
     with bad_input():
         held = load(trace)

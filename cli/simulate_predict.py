@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.errors import bad_input
+from underpaint.cli.errors import bad_input
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sim.predict import Predicted
+    from underpaint.sim.replay.predict import Predicted
 
 
 def predict(
@@ -29,12 +29,12 @@ def predict(
     Nothing of the comparison is used but its settings: the laws are the trace's, the times are the curve's, those taken
     inside cycles where it holds them.
     """
-    from sim.comparison import check_belong, check_curve, load_comparison
-    from sim.cycle_costs import load_cycle_costs
-    from sim.latency import load_costs
-    from sim.predict import predict as predict_all
-    from sim.predict import unpredictable
-    from sim.trace import load
+    from underpaint.sim.latency.cycle_costs import load_cycle_costs
+    from underpaint.sim.latency.models import load_costs
+    from underpaint.sim.replay.comparison import check_belong, check_curve, load_comparison
+    from underpaint.sim.replay.predict import predict as predict_all
+    from underpaint.sim.replay.predict import unpredictable
+    from underpaint.sim.replay.trace import load
 
     with bad_input():
         held, curve, measured = load(trace), load_costs(costs), load_comparison(compare)
@@ -72,8 +72,8 @@ def predict(
 
 def print_table(found: "Sequence[Predicted]", title: str) -> None:
     """Print predictions beside measurements, and how many are near enough."""
-    from cli.terminal import console, table
-    from sim.predict import SPEEDUP_TOLERANCE, TOKENS_TOLERANCE
+    from underpaint.cli.terminal import console, table
+    from underpaint.sim.replay.predict import SPEEDUP_TOLERANCE, TOKENS_TOLERANCE
 
     shown = table(title)
     shown.add_column("method\n", no_wrap=True)

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from cli.drawing import draw_all
-from cli.errors import bad_input
-from cli.options import Guidance, Side, Temperature, TopK, TopP, read_sampler, read_side
+from underpaint.cli.drawing import draw_all
+from underpaint.cli.errors import bad_input
+from underpaint.cli.options import Guidance, Side, Temperature, TopK, TopP, read_sampler, read_side
 
 DEFAULT_VARY = (
     "zipar.window=1,2,3,4,8",
@@ -47,18 +47,18 @@ def sweep(
     Without --vary: row fronts, MuLo-SD and LANTERN over their main settings. A stopped sweep (Ctrl-C) keeps what is
     drawn; the same command goes on with it.
     """
-    from algos.rows import Sampler
-    from cli.compare import print_table
-    from runtime.compare import BASELINE, Plan, check, choose_prompts
-    from runtime.compare_report import as_plain, find
-    from runtime.compare_store import Store
-    from runtime.embedded import open_studio
-    from runtime.files import check_folder_writable
-    from runtime.frontier import as_plain as rows_as_plain
-    from runtime.frontier import variants, write_frontier
-    from runtime.machine import described, typed_command
-    from runtime.methods import build_method, resolve
-    from zoo.manifest import write_beside
+    from underpaint.algos.rows import Sampler
+    from underpaint.artifacts.manifest import write_beside
+    from underpaint.cli.compare import print_table
+    from underpaint.runtime.embedded import open_studio
+    from underpaint.runtime.evaluation.compare import BASELINE, Plan, check, choose_prompts
+    from underpaint.runtime.evaluation.machine import described, typed_command
+    from underpaint.runtime.evaluation.pareto import as_plain as rows_as_plain
+    from underpaint.runtime.evaluation.pareto import variants, write_frontier
+    from underpaint.runtime.evaluation.report import as_plain, find
+    from underpaint.runtime.evaluation.store import Store
+    from underpaint.runtime.files import check_folder_writable
+    from underpaint.runtime.methods.registry import build_method, resolve
 
     with bad_input():
         side = read_side(resolution)

@@ -12,7 +12,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
 
-from algos.arrays import FloatArray
+from underpaint.algos.arrays import FloatArray
 
 Line = Mapping[str, Any]
 _PLAIN: Any = {"svg.hashsalt": "underpaint", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}

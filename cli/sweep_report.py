@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from algos.draft import POLICIES
-from algos.tree import NO_TOKEN
-from cli.sweep_plots import Line, Plot, against_alignment, frontier, heat_map, label, maps
-from sim.fast import make_scheme, run_lockstep
-from sim.plan import Job, Plan, world_of
-from sim.trace import entropy
+from underpaint.algos.draft import POLICIES
+from underpaint.algos.tree import NO_TOKEN
+from underpaint.cli.sweep_plots import Line, Plot, against_alignment, frontier, heat_map, label, maps
+from underpaint.sim.batched.decoding import make_scheme, run_lockstep
+from underpaint.sim.replay.trace import entropy
+from underpaint.sim.sweep.plan import Job, Plan, world_of
 
 _MAP_IMAGES = 64
 _COLUMNS = (

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.errors import bad_input
-from cli.options import Guidance, Side, Temperature, TopK, TopP, read_sampler, read_side, settings_by_method
+from underpaint.cli.errors import bad_input
+from underpaint.cli.options import Guidance, Side, Temperature, TopK, TopP, read_sampler, read_side, settings_by_method
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from runtime.codes import Codes
-    from runtime.mulo_method import BuiltMulo
-    from runtime.recipe import Recipe
-    from sim.row_trace import RowRecorder
+    from underpaint.runtime.codes import Codes
+    from underpaint.runtime.methods.method_config import Recipe
+    from underpaint.runtime.methods.mulo_method import BuiltMulo
+    from underpaint.sim.replay.row_trace import RowRecorder
 
 APART = 64
 """Chosen prompts that a trace leaves out unless told otherwise: those that `underpaint compare` starts from."""
@@ -46,13 +46,13 @@ def trace(
     the same prompts, from the first on: compare on others than those that are recorded (--prompts-skip). Give --methods
     and --set as to `compare` where it draws by MuLo-SD, whose drafts come from another model.
     """
-    from algos.rows import Sampler
-    from runtime.compare import choose_prompts
-    from runtime.embedded import open_studio
-    from runtime.files import check_file_writable
-    from runtime.methods import resolve
-    from runtime.studio import randomness
-    from sim.trace import Recorder, save
+    from underpaint.algos.rows import Sampler
+    from underpaint.runtime.embedded import open_studio
+    from underpaint.runtime.evaluation.compare import choose_prompts
+    from underpaint.runtime.files import check_file_writable
+    from underpaint.runtime.methods.registry import resolve
+    from underpaint.runtime.studio import randomness
+    from underpaint.sim.replay.trace import Recorder, save
 
     with bad_input():
         side = read_side(resolution)
@@ -98,9 +98,9 @@ def trace(
 
 def _drafted_low(recipes: "Mapping[str, Recipe]", codes: "Codes", keep: int) -> "list[tuple[BuiltMulo, RowRecorder]]":
     """For each way in which recipes draft rows at a low resolution, the first that does, and what records them."""
-    from runtime.methods import build_method
-    from runtime.mulo_method import BuiltMulo
-    from sim.row_trace import RowRecorder
+    from underpaint.runtime.methods.mulo_method import BuiltMulo
+    from underpaint.runtime.methods.registry import build_method
+    from underpaint.sim.replay.row_trace import RowRecorder
 
     found: dict[tuple[object, ...], tuple[BuiltMulo, RowRecorder]] = {}
     for name, recipe in recipes.items():

@@ -8,13 +8,23 @@ from typing import Annotated
 
 import typer
 
-from cli.option_groups import grouped
-from cli.train_drawn import draw
-from cli.train_options import TOKENIZER, InitFrom, Pair, Pixels, Resolution, Run, Scenes, report, trained_target
-from models.checkpoints import vq_config
-from models.train.pictures import EmojiPictures
-from models.train.start import read_start
-from zoo.sides import between
+from underpaint.cli.option_groups import grouped
+from underpaint.cli.train_drawn import draw
+from underpaint.cli.train_options import (
+    TOKENIZER,
+    InitFrom,
+    Pair,
+    Pixels,
+    Resolution,
+    Run,
+    Scenes,
+    report,
+    trained_target,
+)
+from underpaint.models.checkpoints import vq_config
+from underpaint.models.train.pictures import EmojiPictures
+from underpaint.models.train.start import read_start
+from underpaint.zoo.sides import between
 
 app = typer.Typer(help="Train the embedded models. A stopped run continues where it was.", no_args_is_help=True)
 app.command()(draw)
@@ -34,7 +44,7 @@ def tokenizer(
     run: Run,
 ) -> None:
     """Train the VQ tokenizer, shared by all resolutions; it sees 64 and 128 px."""
-    from models.train.tokenizer import DECODER_LOOP, DEFAULT_LOOP, EMBEDDED, train_tokenizer
+    from underpaint.models.train.tokenizer import DECODER_LOOP, DEFAULT_LOOP, EMBEDDED, train_tokenizer
 
     with run.started("runs/decoder" if decoder_only else "runs/tokenizer") as folder:
         if decoder_only and init_from is None:
@@ -53,7 +63,7 @@ def tokenizer(
 @_recipe
 def target(*, resolution: Resolution = Pixels.small, init_from: InitFrom = None, scenes: Scenes, run: Run) -> None:
     """Train a target; above 64 px it starts from the target of half the side unless --init-from names another."""
-    from models.train.target import LOOPS, embedded_config, read_target_start, train_target
+    from underpaint.models.train.target import LOOPS, embedded_config, read_target_start, train_target
 
     pixels = int(resolution)
     with run.started(f"runs/target_{pixels}") as folder:
@@ -75,7 +85,7 @@ def guided(
     run: Run,
 ) -> None:
     """Bake guidance into a target, so that one row draws what a guidance pair drew; drafters and exports read this."""
-    from models.train.guided import LOOPS, train_guided
+    from underpaint.models.train.guided import LOOPS, train_guided
 
     pixels = int(resolution)
     wanted = target_from or Path(f"runs/target_{pixels}/checkpoint.pt")
@@ -104,7 +114,7 @@ def drafter(
     run: Run,
 ) -> None:
     """Train the drafter of a guided target."""
-    from models.train.drafter import LOOPS, SETTINGS, train_drafter
+    from underpaint.models.train.drafter import LOOPS, SETTINGS, train_drafter
 
     pixels = int(resolution)
     wanted = target_from or Path(f"runs/guided_{pixels}/checkpoint.pt")
@@ -129,7 +139,7 @@ def drafter(
 @_recipe
 def judge(*, run: Run) -> None:
     """Train the judge, which reads what a picture shows."""
-    from models.train.judge import DEFAULT_LOOP, train_judge
+    from underpaint.models.train.judge import DEFAULT_LOOP, train_judge
 
     with run.started("runs/judge") as folder:
         report(train_judge(folder, EmojiPictures().sheet, **run.common(DEFAULT_LOOP)), folder)
@@ -166,8 +176,8 @@ def sampler(
     run: Run,
 ) -> None:
     """Train a latent sampler, which turns codes at one resolution into codes at another, or back."""
-    from models.sampler import SamplerConfig
-    from models.train.sampler import LOOPS, LOSSES, read_sampler_start, settings_for, train_sampler
+    from underpaint.models.sampler import SamplerConfig
+    from underpaint.models.train.sampler import LOOPS, LOSSES, read_sampler_start, settings_for, train_sampler
 
     ends = between(pair.low, pair.high)
     with run.started(f"runs/sampler_{direction}_{losses}{ends}") as folder:
@@ -191,7 +201,7 @@ def sampler(
 @_recipe
 def superres(*, pair: Pair, scenes: Scenes, run: Run) -> None:
     """Train the super-resolution network of the pixel sampler."""
-    from models.train.superres import LOOP, settings_for, train_super_resolution
+    from underpaint.models.train.superres import LOOP, settings_for, train_super_resolution
 
     with run.started(f"runs/superres{between(pair.low, pair.high)}") as folder:
         pairs, settings = scenes.pairs(pair, run.device), settings_for(pair.high)

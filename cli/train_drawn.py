@@ -9,11 +9,11 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from cli.errors import STOPPED, bad_input
-from cli.train_options import Device, Pixels, Resolution, Seed, Threads, prepare, trained_target
-from models.train.drawn import DrawSettings, draw_scenes
-from models.train.pictures import captions
-from runtime.files import check_folder_writable
+from underpaint.cli.errors import STOPPED, bad_input
+from underpaint.cli.train_options import Device, Pixels, Resolution, Seed, Threads, prepare, trained_target
+from underpaint.models.train.drawn import DrawSettings, draw_scenes
+from underpaint.models.train.pictures import captions
+from underpaint.runtime.files import check_folder_writable
 
 DRAWN = Path("runs/drawn")
 

@@ -10,20 +10,20 @@ from typing import Annotated, Final, TypedDict
 import torch
 import typer
 
-from algos.draft.spec import Grid
-from algos.spatial.resolution import ResolutionMap
-from cli.errors import STOPPED, bad_input
-from models.checkpoints import read, vq_config
-from models.data.scenes import Split
-from models.train.loop import LoopSettings, Outcome
-from models.train.pictures import SCENE_SEED, EmojiPictures, FolderPictures, Pictures
-from models.train.sampler import PairedCodes, PairedScenes, settings_for
-from models.train.start import widths
-from models.train.target import SETTINGS, STRIDE
-from models.train.tokens import TokenSet, encode_pictures, encode_scenes
-from models.transformer import TransformerConfig
-from runtime.files import check_folder_writable
-from zoo.sides import SIDES
+from underpaint.algos.draft.spec import Grid
+from underpaint.algos.spatial.resolution import ResolutionMap
+from underpaint.cli.errors import STOPPED, bad_input
+from underpaint.models.checkpoints import read, vq_config
+from underpaint.models.data.scenes import Split
+from underpaint.models.train.loop import LoopSettings, Outcome
+from underpaint.models.train.pictures import SCENE_SEED, EmojiPictures, FolderPictures, Pictures
+from underpaint.models.train.sampler import PairedCodes, PairedScenes, settings_for
+from underpaint.models.train.start import widths
+from underpaint.models.train.target import SETTINGS, STRIDE
+from underpaint.models.train.tokens import TokenSet, encode_pictures, encode_scenes
+from underpaint.models.transformer import TransformerConfig
+from underpaint.runtime.files import check_folder_writable
+from underpaint.zoo.sides import SIDES
 
 Out = Annotated[Path | None, typer.Option(help="Folder of the run; the default is under runs/.")]
 Steps = Annotated[int | None, typer.Option(help="Optimiser steps in all.", min=1)]

@@ -1,8 +1,8 @@
 """The parts of a decoder layer that every graph has alike."""
 
-from export.graph import GraphWriter
-from export.weights import Layer, Weights
-from models.transformer import TransformerConfig
+from underpaint.export.graph import GraphWriter
+from underpaint.export.weights import Layer, Weights
+from underpaint.models.transformer import TransformerConfig
 
 
 def norm(graph: GraphWriter, hidden: str, scale: Weights, config: TransformerConfig) -> str:

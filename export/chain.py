@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from export.blocks import feed_forward, norm
-from export.graph import GraphWriter
-from export.weights import Layer, Weights
-from models.transformer import TransformerConfig
+from underpaint.export.blocks import feed_forward, norm
+from underpaint.export.graph import GraphWriter
+from underpaint.export.weights import Layer, Weights
+from underpaint.models.transformer import TransformerConfig
 
 
 class DrafterWeights(NamedTuple):

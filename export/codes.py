@@ -6,11 +6,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from export.weights import plain
-from models.published.files import CheckpointError
-from models.published.options import Published
-from runtime.resamplers import read_codebook
-from zoo.load import manifest, names
+from underpaint.export.weights import plain
+from underpaint.models.published.files import CheckpointError
+from underpaint.models.published.options import Published
+from underpaint.runtime.resampling.registry import read_codebook
+from underpaint.zoo.load import manifest, names
 
 CHAMELEON_CODES: Final = "model.vqmodel.quantize.embedding.weight"
 """The codebook in a Chameleon checkpoint, beside the language model."""

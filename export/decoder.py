@@ -27,14 +27,14 @@ import numpy as np
 import onnx
 from torch import Tensor
 
-from export.blocks import feed_forward, norm
-from export.chain import DrafterWeights, Turning, greedy_chain
-from export.graph import GraphWriter
-from export.growth import grown_tree
-from export.laws import laws
-from export.weights import Layer, Vocabulary, Weights, drafter_input, layer, plain, rotary_rows
-from models.drafter import BoundDrafter
-from models.transformer import Transformer, TransformerConfig
+from underpaint.export.blocks import feed_forward, norm
+from underpaint.export.chain import DrafterWeights, Turning, greedy_chain
+from underpaint.export.graph import GraphWriter
+from underpaint.export.growth import grown_tree
+from underpaint.export.laws import laws
+from underpaint.export.weights import Layer, Vocabulary, Weights, drafter_input, layer, plain, rotary_rows
+from underpaint.models.drafter import BoundDrafter
+from underpaint.models.transformer import Transformer, TransformerConfig
 
 
 class _Shared(NamedTuple):

@@ -5,15 +5,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from export.decoder import drafter_graph, target_graph
-from export.parity import compare_drafter, compare_target
-from export.store import Origin, draft_manifest, require_parity, store_onnx
-from export.weights import halve, vocabulary
-from models.drafter import BoundDrafter
-from models.text import WordEncoder
-from models.transformer import Transformer
-from runtime.shape import DecoderShape
-from zoo.manifest import Manifest
+from underpaint.artifacts.manifest import Manifest
+from underpaint.export.decoder import drafter_graph, target_graph
+from underpaint.export.parity import compare_drafter, compare_target
+from underpaint.export.store import Origin, draft_manifest, require_parity, store_onnx
+from underpaint.export.weights import halve, vocabulary
+from underpaint.models.drafter import BoundDrafter
+from underpaint.models.text import WordEncoder
+from underpaint.models.transformer import Transformer
+from underpaint.runtime.engines.shape import DecoderShape
 
 SCRATCH: Final = 64
 """Cache slots for the nodes that a drafter expands in one cycle, the root excluded."""

@@ -8,12 +8,12 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from export.blocks import feed_forward, norm
-from export.chain import DrafterWeights, Turning
-from export.graph import GraphWriter
-from export.laws import law_rows
-from models.transformer import TransformerConfig
-from runtime.cache import HIDDEN
+from underpaint.export.blocks import feed_forward, norm
+from underpaint.export.chain import DrafterWeights, Turning
+from underpaint.export.graph import GraphWriter
+from underpaint.export.laws import law_rows
+from underpaint.models.transformer import TransformerConfig
+from underpaint.runtime.engines.cache import HIDDEN
 
 
 class Ground(NamedTuple):

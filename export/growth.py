@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from export.chain import DrafterWeights, Turning
-from export.expansion import SURROUNDINGS, declared, descend, expand, returned, surroundings, unpack
-from export.graph import GraphWriter
-from models.transformer import TransformerConfig
-from runtime.passes import GROWN
+from underpaint.export.chain import DrafterWeights, Turning
+from underpaint.export.expansion import SURROUNDINGS, declared, descend, expand, returned, surroundings, unpack
+from underpaint.export.graph import GraphWriter
+from underpaint.models.transformer import TransformerConfig
+from underpaint.runtime.engines.passes import GROWN
 
 
 class _Asked(NamedTuple):

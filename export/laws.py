@@ -5,7 +5,7 @@ Read on the host, a pass over nine positions leaves as much work in softmax and 
 
 import numpy as np
 
-from export.graph import GraphWriter
+from underpaint.export.graph import GraphWriter
 
 
 def laws(graph: GraphWriter, classes: int, asked: str | None = None) -> None:

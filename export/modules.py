@@ -13,11 +13,11 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 from torch.export import Dim
 
-from export.differences import errors
-from export.graph import IR_VERSION
-from export.store import Differences, Origin, draft_manifest, store_onnx
-from runtime.session import SessionSettings, open_session
-from zoo.manifest import Manifest
+from underpaint.artifacts.manifest import Manifest
+from underpaint.export.differences import errors
+from underpaint.export.graph import IR_VERSION
+from underpaint.export.store import Differences, Origin, draft_manifest, store_onnx
+from underpaint.runtime.engines.session import SessionSettings, open_session
 
 MOST: Final = 1e-4
 """The largest difference from the torch module that passes, in pixels of [-1, 1], class scores or logits."""

@@ -6,9 +6,9 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-from models.typed import call
-from models.vq import VQModel
-from models.vq_layers import AttentionBlock
+from underpaint.models.typed import call
+from underpaint.models.vq import VQModel
+from underpaint.models.vq_layers import AttentionBlock
 
 TYPES: Final = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 

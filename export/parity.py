@@ -6,16 +6,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from algos.arrays import IntArray
-from export.differences import chunks, draft_tree, errors
-from export.store import Differences
-from models.drafter import BoundDrafter
-from models.text import WordEncoder, caption_features
-from models.transformer import Transformer
-from runtime.cache import causal, hide
-from runtime.decoder import DecoderEngine, Loaded
-from runtime.session import SessionSettings, open_session
-from runtime.shape import PREFIX_CELL, DecoderShape
+from underpaint.algos.arrays import IntArray
+from underpaint.export.differences import chunks, draft_tree, errors
+from underpaint.export.store import Differences
+from underpaint.models.drafter import BoundDrafter
+from underpaint.models.text import WordEncoder, caption_features
+from underpaint.models.transformer import Transformer
+from underpaint.runtime.engines.cache import causal, hide
+from underpaint.runtime.engines.onnx_engine import DecoderEngine, Loaded
+from underpaint.runtime.engines.session import SessionSettings, open_session
+from underpaint.runtime.engines.shape import PREFIX_CELL, DecoderShape
 
 
 def _engine(path: Path, shape: DecoderShape, rows: int) -> DecoderEngine:

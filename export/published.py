@@ -14,25 +14,25 @@ from typing import Any, Final, cast
 import numpy as np
 import onnx
 
-from algos.rows import Sampler, laws
-from export.codes import codebook_of, require_same_codes
-from export.graph import OPSET
-from export.published_check import MOST, Report, compare
-from export.published_decoder import write_conditioner, write_decoder
-from export.published_sampler import KIND as SAMPLER
-from export.published_sampler import export_trained, load_trained
-from export.published_tokenizer import compare_conditioner, export_published_tokenizer, store_codes
-from export.sampler import write_sampler
-from export.store import PACKAGES, Origin, draft_manifest, require_parity
-from export.typed import TypedGraph
-from models.published.decoder import Conditioner, Decoder
-from models.published.load import Precision, load
-from models.published.options import LoadOptions, Published
-from runtime.exported import BUCKETS, RECORD, Data, Record, read_records
-from runtime.session import SessionSettings, open_session
-from runtime.shape import DecoderShape
-from zoo import manifest
-from zoo.manifest import Manifest, ManifestError, digest
+from underpaint.algos.rows import Sampler, laws
+from underpaint.artifacts import manifest
+from underpaint.artifacts.manifest import Manifest, ManifestError, digest
+from underpaint.export.codes import codebook_of, require_same_codes
+from underpaint.export.graph import OPSET
+from underpaint.export.published_check import MOST, Report, compare
+from underpaint.export.published_decoder import write_conditioner, write_decoder
+from underpaint.export.published_sampler import KIND as SAMPLER
+from underpaint.export.published_sampler import export_trained, load_trained
+from underpaint.export.published_tokenizer import compare_conditioner, export_published_tokenizer, store_codes
+from underpaint.export.sampler import write_sampler
+from underpaint.export.store import PACKAGES, Origin, draft_manifest, require_parity
+from underpaint.export.typed import TypedGraph
+from underpaint.models.published.decoder import Conditioner, Decoder
+from underpaint.models.published.load import Precision, load
+from underpaint.models.published.options import LoadOptions, Published
+from underpaint.runtime.engines.session import SessionSettings, open_session
+from underpaint.runtime.engines.shape import DecoderShape
+from underpaint.runtime.exported import BUCKETS, RECORD, Data, Record, read_records
 
 MOST_IN_FILE: Final = 1 << 30
 """Bytes of weights that stay in the graph's own file; protobuf ends at 2 GiB."""

@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from algos.arrays import IntArray
-from export.differences import Errors, chunks, draft_tree, errors
-from models.published.decoder import Conditioner, Decoder, DecoderConfig
-from models.transformer import StepOutput
-from runtime.cache import HIDDEN, causal, hide
-from runtime.session import SessionSettings, open_session
+from underpaint.algos.arrays import IntArray
+from underpaint.export.differences import Errors, chunks, draft_tree, errors
+from underpaint.models.published.decoder import Conditioner, Decoder, DecoderConfig
+from underpaint.models.transformer import StepOutput
+from underpaint.runtime.engines.cache import HIDDEN, causal, hide
+from underpaint.runtime.engines.session import SessionSettings, open_session
 
 MOST: Final = {"fp32": 1e-4, "fp16": 0.05, "bf16": 1e-4}
 """The largest difference from torch in float32 that passes, over max(1, largest expected).

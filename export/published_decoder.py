@@ -11,11 +11,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from export.typed import TypedGraph
-from export.weights import plain, rotary_rows
-from models.layers import RMSNorm
-from models.published.decoder import QK_NORM_EPS, Conditioner, Decoder, DecoderConfig, Layer, turn_table
-from runtime.cache import HIDDEN
+from underpaint.export.typed import TypedGraph
+from underpaint.export.weights import plain, rotary_rows
+from underpaint.models.layers import RMSNorm
+from underpaint.models.published.decoder import QK_NORM_EPS, Conditioner, Decoder, DecoderConfig, Layer, turn_table
+from underpaint.runtime.engines.cache import HIDDEN
 
 Array = NDArray[np.float32]
 

@@ -5,19 +5,19 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from export.samplers import Between, require_tokenizer, settings_of, store_between
-from export.store import Origin
-from export.weights import halve
-from models.checkpoints import load_whole, story
-from models.published.files import CheckpointError
-from models.published.load import load
-from models.sampler import SuperResolution, TokenSampler, load_sampler, load_super_resolution
-from models.train.sampler import LOSSES
-from runtime.exported import read_records
-from runtime.resamplers import SUPER_RESOLUTION, TRAINED_BY
-from zoo.load import names
-from zoo.manifest import Manifest, ManifestError
-from zoo.sides import between as ends_between
+from underpaint.artifacts.manifest import Manifest, ManifestError
+from underpaint.export.samplers import Between, require_tokenizer, settings_of, store_between
+from underpaint.export.store import Origin
+from underpaint.export.weights import halve
+from underpaint.models.checkpoints import load_whole, story
+from underpaint.models.published.files import CheckpointError
+from underpaint.models.published.load import load
+from underpaint.models.sampler import SuperResolution, TokenSampler, load_sampler, load_super_resolution
+from underpaint.models.train.sampler import LOSSES
+from underpaint.runtime.exported import read_records
+from underpaint.runtime.resampling.registry import SUPER_RESOLUTION, TRAINED_BY
+from underpaint.zoo.load import names
+from underpaint.zoo.sides import between as ends_between
 
 KIND: Final = "sampler"
 PRECISIONS: Final = ("fp32", "fp16")

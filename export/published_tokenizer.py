@@ -13,24 +13,24 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from algos.accept.neighbours import nearest_codes
-from export.differences import errors
-from export.modules import MOST
-from export.narrow import narrowed
-from export.published_check import Report
-from export.store import Differences, Origin, draft_manifest, store_bytes, store_onnx
-from export.vision import (
+from underpaint.algos.accept.neighbours import nearest_codes
+from underpaint.artifacts.manifest import Manifest
+from underpaint.export.differences import errors
+from underpaint.export.modules import MOST
+from underpaint.export.narrow import narrowed
+from underpaint.export.published_check import Report
+from underpaint.export.store import Differences, Origin, draft_manifest, store_bytes, store_onnx
+from underpaint.export.vision import (
     Decode,
     Encode,
     tokenizer_cases,
     tokenizer_graphs,
     tokenizer_settings,
 )
-from export.weights import plain
-from models.published.decoder import Conditioner
-from models.vq import VQModel
-from runtime.session import SessionSettings, open_session
-from zoo.manifest import Manifest
+from underpaint.export.weights import plain
+from underpaint.models.published.decoder import Conditioner
+from underpaint.models.vq import VQModel
+from underpaint.runtime.engines.session import SessionSettings, open_session
 
 TOKENIZER_MOST: Final = {"fp32": MOST, "fp16": 0.05, "bf16": MOST}
 """The largest difference from torch in float32 that passes, over max(1, largest expected).

@@ -6,18 +6,24 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from export.modules import MOST as SAMPLER_MOST
-from export.published import Request, shape_of, write_graph
-from export.published_check import MOST, Report, compare
-from export.published_sampler import KIND as SAMPLER
-from export.published_sampler import load_trained
-from export.published_tokenizer import HALVES, TOKENIZER_MOST, compare_conditioner, compare_module, compare_tokenizer
-from export.samplers import cases_of
-from models.published.options import Published
-from runtime.exported import RECORD, Record, check_data, read_records
-from runtime.shape import read_shape
-from zoo.load import manifest, path
-from zoo.manifest import ManifestError, digest
+from underpaint.artifacts.manifest import ManifestError, digest
+from underpaint.export.modules import MOST as SAMPLER_MOST
+from underpaint.export.published import Request, shape_of, write_graph
+from underpaint.export.published_check import MOST, Report, compare
+from underpaint.export.published_sampler import KIND as SAMPLER
+from underpaint.export.published_sampler import load_trained
+from underpaint.export.published_tokenizer import (
+    HALVES,
+    TOKENIZER_MOST,
+    compare_conditioner,
+    compare_module,
+    compare_tokenizer,
+)
+from underpaint.export.samplers import cases_of
+from underpaint.models.published.options import Published
+from underpaint.runtime.engines.shape import read_shape
+from underpaint.runtime.exported import RECORD, Record, check_data, read_records
+from underpaint.zoo.load import manifest, path
 
 _OTHER: Final = "{}: another checkpoint than {} was exported from; export it again"
 

@@ -9,16 +9,16 @@ from typing import Final
 import numpy as np
 import torch
 
-from algos.arrays import FloatArray
-from export.store import Origin, draft_manifest, store_bytes
-from models.data.batches import batch, scenes
-from models.data.scenes import SpriteSheet
-from models.judge import Judge, to_judge_side
-from models.train.judge import accuracy
-from models.train.pictures import SCENE_SEED, to_pixels
-from runtime.quality import REFERENCE_KIND, Reference, reference_arrays, reference_name
-from zoo.manifest import Manifest
-from zoo.sides import SHIPPED_SIDES
+from underpaint.algos.arrays import FloatArray
+from underpaint.artifacts.manifest import Manifest
+from underpaint.export.store import Origin, draft_manifest, store_bytes
+from underpaint.models.data.batches import batch, scenes
+from underpaint.models.data.scenes import SpriteSheet
+from underpaint.models.judge import Judge, to_judge_side
+from underpaint.models.train.judge import accuracy
+from underpaint.models.train.pictures import SCENE_SEED, to_pixels
+from underpaint.runtime.evaluation.quality import REFERENCE_KIND, Reference, reference_arrays, reference_name
+from underpaint.zoo.sides import SHIPPED_SIDES
 
 SCENES_PER_HALF: Final = 1000
 _BATCH: Final = 100

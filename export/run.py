@@ -1,4 +1,4 @@
-"""Export trained checkpoints into a folder of models: `python -m export.run --help`."""
+"""Export trained checkpoints into a folder of models: `python -m underpaint.export.run --help`."""
 
 import argparse
 import sys
@@ -6,21 +6,21 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from export.decoders import export_drafter, export_target
-from export.reference import write_reference
-from export.samplers import Between, export_sampler, export_super_resolution
-from export.store import Origin
-from export.vision import export_judge, export_tokenizer, fold_norms
-from export.weights import halve
-from models.checkpoints import load_drafter, load_target, load_vq, read, story
-from models.judge import load_judge
-from models.sampler import load_sampler, load_super_resolution
-from models.train.pictures import EmojiPictures
-from runtime.quality import reference_name
-from runtime.resamplers import SUPER_RESOLUTION, TRAINED_BY, recipe_of
-from zoo.load import FOLDER
-from zoo.manifest import Manifest
-from zoo.sides import SHIPPED_SIDES, between
+from underpaint.artifacts.manifest import Manifest
+from underpaint.export.decoders import export_drafter, export_target
+from underpaint.export.reference import write_reference
+from underpaint.export.samplers import Between, export_sampler, export_super_resolution
+from underpaint.export.store import Origin
+from underpaint.export.vision import export_judge, export_tokenizer, fold_norms
+from underpaint.export.weights import halve
+from underpaint.models.checkpoints import load_drafter, load_target, load_vq, read, story
+from underpaint.models.judge import load_judge
+from underpaint.models.sampler import load_sampler, load_super_resolution
+from underpaint.models.train.pictures import EmojiPictures
+from underpaint.runtime.evaluation.quality import reference_name
+from underpaint.runtime.resampling.registry import SUPER_RESOLUTION, TRAINED_BY, recipe_of
+from underpaint.zoo.load import FOLDER
+from underpaint.zoo.sides import SHIPPED_SIDES, between
 
 SOURCE: Final = "trained from random weights on EmojiScenes, by the recipe"
 _CHECKPOINT: Final = "checkpoint.pt"
@@ -149,7 +149,8 @@ OTHERS: Final[Mapping[str, _Export]] = {
     **{name: export for name, export in _BETWEEN.items() if name not in MODELS},
 }
 """What is exported only when it is named: drafters in float32, to compare the 8-bit ones with, the samplers that other
-losses trained, which the latent kinds of `runtime.resamplers` look for, and all of 256 px, of which nothing ships."""
+losses trained, which the latent kinds of `runtime.resampling.registry` look for, and all of 256 px, of which nothing
+ships."""
 
 
 def export_all(runs: Path, out: Path, names: tuple[str, ...] = tuple(MODELS)) -> tuple[Manifest, ...]:
@@ -170,7 +171,7 @@ def export_all(runs: Path, out: Path, names: tuple[str, ...] = tuple(MODELS)) ->
     return tuple(written)
 
 
-def main(arguments: list[str] | None = None, program: str = "python -m export.run") -> int:
+def main(arguments: list[str] | None = None, program: str = "python -m underpaint.export.run") -> int:
     """Parse, export, print one line a file; exit status 2 on bad input or a failed comparison."""
     parser = argparse.ArgumentParser(
         prog=program,

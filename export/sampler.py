@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from export.typed import TypedGraph
+from underpaint.export.typed import TypedGraph
 
 MOST_KEPT = 3840
 """The most tokens that TensorRT's TopK keeps."""

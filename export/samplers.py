@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 from torch.export import Dim
 
-from export.modules import BATCH, store_module, to_onnx
-from export.store import Origin
-from export.vision import MOST_CELLS
-from export.weights import halve, plain
-from models.sampler import SuperResolution, TokenSampler, codebook_name
-from models.vq import VQModel
-from runtime.resamplers import codebook_digest, read_codebook
-from zoo.manifest import Manifest
+from underpaint.artifacts.manifest import Manifest
+from underpaint.export.modules import BATCH, store_module, to_onnx
+from underpaint.export.store import Origin
+from underpaint.export.vision import MOST_CELLS
+from underpaint.export.weights import halve, plain
+from underpaint.models.sampler import SuperResolution, TokenSampler, codebook_name
+from underpaint.models.vq import VQModel
+from underpaint.runtime.resampling.registry import codebook_digest, read_codebook
 
 
 @dataclass(frozen=True, slots=True)

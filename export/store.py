@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import onnx
 
-from zoo import manifest
-from zoo.manifest import Manifest
+from underpaint.artifacts import manifest
+from underpaint.artifacts.manifest import Manifest
 
 LICENCE: Final = "Apache-2.0 (weights); trained on pictures under the licences in models/data/LICENCES.md"
 PACKAGES: Final = ("torch", "onnx", "onnxruntime", "numpy")

@@ -10,13 +10,20 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from runtime.exported import BUCKETS, check_data
-from runtime.session import EngineError
-from runtime.shape import DecoderShape, read_shape
-from runtime.tensorrt_files import ANY_GPU, EngineRecord, Profile, backend_module, paths, write_engine
-from zoo.load import locate, names
-from zoo.load import manifest as read_manifest
-from zoo.manifest import Manifest, write_beside
+from underpaint.artifacts.manifest import Manifest, write_beside
+from underpaint.runtime.engines.session import EngineError
+from underpaint.runtime.engines.shape import DecoderShape, read_shape
+from underpaint.runtime.engines.tensorrt_files import (
+    ANY_GPU,
+    EngineRecord,
+    Profile,
+    backend_module,
+    paths,
+    write_engine,
+)
+from underpaint.runtime.exported import BUCKETS, check_data
+from underpaint.zoo.load import locate, names
+from underpaint.zoo.load import manifest as read_manifest
 
 ROWS: Final = (1, 2)
 GRAPHS: Final = (

@@ -10,7 +10,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from export.graph import IR_VERSION, OPSET, GraphWriter
+from underpaint.export.graph import IR_VERSION, OPSET, GraphWriter
 
 ELEMENTS: Final = {"fp32": TensorProto.FLOAT, "fp16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16}
 ARRAYS: Final = {"fp32": np.dtype(np.float32), "fp16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16)}

@@ -14,13 +14,13 @@ from torch.export import Dim
 from torch.nn import functional
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from export.modules import BATCH, store_module, to_onnx
-from export.store import Origin, draft_manifest, store_bytes
-from export.weights import halve, plain
-from models.judge import JUDGE_SIDE, Judge
-from models.vq import VQConfig, VQModel
-from zoo.manifest import Manifest
-from zoo.prompts import SLOT_VALUES
+from underpaint.artifacts.manifest import Manifest
+from underpaint.export.modules import BATCH, store_module, to_onnx
+from underpaint.export.store import Origin, draft_manifest, store_bytes
+from underpaint.export.weights import halve, plain
+from underpaint.models.judge import JUDGE_SIDE, Judge
+from underpaint.models.vq import VQConfig, VQModel
+from underpaint.zoo.prompts import SLOT_VALUES
 
 MOST_CELLS: Final = 256
 """Codes along a side of the largest picture."""

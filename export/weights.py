@@ -6,11 +6,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from models.drafter import BoundDrafter
-from models.layers import TransformerBlock
-from models.published.recipes import half_split
-from models.text import WordEncoder
-from models.transformer import CaptionEmbedder, LabelEmbedder, Transformer, TransformerConfig
+from underpaint.models.drafter import BoundDrafter
+from underpaint.models.layers import TransformerBlock
+from underpaint.models.published.recipes import half_split
+from underpaint.models.text import WordEncoder
+from underpaint.models.transformer import CaptionEmbedder, LabelEmbedder, Transformer, TransformerConfig
 
 Weights: TypeAlias = NDArray[np.float32]
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from models.config import build
-from models.drafter import BoundDrafter, Drafter
-from models.published.files import read_checkpoint
-from models.published.load import load as load_published
-from models.text import WordEncoder
-from models.transformer import Transformer, TransformerConfig
-from models.vq import VQConfig, VQModel
+from underpaint.models.config import build
+from underpaint.models.drafter import BoundDrafter, Drafter
+from underpaint.models.published.files import read_checkpoint
+from underpaint.models.published.load import load as load_published
+from underpaint.models.text import WordEncoder
+from underpaint.models.transformer import Transformer, TransformerConfig
+from underpaint.models.vq import VQConfig, VQModel
 
 
 def load_whole(path: Path, device: str | torch.device = "cpu") -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from algos import registry
+from underpaint.algos import registry
 
 Config = TypeVar("Config")
 

@@ -13,9 +13,9 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from models.layers import RMSNorm, TransformerBlock
-from models.transformer import StepOutput, Transformer, TransformerConfig, block_of, initialise, rotary_table
-from models.typed import call
+from underpaint.models.layers import RMSNorm, TransformerBlock
+from underpaint.models.transformer import StepOutput, Transformer, TransformerConfig, block_of, initialise, rotary_table
+from underpaint.models.typed import call
 
 
 class Drafter(nn.Module):

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from models.checkpoints import read
-from models.config import build
-from zoo.prompts import SLOT_VALUES
+from underpaint.models.checkpoints import read
+from underpaint.models.config import build
+from underpaint.zoo.prompts import SLOT_VALUES
 
 JUDGE_SIDE: Final = 64
 """Side in pixels of the pictures the judge looks at."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from models.typed import call
+from underpaint.models.typed import call
 
 # Finite: a row with nothing to see must not turn into NaN. Small enough in size for float16 graphs.
 MASKED = -30000.0

@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor
 
-from models.layers import causal_bias
-from models.text import WordEncoder, caption_features
-from models.transformer import PREFIX_CELL, Transformer
-from zoo.prompts import PAD_WORD
+from underpaint.models.layers import causal_bias
+from underpaint.models.text import WordEncoder, caption_features
+from underpaint.models.transformer import PREFIX_CELL, Transformer
+from underpaint.zoo.prompts import PAD_WORD
 
 
 def filter_logits(logits: Tensor, temperature: float, top_k: int) -> Tensor:

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from models.checkpoints import read
-from models.config import build
-from models.typed import call
-from models.vq import VQModel
+from underpaint.models.checkpoints import read
+from underpaint.models.config import build
+from underpaint.models.typed import call
+from underpaint.models.vq import VQModel
 
 Direction: TypeAlias = Literal["up", "down"]
 _TRAINED: Final = "network."

@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor, nn
 
-from models.transformer import CaptionEmbedder, Transformer
-from models.typed import call
-from zoo.prompts import PAD_WORD
+from underpaint.models.transformer import CaptionEmbedder, Transformer
+from underpaint.models.typed import call
+from underpaint.zoo.prompts import PAD_WORD
 
 
 class WordEncoder(nn.Module):

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from models.layers import RMSNorm, TransformerBlock
-from models.typed import call
+from underpaint.models.layers import RMSNorm, TransformerBlock
+from underpaint.models.typed import call
 
 PREFIX_CELL = -1
 

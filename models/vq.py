@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from models.typed import call
-from models.vq_layers import Level, group_norm, middle
+from underpaint.models.typed import call
+from underpaint.models.vq_layers import Level, group_norm, middle
 
 # The published buffer has this length whatever the codebook size.
 USAGE_LENGTH = 65536

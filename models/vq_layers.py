@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from models.typed import call
+from underpaint.models.typed import call
 
 
 def group_norm(channels: int) -> nn.GroupNorm:

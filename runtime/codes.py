@@ -2,8 +2,8 @@
 
 from typing import Final, NamedTuple
 
-from algos.arrays import FloatArray, IntArray
-from runtime.costs import EngineCosts
+from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.runtime.engines.costs import EngineCosts
 
 
 class Codes(NamedTuple):

@@ -10,30 +10,30 @@ from typing import Any, Final
 
 import numpy as np
 
-from algos.accept.neighbours import nearest_codes
-from algos.arrays import IntArray
-from algos.draft import Grid
-from algos.rows import Sampler
-from algos.spatial.resolution import ResolutionMap
-from algos.spatial.target import GridTarget
-from algos.step import Drafter, Target
-from runtime.codes import Codes
-from runtime.costs import costs_beside
-from runtime.decoder import Loaded, load_decoder
-from runtime.drafter import OrtDrafter
-from runtime.grid_target import OrtGridTarget
-from runtime.images import ImageDecoder
-from runtime.judge import OrtJudge
-from runtime.quality import REFERENCE_KIND, Reading, Reference, load_reference, reference_name
-from runtime.resample import Resampler
-from runtime.resamplers import models_behind, open_resampler, read_codebook
-from runtime.session import EngineError, SessionSettings, share_threads
-from runtime.studio import Clocked, Picture
-from runtime.target import OrtTarget
-from zoo.load import FOLDER, locate, manifest, names
-from zoo.manifest import ManifestError
-from zoo.prompts import SLOT_VALUES, Prompt, word_ids
-from zoo.sides import SHIPPED_SIDES, SIDES
+from underpaint.algos.accept.neighbours import nearest_codes
+from underpaint.algos.arrays import IntArray
+from underpaint.algos.draft import Grid
+from underpaint.algos.rows import Sampler
+from underpaint.algos.spatial.resolution import ResolutionMap
+from underpaint.algos.spatial.target import GridTarget
+from underpaint.algos.step import Drafter, Target
+from underpaint.artifacts.manifest import ManifestError
+from underpaint.runtime.codes import Codes
+from underpaint.runtime.engines.costs import costs_beside
+from underpaint.runtime.engines.drafter import OrtDrafter
+from underpaint.runtime.engines.grid_target import OrtGridTarget
+from underpaint.runtime.engines.images import ImageDecoder
+from underpaint.runtime.engines.judge import OrtJudge
+from underpaint.runtime.engines.onnx_engine import Loaded, load_decoder
+from underpaint.runtime.engines.session import EngineError, SessionSettings, share_threads
+from underpaint.runtime.engines.target import OrtTarget
+from underpaint.runtime.evaluation.quality import REFERENCE_KIND, Reading, Reference, load_reference, reference_name
+from underpaint.runtime.resampling.registry import models_behind, open_resampler, read_codebook
+from underpaint.runtime.resampling.resampler import Resampler
+from underpaint.runtime.studio import Clocked, Picture
+from underpaint.zoo.load import FOLDER, locate, manifest, names
+from underpaint.zoo.prompts import SLOT_VALUES, Prompt, word_ids
+from underpaint.zoo.sides import SHIPPED_SIDES, SIDES
 
 SHIPPED_SAMPLER: Final[Mapping[int, Sampler]] = {
     64: Sampler(top_k=5),
@@ -111,7 +111,7 @@ class EmbeddedStudio:
         return Clocked(OrtGridTarget(target), target.engine.spent)
 
     def resampler(self, kind: str, ratio: int) -> Resampler:
-        """See `Studio`; see `runtime.resamplers.open_resampler` for what it raises."""
+        """See `Studio`; see `runtime.resampling.registry.open_resampler` for what it raises."""
         if (kind, ratio) not in self._resamplers:
             sides = low_side(self.side, ratio), self.side
             low = Grid(self.grid.height // ratio, self.grid.width // ratio)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from algos.registry import build
-from zoo.load import manifest, names
-from zoo.manifest import ManifestError, digest
+from underpaint.algos.registry import build
+from underpaint.artifacts.manifest import ManifestError, digest
+from underpaint.zoo.load import manifest, names
 
 RECORD: Final = "export.record"
 BUCKETS: Final = (1, 8, 16, 32, 64)

@@ -5,14 +5,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from algos.spatial.resolution import ResolutionMap
-from runtime.exported import RECORD, hashes_of
-from runtime.exported_target import ExportedTarget, open_target
-from runtime.resample import Resampler
-from runtime.resamplers import codebook_digest, models_behind, open_resampler, read_codebook
-from runtime.session import EngineError, SessionSettings
-from zoo.load import manifest, names
-from zoo.manifest import ManifestError
+from underpaint.algos.spatial.resolution import ResolutionMap
+from underpaint.artifacts.manifest import ManifestError
+from underpaint.runtime.engines.exported_target import ExportedTarget, open_target
+from underpaint.runtime.engines.session import EngineError, SessionSettings
+from underpaint.runtime.exported import RECORD, hashes_of
+from underpaint.runtime.resampling.registry import codebook_digest, models_behind, open_resampler, read_codebook
+from underpaint.runtime.resampling.resampler import Resampler
+from underpaint.zoo.load import manifest, names
 
 NEEDED: Final = frozenset({"target", "codebook"})
 _TOKENIZER: Final = frozenset({"vq_decoder", "vq_encoder"})
@@ -46,7 +46,7 @@ class Low:
             )
 
     def resampler(self, kind: str) -> tuple[Resampler, Mapping[str, str]]:
-        """The sampler `kind` of `runtime.resamplers`, and the hashes of the models behind it; see `open_resampler`."""
+        """The sampler `kind` of `resampling.registry`, and the hashes of the models behind it; see `open_resampler`."""
         lacking = sorted(_TOKENIZER - set(names(self.folder)))
         if lacking:
             raise EngineError(

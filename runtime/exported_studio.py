@@ -8,25 +8,25 @@ from typing import Any, Final
 
 import numpy as np
 
-from algos.arrays import IntArray
-from algos.draft import Grid
-from algos.rows import Sampler
-from algos.spatial.target import GridTarget
-from algos.step import Drafter, Target
-from runtime.codes import Codes
-from runtime.costs import costs_beside
-from runtime.drafter import OrtDrafter
-from runtime.exported import RECORD, hashes_of
-from runtime.exported_low import Low, open_low
-from runtime.exported_target import Condition, ExportedTarget, load_part, open_target
-from runtime.grid_target import OrtGridTarget
-from runtime.images import ImageDecoder
-from runtime.resample import Resampler
-from runtime.resamplers import read_codebook, read_table
-from runtime.session import EngineError, SessionSettings, share_threads
-from runtime.studio import Clocked, Picture
-from zoo.load import names
-from zoo.manifest import ManifestError
+from underpaint.algos.arrays import IntArray
+from underpaint.algos.draft import Grid
+from underpaint.algos.rows import Sampler
+from underpaint.algos.spatial.target import GridTarget
+from underpaint.algos.step import Drafter, Target
+from underpaint.artifacts.manifest import ManifestError
+from underpaint.runtime.codes import Codes
+from underpaint.runtime.engines.costs import costs_beside
+from underpaint.runtime.engines.drafter import OrtDrafter
+from underpaint.runtime.engines.exported_target import Condition, ExportedTarget, load_part, open_target
+from underpaint.runtime.engines.grid_target import OrtGridTarget
+from underpaint.runtime.engines.images import ImageDecoder
+from underpaint.runtime.engines.session import EngineError, SessionSettings, share_threads
+from underpaint.runtime.exported import RECORD, hashes_of
+from underpaint.runtime.exported_low import Low, open_low
+from underpaint.runtime.resampling.registry import read_codebook, read_table
+from underpaint.runtime.resampling.resampler import Resampler
+from underpaint.runtime.studio import Clocked, Picture
+from underpaint.zoo.load import names
 
 SAMPLER: Final = Sampler(guidance=4.0, top_k=1000)
 """LlamaGen's published sampling."""

@@ -11,16 +11,16 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from algos.arrays import IntArray
-from algos.chance import Chance, FromUniforms, sampling
-from algos.draft import Grid
-from algos.rows import Sampler
-from algos.spatial.target import GridTarget
-from algos.step import Drafter, Target
-from runtime.codes import Codes
-from runtime.quality import Reading, Reference
-from runtime.resample import Resampler
-from zoo.prompts import Prompt
+from underpaint.algos.arrays import IntArray
+from underpaint.algos.chance import Chance, FromUniforms, sampling
+from underpaint.algos.draft import Grid
+from underpaint.algos.rows import Sampler
+from underpaint.algos.spatial.target import GridTarget
+from underpaint.algos.step import Drafter, Target
+from underpaint.runtime.codes import Codes
+from underpaint.runtime.evaluation.quality import Reading, Reference
+from underpaint.runtime.resampling.resampler import Resampler
+from underpaint.zoo.prompts import Prompt
 
 Picture = NDArray[np.uint8]
 """[side, side, 3] sRGB."""

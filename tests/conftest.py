@@ -7,7 +7,7 @@ import os
 
 from hypothesis import HealthCheck, settings
 
-from algos.plugins import load_plugins, named_by_environment
+from underpaint.algos.plugins import load_plugins, named_by_environment
 
 settings.register_profile(
     "ci",

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 from hypothesis import strategies as st
 
-from algos.arrays import FloatArray
-from algos.chance import At, Chance, Role
-from algos.draft import Budget, Expander, Grid
-from algos.tree import DraftTree, Drawn, Verdict
-from sim.worlds import PooledLaw
+from underpaint.algos.arrays import FloatArray
+from underpaint.algos.chance import At, Chance, Role
+from underpaint.algos.draft import Budget, Expander, Grid
+from underpaint.algos.tree import DraftTree, Drawn, Verdict
+from underpaint.sim.synthetic.models import PooledLaw
 
 
 @st.composite

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from algos.registry import suggest
-from zoo.manifest import Manifest, ManifestError, check, read
-from zoo.sides import SIDES
+from underpaint.algos.registry import suggest
+from underpaint.artifacts.manifest import Manifest, ManifestError, check, read
+from underpaint.zoo.sides import SIDES
 
 FOLDER = Path(__file__).parent
 _TABLES = {"emoji_scenes", "costs", *(f"costs{side}" for side in SIDES)}

@@ -37,7 +37,9 @@ class Concept(NamedTuple):
 
 
 def _tables() -> dict[str, Any]:
-    tables: dict[str, Any] = json.loads(files("zoo").joinpath("emoji_scenes.json").read_text(encoding="utf-8"))
+    tables: dict[str, Any] = json.loads(
+        files("underpaint.zoo").joinpath("emoji_scenes.json").read_text(encoding="utf-8")
+    )
     return tables
 
 

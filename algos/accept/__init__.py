@@ -1,6 +1,6 @@
 """Acceptance rules, one module each; `RULES` is their registry."""
 
-from algos.accept import (
+from underpaint.algos.accept import (
     block,
     chain,
     cool,
@@ -15,7 +15,7 @@ from algos.accept import (
     typical,
     without_replacement,
 )
-from algos.accept.spec import RULES, Residual, Rule, RuleSpec
+from underpaint.algos.accept.spec import RULES, Residual, Rule, RuleSpec
 
 __all__ = [
     "RULES",

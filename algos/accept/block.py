@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from algos.accept.proposals import excess, normalised
-from algos.accept.spec import RULES, RuleSpec, require_chain, require_drawn
-from algos.arrays import FloatArray
-from algos.chance import At, Chance, Role
-from algos.tree import DraftTree, Verdict
+from underpaint.algos.accept.proposals import excess, normalised
+from underpaint.algos.accept.spec import RULES, RuleSpec, require_chain, require_drawn
+from underpaint.algos.arrays import FloatArray
+from underpaint.algos.chance import At, Chance, Role
+from underpaint.algos.tree import DraftTree, Verdict
 
 
 @dataclass(frozen=True, slots=True)

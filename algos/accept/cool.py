@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from algos.accept.relaxed import Odds, TrySiblings
-from algos.accept.spec import RULES, RuleSpec, require_drawn
-from algos.accept.walk import walk
-from algos.arrays import FloatArray
-from algos.chance import Chance
-from algos.tree import DRAWN, DraftTree, Verdict
+from underpaint.algos.accept.relaxed import Odds, TrySiblings
+from underpaint.algos.accept.spec import RULES, RuleSpec, require_drawn
+from underpaint.algos.accept.walk import walk
+from underpaint.algos.arrays import FloatArray
+from underpaint.algos.chance import Chance
+from underpaint.algos.tree import DRAWN, DraftTree, Verdict
 
 
 class Scaled(NamedTuple):

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from algos.accept.spec import RULES, RuleSpec
-from algos.arrays import FloatArray
-from algos.chance import Chance
-from algos.tree import DRAWN, DraftTree, Verdict
+from underpaint.algos.accept.spec import RULES, RuleSpec
+from underpaint.algos.arrays import FloatArray
+from underpaint.algos.chance import Chance
+from underpaint.algos.tree import DRAWN, DraftTree, Verdict
 
 
 @dataclass(frozen=True, slots=True)

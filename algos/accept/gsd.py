@@ -6,12 +6,12 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
-from algos.accept.relaxed import Odds, TrySiblings
-from algos.accept.spec import RULES, Residual, RuleSpec, require_drawn
-from algos.accept.walk import walk
-from algos.arrays import FloatArray, IntArray
-from algos.chance import Chance
-from algos.tree import DRAWN, DraftTree, Verdict
+from underpaint.algos.accept.relaxed import Odds, TrySiblings
+from underpaint.algos.accept.spec import RULES, Residual, RuleSpec, require_drawn
+from underpaint.algos.accept.walk import walk
+from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.chance import Chance
+from underpaint.algos.tree import DRAWN, DraftTree, Verdict
 
 Window: TypeAlias = Literal["paper", "released"]
 """How the group lies in the order of falling probability. "paper": around the token, cut off at the ends. "released":

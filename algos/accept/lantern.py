@@ -7,13 +7,13 @@ from typing import NamedTuple, Protocol, get_args
 
 import numpy as np
 
-from algos.accept.neighbours import check_neighbours
-from algos.accept.proposals import excess, normalised, proposal_laws
-from algos.accept.spec import RULES, Residual, RuleSpec, require_drawn
-from algos.accept.walk import Tried, walk
-from algos.arrays import FloatArray, IntArray
-from algos.chance import At, Chance, Role
-from algos.tree import DraftTree, Verdict
+from underpaint.algos.accept.neighbours import check_neighbours
+from underpaint.algos.accept.proposals import excess, normalised, proposal_laws
+from underpaint.algos.accept.spec import RULES, Residual, RuleSpec, require_drawn
+from underpaint.algos.accept.walk import Tried, walk
+from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.chance import At, Chance, Role
+from underpaint.algos.tree import DraftTree, Verdict
 
 
 class Pool(NamedTuple):

@@ -4,12 +4,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from algos.accept.lantern import check_settings, check_vocab, pool
-from algos.accept.longest import Choice, check_choice, kept_ends
-from algos.accept.spec import RULES, RuleSpec
-from algos.arrays import FloatArray, IntArray
-from algos.chance import Chance
-from algos.tree import DraftTree, Verdict
+from underpaint.algos.accept.lantern import check_settings, check_vocab, pool
+from underpaint.algos.accept.longest import Choice, check_choice, kept_ends
+from underpaint.algos.accept.spec import RULES, RuleSpec
+from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.chance import Chance
+from underpaint.algos.tree import DraftTree, Verdict
 
 
 def greedy_verdict(

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Literal, Protocol, TypeAlias, get_args
 
-from algos.tree import DraftTree
+from underpaint.algos.tree import DraftTree
 
 Choice: TypeAlias = Literal["longest", "first"]
 """Which of several siblings that pass the test: the one on the longest kept path, or the first."""

@@ -7,13 +7,13 @@ from types import MappingProxyType
 
 import numpy as np
 
-from algos.accept.lantern import check_vocab
-from algos.accept.longest import Choice, check_choice, kept_ends
-from algos.accept.neighbours import check_neighbours
-from algos.accept.spec import RULES, RuleSpec
-from algos.arrays import BoolArray, FloatArray, IntArray
-from algos.chance import At, Chance, Role
-from algos.tree import DRAWN, DraftTree, Verdict
+from underpaint.algos.accept.lantern import check_vocab
+from underpaint.algos.accept.longest import Choice, check_choice, kept_ends
+from underpaint.algos.accept.neighbours import check_neighbours
+from underpaint.algos.accept.spec import RULES, RuleSpec
+from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
+from underpaint.algos.chance import At, Chance, Role
+from underpaint.algos.tree import DRAWN, DraftTree, Verdict
 
 
 def pooled_mass(probs: FloatArray, tokens: IntArray, neighbours: IntArray) -> FloatArray:

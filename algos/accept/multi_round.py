@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
-from algos.accept.proposals import try_siblings
-from algos.accept.spec import RULES, RuleSpec, require_drawn
-from algos.accept.walk import walk
-from algos.arrays import FloatArray
-from algos.chance import Chance
-from algos.tree import DraftTree, Verdict
+from underpaint.algos.accept.proposals import try_siblings
+from underpaint.algos.accept.spec import RULES, RuleSpec, require_drawn
+from underpaint.algos.accept.walk import walk
+from underpaint.algos.arrays import FloatArray
+from underpaint.algos.chance import Chance
+from underpaint.algos.tree import DraftTree, Verdict
 
 
 @dataclass(frozen=True, slots=True)

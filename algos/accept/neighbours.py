@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from algos.arrays import FloatArray, IntArray
+from underpaint.algos.arrays import FloatArray, IntArray
 
 _BLOCK_CELLS = 1 << 22
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from algos.accept.spec import RULES, RuleSpec, require_drawn
-from algos.accept.walk import Tried, walk
-from algos.arrays import FloatArray
-from algos.chance import At, Chance, Role
-from algos.tree import DraftTree, Verdict
+from underpaint.algos.accept.spec import RULES, RuleSpec, require_drawn
+from underpaint.algos.accept.walk import Tried, walk
+from underpaint.algos.arrays import FloatArray
+from underpaint.algos.chance import At, Chance, Role
+from underpaint.algos.tree import DraftTree, Verdict
 
 
 @dataclass(frozen=True, slots=True)

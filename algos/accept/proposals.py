@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from algos.accept.walk import Tried
-from algos.arrays import FloatArray
-from algos.chance import At, Chance, Role
-from algos.tree import DraftTree
+from underpaint.algos.accept.walk import Tried
+from underpaint.algos.arrays import FloatArray
+from underpaint.algos.chance import At, Chance, Role
+from underpaint.algos.tree import DraftTree
 
 
 def normalised(row: FloatArray) -> FloatArray:

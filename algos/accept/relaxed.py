@@ -5,11 +5,11 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from algos.accept.proposals import excess, normalised, proposal_laws
-from algos.accept.walk import Tried
-from algos.arrays import FloatArray
-from algos.chance import At, Chance, Role
-from algos.tree import DraftTree
+from underpaint.algos.accept.proposals import excess, normalised, proposal_laws
+from underpaint.algos.accept.walk import Tried
+from underpaint.algos.arrays import FloatArray
+from underpaint.algos.chance import At, Chance, Role
+from underpaint.algos.tree import DraftTree
 
 
 class Odds(NamedTuple):

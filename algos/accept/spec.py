@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, Protocol, TypeAlias
 
-from algos.arrays import FloatArray
-from algos.chance import Chance
-from algos.registry import Registry
-from algos.tree import DraftTree, Drawn, Verdict
+from underpaint.algos.arrays import FloatArray
+from underpaint.algos.chance import Chance
+from underpaint.algos.registry import Registry
+from underpaint.algos.tree import DraftTree, Drawn, Verdict
 
 Residual: TypeAlias = Literal["paper", "released", "optimal"]
 """Whose residual a relaxed rule draws from: the paper's, the authors' released code's, or

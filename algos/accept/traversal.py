@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from algos.accept.proposals import excess, normalised, proposal_laws
-from algos.accept.spec import RULES, RuleSpec
-from algos.arrays import FloatArray
-from algos.chance import At, Chance, Role
-from algos.tree import DRAWN, DraftTree, Verdict
+from underpaint.algos.accept.proposals import excess, normalised, proposal_laws
+from underpaint.algos.accept.spec import RULES, RuleSpec
+from underpaint.algos.arrays import FloatArray
+from underpaint.algos.chance import At, Chance, Role
+from underpaint.algos.tree import DRAWN, DraftTree, Verdict
 
 
 @dataclass(slots=True)

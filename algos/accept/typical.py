@@ -8,11 +8,11 @@ from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
-from algos.accept.longest import kept_ends
-from algos.accept.spec import RULES, RuleSpec
-from algos.arrays import FloatArray
-from algos.chance import At, Chance, Role
-from algos.tree import DRAWN, DraftTree, Verdict
+from underpaint.algos.accept.longest import kept_ends
+from underpaint.algos.accept.spec import RULES, RuleSpec
+from underpaint.algos.arrays import FloatArray
+from underpaint.algos.chance import At, Chance, Role
+from underpaint.algos.tree import DRAWN, DraftTree, Verdict
 
 Ends: TypeAlias = Literal["likeliest", "first"]
 """Which of several longest paths: the likeliest under the target (the released code), or the first."""

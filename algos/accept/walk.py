@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from algos.arrays import FloatArray
-from algos.chance import At, Chance, Role
-from algos.tree import DraftTree, Verdict
+from underpaint.algos.arrays import FloatArray
+from underpaint.algos.chance import At, Chance, Role
+from underpaint.algos.tree import DraftTree, Verdict
 
 
 class Tried(NamedTuple):

@@ -1,7 +1,7 @@
 """Tree policies, one module each; `POLICIES` is their registry."""
 
-from algos.draft import adt, chain, eagle1, eagle2, opt, roofline, sequoia
-from algos.draft.spec import POLICIES, Budget, Expander, Grid, Policy, PolicySpec
+from underpaint.algos.draft import adt, chain, eagle1, eagle2, opt, roofline, sequoia
+from underpaint.algos.draft.spec import POLICIES, Budget, Expander, Grid, Policy, PolicySpec
 
 __all__ = [
     "POLICIES",

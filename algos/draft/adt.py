@@ -6,11 +6,11 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
-from algos.chance import At, Chance, Role
-from algos.draft.eagle2 import grow_eagle2
-from algos.draft.settings import at_least, one_of
-from algos.draft.spec import POLICIES, Budget, Expander, Grid, PolicySpec
-from algos.tree import DraftTree, Verdict
+from underpaint.algos.chance import At, Chance, Role
+from underpaint.algos.draft.eagle2 import grow_eagle2
+from underpaint.algos.draft.settings import at_least, one_of
+from underpaint.algos.draft.spec import POLICIES, Budget, Expander, Grid, PolicySpec
+from underpaint.algos.tree import DraftTree, Verdict
 
 Acceptance: TypeAlias = Literal["ratio", "length"]
 Init: TypeAlias = Literal["horizontal", "vertical", "random"]

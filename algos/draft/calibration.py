@@ -5,8 +5,8 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from algos.arrays import FloatArray
-from algos.draft.spec import Grid
+from underpaint.algos.arrays import FloatArray
+from underpaint.algos.draft.spec import Grid
 
 Adjust: TypeAlias = Callable[[FloatArray], FloatArray]
 """From rows of draft probabilities of siblings, [F, k], to the chances that they are kept; no row's sum exceeds 1."""

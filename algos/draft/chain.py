@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
-from algos.chance import Chance
-from algos.draft.grow import likeliest_chain
-from algos.draft.settings import at_least
-from algos.draft.shape import fill_sampled, in_a_row
-from algos.draft.spec import POLICIES, Budget, Expander, Grid, PolicySpec
-from algos.tree import DraftTree, Verdict
+from underpaint.algos.chance import Chance
+from underpaint.algos.draft.growth import likeliest_chain
+from underpaint.algos.draft.settings import at_least
+from underpaint.algos.draft.shape import fill_sampled, in_a_row
+from underpaint.algos.draft.spec import POLICIES, Budget, Expander, Grid, PolicySpec
+from underpaint.algos.tree import DraftTree, Verdict
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
-from algos.arrays import FloatArray
-from algos.draft.settings import at_least, one_of
+from underpaint.algos.arrays import FloatArray
+from underpaint.algos.draft.settings import at_least, one_of
 
 Between: TypeAlias = Literal["line", "bucket"]
 

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from algos.chance import Chance
-from algos.draft.settings import at_least
-from algos.draft.shape import fill_sampled, fill_top_k, ranked_shape, within
-from algos.draft.spec import POLICIES, Budget, Expander, Grid, PolicySpec
-from algos.tree import DraftTree, Verdict
+from underpaint.algos.chance import Chance
+from underpaint.algos.draft.settings import at_least
+from underpaint.algos.draft.shape import fill_sampled, fill_top_k, ranked_shape, within
+from underpaint.algos.draft.spec import POLICIES, Budget, Expander, Grid, PolicySpec
+from underpaint.algos.tree import DraftTree, Verdict
 
 WIDTHS = (8, 16, 14, 11, 8)
 """57 nodes in 5 levels, the size that LANTERN++ (arXiv 2502.06352) runs with."""

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from algos.chance import Chance
-from algos.draft.grow import Growing, best_first
-from algos.draft.settings import at_least
-from algos.draft.spec import POLICIES, Budget, Expander, Grid, PolicySpec
-from algos.tree import DraftTree, Verdict
+from underpaint.algos.chance import Chance
+from underpaint.algos.draft.growth import Growing, best_first
+from underpaint.algos.draft.settings import at_least
+from underpaint.algos.draft.spec import POLICIES, Budget, Expander, Grid, PolicySpec
+from underpaint.algos.tree import DraftTree, Verdict
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,10 @@ from typing import Final
 
 import numpy as np
 
-from algos.chance import Chance
-from algos.draft.calibration import Calibration
-from algos.draft.costs import (
+from underpaint.algos.chance import Chance
+from underpaint.algos.draft.acceptance import Chain, Kept
+from underpaint.algos.draft.calibration import Calibration
+from underpaint.algos.draft.costs import (
     MEASURED_DRAFT_MS,
     MEASURED_VERIFY_MS,
     Between,
@@ -18,12 +19,11 @@ from algos.draft.costs import (
     cost_curve,
     draft_table,
 )
-from algos.draft.foresight import Floor, best_choice, falling, foresee, might_yield
-from algos.draft.grow import Growing, chains, likeliest_chain
-from algos.draft.kept import Chain, Kept
-from algos.draft.settings import at_least
-from algos.draft.spec import POLICIES, Budget, Expander, Grid, PolicySpec
-from algos.tree import DraftTree, Verdict, root_only
+from underpaint.algos.draft.growth import Growing, chains, likeliest_chain
+from underpaint.algos.draft.lookahead import Floor, best_choice, falling, foresee, might_yield
+from underpaint.algos.draft.settings import at_least
+from underpaint.algos.draft.spec import POLICIES, Budget, Expander, Grid, PolicySpec
+from underpaint.algos.tree import DraftTree, Verdict, root_only
 
 NO_CHAIN: Final = Chain(0, 0.0)
 

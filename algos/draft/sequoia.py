@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from algos.arrays import FloatArray, IntArray
-from algos.chance import Chance
-from algos.draft.at_once import Shape
-from algos.draft.costs import MEASURED_DRAFT_MS, MEASURED_VERIFY_MS, Between, CostCurve, cost_curve
-from algos.draft.settings import at_least
-from algos.draft.shape import fill_sampled
-from algos.draft.spec import POLICIES, Budget, Expander, Grid, PolicySpec
-from algos.tree import DraftTree, Verdict
+from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.chance import Chance
+from underpaint.algos.draft.costs import MEASURED_DRAFT_MS, MEASURED_VERIFY_MS, Between, CostCurve, cost_curve
+from underpaint.algos.draft.fused import Shape
+from underpaint.algos.draft.settings import at_least
+from underpaint.algos.draft.shape import fill_sampled
+from underpaint.algos.draft.spec import POLICIES, Budget, Expander, Grid, PolicySpec
+from underpaint.algos.tree import DraftTree, Verdict
 
 
 class Plan(NamedTuple):

@@ -5,13 +5,13 @@ from typing import Protocol
 
 import numpy as np
 
-from algos.arrays import FloatArray
-from algos.chance import At, Chance, FromUniforms, Role
-from algos.draft.at_once import Filled, Shape, children, fill_at_once
-from algos.draft.grow import point_tree
-from algos.draft.spec import Budget, Expander
-from algos.draft.top import top
-from algos.tree import DraftTree, Drawn
+from underpaint.algos.arrays import FloatArray
+from underpaint.algos.chance import At, Chance, FromUniforms, Role
+from underpaint.algos.draft.fused import Filled, Shape, children, fill_at_once
+from underpaint.algos.draft.growth import point_tree
+from underpaint.algos.draft.spec import Budget, Expander
+from underpaint.algos.draft.top_tokens import top
+from underpaint.algos.tree import DraftTree, Drawn
 
 
 class _Pick(Protocol):

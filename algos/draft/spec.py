@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from algos.arrays import FloatArray, IntArray
-from algos.chance import Chance
-from algos.registry import Registry
-from algos.tree import DraftTree, Drawn, Verdict
+from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.chance import Chance
+from underpaint.algos.registry import Registry
+from underpaint.algos.tree import DraftTree, Drawn, Verdict
 
 
 class Grid(NamedTuple):

@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from algos.accept.proposals import excess
-from algos.arrays import FloatArray
-from algos.chance import At, Chance, Role
-from algos.spatial.row_front import RowFront
+from underpaint.algos.accept.proposals import excess
+from underpaint.algos.arrays import FloatArray
+from underpaint.algos.chance import At, Chance, Role
+from underpaint.algos.spatial.row_front import RowFront
 
 
 class Held(NamedTuple):

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from algos.arrays import BoolArray, FloatArray, IntArray
-from algos.draft.spec import Grid
-from algos.spatial.target import Feed, GridTarget
-from algos.tree import NO_TOKEN, are_laws
+from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
+from underpaint.algos.draft.spec import Grid
+from underpaint.algos.spatial.target import Feed, GridTarget
+from underpaint.algos.tree import NO_TOKEN, are_laws
 
 _NO_GROUP = -1
 

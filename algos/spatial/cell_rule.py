@@ -6,14 +6,14 @@ from typing import Final, Literal, Protocol, Self, TypeAlias
 
 import numpy as np
 
-from algos.accept import RULES
-from algos.accept.mulo import passing_cells
-from algos.accept.neighbours import check_neighbours
-from algos.accept.spec import Rule
-from algos.arrays import FloatArray, IntArray
-from algos.chance import At, Chance
-from algos.registry import build
-from algos.tree import NO_TOKEN, DraftTree, Drawn
+from underpaint.algos.accept import RULES
+from underpaint.algos.accept.mulo import passing_cells
+from underpaint.algos.accept.neighbours import check_neighbours
+from underpaint.algos.accept.spec import Rule
+from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.chance import At, Chance
+from underpaint.algos.registry import build
+from underpaint.algos.tree import NO_TOKEN, DraftTree, Drawn
 
 Kind: TypeAlias = Literal["pooled", "lantern", "exact"]
 _PLUGGED: Final = {"lantern": ("lantern", "lantern_greedy"), "exact": ("point", "greedy")}

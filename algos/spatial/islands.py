@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from algos.arrays import BoolArray, IntArray
-from algos.spatial.neighbourhood import check_mask
-from algos.spatial.row_front import RowFront
+from underpaint.algos.arrays import BoolArray, IntArray
+from underpaint.algos.spatial.neighbourhood import check_mask
+from underpaint.algos.spatial.row_front import RowFront
 
 
 def label_islands(region: BoolArray) -> IntArray:

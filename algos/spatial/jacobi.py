@@ -12,15 +12,15 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
-from algos.accept.proposals import excess, normalised
-from algos.accept.spec import Rule
-from algos.arrays import FloatArray
-from algos.chance import At, Chance, Role
-from algos.draft.spec import Grid
-from algos.law import emitted
-from algos.race import Noise
-from algos.step import Cycle, Decoded, Target, check_probs
-from algos.tree import NO_TOKEN, DraftTree, root_only
+from underpaint.algos.accept.proposals import excess, normalised
+from underpaint.algos.accept.spec import Rule
+from underpaint.algos.arrays import FloatArray
+from underpaint.algos.chance import At, Chance, Role
+from underpaint.algos.coupling import Noise
+from underpaint.algos.draft.spec import Grid
+from underpaint.algos.enumeration import emitted
+from underpaint.algos.step import Cycle, Decoded, Target, check_probs
+from underpaint.algos.tree import NO_TOKEN, DraftTree, root_only
 
 Coupling: TypeAlias = Literal["independent", "maximal", "gumbel"]
 """How a draft is made from its cell's new law: anew (SJD, arXiv 2410.01699); by maximal coupling with the draft that

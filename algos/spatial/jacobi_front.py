@@ -5,14 +5,14 @@ from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
-from algos.accept.proposals import excess
-from algos.arrays import FloatArray, IntArray
-from algos.chance import At, Chance, Role
-from algos.draft.spec import Grid
-from algos.spatial.canvas import Canvas
-from algos.spatial.target import GridTarget
-from algos.spatial.zipar import GridDecoded
-from algos.tree import NO_TOKEN
+from underpaint.algos.accept.proposals import excess
+from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.chance import At, Chance, Role
+from underpaint.algos.draft.spec import Grid
+from underpaint.algos.spatial.canvas import Canvas
+from underpaint.algos.spatial.target import GridTarget
+from underpaint.algos.spatial.zipar import GridDecoded
+from underpaint.algos.tree import NO_TOKEN
 
 Refill: TypeAlias = Literal["uniform", "left"]
 Redraw: TypeAlias = Literal["top", "all"]

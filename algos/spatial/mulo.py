@@ -5,18 +5,18 @@ from typing import Literal, NamedTuple, Protocol, TypeAlias, get_args
 
 import numpy as np
 
-from algos.arrays import BoolArray, FloatArray, IntArray
-from algos.chance import At, Chance, Role
-from algos.draft.spec import Grid
-from algos.spatial.canvas import Canvas
-from algos.spatial.cell_rule import CellRule
-from algos.spatial.islands import island_fronts, label_islands
-from algos.spatial.neighbourhood import after_first, check_radius, expanded, redrawn_anyway
-from algos.spatial.row_front import RowFront, check_window
-from algos.spatial.settle import Choose, settle
-from algos.spatial.target import GridTarget
-from algos.spatial.zipar import chooser, likeliest
-from algos.tree import NO_TOKEN
+from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
+from underpaint.algos.chance import At, Chance, Role
+from underpaint.algos.draft.spec import Grid
+from underpaint.algos.spatial.canvas import Canvas
+from underpaint.algos.spatial.cell_rule import CellRule
+from underpaint.algos.spatial.islands import island_fronts, label_islands
+from underpaint.algos.spatial.neighbourhood import after_first, check_radius, expanded, redrawn_anyway
+from underpaint.algos.spatial.row_front import RowFront, check_window
+from underpaint.algos.spatial.settle import Choose, settle
+from underpaint.algos.spatial.target import GridTarget
+from underpaint.algos.spatial.zipar import chooser, likeliest
+from underpaint.algos.tree import NO_TOKEN
 
 Reject: TypeAlias = Literal["raster", "local"]
 Order: TypeAlias = Literal["serial", "islands"]
@@ -114,7 +114,7 @@ def draft_and_repair(
     Noise is addressed by cell: each is drafted, judged and redrawn once at most. A rejected cell is redrawn from the
     rule's residual under the law it has by then, if its own rejection is all that sends it back; the others of R_X
     from the law itself. With an exact rule this makes raster rejection exact; local repair is not, because what is
-    kept was judged beside tokens that are gone (`python -m sim.repair_bias`).
+    kept was judged beside tokens that are gone (`python -m underpaint.sim.exact.repair_bias`).
     Raises ValueError on settings beyond the grid, drafts of a wrong shape, and laws that are none.
     """
     grid = target.grid

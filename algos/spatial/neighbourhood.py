@@ -6,8 +6,8 @@ accepted beside nothing but accepted cells, so no mode ever revisits them.
 
 import numpy as np
 
-from algos.arrays import BoolArray, IntArray
-from algos.draft.spec import Grid
+from underpaint.algos.arrays import BoolArray, IntArray
+from underpaint.algos.draft.spec import Grid
 
 
 def check_radius(radius: int, grid: Grid) -> None:

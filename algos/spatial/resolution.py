@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from algos.arrays import IntArray
-from algos.draft.spec import Grid
+from underpaint.algos.arrays import IntArray
+from underpaint.algos.draft.spec import Grid
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from algos.arrays import BoolArray, IntArray
-from algos.draft.spec import Grid
-from algos.spatial.neighbourhood import check_mask
+from underpaint.algos.arrays import BoolArray, IntArray
+from underpaint.algos.draft.spec import Grid
+from underpaint.algos.spatial.neighbourhood import check_mask
 
 _NEVER = 1 << 40
 

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from algos.arrays import FloatArray
-from algos.chance import At, Chance, Role
-from algos.spatial.canvas import Canvas
-from algos.spatial.row_front import Fronts, Ready, RowFront
+from underpaint.algos.arrays import FloatArray
+from underpaint.algos.chance import At, Chance, Role
+from underpaint.algos.spatial.canvas import Canvas
+from underpaint.algos.spatial.row_front import Fronts, Ready, RowFront
 
 
 class Choose(Protocol):

@@ -2,8 +2,8 @@
 
 from typing import NamedTuple, Protocol
 
-from algos.arrays import BoolArray, FloatArray, IntArray
-from algos.draft.spec import Grid
+from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
+from underpaint.algos.draft.spec import Grid
 
 
 class Feed(NamedTuple):

@@ -4,13 +4,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from algos.arrays import FloatArray, IntArray
-from algos.chance import Chance, Role
-from algos.spatial.adaptive_window import AdaptiveWindow
-from algos.spatial.canvas import Canvas
-from algos.spatial.row_front import RowFront
-from algos.spatial.settle import Choose, fixed_window, settle
-from algos.spatial.target import GridTarget
+from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.chance import Chance, Role
+from underpaint.algos.spatial.adaptive_window import AdaptiveWindow
+from underpaint.algos.spatial.canvas import Canvas
+from underpaint.algos.spatial.row_front import RowFront
+from underpaint.algos.spatial.settle import Choose, fixed_window, settle
+from underpaint.algos.spatial.target import GridTarget
 
 
 class GridDecoded(NamedTuple):

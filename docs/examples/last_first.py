@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
-from algos.accept import RULES, RuleSpec
-from algos.accept.point import try_points
-from algos.accept.walk import Tried, walk
-from algos.arrays import FloatArray
-from algos.chance import Chance
-from algos.tree import DraftTree, Verdict
+from underpaint.algos.accept import RULES, RuleSpec
+from underpaint.algos.accept.point import try_points
+from underpaint.algos.accept.walk import Tried, walk
+from underpaint.algos.arrays import FloatArray
+from underpaint.algos.chance import Chance
+from underpaint.algos.tree import DraftTree, Verdict
 
 
 def _backwards(tree: DraftTree, node: int, children: list[int], law: FloatArray, chance: Chance) -> Tried:

@@ -21,7 +21,7 @@ import resvg_py
 from numpy.typing import NDArray
 from PIL import Image
 
-from zoo.prompts import CONCEPTS, STYLES, Concept
+from underpaint.zoo.prompts import CONCEPTS, STYLES, Concept
 
 SPRITE_SIDE: Final = 256
 """Side of a stored sprite in pixels."""

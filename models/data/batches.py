@@ -7,8 +7,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from models.data.scenes import Scene, Split, SpriteSheet, render, scene
-from zoo.prompts import SLOT_VALUES, WORD_SLOTS, word_ids
+from underpaint.models.data.scenes import Scene, Split, SpriteSheet, render, scene
+from underpaint.zoo.prompts import SLOT_VALUES, WORD_SLOTS, word_ids
 
 LABELS: Final[tuple[str, ...]] = tuple(SLOT_VALUES)
 """The columns of `Batch.labels`: style, concept, size, place, texture, colour."""

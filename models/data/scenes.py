@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from models.data.art import Sprites
-from zoo.prompts import (
+from underpaint.models.data.art import Sprites
+from underpaint.zoo.prompts import (
     COLOUR_VALUES,
     COLOURS,
     PAIRS,
@@ -28,7 +28,7 @@ from zoo.prompts import (
     held_out_pairs,
     seen_pairs,
 )
-from zoo.sides import SIDES
+from underpaint.zoo.sides import SIDES
 
 Split = Literal["train", "seen", "held_out", "every"]
 SPLITS: Final[tuple[Split, ...]] = ("train", "seen", "held_out", "every")
@@ -118,7 +118,7 @@ class SpriteSheet:
         if sprites.dtype != np.uint8 or sprites.ndim != 5 or sprites.shape[:2] != expected or sprites.shape[4] != 4:
             raise ValueError(
                 f"sprites: expected uint8 [{expected[0]}, {expected[1]}, side, side, 4] from "
-                f"models.data.art.load_sprites, got {sprites.dtype} {sprites.shape}"
+                f"underpaint.models.data.art.load_sprites, got {sprites.dtype} {sprites.shape}"
             )
         self._sprites = sprites
         self._resized: dict[tuple[int, int, int], tuple[NDArray[np.uint16], NDArray[np.uint16]]] = {}

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from models.published.files import CheckpointError
+from underpaint.models.published.files import CheckpointError
 
 MOST_WORDS = 120
 """LlamaGen's longest caption, in the tokenizer's pieces."""

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from models.layers import RMSNorm
-from models.transformer import StepOutput
-from models.typed import call
+from underpaint.models.layers import RMSNorm
+from underpaint.models.transformer import StepOutput
+from underpaint.models.typed import call
 
 QK_NORM_EPS = 1e-5
 

@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from models.published.mapped import TensorFile, Tensors
+from underpaint.models.published.mapped import TensorFile, Tensors
 
 _INDEXES: Final = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 _SINGLES: Final = ("model.safetensors", "pytorch_model.bin")

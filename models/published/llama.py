@@ -6,10 +6,10 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from models.published import recipes
-from models.published.decoder import DecoderConfig
-from models.published.files import Checkpoint, CheckpointError, Recipe, refuse_extra, require
-from models.published.options import LoadOptions, Parts
+from underpaint.models.published import recipes
+from underpaint.models.published.decoder import DecoderConfig
+from underpaint.models.published.files import Checkpoint, CheckpointError, Recipe, refuse_extra, require
+from underpaint.models.published.options import LoadOptions, Parts
 
 _DIGITS: Final = {chr(ord("A") + digit): str(digit) for digit in range(10)}
 _LONGEST_PROMPT: Final = 256

@@ -11,10 +11,10 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from models.published import recipes
-from models.published.decoder import DecoderConfig
-from models.published.files import Checkpoint, CheckpointError, Recipe, refuse_extra, require
-from models.published.options import LoadOptions, Parts
+from underpaint.models.published import recipes
+from underpaint.models.published.decoder import DecoderConfig
+from underpaint.models.published.files import Checkpoint, CheckpointError, Recipe, refuse_extra, require
+from underpaint.models.published.options import LoadOptions, Parts
 
 HEADS: Final = {768: 12, 1024: 16, 1280: 20, 1536: 24, 2048: 32, 2560: 40, 3200: 32, 4096: 32, 384: 6}
 """Heads of the published widths: B, L, XL, XXL, 1B, XXXL, 3B, 7B; and Tar's S."""

@@ -5,12 +5,12 @@ from typing import Final, Literal, TypeAlias
 
 import torch
 
-from models.published.decoder import Conditioner, Decoder
-from models.published.files import Checkpoint, fill, read_checkpoint
-from models.published.llama import chameleon, eagle, tar_lm
-from models.published.llamagen import llamagen, tar_dtok
-from models.published.options import LoadOptions, Parts, Published
-from models.published.tokenizers import chameleon_vq, llamagen_vq
+from underpaint.models.published.decoder import Conditioner, Decoder
+from underpaint.models.published.files import Checkpoint, fill, read_checkpoint
+from underpaint.models.published.llama import chameleon, eagle, tar_lm
+from underpaint.models.published.llamagen import llamagen, tar_dtok
+from underpaint.models.published.options import LoadOptions, Parts, Published
+from underpaint.models.published.tokenizers import chameleon_vq, llamagen_vq
 
 TARGETS: Final = ("llamagen-c2i", "llamagen-t2i", "tar-dtok", "tar-lm", "chameleon")
 TOKENIZERS: Final = {"vq": llamagen_vq, "chameleon-vq": chameleon_vq}

@@ -5,9 +5,9 @@ from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
 from torch import Tensor
 
-from models.published.decoder import Conditioner, Decoder, DecoderConfig
-from models.published.files import Checkpoint, Recipe
-from models.vq import VQModel
+from underpaint.models.published.decoder import Conditioner, Decoder, DecoderConfig
+from underpaint.models.published.files import Checkpoint, Recipe
+from underpaint.models.vq import VQModel
 
 Layout: TypeAlias = Literal["anole", "lumina"]
 LAYOUTS: Final[tuple[Layout, ...]] = get_args(Layout)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor
 
-from models.published.files import Checkpoint, CheckpointError, Recipe
+from underpaint.models.published.files import Checkpoint, CheckpointError, Recipe
 
 
 def stored(source: Checkpoint, name: str) -> Recipe:

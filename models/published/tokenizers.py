@@ -4,9 +4,9 @@ from typing import Final
 
 import torch
 
-from models.published import recipes
-from models.published.files import Checkpoint, CheckpointError, Recipe, fill, require
-from models.vq import USAGE_LENGTH, VQConfig, VQModel
+from underpaint.models.published import recipes
+from underpaint.models.published.files import Checkpoint, CheckpointError, Recipe, fill, require
+from underpaint.models.vq import USAGE_LENGTH, VQConfig, VQModel
 
 _LEAST_CHANNELS: Final = 128
 """From here on `models.vq_layers` norms over 32 groups, which Chameleon's VQGAN has at every width."""

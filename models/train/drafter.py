@@ -17,17 +17,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from models.checkpoints import load_target, story
-from models.drafter import BoundDrafter, Drafter
-from models.layers import MASKED
-from models.text import WordEncoder, caption_features
-from models.train.drawn import fingerprint, load_drawn
-from models.train.history import Given
-from models.train.loop import LoopSettings, Loss, Outcome, train
-from models.train.start import read_start
-from models.train.target import at_once, batch_of
-from models.train.tokens import TokenSet
-from models.transformer import StepOutput, Transformer
+from underpaint.models.checkpoints import load_target, story
+from underpaint.models.drafter import BoundDrafter, Drafter
+from underpaint.models.layers import MASKED
+from underpaint.models.text import WordEncoder, caption_features
+from underpaint.models.train.drawn import fingerprint, load_drawn
+from underpaint.models.train.history import Given
+from underpaint.models.train.loop import LoopSettings, Loss, Outcome, train
+from underpaint.models.train.start import read_start
+from underpaint.models.train.target import at_once, batch_of
+from underpaint.models.train.tokens import TokenSet
+from underpaint.models.transformer import StepOutput, Transformer
 
 LOOPS = {
     64: LoopSettings(steps=224, learning_rate=2e-3, warmup_steps=30, ema_decay=0.98, validate_every=100),

@@ -20,13 +20,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from models.checkpoints import load_target
-from models.sample import sample
-from models.text import WordEncoder
-from models.train.interrupt import stop_on_interrupt
-from models.train.tokens import TokenSet, check_source
-from models.transformer import Transformer
-from zoo.prompts import WORD_SLOTS
+from underpaint.models.checkpoints import load_target
+from underpaint.models.sample import sample
+from underpaint.models.text import WordEncoder
+from underpaint.models.train.interrupt import stop_on_interrupt
+from underpaint.models.train.tokens import TokenSet, check_source
+from underpaint.models.transformer import Transformer
+from underpaint.zoo.prompts import WORD_SLOTS
 
 CHUNK: Final = 64
 """Rows that are drawn, and written, together."""

@@ -14,14 +14,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from models.checkpoints import read, story
-from models.config import build
-from models.train.history import Given
-from models.train.loop import LoopSettings, Loss, Outcome, train
-from models.train.target import SETTINGS, Target, TargetSettings, batch_of
-from models.train.tokens import TokenSet
-from models.transformer import TransformerConfig
-from zoo.prompts import PAD_WORD
+from underpaint.models.checkpoints import read, story
+from underpaint.models.config import build
+from underpaint.models.train.history import Given
+from underpaint.models.train.loop import LoopSettings, Loss, Outcome, train
+from underpaint.models.train.target import SETTINGS, Target, TargetSettings, batch_of
+from underpaint.models.train.tokens import TokenSet
+from underpaint.models.transformer import TransformerConfig
+from underpaint.zoo.prompts import PAD_WORD
 
 LOOPS = {
     64: LoopSettings(

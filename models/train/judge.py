@@ -17,14 +17,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from models.data.batches import LABELS, batch, scenes
-from models.data.scenes import Split, SpriteSheet
-from models.judge import Judge, JudgeConfig, Judgement, to_judge_side
-from models.train.history import Given
-from models.train.loop import LoopSettings, Loss, Outcome, train
-from models.train.pictures import SCENE_SEED, to_pixels
-from models.typed import channels_last
-from zoo.sides import SHIPPED_SIDES
+from underpaint.models.data.batches import LABELS, batch, scenes
+from underpaint.models.data.scenes import Split, SpriteSheet
+from underpaint.models.judge import Judge, JudgeConfig, Judgement, to_judge_side
+from underpaint.models.train.history import Given
+from underpaint.models.train.loop import LoopSettings, Loss, Outcome, train
+from underpaint.models.train.pictures import SCENE_SEED, to_pixels
+from underpaint.models.typed import channels_last
+from underpaint.zoo.sides import SHIPPED_SIDES
 
 DEFAULT_LOOP = LoopSettings(
     steps=5000, learning_rate=3e-3, minutes=12, warmup_steps=100, ema_decay=0.995, validate_every=1000

@@ -18,10 +18,10 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
-from models.checkpoints import load_whole
-from models.train.history import Given, runs_with
-from models.train.interrupt import stop_on_interrupt
-from models.train.muon import Optimisers
+from underpaint.models.checkpoints import load_whole
+from underpaint.models.train.history import Given, runs_with
+from underpaint.models.train.interrupt import stop_on_interrupt
+from underpaint.models.train.muon import Optimisers
 
 CHECKPOINT = "checkpoint.pt"
 HEADS = ("output.weight", "conv_out.weight")

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from models.data.art import load_sprites
-from models.data.scenes import Scene, Split, SpriteSheet, render, scene
-from zoo.prompts import word_ids
+from underpaint.models.data.art import load_sprites
+from underpaint.models.data.scenes import Scene, Split, SpriteSheet, render, scene
+from underpaint.zoo.prompts import word_ids
 
 SUFFIXES: Final = (".png", ".jpg", ".jpeg", ".webp")
 """Of files that are read as pictures."""

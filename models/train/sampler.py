@@ -15,16 +15,16 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from algos.spatial.resolution import ResolutionMap
-from models.checkpoints import load_vq, story
-from models.sampler import Direction, SamplerConfig, TokenSampler, codebook_name, load_sampler
-from models.train.history import Given
-from models.train.loop import LoopSettings, Loss, Outcome, train
-from models.train.pictures import Pictures, to_pixels
-from models.train.sampler_losses import PatchCritic, SamplerLosses, draw_softly, duel, perceptual_distance
-from models.train.start import read_start
-from models.typed import channels_last
-from models.vq import VQModel
+from underpaint.algos.spatial.resolution import ResolutionMap
+from underpaint.models.checkpoints import load_vq, story
+from underpaint.models.sampler import Direction, SamplerConfig, TokenSampler, codebook_name, load_sampler
+from underpaint.models.train.history import Given
+from underpaint.models.train.loop import LoopSettings, Loss, Outcome, train
+from underpaint.models.train.pictures import Pictures, to_pixels
+from underpaint.models.train.sampler_losses import PatchCritic, SamplerLosses, draw_softly, duel, perceptual_distance
+from underpaint.models.train.start import read_start
+from underpaint.models.typed import channels_last
+from underpaint.models.vq import VQModel
 
 LOSSES: Final[Mapping[str, SamplerLosses]] = {
     "ce": SamplerLosses(),

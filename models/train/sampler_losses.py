@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
-from models.typed import call
-from models.vq import VQModel
+from underpaint.models.typed import call
+from underpaint.models.vq import VQModel
 
 
 @dataclass(frozen=True, slots=True)

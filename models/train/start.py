@@ -5,8 +5,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from models.checkpoints import read
-from models.config import Config, build
+from underpaint.models.checkpoints import read
+from underpaint.models.config import Config, build
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

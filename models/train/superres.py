@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from models.checkpoints import load_vq
-from models.data.scenes import Split
-from models.sampler import SuperResolution, SuperResolutionConfig, codebook_name
-from models.train.history import Given
-from models.train.loop import LoopSettings, Loss, Outcome, train
-from models.train.pictures import to_pixels
-from models.train.sampler import PairedCodes, PairedScenes, Pupil, check_pairs
-from models.typed import channels_last
+from underpaint.models.checkpoints import load_vq
+from underpaint.models.data.scenes import Split
+from underpaint.models.sampler import SuperResolution, SuperResolutionConfig, codebook_name
+from underpaint.models.train.history import Given
+from underpaint.models.train.loop import LoopSettings, Loss, Outcome, train
+from underpaint.models.train.pictures import to_pixels
+from underpaint.models.train.sampler import PairedCodes, PairedScenes, Pupil, check_pairs
+from underpaint.models.typed import channels_last
 
 LOOP: Final = LoopSettings(
     steps=250, learning_rate=2e-3, matrix_rate=0.01, warmup_steps=20, ema_decay=0.98, validate_every=125

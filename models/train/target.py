@@ -10,14 +10,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from models.checkpoints import story
-from models.text import WordEncoder, caption_features
-from models.train.history import Given
-from models.train.loop import LoopSettings, Loss, Outcome, train
-from models.train.start import read_start
-from models.train.tokens import TokenSet
-from models.transformer import Transformer, TransformerConfig
-from zoo.prompts import PAD_WORD, WORD_SLOTS, WORDS
+from underpaint.models.checkpoints import story
+from underpaint.models.text import WordEncoder, caption_features
+from underpaint.models.train.history import Given
+from underpaint.models.train.loop import LoopSettings, Loss, Outcome, train
+from underpaint.models.train.start import read_start
+from underpaint.models.train.tokens import TokenSet
+from underpaint.models.transformer import Transformer, TransformerConfig
+from underpaint.zoo.prompts import PAD_WORD, WORD_SLOTS, WORDS
 
 STRIDE = 8
 LOOPS = {

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from models.checkpoints import story
-from models.train.history import Given
-from models.train.loop import LoopSettings, Loss, Outcome, train
-from models.train.pictures import Pictures, to_pixels
-from models.train.start import read_start
-from models.typed import channels_last
-from models.vq import VQConfig, VQModel
+from underpaint.models.checkpoints import story
+from underpaint.models.train.history import Given
+from underpaint.models.train.loop import LoopSettings, Loss, Outcome, train
+from underpaint.models.train.pictures import Pictures, to_pixels
+from underpaint.models.train.start import read_start
+from underpaint.models.typed import channels_last
+from underpaint.models.vq import VQConfig, VQModel
 
 EMBEDDED = VQConfig(
     codebook_size=1024,

@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from models.checkpoints import load_vq
-from models.data.scenes import Split
-from models.train.pictures import SCENE_SEED, Pictures, captions, to_pixels
-from models.typed import channels_last
-from models.vq import VQModel
-from zoo.manifest import write_beside
+from underpaint.artifacts.manifest import write_beside
+from underpaint.models.checkpoints import load_vq
+from underpaint.models.data.scenes import Split
+from underpaint.models.train.pictures import SCENE_SEED, Pictures, captions, to_pixels
+from underpaint.models.typed import channels_last
+from underpaint.models.vq import VQModel
 
 CHUNK = 64
 """Pictures of up to 128 px that are encoded together; of larger ones as many as hold as many pixels."""

@@ -5,9 +5,20 @@ import pytest
 from hypothesis import given as holds
 from hypothesis import strategies as st
 
-from algos.arrays import FloatArray
-from algos.chance import At, Chance, Enumerating, Philox, Role, enumerate_outcomes, given, index_of, sampling, scripted
 from tests.strategies import laws
+from underpaint.algos.arrays import FloatArray
+from underpaint.algos.chance import (
+    At,
+    Chance,
+    Enumerating,
+    Philox,
+    Role,
+    enumerate_outcomes,
+    given,
+    index_of,
+    sampling,
+    scripted,
+)
 
 BELOW_ONE = float(np.nextafter(1.0, 0.0))
 

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from algos.accept import RULES
-from algos.arrays import FloatArray
-from algos.draft import Grid
-from algos.law import (
+from tests.strategies import ShapePolicy, laws, pools
+from underpaint.algos.accept import RULES
+from underpaint.algos.arrays import FloatArray
+from underpaint.algos.draft import Grid
+from underpaint.algos.enumeration import (
     Trace,
     accepted_per_cycle,
     emitted,
@@ -20,9 +21,8 @@ from algos.law import (
     tokens_law,
     total_variation,
 )
-from algos.tree import DraftTree, Verdict
-from sim.worlds import PooledLaw, SyntheticDrafter, SyntheticTarget
-from tests.strategies import ShapePolicy, laws, pools
+from underpaint.algos.tree import DraftTree, Verdict
+from underpaint.sim.synthetic.models import PooledLaw, SyntheticDrafter, SyntheticTarget
 
 
 def test_verdicts_of_one_proposal() -> None:

@@ -5,14 +5,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from algos.accept import RULES, RuleSpec
-from algos.arrays import FloatArray
-from algos.chance import Role, sampling, scripted
-from algos.draft import Budget, Grid
-from algos.law import accepted_per_cycle, enumerate_decoding, enumerate_verdicts, mean, total_variation
-from algos.tree import DraftTree, Verdict, root_only
-from sim.worlds import RandomLaw, SyntheticDrafter, SyntheticTarget
 from tests.strategies import ShapePolicy, chains, laws, pools, shapes
+from underpaint.algos.accept import RULES, RuleSpec
+from underpaint.algos.arrays import FloatArray
+from underpaint.algos.chance import Role, sampling, scripted
+from underpaint.algos.draft import Budget, Grid
+from underpaint.algos.enumeration import (
+    accepted_per_cycle,
+    enumerate_decoding,
+    enumerate_verdicts,
+    mean,
+    total_variation,
+)
+from underpaint.algos.tree import DraftTree, Verdict, root_only
+from underpaint.sim.synthetic.models import RandomLaw, SyntheticDrafter, SyntheticTarget
 
 SAMPLING = [spec for spec in RULES if spec.promise == "lossless" and not spec.greedy]
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from algos.accept import RULES, RuleSpec
-from algos.draft import POLICIES, PolicySpec
-from runtime.methods import METHODS
-from runtime.recipe import Method
+from underpaint.algos.accept import RULES, RuleSpec
+from underpaint.algos.draft import POLICIES, PolicySpec
+from underpaint.runtime.methods.method_config import Method
+from underpaint.runtime.methods.registry import METHODS
 
 TEXT = (Path(__file__).parents[2] / "docs" / "methods.md").read_text(encoding="utf-8")
 

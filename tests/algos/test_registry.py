@@ -2,11 +2,11 @@
 
 import pytest
 
-from algos.accept import RULES
-from algos.accept.point import SPEC
-from algos.draft import POLICIES
-from algos.draft.chain import Chain
-from algos.registry import build
+from underpaint.algos.accept import RULES
+from underpaint.algos.accept.point import SPEC
+from underpaint.algos.draft import POLICIES
+from underpaint.algos.draft.chain import Chain
+from underpaint.algos.registry import build
 
 
 def test_a_wrong_name_is_told_the_nearest() -> None:

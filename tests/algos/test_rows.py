@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from algos.arrays import FloatArray
-from algos.rows import Sampler, laws
+from underpaint.algos.arrays import FloatArray
+from underpaint.algos.rows import Sampler, laws
 
 LIBRARIES = [pytest.param(np, id="numpy"), pytest.param(array_api_strict, id="array_api_strict")]
 LOGITS = np.array([[[0.0, 1.0, 1.0, -2.0, 3.0], [0.5, 0.5, 0.5, 0.5, 0.5]]])

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from algos.accept import RULES
-from algos.arrays import FloatArray
-from algos.chance import Chance, sampling
-from algos.draft import Budget, Expander, Grid
-from algos.step import Scored, decode
-from algos.tree import NO_TOKEN, DraftTree, Verdict
-from sim.worlds import RandomLaw, SyntheticDrafter, SyntheticTarget
 from tests.strategies import ShapePolicy
+from underpaint.algos.accept import RULES
+from underpaint.algos.arrays import FloatArray
+from underpaint.algos.chance import Chance, sampling
+from underpaint.algos.draft import Budget, Expander, Grid
+from underpaint.algos.step import Scored, decode
+from underpaint.algos.tree import NO_TOKEN, DraftTree, Verdict
+from underpaint.sim.synthetic.models import RandomLaw, SyntheticDrafter, SyntheticTarget
 
 LIKELY = RandomLaw(4, seed=1)
 MULTI_ROUND = RULES["multi_round"].make()

@@ -8,14 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from algos.accept import RULES, RuleSpec
-from algos.arrays import FloatArray
-from algos.draft import Grid
-from algos.law import enumerate_decoding
-from algos.transport import ProposalSets, best_acceptance, best_acceptance_iid, proposal_sets
-from algos.tree import DRAWN, Drawn
-from sim.worlds import SyntheticDrafter, SyntheticTarget
 from tests.strategies import ShapePolicy, laws
+from underpaint.algos.accept import RULES, RuleSpec
+from underpaint.algos.arrays import FloatArray
+from underpaint.algos.draft import Grid
+from underpaint.algos.enumeration import enumerate_decoding
+from underpaint.algos.transport import ProposalSets, best_acceptance, best_acceptance_iid, proposal_sets
+from underpaint.algos.tree import DRAWN, Drawn
+from underpaint.sim.synthetic.models import SyntheticDrafter, SyntheticTarget
 
 SAMPLING = [spec for spec in RULES if spec.promise == "lossless" and not spec.greedy]
 

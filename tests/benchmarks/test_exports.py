@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from benchmarks import gpu, llamagen_b, pauses, samplers
-from models.transformer import TransformerConfig
-from runtime.session import EngineError
 from tests.benchmarks.ending import figures
+from underpaint.models.transformer import TransformerConfig
+from underpaint.runtime.engines.session import EngineError
 
 
 def test_llamagen_is_exported_checked_drawn_and_timed(monkeypatch, tmp_path, capsys):

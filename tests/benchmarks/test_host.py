@@ -1,8 +1,8 @@
 """Benchmarks of what the host does alone, at sizes that take a moment."""
 
-from algos.draft import POLICIES
 from benchmarks import decide, grow
 from tests.benchmarks.ending import figures
+from underpaint.algos.draft import POLICIES
 
 
 def test_deciding_is_timed_beside_loops_that_agree(tmp_path, capsys):

@@ -3,7 +3,7 @@ import argparse
 import pytest
 
 from benchmarks.report import at_least, finish, options, parse, progress, refusing
-from runtime.compare import Done
+from underpaint.runtime.evaluation.compare import Done
 
 
 def test_the_last_line_is_kept_whole_in_the_file(tmp_path, capsys):

@@ -6,11 +6,11 @@ import pytest
 import benchmarks.pair_statistics as pair_statistics
 import benchmarks.settings as settings
 import benchmarks.verification as verification
-from algos.draft import Grid
 from benchmarks.pair_statistics import COLUMNS, Laws, score
-from runtime.methods import build_method, resolve
 from tests.benchmarks.ending import figures
 from tests.cli.studio import SyntheticStudio
+from underpaint.algos.draft import Grid
+from underpaint.runtime.methods.registry import build_method, resolve
 
 
 @pytest.fixture(autouse=True)

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from export.graph import GraphWriter
-from export.store import Origin, draft_manifest, store_bytes, store_onnx
-from models.data.scenes import SpriteSheet
-from zoo.prompts import CONCEPT_NAMES, SLOT_VALUES, STYLES
+from underpaint.export.graph import GraphWriter
+from underpaint.export.store import Origin, draft_manifest, store_bytes, store_onnx
+from underpaint.models.data.scenes import SpriteSheet
+from underpaint.zoo.prompts import CONCEPT_NAMES, SLOT_VALUES, STYLES
 
 ORIGIN = Origin("random weights", "a test")
 CODES = 32

@@ -9,21 +9,21 @@ from typing import Any
 
 import numpy as np
 
-from algos.accept.neighbours import nearest_codes
-from algos.arrays import FloatArray, IntArray
-from algos.draft import Grid
-from algos.rows import Sampler
-from algos.spatial.resolution import ResolutionMap
-from algos.spatial.target import Feed, GridTarget
-from algos.step import Drafter, Target
-from runtime.codes import Codes
-from runtime.quality import Reading, Reference
-from runtime.resample import Resampler
-from runtime.studio import Clocked, Picture
-from sim.grid_world import GridWeights, GridWorld
-from sim.worlds import Blend, RandomLaw, SyntheticDrafter, SyntheticTarget
 from tests.wrapped import Wrapped
-from zoo.prompts import SLOT_VALUES, Prompt
+from underpaint.algos.accept.neighbours import nearest_codes
+from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.draft import Grid
+from underpaint.algos.rows import Sampler
+from underpaint.algos.spatial.resolution import ResolutionMap
+from underpaint.algos.spatial.target import Feed, GridTarget
+from underpaint.algos.step import Drafter, Target
+from underpaint.runtime.codes import Codes
+from underpaint.runtime.evaluation.quality import Reading, Reference
+from underpaint.runtime.resampling.resampler import Resampler
+from underpaint.runtime.studio import Clocked, Picture
+from underpaint.sim.synthetic.grid_model import GridWeights, GridWorld
+from underpaint.sim.synthetic.models import Blend, RandomLaw, SyntheticDrafter, SyntheticTarget
+from underpaint.zoo.prompts import SLOT_VALUES, Prompt
 
 VOCAB = 40
 GRID = Grid(4, 4)

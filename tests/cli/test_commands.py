@@ -6,13 +6,13 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-import runtime.compare
-from algos.accept import RULES
-from algos.draft import POLICIES
-from cli.app import app
-from runtime.methods import METHODS
 from tests.cli.studio import SyntheticStudio
-from zoo.manifest import ManifestError
+from underpaint.algos.accept import RULES
+from underpaint.algos.draft import POLICIES
+from underpaint.artifacts.manifest import ManifestError
+from underpaint.cli.app import app
+from underpaint.runtime.evaluation import compare as comparison
+from underpaint.runtime.methods.registry import METHODS
 
 PROMPT = "a 3d fox, left, on a sky background"
 FEW = ["--methods", "eagle2,lantern", "--prompts-count", "2", "--resolution", "64"]
@@ -26,7 +26,7 @@ def studios(monkeypatch):
         opened.append(side)
         return SyntheticStudio(side)
 
-    monkeypatch.setattr("runtime.embedded.open_studio", open_studio)
+    monkeypatch.setattr("underpaint.runtime.embedded.open_studio", open_studio)
     return opened
 
 
@@ -130,7 +130,7 @@ def test_models_that_do_not_open_are_bad_input(tmp_path, monkeypatch, command, e
     def broken(side):
         raise error
 
-    monkeypatch.setattr("runtime.embedded.open_studio", broken)
+    monkeypatch.setattr("underpaint.runtime.embedded.open_studio", broken)
     out = tmp_path / "out" / "picture.png" if command == "generate" else tmp_path / "out"
     refused(called(command, PROMPT, "--out", out), str(error))
     assert list(tmp_path.iterdir()) == []
@@ -176,7 +176,7 @@ def test_compare_of_given_prompts_with_a_setting_of_one_method(tmp_path):
 
 def test_compare_stops_on_ctrl_c_and_the_same_command_goes_on(tmp_path, monkeypatch):
     command = ("compare", *FEW, "--out", tmp_path)
-    real = runtime.compare.draw
+    real = comparison.draw
     drawn = []
 
     def stopping(*arguments):
@@ -185,12 +185,12 @@ def test_compare_stops_on_ctrl_c_and_the_same_command_goes_on(tmp_path, monkeypa
             raise KeyboardInterrupt
         return drawn[-1]
 
-    monkeypatch.setattr(runtime.compare, "draw", stopping)
+    monkeypatch.setattr(comparison, "draw", stopping)
     stopped = called(*command)
     assert stopped.exit_code == 130
     assert "2 of 6 drawings are done; the same command goes on" in stopped.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["drawings.jsonl"]
-    monkeypatch.setattr(runtime.compare, "draw", real)
+    monkeypatch.setattr(comparison, "draw", real)
     held = (tmp_path / "drawings.jsonl").read_text()
     assert called(*command).exit_code == 0
     assert (tmp_path / "drawings.jsonl").read_text().startswith(held)

@@ -3,16 +3,16 @@ import json
 import numpy as np
 import pytest
 
-from algos.draft import Grid
-from algos.rows import Sampler
-from runtime.compare import Plan, choose_prompts, run, with_baseline
-from runtime.compare_report import accepted_cells, accuracy_over, as_plain, find, speedup
-from runtime.compare_store import Cell, Store
-from runtime.gallery import write_acceptance, write_gallery
-from runtime.methods import METHODS, build_method, resolve
-from runtime.studio import Drawing, draw
 from tests.cli.studio import SyntheticStudio
-from zoo.prompts import seen_pairs
+from underpaint.algos.draft import Grid
+from underpaint.algos.rows import Sampler
+from underpaint.runtime.evaluation.compare import Plan, choose_prompts, run, with_baseline
+from underpaint.runtime.evaluation.gallery import write_acceptance, write_gallery
+from underpaint.runtime.evaluation.report import accepted_cells, accuracy_over, as_plain, find, speedup
+from underpaint.runtime.evaluation.store import Cell, Store
+from underpaint.runtime.methods.registry import METHODS, build_method, resolve
+from underpaint.runtime.studio import Drawing, draw
+from underpaint.zoo.prompts import seen_pairs
 
 STUDIO = SyntheticStudio()
 LOSSLESS = [

@@ -2,9 +2,9 @@ import dataclasses
 
 import pytest
 
-from runtime.compare_store import Store
-from runtime.studio import Drawing
-from zoo.journal import Shared
+from underpaint.artifacts.run_log import Shared
+from underpaint.runtime.evaluation.store import Store
+from underpaint.runtime.studio import Drawing
 
 SETTINGS = {"methods": ["ar"]}
 DRAWING = Drawing("ar", "a fox", 0, (1, 2), (), (), 2, 0, 1.0, 0.5, 0.0)

@@ -8,23 +8,23 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from algos.rows import Sampler
-from algos.spatial.row_front import front_steps
-from algos.spatial.zipar import raster
-from cli.app import app
-from export.decoders import export_drafter, export_target
-from export.reference import write_reference
-from models.drafter import Drafter
-from models.judge import Judge, JudgeConfig
-from models.text import WordEncoder
-from models.transformer import Transformer, TransformerConfig
-from runtime.embedded import open_studio
-from runtime.methods import METHODS, build_method, resolve
-from runtime.session import SessionSettings
-from runtime.studio import draw, randomness
 from tests.cli.hand_made import FEATURES, ORIGIN, made_up_sheet, write_image_decoder, write_judge
-from zoo import manifest
-from zoo.prompts import SLOT_VALUES, WORD_SLOTS, WORDS, Prompt
+from underpaint.algos.rows import Sampler
+from underpaint.algos.spatial.row_front import front_steps
+from underpaint.algos.spatial.zipar import raster
+from underpaint.artifacts import manifest
+from underpaint.cli.app import app
+from underpaint.export.decoders import export_drafter, export_target
+from underpaint.export.reference import write_reference
+from underpaint.models.drafter import Drafter
+from underpaint.models.judge import Judge, JudgeConfig
+from underpaint.models.text import WordEncoder
+from underpaint.models.transformer import Transformer, TransformerConfig
+from underpaint.runtime.embedded import open_studio
+from underpaint.runtime.engines.session import SessionSettings
+from underpaint.runtime.methods.registry import METHODS, build_method, resolve
+from underpaint.runtime.studio import draw, randomness
+from underpaint.zoo.prompts import SLOT_VALUES, WORD_SLOTS, WORDS, Prompt
 
 CONFIG = TransformerConfig(
     *(16, 2, 2, 32, 64), model_type="t2i", cls_token_num=WORD_SLOTS, caption_dim=12, multiple_of=16
@@ -58,7 +58,7 @@ def damaged(models, tmp_path, monkeypatch):
     """A copy to be damaged, which the commands open."""
     folder = tmp_path / "models"
     copytree(models, folder)
-    monkeypatch.setattr("runtime.embedded.open_studio", partial(OPEN, folder=folder))
+    monkeypatch.setattr("underpaint.runtime.embedded.open_studio", partial(OPEN, folder=folder))
     return folder
 
 
@@ -122,7 +122,7 @@ def test_the_prompt_changes_the_picture_and_the_seed_too(models):
 
 
 def test_the_command_compares_on_real_engines(models, monkeypatch, tmp_path):
-    monkeypatch.setattr("runtime.embedded.open_studio", partial(OPEN, folder=models))
+    monkeypatch.setattr("underpaint.runtime.embedded.open_studio", partial(OPEN, folder=models))
     out = tmp_path / "out"
     arguments = ["compare", PROMPT, "a panda", "--methods", "eagle2,adt+lantern", "--resolution", "64"]
     result = CliRunner().invoke(app, [*arguments, "--temperature", "0", "--out", str(out)])

@@ -4,18 +4,18 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-import runtime.compare
-from cli.app import app
-from runtime.compare_report import Row
-from runtime.frontier import on_frontier, variants
 from tests.cli.studio import SyntheticStudio
+from underpaint.cli.app import app
+from underpaint.runtime.evaluation import compare as comparison
+from underpaint.runtime.evaluation.pareto import on_frontier, variants
+from underpaint.runtime.evaluation.report import Row
 
 FEW = ("--vary", "mulo.tau=0,0.2", "--vary", "mulo.radius=0,1", "--methods", "eagle2", "--prompts-count", "2")
 
 
 @pytest.fixture(autouse=True)
 def _studio(monkeypatch):
-    monkeypatch.setattr("runtime.embedded.open_studio", SyntheticStudio)
+    monkeypatch.setattr("underpaint.runtime.embedded.open_studio", SyntheticStudio)
 
 
 def swept(*arguments):
@@ -63,7 +63,7 @@ def test_the_frontier_is_what_nothing_beats():
 
 
 def test_a_sweep_stops_goes_on_and_ends_in_a_plot_and_figures(tmp_path, monkeypatch):
-    real, drawn = runtime.compare.draw, []
+    real, drawn = comparison.draw, []
 
     def stopping(*arguments):
         drawn.append(real(*arguments))
@@ -71,11 +71,11 @@ def test_a_sweep_stops_goes_on_and_ends_in_a_plot_and_figures(tmp_path, monkeypa
             raise KeyboardInterrupt
         return drawn[-1]
 
-    monkeypatch.setattr(runtime.compare, "draw", stopping)
+    monkeypatch.setattr(comparison, "draw", stopping)
     stopped = swept(*FEW, "--out", tmp_path)
     assert stopped.exit_code == 130, stopped.output
     assert "2 of 12 drawings are done" in stopped.stderr
-    monkeypatch.setattr(runtime.compare, "draw", real)
+    monkeypatch.setattr(comparison, "draw", real)
     held = (tmp_path / "drawings.jsonl").read_text()
     done = swept(*FEW, "--out", tmp_path)
     assert done.exit_code == 0, done.output

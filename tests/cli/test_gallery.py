@@ -3,13 +3,13 @@ import dataclasses
 import numpy as np
 from PIL import Image
 
-import runtime.gallery
-from runtime.compare_report import Row
-from runtime.gallery import write_gallery
+from underpaint.runtime.evaluation import gallery as gallery_module
+from underpaint.runtime.evaluation.gallery import write_gallery
+from underpaint.runtime.evaluation.report import Row
 
 
 def test_a_gallery_of_many_prompts_shows_the_first(tmp_path, monkeypatch):
-    monkeypatch.setattr(runtime.gallery, "MOST_COLUMNS", 2)
+    monkeypatch.setattr(gallery_module, "MOST_COLUMNS", 2)
     row = Row(**{**{field.name: None for field in dataclasses.fields(Row)}, "method": "ar", "speedup": 1.0})
     picture = np.zeros((8, 8, 3), np.uint8)
     widths = []

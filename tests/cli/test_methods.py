@@ -1,13 +1,13 @@
 import pytest
 
-from algos.accept import RULES
-from algos.draft import POLICIES
-from algos.rows import Sampler
-from runtime.methods import METHODS, build_method, resolve
-from runtime.settings import settings_of
-from runtime.studio import draw
 from tests.cli.studio import SyntheticStudio
-from zoo.prompts import Prompt
+from underpaint.algos.accept import RULES
+from underpaint.algos.draft import POLICIES
+from underpaint.algos.rows import Sampler
+from underpaint.runtime.methods.registry import METHODS, build_method, resolve
+from underpaint.runtime.methods.settings import settings_of
+from underpaint.runtime.studio import draw
+from underpaint.zoo.prompts import Prompt
 
 STUDIO = SyntheticStudio()
 CODES = STUDIO.codes

@@ -19,7 +19,7 @@ def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_law_of_the_example_is_the_targets() -> None:
-    done = run("cli.app", "--plugin", EXAMPLE, "law", "last_first", "--json")
+    done = run("underpaint.cli.app", "--plugin", EXAMPLE, "law", "last_first", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["total_variation"] < 1e-12
 
@@ -43,6 +43,6 @@ def test_a_wrong_rule_from_outside_is_caught(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["no/such/file.py", "no_such_module"])
 def test_a_missing_plugin_is_bad_input(name: str) -> None:
-    done = run("cli.app", "--plugin", name, "methods")
+    done = run("underpaint.cli.app", "--plugin", name, "methods")
     assert done.returncode == 2
     assert name.rpartition("/")[2] in done.stderr

@@ -10,18 +10,18 @@ import typer
 from click.testing import Result
 from typer.testing import CliRunner
 
-from algos.spatial.mulo import draft_and_repair
-from cli.simulate import app
-from cli.trace import trace
-from runtime.compare import Plan, choose_prompts, run
-from runtime.compare_report import as_plain, find
-from runtime.compare_store import Store
-from runtime.methods import build_method, resolve
-from runtime.mulo_method import BuiltMulo
-from runtime.studio import randomness
-from sim.predict_rows import rows_for, run_rows
-from sim.trace import load
 from tests.cli.studio import SyntheticStudio
+from underpaint.algos.spatial.mulo import draft_and_repair
+from underpaint.cli.simulate import app
+from underpaint.cli.trace import trace
+from underpaint.runtime.evaluation.compare import Plan, choose_prompts, run
+from underpaint.runtime.evaluation.report import as_plain, find
+from underpaint.runtime.evaluation.store import Store
+from underpaint.runtime.methods.mulo_method import BuiltMulo
+from underpaint.runtime.methods.registry import build_method, resolve
+from underpaint.runtime.studio import randomness
+from underpaint.sim.replay.predict_rows import rows_for, run_rows
+from underpaint.sim.replay.trace import load
 
 LOW = ("mulo", "mulo-islands", "mulo-raster")
 METHODS = ("ar", "speculative", "eagle1", "eagle2", "adt", "lantern", "roofline", "zipar", *LOW)
@@ -30,7 +30,7 @@ CURVE = {"verify_ms": [[1, 1.0], [64, 3.0]], "draft_ms": [[1, 0.1], [64, 0.3]], 
 
 
 def recorded(monkeypatch: pytest.MonkeyPatch, path: Path, *options: str) -> Result:
-    monkeypatch.setattr("runtime.embedded.open_studio", lambda side: STUDIO)
+    monkeypatch.setattr("underpaint.runtime.embedded.open_studio", lambda side: STUDIO)
     alone = typer.Typer()
     alone.command()(trace)
     return CliRunner().invoke(alone, [*options, "--out", str(path)])

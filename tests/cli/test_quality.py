@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 from scipy.linalg import sqrtm
 
-from runtime.quality import (
+from tests.cli.studio import real_scenes
+from underpaint.runtime.evaluation.quality import (
     PAIR,
     Reading,
     Reference,
@@ -12,8 +13,7 @@ from runtime.quality import (
     read_right,
     reference_arrays,
 )
-from tests.cli.studio import real_scenes
-from zoo.prompts import CONCEPT_NAMES, SLOT_VALUES, Prompt
+from underpaint.zoo.prompts import CONCEPT_NAMES, SLOT_VALUES, Prompt
 
 
 def test_frechet_distance_matches_the_matrix_square_root():

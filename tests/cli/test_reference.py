@@ -2,12 +2,12 @@ import numpy as np
 import pytest
 import torch
 
-from export.reference import real_scenes, write_reference
-from export.store import Origin
-from models.judge import Judge, JudgeConfig
-from runtime.quality import REFERENCE_KIND, load_reference, reference_name
 from tests.cli.hand_made import made_up_sheet
-from zoo.load import locate
+from underpaint.export.reference import real_scenes, write_reference
+from underpaint.export.store import Origin
+from underpaint.models.judge import Judge, JudgeConfig
+from underpaint.runtime.evaluation.quality import REFERENCE_KIND, load_reference, reference_name
+from underpaint.zoo.load import locate
 
 
 def test_a_reference_is_written_with_its_manifest_and_reads_back(tmp_path):

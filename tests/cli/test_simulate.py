@@ -14,14 +14,14 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from cli.simulate import app
-from cli.trace import trace
-from sim.executors import LocalExecutor, executor
-from sim.plan import Plan, jobs
-from sim.sweep import FILE_NAME, Results, run, simulate
-from sim.trace import load
 from tests.cli.studio import GRID, VOCAB, SyntheticStudio
-from zoo.journal import Shared
+from underpaint.artifacts.run_log import Shared
+from underpaint.cli.simulate import app
+from underpaint.cli.trace import trace
+from underpaint.sim.replay.trace import load
+from underpaint.sim.sweep.executors import LocalExecutor, executor
+from underpaint.sim.sweep.plan import Plan, jobs
+from underpaint.sim.sweep.run import FILE_NAME, Results, run, simulate
 
 SMALL = "world.vocab_size=24", "world.clusters=4", "world.height=6", "world.width=6", "world.images=8"
 CHAINS = [
@@ -314,7 +314,7 @@ def test_ray_is_asked_for_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_job_is_the_same_every_time() -> None:
-    from sim.sweep import Work
+    from underpaint.sim.sweep.run import Work
 
     job = jobs(PLAN)[-1]
     work = Work(job, PLAN.machines, 0.2, 64, 3)
@@ -322,7 +322,7 @@ def test_a_job_is_the_same_every_time() -> None:
 
 
 def traced(monkeypatch: pytest.MonkeyPatch, path: Path, *extra: str) -> tuple[int, str]:
-    monkeypatch.setattr("runtime.embedded.open_studio", lambda side: SyntheticStudio())
+    monkeypatch.setattr("underpaint.runtime.embedded.open_studio", lambda side: SyntheticStudio())
     alone = typer.Typer()
     alone.command()(trace)
     result = CliRunner().invoke(alone, ["--prompts-count", "3", "--depths", "3", *extra, "--out", str(path)])

@@ -11,12 +11,12 @@ import typer
 from numpy.typing import NDArray
 from typer.testing import CliRunner
 
-from cli.option_groups import grouped
-from cli.train import app
-from models.sampler import SamplerConfig
-from models.train.target import embedded_config
-from models.train.tokenizer import EMBEDDED
-from zoo.prompts import WORDS
+from underpaint.cli.option_groups import grouped
+from underpaint.cli.train import app
+from underpaint.models.sampler import SamplerConfig
+from underpaint.models.train.target import embedded_config
+from underpaint.models.train.tokenizer import EMBEDDED
+from underpaint.zoo.prompts import WORDS
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ def test_what_cannot_be_trained_is_refused_at_once(
 
 
 def test_a_stopped_run_says_so_and_exits_as_a_shell_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from models.train.loop import LoopSettings, Outcome
+    from underpaint.models.train.loop import LoopSettings, Outcome
 
     asked = []
 
@@ -160,9 +160,9 @@ def test_a_stopped_run_says_so_and_exits_as_a_shell_does(tmp_path: Path, monkeyp
         asked.append((folder, loop.steps, loop.minutes, seed, device))
         return Outcome(7, False, {"accuracy": 0.5})
 
-    monkeypatch.setattr("models.train.judge.train_judge", stopped)
-    monkeypatch.setattr("models.train.pictures.load_sprites", lambda art: {})
-    monkeypatch.setattr("models.train.pictures.SpriteSheet", lambda sprites: sprites)
+    monkeypatch.setattr("underpaint.models.train.judge.train_judge", stopped)
+    monkeypatch.setattr("underpaint.models.train.pictures.load_sprites", lambda art: {})
+    monkeypatch.setattr("underpaint.models.train.pictures.SpriteSheet", lambda sprites: sprites)
     given = ["--out", str(tmp_path), "--steps", "9", "--minutes", "0.5", "--seed", "3"]
     result = CliRunner().invoke(app, ["judge", *given])
     assert result.exit_code == 130, result.output
@@ -182,8 +182,8 @@ def test_a_stopped_run_says_so_and_exits_as_a_shell_does(tmp_path: Path, monkeyp
 def test_samplers_learn_between_the_sides_that_are_named(
     checkpoints: Path, monkeypatch: pytest.MonkeyPatch, asked: list[str], run: str, sides: tuple[int, int]
 ) -> None:
-    from models.train import sampler, superres
-    from models.train.loop import Outcome
+    from underpaint.models.train import sampler, superres
+    from underpaint.models.train.loop import Outcome
 
     encoded, trained = [], []
 
@@ -198,8 +198,8 @@ def test_samplers_learn_between_the_sides_that_are_named(
         return Outcome(1, True, {})
 
     monkeypatch.chdir(checkpoints)
-    monkeypatch.setattr("cli.train_options.encode_pictures", encode)
-    monkeypatch.setattr("cli.train_options.EmojiPictures", lambda: None)
+    monkeypatch.setattr("underpaint.cli.train_options.encode_pictures", encode)
+    monkeypatch.setattr("underpaint.cli.train_options.EmojiPictures", lambda: None)
     monkeypatch.setattr(sampler, "train_sampler", train)
     monkeypatch.setattr(superres, "train_super_resolution", train)
     for command in (["sampler", "--direction", "down"], ["superres"]):

@@ -9,15 +9,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from algos.arrays import IntArray
-from export.decoders import export_drafter, export_target
-from export.store import Origin
-from models.drafter import BoundDrafter, Drafter
-from models.layers import causal_bias
-from models.text import WordEncoder, caption_features
-from models.transformer import Transformer, TransformerConfig, initialise
-from runtime.target import OrtTarget
 from tests.conformance.families import PUBLISHED, Family, Outputs
+from underpaint.algos.arrays import IntArray
+from underpaint.export.decoders import export_drafter, export_target
+from underpaint.export.store import Origin
+from underpaint.models.drafter import BoundDrafter, Drafter
+from underpaint.models.layers import causal_bias
+from underpaint.models.text import WordEncoder, caption_features
+from underpaint.models.transformer import Transformer, TransformerConfig, initialise
+from underpaint.runtime.engines.target import OrtTarget
 
 ORIGIN = Origin("random weights", "a test", "none")
 CONFIG = TransformerConfig(

@@ -15,14 +15,14 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from algos.arrays import IntArray
-from export.published import Request, export_published
-from models.published.options import LoadOptions
-from runtime.session import SessionSettings, open_session
-from runtime.target import OrtTarget
 from tests.published import text_models
 from tests.published.checkpoints import HEADS, SIDE, VOCAB, eagle_weights, noise, save_dtok, save_llamagen
 from tests.published.references import dtok_reference, eagle_reference
+from underpaint.algos.arrays import IntArray
+from underpaint.export.published import Request, export_published
+from underpaint.models.published.options import LoadOptions
+from underpaint.runtime.engines.session import SessionSettings, open_session
+from underpaint.runtime.engines.target import OrtTarget
 
 Outputs = tuple[Tensor, Tensor]
 """Logits [2, T, V] and features [2, T, D] of a guidance pair."""

@@ -18,12 +18,12 @@ import numpy as np
 import pytest
 import torch
 
-from export.tensorrt_build import batch_counts, decoder_profile
-from runtime import device_cache, tensorrt_engine
-from runtime.session import SessionSettings, open_session
-from runtime.shape import read_shape
-from runtime.tensorrt_files import EngineRecord, write_engine
-from zoo.load import manifest
+from underpaint.export.tensorrt_build import batch_counts, decoder_profile
+from underpaint.runtime.engines import device_cache, tensorrt_engine
+from underpaint.runtime.engines.session import SessionSettings, open_session
+from underpaint.runtime.engines.shape import read_shape
+from underpaint.runtime.engines.tensorrt_files import EngineRecord, write_engine
+from underpaint.zoo.load import manifest
 
 BACKEND = "tensorrt-rtx"
 GPU, VERSION = "a stand-in (sm_00)", "0.0"
@@ -171,7 +171,7 @@ def _on(stream: object) -> Iterator[None]:
 
 
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let `runtime.tensorrt_engine` find this TensorRT, and CUDA's memory in the host's."""
+    """Let `runtime.engines.tensorrt_engine` find this TensorRT, and CUDA's memory in the host's."""
     stream = SimpleNamespace(wait_stream=lambda other: None, synchronize=lambda: None, cuda_stream=_STREAM)
     cuda = SimpleNamespace(
         current_stream=lambda: stream, stream=_on, CUDAGraph=Graph, graph=_capture, Stream=torch.cuda.Stream

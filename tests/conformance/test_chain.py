@@ -4,17 +4,17 @@ import numpy as np
 import onnx
 import pytest
 
-from algos.accept.point import PointProposals
-from algos.chance import sampling
-from algos.draft.chain import LikeliestChain
-from algos.draft.eagle2 import Eagle2
-from algos.rows import Sampler
-from algos.step import Scored, decode
-from algos.tree import DraftTree, Verdict
-from runtime.session import EngineError
-from runtime.timing import Tally, TimedDrafter
 from tests.conformance.conftest import CONFIG, Models
 from tests.conformance.test_engine import ONE_ROW, PAIR, TOKENS, chain, draft_features, open_drafter, open_target
+from underpaint.algos.accept.point import PointProposals
+from underpaint.algos.chance import sampling
+from underpaint.algos.draft.chain import LikeliestChain
+from underpaint.algos.draft.eagle2 import Eagle2
+from underpaint.algos.rows import Sampler
+from underpaint.algos.step import Scored, decode
+from underpaint.algos.tree import DraftTree, Verdict
+from underpaint.runtime.engines.session import EngineError
+from underpaint.runtime.evaluation.timing import Tally, TimedDrafter
 
 LEVELS = 5
 

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from algos.draft.costs import CostCurve
 from benchmarks.cost_curve import main
 from benchmarks.in_cycle import Found, Kind, host_costs
-from sim.cycle_costs import load_cycle_costs
-from sim.latency import load_costs
 from tests.benchmarks.ending import figures
 from tests.conformance.conftest import CONFIG, Models
+from underpaint.algos.draft.costs import CostCurve
+from underpaint.sim.latency.cycle_costs import load_cycle_costs
+from underpaint.sim.latency.models import load_costs
 
 
 def test_the_curve_is_written_in_the_form_that_policies_read(

@@ -6,26 +6,26 @@ import numpy as np
 import pytest
 import torch
 
-from algos.accept.point import PointProposals
-from algos.arrays import IntArray
-from algos.chance import sampling
-from algos.draft.eagle2 import Eagle2
-from algos.rows import Sampler, laws
-from algos.spatial.target import Feed
-from algos.step import Scored, decode
-from algos.tree import DraftTree, Verdict, root_only
-from export.decoders import export_target
-from export.store import Origin
-from models.config import build
-from models.transformer import Transformer, TransformerConfig
-from runtime.drafter import OrtDrafter
-from runtime.grid_target import OrtGridTarget
-from runtime.session import EngineError, SessionSettings
-from runtime.target import OrtTarget
-from runtime.timing import Tally, TimedDrafter, TimedTarget
 from tests.conformance.conftest import CAPTION, CONFIG, WORDS, Models
 from tests.conformance.families import Family
 from tests.models.test_golden import load_case, regenerate
+from underpaint.algos.accept.point import PointProposals
+from underpaint.algos.arrays import IntArray
+from underpaint.algos.chance import sampling
+from underpaint.algos.draft.eagle2 import Eagle2
+from underpaint.algos.rows import Sampler, laws
+from underpaint.algos.spatial.target import Feed
+from underpaint.algos.step import Scored, decode
+from underpaint.algos.tree import DraftTree, Verdict, root_only
+from underpaint.export.decoders import export_target
+from underpaint.export.store import Origin
+from underpaint.models.config import build
+from underpaint.models.transformer import Transformer, TransformerConfig
+from underpaint.runtime.engines.drafter import OrtDrafter
+from underpaint.runtime.engines.grid_target import OrtGridTarget
+from underpaint.runtime.engines.session import EngineError, SessionSettings
+from underpaint.runtime.engines.target import OrtTarget
+from underpaint.runtime.evaluation.timing import Tally, TimedDrafter, TimedTarget
 
 PAIR = Sampler(guidance=2.5)
 ONE_ROW = Sampler()
@@ -38,7 +38,7 @@ PARENTS = (-1, 0, 0, 1, 1, 2, 3, 5)
 @pytest.fixture(autouse=True, params=[64, 5], ids=["one_block", "blocks_of_5"])
 def _block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every test with a cache that is read whole, and with one that grows."""
-    monkeypatch.setattr("runtime.cache.BLOCK", request.param)
+    monkeypatch.setattr("underpaint.runtime.engines.cache.BLOCK", request.param)
 
 
 def open_target(family: Family, sampler: Sampler = PAIR, absent: bool = False) -> OrtTarget:

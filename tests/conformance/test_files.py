@@ -10,19 +10,20 @@ import onnxruntime
 import pytest
 import torch
 
-from algos.rows import Sampler
-from export.decoders import export_target
-from export.graph import GraphWriter
-from export.run import main
-from export.store import ParityError, draft_manifest, store_onnx
-from models.transformer import Transformer
-from runtime.decoder import load_decoder
-from runtime.session import EngineError, SessionSettings, bind, open_session
-from runtime.shape import read_shape
-from runtime.target import OrtTarget
 from tests.conformance.conftest import CONFIG, ORIGIN, Models
-from zoo import load, manifest
-from zoo.manifest import ManifestError
+from underpaint.algos.rows import Sampler
+from underpaint.artifacts import manifest
+from underpaint.artifacts.manifest import ManifestError
+from underpaint.export.decoders import export_target
+from underpaint.export.graph import GraphWriter
+from underpaint.export.run import main
+from underpaint.export.store import ParityError, draft_manifest, store_onnx
+from underpaint.models.transformer import Transformer
+from underpaint.runtime.engines.onnx_engine import load_decoder
+from underpaint.runtime.engines.session import EngineError, SessionSettings, bind, open_session
+from underpaint.runtime.engines.shape import read_shape
+from underpaint.runtime.engines.target import OrtTarget
+from underpaint.zoo import load
 
 
 @pytest.fixture
@@ -156,7 +157,7 @@ def test_nothing_is_written_where_parity_fails(models: Models, tmp_path: Path) -
 
 
 def test_a_graph_of_other_weights_fails_parity(models: Models, tmp_path: Path) -> None:
-    from export.parity import compare_target
+    from underpaint.export.parity import compare_target
 
     torch.manual_seed(6)
     other = Transformer(CONFIG).eval()

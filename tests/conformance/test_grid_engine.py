@@ -6,21 +6,21 @@ import numpy as np
 import pytest
 import torch
 
-from algos.arrays import FloatArray, IntArray
-from algos.chance import sampling
-from algos.rows import Sampler, laws
-from algos.spatial.cell_rule import PooledCells
-from algos.spatial.mulo import Repair, draft_and_repair
-from algos.spatial.target import Feed
-from algos.spatial.zipar import zipar
-from models.text import caption_features
-from runtime.cache import HIDDEN
-from runtime.grid_target import OrtGridTarget
-from runtime.session import SessionSettings
-from runtime.target import OrtTarget
-from sim.grid_world import FixedRows
 from tests.conformance.conftest import CAPTION, CONFIG, Models
 from tests.wrapped import Wrapped
+from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.chance import sampling
+from underpaint.algos.rows import Sampler, laws
+from underpaint.algos.spatial.cell_rule import PooledCells
+from underpaint.algos.spatial.mulo import Repair, draft_and_repair
+from underpaint.algos.spatial.target import Feed
+from underpaint.algos.spatial.zipar import zipar
+from underpaint.models.text import caption_features
+from underpaint.runtime.engines.cache import HIDDEN
+from underpaint.runtime.engines.grid_target import OrtGridTarget
+from underpaint.runtime.engines.session import SessionSettings
+from underpaint.runtime.engines.target import OrtTarget
+from underpaint.sim.synthetic.grid_model import FixedRows
 
 PAIR = Sampler(guidance=2.5)
 PREFIX, VOCAB = CONFIG.cls_token_num, CONFIG.vocab_size

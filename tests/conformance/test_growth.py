@@ -3,18 +3,18 @@
 import numpy as np
 import pytest
 
-from algos.accept import RULES
-from algos.chance import sampling
-from algos.draft import POLICIES
-from algos.draft.eagle2 import Eagle2
-from algos.draft.spec import Budget, Growth
-from algos.rows import Sampler
-from algos.step import decode
-from runtime.session import EngineError
-from runtime.timing import Tally, TimedDrafter
 from tests.conformance.conftest import CONFIG, Models
 from tests.conformance.test_chain import at
 from tests.conformance.test_engine import ONE_ROW, PAIR, TOKENS, draft_features, open_drafter, open_target
+from underpaint.algos.accept import RULES
+from underpaint.algos.chance import sampling
+from underpaint.algos.draft import POLICIES
+from underpaint.algos.draft.eagle2 import Eagle2
+from underpaint.algos.draft.spec import Budget, Growth
+from underpaint.algos.rows import Sampler
+from underpaint.algos.step import decode
+from underpaint.runtime.engines.session import EngineError
+from underpaint.runtime.evaluation.timing import Tally, TimedDrafter
 
 SAMPLERS = {
     "pair": PAIR,

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from algos.arrays import FloatArray
-from algos.rows import Sampler, laws
-from export import laws as exported
-from export.graph import GraphWriter
-from runtime.passes import Sampling
-from runtime.session import SessionSettings, open_session
+from underpaint.algos.arrays import FloatArray
+from underpaint.algos.rows import Sampler, laws
+from underpaint.export import laws as exported
+from underpaint.export.graph import GraphWriter
+from underpaint.runtime.engines.passes import Sampling
+from underpaint.runtime.engines.session import SessionSettings, open_session
 
 VOCAB = 6
 LOGITS = st.sampled_from([0.0, 1.0, 1.0 + 2.0**-20, -3.0, 40.0, -90.0])

@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 import torch
 
-from algos.draft.spec import Grid
-from export.vision import export_judge, export_tokenizer
-from models.judge import Judge, JudgeConfig, to_judge_side
-from models.vq import VQConfig, VQModel
-from runtime.images import ImageDecoder, ImageEncoder, to_bytes, to_unit
-from runtime.judge import OrtJudge
-from runtime.session import EngineError
 from tests.conformance.conftest import ORIGIN
-from zoo import load
-from zoo.manifest import ManifestError
-from zoo.prompts import SLOT_VALUES
+from underpaint.algos.draft.spec import Grid
+from underpaint.artifacts.manifest import ManifestError
+from underpaint.export.vision import export_judge, export_tokenizer
+from underpaint.models.judge import Judge, JudgeConfig, to_judge_side
+from underpaint.models.vq import VQConfig, VQModel
+from underpaint.runtime.engines.images import ImageDecoder, ImageEncoder, to_bytes, to_unit
+from underpaint.runtime.engines.judge import OrtJudge
+from underpaint.runtime.engines.session import EngineError
+from underpaint.zoo import load
+from underpaint.zoo.prompts import SLOT_VALUES
 
 
 @pytest.fixture(scope="module")

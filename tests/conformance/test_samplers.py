@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 import torch
 
-from algos.draft.spec import Grid
-from algos.spatial.resolution import ResolutionMap
-from export.samplers import Between, export_sampler, export_super_resolution
-from export.vision import export_tokenizer
-from models.sampler import SamplerConfig, SuperResolution, SuperResolutionConfig, TokenSampler, codebook_name
-from models.vq import VQConfig, VQModel
-from runtime.resample_pixels import LearnedEnlarger, PixelResampler
-from runtime.resample_tokens import TokenResampler
-from runtime.resamplers import open_resampler
-from runtime.session import EngineError
 from tests.conformance.conftest import ORIGIN
-from zoo.load import manifest
-from zoo.manifest import digest
+from underpaint.algos.draft.spec import Grid
+from underpaint.algos.spatial.resolution import ResolutionMap
+from underpaint.artifacts.manifest import digest
+from underpaint.export.samplers import Between, export_sampler, export_super_resolution
+from underpaint.export.vision import export_tokenizer
+from underpaint.models.sampler import SamplerConfig, SuperResolution, SuperResolutionConfig, TokenSampler, codebook_name
+from underpaint.models.vq import VQConfig, VQModel
+from underpaint.runtime.engines.session import EngineError
+from underpaint.runtime.resampling.pixels import LearnedEnlarger, PixelResampler
+from underpaint.runtime.resampling.registry import open_resampler
+from underpaint.runtime.resampling.tokens import TokenResampler
+from underpaint.zoo.load import manifest
 
 PAIR = ResolutionMap(Grid(3, 4), Grid(6, 8))
 QUADRUPLE = ResolutionMap(Grid(3, 4), Grid(12, 16))

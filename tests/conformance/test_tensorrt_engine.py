@@ -11,24 +11,7 @@ import torch
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
-from algos.chance import sampling
-from algos.rows import Sampler
-from algos.spatial.cell_rule import PooledCells
-from algos.spatial.mulo import Repair, draft_and_repair
-from algos.spatial.zipar import zipar
 from benchmarks import gpu
-from cli.app import app as underpaint
-from export.published import Request, export_published
-from runtime.cache import causal
-from runtime.decoder import load_decoder
-from runtime.device_cache import layered
-from runtime.drafter import OrtDrafter
-from runtime.exported import RECORD
-from runtime.grid_target import OrtGridTarget
-from runtime.session import EngineError, SessionSettings
-from runtime.target import OrtTarget
-from runtime.tensorrt_engine import load_tensorrt
-from sim.grid_world import FixedRows
 from tests.conformance import stand_in
 from tests.conformance.families import TINY, Family
 from tests.conformance.test_engine import (
@@ -48,6 +31,23 @@ from tests.conformance.test_engine import (
 )
 from tests.conformance.test_grid_engine import Recorded
 from tests.published.checkpoints import eagle_weights, save_llamagen, save_vq
+from underpaint.algos.chance import sampling
+from underpaint.algos.rows import Sampler
+from underpaint.algos.spatial.cell_rule import PooledCells
+from underpaint.algos.spatial.mulo import Repair, draft_and_repair
+from underpaint.algos.spatial.zipar import zipar
+from underpaint.cli.app import app as underpaint
+from underpaint.export.published import Request, export_published
+from underpaint.runtime.engines.cache import causal
+from underpaint.runtime.engines.device_cache import layered
+from underpaint.runtime.engines.drafter import OrtDrafter
+from underpaint.runtime.engines.grid_target import OrtGridTarget
+from underpaint.runtime.engines.onnx_engine import load_decoder
+from underpaint.runtime.engines.session import EngineError, SessionSettings
+from underpaint.runtime.engines.target import OrtTarget
+from underpaint.runtime.engines.tensorrt_engine import load_tensorrt
+from underpaint.runtime.exported import RECORD
+from underpaint.sim.synthetic.grid_model import FixedRows
 
 __all__ = [
     "test_a_draft_tree_follows_eagle_path_by_path",
@@ -132,7 +132,7 @@ def test_what_cannot_be_captured_runs_all_the_same(halves: Path, monkeypatch: py
     monkeypatch.setattr(stand_in.Engine, "capturable", False)
     with pytest.raises(AssertionError, match="captured"):
         passes(halves / "reference")
-    monkeypatch.setattr("runtime.tensorrt_engine.TensorRTEngine.captured", True)
+    monkeypatch.setattr("underpaint.runtime.engines.tensorrt_engine.TensorRTEngine.captured", True)
     for found, wanted in zip(passes(halves / "reference"), expected, strict=True):
         np.testing.assert_array_equal(found, wanted)
 
@@ -173,7 +173,7 @@ def test_a_part_that_fails_costs_the_gpu_benchmark_no_other(capsys: pytest.Captu
 
 
 def test_methods_are_compared_on_tensorrt(halves: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runtime.exported_target.backend_module", lambda backend: None)
+    monkeypatch.setattr("underpaint.runtime.engines.exported_target.backend_module", lambda backend: None)
     folder, methods = halves / "reference", "ar,speculative,eagle1,eagle2,adt,lantern,zipar"
     for name in ("target", "drafter"):
         opened(name, folder)
@@ -196,7 +196,7 @@ def test_two_resolutions_draft_and_verify_on_tensorrt(
     halves: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pass over the whole larger image, which its engine has to be built for."""
-    monkeypatch.setattr("runtime.exported_target.backend_module", lambda backend: None)
+    monkeypatch.setattr("underpaint.runtime.engines.exported_target.backend_module", lambda backend: None)
     low, high = halves / "reference", tmp_path / "high"
     copytree(low, high, ignore=ignore_patterns("*.engine", "*.record"))
     copyfile(low / RECORD, high / RECORD)

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from hypothesis import strategies as st
 
-from algos.arrays import FloatArray, IntArray
-from algos.draft.spec import GrownLevel, Growth
-from algos.tree import DraftTree
 from tests.strategies import laws
+from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.draft.spec import GrownLevel, Growth
+from underpaint.algos.tree import DraftTree
 
 Path = tuple[int, ...]
 

@@ -8,17 +8,17 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from algos.chance import sampling
-from algos.draft import Budget, Grid
-from algos.draft.at_once import Shape
-from algos.draft.calibration import BANDS, Calibration, within_one
-from algos.draft.costs import CostCurve, Prices, draft_table
-from algos.draft.foresight import best_choice, falling, foresee
-from algos.draft.grow import Growing
-from algos.draft.roofline import Roofline
-from algos.draft.sequoia import acceptance_by_rank, best_plan
-from algos.tree import DraftTree, Verdict
 from tests.draft.drafters import PathDrafter, dense, drafters
+from underpaint.algos.chance import sampling
+from underpaint.algos.draft import Budget, Grid
+from underpaint.algos.draft.calibration import BANDS, Calibration, within_one
+from underpaint.algos.draft.costs import CostCurve, Prices, draft_table
+from underpaint.algos.draft.fused import Shape
+from underpaint.algos.draft.growth import Growing
+from underpaint.algos.draft.lookahead import best_choice, falling, foresee
+from underpaint.algos.draft.roofline import Roofline
+from underpaint.algos.draft.sequoia import acceptance_by_rank, best_plan
+from underpaint.algos.tree import DraftTree, Verdict
 
 FLAT = tuple((nodes, 1.0) for nodes in (1, 64))
 STEEP = tuple((nodes, float(nodes)) for nodes in (1, 64))

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from algos.chance import enumerate_outcomes, sampling
-from algos.draft import POLICIES, Budget, Grid, PolicySpec
-from algos.draft.chain import Chain
-from algos.draft.eagle1 import Eagle1
-from algos.registry import build
-from algos.tree import DraftTree, Verdict
 from tests.draft.drafters import GrowingDrafter, PathDrafter, dense, drafters, path_of
+from underpaint.algos.chance import enumerate_outcomes, sampling
+from underpaint.algos.draft import POLICIES, Budget, Grid, PolicySpec
+from underpaint.algos.draft.chain import Chain
+from underpaint.algos.draft.eagle1 import Eagle1
+from underpaint.algos.registry import build
+from underpaint.algos.tree import DraftTree, Verdict
 
 ALL = [pytest.param(spec, id=spec.name) for spec in POLICIES]
 NOT_ADAPTED = [pytest.param(name, id=name) for name in ("chain", "chain_top1", "eagle1", "static_top_k", "sequoia")]

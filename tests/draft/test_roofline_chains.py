@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from algos.chance import sampling
-from algos.draft import Budget, Grid
-from algos.draft.costs import Prices, chain_table
-from algos.draft.foresight import Floor, best_choice, falling, foresee, might_yield
-from algos.draft.kept import FIRST_CHANCE, Chain, Kept
-from algos.draft.roofline import Roofline
-from algos.tree import DraftTree, Verdict
 from tests.draft.drafters import ChainingDrafter
+from underpaint.algos.chance import sampling
+from underpaint.algos.draft import Budget, Grid
+from underpaint.algos.draft.acceptance import FIRST_CHANCE, Chain, Kept
+from underpaint.algos.draft.costs import Prices, chain_table
+from underpaint.algos.draft.lookahead import Floor, best_choice, falling, foresee, might_yield
+from underpaint.algos.draft.roofline import Roofline
+from underpaint.algos.tree import DraftTree, Verdict
 
 GRID = Grid(40, 40)
 SLOW_LEVELS = Roofline(((1, 1.0), (20, 1.2)), draft_ms=1.0, chain_ms=((1, 0.1), (6, 0.2)), top_k=5)

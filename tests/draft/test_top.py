@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from algos.draft.top import top
+from underpaint.algos.draft.top_tokens import top
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

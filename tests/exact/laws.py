@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from algos.accept import Rule
-from algos.draft import Policy
-from algos.law import enumerate_decoding, target_law, tokens_law
-from algos.step import Drafter, Target
-from algos.tree import Verdict, root_only
+from underpaint.algos.accept import Rule
+from underpaint.algos.draft import Policy
+from underpaint.algos.enumeration import enumerate_decoding, target_law, tokens_law
+from underpaint.algos.step import Drafter, Target
+from underpaint.algos.tree import Verdict, root_only
 
 TOLERANCE = 1e-12
 

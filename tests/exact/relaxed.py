@@ -5,14 +5,14 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from algos.accept import Rule, RuleSpec
-from algos.accept.neighbours import nearest_codes
-from algos.accept.spec import Residual
-from algos.arrays import FloatArray
-from algos.chance import At, Chance, Role, enumerate_outcomes
-from algos.law import emitted
-from algos.registry import build
-from algos.tree import DraftTree, Drawn
+from underpaint.algos.accept import Rule, RuleSpec
+from underpaint.algos.accept.neighbours import nearest_codes
+from underpaint.algos.accept.spec import Residual
+from underpaint.algos.arrays import FloatArray
+from underpaint.algos.chance import At, Chance, Role, enumerate_outcomes
+from underpaint.algos.enumeration import emitted
+from underpaint.algos.registry import build
+from underpaint.algos.tree import DraftTree, Drawn
 
 STRENGTHS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     "lantern": st.builds(dict, delta=st.sampled_from([0.0, 0.0713, 0.2371, 0.5237, 0.93])),

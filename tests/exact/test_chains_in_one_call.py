@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from algos.accept import RULES, RuleSpec
-from algos.arrays import IntArray
-from algos.draft import Grid
-from algos.draft.roofline import Roofline
-from sim.worlds import Blend, PrefixLaw, RandomLaw, SyntheticDrafter, SyntheticTarget
 from tests.exact.laws import assert_argmax, assert_exact
 from tests.strategies import pools
+from underpaint.algos.accept import RULES, RuleSpec
+from underpaint.algos.arrays import IntArray
+from underpaint.algos.draft import Grid
+from underpaint.algos.draft.roofline import Roofline
+from underpaint.sim.synthetic.models import Blend, PrefixLaw, RandomLaw, SyntheticDrafter, SyntheticTarget
 
 LOSSLESS = [
     pytest.param(spec, id=spec.name)

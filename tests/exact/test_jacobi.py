@@ -5,14 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from algos.accept import RULES
-from algos.chance import At, Chance, Role, enumerate_outcomes, sampling
-from algos.draft import Grid
-from algos.law import emitted, target_law, total_variation
-from algos.race import EnumeratedNoise, SampledNoise, second_race
-from algos.spatial.jacobi import Coupling, Refill, Window, jacobi_cycles, jacobi_decode, maximal_coupling
-from sim.worlds import PrefixLaw, RandomLaw, SyntheticTarget
 from tests.strategies import laws, pools
+from underpaint.algos.accept import RULES
+from underpaint.algos.chance import At, Chance, Role, enumerate_outcomes, sampling
+from underpaint.algos.coupling import EnumeratedNoise, SampledNoise, second_race
+from underpaint.algos.draft import Grid
+from underpaint.algos.enumeration import emitted, target_law, total_variation
+from underpaint.algos.spatial.jacobi import Coupling, Refill, Window, jacobi_cycles, jacobi_decode, maximal_coupling
+from underpaint.sim.synthetic.models import PrefixLaw, RandomLaw, SyntheticTarget
 
 COUPLINGS: list[Coupling] = ["independent", "maximal", "gumbel"]
 REFILLS: list[Refill] = ["uniform", "left", "above"]

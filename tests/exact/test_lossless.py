@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from algos.accept import RULES, RuleSpec
-from algos.draft import POLICIES, Grid, PolicySpec
-from algos.tree import DRAWN as DRAWN_KINDS
-from algos.tree import Drawn
-from sim.worlds import Blend, RandomLaw, SyntheticDrafter, SyntheticTarget
 from tests.exact.laws import assert_argmax, assert_exact
 from tests.strategies import ShapePolicy, chains, pools, shapes
+from underpaint.algos.accept import RULES, RuleSpec
+from underpaint.algos.draft import POLICIES, Grid, PolicySpec
+from underpaint.algos.tree import DRAWN as DRAWN_KINDS
+from underpaint.algos.tree import Drawn
+from underpaint.sim.synthetic.models import Blend, RandomLaw, SyntheticDrafter, SyntheticTarget
 
 LOSSLESS = [spec for spec in RULES if spec.promise == "lossless" and not spec.greedy]
 GREEDY = [spec for spec in RULES if spec.promise == "lossless" and spec.greedy]

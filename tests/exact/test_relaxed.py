@@ -8,18 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from algos.accept import RULES, RuleSpec
-from algos.accept.cool import CoolSD
-from algos.accept.gsd import Grouped
-from algos.accept.neighbours import nearest_codes
-from algos.accept.relaxed import accepted_mass
-from algos.arrays import FloatArray
-from algos.chance import enumerate_outcomes, sampling
-from algos.draft import POLICIES, Grid, PolicySpec
-from algos.law import emitted
-from algos.step import decode
-from algos.tree import Drawn
-from sim.worlds import Blend, RandomLaw, SyntheticDrafter, SyntheticTarget
 from tests.exact.laws import assert_argmax, assert_exact
 from tests.exact.relaxed import (
     STRENGTHS,
@@ -33,6 +21,18 @@ from tests.exact.relaxed import (
     star,
 )
 from tests.strategies import ShapePolicy, chains, laws, pools, shapes
+from underpaint.algos.accept import RULES, RuleSpec
+from underpaint.algos.accept.cool import CoolSD
+from underpaint.algos.accept.gsd import Grouped
+from underpaint.algos.accept.neighbours import nearest_codes
+from underpaint.algos.accept.relaxed import accepted_mass
+from underpaint.algos.arrays import FloatArray
+from underpaint.algos.chance import enumerate_outcomes, sampling
+from underpaint.algos.draft import POLICIES, Grid, PolicySpec
+from underpaint.algos.enumeration import emitted
+from underpaint.algos.step import decode
+from underpaint.algos.tree import Drawn
+from underpaint.sim.synthetic.models import Blend, RandomLaw, SyntheticDrafter, SyntheticTarget
 
 RELAXED = [spec for spec in RULES if spec.promise != "lossless"]
 SAMPLED = [spec for spec in RELAXED if not spec.greedy]

@@ -5,15 +5,15 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from algos.accept import RULES
-from algos.chance import Chance, enumerate_outcomes, sampling
-from algos.draft import Grid
-from algos.law import emitted, target_law, total_variation
-from algos.skipping import Skipping, SkippingCycle, skipping_cycles
-from algos.step import decode
-from algos.tree import Drawn
-from sim.worlds import Blend, PrefixLaw, RandomLaw, SyntheticDrafter, SyntheticTarget
 from tests.strategies import ShapePolicy
+from underpaint.algos.accept import RULES
+from underpaint.algos.chance import Chance, enumerate_outcomes, sampling
+from underpaint.algos.draft import Grid
+from underpaint.algos.enumeration import emitted, target_law, total_variation
+from underpaint.algos.skipping import Skipping, SkippingCycle, skipping_cycles
+from underpaint.algos.step import decode
+from underpaint.algos.tree import Drawn
+from underpaint.sim.synthetic.models import Blend, PrefixLaw, RandomLaw, SyntheticDrafter, SyntheticTarget
 
 LIKELY = RandomLaw(2, seed=3)
 CHAIN, TREE = (0, 1), (0, 0, 1)

@@ -5,15 +5,15 @@ from itertools import product
 import numpy as np
 import pytest
 
-from algos.accept import RULES
-from algos.accept.gsd import Grouped
-from algos.accept.neighbours import nearest_codes
-from algos.accept.relaxed import accepted_mass
-from algos.accept.spec import Residual
-from algos.arrays import FloatArray
-from algos.chance import Role, sampling, scripted
-from algos.tree import Verdict
 from tests.exact.relaxed import apart, codebook, make, next_token_law, point_law, star
+from underpaint.algos.accept import RULES
+from underpaint.algos.accept.gsd import Grouped
+from underpaint.algos.accept.neighbours import nearest_codes
+from underpaint.algos.accept.relaxed import accepted_mass
+from underpaint.algos.accept.spec import Residual
+from underpaint.algos.arrays import FloatArray
+from underpaint.algos.chance import Role, sampling, scripted
+from underpaint.algos.tree import Verdict
 
 LINE = np.arange(6.0)[:, None]
 LANTERNS = ("lantern", "lantern_pp")

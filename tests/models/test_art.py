@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from models.data import art
-from zoo.prompts import CONCEPTS
+from underpaint.models.data import art
+from underpaint.zoo.prompts import CONCEPTS
 
 
 def _webp() -> bytes:

@@ -5,15 +5,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from models.checkpoints import load_drafter, load_target
-from models.drafter import BoundDrafter, Drafter
-from models.layers import causal_bias
-from models.text import caption_features
-from models.train.drafter import DrafterSettings, train_drafter, unroll
-from models.train.loop import LoopSettings
-from models.train.target import TargetSettings, train_target
-from models.transformer import Transformer, TransformerConfig
 from tests.models.tiny import TINY, tiny_target, tiny_tokens
+from underpaint.models.checkpoints import load_drafter, load_target
+from underpaint.models.drafter import BoundDrafter, Drafter
+from underpaint.models.layers import causal_bias
+from underpaint.models.text import caption_features
+from underpaint.models.train.drafter import DrafterSettings, train_drafter, unroll
+from underpaint.models.train.loop import LoopSettings
+from underpaint.models.train.target import TargetSettings, train_target
+from underpaint.models.transformer import Transformer, TransformerConfig
 
 
 def tiny_pair() -> tuple[BoundDrafter, torch.Tensor, torch.Tensor]:

@@ -11,14 +11,14 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from models.checkpoints import load_target
-from models.sample import sample
-from models.train.drafter import DrafterSettings, mixed_batch, train_drafter
-from models.train.drawn import CHUNK, Drawn, DrawSettings, draw_scenes, fingerprint, load_drawn
-from models.train.loop import CHECKPOINT, LoopSettings
-from models.train.tokens import TokenSet
 from tests.models.tiny import TINY, tiny_target, tiny_tokens
-from zoo.prompts import WORDS
+from underpaint.models.checkpoints import load_target
+from underpaint.models.sample import sample
+from underpaint.models.train.drafter import DrafterSettings, mixed_batch, train_drafter
+from underpaint.models.train.drawn import CHUNK, Drawn, DrawSettings, draw_scenes, fingerprint, load_drawn
+from underpaint.models.train.loop import CHECKPOINT, LoopSettings
+from underpaint.models.train.tokens import TokenSet
+from underpaint.zoo.prompts import WORDS
 
 
 def saved_target(folder: Path, seed: int = 0) -> Path:

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from models.config import build
-from models.layers import MASKED, causal_bias
-from models.transformer import Transformer, TransformerConfig
-from models.vq import VQConfig, VQModel
+from underpaint.models.config import build
+from underpaint.models.layers import MASKED, causal_bias
+from underpaint.models.transformer import Transformer, TransformerConfig
+from underpaint.models.vq import VQConfig, VQModel
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from models.checkpoints import load_target, read
-from models.text import caption_features
-from models.train.guided import divergence, guided_law, train_guided
-from models.train.loop import CHECKPOINT, LoopSettings
-from models.train.target import TargetSettings
 from tests.models.tiny import TINY, tiny_target, tiny_tokens
-from zoo.prompts import PAD_WORD, WORDS
+from underpaint.models.checkpoints import load_target, read
+from underpaint.models.text import caption_features
+from underpaint.models.train.guided import divergence, guided_law, train_guided
+from underpaint.models.train.loop import CHECKPOINT, LoopSettings
+from underpaint.models.train.target import TargetSettings
+from underpaint.zoo.prompts import PAD_WORD, WORDS
 
 SETTINGS = TargetSettings(batch=16, validated=32)
 GUIDANCE = 3.0

@@ -5,17 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from export.run import export_all
-from models.checkpoints import read, story
-from models.train.drafter import DrafterSettings, train_drafter
-from models.train.drawn import CHUNK, draw_scenes
-from models.train.guided import train_guided
-from models.train.history import Given, runs_with
-from models.train.loop import CHECKPOINT, LoopSettings
-from models.train.target import TargetSettings, train_target
 from tests.models.test_drawn import captions
 from tests.models.tiny import TINY, tiny_tokens
-from zoo import load
+from underpaint.export.run import export_all
+from underpaint.models.checkpoints import read, story
+from underpaint.models.train.drafter import DrafterSettings, train_drafter
+from underpaint.models.train.drawn import CHUNK, draw_scenes
+from underpaint.models.train.guided import train_guided
+from underpaint.models.train.history import Given, runs_with
+from underpaint.models.train.loop import CHECKPOINT, LoopSettings
+from underpaint.models.train.target import TargetSettings, train_target
+from underpaint.zoo import load
 
 LOOP = LoopSettings(steps=2, learning_rate=1e-3, validate_every=2)
 SETTINGS = TargetSettings(batch=8, validated=32)

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from models.data.scenes import SpriteSheet
-from models.judge import Judge, JudgeConfig, load_judge, to_judge_side
-from models.train.judge import JudgeSettings, accuracy, damage, judge_loss, train_judge
-from models.train.loop import LoopSettings
-from zoo.prompts import CONCEPTS, SLOT_VALUES, STYLES
+from underpaint.models.data.scenes import SpriteSheet
+from underpaint.models.judge import Judge, JudgeConfig, load_judge, to_judge_side
+from underpaint.models.train.judge import JudgeSettings, accuracy, damage, judge_loss, train_judge
+from underpaint.models.train.loop import LoopSettings
+from underpaint.zoo.prompts import CONCEPTS, SLOT_VALUES, STYLES
 
 SMALL = JudgeConfig(channels=(8, 8, 8, 8), features=16)
 

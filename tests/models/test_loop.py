@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from models.train.loop import CHECKPOINT, LoopSettings, Loss, rate_share, train
+from underpaint.models.train.loop import CHECKPOINT, LoopSettings, Loss, rate_share, train
 
 SETTINGS = LoopSettings(steps=12, learning_rate=0.1, warmup_steps=2, ema_decay=0.9, validate_every=4)
 CONFIG = {"kind": "line", "width": 3}

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from models.train.muon import Muon, Optimisers, orthogonalised
+from underpaint.models.train.muon import Muon, Optimisers, orthogonalised
 
 
 @pytest.mark.parametrize("shape", [(8, 8), (8, 20), (20, 8)])

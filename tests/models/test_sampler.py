@@ -9,11 +9,11 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from algos.draft.spec import Grid
-from algos.spatial.resolution import ResolutionMap
-from models.checkpoints import read
-from models.data.scenes import Split
-from models.sampler import (
+from underpaint.algos.draft.spec import Grid
+from underpaint.algos.spatial.resolution import ResolutionMap
+from underpaint.models.checkpoints import read
+from underpaint.models.data.scenes import Split
+from underpaint.models.sampler import (
     SamplerConfig,
     SuperResolution,
     SuperResolutionConfig,
@@ -22,11 +22,11 @@ from models.sampler import (
     load_sampler,
     load_super_resolution,
 )
-from models.train.loop import LoopSettings, save_atomically
-from models.train.sampler import LOSSES, PairedCodes, PairedScenes, SamplerSettings, train_sampler
-from models.train.sampler_losses import PatchCritic, SamplerLosses, draw_softly, duel, perceptual_distance
-from models.train.superres import SuperResolutionSettings, train_super_resolution
-from models.vq import VQConfig, VQModel
+from underpaint.models.train.loop import LoopSettings, save_atomically
+from underpaint.models.train.sampler import LOSSES, PairedCodes, PairedScenes, SamplerSettings, train_sampler
+from underpaint.models.train.sampler_losses import PatchCritic, SamplerLosses, draw_softly, duel, perceptual_distance
+from underpaint.models.train.superres import SuperResolutionSettings, train_super_resolution
+from underpaint.models.vq import VQConfig, VQModel
 
 PAIR = ResolutionMap(Grid(3, 3), Grid(6, 6))
 VQ = VQConfig(24, 4, (1, 1), (1, 1), z_channels=8, ch=8, num_res_blocks=1)
@@ -219,7 +219,7 @@ def test_bad_settings_are_refused(scenes: PairedScenes, tmp_path: Path) -> None:
 
 
 def test_a_codebook_keeps_its_name_when_it_is_rounded() -> None:
-    from export.weights import halve
+    from underpaint.export.weights import halve
 
     vq = VQModel(VQ)
     before = codebook_name(vq)

@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from models.data.art import SPRITE_SIDE, Sprites
-from models.data.batches import LABELS, batch, scenes
-from models.data.scenes import SPLITS, Scene, Split, SpriteSheet, background, render, scene
-from zoo.prompts import (
+from underpaint.models.data.art import SPRITE_SIDE, Sprites
+from underpaint.models.data.batches import LABELS, batch, scenes
+from underpaint.models.data.scenes import SPLITS, Scene, Split, SpriteSheet, background, render, scene
+from underpaint.zoo.prompts import (
     CONCEPTS,
     STYLES,
     Prompt,

@@ -9,13 +9,13 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from models.checkpoints import load_vq, read
-from models.data.scenes import Split
-from models.train.loop import LoopSettings
-from models.train.pictures import to_pictures, to_pixels
-from models.train.tokenizer import TokenizerSettings, reconstruction_loss, spherical_kmeans, train_tokenizer
-from models.train.tokens import encode_scenes
-from models.vq import VQConfig, VQModel
+from underpaint.models.checkpoints import load_vq, read
+from underpaint.models.data.scenes import Split
+from underpaint.models.train.loop import LoopSettings
+from underpaint.models.train.pictures import to_pictures, to_pixels
+from underpaint.models.train.tokenizer import TokenizerSettings, reconstruction_loss, spherical_kmeans, train_tokenizer
+from underpaint.models.train.tokens import encode_scenes
+from underpaint.models.vq import VQConfig, VQModel
 
 TINY_VQ = VQConfig(
     codebook_size=32,

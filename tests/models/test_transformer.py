@@ -5,15 +5,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from models.checkpoints import load_target
-from models.config import build
-from models.layers import MASKED, causal_bias
-from models.sample import filter_logits, sample
-from models.text import WordEncoder, caption_features
-from models.train.loop import LoopSettings
-from models.train.target import TargetSettings, train_target
-from models.transformer import Transformer, TransformerConfig, rotary_table
 from tests.models.tiny import TINY, tiny_target, tiny_tokens
+from underpaint.models.checkpoints import load_target
+from underpaint.models.config import build
+from underpaint.models.layers import MASKED, causal_bias
+from underpaint.models.sample import filter_logits, sample
+from underpaint.models.text import WordEncoder, caption_features
+from underpaint.models.train.loop import LoopSettings
+from underpaint.models.train.target import TargetSettings, train_target
+from underpaint.models.transformer import Transformer, TransformerConfig, rotary_table
 
 
 @torch.no_grad()

@@ -3,9 +3,9 @@
 import numpy as np
 import torch
 
-from models.train.target import Target
-from models.train.tokens import TokenSet
-from models.transformer import TransformerConfig
+from underpaint.models.train.target import Target
+from underpaint.models.train.tokens import TokenSet
+from underpaint.models.transformer import TransformerConfig
 
 TINY = TransformerConfig(
     dim=32,

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from algos.arrays import FloatArray
-from algos.chance import At, Chance, Role
-from algos.tree import DraftTree, Verdict
+from underpaint.algos.arrays import FloatArray
+from underpaint.algos.chance import At, Chance, Role
+from underpaint.algos.tree import DraftTree, Verdict
 
 TakeOut = Callable[[FloatArray, int], FloatArray]
 

@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from algos.arrays import FloatArray
-from algos.law import enumerate_verdicts
-from algos.tree import DraftTree, Drawn, Verdict
+from underpaint.algos.arrays import FloatArray
+from underpaint.algos.enumeration import enumerate_verdicts
+from underpaint.algos.tree import DraftTree, Drawn, Verdict
 
 
 class Reading(NamedTuple):

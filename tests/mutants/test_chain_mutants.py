@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-import algos
-from algos.arrays import FloatArray
-from algos.chance import sampling
-from algos.draft import Budget, Grid
-from algos.draft.costs import Prices
-from algos.tree import Verdict
 from tests.draft.drafters import ChainingDrafter
+from underpaint import algos
+from underpaint.algos.arrays import FloatArray
+from underpaint.algos.chance import sampling
+from underpaint.algos.draft import Budget, Grid
+from underpaint.algos.draft.costs import Prices
+from underpaint.algos.tree import Verdict
 
 DRAFT = Path(algos.__file__).parent / "draft"
 CURVE = ((1, 1.0), (2, 1.05), (3, 1.1), (20, 2.0))
@@ -119,7 +119,7 @@ def check_policy(module: ModuleType) -> None:
 
 
 CHECKS: dict[str, tuple[str, Callable[[ModuleType], None]]] = {
-    "kept": ("kept.py", check_kept),
+    "kept": ("acceptance.py", check_kept),
     "prices": ("costs.py", check_prices),
     "policy": ("roofline.py", check_policy),
 }

@@ -7,16 +7,16 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from algos.accept import RULES, Rule
-from algos.arrays import FloatArray
-from algos.chance import At, Chance, FromUniforms, Role, scripted
-from algos.draft import Budget, Expander, Grid
-from algos.law import accepted_per_cycle, enumerate_decoding
-from algos.tree import DraftTree, Drawn
-from sim.worlds import Blend, PooledLaw, RandomLaw, SyntheticDrafter, SyntheticTarget
 from tests.exact.laws import TOLERANCE, assert_argmax, largest_gap
 from tests.mutants.lossless import Block, Greedy, TokenWise, Traversal, keep, owed, take_out
 from tests.strategies import ShapePolicy
+from underpaint.algos.accept import RULES, Rule
+from underpaint.algos.arrays import FloatArray
+from underpaint.algos.chance import At, Chance, FromUniforms, Role, scripted
+from underpaint.algos.draft import Budget, Expander, Grid
+from underpaint.algos.enumeration import accepted_per_cycle, enumerate_decoding
+from underpaint.algos.tree import DraftTree, Drawn
+from underpaint.sim.synthetic.models import Blend, PooledLaw, RandomLaw, SyntheticDrafter, SyntheticTarget
 
 LIKELY = RandomLaw(3, seed=1)
 DRAFT = Blend(LIKELY, RandomLaw(3, seed=2, sharpness=2.0), 0.6)

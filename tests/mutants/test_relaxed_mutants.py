@@ -9,16 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import algos
-from algos.accept import RULES
-from algos.accept.neighbours import nearest_codes
-from algos.chance import At, Chance, Role, enumerate_outcomes, sampling
-from algos.draft import Grid
-from algos.law import emitted, target_law, total_variation
-from algos.race import EnumeratedNoise
-from algos.spatial.jacobi import Window
-from algos.tree import DraftTree, Drawn
-from sim.worlds import RandomLaw, SyntheticDrafter, SyntheticTarget
 from tests.exact.relaxed import star
 from tests.mutants.relaxed import (
     Reading,
@@ -32,6 +22,16 @@ from tests.mutants.relaxed import (
     nearest,
 )
 from tests.strategies import ShapePolicy
+from underpaint import algos
+from underpaint.algos.accept import RULES
+from underpaint.algos.accept.neighbours import nearest_codes
+from underpaint.algos.chance import At, Chance, Role, enumerate_outcomes, sampling
+from underpaint.algos.coupling import EnumeratedNoise
+from underpaint.algos.draft import Grid
+from underpaint.algos.enumeration import emitted, target_law, total_variation
+from underpaint.algos.spatial.jacobi import Window
+from underpaint.algos.tree import DraftTree, Drawn
+from underpaint.sim.synthetic.models import RandomLaw, SyntheticDrafter, SyntheticTarget
 
 ROOT = Path(algos.__file__).parent
 CLOSE = 1e-9
@@ -271,7 +271,7 @@ CHECKS: dict[str, Callable[[ModuleType], None]] = {
     "accept/mulo.py": check_mulo,
     "accept/neighbours.py": check_neighbours,
     "spatial/jacobi.py": check_jacobi,
-    "race.py": check_race,
+    "coupling.py": check_race,
     "skipping.py": check_skipping,
 }
 
@@ -399,10 +399,10 @@ MUTANTS = [
     ("spatial/jacobi.py", "enumerate(drafts[done:], start=done)", "enumerate(drafts[done:], start=done - 1)"),
     ("spatial/jacobi.py", "law = np.eye(1, vocab_size, token)[0]", "law = np.full(vocab_size, 1.0 / vocab_size)"),
     ("spatial/jacobi.py", "chance.draw(owed, at) if", "chance.draw(target, at) if"),
-    ("race.py", "second[others] * edge - first[others]", "second[others] * edge"),
-    ("race.py", "high = min(high", "high = max(high"),
-    ("race.py", "(high - low)", "high"),
-    ("race.py", "np.divide(noise, weights", "np.multiply(noise, weights"),
+    ("coupling.py", "second[others] * edge - first[others]", "second[others] * edge"),
+    ("coupling.py", "high = min(high", "high = max(high"),
+    ("coupling.py", "(high - low)", "high"),
+    ("coupling.py", "np.divide(noise, weights", "np.multiply(noise, weights"),
     ("skipping.py", "scored.probs[count:]", "scored.probs[: joined.size - count]"),
     ("skipping.py", "(*range(1, count + 1), *(node", "(*range(1, count), *(node"),
     ("skipping.py", "(0, *path[:-1])", "(*path[:-1],)"),

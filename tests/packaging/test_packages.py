@@ -7,28 +7,30 @@ from pathlib import Path
 
 import pytest
 
-from zoo import load
+from underpaint.zoo import load
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-TOP_LEVEL = ("algos", "sim", "models", "export", "runtime", "zoo", "cli")
+PACKAGE_DIR = PROJECT["tool"]["setuptools"]["package-dir"]
+TOP_LEVEL = tuple(folder for folder in PACKAGE_DIR.values() if folder != "underpaint")
 MOST_ZOO_BYTES = 64 * 2**20
 
 
 @pytest.mark.parametrize("name", TOP_LEVEL)
 def test_every_import_name_is_ours(name):
-    module = importlib.import_module(name)
+    module = importlib.import_module(f"underpaint.{name}")
     assert Path(module.__file__).resolve() == ROOT / name / "__init__.py"
 
 
 def test_the_package_list_is_explicit_and_complete():
     here = {
-        ".".join(folder.relative_to(ROOT).parts)
+        ".".join(("underpaint", *folder.relative_to(ROOT).parts))
         for top in TOP_LEVEL
         for folder in (ROOT / top, *(ROOT / top).rglob("*"))
         if (folder / "__init__.py").is_file()
     }
-    assert set(PROJECT["tool"]["setuptools"]["packages"]) == here
+    assert set(PROJECT["tool"]["setuptools"]["packages"]) == here | {"underpaint"}
+    assert {f"underpaint.{name}": name for name in TOP_LEVEL} | {"underpaint": "underpaint"} == PACKAGE_DIR
 
 
 def test_every_module_stands_in_a_package():
@@ -41,12 +43,8 @@ def test_every_module_stands_in_a_package():
     assert stray == []
 
 
-def test_the_distribution_cannot_be_uploaded_by_accident():
-    assert "Private :: Do Not Upload" in PROJECT["project"]["classifiers"]
-
-
 def test_what_the_command_needs_is_declared():
-    assert PROJECT["project"]["scripts"] == {"underpaint": "cli.app:main"}
+    assert PROJECT["project"]["scripts"] == {"underpaint": "underpaint.cli.app:main"}
     extras = PROJECT["project"]["optional-dependencies"]
     assert not any(need.startswith("onnxruntime") for need in PROJECT["project"]["dependencies"])
     assert [need.partition(">")[0] for need in extras["cpu"] + extras["gpu"]] == ["onnxruntime", "onnxruntime-gpu"]
@@ -65,11 +63,11 @@ def test_every_requirement_is_pinned():
 
 
 def test_drawing_imports_neither_torch_nor_onnx():
-    on_gpus = (ROOT / "runtime" / name for name in ("tensorrt_engine.py", "device_cache.py"))
+    on_gpus = (ROOT / "runtime" / "engines" / name for name in ("tensorrt_engine.py", "device_cache.py"))
     own = {*(ROOT / "cli").glob("train*.py"), *on_gpus}  # imported only as they run
     modules = sorted(
-        ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-        for top in ("algos", "sim", "runtime", "zoo", "cli")
+        ".".join(("underpaint", *file.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__")
+        for top in ("algos", "artifacts", "sim", "runtime", "zoo", "cli")
         for file in (ROOT / top).rglob("*.py")
         if file not in own
     )

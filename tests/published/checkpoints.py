@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.config import build
-from models.transformer import Transformer, TransformerConfig
-from models.vq import VQConfig, VQModel
+from underpaint.models.config import build
+from underpaint.models.transformer import Transformer, TransformerConfig
+from underpaint.models.vq import VQConfig, VQModel
 
 DIM, LAYERS, HEADS, VOCAB, SIDE = 32, 2, 2, 32, 4
 VQ = VQConfig(

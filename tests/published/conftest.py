@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from export.published import Request, export_published
 from tests.published.checkpoints import save_vq
+from underpaint.export.published import Request, export_published
 
 
 @pytest.fixture(scope="session")

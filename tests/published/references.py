@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from models.layers import rotate
-from models.transformer import Transformer
 from tests.published.checkpoints import DIM, HEADS, LAYERS, causal
+from underpaint.models.layers import rotate
+from underpaint.models.transformer import Transformer
 
 
 @torch.no_grad()

@@ -7,9 +7,9 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from cli.export import caption_app
-from models.published.captions import caption_features
-from models.published.files import CheckpointError
+from underpaint.cli.export import caption_app
+from underpaint.models.published.captions import caption_features
+from underpaint.models.published.files import CheckpointError
 
 pytest.importorskip("transformers", reason="the extra 'chameleon' is not installed")
 

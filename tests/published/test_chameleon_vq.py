@@ -14,19 +14,19 @@ from PIL import Image
 from torch import Tensor
 from typer.testing import CliRunner
 
-from cli.app import app as underpaint
-from cli.export import app, check_app
-from export.codes import require_same_codes
-from export.published import Request, export_published
-from models.published.files import CheckpointError
-from models.published.load import load
-from runtime.exported import read_records
-from runtime.images import to_bytes
-from runtime.session import SessionSettings, open_session
 from tests.published.chameleon_vq import BLOCKS, CH, LATENT, MULTIPLIERS, STRIDE, WIDTH, decoded, encoded, vqgan_weights
 from tests.published.checkpoints import noise, save_vq
 from tests.published.text_models import CODES, IMAGE_IDS, MAP, OPTIONS, PROMPT, chameleon, save_anole_drafter
-from zoo.load import manifest
+from underpaint.cli.app import app as underpaint
+from underpaint.cli.export import app, check_app
+from underpaint.export.codes import require_same_codes
+from underpaint.export.published import Request, export_published
+from underpaint.models.published.files import CheckpointError
+from underpaint.models.published.load import load
+from underpaint.runtime.engines.images import to_bytes
+from underpaint.runtime.engines.session import SessionSettings, open_session
+from underpaint.runtime.exported import read_records
+from underpaint.zoo.load import manifest
 
 ONE_THREAD = SessionSettings(threads=1)
 GRID = torch.arange(40).reshape(2, 4, 5) * 7 % CODES

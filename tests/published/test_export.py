@@ -13,29 +13,29 @@ import torch
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
-from algos.accept.point import PointProposals
-from algos.chance import sampling
-from algos.draft.eagle2 import Eagle2
-from algos.rows import Sampler
-from algos.step import decode
-from cli.app import app as underpaint
-from cli.export import app, check_app
-from export import published
-from export.published import Request, export_published
-from export.published_check import LARGE, _told_apart, compare, prepare
-from export.published_verify import verify
-from models.published.load import KINDS, load
-from models.published.options import LoadOptions
-from runtime.drafter import OrtDrafter
-from runtime.exported import RECORD, check_data, read_records
-from runtime.methods import METHODS
-from runtime.session import EngineError, SessionSettings, open_session
-from runtime.target import OrtTarget
 from tests.models.test_golden import golden_transformer
 from tests.published.checkpoints import HEADS, SIDE, VOCAB, eagle_weights, noise, save_dtok, save_llamagen
 from tests.published.limits import files_of_at_most
-from zoo.load import manifest
-from zoo.manifest import ManifestError
+from underpaint.algos.accept.point import PointProposals
+from underpaint.algos.chance import sampling
+from underpaint.algos.draft.eagle2 import Eagle2
+from underpaint.algos.rows import Sampler
+from underpaint.algos.step import decode
+from underpaint.artifacts.manifest import ManifestError
+from underpaint.cli.app import app as underpaint
+from underpaint.cli.export import app, check_app
+from underpaint.export import published
+from underpaint.export.published import Request, export_published
+from underpaint.export.published_check import LARGE, _told_apart, compare, prepare
+from underpaint.export.published_verify import verify
+from underpaint.models.published.load import KINDS, load
+from underpaint.models.published.options import LoadOptions
+from underpaint.runtime.engines.drafter import OrtDrafter
+from underpaint.runtime.engines.session import EngineError, SessionSettings, open_session
+from underpaint.runtime.engines.target import OrtTarget
+from underpaint.runtime.exported import RECORD, check_data, read_records
+from underpaint.runtime.methods.registry import METHODS
+from underpaint.zoo.load import manifest
 
 TINY = LoadOptions(heads=HEADS, grid_side=SIDE)
 ONE_THREAD = SessionSettings(threads=1)

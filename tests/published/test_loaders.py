@@ -13,12 +13,6 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from models.published import llamagen
-from models.published.decoder import Decoder
-from models.published.files import CheckpointError, likely_kind, read_checkpoint
-from models.published.load import find, load
-from models.published.options import LoadOptions
-from models.vq import VQModel
 from tests.models.test_golden import golden_transformer
 from tests.published.checkpoints import (
     DIM,
@@ -36,6 +30,12 @@ from tests.published.checkpoints import (
     save_vq,
 )
 from tests.published.references import dtok_reference, eagle_reference
+from underpaint.models.published import llamagen
+from underpaint.models.published.decoder import Decoder
+from underpaint.models.published.files import CheckpointError, likely_kind, read_checkpoint
+from underpaint.models.published.load import find, load
+from underpaint.models.published.options import LoadOptions
+from underpaint.models.vq import VQModel
 
 TINY = LoadOptions(heads=HEADS, grid_side=SIDE)
 

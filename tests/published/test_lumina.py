@@ -8,19 +8,19 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from algos.rows import Sampler
-from algos.tree import DraftTree, Verdict, root_only
-from cli.app import app as underpaint
-from export.published import Request, export_published
-from export.published_verify import verify
-from models.published.files import CheckpointError
-from models.published.load import load
-from models.published.options import LoadOptions
-from runtime.session import EngineError, SessionSettings
-from runtime.shape import read_shape
-from runtime.target import OrtTarget
 from tests.published.text_models import CODES, LINE, LUMINA, MARKS, PROMPT, chameleon, lumina_outputs, save_qwen
-from zoo.load import manifest
+from underpaint.algos.rows import Sampler
+from underpaint.algos.tree import DraftTree, Verdict, root_only
+from underpaint.cli.app import app as underpaint
+from underpaint.export.published import Request, export_published
+from underpaint.export.published_verify import verify
+from underpaint.models.published.files import CheckpointError
+from underpaint.models.published.load import load
+from underpaint.models.published.options import LoadOptions
+from underpaint.runtime.engines.session import EngineError, SessionSettings
+from underpaint.runtime.engines.shape import read_shape
+from underpaint.runtime.engines.target import OrtTarget
+from underpaint.zoo.load import manifest
 
 pytest.importorskip("transformers", reason="the extra 'chameleon' is not installed")
 

@@ -9,15 +9,15 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from models.transformer import Transformer, TransformerConfig
+from underpaint.models.transformer import Transformer, TransformerConfig
 
 # In processes of their own, whose peaks are their own: what is mapped and read counts, and what is freed too late.
 MEASURE = """
 import json, os, sys
 from pathlib import Path
 import torch
-from models.published.load import load
-from models.published.options import LoadOptions
+from underpaint.models.published.load import load
+from underpaint.models.published.options import LoadOptions
 own = LoadOptions(heads=12)
 def kibibytes(name):
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(name))

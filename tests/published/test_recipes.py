@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from models.published.files import CheckpointError, read_checkpoint
-from models.published.llama import image_ids
-from models.published.load import load
-from models.published.options import LoadOptions
-from models.published.recipes import count_layers
 from tests.published.text_models import save_qwen
+from underpaint.models.published.files import CheckpointError, read_checkpoint
+from underpaint.models.published.llama import image_ids
+from underpaint.models.published.load import load
+from underpaint.models.published.options import LoadOptions
+from underpaint.models.published.recipes import count_layers
 
 
 def test_layers_are_counted_by_their_numbers() -> None:

@@ -10,23 +10,23 @@ import numpy as np
 import pytest
 import torch
 
-from algos.accept.point import PointProposals
-from algos.chance import sampling
-from algos.draft.chain import Chain
-from algos.rows import Sampler
-from algos.step import decode
 from benchmarks.llamagen_b import checkpoint
-from export.published import Request, export_published
-from export.published_verify import verify
-from export.tensorrt_build import build_folder
-from models.published.files import read_checkpoint
-from models.published.llamagen import llamagen
-from models.published.options import LoadOptions
-from models.transformer import Transformer, TransformerConfig
-from runtime.session import SessionSettings
-from runtime.target import OrtTarget
 from tests.published.checkpoints import VOCAB, randomise
-from zoo.load import manifest
+from underpaint.algos.accept.point import PointProposals
+from underpaint.algos.chance import sampling
+from underpaint.algos.draft.chain import Chain
+from underpaint.algos.rows import Sampler
+from underpaint.algos.step import decode
+from underpaint.export.published import Request, export_published
+from underpaint.export.published_verify import verify
+from underpaint.export.tensorrt_build import build_folder
+from underpaint.models.published.files import read_checkpoint
+from underpaint.models.published.llamagen import llamagen
+from underpaint.models.published.options import LoadOptions
+from underpaint.models.transformer import Transformer, TransformerConfig
+from underpaint.runtime.engines.session import SessionSettings
+from underpaint.runtime.engines.target import OrtTarget
+from underpaint.zoo.load import manifest
 
 ROOT = Path(__file__).parents[2]
 SIZES = {"B": (12, 12, 768), "L": (24, 16, 1024), "XL": (36, 20, 1280), "XXL": (48, 24, 1536), "3B": (24, 32, 3200)}
@@ -34,7 +34,7 @@ SIZES = {"B": (12, 12, 768), "L": (24, 16, 1024), "XL": (36, 20, 1280), "XXL": (
 HIDDEN = {"B": 2048, "L": 2816, "XL": 3584, "XXL": 4096, "3B": 8704}
 FULL = """
 import atexit, json, resource, time
-from cli.app import app
+from underpaint.cli.app import app
 start = time.perf_counter()
 def told():
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -13,24 +13,31 @@ from typer.testing import CliRunner
 
 from benchmarks.gpu import main as benchmark
 from benchmarks.gpu import onnxruntime_token_ms
-from cli.engine import app
-from export.published import Request, export_published
-from export.tensorrt_build import batch_counts, build_folder
-from models.published.options import LoadOptions
-from runtime.cache import HIDDEN, KeyValueCache
-from runtime.device_cache import DeviceCache
-from runtime.session import EngineError
-from runtime.shape import read_shape
-from runtime.tensorrt_engine import load_tensorrt
-from runtime.tensorrt_files import ANY_GPU, EngineRecord, backend_module, paths, read_engine, write_engine
 from tests.conformance import stand_in
 from tests.published import text_models
 from tests.published.chameleon_vq import vqgan_weights
 from tests.published.checkpoints import HEADS, SIDE, eagle_weights, save_dtok, save_llamagen, save_vq
 from tests.published.limits import files_of_at_most
 from tests.published.test_chameleon_vq import save_vqgan
-from zoo.load import manifest
-from zoo.manifest import ManifestError
+from underpaint.artifacts.manifest import ManifestError
+from underpaint.cli.engine import app
+from underpaint.export.published import Request, export_published
+from underpaint.export.tensorrt_build import batch_counts, build_folder
+from underpaint.models.published.options import LoadOptions
+from underpaint.runtime.engines.cache import HIDDEN, KeyValueCache
+from underpaint.runtime.engines.device_cache import DeviceCache
+from underpaint.runtime.engines.session import EngineError
+from underpaint.runtime.engines.shape import read_shape
+from underpaint.runtime.engines.tensorrt_engine import load_tensorrt
+from underpaint.runtime.engines.tensorrt_files import (
+    ANY_GPU,
+    EngineRecord,
+    backend_module,
+    paths,
+    read_engine,
+    write_engine,
+)
+from underpaint.zoo.load import manifest
 
 tensorrt = pytest.importorskip("tensorrt_rtx", reason="the extra 'tensorrt-rtx' is not installed")
 BACKEND = "tensorrt-rtx"
@@ -228,7 +235,7 @@ def test_what_cannot_be_built_is_said(small: Path, tmp_path: Path) -> None:
 
 
 def test_a_backend_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    import runtime.tensorrt_files as files
+    from underpaint.runtime.engines import tensorrt_files as files
 
     monkeypatch.setattr(files, "MODULES", {**files.MODULES, "tensorrt": "no_such_tensorrt"})
     with pytest.raises(EngineError, match="tensorrt is not installed"):

@@ -10,17 +10,6 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from typer.testing import CliRunner
 
-from algos.rows import Sampler
-from cli.app import app as underpaint
-from export.published import Request, export_published
-from models.published.decoder import Decoder
-from models.published.files import CheckpointError
-from models.published.load import load
-from models.published.options import LoadOptions
-from runtime.exported_studio import open_exported
-from runtime.session import EngineError
-from runtime.shape import read_shape
-from runtime.target import OrtTarget
 from tests.published.chameleon_vq import vqgan_weights
 from tests.published.checkpoints import DIM, causal, eagle_weights
 from tests.published.test_chameleon_vq import save_vqgan
@@ -37,7 +26,18 @@ from tests.published.text_models import (
     save_anole_drafter,
     save_qwen,
 )
-from zoo.load import manifest
+from underpaint.algos.rows import Sampler
+from underpaint.cli.app import app as underpaint
+from underpaint.export.published import Request, export_published
+from underpaint.models.published.decoder import Decoder
+from underpaint.models.published.files import CheckpointError
+from underpaint.models.published.load import load
+from underpaint.models.published.options import LoadOptions
+from underpaint.runtime.engines.session import EngineError
+from underpaint.runtime.engines.shape import read_shape
+from underpaint.runtime.engines.target import OrtTarget
+from underpaint.runtime.exported_studio import open_exported
+from underpaint.zoo.load import manifest
 
 pytest.importorskip("transformers", reason="the extra 'chameleon' is not installed")
 

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from algos.draft.spec import Grid
-from export.published import Request, export_published
-from models.config import build
-from models.published.files import CheckpointError
-from models.vq import VQConfig, VQModel
-from runtime.images import ImageDecoder, ImageEncoder
-from runtime.session import EngineError, SessionSettings, open_session
 from tests.models.test_golden import load_case, regenerate
 from tests.published.checkpoints import VOCAB, save_vq
-from zoo.load import manifest
+from underpaint.algos.draft.spec import Grid
+from underpaint.export.published import Request, export_published
+from underpaint.models.config import build
+from underpaint.models.published.files import CheckpointError
+from underpaint.models.vq import VQConfig, VQModel
+from underpaint.runtime.engines.images import ImageDecoder, ImageEncoder
+from underpaint.runtime.engines.session import EngineError, SessionSettings, open_session
+from underpaint.zoo.load import manifest
 
 ONE_THREAD = SessionSettings(threads=1)
 

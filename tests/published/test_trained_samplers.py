@@ -10,21 +10,21 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
-from algos.draft.spec import Grid
-from algos.spatial.resolution import ResolutionMap
-from cli.app import app as underpaint
-from export.published import Request, export_published
-from export.tensorrt_build import build_folder
-from models.checkpoints import load_vq, vq_config
-from models.published.files import CheckpointError
-from models.sampler import load_sampler
-from models.train.pictures import FolderPictures
-from runtime.resample_tokens import TokenResampler
-from runtime.resamplers import open_resampler
 from tests.published.checkpoints import VOCAB, VQ, save_llamagen, save_vq
 from tests.published.test_two_resolutions import export_pair
-from zoo.load import manifest
-from zoo.manifest import ManifestError
+from underpaint.algos.draft.spec import Grid
+from underpaint.algos.spatial.resolution import ResolutionMap
+from underpaint.artifacts.manifest import ManifestError
+from underpaint.cli.app import app as underpaint
+from underpaint.export.published import Request, export_published
+from underpaint.export.tensorrt_build import build_folder
+from underpaint.models.checkpoints import load_vq, vq_config
+from underpaint.models.published.files import CheckpointError
+from underpaint.models.sampler import load_sampler
+from underpaint.models.train.pictures import FolderPictures
+from underpaint.runtime.resampling.registry import open_resampler
+from underpaint.runtime.resampling.tokens import TokenResampler
+from underpaint.zoo.load import manifest
 
 SIDES = (8, 16)
 GRIDS = ResolutionMap(Grid(4, 4), Grid(8, 8))

@@ -10,20 +10,20 @@ import pytest
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
-from algos.chance import Role
-from algos.draft.spec import Grid
-from algos.rows import Sampler
-from algos.spatial.zipar import zipar
-from cli.app import app as underpaint
-from export.published import Request, export_published
-from models.published.options import LoadOptions
-from runtime.exported_studio import ExportedStudio, open_exported
-from runtime.exported_target import Condition
-from runtime.methods import METHODS, build_method, resolve
-from runtime.session import EngineError, SessionSettings
-from runtime.studio import Drawing, draw, randomness
 from tests.published.checkpoints import HEADS, eagle_weights, save_llamagen, save_vq
-from zoo.manifest import ManifestError
+from underpaint.algos.chance import Role
+from underpaint.algos.draft.spec import Grid
+from underpaint.algos.rows import Sampler
+from underpaint.algos.spatial.zipar import zipar
+from underpaint.artifacts.manifest import ManifestError
+from underpaint.cli.app import app as underpaint
+from underpaint.export.published import Request, export_published
+from underpaint.models.published.options import LoadOptions
+from underpaint.runtime.engines.exported_target import Condition
+from underpaint.runtime.engines.session import EngineError, SessionSettings
+from underpaint.runtime.exported_studio import ExportedStudio, open_exported
+from underpaint.runtime.methods.registry import METHODS, build_method, resolve
+from underpaint.runtime.studio import Drawing, draw, randomness
 
 SIDE = 8
 TINY = LoadOptions(heads=HEADS, grid_side=SIDE)

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from models.published.options import LoadOptions
 from tests.published.checkpoints import DIM, causal, eagle_weights, noise, randomise
+from underpaint.models.published.options import LoadOptions
 
 CODES = 16
 PROMPT = torch.tensor([[1, 40, 41, 42, 59], [1, 33, 50, 37, 59]])

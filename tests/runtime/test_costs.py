@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from runtime.costs import EngineCosts, costs_beside, read_costs
-from runtime.methods import build_method, resolve
 from tests.cli.studio import SyntheticStudio
+from underpaint.runtime.engines.costs import EngineCosts, costs_beside, read_costs
+from underpaint.runtime.methods.registry import build_method, resolve
 
 CODES = SyntheticStudio().codes
 COSTS = EngineCosts(((1, 2.0), (4, 3.0), (8, 5.0)), ((1, 0.5), (8, 0.75)))

@@ -2,7 +2,7 @@ import sys
 
 import pytest
 
-from runtime.machine import typed_command
+from underpaint.runtime.evaluation.machine import typed_command
 
 
 @pytest.mark.parametrize(

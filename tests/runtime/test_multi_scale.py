@@ -8,20 +8,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from algos.arrays import IntArray
-from algos.chance import Role, sampling
-from algos.draft.spec import Grid
-from algos.rows import Sampler
-from algos.spatial.resolution import ResolutionMap
-from algos.spatial.zipar import raster, zipar
-from algos.tree import NO_TOKEN
-from runtime.embedded import EmbeddedStudio, open_studio
-from runtime.methods import build_method, resolve
-from runtime.multi_scale import LowRows
-from runtime.session import SessionSettings
-from runtime.studio import Drawing, draw, randomness
 from tests.cli.studio import Repeats
-from zoo.prompts import Prompt
+from underpaint.algos.arrays import IntArray
+from underpaint.algos.chance import Role, sampling
+from underpaint.algos.draft.spec import Grid
+from underpaint.algos.rows import Sampler
+from underpaint.algos.spatial.resolution import ResolutionMap
+from underpaint.algos.spatial.zipar import raster, zipar
+from underpaint.algos.tree import NO_TOKEN
+from underpaint.runtime.embedded import EmbeddedStudio, open_studio
+from underpaint.runtime.engines.session import SessionSettings
+from underpaint.runtime.methods.multi_scale import LowRows
+from underpaint.runtime.methods.registry import build_method, resolve
+from underpaint.runtime.studio import Drawing, draw, randomness
+from underpaint.zoo.prompts import Prompt
 
 ROOT = Path(__file__).parents[2]
 PROMPT = Prompt("fox")
@@ -152,9 +152,9 @@ def test_models_of_two_resolutions_must_belong_together() -> None:
 
 
 LINGERING = """
-from runtime.embedded import open_studio
-from runtime.methods import build_method, resolve
-from runtime.session import SessionSettings
+from underpaint.runtime.embedded import open_studio
+from underpaint.runtime.methods.registry import build_method, resolve
+from underpaint.runtime.engines.session import SessionSettings
 from tests.runtime.test_multi_scale import PROMPT, WARM
 
 studio = open_studio(128, settings=SessionSettings(threads=1))

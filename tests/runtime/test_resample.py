@@ -8,16 +8,23 @@ from shutil import copyfile
 import numpy as np
 import pytest
 
-from algos.arrays import IntArray
-from algos.draft.spec import Grid
-from algos.spatial.resolution import ResolutionMap
-from algos.tree import NO_TOKEN
-from runtime.images import ImageDecoder
-from runtime.resample import Resampler
-from runtime.resample_tokens import TokenResampler
-from runtime.resamplers import LATENT, RESAMPLERS, codebook_digest, models_behind, open_resampler, read_codebook
-from runtime.session import SessionSettings
-from zoo.load import FOLDER, names
+from underpaint.algos.arrays import IntArray
+from underpaint.algos.draft.spec import Grid
+from underpaint.algos.spatial.resolution import ResolutionMap
+from underpaint.algos.tree import NO_TOKEN
+from underpaint.runtime.engines.images import ImageDecoder
+from underpaint.runtime.engines.session import SessionSettings
+from underpaint.runtime.resampling.registry import (
+    LATENT,
+    RESAMPLERS,
+    codebook_digest,
+    models_behind,
+    open_resampler,
+    read_codebook,
+)
+from underpaint.runtime.resampling.resampler import Resampler
+from underpaint.runtime.resampling.tokens import TokenResampler
+from underpaint.zoo.load import FOLDER, names
 
 PAIR = ResolutionMap(Grid(8, 8), Grid(16, 16))
 ONE_THREAD = SessionSettings(threads=1)

@@ -13,35 +13,6 @@ from numpy.typing import NDArray
 from PIL import Image
 from typer.testing import CliRunner
 
-from algos.chance import Role
-from algos.draft.spec import Grid
-from algos.rows import Sampler
-from algos.spatial.resolution import ResolutionMap
-from algos.spatial.row_front import front_steps
-from algos.spatial.zipar import raster, zipar
-from cli.app import app
-from export.reference import write_reference
-from export.run import export_all
-from export.vision import store_codebook
-from export.weights import halve
-from models.checkpoints import load_vq, read
-from models.data.scenes import Split, render
-from models.judge import Judge, JudgeConfig
-from models.sampler import SamplerConfig
-from models.train.drafter import DrafterSettings, train_drafter
-from models.train.drawn import draw_scenes
-from models.train.guided import train_guided
-from models.train.loop import CHECKPOINT, LoopSettings, save_atomically
-from models.train.pictures import captions, numbered
-from models.train.sampler import LOSSES, PairedCodes, PairedScenes, SamplerSettings, train_sampler
-from models.train.target import Target, TargetSettings, train_target
-from models.train.tokens import encode_scenes
-from models.transformer import TransformerConfig
-from models.vq import VQConfig, VQModel
-from runtime.embedded import EmbeddedStudio, open_studio
-from runtime.methods import build_method, resolve
-from runtime.session import SessionSettings
-from runtime.studio import Drawing, draw, randomness
 from tests.cli.hand_made import (
     CODES,
     FEATURES,
@@ -51,8 +22,37 @@ from tests.cli.hand_made import (
     write_image_encoder,
     write_judge,
 )
-from zoo import load
-from zoo.prompts import WORD_SLOTS, WORDS, Prompt
+from underpaint.algos.chance import Role
+from underpaint.algos.draft.spec import Grid
+from underpaint.algos.rows import Sampler
+from underpaint.algos.spatial.resolution import ResolutionMap
+from underpaint.algos.spatial.row_front import front_steps
+from underpaint.algos.spatial.zipar import raster, zipar
+from underpaint.cli.app import app
+from underpaint.export.reference import write_reference
+from underpaint.export.run import export_all
+from underpaint.export.vision import store_codebook
+from underpaint.export.weights import halve
+from underpaint.models.checkpoints import load_vq, read
+from underpaint.models.data.scenes import Split, render
+from underpaint.models.judge import Judge, JudgeConfig
+from underpaint.models.sampler import SamplerConfig
+from underpaint.models.train.drafter import DrafterSettings, train_drafter
+from underpaint.models.train.drawn import draw_scenes
+from underpaint.models.train.guided import train_guided
+from underpaint.models.train.loop import CHECKPOINT, LoopSettings, save_atomically
+from underpaint.models.train.pictures import captions, numbered
+from underpaint.models.train.sampler import LOSSES, PairedCodes, PairedScenes, SamplerSettings, train_sampler
+from underpaint.models.train.target import Target, TargetSettings, train_target
+from underpaint.models.train.tokens import encode_scenes
+from underpaint.models.transformer import TransformerConfig
+from underpaint.models.vq import VQConfig, VQModel
+from underpaint.runtime.embedded import EmbeddedStudio, open_studio
+from underpaint.runtime.engines.session import SessionSettings
+from underpaint.runtime.methods.registry import build_method, resolve
+from underpaint.runtime.studio import Drawing, draw, randomness
+from underpaint.zoo import load
+from underpaint.zoo.prompts import WORD_SLOTS, WORDS, Prompt
 
 LOOP = LoopSettings(steps=1, learning_rate=1e-4, matrix_rate=1e-4, validate_every=1)
 SETTINGS = TargetSettings(batch=2, validated=2)
@@ -100,7 +100,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         before = target / CHECKPOINT
         train_guided(guided, data, data, before, side, 2.0, settings=SETTINGS, loop=LOOP)
     with pytest.MonkeyPatch.context() as few:
-        few.setattr("models.train.drawn.CHUNK", 4)
+        few.setattr("underpaint.models.train.drawn.CHUNK", 4)
         draw_scenes(folder / "drawn", guided / CHECKPOINT, lambda indices: captions(indices, "train"), 4)
     settings = DrafterSettings(batch=2, passes=2, validated=2, validated_passes=2)
     own, drawn = folder / "drafter_256", folder / "drawn"
@@ -246,7 +246,7 @@ def test_latent_samplers_are_exported_under_the_names_that_are_looked_for(
 
 
 def test_the_command_draws_256_px(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runtime.embedded.open_studio", partial(OPEN, folder=models))
+    monkeypatch.setattr("underpaint.runtime.embedded.open_studio", partial(OPEN, folder=models))
     out, strip = tmp_path / "fox.png", tmp_path / "strip.png"
     asked = ["--resolution", "256", "--method", "mulo-islands", "--set", "ratio=4", "--set", "sampler=bicubic"]
     result = CliRunner().invoke(app, ["generate", "a 3d fox", *asked, "--out", str(out), "--strip", str(strip)])

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sim.cycle_costs import CycleCosts, Family, HostCosts, family_of, load_cycle_costs, pools
-from sim.fast import make_scheme, run_lockstep, run_loop
-from sim.field import make_world
-from sim.latency import SizeMissing
-from sim.statistics import Runs, tokens_per_cycle
-from sim.table_world import TableDrafter, TableTarget, TableWorld
+from underpaint.sim.batched.decoding import make_scheme, run_lockstep, run_loop
+from underpaint.sim.latency.cycle_costs import CycleCosts, Family, HostCosts, family_of, load_cycle_costs, pools
+from underpaint.sim.latency.models import SizeMissing
+from underpaint.sim.report.statistics import Runs, tokens_per_cycle
+from underpaint.sim.synthetic.field import make_world
+from underpaint.sim.synthetic.table_model import TableDrafter, TableTarget, TableWorld
 
 JSON: dict[str, Any] = {
     "rounds": 2,

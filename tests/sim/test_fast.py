@@ -7,25 +7,25 @@ from typing import Any
 import numpy as np
 import pytest
 
-import sim.fast_batch
-import sim.fast_draws
-from algos.accept import RULES
-from algos.chance import sampling
-from algos.draft import POLICIES, Grid
-from algos.draft.shape import ranked_shape
-from algos.law import enumerate_decoding, passes
-from algos.spatial.row_front import front_steps
-from algos.spatial.zipar import zipar
-from algos.step import decode
-from algos.transport import best_acceptance_iid
-from sim.fast import MOST_NODES, Scheme, make_scheme, run_lockstep, run_loop
-from sim.field import WORLDS, WorldSpec, make_world
-from sim.grid_world import GridWeights, GridWorld
-from sim.latency import MeasuredCosts, RatioCosts
-from sim.statistics import Estimate, Runs, mean_depth, ratio, speedup, tokens_per_cycle
-from sim.table_world import TableDrafter, TableTarget, TableWorld
-from sim.theory import best_length, chain_tokens, overlap, tokens_to_double, tree_tokens
-from sim.theory import speedup as speedup_of
+from underpaint.algos.accept import RULES
+from underpaint.algos.chance import sampling
+from underpaint.algos.draft import POLICIES, Grid
+from underpaint.algos.draft.shape import ranked_shape
+from underpaint.algos.enumeration import enumerate_decoding, passes
+from underpaint.algos.spatial.row_front import front_steps
+from underpaint.algos.spatial.zipar import zipar
+from underpaint.algos.step import decode
+from underpaint.algos.transport import best_acceptance_iid
+from underpaint.sim.batched import draws as batch_draws
+from underpaint.sim.batched import images as batch_images
+from underpaint.sim.batched.decoding import MOST_NODES, Scheme, make_scheme, run_lockstep, run_loop
+from underpaint.sim.latency.models import MeasuredCosts, RatioCosts
+from underpaint.sim.report.statistics import Estimate, Runs, mean_depth, ratio, speedup, tokens_per_cycle
+from underpaint.sim.report.theory import best_length, chain_tokens, overlap, tokens_to_double, tree_tokens
+from underpaint.sim.report.theory import speedup as speedup_of
+from underpaint.sim.synthetic.field import WORLDS, WorldSpec, make_world
+from underpaint.sim.synthetic.grid_model import GridWeights, GridWorld
+from underpaint.sim.synthetic.table_model import TableDrafter, TableTarget, TableWorld
 
 TREE = {"depth": 3, "top_k": 3, "total_tokens": 7}
 ADAPTIVE = {"start_width": 3, "max_width": 4, "start_depth": 2, "max_depth": 4, "total_tokens": 7}
@@ -181,7 +181,7 @@ def test_lockstep_draws_from_the_enumerated_law(
 def test_tables_too_large_to_prepare_draw_by_the_same_law(
     policy: str, rule: str, shape: dict[str, Any], most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (sim.fast_batch, sim.fast_draws):
+    for module in (batch_images, batch_draws):
         monkeypatch.setattr(module, "MOST_LOOKED_UP", most)
     draws_the_enumerated_law(policy, rule, shape, {}, {"concentration": 1.0, "seed": 2})
 

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-import sim.fast_draws
-from algos.arrays import FloatArray
-from sim.fast_batch import Batch, Tables
-from sim.fast_draws import Draws
-from sim.field import make_world
+from underpaint.algos.arrays import FloatArray
+from underpaint.sim.batched import draws as batch_draws
+from underpaint.sim.batched.draws import Draws
+from underpaint.sim.batched.images import Batch, Tables
+from underpaint.sim.synthetic.field import make_world
 
 LAWS = {
     "even": np.full((5, 12), 1.0 / 12),
@@ -21,7 +21,7 @@ LAWS = {
 @pytest.mark.parametrize("name", LAWS)
 @pytest.mark.parametrize("most", [0, 2**19], ids=["searched", "looked up"])
 def test_draws_invert_the_cumulated_law(name: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sim.fast_draws, "MOST_LOOKED_UP", most)
+    monkeypatch.setattr(batch_draws, "MOST_LOOKED_UP", most)
     laws: FloatArray = LAWS[name].astype(np.float64)
     steps = laws.cumsum(axis=1) / laws.sum(axis=1, keepdims=True)
     draws, generator = Draws(LAWS[name]), np.random.default_rng(0)

@@ -3,16 +3,16 @@
 import numpy as np
 import pytest
 
-from algos.arrays import IntArray
-from algos.draft import Budget
-from algos.draft.eagle2 import grow_eagle2
-from algos.step import Verdict
-from algos.tree import root_only
-from sim.fast import MOST_NODES
-from sim.fast_batch import Batch, Grown, Tables
-from sim.fast_dynamic import grow_dynamic
-from sim.field import make_world
-from sim.table_world import TableDrafter, TableTarget, TableWorld
+from underpaint.algos.arrays import IntArray
+from underpaint.algos.draft import Budget
+from underpaint.algos.draft.eagle2 import grow_eagle2
+from underpaint.algos.step import Verdict
+from underpaint.algos.tree import root_only
+from underpaint.sim.batched.decoding import MOST_NODES
+from underpaint.sim.batched.dynamic_trees import grow_dynamic
+from underpaint.sim.batched.images import Batch, Grown, Tables
+from underpaint.sim.synthetic.field import make_world
+from underpaint.sim.synthetic.table_model import TableDrafter, TableTarget, TableWorld
 
 SIZE = {"vocab_size": 8, "height": 6, "width": 6}
 WORLDS = {

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from algos.accept import RULES, RuleSpec
-from sim.lawtool import MODELS, law_report
+from underpaint.algos.accept import RULES, RuleSpec
+from underpaint.sim.exact.rule_report import MODELS, law_report
 
 
 @pytest.mark.parametrize("spec", RULES, ids=lambda spec: spec.name)

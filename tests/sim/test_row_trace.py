@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from algos.arrays import IntArray
-from algos.chance import Chance, sampling
-from algos.draft.spec import Grid
-from algos.spatial.mulo import RowDraft
-from sim.grid_world import FixedRows, GridWeights, GridWorld, dense_laws
-from sim.row_trace import DRAFTED_BY, RecordedGridTarget, RecordedRows, RowRecorder, RowTrace
-from sim.trace import Recorder, Trace, dense, load, save
-from sim.worlds import Blend, RandomLaw, SyntheticDrafter, SyntheticTarget
+from underpaint.algos.arrays import IntArray
+from underpaint.algos.chance import Chance, sampling
+from underpaint.algos.draft.spec import Grid
+from underpaint.algos.spatial.mulo import RowDraft
+from underpaint.sim.replay.row_trace import DRAFTED_BY, RecordedGridTarget, RecordedRows, RowRecorder, RowTrace
+from underpaint.sim.replay.trace import Recorder, Trace, dense, load, save
+from underpaint.sim.synthetic.grid_model import FixedRows, GridWeights, GridWorld, dense_laws
+from underpaint.sim.synthetic.models import Blend, RandomLaw, SyntheticDrafter, SyntheticTarget
 
 GRID, VOCAB = Grid(4, 3), 5
 WEIGHTS = GridWeights.random(GRID, VOCAB, seed=2, coupling=1.5)

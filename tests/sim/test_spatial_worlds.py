@@ -5,16 +5,16 @@ import dataclasses
 import numpy as np
 import pytest
 
-from algos.chance import sampling
-from algos.spatial.mulo import Repair
-from algos.spatial.row_front import front_steps
-from algos.spatial.zipar import raster
-from sim.fast import make_scheme, run_lockstep
-from sim.field import FieldSettings, field_world
-from sim.fit import fit_field, world_statistics
-from sim.latency import RatioCosts
-from sim.multi_scale import CoarseRows, TableGridTarget, coarse, run_mulo, run_zipar
-from sim.statistics import Estimate, ratio
+from underpaint.algos.chance import sampling
+from underpaint.algos.spatial.mulo import Repair
+from underpaint.algos.spatial.row_front import front_steps
+from underpaint.algos.spatial.zipar import raster
+from underpaint.sim.batched.decoding import make_scheme, run_lockstep
+from underpaint.sim.latency.models import RatioCosts
+from underpaint.sim.report.statistics import Estimate, ratio
+from underpaint.sim.synthetic.field import FieldSettings, field_world
+from underpaint.sim.synthetic.fit import fit_field, world_statistics
+from underpaint.sim.synthetic.multi_scale import CoarseRows, TableGridTarget, coarse, run_mulo, run_zipar
 
 SMALL = FieldSettings(vocab_size=24, clusters=4, levels=3, height=8, width=8, images=8)
 WORLD = field_world(SMALL)

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sim.latency import MeasuredCosts, RatioCosts, load_costs
-from sim.machines import MACHINES, MODELS, Machine, Model, Roofline, roofline
-from sim.published import TOLERANCE, check, groups, implied_cost
+from underpaint.sim.latency.machines import MACHINES, MODELS, Machine, Model, Roofline, roofline
+from underpaint.sim.latency.models import MeasuredCosts, RatioCosts, load_costs
+from underpaint.sim.report.published import TOLERANCE, check, groups, implied_cost
 
 CURVE = MeasuredCosts("curve", ((1, 2.0), (4, 5.0), (16, 8.0)), ((1, 0.5), (8, 1.2)))
 

@@ -7,21 +7,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from algos.accept.neighbours import nearest_codes
-from algos.chance import sampling
-from algos.draft import Grid
-from algos.law import enumerate_decoding, passes
-from sim.comparison import check_belong, check_curve, load_comparison
-from sim.cycle_costs import CycleCosts, HostCosts
-from sim.fast import make_scheme, run_lockstep, run_loop
-from sim.field import make_world
-from sim.fit import world_statistics
-from sim.latency import MeasuredCosts
-from sim.predict import predict
-from sim.statistics import mean_depth, tokens_per_cycle
-from sim.table_world import TableDrafter, TableTarget, TableWorld
-from sim.trace import Recorder, Trace, dense, entropy, load, replay, save, statistics
-from sim.worlds import Blend, RandomLaw, SyntheticDrafter, SyntheticTarget
+from underpaint.algos.accept.neighbours import nearest_codes
+from underpaint.algos.chance import sampling
+from underpaint.algos.draft import Grid
+from underpaint.algos.enumeration import enumerate_decoding, passes
+from underpaint.sim.batched.decoding import make_scheme, run_lockstep, run_loop
+from underpaint.sim.latency.cycle_costs import CycleCosts, HostCosts
+from underpaint.sim.latency.models import MeasuredCosts
+from underpaint.sim.replay.comparison import check_belong, check_curve, load_comparison
+from underpaint.sim.replay.predict import predict
+from underpaint.sim.replay.trace import Recorder, Trace, dense, entropy, load, replay, save, statistics
+from underpaint.sim.report.statistics import mean_depth, tokens_per_cycle
+from underpaint.sim.synthetic.field import make_world
+from underpaint.sim.synthetic.fit import world_statistics
+from underpaint.sim.synthetic.models import Blend, RandomLaw, SyntheticDrafter, SyntheticTarget
+from underpaint.sim.synthetic.table_model import TableDrafter, TableTarget, TableWorld
 
 SAMPLER = {"guidance": 1.0, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
 CURVE = MeasuredCosts("curve", ((1, 2.0), (64, 8.0)), ((1, 0.3), (64, 0.6)))

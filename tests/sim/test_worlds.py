@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from algos.draft import Grid
-from algos.tree import NO_TOKEN, DraftTree, Verdict, root_only
-from sim.worlds import Blend, PooledLaw, RandomLaw, SyntheticDrafter, SyntheticTarget
+from underpaint.algos.draft import Grid
+from underpaint.algos.tree import NO_TOKEN, DraftTree, Verdict, root_only
+from underpaint.sim.synthetic.models import Blend, PooledLaw, RandomLaw, SyntheticDrafter, SyntheticTarget
 
 LAW = RandomLaw(3, seed=4)
 

@@ -7,23 +7,23 @@ from itertools import pairwise
 import numpy as np
 from scipy import ndimage
 
-from algos.accept import RULES
-from algos.arrays import BoolArray, FloatArray, IntArray
-from algos.chance import At, Chance, Role, enumerate_outcomes, sampling
-from algos.draft.spec import Grid
-from algos.spatial.adaptive_window import AdaptiveWindow
-from algos.spatial.canvas import Canvas
-from algos.spatial.cell_rule import PooledCells, TreeRuleOnCells
-from algos.spatial.islands import island_fronts, label_islands
-from algos.spatial.jacobi_front import JacobiFronts, jacobi_fronts
-from algos.spatial.mulo import Repair, RepairDecoded, draft_and_repair
-from algos.spatial.neighbourhood import after_first, expanded, neighbourhood, redrawn_anyway
-from algos.spatial.row_front import Fronts, RowFront, front_steps, schedule, step_of_cells
-from algos.spatial.target import Feed
-from algos.spatial.zipar import GridDecoded, raster, zipar
-from algos.tree import NO_TOKEN
-from sim.grid_world import FixedRows, GridWeights, GridWorld, dense_laws, image_law
-from sim.repair_bias import total_variation
+from underpaint.algos.accept import RULES
+from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
+from underpaint.algos.chance import At, Chance, Role, enumerate_outcomes, sampling
+from underpaint.algos.draft.spec import Grid
+from underpaint.algos.spatial.adaptive_window import AdaptiveWindow
+from underpaint.algos.spatial.canvas import Canvas
+from underpaint.algos.spatial.cell_rule import PooledCells, TreeRuleOnCells
+from underpaint.algos.spatial.islands import island_fronts, label_islands
+from underpaint.algos.spatial.jacobi_front import JacobiFronts, jacobi_fronts
+from underpaint.algos.spatial.mulo import Repair, RepairDecoded, draft_and_repair
+from underpaint.algos.spatial.neighbourhood import after_first, expanded, neighbourhood, redrawn_anyway
+from underpaint.algos.spatial.row_front import Fronts, RowFront, front_steps, schedule, step_of_cells
+from underpaint.algos.spatial.target import Feed
+from underpaint.algos.spatial.zipar import GridDecoded, raster, zipar
+from underpaint.algos.tree import NO_TOKEN
+from underpaint.sim.exact.repair_bias import total_variation
+from underpaint.sim.synthetic.grid_model import FixedRows, GridWeights, GridWorld, dense_laws, image_law
 
 EXACT = 1e-12
 

@@ -4,22 +4,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from algos.accept import RULES
-from algos.arrays import BoolArray, FloatArray, IntArray
-from algos.chance import Chance, sampling
-from algos.draft.spec import Grid
-from algos.spatial.canvas import Canvas
-from algos.spatial.cell_rule import PooledCells, TreeRuleOnCells
-from algos.spatial.jacobi_front import JacobiFronts, jacobi_fronts
-from algos.spatial.mulo import Repair, RowDraft, draft_and_repair
-from algos.spatial.row_front import front_steps
-from algos.spatial.target import Feed
-from algos.spatial.zipar import raster, zipar
-from sim import repair_bias
-from sim.grid_world import FixedRows, GridWeights, GridWorld
-from sim.repair_bias import BiasSetting, bias_table
 from tests.spatial import checks
 from tests.spatial.checks import EXACT, law_of, repaired
+from underpaint.algos.accept import RULES
+from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
+from underpaint.algos.chance import Chance, sampling
+from underpaint.algos.draft.spec import Grid
+from underpaint.algos.spatial.canvas import Canvas
+from underpaint.algos.spatial.cell_rule import PooledCells, TreeRuleOnCells
+from underpaint.algos.spatial.jacobi_front import JacobiFronts, jacobi_fronts
+from underpaint.algos.spatial.mulo import Repair, RowDraft, draft_and_repair
+from underpaint.algos.spatial.row_front import front_steps
+from underpaint.algos.spatial.target import Feed
+from underpaint.algos.spatial.zipar import raster, zipar
+from underpaint.sim.exact import repair_bias
+from underpaint.sim.exact.repair_bias import BiasSetting, bias_table
+from underpaint.sim.synthetic.grid_model import FixedRows, GridWeights, GridWorld
 
 QUICK = settings(max_examples=25, deadline=None)
 MASKS = arrays(np.bool_, array_shapes(min_dims=2, max_dims=2, max_side=5))

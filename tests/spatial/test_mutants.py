@@ -8,8 +8,8 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from algos.draft.spec import Grid
 from tests.spatial import checks
+from underpaint.algos.draft.spec import Grid
 
 
 def regions() -> None:
@@ -102,7 +102,7 @@ MUTANTS: list[tuple[str, str, str, Callable[[], None]]] = [
 
 def planted(monkeypatch: pytest.MonkeyPatch, name: str, old: str, new: str) -> None:
     """Put a mutated copy of `algos.spatial.name` in the place of the original, wherever it was imported."""
-    original = importlib.import_module(f"algos.spatial.{name}")
+    original = importlib.import_module(f"underpaint.algos.spatial.{name}")
     assert original.__file__ is not None
     with open(original.__file__, encoding="utf-8") as file:
         source = file.read()
@@ -111,7 +111,7 @@ def planted(monkeypatch: pytest.MonkeyPatch, name: str, old: str, new: str) -> N
     monkeypatch.setitem(sys.modules, original.__name__, mutant)
     exec(compile(source.replace(old, new), original.__file__, "exec"), mutant.__dict__)
     own = {key: part for key, part in vars(original).items() if getattr(part, "__module__", "") == original.__name__}
-    users = [module for key, module in sys.modules.items() if key.startswith("algos.spatial.")] + [checks]
+    users = [module for key, module in sys.modules.items() if key.startswith("underpaint.algos.spatial.")] + [checks]
     for module in users:
         for key, part in own.items():
             if vars(module).get(key) is part:

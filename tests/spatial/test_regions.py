@@ -4,13 +4,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from algos.arrays import BoolArray
-from algos.draft.spec import Grid
-from algos.spatial.islands import island_fronts, label_islands
-from algos.spatial.neighbourhood import expanded, neighbourhood
-from algos.spatial.resolution import ResolutionMap
-from algos.spatial.row_front import RowFront, front_steps
 from tests.spatial.checks import check_fronts, check_islands, check_regions, check_whole_grid
+from underpaint.algos.arrays import BoolArray
+from underpaint.algos.draft.spec import Grid
+from underpaint.algos.spatial.islands import island_fronts, label_islands
+from underpaint.algos.spatial.neighbourhood import expanded, neighbourhood
+from underpaint.algos.spatial.resolution import ResolutionMap
+from underpaint.algos.spatial.row_front import RowFront, front_steps
 
 MASKS = arrays(np.bool_, array_shapes(min_dims=2, max_dims=2, max_side=7))
 QUICK = settings(max_examples=60, deadline=None)

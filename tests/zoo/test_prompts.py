@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zoo import prompts
-from zoo.prompts import Prompt, parse
+from underpaint.zoo import prompts
+from underpaint.zoo.prompts import Prompt, parse
 
 ALL = tuple(prompts.all_prompts())
 

@@ -1,0 +1,143 @@
+"""Shared noise: draws of one cell from several laws, made with the same noise so that they mostly agree.
+
+A race gives token i the arrival time noise_i / weight_i with exponential noise; the first to arrive is a draw from the
+weights (argmax of log weight + Gumbel noise says the same). Raced again with the same noise, another law gives the same
+winner with probability at least (1 - TV) / (1 + TV), TV their total variation.
+"""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from underpaint.algos.arrays import FloatArray
+from underpaint.algos.chance import At, Chance, Role
+
+_MOST_RACES = 1 << 10
+
+
+class Noise(Protocol):
+    """A vector of noise for each cell of one image, the same however often it is asked for."""
+
+    def race(self, weights: FloatArray, cell: int) -> int:
+        """The winner at `cell` under `weights` [V] (>= 0, positive sum); never one of weight 0."""
+        ...
+
+
+def _checked(weights: FloatArray) -> None:
+    total = float(weights.sum())
+    if not (np.isfinite(total) and total > 0.0) or float(weights.min()) < 0.0:
+        raise ValueError(f"race: expected non-negative weights with a positive finite sum, got sum {total!r}")
+
+
+@dataclass(slots=True)
+class SampledNoise:
+    """Exponential noise from Philox 4x64, keyed by (seed, image) and counted by cell; kept for `keep` cells."""
+
+    seed: int
+    image: int = 0
+    keep: int = 256
+    _rows: dict[int, FloatArray] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.seed < 0 or self.image < 0 or self.keep < 1:
+            raise ValueError(f"noise: expected seed, image >= 0 and keep >= 1, got {self}")
+
+    def race(self, weights: FloatArray, cell: int) -> int:
+        """See `Noise`."""
+        _checked(weights)
+        noise = self._rows.get(cell)
+        if noise is None or noise.size != weights.size:
+            counter = np.array([0, 0, Role.NOISE, cell], dtype=np.uint64)
+            keyed = np.array([self.seed, self.image], dtype=np.uint64)
+            noise = np.random.Generator(np.random.Philox(counter=counter, key=keyed)).exponential(size=weights.size)
+            if len(self._rows) >= self.keep:
+                self._rows.pop(next(iter(self._rows)))
+            self._rows[cell] = noise
+        arrivals = np.full(weights.size, np.inf)
+        np.divide(noise, weights, out=arrivals, where=weights > 0.0)
+        return int(arrivals.argmin())
+
+
+class _Past(NamedTuple):
+    law: FloatArray
+    winner: int
+
+
+@dataclass(slots=True)
+class EnumeratedNoise:
+    """Races whose every outcome is walked, with the exact law given the races at the same cell before.
+
+    Any number of races between the same two tokens, or two different laws over any vocabulary, at one cell; more have
+    no closed form here and raise ValueError.
+    """
+
+    chance: Chance
+    _past: dict[int, list[_Past]] = field(default_factory=dict)
+
+    def race(self, weights: FloatArray, cell: int) -> int:
+        """See `Noise`."""
+        _checked(weights)
+        law = weights.astype(np.float64) / float(weights.sum())
+        past = self._past.setdefault(cell, [])
+        for seen in past:
+            if np.array_equal(seen.law, law):
+                return seen.winner
+        if len(past) >= _MOST_RACES:
+            raise ValueError(f"race: more than {_MOST_RACES} laws raced at cell {cell}")
+        winner = self.chance.draw(_given(past, law), At(Role.NOISE, cell * _MOST_RACES + len(past)))
+        past.append(_Past(law, winner))
+        return winner
+
+
+def _given(past: list[_Past], law: FloatArray) -> FloatArray:
+    """The law [V] of the next winner, given the races before."""
+    if not past:
+        return law
+    tokens = np.flatnonzero(np.any([law, *(seen.law for seen in past)], axis=0))
+    if tokens.size <= 2:
+        return _between_two(past, law, int(tokens[0]))
+    if len(past) == 1:
+        return second_race(past[0].law, past[0].winner, law)
+    raise ValueError("race: a third law over three tokens or more cannot be enumerated; use a vocabulary of 2")
+
+
+def _between_two(past: list[_Past], law: FloatArray, token: int) -> FloatArray:
+    """Of two tokens, `token` wins where one uniform (its share of the noise) lies below its probability."""
+    low, high = 0.0, 1.0
+    for seen in past:
+        if seen.winner == token:
+            high = min(high, float(seen.law[token]))
+        else:
+            low = max(low, float(seen.law[token]))
+    wins = min(1.0, max(0.0, (float(law[token]) - low) / (high - low)))
+    given = np.where(law > 0.0, 1.0 - wins, 0.0)
+    given[token] = wins
+    return given
+
+
+def second_race(first: FloatArray, winner: int, second: FloatArray) -> FloatArray:
+    """The law [V] of the winner under `second`, given that `winner` won under `first` with the same noise.
+
+    Both [V], sum 1. Scaled by the first winner's arrival, token l can arrive from first[l] / second[l] on, with hazard
+    second[l]; the first winner itself arrives at first[winner] / second[winner]. P(winner wins both) is
+    1 / sum_l max(first[l] / first[winner], second[l] / second[winner]).
+    """
+    others = np.flatnonzero(second > 0.0)
+    others = others[others != winner]
+    starts = first[others] / second[others]
+    end = float(first[winner] / second[winner]) if second[winner] > 0.0 else np.inf
+    law = np.zeros(first.size)
+    edges = np.unique(np.append(starts[starts < end], end))
+
+    def outlasts(edge: float) -> float:
+        """The chance that nobody has arrived by `edge`."""
+        return (
+            0.0 if edge == np.inf else 1.0 / (1.0 + float(np.maximum(second[others] * edge - first[others], 0.0).sum()))
+        )
+
+    for begin, stop in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+        running = others[starts <= begin]
+        law[running] += second[running] / second[running].sum() * (outlasts(begin) - outlasts(stop))
+    law[winner] = outlasts(end)
+    return law

@@ -1,0 +1,165 @@
+"""Growing a tree of point proposals level by level: what every dynamic policy shares."""
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import NamedTuple, TypeGuard
+
+import numpy as np
+
+from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.draft.spec import ChainExpander, Expander, Growth, TreeExpander
+from underpaint.algos.draft.top_tokens import top
+from underpaint.algos.tree import DraftTree
+
+
+class Level(NamedTuple):
+    """One drafter pass."""
+
+    expanded: list[int]
+    """[F] the numbers of the candidates that were expanded (-1: the root)."""
+    tokens: IntArray
+    """[F, k] int64: their likeliest tokens."""
+    probs: FloatArray
+    """[F, k] float64: the drafter's probabilities of those."""
+    scores: FloatArray
+    """[F * k] float64: the candidates' scores; the candidate in row r, column c has number first + r * k + c."""
+    first: int
+    """The number of the level's first candidate."""
+
+
+class Growing:
+    """A tree in the making. Candidates are numbered in the order they were found, so parents come before children.
+
+    A candidate's score is the product of the draft probabilities along its path (arXiv 2406.16858, section 4.1), at
+    most its parent's; candidates of score 0 are never taken.
+    """
+
+    __slots__ = ("_drafter", "_expanded", "levels", "root")
+
+    def __init__(self, drafter: Expander, root: int) -> None:
+        self._drafter = drafter
+        self._expanded = 0  # nodes that the drafter holds
+        self.root = root
+        self.levels: list[Level] = []
+
+    def grow_level(
+        self, frontier: int, children: int, adjust: Callable[[FloatArray], FloatArray] | None = None
+    ) -> bool:
+        """Expand the `frontier` best candidates of the last level by their `children` likeliest tokens.
+
+        adjust: from the draft probabilities of the children, [F, k], to those that scores are made of, each at most 1.
+        One drafter pass. False, and no pass, where the last level has no candidate of positive score.
+        """
+        if not self.levels:
+            found = top(self._drafter.expand(np.array([self.root]), np.array([-1])), children)
+            chances = found.probs if adjust is None else adjust(found.probs)
+            level = Level([-1], found.tokens, found.probs, chances.reshape(-1), 0)
+        else:
+            last = self.levels[-1]
+            best = best_first(last.scores, frontier)
+            if not best.size:
+                return False
+            held = self._expanded - len(last.expanded)
+            laws = self._drafter.expand(last.tokens.reshape(-1)[best], held + best // last.tokens.shape[1])
+            found = top(laws, children)
+            scores = last.scores[best][:, None] * (found.probs if adjust is None else adjust(found.probs))
+            expanded = (best + last.first).tolist()
+            level = Level(expanded, found.tokens, found.probs, scores.reshape(-1), last.first + last.scores.size)
+        self._expanded += len(level.expanded)
+        self.levels.append(level)
+        return True
+
+    def grow_at_once(self, levels: int, width: int) -> None:
+        """As `levels` times `grow_level(width, width)`, from nothing; in one call where the drafter can."""
+        if not (grows(self._drafter) and levels > 0 and width <= self._drafter.vocab_size):
+            while self.depth < levels and self.grow_level(width, width):
+                pass
+            return
+        first, *below = self._drafter.expand_tree(self.root, _best_of(levels, width))
+        self.levels.append(Level([-1], first.tokens, first.masses, first.masses.reshape(-1), 0))
+        for places, _, tokens, probs in below:
+            last = self.levels[-1]
+            above = last.scores[places]
+            count = np.count_nonzero(above)  # what has no probability comes last, and is not expanded
+            if not count:
+                break
+            scores = (above[:count, None] * probs[:count]).reshape(-1)
+            expanded = (places[:count] + last.first).tolist()
+            self.levels.append(Level(expanded, tokens[:count], probs[:count], scores, last.first + last.scores.size))
+
+    @property
+    def depth(self) -> int:
+        """Levels grown, one drafter pass each."""
+        return len(self.levels)
+
+    def scores(self) -> FloatArray:
+        """[C] float64: the scores of all candidates."""
+        return np.concatenate([level.scores for level in self.levels]) if self.levels else np.empty(0)
+
+    def tree(self, count: int) -> DraftTree:
+        """The tree of the `count` best candidates (ties: the one found first), closed under parents."""
+        kept = best_first(self.scores(), count)
+        kept.sort()
+        tokens, parents = np.empty(kept.size + 1, dtype=np.int64), np.empty(kept.size + 1, dtype=np.int64)
+        tokens[0], parents[0] = self.root, -1
+        if kept.size:
+            tokens[1:] = np.concatenate([level.tokens.reshape(-1) for level in self.levels])[kept]
+            above = [np.array(level.expanded).repeat(level.tokens.shape[1]) for level in self.levels]
+            # The root's number is -1: it is found before all that were kept, and becomes 0.
+            parents[1:] = kept.searchsorted(np.concatenate(above)[kept], side="right")
+        return point_tree(tokens, parents, self._drafter.vocab_size)
+
+
+def likeliest_chain(drafter: Expander, root: int, length: int) -> DraftTree:
+    """The chain of at most `length` likeliest tokens: one call where the drafter can, else one a level."""
+    if length > 0 and chains(drafter):
+        tokens = np.empty(length + 1, dtype=np.int64)
+        tokens[0], tokens[1:] = root, drafter.expand_chain(root, length)
+        return point_tree(tokens, _in_a_row(length), drafter.vocab_size)
+    growing = Growing(drafter, root)
+    while growing.depth < length and growing.grow_level(1, 1):
+        pass
+    return growing.tree(length)
+
+
+def chains(drafter: Expander) -> TypeGuard[ChainExpander]:
+    """Whether the drafter drafts a chain in one call."""
+    return getattr(drafter, "chains", False) is True
+
+
+def grows(drafter: Expander) -> TypeGuard[TreeExpander]:
+    """Whether the drafter grows a tree in one call."""
+    return getattr(drafter, "grows", False) is True
+
+
+@lru_cache(maxsize=64)
+def _best_of(levels: int, width: int) -> Growth:
+    return Growth(np.zeros((levels, width), dtype=np.int64), np.zeros((levels, width, width)), ranked=True, drawn=False)
+
+
+def best_first(scores: FloatArray, count: int) -> IntArray:
+    """Places of the `count` best positive scores, best first; ties stand as they were found."""
+    order = (-scores).argsort(kind="stable")[:count]
+    return order[: np.count_nonzero(scores[order])]
+
+
+def point_tree(tokens: IntArray, parents: IntArray, vocab_size: int) -> DraftTree:
+    """A tree of point proposals, which keeps no law."""
+    draft_probs, law_of = _no_laws(tokens.size, vocab_size)
+    return DraftTree(tokens=tokens, parents=parents, drawn="top_k", draft_probs=draft_probs, law_of=law_of)
+
+
+@lru_cache(maxsize=256)
+def _in_a_row(length: int) -> IntArray:
+    """The parents of a chain; read-only, as chains come again and again."""
+    parents = np.arange(-1, length)
+    parents.flags.writeable = False
+    return parents
+
+
+@lru_cache(maxsize=256)
+def _no_laws(size: int, vocab_size: int) -> tuple[FloatArray, IntArray]:
+    """`DraftTree.draft_probs` and `law_of` where no law is kept; read-only."""
+    draft_probs, law_of = np.empty((0, vocab_size)), np.full(size, -1, dtype=np.int64)
+    draft_probs.flags.writeable = law_of.flags.writeable = False
+    return draft_probs, law_of

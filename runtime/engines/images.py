@@ -1,0 +1,76 @@
+"""The tokenizer on ONNX Runtime: codes to pictures, and pictures to codes."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.draft.spec import Grid
+from underpaint.runtime.engines.session import EngineError, SessionSettings, open_session
+from underpaint.zoo.load import FOLDER, Located, locate
+
+
+class ImageDecoder:
+    """Draws codes."""
+
+    def __init__(
+        self, name: str = "vq_decoder", folder: Path = FOLDER, settings: SessionSettings | None = None
+    ) -> None:
+        located = runnable(locate(name, "image_decoder", folder))
+        self.vocab_size = int(located.manifest.settings["vocab_size"])
+        self._session: Any = open_session(located.path, settings)
+
+    def __call__(self, codes: IntArray, grid: Grid) -> NDArray[np.uint8]:
+        """The picture [H, W, 3] of codes [cells] in raster order. Raises EngineError on codes that do not fit."""
+        codes = np.asarray(codes, dtype=np.int64)
+        if codes.shape != (grid.cells,) or codes.min() < 0 or codes.max() >= self.vocab_size:
+            raise EngineError(
+                f"image: expected [{grid.cells}] codes from 0 to {self.vocab_size - 1}, got shape {codes.shape} "
+                f"with codes from {codes.min(initial=0)} to {codes.max(initial=0)}"
+            )
+        pixels = self._session.run(None, {"codes": codes.reshape(1, grid.height, grid.width)})[0][0]
+        return to_bytes(pixels)
+
+
+class ImageEncoder:
+    """Reads codes from pictures."""
+
+    def __init__(
+        self, name: str = "vq_encoder", folder: Path = FOLDER, settings: SessionSettings | None = None
+    ) -> None:
+        located = runnable(locate(name, "image_encoder", folder))
+        self.stride = int(located.manifest.settings["stride"])
+        self._session: Any = open_session(located.path, settings)
+
+    def __call__(self, picture: NDArray[np.uint8]) -> IntArray:
+        """Codes [cells] in raster order of a picture [H, W, 3] whose sides are multiples of `stride`."""
+        if picture.ndim != 3 or picture.shape[2] != 3 or any(side % self.stride for side in picture.shape[:2]):
+            raise EngineError(
+                f"image: expected [H, W, 3] with sides that {self.stride} divides, got {picture.shape}; resize it"
+            )
+        scores = self._session.run(None, {"pixels": to_unit(picture)[None]})[0]
+        codes: IntArray = scores[0].argmax(axis=-1).ravel().astype(np.int64)
+        return codes
+
+
+def runnable(located: Located) -> Located:
+    """The model itself. Raises EngineError on a bfloat16 graph, which ONNX Runtime does not run on a CPU."""
+    if located.manifest.settings.get("precision") == "bf16":
+        raise EngineError(
+            f"{located.path}: ONNX Runtime runs no bfloat16 on the CPU; export the tokenizer with --precision fp16 or "
+            "fp32, or build a TensorRT engine of this one"
+        )
+    return located
+
+
+def to_bytes(pixels: FloatArray) -> NDArray[np.uint8]:
+    """[3, H, W] in [-1, 1] (clipped) to [H, W, 3] of 0 to 255."""
+    scaled = np.clip(pixels.transpose(1, 2, 0) * 127.5 + 127.5, 0, 255)
+    return np.ascontiguousarray(np.rint(scaled).astype(np.uint8))
+
+
+def to_unit(picture: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """[H, W, 3] of 0 to 255 to [3, H, W] in [-1, 1]."""
+    return np.ascontiguousarray(picture.transpose(2, 0, 1).astype(np.float32) / 127.5 - 1)

@@ -1,0 +1,45 @@
+"""The judge on ONNX Runtime: which attributes a picture shows, and features to compare sets of pictures by."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from underpaint.runtime.engines.images import to_unit
+from underpaint.runtime.engines.session import EngineError, SessionSettings, open_session
+from underpaint.zoo.load import FOLDER, locate
+
+
+class Judged(NamedTuple):
+    """scores: class scores (logits) [B, classes] by slot of the prompt grammar; features: [B, F]."""
+
+    scores: dict[str, NDArray[np.float32]]
+    features: NDArray[np.float32]
+
+
+class OrtJudge:
+    """Scores pictures."""
+
+    def __init__(self, name: str = "judge", folder: Path = FOLDER, settings: SessionSettings | None = None) -> None:
+        located = locate(name, "judge", folder)
+        self.side = int(located.manifest.settings["side"])
+        self._slots = tuple(located.manifest.settings["slots"])
+        self._session: Any = open_session(located.path, settings)
+
+    def __call__(self, pictures: Sequence[NDArray[np.uint8]]) -> Judged:
+        """Judge square pictures [S, S, 3], S a multiple of `side`; larger ones are averaged down by areas."""
+        batch = np.stack([self._reduced(picture) for picture in pictures])
+        *scores, features = self._session.run([*self._slots, "features"], {"pixels": batch})
+        return Judged(dict(zip(self._slots, scores, strict=True)), features)
+
+    def _reduced(self, picture: NDArray[np.uint8]) -> NDArray[np.float32]:
+        size = picture.shape[0]
+        if picture.shape != (size, size, 3) or size % self.side or not size:
+            raise EngineError(
+                f"judge: expected [S, S, 3] with S a multiple of {self.side}, got {picture.shape}; resize the picture"
+            )
+        factor = size // self.side
+        areas = to_unit(picture).reshape(3, self.side, factor, self.side, factor)
+        return np.ascontiguousarray(areas.mean(axis=(2, 4)))

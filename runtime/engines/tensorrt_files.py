@@ -1,0 +1,131 @@
+"""TensorRT engines on disk: what an engine was built from, for and by, and its refusal where anything differs."""
+
+import importlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import mkdtemp
+from types import ModuleType
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+from underpaint.algos.registry import build
+from underpaint.artifacts.manifest import digest
+from underpaint.runtime.engines.session import EngineError
+from underpaint.runtime.exported import check_data
+from underpaint.zoo.load import Located, locate
+
+Backend: TypeAlias = Literal["tensorrt", "tensorrt-rtx"]
+MODULES: Final[Mapping[str, str]] = {"tensorrt": "tensorrt", "tensorrt-rtx": "tensorrt_rtx"}
+_INSTALL: Final[Mapping[str, str]] = {
+    "tensorrt": "pip install tensorrt-cu13 (its libraries come from NVIDIA's own index)",
+    "tensorrt-rtx": "pip install -e '.[tensorrt-rtx]'",
+}
+ANY_GPU: Final = "any"
+"""The GPU of an engine that was built on a machine without one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Input shapes of one optimisation profile: least, best and most, by input."""
+
+    shapes: Mapping[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRecord:
+    """What ties an engine to its graph, its GPU and the version that built it.
+
+    batch_counts: (rows, new positions) of each optimisation profile of a decoder, in order.
+    """
+
+    model: str
+    backend: str
+    version: str
+    gpu: str
+    onnx_sha256: str
+    engine_sha256: str
+    engine_bytes: int
+    precision: str
+    batch_counts: tuple[tuple[int, int], ...]
+
+
+class Paths(NamedTuple):
+    """The files of an engine."""
+
+    engine: Path
+    record: Path
+    timing: Path
+
+
+def paths(folder: Path, model: str, backend: str) -> Paths:
+    """Where the engine of `model` lies."""
+    stem = f"{model}.{backend}"
+    return Paths(folder / f"{stem}.engine", folder / f"{stem}.record", folder / f"timing.{backend}.cache")
+
+
+def backend_module(backend: str) -> ModuleType:
+    """The Python package of a backend; EngineError tells how to install it."""
+    if backend not in MODULES:
+        raise EngineError(f"--backend: expected {' or '.join(MODULES)}, got {backend!r}")
+    try:
+        return importlib.import_module(MODULES[backend])
+    except ImportError as error:
+        raise EngineError(f"{backend} is not installed ({error}); {_INSTALL[backend]}") from error
+
+
+def write_engine(folder: Path, content: bytes, record: EngineRecord) -> Path:
+    """Write an engine, then its record; return the engine's path.
+
+    Raises OSError, as for a full disk: the engine that was there before, and its record, stay.
+    """
+    place = paths(folder, record.model, record.backend)
+    staged = Path(mkdtemp(dir=folder, prefix=".engine."))
+    try:
+        (staged / place.engine.name).write_bytes(content)
+        (staged / place.record.name).write_text(json.dumps(asdict(record), indent=1) + "\n", encoding="utf-8")
+        place.record.unlink(missing_ok=True)  # an engine without a record is refused, a wrong pair never stands
+        for part in (place.engine, place.record):
+            os.replace(staged / part.name, part)
+    except OSError as error:
+        what = f"{error.strerror} while writing the engine of '{record.model}' into {folder}"
+        raise OSError(error.errno, f"{what}; make room there and build it again") from error
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
+    return place.engine
+
+
+def read_engine(
+    folder: Path, model: str, kind: str, backend: str, version: str, gpu: str
+) -> tuple[Located, EngineRecord]:
+    """The graph and the record of an engine that fits this machine.
+
+    Raises ManifestError on a damaged graph; EngineError where the engine is missing, damaged, or was built from another
+    graph, for another GPU, or by another version.
+    """
+    located = locate(model, kind, folder)
+    check_data(folder, model)
+    place = paths(folder, model, backend)
+    again = f"build it again with `underpaint engine {folder} --backend {backend}`"
+    if not place.record.is_file() or not place.engine.is_file():
+        raise EngineError(f"{folder} holds no {backend} engine of '{model}'; {again}")
+    try:
+        values = json.loads(place.record.read_text(encoding="utf-8"))
+        counts = tuple((int(rows), int(count)) for rows, count in values["batch_counts"])
+        record = build(EngineRecord, {**values, "batch_counts": counts}, str(place.record))
+    except (ValueError, KeyError, TypeError) as error:
+        raise EngineError(f"{place.record}: damaged ({error}); {again}") from error
+    for what, found, wanted in (
+        ("model", record.model, model),
+        ("graph (sha256)", record.onnx_sha256, located.manifest.sha256),
+        (f"{backend} version", record.version, version),
+        ("engine bytes", record.engine_bytes, place.engine.stat().st_size),
+        ("engine (sha256)", record.engine_sha256, digest(place.engine)),
+    ):
+        if found != wanted:
+            raise EngineError(f"{place.engine}: expected {what} {wanted}, got {found}; {again}")
+    if record.gpu not in (ANY_GPU, gpu):
+        raise EngineError(f"{place.engine}: built for {record.gpu}, this machine has {gpu}; {again}")
+    return located, record

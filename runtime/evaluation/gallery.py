@@ -1,0 +1,121 @@
+"""The pictures of a comparison: a gallery of what was drawn, and maps of where drafts were accepted."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
+
+from underpaint.algos.arrays import FloatArray
+from underpaint.artifacts.manifest import write_beside
+from underpaint.runtime.evaluation.report import Row
+from underpaint.runtime.studio import Picture
+
+_INK: Final = "#22252b"
+_QUIET: Final = "#6b7280"
+_PAPER: Final = "#ffffff"
+_LOSSY: Final = "#b45309"
+_CELL_INCHES: Final = 1.35
+MOST_COLUMNS: Final = 32
+"""Prompts shown at most: more make a strip that few viewers open."""
+
+
+def write_gallery(
+    path: Path, rows: Sequence[Row], pictures: Mapping[str, Sequence[Picture]], prompts: Sequence[str], title: str
+) -> None:
+    """Rows are methods, labelled with their speed-up, columns are prompts; pixels are enlarged, not smoothed.
+
+    Of more than `MOST_COLUMNS` prompts the first ones are shown.
+    """
+    columns = min(len(prompts), MOST_COLUMNS)
+    label, top = 1.9, 1.0
+    width, height = label + columns * _CELL_INCHES + 0.15, top + len(rows) * _CELL_INCHES + 0.15
+    figure = Figure(figsize=(width, height), facecolor=_PAPER)
+    figure.text(0.12 / width, 1 - 0.22 / height, title, fontsize=11, weight="bold", color=_INK, va="center")
+    for line, row in enumerate(rows):
+        bottom = height - top - (line + 1) * _CELL_INCHES
+        middle = (bottom + _CELL_INCHES / 2) / height
+        _method_label(figure, row, (label - 0.12) / width, middle, 0.17 / height)
+        for column, picture in enumerate(pictures[row.method][:columns]):
+            place = (label + column * _CELL_INCHES, bottom, _CELL_INCHES - 0.06, _CELL_INCHES - 0.06)
+            axes = figure.add_axes((place[0] / width, place[1] / height, place[2] / width, place[3] / height))
+            axes.imshow(picture, interpolation="nearest")
+            _bare(axes)
+            if line == 0:
+                axes.set_title(_wrapped(prompts[column]), fontsize=6, color=_QUIET, pad=4)
+    _save(figure, path)
+
+
+def write_acceptance(path: Path, rows: Sequence[Row], maps: Mapping[str, FloatArray], title: str) -> None:
+    """One map per method that drafts, on one scale: the share of images in which a cell was an accepted draft."""
+    drawn = [row for row in rows if row.drafter_nfe > 0]
+    columns = min(4, max(1, len(drawn)))
+    lines = -(-len(drawn) // columns) if drawn else 1
+    side, left, top, bar = 2.3, 0.25, 0.5, 1.0
+    width, height = left + columns * side + bar, top + lines * side
+    figure = Figure(figsize=(width, height), facecolor=_PAPER)
+    figure.text(left / width, 1 - 0.22 / height, title, fontsize=11, weight="bold", color=_INK, va="center")
+    image = None
+    for index, row in enumerate(drawn):
+        line, column = divmod(index, columns)
+        place = (left + column * side, height - top - (line + 1) * side + 0.05, side - 0.3, side - 0.35)
+        axes = figure.add_axes((place[0] / width, place[1] / height, place[2] / width, place[3] / height))
+        image = axes.imshow(maps[row.method], vmin=0.0, vmax=1.0, cmap="viridis", interpolation="nearest")
+        _bare(axes)
+        axes.set_title(f"{row.method}   {_kept(row)}", fontsize=7.5, color=_INK, pad=4)
+    if image is not None:
+        scale = figure.add_axes(((width - bar + 0.1) / width, 0.1, 0.14 / width, (height - top - 0.3) / height))
+        colours = figure.colorbar(image, cax=scale, format=PercentFormatter(1.0, decimals=0))
+        colours.outline.set_visible(False)
+        colours.ax.tick_params(labelsize=7, color=_QUIET, labelcolor=_QUIET, length=2)
+    _save(figure, path)
+
+
+def _method_label(figure: Figure, row: Row, right: float, middle: float, step: float) -> None:
+    interval = f"{row.speedup_low:.2f}-{row.speedup_high:.2f}" if row.speedup_low is not None else "one image"
+    lines = (
+        (row.method, 9.5, "bold", _INK),
+        (f"{row.speedup:.2f}x", 9.0, "normal", _INK),
+        (interval, 6.5, "normal", _QUIET),
+        ("lossless" if row.lossless else "relaxed", 6.5, "normal", _QUIET if row.lossless else _LOSSY),
+    )
+    for index, (text, size, weight, colour) in enumerate(lines):
+        offset = (1.5 - index) * step
+        figure.text(right, middle + offset, text, fontsize=size, weight=weight, color=colour, ha="right", va="center")
+
+
+def _kept(row: Row) -> str:
+    if row.tokens_per_cycle is not None:
+        return f"{row.tokens_per_cycle:.2f} tokens per cycle"
+    return f"{row.kept_share or 0.0:.0%} of the draft kept"
+
+
+def _bare(axes: Any) -> None:
+    axes.set_xticks([])
+    axes.set_yticks([])
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+
+
+def _wrapped(caption: str, width: int = 20) -> str:
+    lines = [""]
+    for word in caption.split():
+        if lines[-1] and len(lines[-1]) + 1 + len(word) > width:
+            lines.append(word)
+        else:
+            lines[-1] = f"{lines[-1]} {word}".strip()
+    return "\n".join(lines)
+
+
+def _save(figure: Figure, path: Path) -> None:
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="png", dpi=160, facecolor=_PAPER)
+    write_beside(path, drawn.getvalue())

@@ -1,0 +1,146 @@
+"""Speed against quality: many settings of methods beside AR, and which of them nothing beats on both."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+from matplotlib.figure import Figure
+
+from underpaint.artifacts.manifest import write_beside
+from underpaint.runtime.evaluation.compare import BASELINE
+from underpaint.runtime.evaluation.report import Row
+from underpaint.runtime.methods.settings import split_setting
+
+_INK: Final = "#22252b"
+_QUIET: Final = "#9aa0a8"
+_COLOURS: Final = ("#1d6fb8", "#b45309", "#2f8f5b", "#8b5cf6", "#c0264b", "#0e7490", "#6b7280")
+CLOSE: Final = 0.02
+"""An accuracy this far below AR's still counts as AR's."""
+
+
+class Variant(NamedTuple):
+    """A method at some settings, `name=value` each; its label names those that vary."""
+
+    label: str
+    method: str
+    settings: tuple[str, ...]
+
+
+def variants(varied: Sequence[str], fixed: Sequence[str], methods: Sequence[str]) -> tuple[Variant, ...]:
+    """Every combination of `method.name=value,value,...` within a method, and each of `methods` at its defaults.
+
+    fixed: `method.name=value` for all of a method's variants. Raises ValueError on texts of another form, a method
+    that a fixed setting names in vain, and a setting varied twice or also fixed.
+    """
+    axes: dict[str, dict[str, list[str]]] = {method: {} for method in methods}
+    for text in varied:
+        method, name, values = _parts(text)
+        if name in axes.setdefault(method, {}):
+            raise ValueError(f"--vary {text}: '{method}.{name}' varies already; give all its values at once")
+        axes[method][name] = [value.strip() for value in values.split(",")]
+    held: dict[str, list[str]] = {method: [] for method in axes}
+    for text in fixed:
+        method, name, value = _parts(text)
+        if method not in axes:
+            raise ValueError(f"--set {text}: no variant of '{method}' is asked for; name one of {', '.join(axes)}")
+        if name in axes[method]:
+            raise ValueError(f"--set {text}: '{method}.{name}' varies; give the value to --vary, or leave it out there")
+        held[method].append(f"{name}={value}")
+    found = []
+    for method, by_name in axes.items():
+        for combination in product(*by_name.values()):
+            own = tuple(f"{name}={chosen}" for name, chosen in zip(by_name, combination, strict=True))
+            found.append(Variant(" ".join((method, *own)), method, (*held[method], *own)))
+    return tuple(found)
+
+
+def _parts(text: str) -> tuple[str, str, str]:
+    key, value = split_setting(text)
+    method, dot, name = key.partition(".")
+    if not dot or not value:
+        raise ValueError(f"{text!r}: expected method.name=value, such as mulo.tau=0.1,0.2")
+    return method, name, value
+
+
+def on_frontier(rows: Sequence[Row]) -> list[bool]:
+    """Which rows no other row beats: at least as fast and as accurate, and better in one. Needs accuracies."""
+    places = [(row.speedup, row.prompt_accuracy or 0.0) for row in rows]
+    return [not any(one != own and one[0] >= own[0] and one[1] >= own[1] for one in places) for own in places]
+
+
+def as_plain(
+    rows: Sequence[Row], asked: Sequence[Variant], plain_rows: Sequence[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """The rows as JSON holds them, each with its method, settings and whether it is on the frontier."""
+    known = {one.label: one for one in asked}
+    return [
+        {**plain, "variant_of": known[row.method].method, "variant": list(known[row.method].settings), "frontier": best}
+        for row, plain, best in zip(rows, plain_rows, on_frontier(rows), strict=True)
+    ]
+
+
+def write_frontier(path: Path, rows: Sequence[Row], asked: Sequence[Variant], title: str) -> None:
+    """Speed-up over prompt accuracy and over Fréchet distance; the undominated ones of the first are joined."""
+    figure = Figure(figsize=(13.0, 5.6), facecolor="white")
+    figure.suptitle(title, fontsize=10, color=_INK)
+    method_of = {one.label: one.method for one in asked}
+    methods = list(dict.fromkeys(method_of[row.method] for row in rows))
+    base = next(row for row in rows if row.method == BASELINE)
+    axes = figure.subplots(1, 2, sharey=True)
+    for one, across, label in (
+        (axes[0], "prompt_accuracy", "prompt accuracy (higher is better)"),
+        (axes[1], "frechet_distance", "Fréchet distance (lower is better)"),
+    ):
+        for place, method in enumerate(methods):
+            own = [row for row in rows if method_of[row.method] == method and getattr(row, across) is not None]
+            where, speeds = [getattr(row, across) for row in own], [row.speedup for row in own]
+            spread = [
+                [row.speedup - (row.speedup_low or row.speedup) for row in own],
+                [(row.speedup_high or row.speedup) - row.speedup for row in own],
+            ]
+            colour = _COLOURS[place % len(_COLOURS)]
+            one.errorbar(where, speeds, spread, fmt="o", ms=4.5, lw=0.6, color=colour, label=method, alpha=0.85)
+        one.set_xlabel(label, fontsize=9)
+        one.grid(color="#eceef1", lw=0.6)
+        one.set_axisbelow(True)
+        for side in ("top", "right"):
+            one.spines[side].set_visible(False)
+    axes[0].set_ylabel("speed-up over AR", fontsize=9)
+    _draw_frontier(axes[0], rows)
+    if base.prompt_accuracy is not None:
+        axes[0].axvline(base.prompt_accuracy - CLOSE, color=_QUIET, lw=0.8, ls="--")
+    if base.frechet_floor is not None:
+        axes[1].axvline(base.frechet_floor, color=_QUIET, lw=0.8, ls="--")
+    axes[1].legend(fontsize=8, frameon=False, loc="best")
+    figure.text(0.01, 0.01, "Dashed: AR's accuracy less 2 points; the floor of the distance.", fontsize=7, color=_INK)
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="png", dpi=150, bbox_inches="tight")
+    write_beside(path, drawn.getvalue())
+
+
+def _draw_frontier(axes: Any, rows: Sequence[Row]) -> None:
+    best = [
+        row for row, keeps in zip(rows, on_frontier(rows), strict=True) if keeps and row.prompt_accuracy is not None
+    ]
+    best.sort(key=lambda row: (row.prompt_accuracy, -row.speedup))
+    axes.plot([row.prompt_accuracy for row in best], [row.speedup for row in best], color=_INK, lw=0.9, zorder=1)
+    middle = sum(axes.get_xlim()) / 2
+    for row in best:
+        right = row.prompt_accuracy > middle  # a label there would run into the plot beside
+        axes.annotate(
+            row.method,
+            (row.prompt_accuracy, row.speedup),
+            fontsize=6,
+            color=_INK,
+            xytext=(-4 if right else 4, 4),
+            textcoords="offset points",
+            horizontalalignment="right" if right else "left",
+        )

@@ -1,0 +1,131 @@
+"""What pictures are worth: prompt accuracy by the judge, and the Fréchet distance in the judge's feature space."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from underpaint.algos.arrays import BoolArray, FloatArray
+from underpaint.zoo.prompts import SLOT_VALUES, Prompt
+from underpaint.zoo.sides import SHIPPED_SIDES
+
+PAIR: Final = "concept_and_style"
+"""The figure called prompt accuracy: the share of pictures whose concept and style are both read right."""
+REFERENCE_KIND: Final = "reference"
+"""The kind, in its manifest, of a file of real scenes."""
+FLOOR_DRAWS: Final = 32
+"""Draws of real scenes that a floor is the mean of."""
+
+
+def reference_name(side: int) -> str:
+    """The file of real scenes at `side` px: one for the shipped sides together, one for each other side."""
+    return "judge_reference" if side in SHIPPED_SIDES else f"judge_reference{side}"
+
+
+class Reading(NamedTuple):
+    """What the judge sees in one picture."""
+
+    values: Mapping[str, str]
+    """The value of every slot of `SLOT_VALUES`."""
+    features: FloatArray
+    """[F] (64 in the shipped judge)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """Real scenes as the judge sees them, in two halves that share no scene.
+
+    features_a, features_b: [n, F], the pictures drawn at the resolution asked for.
+    accuracy: the judge's own share read right on fresh real scenes, per slot and for `concept_and_style`.
+    """
+
+    features_a: FloatArray
+    features_b: FloatArray
+    accuracy: Mapping[str, float]
+
+    def __post_init__(self) -> None:
+        for name, features in (("features_a", self.features_a), ("features_b", self.features_b)):
+            if features.ndim != 2 or features.shape[0] < 2 or not np.all(np.isfinite(features)):
+                raise ValueError(f"reference {name}: expected finite [n >= 2, F], got shape {features.shape}")
+        if self.features_a.shape[1] != self.features_b.shape[1]:
+            raise ValueError(
+                f"reference: the halves differ in width, {self.features_a.shape[1]} and {self.features_b.shape[1]}"
+            )
+
+
+def reference_arrays(sides: Mapping[int, Reference]) -> dict[str, Any]:
+    """The arrays of a reference file (see `load_reference`), for `numpy.savez_compressed`."""
+    arrays: dict[str, Any] = {}
+    for side, one in sides.items():
+        arrays[f"features_a_{side}"] = one.features_a.astype(np.float32)
+        arrays[f"features_b_{side}"] = one.features_b.astype(np.float32)
+    arrays["accuracy"] = np.array(json.dumps({str(side): dict(one.accuracy) for side, one in sides.items()}))
+    return arrays
+
+
+def load_reference(path: Path, side: int) -> Reference:
+    """The real scenes of `side` px in a reference file.
+
+    The file (NumPy, no pickles) holds float32 `features_a_<side>` and `features_b_<side>` [n, F] for each side in
+    pixels, and `accuracy`, a JSON text {"<side>": {slot: share}}.
+    Raises OSError where it cannot be read, ValueError where it holds something else.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as held:
+            accuracy = json.loads(str(held["accuracy"]))[str(side)]
+            halves = [held[f"features_{half}_{side}"].astype(np.float64) for half in "ab"]
+    except KeyError as error:
+        raise ValueError(f"{path}: no real scenes of {side} px in it (no {error}); export it again") from error
+    except (ValueError, EOFError) as error:
+        raise ValueError(f"{path} is not a reference of real scenes ({error}); export it again") from error
+    return Reference(halves[0], halves[1], {slot: float(share) for slot, share in accuracy.items()})
+
+
+def read_right(readings: Sequence[Reading], prompts: Sequence[Prompt]) -> dict[str, BoolArray]:
+    """[pictures] whether each was read as prompted: `concept_and_style`, and every slot."""
+    right = {
+        slot: np.array(
+            [one.values[slot] == getattr(prompt, slot) for one, prompt in zip(readings, prompts, strict=True)],
+            dtype=np.bool_,
+        )
+        for slot in SLOT_VALUES
+    }
+    return {PAIR: right["concept"] & right["style"], **right}
+
+
+def frechet_distance(left: FloatArray, right: FloatArray) -> float:
+    """Fréchet distance between the Gaussians fitted to two sets of features, [n, F] and [m, F], n and m >= 2.
+
+    |mean_l - mean_r|^2 + tr(C_l + C_r - 2 (C_l C_r)^(1/2)), arXiv 1706.08500, equation 6. It is biased upwards in
+    small sets: compare only figures of the same n against the same set.
+    """
+    if left.shape[0] < 2 or right.shape[0] < 2 or left.shape[1:] != right.shape[1:]:
+        raise ValueError(f"frechet_distance: expected [n >= 2, F] and [m >= 2, F], got {left.shape} and {right.shape}")
+    apart = left.mean(axis=0) - right.mean(axis=0)
+    cov_left = np.cov(left, rowvar=False).reshape(left.shape[1], -1)
+    cov_right = np.cov(right, rowvar=False).reshape(right.shape[1], -1)
+    # (C_l C_r)^(1/2) has the trace of (C_l^(1/2) C_r C_l^(1/2))^(1/2), which is symmetric.
+    values, vectors = np.linalg.eigh(cov_left)
+    root = (vectors * np.sqrt(np.clip(values, 0.0, None))) @ vectors.T
+    between = np.sqrt(np.clip(np.linalg.eigvalsh(root @ cov_right @ root), 0.0, None)).sum()
+    return max(0.0, float(apart @ apart + np.trace(cov_left) + np.trace(cov_right) - 2.0 * between))
+
+
+def frechet_floor(reference: Reference, count: int, seed: int = 0) -> float | None:
+    """The distance that `count` real scenes of the second half have from the first half; a mean over draws.
+
+    None where the second half holds fewer scenes, or `count` is below 2.
+    """
+    if count < 2 or count > reference.features_b.shape[0]:
+        return None
+    rng = np.random.default_rng(seed)
+    found = [
+        frechet_distance(rng.choice(reference.features_b, count, replace=False), reference.features_a)
+        for _ in range(FLOOR_DRAWS)
+    ]
+    return float(np.mean(found))

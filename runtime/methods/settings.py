@@ -1,0 +1,108 @@
+"""Settings typed by people: `name=value` read as the type that a rule or a policy declares."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
+
+from underpaint.algos.registry import suggest
+
+Curve: TypeAlias = tuple[tuple[int, float], ...]
+Shown: TypeAlias = bool | int | float | str | tuple[int, ...] | tuple[float, ...] | Curve | None
+"""What a setting may be: values that JSON can hold."""
+
+
+def settings_of(make: Callable[..., Any], given_by_engine: Iterable[str] = ()) -> dict[str, Any]:
+    """The declared types of a dataclass's settings, less those that an engine supplies."""
+    hints = get_type_hints(make)
+    supplied = set(given_by_engine)
+    return {field.name: hints[field.name] for field in _fields(make) if field.init and field.name not in supplied}
+
+
+def _fields(make: Callable[..., Any]) -> tuple[dataclasses.Field[Any], ...]:
+    """The fields of a registered part; TypeError where it is no dataclass, which is a mistake of who registered it."""
+    if not dataclasses.is_dataclass(make):
+        raise TypeError(f"{make!r}: expected a dataclass, whose fields are settings")
+    return dataclasses.fields(make)
+
+
+def split_setting(text: str) -> tuple[str, str]:
+    """`name=value` as (name, value); ValueError where it is something else."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise ValueError(f"setting {text!r}: expected name=value, such as depth=3")
+    return name.strip(), value.strip()
+
+
+def read_settings(
+    what: str, make: Callable[..., Any], texts: Iterable[str], given_by_engine: Iterable[str] = ()
+) -> dict[str, Shown]:
+    """`name=value` settings of a dataclass; see `read_setting`."""
+    known = settings_of(make, given_by_engine)
+    pairs = [split_setting(text) for text in texts]
+    return {name: read_setting(what, name, value, known) for name, value in pairs}
+
+
+def read_setting(what: str, name: str, text: str, known: Mapping[str, Any]) -> Shown:
+    """`text` as the declared type of setting `name`; ValueError names an unknown setting or an unreadable value."""
+    if name not in known:
+        raise ValueError(f"{what}: unknown setting '{name}'; {suggest(name, known) if known else 'it takes none'}")
+    try:
+        return _read(text, known[name])
+    except ValueError as error:
+        raise ValueError(f"{what}: setting '{name}' is {_described(known[name])}, got {text!r}") from error
+
+
+def _read(text: str, kind: Any) -> Shown:
+    if kind is bool:
+        if text.lower() not in ("true", "false"):
+            raise ValueError(text)
+        return text.lower() == "true"
+    if kind is int:
+        return int(text)
+    if kind is float:
+        return float(text)
+    if kind == Curve:
+        return tuple((int(at), float(value)) for at, value in (part.split(":") for part in text.split(",")))
+    if kind in (tuple[int, ...], tuple[float, ...]):
+        return tuple(get_args(kind)[0](part) for part in text.split(","))
+    if get_origin(kind) is Literal:
+        if text not in get_args(kind):
+            raise ValueError(text)
+        return text
+    if get_origin(kind) in (Union, UnionType):
+        if NoneType in get_args(kind) and text.lower() == "none":
+            return None
+        for part in get_args(kind):
+            try:
+                return _read(text, part)
+            except ValueError:
+                continue
+    if kind is str:
+        return text
+    raise ValueError(text)
+
+
+def _described(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return "one of " + ", ".join(str(option) for option in get_args(kind))
+    if get_origin(kind) in (Union, UnionType):
+        return " or ".join(_described(part) for part in get_args(kind))
+    if kind in (tuple[int, ...], tuple[float, ...]):
+        return "numbers with commas between"
+    if kind == Curve:
+        return "number:value pairs with commas between"
+    words = {bool: "true or false", int: "a whole number", float: "a number", str: "a word", NoneType: "none"}
+    return words.get(kind, f"no plain value ({kind}); it cannot be set here")
+
+
+def settings_by_default(make: Callable[..., Any], given_by_engine: Iterable[str] = ()) -> dict[str, Shown]:
+    """The settings of a dataclass with their defaults; None where there is no default."""
+    known = settings_of(make, given_by_engine)
+    return {
+        field.name: None if field.default is dataclasses.MISSING else field.default
+        for field in _fields(make)
+        if field.name in known
+    }

@@ -1,0 +1,214 @@
+"""The tree family of methods: what a tree policy and an acceptance rule are built from, and how they draw."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from underpaint.algos.accept import RULES, Rule, RuleSpec
+from underpaint.algos.chance import Chance
+from underpaint.algos.draft import POLICIES, Budget, Expander, Grid, Policy
+from underpaint.algos.fit import check_fits
+from underpaint.algos.registry import build, suggest
+from underpaint.algos.rows import Sampler
+from underpaint.algos.step import Drafter, Target, decode
+from underpaint.algos.tree import DraftTree, Verdict, root_only
+from underpaint.runtime.codes import FROM_ENGINE, Codes
+from underpaint.runtime.engines.costs import SETTING, read_costs, takes_costs
+from underpaint.runtime.methods.method_config import no_settings
+from underpaint.runtime.methods.settings import Shown, read_setting, settings_by_default, settings_of, split_setting
+from underpaint.runtime.studio import Clocked, Clocks, Outcome, Studio
+from underpaint.zoo.prompts import Prompt
+
+NO_POLICY: Final = "none"
+"""The policy of plain autoregression: nothing is drafted."""
+
+
+@dataclass(frozen=True, slots=True)
+class TreeRecipe:
+    """Implements `method_config.Recipe`: a tree policy and an acceptance rule by name, with their settings."""
+
+    policy: str
+    rule: str
+    policy_settings: Mapping[str, Shown] = field(default_factory=no_settings)
+    rule_settings: Mapping[str, Shown] = field(default_factory=no_settings)
+
+    @property
+    def family(self) -> Literal["tree"]:
+        """See `Recipe`."""
+        return "tree"
+
+    @property
+    def draws_by(self) -> str:
+        """See `Recipe`."""
+        return f"{self.policy} + {self.rule}"
+
+    def as_plain(self) -> dict[str, Any]:
+        """See `Recipe`."""
+        policy = settings_by_default(POLICIES[self.policy].make, FROM_ENGINE) if self.policy != NO_POLICY else {}
+        rule = settings_by_default(RULES[self.rule].make, FROM_ENGINE)
+        return {
+            "policy": self.policy,
+            "policy_settings": {**policy, **self.policy_settings},
+            "rule": self.rule,
+            "rule_settings": {**rule, **self.rule_settings},
+        }
+
+    def with_rule(self, rule: str, temperature: float) -> TreeRecipe:
+        """See `Recipe`; at temperature 0 the rule is replaced by its greedy twin."""
+        changed = dataclasses.replace(self, rule=twin(RULES[rule], temperature).name, rule_settings=no_settings())
+        changed.check()
+        return changed
+
+    def with_settings(self, method: str, settings: Sequence[str]) -> TreeRecipe:
+        """See `Recipe`; `policy.` or `rule.` before a name tells two of one name apart.
+
+        A policy that chooses by cost takes `costs=FILE`, a curve of `benchmarks.cost_curve`, in place of its parts.
+        """
+        known: dict[str, dict[str, Any]] = {"policy": {}, "rule": settings_of(RULES[self.rule].make, FROM_ENGINE)}
+        if self.policy != NO_POLICY:
+            known["policy"] = settings_of(POLICIES[self.policy].make)
+            if self._takes_costs():
+                known["policy"][SETTING] = Path
+        found: dict[str, dict[str, Shown]] = {"policy": dict(self.policy_settings), "rule": dict(self.rule_settings)}
+        for setting in settings:
+            key, value = split_setting(setting)
+            owner, chosen = _owner(method, key, known)
+            if known[owner].get(chosen) is Path:
+                found[owner].update(read_costs(Path(value)).settings_for(POLICIES[self.policy].make))
+                continue
+            found[owner][chosen] = read_setting(f"{owner} of '{method}'", chosen, value, known[owner])
+        return dataclasses.replace(self, policy_settings=found["policy"], rule_settings=found["rule"])
+
+    def _takes_costs(self) -> bool:
+        return self.policy != NO_POLICY and takes_costs(POLICIES[self.policy].make)
+
+    def check(self) -> None:
+        """Raise ValueError unless the rule covers the policy's trees."""
+        if self.policy != NO_POLICY:
+            check_fits(RULES[self.rule], POLICIES[self.policy])
+
+    def target_sampler(self, asked: Sampler) -> Sampler:
+        """See `Recipe`.
+
+        A greedy rule takes the argmax of the laws at temperature 1, so a drafter's laws keep their shape there; top-k
+        and top-p do not move an argmax and are left out.
+        """
+        return Sampler(guidance=asked.guidance) if RULES[self.rule].greedy else asked
+
+    def build(self, method: str, codes: Codes) -> BuiltTree:
+        """See `Recipe`; `codes` for the rules that pool over the codebook and the policies that choose by cost."""
+        if codes.costs is not None and self._takes_costs():
+            costs = codes.costs.settings_for(POLICIES[self.policy].make)
+            priced = dataclasses.replace(self, policy_settings={**costs, **self.policy_settings})
+            return priced.build(method, codes._replace(costs=None))
+        spec = RULES[self.rule]
+        asked = settings_of(spec.make)
+        supplied = {key: value for key, value in codes._asdict().items() if key in asked}
+        rule = build(spec.make, {**self.rule_settings, **supplied}, f"rule '{spec.name}'")
+        lossless = spec.promise == "lossless" or _is_neutral(spec, self)
+        if self.policy == NO_POLICY:
+            return BuiltTree(method, self, NoDraft(), rule, lossless, drafts=False)
+        policy = build(POLICIES[self.policy].make, dict(self.policy_settings), f"policy '{self.policy}'")
+        return BuiltTree(method, self, policy, rule, lossless, drafts=True)
+
+
+def _owner(method: str, key: str, known: Mapping[str, Mapping[str, Any]]) -> tuple[str, str]:
+    """Whether a setting is the policy's or the rule's, and its name there."""
+    part, dot, bare = key.partition(".")
+    qualified = bool(dot) and part in known
+    owners = [part] if qualified else [owner for owner in known if key in known[owner]]
+    if len(owners) > 1:
+        raise ValueError(f"setting '{key}' is both the policy's and the rule's; write policy.{key} or rule.{key}")
+    if not owners:
+        every = [*known["policy"], *known["rule"]]
+        hint = suggest(key, every) if every else "it takes none"
+        raise ValueError(f"method '{method}': unknown setting '{key}'; {hint}")
+    return owners[0], bare if qualified else key
+
+
+def _is_neutral(spec: RuleSpec, recipe: TreeRecipe) -> bool:
+    return bool(spec.neutral) and all(recipe.rule_settings.get(key) == value for key, value in spec.neutral.items())
+
+
+def twin(spec: RuleSpec, temperature: float) -> RuleSpec:
+    """The rule that decides as `spec` does at this temperature; ValueError where there is none."""
+    if temperature > 0:
+        if spec.greedy:
+            raise ValueError(
+                f"rule '{spec.name}' decides by the likeliest token, which is temperature 0; pass --temperature 0 or a "
+                f"rule for sampling: {', '.join(rule.name for rule in RULES if not rule.greedy)}"
+            )
+        return spec
+    if spec.greedy:
+        return spec
+    name = "greedy" if spec.promise == "lossless" else f"{spec.name}_greedy"
+    if name not in RULES:
+        raise ValueError(
+            f"rule '{spec.name}' has no form at temperature 0; choose one of "
+            f"{', '.join(rule.name for rule in RULES if rule.greedy)}"
+        )
+    return RULES[name]
+
+
+@dataclass(frozen=True, slots=True)
+class NoDraft:
+    """Proposes nothing: one token per target pass."""
+
+    def begin(self, grid: Grid) -> None:
+        """See `Policy`."""
+
+    def grow(self, drafter: Expander, root: int, budget: Budget, chance: Chance) -> DraftTree:
+        """See `Policy`."""
+        return root_only(root, drafter.vocab_size)
+
+    def observe(self, tree: DraftTree, verdict: Verdict, cell: int) -> None:
+        """See `Policy`."""
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltTree:
+    """Implements `runtime.studio.Built`. `drafts` is False for plain autoregression, which needs no drafter."""
+
+    name: str
+    recipe: TreeRecipe
+    policy: Policy
+    rule: Rule
+    lossless: bool
+    drafts: bool
+
+    def open(self, studio: Studio, prompt: Prompt, sampler: Sampler) -> TreeSession:
+        """See `Built`."""
+        used = self.recipe.target_sampler(sampler)
+        target = studio.target(prompt, used)
+        drafter = studio.drafter(used) if self.drafts else None
+        return TreeSession(self, target, drafter, studio.max_nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class TreeSession:
+    """Implements `runtime.studio.Session`."""
+
+    built: BuiltTree
+    target: Clocked[Target]
+    drafter: Clocked[Drafter] | None
+    max_nodes: int
+
+    @property
+    def clocks(self) -> Clocks:
+        """See `Session`."""
+        return Clocks(self.target.spent, self.drafter.spent if self.drafter is not None else None)
+
+    def decode(self, chance: Chance) -> Outcome:
+        """See `Session`."""
+        drafter = self.drafter.model if self.drafter is not None else None
+        decoded = decode(self.target.model, drafter, self.built.policy, self.built.rule, chance, self.max_nodes)
+        drafted = decoded.cycles[1:]
+        return Outcome(
+            decoded.tokens,
+            accepted=tuple(len(cycle.verdict.path) for cycle in drafted),
+            depths=tuple(cycle.tree.depth for cycle in drafted),
+        )

@@ -1,0 +1,157 @@
+"""Up- and down-samplers by name, from a folder of models, refused where they were made for others."""
+
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from underpaint.algos.registry import suggest
+from underpaint.algos.spatial.resolution import ResolutionMap
+from underpaint.artifacts.manifest import ManifestError
+from underpaint.runtime.engines.images import ImageDecoder, ImageEncoder
+from underpaint.runtime.engines.session import EngineError, SessionSettings
+from underpaint.runtime.exported import RECORD
+from underpaint.runtime.resampling.pixels import FILTERS, Enlarger, FilterEnlarger, LearnedEnlarger, PixelResampler
+from underpaint.runtime.resampling.resampler import Resampler
+from underpaint.runtime.resampling.tokens import TokenNetwork, TokenResampler
+from underpaint.zoo.load import FOLDER, Located, locate, names
+from underpaint.zoo.sides import SHIPPED_SIDES, between, pair_options
+
+SUPER_RESOLUTION: Final = "superres"
+LATENT: Final[Mapping[str, tuple[str, str]]] = {
+    "latent": ("sampler_up", "sampler_down"),
+    "latent-ce": ("sampler_up_ce", "sampler_down"),
+    "latent-gan": ("sampler_up_gan", "sampler_down"),
+    "latent-down-pixel": ("sampler_up", "sampler_down_pixel"),
+    "latent-down-gan": ("sampler_up", "sampler_down_gan"),
+}
+"""The networks up and down of each latent kind, which differ in the losses of one of the two: sampler_up is trained
+through pictures, sampler_down by tokens alone. A draft of the whole image at once needs no way down."""
+TRAINED_BY: Final[Mapping[str, tuple[str, str]]] = {
+    "sampler_up": ("up", "pixel"),
+    "sampler_up_ce": ("up", "ce"),
+    "sampler_up_gan": ("up", "gan"),
+    "sampler_down": ("down", "ce"),
+    "sampler_down_pixel": ("down", "pixel"),
+    "sampler_down_gan": ("down", "gan"),
+}
+"""Direction and losses of each network in `LATENT`, as `underpaint train sampler` knows them."""
+RESAMPLERS: Final = (*FILTERS, SUPER_RESOLUTION, *LATENT)
+"""What `open_resampler` knows: pixel kinds, then latent ones."""
+
+
+def codebook_digest(codebook: NDArray[np.float32]) -> str:
+    """The SHA-256, in hex, of unit code vectors [V, C] as they are stored: what a sampler's manifest must name."""
+    return sha256(np.ascontiguousarray(codebook, dtype="<f4").tobytes()).hexdigest()
+
+
+def read_codebook(folder: Path = FOLDER) -> NDArray[np.float32]:
+    """The codebook [V, C] of a folder of models; raises as `read_table` does."""
+    return read_table("codebook", "codebook", folder)
+
+
+def read_table(name: str, kind: str, folder: Path) -> NDArray[Any]:
+    """The one array, of the model's own name, in an .npz file of a folder; ManifestError where it cannot be read."""
+    path = locate(name, kind, folder).path
+    try:
+        with np.load(path, allow_pickle=False) as held:
+            table: NDArray[Any] = held[name]
+    except (KeyError, ValueError, EOFError) as error:
+        raise ManifestError(f"{path}: expected an array '{name}' ({error}); export the tokenizer again") from error
+    return table
+
+
+def models_behind(kind: str, sides: tuple[int, int] = SHIPPED_SIDES) -> tuple[str, ...]:
+    """The names of the models that the sampler `kind` runs between two sides in pixels, in a folder of models."""
+    ends = between(*sides)
+    if kind in LATENT:
+        up, down = LATENT[kind]
+        return up + ends, down + ends
+    learned = (SUPER_RESOLUTION + ends,) if kind == SUPER_RESOLUTION else ()
+    return ("vq_decoder", *learned, "vq_encoder")
+
+
+def recipe_of(network: str, sides: tuple[int, int] = SHIPPED_SIDES) -> str:
+    """What follows `underpaint train` to make one of `TRAINED_BY`, or `SUPER_RESOLUTION`, between two sides."""
+    options = pair_options(*sides)
+    if network == SUPER_RESOLUTION:
+        return f"superres{options}"
+    direction, losses = TRAINED_BY[network]
+    return f"sampler --direction {direction} --losses {losses}{options}"
+
+
+def open_resampler(
+    kind: str,
+    grids: ResolutionMap,
+    folder: Path = FOLDER,
+    settings: SessionSettings | None = None,
+    sides: tuple[int, int] = SHIPPED_SIDES,
+) -> Resampler:
+    """The sampler `kind`, one of `RESAMPLERS`, between two grids, of pictures of these sides in pixels.
+
+    Raises ValueError before any work: an unknown kind, a model that is absent or damaged, a sampler trained for
+    another pair of grids or for another codebook.
+    """
+    if kind not in RESAMPLERS:
+        raise ValueError(f"resampler: there is no '{kind}'; {suggest(kind, RESAMPLERS)}")
+    if kind in LATENT:
+        codebook = read_codebook(folder)
+        up, down = (
+            TokenNetwork(_fitting(network, of, grids, codebook, folder, sides).path, settings)
+            for network, of in zip(LATENT[kind], ("upsampler", "downsampler"), strict=True)
+        )
+        return TokenResampler(grids, codebook.shape[0], up, down)
+    enlarger: Enlarger
+    if kind == SUPER_RESOLUTION:
+        found = _fitting(SUPER_RESOLUTION, SUPER_RESOLUTION, grids, read_codebook(folder), folder, sides)
+        enlarger = LearnedEnlarger(found.path, settings)
+    else:
+        enlarger = FilterEnlarger(grids.ratio, FILTERS[kind])
+    decoder, encoder = ImageDecoder(folder=folder, settings=settings), ImageEncoder(folder=folder, settings=settings)
+    return PixelResampler(grids, decoder, encoder, enlarger)
+
+
+def _fitting(
+    network: str,
+    kind: str,
+    grids: ResolutionMap,
+    codebook: NDArray[np.float32],
+    folder: Path,
+    sides: tuple[int, int],
+) -> Located:
+    """The model `network` between `sides`; EngineError unless it was made for these grids and this codebook."""
+    name, recipe = network + between(*sides), recipe_of(network, sides)
+    exported = (folder / RECORD).is_file()
+    recipe += " --tokenizer CHECKPOINT --pictures FOLDER" if exported else ""
+    if name not in names(folder):
+        export = f"runs/RUN/checkpoint.pt --kind sampler --out {folder}" if exported else name
+        raise EngineError(
+            f"{folder}: there is no model '{name}'; make it with `underpaint train {recipe}` and `underpaint export "
+            f"{export}`, or take a kind that needs none: {', '.join(FILTERS)}"
+        )
+    located = locate(name, kind, folder)
+    made_for = located.manifest.settings
+    try:
+        pair = tuple(tuple(int(side) for side in made_for[which]) for which in ("low", "high"))
+        digest = str(made_for["codebook"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ManifestError(f"{name}: expected settings low, high and codebook ({error}); export it again") from error
+    if pair != (tuple(grids.low), tuple(grids.high)):
+        raise EngineError(
+            f"{name}: trained between grids of {_sizes(pair)}, asked for {_sizes((grids.low, grids.high))}; "
+            f"train one for this pair with `underpaint train {recipe}`, or take a kind that needs none: "
+            + ", ".join(FILTERS)
+        )
+    if digest != codebook_digest(codebook):
+        raise EngineError(
+            f"{name}: trained for the codebook {digest[:12]}, {folder} holds {codebook_digest(codebook)[:12]}; "
+            f"train it again with `underpaint train {recipe}` and export it, or take the models that it was trained for"
+        )
+    return located
+
+
+def _sizes(pair: tuple[tuple[int, ...], ...]) -> str:
+    return " and ".join("x".join(str(side) for side in grid) for grid in pair)

@@ -1,0 +1,170 @@
+"""Decoding runs in a table world: the decoding loop itself, or many images in lockstep with the same statistics."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from underpaint.algos.accept import RULES, Rule
+from underpaint.algos.accept.neighbours import nearest_codes
+from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.chance import sampling
+from underpaint.algos.draft import POLICIES, Policy
+from underpaint.algos.fit import check_fits
+from underpaint.algos.registry import build
+from underpaint.algos.step import decode
+from underpaint.sim.batched.dispatch import judge
+from underpaint.sim.batched.images import Batch, Tables
+from underpaint.sim.batched.rules import Judge
+from underpaint.sim.batched.trees import Grower, grower
+from underpaint.sim.report.statistics import Runs
+from underpaint.sim.synthetic.table_model import TableDrafter, TableTarget, TableWorld
+
+MOST_NODES = 128
+"""Nodes of the largest tree, its root included."""
+NEIGHBOURS = 100
+"""Columns of the table of nearest codes, where the codebook has as many."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scheme:
+    """A tree policy and an acceptance rule that fit each other, ready to decode in one world."""
+
+    policy_name: str
+    rule_name: str
+    policy: Policy
+    rule: Rule
+    grower: Grower | None = field(repr=False)
+    judge: Judge | None = field(repr=False)
+
+    @property
+    def vectorised(self) -> bool:
+        """Whether many images can run in lockstep; else the decoding loop has to do."""
+        return self.grower is not None and self.judge is not None
+
+
+def make_scheme(
+    world: TableWorld,
+    policy: str,
+    rule: str,
+    policy_settings: Mapping[str, Any] | None = None,
+    rule_settings: Mapping[str, Any] | None = None,
+) -> Scheme:
+    """A policy and a rule by name. `neighbours` and `codebook` come from the world.
+
+    Raises ValueError on an unknown name or setting, and where the two do not fit.
+    """
+    rule_spec, policy_spec = RULES[rule], POLICIES[policy]
+    check_fits(rule_spec, policy_spec)
+    given = dict(rule_settings or {})
+    if rule_spec.codebook:
+        given.setdefault("neighbours", nearest_codes(world.codebook, min(NEIGHBOURS, world.vocab_size - 1)))
+    if rule_spec.embeddings:
+        given.setdefault("codebook", world.codebook)
+    made_rule = build(rule_spec.make, given, f"rule '{rule}'")
+    shape = {key: tuple(value) if isinstance(value, list) else value for key, value in (policy_settings or {}).items()}
+    made_policy = build(policy_spec.make, shape, f"policy '{policy}'")
+    grows = grower(made_policy)
+    if grows is not None and grows.deepest >= world.grid.width:
+        grows = None  # a tree that reaches the row below reads its own tokens as the upper ones
+    if grows is not None and grows.most_nodes > MOST_NODES:
+        grows = None
+    decides = judge(made_rule, sampled_siblings=policy_spec.drawn != "top_k")
+    return Scheme(policy, rule, made_policy, made_rule, grows, decides)
+
+
+def run_loop(
+    world: TableWorld,
+    scheme: Scheme,
+    images: int,
+    seed: int,
+    first_image: int = 0,
+    max_nodes: int = MOST_NODES,
+    chains: bool = False,
+) -> Runs:
+    """Decode images first_image.. with the decoding loop, trees of at most `max_nodes` nodes.
+
+    chains: whether the drafter drafts a chain of its likeliest tokens in one call.
+    """
+    if images < 1:
+        raise ValueError(f"runs: expected at least one image, got {images}")
+    runs: Runs | None = None
+    for image in range(first_image, first_image + images):
+        target, drafter = TableTarget(world, image), TableDrafter(world, image, chains)
+        decoded = decode(target, drafter, scheme.policy, scheme.rule, sampling(seed, image), max_nodes)
+        drafted = decoded.cycles[1:]
+        one = Runs(
+            cells=world.grid.cells,
+            cycles=np.array([len(drafted)]),
+            accepted=np.array([sum(len(cycle.verdict.path) for cycle in drafted)]),
+            depth=np.array([sum(cycle.tree.depth for cycle in drafted)]),
+            verify=np.bincount(target.passes, minlength=MOST_NODES + 1)[None],
+            draft=np.bincount(drafter.passes, minlength=MOST_NODES + 1)[None],
+            chained=np.bincount(drafter.chained, minlength=MOST_NODES + 1)[None],
+        )
+        runs = one if runs is None else runs.and_more(one)
+    assert runs is not None
+    return runs
+
+
+class Lockstep(NamedTuple):
+    """Runs side by side. canvas: [images, cells], what was drawn; images: [images], which of the pool they are.
+
+    depth_at: [cells] float64, mean levels of the trees that were grown for each cell; NaN where none was.
+    """
+
+    runs: Runs
+    canvas: IntArray
+    images: IntArray
+    depth_at: FloatArray
+
+
+def run_lockstep(
+    world: TableWorld, scheme: Scheme, images: int, seed: int, first_image: int = 0, chains: bool = False
+) -> Lockstep:
+    """Decode images first_image.. side by side: the same laws as `run_loop`, other noise; `chains` as there.
+
+    Raises ValueError where the scheme has no vectorised form (see `Scheme.vectorised`).
+    """
+    if images < 1:
+        raise ValueError(f"runs: expected at least one image, got {images}")
+    if scheme.grower is None or scheme.judge is None:
+        raise ValueError(
+            f"policy '{scheme.policy_name}' with rule '{scheme.rule_name}' has no vectorised form at these settings; "
+            "use the decoding loop"
+        )
+    grows, decides = scheme.grower, scheme.judge
+    tables = Tables(world, grows.most_children)
+    batch = Batch(tables, first_image, images, np.random.default_rng([seed, first_image]))
+    grows.begin(images, world.grid.cells)
+    counts = {name: np.zeros(images, dtype=np.int64) for name in ("cycles", "accepted", "depth")}
+    verify = np.zeros((images, MOST_NODES + 1), dtype=np.int64)
+    draft, chained = np.zeros_like(verify), np.zeros_like(verify)
+    levels, trees = np.zeros(world.grid.cells), np.zeros(world.grid.cells)
+    rows = batch.first_rows()
+    greedy = RULES[scheme.rule_name].greedy
+    batch.canvas[:, 0] = tables.best[rows] if greedy else tables.draw(rows, batch.draws.random(images))
+    batch.cell[:] = 1
+    verify[:, 1] = 1
+    while (running := batch.running()).size:
+        grown = grows.grow(batch, running)
+        active = grown.images
+        decided = decides(batch, grown)
+        cell = batch.cell[active]
+        batch.commit(active, decided.path, decided.kept, decided.extra)
+        grows.observe(grown, decided.kept)
+        counts["cycles"][active] += 1
+        counts["accepted"][active] += decided.kept
+        counts["depth"][active] += grown.depth
+        verify[active, grown.nodes] += 1
+        if chains:
+            called = grown.one_call & (grown.depth > 0)
+            chained[active[called], grown.depth[called]] += 1
+        levels += np.bincount(cell, grown.depth, world.grid.cells)
+        trees += np.bincount(cell, minlength=world.grid.cells)
+        for expanded in grown.passes:
+            draft[active[: expanded.size], expanded] += expanded > 0
+    runs = Runs(world.grid.cells, counts["cycles"], counts["accepted"], counts["depth"], verify, draft, chained)
+    depth_at = np.divide(levels, trees, out=np.full(levels.size, np.nan), where=trees > 0)
+    return Lockstep(runs, batch.canvas, batch.images, depth_at)

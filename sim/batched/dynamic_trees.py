@@ -1,0 +1,103 @@
+"""EAGLE-2's trees over many images at once, each of a depth, a width and a size of its own."""
+
+import numpy as np
+
+from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
+from underpaint.sim.batched.images import Batch, Block, Grown, closed, tiers
+
+_LEAST = np.finfo(np.float64).smallest_subnormal
+
+
+def grow_dynamic(batch: Batch, active: IntArray, depth: IntArray, width: IntArray, total: IntArray) -> Grown:
+    """EAGLE-2's trees (arXiv 2406.16858) of `depth` [A] levels, top-`width` [A] and `total` [A] nodes."""
+    tables = batch.tables
+    levels = np.minimum(np.minimum(depth, batch.budget_depth(active)), total)
+    order, sizes = tiers(levels)
+    active, width, total = active[order], width[order], total[order]
+    blocks: list[Block] = []
+    passes: list[IntArray] = []
+    scores: list[FloatArray] = []
+    tokens = batch.roots(active)[:, None]
+    above: IntArray = np.zeros((active.size, 1), dtype=np.int64)
+    best: FloatArray = np.ones((active.size, 1))
+    for level, size in enumerate(sizes):
+        widest = min(int(width[:size].max()), tables.top_tokens.shape[2])
+        columns = None if int(width[:size].min()) >= widest else np.arange(widest) < width[:size, None]
+        if level:
+            above, tokens, best = _expanded(blocks[-1], scores[-1], size, widest)
+            if columns is not None:
+                best = best * columns[:, : best.shape[1]]
+        elif size < active.size:
+            tokens, above, best = tokens[:size], above[:size], best[:size]
+        expanded = np.count_nonzero(best, axis=1)
+        if not expanded.any():
+            break
+        rows = batch.rows_after(active[:size], level, tokens)
+        at = tables.draft_depth(level)
+        worth = best[..., None] * tables.top_probs[at].take(rows, axis=0)[..., :widest]
+        if columns is not None:
+            worth *= columns[:, None]
+        scores.append(worth)
+        passes.append(expanded)
+        found = tables.top_tokens[at].take(rows, axis=0)[..., :widest]
+        blocks.append(Block(found, np.empty(0, dtype=np.bool_), rows, above))
+    kept = _best(scores, total)
+    blocks = [block._replace(kept=part) for block, part in zip(blocks, kept, strict=True)]
+    return closed(active, blocks, passes, width == 1)
+
+
+def _expanded(last: Block, scores: FloatArray, size: int, width: int) -> tuple[IntArray, IntArray, FloatArray]:
+    """[size, F] the best `width` candidates of a level: their flat places, their tokens and their worth."""
+    worth, tokens = scores[:size].reshape(size, -1), last.tokens[:size].reshape(size, -1)
+    count = min(width, worth.shape[1])
+    if last.rows.shape[1] == 1:  # the children of one node stand in order already
+        return np.broadcast_to(np.arange(count), (size, count)), tokens[:, :count], worth[:, :count]
+    order = (-worth).argsort(axis=1, kind="stable")[:, :count]
+    flat = order + np.arange(0, worth.size, worth.shape[1])[:, None]
+    return order, tokens.take(flat), worth.take(flat)
+
+
+def _best(scores: list[FloatArray], total: IntArray) -> list[BoolArray]:
+    """The `total` [A] best positive scores of each image, level by level as `scores`; of equal ones the first."""
+    least = np.full(total.size, _LEAST)
+    tied: list[tuple[int, IntArray]] = []
+    sizes = [part.shape[0] for part in scores]
+    columns = np.cumsum([part[0].size for part in scores]).tolist()
+    for level, (start, end) in enumerate(zip((*sizes, 0)[1:], sizes, strict=True)):
+        if start == end or columns[level] <= int(total[start:end].min()):
+            continue  # no tree ends here, or all that was found is kept
+        flat = _joined(scores[: level + 1], slice(start, end))
+        below, found = _around(flat, np.maximum(columns[level] - total[start:end], 0))
+        np.maximum(found, _LEAST, out=least[start:end])
+        equal = np.flatnonzero((below == found) & (found > 0.0))
+        if equal.size:
+            tied.append((level, start + equal))
+    kept: list[BoolArray] = [part >= least[: part.shape[0], None, None] for part in scores]
+    for level, images in tied:
+        flat = _joined(scores[: level + 1], images)
+        room = total[images] - np.count_nonzero(flat > least[images, None], axis=1)
+        over = flat == least[images, None]
+        over &= over.cumsum(axis=1) > room[:, None]
+        for part, out in zip(kept, np.split(over, columns[:level], axis=1), strict=False):
+            part[images] &= ~out.reshape(images.size, *part.shape[1:])
+    return kept
+
+
+def _around(flat: FloatArray, place: IntArray) -> tuple[FloatArray, FloatArray]:
+    """[n] what stands before and at `place` [n] of each row of `flat` [n, C] once sorted; rows are used up.
+
+    Before place 0 stands 0.
+    """
+    first = int(place[0])
+    if bool((place == first).all()):
+        flat.partition((first - 1, first), axis=1)
+        return flat[:, first - 1], flat[:, first]
+    flat.sort(axis=1)
+    turn = np.arange(place.size)
+    return np.where(place > 0, flat[turn, place - 1], 0.0), flat[turn, place]
+
+
+def _joined(scores: list[FloatArray], images: slice | IntArray) -> FloatArray:
+    """[n, C] all scores of some images, level after level, to be written to."""
+    parts = [part[images] for part in scores]
+    return np.concatenate([part.reshape(part.shape[0], -1) for part in parts], axis=1)

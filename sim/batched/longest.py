@@ -1,0 +1,103 @@
+"""Deterministic rules over many draft trees at once: every node by its own test, and the longest kept path."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from underpaint.algos.arrays import BoolArray, IntArray
+from underpaint.sim.batched.images import Batch, Block, Grown
+from underpaint.sim.batched.rules import Decided, Pool
+
+
+class Passes(Protocol):
+    """The test of a deterministic rule."""
+
+    def __call__(self, batch: Batch, rows: IntArray, tokens: IntArray) -> BoolArray:
+        """Whether `tokens` [M] may stay under the laws `rows` [M]."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Longest:
+    """Every node by its own test; the longest kept path, as `algos.accept.longest` finds it."""
+
+    passes: Passes
+    first: bool
+    """Take the first child that passes, instead of the one on the longest path."""
+    draw: bool
+    """Draw the extra token; else take the likeliest."""
+
+    def __call__(self, batch: Batch, grown: Grown) -> Decided:
+        """See `Judge`."""
+        active, count = grown.images, grown.images.size
+        kept, end = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
+        flat: BoolArray = np.ones((count, 1), dtype=np.bool_)
+        for level, block in enumerate(grown.blocks):
+            size = block.rows.shape[0]
+            passing = block.kept & np.take_along_axis(flat[:size], block.above, 1)[..., None]
+            images, parents, columns = np.nonzero(passing)
+            tested = self.passes(batch, block.rows[images, parents], block.tokens[images, parents, columns])
+            passing[images, parents, columns] = tested
+            if self.first:
+                passing &= passing.cumsum(axis=2) == 1
+            flat = passing.reshape(size, -1)
+            on = np.flatnonzero(flat.any(axis=1))
+            if not on.size:
+                break
+            kept[on] = level + 1
+            end[on] = flat[on].argmax(axis=1)
+        path = _trace_back(grown.blocks, kept, end)
+        last = np.where(kept > 0, path[np.arange(count), np.maximum(kept - 1, 0)], batch.roots(active))
+        rows = batch.rows_after(active, kept, last)
+        extra = batch.tables.draw(rows, batch.draws.random(count)) if self.draw else batch.tables.best[rows]
+        return Decided(path, kept, extra)
+
+
+def _trace_back(blocks: list[Block], kept: IntArray, end: IntArray) -> IntArray:
+    """[A, L] the tokens on the way to the flat place `end` [A] at level kept - 1."""
+    path = np.zeros((kept.size, max(1, len(blocks))), dtype=np.int64)
+    place = end.copy()
+    for level in range(int(kept.max(initial=0)) - 1, -1, -1):
+        here = np.flatnonzero(kept > level)
+        block = blocks[level]
+        width = block.tokens.shape[2]
+        path[here, level] = block.tokens[here, place[here] // width, place[here] % width]
+        place[here] = block.above[here, place[here] // width]
+    return path
+
+
+def is_best(batch: Batch, rows: IntArray, tokens: IntArray) -> BoolArray:
+    """Greedy match."""
+    matches: BoolArray = tokens == batch.tables.best[rows]
+    return matches
+
+
+@dataclass(frozen=True, slots=True)
+class Outweighs:
+    """Greedy LANTERN: a token and its pool against the likeliest, as `algos.accept.lantern_greedy`."""
+
+    pool: Pool
+
+    def __call__(self, batch: Batch, rows: IntArray, tokens: IntArray) -> BoolArray:
+        """See `Passes`."""
+        target, best = batch.world.target, batch.tables.best[rows]
+        own, mass, _ = self.pool(target, rows, tokens, np.ones(rows.size))
+        boosted, most = own + mass, target[rows, best]
+        passed: BoolArray = (tokens == best) | (boosted > most) | ((boosted == most) & (tokens < best))
+        return passed
+
+
+@dataclass(frozen=True, slots=True)
+class HoldsMass:
+    """MuLo-SD's pooled threshold, as `algos.accept.mulo`."""
+
+    neighbours: IntArray
+    tau: float
+
+    def __call__(self, batch: Batch, rows: IntArray, tokens: IntArray) -> BoolArray:
+        """See `Passes`."""
+        target = batch.world.target
+        held = target[rows[:, None], self.neighbours[tokens]].sum(axis=1) + target[rows, tokens]
+        passed: BoolArray = held >= self.tau
+        return passed

@@ -1,0 +1,104 @@
+"""What decoding runs take on a machine: by passes repeated alone, or, where they were measured, inside cycles."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, Protocol
+
+import numpy as np
+
+from underpaint.algos.arrays import FloatArray
+from underpaint.sim.batched.decoding import Scheme
+from underpaint.sim.latency.cycle_costs import CycleCosts, family_of, load_cycle_costs, pools
+from underpaint.sim.latency.machines import roofline
+from underpaint.sim.latency.models import Costs, load_costs
+from underpaint.sim.report.statistics import Estimate, Runs, plain_ms, times_faster
+
+CURVE: Final = ".json"
+"""How the names of measured machines end: paths of cost curves."""
+
+
+class Prices(Protocol):
+    """The time of runs."""
+
+    @property
+    def plain_ms(self) -> float:
+        """A step of plain autoregression."""
+        ...
+
+    @property
+    def chains(self) -> bool:
+        """Whether a chain in one call of the drafter has a price of its own."""
+        ...
+
+    def image_ms(self, scheme: Scheme, runs: Runs) -> FloatArray:
+        """[I] ms: what each image takes; ValueError where the machine was not measured for what the runs hold."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatedPrices:
+    """Passes cost what they do when repeated alone, or at least; the host's share is `costs.overhead_ms`."""
+
+    costs: Costs
+    chains: bool = False
+
+    @property
+    def plain_ms(self) -> float:
+        """See `Prices`."""
+        return plain_ms(self.costs)
+
+    def image_ms(self, scheme: Scheme, runs: Runs) -> FloatArray:
+        """See `Prices`."""
+        return runs.image_ms(self.costs)
+
+
+@dataclass(frozen=True, slots=True)
+class InCyclePrices:
+    """Passes and host cost what they do inside decoding loops."""
+
+    costs: CycleCosts
+
+    @property
+    def plain_ms(self) -> float:
+        """See `Prices`."""
+        return self.costs.plain_ms
+
+    @property
+    def chains(self) -> bool:
+        """See `Prices`."""
+        return self.costs.chains
+
+    def image_ms(self, scheme: Scheme, runs: Runs) -> FloatArray:
+        """See `Prices`."""
+        known = self._known(runs)
+        return self.costs.image_ms(known, family_of(scheme), pools(scheme))
+
+    def host_ms(self, scheme: Scheme, runs: Runs) -> float:
+        """ms of the host in a mean cycle, plain steps among them and the first pass left out."""
+        known = self._known(runs)
+        host_ms = self.costs.host_ms(known, family_of(scheme), pools(scheme))
+        return float(host_ms.sum() / known.cycles.sum())
+
+    def _known(self, runs: Runs) -> Runs:
+        """The runs as this drafter makes them: level by level where it has no calls for chains."""
+        return runs if self.chains else replace(runs, chained=np.zeros_like(runs.chained))
+
+
+def speedup(prices: Prices, scheme: Scheme, runs: Runs) -> Estimate:
+    """How many times faster than plain autoregression at the same prices."""
+    return times_faster(runs, prices.image_ms(scheme, runs), prices.plain_ms)
+
+
+def costs_of(machine: str) -> Costs:
+    """Passes alone by "machine/model" or the path of a cost curve; ValueError or OSError where there is none."""
+    return load_costs(Path(machine)) if machine.endswith(CURVE) else roofline(machine)
+
+
+def prices_of(machine: str) -> Prices:
+    """The prices by "machine/model" or the path of a cost curve, inside cycles where it holds them.
+
+    ValueError or OSError where there is none.
+    """
+    costs = costs_of(machine)
+    within = load_cycle_costs(Path(machine)) if machine.endswith(CURVE) else None
+    return RepeatedPrices(costs) if within is None else InCyclePrices(within)

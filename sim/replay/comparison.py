@@ -1,0 +1,81 @@
+"""What `underpaint compare` measured, and whether a trace and a cost curve belong to it."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from underpaint.sim.replay.predict_rows import SETTINGS
+from underpaint.sim.replay.trace import Trace
+
+
+class Comparison(NamedTuple):
+    """What a comparison's JSON says. methods: recipes by name; rows: measured figures by name."""
+
+    methods: Mapping[str, Mapping[str, Any]]
+    rows: Mapping[str, Mapping[str, Any]]
+    prompts: frozenset[str]
+    sampler: Mapping[str, Any]
+    model: Mapping[str, Any]
+
+
+def load_comparison(path: Path) -> Comparison:
+    """The JSON of `underpaint compare`; ValueError where it is something else, OSError where there is none."""
+    try:
+        held = json.loads(path.read_text(encoding="utf-8"))
+        settings = held["settings"]
+        sampler = {name: settings[name] for name in ("guidance", "temperature", "top_k", "top_p")}
+        rows = {row["method"]: row for row in held["rows"]}
+        methods = {name: settings["methods"][name] for name in rows}
+        for method, row in rows.items():
+            recipe = methods[method]
+            counted = ("tokens_per_cycle", "mean_depth") if "policy" in recipe else ("drafter_nfe",)
+            for name in ("target_nfe", "speedup", *counted):
+                float(row[name])
+            for name in SETTINGS if recipe.get("loop") == "mulo" else ():
+                recipe["settings"][name]
+        return Comparison(methods, rows, frozenset(settings["prompts"]), sampler, held["model"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is no comparison ({error!r}); write one with `underpaint compare --json`") from error
+
+
+def check_belong(trace: Trace, comparison: Comparison) -> None:
+    """Raise ValueError unless both are of one model and sampler, and of different prompts."""
+    about = trace.about
+    model = about.get("model", {})
+    for what in ("target", "drafter", "grid"):
+        ours, theirs = model.get(what), comparison.model.get(what)
+        if ours != theirs:
+            raise ValueError(
+                f"the trace is of another model than the comparison ({what}: {ours} and {theirs}); record one with "
+                "`underpaint trace` at the comparison's resolution"
+            )
+    # Either may have opened models that the other had no use for: those of both have to be the same.
+    hashes, theirs = model.get("sha256", {}), comparison.model.get("sha256", {})
+    differ = sorted(name for name in hashes.keys() & theirs.keys() if hashes[name] != theirs[name])
+    if differ:
+        raise ValueError(
+            f"the trace is of another model than the comparison (another training of {', '.join(differ)}); record both "
+            "again with the same models"
+        )
+    if about.get("sampler") != dict(comparison.sampler):
+        raise ValueError(
+            f"the trace was sampled with {about.get('sampler')}, the comparison with {dict(comparison.sampler)}; "
+            "record a trace with the same options"
+        )
+    common = sorted(comparison.prompts & set(about.get("prompts", ())))
+    if common:
+        raise ValueError(f"the trace holds prompts of the comparison ({common[0]!r}, ...); record it on other prompts")
+
+
+def check_curve(path: Path, comparison: Comparison) -> None:
+    """Raise ValueError if the curve names other models than the comparison, or rows a pass unlike its guidance."""
+    held = json.loads(path.read_text(encoding="utf-8")).get("model", {})
+    guided = 2 if comparison.sampler["guidance"] != 1.0 else 1
+    compared = {**{name: comparison.model.get(name) for name in ("target", "drafter")}, "rows": guided}
+    for what, theirs in compared.items():
+        if None not in (held.get(what), theirs) and held[what] != theirs:
+            raise ValueError(
+                f"{path} is the curve of another model than the comparison's ({what}: {held[what]} and {theirs}); "
+                "measure one with benchmarks/cost_curve.py --target --drafter --guidance"
+            )

@@ -1,0 +1,300 @@
+"""Traces: what a target and its drafter thought of each cell of images drawn by plain autoregression.
+
+A trace is recorded through the protocols, from any engine, and replays as a table world whose laws depend on the cell
+(and, for the drafter, on how many tokens past the root it is), not on the tokens drawn in the replay.
+"""
+
+import io
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.chance import At, Chance, Role
+from underpaint.algos.draft.spec import Grid
+from underpaint.algos.draft.top_tokens import top
+from underpaint.algos.step import Drafter, Scored, Target
+from underpaint.algos.tree import Verdict, root_only
+from underpaint.sim.replay.row_trace import ARRAYS as ROW_ARRAYS
+from underpaint.sim.replay.row_trace import RowTrace
+from underpaint.sim.report.theory import overlap
+from underpaint.sim.synthetic.table_model import TableWorld
+
+FORMAT = 1
+MOST_CODES_NEAR = 20
+"""Nearest codes whose mass is recorded with the drawn token's own."""
+_ARRAYS = (
+    *("tokens", "target_tokens", "target_probs", "draft_tokens", "draft_probs"),
+    *("target_entropy", "draft_entropy", "neighbour_mass", "acceptance", "codebook"),
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trace:
+    """Images I, cells C, drafter depths D, K likeliest tokens of each law.
+
+    about: the model, prompts and sampler, as JSON holds them. grid, vocab_size: of the model.
+    tokens: [I, C], the drawn image. target_tokens, target_probs: [I, C, K]. draft_tokens, draft_probs: [I, D, C, K]; d
+        is how many tokens past the root the cell was drafted at, with the drawn tokens in between. Beyond the K
+        likeliest, a law is taken as even over the rest.
+    target_entropy: [I, C] nats; draft_entropy: [I, D, C]. neighbour_mass: [I, C], the target's mass on the drawn code
+        and its MOST_CODES_NEAR nearest. acceptance: [I, D, C], the overlap 1 - TV of the full laws.
+    codebook: [V, E]. rows: what low-resolution models drafted for the images, one way of drafting each.
+    """
+
+    about: Mapping[str, Any]
+    grid: Grid
+    vocab_size: int
+    tokens: IntArray
+    target_tokens: IntArray
+    target_probs: FloatArray
+    draft_tokens: IntArray
+    draft_probs: FloatArray
+    target_entropy: FloatArray
+    draft_entropy: FloatArray
+    neighbour_mass: FloatArray
+    acceptance: FloatArray
+    codebook: FloatArray
+    rows: tuple[RowTrace, ...] = ()
+
+    def __post_init__(self) -> None:
+        images, cells = self.tokens.shape
+        depths, kept = self.draft_probs.shape[1], self.target_probs.shape[-1]
+        expected = {
+            "target_tokens": (images, cells, kept),
+            "target_probs": (images, cells, kept),
+            "draft_tokens": (images, depths, cells, kept),
+            "draft_probs": (images, depths, cells, kept),
+            "target_entropy": (images, cells),
+            "draft_entropy": (images, depths, cells),
+            "neighbour_mass": (images, cells),
+            "acceptance": (images, depths, cells),
+        }
+        for name, shape in expected.items():
+            if getattr(self, name).shape != shape:
+                raise ValueError(f"trace: expected {name} {shape}, got {getattr(self, name).shape}; record it again")
+        if cells != self.grid.cells or self.codebook.shape[0] != self.vocab_size:
+            raise ValueError(
+                f"trace: expected {self.grid.cells} cells and {self.vocab_size} codes, got {cells} and "
+                f"{self.codebook.shape[0]}; record it again"
+            )
+        for one in self.rows:
+            if one.drafts.shape != (images, cells):
+                raise ValueError(f"trace: expected drafted rows {(images, cells)}, got {one.drafts.shape}")
+
+
+class _Image(NamedTuple):
+    tokens: IntArray
+    scored: list[Scored]
+
+
+def record_image(
+    target: Target, drafter: Drafter, chance: Chance, depths: int, greedy: bool
+) -> tuple[IntArray, FloatArray, FloatArray]:
+    """Draw one image by plain autoregression, then let the drafter read it.
+
+    Returns the tokens [C], the target's laws [C, V] and the drafter's [D, C, V]; cells that no root lies d tokens
+    before repeat the nearest smaller depth. greedy: take the likeliest token, as the greedy rules do.
+    """
+    image = _draw(target, chance, greedy)
+    cells = image.tokens.size
+    laws = np.stack([scored.probs[0] for scored in image.scored])
+    drafted = np.zeros((depths, *laws.shape))
+    drafter.begin(image.scored[0])
+    for cell in range(1, cells):
+        root = int(image.tokens[cell - 1])
+        drafted[0, cell] = drafter.expand(np.array([root]), np.array([-1]))[0]
+        for depth in range(1, min(depths, cells - cell)):
+            token = int(image.tokens[cell + depth - 1])
+            drafted[depth, cell + depth] = drafter.expand(np.array([token]), np.array([depth - 1]))[0]
+        tree = root_only(root, target.vocab_size)
+        drafter.commit(tree, Verdict((), int(image.tokens[cell])), image.scored[cell])
+    drafted[0, 0] = laws[0]  # nothing is drafted there
+    for depth in range(1, depths):
+        drafted[depth, : min(depth + 1, cells)] = drafted[depth - 1, : min(depth + 1, cells)]
+    return image.tokens, laws, drafted
+
+
+def _draw(target: Target, chance: Chance, greedy: bool) -> _Image:
+    scored = [target.begin()]
+    tokens: list[int] = []
+    for cell in range(target.grid.cells):
+        law = scored[-1].probs[0]
+        tokens.append(int(law.argmax()) if greedy else chance.cycle(cell).draw(law, At(Role.BONUS, 0)))
+        if cell + 1 < target.grid.cells:
+            tree = root_only(tokens[-1], target.vocab_size)
+            scored.append(target.score(tree))
+            target.commit(tree, Verdict((), tokens[-1]))
+    return _Image(np.array(tokens, dtype=np.int64), scored)
+
+
+def entropy(laws: FloatArray) -> FloatArray:
+    """[...] nats of laws [..., V]."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        parts = np.where(laws > 0.0, laws * np.log(laws), 0.0)
+    nats: FloatArray = -parts.sum(axis=-1)
+    return nats
+
+
+class Recorder:
+    """Collects images into a trace, keeping the `keep` likeliest tokens of each law."""
+
+    def __init__(self, codebook: FloatArray, neighbours: IntArray, depths: int = 5, keep: int = 128) -> None:
+        if depths < 1 or keep < 1:
+            raise ValueError(f"trace: expected depths >= 1 and keep >= 1, got {depths} and {keep}")
+        self._codebook, self._near = codebook, neighbours[:, :MOST_CODES_NEAR]
+        self._depths, self._keep = depths, min(keep, codebook.shape[0])
+        self._parts: dict[str, list[Any]] = {name: [] for name in _ARRAYS if name != "codebook"}
+        self._grid = Grid(0, 0)
+
+    def add(self, target: Target, drafter: Drafter, chance: Chance, greedy: bool) -> IntArray:
+        """Record one image; its tokens [C]. ValueError where the target's vocabulary is not the codebook's."""
+        if target.vocab_size != self._codebook.shape[0]:
+            raise ValueError(
+                f"trace: the target draws {target.vocab_size} codes, the codebook holds {self._codebook.shape[0]}; "
+                "take the codebook of the same model"
+            )
+        self._grid = target.grid
+        tokens, laws, drafted = record_image(target, drafter, chance, self._depths, greedy)
+        cells = np.arange(tokens.size)
+        likeliest, proposed = top(laws, self._keep), [top(row, self._keep) for row in drafted]
+        near = laws[cells[:, None], self._near[tokens]].sum(axis=1) + laws[cells, tokens]
+        for name, value in (
+            ("tokens", tokens),
+            ("target_tokens", likeliest.tokens),
+            ("target_probs", likeliest.probs),
+            ("draft_tokens", np.stack([one.tokens for one in proposed])),
+            ("draft_probs", np.stack([one.probs for one in proposed])),
+            ("target_entropy", entropy(laws)),
+            ("draft_entropy", entropy(drafted)),
+            ("neighbour_mass", near),
+            ("acceptance", overlap(laws[None], drafted)),
+        ):
+            self._parts[name].append(value)
+        return tokens
+
+    def trace(self, about: Mapping[str, Any], rows: Sequence[RowTrace] = ()) -> Trace:
+        """What was recorded, with rows drafted for the same images; ValueError if nothing was."""
+        if not self._parts["tokens"]:
+            raise ValueError("trace: nothing was recorded; add an image first")
+        stacked = {name: np.stack(parts) for name, parts in self._parts.items()}
+        codebook = self._codebook.astype(np.float32)
+        return Trace(dict(about), self._grid, codebook.shape[0], codebook=codebook, rows=tuple(rows), **stacked)
+
+
+def save(trace: Trace, path: Path) -> None:
+    """Write a trace as .npz, beside its place first, then into it."""
+    head = {"format": FORMAT, "about": trace.about, "grid": list(trace.grid), "vocab_size": trace.vocab_size}
+    head["rows"] = [{"settings": one.settings, "rows_per_cycle": one.rows_per_cycle} for one in trace.rows]
+    arrays: dict[str, Any] = {name: _narrow(getattr(trace, name)) for name in _ARRAYS}
+    for place, one in enumerate(trace.rows):
+        arrays.update({_row_array(place, name): _narrow(getattr(one, name)) for name in ROW_ARRAYS})
+    held = io.BytesIO()
+    np.savez_compressed(held, head=np.array(json.dumps(head, sort_keys=True)), **arrays)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    beside.write_bytes(held.getvalue())
+    os.replace(beside, path)
+
+
+def load(path: Path) -> Trace:
+    """A trace from .npz, with or without drafted rows.
+
+    Raises ValueError where the file is none or of another format, OSError where there is none.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as held:
+            head = json.loads(str(held["head"]))
+            arrays = {name: _wide(held[name]) for name in _ARRAYS}
+            rows = tuple(
+                RowTrace(
+                    settings=one["settings"],
+                    rows_per_cycle=one["rows_per_cycle"],
+                    **{name: _wide(held[_row_array(place, name)]) for name in ROW_ARRAYS},
+                )
+                for place, one in enumerate(head.get("rows", ()))
+            )
+        if head["format"] != FORMAT:
+            raise ValueError(f"format {head['format']} instead of {FORMAT}")
+        about, grid, vocab_size = head["about"], Grid(*head["grid"]), int(head["vocab_size"])
+    except OSError:
+        raise
+    except Exception as error:  # zip, header and array errors share no base but Exception
+        raise ValueError(f"{path} is no trace ({error}); record one with `underpaint trace`") from error
+    return Trace(about=about, grid=grid, vocab_size=vocab_size, rows=rows, **arrays)
+
+
+def _row_array(place: int, name: str) -> str:
+    return f"rows{place}_{name}"
+
+
+def _narrow(array: NDArray[Any]) -> NDArray[Any]:
+    return array.astype(np.int32 if np.issubdtype(array.dtype, np.integer) else np.float32)
+
+
+def _wide(array: NDArray[Any]) -> NDArray[Any]:
+    return array.astype(np.int64 if np.issubdtype(array.dtype, np.integer) else np.float64)
+
+
+def dense(tokens: IntArray, probs: FloatArray, vocab_size: int) -> FloatArray:
+    """[..., V] float32 laws from their likeliest tokens [..., K]; what is left is even over the others."""
+    kept = tokens.shape[-1]
+    flat_tokens, flat_probs = tokens.reshape(-1, kept), probs.reshape(-1, kept)
+    left = np.maximum(1.0 - flat_probs.sum(axis=1, keepdims=True), 0.0) / max(vocab_size - kept, 1)
+    left[flat_probs[:, -1] == 0.0] = 0.0  # the support ended before the K-th: nothing is left but rounding
+    laws = np.repeat(left, vocab_size, axis=1).astype(np.float32)
+    # Places past a support repeat token 0 with probability 0: write the likeliest last, over them.
+    np.put_along_axis(laws, flat_tokens[:, ::-1], flat_probs[:, ::-1].astype(np.float32), 1)
+    laws /= laws.sum(axis=1, keepdims=True)
+    return laws.reshape(*tokens.shape[:-1], vocab_size)
+
+
+def replay(trace: Trace, name: str = "trace") -> TableWorld:
+    """The trace as a world: each cell of each image has the laws that were recorded there."""
+    images, cells = trace.tokens.shape
+    depths = trace.draft_probs.shape[1]
+    target = dense(trace.target_tokens, trace.target_probs, trace.vocab_size).reshape(images * cells, -1)
+    drafted = dense(trace.draft_tokens, trace.draft_probs, trace.vocab_size).transpose(1, 0, 2, 3)
+    return TableWorld(
+        name=name,
+        grid=trace.grid,
+        target=target,
+        draft=np.ascontiguousarray(drafted).reshape(depths, images * cells, -1),
+        starts=np.arange(images * cells).reshape(images, cells),
+        classes=np.zeros(trace.vocab_size + 1, dtype=np.int64),
+        stride=0,
+        codebook=trace.codebook,
+    )
+
+
+class Statistics(NamedTuple):
+    """What a world is fitted to. Means over cells; contrast: the standard deviation of entropy over cells, in nats.
+
+    acceptance: the overlap 1 - TV of drafter and target right after the root; acceptance_later: over all further tokens
+    past it that are known, the first again where none is.
+    """
+
+    top_probability: float
+    contrast: float
+    neighbour_mass: float
+    acceptance: float
+    acceptance_later: float
+
+
+def statistics(trace: Trace) -> Statistics:
+    """The statistics of a trace, over the cells that a draft reached: none is of the first cell."""
+    by_depth = [trace.acceptance[:, depth, depth + 1 :] for depth in range(trace.acceptance.shape[1])]
+    first, *later = (cells.reshape(-1) for cells in by_depth if cells.size)
+    return Statistics(
+        float(trace.target_probs[..., 0].mean()),
+        float(trace.target_entropy.std()),
+        float(trace.neighbour_mass.mean()),
+        float(first.mean()),
+        float(np.concatenate(later or [first]).mean()),
+    )

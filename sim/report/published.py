@@ -1,0 +1,182 @@
+"""Published speed-ups, and whether one cost ratio explains the figures that stand in one table.
+
+A speed-up is tokens per cycle over what a cycle costs in plain steps: 1 + ratio * mean depth where a drafter runs once
+a level ("depth" tables), a constant cost of a step where there is none ("steps" tables). Where the tree is known or
+assumed, a roofline says what a cycle costs at least: no ratio is fitted there.
+"""
+
+import json
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+
+import numpy as np
+
+from underpaint.algos.draft.spec import Grid
+from underpaint.algos.registry import build
+from underpaint.algos.spatial.row_front import front_steps
+from underpaint.sim.latency.machines import roofline
+
+Kind: TypeAlias = Literal["depth", "steps", "speedup", "alone", "fronts"]
+TOLERANCE = 0.10
+"""The error beyond which a row does not fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """One published row. Figures that a table does not give are 0. paper, tag: where they are not the table's own."""
+
+    method: str
+    data: str
+    speedup: float
+    tokens_per_cycle: float = 0.0
+    mean_depth: float = 0.0
+    height: int = 0
+    width: int = 0
+    window: int = 0
+    steps: int = 0
+    paper: str = ""
+    tag: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Rows of one table. latency, depth, nodes, width: a roofline ("": none), and the tree assumed on it."""
+
+    name: str
+    paper: str
+    tag: str
+    kind: Kind
+    model: str
+    setting: str
+    rows: tuple[Published, ...]
+    latency: str = ""
+    depth: int = 0
+    nodes: int = 0
+    width: int = 0
+
+
+class Checked(NamedTuple):
+    """A published row beside its prediction.
+
+    cost: the cost of a drafter pass ("depth") or of a cycle ("steps", "speedup") in plain steps: fitted, or bounded.
+    implied: the same cost as this row alone would have it; for "speedup" rows, the tokens per cycle it would take.
+    by_roofline: the speed-up of the row's own tokens per cycle and depth on the table's roofline.
+    """
+
+    group: Group
+    row: Published
+    predicted: float | None
+    error: float | None
+    cost: float | None
+    implied: float | None
+    verdict: str
+    by_roofline: float | None = None
+
+    @property
+    def roofline_error(self) -> float | None:
+        """Of the speed-up on the roofline."""
+        return None if self.by_roofline is None else self.by_roofline / self.row.speedup - 1.0
+
+    @property
+    def paper(self) -> str:
+        """Where the row is from."""
+        return self.row.paper or self.group.paper
+
+    @property
+    def tag(self) -> str:
+        """How well it is founded; see the note in published.json."""
+        return self.row.tag or self.group.tag
+
+
+def groups() -> tuple[Group, ...]:
+    """All published tables."""
+    held: dict[str, Any] = json.loads(
+        files("underpaint.sim.report").joinpath("published.json").read_text(encoding="utf-8")
+    )
+    found = []
+    for plain in held["groups"]:
+        rows = tuple(build(Published, row, f"published '{plain['name']}'") for row in plain["rows"])
+        group = build(Group, {**plain, "rows": rows}, f"published '{plain['name']}'")
+        if group.kind not in get_args(Kind):
+            raise ValueError(f"published '{group.name}': kind must be one of {', '.join(get_args(Kind))}")
+        found.append(group)
+    return tuple(found)
+
+
+def implied_cost(group: Group, row: Published) -> float:
+    """The drafter's ratio ("depth") or the cost of a step ("steps") that this row alone asks for."""
+    cycle = row.tokens_per_cycle / row.speedup
+    return (cycle - 1.0) / row.mean_depth if group.kind == "depth" else cycle
+
+
+def predicted(group: Group, row: Published, cost: float) -> float:
+    """The row's speed-up at a cost ratio."""
+    return row.tokens_per_cycle / (1.0 + cost * row.mean_depth if group.kind == "depth" else cost)
+
+
+def check(group: Group, fit_on: int | None = 0) -> tuple[Checked, ...]:
+    """Every row of a table against one cost ratio, fitted on row `fit_on` (None: the median of all rows' ratios).
+
+    Raises ValueError where the table has no such row.
+    """
+    if group.kind in ("depth", "steps"):
+        return _fitted(group, fit_on)
+    if group.kind == "fronts":
+        return tuple(_front(group, row) for row in group.rows)
+    if group.kind == "alone":
+        return tuple(Checked(group, row, None, None, None, None, "nothing to check it by") for row in group.rows)
+    return tuple(_bounded(group, row) for row in group.rows)
+
+
+def _fitted(group: Group, fit_on: int | None) -> tuple[Checked, ...]:
+    own = [implied_cost(group, row) for row in group.rows]
+    if fit_on is not None and not 0 <= fit_on < len(own):
+        raise ValueError(f"published '{group.name}': expected a row from 0 to {len(own) - 1} to fit on, got {fit_on}")
+    cost = float(np.median(own)) if fit_on is None else own[fit_on]
+    least = 0.0 if group.kind == "depth" else 1.0
+    found = []
+    for place, (row, ratio) in enumerate(zip(group.rows, own, strict=True)):
+        speed = predicted(group, row, cost)
+        error = speed / row.speedup - 1.0
+        if ratio < least:
+            verdict = f"{1.0 - ratio:.0%} faster than its own steps" if least else "faster than its own tokens"
+        elif place == fit_on:
+            verdict = "fitted on"
+        else:
+            verdict = "fits" if abs(error) <= TOLERANCE else "does not fit"
+        by_roofline = row.tokens_per_cycle / _cycle(group, row.mean_depth or group.depth) if group.latency else None
+        found.append(Checked(group, row, speed, error, cost, ratio, verdict, by_roofline))
+    return tuple(found)
+
+
+def _cycle(group: Group, depth: float) -> float:
+    """What a cycle with the group's tree costs on its roofline, in plain steps; all levels but the first are wide."""
+    costs = roofline(group.latency)
+    plain, whole = costs.verify_ms(np.array([1, group.nodes]))
+    first, wide = costs.draft_ms(np.array([1, group.width]))
+    return float((whole + first + wide * (depth - 1.0)) / plain)
+
+
+def _front(group: Group, row: Published) -> Checked:
+    grid = Grid(row.height, row.width)
+    windows = [row.window] if row.window else range(1, row.width + 1)
+    window = min(windows, key=lambda one: abs(front_steps(grid, one) - row.steps))
+    speed = grid.cells / front_steps(grid, window)
+    error = speed / row.speedup - 1.0
+    verdict = "fits" if abs(error) <= TOLERANCE else "does not fit"
+    verdict += "" if row.window else f" (the nearest window, {window}, takes {front_steps(grid, window)} steps)"
+    return Checked(group, row, speed, error, None, None, verdict)
+
+
+def _bounded(group: Group, row: Published) -> Checked:
+    """The tokens per cycle that the speed-up takes on the roofline, and whether the tree could give them."""
+    cycle = _cycle(group, group.depth)
+    needed = row.speedup * cycle
+    possible = 1.0 <= needed <= group.depth + 1
+    verdict = f"takes {needed:.2f} tokens a cycle" if possible else f"takes {needed:.2f} tokens a cycle: impossible"
+    return Checked(group, row, None, None, cycle, needed, verdict if needed >= 1.0 else _slower(cycle, row))
+
+
+def _slower(cycle: float, row: Published) -> str:
+    return f"a cycle took {1.0 / row.speedup:.2f} plain steps or more; the roofline allows {cycle:.2f}"

@@ -1,0 +1,136 @@
+"""What decoding runs came to, image by image, before any clock: the counts that every latency model prices."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.sim.latency.models import Costs
+
+INTERVAL_DEVIATIONS = 1.96
+"""Half the width of a 95 % interval of a mean, in standard errors."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Runs:
+    """Counts of I decoded images of `cells` cells; of I pooled images, each decoded `decodings` times, in sum.
+
+    cycles, accepted, depth: [I] cycles with a draft, drafted tokens kept, and levels of their trees in sum; the first
+        pass (the condition alone) is no cycle.
+    verify: [I, N + 1], target passes by nodes, the first pass included. draft: [I, N + 1], drafter passes by nodes,
+        each level of a chain that one call drafts included. chained: [I, N + 1], such calls by levels.
+    """
+
+    cells: int
+    cycles: IntArray
+    accepted: IntArray
+    depth: IntArray
+    verify: IntArray
+    draft: IntArray
+    chained: IntArray
+    decodings: int = 1
+
+    @property
+    def images(self) -> int:
+        """I."""
+        return int(self.cycles.size)
+
+    def and_more(self, more: "Runs") -> "Runs":
+        """These images and `more`."""
+        if more.cells != self.cells:
+            raise ValueError(f"runs: expected images of {self.cells} cells, got {more.cells}")
+        if more.decodings != self.decodings:
+            raise ValueError(f"runs: expected images decoded {self.decodings} times, got {more.decodings}")
+        return Runs(
+            self.cells,
+            np.concatenate([self.cycles, more.cycles]),
+            np.concatenate([self.accepted, more.accepted]),
+            np.concatenate([self.depth, more.depth]),
+            np.concatenate([self.verify, more.verify]),
+            np.concatenate([self.draft, more.draft]),
+            np.concatenate([self.chained, more.chained]),
+            self.decodings,
+        )
+
+    def pooled(self, images: int) -> "Runs":
+        """Decodings of a pool of `images`, taken in turns, summed by image: what is independent, for intervals.
+
+        ValueError unless each was decoded as often.
+        """
+        times, left = divmod(self.images, images)
+        if left or not times:
+            raise ValueError(f"runs: expected a multiple of {images} images, got {self.images}")
+
+        def summed(counts: IntArray) -> IntArray:
+            total: IntArray = counts.reshape(times, images, *counts.shape[1:]).sum(axis=0)
+            return total
+
+        return Runs(
+            self.cells,
+            summed(self.cycles),
+            summed(self.accepted),
+            summed(self.depth),
+            summed(self.verify),
+            summed(self.draft),
+            summed(self.chained),
+            times * self.decodings,
+        )
+
+    def image_ms(self, costs: Costs) -> FloatArray:
+        """[I] float64: what each image takes by a latency model; ValueError where the model lacks a size."""
+        total = np.zeros(self.images)
+        for counts, price in ((self.verify, costs.verify_ms), (self.draft, costs.draft_ms)):
+            used = np.flatnonzero(counts.any(axis=0))
+            if used.size:
+                total += counts[:, used] @ price(used)
+        total += (self.cycles + self.decodings) * costs.overhead_ms
+        return total
+
+
+class Estimate(NamedTuple):
+    """A mean and the ends of its 95 % interval (equal to it where one image is all there is)."""
+
+    mean: float
+    low: float
+    high: float
+
+    @property
+    def half_width(self) -> float:
+        """Half the interval, as a share of the mean."""
+        return (self.high - self.low) / 2.0 / self.mean
+
+
+def ratio(above: FloatArray | IntArray, below: FloatArray | IntArray) -> Estimate:
+    """The ratio of sums of paired figures [I], with the delta method's interval over images."""
+    value = float(above.sum() / below.sum())
+    if above.size < 2:
+        return Estimate(value, value, value)
+    errors = above - value * below
+    half = INTERVAL_DEVIATIONS * float(errors.std(ddof=1)) / float(below.mean()) / np.sqrt(above.size)
+    return Estimate(value, value - half, value + half)
+
+
+def tokens_per_cycle(runs: Runs) -> Estimate:
+    """Kept drafted tokens and the extra one, per cycle with a draft."""
+    return ratio(runs.accepted + runs.cycles, runs.cycles)
+
+
+def mean_depth(runs: Runs) -> Estimate:
+    """Levels of the draft tree per cycle."""
+    return ratio(runs.depth, runs.cycles)
+
+
+def speedup(runs: Runs, costs: Costs) -> Estimate:
+    """How many times faster than plain autoregression on the same latency model."""
+    return times_faster(runs, runs.image_ms(costs), plain_ms(costs))
+
+
+def plain_ms(costs: Costs) -> float:
+    """ms of a step of plain autoregression."""
+    return float(costs.verify_ms(np.array([1]))[0]) + costs.overhead_ms
+
+
+def times_faster(runs: Runs, image_ms: FloatArray, step_ms: float) -> Estimate:
+    """How many times faster than plain autoregression, from what images [I] and a plain step take."""
+    return ratio(np.full(runs.images, runs.decodings * runs.cells * step_ms), image_ms)

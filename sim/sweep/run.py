@@ -1,0 +1,141 @@
+"""Sweeps: every fitting rule, policy, setting and world, simulated once and priced on every machine."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from underpaint.artifacts.run_log import Journal
+from underpaint.sim.batched.decoding import Lockstep, Scheme, make_scheme, run_lockstep, run_loop
+from underpaint.sim.exact.bias import alignment, token_bias
+from underpaint.sim.latency.prices import Prices, prices_of, speedup
+from underpaint.sim.report.statistics import Runs, mean_depth, ratio, tokens_per_cycle
+from underpaint.sim.sweep.executors import Executor
+from underpaint.sim.sweep.plan import Job, Plan, jobs, priced_chains, scheme_of, world_of
+from underpaint.sim.synthetic.table_model import TableWorld
+
+FILE_NAME: Final = "results.jsonl"
+_HEAD: Final = b'{"plan": '
+"""How the file begins."""
+_FIRST_IMAGES: Final = 32
+_LOOP_IMAGES: Final = 4
+
+
+class Work(NamedTuple):
+    """A job and what the plan says of it."""
+
+    job: Job
+    machines: tuple[str, ...]
+    precision: float
+    most_images: int
+    seed: int
+
+
+def simulate(work: Work) -> dict[str, Any]:
+    """One line of results: the job's figures, and its speed-up on every machine."""
+    job = work.job
+    world = world_of(job.world, job.world_settings)
+    scheme = scheme_of(world, job)
+    prices = {machine: prices_of(machine) for machine in work.machines}
+    chains = priced_chains(prices.values())
+    runs: Runs | None = None
+    first: Lockstep | None = None
+    while True:
+        done = 0 if runs is None else runs.images
+        wanted = _images_wanted(runs, prices, work, scheme)
+        if wanted <= done:
+            break
+        if scheme.vectorised:
+            lockstep = run_lockstep(world, scheme, wanted - done, work.seed, done, chains)
+            first, more = first or lockstep, lockstep.runs
+        else:
+            more = run_loop(world, scheme, wanted - done, work.seed, done, chains=chains)
+        runs = more if runs is None else runs.and_more(more)
+    assert runs is not None
+    children = scheme.grower.most_children if scheme.grower is not None else 0
+    seen = first or run_lockstep(world, plain_scheme(world), _FIRST_IMAGES, work.seed)
+    return {
+        "key": job.key,
+        **asdict(job),
+        **_figures(runs, prices, scheme),
+        "engine": "loop" if first is None else "lockstep",
+        "alignment": alignment(world, seen, work.seed),
+        "token_bias": None if first is None else token_bias(world, scheme, children, first, work.seed),
+    }
+
+
+def plain_scheme(world: TableWorld) -> Scheme:
+    """A lossless scheme that shows where the target's own images go."""
+    return make_scheme(world, "chain", "chain")
+
+
+def _images_wanted(runs: Runs | None, prices: Mapping[str, Prices], work: Work, scheme: Scheme) -> int:
+    """Images in all that the precision should take, from those that are done."""
+    if runs is None:
+        return min(work.most_images, _FIRST_IMAGES if scheme.vectorised else _LOOP_IMAGES)
+    worst = max(speedup(one, scheme, runs).half_width for one in prices.values())
+    if worst <= work.precision or runs.images >= work.most_images:
+        return runs.images
+    needed = int(1.15 * runs.images * (worst / work.precision) ** 2) + 1
+    return min(work.most_images, max(needed, runs.images + 8), 8 * runs.images)
+
+
+def _figures(runs: Runs, prices: Mapping[str, Prices], scheme: Scheme) -> dict[str, Any]:
+    speeds = {machine: speedup(one, scheme, runs) for machine, one in prices.items()}
+    return {
+        "images": runs.images,
+        "tokens_per_cycle": tokens_per_cycle(runs).mean,
+        "mean_depth": mean_depth(runs).mean,
+        "nodes_per_pass": ratio(runs.verify @ range(runs.verify.shape[1]), runs.verify.sum(axis=1)).mean,
+        "target_passes": float(runs.verify.sum() / runs.images),
+        "drafter_passes": float(runs.draft.sum() / runs.images),
+        "speedup": {name: [round(float(part), 5) for part in speed] for name, speed in speeds.items()},
+    }
+
+
+class Results:
+    """Finished jobs of one sweep, in `folder/results.jsonl`. The first line is the plan."""
+
+    def __init__(self, folder: Path, plan: Plan) -> None:
+        """Take up what the folder holds; ValueError where that is another sweep, or no sweep."""
+        self.path = folder / FILE_NAME
+        self._plan = plan.as_plain()
+        self._journal = Journal(self.path)
+        self.lines: list[dict[str, Any]] = []
+        try:
+            lines = self._journal.read()
+            if not lines and self.path.exists() and not _HEAD.startswith(self.path.read_bytes()[: len(_HEAD)]):
+                raise ValueError("no plan in its first line")
+            head = dict(lines[0]["plan"]) if lines else None
+            self.lines = [line for line in lines[1:] if line["key"]]
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{self.path} is no sweep ({error!r}); choose another --out or delete it") from error
+        if head is not None and head != self._plan:
+            differs = sorted(key for key in head.keys() | self._plan.keys() if head.get(key) != self._plan.get(key))
+            raise ValueError(
+                f"{self.path} belongs to another sweep (it differs in {', '.join(differs)}); repeat that command to go "
+                "on with it, or choose another --out folder"
+            )
+
+    def missing(self, wanted: Sequence[Job]) -> list[Job]:
+        """Those of `wanted` that are not finished."""
+        done = {line["key"] for line in self.lines}
+        return [job for job in wanted if job.key not in done]
+
+    def add(self, line: dict[str, Any]) -> None:
+        """Append a finished job; it is on the disk when this returns. Raises `Shared`, and then writes nothing."""
+        if self._journal.empty:
+            self._journal.append({"plan": self._plan})
+        self._journal.append(line)
+        self.lines.append(line)
+
+
+def run(plan: Plan, results: Results, where: Executor, report: Callable[[dict[str, Any]], None]) -> None:
+    """Simulate what `results` does not hold yet. A stop leaves every finished job in it."""
+    todo = [
+        Work(job, plan.machines, plan.precision, plan.most_images, plan.seed) for job in results.missing(jobs(plan))
+    ]
+    finished: Iterator[dict[str, Any]] = where.run(simulate, todo)
+    for line in finished:
+        results.add(line)
+        report(line)

@@ -1,0 +1,250 @@
+"""Synthetic worlds: rows without structure, and an image field with the structure of image tokens."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.draft.spec import Grid
+from underpaint.algos.registry import Registry, build
+from underpaint.sim.synthetic.table_model import TableWorld
+
+_FREE_CODE_DIMENSIONS = 4
+
+
+def _check(world: str, least: float, **settings: float) -> None:
+    for name, value in settings.items():
+        if not (np.isfinite(value) and value >= least):
+            raise ValueError(f"world '{world}': {name} must be at least {least:g}, got {value!r}")
+
+
+def _check_share(world: str, **settings: float) -> None:
+    for name, value in settings.items():
+        if not 0.0 <= value <= 1.0:
+            raise ValueError(f"world '{world}': {name} must be in [0, 1], got {value!r}")
+
+
+def softmax(logits: FloatArray) -> FloatArray:
+    """Over the last axis, float64."""
+    masses = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    laws: FloatArray = masses / masses.sum(axis=-1, keepdims=True)
+    return laws
+
+
+@dataclass(frozen=True, slots=True)
+class RowsSettings:
+    """Rows that cells pick at random, whatever the tokens are.
+
+    concentration: of the Dirichlet law that rows are drawn from (small is peaked), or the exponent of Zipf's law.
+    error: the share of the drafter's row that is another row of the same kind, in [0, 1].
+    """
+
+    concentration: float = 0.3
+    error: float = 0.3
+    vocab_size: int = 128
+    height: int = 16
+    width: int = 16
+    rows: int = 256
+    images: int = 64
+    seed: int = 0
+
+
+def dirichlet_rows(settings: RowsSettings, draws: np.random.Generator) -> FloatArray:
+    """[rows, V] laws from a symmetric Dirichlet law."""
+    gammas = draws.gamma(settings.concentration, size=(settings.rows, settings.vocab_size)) + 1e-12
+    laws: FloatArray = gammas / gammas.sum(axis=1, keepdims=True)
+    return laws
+
+
+def zipf_rows(settings: RowsSettings, draws: np.random.Generator) -> FloatArray:
+    """[rows, V] laws by Zipf's law, each over its own order of the tokens."""
+    masses = 1.0 / np.arange(1, settings.vocab_size + 1) ** settings.concentration
+    laws: FloatArray = draws.permuted(np.tile(masses / masses.sum(), (settings.rows, 1)), axis=1)
+    return laws
+
+
+def rows_world(
+    name: str, settings: RowsSettings, make: Callable[[RowsSettings, np.random.Generator], FloatArray]
+) -> TableWorld:
+    """A world of unstructured rows."""
+    _check(name, 1, vocab_size=settings.vocab_size - 1, height=settings.height, width=settings.width)
+    _check(name, 1, rows=settings.rows, images=settings.images)
+    _check(name, 0, seed=settings.seed)
+    _check(name, 1e-3, concentration=settings.concentration)
+    _check_share(name, error=settings.error)
+    draws = np.random.default_rng(settings.seed)
+    target, other = make(settings, draws), make(settings, draws)
+    grid = Grid(settings.height, settings.width)
+    return TableWorld(
+        name=name,
+        grid=grid,
+        target=target,
+        draft=((1.0 - settings.error) * target + settings.error * other)[None],
+        starts=draws.integers(settings.rows, size=(settings.images, grid.cells)),
+        classes=np.zeros(settings.vocab_size + 1, dtype=np.int64),
+        stride=0,
+        codebook=draws.standard_normal((settings.vocab_size, _FREE_CODE_DIMENSIONS)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class FieldSettings:
+    """An image field: rows depend on the left and upper tokens, codes come in clusters, difficulty varies smoothly.
+
+    clusters: of near-duplicate codes; a row depends on its neighbours' clusters. spread: of the codes around their
+        cluster's centre, 0 makes them equal. sharpness: scale of the target's logits in the middle level;
+        contrast: ratio of the sharpest level's scale to the flattest one's. levels: of difficulty.
+    smoothness: width in cells of the kernel that smooths the field of difficulty; 0 is none.
+    texture: logit noise of each code in each context, in units of `sharpness`.
+    temperature, noise, context_loss, drift: how the drafter differs. It divides its logits by `temperature`, adds
+        normal noise of that deviation, knows the upper neighbour by the share 1 - context_loss, and its noise grows by
+        the factor 1 + drift with each token past the root (`depth_known` tables; deeper ones repeat the last).
+    """
+
+    vocab_size: int = 128
+    clusters: int = 8
+    spread: float = 0.35
+    sharpness: float = 1.5
+    contrast: float = 4.0
+    levels: int = 6
+    smoothness: float = 2.0
+    texture: float = 0.6
+    temperature: float = 1.0
+    noise: float = 0.5
+    context_loss: float = 0.3
+    drift: float = 0.0
+    depth_known: int = 1
+    height: int = 16
+    width: int = 16
+    images: int = 64
+    seed: int = 0
+
+    def check(self, name: str = "field") -> None:
+        """Raise ValueError, naming the setting, on a value that makes no sense."""
+        _check(name, 1, clusters=self.clusters, levels=self.levels, height=self.height, width=self.width)
+        _check(name, 1, images=self.images, depth_known=self.depth_known, contrast=self.contrast)
+        _check(name, 0, spread=self.spread, sharpness=self.sharpness, smoothness=self.smoothness)
+        _check(name, 0, texture=self.texture, noise=self.noise, drift=self.drift, seed=self.seed)
+        _check(name, 0.05, temperature=self.temperature)
+        _check_share(name, context_loss=self.context_loss)
+        if self.vocab_size < 2 or self.vocab_size % self.clusters:
+            raise ValueError(
+                f"world '{name}': vocab_size must be at least 2 and a multiple of clusters = {self.clusters}, got "
+                f"{self.vocab_size}"
+            )
+
+
+def difficulty(settings: FieldSettings, draws: np.random.Generator, grid: Grid) -> IntArray:
+    """[images, cells] int64: the level of each cell, 0 the flattest; every level covers as many cells."""
+    noise = draws.standard_normal((settings.images, grid.height, grid.width))
+    if settings.smoothness > 0.0:
+        for axis, size in ((1, grid.height), (2, grid.width)):
+            away = np.arange(size)[:, None] - np.arange(size)[None, :]
+            kernel = np.exp(-0.5 * (away / settings.smoothness) ** 2)
+            noise = np.moveaxis(np.tensordot(noise, kernel, axes=(axis, 1)), -1, axis)
+    ranks = noise.reshape(-1).argsort().argsort().reshape(settings.images, grid.cells)
+    levels: IntArray = ranks * settings.levels // ranks.size
+    return levels
+
+
+def codebook(settings: FieldSettings, draws: np.random.Generator) -> FloatArray:
+    """[V, E] codes in clusters; token v is in cluster v mod clusters."""
+    centres = draws.standard_normal((settings.clusters, _FREE_CODE_DIMENSIONS))
+    members = np.arange(settings.vocab_size) % settings.clusters
+    codes: FloatArray = centres[members] + settings.spread * draws.standard_normal(
+        (settings.vocab_size, _FREE_CODE_DIMENSIONS)
+    )
+    return codes
+
+
+def field_world(settings: FieldSettings, name: str = "field") -> TableWorld:
+    """The world of an image field. Its tables hold levels * (clusters + 1)^2 rows."""
+    settings.check(name)
+    draws = np.random.default_rng(settings.seed)
+    grid = Grid(settings.height, settings.width)
+    codes = codebook(settings, draws)
+    contexts = settings.clusters + 1
+    seen, missed = _affinities(codes, settings, draws)
+    scales = settings.sharpness * settings.contrast ** np.linspace(-0.5, 0.5, settings.levels)
+    target = softmax(_levelled(seen, scales))
+    known = (1.0 - settings.context_loss) * seen + settings.context_loss * missed
+    blurred = _levelled(known, scales / settings.temperature)
+    noise = settings.noise * draws.standard_normal(blurred.shape)
+    draft = [softmax(blurred + noise * (1.0 + settings.drift) ** depth) for depth in range(settings.depth_known)]
+    levels = difficulty(settings, draws, grid)
+    members = np.arange(settings.vocab_size) % settings.clusters
+    return TableWorld(
+        name=name,
+        grid=grid,
+        target=target,
+        draft=np.stack(draft),
+        starts=levels * contexts**2,
+        classes=np.append(members, settings.clusters),
+        stride=contexts,
+        codebook=codes,
+    )
+
+
+def _affinities(
+    codes: FloatArray, settings: FieldSettings, draws: np.random.Generator
+) -> tuple[FloatArray, FloatArray]:
+    """[contexts^2, V] twice: how well each code continues (left, upper), and (left) alone."""
+    members = np.arange(settings.vocab_size) % settings.clusters
+    centres = np.stack([codes[members == cluster].mean(axis=0) for cluster in range(settings.clusters)])
+    with_none = np.concatenate([centres, centres.mean(axis=0, keepdims=True)])
+    contexts = with_none.shape[0]
+    left = np.repeat(with_none, contexts, axis=0)
+    upper = np.tile(with_none, (contexts, 1))
+    texture = settings.texture * draws.standard_normal((contexts**2, settings.clusters))[:, members]
+
+    def affinity(expected: FloatArray) -> FloatArray:
+        distances: FloatArray = ((expected[:, None, :] - codes[None, :, :]) ** 2).sum(axis=2)
+        return -0.5 * distances + texture
+
+    return affinity(0.5 * (left + upper)), affinity(left)
+
+
+def _levelled(scores: FloatArray, scales: FloatArray) -> FloatArray:
+    """[levels * contexts^2, V] logits."""
+    logits: FloatArray = (scales[:, None, None] * scores[None]).reshape(-1, scores.shape[1])
+    return logits
+
+
+@dataclass(frozen=True, slots=True)
+class WorldSpec:
+    """A kind of world by name. make: the dataclass of its settings; defaults: those that differ from it."""
+
+    name: str
+    title: str
+    make: type[RowsSettings] | type[FieldSettings]
+    defaults: Mapping[str, Any]
+
+
+WORLDS: Registry[WorldSpec] = Registry("world")
+for _spec in (
+    WorldSpec("dirichlet", "rows from a Dirichlet law, no structure", RowsSettings, {}),
+    WorldSpec("zipf", "rows by Zipf's law, no structure", RowsSettings, {"concentration": 1.2}),
+    WorldSpec("field", "an image field: clustered codes, smooth difficulty, left and upper context", FieldSettings, {}),
+    WorldSpec("flat", "a field of flat laws, as of textures", FieldSettings, {"sharpness": 0.5, "contrast": 2.0}),
+    WorldSpec("sharp", "a field of peaked laws, as of clean shapes", FieldSettings, {"sharpness": 4.0}),
+    WorldSpec("duplicates", "a field whose clusters hold equal codes", FieldSettings, {"spread": 0.02}),
+    WorldSpec("patchy", "a field of strong, smooth contrasts", FieldSettings, {"contrast": 16.0, "smoothness": 3.0}),
+):
+    WORLDS.register(_spec)
+
+
+def make_world(name: str, settings: Mapping[str, Any]) -> TableWorld:
+    """World `name` with `settings` that differ from its defaults; ValueError on an unknown name, setting or value."""
+    spec = WORLDS[name]
+    merged = {**spec.defaults, **settings}
+    for field in dataclasses.fields(spec.make):
+        value = merged.get(field.name)
+        if value is not None and field.type is int and not (isinstance(value, int) and not isinstance(value, bool)):
+            raise ValueError(f"world '{name}': {field.name} must be a whole number, got {value!r}")
+    if spec.make is FieldSettings:
+        return field_world(build(FieldSettings, merged, f"world '{name}'"), name)
+    rows = build(RowsSettings, merged, f"world '{name}'")
+    return rows_world(name, rows, zipf_rows if name == "zipf" else dirichlet_rows)

@@ -1,0 +1,144 @@
+"""Synthetic models on small vocabularies: every law is a known function of the tokens before it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import TypeAlias
+
+import numpy as np
+
+from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.draft.spec import Grid
+from underpaint.algos.step import Scored
+from underpaint.algos.tree import NO_TOKEN, DraftTree, Verdict
+
+Prefix: TypeAlias = tuple[int, ...]
+"""The tokens drawn so far, in raster order."""
+
+PrefixLaw: TypeAlias = Callable[[Prefix], FloatArray]
+"""The law [V] (float64, sum 1) of the token after a prefix; the same prefix always gives the same law."""
+
+
+def _digest(prefix: Prefix, seed: int) -> int:
+    spelled = ",".join(str(token) for token in prefix)
+    return int.from_bytes(blake2b(f"{seed}:{spelled}".encode(), digest_size=8).digest(), "big")
+
+
+@dataclass(frozen=True, slots=True)
+class PooledLaw:
+    """Each prefix gets one of the `rows` [R, V] of a pool, picked by its hash."""
+
+    rows: FloatArray
+    seed: int = 0
+
+    def __call__(self, prefix: Prefix) -> FloatArray:
+        """See `PrefixLaw`."""
+        row: FloatArray = self.rows[_digest(prefix, self.seed) % self.rows.shape[0]]
+        return row
+
+
+@dataclass(frozen=True, slots=True)
+class RandomLaw:
+    """Each prefix gets a law of its own: softmax(sharpness * normal noise), seeded by the prefix's hash."""
+
+    vocab_size: int
+    seed: int = 0
+    sharpness: float = 1.0
+    _known: dict[Prefix, FloatArray] = field(default_factory=dict, repr=False, compare=False)
+
+    def __call__(self, prefix: Prefix) -> FloatArray:
+        """See `PrefixLaw`."""
+        row = self._known.get(prefix)
+        if row is None:
+            noise = np.random.default_rng(_digest(prefix, self.seed)).standard_normal(self.vocab_size)
+            masses = np.exp(self.sharpness * (noise - noise.max()))
+            row = self._known[prefix] = masses / masses.sum()
+        return row
+
+
+@dataclass(frozen=True, slots=True)
+class Blend:
+    """(1 - share) * first + share * second: a drafter that is right but for a known share."""
+
+    first: PrefixLaw
+    second: PrefixLaw
+    share: float
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.share <= 1.0:
+            raise ValueError(f"blend: share must be in [0, 1], got {self.share!r}")
+
+    def __call__(self, prefix: Prefix) -> FloatArray:
+        """See `PrefixLaw`."""
+        return (1.0 - self.share) * self.first(prefix) + self.share * self.second(prefix)
+
+
+def _prefixes(
+    before: Prefix, tokens: Sequence[int], parents: Sequence[int], known: Sequence[Prefix] = ()
+) -> list[Prefix]:
+    """The prefix that ends at each new node; the root's own token counts unless it is NO_TOKEN."""
+    ends = list(known)
+    for token, parent in zip(tokens, parents, strict=True):
+        start = before if parent < 0 else ends[parent]
+        ends.append(start if token == NO_TOKEN else (*start, token))
+    return ends[len(known) :]
+
+
+def _kept(tree: DraftTree, verdict: Verdict) -> Prefix:
+    return tuple(int(tree.tokens[node]) for node in (0, *verdict.path))
+
+
+@dataclass(slots=True)
+class SyntheticTarget:
+    """A `Target` whose law after each node is `law` of the tokens on the way to it."""
+
+    law: PrefixLaw
+    grid: Grid
+    vocab_size: int = field(init=False)
+    _committed: Prefix = ()
+
+    def __post_init__(self) -> None:
+        self.vocab_size = self.law(()).size
+
+    def begin(self) -> Scored:
+        """See `Target`."""
+        self._committed = ()
+        return Scored(self.law(())[None, :])
+
+    def score(self, tree: DraftTree) -> Scored:
+        """See `Target`."""
+        ends = _prefixes(self._committed, tree.tokens.tolist(), tree.parents.tolist())
+        return Scored(np.stack([self.law(end) for end in ends]))
+
+    def commit(self, tree: DraftTree, verdict: Verdict) -> None:
+        """See `Target`."""
+        self._committed += _kept(tree, verdict)
+
+
+@dataclass(slots=True)
+class SyntheticDrafter:
+    """A `Drafter` whose law after each node is `law` of the tokens on the way to it."""
+
+    law: PrefixLaw
+    vocab_size: int = field(init=False)
+    _committed: Prefix = ()
+    _nodes: list[Prefix] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.vocab_size = self.law(()).size
+
+    def begin(self, scored: Scored) -> None:
+        """See `Drafter`."""
+        self._committed = ()
+        self._nodes = []
+
+    def expand(self, tokens: IntArray, parents: IntArray) -> FloatArray:
+        """See `Expander`."""
+        new = _prefixes(self._committed, tokens.tolist(), parents.tolist(), self._nodes)
+        self._nodes.extend(new)
+        return np.stack([self.law(end) for end in new])
+
+    def commit(self, tree: DraftTree, verdict: Verdict, scored: Scored) -> None:
+        """See `Drafter`."""
+        self._committed += _kept(tree, verdict)
+        self._nodes = []
