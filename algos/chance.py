@@ -71,7 +71,7 @@ def _cumulated(weights: FloatArray) -> FloatArray:
     if not 0.0 < total < inf or float(np.minimum.reduce(weights)) < 0.0:
         raise ValueError(
             f"draw: expected non-negative weights with a positive finite sum, got sum {total!r} and minimum "
-            f"{float(weights.min(initial=inf))!r}; a law with no support cannot be drawn from"
+            f"{float(weights.min(initial=inf))!r}; a distribution with no support cannot be drawn from"
         )
     return cumulated
 
@@ -181,7 +181,7 @@ class _Decision(NamedTuple):
 class Enumerating:
     """Walks one branch of every outcome; `enumerate_outcomes` walks them all.
 
-    Asking twice for the same address raises: a rule that reuses its noise has no law of its own.
+    Asking twice for the same address raises: a rule that reuses its noise has no distribution of its own.
     """
 
     script: tuple[int, ...] = ()
@@ -234,7 +234,7 @@ Outcome = TypeVar("Outcome", bound=Hashable)
 
 
 def enumerate_outcomes(program: Callable[[Enumerating], Outcome]) -> dict[Outcome, float]:
-    """The exact law of `program(chance)`: every branch is run once, with its weight.
+    """The exact distribution of `program(chance)`: every branch is run once, with its weight.
 
     `program` must depend on nothing but `chance`, and be cheap: the branches multiply.
     """

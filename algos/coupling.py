@@ -1,8 +1,8 @@
-"""Shared noise: draws of one cell from several laws, made with the same noise so that they mostly agree.
+"""Shared noise: draws of one cell from several distributions, made with the same noise so that they mostly agree.
 
 A race gives token i the arrival time noise_i / weight_i with exponential noise; the first to arrive is a draw from the
-weights (argmax of log weight + Gumbel noise says the same). Raced again with the same noise, another law gives the same
-winner with probability at least (1 - TV) / (1 + TV), TV their total variation.
+weights (argmax of log weight + Gumbel noise says the same). Raced again with the same noise, another distribution gives
+the same winner with probability at least (1 - TV) / (1 + TV), TV their total variation.
 """
 
 from dataclasses import dataclass, field
@@ -60,16 +60,16 @@ class SampledNoise:
 
 
 class _Past(NamedTuple):
-    law: FloatArray
+    distribution: FloatArray
     winner: int
 
 
 @dataclass(slots=True)
 class EnumeratedNoise:
-    """Races whose every outcome is walked, with the exact law given the races at the same cell before.
+    """Races whose every outcome is walked, with the exact distribution given the races at the same cell before.
 
-    Any number of races between the same two tokens, or two different laws over any vocabulary, at one cell; more have
-    no closed form here and raise ValueError.
+    Any number of races between the same two tokens, or two different distributions over any vocabulary, at one cell;
+    more have no closed form here and raise ValueError.
     """
 
     chance: Chance
@@ -78,46 +78,46 @@ class EnumeratedNoise:
     def race(self, weights: FloatArray, cell: int) -> int:
         """See `Noise`."""
         _checked(weights)
-        law = weights.astype(np.float64) / float(weights.sum())
+        distribution = weights.astype(np.float64) / float(weights.sum())
         past = self._past.setdefault(cell, [])
         for seen in past:
-            if np.array_equal(seen.law, law):
+            if np.array_equal(seen.distribution, distribution):
                 return seen.winner
         if len(past) >= _MOST_RACES:
-            raise ValueError(f"race: more than {_MOST_RACES} laws raced at cell {cell}")
-        winner = self.chance.draw(_given(past, law), At(Role.NOISE, cell * _MOST_RACES + len(past)))
-        past.append(_Past(law, winner))
+            raise ValueError(f"race: more than {_MOST_RACES} distributions raced at cell {cell}")
+        winner = self.chance.draw(_given(past, distribution), At(Role.NOISE, cell * _MOST_RACES + len(past)))
+        past.append(_Past(distribution, winner))
         return winner
 
 
-def _given(past: list[_Past], law: FloatArray) -> FloatArray:
-    """The law [V] of the next winner, given the races before."""
+def _given(past: list[_Past], distribution: FloatArray) -> FloatArray:
+    """The distribution [V] of the next winner, given the races before."""
     if not past:
-        return law
-    tokens = np.flatnonzero(np.any([law, *(seen.law for seen in past)], axis=0))
+        return distribution
+    tokens = np.flatnonzero(np.any([distribution, *(seen.distribution for seen in past)], axis=0))
     if tokens.size <= 2:
-        return _between_two(past, law, int(tokens[0]))
+        return _between_two(past, distribution, int(tokens[0]))
     if len(past) == 1:
-        return second_race(past[0].law, past[0].winner, law)
-    raise ValueError("race: a third law over three tokens or more cannot be enumerated; use a vocabulary of 2")
+        return second_race(past[0].distribution, past[0].winner, distribution)
+    raise ValueError("race: a third distribution over three tokens or more cannot be enumerated; use a vocabulary of 2")
 
 
-def _between_two(past: list[_Past], law: FloatArray, token: int) -> FloatArray:
+def _between_two(past: list[_Past], distribution: FloatArray, token: int) -> FloatArray:
     """Of two tokens, `token` wins where one uniform (its share of the noise) lies below its probability."""
     low, high = 0.0, 1.0
     for seen in past:
         if seen.winner == token:
-            high = min(high, float(seen.law[token]))
+            high = min(high, float(seen.distribution[token]))
         else:
-            low = max(low, float(seen.law[token]))
-    wins = min(1.0, max(0.0, (float(law[token]) - low) / (high - low)))
-    given = np.where(law > 0.0, 1.0 - wins, 0.0)
+            low = max(low, float(seen.distribution[token]))
+    wins = min(1.0, max(0.0, (float(distribution[token]) - low) / (high - low)))
+    given = np.where(distribution > 0.0, 1.0 - wins, 0.0)
     given[token] = wins
     return given
 
 
 def second_race(first: FloatArray, winner: int, second: FloatArray) -> FloatArray:
-    """The law [V] of the winner under `second`, given that `winner` won under `first` with the same noise.
+    """The distribution [V] of the winner under `second`, given that `winner` won under `first` with the same noise.
 
     Both [V], sum 1. Scaled by the first winner's arrival, token l can arrive from first[l] / second[l] on, with hazard
     second[l]; the first winner itself arrives at first[winner] / second[winner]. P(winner wins both) is
@@ -127,7 +127,7 @@ def second_race(first: FloatArray, winner: int, second: FloatArray) -> FloatArra
     others = others[others != winner]
     starts = first[others] / second[others]
     end = float(first[winner] / second[winner]) if second[winner] > 0.0 else np.inf
-    law = np.zeros(first.size)
+    distribution = np.zeros(first.size)
     edges = np.unique(np.append(starts[starts < end], end))
 
     def outlasts(edge: float) -> float:
@@ -138,6 +138,6 @@ def second_race(first: FloatArray, winner: int, second: FloatArray) -> FloatArra
 
     for begin, stop in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
         running = others[starts <= begin]
-        law[running] += second[running] / second[running].sum() * (outlasts(begin) - outlasts(stop))
-    law[winner] = outlasts(end)
-    return law
+        distribution[running] += second[running] / second[running].sum() * (outlasts(begin) - outlasts(stop))
+    distribution[winner] = outlasts(end)
+    return distribution

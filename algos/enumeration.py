@@ -1,7 +1,9 @@
-"""Exact laws of what is decided: of a verdict, of cycles, of a whole image, on a vocabulary that can be enumerated.
+"""Exact distributions of what is decided: of a verdict, of cycles, of a whole image, on a vocabulary that can be
+enumerated.
 
-A law is a dictionary from outcome to probability. What must equal the target's is the law of the emitted tokens as a
-sequence: cycles differ in how many tokens they emit, so no single cell's law tells whether a rule is exact.
+A distribution is a dictionary from outcome to probability. What must equal the target's is the distribution of the
+emitted tokens as a
+sequence: cycles differ in how many tokens they emit, so no single cell's distribution tells whether a rule is exact.
 """
 
 from collections.abc import Callable, Hashable, Mapping
@@ -17,7 +19,7 @@ from underpaint.algos.step import Drafter, Target, cycles
 from underpaint.algos.tree import DraftTree, Verdict, root_only
 
 Outcome = TypeVar("Outcome", bound=Hashable)
-TokensLaw: TypeAlias = dict[tuple[int, ...], float]
+TokenDistribution: TypeAlias = dict[tuple[int, ...], float]
 
 
 class Trace(NamedTuple):
@@ -28,7 +30,7 @@ class Trace(NamedTuple):
 
 
 def enumerate_verdicts(rule: Rule, tree: DraftTree, probs: FloatArray) -> dict[Verdict, float]:
-    """The exact law of `rule`'s verdict on `tree` under the target laws `probs` [N, V]."""
+    """The exact distribution of `rule`'s verdict on `tree` under the target distributions `probs` [N, V]."""
     return enumerate_outcomes(lambda chance: rule(tree, probs, chance))
 
 
@@ -45,7 +47,7 @@ def enumerate_decoding(
     max_nodes: int = 64,
     cycle_count: int | None = None,
 ) -> dict[Trace, float]:
-    """The exact law of decoding with this target, drafter, policy and rule, the draft's own draws included.
+    """The exact distribution of decoding with this target, drafter, policy and rule, the draft's own draws included.
 
     cycle_count: stop after that many cycles, cycle 0 (the condition alone) included; None decodes the whole image.
     Every branch decodes anew, and the branches multiply: a vocabulary of 2 or 3 and 3 or 4 cells are what is meant.
@@ -62,8 +64,8 @@ def enumerate_decoding(
     return enumerate_outcomes(program)
 
 
-def target_law(target: Target) -> TokensLaw:
-    """The exact law of the whole image under `target`, one cell at a time, with no rule involved."""
+def target_distribution(target: Target) -> TokenDistribution:
+    """The exact distribution of the whole image under `target`, one cell at a time, with no rule involved."""
 
     def program(chance: Chance) -> tuple[int, ...]:
         probs = target.begin().probs
@@ -78,11 +80,11 @@ def target_law(target: Target) -> TokensLaw:
     return enumerate_outcomes(program)
 
 
-def tokens_law(traces: Mapping[Trace, float], whole: TokensLaw | None = None) -> TokensLaw:
-    """The law of the tokens of `traces`.
+def tokens_distribution(traces: Mapping[Trace, float], whole: TokenDistribution | None = None) -> TokenDistribution:
+    """The distribution of the tokens of `traces`.
 
-    whole: the target's law of the image, needed where traces stop early: each is then continued by the target's law
-    given what it emitted. What the target never emits cannot be continued and stays as it is.
+    whole: the target's distribution of the image, needed where traces stop early: each is then continued by the
+    target's distribution given what it emitted. What the target never emits cannot be continued and stays as it is.
     """
     starts = marginal(traces, lambda trace: trace.tokens)
     if whole is None:
@@ -96,17 +98,17 @@ def tokens_law(traces: Mapping[Trace, float], whole: TokensLaw | None = None) ->
     return {image: fsum(shares) for image, shares in parts.items()}
 
 
-def marginal(law: Mapping[Outcome, float], of: Callable[[Outcome], tuple[int, ...]]) -> TokensLaw:
-    """The law of `of(outcome)` where the outcome follows `law`."""
+def marginal(distribution: Mapping[Outcome, float], of: Callable[[Outcome], tuple[int, ...]]) -> TokenDistribution:
+    """The distribution of `of(outcome)` where the outcome follows `distribution`."""
     parts: dict[tuple[int, ...], list[float]] = {}
-    for outcome, weight in law.items():
+    for outcome, weight in distribution.items():
         parts.setdefault(of(outcome), []).append(weight)
     return {value: fsum(weights) for value, weights in parts.items()}
 
 
-def mean(law: Mapping[Outcome, float], of: Callable[[Outcome], float]) -> float:
-    """The expectation of `of(outcome)` where the outcome follows `law`."""
-    return fsum(weight * of(outcome) for outcome, weight in law.items())
+def mean(distribution: Mapping[Outcome, float], of: Callable[[Outcome], float]) -> float:
+    """The expectation of `of(outcome)` where the outcome follows `distribution`."""
+    return fsum(weight * of(outcome) for outcome, weight in distribution.items())
 
 
 def accepted_per_cycle(traces: Mapping[Trace, float], cycle: int) -> float:

@@ -8,11 +8,11 @@ from array_api_compat import array_namespace
 
 
 @dataclass(frozen=True, slots=True)
-class Sampler:
-    """How logits become a law; target and drafter must share one for an exact rule to be exact.
+class SamplingParams:
+    """How logits become a distribution; target and drafter must share one for an exact rule to be exact.
 
     guidance: classifier-free guidance scale s, logits = uncond + s (cond - uncond); 1 is no guidance.
-    temperature: >= 0; at 0 the law is one-hot on the (first) largest logit.
+    temperature: >= 0; at 0 the distribution is one-hot on the (first) largest logit.
     top_k: tokens kept by logit, ties with the last kept included; 0 keeps all.
     top_p: smallest set of tokens of at least this mass is kept; 1 keeps all.
     """
@@ -33,8 +33,8 @@ class Sampler:
                 raise ValueError(f"sampler: {name} must be {expected}, got {value!r}")
 
 
-def laws(logits: Any, sampler: Sampler) -> Any:
-    """The token laws behind raw logits.
+def sampling_probs(logits: Any, sampler: SamplingParams) -> Any:
+    """The token distributions behind raw logits.
 
     logits: [B, N, V] floating, B = 1, or B = 2 for the guidance pair (conditional row first). Any array library.
     Returns [N, V] of the same dtype; rows sum to 1.
@@ -42,13 +42,13 @@ def laws(logits: Any, sampler: Sampler) -> Any:
     """
     xp = np if type(logits) is np.ndarray else array_namespace(logits)  # asking takes as long as two of these lines
     if logits.ndim != 3 or logits.shape[0] not in (1, 2):
-        raise ValueError(f"laws: expected logits [B, N, V] with B of 1 or 2, got shape {tuple(logits.shape)}")
+        raise ValueError(f"distributions: expected logits [B, N, V] with B of 1 or 2, got shape {tuple(logits.shape)}")
     if logits.shape[0] == 2:
         rows = logits[1, :, :] + sampler.guidance * (logits[0, :, :] - logits[1, :, :])
     else:
         rows = logits[0, :, :]
     if not bool(xp.isfinite(xp.sum(rows))):  # one NaN or infinity spoils the sum; finite logits never overflow it
-        raise ValueError("laws: expected finite logits, got NaN or infinity; check the engine's parity")
+        raise ValueError("distributions: expected finite logits, got NaN or infinity; check the engine's parity")
     if sampler.temperature == 0:
         return _one_hot(xp, rows)
     cut = 0 < sampler.top_k < rows.shape[-1]

@@ -49,7 +49,7 @@ class _Onward:
     _above: int = -1
     _here: list[int] = field(default_factory=list)
     _known: dict[tuple[int, int], int] = field(default_factory=dict)
-    _laws: list[FloatArray] = field(default_factory=list)
+    _distributions: list[FloatArray] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.vocab_size = self.drafter.vocab_size
@@ -59,11 +59,11 @@ class _Onward:
         if parents[0] == -1:
             root = self._reach(self._above, int(tokens[0]))
             self._here = [root]
-            return self._laws[root][None, :]
+            return self._distributions[root][None, :]
         above = [self._here[parent] for parent in parents.tolist()]
         for node in self._add(tokens, above):
             self._here.append(node)
-        return np.stack(self._laws[-tokens.size :])
+        return np.stack(self._distributions[-tokens.size :])
 
     def descend(self, tokens: Sequence[int]) -> None:
         """The next root will stand below `tokens`, which begin with the present one."""
@@ -74,7 +74,7 @@ class _Onward:
         """The drafter has taken everything in: ids start anew."""
         self._above = -1
         self._known.clear()
-        self._laws.clear()
+        self._distributions.clear()
 
     def _reach(self, above: int, token: int) -> int:
         if (above, token) not in self._known:
@@ -82,11 +82,11 @@ class _Onward:
         return self._known[above, token]
 
     def _add(self, tokens: IntArray, above: list[int]) -> range:
-        first = len(self._laws)
-        self._laws.extend(self.drafter.expand(tokens, np.array(above, dtype=np.int64)))
+        first = len(self._distributions)
+        self._distributions.extend(self.drafter.expand(tokens, np.array(above, dtype=np.int64)))
         for node, edge in enumerate(zip(above, tokens.tolist(), strict=True), start=first):
             self._known.setdefault(edge, node)
-        return range(first, len(self._laws))
+        return range(first, len(self._distributions))
 
 
 def _joined(pending: tuple[int, ...], tree: DraftTree) -> DraftTree:
@@ -97,7 +97,7 @@ def _joined(pending: tuple[int, ...], tree: DraftTree) -> DraftTree:
         parents=np.concatenate([np.arange(-1, count - 1, dtype=np.int64), tree.parents + count]),
         drawn=tree.drawn,
         draft_probs=tree.draft_probs,
-        law_of=np.concatenate([np.full(count, -1, dtype=np.int64), tree.law_of]),
+        draft_rows=np.concatenate([np.full(count, -1, dtype=np.int64), tree.draft_rows]),
     )
 
 

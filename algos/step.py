@@ -9,14 +9,14 @@ from underpaint.algos.accept.spec import Rule
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.chance import Chance
 from underpaint.algos.draft.spec import Budget, Expander, Grid, Policy
-from underpaint.algos.tree import NO_TOKEN, DraftTree, Verdict, are_laws, root_only
+from underpaint.algos.tree import NO_TOKEN, DraftTree, Verdict, are_distributions, root_only
 
 
 class Scored(NamedTuple):
     """One target pass over a tree."""
 
     probs: FloatArray
-    """[N, V]: row i is the law of the token after node i."""
+    """[N, V]: row i is the distribution of the token after node i."""
     features: FloatArray | None = None
     """[B, N, F] target features that a drafter reads (B = 2 for a guidance pair); None where it reads none."""
 
@@ -35,7 +35,7 @@ class Target(Protocol):
         ...
 
     def begin(self) -> Scored:
-        """Forget the image, take in the condition; N = 1, the law of the first image token."""
+        """Forget the image, take in the condition; N = 1, the distribution of the first image token."""
         ...
 
     def score(self, tree: DraftTree) -> Scored:
@@ -76,14 +76,14 @@ class Decoded(NamedTuple):
 
 
 def check_probs(probs: FloatArray, tree: DraftTree, vocab_size: int) -> None:
-    """Raise ValueError unless `probs` are laws [N, V] for `tree`, to 1e-4 per row."""
+    """Raise ValueError unless `probs` are distributions [N, V] for `tree`, to 1e-4 per row."""
     expected = (tree.size, vocab_size)
     if probs.shape != expected:
-        raise ValueError(f"probs: expected {expected} (one law per node), got {probs.shape}")
-    if not are_laws(probs):
+        raise ValueError(f"probs: expected {expected} (one distribution per node), got {probs.shape}")
+    if not are_distributions(probs):
         raise ValueError(
             f"probs: expected rows of non-negative numbers that sum to 1, got sums {probs.sum(axis=-1).tolist()} and "
-            f"minimum {float(probs.min())!r}; pass them through rows.laws"
+            f"minimum {float(probs.min())!r}; pass them through rows.distributions"
         )
 
 

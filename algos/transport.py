@@ -1,7 +1,7 @@
-"""The most that any lossless rule can accept: an optimal transport from the proposals to the target's law.
+"""The most that any lossless rule can accept: an optimal transport from the proposals to the target's distribution.
 
-Given proposals that fall in a set S with known probability, and an output that must follow the target's law p, the
-largest probability that the output is one of the proposals is, by the min-cut of that transport,
+Given proposals that fall in a set S with known probability, and an output that must follow the target's distribution p,
+the largest probability that the output is one of the proposals is, by the min-cut of that transport,
 
     min over sets H of tokens:  p(H) + 1 - P(every proposal lies in H)
 
@@ -34,31 +34,31 @@ def _check_small(vocab_size: int) -> None:
 
 
 def proposal_sets(draft: FloatArray, count: int, drawn: Drawn) -> dict[frozenset[int], float]:
-    """The law of the set of `count` proposals from `draft` [V].
+    """The distribution of the set of `count` proposals from `draft` [V].
 
-    Without replacement, a law that has run out goes on uniformly over the untried tokens; "top_k" takes the likeliest
-    (the first on ties). At most V proposals are distinct.
+    Without replacement, a distribution that has run out goes on uniformly over the untried tokens; "top_k" takes the
+    likeliest (the first on ties). At most V proposals are distinct.
     Raises ValueError for more than MOST_TOKENS tokens or a negative count.
     """
     _check_small(draft.size)
     if count < 0:
         raise ValueError(f"transport: expected count >= 0, got {count}")
-    law = normalised(draft)
+    distribution = normalised(draft)
     if drawn == "top_k":
-        return {frozenset(np.argsort(-law, kind="stable")[:count].tolist()): 1.0}
+        return {frozenset(np.argsort(-distribution, kind="stable")[:count].tolist()): 1.0}
     sets: dict[frozenset[int], float] = {frozenset(): 1.0}
     for _ in range(count if drawn == "iid" else min(count, draft.size)):
         grown: dict[frozenset[int], list[float]] = {}
         for tried, weight in sets.items():
-            share = law if drawn == "iid" else _untried(law, tried)
+            share = distribution if drawn == "iid" else _untried(distribution, tried)
             for token in np.flatnonzero(share).tolist():
                 grown.setdefault(tried | {token}, []).append(weight * float(share[token]))
         sets = {tried: fsum(weights) for tried, weights in grown.items()}
     return sets
 
 
-def _untried(law: FloatArray, tried: frozenset[int]) -> FloatArray:
-    left = law.copy()
+def _untried(distribution: FloatArray, tried: frozenset[int]) -> FloatArray:
+    left = distribution.copy()
     left[list(tried)] = 0.0
     if not left.any():
         left[:] = 1.0
@@ -67,7 +67,7 @@ def _untried(law: FloatArray, tried: frozenset[int]) -> FloatArray:
 
 
 def best_acceptance(target: FloatArray, proposals: ProposalSets) -> float:
-    """The largest probability that an output of law `target` [V] is among the proposals.
+    """The largest probability that an output of distribution `target` [V] is among the proposals.
 
     Exact; V at most MOST_TOKENS (ValueError).
     """

@@ -34,18 +34,18 @@ class DraftTree:
 
     tokens: [N] int64; node 0 is the last committed token.
     parents: [N] int64; parents[0] == -1 and parents[i] < i. Siblings stand in the order they were drawn.
-    drawn: how the children of a node were drawn from its law, which says what a rule may assume of them:
-        "iid" independent draws; "without_replacement" each from the law with the tokens already tried taken out
-        and renormalised; "top_k" a deterministic choice (point proposals).
-    draft_probs: [M, V], the laws that children were drawn from (top_k trees may have M = 0).
-    law_of: [N] int64, the row of draft_probs that node i's children were drawn from; -1 where there is none.
+    drawn: how the children of a node were drawn from its distribution, which says what a rule may assume of them:
+        "iid" independent draws; "without_replacement" each from the distribution with the tokens already tried taken
+        out and renormalised; "top_k" a deterministic choice (point proposals).
+    draft_probs: [M, V], the distributions that children were drawn from (top_k trees may have M = 0).
+    draft_rows: [N] int64, the row of draft_probs that node i's children were drawn from; -1 where there is none.
     """
 
     tokens: IntArray
     parents: IntArray
     drawn: Drawn
     draft_probs: FloatArray
-    law_of: IntArray
+    draft_rows: IntArray
 
     @property
     def size(self) -> int:
@@ -81,23 +81,24 @@ class DraftTree:
             node = int(self.parents[node])
         return tuple(reversed(path))
 
-    def law(self, node: int) -> FloatArray:
-        """The law [V] that `node`'s children were drawn from; ValueError where it was not kept."""
-        row = int(self.law_of[node])
+    def draft_distribution(self, node: int) -> FloatArray:
+        """The distribution [V] that `node`'s children were drawn from; ValueError where it was not kept."""
+        row = int(self.draft_rows[node])
         if row < 0:
             raise ValueError(
-                f"tree: node {node} keeps no draft law; a '{self.drawn}' rule needs one, use a policy that keeps it"
+                f"tree: node {node} keeps no draft distribution; a '{self.drawn}' rule needs one, use a "
+                "policy that keeps it"
             )
-        law: FloatArray = self.draft_probs[row]
-        return law
+        distribution: FloatArray = self.draft_probs[row]
+        return distribution
 
     def check(self, vocab_size: int) -> None:
         """Raise ValueError, naming the array, unless this is a tree over `vocab_size` tokens."""
         count = self.size
-        if count < 1 or self.parents.shape != (count,) or self.law_of.shape != (count,):
+        if count < 1 or self.parents.shape != (count,) or self.draft_rows.shape != (count,):
             raise ValueError(
-                f"tree: tokens, parents and law_of must be [N] with N >= 1, got {self.tokens.shape}, "
-                f"{self.parents.shape} and {self.law_of.shape}"
+                f"tree: tokens, parents and draft_rows must be [N] with N >= 1, got {self.tokens.shape}, "
+                f"{self.parents.shape} and {self.draft_rows.shape}"
             )
         if self.drawn not in DRAWN:
             raise ValueError(f"tree: drawn must be one of {', '.join(DRAWN)}, got {self.drawn!r}")
@@ -109,17 +110,17 @@ class DraftTree:
             )
         if drafted and (min(drafted) < 0 or max(drafted) >= vocab_size):
             raise ValueError(f"tree.tokens: expected 0 <= token < {vocab_size}, got {drafted}")
-        laws = self.draft_probs
-        if laws.ndim != 2 or (laws.shape[0] and laws.shape[1] != vocab_size):
-            raise ValueError(f"tree.draft_probs: expected [M, {vocab_size}], got {laws.shape}")
-        if laws.size and not are_laws(laws):
+        distributions = self.draft_probs
+        if distributions.ndim != 2 or (distributions.shape[0] and distributions.shape[1] != vocab_size):
+            raise ValueError(f"tree.draft_probs: expected [M, {vocab_size}], got {distributions.shape}")
+        if distributions.size and not are_distributions(distributions):
             raise ValueError(
                 "tree.draft_probs: expected rows of non-negative numbers that sum to 1, got sums "
-                f"{laws.sum(axis=-1).tolist()}; pass the drafter's logits through rows.laws"
+                f"{distributions.sum(axis=-1).tolist()}; pass the drafter's logits through rows.distributions"
             )
-        law_of = self.law_of.tolist()
-        if min(law_of) < -1 or max(law_of) >= laws.shape[0]:
-            raise ValueError(f"tree.law_of: expected rows below {laws.shape[0]} or -1, got {law_of}")
+        draft_rows = self.draft_rows.tolist()
+        if min(draft_rows) < -1 or max(draft_rows) >= distributions.shape[0]:
+            raise ValueError(f"tree.draft_rows: expected rows below {distributions.shape[0]} or -1, got {draft_rows}")
         if self.drawn != "iid" and len(set(zip(parents[1:], drafted, strict=True))) != len(drafted):
             raise ValueError(
                 f"tree.tokens: a '{self.drawn}' tree must not hold duplicate siblings; draw them as 'iid' or drop them"
@@ -148,7 +149,7 @@ def _visible(parents: tuple[int, ...]) -> BoolArray:
     return mask
 
 
-def are_laws(rows: FloatArray) -> bool:
+def are_distributions(rows: FloatArray) -> bool:
     """Whether rows [M, V] (M, V >= 1) are non-negative and sum to 1, to 1e-4; False on NaN."""
     sums = np.add.reduce(rows, axis=-1).tolist()
     return min(sums) > 1.0 - 1e-4 and max(sums) < 1.0 + 1e-4 and float(np.minimum.reduce(rows, axis=None)) >= 0.0
@@ -161,5 +162,5 @@ def root_only(token: int, vocab_size: int) -> DraftTree:
         parents=np.array([-1], dtype=np.int64),
         drawn="top_k",
         draft_probs=np.empty((0, vocab_size)),
-        law_of=np.array([-1], dtype=np.int64),
+        draft_rows=np.array([-1], dtype=np.int64),
     )

@@ -63,7 +63,7 @@ class Ran:
 def prices_at(path: Path) -> InCyclePrices:
     """ValueError where a curve holds nothing met inside cycles, or nothing of chains."""
     found = prices_of(str(path))
-    if not isinstance(found, InCyclePrices) or not found.chains:
+    if not isinstance(found, InCyclePrices) or not found.fuses_chains:
         raise ValueError(f"{path}: expected costs in_cycle, with chain_ms; write them with benchmarks/cost_curve.py")
     return found
 

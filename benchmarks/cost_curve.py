@@ -22,7 +22,7 @@ import numpy as np
 
 from benchmarks import in_cycle, in_grid
 from benchmarks.report import at_least, finish, options, parse, refusing
-from underpaint.algos.rows import Sampler
+from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import Scored
 from underpaint.algos.tree import DraftTree, Verdict, root_only
 from underpaint.runtime.engines.drafter import OrtDrafter
@@ -46,7 +46,7 @@ def chain(count: int, vocab_size: int) -> DraftTree:
         parents=np.arange(-1, count - 1),
         drawn="top_k",
         draft_probs=np.empty((0, vocab_size)),
-        law_of=np.full(count, -1),
+        draft_rows=np.full(count, -1),
     )
 
 
@@ -136,7 +136,7 @@ def main(arguments: list[str] | None = None) -> None:
     with refusing(parser):
         share_threads(given.threads)
         settings = SessionSettings(threads=given.threads)
-        sampler = Sampler(guidance=given.guidance, top_k=given.top_k)
+        sampler = SamplingParams(guidance=given.guidance, top_k=given.top_k)
         target = OrtTarget.open(given.target, sampler, given.folder, settings)
         drafter = OrtDrafter.open(given.drafter, sampler, given.folder, SessionSettings(threads=1))
     samples = measure(target, drafter, given.rounds)
@@ -155,11 +155,11 @@ def main(arguments: list[str] | None = None) -> None:
         result[f"{part}_spread_ms"] = columns
     if given.cycle_rounds:
         alone = result["draft_ms"]
-        run = in_cycle.loops(target.vocab_size, result["verify_ms"], alone, drafter.chains, drafter.grows)
+        run = in_cycle.loops(target.vocab_size, result["verify_ms"], alone, drafter.fuses_chains, drafter.fuses_trees)
         found = in_cycle.measure(target, drafter, run, given.cycle_rounds, alone)
-        result["in_cycle"] = in_cycle.as_plain(found, given.cycle_rounds)
+        result["in_cycle"] = in_cycle.to_dict(found, given.cycle_rounds)
         print(f"in cycles, ms\n{json.dumps(result['in_cycle'], indent=1)}")
-        result["in_grid"] = in_grid.as_plain(in_grid.measure(target, given.cycle_rounds), given.cycle_rounds)
+        result["in_grid"] = in_grid.to_dict(in_grid.measure(target, given.cycle_rounds), given.cycle_rounds)
         print(f"in grids, ms\n{json.dumps(result['in_grid'])}")
     finish(result, given.out)
 

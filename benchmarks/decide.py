@@ -2,8 +2,9 @@
 
 Run: python -m benchmarks.decide [--nodes 60] [--vocab-size 16384] [--neighbours 1000] [--delta 0.1] [--rounds 60]
 
-Point proposals on trees of ten nodes a level, laws at temperature 1 given as arrays: row maths are nobody's share, and
-the table of neighbours is random, as what it holds costs nothing. Two loops, written for this benchmark in the manner
+Point proposals on trees of ten nodes a level, distributions at temperature 1 given as arrays: row maths are nobody's
+share, and the table of neighbours is random, as what it holds costs nothing. Two loops, written for this benchmark in
+the manner
 of released research code: "direct" follows every candidate path in plain Python, with a dense row (a list) made and
 renormalised at each step; "arrays" does the same with a dense NumPy row. All three take the same uniforms and must
 return the same verdicts.

@@ -29,7 +29,7 @@ from benchmarks.report import at_least, finish, options, parse
 from underpaint.algos.accept.point import PointProposals
 from underpaint.algos.chance import sampling
 from underpaint.algos.draft.chain import Chain
-from underpaint.algos.rows import Sampler
+from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import decode
 from underpaint.algos.tree import Verdict, root_only
 from underpaint.export.published import Request, export_published
@@ -119,7 +119,7 @@ def parity(name: str, folder: Path, reference: Path, backend: str) -> dict[str, 
 
 def greedy(folder: Path, reference: Path, backend: str) -> dict[str, Any]:
     """The first token at which the two engines part at temperature 0, and the float32 margin there."""
-    sampler = Sampler(guidance=2.0, temperature=0)
+    sampler = SamplingParams(guidance=2.0, temperature=0)
     drawn = []
     for loaded in (load_tensorrt("target", "target", folder, backend), load_decoder("target", "target", reference)):
         target = OrtTarget(loaded, sampler)  # type: ignore[arg-type]
@@ -129,7 +129,7 @@ def greedy(folder: Path, reference: Path, backend: str) -> dict[str, Any]:
     if not differs.size:
         return {"parts_at": None}
     cell = int(differs[0])
-    target = OrtTarget(load_decoder("target", "target", reference), Sampler(guidance=2.0))
+    target = OrtTarget(load_decoder("target", "target", reference), SamplingParams(guidance=2.0))
     target.condition(np.array([CLASS]))
     probs = target.begin().probs[0]
     for token in drawn[1][:cell]:

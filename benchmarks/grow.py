@@ -3,9 +3,9 @@
 Run: python -m benchmarks.grow [--vocab-size 16384] [--depth 5] [--top-k 10] [--total-tokens 59]
 
 The direct implementation goes node by node, as one would write it first: a Python object a node, the reranking over a
-list of them, and each law either sorted whole or partitioned before its best are sorted. All get the same recorded
-laws and must return the same tree. Times are CPU time of this process, the median of the rounds, as the machine may be
-shared. The last line is JSON.
+list of them, and each distribution either sorted whole or partitioned before its best are sorted. All get the same
+recorded distributions and must return the same tree. Times are CPU time of this process, the median of the rounds, as
+the machine may be shared. The last line is JSON.
 """
 
 import statistics
@@ -28,22 +28,22 @@ WIDEST = 16
 
 
 class Recorded:
-    """A drafter whose passes cost nothing: its laws lie ready, one block a pass."""
+    """A drafter whose passes cost nothing: its distributions lie ready, one block a pass."""
 
     def __init__(self, vocab_size: int, frontier: int, passes: int, seed: int) -> None:
         logits = 1.5 * np.random.default_rng(seed).standard_normal((passes, frontier, vocab_size))
         masses = np.exp(logits)
-        self.laws = (masses / masses.sum(axis=-1, keepdims=True)).astype(np.float32)
+        self.distributions = (masses / masses.sum(axis=-1, keepdims=True)).astype(np.float32)
         self.turn = 0
 
     @property
     def vocab_size(self) -> int:
-        return int(self.laws.shape[-1])
+        return int(self.distributions.shape[-1])
 
     def expand(self, tokens: IntArray, parents: IntArray) -> FloatArray:
-        laws: FloatArray = self.laws[self.turn, : len(tokens)]
+        distributions: FloatArray = self.distributions[self.turn, : len(tokens)]
         self.turn += 1
-        return laws
+        return distributions
 
 
 @dataclass(eq=False)
@@ -54,13 +54,13 @@ class Node:
     drafter_id: int = -1
 
 
-def by_sorting(law: FloatArray, top_k: int) -> IntArray:
-    return np.argsort(-law, kind="stable")[:top_k]
+def by_sorting(distribution: FloatArray, top_k: int) -> IntArray:
+    return np.argsort(-distribution, kind="stable")[:top_k]
 
 
-def by_partition(law: FloatArray, top_k: int) -> IntArray:
-    best = np.sort(np.argpartition(law, law.size - top_k)[-top_k:])
-    return best[np.argsort(-law[best], kind="stable")]
+def by_partition(distribution: FloatArray, top_k: int) -> IntArray:
+    best = np.sort(np.argpartition(distribution, distribution.size - top_k)[-top_k:])
+    return best[np.argsort(-distribution[best], kind="stable")]
 
 
 def grow_directly(
@@ -73,12 +73,12 @@ def grow_directly(
     for _ in range(depth):
         level = sorted(level, key=lambda node: -node.score)[:top_k]
         ids = [node.parent.drafter_id if node.parent else -1 for node in level]
-        laws = drafter.expand(np.array([node.token for node in level]), np.array(ids))
+        distributions = drafter.expand(np.array([node.token for node in level]), np.array(ids))
         deeper = []
-        for node, law in zip(level, laws, strict=True):
+        for node, distribution in zip(level, distributions, strict=True):
             node.drafter_id, held = held, held + 1
-            for token in likeliest(law, top_k).tolist():
-                deeper.append(Node(token, node, node.score * float(law[token])))
+            for token in likeliest(distribution, top_k).tolist():
+                deeper.append(Node(token, node, node.score * float(distribution[token])))
         found.extend(deeper)
         level = deeper
     chosen = sorted(range(len(found)), key=lambda place: -found[place].score)[:total_tokens]

@@ -33,7 +33,7 @@ from underpaint.algos.draft.chain import Chain, LikeliestChain
 from underpaint.algos.draft.eagle1 import Eagle1
 from underpaint.algos.draft.eagle2 import Eagle2
 from underpaint.algos.draft.roofline import Roofline
-from underpaint.algos.draft.spec import Grid, GrownLevel, Growth, Policy
+from underpaint.algos.draft.spec import FusedTreeLevel, FusedTreeSpec, Grid, Policy
 from underpaint.algos.step import Scored, cycles
 from underpaint.algos.tree import DraftTree, Verdict
 from underpaint.runtime.engines.drafter import OrtDrafter
@@ -69,7 +69,7 @@ PLAIN: Final = Loop("plain", LikeliestChain(), PointProposals())
 
 
 def loops(
-    vocab_size: int, verify_ms: list[list[float]], draft_ms: list[list[float]], chains: bool, grows: bool
+    vocab_size: int, verify_ms: list[list[float]], draft_ms: list[list[float]], chains: bool, fuses_trees: bool
 ) -> tuple[Loop, ...]:
     """What is run. verify_ms, draft_ms: what the policy that weighs costs is to reckon with."""
     point, codes = PointProposals(), np.random.default_rng(0).standard_normal((vocab_size, 8))
@@ -82,7 +82,7 @@ def loops(
         *(Loop("sampled", Chain(length), SpeculativeSampling()) for length in (1, 2, 4, 6)),
         *(Loop("sampled", Eagle1(widths), WithoutReplacement()) for widths in ((2, 2, 1, 1), (4, 8, 8))),
         *(Loop("ranked", Eagle2(*settings), point) for settings in ranked),
-        *(Loop("ranked", Eagle2(*settings), point, by_level=True) for settings in ranked if grows),
+        *(Loop("ranked", Eagle2(*settings), point, by_level=True) for settings in ranked if fuses_trees),
         Loop("priced", priced, point),
         *(Loop("weighed", weighed, point) for _ in range(chains)),
         *(Loop("one_call", LikeliestChain(4), pool, pooled=True) for _ in range(chains)),
@@ -147,25 +147,25 @@ class TimedDrafter:
     drafter: OrtDrafter
     timed: Timed
     alone: list[list[float]]
-    grows: bool
+    fuses_trees: bool
     levels: int = 0
     grown: bool = False
     vocab_size: int = field(init=False)
-    chains: bool = field(init=False)
+    fuses_chains: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        self.vocab_size, self.chains = self.drafter.vocab_size, self.drafter.chains
+        self.vocab_size, self.fuses_chains = self.drafter.vocab_size, self.drafter.fuses_chains
 
     def begin(self, scored: Scored) -> None:
         self.drafter.begin(scored)
 
     def expand(self, tokens: IntArray, parents: IntArray) -> FloatArray:
         before = self.drafter.engine.spent.seconds
-        laws = self.drafter.expand(tokens, parents)
+        distributions = self.drafter.expand(tokens, parents)
         self.timed.add("draft", tokens.size, self.drafter.engine.spent.seconds - before)
         self.levels += 1
         self.grown = True
-        return laws
+        return distributions
 
     def expand_chain(self, root: int, levels: int) -> IntArray:
         before = self.drafter.engine.spent.seconds
@@ -174,7 +174,7 @@ class TimedDrafter:
         self.levels += levels
         return tokens
 
-    def expand_tree(self, root: int, growth: Growth) -> list[GrownLevel]:
+    def expand_tree(self, root: int, growth: FusedTreeSpec) -> list[FusedTreeLevel]:
         before = self.drafter.engine.spent.seconds
         levels = self.drafter.expand_tree(root, growth)
         spent = self.drafter.engine.spent.seconds - before
@@ -235,7 +235,7 @@ def draw(target: OrtTarget, drafter: OrtDrafter | None, loop: Loop, image: int, 
     """Draw one image, and add what its cycles took. The first pass, of the condition alone, is left out."""
     timed = Timed(found.passes)
     watched = TimedTarget(target, timed, "target" if drafter is not None else "plain")
-    drafting = drafter and TimedDrafter(drafter, timed, found.alone, drafter.grows and not loop.by_level)
+    drafting = drafter and TimedDrafter(drafter, timed, found.alone, drafter.fuses_trees and not loop.by_level)
     most = min(MOST_NODES, target.engine.cache.capacity)
     started = perf_counter()
     for cycle in cycles(watched, drafting, loop.policy, loop.rule, sampling(0, image), most):
@@ -286,7 +286,7 @@ def host_costs(found: Found, family: str) -> dict[str, float]:
     return {part: round(float(cost), 5) for part, cost in zip(HOST_PARTS, costs, strict=True)}
 
 
-def as_plain(found: Found, rounds: int) -> dict[str, Any]:
+def to_dict(found: Found, rounds: int) -> dict[str, Any]:
     """What was found, as JSON holds it."""
     families = dict.fromkeys(kind.family for kind in found.host if kind.family != PLAIN.family)
     return {

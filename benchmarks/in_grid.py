@@ -49,9 +49,9 @@ class TimedGrid:
 
     def score(self, feed: Feed) -> FloatArray:
         started = perf_counter()
-        laws = self.target.score(feed)
+        distributions = self.target.score(feed)
         self.samples[feed.cells.size].append(1e3 * (perf_counter() - started))
-        return laws
+        return distributions
 
     def commit(self, rows: IntArray) -> None:
         self.target.commit(rows)
@@ -65,12 +65,19 @@ class Refuse:
     draws: np.random.Generator
 
     def judge(
-        self, cells: IntArray, tokens: IntArray, draft_laws: FloatArray | None, laws: FloatArray, chance: Chance
+        self,
+        cells: IntArray,
+        tokens: IntArray,
+        draft_distributions: FloatArray | None,
+        distributions: FloatArray,
+        chance: Chance,
     ) -> Iterator[bool]:
         yield from (self.draws.random(cells.size) >= self.share).tolist()
 
-    def residual(self, cell: int, token: int, draft_law: FloatArray | None, law: FloatArray) -> FloatArray:
-        return law
+    def residual(
+        self, cell: int, token: int, draft_distribution: FloatArray | None, distribution: FloatArray
+    ) -> FloatArray:
+        return distribution
 
 
 def measure(target: OrtTarget, rounds: int) -> dict[int, list[float]]:
@@ -93,7 +100,7 @@ def measure(target: OrtTarget, rounds: int) -> dict[int, list[float]]:
     return dict(timed.samples)
 
 
-def as_plain(samples: dict[int, list[float]], rounds: int) -> dict[str, Any]:
+def to_dict(samples: dict[int, list[float]], rounds: int) -> dict[str, Any]:
     """What was found, as JSON holds it: of sizes with enough samples."""
     held = {size: samples[size] for size in sorted(samples) if len(samples[size]) >= FEWEST}
     return {"rounds": rounds, "target_ms": [[size, round(typical(ms), 4)] for size, ms in held.items()]}

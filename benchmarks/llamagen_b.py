@@ -20,7 +20,7 @@ from benchmarks.report import at_least, finish, options, parse, refusing
 from underpaint.algos.accept.point import PointProposals
 from underpaint.algos.chance import sampling
 from underpaint.algos.draft.chain import Chain
-from underpaint.algos.rows import Sampler
+from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import decode
 from underpaint.export.published import Request, export_published
 from underpaint.export.published_verify import verify
@@ -90,7 +90,7 @@ def main(arguments: list[str] | None = None) -> None:
         (checked,) = verify(work / "out", True, 0)
         print("\n".join(checked.lines()))
         settings = SessionSettings(threads=given.threads)
-        target = OrtTarget.open("target", Sampler(guidance=1.0), work / "out", settings)
+        target = OrtTarget.open("target", SamplingParams(guidance=1.0), work / "out", settings)
         target.condition(np.array([207]))
         start = time.perf_counter()
         decoded = decode(target, None, Chain(1), PointProposals(), sampling(0))

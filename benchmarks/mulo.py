@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.report import at_least, finish, options, parse, progress, refusing
-from underpaint.algos.rows import Sampler
+from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts.manifest import write_beside
 from underpaint.runtime.embedded import EmbeddedStudio, open_studio
 from underpaint.runtime.evaluation.compare import BASELINE, Plan, choose_prompts, run
@@ -87,7 +87,7 @@ VARIANTS = (
 )
 
 
-def available(studio: EmbeddedStudio, sampler: Sampler) -> tuple[list[Variant], dict[str, str]]:
+def available(studio: EmbeddedStudio, sampler: SamplingParams) -> tuple[list[Variant], dict[str, str]]:
     """The variants that the models of this folder can draw, and why not the others."""
     found, missing = [], {}
     for one in VARIANTS:
@@ -104,13 +104,13 @@ def built(studio: EmbeddedStudio, one: Variant, *more: str) -> Built:
     return build_method(one.label, recipe, studio.codes)
 
 
-def kept_share(studio: EmbeddedStudio, method: Built, sampler: Sampler) -> float:
+def kept_share(studio: EmbeddedStudio, method: Built, sampler: SamplingParams) -> float:
     prompts = choose_prompts(MATCH_PROMPTS, skip=APART)
     drawn = [draw(studio, method, sampler, prompt, 0) for prompt in prompts]
     return float(np.mean([accepted_cells(one, studio.grid) for one in drawn]))
 
 
-def matched_tau(studio: EmbeddedStudio, one: Variant, wanted: float, sampler: Sampler) -> float:
+def matched_tau(studio: EmbeddedStudio, one: Variant, wanted: float, sampler: SamplingParams) -> float:
     """The threshold at which `wanted` of the draft is kept, by bisection of its logarithm; the least where none is."""
     low, high = np.log(LEAST_TAU), np.log(MOST_TAU)
     for _ in range(HALVINGS):
@@ -122,10 +122,10 @@ def matched_tau(studio: EmbeddedStudio, one: Variant, wanted: float, sampler: Sa
     return float(np.exp(0.5 * (low + high)))
 
 
-def matched(studio: EmbeddedStudio, asked: list[Variant], sampler: Sampler, memory: Path) -> dict[str, float]:
+def matched(studio: EmbeddedStudio, asked: list[Variant], sampler: SamplingParams, memory: Path) -> dict[str, float]:
     """The thresholds of the variants that need one; kept in `memory` for a run that goes on."""
     known: dict[str, Any] = json.loads(memory.read_text()) if memory.exists() else {}
-    asks = {"model": json.loads(json.dumps(dict(studio.described()))), "variants": [repr(one) for one in asked]}
+    asks = {"model": json.loads(json.dumps(dict(studio.fingerprint()))), "variants": [repr(one) for one in asked]}
     if {name: known.get(name) for name in asks} != asks:
         known = {**asks, "taus": {}}
     by_label = {one.label: one for one in asked}
@@ -217,7 +217,7 @@ def main(arguments: list[str] | None = None) -> None:
     taus = matched(studio, asked, sampler, given.folder / "taus.json")
     methods = tuple(built(studio, one, *([f"tau={taus[one.label]}"] if one.label in taus else [])) for one in asked)
     plan = Plan(methods, choose_prompts(given.prompts_count), tuple(range(given.seeds)), sampler)
-    settings = {**plan.as_plain(), "resolution": 128, "model": studio.described()}
+    settings = {**plan.to_dict(), "resolution": 128, "model": studio.fingerprint()}
     with refusing(parser):
         store = Store(given.folder, settings, fresh=given.fresh)
     run(studio, plan, store, progress)

@@ -1,13 +1,15 @@
-"""Do lossless methods draw tokens by the target's law on the real engine? First tokens and pairs, against exact laws.
+"""Do lossless methods draw tokens by the target's distribution on the real engine? First tokens and pairs, against
+exact distributions.
 
 Run: python -m benchmarks.pair_statistics [--prompts-count 2] [--draws 2000] [--out FILE]
 
-For each prompt the engine itself gives the exact law of the first three tokens: p(a), p(b | a) and p(c | a, b) for all
-that its sampler leaves possible. Every lossless method, AR among them, then draws the first three tokens many times.
-Reported: the G statistic of the counts of a, of pairs (a, b) and of pairs (b, c) against the exact law, as a z-score
-((G - its mean) / its deviation, by simulating the same number of draws from the exact law), and whether any token was
-drawn that the law gives no mass. An exact method's scores are within about 3. The first token is drawn from the
-condition's law before there is a draft; pairs are where a rule can be wrong.
+For each prompt the engine itself gives the exact distribution of the first three tokens: p(a), p(b | a) and p(c | a, b)
+for all that its sampler leaves possible. Every lossless method, AR among them, then draws the first three tokens many
+times.
+Reported: the G statistic of the counts of a, of pairs (a, b) and of pairs (b, c) against the exact distribution, as a
+z-score ((G - its mean) / its deviation, by simulating the same number of draws from the exact distribution), and
+whether any token was drawn that the distribution gives no mass. An exact method's scores are within about 3. The first
+token is drawn from the condition's distribution before there is a draft; pairs are where a rule can be wrong.
 """
 
 import sys
@@ -19,7 +21,7 @@ import numpy as np
 from benchmarks.report import at_least, finish, options, parse, refusing
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.chance import sampling
-from underpaint.algos.rows import Sampler
+from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import Target, cycles
 from underpaint.algos.tree import NO_TOKEN, Verdict, root_only
 from underpaint.runtime.embedded import EmbeddedStudio, open_studio
@@ -34,7 +36,7 @@ SIMULATED = 400
 SHOWN = ("a", "a, b", "b, c")
 
 
-class Laws(NamedTuple):
+class Distributions(NamedTuple):
     """p(a, b, c) at the triples [N, 3] that have mass."""
 
     triples: IntArray
@@ -50,8 +52,8 @@ class Laws(NamedTuple):
 COLUMNS = (slice(0, 1), slice(0, 2), slice(1, 3))
 
 
-def exact(target: Target) -> Laws:
-    """The law of the first three tokens, pass by pass: one pass for each pair (a, b)."""
+def exact(target: Target) -> Distributions:
+    """The distribution of the first three tokens, pass by pass: one pass for each pair (a, b)."""
     triples, masses = [], []
     first = target.begin().probs[0].astype(np.float64)
     for a in np.flatnonzero(first).tolist():
@@ -67,11 +69,11 @@ def exact(target: Target) -> Laws:
                 triples.append((a, b, c))
                 masses.append(first[a] * second[b] * third[c])
     weights = np.array(masses)
-    return Laws(np.array(triples), weights / weights.sum())
+    return Distributions(np.array(triples), weights / weights.sum())
 
 
 def draw_first(
-    studio: EmbeddedStudio, built: BuiltTree, prompt: Prompt, sampler: Sampler, seed: int
+    studio: EmbeddedStudio, built: BuiltTree, prompt: Prompt, sampler: SamplingParams, seed: int
 ) -> tuple[int, ...]:
     target = studio.target(prompt, sampler).model
     drafter = studio.drafter(sampler).model if built.drafts else None
@@ -92,9 +94,9 @@ def g_statistic(counts: FloatArray, expected: FloatArray) -> FloatArray:
     return total
 
 
-def score(drawn: IntArray, laws: Laws, columns: slice, rng: np.random.Generator) -> tuple[float, int]:
-    """The z-score of the drawn tuples in these columns, and how many of them the law gives no mass."""
-    margin = laws.margin(columns)
+def score(drawn: IntArray, distributions: Distributions, columns: slice, rng: np.random.Generator) -> tuple[float, int]:
+    """The z-score of the drawn tuples in these columns, and how many of them the distribution gives no mass."""
+    margin = distributions.margin(columns)
     places = {key: place for place, key in enumerate(margin)}
     masses = np.array(list(margin.values()))
     counts, impossible = np.zeros(masses.size), 0
@@ -122,18 +124,18 @@ def main(arguments: list[str] | None = None) -> None:
         studio = open_studio(asked.resolution)
         built = lossless(studio, asked.methods)
     shipped = studio.sampler
-    sampler = Sampler(shipped.guidance, 1.0, shipped.top_k, shipped.top_p)
+    sampler = SamplingParams(shipped.guidance, 1.0, shipped.top_k, shipped.top_p)
     rows = []
     print(f"{'prompt':44s} {'method':14s} " + " ".join(f"z({shown})".rjust(8) for shown in SHOWN) + "  impossible")
     for number, prompt in enumerate(choose_prompts(asked.prompts_count)):
-        laws = exact(studio.target(prompt, sampler).model)
+        distributions = exact(studio.target(prompt, sampler).model)
         for place, method in enumerate(built):
             start = time.monotonic()
             drawn = np.empty((asked.draws, TOKENS), dtype=np.int64)
             for index in range(asked.draws):
                 seed = (number * len(built) + place) * asked.draws + index  # no two methods share noise
                 drawn[index] = draw_first(studio, method, prompt, sampler, seed)
-            found = [score(drawn, laws, columns, np.random.default_rng(1)) for columns in COLUMNS]
+            found = [score(drawn, distributions, columns, np.random.default_rng(1)) for columns in COLUMNS]
             impossible = max(missing for _, missing in found)
             rows.append(
                 {
@@ -150,7 +152,7 @@ def main(arguments: list[str] | None = None) -> None:
         "resolution": asked.resolution,
         "draws": asked.draws,
         "sampler": {"guidance": sampler.guidance, "top_k": sampler.top_k, "top_p": sampler.top_p},
-        "model": dict(studio.described()),
+        "model": dict(studio.fingerprint()),
         "rows": rows,
     }
     finish(report, asked.out)

@@ -15,7 +15,7 @@ import numpy as np
 
 from benchmarks.cost_curve import halfway, verify_once
 from benchmarks.report import at_least, finish, options, parse, refusing
-from underpaint.algos.rows import Sampler
+from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.engines.session import SessionSettings, share_threads, usable_cores
 from underpaint.runtime.engines.target import OrtTarget
 from underpaint.zoo.load import FOLDER
@@ -53,7 +53,7 @@ def main(arguments: list[str] | None = None) -> None:
     with refusing(parser):
         share_threads(given.threads)
         settings = SessionSettings(threads=given.threads)
-        target = OrtTarget.open(given.target, Sampler(top_k=5), given.folder, settings)
+        target = OrtTarget.open(given.target, SamplingParams(top_k=5), given.folder, settings)
     found = measure(target, given.rounds)
     print(f"pause ms {'  '.join(f'T = {size}' for size in SIZES)}")
     for pause, by_size in found.items():

@@ -10,7 +10,7 @@ from typing import Any
 
 from underpaint.artifacts.manifest import write_beside
 from underpaint.runtime.evaluation.compare import Done
-from underpaint.runtime.evaluation.machine import described, typed_command
+from underpaint.runtime.evaluation.machine import describe_machine, typed_command
 from underpaint.runtime.files import check_file_writable
 
 
@@ -60,7 +60,7 @@ def progress(state: Done) -> None:
 
 def finish(figures: Mapping[str, Any], out: Path | None) -> None:
     """Print the figures with their machine and command as the last line, and write it to `out` whole."""
-    line = json.dumps({**figures, "machine": described(), "command": typed_command()})
+    line = json.dumps({**figures, "machine": describe_machine(), "command": typed_command()})
     if out is not None:
         write_beside(out, (line + "\n").encode())
     print(line)

@@ -6,7 +6,8 @@ Every rival is tuned in hindsight: of its grid of settings, the one of the highe
 reported, for each world, rule and machine by itself. `roofline` runs with its default settings everywhere; all that it
 is given is the machine's cost curve. ADT-Tree runs once more with as many nodes as roofline used on average ("adt,
 equal nodes"). Times are modelled by the machine's costs: the shipped models' measured curve, and rooflines. Worlds of
-several seeds differ in their laws; all methods draw the same images of them. "sampled" trees keep the draft law and
+several seeds differ in their distributions; all methods draw the same images of them. "sampled" trees keep the draft
+distribution and
 need another rule than trees of likeliest tokens: they stand beside the others, not among them. The last line is JSON.
 """
 
@@ -241,7 +242,9 @@ def report(ran: Sequence[Ran]) -> list[dict[str, Any]]:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = options("roofline_study", __doc__)
-    parser.add_argument("--seeds", type=at_least(1), default=3, help="worlds of a kind, each with laws of its own")
+    parser.add_argument(
+        "--seeds", type=at_least(1), default=3, help="worlds of a kind, each with distributions of its own"
+    )
     parser.add_argument("--images", type=at_least(2), default=12, help="images of each world")
     parser.add_argument("--rules", default=",".join(RULES), help=f"of {', '.join(RULES)}")
     parser.add_argument("--worlds", default=";".join(WORLDS), help="with semicolons between")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.report import at_least, finish, options, parse, progress, refusing
-from underpaint.algos.rows import Sampler
+from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.embedded import open_studio
 from underpaint.runtime.evaluation.compare import BASELINE, Plan, check, choose_prompts, run
 from underpaint.runtime.evaluation.report import Row, find
@@ -46,7 +46,7 @@ ADT_VARIANTS = (
 )
 
 
-def as_plain(row: Row) -> dict[str, Any]:
+def to_dict(row: Row) -> dict[str, Any]:
     return {
         "variant": row.method,
         "speedup": row.speedup,
@@ -104,15 +104,15 @@ def main(arguments: list[str] | None = None) -> None:
         studio = open_studio(asked.resolution)
         shipped = studio.sampler
         guidance = shipped.guidance if asked.guidance is None else asked.guidance
-        sampler = Sampler(guidance, asked.temperature, shipped.top_k, shipped.top_p)
+        sampler = SamplingParams(guidance, asked.temperature, shipped.top_k, shipped.top_p)
         methods = tuple(build_method(label, recipe, studio.codes) for label, recipe in recipes.items())
         prompts = choose_prompts(asked.prompts_count, asked.prompts_skip)
         plan = Plan(methods, prompts, tuple(range(asked.seeds)), sampler)
         check(studio, plan)
-        given = {**plan.as_plain(), "resolution": asked.resolution, "model": studio.described()}
+        given = {**plan.to_dict(), "resolution": asked.resolution, "model": studio.fingerprint()}
         store = Store(asked.folder, given, fresh=asked.fresh)
     run(studio, plan, store, progress)
-    rows = [as_plain(row) for row in find(studio, plan, store).rows]
+    rows = [to_dict(row) for row in find(studio, plan, store).rows]
     show(rows)
     found = {
         "method": asked.method,
@@ -122,7 +122,7 @@ def main(arguments: list[str] | None = None) -> None:
         "prompts": asked.prompts_count,
         "prompts_skip": asked.prompts_skip,
         "seeds": asked.seeds,
-        "model": dict(studio.described()),
+        "model": dict(studio.fingerprint()),
         "rows": rows,
     }
     finish(found, asked.out)

@@ -3,8 +3,8 @@
 Run: python -m benchmarks.verification [--resolution 128] [--prompts-count 16] [--seeds 1] [--out FILE]
 
 A token-wise rule decodes pictures at temperature 1; at every cycle each rule is asked what it would accept of the same
-draft under the same target laws. Its expected accepted length there is exact: every outcome of its flips is walked
-with its weight (what it would draw afterwards does not change a length), so the rules differ by nothing but
+draft under the same target distributions. Its expected accepted length there is exact: every outcome of its flips is
+walked with its weight (what it would draw afterwards does not change a length), so the rules differ by nothing but
 themselves. Intervals: 95 %, bootstrap over pictures. The last line is JSON; --out writes it to a file too.
 """
 
@@ -20,7 +20,7 @@ from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import At, Chance, Enumerating, enumerate_outcomes
 from underpaint.algos.draft import POLICIES
 from underpaint.algos.registry import build
-from underpaint.algos.rows import Sampler
+from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import decode
 from underpaint.algos.tree import DraftTree, Verdict
 from underpaint.runtime.embedded import open_studio
@@ -91,7 +91,7 @@ def main(arguments: list[str] | None = None) -> None:
     with refusing(parser):
         studio = open_studio(asked.resolution)
     shipped = studio.sampler
-    sampler = Sampler(shipped.guidance, 1.0, shipped.top_k, shipped.top_p)
+    sampler = SamplingParams(shipped.guidance, 1.0, shipped.top_k, shipped.top_p)
     rows = []
     print("policy  settings                                        token-wise  tokens/cycle   better     gain  95 %")
     for policy, settings, rules in CASES:
@@ -128,7 +128,7 @@ def main(arguments: list[str] | None = None) -> None:
         "prompts": asked.prompts_count,
         "seeds": asked.seeds,
         "sampler": {"guidance": sampler.guidance, "top_k": sampler.top_k, "top_p": sampler.top_p},
-        "model": dict(studio.described()),
+        "model": dict(studio.fingerprint()),
         "rows": rows,
     }
     finish(found, asked.out)

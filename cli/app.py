@@ -9,8 +9,8 @@ import typer
 from underpaint.algos.plugins import VARIABLE, load_plugins, named_by_environment
 from underpaint.cli.compare import compare
 from underpaint.cli.errors import BAD_INPUT, bad_input
+from underpaint.cli.exact import distribution
 from underpaint.cli.generate import generate
-from underpaint.cli.law import law
 from underpaint.cli.methods import methods
 from underpaint.cli.simulate import app as simulate
 from underpaint.cli.sweep import sweep
@@ -42,7 +42,7 @@ app.command()(generate)
 app.command()(compare)
 app.command()(sweep)
 app.command()(methods)
-app.command()(law)
+app.command()(distribution)
 app.command()(trace)
 app.add_typer(simulate, name="simulate")
 

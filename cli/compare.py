@@ -74,7 +74,7 @@ def compare(
         )
         return
 
-    from underpaint.algos.rows import Sampler
+    from underpaint.algos.rows import SamplingParams
     from underpaint.runtime.embedded import open_studio
     from underpaint.runtime.evaluation.compare import Plan, check, choose_prompts, with_baseline
     from underpaint.runtime.evaluation.store import Store
@@ -89,7 +89,7 @@ def compare(
             )
         wanted = tuple(parse(text) for text in prompts) if prompts else choose_prompts(prompts_count or 8, prompts_skip)
         side = read_side(resolution)
-        checked = Sampler(temperature=temperature)
+        checked = SamplingParams(temperature=temperature)
         names = with_baseline(tuple(name.strip() for name in methods.split(",")))
         own = settings_by_method(setting or [], names)
         recipes = {name: resolve(name, checked.temperature, None, own[name]) for name in names}
@@ -100,7 +100,7 @@ def compare(
         built = tuple(build_method(name, recipes[name], studio.codes) for name in names)
         plan = Plan(built, wanted, tuple(range(seeds)), sampler)
         check(studio, plan)
-        store = Store(out, {**plan.as_plain(), "resolution": side, "model": studio.described()}, fresh=fresh)
+        store = Store(out, {**plan.to_dict(), "resolution": side, "model": studio.fingerprint()}, fresh=fresh)
     draw_all(studio, plan, store)
     _report(studio, plan, out, figures, store)
 
@@ -116,12 +116,12 @@ def _refuse(context: typer.Context, options: tuple[str, ...], why: str) -> None:
 def _report(studio: "Studio", plan: "Plan", out: Path, figures: Path, store: "Store") -> None:
     from underpaint.artifacts.manifest import write_beside
     from underpaint.runtime.evaluation.gallery import write_acceptance, write_gallery
-    from underpaint.runtime.evaluation.machine import described, typed_command
-    from underpaint.runtime.evaluation.report import as_plain, find
+    from underpaint.runtime.evaluation.machine import describe_machine, typed_command
+    from underpaint.runtime.evaluation.report import find, to_dict
 
     found = find(studio, plan, store)
-    settings = {**plan.as_plain(), "resolution": studio.side}
-    plain = {"command": typed_command(), **as_plain(found, settings, dict(studio.described()), described())}
+    settings = {**plan.to_dict(), "resolution": studio.side}
+    plain = {"command": typed_command(), **to_dict(found, settings, dict(studio.fingerprint()), describe_machine())}
     write_beside(figures, (json.dumps(plain, indent=1) + "\n").encode())
     title = f"{studio.side} px, temperature {plan.sampler.temperature:g}, guidance {plan.sampler.guidance:g}"
     captions = [prompt.caption() for prompt in plan.prompts]

@@ -30,19 +30,19 @@ def compare_engines(
     features. low: the export of a smaller target, for multi-scale methods. sampling: temperature, guidance, top_k,
     top_p.
     """
-    from underpaint.algos.rows import Sampler
+    from underpaint.algos.rows import SamplingParams
     from underpaint.artifacts.manifest import digest, write_beside
     from underpaint.runtime.engines.exported_target import Condition
     from underpaint.runtime.evaluation.compare import Plan, with_baseline
     from underpaint.runtime.evaluation.compare_engines import figures, write_pictures
-    from underpaint.runtime.evaluation.machine import described, typed_command
+    from underpaint.runtime.evaluation.machine import describe_machine, typed_command
     from underpaint.runtime.evaluation.store import Store
     from underpaint.runtime.exported_studio import open_exported
     from underpaint.runtime.files import check_file_writable, check_folder_writable
     from underpaint.runtime.methods.registry import build_method, resolve
 
     with bad_input():
-        temperature = Sampler(temperature=sampling[0]).temperature
+        temperature = SamplingParams(temperature=sampling[0]).temperature
         names = with_baseline(tuple(name.strip() for name in methods.split(",")))
         own = settings_by_method(setting, names)
         recipes = {name: resolve(name, temperature, None, own[name]) for name in names}
@@ -59,8 +59,8 @@ def compare_engines(
             for method in built:
                 method.open(studio, cast(Any, condition), sampler)
         files = {one.text: digest(one.features) for one in wanted if one.features is not None}
-        asked = {**plan.as_plain(), **({"features": files} if files else {})}
-        store = Store(out, {**asked, "model": studio.described()}, fresh=fresh)
+        asked = {**plan.to_dict(), **({"features": files} if files else {})}
+        store = Store(out, {**asked, "model": studio.fingerprint()}, fresh=fresh)
     draw_all(studio, plan, store)
     rows = figures(plan, store)
     for row in rows:
@@ -72,8 +72,8 @@ def compare_engines(
         )
     found = {
         "command": typed_command(),
-        "machine": described(),
-        "model": dict(studio.described()),
+        "machine": describe_machine(),
+        "model": dict(studio.fingerprint()),
         "settings": asked,
         "rows": [row._asdict() for row in rows],
     }

@@ -34,7 +34,7 @@ def generate(
     """Draw one picture from a prompt with the shipped models."""
     from PIL import Image
 
-    from underpaint.algos.rows import Sampler
+    from underpaint.algos.rows import SamplingParams
     from underpaint.artifacts.manifest import write_beside
     from underpaint.runtime.embedded import open_studio
     from underpaint.runtime.evaluation.strip import write_strip
@@ -47,7 +47,7 @@ def generate(
     with bad_input():
         wanted = parse(prompt)
         side = read_side(resolution)
-        recipe = resolve(method, Sampler(temperature=temperature).temperature, rule, setting or ())
+        recipe = resolve(method, SamplingParams(temperature=temperature).temperature, rule, setting or ())
         if out.suffix.lower() not in _FORMATS:
             raise ValueError(f"--out {out}: expected a name that ends in {', '.join(_FORMATS)}")
         check_file_writable(out)

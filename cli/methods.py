@@ -45,8 +45,8 @@ def listed() -> dict[str, list[dict[str, Any]]]:
                 "family": method.sampled.family,
                 "draws_by": method.sampled.draws_by,
                 "draws_by_at_temperature_0": method.greedy.draws_by,
-                "sampled": method.sampled.as_plain(),
-                "greedy": method.greedy.as_plain(),
+                "sampled": method.sampled.to_dict(),
+                "greedy": method.greedy.to_dict(),
             }
             for method in METHODS
         ],

@@ -6,11 +6,11 @@ from typing import Annotated
 import typer
 
 from underpaint.algos.registry import suggest
-from underpaint.algos.rows import Sampler
+from underpaint.algos.rows import SamplingParams
 from underpaint.zoo.sides import SIDES
 
 Temperature = Annotated[
-    float, typer.Option(help="How much the target's law is flattened; 0 takes the likeliest token every time.")
+    float, typer.Option(help="How much the target's distribution is flattened; 0 takes the likeliest token every time.")
 ]
 Guidance = Annotated[
     float | None,
@@ -39,10 +39,10 @@ def read_side(text: str) -> int:
 
 
 def read_sampler(
-    temperature: float, guidance: float | None, top_k: int | None, top_p: float | None, shipped: Sampler
-) -> Sampler:
+    temperature: float, guidance: float | None, top_k: int | None, top_p: float | None, shipped: SamplingParams
+) -> SamplingParams:
     """The sampler asked for; what was left out is as the model ships. ValueError out of range."""
-    return Sampler(
+    return SamplingParams(
         guidance=shipped.guidance if guidance is None else guidance,
         temperature=temperature,
         top_k=shipped.top_k if top_k is None else top_k,

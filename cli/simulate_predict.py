@@ -26,8 +26,8 @@ def predict(
 ) -> None:
     """Predict what a comparison measured, and print both.
 
-    Nothing of the comparison is used but its settings: the laws are the trace's, the times are the curve's, those taken
-    inside cycles where it holds them.
+    Nothing of the comparison is used but its settings: the distributions are the trace's, the times are the curve's,
+    those taken inside cycles where it holds them.
     """
     from underpaint.sim.latency.cycle_costs import load_cycle_costs
     from underpaint.sim.latency.models import load_costs

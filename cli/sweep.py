@@ -47,22 +47,22 @@ def sweep(
     Without --vary: row fronts, MuLo-SD and LANTERN over their main settings. A stopped sweep (Ctrl-C) keeps what is
     drawn; the same command goes on with it.
     """
-    from underpaint.algos.rows import Sampler
+    from underpaint.algos.rows import SamplingParams
     from underpaint.artifacts.manifest import write_beside
     from underpaint.cli.compare import print_table
     from underpaint.runtime.embedded import open_studio
     from underpaint.runtime.evaluation.compare import BASELINE, Plan, check, choose_prompts
-    from underpaint.runtime.evaluation.machine import described, typed_command
-    from underpaint.runtime.evaluation.pareto import as_plain as rows_as_plain
+    from underpaint.runtime.evaluation.machine import describe_machine, typed_command
+    from underpaint.runtime.evaluation.pareto import to_dict as rows_as_plain
     from underpaint.runtime.evaluation.pareto import variants, write_frontier
-    from underpaint.runtime.evaluation.report import as_plain, find
+    from underpaint.runtime.evaluation.report import find, to_dict
     from underpaint.runtime.evaluation.store import Store
     from underpaint.runtime.files import check_folder_writable
     from underpaint.runtime.methods.registry import build_method, resolve
 
     with bad_input():
         side = read_side(resolution)
-        checked = Sampler(temperature=temperature)
+        checked = SamplingParams(temperature=temperature)
         named = [name.strip() for name in methods.split(",") if name.strip()]
         asked = variants(vary or DEFAULT_VARY, setting or (), list(dict.fromkeys([BASELINE, *named])))
         recipes = [resolve(one.method, checked.temperature, None, one.settings) for one in asked]
@@ -72,11 +72,11 @@ def sweep(
         built = tuple(build_method(one.label, recipe, studio.codes) for one, recipe in zip(asked, recipes, strict=True))
         plan = Plan(built, choose_prompts(prompts_count), tuple(range(seeds)), sampler)
         check(studio, plan)
-        store = Store(out, {**plan.as_plain(), "resolution": side, "model": studio.described()}, fresh=fresh)
+        store = Store(out, {**plan.to_dict(), "resolution": side, "model": studio.fingerprint()}, fresh=fresh)
     draw_all(studio, plan, store)
     found = find(studio, plan, store)
-    settings = {**plan.as_plain(), "resolution": side}
-    plain = {"command": typed_command(), **as_plain(found, settings, dict(studio.described()), described())}
+    settings = {**plan.to_dict(), "resolution": side}
+    plain = {"command": typed_command(), **to_dict(found, settings, dict(studio.fingerprint()), describe_machine())}
     del plain["acceptance_per_cell"]
     plain["rows"] = rows_as_plain(found.rows, asked, plain["rows"])
     title = f"{side} px, temperature {sampler.temperature:g}, guidance {sampler.guidance:g}, {plan.images} images each"

@@ -80,9 +80,9 @@ def against_alignment(lines: Sequence[Line], machine: str) -> Plot | None:
 
 
 def frontier(lines: Sequence[Line], machine: str) -> Plot | None:
-    """Speed-up against the bias of the next token's law."""
+    """Speed-up against the bias of the next token's distribution."""
     return _scatter(
-        *(lines, machine, "token_bias", "total variation of the next token's law"),
+        *(lines, machine, "token_bias", "total variation of the next token's distribution"),
         "Speed against bias",
         "Lossless rules stand at 0. Rules that decide by an argmax or a threshold have no such figure: left out.",
     )
@@ -115,7 +115,7 @@ def heat_map(lines: Sequence[Line], machine: str) -> Plot | None:
 
 
 def maps(difficulty: FloatArray, depth: FloatArray, world: str, policy: str) -> Plot:
-    """[H, W] twice: the entropy of each cell's law, and the depth of the trees grown there."""
+    """[H, W] twice: the entropy of each cell's distribution, and the depth of the trees grown there."""
     with plt.rc_context(_PLAIN):
         figure, both = plt.subplots(1, 2, figsize=(7.2, 3.2))
         for axes, values, title, unit in (

@@ -32,7 +32,7 @@ def trace(
         list[str] | None, typer.Option("--set", help="A setting of one of them, method.name=value; repeat for more.")
     ] = None,
     depths: Annotated[int, typer.Option(help="How many tokens past the root the drafter is followed.", min=1)] = 6,
-    keep: Annotated[int, typer.Option(help="Likeliest tokens kept of each law.", min=1)] = 256,
+    keep: Annotated[int, typer.Option(help="Likeliest tokens kept of each distribution.", min=1)] = 256,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     guidance: Guidance = None,
     top_k: TopK = None,
@@ -40,13 +40,14 @@ def trace(
     resolution: Side = "128",
     out: Annotated[Path, typer.Option(help="The .npz file to write.")] = Path("runs/trace.npz"),
 ) -> None:
-    """Draw by plain autoregression and record the laws of target and drafter at every cell.
+    """Draw by plain autoregression and record the distributions of target and drafter at every cell.
 
-    At temperature 0 the laws are those at temperature 1, which the greedy rules read. `underpaint compare` chooses from
+    At temperature 0 the distributions are those at temperature 1, which the greedy rules read. `underpaint compare`
+    chooses from
     the same prompts, from the first on: compare on others than those that are recorded (--prompts-skip). Give --methods
     and --set as to `compare` where it draws by MuLo-SD, whose drafts come from another model.
     """
-    from underpaint.algos.rows import Sampler
+    from underpaint.algos.rows import SamplingParams
     from underpaint.runtime.embedded import open_studio
     from underpaint.runtime.evaluation.compare import choose_prompts
     from underpaint.runtime.files import check_file_writable
@@ -56,7 +57,7 @@ def trace(
 
     with bad_input():
         side = read_side(resolution)
-        recipe = resolve("ar", Sampler(temperature=temperature).temperature)
+        recipe = resolve("ar", SamplingParams(temperature=temperature).temperature)
         names = tuple(name.strip() for name in methods.split(",") if name.strip())
         own = settings_by_method(setting or [], names)
         recipes = {name: resolve(name, temperature, None, own[name]) for name in names}
@@ -79,7 +80,7 @@ def trace(
                 rows.add(session.target.model, session.drafter, image, at, randomness(prompt, seed))
     held = recorder.trace(
         {
-            "model": dict(studio.described()),
+            "model": dict(studio.fingerprint()),
             "sampler": dataclasses.asdict(sampler),
             "prompts": [prompt.caption() for prompt in prompts],
             "seed": seed,
@@ -106,6 +107,6 @@ def _drafted_low(recipes: "Mapping[str, Recipe]", codes: "Codes", keep: int) -> 
     for name, recipe in recipes.items():
         built = build_method(name, recipe, codes)
         if isinstance(built, BuiltMulo):
-            rows = RowRecorder(recipe.as_plain()["settings"], keep)
+            rows = RowRecorder(recipe.to_dict()["settings"], keep)
             found.setdefault(tuple(rows.settings.values()), (built, rows))
     return list(found.values())

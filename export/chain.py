@@ -1,7 +1,7 @@
 """A drafter that goes on by itself: a chain of its likeliest tokens in the pass that reads the root.
 
-A chain of n tokens takes n passes of a fraction of a millisecond; calling the engine for each, and moving laws and
-features out and in again, costs as much as the passes. Here a loop inside the graph feeds each likeliest token and
+A chain of n tokens takes n passes of a fraction of a millisecond; calling the engine for each, and moving distributions
+and features out and in again, costs as much as the passes. Here a loop inside the graph feeds each likeliest token and
 the feature predicted beside it back. What the chain writes is seen by the chain alone and leaves no trace.
 """
 
@@ -37,8 +37,8 @@ def greedy_chain(graph: GraphWriter, weights: DrafterWeights, config: Transforme
     """Add the input levels [] int64 and the output drafted [max(1, levels)] int64.
 
     The chain starts behind the last new position, which sees all the others and the cache as its row of `bias` says.
-    The likeliest token is that of the rows' mixed logits (`export.laws`); one at level i stands in the i-th cell after
-    the last new position's. Returns the condition that no more than one level is asked for.
+    The likeliest token is that of the rows' mixed logits (`export.probabilities`); one at level i stands in the i-th
+    cell after the last new position's. Returns the condition that no more than one level is asked for.
     """
     levels = graph.input("levels", "int64", [])
     last, end = graph.integers(-1), graph.integers(np.iinfo(np.int64).max)

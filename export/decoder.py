@@ -10,7 +10,7 @@ Inputs, B rows (2 for a guidance pair, conditional first), S cache slots, T new 
 
 Outputs: logits [B, T, V], features [B, T, D], and of the new positions only new_key_i, new_value_i [B, H, T, hd].
 
-They also give the laws that a sampler makes of the logits (`export.laws`, for its inputs too).
+They also give the distributions that a sampler makes of the logits (`export.probabilities`, for its inputs too).
 
 Drafters go on by themselves (`export.chain`): with levels [] int64 they also give drafted [max(1, levels)] int64,
 the likeliest token after the last new position, then the likeliest after that, and so on. Or they grow a whole tree
@@ -31,7 +31,7 @@ from underpaint.export.blocks import feed_forward, norm
 from underpaint.export.chain import DrafterWeights, Turning, greedy_chain
 from underpaint.export.graph import GraphWriter
 from underpaint.export.growth import grown_tree
-from underpaint.export.laws import laws
+from underpaint.export.probabilities import probability_outputs
 from underpaint.export.weights import Layer, Vocabulary, Weights, drafter_input, layer, plain, rotary_rows
 from underpaint.models.drafter import BoundDrafter
 from underpaint.models.transformer import Transformer, TransformerConfig
@@ -65,7 +65,7 @@ def target_graph(transformer: Transformer, vocabulary: Vocabulary, halves: bool)
     for index, block in enumerate(transformer.blocks):
         hidden = _layer(graph, hidden, layer(block, config), shared, config, index)
     _head(graph, hidden, plain(transformer.norm.weight), plain(transformer.output.weight), config)
-    laws(graph, config.vocab_size)
+    probability_outputs(graph, config.vocab_size)
     return graph.close()
 
 
@@ -94,7 +94,7 @@ def drafter_graph(drafter: BoundDrafter, halves: bool, integers: bool) -> onnx.M
     hidden = _layer(graph, hidden, weights.layer, shared, config, 0)
     _head(graph, hidden, weights.norm, weights.head, config, "predicted")
     turning = Turning(shared.cosine, shared.sine, shared.rows_of)
-    laws(graph, config.vocab_size, greedy_chain(graph, weights, config, turning))
+    probability_outputs(graph, config.vocab_size, greedy_chain(graph, weights, config, turning))
     grown_tree(graph, weights, config, turning)
     return graph.close()
 

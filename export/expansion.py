@@ -1,6 +1,7 @@
 """Drafters that grow whole trees in one call: a level's pass, from which `export.growth` makes a loop.
 
-A level called for by itself costs the host as much as the drafter: laws and features out, choices and biases in.
+A level called for by itself costs the host as much as the drafter: distributions and features out, choices and biases
+in.
 What a tree writes is seen by its own nodes alone and leaves no trace.
 """
 
@@ -11,7 +12,7 @@ import numpy as np
 from underpaint.export.blocks import feed_forward, norm
 from underpaint.export.chain import DrafterWeights, Turning
 from underpaint.export.graph import GraphWriter
-from underpaint.export.laws import law_rows
+from underpaint.export.probabilities import probability_rows
 from underpaint.models.transformer import TransformerConfig
 from underpaint.runtime.engines.cache import HIDDEN
 
@@ -45,9 +46,9 @@ class Frontier(NamedTuple):
 
 
 class Expanded(NamedTuple):
-    """Laws [F, V] behind the frontier, features [B, F, D] predicted for it, and keys and values with it."""
+    """Distributions [F, V] behind the frontier, features [B, F, D] predicted for it, and keys and values with it."""
 
-    laws: str
+    distributions: str
     features: str
     keys: str
     values: str
@@ -153,7 +154,7 @@ def expand(
     ]
     logits = graph.product(features, np.ascontiguousarray(weights.head.T), "head")
     return Expanded(
-        laws=law_rows(graph, graph.node("Reshape", [logits, by_row[1]]), config.vocab_size),
+        distributions=probability_rows(graph, graph.node("Reshape", [logits, by_row[1]]), config.vocab_size),
         features=graph.node("Reshape", [features, by_row[0]]),
         keys=graph.node("Concat", [frontier.keys, turned_key], axis=3),
         values=graph.node("Concat", [frontier.values, value], axis=2),

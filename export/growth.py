@@ -39,11 +39,11 @@ def grown_tree(graph: GraphWriter, weights: DrafterWeights, config: TransformerC
     places [L, F] int64: places[l] says which candidates of level l level l + 1 expands, row * C + column; the first
     level has one row, and the last row of `places` is not read. ranked [] bool: the F of the largest product of masses
     along their paths instead, in falling order, ties in order of their places.
-    drawn [] bool: children are drawn from the drafter's laws one after another without replacement, by uniforms
-    [L, F, C] float64; else they are the likeliest, in falling order, ties in order of the tokens.
-    Outputs: root_tokens [1, C] int64, root_masses [1, C] float64, the share of the law that each token had when it was
-    taken (0: nothing was left); and of the levels below next_places [L - 1, F], what each expands; below_tokens,
-    below_masses [L - 1, F, C]; below_laws [L - 1, F, V].
+    drawn [] bool: children are drawn from the drafter's distributions one after another without replacement, by
+    uniforms [L, F, C] float64; else they are the likeliest, in falling order, ties in order of the tokens.
+    Outputs: root_tokens [1, C] int64, root_masses [1, C] float64, the share of the distribution that each token had
+    when it was taken (0: nothing was left); and of the levels below next_places [L - 1, F], what each expands;
+    below_tokens, below_masses [L - 1, F, C]; below_distributions [L - 1, F, V].
     """
     asked = _Asked(
         graph.input("places", "int64", ["L", "F"]),
@@ -56,9 +56,9 @@ def grown_tree(graph: GraphWriter, weights: DrafterWeights, config: TransformerC
     more = graph.node("Max", [graph.node("Sub", [levels, one]), none])
 
     def start(inner: GraphWriter) -> None:
-        law = inner.node("Gather", ["laws", inner.integers(-1)], axis=0)
+        distribution = inner.node("Gather", ["laws", inner.integers(-1)], axis=0)
         alone = inner.constant(np.ones(1))
-        found = _children(inner, asked, law, alone, none, inner.integers(0))
+        found = _children(inner, asked, distribution, alone, none, inner.integers(0))
         inner.output(found.tokens, ["1", "C"], "int64")
         inner.output(found.masses, ["1", "C"], "double")
         inner.output(found.places, ["F"], "int64")
@@ -77,7 +77,7 @@ def grown_tree(graph: GraphWriter, weights: DrafterWeights, config: TransformerC
         here = declared(inner, config)
         places, scores = inner.input("here_places", "int64", ["F"]), inner.input("here_scores", "double", ["F"])
         done = expand(inner, weights, config, turning, given, number, here)
-        found = _children(inner, asked, done.laws, scores, inner.node("Add", [number, one]), None)
+        found = _children(inner, asked, done.distributions, scores, inner.node("Add", [number, one]), None)
         parents = inner.node("Div", [found.places, _size(inner, found.tokens, 1)])
         inner.output(inner.node("Identity", ["level_going"]), [], "bool")
         returned(inner, descend(inner, done, here, given, _taken(inner, found.tokens, found.places), parents), config)
@@ -86,7 +86,7 @@ def grown_tree(graph: GraphWriter, weights: DrafterWeights, config: TransformerC
         inner.output(inner.node("Identity", [places]), ["F"], "int64")
         inner.output(found.tokens, ["F", "C"], "int64")
         inner.output(found.masses, ["F", "C"], "double")
-        inner.output(done.laws, ["F", config.vocab_size])
+        inner.output(done.distributions, ["F", config.vocab_size])
 
     below = graph.loop(more, [*frontier, *begun[2:4]], turn, collected=4)
     for level, name in zip(below, GROWN[2:], strict=True):
@@ -112,15 +112,18 @@ def _taken(graph: GraphWriter, values: str, places: str) -> str:
     return graph.node("Gather", [graph.node("Reshape", [values, graph.integers(-1)]), places])
 
 
-def _children(graph: GraphWriter, asked: _Asked, laws: str, scores: str, level: str, row: str | None) -> _Children:
-    """Of the nodes behind whom `laws` [F, V] are, with `scores` [F], at `level` []; `row`: only it of the uniforms."""
+def _children(
+    graph: GraphWriter, asked: _Asked, distributions: str, scores: str, level: str, row: str | None
+) -> _Children:
+    """Of the nodes behind whom `distributions` [F, V] are, with `scores` [F], at `level` []; `row`: only it of the
+    uniforms."""
 
     def drawn(inner: GraphWriter) -> None:
         uniforms = inner.node("Gather", [asked.uniforms, level])
-        _draw(inner, laws, uniforms if row is None else inner.node("Gather", [uniforms, row]))
+        _draw(inner, distributions, uniforms if row is None else inner.node("Gather", [uniforms, row]))
 
     def likeliest(inner: GraphWriter) -> None:
-        masses, tokens = inner.several("TopK", [laws, _size(inner, asked.uniforms, 2)], 2)
+        masses, tokens = inner.several("TopK", [distributions, _size(inner, asked.uniforms, 2)], 2)
         capped = inner.node("Min", [masses, inner.constant(np.array(1, dtype=np.float32))])
         inner.output(tokens, ["F", "C"], "int64")
         inner.output(inner.widened(capped), ["F", "C"], "double")
@@ -142,8 +145,9 @@ def _children(graph: GraphWriter, asked: _Asked, laws: str, scores: str, level: 
     return _Children(tokens, masses, places, following)
 
 
-def _draw(graph: GraphWriter, laws: str, uniforms: str) -> None:
-    """Declare as outputs tokens [F, C] drawn from `laws` [F, V] by `uniforms` [F, C], and the masses [F, C] of them."""
+def _draw(graph: GraphWriter, distributions: str, uniforms: str) -> None:
+    """Declare as outputs tokens [F, C] drawn from `distributions` [F, V] by `uniforms` [F, C], and the masses [F, C] of
+    them."""
     by_turn = graph.node("Transpose", [uniforms], perm=[1, 0])
     last, end = graph.integers(-1), graph.integers(np.iinfo(np.int64).max)
 
@@ -165,6 +169,6 @@ def _draw(graph: GraphWriter, laws: str, uniforms: str) -> None:
         inner.output(inner.node("Squeeze", [mass, inner.integers(1)]), ["F"], "double")
 
     times = graph.node("Squeeze", [_size(graph, by_turn, 0)])
-    tokens, masses = graph.loop(times, [graph.widened(laws)], draw, collected=2)
+    tokens, masses = graph.loop(times, [graph.widened(distributions)], draw, collected=2)
     graph.output(graph.node("Transpose", [tokens], perm=[1, 0]), ["F", "C"], "int64")
     graph.output(graph.node("Transpose", [masses], perm=[1, 0]), ["F", "C"], "double")

@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 import numpy as np
 import onnx
 
-from underpaint.algos.rows import Sampler, laws
+from underpaint.algos.rows import SamplingParams, sampling_probs
 from underpaint.artifacts import manifest
 from underpaint.artifacts.manifest import Manifest, ManifestError, digest
 from underpaint.export.codes import codebook_of, require_same_codes
@@ -60,7 +60,7 @@ class Request:
         """The checkpoint, in the precision asked for."""
         return load(self.kind, self.checkpoint, self.precision, self.options, self.target, self.target_options)
 
-    def as_plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The request as JSON holds it."""
         target = None if self.target is None else [self.target[0], str(self.target[1].resolve())]
         return {
@@ -129,7 +129,7 @@ def _record(written: tuple[Manifest, ...], request: Request, sha: str, folder: P
     for found in written:
         data = staged / f"{found.name}.onnx.data"
         outside = Data(data.name, data.stat().st_size, digest(data)) if data.is_file() else None
-        records[found.name] = Record(request.as_plain(), sha, OPSET, BUCKETS, outside)
+        records[found.name] = Record(request.to_dict(), sha, OPSET, BUCKETS, outside)
     plain = {name: asdict(record) for name, record in sorted(records.items())}
     manifest.write_beside(staged / RECORD, (json.dumps(plain, indent=1) + "\n").encode())
 
@@ -269,7 +269,7 @@ def _conditioner(conditioner: Conditioner, precision: str, folder: Path, origin:
 
 
 def _samplers(vocab_size: int, top_k: int, folder: Path, origin: Origin) -> list[Manifest]:
-    """The graphs of the row maths, with and without top-k, compared with `algos.rows.laws`."""
+    """The graphs of the row maths, with and without top-k, compared with `algos.rows.sampling_probs`."""
     written = []
     kept = min(top_k, vocab_size)
     for name, count in (("sampler", 0), ("sampler_top_k", kept)):
@@ -281,7 +281,7 @@ def _samplers(vocab_size: int, top_k: int, folder: Path, origin: Origin) -> list
         logits = np.random.default_rng(0).standard_normal((2, 5, vocab_size)).astype(np.float32)
         scalars = {"guidance": np.array([3.0], np.float32), "temperature": np.array([0.7], np.float32)}
         found = session.run(None, {"logits": logits, **scalars})[0]
-        wanted = laws(logits, Sampler(guidance=3.0, temperature=0.7, top_k=count))
+        wanted = sampling_probs(logits, SamplingParams(guidance=3.0, temperature=0.7, top_k=count))
         parity = {"random": float(np.abs(found - wanted).max())}
         require_parity(name, parity, 1e-5)
         draft = draft_manifest(name, "sampler", origin, {"vocab_size": vocab_size, "top_k": count})

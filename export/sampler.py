@@ -1,4 +1,4 @@
-"""The row maths of `algos.rows` as a graph, so that a law is made where the logits are."""
+"""The row maths of `algos.rows` as a graph, so that a distribution is made where the logits are."""
 
 import numpy as np
 

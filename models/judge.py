@@ -35,7 +35,7 @@ class JudgeConfig:
                 f"judge: expected four positive channel counts and features >= 1, got {self.channels}, {self.features}"
             )
 
-    def as_plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return a mapping that a checkpoint can hold and `models.config.build` reads back."""
         return asdict(self) | {"channels": list(self.channels)}
 

@@ -13,7 +13,7 @@ import numpy as np
 from underpaint.algos.accept.neighbours import nearest_codes
 from underpaint.algos.arrays import IntArray
 from underpaint.algos.draft import Grid
-from underpaint.algos.rows import Sampler
+from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.resolution import ResolutionMap
 from underpaint.algos.spatial.target import GridTarget
 from underpaint.algos.step import Drafter, Target
@@ -35,10 +35,10 @@ from underpaint.zoo.load import FOLDER, locate, manifest, names
 from underpaint.zoo.prompts import SLOT_VALUES, Prompt, word_ids
 from underpaint.zoo.sides import SHIPPED_SIDES, SIDES
 
-SHIPPED_SAMPLER: Final[Mapping[int, Sampler]] = {
-    64: Sampler(top_k=5),
-    128: Sampler(top_k=5),
-    256: Sampler(top_k=5),
+SHIPPED_SAMPLER: Final[Mapping[int, SamplingParams]] = {
+    64: SamplingParams(top_k=5),
+    128: SamplingParams(top_k=5),
+    256: SamplingParams(top_k=5),
 }
 """How the shipped models were tuned to be sampled, by side in pixels: guidance 2 is baked into their weights. None of
 256 px ship; what the others take is taken there too."""
@@ -58,7 +58,7 @@ class EmbeddedStudio:
     grid: Grid
     codes: Codes
     reference: Reference
-    sampler: Sampler
+    sampler: SamplingParams
     loaded_targets: dict[int, Loaded]
     loaded_drafter: Loaded
     decoder: ImageDecoder
@@ -67,14 +67,14 @@ class EmbeddedStudio:
     folder: Path
     settings: SessionSettings | None
     max_nodes: int = MAX_NODES
-    _targets: dict[tuple[int, Sampler], OrtTarget] = field(default_factory=dict)
+    _targets: dict[tuple[int, SamplingParams], OrtTarget] = field(default_factory=dict)
     _resamplers: dict[tuple[str, int], Resampler] = field(default_factory=dict)
-    _drafters: Callable[[Sampler], OrtDrafter] = field(init=False)
+    _drafters: Callable[[SamplingParams], OrtDrafter] = field(init=False)
 
     def __post_init__(self) -> None:
         self._drafters = cache(partial(OrtDrafter, self.loaded_drafter))
 
-    def described(self) -> Mapping[str, Any]:
+    def fingerprint(self) -> Mapping[str, Any]:
         """See `Studio`."""
         return {
             "side": self.side,
@@ -87,17 +87,17 @@ class EmbeddedStudio:
             "judge_accuracy": dict(self.reference.accuracy),
         }
 
-    def target(self, prompt: Prompt, sampler: Sampler) -> Clocked[Target]:
+    def target(self, prompt: Prompt, sampler: SamplingParams) -> Clocked[Target]:
         """See `Studio`."""
         target = self._conditioned(self.side, prompt, sampler)
         return Clocked(target, target.engine.spent)
 
-    def grid_target(self, prompt: Prompt, sampler: Sampler, cells: int = 1) -> Clocked[GridTarget]:
+    def grid_target(self, prompt: Prompt, sampler: SamplingParams, cells: int = 1) -> Clocked[GridTarget]:
         """See `Studio`; any number of `cells` will do."""
         target = self._conditioned(self.side, prompt, sampler)
         return Clocked(OrtGridTarget(target), target.engine.spent)
 
-    def low_target(self, prompt: Prompt, sampler: Sampler, ratio: int, cells: int = 1) -> Clocked[GridTarget]:
+    def low_target(self, prompt: Prompt, sampler: SamplingParams, ratio: int, cells: int = 1) -> Clocked[GridTarget]:
         """See `Studio`. EngineError where the folder holds no such target, or one that draws other codes."""
         side = low_side(self.side, ratio)
         if f"target{side}" not in names(self.folder):
@@ -133,7 +133,7 @@ class EmbeddedStudio:
         """For models that work between the passes of the target."""
         return replace(self.settings or SessionSettings(), lingering=False)
 
-    def _conditioned(self, side: int, prompt: Prompt, sampler: Sampler) -> OrtTarget:
+    def _conditioned(self, side: int, prompt: Prompt, sampler: SamplingParams) -> OrtTarget:
         if side not in self.loaded_targets:
             name = f"target{side}"
             self.loaded_targets[side] = load_decoder(name, "target", self.folder, self._in_turns)
@@ -144,7 +144,7 @@ class EmbeddedStudio:
         target.condition(word_ids(prompt))
         return target
 
-    def drafter(self, sampler: Sampler) -> Clocked[Drafter]:
+    def drafter(self, sampler: SamplingParams) -> Clocked[Drafter]:
         """See `Studio`."""
         drafter = self._drafters(sampler)
         return Clocked(drafter, drafter.engine.spent)

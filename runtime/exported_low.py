@@ -32,7 +32,7 @@ class Low:
     settings: SessionSettings
     _resamplers: dict[str, Resampler] = field(default_factory=dict)
 
-    def as_plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """It as JSON holds it."""
         return {"grid": list(self.grids.low), "sha256": dict(self.hashes)}
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from underpaint.algos.arrays import IntArray
 from underpaint.algos.draft import Grid
-from underpaint.algos.rows import Sampler
+from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.target import GridTarget
 from underpaint.algos.step import Drafter, Target
 from underpaint.artifacts.manifest import ManifestError
@@ -28,7 +28,7 @@ from underpaint.runtime.resampling.resampler import Resampler
 from underpaint.runtime.studio import Clocked, Picture
 from underpaint.zoo.load import names
 
-SAMPLER: Final = Sampler(guidance=4.0, top_k=1000)
+SAMPLER: Final = SamplingParams(guidance=4.0, top_k=1000)
 """LlamaGen's published sampling."""
 MAX_NODES: Final = 64
 NEEDED: Final = frozenset({"target", "drafter", "codebook", "neighbours"})
@@ -52,9 +52,9 @@ class ExportedStudio:
     decoder: ImageDecoder | None
     details: dict[str, Any]
     low: Low | None = None
-    sampler: Sampler = SAMPLER
+    sampler: SamplingParams = SAMPLER
     max_nodes: int = MAX_NODES
-    _drafters: Callable[[Sampler], OrtDrafter] = field(init=False)
+    _drafters: Callable[[SamplingParams], OrtDrafter] = field(init=False)
 
     def __post_init__(self) -> None:
         self._drafters = cache(partial(OrtDrafter, self.loaded_drafter))
@@ -64,22 +64,22 @@ class ExportedStudio:
         """The image as cells."""
         return self.high.shape.grid
 
-    def described(self) -> dict[str, Any]:
+    def fingerprint(self) -> dict[str, Any]:
         """The models and the engine, as JSON holds them."""
         return self.details
 
-    def target(self, prompt: Condition, sampler: Sampler) -> Clocked[Target]:
+    def target(self, prompt: Condition, sampler: SamplingParams) -> Clocked[Target]:
         """The target under this condition."""
         target = self.high.under(prompt, sampler)
         return Clocked(target, target.engine.spent)
 
-    def grid_target(self, prompt: Condition, sampler: Sampler, cells: int = 1) -> Clocked[GridTarget]:
+    def grid_target(self, prompt: Condition, sampler: SamplingParams, cells: int = 1) -> Clocked[GridTarget]:
         """The target under this condition, cell by cell in any order; EngineError where no pass holds `cells`."""
         self.high.check_pass(cells)
         target = self.high.under(prompt, sampler)
         return Clocked(OrtGridTarget(target), target.engine.spent)
 
-    def low_target(self, prompt: Condition, sampler: Sampler, ratio: int, cells: int = 1) -> Clocked[GridTarget]:
+    def low_target(self, prompt: Condition, sampler: SamplingParams, ratio: int, cells: int = 1) -> Clocked[GridTarget]:
         """The smaller target under this condition; EngineError where there is none of this ratio, or as above."""
         low = self._low(ratio).target
         low.check_pass(cells)
@@ -101,7 +101,7 @@ class ExportedStudio:
         self.low.check(ratio)
         return self.low
 
-    def drafter(self, sampler: Sampler) -> Clocked[Drafter]:
+    def drafter(self, sampler: SamplingParams) -> Clocked[Drafter]:
         """The drafter."""
         drafter = self._drafters(sampler)
         return Clocked(drafter, drafter.engine.spent)
@@ -150,7 +150,7 @@ def open_exported(
     }
     smaller = None if low is None else open_low(low, folder, target, backend, settings)
     if smaller is not None:
-        details["low"] = smaller.as_plain()
+        details["low"] = smaller.to_dict()
     return ExportedStudio(
         target,
         Codes(near, codebook, costs_beside(folder)),

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from underpaint.algos.arrays import IntArray
 from underpaint.algos.chance import Chance, FromUniforms, sampling
 from underpaint.algos.draft import Grid
-from underpaint.algos.rows import Sampler
+from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.target import GridTarget
 from underpaint.algos.step import Drafter, Target
 from underpaint.runtime.codes import Codes
@@ -79,30 +79,30 @@ class Studio(Protocol):
         ...
 
     @property
-    def sampler(self) -> Sampler:
+    def sampler(self) -> SamplingParams:
         """How the models were meant to be sampled."""
         ...
 
-    def described(self) -> Mapping[str, Any]:
+    def fingerprint(self) -> Mapping[str, Any]:
         """The models and the engine, as JSON holds them; equal only if the pictures would be."""
         ...
 
-    def target(self, prompt: Prompt, sampler: Sampler) -> Clocked[Target]:
+    def target(self, prompt: Prompt, sampler: SamplingParams) -> Clocked[Target]:
         """The target on this prompt."""
         ...
 
-    def drafter(self, sampler: Sampler) -> Clocked[Drafter]:
+    def drafter(self, sampler: SamplingParams) -> Clocked[Drafter]:
         """The drafter; it reads the prompt from the target's features."""
         ...
 
-    def grid_target(self, prompt: Prompt, sampler: Sampler, cells: int = 1) -> Clocked[GridTarget]:
+    def grid_target(self, prompt: Prompt, sampler: SamplingParams, cells: int = 1) -> Clocked[GridTarget]:
         """The target on this prompt, cell by cell in any order; ValueError where its engine cannot pass over `cells`.
 
         cells: of the largest pass that is foreseen.
         """
         ...
 
-    def low_target(self, prompt: Prompt, sampler: Sampler, ratio: int, cells: int = 1) -> Clocked[GridTarget]:
+    def low_target(self, prompt: Prompt, sampler: SamplingParams, ratio: int, cells: int = 1) -> Clocked[GridTarget]:
         """The target of pictures 1 / `ratio` as high and wide; ValueError where there is none. cells: as above."""
         ...
 
@@ -170,7 +170,7 @@ class Built(Protocol):
 
     @property
     def lossless(self) -> bool:
-        """Whether the law of its pictures is the target's."""
+        """Whether the distribution of its pictures is the target's."""
         ...
 
     @property
@@ -178,7 +178,7 @@ class Built(Protocol):
         """Whether it proposes tokens that it may reject."""
         ...
 
-    def open(self, studio: Studio, prompt: Prompt, sampler: Sampler) -> Session:
+    def open(self, studio: Studio, prompt: Prompt, sampler: SamplingParams) -> Session:
         """Take the models from a studio; ValueError where it lacks one, or the settings do not fit its grid."""
         ...
 
@@ -186,7 +186,7 @@ class Built(Protocol):
 class Plain(Protocol):
     """Something that JSON can hold."""
 
-    def as_plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """It as JSON holds it."""
         ...
 
@@ -225,7 +225,7 @@ def randomness(prompt: Prompt, seed: int) -> FromUniforms:
     return sampling(seed, zlib.crc32(prompt.caption().encode()))
 
 
-def draw(studio: Studio, built: Built, sampler: Sampler, prompt: Prompt, seed: int) -> Drawing:
+def draw(studio: Studio, built: Built, sampler: SamplingParams, prompt: Prompt, seed: int) -> Drawing:
     """Draw one image by one method."""
     session = built.open(studio, prompt, sampler)
     before = [_Passes.of(clock) for clock in session.clocks]

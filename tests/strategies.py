@@ -1,4 +1,4 @@
-"""What the tests share: Hypothesis strategies for laws and tree shapes, and a policy that draws any shape."""
+"""What the tests share: Hypothesis strategies for distributions and tree shapes, and a policy that draws any shape."""
 
 from dataclasses import dataclass
 
@@ -9,12 +9,12 @@ from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.draft import Budget, Expander, Grid
 from underpaint.algos.tree import DraftTree, Drawn, Verdict
-from underpaint.sim.synthetic.models import PooledLaw
+from underpaint.sim.synthetic.models import PooledDistribution
 
 
 @st.composite
-def laws(draw: st.DrawFn, vocab_size: int) -> FloatArray:
-    """A law [V]: small whole weights, so that zeros, ties, one-hot and uniform rows all come up often."""
+def distributions(draw: st.DrawFn, vocab_size: int) -> FloatArray:
+    """A distribution [V]: small whole weights, so that zeros, ties, one-hot and uniform rows all come up often."""
     kind = draw(st.sampled_from(["any", "any", "any", "any", "half", "one_hot"]))
     if kind == "one_hot":
         return np.eye(vocab_size)[draw(st.integers(0, vocab_size - 1))]
@@ -30,9 +30,11 @@ def laws(draw: st.DrawFn, vocab_size: int) -> FloatArray:
 
 
 @st.composite
-def pools(draw: st.DrawFn, vocab_size: int, count: int = 3) -> PooledLaw:
-    """A law for each prefix, out of a few rows."""
-    return PooledLaw(np.stack([draw(laws(vocab_size)) for _ in range(count)]), draw(st.integers(0, 9)))
+def pools(draw: st.DrawFn, vocab_size: int, count: int = 3) -> PooledDistribution:
+    """A distribution for each prefix, out of a few rows."""
+    return PooledDistribution(
+        np.stack([draw(distributions(vocab_size)) for _ in range(count)]), draw(st.integers(0, 9))
+    )
 
 
 def shapes(most: int) -> st.SearchStrategy[tuple[int, ...]]:
@@ -46,17 +48,17 @@ def chains(most: int) -> st.SearchStrategy[tuple[int, ...]]:
     return st.integers(1, most).map(lambda count: tuple(range(count)))
 
 
-def ranked(law: FloatArray) -> list[int]:
+def ranked(distribution: FloatArray) -> list[int]:
     """Tokens by falling probability, the zero ones included: k may reach V and beyond the support."""
-    return np.argsort(-law, kind="stable").tolist()
+    return np.argsort(-distribution, kind="stable").tolist()
 
 
 @dataclass(frozen=True, slots=True)
 class ShapePolicy:
-    """Draws a tree of the given shape, whatever the laws: the reference for what `drawn` means.
+    """Draws a tree of the given shape, whatever the distributions: the reference for what `drawn` means.
 
-    Without replacement, a law that has run out goes on uniformly over the untried tokens. A node for which no token
-    is left, or that lies too deep, is dropped with its descendants.
+    Without replacement, a distribution that has run out goes on uniformly over the untried tokens. A node for which no
+    token is left, or that lies too deep, is dropped with its descendants.
     """
 
     shape: tuple[int, ...]
@@ -88,14 +90,14 @@ class ShapePolicy:
         count = len(tokens)
         return DraftTree(np.array(tokens), np.array(parents), self.drawn, np.stack(rows), np.arange(count))
 
-    def _propose(self, law: FloatArray, tried: list[int], chance: Chance, at: At) -> int | None:
+    def _propose(self, distribution: FloatArray, tried: list[int], chance: Chance, at: At) -> int | None:
         if self.drawn == "top_k":
-            return ranked(law)[len(tried)] if len(tried) < law.size else None
+            return ranked(distribution)[len(tried)] if len(tried) < distribution.size else None
         if self.drawn == "iid":
-            return chance.draw(law, at)
-        left = law.copy()
+            return chance.draw(distribution, at)
+        left = distribution.copy()
         left[tried] = 0.0
         if not left.any():
-            left = np.ones(law.size)
+            left = np.ones(distribution.size)
             left[tried] = 0.0
         return chance.draw(left, at) if left.any() else None

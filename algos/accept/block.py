@@ -24,13 +24,15 @@ class BlockVerification:
         require_chain(tree)
         last = tree.size - 1
         targets = [normalised(probs[node]) for node in range(last)]
-        drafts = [normalised(tree.law(node)) for node in range(last)]
+        drafts = [normalised(tree.draft_distribution(node)) for node in range(last)]
         weights = [1.0]
         for node in range(1, last + 1):
             token = int(tree.tokens[node])
             drafted = float(drafts[node - 1][token])
             if drafted <= 0.0:
-                raise ValueError(f"tree.draft_probs: node {node} holds token {token}, which its law cannot draw")
+                raise ValueError(
+                    f"tree.draft_probs: node {node} holds token {token}, which its distribution cannot draw"
+                )
             weights.append(min(1.0, weights[-1] * float(targets[node - 1][token]) / drafted))
         if chance.flip(weights[last], At(Role.ACCEPT, last)):
             return Verdict(tuple(range(1, last + 1)), chance.draw(probs[last], At(Role.BONUS, last)))

@@ -64,10 +64,10 @@ class Grouped(NamedTuple):
     def _accept(self, target: FloatArray, draft: FloatArray) -> FloatArray:
         """[V]: the acceptance of every token, one offset in the window at a time."""
         order = np.argsort(-target, kind="stable")
-        laws = np.stack([target, draft])[:, order]
+        distributions = np.stack([target, draft])[:, order]
         codes = self.codebook[order]
         count = order.size
-        pooled = laws.copy()
+        pooled = distributions.copy()
         for offset in range(-self.before, self.group - self.before):
             if offset == 0 or abs(offset) >= count:
                 continue
@@ -75,8 +75,8 @@ class Grouped(NamedTuple):
             there = slice(max(offset, 0), count - max(-offset, 0))
             apart = codes[here] - codes[there]
             close = np.einsum("ce,ce->c", apart, apart) < self.distance**2
-            close &= np.abs(laws[0, here] - laws[0, there]) < self.gap
-            pooled[:, here] += laws[:, there] * close
+            close &= np.abs(distributions[0, here] - distributions[0, there]) < self.gap
+            pooled[:, here] += distributions[:, there] * close
         accept = np.minimum(1.0, np.divide(pooled[0], pooled[1], out=np.ones(count), where=pooled[1] > 0.0))
         if self.window == "released":
             accept[: self.before] = 0.0
@@ -92,7 +92,7 @@ class GroupedSpeculation:
     codebook: [V, E] floating, the codes. group: tokens in the window, 1 judges x alone; 3, 25 and 50 are published,
     14 is fixed in the released code. gap, distance > 0; the released code compares squared distances of the language
     model's token embeddings with 0.5.
-    In SJD's window the proposal law q is the stale one; see `algos.spatial.jacobi`.
+    In SJD's window the proposal distribution q is the stale one; see `algos.spatial.jacobi`.
     """
 
     codebook: FloatArray

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol, get_args
 import numpy as np
 
 from underpaint.algos.accept.neighbours import check_neighbours
-from underpaint.algos.accept.proposals import excess, normalised, proposal_laws
+from underpaint.algos.accept.proposals import excess, normalised, proposal_distributions
 from underpaint.algos.accept.spec import RULES, Residual, RuleSpec, require_drawn
 from underpaint.algos.accept.walk import Tried, walk
 from underpaint.algos.arrays import FloatArray, IntArray
@@ -23,15 +23,15 @@ class Pool(NamedTuple):
     codes: int
 
 
-def pool(law: FloatArray, near: IntArray, limit: float) -> Pool:
-    """The longest prefix of the codes `near` [k] whose weight under `law` [V] is at most `limit`."""
-    running = np.add.accumulate(law.take(near).astype(np.float64))
+def pool(distribution: FloatArray, near: IntArray, limit: float) -> Pool:
+    """The longest prefix of the codes `near` [k] whose weight under `distribution` [V] is at most `limit`."""
+    running = np.add.accumulate(distribution.take(near).astype(np.float64))
     count = int(running.searchsorted(limit, side="right"))
     return Pool(float(running[count - 1]) if count else 0.0, count)
 
 
 class Limit(Protocol):
-    """The most mass that may be pooled with a token of weight `own`, in a law of weight `total`."""
+    """The most mass that may be pooled with a token of weight `own`, in a distribution of weight `total`."""
 
     def __call__(self, own: float, total: float) -> float:
         """See the class."""
@@ -46,21 +46,24 @@ class Pooling(NamedTuple):
     limit: Limit
     residual: Residual
 
-    def try_points(self, tree: DraftTree, node: int, children: Sequence[int], law: FloatArray, chance: Chance) -> Tried:
+    def try_points(
+        self, tree: DraftTree, node: int, children: Sequence[int], distribution: FloatArray, chance: Chance
+    ) -> Tried:
         """See `Siblings`, for point proposals: each is kept with probability p(x) + p(A(x)).
 
-        p is what is left of the law after the siblings before it, renormalised; the pool A(x) is measured in it too.
+        p is what is left of the distribution after the siblings before it, renormalised; the pool A(x) is measured in
+        it too.
         """
-        left = law
-        total = summed = float(np.add.reduce(law, dtype=np.float64))
+        left = distribution
+        total = summed = float(np.add.reduce(distribution, dtype=np.float64))
         for child in children:
             token = int(tree.tokens[child])
             near, own = self.neighbours[token], float(left[token])
             pooled = pool(left, near[: self.k], self.limit(own, total))
             if chance.flip(own + pooled.mass, At(Role.ACCEPT, child), out_of=total):
                 return Tried(child, left)
-            if left is law:  # most are kept, and then need no copy
-                left = law.astype(np.float64)
+            if left is distribution:  # most are kept, and then need no copy
+                left = distribution.astype(np.float64)
             if self.residual == "paper":
                 left[near[: pooled.codes]] = 0.0
             elif self.residual == "released" and pooled.codes:
@@ -76,10 +79,12 @@ class Pooling(NamedTuple):
                 total = summed = float(left.size)
         return Tried(None, left)
 
-    def try_drawn(self, tree: DraftTree, node: int, children: Sequence[int], law: FloatArray, chance: Chance) -> Tried:
+    def try_drawn(
+        self, tree: DraftTree, node: int, children: Sequence[int], distribution: FloatArray, chance: Chance
+    ) -> Tried:
         """See `Siblings`, for drawn ones: as `try_points`, with probability min(1, (p(x) + p(A(x))) / q(x))."""
-        left = normalised(law)
-        for child, drafted in zip(children, proposal_laws(tree, node, children), strict=False):
+        left = normalised(distribution)
+        for child, drafted in zip(children, proposal_distributions(tree, node, children), strict=False):
             token = int(tree.tokens[child])
             near = self.neighbours[token]
             own = float(left[token])
@@ -112,7 +117,7 @@ class Pooling(NamedTuple):
 
 
 def check_vocab(neighbours: IntArray, probs: FloatArray) -> None:
-    """Raise ValueError unless the table is over the codes that the laws are over."""
+    """Raise ValueError unless the table is over the codes that the distributions are over."""
     if neighbours.shape[0] != probs.shape[-1]:
         raise ValueError(
             f"neighbours: expected one row per code, V = {probs.shape[-1]}, got {neighbours.shape[0]}; build the table "
@@ -147,7 +152,7 @@ class Lantern:
     "optimal": [p - q]_+, on a top_k tree p without x; neighbours keep their mass.
     "released": on a top_k tree x and its k + 1 nearest drop out, pooled or not (as soon as one is pooled, even one of
     probability 0); on a "without_replacement" tree they are taken out of q instead, so that they keep all of p; and
-    where nothing is left, the uniform law over the whole codebook.
+    where nothing is left, the uniform distribution over the whole codebook.
     """
 
     neighbours: IntArray
@@ -213,8 +218,8 @@ SPEC = RULES.register(
             "sum(min(delta, [q - p]_+)) <= TV(p, q) for one. Residual 'released': none"
         ),
         deviations=(
-            "Pools are measured in the renormalised law that the rejected siblings leave. A draw of exactly 0 does not "
-            "accept an impossible token. The released code has no residual for 'iid' trees: that pair raises"
+            "Pools are measured in the renormalised distribution that the rejected siblings leave. A draw of exactly "
+            "0 does not accept an impossible token. The released code has no residual for 'iid' trees: that pair raises"
         ),
         codebook=True,
         residuals=("paper", "released", "optimal"),

@@ -26,16 +26,16 @@ def greedy_verdict(
     check_vocab(neighbours, probs)
 
     def passing(node: int, children: Sequence[int]) -> list[int]:
-        law = probs[node]
-        top = int(law.argmax())
-        return [child for child in children if wins(law, top, int(tree.tokens[child]))]
+        distribution = probs[node]
+        top = int(distribution.argmax())
+        return [child for child in children if wins(distribution, top, int(tree.tokens[child]))]
 
-    def wins(law: FloatArray, top: int, token: int) -> bool:
+    def wins(distribution: FloatArray, top: int, token: int) -> bool:
         if token == top:
             return True
-        own = float(law[token])
-        boosted = own + pool(law, neighbours[token], limit(own)).mass
-        return (boosted, -token) > (float(law[top]), -top)
+        own = float(distribution[token])
+        boosted = own + pool(distribution, neighbours[token], limit(own)).mass
+        return (boosted, -token) > (float(distribution[top]), -top)
 
     end = kept_ends(tree, passing, choose)[0]
     return Verdict(tree.path_to(end), int(probs[end].argmax()))
@@ -45,8 +45,8 @@ def greedy_verdict(
 class LanternGreedy:
     """LANTERN at temperature 0 (arXiv 2410.03355, the released greedy branch). Settings as `Lantern`.
 
-    Give it the laws at temperature 1. A likeliest token of probability above delta can never be pooled, so what
-    passes is a token whose own mass and pool of lesser neighbours reach that of the likeliest.
+    Give it the distributions at temperature 1. A likeliest token of probability above delta can never be pooled, so
+    what passes is a token whose own mass and pool of lesser neighbours reach that of the likeliest.
     choose: which of several siblings that may stay does (open in the paper; the released code takes the longest path).
     """
 
@@ -98,7 +98,7 @@ SPEC = RULES.register(
         promise="bounded",
         drawn=frozenset({"top_k", "without_replacement", "iid"}),
         source="arXiv 2410.03355 (LANTERN), greedy decoding; released code: jadohu/LANTERN, evaluate_posterior",
-        bound="kept x: p(x) >= max p - delta in the law at temperature 1; the law at temperature 0 may move by 1",
+        bound="kept x: p(x) >= max p - delta at temperature 1; the distribution at temperature 0 may move by 1",
         deviations="Only nodes whose parent was kept are looked at; the released code boosts every position first",
         greedy=True,
         codebook=True,
@@ -112,7 +112,7 @@ SPEC_PP = RULES.register(
         promise="bounded",
         drawn=frozenset({"top_k", "without_replacement", "iid"}),
         source="arXiv 2502.06352 (LANTERN++); released code: jadohu/LANTERN, evaluate_posterior with a delta above 1",
-        bound="kept x: p(x) >= max p / factor in the law at temperature 1; the law at temperature 0 may move by 1",
+        bound="kept x: p(x) >= max p / factor at temperature 1; the distribution at temperature 0 may move by 1",
         deviations="As lantern_greedy",
         greedy=True,
         codebook=True,

@@ -17,7 +17,7 @@ from underpaint.algos.tree import DRAWN, DraftTree, Verdict
 
 
 def pooled_mass(probs: FloatArray, tokens: IntArray, neighbours: IntArray) -> FloatArray:
-    """[C] float64: the mass of each cell's token and its neighbours under that cell's law.
+    """[C] float64: the mass of each cell's token and its neighbours under that cell's distribution.
 
     probs: [C, V]; tokens: [C]; neighbours: [V, k]. The ball B_k(x) is x and its k nearest codes.
     """
@@ -28,13 +28,14 @@ def pooled_mass(probs: FloatArray, tokens: IntArray, neighbours: IntArray) -> Fl
 
 
 def passing_cells(probs: FloatArray, tokens: IntArray, neighbours: IntArray, tau: float) -> BoolArray:
-    """[C] bool: which cells of a draft stay, each by its own law (arXiv 2601.05149, eq. 5). Shapes as `pooled_mass`.
+    """[C] bool: which cells of a draft stay, each by its own distribution (arXiv 2601.05149, eq. 5). Shapes as
+    `pooled_mass`.
 
     No chain is broken: a cell may stay behind a rejected one, which is what local expansion is for.
     """
     check_vocab(neighbours, probs)
     if probs.shape[0] != tokens.size:
-        raise ValueError(f"passing_cells: expected one law per token, got {probs.shape} and {tokens.shape}")
+        raise ValueError(f"passing_cells: expected one distribution per token, got {probs.shape} and {tokens.shape}")
     passed: BoolArray = pooled_mass(probs, tokens, neighbours) >= tau
     return passed
 
@@ -43,7 +44,8 @@ def passing_cells(probs: FloatArray, tokens: IntArray, neighbours: IntArray, tau
 class PooledThreshold:
     """Keep x if the mass of x and its k nearest codes is at least `tau`, along the longest such path.
 
-    arXiv 2601.05149, eq. 5, on a tree; no draft law, no flip. The extra token is drawn from p after the last kept node.
+    arXiv 2601.05149, eq. 5, on a tree; no draft distribution, no flip. The extra token is drawn from p after the last
+    kept node.
     neighbours: [V, columns] from `nearest_codes`; k: columns used, 0 for all; tau > 0, infinity keeps nothing.
     """
 
@@ -66,9 +68,9 @@ class PooledThreshold:
         near = self.neighbours[:, : self.k or None]
 
         def passing(node: int, children: Sequence[int]) -> list[int]:
-            law = probs[node]
+            distribution = probs[node]
             tokens = tree.tokens[list(children)]
-            masses = law.take(near[tokens]).sum(axis=1, dtype=np.float64) + law[tokens]
+            masses = distribution.take(near[tokens]).sum(axis=1, dtype=np.float64) + distribution[tokens]
             return [child for child, mass in zip(children, masses.tolist(), strict=True) if mass >= self.tau]
 
         end = kept_ends(tree, passing, self.choose)[0]

@@ -1,4 +1,4 @@
-"""Multi-round sampling (SpecInfer): siblings drawn independently from one law."""
+"""Multi-round sampling (SpecInfer): siblings drawn independently from one distribution."""
 
 from dataclasses import dataclass
 

@@ -16,7 +16,7 @@ from underpaint.algos.tree import DraftTree, Verdict
 class PointProposals:
     """Accept a proposed x with probability p(x); on a rejection p(x) <- 0, renormalise, and try the next sibling.
 
-    EAGLE-2, arXiv 2406.16858; speculative sampling (arXiv 2211.17192, algorithm 1) with a one-hot draft law.
+    EAGLE-2, arXiv 2406.16858; speculative sampling (arXiv 2211.17192, algorithm 1) with a one-hot draft distribution.
     """
 
     def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:
@@ -25,9 +25,9 @@ class PointProposals:
         return walk(tree, probs, chance, try_points)
 
 
-def try_points(tree: DraftTree, node: int, children: Sequence[int], law: FloatArray, chance: Chance) -> Tried:
-    """Try point proposals in order, taking each rejected token out of the law."""
-    left = law.astype(np.float64)
+def try_points(tree: DraftTree, node: int, children: Sequence[int], distribution: FloatArray, chance: Chance) -> Tried:
+    """Try point proposals in order, taking each rejected token out of the distribution."""
+    left = distribution.astype(np.float64)
     for child in children:
         token = int(tree.tokens[child])
         if chance.flip(float(left[token]), At(Role.ACCEPT, child), out_of=float(left.sum())):
@@ -42,6 +42,6 @@ SPEC = RULES.register(
         make=PointProposals,
         promise="lossless",
         drawn=frozenset({"top_k"}),
-        source="arXiv 2406.16858 (EAGLE-2); arXiv 2211.17192, algorithm 1, one-hot draft law",
+        source="arXiv 2406.16858 (EAGLE-2); arXiv 2211.17192, algorithm 1, one-hot draft distribution",
     )
 )

@@ -1,4 +1,4 @@
-"""What each sibling was proposed from, and the exact test of such proposals against the target's law."""
+"""What each sibling was proposed from, and the exact test of such proposals against the target's distribution."""
 
 from collections.abc import Iterator, Sequence
 
@@ -11,7 +11,8 @@ from underpaint.algos.tree import DraftTree
 
 
 def normalised(row: FloatArray) -> FloatArray:
-    """`row` [V] as float64 with sum 1: laws arrive in the engine's precision, decisions are made in this one."""
+    """`row` [V] as float64 with sum 1: distributions arrive in the engine's precision, decisions are made in this
+    one."""
     wide: FloatArray = row.astype(np.float64)
     wide /= np.add.reduce(wide)
     return wide
@@ -22,45 +23,51 @@ def excess(target: FloatArray, draft: FloatArray) -> FloatArray:
     return np.maximum(target - draft, 0.0)
 
 
-def proposal_laws(tree: DraftTree, node: int, children: Sequence[int]) -> Iterator[FloatArray]:
-    """For each child in sibling order, the law [V] (float64, sum 1) it was drawn from, given the siblings before it.
+def proposal_distributions(tree: DraftTree, node: int, children: Sequence[int]) -> Iterator[FloatArray]:
+    """For each child in sibling order, the distribution [V] (float64, sum 1) it was drawn from, given the siblings
+    before it.
 
-    "iid": the node's draft law each time. "without_replacement": that law with the earlier siblings zeroed and
-    renormalised; once nothing is left of it, the uniform law on the tokens not tried yet (Sequoia, arXiv 2402.12374).
+    "iid": the node's draft distribution each time. "without_replacement": that distribution with the earlier siblings
+    zeroed and renormalised; once nothing is left of it, the uniform distribution on the tokens not tried yet (Sequoia,
+    arXiv 2402.12374).
     "top_k": one-hot, a point proposal.
-    Raises ValueError where the law gives a child's token no probability: the tree is not what `drawn` says.
+    Raises ValueError where the distribution gives a child's token no probability: the tree is not what `drawn` says.
     """
-    law = normalised(tree.law(node)) if tree.drawn != "top_k" else np.zeros(tree.draft_probs.shape[1])
-    untried = np.ones(law.size, dtype=np.bool_) if tree.drawn == "without_replacement" else None
+    distribution = (
+        normalised(tree.draft_distribution(node)) if tree.drawn != "top_k" else np.zeros(tree.draft_probs.shape[1])
+    )
+    untried = np.ones(distribution.size, dtype=np.bool_) if tree.drawn == "without_replacement" else None
     for child in children:
         token = int(tree.tokens[child])
         if tree.drawn == "top_k":
-            law[:] = 0.0
-            law[token] = 1.0
-        if law[token] <= 0.0:
+            distribution[:] = 0.0
+            distribution[token] = 1.0
+        if distribution[token] <= 0.0:
             raise ValueError(
-                f"tree.draft_probs: node {child} holds token {token}, which its '{tree.drawn}' law cannot draw; keep "
-                "the law that the drafter really drew from"
+                f"tree.draft_probs: node {child} holds token {token}, which its '{tree.drawn}' distribution cannot "
+                "draw; keep the distribution that the drafter really drew from"
             )
-        yield law
+        yield distribution
         if untried is not None:
             untried[token] = False
-            law[token] = 0.0
-            law = normalised(law if law.any() else untried.astype(np.float64))
+            distribution[token] = 0.0
+            distribution = normalised(distribution if distribution.any() else untried.astype(np.float64))
 
 
-def try_siblings(tree: DraftTree, node: int, children: Sequence[int], law: FloatArray, chance: Chance) -> Tried:
+def try_siblings(
+    tree: DraftTree, node: int, children: Sequence[int], distribution: FloatArray, chance: Chance
+) -> Tried:
     """Keep a child x drawn from q with probability min(1, p(x) / q(x)); on a rejection p <- norm([p - q]_+).
 
     arXiv 2211.17192, algorithm 1, repeated over siblings as in SpecInfer (arXiv 2305.09781, multi-round sampling).
     """
-    left = normalised(law)
-    for child, drafted in zip(children, proposal_laws(tree, node, children), strict=True):
+    left = normalised(distribution)
+    for child, drafted in zip(children, proposal_distributions(tree, node, children), strict=True):
         token = int(tree.tokens[child])
         if chance.flip(float(left[token]), At(Role.ACCEPT, child), out_of=float(drafted[token])):
             return Tried(child, left)
         owed = excess(left, drafted)
-        if not owed.any():  # the laws differ by rounding alone, and so does this rejection from an acceptance
+        if not owed.any():  # the distributions differ by rounding alone, and so does this rejection from an acceptance
             return Tried(None, left)
         left = normalised(owed)
     return Tried(None, left)

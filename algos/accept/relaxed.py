@@ -1,11 +1,12 @@
-"""Siblings under any acceptance: the test is a parameter, and so is what a rejection takes from the target's law."""
+"""Siblings under any acceptance: the test is a parameter, and so is what a rejection takes from the target's
+distribution."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from underpaint.algos.accept.proposals import excess, normalised, proposal_laws
+from underpaint.algos.accept.proposals import excess, normalised, proposal_distributions
 from underpaint.algos.accept.walk import Tried
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import At, Chance, Role
@@ -41,11 +42,13 @@ class TrySiblings(NamedTuple):
 
     acceptance: Acceptance
 
-    def __call__(self, tree: DraftTree, node: int, children: Sequence[int], law: FloatArray, chance: Chance) -> Tried:
+    def __call__(
+        self, tree: DraftTree, node: int, children: Sequence[int], distribution: FloatArray, chance: Chance
+    ) -> Tried:
         """See `Siblings`."""
-        left = normalised(law)
+        left = normalised(distribution)
         place = len(tree.path_to(node))
-        for child, draft in zip(children, proposal_laws(tree, node, children), strict=False):
+        for child, draft in zip(children, proposal_distributions(tree, node, children), strict=False):
             odds = self.acceptance.odds(left, draft, int(tree.tokens[child]), place)
             if chance.flip(odds.chance_of, At(Role.ACCEPT, child), out_of=odds.out_of):
                 return Tried(child, left)
@@ -58,7 +61,7 @@ class TrySiblings(NamedTuple):
 def accepted_mass(acceptance: Acceptance, target: FloatArray, draft: FloatArray, place: int = 0) -> FloatArray:
     """[V]: draft(x) * accept(x), token by token; ValueError on shapes that differ."""
     if target.shape != draft.shape:
-        raise ValueError(f"accepted_mass: expected laws of one shape, got {target.shape} and {draft.shape}")
+        raise ValueError(f"accepted_mass: expected distributions of one shape, got {target.shape} and {draft.shape}")
     kept = np.zeros(target.size)
     for token in np.flatnonzero(draft).tolist():
         chance_of, out_of = acceptance.odds(target, draft, token, place)

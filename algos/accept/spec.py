@@ -21,7 +21,8 @@ class Rule(Protocol):
     """An acceptance rule: which drafted nodes stay, and the one extra token."""
 
     def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:
-        """Decide `tree` by the target laws `probs` [N, V] (row i: the law of the token after node i)."""
+        """Decide `tree` by the target distributions `probs` [N, V] (row i: the distribution of the token after node
+        i)."""
         ...
 
 
@@ -30,9 +31,9 @@ class RuleSpec:
     """A rule's entry in the registry.
 
     make: a frozen dataclass whose fields are the settings and whose instances are the rule.
-    promise: "lossless" (the output law is the target's), "bounded" (see `bound`), or "unbounded".
+    promise: "lossless" (the output distribution is the target's), "bounded" (see `bound`), or "unbounded".
     drawn: the kinds of tree it covers; `check_covers` raises on the others.
-    greedy: it reads the laws at temperature 1 and decides by their argmax; for decoding at temperature 0.
+    greedy: it reads the distributions at temperature 1 and decides by their argmax; for decoding at temperature 0.
     codebook: it takes `neighbours` [V, k], the nearest codes of each code.
     embeddings: it takes `codebook` [V, E], the codes themselves.
     neutral: settings at which a relaxed rule is lossless.

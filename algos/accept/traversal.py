@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from underpaint.algos.accept.proposals import excess, normalised, proposal_laws
+from underpaint.algos.accept.proposals import excess, normalised, proposal_distributions
 from underpaint.algos.accept.spec import RULES, RuleSpec
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import At, Chance, Role
@@ -14,13 +14,13 @@ from underpaint.algos.tree import DRAWN, DraftTree, Verdict
 class _Open:
     """A node whose children are being judged.
 
-    weight: the chance that it is kept, given all rejections so far. law: [V] weights of the token after it, given the
-    same; the target's own row until a child is judged, so that a leaf costs nothing unless it is kept.
+    weight: the chance that it is kept, given all rejections so far. distribution: [V] weights of the token after it,
+    given the same; the target's own row until a child is judged, so that a leaf costs nothing unless it is kept.
     """
 
     node: int
     weight: float
-    law: FloatArray
+    distribution: FloatArray
     children: list[int]
     proposals: Iterator[FloatArray]
     tried: int = 0
@@ -31,21 +31,21 @@ class _Open:
         if self.tried == len(self.children) or self.weight == 0.0:
             return None
         if self.tried == 0:
-            self.law = normalised(self.law)
+            self.distribution = normalised(self.distribution)
         child = self.children[self.tried]
         self.tried += 1
         self.drafted = next(self.proposals)
         token = int(tree.tokens[child])
-        return child, min(1.0, self.weight * float(self.law[token]) / float(self.drafted[token]))
+        return child, min(1.0, self.weight * float(self.distribution[token]) / float(self.drafted[token]))
 
     def reject(self) -> None:
         """Take the rejected child's offer out: p <- norm([w p - q]_+), w <- z / (z + 1 - w), z its mass."""
         assert self.drafted is not None
-        owed = excess(self.weight * self.law, self.drafted)
+        owed = excess(self.weight * self.distribution, self.drafted)
         total = float(owed.sum())
         if total > 0.0:
             self.weight = total / (total + (1.0 - self.weight))  # in this order, z of 1e-17 survives at w = 1
-            self.law = owed / total
+            self.distribution = owed / total
         elif self.weight < 1.0:
             self.weight = 0.0
 
@@ -55,7 +55,7 @@ class TraversalVerification:
     """Visit the tree depth first; a node whose children are all rejected (or that has none) is kept by its weight.
 
     arXiv 2505.12398. On a chain it is block verification. What a child was drawn from enters only through its
-    proposal law, so independent siblings, siblings without replacement and point proposals are all exact.
+    proposal distribution, so independent siblings, siblings without replacement and point proposals are all exact.
     """
 
     def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:
@@ -63,7 +63,7 @@ class TraversalVerification:
         below = tree.children()
 
         def enter(node: int, weight: float) -> _Open:
-            return _Open(node, weight, probs[node], below[node], proposal_laws(tree, node, below[node]))
+            return _Open(node, weight, probs[node], below[node], proposal_distributions(tree, node, below[node]))
 
         stack = [enter(0, 1.0)]
         while True:
@@ -74,7 +74,9 @@ class TraversalVerification:
                 continue
             if len(stack) == 1 or chance.flip(here.weight, At(Role.ACCEPT, here.node)):
                 role = Role.RESIDUAL if here.children else Role.BONUS
-                return Verdict(tuple(open_.node for open_ in stack[1:]), chance.draw(here.law, At(role, here.node)))
+                return Verdict(
+                    tuple(open_.node for open_ in stack[1:]), chance.draw(here.distribution, At(role, here.node))
+                )
             stack.pop()
             stack[-1].reject()
 
@@ -86,6 +88,6 @@ SPEC = RULES.register(
         promise="lossless",
         drawn=frozenset(DRAWN),
         source="arXiv 2505.12398",
-        deviations="covers point proposals (top_k) too, as one-hot draft laws",
+        deviations="covers point proposals (top_k) too, as one-hot draft distributions",
     )
 )

@@ -18,9 +18,9 @@ Ends: TypeAlias = Literal["likeliest", "first"]
 """Which of several longest paths: the likeliest under the target (the released code), or the first."""
 
 
-def entropy(law: FloatArray) -> float:
-    """Shannon entropy of `law` [V], in nats."""
-    held = law[law > 0].astype(np.float64)
+def entropy(distribution: FloatArray) -> float:
+    """Shannon entropy of `distribution` [V], in nats."""
+    held = distribution[distribution > 0].astype(np.float64)
     return float(-(held @ np.log(held)))
 
 
@@ -28,10 +28,10 @@ def entropy(law: FloatArray) -> float:
 class TypicalAcceptance:
     """Keep x if p(x) > min(epsilon, alpha exp(-H(p))), H in nats; the longest such path wins (arXiv 2401.10774).
 
-    No draft law and no residual: the extra token is drawn from p after the last kept node.
+    No draft distribution and no residual: the extra token is drawn from p after the last kept node.
     epsilon > 0, alpha > 0 (infinity leaves epsilon alone). The defaults are those of the released model class; its
     utility function holds them swapped, and the paper suggests alpha = sqrt(epsilon).
-    On the flat laws of images exp(-H) is tiny, so almost everything passes.
+    On the flat distributions of images exp(-H) is tiny, so almost everything passes.
     """
 
     epsilon: float = 0.09
@@ -44,16 +44,16 @@ class TypicalAcceptance:
         if self.choose not in get_args(Ends):
             raise ValueError(f"typical: choose must be one of {', '.join(get_args(Ends))}, got {self.choose!r}")
 
-    def threshold(self, law: FloatArray) -> float:
-        """What p(x) must exceed under `law` [V]."""
-        return self.epsilon if self.alpha == inf else min(self.epsilon, self.alpha * exp(-entropy(law)))
+    def threshold(self, distribution: FloatArray) -> float:
+        """What p(x) must exceed under `distribution` [V]."""
+        return self.epsilon if self.alpha == inf else min(self.epsilon, self.alpha * exp(-entropy(distribution)))
 
     def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:
         """See `Rule`."""
 
         def passing(node: int, children: Sequence[int]) -> list[int]:
-            law, least = probs[node], self.threshold(probs[node])
-            return [child for child in children if float(law[tree.tokens[child]]) > least]
+            distribution, least = probs[node], self.threshold(probs[node])
+            return [child for child in children if float(distribution[tree.tokens[child]]) > least]
 
         def likelihood(end: int) -> float:
             path = tree.path_to(end)

@@ -20,8 +20,10 @@ class Tried(NamedTuple):
 class Siblings(Protocol):
     """Tries the children of one node in order."""
 
-    def __call__(self, tree: DraftTree, node: int, children: Sequence[int], law: FloatArray, chance: Chance) -> Tried:
-        """Flip at `At(Role.ACCEPT, child)`; `law` [V] is the target's after `node`, not to be written to."""
+    def __call__(
+        self, tree: DraftTree, node: int, children: Sequence[int], distribution: FloatArray, chance: Chance
+    ) -> Tried:
+        """Flip at `At(Role.ACCEPT, child)`; `distribution` [V] is the target's after `node`, not to be written to."""
         ...
 
 
@@ -29,7 +31,7 @@ def walk(tree: DraftTree, probs: FloatArray, chance: Chance, siblings: Siblings)
     """Accept from the root downwards while a child is kept; then one extra token.
 
     The extra token comes from the residual of the node whose children were all rejected, or, below a leaf, from
-    the target's own law (the bonus token).
+    the target's own distribution (the bonus token).
     """
     below = tree.children()
     path: list[int] = []

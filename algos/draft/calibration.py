@@ -20,9 +20,9 @@ class Calibration:
     """A map of the image: what the drafter promised at each cell, and whether it kept its word.
 
     Where a node's children were drafted and the next token is known, the word is kept if that token was among them.
-    Under a lossless rule it follows the target's law, so kept / promised estimates the target's probability over the
-    drafter's. It is learned twice: for each band of draft probabilities over the whole image, as drafters are too sure
-    of what they are sure of; and, on top, for the neighbourhood of a cell.
+    Under a lossless rule it follows the target's distribution, so kept / promised estimates the target's probability
+    over the drafter's. It is learned twice: for each band of draft probabilities over the whole image, as drafters are
+    too sure of what they are sure of; and, on top, for the neighbourhood of a cell.
     """
 
     __slots__ = (

@@ -12,7 +12,8 @@ from underpaint.algos.tree import DraftTree, Verdict
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Speculative sampling's chain: `length` tokens, each drawn from the drafter's law (arXiv 2211.17192, alg. 1).
+    """Speculative sampling's chain: `length` tokens, each drawn from the drafter's distribution (arXiv 2211.17192, alg.
+    1).
 
     length: gamma >= 1, drafted tokens a cycle; one drafter pass each.
     """
@@ -26,7 +27,7 @@ class Chain:
         """See `Policy`; a chain carries no state."""
 
     def grow(self, drafter: Expander, root: int, budget: Budget, chance: Chance) -> DraftTree:
-        """See `Policy`. Node i is drawn at `At(Role.DRAFT, i)`; node i's law is row i of `draft_probs`."""
+        """See `Policy`. Node i is drawn at `At(Role.DRAFT, i)`; node i's distribution is row i of `draft_probs`."""
         return fill_sampled(in_a_row(_length(self.length, budget)), drafter, root, chance, drawn="iid")
 
     def observe(self, tree: DraftTree, verdict: Verdict, cell: int) -> None:
@@ -68,7 +69,7 @@ LIKELIEST = POLICIES.register(
         name="chain_top1",
         make=LikeliestChain,
         drawn="top_k",
-        source="arXiv 2211.17192 with a one-hot draft law",
+        source="arXiv 2211.17192 with a one-hot draft distribution",
         chain=True,
     )
 )

@@ -14,7 +14,7 @@ WIDTHS = (8, 16, 14, 11, 8)
 
 @dataclass(frozen=True, slots=True)
 class Eagle1:
-    """A static tree whose siblings are drawn without replacement from the drafter's law (arXiv 2401.15077).
+    """A static tree whose siblings are drawn without replacement from the drafter's distribution (arXiv 2401.15077).
 
     widths: nodes at each level, from the root's children down, each >= 1. One drafter pass a level. Children go to
         the nodes of least rank sum along the path (see `ranked_shape`), as in Medusa's and EAGLE-1's own trees.

@@ -7,28 +7,29 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from underpaint.algos.arrays import FloatArray, IntArray
-from underpaint.algos.draft.growth import grows
-from underpaint.algos.draft.spec import Expander, Growth
+from underpaint.algos.draft.growth import fuses_trees
+from underpaint.algos.draft.spec import Expander, FusedTreeSpec
 
 Shape: TypeAlias = tuple[int, ...]
 """Parents of the nodes, node 0 the root (parent -1), level by level; the children of a node stand together."""
 
 
 class Filled(NamedTuple):
-    """A tree: see `DraftTree`, with the laws [F, V] of each level."""
+    """A tree: see `DraftTree`, with the distributions [F, V] of each level."""
 
     tokens: IntArray
     parents: IntArray
-    law_of: IntArray
-    laws: list[FloatArray]
+    draft_rows: IntArray
+    distributions: list[FloatArray]
 
 
 class _Plan(NamedTuple):
     """How a shape lies in levels of F expanded nodes with at most C children each.
 
-    places: [L, F], as `Growth` takes them. most: C. expanded: nodes expanded in each level below the root's. drawn_at,
+    places: [L, F], as `FusedTreeSpec` takes them. most: C. expanded: nodes expanded in each level below the root's.
+    drawn_at,
     found_at: [N - 1], where each drafted node lies among the uniforms [L, F, C], and among the tokens of all levels, of
-    which the first has one row. law_of: [N], as `DraftTree` has it.
+    which the first has one row. draft_rows: [N], as `DraftTree` has it.
     """
 
     places: IntArray
@@ -37,7 +38,7 @@ class _Plan(NamedTuple):
     drawn_at: IntArray
     found_at: IntArray
     parents: IntArray
-    law_of: IntArray
+    draft_rows: IntArray
 
 
 def fill_at_once(
@@ -46,9 +47,10 @@ def fill_at_once(
     """`shape` filled in one call, or None where that is not the tree that its levels are.
 
     uniforms_of: by which nodes are drawn; None takes the likeliest tokens. None is returned where the drafter cannot,
-    and where some law has too few tokens: then the numbers of the nodes behind it, and their noise, are others.
+    and where some distribution has too few tokens: then the numbers of the nodes behind it, and their noise, are
+    others.
     """
-    if not grows(drafter) or len(shape) == 1:
+    if not fuses_trees(drafter) or len(shape) == 1:
         return None
     plan = _plan(shape)
     if plan.most > drafter.vocab_size:
@@ -56,15 +58,18 @@ def fill_at_once(
     uniforms = np.zeros((*plan.places.shape, plan.most))
     if uniforms_of is not None:
         uniforms.put(plan.drawn_at, uniforms_of(range(1, len(shape))))
-    growth = Growth(plan.places, uniforms, ranked=False, drawn=uniforms_of is not None)
+    growth = FusedTreeSpec(plan.places, uniforms, ranked=False, drawn=uniforms_of is not None)
     first, *below = drafter.expand_tree(root, growth)
     if not np.concatenate([first.masses, *[level.masses for level in below]]).take(plan.found_at).all():
         return None
     tokens = np.empty(len(shape), dtype=np.int64)
     tokens[0] = root
     tokens[1:] = np.concatenate([first.tokens, *[level.tokens for level in below]]).take(plan.found_at)
-    laws = [first.laws, *[level.laws[:count] for level, count in zip(below, plan.expanded, strict=True)]]
-    return Filled(tokens, plan.parents, plan.law_of, laws)
+    distributions = [
+        first.distributions,
+        *[level.distributions[:count] for level, count in zip(below, plan.expanded, strict=True)],
+    ]
+    return Filled(tokens, plan.parents, plan.draft_rows, distributions)
 
 
 @lru_cache(maxsize=256)
@@ -77,10 +82,10 @@ def _plan(shape: Shape) -> _Plan:
         here = [child for node in here for child in below[node] if below[child]]
     most = max(len(each) for each in below)
     places = np.zeros((len(levels), max(len(level) for level in levels)), dtype=np.int64)
-    where, law_of, rows = np.zeros((3, len(shape)), dtype=np.int64), [-1] * len(shape), 0
+    where, draft_rows, rows = np.zeros((3, len(shape)), dtype=np.int64), [-1] * len(shape), 0
     for number, level in enumerate(levels):
         for row, node in enumerate(level):
-            law_of[node], rows = rows, rows + 1
+            draft_rows[node], rows = rows, rows + 1
             for column, child in enumerate(below[node]):
                 where[:, child] = number, row, column
         if number + 1 < len(levels):
@@ -90,10 +95,12 @@ def _plan(shape: Shape) -> _Plan:
     level, row, column = where[:, 1:]
     lines = np.where(level == 0, 0, (level - 1) * nodes + row + 1)
     drawn_at = (level * nodes + row) * most + column
-    parents, laws = np.array(shape), np.array(law_of)
-    for kept in (parents, laws):
+    parents, distributions = np.array(shape), np.array(draft_rows)
+    for kept in (parents, distributions):
         kept.flags.writeable = False
-    return _Plan(places, most, tuple(len(each) for each in levels[1:]), drawn_at, lines * most + column, parents, laws)
+    return _Plan(
+        places, most, tuple(len(each) for each in levels[1:]), drawn_at, lines * most + column, parents, distributions
+    )
 
 
 @lru_cache(maxsize=256)

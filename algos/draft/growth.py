@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeGuard
 import numpy as np
 
 from underpaint.algos.arrays import FloatArray, IntArray
-from underpaint.algos.draft.spec import ChainExpander, Expander, Growth, TreeExpander
+from underpaint.algos.draft.spec import ChainExpander, Expander, FusedTreeSpec, TreeExpander
 from underpaint.algos.draft.top_tokens import top
 from underpaint.algos.tree import DraftTree
 
@@ -60,8 +60,8 @@ class Growing:
             if not best.size:
                 return False
             held = self._expanded - len(last.expanded)
-            laws = self._drafter.expand(last.tokens.reshape(-1)[best], held + best // last.tokens.shape[1])
-            found = top(laws, children)
+            distributions = self._drafter.expand(last.tokens.reshape(-1)[best], held + best // last.tokens.shape[1])
+            found = top(distributions, children)
             scores = last.scores[best][:, None] * (found.probs if adjust is None else adjust(found.probs))
             expanded = (best + last.first).tolist()
             level = Level(expanded, found.tokens, found.probs, scores.reshape(-1), last.first + last.scores.size)
@@ -71,7 +71,7 @@ class Growing:
 
     def grow_at_once(self, levels: int, width: int) -> None:
         """As `levels` times `grow_level(width, width)`, from nothing; in one call where the drafter can."""
-        if not (grows(self._drafter) and levels > 0 and width <= self._drafter.vocab_size):
+        if not (fuses_trees(self._drafter) and levels > 0 and width <= self._drafter.vocab_size):
             while self.depth < levels and self.grow_level(width, width):
                 pass
             return
@@ -112,7 +112,7 @@ class Growing:
 
 def likeliest_chain(drafter: Expander, root: int, length: int) -> DraftTree:
     """The chain of at most `length` likeliest tokens: one call where the drafter can, else one a level."""
-    if length > 0 and chains(drafter):
+    if length > 0 and fuses_chains(drafter):
         tokens = np.empty(length + 1, dtype=np.int64)
         tokens[0], tokens[1:] = root, drafter.expand_chain(root, length)
         return point_tree(tokens, _in_a_row(length), drafter.vocab_size)
@@ -122,19 +122,21 @@ def likeliest_chain(drafter: Expander, root: int, length: int) -> DraftTree:
     return growing.tree(length)
 
 
-def chains(drafter: Expander) -> TypeGuard[ChainExpander]:
+def fuses_chains(drafter: Expander) -> TypeGuard[ChainExpander]:
     """Whether the drafter drafts a chain in one call."""
-    return getattr(drafter, "chains", False) is True
+    return getattr(drafter, "fuses_chains", False) is True
 
 
-def grows(drafter: Expander) -> TypeGuard[TreeExpander]:
+def fuses_trees(drafter: Expander) -> TypeGuard[TreeExpander]:
     """Whether the drafter grows a tree in one call."""
-    return getattr(drafter, "grows", False) is True
+    return getattr(drafter, "fuses_trees", False) is True
 
 
 @lru_cache(maxsize=64)
-def _best_of(levels: int, width: int) -> Growth:
-    return Growth(np.zeros((levels, width), dtype=np.int64), np.zeros((levels, width, width)), ranked=True, drawn=False)
+def _best_of(levels: int, width: int) -> FusedTreeSpec:
+    return FusedTreeSpec(
+        np.zeros((levels, width), dtype=np.int64), np.zeros((levels, width, width)), ranked=True, drawn=False
+    )
 
 
 def best_first(scores: FloatArray, count: int) -> IntArray:
@@ -144,9 +146,9 @@ def best_first(scores: FloatArray, count: int) -> IntArray:
 
 
 def point_tree(tokens: IntArray, parents: IntArray, vocab_size: int) -> DraftTree:
-    """A tree of point proposals, which keeps no law."""
-    draft_probs, law_of = _no_laws(tokens.size, vocab_size)
-    return DraftTree(tokens=tokens, parents=parents, drawn="top_k", draft_probs=draft_probs, law_of=law_of)
+    """A tree of point proposals, which keeps no distribution."""
+    draft_probs, draft_rows = _no_distributions(tokens.size, vocab_size)
+    return DraftTree(tokens=tokens, parents=parents, drawn="top_k", draft_probs=draft_probs, draft_rows=draft_rows)
 
 
 @lru_cache(maxsize=256)
@@ -158,8 +160,8 @@ def _in_a_row(length: int) -> IntArray:
 
 
 @lru_cache(maxsize=256)
-def _no_laws(size: int, vocab_size: int) -> tuple[FloatArray, IntArray]:
-    """`DraftTree.draft_probs` and `law_of` where no law is kept; read-only."""
-    draft_probs, law_of = np.empty((0, vocab_size)), np.full(size, -1, dtype=np.int64)
-    draft_probs.flags.writeable = law_of.flags.writeable = False
-    return draft_probs, law_of
+def _no_distributions(size: int, vocab_size: int) -> tuple[FloatArray, IntArray]:
+    """`DraftTree.draft_probs` and `draft_rows` where no distribution is kept; read-only."""
+    draft_probs, draft_rows = np.empty((0, vocab_size)), np.full(size, -1, dtype=np.int64)
+    draft_probs.flags.writeable = draft_rows.flags.writeable = False
+    return draft_probs, draft_rows

@@ -19,7 +19,7 @@ from underpaint.algos.draft.costs import (
     cost_curve,
     draft_table,
 )
-from underpaint.algos.draft.growth import Growing, chains, likeliest_chain
+from underpaint.algos.draft.growth import Growing, fuses_chains, likeliest_chain
 from underpaint.algos.draft.lookahead import Floor, best_choice, falling, foresee, might_yield
 from underpaint.algos.draft.settings import at_least
 from underpaint.algos.draft.spec import POLICIES, Budget, Expander, Grid, PolicySpec
@@ -128,7 +128,7 @@ class Roofline:
         if deepest <= 0:
             return root_only(root, drafter.vocab_size)
         chain = NO_CHAIN
-        if self._longest and chains(drafter):
+        if self._longest and fuses_chains(drafter):
             longest = min(self._longest, budget.max_depth, most)
             chain = self._kept.best_chain(self._cell, longest, self._chain)
         if chain.levels and self._unseen:

@@ -15,8 +15,8 @@ from underpaint.algos.tree import DraftTree, Drawn
 
 
 class _Pick(Protocol):
-    def __call__(self, laws: FloatArray, counts: list[int], first: int) -> list[list[int]]:
-        """At most `counts[i]` tokens from laws[i]; the first of all is node `first` of the tree."""
+    def __call__(self, distributions: FloatArray, counts: list[int], first: int) -> list[list[int]]:
+        """At most `counts[i]` tokens from distributions[i]; the first of all is node `first` of the tree."""
         ...
 
 
@@ -61,38 +61,38 @@ def within(shape: Shape, budget: Budget) -> Shape:
 def fill_sampled(
     shape: Shape, drafter: Expander, root: int, chance: Chance, drawn: Drawn = "without_replacement"
 ) -> DraftTree:
-    """Fill `shape` with siblings drawn without replacement from the drafter's laws; one drafter pass a level.
+    """Fill `shape` with siblings drawn without replacement from the drafter's distributions; one drafter pass a level.
 
-    Node i is drawn at `At(Role.DRAFT, i)`. A law with fewer tokens of positive probability than the shape has
+    Node i is drawn at `At(Role.DRAFT, i)`. A distribution with fewer tokens of positive probability than the shape has
     children yields as many as it has; what would stand below the missing ones is left out. drawn: what the tree is
     called; one child a node is "iid" too.
     """
 
-    def pick(laws: FloatArray, counts: list[int], first: int) -> list[list[int]]:
+    def pick(distributions: FloatArray, counts: list[int], first: int) -> list[list[int]]:
         picked: list[list[int]] = []
-        for law, count in zip(laws, counts, strict=True):
-            picked.append(_without_replacement(law, count, first, chance))
+        for distribution, count in zip(distributions, counts, strict=True):
+            picked.append(_without_replacement(distribution, count, first, chance))
             first += len(picked[-1])
         return picked
 
     filled = None
     if isinstance(chance, FromUniforms):
         filled = fill_at_once(shape, drafter, root, partial(chance.uniforms, Role.DRAFT))
-    tokens, parents, law_of, laws = filled or _fill(shape, drafter, root, pick)
+    tokens, parents, draft_rows, distributions = filled or _fill(shape, drafter, root, pick)
     return DraftTree(
         tokens=tokens,
         parents=parents,
         drawn=drawn,
-        draft_probs=np.concatenate(laws) if laws else np.empty((0, drafter.vocab_size)),
-        law_of=law_of,
+        draft_probs=np.concatenate(distributions) if distributions else np.empty((0, drafter.vocab_size)),
+        draft_rows=draft_rows,
     )
 
 
 def fill_top_k(shape: Shape, drafter: Expander, root: int) -> DraftTree:
     """Fill `shape` with the likeliest tokens as point proposals; one drafter pass a level."""
 
-    def pick(laws: FloatArray, counts: list[int], first: int) -> list[list[int]]:
-        found = top(laws, max(counts))
+    def pick(distributions: FloatArray, counts: list[int], first: int) -> list[list[int]]:
+        found = top(distributions, max(counts))
         rows = zip(found.tokens.tolist(), found.probs.tolist(), counts, strict=True)
         return [
             [token for token, prob in zip(tokens[:count], probs[:count], strict=True) if prob > 0.0]
@@ -103,9 +103,11 @@ def fill_top_k(shape: Shape, drafter: Expander, root: int) -> DraftTree:
     return point_tree(tokens, parents, drafter.vocab_size)
 
 
-def _without_replacement(law: FloatArray, count: int, first: int, chance: Chance) -> list[int]:
-    support = law.nonzero()[0]  # a law cut by top-k is short: draws from it alone are the same, and cheaper
-    left = law[support].astype(np.float64)
+def _without_replacement(distribution: FloatArray, count: int, first: int, chance: Chance) -> list[int]:
+    support = distribution.nonzero()[
+        0
+    ]  # a distribution cut by top-k is short: draws from it alone are the same, and cheaper
+    left = distribution[support].astype(np.float64)
     tokens: list[int] = []
     for node in range(first, first + min(count, support.size)):
         place = chance.draw(left, At(Role.DRAFT, node))
@@ -117,25 +119,25 @@ def _without_replacement(law: FloatArray, count: int, first: int, chance: Chance
 def _fill(shape: Shape, drafter: Expander, root: int, pick: _Pick) -> Filled:
     """Level by level: expand the nodes that have children, and pick those."""
     below = children(shape)
-    drafted, parents, law_of, held = [root], [-1], [-1], list[FloatArray]()
+    drafted, parents, draft_rows, held = [root], [-1], [-1], list[FloatArray]()
     rows = 0
     level = [(0, 0)] if below[0] else []  # (node of the tree, node of the shape)
     while level:
-        # A drafter numbers nodes as they are expanded, so a node's number is the row of its law.
+        # A drafter numbers nodes as they are expanded, so a node's number is the row of its distribution.
         above = [parents[node] for node, _ in level]
-        ids = [law_of[node] if node >= 0 else -1 for node in above]
-        laws = drafter.expand(np.array([drafted[node] for node, _ in level]), np.array(ids))
-        held.append(laws)
-        picked = pick(laws, [len(below[place]) for _, place in level], len(drafted))
+        ids = [draft_rows[node] if node >= 0 else -1 for node in above]
+        distributions = drafter.expand(np.array([drafted[node] for node, _ in level]), np.array(ids))
+        held.append(distributions)
+        picked = pick(distributions, [len(below[place]) for _, place in level], len(drafted))
         deeper = []
         for (node, place), tokens in zip(level, picked, strict=True):
-            law_of[node] = rows
+            draft_rows[node] = rows
             rows += 1
-            for token, child in zip(tokens, below[place], strict=False):  # a short law fills fewer places
+            for token, child in zip(tokens, below[place], strict=False):  # a short distribution fills fewer places
                 if below[child]:
                     deeper.append((len(drafted), child))
                 drafted.append(token)
                 parents.append(node)
-                law_of.append(-1)
+                draft_rows.append(-1)
         level = deeper
-    return Filled(np.array(drafted), np.array(parents), np.array(law_of), held)
+    return Filled(np.array(drafted), np.array(parents), np.array(draft_rows), held)

@@ -38,7 +38,7 @@ class Expander(Protocol):
         ...
 
     def expand(self, tokens: IntArray, parents: IntArray) -> FloatArray:
-        """Add nodes and return the law of the token after each.
+        """Add nodes and return the distribution of the token after each.
 
         tokens: [F] int64; parents: [F] int64, ids of nodes added before in this cycle. Ids count up from 0 in the
         order nodes were added; the first call of a cycle adds the root, ([root token], [-1]). Returns [F, V].
@@ -51,7 +51,7 @@ class ChainExpander(Expander, Protocol):
     """What a drafter may have besides: it drafts a chain of its likeliest tokens in one call."""
 
     @property
-    def chains(self) -> bool:
+    def fuses_chains(self) -> bool:
         """Whether it really can; where False, `Expander.expand` does it level by level."""
         ...
 
@@ -64,14 +64,15 @@ class ChainExpander(Expander, Protocol):
         ...
 
 
-class Growth(NamedTuple):
+class FusedTreeSpec(NamedTuple):
     """A tree to be grown in one call: L levels of drafted tokens, F nodes expanded in each, C children of each.
 
     places: [L, F] int64; places[l] says which candidates of level l the next one expands: the candidate in row r and
     column c is r * C + c. The first level has one row, the root's; the last row of `places` is not read. ranked: in
     their stead, the F of the largest product of probabilities along their paths (ties: the first), best first.
-    uniforms: [L, F, C] float64; drawn: a node's children are drawn one after another from what is left of its law, by
-    these, as `chance.index_of` does; else they are its likeliest tokens, likeliest first (ties: the lower token).
+    uniforms: [L, F, C] float64; drawn: a node's children are drawn one after another from what is left of its
+    distribution, by these, as `chance.index_of` does; else they are its likeliest tokens, likeliest first (ties: the
+    lower token).
     """
 
     places: IntArray
@@ -80,15 +81,16 @@ class Growth(NamedTuple):
     drawn: bool
 
 
-class GrownLevel(NamedTuple):
+class FusedTreeLevel(NamedTuple):
     """A level of a tree that was grown in one call.
 
-    places: [F] int64, which candidates of the level above were expanded. laws: [F, V]. tokens: [F, C] int64. masses:
-    [F, C] float64, what each token had of its law when it was taken, at most 1; 0 where nothing was left to take.
+    places: [F] int64, which candidates of the level above were expanded. distributions: [F, V]. tokens: [F, C] int64.
+    masses: [F, C] float64, what each token had of its distribution when it was taken, at most 1; 0 where nothing was
+    left to take.
     """
 
     places: IntArray
-    laws: FloatArray
+    distributions: FloatArray
     tokens: IntArray
     masses: FloatArray
 
@@ -97,17 +99,18 @@ class TreeExpander(Expander, Protocol):
     """What a drafter may have besides: it grows a tree in one call."""
 
     @property
-    def grows(self) -> bool:
+    def fuses_trees(self) -> bool:
         """Whether it really can; where False, `Expander.expand` does it level by level."""
         ...
 
-    def expand_tree(self, root: int, growth: Growth) -> list[GrownLevel]:
+    def expand_tree(self, root: int, growth: FusedTreeSpec) -> list[FusedTreeLevel]:
         """The levels of a tree below `root`. C is at most V; what stands below a mass of 0 means nothing.
 
         The arrays may be views of buffers that the next call overwrites.
 
-        The first call of a cycle: as `expand([root], [-1])`, which may still be the next call and says the root's law
-        again without a pass, and then as if the others had never been fed. Each level counts as a drafter pass.
+        The first call of a cycle: as `expand([root], [-1])`, which may still be the next call and says the root's
+        distribution again without a pass, and then as if the others had never been fed. Each level counts as a drafter
+        pass.
         """
         ...
 

@@ -19,21 +19,21 @@ class Top(NamedTuple):
     """[F, k] float64, at most 1."""
 
 
-def top(laws: FloatArray, count: int) -> Top:
-    """The `count` likeliest tokens of each law [F, V] that have probability; k = min(count, V).
+def top(distributions: FloatArray, count: int) -> Top:
+    """The `count` likeliest tokens of each distribution [F, V] that have probability; k = min(count, V).
 
     The k-th largest of the maxima of disjoint groups is at most the k-th largest of all, so everything below it
     can be dropped before sorting: one pass over the row instead of a partition.
     """
-    rows, vocab_size = laws.shape
+    rows, vocab_size = distributions.shape
     count = min(count, vocab_size)
     if count == 1:
-        best = laws.argmax(axis=1)[:, None]
-        return Top(best, np.minimum(np.take_along_axis(laws, best, 1).astype(np.float64), 1.0))
+        best = distributions.argmax(axis=1)[:, None]
+        return Top(best, np.minimum(np.take_along_axis(distributions, best, 1).astype(np.float64), 1.0))
     if rows == 1:
-        return _top_of_one(laws[0], _floors(laws, count)[0, 0], count)
-    flat = laws.reshape(-1)
-    survivors = (laws >= _floors(laws, count)).reshape(-1).nonzero()[0]
+        return _top_of_one(distributions[0], _floors(distributions, count)[0, 0], count)
+    flat = distributions.reshape(-1)
+    survivors = (distributions >= _floors(distributions, count)).reshape(-1).nonzero()[0]
     order = np.lexsort((-flat[survivors], survivors // vocab_size))  # stable: equal values keep their rising tokens
     starts = survivors.searchsorted(np.arange(0, (rows + 1) * vocab_size, vocab_size))
     places = starts[:-1, None] + np.arange(count)
@@ -49,26 +49,26 @@ def top(laws: FloatArray, count: int) -> Top:
     return Top(tokens, probs)
 
 
-def _top_of_one(law: FloatArray, floor: float, count: int) -> Top:
-    """See `top`: the same of one law [V], with half the calls, as most levels expand one node."""
-    survivors = (law >= floor).nonzero()[0]
-    best = survivors[(-law[survivors]).argsort(kind="stable")[:count]]
+def _top_of_one(distribution: FloatArray, floor: float, count: int) -> Top:
+    """See `top`: the same of one distribution [V], with half the calls, as most levels expand one node."""
+    survivors = (distribution >= floor).nonzero()[0]
+    best = survivors[(-distribution[survivors]).argsort(kind="stable")[:count]]
     tokens, probs = np.zeros((1, count), dtype=np.int64), np.zeros((1, count))
     tokens[0, : best.size] = best
-    probs[0, : best.size] = np.minimum(law[best], 1.0)
+    probs[0, : best.size] = np.minimum(distribution[best], 1.0)
     return Top(tokens, probs)
 
 
-def _floors(laws: FloatArray, count: int) -> FloatArray:
+def _floors(distributions: FloatArray, count: int) -> FloatArray:
     """[F, 1]: values that `count` entries of the row reach, or the least normal number where too few do."""
-    rows, vocab_size = laws.shape
+    rows, vocab_size = distributions.shape
     depth = min(isqrt(vocab_size) // 4, vocab_size // (_FEWEST_GROUPS * count))  # the fastest, as measured
     if depth > 1:
         width = vocab_size // depth
-        maxima = np.maximum.reduce(laws[:, : depth * width].reshape(rows, depth, width), axis=1)
+        maxima = np.maximum.reduce(distributions[:, : depth * width].reshape(rows, depth, width), axis=1)
     else:
-        maxima = laws.copy()
+        maxima = distributions.copy()
     place = maxima.shape[1] - count
     maxima.partition(place, axis=1)
-    floors: FloatArray = np.maximum(maxima[:, place, None], np.finfo(laws.dtype).tiny)
+    floors: FloatArray = np.maximum(maxima[:, place, None], np.finfo(distributions.dtype).tiny)
     return floors

@@ -1,10 +1,12 @@
 """ZipAR's adaptive window (arXiv 2412.04062): a row opens once its first token no longer minds the row above.
 
-The law of a decoded cell, exactly. Let p_1, p_2, ... be the laws of a row's first cell as the row above grows. A token
-x_1 ~ p_1 is held back; at step k it is kept with probability min(1, p_k(x) / p_{k-1}(x)), or else replaced by a draw
-from r_k = norm([p_k - p_{k-1}]_+) and held again. The first test alone would make the cell's law p_2. But a token that
-passes leaves with the law of min(p_1, p_2), and the rows that wait go on with r_2, not with p_2, into a test against
-p_2: so the cell's law is sum over k of P(stopped at k) times a law that is no p_k, unless every p_k is the same.
+The distribution of a decoded cell, exactly. Let p_1, p_2, ... be the distributions of a row's first cell as the row
+above grows. A token x_1 ~ p_1 is held back; at step k it is kept with probability min(1, p_k(x) / p_{k-1}(x)), or else
+replaced by a draw from r_k = norm([p_k - p_{k-1}]_+) and held again. The first test alone would make the cell's
+distribution p_2. But a token that passes leaves with the distribution of min(p_1, p_2), and the rows that wait go on
+with r_2, not with p_2, into a test against
+p_2: so the cell's distribution is sum over k of P(stopped at k) times a distribution that is no p_k, unless every p_k
+is the same.
 What is kept was tested against the last window but one of the row above, not against the whole row.
 """
 
@@ -20,10 +22,11 @@ from underpaint.algos.spatial.row_front import RowFront
 
 
 class Held(NamedTuple):
-    """A token held back, the law [V] of the window it was last tested in, and how many cells were missing then."""
+    """A token held back, the distribution [V] of the window it was last tested in, and how many cells were missing
+    then."""
 
     token: int
-    law: FloatArray
+    distribution: FloatArray
     missing: int
 
 
@@ -31,37 +34,40 @@ class Held(NamedTuple):
 class AdaptiveWindow:
     """A `Choose`: cells that open a row are held back and tested, the others are drawn at once. For one image.
 
-    Tested whenever the front has decided more of the cells before it; kept untested beside none missing, with the law
-    of the last test. Draws are at (`role`, cell), tests at (WINDOW, 2 (cell * cells + missing)), their redraws one on.
+    Tested whenever the front has decided more of the cells before it; kept untested beside none missing, with the
+    distribution of the last test. Draws are at (`role`, cell), tests at (WINDOW, 2 (cell * cells + missing)), their
+    redraws one on.
     """
 
     chance: Chance
     role: Role = Role.CELL
     _held: dict[int, Held] = field(default_factory=dict)
 
-    def __call__(self, front: RowFront, cell: int, law: FloatArray) -> int | None:
+    def __call__(self, front: RowFront, cell: int, distribution: FloatArray) -> int | None:
         """See `Choose`."""
         missing = front.missing_before(cell)
         held = self._held.pop(cell, None)
         if held is None:
-            token = self.chance.draw(law, At(self.role, cell))
+            token = self.chance.draw(distribution, At(self.role, cell))
             if missing and front.opens_row(cell):
-                self._held[cell] = Held(token, np.array(law), missing)
+                self._held[cell] = Held(token, np.array(distribution), missing)
                 return None
             return token
         if missing == held.missing:
             self._held[cell] = held
             return None
-        token, kept = self._test(held, law, 2 * (cell * front.region.size + missing))
+        token, kept = self._test(held, distribution, 2 * (cell * front.region.size + missing))
         if kept or not missing:
             return token
-        self._held[cell] = Held(token, np.array(law), missing)
+        self._held[cell] = Held(token, np.array(distribution), missing)
         return None
 
-    def _test(self, held: Held, law: FloatArray, node: int) -> tuple[int, bool]:
-        if self.chance.flip(float(law[held.token]), At(Role.WINDOW, node), out_of=float(held.law[held.token])):
+    def _test(self, held: Held, distribution: FloatArray, node: int) -> tuple[int, bool]:
+        if self.chance.flip(
+            float(distribution[held.token]), At(Role.WINDOW, node), out_of=float(held.distribution[held.token])
+        ):
             return held.token, True
-        owed = excess(law, held.law)
-        if not owed.any():  # the laws differ by rounding alone
+        owed = excess(distribution, held.distribution)
+        if not owed.any():  # the distributions differ by rounding alone
             return held.token, True
         return self.chance.draw(owed, At(Role.WINDOW, node + 1)), False

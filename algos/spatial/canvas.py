@@ -1,9 +1,10 @@
 """The image while it is decoded: which cells are decided, which are in the target's cache, what the next pass feeds.
 
-The law of cell c is read where the token of cell c - 1 is fed. Four kinds of rows are fed:
+The distribution of cell c is read where the token of cell c - 1 is fed. Four kinds of rows are fed:
 
 - a decided cell before the last wanted one that is not in the cache yet: seen by all later rows, and committed;
-- a decided cell that is in the cache already, fed again to read the law after it: seen by itself only, not committed
+- a decided cell that is in the cache already, fed again to read the distribution after it: seen by itself only, not
+committed
   (its cached keys stay as they are);
 - a draft: seen by later drafts of its own group, committed if its token is kept;
 - a proxy, where the cell before is undecided (the start of a row front): the token of the last decided cell before
@@ -17,7 +18,7 @@ import numpy as np
 from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
 from underpaint.algos.draft.spec import Grid
 from underpaint.algos.spatial.target import Feed, GridTarget
-from underpaint.algos.tree import NO_TOKEN, are_laws
+from underpaint.algos.tree import NO_TOKEN, are_distributions
 
 _NO_GROUP = -1
 
@@ -26,7 +27,8 @@ _NO_GROUP = -1
 class Canvas:
     """One image in the making, over one target.
 
-    tokens: [cells] int64, NO_TOKEN where undecided. cached: [cells] bool. known: laws that need no pass, by cell.
+    tokens: [cells] int64, NO_TOKEN where undecided. cached: [cells] bool. known: distributions that need no pass, by
+    cell.
     passes: tokens fed by each pass; the first, over the condition, counts as 0.
     """
 
@@ -48,9 +50,9 @@ class Canvas:
             if prefix.size and (prefix.min() < 0 or prefix.max() >= target.vocab_size):
                 raise ValueError(f"prefix: expected 0 <= token < {target.vocab_size}, got {prefix.tolist()}")
             tokens[: prefix.size] = prefix
-        law = target.begin()
-        _check_laws(law[None], 1, target.vocab_size)
-        return cls(target, tokens, np.zeros(cells, dtype=np.bool_), {0: law}, [0])
+        distribution = target.begin()
+        _check_distributions(distribution[None], 1, target.vocab_size)
+        return cls(target, tokens, np.zeros(cells, dtype=np.bool_), {0: distribution}, [0])
 
     @property
     def grid(self) -> Grid:
@@ -75,19 +77,21 @@ class Canvas:
             raise RuntimeError(f"canvas: some of cells {cells.tolist()} are decided already")
         self.tokens[cells] = tokens
 
-    def laws(self, wanted: IntArray) -> FloatArray:
-        """The laws [n, V] of the undecided cells `wanted` [n] (ascending), each given all decided cells before it."""
-        found = self._laws(wanted, None, None)
+    def distributions(self, wanted: IntArray) -> FloatArray:
+        """The distributions [n, V] of the undecided cells `wanted` [n] (ascending), each given all decided cells before
+        it."""
+        found = self._distributions(wanted, None, None)
         self.keep()
         return found
 
-    def draft_laws(self, wanted: IntArray, drafts: IntArray, groups: IntArray) -> FloatArray:
-        """As `laws`, where a cell also sees the drafts of its own group before it. `keep` must follow the verdict.
+    def draft_distributions(self, wanted: IntArray, drafts: IntArray, groups: IntArray) -> FloatArray:
+        """As `distributions`, where a cell also sees the drafts of its own group before it. `keep` must follow the
+        verdict.
 
         drafts: [cells] int64, NO_TOKEN where there is none. groups: [cells] int64 >= 0; a cell whose neighbour before
         it is drafted in another group is read behind a proxy.
         """
-        return self._laws(wanted, drafts, groups)
+        return self._distributions(wanted, drafts, groups)
 
     def keep(self) -> None:
         """Commit the rows of the last pass whose token is now the decided one, save those in the cache before it."""
@@ -104,7 +108,7 @@ class Canvas:
         """Have the keys of these decided cells [n] computed again, all at once: the next pass feeds them."""
         self.cached[cells] = False
 
-    def _laws(self, wanted: IntArray, drafts: IntArray | None, groups: IntArray | None) -> FloatArray:
+    def _distributions(self, wanted: IntArray, drafts: IntArray | None, groups: IntArray | None) -> FloatArray:
         held = [cell in self.known for cell in wanted.tolist()] if self.known else []
         if not any(held):
             return self._score(wanted - 1, drafts, groups)
@@ -116,12 +120,12 @@ class Canvas:
         return found
 
     def _score(self, before: IntArray, drafts: IntArray | None, groups: IntArray | None) -> FloatArray:
-        """One pass: the laws [n, V] behind the cells `before` [n] (ascending)."""
+        """One pass: the distributions [n, V] behind the cells `before` [n] (ascending)."""
         feed = self._feed(before, drafts, groups)
         self.passes.append(feed.cells.size)
-        laws = self.target.score(feed)
-        _check_laws(laws, feed.cells.size, self.target.vocab_size)
-        rows = laws if feed.cells.size == before.size else laws[feed.cells.searchsorted(before)]
+        distributions = self.target.score(feed)
+        _check_distributions(distributions, feed.cells.size, self.target.vocab_size)
+        rows = distributions if feed.cells.size == before.size else distributions[feed.cells.searchsorted(before)]
         return rows.astype(np.float64)
 
     def _feed(self, before: IntArray, drafts: IntArray | None, groups: IntArray | None) -> Feed:
@@ -157,11 +161,14 @@ class Canvas:
         return last
 
 
-def _check_laws(laws: FloatArray, rows: int, vocab_size: int) -> None:
-    if laws.shape != (rows, vocab_size):
-        raise ValueError(f"laws: expected {(rows, vocab_size)} (one law per row fed), got {laws.shape}")
-    if not are_laws(laws):
+def _check_distributions(distributions: FloatArray, rows: int, vocab_size: int) -> None:
+    if distributions.shape != (rows, vocab_size):
         raise ValueError(
-            f"laws: expected rows of non-negative numbers that sum to 1, got sums {laws.sum(axis=-1).tolist()} and "
-            f"minimum {float(laws.min())!r}; pass them through rows.laws"
+            f"distributions: expected {(rows, vocab_size)} (one distribution per row fed), got {distributions.shape}"
+        )
+    if not are_distributions(distributions):
+        raise ValueError(
+            f"distributions: expected rows of non-negative numbers that sum to 1, got sums "
+            f"{distributions.sum(axis=-1).tolist()} and minimum {float(distributions.min())!r}; pass them "
+            "through rows.sampling_probs"
         )

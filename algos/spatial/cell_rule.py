@@ -24,17 +24,25 @@ class CellRule(Protocol):
     """Judges the tokens drafted for cells, one by one."""
 
     def judge(
-        self, cells: IntArray, tokens: IntArray, draft_laws: FloatArray | None, laws: FloatArray, chance: Chance
+        self,
+        cells: IntArray,
+        tokens: IntArray,
+        draft_distributions: FloatArray | None,
+        distributions: FloatArray,
+        chance: Chance,
     ) -> Iterator[bool]:
-        """Whether each of `tokens` [n] may stay in its cell under its law of `laws` [n, V], in order.
+        """Whether each of `tokens` [n] may stay in its cell under its distribution of `distributions` [n, V], in order.
 
-        draft_laws: [n, V] they were drawn from; None: point proposals. A verdict is made when it is asked for, so
-        that a caller who stops spends no chance on the others.
+        draft_distributions: [n, V] they were drawn from; None: point proposals. A verdict is made when it is asked for,
+        so that a caller who stops spends no chance on the others.
         """
         ...
 
-    def residual(self, cell: int, token: int, draft_law: FloatArray | None, law: FloatArray) -> FloatArray:
-        """The weights [V] to redraw the cell from, under `law` as it is now, once `token` has been rejected."""
+    def residual(
+        self, cell: int, token: int, draft_distribution: FloatArray | None, distribution: FloatArray
+    ) -> FloatArray:
+        """The weights [V] to redraw the cell from, under `distribution` as it is now, once `token` has been
+        rejected."""
         ...
 
 
@@ -69,19 +77,35 @@ class TreeRuleOnCells:
     rule: Rule
 
     def judge(
-        self, cells: IntArray, tokens: IntArray, draft_laws: FloatArray | None, laws: FloatArray, chance: Chance
+        self,
+        cells: IntArray,
+        tokens: IntArray,
+        draft_distributions: FloatArray | None,
+        distributions: FloatArray,
+        chance: Chance,
     ) -> Iterator[bool]:
         """See `CellRule`."""
         for place, (cell, token) in enumerate(zip(cells.tolist(), tokens.tolist(), strict=True)):
-            law, drafted = laws[place], None if draft_laws is None else draft_laws[place]
-            pair = _pair(token, drafted, law.size)
-            yield bool(self.rule(pair, np.broadcast_to(law, (2, law.size)), _OneCell(chance, cell)).path)
+            distribution, drafted = (
+                distributions[place],
+                None if draft_distributions is None else draft_distributions[place],
+            )
+            pair = _pair(token, drafted, distribution.size)
+            yield bool(
+                self.rule(pair, np.broadcast_to(distribution, (2, distribution.size)), _OneCell(chance, cell)).path
+            )
 
-    def residual(self, cell: int, token: int, draft_law: FloatArray | None, law: FloatArray) -> FloatArray:
-        """See `CellRule`. The law itself where the rule cannot but accept under it."""
+    def residual(
+        self, cell: int, token: int, draft_distribution: FloatArray | None, distribution: FloatArray
+    ) -> FloatArray:
+        """See `CellRule`. The distribution itself where the rule cannot but accept under it."""
         seen = _OneCell(None, cell)
-        verdict = self.rule(_pair(token, draft_law, law.size), np.broadcast_to(law, (2, law.size)), seen)
-        return law if verdict.path or seen.weights is None else seen.weights
+        verdict = self.rule(
+            _pair(token, draft_distribution, distribution.size),
+            np.broadcast_to(distribution, (2, distribution.size)),
+            seen,
+        )
+        return distribution if verdict.path or seen.weights is None else seen.weights
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,7 +113,7 @@ class PooledCells:
     """MuLo-SD's own rule: keep x if the mass of x and its nearest codes is at least `tau` (arXiv 2601.05149, eq. 5).
 
     neighbours: [V, k] from `nearest_codes`; [V, 0] pools nothing. tau: 0 keeps all, above 1 nothing; NaN raises
-    ValueError. A rejected cell is redrawn from the law as it is then.
+    ValueError. A rejected cell is redrawn from the distribution as it is then.
     """
 
     neighbours: IntArray
@@ -102,14 +126,21 @@ class PooledCells:
             raise ValueError(f"pooled cells: expected a threshold tau >= 0, got {self.tau!r}")
 
     def judge(
-        self, cells: IntArray, tokens: IntArray, draft_laws: FloatArray | None, laws: FloatArray, chance: Chance
+        self,
+        cells: IntArray,
+        tokens: IntArray,
+        draft_distributions: FloatArray | None,
+        distributions: FloatArray,
+        chance: Chance,
     ) -> Iterator[bool]:
         """See `CellRule`."""
-        yield from passing_cells(laws, tokens, self.neighbours, self.tau).tolist()
+        yield from passing_cells(distributions, tokens, self.neighbours, self.tau).tolist()
 
-    def residual(self, cell: int, token: int, draft_law: FloatArray | None, law: FloatArray) -> FloatArray:
+    def residual(
+        self, cell: int, token: int, draft_distribution: FloatArray | None, distribution: FloatArray
+    ) -> FloatArray:
         """See `CellRule`."""
-        return law
+        return distribution
 
 
 def cell_rule(kind: Kind, neighbours: IntArray, tau: float, delta: float, greedy: bool) -> CellRule:
@@ -129,12 +160,12 @@ def cell_rule(kind: Kind, neighbours: IntArray, tau: float, delta: float, greedy
     return TreeRuleOnCells(build(spec.make, settings, f"rule '{spec.name}'"))
 
 
-def _pair(token: int, draft_law: FloatArray | None, vocab_size: int) -> DraftTree:
-    drawn: Drawn = "top_k" if draft_law is None else "iid"
+def _pair(token: int, draft_distribution: FloatArray | None, vocab_size: int) -> DraftTree:
+    drawn: Drawn = "top_k" if draft_distribution is None else "iid"
     return DraftTree(
         tokens=np.array([NO_TOKEN, token], dtype=np.int64),
         parents=np.array([-1, 0], dtype=np.int64),
         drawn=drawn,
-        draft_probs=np.empty((0, vocab_size)) if draft_law is None else draft_law[None],
-        law_of=np.array([-1 if draft_law is None else 0, -1], dtype=np.int64),
+        draft_probs=np.empty((0, vocab_size)) if draft_distribution is None else draft_distribution[None],
+        draft_rows=np.array([-1 if draft_distribution is None else 0, -1], dtype=np.int64),
     )

@@ -1,9 +1,10 @@
 """Speculative Jacobi decoding: the window of drafts is the target's own last guess, and no drafter is needed.
 
-Each pass over the window gives a new law for every cell; the drafts are judged by the laws they were drawn from, one
-pass stale. What lies behind the first rejection is drafted anew from the new laws: independently (SJD), or coupled to
-what stood there, so that most of it stays (SCD). Given the drafts before it, each draft has exactly the law that its
-cell is judged by, so a lossless rule for chains stays lossless under any coupling.
+Each pass over the window gives a new distribution for every cell; the drafts are judged by the distributions they were
+drawn from, one pass stale. What lies behind the first rejection is drafted anew from the new distributions:
+independently (SJD), or coupled to what stood there, so that most of it stays (SCD). Given the drafts before it, each
+draft has exactly the distribution that its cell is judged by, so a lossless rule for chains stays lossless under any
+coupling.
 """
 
 from collections.abc import Iterator
@@ -23,8 +24,8 @@ from underpaint.algos.step import Cycle, Decoded, Target, check_probs
 from underpaint.algos.tree import NO_TOKEN, DraftTree, root_only
 
 Coupling: TypeAlias = Literal["independent", "maximal", "gumbel"]
-"""How a draft is made from its cell's new law: anew (SJD, arXiv 2410.01699); by maximal coupling with the draft that
-stood there, or by a race over noise that stays with the cell (SCD, arXiv 2510.24211)."""
+"""How a draft is made from its cell's new distribution: anew (SJD, arXiv 2410.01699); by maximal coupling with the
+draft that stood there, or by a race over noise that stays with the cell (SCD, arXiv 2510.24211)."""
 
 Refill: TypeAlias = Literal["uniform", "left", "above"]
 """What the window's new cells hold: a uniform draw, or a copy of the cell to the left or above (point proposals).
@@ -32,10 +33,10 @@ At the start of a row there is no left cell, in the first row none above; the ot
 
 
 class Draft(NamedTuple):
-    """A cell of the window: its token, and the law [V] it was drawn from."""
+    """A cell of the window: its token, and the distribution [V] it was drawn from."""
 
     token: int
-    law: FloatArray
+    distribution: FloatArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,9 @@ def maximal_coupling(held: int, draft: FloatArray, target: FloatArray, chance: C
     Flips at `At(Role.COUPLE, at.node)` and draws at `at`. ValueError where `draft` could not have drawn `held`.
     """
     if not draft[held] > 0.0:
-        raise ValueError(f"maximal_coupling: token {held} has no probability in the law it is said to be drawn from")
+        raise ValueError(
+            f"maximal_coupling: token {held} has no probability in the distribution it is said to be drawn from"
+        )
     if chance.flip(float(target[held]), At(Role.COUPLE, at.node), out_of=float(draft[held])):
         return held
     owed = excess(target, draft)
@@ -68,7 +71,7 @@ def maximal_coupling(held: int, draft: FloatArray, target: FloatArray, chance: C
 
 
 def chain_of(root: int, drafts: list[Draft], vocab_size: int) -> DraftTree:
-    """The window as a draft tree: a chain below `root`, each node with its stale law."""
+    """The window as a draft tree: a chain below `root`, each node with its stale distribution."""
     if not drafts:
         return root_only(root, vocab_size)
     count = len(drafts)
@@ -76,8 +79,8 @@ def chain_of(root: int, drafts: list[Draft], vocab_size: int) -> DraftTree:
         tokens=np.array([root, *(draft.token for draft in drafts)], dtype=np.int64),
         parents=np.arange(-1, count, dtype=np.int64),
         drawn="iid",
-        draft_probs=np.stack([draft.law for draft in drafts]),
-        law_of=np.append(np.arange(count, dtype=np.int64), -1),
+        draft_probs=np.stack([draft.distribution for draft in drafts]),
+        draft_rows=np.append(np.arange(count, dtype=np.int64), -1),
     )
 
 
@@ -120,13 +123,13 @@ def jacobi_cycles(
 def _redrawn(
     draft: Draft, row: FloatArray, cell: int, chance: Chance, coupling: Coupling, noise: Noise | None
 ) -> Draft:
-    law = normalised(row)
+    distribution = normalised(row)
     at = At(Role.DRAFT, cell)
     if noise is not None:
-        return Draft(noise.race(law, cell), law)
+        return Draft(noise.race(distribution, cell), distribution)
     if coupling == "maximal":
-        return Draft(maximal_coupling(draft.token, draft.law, law, chance, at), law)
-    return Draft(chance.draw(law, at), law)
+        return Draft(maximal_coupling(draft.token, draft.distribution, distribution, chance, at), distribution)
+    return Draft(chance.draw(distribution, at), distribution)
 
 
 def _refilled(
@@ -137,15 +140,15 @@ def _refilled(
     known = tokens + [draft.token for draft in drafts]
     for cell in range(len(known), len(tokens) + wanted):
         if refill == "uniform":
-            law = np.full(vocab_size, 1.0 / vocab_size)
-            token = chance.draw(law, At(Role.REFILL, cell))
+            distribution = np.full(vocab_size, 1.0 / vocab_size)
+            token = chance.draw(distribution, At(Role.REFILL, cell))
         else:
             row, column = divmod(cell, grid.width)
             above = row > 0 and (refill == "above" or column == 0)
             token = known[cell - grid.width if above else cell - 1]
-            law = np.eye(1, vocab_size, token)[0]
+            distribution = np.eye(1, vocab_size, token)[0]
         known.append(token)
-        drafts.append(Draft(token, law))
+        drafts.append(Draft(token, distribution))
     return drafts
 
 

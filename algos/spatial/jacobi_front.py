@@ -1,4 +1,5 @@
-"""Parallel Jacobi row fronts (PJD, arXiv 2606.05703): all open rows draft ahead by their last laws, in one pass."""
+"""Parallel Jacobi row fronts (PJD, arXiv 2606.05703): all open rows draft ahead by their last distributions, in one
+pass."""
 
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
@@ -24,10 +25,12 @@ class JacobiFronts:
 
     lead: tokens a row must have before the row below opens (c), 1..width.
     window: the most drafts of a row in a pass (W), 1..width.
-    refill: what is proposed where no law is known yet: a uniform token, or the token before it in the row (the last
+    refill: what is proposed where no distribution is known yet: a uniform token, or the token before it in the row (the
+    last
         decided one at a row's start), a point proposal. The paper leaves it open.
     redraw: rows whose first rejected token is redrawn from the residual at once. "top": the uppermost open row, as
-        published; the others wait, and propose again from their whole last law, which is not exact even where rows
+        published; the others wait, and propose again from their whole last distribution, which is not exact even where
+        rows
         do not depend on each other: min(p, q) is kept but the rest is not the residual. "all": every open row.
     """
 
@@ -64,10 +67,10 @@ class JacobiFronts:
 
 @dataclass(slots=True)
 class _Drafts:
-    """The drafted tokens [cells], and the law each was drawn from."""
+    """The drafted tokens [cells], and the distribution each was drawn from."""
 
     tokens: IntArray
-    laws: dict[int, FloatArray]
+    distributions: dict[int, FloatArray]
 
     def refill(self, cells: list[int], canvas: Canvas, refill: Refill, chance: Chance) -> None:
         """Propose tokens for `cells` (ascending, of one row) where there are none."""
@@ -75,14 +78,14 @@ class _Drafts:
         for cell in cells:
             if self.tokens[cell] != NO_TOKEN:
                 continue
-            law = np.full(vocab_size, 1.0 / vocab_size)
+            distribution = np.full(vocab_size, 1.0 / vocab_size)
             left = self._left(cell, canvas)
             if refill == "left" and left != NO_TOKEN:
-                law = np.eye(vocab_size)[left]
+                distribution = np.eye(vocab_size)[left]
                 self.tokens[cell] = left
             else:
-                self.tokens[cell] = chance.draw(law, At(Role.REFILL, cell))
-            self.laws[cell] = law
+                self.tokens[cell] = chance.draw(distribution, At(Role.REFILL, cell))
+            self.distributions[cell] = distribution
 
     def _left(self, cell: int, canvas: Canvas) -> int:
         before = np.flatnonzero(canvas.decided[:cell])
@@ -92,7 +95,7 @@ class _Drafts:
 
     def drop(self, cell: int) -> None:
         self.tokens[cell] = NO_TOKEN
-        del self.laws[cell]
+        del self.distributions[cell]
 
 
 def jacobi_fronts(target: GridTarget, settings: JacobiFronts, chance: Chance) -> GridDecoded:
@@ -101,7 +104,7 @@ def jacobi_fronts(target: GridTarget, settings: JacobiFronts, chance: Chance) ->
     A draft x of pass k - 1 is kept while u p^{k-1}(x) < p^k(x), from the left, row by row. Drafts that are not kept
     are drawn anew from p^k. Committed tokens of all rows are seen, drafts only within their row. On one row this is
     speculative Jacobi decoding (arXiv 2410.01699), and exact.
-    Raises ValueError on settings beyond the grid, and on laws that are none.
+    Raises ValueError on settings beyond the grid, and on distributions that are none.
     """
     grid = target.grid
     settings.check(grid)
@@ -116,30 +119,37 @@ def jacobi_fronts(target: GridTarget, settings: JacobiFronts, chance: Chance) ->
         for cells in rows.values():
             drafts.refill(cells, canvas, settings.refill, here)
         wanted = [cell for cells in rows.values() for cell in cells]
-        laws = dict(
-            zip(wanted, canvas.draft_laws(np.array(wanted, dtype=np.int64), drafts.tokens, groups), strict=True)
+        distributions = dict(
+            zip(
+                wanted, canvas.draft_distributions(np.array(wanted, dtype=np.int64), drafts.tokens, groups), strict=True
+            )
         )
         decided: list[int] = []
         for row, cells in rows.items():
             may_redraw = settings.redraw == "all" or row == min(rows)
-            decided.extend(_judge_row(cells, laws, drafts, canvas, may_redraw, here))
+            decided.extend(_judge_row(cells, distributions, drafts, canvas, may_redraw, here))
         canvas.keep()
         for cell in set(wanted) - set(decided):
-            drafts.tokens[cell] = here.draw(laws[cell], At(Role.DRAFT, cell))
-            drafts.laws[cell] = laws[cell]
+            drafts.tokens[cell] = here.draw(distributions[cell], At(Role.DRAFT, cell))
+            drafts.distributions[cell] = distributions[cell]
         steps.append(tuple(sorted(decided)))
     return GridDecoded(canvas.tokens, tuple(steps), tuple(canvas.passes))
 
 
 def _judge_row(
-    cells: list[int], laws: dict[int, FloatArray], drafts: _Drafts, canvas: Canvas, may_redraw: bool, chance: Chance
+    cells: list[int],
+    distributions: dict[int, FloatArray],
+    drafts: _Drafts,
+    canvas: Canvas,
+    may_redraw: bool,
+    chance: Chance,
 ) -> list[int]:
     """Keep the row's drafts up to the first rejection, which is redrawn if it may be; the cells decided."""
     decided: list[int] = []
     for cell in cells:
-        token, law, drafted = int(drafts.tokens[cell]), laws[cell], drafts.laws[cell]
-        kept = chance.flip(float(law[token]), At(Role.ACCEPT, cell), out_of=float(drafted[token]))
-        owed = excess(law, drafted)
+        token, distribution, drafted = int(drafts.tokens[cell]), distributions[cell], drafts.distributions[cell]
+        kept = chance.flip(float(distribution[token]), At(Role.ACCEPT, cell), out_of=float(drafted[token]))
+        owed = excess(distribution, drafted)
         if not kept and not may_redraw:
             break
         if not kept and owed.any():  # without any, only rounding made the flip fail

@@ -24,10 +24,11 @@ Keys: TypeAlias = Literal["stale", "recompute"]
 
 
 class RowDraft(NamedTuple):
-    """Proposed rows. tokens: [n] int64 in raster order. laws: [n, V] they were drawn from; None: point proposals."""
+    """Proposed rows. tokens: [n] int64 in raster order. distributions: [n, V] they were drawn from; None: point
+    proposals."""
 
     tokens: IntArray
-    laws: FloatArray | None = None
+    distributions: FloatArray | None = None
 
 
 class RowDrafter(Protocol):
@@ -48,7 +49,8 @@ class Repair:
     window: row fronts inside the region or island; None decodes it in raster order. adaptive: see `zipar`.
     keys: what the cache holds of kept cells after a repair. "stale": what verification computed beside the draft.
         "recompute": all cells drafted from the first rejected one on are fed again in the next pass that there is.
-    greedy: redraw the likeliest token, which is decoding at temperature 0; the rule sees the whole law all the same.
+    greedy: redraw the likeliest token, which is decoding at temperature 0; the rule sees the whole distribution all the
+    same.
     """
 
     reject: Reject = "local"
@@ -112,10 +114,10 @@ def draft_and_repair(
     """Decode an image `rows_per_cycle` rows at a time: draft, verify in one pass, repair.
 
     Noise is addressed by cell: each is drafted, judged and redrawn once at most. A rejected cell is redrawn from the
-    rule's residual under the law it has by then, if its own rejection is all that sends it back; the others of R_X
-    from the law itself. With an exact rule this makes raster rejection exact; local repair is not, because what is
-    kept was judged beside tokens that are gone (`python -m underpaint.sim.exact.repair_bias`).
-    Raises ValueError on settings beyond the grid, drafts of a wrong shape, and laws that are none.
+    rule's residual under the distribution it has by then, if its own rejection is all that sends it back; the others of
+    R_X from the distribution itself. With an exact rule this makes raster rejection exact; local repair is not, because
+    what is kept was judged beside tokens that are gone (`python -m underpaint.sim.exact.repair_bias`).
+    Raises ValueError on settings beyond the grid, drafts of a wrong shape, and distributions that are none.
     """
     grid = target.grid
     repair.check(grid)
@@ -140,9 +142,11 @@ def verify_and_repair(
     cells = np.arange(rows.start * grid.width, rows.stop * grid.width)
     drafts = np.full(grid.cells, NO_TOKEN, dtype=np.int64)
     drafts[cells] = draft.tokens
-    laws = canvas.draft_laws(cells, drafts, np.zeros(grid.cells, dtype=np.int64))
+    distributions = canvas.draft_distributions(cells, drafts, np.zeros(grid.cells, dtype=np.int64))
     rejected = np.zeros(grid.cells, dtype=np.bool_)
-    for cell, stays in zip(cells.tolist(), rule.judge(cells, draft.tokens, draft.laws, laws, chance), strict=True):
+    for cell, stays in zip(
+        cells.tolist(), rule.judge(cells, draft.tokens, draft.distributions, distributions, chance), strict=True
+    ):
         rejected[cell] = not stays
         if rejected[cell] and repair.reject == "raster":
             break
@@ -159,13 +163,15 @@ def verify_and_repair(
     steps: tuple[tuple[int, ...], ...] = ()
     if rejected.any():
         first = int(np.argmax(rejected))
-        canvas.known[first] = laws[first - cells[0]]  # nothing before it has changed since it was verified
+        canvas.known[first] = distributions[first - cells[0]]  # nothing before it has changed since it was verified
 
-        def redraw(front: RowFront, cell: int, law: FloatArray) -> int | None:
+        def redraw(front: RowFront, cell: int, distribution: FloatArray) -> int | None:
             if owes[cell]:
-                weights = rule.residual(cell, int(drafts[cell]), _law(draft, cell - int(cells[0])), law)
+                weights = rule.residual(
+                    cell, int(drafts[cell]), _distribution(draft, cell - int(cells[0])), distribution
+                )
                 return chance.draw(likeliest(weights) if repair.greedy else weights, At(Role.CELL, cell))
-            return choose(front, cell, law)
+            return choose(front, cell, distribution)
 
         steps = settle(canvas, island_fronts(labels, repair.front_window(grid)), redraw)
         if repair.keys == "recompute":
@@ -173,13 +179,13 @@ def verify_and_repair(
     return Cycle(rows, drafts.reshape(grid), refused, region, labels, steps, canvas.tokens.reshape(grid).copy())
 
 
-def _law(draft: RowDraft, place: int) -> FloatArray | None:
-    return None if draft.laws is None else draft.laws[place]
+def _distribution(draft: RowDraft, place: int) -> FloatArray | None:
+    return None if draft.distributions is None else draft.distributions[place]
 
 
 def _check_draft(draft: RowDraft, count: int, vocab_size: int) -> None:
     tokens = draft.tokens
     if tokens.shape != (count,) or (tokens.min() < 0 or tokens.max() >= vocab_size):
         raise ValueError(f"draft.tokens: expected [{count}] tokens in 0..{vocab_size - 1}, got {tokens.tolist()}")
-    if draft.laws is not None and draft.laws.shape != (count, vocab_size):
-        raise ValueError(f"draft.laws: expected {(count, vocab_size)}, got {draft.laws.shape}")
+    if draft.distributions is not None and draft.distributions.shape != (count, vocab_size):
+        raise ValueError(f"draft.distributions: expected {(count, vocab_size)}, got {draft.distributions.shape}")

@@ -10,22 +10,23 @@ from underpaint.algos.spatial.row_front import Fronts, Ready, RowFront
 
 
 class Choose(Protocol):
-    """Decides a cell by the law it has now."""
+    """Decides a cell by the distribution it has now."""
 
-    def __call__(self, front: RowFront, cell: int, law: FloatArray) -> int | None:
+    def __call__(self, front: RowFront, cell: int, distribution: FloatArray) -> int | None:
         """The token; None to wait for more of the cells before it (never where `front` misses none of them)."""
         ...
 
 
 def fixed_window(chance: Chance, role: Role = Role.CELL) -> Choose:
     """Draw each cell as soon as it is ready, at (`role`, cell)."""
-    return lambda front, cell, law: chance.draw(law, At(role, cell))
+    return lambda front, cell, distribution: chance.draw(distribution, At(role, cell))
 
 
 def settle(canvas: Canvas, fronts: Sequence[RowFront], choose: Choose) -> tuple[tuple[int, ...], ...]:
     """Decide every cell of `fronts` (disjoint regions); the cells decided in each step, ascending.
 
-    A step reads the laws of all ready cells of all fronts in one pass. Each is conditioned on the decided cells
+    A step reads the distributions of all ready cells of all fronts in one pass. Each is conditioned on the decided
+    cells
     before it: those being decided beside it, and those still open elsewhere, are not there.
     """
     steps: list[tuple[int, ...]] = []
@@ -33,10 +34,10 @@ def settle(canvas: Canvas, fronts: Sequence[RowFront], choose: Choose) -> tuple[
         return ()
     going = Fronts(fronts)
     while (ready := going.ready()).cells.size:
-        laws = canvas.laws(ready.cells)
+        distributions = canvas.distributions(ready.cells)
         settled = []
         for place, (cell, front) in enumerate(zip(ready.cells.tolist(), ready.fronts.tolist(), strict=True)):
-            token = choose(going.fronts[front], cell, laws[place])
+            token = choose(going.fronts[front], cell, distributions[place])
             if token is not None:
                 settled.append(place)
                 canvas.put(cell, token)

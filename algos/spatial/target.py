@@ -9,8 +9,8 @@ from underpaint.algos.draft.spec import Grid
 class Feed(NamedTuple):
     """One pass over T tokens, each at the position of its cell; no two at one cell.
 
-    The model is shifted, as LlamaGen is: the token fed at cell c yields the law of cell c + 1. Every row sees the
-    condition and itself. A row never sees a cell both among the new rows and in the cache.
+    The model is shifted, as LlamaGen is: the token fed at cell c yields the distribution of cell c + 1. Every row sees
+    the condition and itself. A row never sees a cell both among the new rows and in the cache.
     """
 
     cells: IntArray
@@ -42,11 +42,11 @@ class GridTarget(Protocol):
         ...
 
     def begin(self) -> FloatArray:
-        """Start an image; the law [V] of cell 0, which follows the condition."""
+        """Start an image; the distribution [V] of cell 0, which follows the condition."""
         ...
 
     def score(self, feed: Feed) -> FloatArray:
-        """One pass: [T, V], row t the law of cell `feed.cells[t] + 1` (of no meaning after the last cell)."""
+        """One pass: [T, V], row t the distribution of cell `feed.cells[t] + 1` (of no meaning after the last cell)."""
         ...
 
     def commit(self, rows: IntArray) -> None:

@@ -27,12 +27,12 @@ class GridDecoded(NamedTuple):
 def chooser(chance: Chance, adaptive: bool, role: Role = Role.CELL, greedy: bool = False) -> Choose:
     """The fixed or the adaptive window, drawing cells under `role`; `greedy` puts all mass on the likeliest token."""
     choose = AdaptiveWindow(chance, role) if adaptive else fixed_window(chance, role)
-    return (lambda front, cell, law: choose(front, cell, likeliest(law))) if greedy else choose
+    return (lambda front, cell, distribution: choose(front, cell, likeliest(distribution))) if greedy else choose
 
 
-def likeliest(law: FloatArray) -> FloatArray:
-    """The law [V] of decoding at temperature 0: one-hot on the first of the largest entries."""
-    found: FloatArray = np.eye(1, law.size, int(law.argmax()))[0]
+def likeliest(distribution: FloatArray) -> FloatArray:
+    """The distribution [V] of decoding at temperature 0: one-hot on the first of the largest entries."""
+    found: FloatArray = np.eye(1, distribution.size, int(distribution.argmax()))[0]
     return found
 
 
@@ -53,7 +53,7 @@ def zipar(
     role: what the draws are for in their address: Role.DRAFT where `target` drafts for another model, so that the two
         do not share noise.
     prefix: [n] int64, the first cells' tokens, fed in the first pass. stop_row: decode only the rows before it.
-    Raises ValueError on a window, a prefix or a row beyond the grid, and on laws that are none.
+    Raises ValueError on a window, a prefix or a row beyond the grid, and on distributions that are none.
     """
     grid = target.grid
     stop = grid.height if stop_row is None else stop_row

@@ -10,8 +10,8 @@ from underpaint.algos.chance import Chance
 from underpaint.algos.tree import DraftTree, Verdict
 
 
-def _backwards(tree: DraftTree, node: int, children: list[int], law: FloatArray, chance: Chance) -> Tried:
-    return try_points(tree, node, children[::-1], law, chance)
+def _backwards(tree: DraftTree, node: int, children: list[int], distribution: FloatArray, chance: Chance) -> Tried:
+    return try_points(tree, node, children[::-1], distribution, chance)
 
 
 @dataclass(frozen=True, slots=True)

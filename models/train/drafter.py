@@ -122,15 +122,15 @@ class _Teacher(nn.Module):
 
 
 def drafter_loss(outputs: Sequence[StepOutput], logits: Tensor, features: Tensor, settings: DrafterSettings) -> Tensor:
-    """Soft cross-entropy to the target's law plus SmoothL1 to its features, over the passes.
+    """Soft cross-entropy to the target's distribution plus SmoothL1 to its features, over the passes.
 
     `logits` and `features` are the target's, [B, T + 1, ...]; a drafter's position j is compared with j + 1.
     """
-    law = torch.softmax(logits[:, 1:], dim=-1)
+    distribution = torch.softmax(logits[:, 1:], dim=-1)
     total = logits.new_zeros(())
     for depth, out in enumerate(outputs):
         found = torch.log_softmax(out.logits[:, depth:], dim=-1)
-        cross = -(law[:, depth:] * found).sum(dim=-1).mean()
+        cross = -(distribution[:, depth:] * found).sum(dim=-1).mean()
         error = functional.smooth_l1_loss(out.features[:, depth:].float(), features[:, 1 + depth :])
         total = total + settings.pass_decay**depth * (settings.logit_weight * cross + settings.feature_weight * error)
     return total

@@ -1,9 +1,9 @@
-"""Recipe that bakes guidance into a target: its conditional law becomes what the guidance pair would give.
+"""Recipe that bakes guidance into a target: its conditional distribution becomes what the guidance pair would give.
 
 Classifier-free guidance runs two rows, with and without the condition, and mixes their logits. A student that starts
-as the target learns the mixed law as its own conditional law, after the first stage of arXiv 2210.03142 (there for
-diffusion models): from then on one row draws what two rows drew. Rows without a condition are kept as they were, so a
-pair can still be run for more guidance on top.
+as the target learns the mixed distribution as its own conditional distribution, after the first stage of arXiv
+2210.03142 (there for diffusion models): from then on one row draws what two rows drew. Rows without a condition are
+kept as they were, so a pair can still be run for more guidance on top.
 """
 
 from dataclasses import asdict
@@ -37,10 +37,10 @@ LOOPS = {
 
 
 @torch.no_grad()
-def guided_law(teacher: Target, codes: Tensor, words: Tensor, guidance: float) -> Tensor:
-    """The log-law [B, cells, V] under guidance: log softmax(uncond + guidance * (cond - uncond)).
+def guided_distribution(teacher: Target, codes: Tensor, words: Tensor, guidance: float) -> Tensor:
+    """The log-distribution [B, cells, V] under guidance: log softmax(uncond + guidance * (cond - uncond)).
 
-    codes int64 [B, cells], words int64 [B, 8]. A row of pads has no condition, and keeps its law.
+    codes int64 [B, cells], words int64 [B, 8]. A row of pads has no condition, and keeps its distribution.
     """
     both = torch.cat([words, torch.full_like(words, PAD_WORD)])
     with torch.autocast(codes.device.type, torch.bfloat16):
@@ -50,7 +50,7 @@ def guided_law(teacher: Target, codes: Tensor, words: Tensor, guidance: float) -
 
 
 def divergence(student: Target, codes: Tensor, words: Tensor, wanted: Tensor) -> Tensor:
-    """KL(wanted || student) in nats a token, `wanted` [B, cells, V] a log-law."""
+    """KL(wanted || student) in nats a token, `wanted` [B, cells, V] a log-distribution."""
     with torch.autocast(codes.device.type, torch.bfloat16):
         logits, _ = student(codes, words)
     found = functional.log_softmax(logits.float(), dim=-1)
@@ -93,7 +93,7 @@ def train_guided(
     def loss(step: int) -> Loss:
         random = np.random.default_rng([seed, step])
         codes, words = (part.to(place) for part in batch_of(data, settings.batch, settings.condition_dropout, random))
-        return Loss(divergence(student, codes, words, guided_law(teacher, codes, words, guidance)), {})
+        return Loss(divergence(student, codes, words, guided_distribution(teacher, codes, words, guidance)), {})
 
     def validate() -> dict[str, float]:
         total, size = 0.0, min(settings.validated, len(validation.codes))
@@ -101,7 +101,7 @@ def train_guided(
             rows = slice(start, min(size, start + settings.batch))
             codes = torch.from_numpy(validation.codes[rows].astype(np.int64)).to(place)
             words = torch.from_numpy(validation.words[rows]).to(place)
-            wanted = guided_law(teacher, codes, words, guidance)
+            wanted = guided_distribution(teacher, codes, words, guidance)
             total += float(divergence(student, codes, words, wanted)) * len(codes)
         return {"validation_kl": total / size}
 

@@ -170,6 +170,6 @@ def train_judge(
     model = channels_last(Judge(config).to(device))
     settings = settings or JudgeSettings()
     recipe = _Recipe(model, sheet, settings, seed)
-    plain = {"kind": "judge", "judge": model.config.as_plain()}
+    plain = {"kind": "judge", "judge": model.config.to_dict()}
     given = Given({"seed": seed, "settings": asdict(settings)})
     return train(model, recipe.loss, out, loop, plain, validate=recipe.validate, given=given, title="judge")

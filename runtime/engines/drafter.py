@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
-from underpaint.algos.draft.spec import GrownLevel, Growth
-from underpaint.algos.rows import Sampler
+from underpaint.algos.draft.spec import FusedTreeLevel, FusedTreeSpec
+from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import Scored
 from underpaint.algos.tree import DraftTree, Verdict
 from underpaint.runtime.engines.cache import alone, causal, hide
@@ -31,7 +31,7 @@ _ROOT: Final = np.zeros(1, dtype=np.int64)
 class OrtDrafter:
     """Implements `algos.step.Drafter` on a drafter graph; `sampler` must be the target's."""
 
-    def __init__(self, loaded: Loaded, sampler: Sampler) -> None:
+    def __init__(self, loaded: Loaded, sampler: SamplingParams) -> None:
         self.engine = loaded.engine(1 if sampler.guidance == 1.0 else 2)
         self.engine.sample_by(sampler)
         self.sampler = sampler
@@ -42,12 +42,12 @@ class OrtDrafter:
         self._root: int | None = None
         """The next root, once a verdict has named it."""
         self._said: FloatArray | None = None
-        """The root's law [1, V], after a tree was grown from it and before any other pass; a view."""
+        """The root's distribution [1, V], after a tree was grown from it and before any other pass; a view."""
         self._forget_nodes()
 
     @classmethod
     def open(
-        cls, name: str, sampler: Sampler, folder: Path = FOLDER, settings: SessionSettings | None = None
+        cls, name: str, sampler: SamplingParams, folder: Path = FOLDER, settings: SessionSettings | None = None
     ) -> "OrtDrafter":
         """The drafter `name` of a folder of models."""
         return cls(load_decoder(name, "drafter", folder, settings), sampler)
@@ -58,9 +58,9 @@ class OrtDrafter:
         return self.engine.shape.vocab_size
 
     @property
-    def chains(self) -> bool:
+    def fuses_chains(self) -> bool:
         """See `ChainExpander`."""
-        return self.engine.chains
+        return self.engine.fuses_chains
 
     def begin(self, scored: Scored) -> None:
         """See `Drafter`. Raises EngineError unless the features fit: as many rows and as wide as this drafter's."""
@@ -80,7 +80,7 @@ class OrtDrafter:
                     f"drafter: expected the root alone, ([root], [-1]), in the first call of a cycle, got "
                     f"({tokens.tolist()}, {parents.tolist()})"
                 )
-            return self._expand_root(int(tokens[0])).laws(slice(-1, None), self.sampler)
+            return self._expand_root(int(tokens[0])).probs_at(slice(-1, None), self.sampler)
         if parents.min() < 0 or parents.max() >= self._count:
             raise EngineError(
                 f"drafter: expected parents from 0 to {self._count - 1} (nodes added before in this cycle), "
@@ -98,25 +98,25 @@ class OrtDrafter:
         return drafted.copy()
 
     @property
-    def grows(self) -> bool:
-        """See `TreeExpander`; the graph can where it makes the sampler's laws itself."""
-        return self.engine.grows
+    def fuses_trees(self) -> bool:
+        """See `TreeExpander`; the graph can where it makes the sampler's distributions itself."""
+        return self.engine.fuses_trees
 
-    def expand_tree(self, root: int, growth: Growth) -> list[GrownLevel]:
+    def expand_tree(self, root: int, growth: FusedTreeSpec) -> list[FusedTreeLevel]:
         """See `TreeExpander`."""
         if self._count:
             raise EngineError("drafter: expected expand_tree() as the first call of a cycle; the root is expanded")
-        if not self.grows:
+        if not self.fuses_trees:
             raise EngineError("drafter: this engine grows no tree by itself; call expand() level by level")
         result = self._expand_root(root, growth=growth)
         assert result.grown is not None
         assert result.probs is not None
         grown, self._said = result.grown, result.probs[-1:]
-        if not isfinite(grown.root_masses[0, 0]):  # one NaN or infinity spoils the whole of its law
-            raise ValueError("laws: expected finite logits, got NaN or infinity; check the engine's parity")
-        first = GrownLevel(_ROOT, self._said, grown.root_tokens, grown.root_masses)
-        below = zip(grown.places, grown.laws, grown.tokens, grown.masses, strict=True)
-        return [first, *(GrownLevel(*level) for level in below)]
+        if not isfinite(grown.root_masses[0, 0]):  # one NaN or infinity spoils the whole of its distribution
+            raise ValueError("distributions: expected finite logits, got NaN or infinity; check the engine's parity")
+        first = FusedTreeLevel(_ROOT, self._said, grown.root_tokens, grown.root_masses)
+        below = zip(grown.places, grown.distributions, grown.tokens, grown.masses, strict=True)
+        return [first, *(FusedTreeLevel(*level) for level in below)]
 
     def commit(self, tree: DraftTree, verdict: Verdict, scored: Scored) -> None:
         """See `Drafter`."""
@@ -151,7 +151,7 @@ class OrtDrafter:
             )
         return scored.features
 
-    def _expand_root(self, root: int, levels: int = 1, growth: Growth | None = None) -> Pass:
+    def _expand_root(self, root: int, levels: int = 1, growth: FusedTreeSpec | None = None) -> Pass:
         if not self._features:
             raise EngineError("drafter: no features to draft from; call begin() before expand()")
         if self._root is not None and root != self._root:
@@ -190,7 +190,7 @@ class OrtDrafter:
         self._depths = np.concatenate([self._depths, depths])
         self._above = self._grown(above, count)
         self._count += count
-        return result.laws(slice(None), self.sampler)
+        return result.probs_at(slice(None), self.sampler)
 
     def _grown(self, above: BoolArray, count: int) -> BoolArray:
         old, seen = self._above.shape

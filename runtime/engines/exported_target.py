@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from underpaint.algos.rows import Sampler
+from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.engines.onnx_engine import load_decoder
 from underpaint.runtime.engines.session import EngineError, SessionSettings, open_session
 from underpaint.runtime.engines.shape import DecoderShape
@@ -67,7 +67,7 @@ class ExportedTarget:
 
     loaded: Any
     embed: Any
-    _engines: Callable[[Sampler], OrtTarget] = field(init=False)
+    _engines: Callable[[SamplingParams], OrtTarget] = field(init=False)
 
     def __post_init__(self) -> None:
         self._engines = cache(partial(OrtTarget, self.loaded))
@@ -100,7 +100,7 @@ class ExportedTarget:
                 f"with larger --buckets (as 1,8,16,32,64,{cells}), or let the method draft fewer rows a cycle"
             )
 
-    def under(self, asked: Condition, sampler: Sampler) -> OrtTarget:
+    def under(self, asked: Condition, sampler: SamplingParams) -> OrtTarget:
         """The target under a condition, until another is set; EngineError where it takes no such condition."""
         target = self._engines(sampler)
         if asked.features is None:

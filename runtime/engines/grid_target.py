@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.draft.spec import Grid
-from underpaint.algos.rows import Sampler
+from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.target import Feed
 from underpaint.runtime.engines.cache import hide
 from underpaint.runtime.engines.line_tokens import Laid
@@ -32,7 +32,7 @@ class OrtGridTarget:
 
     @classmethod
     def open(
-        cls, name: str, sampler: Sampler, folder: Path = FOLDER, settings: SessionSettings | None = None
+        cls, name: str, sampler: SamplingParams, folder: Path = FOLDER, settings: SessionSettings | None = None
     ) -> "OrtGridTarget":
         """The target `name` of a folder of models."""
         return cls(OrtTarget(load_decoder(name, "target", folder, settings), sampler))
@@ -63,9 +63,9 @@ class OrtGridTarget:
     def begin(self) -> FloatArray:
         """See `GridTarget`."""
         self._fed = None
-        law: FloatArray = self._target.begin().probs[0]
+        distribution: FloatArray = self._target.begin().probs[0]
         self._prefix = self.engine.cache.length
-        return law
+        return distribution
 
     def score(self, feed: Feed) -> FloatArray:
         """See `GridTarget`. Raises EngineError before `begin`, or on a cell or token out of range."""
@@ -86,7 +86,7 @@ class OrtGridTarget:
         past_bias[:, prefix : prefix + width] = hide(cached[:, :width])
         result = self.engine.run(laid.tokens, laid.cells, hide(laid.visible), past_bias)
         self._fed = (laid, result)
-        return result.laws(laid.said, self._target.sampler)
+        return result.probs_at(laid.said, self._target.sampler)
 
     def commit(self, rows: IntArray) -> None:
         """See `GridTarget`; once for each pass."""

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
-from underpaint.algos.draft.spec import Growth
-from underpaint.algos.rows import Sampler
+from underpaint.algos.draft.spec import FusedTreeSpec
+from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.engines.cache import KeyValueCache
-from underpaint.runtime.engines.passes import GROWN, Pass, Sampling, Spent, grown_by
+from underpaint.runtime.engines.passes import GROWN, Pass, Sampling, Spent, fused_tree_buffers
 from underpaint.runtime.engines.session import EngineError, SessionSettings, bind, open_session
 from underpaint.runtime.engines.shape import DecoderShape, read_shape
 from underpaint.zoo.load import FOLDER, locate
@@ -21,7 +21,7 @@ _Sizes: TypeAlias = tuple[int, int, int]
 _NO_TREE: Final[_Sizes] = (0, 1, 1)
 
 
-def _sizes(growth: Growth) -> _Sizes:
+def _sizes(growth: FusedTreeSpec) -> _Sizes:
     levels, nodes, children = growth.uniforms.shape
     return levels, nodes, children
 
@@ -92,21 +92,21 @@ class DecoderEngine:
         self._session = loaded.session
         inputs = {each.name for each in loaded.session.get_inputs()}
         self._reads_features = "features" in inputs
-        self.chains = "levels" in inputs
+        self.fuses_chains = "levels" in inputs
         """Whether a pass can go on by itself."""
         self._sampling = Sampling(rows, "sharpness" in inputs)
-        if self.chains and "uniforms" not in inputs:
+        if self.fuses_chains and "uniforms" not in inputs:
             raise EngineError(f"{loaded.name}: this graph is of an older form; export the model again")
         self._bound: dict[tuple[int, int, int, _Sizes], _Bound] = {}
         self._memory: dict[str, NDArray[Any]] = {}
 
     @property
-    def grows(self) -> bool:
-        """Whether a pass can grow a tree: its graph makes the laws that tokens are taken from."""
-        return self.chains and self._sampling.computed
+    def fuses_trees(self) -> bool:
+        """Whether a pass can grow a tree: its graph makes the distributions that tokens are taken from."""
+        return self.fuses_chains and self._sampling.computed
 
-    def sample_by(self, sampler: Sampler) -> None:
-        """Say how logits become laws, in passes bound from now on; do so before the first."""
+    def sample_by(self, sampler: SamplingParams) -> None:
+        """Say how logits become distributions, in passes bound from now on; do so before the first."""
         self._sampling.take(sampler, self.shape.vocab_size)
 
     def run(
@@ -117,7 +117,7 @@ class DecoderEngine:
         past_bias: FloatArray | None = None,
         features: FloatArray | None = None,
         levels: int = 1,
-        growth: Growth | None = None,
+        growth: FusedTreeSpec | None = None,
     ) -> Pass:
         """One pass over T new positions; nothing is committed.
 
@@ -162,7 +162,7 @@ class DecoderEngine:
         shape, rows, most, slots = self.shape, self.rows, self.cache.capacity, self.cache.slots
         if not 1 <= count <= most:
             raise EngineError(f"decoder: expected 1 to {most} new positions, got {count}; score a smaller tree")
-        if (levels != 1 and not (self.chains and 1 <= levels <= most)) or (sizes[0] and not self.grows):
+        if (levels != 1 and not (self.fuses_chains and 1 <= levels <= most)) or (sizes[0] and not self.fuses_trees):
             deep = sizes[0] or levels
             raise EngineError(f"decoder: expected 1 level from this graph, got {deep}; draft level by level")
         layered = (shape.layers, rows, shape.heads, count, shape.head_dim)
@@ -174,8 +174,8 @@ class DecoderEngine:
             self._view("laws", (count, shape.vocab_size), most * shape.vocab_size)
             if self._sampling.computed and levels == 1
             else None,
-            self._view("drafted", (levels,), most, np.int64) if self.chains else None,
-            grown_by(*sizes, shape.vocab_size) if sizes[0] else None,
+            self._view("drafted", (levels,), most, np.int64) if self.fuses_chains else None,
+            fused_tree_buffers(*sizes, shape.vocab_size) if sizes[0] else None,
         )
         bound = _Bound(
             self._session.io_binding(),
@@ -197,7 +197,7 @@ class DecoderEngine:
         named: dict[str, NDArray[Any]] = {"tokens": bound.tokens, "cells": bound.cells, "bias": bound.bias}
         if self._reads_features:
             named["features"] = bound.features
-        if self.chains:
+        if self.fuses_chains:
             named |= {"levels": bound.levels, "places": bound.places, "uniforms": bound.uniforms}
             named |= {"ranked": bound.ranked, "drawn": bound.drawn}
         named |= self._sampling.inputs()

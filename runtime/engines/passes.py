@@ -1,4 +1,4 @@
-"""What an engine's pass gives and takes, and how its graph is told to make laws of logits."""
+"""What an engine's pass gives and takes, and how its graph is told to make distributions of logits."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,14 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from underpaint.algos.arrays import FloatArray, IntArray
-from underpaint.algos.rows import Sampler, laws
+from underpaint.algos.rows import SamplingParams, sampling_probs
 
 _ALL: Final = np.finfo(np.float32).min / 2
 """Lowers the least logit that is kept so far that every one is."""
 
 
 GROWN: Final = ("root_tokens", "root_masses", "next_places", "below_tokens", "below_masses", "below_laws")
-"""A graph's names of what `Grown` holds."""
+"""A graph's names of what `FusedTree` holds."""
 
 
 @dataclass(slots=True)
@@ -27,11 +27,11 @@ class Spent:
     seconds: float = 0.0
 
 
-class Grown(NamedTuple):
+class FusedTree(NamedTuple):
     """A tree of L levels, F nodes expanded in each, C children of each.
 
     root_tokens [1, C] int64, root_masses [1, C] float64; of the levels below places [L - 1, F] int64, tokens and masses
-    [L - 1, F, C], laws [L - 1, F, V] float32.
+    [L - 1, F, C], distributions [L - 1, F, V] float32.
     """
 
     root_tokens: IntArray
@@ -39,13 +39,13 @@ class Grown(NamedTuple):
     places: IntArray
     tokens: IntArray
     masses: FloatArray
-    laws: NDArray[np.float32]
+    distributions: NDArray[np.float32]
 
 
-def grown_by(levels: int, nodes: int, children: int, vocab_size: int) -> Grown:
+def fused_tree_buffers(levels: int, nodes: int, children: int, vocab_size: int) -> FusedTree:
     """Buffers for a tree of these sizes."""
     more = levels - 1
-    return Grown(
+    return FusedTree(
         np.zeros((1, children), dtype=np.int64),
         np.zeros((1, children)),
         np.zeros((more, nodes), dtype=np.int64),
@@ -58,9 +58,9 @@ def grown_by(levels: int, nodes: int, children: int, vocab_size: int) -> Grown:
 class Pass(NamedTuple):
     """Outputs of one pass: views of buffers that the engine's next pass overwrites.
 
-    logits [B, T, V]; features [B, T, D]; keys, values [L, B, H, T, hd] of the new positions. probs [T, V]: the laws of
-    the sampler that the engine was told, where the graph computes them. drafted [levels] int64: the greedy chain behind
-    the last position; grown: the tree behind it, where one was asked for.
+    logits [B, T, V]; features [B, T, D]; keys, values [L, B, H, T, hd] of the new positions. probs [T, V]: the
+    distributions of the sampler that the engine was told, where the graph computes them. drafted [levels] int64: the
+    greedy chain behind the last position; grown: the tree behind it, where one was asked for.
     """
 
     logits: NDArray[np.float32]
@@ -69,36 +69,38 @@ class Pass(NamedTuple):
     values: NDArray[np.float32]
     probs: NDArray[np.float32] | None = None
     drafted: IntArray | None = None
-    grown: Grown | None = None
+    grown: FusedTree | None = None
 
-    def laws(self, said: IntArray | slice, sampler: Sampler) -> FloatArray:
-        """The laws [N, V] of the positions `said`: the graph's own where it has them, else made of the logits here.
+    def probs_at(self, said: IntArray | slice, sampler: SamplingParams) -> FloatArray:
+        """The distributions [N, V] of the positions `said`: the graph's own where it has them, else made of the logits
+        here.
 
         sampler: the one that the engine was told. Raises ValueError on NaN or infinity among the logits.
         """
         if self.probs is None:
-            return np.asarray(laws(self.logits[:, said], sampler))
+            return np.asarray(sampling_probs(self.logits[:, said], sampler))
         probs = self.probs[said].copy()
-        if not np.isfinite(np.add.reduce(probs[:, 0])):  # one NaN or infinity spoils the whole of its law
-            raise ValueError("laws: expected finite logits, got NaN or infinity; check the engine's parity")
+        if not np.isfinite(np.add.reduce(probs[:, 0])):  # one NaN or infinity spoils the whole of its distribution
+            raise ValueError("distributions: expected finite logits, got NaN or infinity; check the engine's parity")
         return probs
 
 
 class Sampling:
-    """The inputs of a graph that makes laws itself (`export.laws`); they may change between two passes."""
+    """The inputs of a graph that makes distributions itself (`export.probabilities`); they may change between two
+    passes."""
 
     def __init__(self, rows: int, known: bool) -> None:
         """rows: B. known: whether the graph has these inputs."""
         self._known = known
         self.computed = False
-        """Whether the graph computes the laws of the sampler that it was told last."""
+        """Whether the graph computes the distributions of the sampler that it was told last."""
         self._mix = np.full((1, rows), 1.0 / rows, dtype=np.float32)
         self._kept = np.ones(1, dtype=np.int64)
         self._sharpness = np.ones((), dtype=np.float32)
         self._lowering = np.full((), _ALL, dtype=np.float32)
 
-    def take(self, sampler: Sampler, vocab_size: int) -> None:
-        """Tell the graph a sampler. Without randomness, or with a top-p, its laws are made on the host."""
+    def take(self, sampler: SamplingParams, vocab_size: int) -> None:
+        """Tell the graph a sampler. Without randomness, or with a top-p, its distributions are made on the host."""
         if self._mix.size == 2:
             self._mix[:] = (sampler.guidance, 1.0 - sampler.guidance)
         self.computed = self._known and sampler.temperature > 0.0 and sampler.top_p == 1.0

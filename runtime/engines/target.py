@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from underpaint.algos.arrays import IntArray
 from underpaint.algos.draft.spec import Grid
-from underpaint.algos.rows import Sampler
+from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import Scored
 from underpaint.algos.tree import DraftTree, Verdict
 from underpaint.runtime.engines.cache import causal, hide, hide_in_pass
@@ -24,7 +24,7 @@ class OrtTarget:
     With guidance 1 it runs the conditional row alone, otherwise the guidance pair. Set a condition first.
     """
 
-    def __init__(self, loaded: Loaded, sampler: Sampler) -> None:
+    def __init__(self, loaded: Loaded, sampler: SamplingParams) -> None:
         if sampler.guidance != 1.0 and not loaded.shape.guided:
             raise EngineError(
                 f"guidance {sampler.guidance:g}: this export has no prompt without a condition, as its authors draw it "
@@ -45,7 +45,7 @@ class OrtTarget:
 
     @classmethod
     def open(
-        cls, name: str, sampler: Sampler, folder: Path = FOLDER, settings: SessionSettings | None = None
+        cls, name: str, sampler: SamplingParams, folder: Path = FOLDER, settings: SessionSettings | None = None
     ) -> "OrtTarget":
         """The target `name` of a folder of models."""
         return cls(load_decoder(name, "target", folder, settings), sampler)
@@ -141,7 +141,7 @@ class OrtTarget:
         result = self.engine.run(self._prefix[:, rest], cells[rest], bias[rest, rest])
         cache.commit(result.keys, result.values, slice(None))
         cache.hide_first(self._hidden)
-        return Scored(result.laws(slice(-1, None), self.sampler), result.features[:, -1:].copy())
+        return Scored(result.probs_at(slice(-1, None), self.sampler), result.features[:, -1:].copy())
 
     def score(self, tree: DraftTree) -> Scored:
         """See `Target`. Raises EngineError before `begin`, past the last cell, or on a root that is no token."""
@@ -154,7 +154,7 @@ class OrtTarget:
         laid = self.lines.lay(tree.tokens, self.lines.drawn(places) + tree.depths(), tree.visible())
         self._pass = self.engine.run(laid.tokens, laid.cells, hide_in_pass(laid.visible))
         self._laid, self._scored = laid, tree
-        return Scored(self._pass.laws(laid.said, self.sampler), self._pass.features[:, laid.said].copy())
+        return Scored(self._pass.probs_at(laid.said, self.sampler), self._pass.features[:, laid.said].copy())
 
     def commit(self, tree: DraftTree, verdict: Verdict) -> None:
         """See `Target`; only the tree scored last can be committed."""

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from underpaint.algos.arrays import FloatArray, IntArray
-from underpaint.algos.rows import Sampler
+from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.engines.device_cache import TYPES, DeviceCache, layered
 from underpaint.runtime.engines.padding import Given, fill
 from underpaint.runtime.engines.passes import Pass, Spent
@@ -125,8 +125,8 @@ class TensorRTEngine:
         """Whether every pass so far replayed a CUDA graph."""
         return all(bucket.captured is not None for bucket in self._buckets.values())
 
-    def sample_by(self, sampler: Sampler) -> None:
-        """See `DecoderEngine.sample_by`: these graphs give logits alone, of which the host makes laws."""
+    def sample_by(self, sampler: SamplingParams) -> None:
+        """See `DecoderEngine.sample_by`: these graphs give logits alone, of which the host makes distributions."""
 
     def run(
         self,

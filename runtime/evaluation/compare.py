@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from underpaint.algos.rows import Sampler
+from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.evaluation.store import Cell, Store
 from underpaint.runtime.studio import Built, Drawing, Studio, draw
 from underpaint.zoo.prompts import Prompt, sample, seen_pairs
@@ -26,7 +26,7 @@ class Plan:
     methods: tuple[Built, ...]
     prompts: tuple[Prompt, ...]
     seeds: tuple[int, ...]
-    sampler: Sampler
+    sampler: SamplingParams
 
     def __post_init__(self) -> None:
         for what, values in (
@@ -40,10 +40,10 @@ class Plan:
             if twice:
                 raise ValueError(f"compare: {what} {', '.join(twice)} is named twice; keep one")
 
-    def as_plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The plan as JSON holds it."""
         return {
-            "methods": {built.name: built.recipe.as_plain() for built in self.methods},
+            "methods": {built.name: built.recipe.to_dict() for built in self.methods},
             "prompts": [prompt.caption() for prompt in self.prompts],
             "seeds": list(self.seeds),
             **dataclasses.asdict(self.sampler),

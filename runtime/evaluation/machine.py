@@ -13,7 +13,7 @@ from typing import Any
 _PACKAGES = ("numpy", "onnxruntime", "onnxruntime-gpu")
 
 
-def described() -> dict[str, Any]:
+def describe_machine() -> dict[str, Any]:
     """Processor, cores this process may use, memory, system, and the versions that decide speed."""
     return {
         "processor": _processor(),

@@ -76,7 +76,7 @@ def on_frontier(rows: Sequence[Row]) -> list[bool]:
     return [not any(one != own and one[0] >= own[0] and one[1] >= own[1] for one in places) for own in places]
 
 
-def as_plain(
+def to_dict(
     rows: Sequence[Row], asked: Sequence[Variant], plain_rows: Sequence[dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """The rows as JSON holds them, each with its method, settings and whether it is on the frontier."""

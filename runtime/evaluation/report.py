@@ -254,7 +254,7 @@ def _mean(values: Sequence[int]) -> float:
     return float(np.mean(values))
 
 
-def as_plain(found: Found, settings: dict[str, Any], model: dict[str, Any], machine: dict[str, Any]) -> dict[str, Any]:
+def to_dict(found: Found, settings: dict[str, Any], model: dict[str, Any], machine: dict[str, Any]) -> dict[str, Any]:
     """The findings as the JSON file holds them."""
     return {
         "machine": machine,

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from underpaint.algos.chance import Chance
-from underpaint.algos.rows import Sampler
+from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.row_front import check_window
 from underpaint.algos.spatial.target import GridTarget
 from underpaint.algos.spatial.zipar import zipar
@@ -41,7 +41,7 @@ class ZiparRecipe:
         """See `Recipe`."""
         return "row fronts"
 
-    def as_plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """See `Recipe`."""
         return {"loop": "zipar", "settings": asdict(self)}
 
@@ -53,8 +53,8 @@ class ZiparRecipe:
         """See `Recipe`."""
         return with_fields(self, method, settings)
 
-    def target_sampler(self, asked: Sampler) -> Sampler:
-        """See `Recipe`. At temperature 0 the laws are one-hot, and every draw the likeliest token."""
+    def target_sampler(self, asked: SamplingParams) -> SamplingParams:
+        """See `Recipe`. At temperature 0 the distributions are one-hot, and every draw the likeliest token."""
         return asked
 
     def build(self, method: str, codes: Codes) -> BuiltZipar:
@@ -81,7 +81,7 @@ class BuiltZipar:
         """See `Built`."""
         return False
 
-    def open(self, studio: Studio, prompt: Prompt, sampler: Sampler) -> ZiparSession:
+    def open(self, studio: Studio, prompt: Prompt, sampler: SamplingParams) -> ZiparSession:
         """See `Built`."""
         window = studio.grid.width if self.recipe.window is None else self.recipe.window
         check_window(window, studio.grid)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar
 
-from underpaint.algos.rows import Sampler
+from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.codes import Codes
 from underpaint.runtime.methods.settings import Shown, read_setting, settings_of, split_setting
 from underpaint.runtime.studio import Built
@@ -32,7 +32,7 @@ class Recipe(Protocol):
         """Its parts, in words."""
         ...
 
-    def as_plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The recipe as JSON holds it, every setting spelled out."""
         ...
 
@@ -44,8 +44,8 @@ class Recipe(Protocol):
         """The recipe with a user's `name=value` settings; ValueError, naming `method`, on an unknown or unreadable."""
         ...
 
-    def target_sampler(self, asked: Sampler) -> Sampler:
-        """The sampler that the target's laws are made with, where the user asked for `asked`."""
+    def target_sampler(self, asked: SamplingParams) -> SamplingParams:
+        """The sampler that the target's distributions are made with, where the user asked for `asked`."""
         ...
 
     def build(self, method: str, codes: Codes) -> Built:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from underpaint.algos.chance import Chance
-from underpaint.algos.rows import Sampler
+from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.cell_rule import CellRule, Kind, cell_rule
 from underpaint.algos.spatial.mulo import Cycle, Keys, Order, Reject, Repair, draft_and_repair
 from underpaint.algos.spatial.target import GridTarget
@@ -33,7 +33,8 @@ class MuloRecipe:
     reject, radius, order, window, adaptive, keys: see `algos.spatial.mulo.Repair`.
     sampler: between the resolutions, see `runtime.resampling.registry.RESAMPLERS`. ratio: of the two sides.
     draft_window, draft_adaptive: row fronts of the low target; None is raster order.
-    greedy: decoding at temperature 0. Rules then read the laws at temperature 1, where a threshold means something.
+    greedy: decoding at temperature 0. Rules then read the distributions at temperature 1, where a threshold means
+    something.
     """
 
     tau: float = 0.3
@@ -63,7 +64,7 @@ class MuloRecipe:
         """See `Recipe`."""
         return f"rows from 1 / {self.ratio} of the side + {self.rule}, {self.reject} repair, {self.order}"
 
-    def as_plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """See `Recipe`."""
         return {"loop": "mulo", "settings": asdict(self)}
 
@@ -79,7 +80,7 @@ class MuloRecipe:
         """See `Recipe`."""
         return with_fields(self, method, settings, fixed=("greedy",))
 
-    def target_sampler(self, asked: Sampler) -> Sampler:
+    def target_sampler(self, asked: SamplingParams) -> SamplingParams:
         """See `Recipe`."""
         return replace(asked, temperature=1.0) if self.greedy else asked
 
@@ -118,7 +119,7 @@ class BuiltMulo:
         """See `Built`."""
         return True
 
-    def open(self, studio: Studio, prompt: Prompt, sampler: Sampler) -> MuloSession:
+    def open(self, studio: Studio, prompt: Prompt, sampler: SamplingParams) -> MuloSession:
         """See `Built`."""
         recipe, grid = self.recipe, studio.grid
         repair = Repair(

@@ -52,9 +52,9 @@ class LowRows:
 
     The high rows are read at the low resolution once they are decided, and given to the low target as what it drew
     itself. window: of its row fronts; the low grid's width is raster order. adaptive: see `zipar`.
-    The proposals have no law: an up-sampler returns tokens. The low draws take the noise of cycle 1 of the image, so
-    they share none with the repair. low: what the last call drew; passes: the tokens that each of its passes was fed, 0
-    for the first, over the condition.
+    The proposals have no distribution: an up-sampler returns tokens. The low draws take the noise of cycle 1 of the
+    image, so they share none with the repair. low: what the last call drew; passes: the tokens that each of its passes
+    was fed, 0 for the first, over the condition.
     Raises ValueError on a target and a sampler of other grids, and on a window beyond the low grid.
     """
 

@@ -13,7 +13,7 @@ from underpaint.algos.chance import Chance
 from underpaint.algos.draft import POLICIES, Budget, Expander, Grid, Policy
 from underpaint.algos.fit import check_fits
 from underpaint.algos.registry import build, suggest
-from underpaint.algos.rows import Sampler
+from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import Drafter, Target, decode
 from underpaint.algos.tree import DraftTree, Verdict, root_only
 from underpaint.runtime.codes import FROM_ENGINE, Codes
@@ -46,7 +46,7 @@ class TreeRecipe:
         """See `Recipe`."""
         return f"{self.policy} + {self.rule}"
 
-    def as_plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """See `Recipe`."""
         policy = settings_by_default(POLICIES[self.policy].make, FROM_ENGINE) if self.policy != NO_POLICY else {}
         rule = settings_by_default(RULES[self.rule].make, FROM_ENGINE)
@@ -91,13 +91,13 @@ class TreeRecipe:
         if self.policy != NO_POLICY:
             check_fits(RULES[self.rule], POLICIES[self.policy])
 
-    def target_sampler(self, asked: Sampler) -> Sampler:
+    def target_sampler(self, asked: SamplingParams) -> SamplingParams:
         """See `Recipe`.
 
-        A greedy rule takes the argmax of the laws at temperature 1, so a drafter's laws keep their shape there; top-k
-        and top-p do not move an argmax and are left out.
+        A greedy rule takes the argmax of the distributions at temperature 1, so a drafter's distributions keep their
+        shape there; top-k and top-p do not move an argmax and are left out.
         """
-        return Sampler(guidance=asked.guidance) if RULES[self.rule].greedy else asked
+        return SamplingParams(guidance=asked.guidance) if RULES[self.rule].greedy else asked
 
     def build(self, method: str, codes: Codes) -> BuiltTree:
         """See `Recipe`; `codes` for the rules that pool over the codebook and the policies that choose by cost."""
@@ -180,7 +180,7 @@ class BuiltTree:
     lossless: bool
     drafts: bool
 
-    def open(self, studio: Studio, prompt: Prompt, sampler: Sampler) -> TreeSession:
+    def open(self, studio: Studio, prompt: Prompt, sampler: SamplingParams) -> TreeSession:
         """See `Built`."""
         used = self.recipe.target_sampler(sampler)
         target = studio.target(prompt, used)

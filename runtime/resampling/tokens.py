@@ -43,8 +43,8 @@ class TokenResampler:
     def logits(self, low: IntArray, rows: range) -> FloatArray:
         """Float32 logits [cells of map.high_rows(rows), V] of the tokens that `enlarge` proposes; raises as it does.
 
-        Given the low tokens, the network takes cells as independent: tokens drawn from these laws, instead of the
-        likeliest ones, can be verified by rules that need the draft's law.
+        Given the low tokens, the network takes cells as independent: tokens drawn from these distributions, instead of
+        the likeliest ones, can be verified by rules that need the draft's distribution.
         """
         read = check_low(self.map, low, rows, self.vocab_size)
         return self._rows(self.up, read, self.map.high_rows(rows))

@@ -123,7 +123,7 @@ class Lockstep(NamedTuple):
 def run_lockstep(
     world: TableWorld, scheme: Scheme, images: int, seed: int, first_image: int = 0, chains: bool = False
 ) -> Lockstep:
-    """Decode images first_image.. side by side: the same laws as `run_loop`, other noise; `chains` as there.
+    """Decode images first_image.. side by side: the same distributions as `run_loop`, other noise; `chains` as there.
 
     Raises ValueError where the scheme has no vectorised form (see `Scheme.vectorised`).
     """

@@ -1,4 +1,5 @@
-"""Draws from many laws at once: the place in the cumulated laws is looked up, and searched for only near a step."""
+"""Draws from many distributions at once: the place in the cumulated distributions is looked up, and searched for only
+near a step."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,24 +9,25 @@ from underpaint.algos.arrays import FloatArray, IntArray
 _BELOW_ONE = 1.0 - 1e-9
 _CELLS_PER_TOKEN = 4
 MOST_LOOKED_UP = 2**19
-"""Entries of the laws at most; with more, a table would take longer to make than it saves."""
+"""Entries of the distributions at most; with more, a table would take longer to make than it saves."""
 
 
 class Draws:
-    """[R, V] laws made ready for draws.
+    """[R, V] distributions made ready for draws.
 
-    The cumulated laws stand behind each other, row r from r to r + 1, and are cut into even cells. A uniform number
+    The cumulated distributions stand behind each other, row r from r to r + 1, and are cut into even cells. A uniform
+    number
     in a cell where no step is needs no search: all such numbers give one token.
     """
 
-    def __init__(self, laws: FloatArray) -> None:
-        rows, self._vocab_size = laws.shape
-        totals = laws.sum(axis=1, dtype=np.float64, keepdims=True)
-        steps: FloatArray = np.arange(rows)[:, None] + laws.cumsum(axis=1, dtype=np.float64) / totals
+    def __init__(self, distributions: FloatArray) -> None:
+        rows, self._vocab_size = distributions.shape
+        totals = distributions.sum(axis=1, dtype=np.float64, keepdims=True)
+        steps: FloatArray = np.arange(rows)[:, None] + distributions.cumsum(axis=1, dtype=np.float64) / totals
         self._steps = steps.reshape(-1)
         # Cells of a row: a power of two, so that a number's cell is exact.
         self._cells = 1 << (_CELLS_PER_TOKEN * self._vocab_size).bit_length() - 1
-        self._token = self._tokens_of_cells(rows) if laws.size <= MOST_LOOKED_UP else None
+        self._token = self._tokens_of_cells(rows) if distributions.size <= MOST_LOOKED_UP else None
 
     def _tokens_of_cells(self, rows: int) -> NDArray[np.int32]:
         """[R * cells + 1] the token that each cell gives, -1 where a step is within; int32, to stay in the cache."""
@@ -37,7 +39,8 @@ class Draws:
         return tokens
 
     def __call__(self, rows: IntArray, uniforms: FloatArray) -> IntArray:
-        """One token from the law of each of `rows`, for each of `uniforms` in [0, 1); its probability is never 0.
+        """One token from the distribution of each of `rows`, for each of `uniforms` in [0, 1); its probability is never
+        0.
 
         Both broadcast against each other.
         """

@@ -3,12 +3,12 @@
 import numpy as np
 
 from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
-from underpaint.sim.batched.images import Batch, Block, Grown, closed, tiers
+from underpaint.sim.batched.images import Batch, Block, FusedTree, closed, tiers
 
 _LEAST = np.finfo(np.float64).smallest_subnormal
 
 
-def grow_dynamic(batch: Batch, active: IntArray, depth: IntArray, width: IntArray, total: IntArray) -> Grown:
+def grow_dynamic(batch: Batch, active: IntArray, depth: IntArray, width: IntArray, total: IntArray) -> FusedTree:
     """EAGLE-2's trees (arXiv 2406.16858) of `depth` [A] levels, top-`width` [A] and `total` [A] nodes."""
     tables = batch.tables
     levels = np.minimum(np.minimum(depth, batch.budget_depth(active)), total)

@@ -1,4 +1,4 @@
-"""Many images in lockstep: their tokens, their contexts, and draws from their laws, all as arrays."""
+"""Many images in lockstep: their tokens, their contexts, and draws from their distributions, all as arrays."""
 
 from typing import NamedTuple
 
@@ -20,12 +20,12 @@ class Block(NamedTuple):
     kept: BoolArray
     """[n, F, k]: whether the candidate is a node of the tree; no sibling is where one before it is not."""
     rows: IntArray
-    """[n, F]: the row of the tables that holds the laws after the expanded node."""
+    """[n, F]: the row of the tables that holds the distributions after the expanded node."""
     above: IntArray
     """[n, F]: the expanded node's flat place among the candidates of the level before (0 for the root)."""
 
 
-class Grown(NamedTuple):
+class FusedTree(NamedTuple):
     """Draft trees, those of more levels first.
 
     images: [A], whose trees they are. blocks: per level, of as many images as have it. depth: [A] levels; nodes: [A],
@@ -42,14 +42,14 @@ class Grown(NamedTuple):
     one_call: BoolArray
 
 
-def closed(images: IntArray, blocks: list[Block], passes: list[IntArray], one_call: BoolArray) -> Grown:
+def closed(images: IntArray, blocks: list[Block], passes: list[IntArray], one_call: BoolArray) -> FusedTree:
     """The trees of `images` [A] that these blocks make."""
     depth, nodes = np.zeros(images.size, dtype=np.int64), np.ones(images.size, dtype=np.int64)
     for level, block in enumerate(blocks):
         count = block.kept.reshape(block.kept.shape[0], -1).sum(axis=1)
         nodes[: count.size] += count
         depth[: count.size][count > 0] = level + 1
-    return Grown(images, blocks, depth, nodes, passes, one_call)
+    return FusedTree(images, blocks, depth, nodes, passes, one_call)
 
 
 class Tiers(NamedTuple):
@@ -68,7 +68,7 @@ def tiers(levels: IntArray) -> Tiers:
 
 
 class Rest(NamedTuple):
-    """What is owed after one sibling from the drafter's law was rejected, which hangs on the context alone.
+    """What is owed after one sibling from the drafter's distribution was rejected, which hangs on the context alone.
 
     left: [R, V], of sum `owing` [R]. draw: draws from it.
     """
@@ -79,7 +79,7 @@ class Rest(NamedTuple):
 
 
 class Tables:
-    """A world's tables made ready for lookups: cumulated laws, argmaxima, the likeliest draft tokens."""
+    """A world's tables made ready for lookups: cumulated distributions, argmaxima, the likeliest draft tokens."""
 
     def __init__(self, world: TableWorld, most_children: int) -> None:
         self.world = world
@@ -89,7 +89,7 @@ class Tables:
         self.best: IntArray = world.target.argmax(axis=1)
         self.masses: FloatArray = world.target.sum(axis=1, dtype=np.float64)
         self.draft_masses: FloatArray = world.draft.sum(axis=2, dtype=np.float64)
-        found = [top(laws, min(most_children, world.vocab_size)) for laws in world.draft]
+        found = [top(distributions, min(most_children, world.vocab_size)) for distributions in world.draft]
         self.top_tokens: IntArray = np.stack([one.tokens for one in found])
         self.top_probs: FloatArray = np.stack([one.probs for one in found])
 
@@ -98,7 +98,7 @@ class Tables:
         return int(min(level, self.world.draft.shape[0] - 1))
 
     def draw_drafts(self, depth: int, rows: IntArray, uniforms: FloatArray) -> IntArray:
-        """One token from the drafter's law of each row in table `depth`, as `draw` does from the target's."""
+        """One token from the drafter's distribution of each row in table `depth`, as `draw` does from the target's."""
         if depth not in self._draft_draws:
             self._draft_draws[depth] = Draws(self.world.draft[depth])
         return self._draft_draws[depth](rows, uniforms)
@@ -108,7 +108,9 @@ class Tables:
         if self.world.target.size > MOST_LOOKED_UP:
             return None
         if depth not in self._rests:
-            target, draft = (laws.astype(np.float64) for laws in (self.world.target, self.world.draft[depth]))
+            target, draft = (
+                distributions.astype(np.float64) for distributions in (self.world.target, self.world.draft[depth])
+            )
             owed = Owed(target, self.masses, draft, self.draft_masses[depth])
             owed = owed.less(owed.offered())
             self._rests[depth] = Rest(owed.left, owed.owing, Draws(owed.left))

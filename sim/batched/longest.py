@@ -6,7 +6,7 @@ from typing import Protocol
 import numpy as np
 
 from underpaint.algos.arrays import BoolArray, IntArray
-from underpaint.sim.batched.images import Batch, Block, Grown
+from underpaint.sim.batched.images import Batch, Block, FusedTree
 from underpaint.sim.batched.rules import Decided, Pool
 
 
@@ -14,7 +14,7 @@ class Passes(Protocol):
     """The test of a deterministic rule."""
 
     def __call__(self, batch: Batch, rows: IntArray, tokens: IntArray) -> BoolArray:
-        """Whether `tokens` [M] may stay under the laws `rows` [M]."""
+        """Whether `tokens` [M] may stay under the distributions `rows` [M]."""
         ...
 
 
@@ -28,7 +28,7 @@ class Longest:
     draw: bool
     """Draw the extra token; else take the likeliest."""
 
-    def __call__(self, batch: Batch, grown: Grown) -> Decided:
+    def __call__(self, batch: Batch, grown: FusedTree) -> Decided:
         """See `Judge`."""
         active, count = grown.images, grown.images.size
         kept, end = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)

@@ -1,4 +1,5 @@
-"""Acceptance rules over many draft trees at once. Each has the law of its namesake in `algos.accept`, not its noise."""
+"""Acceptance rules over many draft trees at once. Each has the distribution of its namesake in `algos.accept`, not its
+noise."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,7 +9,7 @@ import numpy as np
 
 from underpaint.algos.accept.spec import Residual
 from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
-from underpaint.sim.batched.images import Batch, Grown
+from underpaint.sim.batched.images import Batch, FusedTree
 from underpaint.sim.batched.residuals import Owed
 
 
@@ -23,7 +24,7 @@ class Decided(NamedTuple):
 class Judge(Protocol):
     """A rule for a batch."""
 
-    def __call__(self, batch: Batch, grown: Grown) -> Decided:
+    def __call__(self, batch: Batch, grown: FusedTree) -> Decided:
         """Decide the trees of the images `grown.images` [A]."""
         ...
 
@@ -39,7 +40,8 @@ class Siblings(Protocol):
     """Tries the children of M nodes, each in order."""
 
     def __call__(self, batch: Batch, level: int, rows: IntArray, tokens: IntArray, there: BoolArray) -> Tried:
-        """`rows` [M] of the tables hold the nodes' laws; `tokens` [M, k], of which `there` [M, k] are proposed."""
+        """`rows` [M] of the tables hold the nodes' distributions; `tokens` [M, k], of which `there` [M, k] are
+        proposed."""
         ...
 
 
@@ -49,7 +51,7 @@ class Walk:
 
     siblings: Siblings
 
-    def __call__(self, batch: Batch, grown: Grown) -> Decided:
+    def __call__(self, batch: Batch, grown: FusedTree) -> Decided:
         """See `Judge`."""
         active, count = grown.images, grown.images.size
         path = np.zeros((count, max(1, len(grown.blocks))), dtype=np.int64)
@@ -178,7 +180,8 @@ class TryPooledPoints:
 
 @dataclass(frozen=True, slots=True)
 class TryDrawn:
-    """Siblings drawn without replacement (one alone: independently), tested as their laws demand; `pool`: LANTERN."""
+    """Siblings drawn without replacement (one alone: independently), tested as their distributions demand; `pool`:
+    LANTERN."""
 
     pool: Pool | None = None
     residual: Residual = "optimal"
@@ -256,13 +259,14 @@ class TryDrawn:
         return owed.less(offered)
 
 
-def _forget(laws: FloatArray, tried: IntArray) -> FloatArray:
-    """Take the tokens `tried` [M, j] out of `laws` [M, V]; what is empty then is even over the others. [M] the sums."""
-    laws[np.arange(tried.shape[0])[:, None], tried] = 0.0
-    total: FloatArray = laws.sum(axis=1)
+def _forget(distributions: FloatArray, tried: IntArray) -> FloatArray:
+    """Take the tokens `tried` [M, j] out of `distributions` [M, V]; what is empty then is even over the others. [M] the
+    sums."""
+    distributions[np.arange(tried.shape[0])[:, None], tried] = 0.0
+    total: FloatArray = distributions.sum(axis=1)
     if not total.all():
         dry = np.flatnonzero(total == 0.0)
-        even = np.ones((dry.size, laws.shape[1]))
+        even = np.ones((dry.size, distributions.shape[1]))
         np.put_along_axis(even, tried[dry], 0.0, axis=1)
-        laws[dry], total[dry] = even, even.sum(axis=1)
+        distributions[dry], total[dry] = even, even.sum(axis=1)
     return total

@@ -14,10 +14,10 @@ from underpaint.algos.draft.fused import Shape
 from underpaint.algos.draft.shape import ranked_shape
 from underpaint.algos.draft.spec import Policy
 from underpaint.sim.batched.dynamic_trees import grow_dynamic
-from underpaint.sim.batched.images import Batch, Block, Grown, closed, tiers
+from underpaint.sim.batched.images import Batch, Block, FusedTree, closed, tiers
 
 _REDRAWS = 6
-"""Draws that may repeat a sibling before the tokens tried are taken out of the law instead."""
+"""Draws that may repeat a sibling before the tokens tried are taken out of the distribution instead."""
 
 
 class Grower(Protocol):
@@ -42,11 +42,11 @@ class Grower(Protocol):
         """Start `images` images."""
         ...
 
-    def grow(self, batch: Batch, active: IntArray) -> Grown:
+    def grow(self, batch: Batch, active: IntArray) -> FusedTree:
         """The trees of the images `active` [A], in an order of their own."""
         ...
 
-    def observe(self, grown: Grown, accepted: IntArray) -> None:
+    def observe(self, grown: FusedTree, accepted: IntArray) -> None:
         """Learn from the verdicts: `accepted` [A] nodes of each tree."""
         ...
 
@@ -93,10 +93,10 @@ class FixedGrower:
     def begin(self, images: int, cells: int) -> None:
         """See `Grower`."""
 
-    def observe(self, grown: Grown, accepted: IntArray) -> None:
+    def observe(self, grown: FusedTree, accepted: IntArray) -> None:
         """See `Grower`."""
 
-    def grow(self, batch: Batch, active: IntArray) -> Grown:
+    def grow(self, batch: Batch, active: IntArray) -> FusedTree:
         """See `Grower`."""
         order, sizes = tiers(np.minimum(batch.budget_depth(active), self.deepest))
         active = active[order]
@@ -142,7 +142,7 @@ class FixedGrower:
 
 
 def _untried(batch: Batch, depth: int, rows: IntArray, tried: IntArray) -> tuple[IntArray, BoolArray]:
-    """[M] one token from each law with the tokens `tried` [M, j] taken out, and whether there was one."""
+    """[M] one token from each distribution with the tokens `tried` [M, j] taken out, and whether there was one."""
     left = batch.world.draft[depth, rows].astype(np.float64)
     np.put_along_axis(left, tried, 0.0, 1)
     with np.errstate(divide="ignore", over="ignore"):
@@ -175,10 +175,10 @@ class DynamicGrower:
     def begin(self, images: int, cells: int) -> None:
         """See `Grower`."""
 
-    def observe(self, grown: Grown, accepted: IntArray) -> None:
+    def observe(self, grown: FusedTree, accepted: IntArray) -> None:
         """See `Grower`."""
 
-    def grow(self, batch: Batch, active: IntArray) -> Grown:
+    def grow(self, batch: Batch, active: IntArray) -> FusedTree:
         """See `Grower`."""
         own = self.policy
         sizes = (np.full(active.size, size) for size in (own.depth, own.top_k, own.total_tokens))
@@ -201,7 +201,7 @@ class AdaptiveGrower:
         self._depth = np.full(images, self._policy.start_depth)
         self._width = np.full(images, self._policy.start_width)
 
-    def grow(self, batch: Batch, active: IntArray) -> Grown:
+    def grow(self, batch: Batch, active: IntArray) -> FusedTree:
         """See `Grower`."""
         own = self._policy
         depth, width = self._depth[active], self._width[active]
@@ -210,7 +210,7 @@ class AdaptiveGrower:
             total = np.ceil(total * depth * width / (own.start_depth * own.start_width)).astype(np.int64)
         return grow_dynamic(batch, active, depth, width, total)
 
-    def observe(self, grown: Grown, accepted: IntArray) -> None:
+    def observe(self, grown: FusedTree, accepted: IntArray) -> None:
         """See `Grower`. A tree with no proposal leaves the state as it was."""
         own = self._policy
         share = accepted / np.maximum(grown.depth, 1) if own.acceptance == "ratio" else accepted.astype(np.float64)

@@ -1,4 +1,5 @@
-"""How far a relaxed rule moves the law of the next token: total variation at the root of its trees, by context."""
+"""How far a relaxed rule moves the distribution of the next token: total variation at the root of its trees, by
+context."""
 
 import numpy as np
 
@@ -35,10 +36,11 @@ def alignment(world: TableWorld, done: Lockstep, seed: int = 0) -> float:
 
 
 def token_bias(world: TableWorld, scheme: Scheme, children: int, done: Lockstep, seed: int = 0) -> float | None:
-    """The mean total variation between the next token's law under the rule and the target's, for the root's children.
+    """The mean total variation between the next token's distribution under the rule and the target's, for the root's
+    children.
 
-    Exact per context for point proposals; for sampled siblings the law is a mean over SIBLING_DRAWS draws of them,
-    which overstates it a little. 0 for lossless rules; None for rules that decide by an argmax or a threshold.
+    Exact per context for point proposals; for sampled siblings the distribution is a mean over SIBLING_DRAWS draws of
+    them, which overstates it a little. 0 for lossless rules; None for rules that decide by an argmax or a threshold.
     """
     if RULES[scheme.rule_name].promise == "lossless":
         return 0.0
@@ -56,7 +58,7 @@ def token_bias(world: TableWorld, scheme: Scheme, children: int, done: Lockstep,
 
 
 def _of_points(world: TableWorld, rule: TryPooledPoints, rows: IntArray, children: int) -> FloatArray:
-    """[M, V] the law of the next token, every branch of the walk over the siblings weighed."""
+    """[M, V] the distribution of the next token, every branch of the walk over the siblings weighed."""
     tokens = Tables(world, children).top_tokens[0, rows]
     left = world.target[rows].astype(np.float64)
     places = np.arange(rows.size)
@@ -71,22 +73,22 @@ def _of_points(world: TableWorld, rule: TryPooledPoints, rows: IntArray, childre
         rule.take(left, proposed, count)
         left[places, proposed] = 0.0
         left[~left.any(axis=1)] = 1.0  # reached by nobody, or uniform in the released code
-    law: FloatArray = emitted + reached[:, None] * left / left.sum(axis=1, keepdims=True)
-    return law
+    distribution: FloatArray = emitted + reached[:, None] * left / left.sum(axis=1, keepdims=True)
+    return distribution
 
 
 def _of_drawn(
     world: TableWorld, rule: TryDrawn, rows: IntArray, children: int, draws: np.random.Generator
 ) -> FloatArray:
-    laws = world.draft[0, rows].astype(np.float64)
-    emitted = np.zeros_like(laws)
+    distributions = world.draft[0, rows].astype(np.float64)
+    emitted = np.zeros_like(distributions)
     places, ones = np.arange(rows.size), np.ones(rows.size)
     for _ in range(SIBLING_DRAWS):
         with np.errstate(divide="ignore", over="ignore"):
-            order = (draws.standard_exponential(laws.shape) / laws).argsort(axis=1)[:, :children]
+            order = (draws.standard_exponential(distributions.shape) / distributions).argsort(axis=1)[:, :children]
         left: FloatArray = world.target[rows].astype(np.float64)
         left /= left.sum(axis=1, keepdims=True)
-        drafted = laws.copy()
+        drafted = distributions.copy()
         reached = np.ones(rows.size)
         for turn in range(order.shape[1]):
             proposed = order[:, turn]
@@ -100,5 +102,5 @@ def _of_drawn(
             drafted[places, proposed] = 0.0
             drafted /= np.maximum(drafted.sum(axis=1, keepdims=True), 1e-300)
         emitted += reached[:, None] * left
-    law: FloatArray = emitted / SIBLING_DRAWS
-    return law
+    distribution: FloatArray = emitted / SIBLING_DRAWS
+    return distribution

@@ -21,7 +21,7 @@ from underpaint.algos.spatial.cell_rule import CellRule, PooledCells, TreeRuleOn
 from underpaint.algos.spatial.jacobi_front import JacobiFronts, jacobi_fronts
 from underpaint.algos.spatial.mulo import Repair, draft_and_repair
 from underpaint.algos.spatial.zipar import raster, zipar
-from underpaint.sim.synthetic.grid_model import FixedRows, GridWeights, GridWorld, image_law
+from underpaint.sim.synthetic.grid_model import FixedRows, GridWeights, GridWorld, image_distribution
 
 Image: TypeAlias = tuple[int, ...]
 Decode: TypeAlias = Callable[[Chance], tuple[Image, int]]
@@ -30,7 +30,8 @@ Drafts: TypeAlias = Literal["iid", "points"]
 
 
 class Bias(NamedTuple):
-    """One method on one grid. total_variation: of the image's law to the target's; passes: their exact mean."""
+    """One method on one grid. total_variation: of the image's distribution to the target's; passes: their exact
+    mean."""
 
     method: str
     total_variation: float
@@ -63,38 +64,38 @@ class BiasSetting:
 
 
 def total_variation(first: Mapping[Image, float], second: Mapping[Image, float]) -> float:
-    """Half the L1 distance of two laws over images."""
+    """Half the L1 distance of two distributions over images."""
     images = set(first) | set(second)
     return 0.5 * fsum(abs(first.get(image, 0.0) - second.get(image, 0.0)) for image in images)
 
 
-def bias_of(method: str, decode: Decode, target_law: Mapping[Image, float]) -> Bias:
+def bias_of(method: str, decode: Decode, target_distribution: Mapping[Image, float]) -> Bias:
     """Enumerate `decode` and compare."""
     images: dict[Image, float] = {}
     passes: list[float] = []
     for (image, count), weight in enumerate_outcomes(decode).items():
         images[image] = images.get(image, 0.0) + weight
         passes.append(weight * count)
-    return Bias(method, total_variation(images, target_law), fsum(passes))
+    return Bias(method, total_variation(images, target_distribution), fsum(passes))
 
 
-def marginals(law: Mapping[Image, float], cells: int, vocab_size: int) -> FloatArray:
-    """[cells, V]: the law of each cell alone."""
+def marginals(distribution: Mapping[Image, float], cells: int, vocab_size: int) -> FloatArray:
+    """[cells, V]: the distribution of each cell alone."""
     found = np.zeros((cells, vocab_size))
-    for image, weight in law.items():
+    for image, weight in distribution.items():
         found[np.arange(cells), list(image)] += weight
     return found
 
 
-def methods(setting: BiasSetting, world: GridWorld, target_law: Mapping[Image, float]) -> dict[str, Decode]:
+def methods(setting: BiasSetting, world: GridWorld, target_distribution: Mapping[Image, float]) -> dict[str, Decode]:
     """The decodings that the table compares, by name."""
     grid = setting.grid
-    laws = marginals(target_law, grid.cells, setting.vocab_size)
+    distributions = marginals(target_distribution, grid.cells, setting.vocab_size)
     exact: CellRule = TreeRuleOnCells(RULES["chain"].make())
     if setting.drafts == "points":
-        laws = np.eye(setting.vocab_size)[laws.argmax(axis=1)]
+        distributions = np.eye(setting.vocab_size)[distributions.argmax(axis=1)]
         exact = TreeRuleOnCells(RULES["point"].make())
-    drafter = FixedRows(laws, grid.width, points=setting.drafts == "points")
+    drafter = FixedRows(distributions, grid.width, points=setting.drafts == "points")
     pooled = PooledCells(np.empty((setting.vocab_size, 0), dtype=np.int64), setting.tau)
 
     def repaired(rule: CellRule, repair: Repair, rows: int) -> Decode:
@@ -153,12 +154,12 @@ def bias_table(setting: BiasSetting, only: str = "") -> Iterator[Bias]:
     Raises ValueError, at once, on settings out of range and where no name holds `only`.
     """
     weights = GridWeights.random(setting.grid, setting.vocab_size, setting.seed, setting.coupling)
-    target_law = image_law(weights)
-    table = methods(setting, GridWorld(weights), target_law)
+    target_distribution = image_distribution(weights)
+    table = methods(setting, GridWorld(weights), target_distribution)
     chosen = {name: decode for name, decode in table.items() if only in name}
     if not chosen:
         raise ValueError(f"repair bias: no method's name holds {only!r}; known: {'; '.join(table)}")
-    return (bias_of(name, decode, target_law) for name, decode in chosen.items())
+    return (bias_of(name, decode, target_distribution) for name, decode in chosen.items())
 
 
 def main(arguments: list[str] | None = None) -> None:

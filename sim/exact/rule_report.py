@@ -1,4 +1,5 @@
-"""The exact law of a rule on a small synthetic model: what it promises, what it does, and what could be done."""
+"""The exact distribution of a rule on a small synthetic model: what it promises, what it does, and what could be
+done."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,19 +15,26 @@ from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import Chance, enumerate_outcomes
 from underpaint.algos.draft import POLICIES, Budget, Grid, Policy, PolicySpec
 from underpaint.algos.enumeration import (
-    TokensLaw,
+    TokenDistribution,
     accepted_per_cycle,
     enumerate_decoding,
     marginal,
     passes,
-    target_law,
-    tokens_law,
+    target_distribution,
+    tokens_distribution,
     total_variation,
 )
 from underpaint.algos.fit import check_fits, fits
 from underpaint.algos.registry import Registry, build
 from underpaint.algos.transport import best_acceptance
-from underpaint.sim.synthetic.models import Blend, Prefix, PrefixLaw, RandomLaw, SyntheticDrafter, SyntheticTarget
+from underpaint.sim.synthetic.models import (
+    Blend,
+    Prefix,
+    PrefixDistribution,
+    RandomDistribution,
+    SyntheticDrafter,
+    SyntheticTarget,
+)
 
 NO_SETTINGS: Mapping[str, Any] = MappingProxyType({})
 _GRID = Grid(1, 4)
@@ -37,8 +45,8 @@ _PREFERRED = ("chain", "eagle1", "eagle2")
 class SyntheticModel:
     """A named target and drafter, small enough to enumerate.
 
-    sharpness: of the target's laws (0 is uniform). error: the share of the drafter's law that is another law, of the
-    same sharpness and independent of the target's.
+    sharpness: of the target's distributions (0 is uniform). error: the share of the drafter's distribution that is
+    another distribution, of the same sharpness and independent of the target's.
     """
 
     name: str
@@ -49,14 +57,14 @@ class SyntheticModel:
     grid: Grid = _GRID
     seed: int = 0
 
-    def target_law(self) -> PrefixLaw:
-        """The target's law of the token after a prefix."""
-        return RandomLaw(self.vocab_size, 2 * self.seed, self.sharpness)
+    def target_distribution(self) -> PrefixDistribution:
+        """The target's distribution of the token after a prefix."""
+        return RandomDistribution(self.vocab_size, 2 * self.seed, self.sharpness)
 
-    def draft_law(self) -> PrefixLaw:
-        """The drafter's law of the token after a prefix."""
-        other = RandomLaw(self.vocab_size, 2 * self.seed + 1, self.sharpness)
-        return Blend(self.target_law(), other, self.error)
+    def draft_distribution(self) -> PrefixDistribution:
+        """The drafter's distribution of the token after a prefix."""
+        other = RandomDistribution(self.vocab_size, 2 * self.seed + 1, self.sharpness)
+        return Blend(self.target_distribution(), other, self.error)
 
     def codes(self) -> FloatArray:
         """The codebook [V, 2] that neighbours are taken from."""
@@ -65,16 +73,16 @@ class SyntheticModel:
 
 MODELS: Registry[SyntheticModel] = Registry("model")
 for _model in (
-    SyntheticModel("flat", "flat laws, as of image tokens, and a drafter that is half right", 0.7, 0.5),
-    SyntheticModel("peaked", "peaked laws, as of text, and a drafter that is half right", 3.0, 0.5),
+    SyntheticModel("flat", "flat distributions, as of image tokens, and a drafter that is half right", 0.7, 0.5),
+    SyntheticModel("peaked", "peaked distributions, as of text, and a drafter that is half right", 3.0, 0.5),
     SyntheticModel("near", "a drafter that is nearly the target", 1.5, 0.1),
     SyntheticModel("far", "a drafter that knows nothing of the target", 1.5, 1.0),
 ):
     MODELS.register(_model)
 
 
-class LawReport(NamedTuple):
-    """What `law_report` found; the names are those of its JSON."""
+class ExactReport(NamedTuple):
+    """What `exact_report` found; the names are those of its JSON."""
 
     rule: str
     settings: dict[str, Any]
@@ -86,7 +94,7 @@ class LawReport(NamedTuple):
     promise: str
     bound: str
     total_variation: float
-    """Of the whole image's law to the target's (to its argmax image for a greedy rule)."""
+    """Of the whole image's distribution to the target's (to its argmax image for a greedy rule)."""
     total_variation_cycle: float
     """The same after one draft and one verify, the rest drawn from the target."""
     accepted_tokens: float
@@ -101,15 +109,15 @@ class LawReport(NamedTuple):
     """Expected target passes (NFE) for the image."""
 
 
-def law_report(
+def exact_report(
     rule: str,
     model: str = "flat",
     policy: str | None = None,
     settings: Mapping[str, Any] = NO_SETTINGS,
     policy_settings: Mapping[str, Any] = NO_SETTINGS,
     max_nodes: int = 4,
-) -> LawReport:
-    """The exact law of `rule` on a synthetic model, by enumeration.
+) -> ExactReport:
+    """The exact distribution of `rule` on a synthetic model, by enumeration.
 
     policy: a name; None takes the first of chain, eagle1, eagle2 that fits the rule.
     max_nodes: the largest draft tree, its root included; the work grows fast with it.
@@ -120,7 +128,7 @@ def law_report(
     shape = _fitting(spec) if policy is None else POLICIES[policy]
     check_fits(spec, shape)
     if max_nodes < 2:
-        raise ValueError(f"law: max_nodes must be at least 2 (the root and one proposal), got {max_nodes}")
+        raise ValueError(f"distribution: max_nodes must be at least 2 (the root and one proposal), got {max_nodes}")
     made = build(spec.make, {**_codebook_settings(spec, world, settings), **settings}, f"rule '{rule}'")
     grower = build(shape.make, policy_settings, f"policy '{shape.name}'")
     return _measure(spec, made, shape, grower, world, dict(settings), max_nodes)
@@ -134,18 +142,18 @@ def _measure(
     model: SyntheticModel,
     settings: dict[str, Any],
     max_nodes: int,
-) -> LawReport:
-    target = SyntheticTarget(model.target_law(), model.grid)
-    drafter = SyntheticDrafter(model.draft_law())
+) -> ExactReport:
+    target = SyntheticTarget(model.target_distribution(), model.grid)
+    drafter = SyntheticDrafter(model.draft_distribution())
     images = enumerate_decoding(target, drafter, policy, rule, max_nodes)
     first = enumerate_decoding(target, drafter, policy, rule, max_nodes, cycle_count=2)
-    whole = _greedy_law(model) if spec.greedy else target_law(target)
+    whole = _greedy_distribution(model) if spec.greedy else target_distribution(target)
     acceptance = fsum(weight for trace, weight in first.items() if trace.accepted[1] > 0)
     bound = fsum(
         weight * _root_bound(spec, policy, model, start, max_nodes)
         for start, weight in marginal(first, lambda trace: trace.tokens[:1]).items()
     )
-    return LawReport(
+    return ExactReport(
         rule=spec.name,
         settings=settings,
         policy=shape.name,
@@ -155,8 +163,8 @@ def _measure(
         grid=(model.grid.height, model.grid.width),
         promise=spec.promise,
         bound=spec.bound,
-        total_variation=total_variation(tokens_law(images), whole),
-        total_variation_cycle=total_variation(tokens_law(first, whole), whole),
+        total_variation=total_variation(tokens_distribution(images), whole),
+        total_variation_cycle=total_variation(tokens_distribution(first, whole), whole),
         accepted_tokens=accepted_per_cycle(first, 1),
         acceptance=acceptance,
         transport_bound=bound,
@@ -167,8 +175,8 @@ def _measure(
 
 def _root_bound(spec: RuleSpec, policy: Policy, model: SyntheticModel, start: Prefix, max_nodes: int) -> float:
     """The transport bound for the children of the root after the first token, over the policy's own draws."""
-    target = SyntheticTarget(model.target_law(), model.grid)
-    drafter = SyntheticDrafter(model.draft_law())
+    target = SyntheticTarget(model.target_distribution(), model.grid)
+    drafter = SyntheticDrafter(model.draft_distribution())
 
     def proposals(chance: Chance) -> frozenset[int]:
         drafter.begin(target.begin())
@@ -176,19 +184,19 @@ def _root_bound(spec: RuleSpec, policy: Policy, model: SyntheticModel, start: Pr
         tree = policy.grow(drafter, start[0], Budget(model.grid.cells - 2, max_nodes), chance.cycle(1))
         return frozenset(tree.tokens[tree.parents == 0].tolist())
 
-    law = target.law(start)
-    return best_acceptance(_one_hot(law) if spec.greedy else law, enumerate_outcomes(proposals))
+    distribution = target.distribution(start)
+    return best_acceptance(_one_hot(distribution) if spec.greedy else distribution, enumerate_outcomes(proposals))
 
 
-def _one_hot(law: FloatArray) -> FloatArray:
-    best = np.zeros(law.size)
-    best[int(np.argmax(law))] = 1.0
+def _one_hot(distribution: FloatArray) -> FloatArray:
+    best = np.zeros(distribution.size)
+    best[int(np.argmax(distribution))] = 1.0
     return best
 
 
-def _greedy_law(model: SyntheticModel) -> TokensLaw:
-    law = model.target_law()
-    return target_law(SyntheticTarget(lambda prefix: _one_hot(law(prefix)), model.grid))
+def _greedy_distribution(model: SyntheticModel) -> TokenDistribution:
+    distribution = model.target_distribution()
+    return target_distribution(SyntheticTarget(lambda prefix: _one_hot(distribution(prefix)), model.grid))
 
 
 def _codebook_settings(spec: RuleSpec, model: SyntheticModel, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -71,7 +71,7 @@ class CycleCosts:
                 raise ValueError(f"{KEY}: times of '{name}' must be at least 0, got {tuple(parts)}")
 
     @property
-    def chains(self) -> bool:
+    def fuses_chains(self) -> bool:
         """Whether the measured drafter drafts a chain in one call."""
         return bool(self.chain)
 

@@ -26,7 +26,7 @@ class Prices(Protocol):
         ...
 
     @property
-    def chains(self) -> bool:
+    def fuses_chains(self) -> bool:
         """Whether a chain in one call of the drafter has a price of its own."""
         ...
 
@@ -40,7 +40,7 @@ class RepeatedPrices:
     """Passes cost what they do when repeated alone, or at least; the host's share is `costs.overhead_ms`."""
 
     costs: Costs
-    chains: bool = False
+    fuses_chains: bool = False
 
     @property
     def plain_ms(self) -> float:
@@ -64,9 +64,9 @@ class InCyclePrices:
         return self.costs.plain_ms
 
     @property
-    def chains(self) -> bool:
+    def fuses_chains(self) -> bool:
         """See `Prices`."""
-        return self.costs.chains
+        return self.costs.fuses_chains
 
     def image_ms(self, scheme: Scheme, runs: Runs) -> FloatArray:
         """See `Prices`."""
@@ -81,7 +81,7 @@ class InCyclePrices:
 
     def _known(self, runs: Runs) -> Runs:
         """The runs as this drafter makes them: level by level where it has no calls for chains."""
-        return runs if self.chains else replace(runs, chained=np.zeros_like(runs.chained))
+        return runs if self.fuses_chains else replace(runs, chained=np.zeros_like(runs.chained))
 
 
 def speedup(prices: Prices, scheme: Scheme, runs: Runs) -> Estimate:

@@ -93,7 +93,7 @@ def predict(
             continue
         parts = (recipe["policy_settings"], recipe["rule_settings"])
         scheme = make_scheme(world, recipe["policy"], recipe["rule"], *parts)
-        chains = in_cycle is not None and in_cycle.chains
+        chains = in_cycle is not None and in_cycle.fuses_chains
         once = run_loop(world, scheme, world.images, seed, 0, max_nodes, chains)
         runs = once
         if seeds > 1:
@@ -191,7 +191,7 @@ def _reason(name: str, recipe: Mapping[str, Any], trace: Trace) -> str:
     if loop not in ("zipar", "mulo"):
         return f"no replay has its loop, '{loop}'"
     if settings["adaptive"]:
-        return "its adaptive window tests laws that change as a row above grows, which no trace holds"
+        return "its adaptive window tests distributions that change as a row above grows, which no trace holds"
     if loop == "mulo" and rows_for(trace, settings) is None:
         by = ", ".join(f"{setting} {value}" for setting, value in drafting(settings).items())
         return (

@@ -1,4 +1,4 @@
-"""What ZipAR should cost: its steps follow from the grid and the window alone, whatever the laws are."""
+"""What ZipAR should cost: its steps follow from the grid and the window alone, whatever the distributions are."""
 
 from time import perf_counter
 from typing import Final, NamedTuple

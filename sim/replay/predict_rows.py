@@ -1,4 +1,5 @@
-"""What MuLo-SD should cost: its own loop over the rows that a trace holds, and the target's laws along them."""
+"""What MuLo-SD should cost: its own loop over the rows that a trace holds, and the target's distributions along
+them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -75,8 +76,10 @@ def run_rows(trace: Trace, rows: RowTrace, settings: Mapping[str, Any], seeds: i
     rule, repair = _rule(trace, settings), Repair(**{name: settings[name] for name in _REPAIR})
     verify, watch, spent = np.zeros((images, cells + 1), dtype=np.int64), Watch(), 0.0
     for image in range(images):
-        laws = dense(rows.law_tokens[image], rows.law_probs[image], trace.vocab_size).astype(np.float64)
-        target = WatchedGridTarget(RecordedGridTarget(trace.grid, laws), watch)
+        distributions = dense(rows.distribution_tokens[image], rows.distribution_probs[image], trace.vocab_size).astype(
+            np.float64
+        )
+        target = WatchedGridTarget(RecordedGridTarget(trace.grid, distributions), watch)
         drafter = RecordedRows(rows.drafts[image], trace.grid.width)
         for decoding in range(seeds):
             chance = sampling(seed, decoding * images + image)

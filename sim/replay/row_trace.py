@@ -1,7 +1,8 @@
 """Rows that a low-resolution model drafted alone, and what the target thought of them: a part of a trace.
 
 Recorded beside a picture of plain autoregression, block by block as MuLo-SD drafts them: the rows drafted after the
-picture so far, and the target's laws along the draft in one pass. Where the whole image is one block, nothing of the
+picture so far, and the target's distributions along the draft in one pass. Where the whole image is one block, nothing
+of the
 picture is read: that is what the method itself sees before its repair.
 """
 
@@ -22,31 +23,32 @@ from underpaint.algos.tree import NO_TOKEN
 
 DRAFTED_BY: Final = ("sampler", "ratio", "rows", "draft_window", "draft_adaptive")
 """The settings of MuLo-SD that say how rows are drafted; the others say what becomes of them."""
-ARRAYS: Final = ("drafts", "law_tokens", "law_probs", "low_passes")
+ARRAYS: Final = ("drafts", "distribution_tokens", "distribution_probs", "low_passes")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowTrace:
-    """Rows drafted for images I of cells C in one way; K likeliest tokens of each law.
+    """Rows drafted for images I of cells C in one way; K likeliest tokens of each distribution.
 
     settings: those of `DRAFTED_BY`. rows_per_cycle: rows of a block.
-    drafts: [I, C], the drafted tokens. law_tokens, law_probs: [I, C, K], the target's laws along the draft; beyond the
-        K likeliest, a law is taken as even over the rest. low_passes: [I, C + 1], passes of the low-resolution model
-        by the tokens they were fed, 1 for those over the condition.
+    drafts: [I, C], the drafted tokens. distribution_tokens, distribution_probs: [I, C, K], the target's distributions
+    along the draft; beyond the
+        K likeliest, a distribution is taken as even over the rest. low_passes: [I, C + 1], passes of the low-resolution
+        model by the tokens they were fed, 1 for those over the condition.
     """
 
     settings: Mapping[str, Any]
     rows_per_cycle: int
     drafts: IntArray
-    law_tokens: IntArray
-    law_probs: FloatArray
+    distribution_tokens: IntArray
+    distribution_probs: FloatArray
     low_passes: IntArray
 
     def __post_init__(self) -> None:
-        (images, cells), kept = self.drafts.shape, self.law_probs.shape[-1]
+        (images, cells), kept = self.drafts.shape, self.distribution_probs.shape[-1]
         expected = {
-            "law_tokens": (images, cells, kept),
-            "law_probs": (images, cells, kept),
+            "distribution_tokens": (images, cells, kept),
+            "distribution_probs": (images, cells, kept),
             "low_passes": (images, cells + 1),
         }
         for name, shape in expected.items():
@@ -75,7 +77,8 @@ class LowDrafter(Protocol):
 
 
 class RowRecorder:
-    """Collects drafted rows of images, keeping the `keep` likeliest tokens of each law; settings: see `RowTrace`."""
+    """Collects drafted rows of images, keeping the `keep` likeliest tokens of each distribution; settings: see
+    `RowTrace`."""
 
     def __init__(self, settings: Mapping[str, Any], keep: int) -> None:
         self.settings = drafting(settings)
@@ -88,7 +91,7 @@ class RowRecorder:
         """Record the rows drafted along `image` [C], which plain autoregression drew."""
         grid, canvas = target.grid, Canvas.begin(target)
         drafts = np.full(grid.cells, NO_TOKEN, dtype=np.int64)
-        laws = np.empty((grid.cells, target.vocab_size))
+        distributions = np.empty((grid.cells, target.vocab_size))
         low_passes = np.zeros(grid.cells + 1, dtype=np.int64)
         for start in range(0, grid.height, rows_per_cycle):
             rows = range(start, min(start + rows_per_cycle, grid.height))
@@ -96,11 +99,11 @@ class RowRecorder:
             drafts[cells] = drafter.propose(canvas.tokens.copy(), rows, chance).tokens
             sizes = np.maximum(np.array(drafter.passes, dtype=np.int64), 1)
             low_passes += np.bincount(sizes, minlength=low_passes.size)
-            laws[cells] = canvas.draft_laws(cells, drafts, np.zeros(grid.cells, dtype=np.int64))
+            distributions[cells] = canvas.draft_distributions(cells, drafts, np.zeros(grid.cells, dtype=np.int64))
             canvas.put_all(cells, image[cells])
             canvas.keep()
             canvas.recompute(cells)  # no key of the picture is left from beside the draft
-        likeliest = top(laws, min(self._keep, target.vocab_size))
+        likeliest = top(distributions, min(self._keep, target.vocab_size))
         self._rows = rows_per_cycle
         for name, value in zip(ARRAYS, (drafts, likeliest.tokens, likeliest.probs, low_passes), strict=True):
             self._parts[name].append(value)
@@ -126,25 +129,25 @@ class RecordedRows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordedGridTarget:
-    """A `GridTarget` whose cells have the recorded laws [C, V], whatever it is shown."""
+    """A `GridTarget` whose cells have the recorded distributions [C, V], whatever it is shown."""
 
     grid: Grid
-    laws: FloatArray
+    distributions: FloatArray
 
     @property
     def vocab_size(self) -> int:
         """See `GridTarget`."""
-        return int(self.laws.shape[1])
+        return int(self.distributions.shape[1])
 
     def begin(self) -> FloatArray:
         """See `GridTarget`."""
-        first: FloatArray = self.laws[0]
+        first: FloatArray = self.distributions[0]
         return first
 
     def score(self, feed: Feed) -> FloatArray:
         """See `GridTarget`."""
-        laws: FloatArray = self.laws[np.minimum(feed.cells + 1, self.grid.cells - 1)]
-        return laws
+        distributions: FloatArray = self.distributions[np.minimum(feed.cells + 1, self.grid.cells - 1)]
+        return distributions
 
     def commit(self, rows: IntArray) -> None:
         """See `GridTarget`."""

@@ -1,7 +1,7 @@
 """Traces: what a target and its drafter thought of each cell of images drawn by plain autoregression.
 
-A trace is recorded through the protocols, from any engine, and replays as a table world whose laws depend on the cell
-(and, for the drafter, on how many tokens past the root it is), not on the tokens drawn in the replay.
+A trace is recorded through the protocols, from any engine, and replays as a table world whose distributions depend on
+the cell (and, for the drafter, on how many tokens past the root it is), not on the tokens drawn in the replay.
 """
 
 import io
@@ -37,14 +37,14 @@ _ARRAYS = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trace:
-    """Images I, cells C, drafter depths D, K likeliest tokens of each law.
+    """Images I, cells C, drafter depths D, K likeliest tokens of each distribution.
 
     about: the model, prompts and sampler, as JSON holds them. grid, vocab_size: of the model.
     tokens: [I, C], the drawn image. target_tokens, target_probs: [I, C, K]. draft_tokens, draft_probs: [I, D, C, K]; d
         is how many tokens past the root the cell was drafted at, with the drawn tokens in between. Beyond the K
-        likeliest, a law is taken as even over the rest.
+        likeliest, a distribution is taken as even over the rest.
     target_entropy: [I, C] nats; draft_entropy: [I, D, C]. neighbour_mass: [I, C], the target's mass on the drawn code
-        and its MOST_CODES_NEAR nearest. acceptance: [I, D, C], the overlap 1 - TV of the full laws.
+        and its MOST_CODES_NEAR nearest. acceptance: [I, D, C], the overlap 1 - TV of the full distributions.
     codebook: [V, E]. rows: what low-resolution models drafted for the images, one way of drafting each.
     """
 
@@ -99,13 +99,13 @@ def record_image(
 ) -> tuple[IntArray, FloatArray, FloatArray]:
     """Draw one image by plain autoregression, then let the drafter read it.
 
-    Returns the tokens [C], the target's laws [C, V] and the drafter's [D, C, V]; cells that no root lies d tokens
-    before repeat the nearest smaller depth. greedy: take the likeliest token, as the greedy rules do.
+    Returns the tokens [C], the target's distributions [C, V] and the drafter's [D, C, V]; cells that no root lies d
+    tokens before repeat the nearest smaller depth. greedy: take the likeliest token, as the greedy rules do.
     """
     image = _draw(target, chance, greedy)
     cells = image.tokens.size
-    laws = np.stack([scored.probs[0] for scored in image.scored])
-    drafted = np.zeros((depths, *laws.shape))
+    distributions = np.stack([scored.probs[0] for scored in image.scored])
+    drafted = np.zeros((depths, *distributions.shape))
     drafter.begin(image.scored[0])
     for cell in range(1, cells):
         root = int(image.tokens[cell - 1])
@@ -115,18 +115,20 @@ def record_image(
             drafted[depth, cell + depth] = drafter.expand(np.array([token]), np.array([depth - 1]))[0]
         tree = root_only(root, target.vocab_size)
         drafter.commit(tree, Verdict((), int(image.tokens[cell])), image.scored[cell])
-    drafted[0, 0] = laws[0]  # nothing is drafted there
+    drafted[0, 0] = distributions[0]  # nothing is drafted there
     for depth in range(1, depths):
         drafted[depth, : min(depth + 1, cells)] = drafted[depth - 1, : min(depth + 1, cells)]
-    return image.tokens, laws, drafted
+    return image.tokens, distributions, drafted
 
 
 def _draw(target: Target, chance: Chance, greedy: bool) -> _Image:
     scored = [target.begin()]
     tokens: list[int] = []
     for cell in range(target.grid.cells):
-        law = scored[-1].probs[0]
-        tokens.append(int(law.argmax()) if greedy else chance.cycle(cell).draw(law, At(Role.BONUS, 0)))
+        distribution = scored[-1].probs[0]
+        tokens.append(
+            int(distribution.argmax()) if greedy else chance.cycle(cell).draw(distribution, At(Role.BONUS, 0))
+        )
         if cell + 1 < target.grid.cells:
             tree = root_only(tokens[-1], target.vocab_size)
             scored.append(target.score(tree))
@@ -134,16 +136,16 @@ def _draw(target: Target, chance: Chance, greedy: bool) -> _Image:
     return _Image(np.array(tokens, dtype=np.int64), scored)
 
 
-def entropy(laws: FloatArray) -> FloatArray:
-    """[...] nats of laws [..., V]."""
+def entropy(distributions: FloatArray) -> FloatArray:
+    """[...] nats of distributions [..., V]."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        parts = np.where(laws > 0.0, laws * np.log(laws), 0.0)
+        parts = np.where(distributions > 0.0, distributions * np.log(distributions), 0.0)
     nats: FloatArray = -parts.sum(axis=-1)
     return nats
 
 
 class Recorder:
-    """Collects images into a trace, keeping the `keep` likeliest tokens of each law."""
+    """Collects images into a trace, keeping the `keep` likeliest tokens of each distribution."""
 
     def __init__(self, codebook: FloatArray, neighbours: IntArray, depths: int = 5, keep: int = 128) -> None:
         if depths < 1 or keep < 1:
@@ -161,20 +163,20 @@ class Recorder:
                 "take the codebook of the same model"
             )
         self._grid = target.grid
-        tokens, laws, drafted = record_image(target, drafter, chance, self._depths, greedy)
+        tokens, distributions, drafted = record_image(target, drafter, chance, self._depths, greedy)
         cells = np.arange(tokens.size)
-        likeliest, proposed = top(laws, self._keep), [top(row, self._keep) for row in drafted]
-        near = laws[cells[:, None], self._near[tokens]].sum(axis=1) + laws[cells, tokens]
+        likeliest, proposed = top(distributions, self._keep), [top(row, self._keep) for row in drafted]
+        near = distributions[cells[:, None], self._near[tokens]].sum(axis=1) + distributions[cells, tokens]
         for name, value in (
             ("tokens", tokens),
             ("target_tokens", likeliest.tokens),
             ("target_probs", likeliest.probs),
             ("draft_tokens", np.stack([one.tokens for one in proposed])),
             ("draft_probs", np.stack([one.probs for one in proposed])),
-            ("target_entropy", entropy(laws)),
+            ("target_entropy", entropy(distributions)),
             ("draft_entropy", entropy(drafted)),
             ("neighbour_mass", near),
-            ("acceptance", overlap(laws[None], drafted)),
+            ("acceptance", overlap(distributions[None], drafted)),
         ):
             self._parts[name].append(value)
         return tokens
@@ -243,20 +245,20 @@ def _wide(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def dense(tokens: IntArray, probs: FloatArray, vocab_size: int) -> FloatArray:
-    """[..., V] float32 laws from their likeliest tokens [..., K]; what is left is even over the others."""
+    """[..., V] float32 distributions from their likeliest tokens [..., K]; what is left is even over the others."""
     kept = tokens.shape[-1]
     flat_tokens, flat_probs = tokens.reshape(-1, kept), probs.reshape(-1, kept)
     left = np.maximum(1.0 - flat_probs.sum(axis=1, keepdims=True), 0.0) / max(vocab_size - kept, 1)
     left[flat_probs[:, -1] == 0.0] = 0.0  # the support ended before the K-th: nothing is left but rounding
-    laws = np.repeat(left, vocab_size, axis=1).astype(np.float32)
+    distributions = np.repeat(left, vocab_size, axis=1).astype(np.float32)
     # Places past a support repeat token 0 with probability 0: write the likeliest last, over them.
-    np.put_along_axis(laws, flat_tokens[:, ::-1], flat_probs[:, ::-1].astype(np.float32), 1)
-    laws /= laws.sum(axis=1, keepdims=True)
-    return laws.reshape(*tokens.shape[:-1], vocab_size)
+    np.put_along_axis(distributions, flat_tokens[:, ::-1], flat_probs[:, ::-1].astype(np.float32), 1)
+    distributions /= distributions.sum(axis=1, keepdims=True)
+    return distributions.reshape(*tokens.shape[:-1], vocab_size)
 
 
 def replay(trace: Trace, name: str = "trace") -> TableWorld:
-    """The trace as a world: each cell of each image has the laws that were recorded there."""
+    """The trace as a world: each cell of each image has the distributions that were recorded there."""
     images, cells = trace.tokens.shape
     depths = trace.draft_probs.shape[1]
     target = dense(trace.target_tokens, trace.target_probs, trace.vocab_size).reshape(images * cells, -1)

@@ -47,7 +47,8 @@ def best_length(acceptance: float, draft_cost: float, most: int = 64) -> int:
 
 
 def overlap(target: FloatArray, draft: FloatArray) -> FloatArray:
-    """1 - TV of the laws in rows [..., V]: what one drafted token is kept with, and the most that any rule can do."""
+    """1 - TV of the distributions in rows [..., V]: what one drafted token is kept with, and the most that any rule can
+    do."""
     shared: FloatArray = np.minimum(target, draft).sum(axis=-1)
     return shared
 

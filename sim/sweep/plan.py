@@ -60,7 +60,7 @@ class Plan:
     most_images: int = 1024
     seed: int = 0
 
-    def as_plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The plan as JSON holds it, with the SHA-256 of every trace and cost curve; OSError where one is gone."""
         named = [name for name in self.worlds if name.endswith(TRACE)]
         named += [name for name in self.machines if name.endswith(CURVE)]
@@ -159,4 +159,4 @@ def check(plan: Plan, wanted: Sequence[Job]) -> None:
 
 def priced_chains(prices: Iterable[Prices]) -> bool:
     """Whether runs have to tell chains in one call apart, for one of these prices."""
-    return any(one.chains for one in prices)
+    return any(one.fuses_chains for one in prices)

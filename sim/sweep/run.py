@@ -99,7 +99,7 @@ class Results:
     def __init__(self, folder: Path, plan: Plan) -> None:
         """Take up what the folder holds; ValueError where that is another sweep, or no sweep."""
         self.path = folder / FILE_NAME
-        self._plan = plan.as_plain()
+        self._plan = plan.to_dict()
         self._journal = Journal(self.path)
         self.lines: list[dict[str, Any]] = []
         try:

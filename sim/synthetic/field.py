@@ -30,15 +30,16 @@ def _check_share(world: str, **settings: float) -> None:
 def softmax(logits: FloatArray) -> FloatArray:
     """Over the last axis, float64."""
     masses = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    laws: FloatArray = masses / masses.sum(axis=-1, keepdims=True)
-    return laws
+    distributions: FloatArray = masses / masses.sum(axis=-1, keepdims=True)
+    return distributions
 
 
 @dataclass(frozen=True, slots=True)
 class RowsSettings:
     """Rows that cells pick at random, whatever the tokens are.
 
-    concentration: of the Dirichlet law that rows are drawn from (small is peaked), or the exponent of Zipf's law.
+    concentration: of the Dirichlet distribution that rows are drawn from (small is peaked), or the exponent of Zipf's
+    distribution.
     error: the share of the drafter's row that is another row of the same kind, in [0, 1].
     """
 
@@ -53,17 +54,17 @@ class RowsSettings:
 
 
 def dirichlet_rows(settings: RowsSettings, draws: np.random.Generator) -> FloatArray:
-    """[rows, V] laws from a symmetric Dirichlet law."""
+    """[rows, V] distributions from a symmetric Dirichlet distribution."""
     gammas = draws.gamma(settings.concentration, size=(settings.rows, settings.vocab_size)) + 1e-12
-    laws: FloatArray = gammas / gammas.sum(axis=1, keepdims=True)
-    return laws
+    distributions: FloatArray = gammas / gammas.sum(axis=1, keepdims=True)
+    return distributions
 
 
 def zipf_rows(settings: RowsSettings, draws: np.random.Generator) -> FloatArray:
-    """[rows, V] laws by Zipf's law, each over its own order of the tokens."""
+    """[rows, V] distributions by Zipf's distribution, each over its own order of the tokens."""
     masses = 1.0 / np.arange(1, settings.vocab_size + 1) ** settings.concentration
-    laws: FloatArray = draws.permuted(np.tile(masses / masses.sum(), (settings.rows, 1)), axis=1)
-    return laws
+    distributions: FloatArray = draws.permuted(np.tile(masses / masses.sum(), (settings.rows, 1)), axis=1)
+    return distributions
 
 
 def rows_world(
@@ -225,11 +226,13 @@ class WorldSpec:
 
 WORLDS: Registry[WorldSpec] = Registry("world")
 for _spec in (
-    WorldSpec("dirichlet", "rows from a Dirichlet law, no structure", RowsSettings, {}),
-    WorldSpec("zipf", "rows by Zipf's law, no structure", RowsSettings, {"concentration": 1.2}),
+    WorldSpec("dirichlet", "rows from a Dirichlet distribution, no structure", RowsSettings, {}),
+    WorldSpec("zipf", "rows by Zipf's distribution, no structure", RowsSettings, {"concentration": 1.2}),
     WorldSpec("field", "an image field: clustered codes, smooth difficulty, left and upper context", FieldSettings, {}),
-    WorldSpec("flat", "a field of flat laws, as of textures", FieldSettings, {"sharpness": 0.5, "contrast": 2.0}),
-    WorldSpec("sharp", "a field of peaked laws, as of clean shapes", FieldSettings, {"sharpness": 4.0}),
+    WorldSpec(
+        "flat", "a field of flat distributions, as of textures", FieldSettings, {"sharpness": 0.5, "contrast": 2.0}
+    ),
+    WorldSpec("sharp", "a field of peaked distributions, as of clean shapes", FieldSettings, {"sharpness": 4.0}),
     WorldSpec("duplicates", "a field whose clusters hold equal codes", FieldSettings, {"spread": 0.02}),
     WorldSpec("patchy", "a field of strong, smooth contrasts", FieldSettings, {"contrast": 16.0, "smoothness": 3.0}),
 ):

@@ -48,8 +48,9 @@ class GridWeights:
 class GridWorld:
     """A `GridTarget` of two layers.
 
-    Layer 1 keeps a token's embedding e; layer 2 keeps h = tanh(e + the weighted mean of the visible e). The law of the
-    next cell is softmax(base + head (h + the weighted mean of the visible h)). So h depends on what was visible when it
+    Layer 1 keeps a token's embedding e; layer 2 keeps h = tanh(e + the weighted mean of the visible e). The
+    distribution of the next cell is softmax(base + head (h + the weighted mean of the visible h)). So h depends on what
+    was visible when it
     was computed: keys kept beside a changed cell are stale, as a transformer's are.
     """
 
@@ -74,7 +75,7 @@ class GridWorld:
         """See `GridTarget`."""
         self._held[:] = False
         self._last = None
-        first: FloatArray = self._law(np.array([0]), self._weights.condition[None])[0]
+        first: FloatArray = self._distribution(np.array([0]), self._weights.condition[None])[0]
         return first
 
     def score(self, feed: Feed) -> FloatArray:
@@ -92,7 +93,9 @@ class GridWorld:
         embeds = weights.embed[feed.tokens] + weights.place[feed.cells]
         states = np.tanh(embeds + mean(embeds, self._embeds))
         self._last = (feed.cells, embeds, states)
-        return self._law(np.minimum(feed.cells + 1, weights.grid.cells - 1), states + mean(states, self._states))
+        return self._distribution(
+            np.minimum(feed.cells + 1, weights.grid.cells - 1), states + mean(states, self._states)
+        )
 
     def commit(self, rows: IntArray) -> None:
         """See `GridTarget`."""
@@ -103,11 +106,11 @@ class GridWorld:
         self._states[cells[rows]] = states[rows]
         self._held[cells[rows]] = True
 
-    def _law(self, cells: IntArray, states: FloatArray) -> FloatArray:
+    def _distribution(self, cells: IntArray, states: FloatArray) -> FloatArray:
         logits = self._weights.base[cells] + states @ self._weights.head
         masses = np.exp(logits - logits.max(axis=1, keepdims=True))
-        laws: FloatArray = masses / masses.sum(axis=1, keepdims=True)
-        return laws
+        distributions: FloatArray = masses / masses.sum(axis=1, keepdims=True)
+        return distributions
 
     def _check(self, feed: Feed) -> None:
         count = feed.cells.size
@@ -125,8 +128,9 @@ class GridWorld:
             raise RuntimeError(f"grid world: the feed breaks its contract: {feed}")
 
 
-def dense_laws(weights: GridWeights, tokens: IntArray) -> FloatArray:
-    """[cells, V]: the law of each cell given all `tokens` [cells] before it, in one causal pass without a cache."""
+def dense_distributions(weights: GridWeights, tokens: IntArray) -> FloatArray:
+    """[cells, V]: the distribution of each cell given all `tokens` [cells] before it, in one causal pass without a
+    cache."""
     target = GridWorld(weights)
     first = target.begin()
     count = weights.grid.cells - 1
@@ -137,29 +141,31 @@ def dense_laws(weights: GridWeights, tokens: IntArray) -> FloatArray:
     return np.concatenate([first[None], target.score(feed)])
 
 
-def image_law(weights: GridWeights) -> dict[tuple[int, ...], float]:
-    """The exact law of whole images, in raster order; for tiny grids."""
+def image_distribution(weights: GridWeights) -> dict[tuple[int, ...], float]:
+    """The exact distribution of whole images, in raster order; for tiny grids."""
     cells, vocab_size = weights.grid.cells, int(weights.embed.shape[0])
-    law: dict[tuple[int, ...], float] = {}
+    distribution: dict[tuple[int, ...], float] = {}
     for image in product(range(vocab_size), repeat=cells):
-        rows = dense_laws(weights, np.array(image, dtype=np.int64))
-        law[image] = float(np.prod(rows[np.arange(cells), list(image)]))
-    return law
+        rows = dense_distributions(weights, np.array(image, dtype=np.int64))
+        distribution[image] = float(np.prod(rows[np.arange(cells), list(image)]))
+    return distribution
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FixedRows:
-    """A `RowDrafter` that draws each cell from a law of its own, [cells, V], whatever came before.
+    """A `RowDrafter` that draws each cell from a distribution of its own, [cells, V], whatever came before.
 
-    points: say nothing of the laws, as an up-sampler that returns tokens does.
+    points: say nothing of the distributions, as an up-sampler that returns tokens does.
     """
 
-    laws: FloatArray
+    distributions: FloatArray
     width: int
     points: bool = False
 
     def propose(self, tokens: IntArray, rows: range, chance: Chance) -> RowDraft:
         """See `RowDrafter`."""
         cells = range(rows.start * self.width, rows.stop * self.width)
-        drawn = [chance.draw(self.laws[cell], At(Role.DRAFT, cell)) for cell in cells]
-        return RowDraft(np.array(drawn, dtype=np.int64), None if self.points else self.laws[cells.start : cells.stop])
+        drawn = [chance.draw(self.distributions[cell], At(Role.DRAFT, cell)) for cell in cells]
+        return RowDraft(
+            np.array(drawn, dtype=np.int64), None if self.points else self.distributions[cells.start : cells.stop]
+        )

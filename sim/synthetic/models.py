@@ -1,4 +1,4 @@
-"""Synthetic models on small vocabularies: every law is a known function of the tokens before it."""
+"""Synthetic models on small vocabularies: every distribution is a known function of the tokens before it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,8 +15,9 @@ from underpaint.algos.tree import NO_TOKEN, DraftTree, Verdict
 Prefix: TypeAlias = tuple[int, ...]
 """The tokens drawn so far, in raster order."""
 
-PrefixLaw: TypeAlias = Callable[[Prefix], FloatArray]
-"""The law [V] (float64, sum 1) of the token after a prefix; the same prefix always gives the same law."""
+PrefixDistribution: TypeAlias = Callable[[Prefix], FloatArray]
+"""The distribution [V] (float64, sum 1) of the token after a prefix; the same prefix always gives the same
+distribution."""
 
 
 def _digest(prefix: Prefix, seed: int) -> int:
@@ -25,21 +26,21 @@ def _digest(prefix: Prefix, seed: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class PooledLaw:
+class PooledDistribution:
     """Each prefix gets one of the `rows` [R, V] of a pool, picked by its hash."""
 
     rows: FloatArray
     seed: int = 0
 
     def __call__(self, prefix: Prefix) -> FloatArray:
-        """See `PrefixLaw`."""
+        """See `PrefixDistribution`."""
         row: FloatArray = self.rows[_digest(prefix, self.seed) % self.rows.shape[0]]
         return row
 
 
 @dataclass(frozen=True, slots=True)
-class RandomLaw:
-    """Each prefix gets a law of its own: softmax(sharpness * normal noise), seeded by the prefix's hash."""
+class RandomDistribution:
+    """Each prefix gets a distribution of its own: softmax(sharpness * normal noise), seeded by the prefix's hash."""
 
     vocab_size: int
     seed: int = 0
@@ -47,7 +48,7 @@ class RandomLaw:
     _known: dict[Prefix, FloatArray] = field(default_factory=dict, repr=False, compare=False)
 
     def __call__(self, prefix: Prefix) -> FloatArray:
-        """See `PrefixLaw`."""
+        """See `PrefixDistribution`."""
         row = self._known.get(prefix)
         if row is None:
             noise = np.random.default_rng(_digest(prefix, self.seed)).standard_normal(self.vocab_size)
@@ -60,8 +61,8 @@ class RandomLaw:
 class Blend:
     """(1 - share) * first + share * second: a drafter that is right but for a known share."""
 
-    first: PrefixLaw
-    second: PrefixLaw
+    first: PrefixDistribution
+    second: PrefixDistribution
     share: float
 
     def __post_init__(self) -> None:
@@ -69,7 +70,7 @@ class Blend:
             raise ValueError(f"blend: share must be in [0, 1], got {self.share!r}")
 
     def __call__(self, prefix: Prefix) -> FloatArray:
-        """See `PrefixLaw`."""
+        """See `PrefixDistribution`."""
         return (1.0 - self.share) * self.first(prefix) + self.share * self.second(prefix)
 
 
@@ -90,25 +91,25 @@ def _kept(tree: DraftTree, verdict: Verdict) -> Prefix:
 
 @dataclass(slots=True)
 class SyntheticTarget:
-    """A `Target` whose law after each node is `law` of the tokens on the way to it."""
+    """A `Target` whose distribution after each node is `distribution` of the tokens on the way to it."""
 
-    law: PrefixLaw
+    distribution: PrefixDistribution
     grid: Grid
     vocab_size: int = field(init=False)
     _committed: Prefix = ()
 
     def __post_init__(self) -> None:
-        self.vocab_size = self.law(()).size
+        self.vocab_size = self.distribution(()).size
 
     def begin(self) -> Scored:
         """See `Target`."""
         self._committed = ()
-        return Scored(self.law(())[None, :])
+        return Scored(self.distribution(())[None, :])
 
     def score(self, tree: DraftTree) -> Scored:
         """See `Target`."""
         ends = _prefixes(self._committed, tree.tokens.tolist(), tree.parents.tolist())
-        return Scored(np.stack([self.law(end) for end in ends]))
+        return Scored(np.stack([self.distribution(end) for end in ends]))
 
     def commit(self, tree: DraftTree, verdict: Verdict) -> None:
         """See `Target`."""
@@ -117,15 +118,15 @@ class SyntheticTarget:
 
 @dataclass(slots=True)
 class SyntheticDrafter:
-    """A `Drafter` whose law after each node is `law` of the tokens on the way to it."""
+    """A `Drafter` whose distribution after each node is `distribution` of the tokens on the way to it."""
 
-    law: PrefixLaw
+    distribution: PrefixDistribution
     vocab_size: int = field(init=False)
     _committed: Prefix = ()
     _nodes: list[Prefix] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.vocab_size = self.law(()).size
+        self.vocab_size = self.distribution(()).size
 
     def begin(self, scored: Scored) -> None:
         """See `Drafter`."""
@@ -136,7 +137,7 @@ class SyntheticDrafter:
         """See `Expander`."""
         new = _prefixes(self._committed, tokens.tolist(), parents.tolist(), self._nodes)
         self._nodes.extend(new)
-        return np.stack([self.law(end) for end in new])
+        return np.stack([self.distribution(end) for end in new])
 
     def commit(self, tree: DraftTree, verdict: Verdict, scored: Scored) -> None:
         """See `Drafter`."""

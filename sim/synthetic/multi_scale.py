@@ -21,7 +21,7 @@ from underpaint.sim.synthetic.table_model import OnImage, TableWorld
 
 @dataclass(slots=True)
 class TableGridTarget(OnImage):
-    """A `GridTarget` of tables: a cell's law reads the left and upper tokens that it is shown."""
+    """A `GridTarget` of tables: a cell's distribution reads the left and upper tokens that it is shown."""
 
     _tokens: IntArray = field(init=False)
     _last: Feed | None = None
@@ -50,8 +50,8 @@ class TableGridTarget(OnImage):
                 upper[row] = feed.tokens[new[0]]
             elif feed.cached[row, above]:
                 upper[row] = self._tokens[above]
-        laws: FloatArray = self.world.target[self._rows(np.minimum(feed.cells + 1, last), feed.tokens, upper)]
-        return laws
+        distributions: FloatArray = self.world.target[self._rows(np.minimum(feed.cells + 1, last), feed.tokens, upper)]
+        return distributions
 
     def commit(self, rows: IntArray) -> None:
         """See `GridTarget`."""

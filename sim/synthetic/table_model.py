@@ -1,4 +1,4 @@
-"""Worlds made of tables: a law for every context, looked up by the cell, the left token and the upper token.
+"""Worlds made of tables: a distribution for every context, looked up by the cell, the left token and the upper token.
 
 The same tables serve the decoding loop, one image at a time, and the vectorised path over many images.
 """
@@ -15,9 +15,10 @@ from underpaint.algos.tree import NO_TOKEN, DraftTree, Verdict
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TableWorld:
-    """A target and a drafter as tables of laws, over a pool of I images.
+    """A target and a drafter as tables of distributions, over a pool of I images.
 
-    target: [R, V] laws. draft: [D, R, V]; draft[d] is the drafter's law d tokens past the root (the last one holds
+    target: [R, V] distributions. draft: [D, R, V]; draft[d] is the drafter's distribution d tokens past the root (the
+    last one holds
         deeper). starts: [I, cells] int64, the first row of the block of rows that a cell picks from.
     classes: [V + 1] int64, the class of each token; the last entry is for "no token" (outside the image).
     stride: a cell's row is starts + classes[left] * stride + classes[upper]; 0 with all classes 0: no context.
@@ -36,7 +37,7 @@ class TableWorld:
     def __post_init__(self) -> None:
         rows, vocab_size = self.target.shape
         if self.draft.ndim != 3 or self.draft.shape[1:] != (rows, vocab_size):
-            raise ValueError(f"world: expected draft laws [D, {rows}, {vocab_size}], got {self.draft.shape}")
+            raise ValueError(f"world: expected draft distributions [D, {rows}, {vocab_size}], got {self.draft.shape}")
         if self.starts.ndim != 2 or self.starts.shape[1] != self.grid.cells:
             raise ValueError(f"world: expected starts [images, {self.grid.cells}], got {self.starts.shape}")
         if self.classes.shape != (vocab_size + 1,) or self.codebook.shape[0] != vocab_size:
@@ -47,9 +48,9 @@ class TableWorld:
         largest = int(self.starts.max()) + int(self.classes.max()) * (self.stride + 1)
         if int(self.starts.min()) < 0 or largest >= rows:
             raise ValueError(f"world: contexts reach row {largest}, the tables hold {rows}")
-        for what, laws in (("target", self.target), ("draft", self.draft)):
-            if not np.all(np.abs(laws.sum(axis=-1) - 1.0) < 1e-4) or float(laws.min()) < 0.0:
-                raise ValueError(f"world: the {what} laws must be non-negative rows that sum to 1")
+        for what, distributions in (("target", self.target), ("draft", self.draft)):
+            if not np.all(np.abs(distributions.sum(axis=-1) - 1.0) < 1e-4) or float(distributions.min()) < 0.0:
+                raise ValueError(f"world: the {what} distributions must be non-negative rows that sum to 1")
 
     @property
     def vocab_size(self) -> int:
@@ -145,7 +146,7 @@ class TableTarget(OnImage):
 class TableDrafter(OnImage):
     """A `Drafter` of tables. chains: whether it drafts a chain in one call, as a `ChainExpander` does."""
 
-    chains: bool = False
+    fuses_chains: bool = False
     passes: list[int] = field(default_factory=list)
     """Nodes of every pass since `begin`; each level of a chain is a pass over one node."""
     chained: list[int] = field(default_factory=list)
@@ -163,8 +164,8 @@ class TableDrafter(OnImage):
         self.chained.append(levels)
         tokens = [root]
         for level in range(levels):
-            law = self.expand(np.array(tokens[-1:]), np.array([level - 1]))
-            tokens.append(int(law.argmax()))
+            distribution = self.expand(np.array(tokens[-1:]), np.array([level - 1]))
+            tokens.append(int(distribution.argmax()))
         return np.array(tokens[1:], dtype=np.int64)
 
     def expand(self, tokens: IntArray, parents: IntArray) -> FloatArray:
@@ -176,8 +177,8 @@ class TableDrafter(OnImage):
         deepest = self.world.draft.shape[0] - 1
         new = self._paths[first:]
         depths = [min(len(path) - 1, deepest) for path in new]
-        laws: FloatArray = self.world.draft[depths, [self._canvas.row(path) for path in new]]
-        return laws
+        distributions: FloatArray = self.world.draft[depths, [self._canvas.row(path) for path in new]]
+        return distributions
 
     def commit(self, tree: DraftTree, verdict: Verdict, scored: Scored) -> None:
         """See `Drafter`."""

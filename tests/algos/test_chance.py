@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given as holds
 from hypothesis import strategies as st
 
-from tests.strategies import laws
+from tests.strategies import distributions
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import (
     At,
@@ -40,12 +40,12 @@ def test_a_flip_is_strict_at_its_edge() -> None:
 
 
 @holds(
-    law=laws(5),
+    distribution=distributions(5),
     uniform=st.sampled_from([0.0, 5e-324, 0.25, 0.5, 1 / 3, BELOW_ONE]),
     dtype=st.sampled_from(["f4", "f8"]),
 )
-def test_a_token_of_no_mass_is_never_drawn(law: FloatArray, uniform: float, dtype: str) -> None:
-    assert law[index_of(law.astype(dtype), uniform)] > 0.0
+def test_a_token_of_no_mass_is_never_drawn(distribution: FloatArray, uniform: float, dtype: str) -> None:
+    assert distribution[index_of(distribution.astype(dtype), uniform)] > 0.0
 
 
 def test_a_draw_falls_on_the_right_token() -> None:
@@ -55,7 +55,7 @@ def test_a_draw_falls_on_the_right_token() -> None:
 
 @pytest.mark.parametrize("weights", [[0.0, 0.0], [np.nan, 1.0], [-0.1, 1.1], [np.inf, 1.0]])
 @pytest.mark.parametrize("chance", [sampling(0), Enumerating()], ids=["sampling", "enumerating"])
-def test_what_is_no_law_cannot_be_drawn_from(weights: list[float], chance: Chance) -> None:
+def test_what_is_no_distribution_cannot_be_drawn_from(weights: list[float], chance: Chance) -> None:
     with pytest.raises(ValueError, match="non-negative weights with a positive finite sum"):
         chance.draw(np.array(weights), At(Role.BONUS, 0))
 
@@ -119,15 +119,17 @@ def test_a_script_that_lacks_an_address_says_so() -> None:
         scripted({}).flip(0.5, At(Role.ACCEPT, 1))
 
 
-@holds(law=laws(4), share=st.sampled_from([0.0, 0.2, 1.0, 2.0]))
-def test_enumeration_weighs_every_branch(law: FloatArray, share: float) -> None:
+@holds(distribution=distributions(4), share=st.sampled_from([0.0, 0.2, 1.0, 2.0]))
+def test_enumeration_weighs_every_branch(distribution: FloatArray, share: float) -> None:
     def program(chance: Enumerating) -> tuple[int, bool]:
-        return chance.draw(law, At(Role.BONUS, 0)), chance.flip(share, At(Role.ACCEPT, 0))
+        return chance.draw(distribution, At(Role.BONUS, 0)), chance.flip(share, At(Role.ACCEPT, 0))
 
     found = enumerate_outcomes(program)
     assert sum(found.values()) == pytest.approx(1.0, abs=1e-15)
     for (token, kept), weight in found.items():
-        assert weight == pytest.approx(law[token] * (min(1.0, share) if kept else 1.0 - min(1.0, share)), abs=1e-15)
+        assert weight == pytest.approx(
+            distribution[token] * (min(1.0, share) if kept else 1.0 - min(1.0, share)), abs=1e-15
+        )
         assert weight > 0.0
 
 
@@ -146,7 +148,7 @@ def test_enumeration_agrees_with_sampling() -> None:
         assert abs(drawn.count(outcome) / len(drawn) - weight) < 5 * deviation
 
 
-def test_noise_asked_for_twice_has_no_law() -> None:
+def test_noise_asked_for_twice_has_no_distribution() -> None:
     def program(chance: Enumerating) -> bool:
         return chance.cycle(2).flip(0.5, At(Role.ACCEPT, 1)) == chance.cycle(2).flip(0.5, At(Role.ACCEPT, 1))
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.strategies import ShapePolicy, chains, laws, pools, shapes
+from tests.strategies import ShapePolicy, chains, distributions, pools, shapes
 from underpaint.algos.accept import RULES, RuleSpec
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import Role, sampling, scripted
@@ -18,15 +18,15 @@ from underpaint.algos.enumeration import (
     total_variation,
 )
 from underpaint.algos.tree import DraftTree, Verdict, root_only
-from underpaint.sim.synthetic.models import RandomLaw, SyntheticDrafter, SyntheticTarget
+from underpaint.sim.synthetic.models import RandomDistribution, SyntheticDrafter, SyntheticTarget
 
 SAMPLING = [spec for spec in RULES if spec.promise == "lossless" and not spec.greedy]
 
 
 def chain_of(tokens: list[int], draft: FloatArray) -> DraftTree:
     count = len(tokens)
-    law_of = np.append(np.arange(count - 1), -1)
-    return DraftTree(np.array(tokens), np.arange(-1, count - 1), "iid", draft, law_of)
+    draft_rows = np.append(np.arange(count - 1), -1)
+    return DraftTree(np.array(tokens), np.arange(-1, count - 1), "iid", draft, draft_rows)
 
 
 def expected_accepted(name: str, target: FloatArray, draft: FloatArray, length: int) -> float:
@@ -43,7 +43,7 @@ def test_the_toy_case_of_block_verification() -> None:
     assert expected_accepted("traversal", target, draft, 2) == pytest.approx(11 / 9, abs=1e-12)
 
 
-@given(target=laws(3), draft=laws(3), length=st.integers(1, 3))
+@given(target=distributions(3), draft=distributions(3), length=st.integers(1, 3))
 def test_a_chain_accepts_geometrically(target: FloatArray, draft: FloatArray, length: int) -> None:
     rate = float(np.minimum(target, draft).sum())
     expected = sum(rate**step for step in range(1, length + 1))
@@ -66,16 +66,16 @@ def test_block_and_traversal_keep_at_least_what_the_chain_does(data: st.DataObje
 @given(data=st.data())
 def test_rules_that_say_the_same_decide_the_same(data: st.DataObject) -> None:
     """On a chain traversal is block and multi-round is chain; on point proposals traversal keeps what `point` keeps."""
-    probs = np.stack([data.draw(laws(3)) for _ in range(4)])
-    draft = np.stack([data.draw(laws(3)) for _ in range(3)])
+    probs = np.stack([data.draw(distributions(3)) for _ in range(4)])
+    draft = np.stack([data.draw(distributions(3)) for _ in range(3)])
     tokens = [0, *(data.draw(st.sampled_from(np.flatnonzero(row).tolist())) for row in draft)]
     tree = chain_of(tokens, draft)
-    law = {
+    distribution = {
         name: enumerate_verdicts(RULES[name].make(), tree, probs)
         for name in ("chain", "multi_round", "block", "traversal")
     }
-    assert total_variation(law["chain"], law["multi_round"]) <= 1e-12
-    assert total_variation(law["block"], law["traversal"]) <= 1e-12
+    assert total_variation(distribution["chain"], distribution["multi_round"]) <= 1e-12
+    assert total_variation(distribution["block"], distribution["traversal"]) <= 1e-12
 
     shape = data.draw(shapes(4))
     below: list[list[int]] = [[] for _ in range(5)]
@@ -87,7 +87,7 @@ def test_rules_that_say_the_same_decide_the_same(data: st.DataObject) -> None:
         ]
         count = len(rank)
         points = DraftTree(np.array(rank), np.array([-1, *shape]), "top_k", np.empty((0, 3)), np.full(count, -1))
-        rows = np.stack([data.draw(laws(3)) for _ in range(count)])
+        rows = np.stack([data.draw(distributions(3)) for _ in range(count)])
         length = [
             mean(enumerate_verdicts(RULES[name].make(), points, rows), lambda verdict: len(verdict.path))
             for name in ("point", "traversal")
@@ -96,10 +96,12 @@ def test_rules_that_say_the_same_decide_the_same(data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("spec", SAMPLING, ids=lambda spec: spec.name)
-@given(law=laws(4))
-def test_a_root_alone_draws_the_targets_law(spec: RuleSpec, law: FloatArray) -> None:
-    verdicts = enumerate_verdicts(spec.make(), root_only(0, 4), law[None])
-    assert verdicts == pytest.approx({Verdict((), token): law[token] for token in np.flatnonzero(law).tolist()})
+@given(distribution=distributions(4))
+def test_a_root_alone_draws_the_targets_distribution(spec: RuleSpec, distribution: FloatArray) -> None:
+    verdicts = enumerate_verdicts(spec.make(), root_only(0, 4), distribution[None])
+    assert verdicts == pytest.approx(
+        {Verdict((), token): distribution[token] for token in np.flatnonzero(distribution).tolist()}
+    )
 
 
 @pytest.mark.parametrize("spec", SAMPLING, ids=lambda spec: spec.name)
@@ -110,9 +112,9 @@ def test_what_the_target_rules_out_is_never_emitted(spec: RuleSpec, uniform: flo
     drawn = data.draw(st.sampled_from(sorted(spec.drawn)))
     policy = ShapePolicy((0, 1) if spec.needs_chain else (0, 0, 1), drawn)
     drafter = SyntheticDrafter(data.draw(pools(3)))
-    drafter.begin(SyntheticTarget(drafter.law, Grid(1, 1)).begin())
+    drafter.begin(SyntheticTarget(drafter.distribution, Grid(1, 1)).begin())
     tree = policy.grow(drafter, 0, Budget(2, 8), sampling(data.draw(st.integers(0, 99))))
-    probs = np.stack([data.draw(laws(3)) for _ in range(tree.size)])
+    probs = np.stack([data.draw(distributions(3)) for _ in range(tree.size)])
     script = {(0, role, node): uniform for role in Role for node in range(tree.size)}
     verdict = spec.make()(tree, probs, scripted(script))
     nodes = [0, *verdict.path]
@@ -121,9 +123,9 @@ def test_what_the_target_rules_out_is_never_emitted(spec: RuleSpec, uniform: flo
 
 
 @pytest.mark.parametrize("spec", SAMPLING, ids=lambda spec: spec.name)
-def test_float32_laws_that_agree_but_for_rounding(spec: RuleSpec) -> None:
+def test_float32_distributions_that_agree_but_for_rounding(spec: RuleSpec) -> None:
     """A drafter equal to the target, in rows of 2000 float32 numbers that sum to 1 only nearly."""
-    rows = np.stack([RandomLaw(2000, seed=seed)(()) for seed in range(4)])
+    rows = np.stack([RandomDistribution(2000, seed=seed)(()) for seed in range(4)])
     probs = rows.astype(np.float32)
     script = {(0, role, node): float(np.nextafter(1.0, 0.0)) for role in Role for node in range(4)}
     for drawn in sorted(spec.drawn):
@@ -135,7 +137,7 @@ def test_float32_laws_that_agree_but_for_rounding(spec: RuleSpec) -> None:
         assert probs[[0, *verdict.path][-1], verdict.token] > 0.0
 
 
-def test_a_law_that_cannot_have_drawn_its_token_is_named() -> None:
+def test_a_distribution_that_cannot_have_drawn_its_token_is_named() -> None:
     tree = chain_of([0, 1], np.array([[1.0, 0.0]]))
     for name in ("chain", "multi_round", "block", "traversal"):
         rule = RULES[name].make()
@@ -164,11 +166,11 @@ def test_a_token_wise_rule_reads_only_the_rows_it_visits(name: str) -> None:
     """The others may be anything: a wide tree costs no more than its accepted path."""
     spec = RULES[name]
     shape = (0, 1, 2) if spec.needs_chain else (0, 0, 1, 1, 2, 2)
-    drafter = SyntheticDrafter(RandomLaw(5, seed=1))
-    drafter.begin(SyntheticTarget(drafter.law, Grid(1, 1)).begin())
+    drafter = SyntheticDrafter(RandomDistribution(5, seed=1))
+    drafter.begin(SyntheticTarget(drafter.distribution, Grid(1, 1)).begin())
     for seed in range(20):
         tree = ShapePolicy(shape, min(spec.drawn)).grow(drafter, 0, Budget(3, 9), sampling(seed))
-        probs = np.stack([RandomLaw(5, seed=2)((node,)) for node in range(tree.size)])
+        probs = np.stack([RandomDistribution(5, seed=2)((node,)) for node in range(tree.size)])
         verdict = spec.make()(tree, probs, sampling(seed))
         unread = np.ones(tree.size, dtype=np.bool_)
         unread[[0, *verdict.path]] = False

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from underpaint.algos.arrays import FloatArray
-from underpaint.algos.rows import Sampler, laws
+from underpaint.algos.rows import SamplingParams, sampling_probs
 
 LIBRARIES = [pytest.param(np, id="numpy"), pytest.param(array_api_strict, id="array_api_strict")]
 LOGITS = np.array([[[0.0, 1.0, 1.0, -2.0, 3.0], [0.5, 0.5, 0.5, 0.5, 0.5]]])
 
 
-def law_of(xp: ModuleType, logits: FloatArray, **settings: Any) -> FloatArray:
-    rows = laws(xp.asarray(logits), Sampler(**settings))
+def draft_rows(xp: ModuleType, logits: FloatArray, **settings: Any) -> FloatArray:
+    rows = sampling_probs(xp.asarray(logits), SamplingParams(**settings))
     assert rows.dtype == xp.asarray(logits).dtype
     return np.asarray(rows)
 
@@ -29,26 +29,26 @@ def softmax(logits: FloatArray) -> FloatArray:
 
 @pytest.mark.parametrize("xp", LIBRARIES)
 def test_plain_softmax_and_temperature(xp: ModuleType) -> None:
-    assert law_of(xp, LOGITS) == pytest.approx(softmax(LOGITS[0]))
-    assert law_of(xp, LOGITS, temperature=0.5) == pytest.approx(softmax(LOGITS[0] * 2))
-    assert law_of(xp, LOGITS, temperature=0.0).tolist() == [[0, 0, 0, 0, 1], [1, 0, 0, 0, 0]]
+    assert draft_rows(xp, LOGITS) == pytest.approx(softmax(LOGITS[0]))
+    assert draft_rows(xp, LOGITS, temperature=0.5) == pytest.approx(softmax(LOGITS[0] * 2))
+    assert draft_rows(xp, LOGITS, temperature=0.0).tolist() == [[0, 0, 0, 0, 1], [1, 0, 0, 0, 0]]
 
 
 @pytest.mark.parametrize("xp", LIBRARIES)
 def test_guidance_mixes_the_pair(xp: ModuleType) -> None:
     pair = np.concatenate([LOGITS, LOGITS[:, ::-1]])
     mixed = LOGITS[0, ::-1] + 3.0 * (LOGITS[0] - LOGITS[0, ::-1])
-    assert law_of(xp, pair, guidance=3.0) == pytest.approx(softmax(mixed))
-    assert law_of(xp, pair, guidance=1.0) == pytest.approx(softmax(LOGITS[0]))
-    assert law_of(xp, pair, guidance=0.0) == pytest.approx(softmax(LOGITS[0, ::-1]))
+    assert draft_rows(xp, pair, guidance=3.0) == pytest.approx(softmax(mixed))
+    assert draft_rows(xp, pair, guidance=1.0) == pytest.approx(softmax(LOGITS[0]))
+    assert draft_rows(xp, pair, guidance=0.0) == pytest.approx(softmax(LOGITS[0, ::-1]))
 
 
 @pytest.mark.parametrize("xp", LIBRARIES)
 def test_top_k_keeps_ties_with_the_last(xp: ModuleType) -> None:
-    assert np.flatnonzero(law_of(xp, LOGITS, top_k=1)[0]).tolist() == [4]
-    assert np.flatnonzero(law_of(xp, LOGITS, top_k=2)[0]).tolist() == [1, 2, 4]
-    assert np.flatnonzero(law_of(xp, LOGITS, top_k=2)[1]).size == 5
-    assert law_of(xp, LOGITS, top_k=9) == pytest.approx(softmax(LOGITS[0]))
+    assert np.flatnonzero(draft_rows(xp, LOGITS, top_k=1)[0]).tolist() == [4]
+    assert np.flatnonzero(draft_rows(xp, LOGITS, top_k=2)[0]).tolist() == [1, 2, 4]
+    assert np.flatnonzero(draft_rows(xp, LOGITS, top_k=2)[1]).size == 5
+    assert draft_rows(xp, LOGITS, top_k=9) == pytest.approx(softmax(LOGITS[0]))
 
 
 @pytest.mark.parametrize("xp", LIBRARIES)
@@ -56,9 +56,9 @@ def test_top_p_keeps_the_smallest_set_of_that_mass(xp: ModuleType) -> None:
     probs = np.array([[0.5, 0.2, 0.15, 0.1, 0.05]])
     logits = np.log(probs)[None]
     for top_p, kept in ((0.3, 1), (0.6, 2), (0.8, 3), (0.9, 4), (1.0, 5)):
-        law = law_of(xp, logits, top_p=top_p)[0]
-        assert np.flatnonzero(law).tolist() == list(range(kept))
-        assert law[:kept] == pytest.approx(probs[0, :kept] / probs[0, :kept].sum())
+        distribution = draft_rows(xp, logits, top_p=top_p)[0]
+        assert np.flatnonzero(distribution).tolist() == list(range(kept))
+        assert distribution[:kept] == pytest.approx(probs[0, :kept] / probs[0, :kept].sum())
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -68,12 +68,12 @@ def test_top_p_keeps_the_smallest_set_of_that_mass(xp: ModuleType) -> None:
     top_k=st.integers(0, 9),
     top_p=st.sampled_from([0.2, 0.9, 1.0]),
 )
-def test_libraries_agree_and_rows_are_laws(
+def test_libraries_agree_and_rows_are_distributions(
     dtype: type, seed: int, temperature: float, top_k: int, top_p: float
 ) -> None:
     logits = np.random.default_rng(seed).normal(size=(2, 3, 8), scale=4.0).astype(dtype)
     chosen: dict[str, Any] = {"guidance": 2.0, "temperature": temperature, "top_k": top_k, "top_p": top_p}
-    plain, strict = law_of(np, logits, **chosen), law_of(array_api_strict, logits, **chosen)
+    plain, strict = draft_rows(np, logits, **chosen), draft_rows(array_api_strict, logits, **chosen)
     assert plain.dtype == dtype
     assert np.array_equal(plain, strict)
     assert np.all(plain >= 0.0)
@@ -85,14 +85,14 @@ def test_libraries_agree_and_rows_are_laws(
 def test_logits_that_are_not_finite_are_refused(xp: ModuleType, value: float) -> None:
     spoilt = LOGITS.copy()
     spoilt[0, 1, 2] = value
-    with pytest.raises(ValueError, match="laws: expected finite logits"):
-        laws(xp.asarray(spoilt), Sampler())
+    with pytest.raises(ValueError, match="distributions: expected finite logits"):
+        sampling_probs(xp.asarray(spoilt), SamplingParams())
 
 
 @pytest.mark.parametrize("shape", [(2, 5), (3, 2, 5), (0, 2, 5)])
 def test_logits_of_the_wrong_shape_are_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r"laws: expected logits \[B, N, V\]"):
-        laws(np.zeros(shape), Sampler())
+    with pytest.raises(ValueError, match=r"distributions: expected logits \[B, N, V\]"):
+        sampling_probs(np.zeros(shape), SamplingParams())
 
 
 @pytest.mark.parametrize(
@@ -100,4 +100,4 @@ def test_logits_of_the_wrong_shape_are_refused(shape: tuple[int, ...]) -> None:
 )
 def test_settings_out_of_range_are_named(setting: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"sampler: {next(iter(setting))} must be"):
-        Sampler(**setting)
+        SamplingParams(**setting)

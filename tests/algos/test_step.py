@@ -13,9 +13,9 @@ from underpaint.algos.chance import Chance, sampling
 from underpaint.algos.draft import Budget, Expander, Grid
 from underpaint.algos.step import Scored, decode
 from underpaint.algos.tree import NO_TOKEN, DraftTree, Verdict
-from underpaint.sim.synthetic.models import RandomLaw, SyntheticDrafter, SyntheticTarget
+from underpaint.sim.synthetic.models import RandomDistribution, SyntheticDrafter, SyntheticTarget
 
-LIKELY = RandomLaw(4, seed=1)
+LIKELY = RandomDistribution(4, seed=1)
 MULTI_ROUND = RULES["multi_round"].make()
 
 
@@ -82,7 +82,7 @@ def test_a_policy_that_overruns_its_budget_is_named(cells: int, max_nodes: int) 
 
 
 class Broken(SyntheticTarget):
-    """A target whose laws are spoilt after the first."""
+    """A target whose distributions are spoilt after the first."""
 
     def __init__(self, spoil: Callable[[FloatArray], FloatArray]) -> None:
         super().__init__(LIKELY, Grid(2, 2))
@@ -100,17 +100,17 @@ class Broken(SyntheticTarget):
         (lambda probs: probs * 2.0, "probs: expected rows"),
         (lambda probs: probs * 0.0, "probs: expected rows"),
         (lambda probs: probs - 2.0 * np.eye(len(probs), 4) + 0.5, "probs: expected rows"),
-        (lambda probs: probs[:-1], "probs: expected .*one law per node"),
-        (lambda probs: probs[:, :-1], "probs: expected .*one law per node"),
+        (lambda probs: probs[:-1], "probs: expected .*one distribution per node"),
+        (lambda probs: probs[:, :-1], "probs: expected .*one distribution per node"),
     ],
 )
-def test_broken_target_laws_are_named(spoil: Callable[[FloatArray], FloatArray], message: str) -> None:
+def test_broken_target_distributions_are_named(spoil: Callable[[FloatArray], FloatArray], message: str) -> None:
     broken = Broken(spoil)
     with pytest.raises(ValueError, match=message):
         decode(broken, SyntheticDrafter(LIKELY), ShapePolicy((0,), "iid"), MULTI_ROUND, sampling(0))
 
 
-def test_broken_draft_laws_are_named() -> None:
+def test_broken_draft_distributions_are_named() -> None:
     drafter = SyntheticDrafter(lambda prefix: np.array([0.5, 0.5, 0.5, 0.5]))
     with pytest.raises(ValueError, match=r"tree\.draft_probs: expected rows"):
         decode(target(), drafter, ShapePolicy((0,), "iid"), MULTI_ROUND, sampling(0))

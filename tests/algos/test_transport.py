@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from tests.strategies import ShapePolicy, laws
+from tests.strategies import ShapePolicy, distributions
 from underpaint.algos.accept import RULES, RuleSpec
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.draft import Grid
@@ -21,7 +21,8 @@ SAMPLING = [spec for spec in RULES if spec.promise == "lossless" and not spec.gr
 
 
 def programme(target: FloatArray, proposals: ProposalSets) -> float:
-    """The transport as a linear programme: a joint law of (proposals, output) with both marginals, most mass inside."""
+    """The transport as a linear programme: a joint distribution of (proposals, output) with both marginals, most mass
+    inside."""
     sets, tokens = list(proposals), range(target.size)
     places = {pair: place for place, pair in enumerate(product(range(len(sets)), tokens))}
     gain = np.zeros(len(places))
@@ -35,7 +36,7 @@ def programme(target: FloatArray, proposals: ProposalSets) -> float:
 
 
 @pytest.mark.parametrize("drawn", DRAWN)
-@given(target=laws(4), draft=laws(4), count=st.integers(0, 4))
+@given(target=distributions(4), draft=distributions(4), count=st.integers(0, 4))
 def test_the_minimum_over_sets_solves_the_transport(
     drawn: Drawn, target: FloatArray, draft: FloatArray, count: int
 ) -> None:
@@ -44,13 +45,13 @@ def test_the_minimum_over_sets_solves_the_transport(
     assert best_acceptance(target, proposals) == pytest.approx(programme(target, proposals), abs=1e-7)
 
 
-@given(target=laws(6), draft=laws(6), count=st.integers(0, 5))
+@given(target=distributions(6), draft=distributions(6), count=st.integers(0, 5))
 def test_independent_proposals_need_only_an_order(target: FloatArray, draft: FloatArray, count: int) -> None:
     exact = best_acceptance(target, proposal_sets(draft, count, "iid"))
     assert best_acceptance_iid(target, draft, count) == pytest.approx(exact, abs=1e-12)
 
 
-@given(target=laws(5), draft=laws(5))
+@given(target=distributions(5), draft=distributions(5))
 def test_known_cases(target: FloatArray, draft: FloatArray) -> None:
     overlap = float(np.minimum(target, draft).sum())
     for drawn in ("iid", "without_replacement"):
@@ -66,7 +67,7 @@ def test_known_cases(target: FloatArray, draft: FloatArray) -> None:
     [pytest.param(spec, drawn, id=f"{spec.name}-{drawn}") for spec in SAMPLING for drawn in sorted(spec.drawn)],
 )
 @settings(max_examples=25)
-@given(target=laws(3), draft=laws(3), count=st.integers(1, 3))
+@given(target=distributions(3), draft=distributions(3), count=st.integers(1, 3))
 def test_no_lossless_rule_beats_the_bound(
     spec: RuleSpec, drawn: Drawn, target: FloatArray, draft: FloatArray, count: int
 ) -> None:
@@ -86,12 +87,12 @@ def test_no_lossless_rule_beats_the_bound(
 
 
 def test_what_cannot_be_enumerated_is_refused() -> None:
-    law = np.full(17, 1 / 17)
+    distribution = np.full(17, 1 / 17)
     with pytest.raises(ValueError, match="too many subsets"):
-        proposal_sets(law, 2, "iid")
+        proposal_sets(distribution, 2, "iid")
     with pytest.raises(ValueError, match="too many subsets"):
-        best_acceptance(law, {frozenset({0}): 1.0})
+        best_acceptance(distribution, {frozenset({0}): 1.0})
     with pytest.raises(ValueError, match="count >= 0"):
-        proposal_sets(law[:3], -1, "iid")
+        proposal_sets(distribution[:3], -1, "iid")
     with pytest.raises(ValueError, match="count >= 0"):
-        best_acceptance_iid(law, law, -1)
+        best_acceptance_iid(distribution, distribution, -1)

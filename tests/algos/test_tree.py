@@ -21,7 +21,7 @@ TREE = DraftTree(
     parents=np.array([-1, 0, 0, 1, 2, 1]),
     drawn="without_replacement",
     draft_probs=UNIFORM,
-    law_of=np.array([0, 0, 0, -1, -1, -1]),
+    draft_rows=np.array([0, 0, 0, -1, -1, -1]),
 )
 
 
@@ -34,7 +34,7 @@ def test_views() -> None:
     assert TREE.path_to(5) == (1, 5)
     assert TREE.path_to(0) == ()
     assert TREE.visible()[5].tolist() == [True, True, False, False, False, True]
-    assert np.array_equal(TREE.law(2), UNIFORM[0])
+    assert np.array_equal(TREE.draft_distribution(2), UNIFORM[0])
 
 
 @given(shape=shapes(8))
@@ -53,9 +53,9 @@ def test_views_agree_on_any_shape(shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"tokens": np.array([9, 0])}, "tokens, parents and law_of must be"),
-        ({"tokens": np.empty(0, dtype=np.int64)}, "tokens, parents and law_of must be"),
-        ({"law_of": np.zeros(5, dtype=np.int64)}, "tokens, parents and law_of must be"),
+        ({"tokens": np.array([9, 0])}, "tokens, parents and draft_rows must be"),
+        ({"tokens": np.empty(0, dtype=np.int64)}, "tokens, parents and draft_rows must be"),
+        ({"draft_rows": np.zeros(5, dtype=np.int64)}, "tokens, parents and draft_rows must be"),
         ({"drawn": "sorted"}, "drawn must be one of iid, without_replacement, top_k"),
         ({"parents": np.array([0, 0, 0, 1, 2, 1])}, "tree.parents: expected"),
         ({"parents": np.array([-1, 0, 0, 4, 2, 1])}, "tree.parents: expected.*sort the nodes"),
@@ -70,8 +70,8 @@ def test_views_agree_on_any_shape(shape: tuple[int, ...]) -> None:
         ({"draft_probs": UNIFORM * 2}, "tree.draft_probs: expected rows"),
         ({"draft_probs": UNIFORM * np.nan}, "tree.draft_probs: expected rows"),
         ({"draft_probs": np.array([[1.5, -0.5, 0.0, 0.0]])}, "tree.draft_probs: expected rows"),
-        ({"law_of": np.array([1, 0, 0, -1, -1, -1])}, "tree.law_of: expected rows below 1"),
-        ({"law_of": np.array([-2, 0, 0, -1, -1, -1])}, "tree.law_of: expected rows below 1"),
+        ({"draft_rows": np.array([1, 0, 0, -1, -1, -1])}, "tree.draft_rows: expected rows below 1"),
+        ({"draft_rows": np.array([-2, 0, 0, -1, -1, -1])}, "tree.draft_rows: expected rows below 1"),
     ],
 )
 def test_a_malformed_tree_is_named(change: dict[str, Any], message: str) -> None:
@@ -83,9 +83,9 @@ def test_independent_siblings_may_repeat() -> None:
     replace(TREE, drawn="iid", tokens=np.array([9, 1, 1, 2, 3, 2])).check(4)
 
 
-def test_a_law_that_was_not_kept_is_missed() -> None:
-    with pytest.raises(ValueError, match="node 3 keeps no draft law"):
-        TREE.law(3)
+def test_a_distribution_that_was_not_kept_is_missed() -> None:
+    with pytest.raises(ValueError, match="node 3 keeps no draft distribution"):
+        TREE.draft_distribution(3)
 
 
 def test_the_tree_without_proposals() -> None:

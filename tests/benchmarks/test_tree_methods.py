@@ -1,4 +1,4 @@
-"""Benchmarks of tree methods, on a studio of synthetic laws."""
+"""Benchmarks of tree methods, on a studio of synthetic distributions."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import pytest
 import benchmarks.pair_statistics as pair_statistics
 import benchmarks.settings as settings
 import benchmarks.verification as verification
-from benchmarks.pair_statistics import COLUMNS, Laws, score
+from benchmarks.pair_statistics import COLUMNS, Distributions, score
 from tests.benchmarks.ending import figures
 from tests.cli.studio import SyntheticStudio
 from underpaint.algos.draft import Grid
@@ -19,7 +19,7 @@ def _studio(monkeypatch):
         monkeypatch.setattr(module, "open_studio", lambda side: SyntheticStudio(side, grid=Grid(2, 3)))
 
 
-def test_first_tokens_of_lossless_methods_stand_beside_exact_laws(tmp_path, capsys):
+def test_first_tokens_of_lossless_methods_stand_beside_exact_distributions(tmp_path, capsys):
     asked = ["--methods", "ar, eagle2", "--draws", "40", "--prompts-count", "1"]
     found = figures(pair_statistics.main, asked, tmp_path, capsys)
     assert set(found) == {"resolution", "draws", "sampler", "model", "rows", "machine", "command"}
@@ -30,18 +30,18 @@ def test_first_tokens_of_lossless_methods_stand_beside_exact_laws(tmp_path, caps
         assert row["impossible"] == 0
 
 
-def test_a_wrong_law_scores_high_and_what_it_forbids_is_counted():
+def test_a_wrong_distribution_scores_high_and_what_it_forbids_is_counted():
     rng = np.random.default_rng(0)
     triples = np.array([(a, b, c) for a in range(3) for b in range(3) for c in range(2)])
     masses = rng.dirichlet(np.ones(len(triples)))
-    laws = Laws(triples, masses)
+    distributions = Distributions(triples, masses)
     right = triples[rng.choice(len(triples), 2000, p=masses)]
     wrong = triples[rng.choice(len(triples), 2000, p=np.full(len(triples), 1 / len(triples)))]
     for columns in COLUMNS:
-        assert abs(score(right, laws, columns, np.random.default_rng(1))[0]) < 4
-    assert score(wrong, laws, COLUMNS[1], np.random.default_rng(1))[0] > 10
+        assert abs(score(right, distributions, columns, np.random.default_rng(1))[0]) < 4
+    assert score(wrong, distributions, COLUMNS[1], np.random.default_rng(1))[0] > 10
     forbidden = np.concatenate([right[:-5], np.full((5, 3), 7)])
-    assert score(forbidden, laws, COLUMNS[0], np.random.default_rng(1))[1] == 5
+    assert score(forbidden, distributions, COLUMNS[0], np.random.default_rng(1))[1] == 5
 
 
 def test_every_lossless_tree_method_is_asked_by_default():
@@ -84,7 +84,7 @@ def test_variants_stand_beside_ar_and_a_stopped_run_goes_on(tmp_path, capsys):
 def test_every_open_setting_of_adt_tree_is_one_that_it_takes():
     codes = SyntheticStudio(64).codes
     built = [build_method("adt", resolve("adt", 1.0, None, one.split()), codes) for one in settings.ADT_VARIANTS]
-    assert len({str(one.recipe.as_plain()) for one in built}) == len(settings.ADT_VARIANTS)
+    assert len({str(one.recipe.to_dict()) for one in built}) == len(settings.ADT_VARIANTS)
 
 
 def test_a_method_without_cycles_is_shown_too(monkeypatch, tmp_path, capsys):

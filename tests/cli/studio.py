@@ -1,4 +1,4 @@
-"""A studio without engines: synthetic laws on a small grid, and a picture and a judge made of the tokens."""
+"""A studio without engines: synthetic distributions on a small grid, and a picture and a judge made of the tokens."""
 
 import time
 import zlib
@@ -13,7 +13,7 @@ from tests.wrapped import Wrapped
 from underpaint.algos.accept.neighbours import nearest_codes
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.draft import Grid
-from underpaint.algos.rows import Sampler
+from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.resolution import ResolutionMap
 from underpaint.algos.spatial.target import Feed, GridTarget
 from underpaint.algos.step import Drafter, Target
@@ -22,7 +22,7 @@ from underpaint.runtime.evaluation.quality import Reading, Reference
 from underpaint.runtime.resampling.resampler import Resampler
 from underpaint.runtime.studio import Clocked, Picture
 from underpaint.sim.synthetic.grid_model import GridWeights, GridWorld
-from underpaint.sim.synthetic.models import Blend, RandomLaw, SyntheticDrafter, SyntheticTarget
+from underpaint.sim.synthetic.models import Blend, RandomDistribution, SyntheticDrafter, SyntheticTarget
 from underpaint.zoo.prompts import SLOT_VALUES, Prompt
 
 VOCAB = 40
@@ -65,8 +65,8 @@ class MeteredGridTarget(MeteredTarget):
     def score(self, asked: Feed) -> FloatArray:
         return self._shaped(super().score(asked))
 
-    def _shaped(self, laws: FloatArray) -> FloatArray:
-        return np.eye(self.vocab_size)[laws.argmax(axis=-1)] if self.one_hot else laws
+    def _shaped(self, distributions: FloatArray) -> FloatArray:
+        return np.eye(self.vocab_size)[distributions.argmax(axis=-1)] if self.one_hot else distributions
 
 
 @dataclass
@@ -108,7 +108,7 @@ class SyntheticStudio:
     side: int = 64
     grid: Grid = GRID
     max_nodes: int = 32
-    sampler: Sampler = field(default_factory=lambda: Sampler(guidance=2.0))
+    sampler: SamplingParams = field(default_factory=lambda: SamplingParams(guidance=2.0))
     reference: Reference = field(default_factory=real_scenes)
     name: str = "synthetic"
 
@@ -117,25 +117,25 @@ class SyntheticStudio:
         codebook = np.random.default_rng(4).standard_normal((VOCAB, 3))
         return Codes(nearest_codes(codebook, VOCAB - 1), codebook)
 
-    def described(self) -> Mapping[str, Any]:
+    def fingerprint(self) -> Mapping[str, Any]:
         return {"target": self.name, "side": self.side}
 
-    def _law(self, prompt: Prompt) -> RandomLaw:
-        return RandomLaw(VOCAB, seed=zlib.crc32(prompt.caption().encode()), sharpness=2.0)
+    def _distribution(self, prompt: Prompt) -> RandomDistribution:
+        return RandomDistribution(VOCAB, seed=zlib.crc32(prompt.caption().encode()), sharpness=2.0)
 
-    def target(self, prompt: Prompt, sampler: Sampler) -> Clocked[Target]:
-        self._last = self._law(prompt)
+    def target(self, prompt: Prompt, sampler: SamplingParams) -> Clocked[Target]:
+        self._last = self._distribution(prompt)
         metered = MeteredTarget(SyntheticTarget(self._last, self.grid))
         return Clocked(metered, metered.meter)
 
-    def drafter(self, sampler: Sampler) -> Clocked[Drafter]:
-        metered = MeteredDrafter(SyntheticDrafter(Blend(self._last, RandomLaw(VOCAB, seed=1), 0.3)))
+    def drafter(self, sampler: SamplingParams) -> Clocked[Drafter]:
+        metered = MeteredDrafter(SyntheticDrafter(Blend(self._last, RandomDistribution(VOCAB, seed=1), 0.3)))
         return Clocked(metered, metered.meter)
 
-    def grid_target(self, prompt: Prompt, sampler: Sampler, cells: int = 1) -> Clocked[GridTarget]:
+    def grid_target(self, prompt: Prompt, sampler: SamplingParams, cells: int = 1) -> Clocked[GridTarget]:
         return self._cells(self.grid, prompt, sampler)
 
-    def low_target(self, prompt: Prompt, sampler: Sampler, ratio: int, cells: int = 1) -> Clocked[GridTarget]:
+    def low_target(self, prompt: Prompt, sampler: SamplingParams, ratio: int, cells: int = 1) -> Clocked[GridTarget]:
         return self._cells(Grid(self.grid.height // ratio, self.grid.width // ratio), prompt, sampler)
 
     def resampler(self, kind: str, ratio: int) -> Resampler:
@@ -143,7 +143,7 @@ class SyntheticStudio:
             raise ValueError(f"resampler: there is no '{kind}'")
         return Repeats(ResolutionMap(Grid(self.grid.height // ratio, self.grid.width // ratio), self.grid))
 
-    def _cells(self, grid: Grid, prompt: Prompt, sampler: Sampler) -> Clocked[GridTarget]:
+    def _cells(self, grid: Grid, prompt: Prompt, sampler: SamplingParams) -> Clocked[GridTarget]:
         weights = GridWeights.random(grid, VOCAB, zlib.crc32(prompt.caption().encode()), coupling=1.5)
         metered = MeteredGridTarget(GridWorld(weights), one_hot=sampler.temperature == 0)
         return Clocked(metered, metered.meter)

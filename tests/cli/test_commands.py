@@ -250,17 +250,17 @@ def test_methods_lists_every_registered_name_with_its_promise():
     assert all(one.name in shown for one in METHODS)
 
 
-def test_law_prints_exact_figures():
-    result = called("law", "without_replacement", "--model", "peaked", "--json")
+def test_distribution_prints_exact_figures():
+    result = called("distribution", "without_replacement", "--model", "peaked", "--json")
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     assert found["promise"] == "lossless"
     assert found["total_variation"] < 1e-12
     assert found["transport_gap"] > -1e-12
-    relaxed = json.loads(called("law", "lantern", "--set", "delta=0.3", "--policy", "eagle2", "--json").stdout)
+    relaxed = json.loads(called("distribution", "lantern", "--set", "delta=0.3", "--policy", "eagle2", "--json").stdout)
     assert relaxed["settings"]["delta"] == 0.3
     assert relaxed["total_variation"] > 1e-6
-    assert "total variation" in called("law", "point").stdout
+    assert "total variation" in called("distribution", "point").stdout
 
 
 @pytest.mark.parametrize(
@@ -275,12 +275,12 @@ def test_law_prints_exact_figures():
         (["point", "--max-nodes", "1"], "at least 2"),
     ],
 )
-def test_law_refuses_bad_input(arguments, message):
-    refused(called("law", *arguments), message)
+def test_distribution_refuses_bad_input(arguments, message):
+    refused(called("distribution", *arguments), message)
 
 
 def test_help_explains_itself():
-    for command in ([], ["generate"], ["compare"], ["methods"], ["law"], ["train"], ["export"]):
+    for command in ([], ["generate"], ["compare"], ["methods"], ["distribution"], ["train"], ["export"]):
         result = called(*command, "--help")
         assert result.exit_code == 0, result.output
         assert "usage:" in result.output.lower()

@@ -5,10 +5,10 @@ import pytest
 
 from tests.cli.studio import SyntheticStudio
 from underpaint.algos.draft import Grid
-from underpaint.algos.rows import Sampler
+from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.evaluation.compare import Plan, choose_prompts, run, with_baseline
 from underpaint.runtime.evaluation.gallery import write_acceptance, write_gallery
-from underpaint.runtime.evaluation.report import accepted_cells, accuracy_over, as_plain, find, speedup
+from underpaint.runtime.evaluation.report import accepted_cells, accuracy_over, find, speedup, to_dict
 from underpaint.runtime.evaluation.store import Cell, Store
 from underpaint.runtime.methods.registry import METHODS, build_method, resolve
 from underpaint.runtime.studio import Drawing, draw
@@ -24,7 +24,7 @@ LOSSLESS = [
 
 def planned(names, temperature=1.0, prompts=3, seeds=1):
     built = tuple(build_method(name, resolve(name, temperature), STUDIO.codes) for name in names)
-    return Plan(built, choose_prompts(prompts), tuple(range(seeds)), Sampler(temperature=temperature))
+    return Plan(built, choose_prompts(prompts), tuple(range(seeds)), SamplingParams(temperature=temperature))
 
 
 def ignore(state):
@@ -32,7 +32,7 @@ def ignore(state):
 
 
 def finished(tmp_path, plan):
-    store = Store(tmp_path, plan.as_plain())
+    store = Store(tmp_path, plan.to_dict())
     run(STUDIO, plan, store, ignore)
     return store
 
@@ -69,18 +69,18 @@ def test_a_stopped_comparison_goes_on_where_it_was(tmp_path):
         if state.finished == 2:
             raise KeyboardInterrupt
 
-    store = Store(tmp_path, plan.as_plain())
+    store = Store(tmp_path, plan.to_dict())
     with pytest.raises(KeyboardInterrupt):
         run(STUDIO, plan, store, stop_after_two)
     held = store.path.read_bytes()
     store.path.write_bytes(held + b'{"method": "eag')  # what a killed process may leave
-    resumed = Store(tmp_path, plan.as_plain())
+    resumed = Store(tmp_path, plan.to_dict())
     assert len(resumed) == 2
     run(STUDIO, plan, resumed, ignore)
     assert len(resumed) == plan.size
     assert resumed.path.read_bytes().startswith(held)
     assert [json.loads(line) for line in resumed.path.read_text().splitlines()]
-    assert len(Store(tmp_path, plan.as_plain())) == plan.size
+    assert len(Store(tmp_path, plan.to_dict())) == plan.size
 
 
 def test_a_finished_comparison_draws_nothing(tmp_path):
@@ -90,13 +90,13 @@ def test_a_finished_comparison_draws_nothing(tmp_path):
     def refuse(state):
         raise AssertionError(state)
 
-    run(STUDIO, plan, Store(tmp_path, plan.as_plain()), refuse)
+    run(STUDIO, plan, Store(tmp_path, plan.to_dict()), refuse)
     assert store.path.stat().st_size > 0
 
 
 def test_another_comparison_in_the_folder_is_refused(tmp_path):
     finished(tmp_path, planned(["ar", "eagle2"]))
-    other = planned(["ar", "eagle2"], temperature=0.5).as_plain()
+    other = planned(["ar", "eagle2"], temperature=0.5).to_dict()
     with pytest.raises(ValueError, match="belongs to another comparison \\(it differs in temperature\\)"):
         Store(tmp_path, other)
     assert len(Store(tmp_path, other, fresh=True)) == 0
@@ -105,7 +105,7 @@ def test_another_comparison_in_the_folder_is_refused(tmp_path):
 def test_a_file_that_is_no_record_is_refused(tmp_path):
     (tmp_path / "drawings.jsonl").write_text("something else\n")
     with pytest.raises(ValueError, match="no record of a comparison"):
-        Store(tmp_path, planned(["ar"]).as_plain())
+        Store(tmp_path, planned(["ar"]).to_dict())
 
 
 def test_a_drawing_does_not_depend_on_what_was_drawn_before():
@@ -127,7 +127,7 @@ def test_rows_add_up_and_hold_the_figures_of_the_issue(tmp_path):
     plan = planned(["ar", "eagle2", "lantern"], prompts=4, seeds=2)
     store = finished(tmp_path, plan)
     found = find(STUDIO, plan, store)
-    plain = as_plain(found, plan.as_plain(), dict(STUDIO.described()), {"cores": 1})
+    plain = to_dict(found, plan.to_dict(), dict(STUDIO.fingerprint()), {"cores": 1})
     assert set(plain) >= {"machine", "model", "settings", "rows"}
     wanted = {
         *("method", "lossless", "target_nfe", "drafter_nfe", "tokens_per_cycle", "mean_depth", "seconds_per_image"),

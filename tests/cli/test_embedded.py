@@ -9,7 +9,7 @@ import torch
 from typer.testing import CliRunner
 
 from tests.cli.hand_made import FEATURES, ORIGIN, made_up_sheet, write_image_decoder, write_judge
-from underpaint.algos.rows import Sampler
+from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.row_front import front_steps
 from underpaint.algos.spatial.zipar import raster
 from underpaint.artifacts import manifest
@@ -67,7 +67,7 @@ def test_a_studio_opens_draws_and_judges(models):
     assert tuple(studio.grid) == (8, 8)
     assert studio.codes.neighbours.shape == (32, 31)
     built = build_method("eagle2", resolve("eagle2", 1.0), studio.codes)
-    drawing = draw(studio, built, Sampler(guidance=2.0), Prompt("fox"), 0)
+    drawing = draw(studio, built, SamplingParams(guidance=2.0), Prompt("fox"), 0)
     assert drawing.target_nfe == 1 + len(drawing.accepted)
     assert drawing.drafter_nfe > 0
     assert 0 < drawing.target_seconds + drawing.drafter_seconds < drawing.seconds
@@ -81,7 +81,7 @@ def test_a_studio_opens_draws_and_judges(models):
 @pytest.mark.parametrize("guidance", [1.0, 2.5])
 def test_every_lossless_method_draws_what_ar_draws_at_temperature_zero(models, guidance):
     studio = OPEN(64, folder=models)
-    sampler = Sampler(guidance=guidance, temperature=0.0)
+    sampler = SamplingParams(guidance=guidance, temperature=0.0)
     tokens = {}
     for method in METHODS:
         built = build_method(method.name, resolve(method.name, 0.0), studio.codes)
@@ -94,14 +94,14 @@ def test_every_lossless_method_draws_what_ar_draws_at_temperature_zero(models, g
 @pytest.mark.parametrize("guidance", [1.0, 2.5])
 def test_row_fronts_as_wide_as_the_grid_are_plain_autoregression(models, guidance):
     studio, prompt = OPEN(64, folder=models), Prompt("fox")
-    cold = Sampler(guidance=guidance, temperature=0.0)
+    cold = SamplingParams(guidance=guidance, temperature=0.0)
     ar = draw(studio, build_method("ar", resolve("ar", 0.0), studio.codes), cold, prompt, 0)
     for settings in (["window=none"], ["window=8"], ["window=8", "adaptive=true"]):
         built = build_method("zipar", resolve("zipar", 0.0, settings=settings), studio.codes)
         wide = draw(studio, built, cold, prompt, 0)
         assert wide.tokens == ar.tokens
         assert (wide.target_nfe, wide.drafter_nfe) == (64, 0)
-    warm = Sampler(guidance=guidance)
+    warm = SamplingParams(guidance=guidance)
     plain = raster(studio.grid_target(prompt, warm).model, randomness(prompt, 3)).tokens
     built = build_method("zipar", resolve("zipar", 1.0, settings=["window=8"]), studio.codes)
     assert draw(studio, built, warm, prompt, 3).tokens == tuple(plain)
@@ -114,7 +114,7 @@ def test_the_prompt_changes_the_picture_and_the_seed_too(models):
     studio = OPEN(64, folder=models)
     built = build_method("adt", resolve("adt", 1.0), studio.codes)
     tokens = [
-        draw(studio, built, Sampler(), prompt, seed).tokens
+        draw(studio, built, SamplingParams(), prompt, seed).tokens
         for prompt, seed in ((Prompt("fox"), 0), (Prompt("fox"), 1), (Prompt("panda"), 0), (Prompt("fox"), 0))
     ]
     assert len(set(tokens[:3])) == 3

@@ -3,7 +3,7 @@ import pytest
 from tests.cli.studio import SyntheticStudio
 from underpaint.algos.accept import RULES
 from underpaint.algos.draft import POLICIES
-from underpaint.algos.rows import Sampler
+from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.methods.registry import METHODS, build_method, resolve
 from underpaint.runtime.methods.settings import settings_of
 from underpaint.runtime.studio import draw
@@ -50,10 +50,10 @@ def test_settings_are_read_as_their_types():
 
 
 def test_a_recipe_is_written_down_with_every_setting():
-    plain = resolve("adt+lantern", 1.0).as_plain()
+    plain = resolve("adt+lantern", 1.0).to_dict()
     assert set(plain["policy_settings"]) == set(settings_of(POLICIES["adt"].make))
     assert set(plain["rule_settings"]) == {"k", "delta", "residual"}
-    assert resolve("ar", 1.0).as_plain()["policy_settings"] == {}
+    assert resolve("ar", 1.0).to_dict()["policy_settings"] == {}
 
 
 @pytest.mark.parametrize(
@@ -110,10 +110,10 @@ def test_a_greedy_rule_above_zero_raises():
         resolve("eagle2", 1.0, rule="greedy")
 
 
-def test_greedy_rules_read_the_laws_at_temperature_one():
-    asked = Sampler(guidance=3.0, temperature=0.0, top_k=5)
-    assert resolve("eagle2", 0.0).target_sampler(asked) == Sampler(guidance=3.0)
-    warm = Sampler(guidance=3.0, temperature=0.7, top_k=5)
+def test_greedy_rules_read_the_distributions_at_temperature_one():
+    asked = SamplingParams(guidance=3.0, temperature=0.0, top_k=5)
+    assert resolve("eagle2", 0.0).target_sampler(asked) == SamplingParams(guidance=3.0)
+    warm = SamplingParams(guidance=3.0, temperature=0.7, top_k=5)
     assert resolve("eagle2", 0.7).target_sampler(warm) == warm
 
 
@@ -140,13 +140,13 @@ def test_every_rule_draws_with_some_method(rule):
     else:
         pytest.fail(f"no method grows trees that '{rule.name}' covers")
     built = build_method(method.name, resolve(method.name, temperature, rule=rule.name), CODES)
-    drawing = draw(STUDIO, built, Sampler(temperature=temperature), Prompt("fox"), 0)
+    drawing = draw(STUDIO, built, SamplingParams(temperature=temperature), Prompt("fox"), 0)
     assert len(drawing.tokens) == STUDIO.grid.cells
 
 
 def test_row_fronts_take_settings_but_no_rule():
     recipe = resolve("zipar", 1.0, settings=["window=2", "adaptive=true"])
-    assert recipe.as_plain() == {"loop": "zipar", "settings": {"window": 2, "adaptive": True}}
+    assert recipe.to_dict() == {"loop": "zipar", "settings": {"window": 2, "adaptive": True}}
     with pytest.raises(ValueError, match="no rule applies"):
         resolve("zipar", 1.0, rule="lantern")
     with pytest.raises(ValueError, match="unknown setting 'windows'; did you mean 'window'"):
@@ -156,4 +156,4 @@ def test_row_fronts_take_settings_but_no_rule():
     for window in ("0", "5"):
         built = build_method("zipar", resolve("zipar", 1.0, settings=[f"window={window}"]), CODES)
         with pytest.raises(ValueError, match=r"window: expected 1..4 on a grid of 4 x 4"):
-            built.open(STUDIO, Prompt("fox"), Sampler())
+            built.open(STUDIO, Prompt("fox"), SamplingParams())

@@ -18,8 +18,8 @@ def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_law_of_the_example_is_the_targets() -> None:
-    done = run("underpaint.cli.app", "--plugin", EXAMPLE, "law", "last_first", "--json")
+def test_the_distribution_of_the_example_is_the_targets() -> None:
+    done = run("underpaint.cli.app", "--plugin", EXAMPLE, "distribution", "last_first", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["total_variation"] < 1e-12
 
@@ -32,7 +32,7 @@ def test_the_property_tests_cover_the_example() -> None:
 
 def test_a_wrong_rule_from_outside_is_caught(tmp_path: Path) -> None:
     text = (ROOT / EXAMPLE).read_text().replace("return try_points(", "return _kept_anyway(")
-    text += "\n\ndef _kept_anyway(tree, node, children, law, chance):\n    return Tried(children[0], law)\n"
+    text += "\n\ndef _kept_anyway(tree, node, children, target, chance):\n    return Tried(children[0], target)\n"
     wrong = tmp_path / "wrong.py"
     wrong.write_text(text)
     done = run(

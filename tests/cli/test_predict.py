@@ -15,7 +15,7 @@ from underpaint.algos.spatial.mulo import draft_and_repair
 from underpaint.cli.simulate import app
 from underpaint.cli.trace import trace
 from underpaint.runtime.evaluation.compare import Plan, choose_prompts, run
-from underpaint.runtime.evaluation.report import as_plain, find
+from underpaint.runtime.evaluation.report import find, to_dict
 from underpaint.runtime.evaluation.store import Store
 from underpaint.runtime.methods.mulo_method import BuiltMulo
 from underpaint.runtime.methods.registry import build_method, resolve
@@ -40,9 +40,9 @@ def compared(folder: Path, temperature: float, prompts: int, methods: tuple[str,
     sampler = dataclasses.replace(STUDIO.sampler, temperature=temperature)
     built = tuple(build_method(name, resolve(name, temperature), STUDIO.codes) for name in methods)
     plan = Plan(built, choose_prompts(prompts), (0,), sampler)
-    store = Store(folder, plan.as_plain())
+    store = Store(folder, plan.to_dict())
     run(STUDIO, plan, store, lambda state: None)
-    found = as_plain(find(STUDIO, plan, store), {**plan.as_plain(), "resolution": 64}, dict(STUDIO.described()), {})
+    found = to_dict(find(STUDIO, plan, store), {**plan.to_dict(), "resolution": 64}, dict(STUDIO.fingerprint()), {})
     path = folder / "compare.json"
     path.write_text(json.dumps(found))
     return path
@@ -100,7 +100,7 @@ def test_a_draft_of_the_whole_image_is_repaired_as_the_method_does_pass_by_pass(
     ):
         built = build_method(method, resolve(method, temperature, None, settings), STUDIO.codes)
         assert isinstance(built, BuiltMulo)
-        plain = built.recipe.as_plain()["settings"]
+        plain = built.recipe.to_dict()["settings"]
         rows = rows_for(held, plain)
         assert rows is not None
         found = run_rows(held, rows, plain, seeds=1, seed=0)
@@ -124,7 +124,7 @@ def test_rows_drafted_a_few_at_a_time_are_recorded_beside_the_plain_picture(
     (rows,) = held.rows
     assert rows.rows_per_cycle == 2
     assert rows.low_passes[0, :4].tolist() == [0, 4, 1, 0]  # the second block is fed the first one's two cells at once
-    plain = resolve("mulo", 1.0, None, ("rows=1", "tau=1.5")).as_plain()["settings"]
+    plain = resolve("mulo", 1.0, None, ("rows=1", "tau=1.5")).to_dict()["settings"]
     assert run_rows(held, rows, plain, seeds=1, seed=0).passes.tolist() == [17, 17]
     everything = {**plain, "tau": 0.0}
     assert run_rows(held, rows, everything, seeds=3, seed=0).passes.tolist() == [9, 9]
@@ -151,7 +151,7 @@ def test_a_method_that_the_trace_says_too_little_of_is_named(monkeypatch: pytest
     wrong = json.loads(comparison.read_text())
     wrong["settings"]["methods"]["mulo"]["settings"]["adaptive"] = True
     comparison.write_text(json.dumps(wrong))
-    assert "Its adaptive window tests laws that change" in CliRunner().invoke(app, arguments).output
+    assert "Its adaptive window tests distributions that change" in CliRunner().invoke(app, arguments).output
     del wrong["settings"]["methods"]["mulo"]["settings"]["tau"]
     comparison.write_text(json.dumps(wrong))
     assert CliRunner().invoke(app, arguments).exit_code == 2

@@ -10,7 +10,7 @@ from underpaint.algos.accept.point import PointProposals
 from underpaint.algos.chance import sampling
 from underpaint.algos.draft.chain import LikeliestChain
 from underpaint.algos.draft.eagle2 import Eagle2
-from underpaint.algos.rows import Sampler
+from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import Scored, decode
 from underpaint.algos.tree import DraftTree, Verdict
 from underpaint.runtime.engines.session import EngineError
@@ -19,7 +19,9 @@ from underpaint.runtime.evaluation.timing import Tally, TimedDrafter
 LEVELS = 5
 
 
-def level_by_level(models: Models, name: str, sampler: Sampler, scored: Scored, trees: list[DraftTree]) -> np.ndarray:
+def level_by_level(
+    models: Models, name: str, sampler: SamplingParams, scored: Scored, trees: list[DraftTree]
+) -> np.ndarray:
     """[trees, LEVELS]: what the drafter would chain below the root of each tree, by `expand` alone."""
     drafter = open_drafter(models, sampler, name)
     drafter.begin(at(scored, 0, 1))
@@ -27,8 +29,8 @@ def level_by_level(models: Models, name: str, sampler: Sampler, scored: Scored, 
     for tree in trees:
         tokens, parent = [int(tree.tokens[0])], -1
         for _ in range(LEVELS):
-            law = drafter.expand(np.array(tokens[-1:]), np.array([parent]))
-            tokens.append(int(law[0].argmax()))
+            distribution = drafter.expand(np.array(tokens[-1:]), np.array([parent]))
+            tokens.append(int(distribution[0].argmax()))
             parent += 1
         found.append(tokens[1:])
         done = commit(drafter, tree, scored, done)
@@ -50,7 +52,7 @@ def commit(drafter: object, tree: DraftTree, scored: Scored, done: int) -> int:
 
 @pytest.mark.parametrize("name", ["drafter", "drafter_int8"])
 @pytest.mark.parametrize("sampler", [PAIR, ONE_ROW], ids=["pair", "one_row"])
-def test_a_chain_is_what_its_levels_are(models: Models, name: str, sampler: Sampler) -> None:
+def test_a_chain_is_what_its_levels_are(models: Models, name: str, sampler: SamplingParams) -> None:
     said = draft_features(models, TOKENS)
     assert said.features is not None
     scored = said if sampler is PAIR else Scored(said.probs, said.features[:1])
@@ -59,7 +61,7 @@ def test_a_chain_is_what_its_levels_are(models: Models, name: str, sampler: Samp
         trees.append(chain(TOKENS[done : done + 1 + kept]))
         done += kept + 1
     drafter, done = open_drafter(models, sampler, name), 0
-    assert drafter.chains
+    assert drafter.fuses_chains
     drafter.begin(at(scored, 0, 1))
     found = []
     for tree in trees:
@@ -75,7 +77,7 @@ def test_a_chain_is_what_its_levels_are(models: Models, name: str, sampler: Samp
 def test_a_chain_leaves_the_root_to_be_expanded(models: Models) -> None:
     """After a chain of one cycle, a tree may still grow from its root, as if there had been no chain."""
     said = draft_features(models, TOKENS)
-    laws = []
+    distributions = []
     for chains in (True, False):
         drafter = open_drafter(models)
         drafter.begin(at(said, 0, 1))
@@ -83,13 +85,13 @@ def test_a_chain_leaves_the_root_to_be_expanded(models: Models) -> None:
             drafter.expand_chain(int(TOKENS[0]), 3)
         else:
             drafter.expand(TOKENS[:1], np.array([-1]))
-        laws.append(drafter.expand(np.array([3, 9]), np.array([0, 0])))
-    np.testing.assert_allclose(laws[0], laws[1], atol=1e-6)
+        distributions.append(drafter.expand(np.array([3, 9]), np.array([0, 0])))
+    np.testing.assert_allclose(distributions[0], distributions[1], atol=1e-6)
 
 
 def test_a_whole_image_by_chains(models: Models) -> None:
     """Decoding with the drafter's chains and with its levels (hidden behind a clock) meets the same trees."""
-    sampler = Sampler(guidance=2.5, temperature=0)
+    sampler = SamplingParams(guidance=2.5, temperature=0)
     pictures = []
     for wrapped in (False, True):
         target, drafter = open_target(models, sampler), open_drafter(models, sampler)

@@ -13,7 +13,7 @@ from underpaint.algos.accept.point import PointProposals
 from underpaint.algos.arrays import IntArray
 from underpaint.algos.chance import sampling
 from underpaint.algos.draft.eagle2 import Eagle2
-from underpaint.algos.rows import Sampler, laws
+from underpaint.algos.rows import SamplingParams, sampling_probs
 from underpaint.algos.spatial.target import Feed
 from underpaint.algos.step import Scored, decode
 from underpaint.algos.tree import DraftTree, Verdict, root_only
@@ -27,8 +27,8 @@ from underpaint.runtime.engines.session import EngineError, SessionSettings
 from underpaint.runtime.engines.target import OrtTarget
 from underpaint.runtime.evaluation.timing import Tally, TimedDrafter, TimedTarget
 
-PAIR = Sampler(guidance=2.5)
-ONE_ROW = Sampler()
+PAIR = SamplingParams(guidance=2.5)
+ONE_ROW = SamplingParams()
 ONE_THREAD = SessionSettings(threads=1)
 CELLS = CONFIG.block_size
 TOKENS = np.random.default_rng(3).integers(0, 16, CELLS)  # every family has as many codes
@@ -41,13 +41,13 @@ def _block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("underpaint.runtime.engines.cache.BLOCK", request.param)
 
 
-def open_target(family: Family, sampler: Sampler = PAIR, absent: bool = False) -> OrtTarget:
+def open_target(family: Family, sampler: SamplingParams = PAIR, absent: bool = False) -> OrtTarget:
     target = OrtTarget.open("target", sampler, family.folder, ONE_THREAD)
     family.condition(target, absent)
     return target
 
 
-def open_drafter(family: Family, sampler: Sampler = PAIR, name: str = "drafter") -> OrtDrafter:
+def open_drafter(family: Family, sampler: SamplingParams = PAIR, name: str = "drafter") -> OrtDrafter:
     if not family.drafts:
         pytest.skip("no drafter of this form is published")
     return OrtDrafter.open(name, sampler, family.folder, ONE_THREAD)
@@ -60,7 +60,7 @@ def tree_of(tokens: IntArray, parents: tuple[int, ...] = PARENTS) -> DraftTree:
         parents=np.array(parents),
         drawn="iid",
         draft_probs=np.empty((0, CONFIG.vocab_size)),
-        law_of=np.full(count, -1),
+        draft_rows=np.full(count, -1),
     )
 
 
@@ -107,7 +107,7 @@ def test_commits_of_accepted_nodes_continue_like_a_dense_pass(family: Family) ->
     scored = target.begin()
     prompt = target.engine.cache.length
     logits, features = (each.numpy() for each in family.dense(TOKENS))
-    expected = laws(logits, PAIR)
+    expected = sampling_probs(logits, PAIR)
     np.testing.assert_allclose(scored.probs[0], expected[0], atol=1e-5)
     done = 0
     while done < CELLS:
@@ -177,7 +177,7 @@ def test_the_guidance_pair_equals_two_separate_runs(family: Family) -> None:
         assert target._pass is not None
         assert target._laid is not None
         rows.append(target._pass.logits[0, target._laid.said].copy())
-    np.testing.assert_allclose(together.score(tree).probs, laws(np.stack(rows), PAIR), atol=1e-5)
+    np.testing.assert_allclose(together.score(tree).probs, sampling_probs(np.stack(rows), PAIR), atol=1e-5)
 
 
 def test_no_pass_moves_or_copies_a_cache(family: Family) -> None:
@@ -197,9 +197,9 @@ def test_no_pass_moves_or_copies_a_cache(family: Family) -> None:
 
 def test_greedy_decoding_takes_what_the_reference_likes_best(family: Family) -> None:
     """Drawn token by token through the cache; then one dense pass over the picture agrees with every choice."""
-    greedy = Sampler(guidance=2.5, temperature=0)
+    greedy = SamplingParams(guidance=2.5, temperature=0)
     tokens = decode(open_target(family, greedy), None, Eagle2(1, 1, 1), PointProposals(), sampling(0)).tokens
-    wanted = laws(family.dense(np.asarray(tokens[:-1]))[0].numpy(), greedy)
+    wanted = sampling_probs(family.dense(np.asarray(tokens[:-1]))[0].numpy(), greedy)
     np.testing.assert_array_equal(tokens, wanted.argmax(axis=-1))
     assert len(set(tokens.tolist())) > 1
 
@@ -207,17 +207,18 @@ def test_greedy_decoding_takes_what_the_reference_likes_best(family: Family) -> 
 def draft_features(family: Family, tokens: IntArray) -> Scored:
     """What a target said while it took in `tokens`, as one `Scored` per position."""
     logits, features = (each.numpy() for each in family.dense(tokens))
-    return Scored(laws(logits, PAIR), features)
+    return Scored(sampling_probs(logits, PAIR), features)
 
 
 def draft_reference(family: Family, tokens: IntArray, known: int, drafted: IntArray) -> np.ndarray:
-    """The law after the last of [tokens[:known], drafted]: true features up to `known`, predicted ones beyond."""
+    """The distribution after the last of [tokens[:known], drafted]: true features up to `known`, predicted ones
+    beyond."""
     features = family.dense(tokens)[1][:, :known]
     fed = np.concatenate([tokens[:known], drafted])
     for count in range(known, len(fed) + 1):
         logits, predicted = family.draft(features, fed[:count])
         features = torch.cat([features, predicted[:, -1:]], dim=1)
-    return np.asarray(laws(logits[:, -1:].numpy(), PAIR))[0]
+    return np.asarray(sampling_probs(logits[:, -1:].numpy(), PAIR))[0]
 
 
 def test_a_draft_tree_follows_eagle_path_by_path(family: Family) -> None:
@@ -310,8 +311,8 @@ def test_an_8_bit_row_does_not_depend_on_the_rows_beside_it(models: Models) -> N
         drafter.begin(Scored(said.probs[:1], said.features[:, :1]))
         drafter.expand(TOKENS[:1], np.array([-1]))
         found.append(drafter.expand(np.array(beside), np.zeros(len(beside), dtype=np.int64))[0])
-    for law in found[1:]:
-        np.testing.assert_allclose(law, found[0], atol=1e-6)
+    for distribution in found[1:]:
+        np.testing.assert_allclose(distribution, found[0], atol=1e-6)
 
 
 def test_drafting_changes_no_greedy_picture(family: Family) -> None:
@@ -323,7 +324,7 @@ def test_8_bit_drafting_changes_no_greedy_picture(models: Models) -> None:
 
 
 def hold_greedy_pictures_together(family: Family, name: str) -> None:
-    sampler = Sampler(guidance=2.5, temperature=0)
+    sampler = SamplingParams(guidance=2.5, temperature=0)
     target, drafter = open_target(family, sampler), open_drafter(family, sampler, name)
     plain = decode(target, None, Eagle2(1, 1, 1), PointProposals(), sampling(0))
     tally = Tally()
@@ -342,8 +343,8 @@ def test_a_grid_target_scores_cells_in_any_order(family: Family) -> None:
     said = feed_one_by_one(raster, TOKENS[:6])
     cached = np.zeros((4, CELLS), dtype=np.bool_)
     visible = np.tril(np.ones((4, 4), dtype=np.bool_))
-    laws_of = grid.score(Feed(np.arange(4), TOKENS[:4], visible, cached))
-    np.testing.assert_allclose(laws_of[3], said[3].probs[0], atol=1e-5)
+    distributions_of = grid.score(Feed(np.arange(4), TOKENS[:4], visible, cached))
+    np.testing.assert_allclose(distributions_of[3], said[3].probs[0], atol=1e-5)
     # Committed in any order, and cell 2 not at all: it is fed again with the next pass.
     grid.commit(np.array([3, 0, 1]))
     cached = np.zeros((3, CELLS), dtype=np.bool_)
@@ -387,7 +388,7 @@ def test_llamagen_logits_through_the_engine(tmp_path: Path) -> None:
     given, tokens = case["cond"], case["tokens"]
     assert given[1] == config.num_classes
     target.condition(given[:1])
-    np.testing.assert_allclose(target.begin().probs, laws(case["logits"][:, :1], PAIR), atol=1e-4)
+    np.testing.assert_allclose(target.begin().probs, sampling_probs(case["logits"][:, :1], PAIR), atol=1e-4)
     engine = target.engine
     for cell in range(tokens.shape[1] - 1):
         result = engine.run(tokens[:, cell : cell + 1], np.array([cell]), np.zeros((1, 1)))

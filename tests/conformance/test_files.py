@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.conformance.conftest import CONFIG, ORIGIN, Models
-from underpaint.algos.rows import Sampler
+from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts import manifest
 from underpaint.artifacts.manifest import ManifestError
 from underpaint.export.decoders import export_target
@@ -77,7 +77,7 @@ def test_a_damaged_file_is_refused(folder: Path, damage: object, message: str) -
     path = folder / "target.onnx"
     path.write_bytes(damage(path.read_bytes()))  # type: ignore[operator]
     with pytest.raises(ManifestError, match=message):
-        OrtTarget.open("target", Sampler(), folder)
+        OrtTarget.open("target", SamplingParams(), folder)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_unknown_names_and_wrong_kinds_suggest_the_right_ones(models: Models) ->
     with pytest.raises(ManifestError, match="did you mean 'target'"):
         load.path("targett", models.folder)
     with pytest.raises(ManifestError, match="is a drafter, expected a target"):
-        OrtTarget.open("drafter", Sampler(), models.folder)
+        OrtTarget.open("drafter", SamplingParams(), models.folder)
     with pytest.raises(ManifestError, match="no manifest"):
         manifest.read(models.folder / "nothing.json")
     settings = dict(load.manifest("target", models.folder).settings)

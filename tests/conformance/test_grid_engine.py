@@ -10,7 +10,7 @@ from tests.conformance.conftest import CAPTION, CONFIG, Models
 from tests.wrapped import Wrapped
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.chance import sampling
-from underpaint.algos.rows import Sampler, laws
+from underpaint.algos.rows import SamplingParams, sampling_probs
 from underpaint.algos.spatial.cell_rule import PooledCells
 from underpaint.algos.spatial.mulo import Repair, draft_and_repair
 from underpaint.algos.spatial.target import Feed
@@ -22,18 +22,18 @@ from underpaint.runtime.engines.session import SessionSettings
 from underpaint.runtime.engines.target import OrtTarget
 from underpaint.sim.synthetic.grid_model import FixedRows
 
-PAIR = Sampler(guidance=2.5)
+PAIR = SamplingParams(guidance=2.5)
 PREFIX, VOCAB = CONFIG.cls_token_num, CONFIG.vocab_size
 
 
 @dataclass
 class Recorded(Wrapped):
-    """A `GridTarget` that notes every row fed: its cell, its token, which rows it saw, and the law it gave."""
+    """A `GridTarget` that notes every row fed: its cell, its token, which rows it saw, and the distribution it gave."""
 
     cells: list[int] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     seen: list[set[int]] = field(default_factory=list)
-    laws: list[FloatArray] = field(default_factory=list)
+    distributions: list[FloatArray] = field(default_factory=list)
     holds: dict[int, int] = field(default_factory=dict)
     """The row whose keys are in a cell's slot."""
 
@@ -45,7 +45,7 @@ class Recorded(Wrapped):
             self.seen.append(fresh | {self.holds[int(other)] for other in np.flatnonzero(feed.cached[row])})
             self.cells.append(cell)
             self.tokens.append(int(feed.tokens[row]))
-            self.laws.append(found[row].copy())
+            self.distributions.append(found[row].copy())
         return found
 
     def commit(self, rows: IntArray) -> None:
@@ -55,7 +55,7 @@ class Recorded(Wrapped):
 
 @torch.no_grad()
 def dense(models: Models, done: Recorded) -> FloatArray:
-    """[rows, V]: the law behind every recorded row, all of them in one pass in torch, without a cache."""
+    """[rows, V]: the distribution behind every recorded row, all of them in one pass in torch, without a cache."""
     pair = torch.from_numpy(np.stack([CAPTION, np.zeros_like(CAPTION)]))
     cond = models.target.embed_condition(caption_features(models.words, models.target, pair))
     tokens = torch.tensor([done.tokens, done.tokens])
@@ -69,7 +69,7 @@ def dense(models: Models, done: Recorded) -> FloatArray:
     bias = torch.from_numpy(np.where(sees, np.float32(0), HIDDEN))
     empty = models.target.empty_cache(2)
     out = models.target.step(embeddings, cells, bias, empty, empty, torch.zeros(0))
-    return np.asarray(laws(out.logits[:, PREFIX:].numpy(), PAIR))
+    return np.asarray(sampling_probs(out.logits[:, PREFIX:].numpy(), PAIR))
 
 
 def recorded(models: Models) -> Recorded:
@@ -80,19 +80,21 @@ def recorded(models: Models) -> Recorded:
 
 @pytest.mark.parametrize("window", [1, 2, 4])
 @pytest.mark.parametrize("adaptive", [False, True])
-def test_row_fronts_read_the_dense_laws(models: Models, window: int, adaptive: bool) -> None:
+def test_row_fronts_read_the_dense_distributions(models: Models, window: int, adaptive: bool) -> None:
     target = recorded(models)
     engine = target.inner.engine
     memory = engine.cache.key_memory.ctypes.data, engine.cache.value_memory.ctypes.data
     zipar(target, window, sampling(window), adaptive=adaptive)
-    np.testing.assert_allclose(target.laws, dense(models, target), atol=1e-5)
+    np.testing.assert_allclose(target.distributions, dense(models, target), atol=1e-5)
     assert memory == (engine.cache.key_memory.ctypes.data, engine.cache.value_memory.ctypes.data)
 
 
 @pytest.mark.parametrize("keys", ["stale", "recompute"])
 @pytest.mark.parametrize("order", ["serial", "islands"])
 @pytest.mark.parametrize("reject", ["raster", "local"])
-def test_repair_reads_the_dense_laws_of_what_its_keys_saw(models: Models, keys: str, order: str, reject: str) -> None:
+def test_repair_reads_the_dense_distributions_of_what_its_keys_saw(
+    models: Models, keys: str, order: str, reject: str
+) -> None:
     """Rejected drafts are seen by the keys kept beside them; recomputed keys see what is there."""
     drafter = FixedRows(np.full((16, VOCAB), 1 / VOCAB), 4, points=True)
     rule = PooledCells(np.empty((VOCAB, 0), dtype=np.int64), 0.5 / VOCAB)
@@ -101,4 +103,4 @@ def test_repair_reads_the_dense_laws_of_what_its_keys_saw(models: Models, keys: 
         repair = Repair(reject, 0, order, 2, keys=keys)  # type: ignore[arg-type]
         found = draft_and_repair(target, drafter, rule, repair, rows, sampling(rows))
         assert 0 < sum(int(cycle.rejected.sum()) for cycle in found.cycles) < 16
-        np.testing.assert_allclose(target.laws, dense(models, target), atol=1e-5)
+        np.testing.assert_allclose(target.distributions, dense(models, target), atol=1e-5)

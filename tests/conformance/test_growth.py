@@ -10,8 +10,8 @@ from underpaint.algos.accept import RULES
 from underpaint.algos.chance import sampling
 from underpaint.algos.draft import POLICIES
 from underpaint.algos.draft.eagle2 import Eagle2
-from underpaint.algos.draft.spec import Budget, Growth
-from underpaint.algos.rows import Sampler
+from underpaint.algos.draft.spec import Budget, FusedTreeSpec
+from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import decode
 from underpaint.runtime.engines.session import EngineError
 from underpaint.runtime.evaluation.timing import Tally, TimedDrafter
@@ -19,8 +19,8 @@ from underpaint.runtime.evaluation.timing import Tally, TimedDrafter
 SAMPLERS = {
     "pair": PAIR,
     "one_row": ONE_ROW,
-    "cut": Sampler(guidance=2.5, temperature=0.7, top_k=3),
-    "narrower_than_the_tree": Sampler(top_k=2, temperature=1.3),
+    "cut": SamplingParams(guidance=2.5, temperature=0.7, top_k=3),
+    "narrower_than_the_tree": SamplingParams(top_k=2, temperature=1.3),
 }
 TREES = {
     "eagle2": ("eagle2", {"depth": 4, "top_k": 2, "total_tokens": 6}, "point"),
@@ -37,14 +37,14 @@ EIGHT_BITS = "drafter_int8"
 @pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS)
 @pytest.mark.parametrize("tree", TREES.values(), ids=TREES)
 def test_a_whole_image_by_trees(
-    models: Models, name: str, sampler: Sampler, tree: tuple[str, dict[str, object], str]
+    models: Models, name: str, sampler: SamplingParams, tree: tuple[str, dict[str, object], str]
 ) -> None:
     """Decoding with the drafter's trees and with its levels (hidden behind a clock) meets the same trees."""
     policy, settings, rule = tree
     pictures, passes = [], []
     for wrapped in (False, True):
         target, drafter = open_target(models, sampler), open_drafter(models, sampler, name)
-        assert drafter.grows
+        assert drafter.fuses_trees
         seen = TimedDrafter(drafter, Tally()) if wrapped else drafter
         made = POLICIES[policy].make(**settings), RULES[rule].make()
         pictures.append(decode(target, seen, *made, sampling(3)))
@@ -53,19 +53,21 @@ def test_a_whole_image_by_trees(
     assert trees[0] == trees[1]
     assert max(len(tokens) for tokens, _ in trees[0]) > 2
     for one, other in zip(*(picture.cycles for picture in pictures), strict=True):
-        np.testing.assert_array_equal(one.tree.law_of, other.tree.law_of)
+        np.testing.assert_array_equal(one.tree.draft_rows, other.tree.draft_rows)
         np.testing.assert_allclose(one.tree.draft_probs, other.tree.draft_probs, rtol=1e-4, atol=1e-6)
-    if sampler.top_k != 2:  # else a law may have run out, and the tree was begun anew
+    if sampler.top_k != 2:  # else a distribution may have run out, and the tree was begun anew
         assert passes[0] == passes[1]
 
 
-def ranked(levels: int, width: int) -> Growth:
-    return Growth(np.zeros((levels, width), dtype=np.int64), np.zeros((levels, width, width)), ranked=True, drawn=False)
+def ranked(levels: int, width: int) -> FusedTreeSpec:
+    return FusedTreeSpec(
+        np.zeros((levels, width), dtype=np.int64), np.zeros((levels, width, width)), ranked=True, drawn=False
+    )
 
 
 def test_a_tree_leaves_the_root_to_be_expanded(models: Models) -> None:
     said = draft_features(models, TOKENS)
-    roots, laws = [], []
+    roots, distributions = [], []
     for grown in (True, False):
         drafter = open_drafter(models)
         drafter.begin(at(said, 0, 1))
@@ -74,10 +76,10 @@ def test_a_tree_leaves_the_root_to_be_expanded(models: Models) -> None:
             spent = drafter.engine.spent.passes
         roots.append(drafter.expand(TOKENS[:1], np.array([-1])))
         if grown:
-            assert drafter.engine.spent.passes == spent, "the root's law was known"
-        laws.append(drafter.expand(np.array([3, 9]), np.array([0, 0])))
+            assert drafter.engine.spent.passes == spent, "the root's distribution was known"
+        distributions.append(drafter.expand(np.array([3, 9]), np.array([0, 0])))
     np.testing.assert_allclose(roots[0], roots[1], atol=1e-6)
-    np.testing.assert_allclose(laws[0], laws[1], atol=1e-6)
+    np.testing.assert_allclose(distributions[0], distributions[1], atol=1e-6)
 
 
 def test_levels_say_what_they_expand(models: Models) -> None:
@@ -90,17 +92,17 @@ def test_levels_say_what_they_expand(models: Models) -> None:
     assert third.places.tolist() == np.argsort(-products, kind="stable")[:2].tolist()
     assert [level.tokens.shape for level in (first, second, third)] == [(1, 2), (2, 2), (2, 2)]
     for level in (first, second, third):
-        np.testing.assert_array_equal(np.take_along_axis(level.laws, level.tokens, 1), level.masses)
+        np.testing.assert_array_equal(np.take_along_axis(level.distributions, level.tokens, 1), level.masses)
 
 
 def test_a_token_that_is_gone_is_not_drawn_again(models: Models) -> None:
-    """As many draws as a law has tokens take each once, and one more finds nothing left."""
-    sampler = Sampler(top_k=2)
+    """As many draws as a distribution has tokens take each once, and one more finds nothing left."""
+    sampler = SamplingParams(top_k=2)
     drafter = open_drafter(models, sampler)
     drafter.begin(at(draft_features(models, TOKENS), 0, 1)._replace(features=first_row(models)))
-    growth = Growth(np.zeros((1, 1), dtype=np.int64), np.full((1, 1, 3), 0.999), ranked=False, drawn=True)
+    growth = FusedTreeSpec(np.zeros((1, 1), dtype=np.int64), np.full((1, 1, 3), 0.999), ranked=False, drawn=True)
     (level,) = drafter.expand_tree(int(TOKENS[0]), growth)
-    assert sorted(level.tokens[0, :2].tolist()) == level.laws[0].nonzero()[0].tolist()
+    assert sorted(level.tokens[0, :2].tolist()) == level.distributions[0].nonzero()[0].tolist()
     assert level.masses[0, :2].sum() == pytest.approx(1.0, abs=1e-6)
     assert level.masses[0, 2] == 0.0
 
@@ -119,8 +121,8 @@ def test_what_a_tree_cannot_do_is_named(models: Models) -> None:
     drafter.expand_tree(1, ranked(2, 2))
     with pytest.raises(EngineError, match="first call of a cycle"):
         drafter.expand_tree(1, ranked(2, 2))
-    unsure = open_drafter(models, Sampler(guidance=2.5, top_p=0.9))
-    assert not unsure.grows, "its laws are made on the host"
+    unsure = open_drafter(models, SamplingParams(guidance=2.5, top_p=0.9))
+    assert not unsure.fuses_trees, "its distributions are made on the host"
     unsure.begin(at(draft_features(models, TOKENS), 0, 1))
     with pytest.raises(EngineError, match="no tree by itself"):
         unsure.expand_tree(1, ranked(1, 2))

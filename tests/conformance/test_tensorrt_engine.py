@@ -32,7 +32,7 @@ from tests.conformance.test_engine import (
 from tests.conformance.test_grid_engine import Recorded
 from tests.published.checkpoints import eagle_weights, save_llamagen, save_vq
 from underpaint.algos.chance import sampling
-from underpaint.algos.rows import Sampler
+from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.cell_rule import PooledCells
 from underpaint.algos.spatial.mulo import Repair, draft_and_repair
 from underpaint.algos.spatial.zipar import zipar
@@ -99,7 +99,7 @@ def halves(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def passes(folder: Path) -> list[np.ndarray]:
-    """Laws of a tree after a few tokens, twice, the second with the cache of the first."""
+    """Distributions of a tree after a few tokens, twice, the second with the cache of the first."""
     target = OrtTarget(opened("target", folder), PAIR)  # type: ignore[arg-type]
     target.condition(np.array([3]))
     target.begin()
@@ -141,7 +141,7 @@ def test_what_an_engine_was_not_built_for_is_said(halves: Path) -> None:
     loaded = load_tensorrt("target", "target", halves / "reference", stand_in.BACKEND)
     with pytest.raises(EngineError, match="no profile for 3 rows"):
         loaded.engine(3)
-    target = OrtTarget(loaded, Sampler(guidance=2.0))  # type: ignore[arg-type]
+    target = OrtTarget(loaded, SamplingParams(guidance=2.0))  # type: ignore[arg-type]
     with pytest.raises(EngineError, match="expected cells from -1 to 15"):
         target.engine.run(TOKENS[:1], np.array([16]), causal(1))
     with pytest.raises(EngineError, match="expected at most 16 new positions a pass, got 17"):
@@ -226,8 +226,9 @@ def test_two_resolutions_draft_and_verify_on_tensorrt(
     assert drawn[0] == drawn[1]
 
 
-def test_cells_in_any_order_read_onnxruntimes_laws(family: Family) -> None:
-    """Row fronts, then a draft of the whole image in one pass and its repair: the same feeds, laws and tokens."""
+def test_cells_in_any_order_read_onnxruntimes_distributions(family: Family) -> None:
+    """Row fronts, then a draft of the whole image in one pass and its repair: the same feeds, distributions and
+    tokens."""
     drawn = []
     on_the_cpu = load_decoder("target", "target", family.folder, SessionSettings(threads=1))
     for loaded in (on_the_cpu, opened("target", family.folder)):
@@ -247,7 +248,7 @@ def test_cells_in_any_order_read_onnxruntimes_laws(family: Family) -> None:
             np.testing.assert_array_equal(found, wanted)
             continue
         assert (found.cells, found.tokens, found.seen) == (wanted.cells, wanted.tokens, wanted.seen)
-        np.testing.assert_allclose(found.laws, wanted.laws, atol=1e-5)
+        np.testing.assert_allclose(found.distributions, wanted.distributions, atol=1e-5)
 
 
 def test_every_familys_engine_is_captured(family: Family) -> None:

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from hypothesis import strategies as st
 
-from tests.strategies import laws
+from tests.strategies import distributions
 from underpaint.algos.arrays import FloatArray, IntArray
-from underpaint.algos.draft.spec import GrownLevel, Growth
+from underpaint.algos.draft.spec import FusedTreeLevel, FusedTreeSpec
 from underpaint.algos.tree import DraftTree
 
 Path = tuple[int, ...]
@@ -15,7 +15,8 @@ Path = tuple[int, ...]
 
 @dataclass
 class PathDrafter:
-    """The law after a path (the root token included) is one of `pool` [P, V], picked by the path; passes are kept."""
+    """The distribution after a path (the root token included) is one of `pool` [P, V], picked by the path; passes are
+    kept."""
 
     pool: FloatArray
     held: list[Path] = field(default_factory=list)
@@ -25,12 +26,12 @@ class PathDrafter:
     def vocab_size(self) -> int:
         return int(self.pool.shape[1])
 
-    def law(self, path: Path) -> FloatArray:
+    def distribution(self, path: Path) -> FloatArray:
         digest = 0
         for token in path:
             digest = (digest * 31 + token + 1) % 1_000_003
-        law: FloatArray = self.pool[digest % len(self.pool)]
-        return law
+        distribution: FloatArray = self.pool[digest % len(self.pool)]
+        return distribution
 
     def expand(self, tokens: IntArray, parents: IntArray) -> FloatArray:
         assert tokens.shape == parents.shape
@@ -41,14 +42,14 @@ class PathDrafter:
             assert parent < len(held), "a node's parent was added in a pass before"
             self.held.append((*held[parent], token) if held else (token,))
         self.passes.append(len(tokens))
-        return np.stack([self.law(path) for path in self.held[len(held) :]])
+        return np.stack([self.distribution(path) for path in self.held[len(held) :]])
 
 
 @dataclass
 class ChainingDrafter(PathDrafter):
     """The same, which drafts a chain of its likeliest tokens in one call; `asked` keeps the levels of each call."""
 
-    chains: bool = True
+    fuses_chains: bool = True
     asked: list[int] = field(default_factory=list)
 
     def expand_chain(self, root: int, levels: int) -> IntArray:
@@ -57,7 +58,7 @@ class ChainingDrafter(PathDrafter):
         self.asked.append(levels)
         path: Path = (root,)
         for _ in range(levels):
-            path = (*path, int(self.law(path).argmax()))
+            path = (*path, int(self.distribution(path).argmax()))
         return np.array(path[1:], dtype=np.int64)
 
 
@@ -65,20 +66,23 @@ class ChainingDrafter(PathDrafter):
 class GrowingDrafter(PathDrafter):
     """The same, which grows trees in one call, as a graph does: what has no probability among the rest."""
 
-    grows: bool = True
-    asked: list[Growth] = field(default_factory=list)
+    fuses_trees: bool = True
+    asked: list[FusedTreeSpec] = field(default_factory=list)
 
-    def expand_tree(self, root: int, growth: Growth) -> list[GrownLevel]:
+    def expand_tree(self, root: int, growth: FusedTreeSpec) -> list[FusedTreeLevel]:
         assert not self.held, "a tree starts a cycle"
         self.asked.append(growth)
         self.expand(np.array([root]), np.array([-1]))
         levels, nodes, count = growth.uniforms.shape
         paths, above, found, places = [(root,)], np.ones(1), [], np.zeros(1, dtype=np.int64)
         for level in range(levels):
-            laws = np.stack([self.law(path) for path in paths])
-            taken = [self._taken(law, us, growth.drawn) for law, us in zip(laws, growth.uniforms[level], strict=False)]
+            distributions = np.stack([self.distribution(path) for path in paths])
+            taken = [
+                self._taken(distribution, us, growth.drawn)
+                for distribution, us in zip(distributions, growth.uniforms[level], strict=False)
+            ]
             tokens, masses = (np.array(part) for part in zip(*taken, strict=True))
-            found.append(GrownLevel(places, laws, tokens, masses))
+            found.append(FusedTreeLevel(places, distributions, tokens, masses))
             scores = (above[:, None] * masses).reshape(-1)
             places = (-scores).argsort(kind="stable")[:nodes] if growth.ranked else growth.places[level]
             paths = [(*paths[place // count], int(tokens.reshape(-1)[place])) for place in places.tolist()]
@@ -87,18 +91,18 @@ class GrowingDrafter(PathDrafter):
 
     def expand(self, tokens: IntArray, parents: IntArray) -> FloatArray:
         if len(self.held) == 1 and parents.tolist() == [-1]:  # said again, without a pass
-            return self.law(self.held[0])[None]
+            return self.distribution(self.held[0])[None]
         return super().expand(tokens, parents)
 
     @staticmethod
-    def _taken(law: FloatArray, uniforms: FloatArray, drawn: bool) -> tuple[list[int], list[float]]:
+    def _taken(distribution: FloatArray, uniforms: FloatArray, drawn: bool) -> tuple[list[int], list[float]]:
         if not drawn:
-            best = (-law).argsort(kind="stable")[: uniforms.size]
-            return best.tolist(), np.minimum(law[best], 1.0).tolist()
-        left, tokens, masses = law.astype(np.float64), [], []
+            best = (-distribution).argsort(kind="stable")[: uniforms.size]
+            return best.tolist(), np.minimum(distribution[best], 1.0).tolist()
+        left, tokens, masses = distribution.astype(np.float64), [], []
         for uniform in uniforms.tolist():
             summed = left.cumsum()
-            token = min(int((summed <= uniform * summed[-1]).sum()), law.size - 1)
+            token = min(int((summed <= uniform * summed[-1]).sum()), distribution.size - 1)
             tokens.append(token)
             masses.append(float(left[token]))
             left[token] = 0.0
@@ -112,11 +116,11 @@ def path_of(tree: DraftTree, node: int) -> Path:
 
 @st.composite
 def drafters(draw: st.DrawFn, most: int = 5) -> PathDrafter:
-    """Few tokens, few laws, with ties, zeros and one-hot rows."""
+    """Few tokens, few distributions, with ties, zeros and one-hot rows."""
     vocab_size = draw(st.integers(1, most))
-    return PathDrafter(np.stack([draw(laws(vocab_size)) for _ in range(draw(st.integers(1, 4)))]))
+    return PathDrafter(np.stack([draw(distributions(vocab_size)) for _ in range(draw(st.integers(1, 4)))]))
 
 
 def dense(seed: int, vocab_size: int, rows: int = 31) -> PathDrafter:
-    """Laws without zeros or ties."""
+    """Distributions without zeros or ties."""
     return PathDrafter(np.random.default_rng(seed).dirichlet(np.ones(vocab_size), rows))

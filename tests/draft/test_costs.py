@@ -245,7 +245,7 @@ def played(policy: Roofline, drafter: PathDrafter, kept: bool, count: int) -> li
         drafter.held.clear()
         tree = policy.grow(drafter, 0, Budget(9, 64), sampling(0))
         path = tree.path_to(int(tree.depths().argmax())) if kept else ()
-        least = int(drafter.law((int(tree.tokens[0]),)).argmin())
+        least = int(drafter.distribution((int(tree.tokens[0]),)).argmin())
         policy.observe(tree, Verdict(path, least), cell)
         cell += len(path) + 1
         trees.append(tree)

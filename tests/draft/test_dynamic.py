@@ -29,9 +29,13 @@ def paths_of(tree: DraftTree) -> list[Path]:
 
 
 def children_of(drafter: PathDrafter, parent: Candidate, count: int) -> list[Candidate]:
-    law = drafter.law(parent.path)
-    tokens = sorted(range(law.size), key=lambda token: (-law[token], token))[:count]
-    return [Candidate((*parent.path, token), parent.score * law[token]) for token in tokens if law[token] > 0]
+    distribution = drafter.distribution(parent.path)
+    tokens = sorted(range(distribution.size), key=lambda token: (-distribution[token], token))[:count]
+    return [
+        Candidate((*parent.path, token), parent.score * distribution[token])
+        for token in tokens
+        if distribution[token] > 0
+    ]
 
 
 def best(candidates: list[Candidate], count: int) -> list[Candidate]:
@@ -81,7 +85,7 @@ def test_eagle2_of_one_is_a_chain() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("vocab_size", [11, 300])
-def test_eagle2_on_dense_laws(seed: int, vocab_size: int) -> None:
+def test_eagle2_on_dense_distributions(seed: int, vocab_size: int) -> None:
     drafter = dense(seed, vocab_size)
     tree = Eagle2().grow(drafter, 0, UNLIMITED, sampling(0))
     assert set(paths_of(tree)) == eagle2_by_hand(drafter, 5, 10, 59)
@@ -116,12 +120,12 @@ def scores(drafter: PathDrafter, paths: list[Path]) -> list[float]:
     for path in paths:
         product = 1.0
         for turn in range(1, len(path)):
-            product *= drafter.law(path[:turn])[path[turn]]
+            product *= drafter.distribution(path[:turn])[path[turn]]
         products.append(product)
     return products
 
 
-class Grown(NamedTuple):
+class FusedTree(NamedTuple):
     """A tree of the past: the cells that it decided, its shape, and alpha."""
 
     first: int
@@ -140,7 +144,7 @@ def adapted(policy: AdtTree, depth: int, width: int, alpha: float | None) -> tup
     return max(policy.min_depth, min(policy.max_depth, depth)), max(policy.min_width, min(policy.max_width, width))
 
 
-def expected_shape(policy: AdtTree, past: list[Grown], cell: int, row: int) -> tuple[int, int]:
+def expected_shape(policy: AdtTree, past: list[FusedTree], cell: int, row: int) -> tuple[int, int]:
     """From the whole history, looked up by cell."""
     at = {place: grown for grown in past for place in range(grown.first, grown.last + 1)}
     left, upper = at.get(cell - 1), at.get(cell - row)
@@ -187,7 +191,7 @@ def test_adt_follows_equation_2(
         total_tokens=1000,
     )
     drafter, cell = dense(1, 6), 1
-    past: list[Grown] = []
+    past: list[FusedTree] = []
     policy.begin(Grid(9, ROW))
     for _ in range(8):
         drafter.held.clear()
@@ -197,7 +201,7 @@ def test_adt_follows_equation_2(
         kept = min(data.draw(st.integers(0, 4)), depth)
         path = tree.path_to(int(tree.depths().argmax()))[:kept]
         policy.observe(tree, Verdict(path, 0), cell)
-        past.append(Grown(cell, cell + kept, depth, width, kept / depth if acceptance == "ratio" else kept))
+        past.append(FusedTree(cell, cell + kept, depth, width, kept / depth if acceptance == "ratio" else kept))
         cell += kept + 1
         if cell >= 9 * ROW:
             break
@@ -229,7 +233,7 @@ def test_a_drafter_that_chains_changes_no_tree(
         drafter.held.clear()
         drafter.passes.clear()
         expected = policy.grow(drafter, 0, budget, sampling(0))
-        quick = ChainingDrafter(drafter.pool, chains=chains)
+        quick = ChainingDrafter(drafter.pool, fuses_chains=chains)
         found = policy.grow(quick, 0, budget, sampling(0))
         assert found.tokens.tolist() == expected.tokens.tolist()
         assert found.parents.tolist() == expected.parents.tolist()

@@ -51,7 +51,7 @@ def test_trees_are_trees_within_the_budget(spec: PolicySpec, case: tuple[Any, An
     drafter, script = case
     for (budget, _), tree in zip(script, played(spec, drafter, script), strict=True):
         tree.check(drafter.vocab_size)
-        assert tree.tokens.dtype == tree.parents.dtype == tree.law_of.dtype == np.int64
+        assert tree.tokens.dtype == tree.parents.dtype == tree.draft_rows.dtype == np.int64
         assert tree.depth <= budget.max_depth
         assert tree.size <= budget.max_nodes
         assert tree.drawn == spec.drawn or tree.size == 1
@@ -62,18 +62,18 @@ def test_trees_are_trees_within_the_budget(spec: PolicySpec, case: tuple[Any, An
 @pytest.mark.parametrize("spec", ALL)
 @settings(max_examples=30)
 @given(case=cycles())
-def test_laws_are_those_that_the_children_were_drawn_from(spec: PolicySpec, case: tuple[Any, Any]) -> None:
+def test_distributions_are_those_that_the_children_were_drawn_from(spec: PolicySpec, case: tuple[Any, Any]) -> None:
     drafter, script = case
     for tree in played(spec, drafter, script):
         for node, children in enumerate(tree.children()):
-            law = drafter.law(path_of(tree, node))
-            assert all(law[tree.tokens[child]] > 0 for child in children), "a token of draft probability 0"
+            distribution = drafter.distribution(path_of(tree, node))
+            assert all(distribution[tree.tokens[child]] > 0 for child in children), "a token of draft probability 0"
             if children and spec.drawn != "top_k":
-                np.testing.assert_array_equal(tree.law(node), law)
+                np.testing.assert_array_equal(tree.draft_distribution(node), distribution)
             if spec.drawn == "top_k":  # as long as the order says: the likeliest first
-                probs = law[tree.tokens[children]]
+                probs = distribution[tree.tokens[children]]
                 assert np.all(probs[:-1] >= probs[1:])
-                assert not children or probs[-1] >= np.delete(law, tree.tokens[children]).max(initial=0.0)
+                assert not children or probs[-1] >= np.delete(distribution, tree.tokens[children]).max(initial=0.0)
 
 
 @pytest.mark.parametrize("spec", ALL)
@@ -82,7 +82,7 @@ def test_laws_are_those_that_the_children_were_drawn_from(spec: PolicySpec, case
 def test_the_past_alone_decides(spec: PolicySpec, case: tuple[Any, Any]) -> None:
     drafter, script = case
     for one, other in zip(played(spec, drafter, script), played(spec, drafter, script), strict=True):
-        for name in ("tokens", "parents", "draft_probs", "law_of"):
+        for name in ("tokens", "parents", "draft_probs", "draft_rows"):
             np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
 
 
@@ -125,11 +125,11 @@ def test_siblings_are_drawn_without_replacement(drafter: PathDrafter, widths: tu
         tree = DraftTree(np.array(tokens), np.array(parents), "top_k", np.empty((0, 9)), np.full(len(tokens), -1))
         expected = 1.0
         for node, children in enumerate(tree.children()):
-            law = drafter.law(path_of(tree, node))
+            distribution = drafter.distribution(path_of(tree, node))
             left = 1.0
             for child in children:
-                expected *= law[tokens[child]] / left
-                left -= law[tokens[child]]
+                expected *= distribution[tokens[child]] / left
+                left -= distribution[tokens[child]]
         assert weight == pytest.approx(expected, abs=1e-12)
 
 
@@ -138,7 +138,8 @@ def test_siblings_are_drawn_without_replacement(drafter: PathDrafter, widths: tu
 def test_a_static_tree_filled_in_one_call_is_the_same_tree(
     name: str, drafter: PathDrafter, depth: int, nodes: int, seed: int
 ) -> None:
-    """Also where laws are too short for the shape, with which the drafter's own tree is not the one that is meant."""
+    """Also where distributions are too short for the shape, with which the drafter's own tree is not the one that is
+    meant."""
     made = {"widths": (3, 4, 2)} if name in ("eagle1", "static_top_k") else {}
     policy = POLICIES[name].make(**made)
     policy.begin(Grid(4, 4))
@@ -147,18 +148,18 @@ def test_a_static_tree_filled_in_one_call_is_the_same_tree(
     at_once = policy.grow(growing, 0, Budget(depth, nodes), sampling(seed))
     assert len(growing.asked) <= 1
     assert at_once.drawn == by_level.drawn
-    for part in ("tokens", "parents", "law_of", "draft_probs"):
+    for part in ("tokens", "parents", "draft_rows", "draft_probs"):
         np.testing.assert_array_equal(getattr(at_once, part), getattr(by_level, part))
 
 
 @given(drafter=drafters(3), length=st.integers(1, 3))
-def test_a_chain_is_drawn_from_its_laws(drafter: PathDrafter, length: int) -> None:
+def test_a_chain_is_drawn_from_its_distributions(drafter: PathDrafter, length: int) -> None:
     def program(chance: Any) -> tuple[int, ...]:
         drafter.held.clear()
         return tuple(Chain(length).grow(drafter, 0, Budget(9, 9), chance).tokens.tolist())
 
     for tokens, weight in enumerate_outcomes(program).items():
-        steps = [drafter.law(tokens[:turn])[tokens[turn]] for turn in range(1, length + 1)]
+        steps = [drafter.distribution(tokens[:turn])[tokens[turn]] for turn in range(1, length + 1)]
         assert weight == pytest.approx(float(np.prod(steps)), abs=1e-12)
 
 

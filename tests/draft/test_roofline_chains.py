@@ -22,10 +22,10 @@ CHEAP_LEVELS = Roofline(((1, 1.0), (20, 1.2)), draft_ms=0.01, chain_ms=((1, 0.5)
 
 
 def peaked(best: float) -> ChainingDrafter:
-    """Laws over 20 tokens with `best` on one of them; token 19 is never the likeliest."""
-    laws = np.full((7, 20), (1.0 - best) / 19)
-    laws[np.arange(7), np.arange(7)] = best
-    return ChainingDrafter(laws)
+    """Distributions over 20 tokens with `best` on one of them; token 19 is never the likeliest."""
+    distributions = np.full((7, 20), (1.0 - best) / 19)
+    distributions[np.arange(7), np.arange(7)] = best
+    return ChainingDrafter(distributions)
 
 
 def played(policy: Roofline, drafter: ChainingDrafter, kept: int, count: int) -> list[DraftTree]:
@@ -186,7 +186,7 @@ def test_a_chain_needs_a_price_a_call_and_room() -> None:
     unpriced, drafter = Roofline(((1, 1.0), (20, 1.2)), 1.0, top_k=5), peaked(0.9)
     played(unpriced, drafter, 9, 6)
     assert not drafter.asked
-    cannot = ChainingDrafter(drafter.pool, chains=False)
+    cannot = ChainingDrafter(drafter.pool, fuses_chains=False)
     played(SLOW_LEVELS, cannot, 9, 6)
     assert not cannot.asked
     SLOW_LEVELS.begin(GRID)

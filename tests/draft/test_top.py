@@ -23,19 +23,19 @@ def test_top_is_what_sorting_finds(
     rng = np.random.default_rng(seed)
     weights = rng.integers(1, levels + 1, (rows, vocab_size)) * (rng.random((rows, vocab_size)) >= empty)
     weights[:, rng.integers(vocab_size)] += 1
-    laws = (weights / weights.sum(axis=1, keepdims=True)).astype(dtype)
-    found = top(laws, count)
+    distributions = (weights / weights.sum(axis=1, keepdims=True)).astype(dtype)
+    found = top(distributions, count)
     assert found.tokens.shape == found.probs.shape == (rows, min(count, vocab_size))
     assert found.tokens.dtype == np.int64
     assert found.probs.dtype == np.float64
-    for law, tokens, probs in zip(laws, found.tokens, found.probs, strict=True):
-        wanted = np.argsort(-law, kind="stable")[:count]
-        wanted = wanted[law[wanted] > 0]
+    for distribution, tokens, probs in zip(distributions, found.tokens, found.probs, strict=True):
+        wanted = np.argsort(-distribution, kind="stable")[:count]
+        wanted = wanted[distribution[wanted] > 0]
         np.testing.assert_array_equal(tokens[: wanted.size], wanted)
-        np.testing.assert_array_equal(probs[: wanted.size], law[wanted].astype(np.float64))
+        np.testing.assert_array_equal(probs[: wanted.size], distribution[wanted].astype(np.float64))
         assert not probs[wanted.size :].any()
 
 
-def test_a_law_that_rounds_above_one_is_cut_at_one() -> None:
-    laws = np.array([[np.nextafter(np.float32(1), np.float32(2)), 0.0]], dtype=np.float32)
-    assert top(laws, 1).probs.max() == top(laws, 2).probs.max() == 1.0
+def test_a_distribution_that_rounds_above_one_is_cut_at_one() -> None:
+    distributions = np.array([[np.nextafter(np.float32(1), np.float32(2)), 0.0]], dtype=np.float32)
+    assert top(distributions, 1).probs.max() == top(distributions, 2).probs.max() == 1.0

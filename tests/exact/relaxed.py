@@ -1,4 +1,5 @@
-"""What the tests of relaxed rules share: settings for any of them, and the exact law of the token after a node."""
+"""What the tests of relaxed rules share: settings for any of them, and the exact distribution of the token after a
+node."""
 
 from typing import Any
 
@@ -61,12 +62,12 @@ def residuals(spec: RuleSpec, drawn: Drawn) -> tuple[dict[str, Residual], ...]:
     return tuple({"residual": residual} for residual in known) or ({},)
 
 
-def siblings_of(drawn: Drawn, law: FloatArray, count: int, chance: Chance) -> tuple[int, ...]:
-    """Up to `count` siblings drawn from `law` [V]."""
-    left, tokens = law.astype(np.float64), list[int]()
+def siblings_of(drawn: Drawn, distribution: FloatArray, count: int, chance: Chance) -> tuple[int, ...]:
+    """Up to `count` siblings drawn from `distribution` [V]."""
+    left, tokens = distribution.astype(np.float64), list[int]()
     for node in range(1, count + 1):
         if drawn == "top_k":
-            return tuple(np.argsort(-law, kind="stable")[:count].tolist())
+            return tuple(np.argsort(-distribution, kind="stable")[:count].tolist())
         if not left.any():
             break
         tokens.append(chance.draw(left, At(Role.DRAFT, node)))
@@ -75,43 +76,44 @@ def siblings_of(drawn: Drawn, law: FloatArray, count: int, chance: Chance) -> tu
     return tuple(tokens)
 
 
-def star(tokens: tuple[int, ...], drawn: Drawn, law: FloatArray) -> DraftTree:
+def star(tokens: tuple[int, ...], drawn: Drawn, distribution: FloatArray) -> DraftTree:
     """The tree of a root and its children `tokens`."""
     count = len(tokens)
     return DraftTree(
         tokens=np.array([0, *tokens]),
         parents=np.array([-1, *[0] * count]),
         drawn=drawn,
-        draft_probs=law[None, :],
-        law_of=np.array([0, *[-1] * count]),
+        draft_probs=distribution[None, :],
+        draft_rows=np.array([0, *[-1] * count]),
     )
 
 
-def next_token_law(rule: Rule, target: FloatArray, draft: FloatArray, drawn: Drawn, count: int) -> FloatArray:
-    """The exact law [V] of the token after a node with `count` children drawn from `draft`, the drawing included."""
+def next_token_distribution(rule: Rule, target: FloatArray, draft: FloatArray, drawn: Drawn, count: int) -> FloatArray:
+    """The exact distribution [V] of the token after a node with `count` children drawn from `draft`, the drawing
+    included."""
 
     def program(chance: Chance) -> int:
         tree = star(siblings_of(drawn, draft, count, chance), drawn, draft)
         verdict = rule(tree, np.tile(target, (tree.size, 1)), chance)
         return emitted(tree, verdict)[0]
 
-    law = np.zeros(target.size)
+    distribution = np.zeros(target.size)
     for token, weight in enumerate_outcomes(program).items():
-        law[token] = weight
-    return law
+        distribution[token] = weight
+    return distribution
 
 
-def point_law(rule: Rule, target: FloatArray, tokens: tuple[int, ...]) -> FloatArray:
-    """The exact law [V] of the token after a node with point proposals `tokens`."""
+def point_distribution(rule: Rule, target: FloatArray, tokens: tuple[int, ...]) -> FloatArray:
+    """The exact distribution [V] of the token after a node with point proposals `tokens`."""
     tree = star(tokens, "top_k", target)
-    law = np.zeros(target.size)
+    distribution = np.zeros(target.size)
     for verdict, weight in enumerate_outcomes(
         lambda chance: rule(tree, np.tile(target, (tree.size, 1)), chance)
     ).items():
-        law[emitted(tree, verdict)[0]] += weight
-    return law
+        distribution[emitted(tree, verdict)[0]] += weight
+    return distribution
 
 
 def apart(first: FloatArray, second: FloatArray) -> float:
-    """Total variation of two laws [V]."""
+    """Total variation of two distributions [V]."""
     return 0.5 * float(np.abs(first - second).sum())

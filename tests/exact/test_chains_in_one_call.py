@@ -1,4 +1,4 @@
-"""Drafters that draft a chain in one call: policies that use it still draw exactly the target's law."""
+"""Drafters that draft a chain in one call: policies that use it still draw exactly the target's distribution."""
 
 from dataclasses import dataclass, field
 
@@ -7,13 +7,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.exact.laws import assert_argmax, assert_exact
+from tests.exact.distributions import assert_argmax, assert_exact
 from tests.strategies import pools
 from underpaint.algos.accept import RULES, RuleSpec
 from underpaint.algos.arrays import IntArray
 from underpaint.algos.draft import Grid
 from underpaint.algos.draft.roofline import Roofline
-from underpaint.sim.synthetic.models import Blend, PrefixLaw, RandomLaw, SyntheticDrafter, SyntheticTarget
+from underpaint.sim.synthetic.models import (
+    Blend,
+    PrefixDistribution,
+    RandomDistribution,
+    SyntheticDrafter,
+    SyntheticTarget,
+)
 
 LOSSLESS = [
     pytest.param(spec, id=spec.name)
@@ -27,37 +33,37 @@ CHEAP_CALLS = Roofline(((1, 1.0), (5, 1.1)), 5.0, ((1, 0.01), (2, 0.02)), top_k=
 class ChainingDrafter(SyntheticDrafter):
     """`chained` keeps the levels of each call."""
 
-    chains: bool = True
+    fuses_chains: bool = True
     chained: list[int] = field(default_factory=list)
 
     def expand_chain(self, root: int, levels: int) -> IntArray:
         self.chained.append(levels)
         prefix = (*self._committed, root)
         for _ in range(levels):
-            prefix = (*prefix, int(np.argmax(self.law(prefix))))
+            prefix = (*prefix, int(np.argmax(self.distribution(prefix))))
         return np.array(prefix[-levels:], dtype=np.int64)
 
 
-def check(spec: RuleSpec, target: SyntheticTarget, law: PrefixLaw, max_nodes: int) -> list[int]:
-    drafter = ChainingDrafter(law)
+def check(spec: RuleSpec, target: SyntheticTarget, distribution: PrefixDistribution, max_nodes: int) -> list[int]:
+    drafter = ChainingDrafter(distribution)
     holds = assert_argmax if spec.greedy else assert_exact
     holds(target, drafter, CHEAP_CALLS, spec.make(), max_nodes)
     return drafter.chained
 
 
 @pytest.mark.parametrize("spec", LOSSLESS)
-def test_dense_laws(spec: RuleSpec) -> None:
+def test_dense_distributions(spec: RuleSpec) -> None:
     chained: list[int] = []
     for grid, vocab_size in ((Grid(2, 3), 2), (Grid(1, 5), 2), (Grid(1, 4), 3)):
-        likely = RandomLaw(vocab_size, seed=5)
-        law = Blend(likely, RandomLaw(vocab_size, seed=6, sharpness=2.0), 0.5)
-        chained += check(spec, SyntheticTarget(likely, grid), law, 5)
+        likely = RandomDistribution(vocab_size, seed=5)
+        distribution = Blend(likely, RandomDistribution(vocab_size, seed=6, sharpness=2.0), 0.5)
+        chained += check(spec, SyntheticTarget(likely, grid), distribution, 5)
     assert chained, "no chain came up: the test says nothing"
 
 
 @pytest.mark.parametrize("spec", LOSSLESS)
 @settings(max_examples=10)
 @given(data=st.data())
-def test_any_laws(spec: RuleSpec, data: st.DataObject) -> None:
+def test_any_distributions(spec: RuleSpec, data: st.DataObject) -> None:
     target = SyntheticTarget(data.draw(pools(3), label="target"), Grid(1, 4))
     check(spec, target, data.draw(pools(3), label="drafter"), 4)

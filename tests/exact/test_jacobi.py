@@ -1,29 +1,31 @@
-"""Jacobi windows: with a lossless rule every coupling and refill draws exactly the target's law."""
+"""Jacobi windows: with a lossless rule every coupling and refill draws exactly the target's distribution."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.strategies import laws, pools
+from tests.strategies import distributions, pools
 from underpaint.algos.accept import RULES
 from underpaint.algos.chance import At, Chance, Role, enumerate_outcomes, sampling
 from underpaint.algos.coupling import EnumeratedNoise, SampledNoise, second_race
 from underpaint.algos.draft import Grid
-from underpaint.algos.enumeration import emitted, target_law, total_variation
+from underpaint.algos.enumeration import emitted, target_distribution, total_variation
 from underpaint.algos.spatial.jacobi import Coupling, Refill, Window, jacobi_cycles, jacobi_decode, maximal_coupling
-from underpaint.sim.synthetic.models import PrefixLaw, RandomLaw, SyntheticTarget
+from underpaint.sim.synthetic.models import PrefixDistribution, RandomDistribution, SyntheticTarget
 
 COUPLINGS: list[Coupling] = ["independent", "maximal", "gumbel"]
 REFILLS: list[Refill] = ["uniform", "left", "above"]
 
 
-def law_of_images(law: PrefixLaw, grid: Grid, window: Window, rule: str = "chain") -> dict[tuple[int, ...], float]:
+def distribution_of_images(
+    distribution: PrefixDistribution, grid: Grid, window: Window, rule: str = "chain"
+) -> dict[tuple[int, ...], float]:
     made = RULES[rule].make()
 
     def program(chance: Chance) -> tuple[int, ...]:
         noise = EnumeratedNoise(chance) if window.coupling == "gumbel" else None
-        cycles = jacobi_cycles(SyntheticTarget(law, grid), made, chance, window, noise)
+        cycles = jacobi_cycles(SyntheticTarget(distribution, grid), made, chance, window, noise)
         return tuple(token for cycle in cycles for token in emitted(cycle.tree, cycle.verdict))
 
     return enumerate_outcomes(program)
@@ -33,34 +35,34 @@ def law_of_images(law: PrefixLaw, grid: Grid, window: Window, rule: str = "chain
 @pytest.mark.parametrize("coupling", COUPLINGS)
 @pytest.mark.parametrize(("grid", "length"), [(Grid(2, 2), 2), (Grid(2, 2), 3), (Grid(1, 4), 1)])
 def test_a_lossless_rule_stays_lossless(coupling: Coupling, refill: Refill, grid: Grid, length: int) -> None:
-    law = RandomLaw(2, seed=7, sharpness=1.5)
-    images = law_of_images(law, grid, Window(length, coupling, refill))
-    assert total_variation(images, target_law(SyntheticTarget(law, grid))) < 1e-12
+    distribution = RandomDistribution(2, seed=7, sharpness=1.5)
+    images = distribution_of_images(distribution, grid, Window(length, coupling, refill))
+    assert total_variation(images, target_distribution(SyntheticTarget(distribution, grid))) < 1e-12
 
 
 @pytest.mark.parametrize("coupling", ["independent", "maximal"])
 def test_three_tokens(coupling: Coupling) -> None:
-    law, grid = RandomLaw(3, seed=8, sharpness=1.5), Grid(1, 3)
-    images = law_of_images(law, grid, Window(2, coupling, "left"))
-    assert total_variation(images, target_law(SyntheticTarget(law, grid))) < 1e-12
+    distribution, grid = RandomDistribution(3, seed=8, sharpness=1.5), Grid(1, 3)
+    images = distribution_of_images(distribution, grid, Window(2, coupling, "left"))
+    assert total_variation(images, target_distribution(SyntheticTarget(distribution, grid))) < 1e-12
 
 
 @given(pools(2), st.sampled_from(COUPLINGS), st.sampled_from(REFILLS))
-def test_any_laws(law: PrefixLaw, coupling: Coupling, refill: Refill) -> None:
+def test_any_distributions(distribution: PrefixDistribution, coupling: Coupling, refill: Refill) -> None:
     grid = Grid(2, 2)
-    images = law_of_images(law, grid, Window(3, coupling, refill))
-    assert total_variation(images, target_law(SyntheticTarget(law, grid))) < 1e-12
+    images = distribution_of_images(distribution, grid, Window(3, coupling, refill))
+    assert total_variation(images, target_distribution(SyntheticTarget(distribution, grid))) < 1e-12
 
 
 def test_block_verification_rides_on_coupled_windows() -> None:
     """A rule that flips for every node must not share noise with the coupling of the tail."""
-    law, grid = RandomLaw(2, seed=9, sharpness=1.5), Grid(1, 4)
-    images = law_of_images(law, grid, Window(3, "maximal", "left"), "block")
-    assert total_variation(images, target_law(SyntheticTarget(law, grid))) < 1e-12
+    distribution, grid = RandomDistribution(2, seed=9, sharpness=1.5), Grid(1, 4)
+    images = distribution_of_images(distribution, grid, Window(3, "maximal", "left"), "block")
+    assert total_variation(images, target_distribution(SyntheticTarget(distribution, grid))) < 1e-12
 
 
-@given(laws(4), laws(4))
-def test_maximal_coupling_has_the_laws_and_holds_on(draft: np.ndarray, target: np.ndarray) -> None:
+@given(distributions(4), distributions(4))
+def test_maximal_coupling_has_the_distributions_and_holds_on(draft: np.ndarray, target: np.ndarray) -> None:
     def program(chance: Chance) -> tuple[int, int]:
         held = chance.draw(draft, At(Role.DRAFT, 1))
         return held, maximal_coupling(held, draft, target, chance, At(Role.DRAFT, 2))
@@ -74,8 +76,8 @@ def test_maximal_coupling_has_the_laws_and_holds_on(draft: np.ndarray, target: n
     assert kept == pytest.approx(1.0 - 0.5 * np.abs(draft - target).sum(), abs=1e-12)
 
 
-@given(laws(4), laws(4))
-def test_a_race_has_the_laws_and_the_published_agreement(first: np.ndarray, second: np.ndarray) -> None:
+@given(distributions(4), distributions(4))
+def test_a_race_has_the_distributions_and_the_published_agreement(first: np.ndarray, second: np.ndarray) -> None:
     joint = np.array(
         [mass * second_race(first, token, second) if mass else np.zeros(4) for token, mass in enumerate(first)]
     )
@@ -94,7 +96,7 @@ def test_two_closed_forms_agree_on_two_tokens() -> None:
     assert np.allclose(second_race(first, 1, second), [3 / 7, 4 / 7])
 
 
-def test_sampled_noise_races_by_the_enumerated_law() -> None:
+def test_sampled_noise_races_by_the_enumerated_distribution() -> None:
     generator = np.random.default_rng(0)
     first, second = generator.dirichlet(np.ones(3)), generator.dirichlet(np.ones(3))
     count, noise = 5_000, SampledNoise(seed=3)
@@ -106,23 +108,23 @@ def test_sampled_noise_races_by_the_enumerated_law() -> None:
 
 
 def test_noise_is_addressed() -> None:
-    law = np.full(50, 0.02)
+    distribution = np.full(50, 0.02)
     one, other = SampledNoise(seed=1, keep=2), SampledNoise(seed=1, keep=200)
-    forwards = [one.race(law, cell) for cell in range(40)]
-    backwards = [other.race(law, cell) for cell in reversed(range(40))]
+    forwards = [one.race(distribution, cell) for cell in range(40)]
+    backwards = [other.race(distribution, cell) for cell in reversed(range(40))]
     assert forwards == backwards[::-1]
     assert len(set(forwards)) > 10
-    assert forwards != [SampledNoise(seed=1, image=1).race(law, cell) for cell in range(40)]
+    assert forwards != [SampledNoise(seed=1, image=1).race(distribution, cell) for cell in range(40)]
     with pytest.raises(ValueError, match="non-negative weights"):
         one.race(np.zeros(3), 0)
 
 
-def test_a_third_law_over_three_tokens_is_refused() -> None:
+def test_a_third_distribution_over_three_tokens_is_refused() -> None:
     generator = np.random.default_rng(1)
 
     def program(chance: Chance) -> tuple[int, ...]:
         noise = EnumeratedNoise(chance)
-        return tuple(noise.race(law, 0) for law in rows)
+        return tuple(noise.race(distribution, 0) for distribution in rows)
 
     rows = generator.dirichlet(np.ones(3), size=3)
     with pytest.raises(ValueError, match="cannot be enumerated"):
@@ -130,17 +132,17 @@ def test_a_third_law_over_three_tokens_is_refused() -> None:
 
 
 def test_couplings_need_fewer_passes_than_redrawing() -> None:
-    """What SCD is for: drafts that hold still keep the laws behind them still, and are accepted sooner."""
-    base, drift = RandomLaw(64, seed=1, sharpness=2.0), RandomLaw(64, seed=2, sharpness=2.0)
+    """What SCD is for: drafts that hold still keep the distributions behind them still, and are accepted sooner."""
+    base, drift = RandomDistribution(64, seed=1, sharpness=2.0), RandomDistribution(64, seed=2, sharpness=2.0)
 
-    def law(prefix: tuple[int, ...]) -> np.ndarray:
+    def distribution(prefix: tuple[int, ...]) -> np.ndarray:
         return 0.5 * base((len(prefix),)) + 0.5 * drift(prefix[-2:])
 
     def passes(coupling: Coupling) -> float:
         counts = []
         for image in range(6):
             noise = SampledNoise(0, image) if coupling == "gumbel" else None
-            target, window = SyntheticTarget(law, Grid(8, 8)), Window(16, coupling, "left")
+            target, window = SyntheticTarget(distribution, Grid(8, 8)), Window(16, coupling, "left")
             done = jacobi_decode(target, RULES["chain"].make(), sampling(0, image), window, noise)
             assert done.tokens.size == 64
             counts.append(len(done.cycles))
@@ -153,7 +155,7 @@ def test_couplings_need_fewer_passes_than_redrawing() -> None:
 
 
 def test_noise_and_coupling_must_fit() -> None:
-    target, chain = SyntheticTarget(RandomLaw(2), Grid(1, 2)), RULES["chain"].make()
+    target, chain = SyntheticTarget(RandomDistribution(2), Grid(1, 2)), RULES["chain"].make()
     with pytest.raises(ValueError, match="needs noise"):
         jacobi_decode(target, chain, sampling(0), Window(2, "gumbel"))
     with pytest.raises(ValueError, match="takes no noise"):

@@ -1,16 +1,17 @@
-"""Each lossless rule, on every kind of tree it covers and with every policy it fits, draws exactly the target's law."""
+"""Each lossless rule, on every kind of tree it covers and with every policy it fits, draws exactly the target's
+distribution."""
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.exact.laws import assert_argmax, assert_exact
+from tests.exact.distributions import assert_argmax, assert_exact
 from tests.strategies import ShapePolicy, chains, pools, shapes
 from underpaint.algos.accept import RULES, RuleSpec
 from underpaint.algos.draft import POLICIES, Grid, PolicySpec
 from underpaint.algos.tree import DRAWN as DRAWN_KINDS
 from underpaint.algos.tree import Drawn
-from underpaint.sim.synthetic.models import Blend, RandomLaw, SyntheticDrafter, SyntheticTarget
+from underpaint.sim.synthetic.models import Blend, RandomDistribution, SyntheticDrafter, SyntheticTarget
 
 LOSSLESS = [spec for spec in RULES if spec.promise == "lossless" and not spec.greedy]
 GREEDY = [spec for spec in RULES if spec.promise == "lossless" and spec.greedy]
@@ -29,7 +30,7 @@ def shapes_for(spec: RuleSpec, most: int) -> st.SearchStrategy[tuple[int, ...]]:
 
 @pytest.mark.parametrize(("spec", "drawn"), DRAWN)
 @given(data=st.data())
-def test_one_cycle_of_any_shape_has_the_targets_law(spec: RuleSpec, drawn: Drawn, data: st.DataObject) -> None:
+def test_one_cycle_of_any_shape_has_the_targets_distribution(spec: RuleSpec, drawn: Drawn, data: st.DataObject) -> None:
     vocab_size = data.draw(st.integers(2, 3), label="vocab_size")
     policy = ShapePolicy(data.draw(shapes_for(spec, {2: 6, 3: 4}[vocab_size]), label="shape"), drawn)
     target = SyntheticTarget(data.draw(pools(vocab_size), label="target"), Grid(1, 5 if vocab_size == 2 else 4))
@@ -39,18 +40,20 @@ def test_one_cycle_of_any_shape_has_the_targets_law(spec: RuleSpec, drawn: Drawn
 
 @pytest.mark.parametrize("shape", [(0, 1, 2), (0, 0, 1, 1, 2, 2), (0, 0, 1, 2), (0, 0, 0, 1), (0, 1, 1, 0, 4)], ids=str)
 @pytest.mark.parametrize(("spec", "drawn"), DRAWN)
-def test_dense_laws_that_differ_everywhere(spec: RuleSpec, drawn: Drawn, shape: tuple[int, ...]) -> None:
+def test_dense_distributions_that_differ_everywhere(spec: RuleSpec, drawn: Drawn, shape: tuple[int, ...]) -> None:
     shape = tuple(range(len(shape))) if spec.needs_chain else shape
     for vocab_size, length in ((2, 6), (3, 5)):
-        target = SyntheticTarget(RandomLaw(vocab_size, seed=0), Grid(1, length))
-        drafter = SyntheticDrafter(RandomLaw(vocab_size, seed=50))
+        target = SyntheticTarget(RandomDistribution(vocab_size, seed=0), Grid(1, length))
+        drafter = SyntheticDrafter(RandomDistribution(vocab_size, seed=50))
         assert_exact(target, drafter, ShapePolicy(shape[: 9 - 2 * vocab_size], drawn), spec.make(), cycle_count=2)
 
 
 @pytest.mark.parametrize(("spec", "drawn"), DRAWN)
 @settings(max_examples=25)
 @given(data=st.data())
-def test_several_cycles_of_any_shape_have_the_targets_law(spec: RuleSpec, drawn: Drawn, data: st.DataObject) -> None:
+def test_several_cycles_of_any_shape_have_the_targets_distribution(
+    spec: RuleSpec, drawn: Drawn, data: st.DataObject
+) -> None:
     grid, vocab_size = data.draw(st.sampled_from([(Grid(2, 2), 2), (Grid(1, 3), 3)]), label="grid, vocab_size")
     policy = ShapePolicy(data.draw(shapes_for(spec, 3), label="shape"), drawn)
     target = SyntheticTarget(data.draw(pools(vocab_size), label="target"), grid)
@@ -59,19 +62,19 @@ def test_several_cycles_of_any_shape_have_the_targets_law(spec: RuleSpec, drawn:
 
 
 @pytest.mark.parametrize(("spec", "drawn"), DRAWN)
-def test_whole_images_of_dense_laws(spec: RuleSpec, drawn: Drawn) -> None:
+def test_whole_images_of_dense_distributions(spec: RuleSpec, drawn: Drawn) -> None:
     shape = (0, 1) if spec.needs_chain else (0, 0, 1)
     for grid, vocab_size in ((Grid(2, 2), 2), (Grid(1, 3), 3)):
-        likely = RandomLaw(vocab_size, seed=3)
-        drafter = SyntheticDrafter(Blend(likely, RandomLaw(vocab_size, seed=4, sharpness=2.0), 0.5))
+        likely = RandomDistribution(vocab_size, seed=3)
+        drafter = SyntheticDrafter(Blend(likely, RandomDistribution(vocab_size, seed=4, sharpness=2.0), 0.5))
         assert_exact(SyntheticTarget(likely, grid), drafter, ShapePolicy(shape, drawn), spec.make())
 
 
 @pytest.mark.parametrize(("rule", "policy"), PAIRS)
 def test_every_policy(rule: RuleSpec, policy: PolicySpec) -> None:
     for grid, vocab_size, max_nodes in ((Grid(2, 2), 2, 5), (Grid(1, 3), 3, 4)):
-        likely = RandomLaw(vocab_size, seed=5)
-        drafter = SyntheticDrafter(Blend(likely, RandomLaw(vocab_size, seed=6, sharpness=2.0), 0.5))
+        likely = RandomDistribution(vocab_size, seed=5)
+        drafter = SyntheticDrafter(Blend(likely, RandomDistribution(vocab_size, seed=6, sharpness=2.0), 0.5))
         check = assert_argmax if rule.greedy else assert_exact
         check(SyntheticTarget(likely, grid), drafter, policy.make(), rule.make(), max_nodes)
 
@@ -79,7 +82,7 @@ def test_every_policy(rule: RuleSpec, policy: PolicySpec) -> None:
 @pytest.mark.parametrize(("rule", "policy"), PAIRS)
 @settings(max_examples=10)
 @given(data=st.data())
-def test_every_policy_on_any_laws(rule: RuleSpec, policy: PolicySpec, data: st.DataObject) -> None:
+def test_every_policy_on_any_distributions(rule: RuleSpec, policy: PolicySpec, data: st.DataObject) -> None:
     target = SyntheticTarget(data.draw(pools(3), label="target"), Grid(1, 3))
     drafter = SyntheticDrafter(data.draw(pools(3), label="drafter"))
     check = assert_argmax if rule.greedy else assert_exact

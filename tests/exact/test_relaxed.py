@@ -8,19 +8,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.exact.laws import assert_argmax, assert_exact
+from tests.exact.distributions import assert_argmax, assert_exact
 from tests.exact.relaxed import (
     STRENGTHS,
     apart,
     codebook,
     make,
-    next_token_law,
-    point_law,
+    next_token_distribution,
+    point_distribution,
     residuals,
     siblings_of,
     star,
 )
-from tests.strategies import ShapePolicy, chains, laws, pools, shapes
+from tests.strategies import ShapePolicy, chains, distributions, pools, shapes
 from underpaint.algos.accept import RULES, RuleSpec
 from underpaint.algos.accept.cool import CoolSD
 from underpaint.algos.accept.gsd import Grouped
@@ -32,7 +32,7 @@ from underpaint.algos.draft import POLICIES, Grid, PolicySpec
 from underpaint.algos.enumeration import emitted
 from underpaint.algos.step import decode
 from underpaint.algos.tree import Drawn
-from underpaint.sim.synthetic.models import Blend, RandomLaw, SyntheticDrafter, SyntheticTarget
+from underpaint.sim.synthetic.models import Blend, RandomDistribution, SyntheticDrafter, SyntheticTarget
 
 RELAXED = [spec for spec in RULES if spec.promise != "lossless"]
 SAMPLED = [spec for spec in RELAXED if not spec.greedy]
@@ -84,14 +84,14 @@ def test_every_relaxed_rule_has_settings_and_every_promise_a_bound() -> None:
 @given(data=st.data())
 def test_the_promised_bound(spec: RuleSpec, drawn: Drawn, options: dict[str, Any], data: st.DataObject) -> None:
     vocab_size = data.draw(st.integers(3, 4))
-    target, draft = data.draw(laws(vocab_size)), data.draw(laws(vocab_size))
+    target, draft = data.draw(distributions(vocab_size)), data.draw(distributions(vocab_size))
     count = data.draw(st.integers(1, 6 - vocab_size))
     chosen = data.draw(STRENGTHS[spec.name]) | options
     rule = make(spec, codebook(vocab_size, data.draw(st.integers(0, 5))), **chosen)
-    law = next_token_law(rule, target, draft, drawn, count)
-    assert law.sum() == pytest.approx(1.0, abs=ROUNDING)
+    distribution = next_token_distribution(rule, target, draft, drawn, count)
+    assert distribution.sum() == pytest.approx(1.0, abs=ROUNDING)
     if spec.promise == "bounded":
-        assert apart(law, target) <= BOUNDS[spec.name](chosen, drawn, count) + ROUNDING
+        assert apart(distribution, target) <= BOUNDS[spec.name](chosen, drawn, count) + ROUNDING
 
 
 @pytest.mark.parametrize(("spec", "drawn", "options"), cases(RELAXED))
@@ -102,7 +102,7 @@ def test_neutral_settings_lose_nothing(
 ) -> None:
     codes = codebook(3, data.draw(st.integers(0, 5)))
     released = options.get("residual") == "released"  # neutral without zeros and siblings only: see test_traps.py
-    worlds = st.builds(RandomLaw, st.just(3), st.integers(0, 99)) if released else pools(3)
+    worlds = st.builds(RandomDistribution, st.just(3), st.integers(0, 99)) if released else pools(3)
     target = SyntheticTarget(data.draw(worlds), Grid(1, 4))
     drafter = SyntheticDrafter(data.draw(pools(3)))
     policy = ShapePolicy(data.draw(chains(3) if spec.needs_chain or released else shapes(3)), drawn)
@@ -116,8 +116,8 @@ def test_neutral_settings_lose_nothing(
 def test_support(spec: RuleSpec, drawn: Drawn, options: dict[str, Any], data: st.DataObject) -> None:
     """What was not drafted comes from the target's support; what was kept is in it, or stands for codes that are."""
     if options.get("residual") == "released":
-        return  # may fall back on the uniform law: see test_traps.py
-    target, draft = data.draw(laws(4)), data.draw(laws(4))
+        return  # may fall back on the uniform distribution: see test_traps.py
+    target, draft = data.draw(distributions(4)), data.draw(distributions(4))
     rule = make(spec, codebook(4), **(data.draw(STRENGTHS[spec.name]) | options))
     pools_codes = spec.codebook or spec.embeddings
 
@@ -138,30 +138,30 @@ def test_support(spec: RuleSpec, drawn: Drawn, options: dict[str, Any], data: st
 @settings(max_examples=10)
 @given(data=st.data())
 def test_no_residual_beats_the_optimal_one(spec: RuleSpec, drawn: Drawn, data: st.DataObject) -> None:
-    target, draft = data.draw(laws(4)), data.draw(laws(4))
+    target, draft = data.draw(distributions(4)), data.draw(distributions(4))
     chosen, codes = data.draw(STRENGTHS[spec.name]), codebook(4, data.draw(st.integers(0, 5)))
     missed = {}
     for options in residuals(spec, drawn):
         rule = make(spec, codes, **chosen, **options)
-        missed[options["residual"]] = apart(next_token_law(rule, target, draft, drawn, 1), target)
+        missed[options["residual"]] = apart(next_token_distribution(rule, target, draft, drawn, 1), target)
     assert missed["optimal"] <= min(missed.values()) + ROUNDING
 
 
-def brute_pool(law: FloatArray, codes: FloatArray, token: int, limit: float) -> float:
+def brute_pool(distribution: FloatArray, codes: FloatArray, token: int, limit: float) -> float:
     """The mass pooled with `token`, worked out one neighbour at a time from the codes themselves."""
     distances = ((codes - codes[token]) ** 2).sum(axis=1)
-    others = sorted((float(distances[code]), code) for code in range(law.size) if code != token)
+    others = sorted((float(distances[code]), code) for code in range(distribution.size) if code != token)
     mass = 0.0
     for _, code in others:
-        if mass + law[code] > limit:
+        if mass + distribution[code] > limit:
             break
-        mass += law[code]
+        mass += distribution[code]
     return mass
 
 
 @pytest.mark.parametrize("residual", ["paper", "optimal"])
 @pytest.mark.parametrize("name", ["lantern", "lantern_pp"])
-@given(laws(5), st.integers(0, 5), st.integers(0, 4), st.data())
+@given(distributions(5), st.integers(0, 5), st.integers(0, 4), st.data())
 def test_lantern_misses_by_exactly_what_it_pools(
     name: str, residual: str, target: FloatArray, seed: int, token: int, data: st.DataObject
 ) -> None:
@@ -169,13 +169,13 @@ def test_lantern_misses_by_exactly_what_it_pools(
     chosen, codes = data.draw(STRENGTHS[name]), codebook(5, seed)
     limit = chosen["delta"] if name == "lantern" else (chosen["factor"] - 1.0) * target[token]
     pooled = brute_pool(target, codes, token, limit)
-    law = point_law(make(RULES[name], codes, residual=residual, **chosen), target, (token,))
-    assert law[token] == pytest.approx(min(1.0, target[token] + pooled), abs=ROUNDING)
-    assert apart(law, target) == pytest.approx(pooled, abs=ROUNDING)
+    distribution = point_distribution(make(RULES[name], codes, residual=residual, **chosen), target, (token,))
+    assert distribution[token] == pytest.approx(min(1.0, target[token] + pooled), abs=ROUNDING)
+    assert apart(distribution, target) == pytest.approx(pooled, abs=ROUNDING)
 
 
 @pytest.mark.parametrize("name", ["lantern", "lantern_pp"])
-@given(laws(4), laws(4), st.integers(0, 5), st.data())
+@given(distributions(4), distributions(4), st.integers(0, 5), st.data())
 def test_lantern_on_a_drawn_token(
     name: str, target: FloatArray, draft: FloatArray, seed: int, data: st.DataObject
 ) -> None:
@@ -188,7 +188,7 @@ def test_lantern_on_a_drawn_token(
         ]
     )
     rule = make(RULES[name], codes, residual="optimal", **chosen)
-    missed = apart(next_token_law(rule, target, draft, "iid", 1), target)
+    missed = apart(next_token_distribution(rule, target, draft, "iid", 1), target)
     assert missed == pytest.approx(np.maximum(np.minimum(draft, target + pooled) - target, 0.0).sum(), abs=ROUNDING)
     assert missed <= np.minimum(pooled, np.maximum(draft - target, 0.0)).sum() + ROUNDING
 
@@ -198,31 +198,31 @@ def test_the_additive_bound_does_not_hold_for_drawn_tokens() -> None:
     target, draft = np.array([0.1, 0.1, 0.2, 0.2, 0.2, 0.2]), np.array([0.5, 0.5, 0.0, 0.0, 0.0, 0.0])
     codes = np.array([[0.0], [10.0], [0.1], [10.1], [30.0], [40.0]])
     rule = make(RULES["lantern"], codes, delta=0.25, k=1, residual="optimal", neighbours=nearest_codes(codes, 1))
-    assert apart(next_token_law(rule, target, draft, "iid", 1), target) == pytest.approx(0.4)
+    assert apart(next_token_distribution(rule, target, draft, "iid", 1), target) == pytest.approx(0.4)
 
 
 def test_the_additive_bound_grows_with_siblings() -> None:
     """One sibling misses by delta at most; three by up to 1 - (1 - delta)^3, and nearly that much can happen."""
     target, codes = np.full(40, 1 / 40), np.arange(40.0)[:, None]
     rule = make(RULES["lantern"], codes, delta=0.101, residual="paper")
-    one, three = (apart(point_law(rule, target, tokens), target) for tokens in ((0,), (0, 15, 30)))
+    one, three = (apart(point_distribution(rule, target, tokens), target) for tokens in ((0,), (0, 15, 30)))
     assert one == pytest.approx(0.1)
     assert 0.25 < three <= 1.0 - (1.0 - 0.101) ** 3
 
 
-@given(laws(4), laws(4), st.data())
+@given(distributions(4), distributions(4), st.data())
 def test_scaled_and_grouped_acceptance_miss_by_what_is_kept_too_often(
     target: FloatArray, draft: FloatArray, data: st.DataObject
 ) -> None:
     chosen = data.draw(STRENGTHS["cool"])
     factor = CoolSD(**chosen).factors(1)[0]
-    missed = apart(next_token_law(make(RULES["cool"], codebook(4), **chosen), target, draft, "iid", 1), target)
+    missed = apart(next_token_distribution(make(RULES["cool"], codebook(4), **chosen), target, draft, "iid", 1), target)
     assert missed == pytest.approx(np.maximum(np.minimum(draft, factor * target) - target, 0.0).sum(), abs=ROUNDING)
 
     chosen, codes = data.draw(STRENGTHS["gsd"]), codebook(4, data.draw(st.integers(0, 5)))
     rule = make(RULES["gsd"], codes, residual="optimal", **chosen)
     kept = accepted_mass(Grouped(codes, **chosen, residual="optimal"), target, draft)
-    missed = apart(next_token_law(rule, target, draft, "iid", 1), target)
+    missed = apart(next_token_distribution(rule, target, draft, "iid", 1), target)
     assert missed == pytest.approx(np.maximum(kept - target, 0.0).sum(), abs=ROUNDING)
 
 
@@ -234,23 +234,23 @@ def test_cool_is_loose_first_and_tight_last() -> None:
     assert CoolSD(delta=1.1, nu=0.7, mu=0.0).factors(1)[0] == pytest.approx(1.1)
 
 
-@given(laws(5), st.integers(0, 4), st.data())
+@given(distributions(5), st.integers(0, 4), st.data())
 def test_deterministic_rules_keep_or_draw_from_the_target(target: FloatArray, token: int, data: st.DataObject) -> None:
-    """A kept token is certain; a rejected one leaves the target's law untouched."""
+    """A kept token is certain; a rejected one leaves the target's distribution untouched."""
     codes = codebook(5)
     epsilon, alpha, tau = data.draw(st.sampled_from([(0.09, 0.3, 0.2371), (0.31, 2.0, 0.5237)]))
     held = target[target > 0]
     least = min(epsilon, alpha * float(np.exp((held * np.log(held)).sum())))
-    law = point_law(make(RULES["typical"], codes, epsilon=epsilon, alpha=alpha), target, (token,))
-    assert np.allclose(law, np.eye(5)[token] if target[token] > least else target, atol=ROUNDING)
+    distribution = point_distribution(make(RULES["typical"], codes, epsilon=epsilon, alpha=alpha), target, (token,))
+    assert np.allclose(distribution, np.eye(5)[token] if target[token] > least else target, atol=ROUNDING)
     near = nearest_codes(codes, 2)
-    law = point_law(make(RULES["mulo"], codes, tau=tau, neighbours=near), target, (token,))
+    distribution = point_distribution(make(RULES["mulo"], codes, tau=tau, neighbours=near), target, (token,))
     passes = target[token] + target[near[token]].sum() >= tau
-    assert np.allclose(law, np.eye(5)[token] if passes else target, atol=ROUNDING)
+    assert np.allclose(distribution, np.eye(5)[token] if passes else target, atol=ROUNDING)
 
 
 @pytest.mark.parametrize(("name", "strength"), [("lantern_greedy", "delta"), ("lantern_pp_greedy", "factor")])
-@given(laws(5), laws(5), st.data())
+@given(distributions(5), distributions(5), st.data())
 def test_greedy_rules_keep_only_near_ties(
     name: str, strength: str, target: FloatArray, draft: FloatArray, data: st.DataObject
 ) -> None:
@@ -275,9 +275,9 @@ def test_greedy_rules_keep_only_near_ties(
     ],
 )
 def test_every_policy(rule: RuleSpec, policy: PolicySpec) -> None:
-    likely = RandomLaw(8, seed=5)
+    likely = RandomDistribution(8, seed=5)
     target = SyntheticTarget(likely, Grid(3, 4))
-    drafter = SyntheticDrafter(Blend(likely, RandomLaw(8, seed=6), 0.5))
+    drafter = SyntheticDrafter(Blend(likely, RandomDistribution(8, seed=6), 0.5))
     for options in residuals(rule, policy.drawn):
         made = make(rule, codebook(8), **options)
         assert decode(target, drafter, policy.make(), made, sampling(1), 12).tokens.size == 12

@@ -1,4 +1,4 @@
-"""Verification skipping: plain decoding where it never skips; what it skips has the drafter's law."""
+"""Verification skipping: plain decoding where it never skips; what it skips has the drafter's distribution."""
 
 from itertools import pairwise
 
@@ -9,17 +9,23 @@ from tests.strategies import ShapePolicy
 from underpaint.algos.accept import RULES
 from underpaint.algos.chance import Chance, enumerate_outcomes, sampling
 from underpaint.algos.draft import Grid
-from underpaint.algos.enumeration import emitted, target_law, total_variation
+from underpaint.algos.enumeration import emitted, target_distribution, total_variation
 from underpaint.algos.skipping import Skipping, SkippingCycle, skipping_cycles
 from underpaint.algos.step import decode
 from underpaint.algos.tree import Drawn
-from underpaint.sim.synthetic.models import Blend, PrefixLaw, RandomLaw, SyntheticDrafter, SyntheticTarget
+from underpaint.sim.synthetic.models import (
+    Blend,
+    PrefixDistribution,
+    RandomDistribution,
+    SyntheticDrafter,
+    SyntheticTarget,
+)
 
-LIKELY = RandomLaw(2, seed=3)
+LIKELY = RandomDistribution(2, seed=3)
 CHAIN, TREE = (0, 1), (0, 0, 1)
 
 
-def law_of_images(drafter: PrefixLaw, skipping: Skipping, grid: Grid) -> dict[tuple[int, ...], float]:
+def distribution_of_images(drafter: PrefixDistribution, skipping: Skipping, grid: Grid) -> dict[tuple[int, ...], float]:
     policy = ShapePolicy(CHAIN, "iid")
 
     def program(chance: Chance) -> tuple[int, ...]:
@@ -31,29 +37,32 @@ def law_of_images(drafter: PrefixLaw, skipping: Skipping, grid: Grid) -> dict[tu
     return enumerate_outcomes(program)
 
 
-def test_unseen_tokens_have_the_drafters_law() -> None:
+def test_unseen_tokens_have_the_drafters_distribution() -> None:
     """With the target as its own drafter nothing is lost; with another, something is."""
-    grid, exact = Grid(1, 5), target_law(SyntheticTarget(LIKELY, Grid(1, 5)))
-    assert total_variation(law_of_images(LIKELY, Skipping(2, 2), grid), exact) < 1e-12
-    other = Blend(LIKELY, RandomLaw(2, seed=4, sharpness=2.0), 0.7)
-    assert total_variation(law_of_images(other, Skipping(0, 2), grid), exact) < 1e-12
-    assert total_variation(law_of_images(other, Skipping(2, 2), grid), exact) > 1e-3
+    grid, exact = Grid(1, 5), target_distribution(SyntheticTarget(LIKELY, Grid(1, 5)))
+    assert total_variation(distribution_of_images(LIKELY, Skipping(2, 2), grid), exact) < 1e-12
+    other = Blend(LIKELY, RandomDistribution(2, seed=4, sharpness=2.0), 0.7)
+    assert total_variation(distribution_of_images(other, Skipping(0, 2), grid), exact) < 1e-12
+    assert total_variation(distribution_of_images(other, Skipping(2, 2), grid), exact) > 1e-3
 
 
 @pytest.mark.parametrize(("drawn", "rule"), [("iid", "multi_round"), ("top_k", "point")])
 def test_never_skipping_is_plain_decoding(drawn: Drawn, rule: str) -> None:
-    law, other = RandomLaw(16, seed=1), RandomLaw(16, seed=2)
+    distribution, other = RandomDistribution(16, seed=1), RandomDistribution(16, seed=2)
     made, policy = RULES[rule].make(), ShapePolicy(TREE, drawn)
     for image in range(5):
-        models = SyntheticTarget(law, Grid(4, 4)), SyntheticDrafter(Blend(law, other, 0.3))
+        models = SyntheticTarget(distribution, Grid(4, 4)), SyntheticDrafter(Blend(distribution, other, 0.3))
         plain = decode(*models, policy, made, sampling(0, image), 8)
         cycles = skipping_cycles(*models, policy, made, sampling(0, image), Skipping(0, 4), 8)
         assert plain.tokens.tolist() == [token for done, _ in cycles for token in emitted(done.tree, done.verdict)]
 
 
 def skipped_run(skipping: Skipping, image: int = 0) -> list[SkippingCycle]:
-    law = RandomLaw(8, seed=1)
-    models = SyntheticTarget(law, Grid(6, 6)), SyntheticDrafter(Blend(law, RandomLaw(8, seed=2), 0.1))
+    distribution = RandomDistribution(8, seed=1)
+    models = (
+        SyntheticTarget(distribution, Grid(6, 6)),
+        SyntheticDrafter(Blend(distribution, RandomDistribution(8, seed=2), 0.1)),
+    )
     policy = ShapePolicy((0, 1, 2, 3), "iid")
     return list(skipping_cycles(*models, policy, RULES["chain"].make(), sampling(5, image), skipping, 16))
 
@@ -75,15 +84,15 @@ def test_when_and_how_much(every: int) -> None:
 
 
 def test_the_target_takes_in_what_was_skipped() -> None:
-    """After a skip the laws are those of the whole prefix: the run is scored as one sequence."""
-    law, seen = RandomLaw(8, seed=1), []
+    """After a skip the distributions are those of the whole prefix: the run is scored as one sequence."""
+    distribution, seen = RandomDistribution(8, seed=1), []
 
     def noted(prefix: tuple[int, ...]) -> np.ndarray:
         seen.append(prefix)
-        return law(prefix)
+        return distribution(prefix)
 
     target = SyntheticTarget(noted, Grid(5, 5))
-    drafter = SyntheticDrafter(Blend(law, RandomLaw(8, seed=2), 0.1))
+    drafter = SyntheticDrafter(Blend(distribution, RandomDistribution(8, seed=2), 0.1))
     policy = ShapePolicy((0, 1, 2), "iid")
     run = skipping_cycles(target, drafter, policy, RULES["chain"].make(), sampling(2), Skipping(2, 3), 16)
     tokens: list[int] = []

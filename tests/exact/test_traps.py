@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from tests.exact.relaxed import apart, codebook, make, next_token_law, point_law, star
+from tests.exact.relaxed import apart, codebook, make, next_token_distribution, point_distribution, star
 from underpaint.algos.accept import RULES
 from underpaint.algos.accept.gsd import Grouped
 from underpaint.algos.accept.neighbours import nearest_codes
@@ -32,8 +32,8 @@ def test_released_lantern_zeroes_every_neighbour_though_few_were_pooled() -> Non
     target = np.array([0.1, 0.1, 0.2, 0.2, 0.2, 0.2])
     near = nearest_codes(LINE, 5)
     settings = {"neighbours": near, "k": 3, "delta": 0.15}
-    paper = point_law(make(RULES["lantern"], LINE, **settings), target, (0,))
-    released = point_law(make(RULES["lantern"], LINE, residual="released", **settings), target, (0,))
+    paper = point_distribution(make(RULES["lantern"], LINE, **settings), target, (0,))
+    released = point_distribution(make(RULES["lantern"], LINE, residual="released", **settings), target, (0,))
     assert np.allclose(paper, [0.2, 0.0, 0.2, 0.2, 0.2, 0.2])
     assert np.allclose(released, [0.2, 0.0, 0.0, 0.0, 0.0, 0.8])  # k + 1 = 4 neighbours of 0: codes 1 to 4
     assert apart(paper, target) == pytest.approx(0.1)
@@ -44,7 +44,7 @@ def test_released_lantern_zeroes_one_neighbour_more_than_k() -> None:
     """The table leaves out the code itself already, so k + 1 columns reach one code too far."""
     target = np.array([0.02, 0.08, 0.3, 0.2, 0.2, 0.2])
     rule = make(RULES["lantern"], LINE, k=1, delta=0.1, residual="released")
-    assert point_law(rule, target, (0,))[2] == 0.0
+    assert point_distribution(rule, target, (0,))[2] == 0.0
     with pytest.raises(ValueError, match=r"zeroes k \+ 1 neighbours, the table has 2"):
         make(RULES["lantern"], LINE, neighbours=nearest_codes(LINE, 2), k=2, residual="released")
 
@@ -53,7 +53,7 @@ def test_released_lantern_kills_siblings_in_the_ball() -> None:
     """A sibling near a rejected code, likely under the target, is never kept: its mass is gone."""
     target = np.array([0.1, 0.1, 0.5, 0.1, 0.1, 0.1])
     paper, released = (
-        point_law(make(RULES["lantern"], LINE, k=3, delta=0.1001, residual=residual), target, (0, 2))
+        point_distribution(make(RULES["lantern"], LINE, k=3, delta=0.1001, residual=residual), target, (0, 2))
         for residual in ("paper", "released")
     )
     assert paper[2] == pytest.approx(0.5)
@@ -67,24 +67,24 @@ def test_released_static_lantern_counts_the_pool_twice() -> None:
     """
     target, draft = np.array([0.1, 0.3, 0.6, 0.0]), np.array([0.7, 0.3, 0.0, 0.0])
     codes = np.array([[0.0], [1.0], [50.0], [99.0]])
-    laws = {
-        residual: next_token_law(
+    distributions = {
+        residual: next_token_distribution(
             make(RULES["lantern"], codes, k=1, delta=0.35, residual=residual), target, draft, "without_replacement", 1
         )
         for residual in ("optimal", "paper", "released")
     }
     kept = np.minimum(draft, [0.4, 0.3, 0.0, 0.0])
-    assert np.allclose(laws["optimal"], [0.4, 0.3, 0.3, 0.0])
-    assert np.allclose(laws["paper"], [0.4, 0.3, 0.3, 0.0])
-    assert np.allclose(laws["released"], kept + 0.3 * np.array([0.0, 0.3, 0.6, 0.0]) / 0.9)
-    assert laws["released"][1] == pytest.approx(0.4)  # more than target and draft both give it
+    assert np.allclose(distributions["optimal"], [0.4, 0.3, 0.3, 0.0])
+    assert np.allclose(distributions["paper"], [0.4, 0.3, 0.3, 0.0])
+    assert np.allclose(distributions["released"], kept + 0.3 * np.array([0.0, 0.3, 0.6, 0.0]) / 0.9)
+    assert distributions["released"][1] == pytest.approx(0.4)  # more than target and draft both give it
 
 
 def test_a_neighbour_of_no_mass_counts_as_pooled_in_the_released_code() -> None:
     """So the released code is not exact at delta = 0: under top-k filtering most neighbours have no mass."""
     target = np.array([0.2, 0.0, 0.3, 0.5, 0.0, 0.0])
     exact, released = (
-        point_law(make(RULES["lantern"], LINE, k=2, delta=0.0, residual=residual), target, (0,))
+        point_distribution(make(RULES["lantern"], LINE, k=2, delta=0.0, residual=residual), target, (0,))
         for residual in ("paper", "released")
     )
     assert np.allclose(exact, target)
@@ -95,8 +95,8 @@ def test_a_rejected_sibling_is_such_a_neighbour() -> None:
     """Nor is it exact at delta = 0 where every code has mass: a rejected sibling has none."""
     target = np.full(6, 1 / 6)
     released = make(RULES["lantern"], LINE, k=2, delta=0.0, residual="released")
-    assert apart(point_law(released, target, (0,)), target) < 1e-12
-    assert apart(point_law(released, target, (0, 1)), target) > 0.2
+    assert apart(point_distribution(released, target, (0,)), target) < 1e-12
+    assert apart(point_distribution(released, target, (0, 1)), target) > 0.2
 
 
 @pytest.mark.parametrize("name", LANTERNS)
@@ -104,13 +104,13 @@ def test_an_empty_support_falls_back_on_every_code(name: str) -> None:
     """Zeroing neighbours can leave nothing; the released code then draws uniformly, codes of probability 0 included."""
     target = np.array([0.4, 0.3, 0.3, 0.0, 0.0, 0.0])
     strength = {"delta": 0.35} if name == "lantern" else {"factor": 1.9}
-    laws: dict[Residual, FloatArray] = {
-        residual: point_law(make(RULES[name], LINE, k=3, residual=residual, **strength), target, (0,))
+    distributions: dict[Residual, FloatArray] = {
+        residual: point_distribution(make(RULES[name], LINE, k=3, residual=residual, **strength), target, (0,))
         for residual in ("paper", "released", "optimal")
     }
-    assert np.allclose(laws["released"], [0.7 + 0.05, *[0.05] * 5])
-    assert np.all(laws["paper"][3:] == 0.0)
-    assert np.all(laws["optimal"][3:] == 0.0)
+    assert np.allclose(distributions["released"], [0.7 + 0.05, *[0.05] * 5])
+    assert np.all(distributions["paper"][3:] == 0.0)
+    assert np.all(distributions["optimal"][3:] == 0.0)
 
 
 def test_delta_above_one_means_another_rule() -> None:
@@ -120,9 +120,9 @@ def test_delta_above_one_means_another_rule() -> None:
     with pytest.raises(ValueError, match="'lantern_pp_greedy' with factor = delta"):
         make(RULES["lantern_greedy"], LINE, delta=3.0)
     target = np.array([0.1, 0.15, 0.25, 0.2, 0.2, 0.1])
-    law = point_law(make(RULES["lantern_pp"], LINE, factor=3.0), target, (0,))
-    assert law[0] == pytest.approx(0.25)  # code 1 fits under (3 - 1) * 0.1, code 2 does not
-    everything = point_law(make(RULES["lantern"], LINE, delta=1.0), target, (0,))
+    distribution = point_distribution(make(RULES["lantern_pp"], LINE, factor=3.0), target, (0,))
+    assert distribution[0] == pytest.approx(0.25)  # code 1 fits under (3 - 1) * 0.1, code 2 does not
+    everything = point_distribution(make(RULES["lantern"], LINE, delta=1.0), target, (0,))
     assert everything[0] == pytest.approx(1.0)
 
 
@@ -138,12 +138,13 @@ def test_the_greedy_likeliest_token_cannot_be_pooled_above_delta() -> None:
 
 
 def test_the_pool_is_measured_in_what_the_siblings_left() -> None:
-    """After a rejection the law is renormalised: code 3's neighbour grows from 0.2 to 1/3 and no longer fits."""
+    """After a rejection the distribution is renormalised: code 3's neighbour grows from 0.2 to 1/3 and no longer
+    fits."""
     target = np.array([0.4, 0.0, 0.1, 0.1, 0.2, 0.2])
     codes = np.array([[0.0], [100.0], [200.0], [10.0], [10.5], [30.0]])
     rule = make(RULES["lantern"], codes, k=1, delta=0.25, residual="optimal")
-    assert point_law(rule, target, (3,))[3] == pytest.approx(0.3)
-    assert point_law(rule, target, (0, 3))[3] == pytest.approx((1.0 - 0.5) * 0.1 / 0.6)
+    assert point_distribution(rule, target, (3,))[3] == pytest.approx(0.3)
+    assert point_distribution(rule, target, (0, 3))[3] == pytest.approx((1.0 - 0.5) * 0.1 / 0.6)
 
 
 # GSD's window
@@ -190,7 +191,7 @@ def test_gsd_groups_overlap_so_a_token_may_be_kept_less_than_exactly() -> None:
     assert accept[0] < min(1.0, target[0] / draft[0])
 
 
-# A draw of exactly 0, the edges of a law, unset pairs
+# A draw of exactly 0, the edges of a distribution, unset pairs
 
 
 def test_a_draw_of_exactly_zero_keeps_nothing_impossible() -> None:
@@ -207,14 +208,15 @@ def test_a_draw_of_exactly_zero_keeps_nothing_impossible() -> None:
         assert target[verdict.token] > 0.0, spec.name
 
 
-def test_rounding_cannot_empty_a_law() -> None:
-    """All of p is pooled, but its sum in another order is an ulp below 1: a rejection must not leave an empty law."""
+def test_rounding_cannot_empty_a_distribution() -> None:
+    """All of p is pooled, but its sum in another order is an ulp below 1: a rejection must not leave an empty
+    distribution."""
     generator = np.random.default_rng(0)
     for _ in range(200):
         target = generator.dirichlet(np.ones(9)).astype(np.float32).astype(np.float64)
         for residual in ("paper", "optimal"):
             rule = make(RULES["lantern"], codebook(9), delta=1.0, residual=residual)
-            assert point_law(rule, target, (0, 1)).sum() == pytest.approx(1.0)
+            assert point_distribution(rule, target, (0, 1)).sum() == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("name", LANTERNS)

@@ -9,7 +9,7 @@ import torch
 from tests.models.tiny import TINY, tiny_target, tiny_tokens
 from underpaint.models.checkpoints import load_target, read
 from underpaint.models.text import caption_features
-from underpaint.models.train.guided import divergence, guided_law, train_guided
+from underpaint.models.train.guided import divergence, guided_distribution, train_guided
 from underpaint.models.train.loop import CHECKPOINT, LoopSettings
 from underpaint.models.train.target import TargetSettings
 from underpaint.zoo.prompts import PAD_WORD, WORDS
@@ -29,11 +29,11 @@ def saved_teacher(folder: Path) -> Path:
 
 
 @torch.no_grad()
-def test_the_law_is_the_pair_s() -> None:
+def test_the_distribution_is_the_pair_s() -> None:
     teacher, data = tiny_target(), tiny_tokens(4)
     codes, words = torch.from_numpy(data.codes.astype("int64")), torch.from_numpy(data.words)
     words[0] = PAD_WORD
-    found = guided_law(teacher, codes, words, GUIDANCE)
+    found = guided_distribution(teacher, codes, words, GUIDANCE)
     given = teacher(codes, words)[0].float()
     absent = teacher(codes, torch.zeros_like(words))[0].float()
     expected = torch.log_softmax(absent + GUIDANCE * (given - absent), dim=-1)
@@ -46,7 +46,7 @@ def test_the_law_is_the_pair_s() -> None:
 def test_divergence_is_kullback_leibler_in_nats_a_token() -> None:
     teacher, data = tiny_target(), tiny_tokens(4)
     codes, words = torch.from_numpy(data.codes.astype("int64")), torch.from_numpy(data.words)
-    wanted = guided_law(teacher, codes, words, GUIDANCE)
+    wanted = guided_distribution(teacher, codes, words, GUIDANCE)
     with torch.autocast("cpu", torch.bfloat16):
         found = torch.log_softmax(teacher(codes, words)[0].float(), dim=-1)
     expected = (wanted.exp() * (wanted - found)).sum(-1).mean()
@@ -56,7 +56,7 @@ def test_divergence_is_kullback_leibler_in_nats_a_token() -> None:
 def test_a_guided_target_learns_resumes_and_loads(tmp_path: Path) -> None:
     teacher_path, data = saved_teacher(tmp_path), tiny_tokens()
     codes, words = torch.from_numpy(data.codes.astype("int64")), torch.from_numpy(data.words)
-    wanted = guided_law(tiny_target(), codes, words, GUIDANCE)
+    wanted = guided_distribution(tiny_target(), codes, words, GUIDANCE)
     before = float(divergence(tiny_target(), codes, words, wanted).detach())
     loop = LoopSettings(steps=40, learning_rate=2e-3, warmup_steps=2, validate_every=40)
     out = tmp_path / "guided"

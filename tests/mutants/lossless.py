@@ -38,12 +38,12 @@ class TokenWise:
     accept: Callable[[float, float], float] = least
     residual: Callable[[FloatArray, FloatArray], FloatArray] = owed
     after: TakeOut = keep
-    draft_of: Callable[[DraftTree, int], FloatArray] = lambda tree, node: tree.law(node)
+    draft_of: Callable[[DraftTree, int], FloatArray] = lambda tree, node: tree.draft_distribution(node)
     order: Callable[[list[int]], list[int]] = lambda children: children
     siblings: Callable[[DraftTree, list[int]], list[int]] = lambda tree, children: children
-    law_row: Callable[[int, int], int] = lambda node, parent: node
+    distribution_row: Callable[[int, int], int] = lambda node, parent: node
     bonus_row: Callable[[int, int], int] = lambda node, parent: node
-    emit_row: Callable[[FloatArray, FloatArray], FloatArray] = lambda residual, law: residual
+    emit_row: Callable[[FloatArray, FloatArray], FloatArray] = lambda residual, distribution: residual
     flip_at: Callable[[int, int], int] = lambda child, node: child
     cycle: Callable[[Chance], Chance] = lambda chance: chance
     deepest: int = 99
@@ -54,10 +54,10 @@ class TokenWise:
         path: list[int] = []
         node = 0
         while below[node] and len(path) < self.deepest:
-            law = probs[self.law_row(node, max(0, int(tree.parents[node])))]
-            kept, left = self._try(tree, node, below[node], law, chance)
+            distribution = probs[self.distribution_row(node, max(0, int(tree.parents[node])))]
+            kept, left = self._try(tree, node, below[node], distribution, chance)
             if kept is None:
-                return Verdict(tuple(path), chance.draw(self.emit_row(left, law), At(Role.RESIDUAL, node)))
+                return Verdict(tuple(path), chance.draw(self.emit_row(left, distribution), At(Role.RESIDUAL, node)))
             path.append(kept)
             node = kept
         return Verdict(
@@ -65,9 +65,9 @@ class TokenWise:
         )
 
     def _try(
-        self, tree: DraftTree, node: int, children: list[int], law: FloatArray, chance: Chance
+        self, tree: DraftTree, node: int, children: list[int], distribution: FloatArray, chance: Chance
     ) -> tuple[int | None, FloatArray]:
-        left, draft = law, self.draft_of(tree, node)
+        left, draft = distribution, self.draft_of(tree, node)
         for child in self.order(self.siblings(tree, children)):
             token = int(tree.tokens[child])
             share = self.accept(float(left[token]), max(float(draft[token]), 1e-300))
@@ -95,18 +95,20 @@ class Block:
         weights = [1.0]
         for node in range(1, last + 1):
             token = int(tree.tokens[node])
-            weights.append(self.weigh(weights[-1], float(probs[node - 1, token]), float(tree.law(node - 1)[token])))
+            weights.append(
+                self.weigh(weights[-1], float(probs[node - 1, token]), float(tree.draft_distribution(node - 1)[token]))
+            )
         if chance.flip(self.last_share(weights[last]), At(Role.ACCEPT, last)):
             return Verdict(tuple(range(1, last + 1)), chance.draw(probs[last], At(Role.BONUS, last)))
         for node in range(last - 1, 0, -1):
             seen = min(node + self.shift, last - 1)
-            mass = float(np.maximum(weights[seen] * probs[seen] - tree.law(seen), 0.0).sum())
+            mass = float(np.maximum(weights[seen] * probs[seen] - tree.draft_distribution(seen), 0.0).sum())
             if chance.flip(self.kept_share(mass, weights[node]), At(Role.ACCEPT, node)):
                 return Verdict(tuple(range(1, node + 1)), self._extra(tree, probs, weights, node, chance))
         return Verdict((), self._extra(tree, probs, weights, 0, chance))
 
     def _extra(self, tree: DraftTree, probs: FloatArray, weights: list[float], node: int, chance: Chance) -> int:
-        residual = owed(self.residual_weight(weights[node]) * probs[node], tree.law(node))
+        residual = owed(self.residual_weight(weights[node]) * probs[node], tree.draft_distribution(node))
         return chance.draw(residual, At(Role.RESIDUAL, node))
 
 
@@ -117,8 +119,8 @@ class Traversal:
     update_weight: Callable[[float, float], float] = lambda mass, weight: (
         mass / (mass + (1.0 - weight)) if mass > 0.0 else float(weight == 1.0)
     )
-    update_law: Callable[[float, FloatArray, FloatArray], FloatArray] = lambda weight, law, draft: owed(
-        weight * law, draft
+    update_distribution: Callable[[float, FloatArray, FloatArray], FloatArray] = lambda weight, distribution, draft: (
+        owed(weight * distribution, draft)
     )
     weigh: Callable[[float, float, float], float] = lambda weight, target, draft: min(1.0, weight * target / draft)
 
@@ -126,17 +128,20 @@ class Traversal:
         below = tree.children()
 
         def visit(node: int, weight: float) -> Verdict | None:
-            law = probs[node]
+            distribution = probs[node]
             for child in below[node]:
                 token = int(tree.tokens[child])
-                draft = tree.law(node)
-                found = visit(child, self.weigh(weight, float(law[token]), float(draft[token])))
+                draft = tree.draft_distribution(node)
+                found = visit(child, self.weigh(weight, float(distribution[token]), float(draft[token])))
                 if found is not None:
                     return found
-                mass = float(np.maximum(weight * law - draft, 0.0).sum())
-                weight, law = self.update_weight(mass, weight), self.update_law(weight, law, draft)
+                mass = float(np.maximum(weight * distribution - draft, 0.0).sum())
+                weight, distribution = (
+                    self.update_weight(mass, weight),
+                    self.update_distribution(weight, distribution, draft),
+                )
             if chance.flip(weight, At(Role.ACCEPT, node)):
-                return Verdict(tree.path_to(node), chance.draw(law, At(Role.RESIDUAL, node)))
+                return Verdict(tree.path_to(node), chance.draw(distribution, At(Role.RESIDUAL, node)))
             return None
 
         return visit(0, 1.0) or Verdict((), chance.draw(probs[0], At(Role.SKIP, 0)))
@@ -146,7 +151,7 @@ class Traversal:
 class Greedy:
     """Greedy match."""
 
-    best_of: Callable[[FloatArray], int] = lambda law: int(np.argmax(law))
+    best_of: Callable[[FloatArray], int] = lambda distribution: int(np.argmax(distribution))
     extra_row: Callable[[int, int], int] = lambda node, parent: node
 
     def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:

@@ -11,17 +11,18 @@ from underpaint.algos.tree import DraftTree, Drawn, Verdict
 
 
 class Reading(NamedTuple):
-    """accept(p, q, x) in [0, 1]; rest(p, q, x): the law after a rejection of x, any scale."""
+    """accept(p, q, x) in [0, 1]; rest(p, q, x): the distribution after a rejection of x, any scale."""
 
     accept: Callable[[FloatArray, FloatArray, int], float]
     rest: Callable[[FloatArray, FloatArray, int], FloatArray]
 
 
-def expected_law(
+def expected_distribution(
     reading: Reading, target: FloatArray, tokens: Sequence[int], drawn: Drawn, draft: FloatArray
 ) -> FloatArray:
-    """The law [V] of the token after a node with these children, along the one branch in which each is rejected."""
-    law, reach, left, tried = np.zeros(target.size), 1.0, target.copy(), set[int]()
+    """The distribution [V] of the token after a node with these children, along the one branch in which each is
+    rejected."""
+    distribution, reach, left, tried = np.zeros(target.size), 1.0, target.copy(), set[int]()
     for token in tokens:
         if drawn == "top_k":
             proposal = np.eye(target.size)[token]
@@ -29,15 +30,15 @@ def expected_law(
             proposal = np.array([0.0 if code in tried else mass for code, mass in enumerate(draft)])
             proposal /= proposal.sum()
         kept = reading.accept(left, proposal, token)
-        law[token] += reach * kept
+        distribution[token] += reach * kept
         reach *= 1.0 - kept
         if reach <= 1e-12:
-            return law
+            return distribution
         left = reading.rest(left, proposal, token)
         left = left / left.sum()
         if drawn == "without_replacement":
             tried.add(token)
-    return law + reach * left
+    return distribution + reach * left
 
 
 def nearest(codes: FloatArray, token: int, count: int) -> list[int]:
@@ -49,28 +50,28 @@ def nearest(codes: FloatArray, token: int, count: int) -> list[int]:
 def lantern_reading(codes: FloatArray, k: int, residual: str, limit: Callable[[float], float]) -> Reading:
     """LANTERN, with the limit on the pooled mass as a function of p(x)."""
 
-    def pooled(law: FloatArray, token: int) -> list[int]:
+    def pooled(distribution: FloatArray, token: int) -> list[int]:
         codes_in, mass = list[int](), 0.0
         for code in nearest(codes, token, k):
-            mass += float(law[code])
-            if mass > limit(float(law[token])):
+            mass += float(distribution[code])
+            if mass > limit(float(distribution[token])):
                 break
             codes_in.append(code)
         return codes_in
 
-    def accept(law: FloatArray, draft: FloatArray, token: int) -> float:
-        mass = float(law[token]) + sum(float(law[code]) for code in pooled(law, token))
+    def accept(distribution: FloatArray, draft: FloatArray, token: int) -> float:
+        mass = float(distribution[token]) + sum(float(distribution[code]) for code in pooled(distribution, token))
         return min(1.0, mass / float(draft[token]))
 
-    def rest(law: FloatArray, draft: FloatArray, token: int) -> FloatArray:
-        law, draft, codes_in = law.copy(), draft.copy(), pooled(law, token)
+    def rest(distribution: FloatArray, draft: FloatArray, token: int) -> FloatArray:
+        distribution, draft, codes_in = distribution.copy(), draft.copy(), pooled(distribution, token)
         if residual == "paper":
-            law[token] += law[codes_in].sum()
-            law[codes_in] = 0.0
+            distribution[token] += distribution[codes_in].sum()
+            distribution[codes_in] = 0.0
         elif residual == "released" and codes_in:
-            (law if draft[token] == 1.0 else draft)[nearest(codes, token, k + 1)] = 0.0
-        left = np.maximum(law - draft, 0.0)
-        return left if left.any() else np.ones(law.size)
+            (distribution if draft[token] == 1.0 else draft)[nearest(codes, token, k + 1)] = 0.0
+        left = np.maximum(distribution - draft, 0.0)
+        return left if left.any() else np.ones(distribution.size)
 
     return Reading(accept, rest)
 
@@ -78,16 +79,16 @@ def lantern_reading(codes: FloatArray, k: int, residual: str, limit: Callable[[f
 def cool_reading(factor: float) -> Reading:
     """Cool-SD at one level."""
     return Reading(
-        lambda law, draft, token: min(1.0, factor * float(law[token]) / float(draft[token])),
-        lambda law, draft, token: np.maximum(law - np.minimum(draft, factor * law), 0.0),
+        lambda distribution, draft, token: min(1.0, factor * float(distribution[token]) / float(draft[token])),
+        lambda distribution, draft, token: np.maximum(distribution - np.minimum(draft, factor * distribution), 0.0),
     )
 
 
 def gsd_reading(codes: FloatArray, group: int, gap: float, distance: float, window: str, residual: str) -> Reading:
     """GSD."""
 
-    def accept(law: FloatArray, draft: FloatArray, token: int) -> float:
-        order = sorted(range(law.size), key=lambda code: (-float(law[code]), code))
+    def accept(distribution: FloatArray, draft: FloatArray, token: int) -> float:
+        order = sorted(range(distribution.size), key=lambda code: (-float(distribution[code]), code))
         start = order.index(token) - (group // 2 if window == "released" else (group - 1) // 2)
         if start < 0 and window == "released":
             return 0.0
@@ -95,26 +96,29 @@ def gsd_reading(codes: FloatArray, group: int, gap: float, distance: float, wind
             code
             for code in order[max(0, start) : start + group]
             if code == token
-            or (abs(law[code] - law[token]) < gap and np.linalg.norm(codes[code] - codes[token]) < distance)
+            or (
+                abs(distribution[code] - distribution[token]) < gap
+                and np.linalg.norm(codes[code] - codes[token]) < distance
+            )
         ]
-        return min(1.0, float(law[members].sum()) / float(draft[members].sum()))
+        return min(1.0, float(distribution[members].sum()) / float(draft[members].sum()))
 
-    def rest(law: FloatArray, draft: FloatArray, token: int) -> FloatArray:
+    def rest(distribution: FloatArray, draft: FloatArray, token: int) -> FloatArray:
         taken = draft.copy()
         if residual == "optimal":
-            taken = np.array([mass and mass * accept(law, draft, code) for code, mass in enumerate(draft)])
-        left = np.maximum(law - taken, 0.0)
-        return left if left.any() else law
+            taken = np.array([mass and mass * accept(distribution, draft, code) for code, mass in enumerate(draft)])
+        left = np.maximum(distribution - taken, 0.0)
+        return left if left.any() else distribution
 
     return Reading(accept, rest)
 
 
-def decided_law(rule: Any, tree: DraftTree, probs: FloatArray) -> FloatArray:
-    """The law [V] of the first token that `rule` emits."""
-    law = np.zeros(probs.shape[1])
+def decided_distribution(rule: Any, tree: DraftTree, probs: FloatArray) -> FloatArray:
+    """The distribution [V] of the first token that `rule` emits."""
+    distribution = np.zeros(probs.shape[1])
     for verdict, weight in enumerate_verdicts(rule, tree, probs).items():
-        law[int(tree.tokens[verdict.path[0]]) if verdict.path else verdict.token] += weight
-    return law
+        distribution[int(tree.tokens[verdict.path[0]]) if verdict.path else verdict.token] += weight
+    return distribution
 
 
 def longest_path(tree: DraftTree, passes: Callable[[int, int], bool]) -> tuple[int, ...]:
@@ -131,9 +135,9 @@ def boosted_verdict(
     reading = lantern_reading(codes, k, "paper", limit)
 
     def passes(parent: int, node: int) -> bool:
-        law, token = probs[parent].copy(), int(tree.tokens[node])
-        law[token] = reading.accept(law, np.ones(law.size), token)
-        return int(law.argmax()) == token
+        distribution, token = probs[parent].copy(), int(tree.tokens[node])
+        distribution[token] = reading.accept(distribution, np.ones(distribution.size), token)
+        return int(distribution.argmax()) == token
 
     path = longest_path(tree, passes)
     return Verdict(path, int(probs[path[-1] if path else 0].argmax()))

@@ -94,12 +94,12 @@ def check_policy(module: ModuleType) -> None:
     assert policy._chain.ms == pytest.approx(CYCLE_MS)
     policy.begin(GRID)
     fresh = promised(policy._kept, 1, 6)
-    laws = np.full((5, 9), 0.02)
-    laws[np.arange(5), np.arange(5)], laws[np.arange(5), np.arange(5) + 1] = 0.5, 0.36
+    distributions = np.full((5, 9), 0.02)
+    distributions[np.arange(5), np.arange(5)], distributions[np.arange(5), np.arange(5) + 1] = 0.5, 0.36
     for share in (1.0, 0.5, 0.0):
         policy.begin(GRID)
         assert promised(policy._kept, 1, 6) == fresh, "an image knows of the one before it"
-        told, cell, drafter = list[Told](), 1, ChainingDrafter(laws)
+        told, cell, drafter = list[Told](), 1, ChainingDrafter(distributions)
         while cell < 33:
             drafter.held.clear()
             tree = policy.grow(drafter, 0, Budget(6, 64), sampling(0))
@@ -110,7 +110,7 @@ def check_policy(module: ModuleType) -> None:
             for level, token in enumerate([*tree.tokens[list(path)].tolist(), 8]):
                 levels = len({len(node) for node in drafter.held}) if drafter.held else tree.depth
                 if drafted and level < levels:
-                    told.append((cell + level, level, token == int(drafter.law(before).argmax())))
+                    told.append((cell + level, level, token == int(drafter.distribution(before).argmax())))
                 before = (*before, token)
             policy.observe(tree, Verdict(path, 8), cell)
             cell += len(path) + 1

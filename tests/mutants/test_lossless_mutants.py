@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from tests.exact.laws import TOLERANCE, assert_argmax, largest_gap
+from tests.exact.distributions import TOLERANCE, assert_argmax, largest_gap
 from tests.mutants.lossless import Block, Greedy, TokenWise, Traversal, keep, owed, take_out
 from tests.strategies import ShapePolicy
 from underpaint.algos.accept import RULES, Rule
@@ -16,10 +16,16 @@ from underpaint.algos.chance import At, Chance, FromUniforms, Role, scripted
 from underpaint.algos.draft import Budget, Expander, Grid
 from underpaint.algos.enumeration import accepted_per_cycle, enumerate_decoding
 from underpaint.algos.tree import DraftTree, Drawn
-from underpaint.sim.synthetic.models import Blend, PooledLaw, RandomLaw, SyntheticDrafter, SyntheticTarget
+from underpaint.sim.synthetic.models import (
+    Blend,
+    PooledDistribution,
+    RandomDistribution,
+    SyntheticDrafter,
+    SyntheticTarget,
+)
 
-LIKELY = RandomLaw(3, seed=1)
-DRAFT = Blend(LIKELY, RandomLaw(3, seed=2, sharpness=2.0), 0.6)
+LIKELY = RandomDistribution(3, seed=1)
+DRAFT = Blend(LIKELY, RandomDistribution(3, seed=2, sharpness=2.0), 0.6)
 TREE = (0, 0, 1)
 CHAIN = (0, 1)
 
@@ -36,16 +42,17 @@ class World(NamedTuple):
 
 
 def worlds() -> list[World]:
-    """A few pairs of laws that overlap in part: what one of them hides, another shows."""
+    """A few pairs of distributions that overlap in part: what one of them hides, another shows."""
     made = []
     for vocab_size, cells, seed in ((3, 4, 0), (2, 5, 2)):
-        target = SyntheticTarget(RandomLaw(vocab_size, seed), Grid(1, cells))
-        made.append(World(target, SyntheticDrafter(RandomLaw(vocab_size, seed + 50))))
+        target = SyntheticTarget(RandomDistribution(vocab_size, seed), Grid(1, cells))
+        made.append(World(target, SyntheticDrafter(RandomDistribution(vocab_size, seed + 50))))
     return made
 
 
 def gap(planted: Planted) -> float:
-    """The most that one cycle is off in any of the worlds; noise that is used twice has no law, and counts as 1."""
+    """The most that one cycle is off in any of the worlds; noise that is used twice has no distribution, and counts as
+    1."""
     policy = ShapePolicy(planted.shape, planted.drawn)
     try:
         return max(largest_gap(*world, policy, planted.rule, cycle_count=2) for world in worlds())
@@ -61,7 +68,9 @@ def first_of_each(tree: DraftTree, children: list[int]) -> list[int]:
 
 
 def likeliest_first(tree: DraftTree, children: list[int]) -> list[int]:
-    return sorted(children, key=lambda child: -float(tree.law(int(tree.parents[child]))[tree.tokens[child]]))
+    return sorted(
+        children, key=lambda child: -float(tree.draft_distribution(int(tree.parents[child]))[tree.tokens[child]])
+    )
 
 
 RIGHT = {
@@ -72,7 +81,9 @@ RIGHT = {
 }
 
 WRONG = {
-    "no residual: rejections draw from the target's own law": Planted(TokenWise(emit_row=lambda residual, law: law)),
+    "no residual: rejections draw from the target's own distribution": Planted(
+        TokenWise(emit_row=lambda residual, distribution: distribution)
+    ),
     "the residual has the wrong sign": Planted(TokenWise(residual=lambda target, draft: owed(draft, target))),
     "the residual is not renormalised before the next sibling": Planted(
         TokenWise(residual=lambda target, draft: np.maximum(target - draft, 0.0) + 1e-300)
@@ -82,11 +93,11 @@ WRONG = {
     ),
     "accepts min(1, q / p)": Planted(TokenWise(accept=lambda target, draft: min(1.0, draft / max(target, 1e-300)))),
     "accepts p instead of p / q": Planted(TokenWise(accept=lambda target, draft: target)),
-    "stale draft law: siblings without replacement taken as independent": Planted(
+    "stale draft distribution: siblings without replacement taken as independent": Planted(
         TokenWise(after=keep), "without_replacement"
     ),
     "independent siblings taken as drawn without replacement": Planted(TokenWise(after=take_out)),
-    "a deterministic choice taken as a draw from the drafter's law": Planted(TokenWise(), "top_k"),
+    "a deterministic choice taken as a draw from the drafter's distribution": Planted(TokenWise(), "top_k"),
     "siblings tried in reverse": Planted(
         TokenWise(after=take_out, order=lambda children: children[::-1]), "without_replacement", (0, 0)
     ),
@@ -97,11 +108,13 @@ WRONG = {
     "siblings tried twice": Planted(
         TokenWise(siblings=lambda tree, children: children * 2, flip_at=lambda child, node: child), shape=(0,)
     ),
-    "bonus from the parent's law": Planted(TokenWise(bonus_row=lambda node, parent: parent)),
-    "bonus from the root's law": Planted(TokenWise(bonus_row=lambda node, parent: 0)),
-    "the root's law decides every level": Planted(TokenWise(law_row=lambda node, parent: 0), shape=CHAIN),
-    "the parent's draft law decides": Planted(
-        TokenWise(draft_of=lambda tree, node: tree.law(max(0, int(tree.parents[node])))), shape=CHAIN
+    "bonus from the parent's distribution": Planted(TokenWise(bonus_row=lambda node, parent: parent)),
+    "bonus from the root's distribution": Planted(TokenWise(bonus_row=lambda node, parent: 0)),
+    "the root's distribution decides every level": Planted(
+        TokenWise(distribution_row=lambda node, parent: 0), shape=CHAIN
+    ),
+    "the parent's draft distribution decides": Planted(
+        TokenWise(draft_of=lambda tree, node: tree.draft_distribution(max(0, int(tree.parents[node])))), shape=CHAIN
     ),
     "siblings share one uniform": Planted(TokenWise(flip_at=lambda child, node: node)),
     "block: h one position late": Planted(Block(shift=1), shape=(0, 1, 2)),
@@ -116,9 +129,11 @@ WRONG = {
     ),
     "block: the residual forgets the weight": Planted(Block(residual_weight=lambda weight: 1.0), shape=CHAIN),
     "traversal: the weight is not updated": Planted(Traversal(update_weight=lambda mass, weight: weight)),
-    "traversal: the law is not updated": Planted(Traversal(update_law=lambda weight, law, draft: law)),
-    "traversal: the law's update forgets the weight": Planted(
-        Traversal(update_law=lambda weight, law, draft: owed(law, draft)), shape=(0, 1, 1)
+    "traversal: the distribution is not updated": Planted(
+        Traversal(update_distribution=lambda weight, distribution, draft: distribution)
+    ),
+    "traversal: the distribution's update forgets the weight": Planted(
+        Traversal(update_distribution=lambda weight, distribution, draft: owed(distribution, draft)), shape=(0, 1, 1)
     ),
     "traversal: paths start afresh at each node": Planted(
         Traversal(weigh=lambda weight, target, draft: min(1.0, target / draft)), shape=CHAIN
@@ -139,7 +154,10 @@ def test_exactness_kills(name: str) -> None:
 def test_several_cycles_kill_noise_that_is_reused() -> None:
     reused = Planted(TokenWise(cycle=lambda chance: chance.cycle(1)), shape=(0,))
     assert gap(reused) <= TOLERANCE
-    target, drafter = SyntheticTarget(RandomLaw(2, seed=1), Grid(1, 4)), SyntheticDrafter(RandomLaw(2, seed=2))
+    target, drafter = (
+        SyntheticTarget(RandomDistribution(2, seed=1), Grid(1, 4)),
+        SyntheticDrafter(RandomDistribution(2, seed=2)),
+    )
     with pytest.raises(RuntimeError, match="asked for twice"):
         largest_gap(target, drafter, ShapePolicy(reused.shape, reused.drawn), reused.rule)
 
@@ -193,16 +211,21 @@ def test_acceptance_kills_a_walk_that_stops_early(deepest: int) -> None:
 
 
 GREEDY: dict[str, Callable[[], Rule]] = {
-    "the last of equals": lambda: Greedy(best_of=lambda law: law.size - 1 - int(np.argmax(law[::-1]))),
-    "the extra token from the parent's law": lambda: Greedy(extra_row=lambda node, parent: parent),
-    "the least likely": lambda: Greedy(best_of=lambda law: int(np.argmin(law))),
+    "the last of equals": lambda: Greedy(
+        best_of=lambda distribution: distribution.size - 1 - int(np.argmax(distribution[::-1]))
+    ),
+    "the extra token from the parent's distribution": lambda: Greedy(extra_row=lambda node, parent: parent),
+    "the least likely": lambda: Greedy(best_of=lambda distribution: int(np.argmin(distribution))),
 }
 
 
 @pytest.mark.parametrize("name", [None, *GREEDY])
 def test_argmax_decoding_kills(name: str | None) -> None:
     rows = np.array([[0.4, 0.4, 0.2], [0.1, 0.2, 0.7], [0.1, 0.6, 0.3], [0.2, 0.4, 0.4]])
-    target, drafter = SyntheticTarget(PooledLaw(rows, 3), Grid(1, 6)), SyntheticDrafter(PooledLaw(rows, 3))
+    target, drafter = (
+        SyntheticTarget(PooledDistribution(rows, 3), Grid(1, 6)),
+        SyntheticDrafter(PooledDistribution(rows, 3)),
+    )
     policy = ShapePolicy((0, 0, 1), "top_k")
     if name is None:
         assert_argmax(target, drafter, policy, Greedy())

@@ -14,8 +14,8 @@ from tests.mutants.relaxed import (
     Reading,
     boosted_verdict,
     cool_reading,
-    decided_law,
-    expected_law,
+    decided_distribution,
+    expected_distribution,
     gsd_reading,
     lantern_reading,
     longest_path,
@@ -28,10 +28,10 @@ from underpaint.algos.accept.neighbours import nearest_codes
 from underpaint.algos.chance import At, Chance, Role, enumerate_outcomes, sampling
 from underpaint.algos.coupling import EnumeratedNoise
 from underpaint.algos.draft import Grid
-from underpaint.algos.enumeration import emitted, target_law, total_variation
+from underpaint.algos.enumeration import emitted, target_distribution, total_variation
 from underpaint.algos.spatial.jacobi import Window
 from underpaint.algos.tree import DraftTree, Drawn
-from underpaint.sim.synthetic.models import RandomLaw, SyntheticDrafter, SyntheticTarget
+from underpaint.sim.synthetic.models import RandomDistribution, SyntheticDrafter, SyntheticTarget
 
 ROOT = Path(algos.__file__).parent
 CLOSE = 1e-9
@@ -59,8 +59,8 @@ def rows(vocab_size: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray
 def agree(rule: Any, reading: Reading, drawn: Drawn, seed: int, count: int) -> None:
     target, draft, _, tokens = rows(6, seed)
     tree = star(tuple(tokens[:count]), drawn, draft)
-    got = decided_law(rule, tree, np.tile(target, (tree.size, 1)))
-    want = expected_law(reading, target, tokens[:count], drawn, draft)
+    got = decided_distribution(rule, tree, np.tile(target, (tree.size, 1)))
+    want = expected_distribution(reading, target, tokens[:count], drawn, draft)
     assert np.abs(got - want).max() < CLOSE
 
 
@@ -106,64 +106,68 @@ def check_gsd(module: ModuleType) -> None:
 
 
 def bushes(seed: int) -> tuple[DraftTree, np.ndarray, np.ndarray]:
-    """A tree of two levels, laws with ties for its nodes, codes."""
+    """A tree of two levels, distributions with ties for its nodes, codes."""
     generator = np.random.default_rng(seed)
     tokens = np.array([0, *generator.permutation(6)[:3], *generator.permutation(6)[:2], *generator.permutation(6)[:2]])
     tree = DraftTree(tokens, np.array([-1, 0, 0, 0, 1, 1, 3, 3]), "top_k", np.empty((0, 6)), np.full(8, -1))
-    laws = generator.multinomial(12, np.full(6, 1 / 6), size=8) / 12
-    return tree, laws, generator.integers(0, 3, size=(6, 2)).astype(float)
+    distributions = generator.multinomial(12, np.full(6, 1 / 6), size=8) / 12
+    return tree, distributions, generator.integers(0, 3, size=(6, 2)).astype(float)
 
 
 def check_greedy(module: ModuleType) -> None:
     for seed in range(60):
-        tree, laws, codes = bushes(seed)
+        tree, distributions, codes = bushes(seed)
         near = nearest_codes(codes, 4)
         for k in (1, 3):
             rule = module.LanternGreedy(near, k, 0.2371)
-            assert rule(tree, laws, None) == boosted_verdict(tree, laws, codes, k, lambda own: 0.2371)
+            assert rule(tree, distributions, None) == boosted_verdict(tree, distributions, codes, k, lambda own: 0.2371)
             rule = module.LanternPPGreedy(near, k, 2.713)
-            assert rule(tree, laws, None) == boosted_verdict(tree, laws, codes, k, lambda own: 1.713 * own)
+            assert rule(tree, distributions, None) == boosted_verdict(
+                tree, distributions, codes, k, lambda own: 1.713 * own
+            )
 
 
 def check_typical(module: ModuleType) -> None:
     for seed in range(60):
-        tree, laws, _ = bushes(seed)
+        tree, distributions, _ = bushes(seed)
 
-        def passes(parent: int, node: int, laws: np.ndarray = laws, tree: DraftTree = tree) -> bool:
-            held = laws[parent][laws[parent] > 0]
+        def passes(parent: int, node: int, distributions: np.ndarray = distributions, tree: DraftTree = tree) -> bool:
+            held = distributions[parent][distributions[parent] > 0]
             least = min(0.31, 0.9 * float(np.exp((held * np.log(held)).sum())))
-            return bool(laws[parent, tree.tokens[node]] > least)
+            return bool(distributions[parent, tree.tokens[node]] > least)
 
         for choose in ("first", "likeliest"):
-            got = _verdicts(module.TypicalAcceptance(0.31, 0.9, choose), tree, laws)
+            got = _verdicts(module.TypicalAcceptance(0.31, 0.9, choose), tree, distributions)
             (path,) = {verdict.path for verdict in got}
             best = longest_path(tree, passes)
-            masses = np.prod([laws[tree.parents[node], tree.tokens[node]] for node in path])
+            masses = np.prod([distributions[tree.parents[node], tree.tokens[node]] for node in path])
             assert len(path) == len(best)
             assert choose != "first" or path == best
-            assert choose == "first" or masses >= np.prod([laws[tree.parents[n], tree.tokens[n]] for n in best])
+            assert choose == "first" or masses >= np.prod(
+                [distributions[tree.parents[n], tree.tokens[n]] for n in best]
+            )
             end = path[-1] if path else 0
             assert {verdict.token: weight for verdict, weight in got.items()} == pytest.approx(
-                {token: mass for token, mass in enumerate(laws[end]) if mass}
+                {token: mass for token, mass in enumerate(distributions[end]) if mass}
             )
 
 
 def check_mulo(module: ModuleType) -> None:
     for seed in range(60):
-        tree, laws, codes = bushes(seed)
+        tree, distributions, codes = bushes(seed)
 
-        def passes(parent: int, node: int, laws: np.ndarray = laws, tree: DraftTree = tree) -> bool:
+        def passes(parent: int, node: int, distributions: np.ndarray = distributions, tree: DraftTree = tree) -> bool:
             token = int(tree.tokens[node])
-            return bool(laws[parent][[token, *nearest(codes, token, 2)]].sum() >= 0.46)  # noqa: B023
+            return bool(distributions[parent][[token, *nearest(codes, token, 2)]].sum() >= 0.46)  # noqa: B023
 
-        got = _verdicts(module.PooledThreshold(nearest_codes(codes, 4), 2, 0.46), tree, laws)
+        got = _verdicts(module.PooledThreshold(nearest_codes(codes, 4), 2, 0.46), tree, distributions)
         assert {verdict.path for verdict in got} == {longest_path(tree, passes)}
-        cells = module.passing_cells(laws[tree.parents[1:]], tree.tokens[1:], nearest_codes(codes, 2), 0.46)
+        cells = module.passing_cells(distributions[tree.parents[1:]], tree.tokens[1:], nearest_codes(codes, 2), 0.46)
         assert cells.tolist() == [passes(int(tree.parents[node]), node) for node in range(1, tree.size)]
 
 
-def _verdicts(rule: Any, tree: DraftTree, laws: np.ndarray) -> dict[Any, float]:
-    return enumerate_outcomes(lambda chance: rule(tree, laws, chance))
+def _verdicts(rule: Any, tree: DraftTree, distributions: np.ndarray) -> dict[Any, float]:
+    return enumerate_outcomes(lambda chance: rule(tree, distributions, chance))
 
 
 def check_neighbours(module: ModuleType) -> None:
@@ -189,7 +193,7 @@ def check_neighbours(module: ModuleType) -> None:
 
 
 def check_jacobi(module: ModuleType) -> None:
-    law = RandomLaw(2, seed=7, sharpness=1.5)
+    distribution = RandomDistribution(2, seed=7, sharpness=1.5)
     for grid, length, coupling, refill in (
         (Grid(1, 4), 3, "independent", "uniform"),
         (Grid(2, 2), 3, "independent", "above"),
@@ -200,12 +204,17 @@ def check_jacobi(module: ModuleType) -> None:
 
         def program(chance: Chance, grid: Grid = grid, window: Window = window) -> Any:
             noise = EnumeratedNoise(chance) if window.coupling == "gumbel" else None
-            run = module.jacobi_cycles(SyntheticTarget(law, grid), RULES["chain"].make(), chance, window, noise)
+            run = module.jacobi_cycles(
+                SyntheticTarget(distribution, grid), RULES["chain"].make(), chance, window, noise
+            )
             return tuple(token for cycle in run for token in emitted(cycle.tree, cycle.verdict))
 
-        assert total_variation(enumerate_outcomes(program), target_law(SyntheticTarget(law, grid))) < CLOSE
-    redrawn = 0  # where a law depends on the cell alone, a draft that was redrawn from it is sure to be kept
-    cells, window = SyntheticTarget(lambda prefix: RandomLaw(8)((len(prefix),)), Grid(1, 30)), Window(4)
+        assert (
+            total_variation(enumerate_outcomes(program), target_distribution(SyntheticTarget(distribution, grid)))
+            < CLOSE
+        )
+    redrawn = 0  # where a distribution depends on the cell alone, a draft that was redrawn from it is sure to be kept
+    cells, window = SyntheticTarget(lambda prefix: RandomDistribution(8)((len(prefix),)), Grid(1, 30)), Window(4)
     for cycle in module.jacobi_cycles(cells, RULES["chain"].make(), sampling(0), window):
         assert len(cycle.verdict.path) >= min(redrawn, cycle.tree.depth)
         redrawn = cycle.tree.depth - len(cycle.verdict.path) - 1
@@ -238,25 +247,25 @@ def check_race(module: ModuleType) -> None:
 
 
 def check_skipping(module: ModuleType) -> None:
-    """With the target as its drafter every draft is kept and the law is the target's, skipped or not."""
-    law, skipped = RandomLaw(2, seed=3), set[int]()
+    """With the target as its drafter every draft is kept and the distribution is the target's, skipped or not."""
+    distribution, skipped = RandomDistribution(2, seed=3), set[int]()
 
     def run(target: SyntheticTarget, chance: Chance) -> tuple[int, ...]:
-        models = target, SyntheticDrafter(law), ShapePolicy((0, 1), "iid"), RULES["chain"].make()
+        models = target, SyntheticDrafter(distribution), ShapePolicy((0, 1), "iid"), RULES["chain"].make()
         done = list(module.skipping_cycles(*models, chance, module.Skipping(2, 2), 8))
         assert all(len(cycle.verdict.path) == cycle.tree.depth for cycle, verified in done if verified)
         skipped.update(len(cycle.verdict.path) + 1 for cycle, verified in done if not verified)
         return tuple(token for cycle, _ in done for token in emitted(cycle.tree, cycle.verdict))
 
-    whole = target_law(SyntheticTarget(law, Grid(1, 8)))
-    got = enumerate_outcomes(lambda chance: run(SyntheticTarget(law, Grid(1, 8)), chance))
+    whole = target_distribution(SyntheticTarget(distribution, Grid(1, 8)))
+    got = enumerate_outcomes(lambda chance: run(SyntheticTarget(distribution, Grid(1, 8)), chance))
     assert total_variation(got, whole) < CLOSE
     assert skipped == {2}
     seen = set[tuple[int, ...]]()
 
     def noted(prefix: tuple[int, ...]) -> np.ndarray:
         seen.add(prefix)
-        return law(prefix)
+        return distribution(prefix)
 
     image = run(SyntheticTarget(noted, Grid(1, 30)), sampling(0))
     assert {image[:count] for count in range(27)} <= seen  # all of it was scored as one sequence
@@ -312,7 +321,7 @@ MUTANTS = [
     (
         "accept/lantern.py",
         "pool(left, near[: self.k], self.limit(own, total))",
-        "pool(law, near[: self.k], self.limit(own, total))",
+        "pool(distribution, near[: self.k], self.limit(own, total))",
     ),
     # residuals: the paper's zeroes all k, the optimal one zeroes at all, the rejected token stays, the fallback is gone
     (
@@ -325,7 +334,7 @@ MUTANTS = [
     ("accept/lantern.py", "            left[token] = 0.0\n", ""),
     ("accept/lantern.py", "left[near[: self.k + 1]] = 0.0", "left[near[: self.k]] = 0.0"),
     ("accept/lantern.py", "drafted[near[: self.k + 1]] = 0.0", "left[near[: self.k + 1]] = 0.0"),
-    ("accept/lantern.py", "left[:] = 1.0", "left[:] = law"),
+    ("accept/lantern.py", "left[:] = 1.0", "left[:] = distribution"),
     (
         "accept/lantern.py",
         "owed = excess(left, drafted)",
@@ -337,11 +346,19 @@ MUTANTS = [
     ("accept/lantern.py", "if self.delta > 1.0:", "if self.delta > 9.0:"),
     (
         "accept/lantern_greedy.py",
-        "boosted = own + pool(law, neighbours[token], limit(own)).mass",
-        "boosted = pool(law, neighbours[token], limit(own)).mass",
+        "boosted = own + pool(distribution, neighbours[token], limit(own)).mass",
+        "boosted = pool(distribution, neighbours[token], limit(own)).mass",
     ),
-    ("accept/lantern_greedy.py", "(boosted, -token) > (float(law[top]), -top)", "boosted >= float(law[top])"),
-    ("accept/lantern_greedy.py", "(boosted, -token) > (float(law[top]), -top)", "boosted > float(law[top])"),
+    (
+        "accept/lantern_greedy.py",
+        "(boosted, -token) > (float(distribution[top]), -top)",
+        "boosted >= float(distribution[top])",
+    ),
+    (
+        "accept/lantern_greedy.py",
+        "(boosted, -token) > (float(distribution[top]), -top)",
+        "boosted > float(distribution[top])",
+    ),
     ("accept/lantern_greedy.py", "self.neighbours[:, : self.k or None]", "self.neighbours"),
     ("accept/lantern_greedy.py", "int(probs[end].argmax())", "int(probs[0].argmax())"),
     ("accept/lantern_greedy.py", "(self.factor - 1.0) * own", "self.factor * own"),
@@ -375,13 +392,21 @@ MUTANTS = [
         "Odds(float(target[group].sum()), float(draft[token]))",
     ),
     ("accept/gsd.py", 'if self.residual == "optimal" else draft', 'if self.residual == "none" else draft'),
-    ("accept/gsd.py", "pooled[:, here] += laws[:, there] * close", "pooled[:, here] += laws[:, there]"),
+    (
+        "accept/gsd.py",
+        "pooled[:, here] += distributions[:, there] * close",
+        "pooled[:, here] += distributions[:, there]",
+    ),
     ("accept/gsd.py", "by_token[order] = accept", "by_token = accept[order]"),
-    ("accept/typical.py", "float(law[tree.tokens[child]]) > least", "float(law[tree.tokens[child]]) > self.epsilon"),
-    ("accept/typical.py", "exp(-entropy(law))", "exp(entropy(law))"),
+    (
+        "accept/typical.py",
+        "float(distribution[tree.tokens[child]]) > least",
+        "float(distribution[tree.tokens[child]]) > self.epsilon",
+    ),
+    ("accept/typical.py", "exp(-entropy(distribution))", "exp(entropy(distribution))"),
     ("accept/typical.py", "max(ends, key=likelihood)", "min(ends, key=likelihood)"),
     ("accept/typical.py", "chance.draw(probs[end]", "chance.draw(probs[0]"),
-    ("accept/mulo.py", ".sum(axis=1, dtype=np.float64) + law[tokens]", ".sum(axis=1, dtype=np.float64)"),
+    ("accept/mulo.py", ".sum(axis=1, dtype=np.float64) + distribution[tokens]", ".sum(axis=1, dtype=np.float64)"),
     ("accept/mulo.py", "mass >= self.tau", "mass >= 2 * self.tau"),
     ("accept/mulo.py", "pooled + probs[rows, tokens]", "pooled"),
     ("accept/mulo.py", "self.neighbours[:, : self.k or None]", "self.neighbours"),
@@ -393,11 +418,27 @@ MUTANTS = [
     ("accept/neighbours.py", "if not 1 <= k < count:", "if not 1 <= k <= count:"),
     ("accept/neighbours.py", "np.any(neighbours == np.arange(count)[:, None])", "np.any(neighbours[:, :0])"),
     ("spatial/jacobi.py", "_redrawn(draft, probs[place]", "_redrawn(draft, probs[place - 1]"),
-    ("spatial/jacobi.py", "return Draft(chance.draw(law, at), law)", "return Draft(chance.draw(law, at), draft.law)"),
-    ("spatial/jacobi.py", "return Draft(noise.race(law, cell), law)", "return Draft(noise.race(law, cell), draft.law)"),
-    ("spatial/jacobi.py", "maximal_coupling(draft.token, draft.law, law, chance, at), law)", "draft.token, law)"),
+    (
+        "spatial/jacobi.py",
+        "return Draft(chance.draw(distribution, at), distribution)",
+        "return Draft(chance.draw(distribution, at), draft.distribution)",
+    ),
+    (
+        "spatial/jacobi.py",
+        "return Draft(noise.race(distribution, cell), distribution)",
+        "return Draft(noise.race(distribution, cell), draft.distribution)",
+    ),
+    (
+        "spatial/jacobi.py",
+        "maximal_coupling(draft.token, draft.distribution, distribution, chance, at), distribution)",
+        "draft.token, distribution)",
+    ),
     ("spatial/jacobi.py", "enumerate(drafts[done:], start=done)", "enumerate(drafts[done:], start=done - 1)"),
-    ("spatial/jacobi.py", "law = np.eye(1, vocab_size, token)[0]", "law = np.full(vocab_size, 1.0 / vocab_size)"),
+    (
+        "spatial/jacobi.py",
+        "distribution = np.eye(1, vocab_size, token)[0]",
+        "distribution = np.full(vocab_size, 1.0 / vocab_size)",
+    ),
     ("spatial/jacobi.py", "chance.draw(owed, at) if", "chance.draw(target, at) if"),
     ("coupling.py", "second[others] * edge - first[others]", "second[others] * edge"),
     ("coupling.py", "high = min(high", "high = max(high"),

@@ -19,7 +19,7 @@ from tests.published.limits import files_of_at_most
 from underpaint.algos.accept.point import PointProposals
 from underpaint.algos.chance import sampling
 from underpaint.algos.draft.eagle2 import Eagle2
-from underpaint.algos.rows import Sampler
+from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import decode
 from underpaint.artifacts.manifest import ManifestError
 from underpaint.cli.app import app as underpaint
@@ -71,7 +71,7 @@ def test_an_export_is_whole_and_recorded(folder: Path) -> None:
 
 def test_a_tree_and_a_chain_decode_alike(folder: Path) -> None:
     """At temperature 0 a draft tree on the exported drafter draws what one token a pass draws."""
-    sampler = Sampler(guidance=2.0, temperature=0)
+    sampler = SamplingParams(guidance=2.0, temperature=0)
     target = OrtTarget.open("target", sampler, folder, ONE_THREAD)
     drafter = OrtDrafter.open("drafter", sampler, folder, ONE_THREAD)
     target.condition(np.array([3]))
@@ -96,7 +96,7 @@ def test_captions_go_through_their_own_graph(tmp_path: Path) -> None:
     found = {result.name: result for result in verify(tmp_path / "out", False, 0)}["condition"]
     assert found.passed
     assert found.report.worst()["large"] < 1e-5
-    target = OrtTarget.open("target", Sampler(), tmp_path / "out", ONE_THREAD)
+    target = OrtTarget.open("target", SamplingParams(), tmp_path / "out", ONE_THREAD)
     with pytest.raises(EngineError, match="condition_rows"):
         target.condition(np.array([1, 2, 3]))
     caption = noise(3, 12)
@@ -128,7 +128,7 @@ def test_half_precision_stays_close(tmp_path: Path, precision: str) -> None:
     assert all(result.passed for result in results.values())
     assert set(results["condition"].report.cases) == {"random", "absent", "large"}
     with pytest.raises(EngineError, match="expected a float32 export"):
-        OrtTarget.open("target", Sampler(), out, ONE_THREAD)
+        OrtTarget.open("target", SamplingParams(), out, ONE_THREAD)
 
 
 def test_the_golden_case_comes_out_of_onnx_runtime(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_the_golden_case_comes_out_of_onnx_runtime(tmp_path: Path) -> None:
     torch.save(model.state_dict(), tmp_path / "golden.pt")
     options = LoadOptions(heads=model.config.n_head, grid_side=model.config.grid_side)
     export_published(Request("llamagen-c2i", tmp_path / "golden.pt", options=options), tmp_path / "out")
-    target = OrtTarget.open("target", Sampler(guidance=1.0), tmp_path / "out", ONE_THREAD)
+    target = OrtTarget.open("target", SamplingParams(guidance=1.0), tmp_path / "out", ONE_THREAD)
     engine = target.engine
     for row, cond in enumerate(case["cond"]):
         engine.cache.clear()
@@ -156,7 +156,7 @@ def test_large_weights_lie_beside_the_graph(tmp_path: Path, monkeypatch: pytest.
     data = out / "target.onnx.data"
     assert data.stat().st_size > 50_000
     check_data(out, "target")
-    target = OrtTarget.open("target", Sampler(), out, ONE_THREAD)
+    target = OrtTarget.open("target", SamplingParams(), out, ONE_THREAD)
     target.condition(np.array([1]))
     target.begin()
     data.write_bytes(data.read_bytes()[:-1])

@@ -9,7 +9,7 @@ import torch
 from typer.testing import CliRunner
 
 from tests.published.text_models import CODES, LINE, LUMINA, MARKS, PROMPT, chameleon, lumina_outputs, save_qwen
-from underpaint.algos.rows import Sampler
+from underpaint.algos.rows import SamplingParams
 from underpaint.algos.tree import DraftTree, Verdict, root_only
 from underpaint.cli.app import app as underpaint
 from underpaint.export.published import Request, export_published
@@ -43,7 +43,7 @@ def test_lumina_agrees_with_transformers_across_rows(tmp_path: Path) -> None:
     model = chameleon(False, 4)
     model.save_pretrained(tmp_path / "lumina")
     export_published(Request("chameleon", tmp_path / "lumina", options=LUMINA, neighbours=5), tmp_path / "out")
-    target = OrtTarget.open("target", Sampler(), tmp_path / "out", SessionSettings(threads=1))
+    target = OrtTarget.open("target", SamplingParams(), tmp_path / "out", SessionSettings(threads=1))
     target.condition(PROMPT[0].numpy())
     target.begin()
     drawn = [3, 9]
@@ -81,16 +81,16 @@ def test_a_wide_picture_names_its_height_and_its_width(tmp_path: Path) -> None:
     marks = (*MARKS[:2], free)
     shape = read_shape(manifest("target", tmp_path / "out").settings, "target")
     assert (shape.height, shape.width, shape.marks) == (4, 6, tuple(CODES + mark for mark in marks))
-    target = OrtTarget.open("target", Sampler(), tmp_path / "out", SessionSettings(threads=1))
+    target = OrtTarget.open("target", SamplingParams(), tmp_path / "out", SessionSettings(threads=1))
     target.condition(PROMPT[0].numpy())
     codes = np.arange(24) * 5 % CODES
-    laws = [target.begin().probs[0]]
+    distributions = [target.begin().probs[0]]
     for token in codes[:-1]:
         tree = root_only(int(token), CODES)
-        laws.append(target.score(tree).probs[0])
+        distributions.append(target.score(tree).probs[0])
         target.commit(tree, Verdict((), 0))
     expected = lumina_outputs(model, PROMPT[0], torch.from_numpy(codes[:-1]), marks, 6, 24)[0]
-    np.testing.assert_allclose(laws, expected.softmax(-1).detach().numpy(), atol=1e-5)
+    np.testing.assert_allclose(distributions, expected.softmax(-1).detach().numpy(), atol=1e-5)
     for grid, message in (
         ("4x5", "expected an even --grid, pixels / 16"),
         ("4x8", "<reserved08804> not in vocabulary_map"),
@@ -108,7 +108,7 @@ def test_a_wide_picture_names_its_height_and_its_width(tmp_path: Path) -> None:
 def test_lumina_takes_a_prompt_and_puts_the_marks_behind(tmp_path: Path) -> None:
     chameleon(False, 4).save_pretrained(tmp_path / "lumina")
     export_published(Request("chameleon", tmp_path / "lumina", options=LUMINA, neighbours=5), tmp_path / "out")
-    target = OrtTarget.open("target", Sampler(guidance=3.0), tmp_path / "out", SessionSettings(threads=1))
+    target = OrtTarget.open("target", SamplingParams(guidance=3.0), tmp_path / "out", SessionSettings(threads=1))
     for wrong, message in (
         (np.arange(9), "expected 0 to 8 ids from 0 to 63"),
         (np.array([64]), "expected 0 to 8 ids from 0 to 63"),
@@ -117,12 +117,12 @@ def test_lumina_takes_a_prompt_and_puts_the_marks_behind(tmp_path: Path) -> None
         with pytest.raises(EngineError, match=message):
             target.condition(wrong)
     # In one process one engine draws after another: what one row does not see is that of the prompt before last.
-    laws = []
+    distributions = []
     for prompt in (PROMPT[0], PROMPT[0, :2], PROMPT[0]):
         target.condition(prompt.numpy())
-        laws.append(target.begin().probs[0])
-    np.testing.assert_array_equal(laws[0], laws[2])
-    assert np.abs(laws[0] - laws[1]).max() > 1e-3
+        distributions.append(target.begin().probs[0])
+    np.testing.assert_array_equal(distributions[0], distributions[2])
+    assert np.abs(distributions[0] - distributions[1]).max() > 1e-3
 
 
 @pytest.mark.parametrize(

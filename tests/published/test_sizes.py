@@ -15,7 +15,7 @@ from tests.published.checkpoints import VOCAB, randomise
 from underpaint.algos.accept.point import PointProposals
 from underpaint.algos.chance import sampling
 from underpaint.algos.draft.chain import Chain
-from underpaint.algos.rows import Sampler
+from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import decode
 from underpaint.export.published import Request, export_published
 from underpaint.export.published_verify import verify
@@ -92,7 +92,7 @@ def test_llamagen_b_at_full_size_is_exported_checked_and_drawn(tmp_path: Path) -
     assert peak < 6 << 30
     (checked,) = verify(out, False, 0)
     assert checked.passed
-    target = OrtTarget.open("target", Sampler(), out, SessionSettings(threads=1))
+    target = OrtTarget.open("target", SamplingParams(), out, SessionSettings(threads=1))
     target.condition(np.array([207]))
     start = time.perf_counter()
     drawn = decode(target, None, Chain(1), PointProposals(), sampling(0))

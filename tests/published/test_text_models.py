@@ -26,7 +26,7 @@ from tests.published.text_models import (
     save_anole_drafter,
     save_qwen,
 )
-from underpaint.algos.rows import Sampler
+from underpaint.algos.rows import SamplingParams
 from underpaint.cli.app import app as underpaint
 from underpaint.export.published import Request, export_published
 from underpaint.models.published.decoder import Decoder
@@ -106,12 +106,12 @@ def test_tar_is_drawn_without_guidance_unless_told_how(tmp_path: Path) -> None:
     export_published(Request("tar-lm", tmp_path / "qwen", options=options), tmp_path / "plain")
     assert not read_shape(manifest("target", tmp_path / "plain").settings, "target").guided
     with pytest.raises(EngineError, match="use --guidance 1"):
-        OrtTarget.open("target", Sampler(guidance=2.0), tmp_path / "plain")
-    target = OrtTarget.open("target", Sampler(), tmp_path / "plain")
+        OrtTarget.open("target", SamplingParams(guidance=2.0), tmp_path / "plain")
+    target = OrtTarget.open("target", SamplingParams(), tmp_path / "plain")
     target.condition(PROMPT[0].numpy())
     assert target.begin().probs.shape == (1, CODES)
     export_published(Request("tar-lm", tmp_path / "qwen", options=replace(options, kept=(1, 2))), tmp_path / "guided")
-    guided = OrtTarget.open("target", Sampler(guidance=2.0), tmp_path / "guided")
+    guided = OrtTarget.open("target", SamplingParams(guidance=2.0), tmp_path / "guided")
     guided.condition(PROMPT[0].numpy())
     assert guided.begin().probs.shape == (1, CODES)
     assert guided._prefix is not None

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from tests.published.checkpoints import HEADS, eagle_weights, save_llamagen, save_vq
 from underpaint.algos.chance import Role
 from underpaint.algos.draft.spec import Grid
-from underpaint.algos.rows import Sampler
+from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.zipar import zipar
 from underpaint.artifacts.manifest import ManifestError
 from underpaint.cli.app import app as underpaint
@@ -29,7 +29,7 @@ SIDE = 8
 TINY = LoadOptions(heads=HEADS, grid_side=SIDE)
 HALF = LoadOptions(heads=HEADS, grid_side=SIDE // 2)
 ONE_THREAD = SessionSettings(threads=1)
-WARM, COLD = Sampler(guidance=2.0), Sampler(guidance=2.0, temperature=0.0)
+WARM, COLD = SamplingParams(guidance=2.0), SamplingParams(guidance=2.0, temperature=0.0)
 ASKED = Condition.parse("3")
 EVERY_METHOD = tuple(method.name for method in METHODS)
 MULTI_SCALE = ("mulo", "mulo-islands", "mulo-raster")
@@ -61,7 +61,7 @@ def studio(folders: tuple[Path, Path]) -> ExportedStudio:
     return open_exported(folders[0], settings=ONE_THREAD, low=folders[1])
 
 
-def drawn(studio: ExportedStudio, sampler: Sampler, method: str, *settings: str) -> Drawing:
+def drawn(studio: ExportedStudio, sampler: SamplingParams, method: str, *settings: str) -> Drawing:
     own = ["sampler=bicubic", "k=none"] if method in MULTI_SCALE else []
     recipe = resolve(method, sampler.temperature, settings=[*own, *settings])
     return draw(studio, build_method(method, recipe, studio.codes), sampler, ASKED, 5)  # type: ignore[arg-type]
@@ -71,7 +71,7 @@ def drawn(studio: ExportedStudio, sampler: Sampler, method: str, *settings: str)
 @pytest.mark.parametrize("method", ["mulo", "mulo-raster"])
 @pytest.mark.parametrize("rows", ["none", "1"])
 def test_a_threshold_above_one_is_plain_autoregression(
-    studio: ExportedStudio, sampler: Sampler, method: str, rows: str
+    studio: ExportedStudio, sampler: SamplingParams, method: str, rows: str
 ) -> None:
     cells = drawn(studio, sampler, "zipar", "window=none")
     found = drawn(studio, sampler, method, "tau=1.5", f"rows={rows}")

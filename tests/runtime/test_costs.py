@@ -94,7 +94,7 @@ def test_a_policy_that_chooses_by_cost_takes_the_engine_s(tmp_path: Path, method
         build_method(method, named, CODES),
         build_method(method, named, CODES._replace(costs=EngineCosts(((1, 9.0),), ((1, 9.0),)))),
     ):
-        settings = built.recipe.as_plain()["policy_settings"]
+        settings = built.recipe.to_dict()["policy_settings"]
         assert (settings["verify_ms"], settings["draft_ms"]) == (COSTS.verify_ms, draft_ms)
 
 
@@ -102,19 +102,19 @@ def test_prices_of_chains_and_of_plain_steps_go_to_who_knows_them(tmp_path: Path
     path = written(tmp_path / "costs.json", in_cycle=IN_CYCLE)
     for method in ("roofline", "sequoia:without_replacement"):
         recipe = resolve(method, 1.0, settings=[f"costs={path}"])
-        settings = build_method(method, recipe, CODES).recipe.as_plain()["policy_settings"]
+        settings = build_method(method, recipe, CODES).recipe.to_dict()["policy_settings"]
         known = {name: settings[name] for name in ("chain_ms", "plain_ms") if name in settings}
         assert known == ({"chain_ms": WITHIN.chain_ms, "plain_ms": 3.75} if method == "roofline" else {})
-    typed = resolve("roofline", 1.0, settings=["chain_ms=1:0.5,4:1", "plain_ms=none"]).as_plain()["policy_settings"]
+    typed = resolve("roofline", 1.0, settings=["chain_ms=1:0.5,4:1", "plain_ms=none"]).to_dict()["policy_settings"]
     assert (typed["chain_ms"], typed["plain_ms"]) == (((1, 0.5), (4, 1.0)), None)
 
 
 def test_what_a_user_sets_stands(tmp_path: Path) -> None:
     recipe = resolve("roofline", 1.0, settings=["draft_ms=1:0.1,4:0.2", "top_k=3"])
-    settings = build_method("roofline", recipe, CODES._replace(costs=COSTS)).recipe.as_plain()["policy_settings"]
+    settings = build_method("roofline", recipe, CODES._replace(costs=COSTS)).recipe.to_dict()["policy_settings"]
     assert settings["draft_ms"] == ((1, 0.1), (4, 0.2))
     assert settings["verify_ms"] == COSTS.verify_ms
     assert settings["top_k"] == 3
-    assert resolve("roofline", 1.0, settings=["draft_ms=0.25"]).as_plain()["policy_settings"]["draft_ms"] == 0.25
+    assert resolve("roofline", 1.0, settings=["draft_ms=0.25"]).to_dict()["policy_settings"]["draft_ms"] == 0.25
     with pytest.raises(ValueError, match="unknown setting 'costs'"):
         resolve("eagle2", 1.0, settings=[f"costs={written(tmp_path / 'costs.json')}"])

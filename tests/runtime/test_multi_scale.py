@@ -12,7 +12,7 @@ from tests.cli.studio import Repeats
 from underpaint.algos.arrays import IntArray
 from underpaint.algos.chance import Role, sampling
 from underpaint.algos.draft.spec import Grid
-from underpaint.algos.rows import Sampler
+from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.resolution import ResolutionMap
 from underpaint.algos.spatial.zipar import raster, zipar
 from underpaint.algos.tree import NO_TOKEN
@@ -25,7 +25,7 @@ from underpaint.zoo.prompts import Prompt
 
 ROOT = Path(__file__).parents[2]
 PROMPT = Prompt("fox")
-WARM, COLD = Sampler(top_k=10), Sampler(temperature=0.0)
+WARM, COLD = SamplingParams(top_k=10), SamplingParams(temperature=0.0)
 """Without guidance: half the work, the same code."""
 
 
@@ -34,25 +34,25 @@ def shipped() -> EmbeddedStudio:
     return open_studio(128, settings=SessionSettings(threads=1))
 
 
-def drawn(sampler: Sampler, *settings: str, method: str = "mulo", seed: int = 5) -> Drawing:
+def drawn(sampler: SamplingParams, *settings: str, method: str = "mulo", seed: int = 5) -> Drawing:
     studio = shipped()
     recipe = resolve(method, sampler.temperature, settings=settings)
     return draw(studio, build_method(method, recipe, studio.codes), sampler, PROMPT, seed)
 
 
 @cache
-def plain(sampler: Sampler) -> IntArray:
+def plain(sampler: SamplingParams) -> IntArray:
     return raster(shipped().grid_target(PROMPT, sampler).model, randomness(PROMPT, 5)).tokens
 
 
 @pytest.mark.parametrize("sampler", [WARM, COLD], ids=["sampled", "greedy"])
 @pytest.mark.parametrize("rows", ["none", "2"])
-def test_a_threshold_above_one_is_plain_autoregression(sampler: Sampler, rows: str) -> None:
+def test_a_threshold_above_one_is_plain_autoregression(sampler: SamplingParams, rows: str) -> None:
     found = drawn(sampler, "tau=1.5", f"rows={rows}", "draft_window=2")
     assert found.tokens == tuple(plain(sampler))
     assert found.kept == ()
     assert found.rejected == 256
-    assert found.target_nfe == 1 + 256  # one pass a cycle verifies, and gives the law of its first cell
+    assert found.target_nfe == 1 + 256  # one pass a cycle verifies, and gives the distribution of its first cell
 
 
 @pytest.mark.parametrize("method", ["mulo", "mulo-islands", "mulo-raster"])
@@ -73,7 +73,7 @@ def test_the_exact_rule_with_raster_rejection_draws_what_ar_draws_at_temperature
 
 @pytest.mark.parametrize("rule", ["pooled", "lantern", "exact"])
 @pytest.mark.parametrize("sampler", [WARM, COLD], ids=["sampled", "greedy"])
-def test_every_rule_draws_with_islands_and_says_what_it_cost(rule: str, sampler: Sampler) -> None:
+def test_every_rule_draws_with_islands_and_says_what_it_cost(rule: str, sampler: SamplingParams) -> None:
     found = drawn(sampler, f"rule={rule}", "rows=4", "keys=recompute", "draft_adaptive=true", method="mulo-islands")
     assert found.kept is not None
     assert found.rejected is not None
@@ -100,7 +100,7 @@ def test_the_high_prefix_becomes_the_low_prefix() -> None:
     assert np.all(drafter.low[32:48] != NO_TOKEN)
     assert np.all(drafter.low[48:] == NO_TOKEN)
     assert draft.tokens.shape == (64,)
-    assert draft.laws is None
+    assert draft.distributions is None
     with pytest.raises(ValueError, match="do not start and end with low rows"):
         drafter.propose(high, range(8, 11), sampling(1))
 

@@ -24,7 +24,7 @@ from tests.cli.hand_made import (
 )
 from underpaint.algos.chance import Role
 from underpaint.algos.draft.spec import Grid
-from underpaint.algos.rows import Sampler
+from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.resolution import ResolutionMap
 from underpaint.algos.spatial.row_front import front_steps
 from underpaint.algos.spatial.zipar import raster, zipar
@@ -57,7 +57,7 @@ from underpaint.zoo.prompts import WORD_SLOTS, WORDS, Prompt
 LOOP = LoopSettings(steps=1, learning_rate=1e-4, matrix_rate=1e-4, validate_every=1)
 SETTINGS = TargetSettings(batch=2, validated=2)
 VQ = VQConfig(CODES, 4, (1, 1, 1, 1), (1, 1, 1, 1), z_channels=4, ch=4, num_res_blocks=1)
-WARM, COLD, PROMPT = Sampler(top_k=5), Sampler(temperature=0.0), Prompt("fox")
+WARM, COLD, PROMPT = SamplingParams(top_k=5), SamplingParams(temperature=0.0), Prompt("fox")
 OPEN = partial(open_studio, settings=SessionSettings(threads=1))
 
 
@@ -73,7 +73,7 @@ def pictures(indices: Sequence[int], size: int, split: Split) -> NDArray[np.uint
 
 
 def write_random(runs: Path) -> Path:
-    """A tokenizer, and a target to start from whose laws say something."""
+    """A tokenizer, and a target to start from whose distributions say something."""
     torch.manual_seed(3)
     plain = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(VQ).items()}
     tokenizer = {"config": {"kind": "tokenizer", "vq": plain}, "model": VQModel(VQ).state_dict()}
@@ -125,7 +125,7 @@ def studio(models: Path) -> EmbeddedStudio:
     return OPEN(256, models)
 
 
-def drawn(studio: EmbeddedStudio, sampler: Sampler, method: str, *settings: str) -> Drawing:
+def drawn(studio: EmbeddedStudio, sampler: SamplingParams, method: str, *settings: str) -> Drawing:
     recipe = resolve(method, sampler.temperature, settings=settings)
     return draw(studio, build_method(method, recipe, studio.codes), sampler, PROMPT, 5)
 
@@ -242,7 +242,7 @@ def test_latent_samplers_are_exported_under_the_names_that_are_looked_for(
     studio = OPEN(256, folder)
     found = drawn(studio, WARM, "mulo", "ratio=4", "sampler=latent", "tau=0")
     assert (found.target_nfe, len(found.tokens)) == (2, 1024)
-    assert {"sampler_up_64_256", "sampler_down_64_256"} <= set(studio.described()["sha256"])
+    assert {"sampler_up_64_256", "sampler_down_64_256"} <= set(studio.fingerprint()["sha256"])
 
 
 def test_the_command_draws_256_px(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -159,8 +159,8 @@ def test_roofline_is_priced_by_what_each_cycle_did() -> None:
         host = priced.host_ms(once, family_of(scheme), pooled).sum()
         assert host == pytest.approx(100 * trees + plain * alone + chains + pooled * (8 * trees + 4 * calls))
     by_curve = priced.image_ms(once, "priced", pooled=False) - priced.host_ms(once, "priced", pooled=False)
-    as_plain = priced.image_ms(once, "ranked", pooled=False) - priced.host_ms(once, "ranked", pooled=False)
-    assert (by_curve - as_plain).sum() == pytest.approx((2.0 - 1.0) * alone), "a plain step's pass is one of the loop's"
+    to_dict = priced.image_ms(once, "ranked", pooled=False) - priced.host_ms(once, "ranked", pooled=False)
+    assert (by_curve - to_dict).sum() == pytest.approx((2.0 - 1.0) * alone), "a plain step's pass is one of the loop's"
 
 
 def test_a_policy_that_weighs_its_trees_alone_is_priced_as_such() -> None:

@@ -162,11 +162,11 @@ def test_exact_enumeration_agrees() -> None:
     ],
     ids=lambda value: str(value),
 )
-@pytest.mark.parametrize("laws", [{"concentration": 1.0}, {"concentration": 3.0, "seed": 3}], ids=str)
-def test_lockstep_draws_from_the_enumerated_law(
-    policy: str, rule: str, shape: dict[str, Any], settings: dict[str, Any], laws: dict[str, Any]
+@pytest.mark.parametrize("distributions", [{"concentration": 1.0}, {"concentration": 3.0, "seed": 3}], ids=str)
+def test_lockstep_draws_from_the_enumerated_distribution(
+    policy: str, rule: str, shape: dict[str, Any], settings: dict[str, Any], distributions: dict[str, Any]
 ) -> None:
-    draws_the_enumerated_law(policy, rule, shape, settings, laws)
+    draws_the_enumerated_distribution(policy, rule, shape, settings, distributions)
 
 
 @pytest.mark.parametrize(
@@ -178,19 +178,19 @@ def test_lockstep_draws_from_the_enumerated_law(
     ],
 )
 @pytest.mark.parametrize("most", [0, 2**19], ids=["large tables", "small tables"])
-def test_tables_too_large_to_prepare_draw_by_the_same_law(
+def test_tables_too_large_to_prepare_draw_by_the_same_distribution(
     policy: str, rule: str, shape: dict[str, Any], most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (batch_images, batch_draws):
         monkeypatch.setattr(module, "MOST_LOOKED_UP", most)
-    draws_the_enumerated_law(policy, rule, shape, {}, {"concentration": 1.0, "seed": 2})
+    draws_the_enumerated_distribution(policy, rule, shape, {}, {"concentration": 1.0, "seed": 2})
 
 
-def draws_the_enumerated_law(
-    policy: str, rule: str, shape: dict[str, Any], settings: dict[str, Any], laws: dict[str, Any]
+def draws_the_enumerated_distribution(
+    policy: str, rule: str, shape: dict[str, Any], settings: dict[str, Any], distributions: dict[str, Any]
 ) -> None:
     size = {"vocab_size": 3, "height": 1, "width": 4, "images": 1, "rows": 5}
-    world = make_world("dirichlet", {**size, "error": 0.8, **laws})
+    world = make_world("dirichlet", {**size, "error": 0.8, **distributions})
     scheme = make_scheme(world, policy, rule, shape, settings)
     models = TableTarget(world, 0), TableDrafter(world, 0)
     exact: dict[tuple[int, ...], float] = {}

@@ -1,4 +1,4 @@
-"""A draw by the table of cells is the draw by search, whatever the laws."""
+"""A draw by the table of cells is the draw by search, whatever the distributions."""
 
 import numpy as np
 import pytest
@@ -20,12 +20,12 @@ LAWS = {
 
 @pytest.mark.parametrize("name", LAWS)
 @pytest.mark.parametrize("most", [0, 2**19], ids=["searched", "looked up"])
-def test_draws_invert_the_cumulated_law(name: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_draws_invert_the_cumulated_distribution(name: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch_draws, "MOST_LOOKED_UP", most)
-    laws: FloatArray = LAWS[name].astype(np.float64)
-    steps = laws.cumsum(axis=1) / laws.sum(axis=1, keepdims=True)
+    distributions: FloatArray = LAWS[name].astype(np.float64)
+    steps = distributions.cumsum(axis=1) / distributions.sum(axis=1, keepdims=True)
     draws, generator = Draws(LAWS[name]), np.random.default_rng(0)
-    rows = generator.integers(laws.shape[0], size=(50, 1))
+    rows = generator.integers(distributions.shape[0], size=(50, 1))
     uniforms = generator.random((50, 40))
     uniforms[:, 0], uniforms[:, 1], uniforms[:, 2] = 0.0, 1.0 - 2.0**-53, 0.5
     found = draws(rows, uniforms)
@@ -33,7 +33,7 @@ def test_draws_invert_the_cumulated_law(name: str, most: int, monkeypatch: pytes
     expected = (steps[rows] <= uniforms[..., None]).sum(axis=2)
     assert np.array_equal(found[clear], expected[clear])
     assert clear.mean() > 0.8
-    assert (laws[rows, found] > 0.0).all()
+    assert (distributions[rows, found] > 0.0).all()
 
 
 @pytest.mark.parametrize("cell", [1, 5, 6, 7, 12, 23])

@@ -10,7 +10,7 @@ from underpaint.algos.step import Verdict
 from underpaint.algos.tree import root_only
 from underpaint.sim.batched.decoding import MOST_NODES
 from underpaint.sim.batched.dynamic_trees import grow_dynamic
-from underpaint.sim.batched.images import Batch, Grown, Tables
+from underpaint.sim.batched.images import Batch, FusedTree, Tables
 from underpaint.sim.synthetic.field import make_world
 from underpaint.sim.synthetic.table_model import TableDrafter, TableTarget, TableWorld
 
@@ -22,7 +22,7 @@ WORLDS = {
 }
 
 
-def in_lockstep(grown: Grown) -> dict[int, set[tuple[int, ...]]]:
+def in_lockstep(grown: FusedTree) -> dict[int, set[tuple[int, ...]]]:
     """The paths of each image's tree."""
     found: dict[int, set[tuple[int, ...]]] = {int(image): set() for image in grown.images}
     for place, image in enumerate(grown.images.tolist()):

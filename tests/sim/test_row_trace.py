@@ -1,4 +1,4 @@
-"""Rows drafted by a low-resolution model, recorded in a trace with the target's laws along them."""
+"""Rows drafted by a low-resolution model, recorded in a trace with the target's distributions along them."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ from underpaint.algos.draft.spec import Grid
 from underpaint.algos.spatial.mulo import RowDraft
 from underpaint.sim.replay.row_trace import DRAFTED_BY, RecordedGridTarget, RecordedRows, RowRecorder, RowTrace
 from underpaint.sim.replay.trace import Recorder, Trace, dense, load, save
-from underpaint.sim.synthetic.grid_model import FixedRows, GridWeights, GridWorld, dense_laws
-from underpaint.sim.synthetic.models import Blend, RandomLaw, SyntheticDrafter, SyntheticTarget
+from underpaint.sim.synthetic.grid_model import FixedRows, GridWeights, GridWorld, dense_distributions
+from underpaint.sim.synthetic.models import Blend, RandomDistribution, SyntheticDrafter, SyntheticTarget
 
 GRID, VOCAB = Grid(4, 3), 5
 WEIGHTS = GridWeights.random(GRID, VOCAB, seed=2, coupling=1.5)
@@ -45,11 +45,11 @@ def drafted(rows_per_cycle: int, keep: int = VOCAB, images: int = 1) -> RowTrace
 @pytest.mark.parametrize("rows_per_cycle", [4, 3, 1])
 def test_each_block_is_drafted_after_the_plain_picture_and_read_in_one_pass(rows_per_cycle: int) -> None:
     found = drafted(rows_per_cycle)
-    laws = dense(found.law_tokens, found.law_probs, VOCAB)[0]
+    distributions = dense(found.distribution_tokens, found.distribution_probs, VOCAB)[0]
     for start in range(0, GRID.height, rows_per_cycle):
         first, stop = start * GRID.width, min(start + rows_per_cycle, GRID.height) * GRID.width
         seen = np.concatenate([IMAGE[:first], found.drafts[0, first:stop], IMAGE[stop:]])
-        assert laws[first:stop] == pytest.approx(dense_laws(WEIGHTS, seen)[first:stop], abs=1e-6)
+        assert distributions[first:stop] == pytest.approx(dense_distributions(WEIGHTS, seen)[first:stop], abs=1e-6)
     blocks = range(0, GRID.height, rows_per_cycle)
     assert found.low_passes[0, 1] == 2 * len(blocks) + 1
     assert all(found.low_passes[0, 1 + start] == 1 for start in blocks[1:])
@@ -57,23 +57,23 @@ def test_each_block_is_drafted_after_the_plain_picture_and_read_in_one_pass(rows
     assert tuple(found.settings) == DRAFTED_BY
 
 
-def test_recorded_rows_and_laws_stand_in_for_the_models() -> None:
+def test_recorded_rows_and_distributions_stand_in_for_the_models() -> None:
     found = drafted(4)
-    target = RecordedGridTarget(GRID, dense(found.law_tokens, found.law_probs, VOCAB)[0])
+    target = RecordedGridTarget(GRID, dense(found.distribution_tokens, found.distribution_probs, VOCAB)[0])
     assert target.vocab_size == VOCAB
-    assert target.begin() == pytest.approx(dense_laws(WEIGHTS, IMAGE)[0], abs=1e-6)
+    assert target.begin() == pytest.approx(dense_distributions(WEIGHTS, IMAGE)[0], abs=1e-6)
     rows = RecordedRows(found.drafts[0], GRID.width).propose(IMAGE, range(1, 3), sampling(0))
     assert rows.tokens.tolist() == found.drafts[0, 3:9].tolist()
-    assert rows.laws is None
+    assert rows.distributions is None
 
 
 def whole(rows: tuple[RowTrace, ...]) -> Trace:
-    law = RandomLaw(VOCAB, seed=1)
+    distribution = RandomDistribution(VOCAB, seed=1)
     near = np.array([[(code + 1) % VOCAB] for code in range(VOCAB)])
     recorder = Recorder(np.random.default_rng(0).standard_normal((VOCAB, 2)), near, 2, VOCAB)
     for image in range(2):
-        drafter = SyntheticDrafter(Blend(law, RandomLaw(VOCAB, seed=2), 0.4))
-        tokens = recorder.add(SyntheticTarget(law, GRID), drafter, sampling(5, image), greedy=False)
+        drafter = SyntheticDrafter(Blend(distribution, RandomDistribution(VOCAB, seed=2), 0.4))
+        tokens = recorder.add(SyntheticTarget(distribution, GRID), drafter, sampling(5, image), greedy=False)
         assert tokens.shape == (GRID.cells,)
     return recorder.trace({}, rows)
 
@@ -85,9 +85,9 @@ def test_drafted_rows_come_back_from_a_trace_s_file(tmp_path: Path) -> None:
     assert [one.settings["rows"] for one in again] == [None, 1]
     assert [one.rows_per_cycle for one in again] == [4, 2]
     for one, other in zip(rows, again, strict=True):
-        for name in ("drafts", "law_tokens", "low_passes"):
+        for name in ("drafts", "distribution_tokens", "low_passes"):
             assert np.array_equal(getattr(one, name), getattr(other, name))
-        assert one.law_probs == pytest.approx(other.law_probs, abs=1e-6)
+        assert one.distribution_probs == pytest.approx(other.distribution_probs, abs=1e-6)
 
 
 def test_a_file_from_before_drafted_rows_is_a_trace_still(tmp_path: Path) -> None:

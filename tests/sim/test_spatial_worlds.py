@@ -21,7 +21,7 @@ WORLD = field_world(SMALL)
 COSTS = RatioCosts("papers", 0.1)
 
 
-def test_raster_order_draws_the_same_law_as_the_trees_do() -> None:
+def test_raster_order_draws_the_same_distribution_as_the_trees_do() -> None:
     images = 24
     drawn = np.stack([raster(TableGridTarget(WORLD, image), sampling(1, image)).tokens for image in range(images)])
     other = run_lockstep(WORLD, make_scheme(WORLD, "chain", "chain"), 2000, 2).canvas

@@ -20,7 +20,7 @@ from underpaint.sim.replay.trace import Recorder, Trace, dense, entropy, load, r
 from underpaint.sim.report.statistics import mean_depth, tokens_per_cycle
 from underpaint.sim.synthetic.field import make_world
 from underpaint.sim.synthetic.fit import world_statistics
-from underpaint.sim.synthetic.models import Blend, RandomLaw, SyntheticDrafter, SyntheticTarget
+from underpaint.sim.synthetic.models import Blend, RandomDistribution, SyntheticDrafter, SyntheticTarget
 from underpaint.sim.synthetic.table_model import TableDrafter, TableTarget, TableWorld
 
 SAMPLER = {"guidance": 1.0, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
@@ -40,24 +40,28 @@ def field(**settings: object) -> TableWorld:
 
 
 def test_what_is_recorded_is_what_the_models_say() -> None:
-    law, other = RandomLaw(6, seed=1, sharpness=2.0), RandomLaw(6, seed=2, sharpness=2.0)
-    target, drafter = SyntheticTarget(law, Grid(2, 3)), SyntheticDrafter(Blend(law, other, 0.4))
+    distribution, other = RandomDistribution(6, seed=1, sharpness=2.0), RandomDistribution(6, seed=2, sharpness=2.0)
+    target, drafter = SyntheticTarget(distribution, Grid(2, 3)), SyntheticDrafter(Blend(distribution, other, 0.4))
     recorder = Recorder(
         np.random.default_rng(0).standard_normal((6, 2)), np.array([[1], [0], [3], [2], [5], [4]]), 3, 6
     )
     recorder.add(target, drafter, sampling(5), greedy=False)
     trace = recorder.trace({})
     image = tuple(trace.tokens[0].tolist())
-    laws = dense(trace.target_tokens, trace.target_probs, 6)[0]
+    distributions = dense(trace.target_tokens, trace.target_probs, 6)[0]
     drafted = dense(trace.draft_tokens, trace.draft_probs, 6)[0]
     for cell in range(6):
-        assert laws[cell] == pytest.approx(law(image[:cell]), abs=1e-6)
-        assert trace.target_entropy[0, cell] == pytest.approx(entropy(law(image[:cell])))
-        assert trace.neighbour_mass[0, cell] == pytest.approx(law(image[:cell])[[image[cell], image[cell] ^ 1]].sum())
+        assert distributions[cell] == pytest.approx(distribution(image[:cell]), abs=1e-6)
+        assert trace.target_entropy[0, cell] == pytest.approx(entropy(distribution(image[:cell])))
+        assert trace.neighbour_mass[0, cell] == pytest.approx(
+            distribution(image[:cell])[[image[cell], image[cell] ^ 1]].sum()
+        )
         for depth in range(min(3, cell)):
-            expected = drafter.law(image[:cell])
+            expected = drafter.distribution(image[:cell])
             assert drafted[depth, cell] == pytest.approx(expected, abs=1e-6)
-            assert trace.acceptance[0, depth, cell] == pytest.approx(np.minimum(law(image[:cell]), expected).sum())
+            assert trace.acceptance[0, depth, cell] == pytest.approx(
+                np.minimum(distribution(image[:cell]), expected).sum()
+            )
 
 
 def test_a_trace_comes_back_from_its_file(tmp_path: Path) -> None:
@@ -94,8 +98,8 @@ def test_what_is_no_trace_is_refused(tmp_path: Path) -> None:
 
 
 def test_few_tokens_leave_the_rest_even() -> None:
-    laws = dense(np.array([[3, 1]]), np.array([[0.6, 0.2]]), 6)[0]
-    assert laws == pytest.approx([0.05, 0.2, 0.05, 0.6, 0.05, 0.05])
+    distributions = dense(np.array([[3, 1]]), np.array([[0.6, 0.2]]), 6)[0]
+    assert distributions == pytest.approx([0.05, 0.2, 0.05, 0.6, 0.05, 0.05])
     short = dense(np.array([[3, 0, 0]]), np.array([[1.0, 0.0, 0.0]]), 6)[0]
     assert short.tolist() == [0, 0, 0, 1, 0, 0]
     starts_at_0 = dense(np.array([[0, 2, 0]]), np.array([[0.7, 0.3, 0.0]]), 4)[0]
@@ -123,9 +127,14 @@ def test_a_replay_predicts_the_world_it_was_recorded_in(policy: str, rule: str, 
 
 @pytest.fixture(scope="module")
 def unlike() -> tuple[SyntheticTarget, SyntheticDrafter, TableWorld]:
-    """Models whose laws depend on every token before, and a replay of plain decoding's own path, all a trace sees."""
-    law, other, grid = RandomLaw(3, seed=1, sharpness=1.5), RandomLaw(3, seed=2, sharpness=1.5), Grid(1, 4)
-    target, drafter = SyntheticTarget(law, grid), SyntheticDrafter(Blend(law, other, 0.5))
+    """Models whose distributions depend on every token before, and a replay of plain decoding's own path, all a trace
+    sees."""
+    distribution, other, grid = (
+        RandomDistribution(3, seed=1, sharpness=1.5),
+        RandomDistribution(3, seed=2, sharpness=1.5),
+        Grid(1, 4),
+    )
+    target, drafter = SyntheticTarget(distribution, grid), SyntheticDrafter(Blend(distribution, other, 0.5))
     recorder = Recorder(np.random.default_rng(0).standard_normal((3, 2)), np.array([[1], [2], [0]]), 2, 3)
     for image in range(600):
         recorder.add(target, drafter, sampling(0, image), greedy=False)
@@ -138,7 +147,7 @@ def unlike() -> tuple[SyntheticTarget, SyntheticDrafter, TableWorld]:
         ("chain", "chain", {"length": 2}, 0.02),
         ("chain_top1", "point", {"length": 2}, 0.02),
         ("eagle2", "point", {"depth": 2, "top_k": 2, "total_tokens": 6}, 0.02),
-        # Which nodes stay depends on the drafter's laws off the path, which no trace holds.
+        # Which nodes stay depends on the drafter's distributions off the path, which no trace holds.
         ("eagle2", "point", {"depth": 2, "top_k": 2, "total_tokens": 3}, 0.05),
     ],
 )

@@ -5,24 +5,32 @@ import pytest
 
 from underpaint.algos.draft import Grid
 from underpaint.algos.tree import NO_TOKEN, DraftTree, Verdict, root_only
-from underpaint.sim.synthetic.models import Blend, PooledLaw, RandomLaw, SyntheticDrafter, SyntheticTarget
+from underpaint.sim.synthetic.models import (
+    Blend,
+    PooledDistribution,
+    RandomDistribution,
+    SyntheticDrafter,
+    SyntheticTarget,
+)
 
-LAW = RandomLaw(3, seed=4)
+LAW = RandomDistribution(3, seed=4)
 
 
-def test_a_law_is_a_function_of_the_prefix_and_the_seed() -> None:
+def test_a_distribution_is_a_function_of_the_prefix_and_the_seed() -> None:
     prefixes = [(), (0,), (1,), (0, 1), (1, 0), (10,), (1, 0, 0)]
     rows = [LAW(prefix) for prefix in prefixes]
-    assert all(np.array_equal(row, RandomLaw(3, seed=4)(prefix)) for row, prefix in zip(rows, prefixes, strict=True))
+    assert all(
+        np.array_equal(row, RandomDistribution(3, seed=4)(prefix)) for row, prefix in zip(rows, prefixes, strict=True)
+    )
     assert len({row.tobytes() for row in rows}) == len(rows)
-    assert not np.array_equal(RandomLaw(3, seed=5)(()), LAW(()))
+    assert not np.array_equal(RandomDistribution(3, seed=5)(()), LAW(()))
     assert all(row.sum() == pytest.approx(1.0) for row in rows)
-    pool = PooledLaw(np.eye(3))
+    pool = PooledDistribution(np.eye(3))
     assert {pool((token,)).argmax() for token in range(30)} == {0, 1, 2}
 
 
 def test_a_blend() -> None:
-    other = RandomLaw(3, seed=9)
+    other = RandomDistribution(3, seed=9)
     assert Blend(LAW, other, 0.25)((1,)) == pytest.approx(0.75 * LAW((1,)) + 0.25 * other((1,)))
     with pytest.raises(ValueError, match="share must be in"):
         Blend(LAW, other, 1.5)
@@ -39,7 +47,7 @@ def test_target_and_drafter_follow_the_committed_tokens() -> None:
             parents=np.array([-1, 0, 0, 2]),
             drawn="top_k",
             draft_probs=np.empty((0, 3)),
-            law_of=np.full(4, -1),
+            draft_rows=np.full(4, -1),
         )
         rows = np.stack([LAW((2,)), LAW((2, 0)), LAW((2, 1)), LAW((2, 1, 1))])
         scored = target.score(tree)

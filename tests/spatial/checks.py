@@ -23,7 +23,13 @@ from underpaint.algos.spatial.target import Feed
 from underpaint.algos.spatial.zipar import GridDecoded, raster, zipar
 from underpaint.algos.tree import NO_TOKEN
 from underpaint.sim.exact.repair_bias import total_variation
-from underpaint.sim.synthetic.grid_model import FixedRows, GridWeights, GridWorld, dense_laws, image_law
+from underpaint.sim.synthetic.grid_model import (
+    FixedRows,
+    GridWeights,
+    GridWorld,
+    dense_distributions,
+    image_distribution,
+)
 
 EXACT = 1e-12
 
@@ -158,22 +164,29 @@ class Watched:
 
 @dataclass
 class Chosen:
-    """A cell rule whose verdicts are given; it keeps the laws that it was shown."""
+    """A cell rule whose verdicts are given; it keeps the distributions that it was shown."""
 
     refused: BoolArray
-    laws: dict[int, FloatArray] = field(default_factory=dict)
+    distributions: dict[int, FloatArray] = field(default_factory=dict)
 
     def judge(
-        self, cells: IntArray, tokens: IntArray, draft_laws: FloatArray | None, laws: FloatArray, chance: Chance
+        self,
+        cells: IntArray,
+        tokens: IntArray,
+        draft_distributions: FloatArray | None,
+        distributions: FloatArray,
+        chance: Chance,
     ) -> Iterator[bool]:
-        for cell, law in zip(cells.tolist(), laws, strict=True):
-            assert cell not in self.laws
-            self.laws[cell] = law
+        for cell, distribution in zip(cells.tolist(), distributions, strict=True):
+            assert cell not in self.distributions
+            self.distributions[cell] = distribution
             yield not self.refused.reshape(-1)[cell]
 
-    def residual(self, cell: int, token: int, draft_law: FloatArray | None, law: FloatArray) -> FloatArray:
+    def residual(
+        self, cell: int, token: int, draft_distribution: FloatArray | None, distribution: FloatArray
+    ) -> FloatArray:
         assert self.refused.reshape(-1)[cell]
-        return law
+        return distribution
 
 
 def check_repair(refused: BoolArray, repair: Repair, rows: int, seed: int) -> None:
@@ -204,7 +217,7 @@ def check_repair(refused: BoolArray, repair: Repair, rows: int, seed: int) -> No
         assert all(len(tokens) == 1 for tokens in target.committed.values())
     for cell, tokens in target.committed.items():
         assert tokens == [done.tokens[cell]] * len(tokens)
-    _check_verified_laws(weights, done, rule, repair)
+    _check_verified_distributions(weights, done, rule, repair)
 
 
 def _check_region(rejected: BoolArray, region: BoolArray, repair: Repair, inside: IntArray) -> None:
@@ -216,7 +229,7 @@ def _check_region(rejected: BoolArray, region: BoolArray, repair: Repair, inside
         assert rejected.sum() <= 1
 
 
-def _check_verified_laws(weights: GridWeights, done: RepairDecoded, rule: Chosen, repair: Repair) -> None:
+def _check_verified_distributions(weights: GridWeights, done: RepairDecoded, rule: Chosen, repair: Repair) -> None:
     """Under recomputed keys, verification sees what one dense pass over the committed image and the draft sees."""
     if repair.keys == "stale":
         return
@@ -225,10 +238,10 @@ def _check_verified_laws(weights: GridWeights, done: RepairDecoded, rule: Chosen
         start, stop = (row * weights.grid.width for row in (cycle.rows.start, cycle.rows.stop))
         context = before.copy()
         context[start:stop] = cycle.draft.reshape(-1)[start:stop]
-        dense = dense_laws(weights, context)
+        dense = dense_distributions(weights, context)
         for cell in range(start, stop):
-            if cell in rule.laws:
-                np.testing.assert_allclose(rule.laws[cell], dense[cell], atol=EXACT)
+            if cell in rule.distributions:
+                np.testing.assert_allclose(rule.distributions[cell], dense[cell], atol=EXACT)
         before[start:stop] = done.tokens[start:stop]
 
 
@@ -265,21 +278,21 @@ def _check_proxies(feeds: list[Feed], done: GridDecoded, grid: Grid) -> None:
         decided |= set(step)
 
 
-def law_of(grid: Grid, seed: int, coupling: float, decode: object, vocab_size: int = 2) -> float:
-    """The exact total variation of a decoding, `decode(target, chance)`, to the target's law."""
+def draft_rows(grid: Grid, seed: int, coupling: float, decode: object, vocab_size: int = 2) -> float:
+    """The exact total variation of a decoding, `decode(target, chance)`, to the target's distribution."""
     weights = GridWeights.random(grid, vocab_size, seed, coupling)
     target = GridWorld(weights)
     found = enumerate_outcomes(lambda chance: tuple(decode(target, chance).tokens.tolist()))  # type: ignore[operator]
     assert abs(sum(found.values()) - 1.0) < EXACT
-    return total_variation(found, image_law(weights))
+    return total_variation(found, image_distribution(weights))
 
 
 def repaired(repair: Repair, grid: Grid, rows: int, rule: str = "chain", vocab_size: int = 2, seed: int = 0) -> object:
-    """A decoding under an exact rule, from random draft laws with a zero in them."""
-    laws = np.random.default_rng(seed).dirichlet(np.ones(vocab_size), grid.cells)
-    laws[-1] = np.eye(vocab_size)[0]
+    """A decoding under an exact rule, from random draft distributions with a zero in them."""
+    distributions = np.random.default_rng(seed).dirichlet(np.ones(vocab_size), grid.cells)
+    distributions[-1] = np.eye(vocab_size)[0]
     spec = RULES[rule]
-    drafter = FixedRows(laws, grid.width, points="iid" not in spec.drawn)
+    drafter = FixedRows(distributions, grid.width, points="iid" not in spec.drawn)
     cell_rule = TreeRuleOnCells(spec.make())
     return lambda target, chance: draft_and_repair(target, drafter, cell_rule, repair, rows, chance)
 
@@ -287,8 +300,8 @@ def repaired(repair: Repair, grid: Grid, rows: int, rule: str = "chain", vocab_s
 def check_raster_is_exact() -> None:
     for order in ("serial", "islands"):
         repair = Repair("raster", 0, order, keys="stale")
-        assert law_of(Grid(1, 3), 1, 1.5, repaired(repair, Grid(1, 3), 1, vocab_size=3), vocab_size=3) < EXACT
-        assert law_of(Grid(3, 1), 2, 1.5, repaired(repair, Grid(3, 1), 2)) < EXACT
+        assert draft_rows(Grid(1, 3), 1, 1.5, repaired(repair, Grid(1, 3), 1, vocab_size=3), vocab_size=3) < EXACT
+        assert draft_rows(Grid(3, 1), 2, 1.5, repaired(repair, Grid(3, 1), 2)) < EXACT
 
 
 def check_independent_cells_are_exact() -> None:
@@ -296,34 +309,35 @@ def check_independent_cells_are_exact() -> None:
     for radius in (0, 1):
         for order in ("serial", "islands"):
             decode = repaired(Repair("local", radius, order), Grid(1, 3), 1)
-            assert law_of(Grid(1, 3), 3, 0.0, decode) < EXACT
+            assert draft_rows(Grid(1, 3), 3, 0.0, decode) < EXACT
 
 
 def check_one_row_of_jacobi_is_exact() -> None:
     for settings in (JacobiFronts(1, 3), JacobiFronts(3, 2, refill="left")):
         decode = lambda target, chance, settings=settings: jacobi_fronts(target, settings, chance)  # noqa: E731
-        assert law_of(Grid(1, 3), 4, 1.5, decode) < EXACT
+        assert draft_rows(Grid(1, 3), 4, 1.5, decode) < EXACT
 
 
-def adaptive_law(laws: list[FloatArray]) -> FloatArray:
-    """The law of an adaptive row start through its windows' laws p_1 .. p_n, as the module states it."""
-    waiting, law = laws[0], np.zeros_like(laws[0])
-    for before, now in pairwise(laws):
+def adaptive_distribution(distributions: list[FloatArray]) -> FloatArray:
+    """The distribution of an adaptive row start through its windows' distributions p_1 .. p_n, as the module states
+    it."""
+    waiting, distribution = distributions[0], np.zeros_like(distributions[0])
+    for before, now in pairwise(distributions):
         passed = waiting * np.minimum(1.0, now / before)
         owed = np.maximum(now - before, 0.0)
-        law += passed
+        distribution += passed
         waiting = (waiting.sum() - passed.sum()) * owed / max(owed.sum(), 1e-300)
-    return law + waiting
+    return distribution + waiting
 
 
-def check_adaptive_law(seed: int) -> None:
-    laws = list(np.random.default_rng(seed).dirichlet(np.ones(3), 3))
+def check_adaptive_distribution(seed: int) -> None:
+    distributions = list(np.random.default_rng(seed).dirichlet(np.ones(3), 3))
     front = RowFront.over(np.ones((2, 3), dtype=np.bool_), 1)
 
     def program(chance: Chance) -> int:
         choose, here = AdaptiveWindow(chance), front.after([0])
-        for cell, law in zip((1, 2, None), laws, strict=True):
-            token = choose(here, 3, law)
+        for cell, distribution in zip((1, 2, None), distributions, strict=True):
+            token = choose(here, 3, distribution)
             if token is not None:
                 return token
             assert cell is not None
@@ -331,7 +345,9 @@ def check_adaptive_law(seed: int) -> None:
         raise AssertionError("held back beyond the end of the row above")
 
     found = enumerate_outcomes(program)
-    np.testing.assert_allclose([found.get(token, 0.0) for token in range(3)], adaptive_law(laws), atol=EXACT)
+    np.testing.assert_allclose(
+        [found.get(token, 0.0) for token in range(3)], adaptive_distribution(distributions), atol=EXACT
+    )
 
 
 def check_neutral_thresholds(grid: Grid, rows: int, window: int | None, seed: int) -> None:
@@ -347,22 +363,22 @@ def check_neutral_thresholds(grid: Grid, rows: int, window: int | None, seed: in
         GridWorld(weights), drafter, PooledCells(alone, 0.0), Repair(radius=0, window=window), rows, sampling(seed)
     )
     noise = sampling(seed)
-    drafted = [noise.draw(drafter.laws[cell], At(Role.DRAFT, cell)) for cell in range(grid.cells)]
+    drafted = [noise.draw(drafter.distributions[cell], At(Role.DRAFT, cell)) for cell in range(grid.cells)]
     np.testing.assert_array_equal(every.tokens, drafted)
     assert len(every.passes) <= 1 + len(every.cycles)
 
 
-def check_laws_are_dense(grid: Grid, seed: int) -> None:
-    """Plain decoding reads, cell by cell, the laws of one dense pass over the finished image."""
+def check_distributions_are_dense(grid: Grid, seed: int) -> None:
+    """Plain decoding reads, cell by cell, the distributions of one dense pass over the finished image."""
     weights = GridWeights.random(grid, 3, seed)
     tokens = raster(GridWorld(weights), sampling(seed)).tokens
-    dense = dense_laws(weights, tokens)
+    dense = dense_distributions(weights, tokens)
     canvas = Canvas.begin(GridWorld(weights))
     for cell, token in enumerate(tokens.tolist()):
-        np.testing.assert_allclose(canvas.laws(np.array([cell]))[0], dense[cell], atol=EXACT)
+        np.testing.assert_allclose(canvas.distributions(np.array([cell]))[0], dense[cell], atol=EXACT)
         canvas.put(cell, token)
     if grid.height > 1:
-        resumed = Canvas.begin(GridWorld(weights), tokens[: grid.width]).laws(np.array([grid.width]))
+        resumed = Canvas.begin(GridWorld(weights), tokens[: grid.width]).distributions(np.array([grid.width]))
         np.testing.assert_allclose(resumed[0], dense[grid.width], atol=EXACT)
     follow = zipar(GridWorld(weights), grid.width, sampling(seed), prefix=tokens[: grid.width])
     np.testing.assert_array_equal(follow.tokens, tokens)

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from tests.spatial import checks
-from tests.spatial.checks import EXACT, law_of, repaired
+from tests.spatial.checks import EXACT, draft_rows, repaired
 from underpaint.algos.accept import RULES
 from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
 from underpaint.algos.chance import Chance, sampling
@@ -79,8 +79,8 @@ def test_thresholds_at_their_ends(height: int, width: int, data: st.DataObject, 
 
 @QUICK
 @given(st.integers(1, 4), st.integers(1, 5), st.integers(0, 99))
-def test_cached_decoding_reads_the_dense_laws(height: int, width: int, seed: int) -> None:
-    checks.check_laws_are_dense(Grid(height, width), seed)
+def test_cached_decoding_reads_the_dense_distributions(height: int, width: int, seed: int) -> None:
+    checks.check_distributions_are_dense(Grid(height, width), seed)
 
 
 def test_stale_keys_change_what_later_rows_see() -> None:
@@ -94,14 +94,14 @@ def test_stale_keys_change_what_later_rows_see() -> None:
         target = GridWorld(GridWeights.random(Grid(2, 4), 3, 5))
         done = draft_and_repair(target, drafter, rule, Repair("local", 0, "serial", keys=keys), 1, sampling(4))
         assert done.tokens[0] != 1
-        seen.append(rule.laws[4])
+        seen.append(rule.distributions[4])
     assert np.abs(seen[0] - seen[1]).max() > 1e-6
 
 
 def test_raster_rejection_under_an_exact_rule_is_exact() -> None:
     checks.check_raster_is_exact()
     decode = repaired(Repair("raster", 0, "serial"), Grid(2, 2), 2)
-    assert law_of(Grid(2, 2), 0, 1.5, decode) < EXACT
+    assert draft_rows(Grid(2, 2), 0, 1.5, decode) < EXACT
 
 
 @pytest.mark.parametrize(
@@ -109,28 +109,28 @@ def test_raster_rejection_under_an_exact_rule_is_exact() -> None:
 )
 def test_every_lossless_rule_is_exact_on_cells(name: str) -> None:
     decode = repaired(Repair("raster", 0, "serial"), Grid(1, 2), 1, name, vocab_size=3)
-    assert law_of(Grid(1, 2), 6, 1.5, decode, vocab_size=3) < EXACT
+    assert draft_rows(Grid(1, 2), 6, 1.5, decode, vocab_size=3) < EXACT
 
 
 def test_point_proposals_are_exact_on_cells() -> None:
     decode = repaired(Repair("raster", 0, "serial"), Grid(1, 2), 1, "point", vocab_size=3)
-    assert law_of(Grid(1, 2), 6, 1.5, decode, vocab_size=3) < EXACT
+    assert draft_rows(Grid(1, 2), 6, 1.5, decode, vocab_size=3) < EXACT
 
 
 def test_local_repair_is_biased_by_what_it_keeps_and_by_nothing_else() -> None:
     checks.check_independent_cells_are_exact()
-    assert law_of(Grid(1, 3), 3, 1.5, repaired(Repair("local", 0, "serial"), Grid(1, 3), 1)) > 1e-3
+    assert draft_rows(Grid(1, 3), 3, 1.5, repaired(Repair("local", 0, "serial"), Grid(1, 3), 1)) > 1e-3
 
 
 def test_jacobi_fronts_are_exact_on_one_row_and_row_by_row() -> None:
     checks.check_one_row_of_jacobi_is_exact()
     row_by_row = lambda target, chance: jacobi_fronts(target, JacobiFronts(2, 2), chance)  # noqa: E731
-    assert law_of(Grid(2, 2), 0, 1.5, row_by_row) < EXACT
+    assert draft_rows(Grid(2, 2), 0, 1.5, row_by_row) < EXACT
 
 
 def test_rows_that_wait_are_biased_even_if_rows_are_independent() -> None:
     bias = {
-        redraw: law_of(
+        redraw: draft_rows(
             Grid(2, 2),
             1,
             0.0,
@@ -144,7 +144,9 @@ def test_rows_that_wait_are_biased_even_if_rows_are_independent() -> None:
 
 def test_row_fronts_are_exact_only_at_full_width() -> None:
     def bias(window: int, adaptive: bool, coupling: float = 1.5) -> float:
-        return law_of(Grid(2, 3), 2, coupling, lambda target, chance: zipar(target, window, chance, adaptive=adaptive))
+        return draft_rows(
+            Grid(2, 3), 2, coupling, lambda target, chance: zipar(target, window, chance, adaptive=adaptive)
+        )
 
     assert bias(3, False) < EXACT
     assert bias(1, False, coupling=0.0) < EXACT
@@ -154,13 +156,15 @@ def test_row_fronts_are_exact_only_at_full_width() -> None:
 
 @QUICK
 @given(st.integers(0, 999))
-def test_the_adaptive_window_has_the_stated_law(seed: int) -> None:
-    checks.check_adaptive_law(seed)
+def test_the_adaptive_window_has_the_stated_distribution(seed: int) -> None:
+    checks.check_adaptive_distribution(seed)
 
 
 def test_the_adaptive_window_is_exact_when_nothing_changes() -> None:
-    law = np.array([0.5, 0.3, 0.2])
-    np.testing.assert_allclose(checks.adaptive_law([law, law, law]), law, atol=EXACT)
+    distribution = np.array([0.5, 0.3, 0.2])
+    np.testing.assert_allclose(
+        checks.adaptive_distribution([distribution, distribution, distribution]), distribution, atol=EXACT
+    )
 
 
 def test_the_bias_table() -> None:
@@ -246,7 +250,7 @@ def test_input_that_makes_no_sense() -> None:
     for draft, told in (
         (RowDraft(np.array([0, 1, 3, 0])), "tokens in 0..2"),
         (RowDraft(np.array([0, 1])), r"expected \[4\] tokens"),
-        (RowDraft(np.array([0, 1, 2, 0]), np.ones((4, 2))), "draft.laws"),
+        (RowDraft(np.array([0, 1, 2, 0]), np.ones((4, 2))), "draft.distributions"),
     ):
         with pytest.raises(ValueError, match=told):
             draft_and_repair(GridWorld(weights), Words(draft), rule, Repair(), 2, noise)
@@ -259,7 +263,7 @@ def test_input_that_makes_no_sense() -> None:
         zipar(GridWorld(weights), 1, noise, stop_row=3)
     canvas = Canvas.begin(GridWorld(weights))
     with pytest.raises(ValueError, match="no cell is decided before"):
-        canvas.laws(np.array([1]))
+        canvas.distributions(np.array([1]))
     canvas.put(0, 1)
     with pytest.raises(RuntimeError, match="decided already"):
         canvas.put(0, 2)

@@ -42,7 +42,7 @@ def jacobi() -> None:
 
 def adaptive() -> None:
     for seed in range(5):
-        checks.check_adaptive_law(seed)
+        checks.check_adaptive_distribution(seed)
 
 
 def thresholds() -> None:
@@ -51,7 +51,7 @@ def thresholds() -> None:
 
 
 def dense() -> None:
-    checks.check_laws_are_dense(Grid(2, 3), 0)
+    checks.check_distributions_are_dense(Grid(2, 3), 0)
 
 
 MUTANTS: list[tuple[str, str, str, Callable[[], None]]] = [
@@ -80,16 +80,21 @@ MUTANTS: list[tuple[str, str, str, Callable[[], None]]] = [
         checks.check_independent_cells_are_exact,
     ),
     ("mulo", "At(Role.CELL, cell)", "At(Role.BONUS, cell)", thresholds),  # other noise than plain decoding
-    ("mulo", "laws[first - cells[0]]", "laws[0]", checks.check_raster_is_exact),
-    ("adaptive_window", "excess(law, held.law)", "excess(held.law, law)", adaptive),
-    ("adaptive_window", "out_of=float(held.law[held.token])", "out_of=1.0", adaptive),
+    ("mulo", "distributions[first - cells[0]]", "distributions[0]", checks.check_raster_is_exact),
+    ("adaptive_window", "excess(distribution, held.distribution)", "excess(held.distribution, distribution)", adaptive),
+    ("adaptive_window", "out_of=float(held.distribution[held.token])", "out_of=1.0", adaptive),
     (
         "jacobi_front",
-        "drafts.laws[cell] = laws[cell]",
-        "drafts.laws[cell] = np.full_like(laws[cell], 1 / laws[cell].size)",  # the wrong draft law
+        "drafts.distributions[cell] = distributions[cell]",
+        "drafts.distributions[cell] = np.full_like(distributions[cell], 1 / distributions[cell].size)",
         checks.check_one_row_of_jacobi_is_exact,
     ),
-    ("jacobi_front", "excess(law, drafted)", "np.array(law)", checks.check_one_row_of_jacobi_is_exact),
+    (
+        "jacobi_front",
+        "excess(distribution, drafted)",
+        "np.array(distribution)",
+        checks.check_one_row_of_jacobi_is_exact,
+    ),
     ("jacobi_front", "min(self.window, above - count)", "min(self.window, width - count)", jacobi),
     (
         "jacobi_front",

@@ -4,7 +4,7 @@ import numpy as np
 
 from underpaint.algos.accept import Rule
 from underpaint.algos.draft import Policy
-from underpaint.algos.enumeration import enumerate_decoding, target_law, tokens_law
+from underpaint.algos.enumeration import enumerate_decoding, target_distribution, tokens_distribution
 from underpaint.algos.step import Drafter, Target
 from underpaint.algos.tree import Verdict, root_only
 
@@ -15,8 +15,8 @@ def largest_gap(
     target: Target, drafter: Drafter, policy: Policy, rule: Rule, max_nodes: int = 8, cycle_count: int | None = None
 ) -> float:
     """The largest difference between the probabilities that decoding and the target give to an image."""
-    whole = target_law(target)
-    got = tokens_law(enumerate_decoding(target, drafter, policy, rule, max_nodes, cycle_count), whole)
+    whole = target_distribution(target)
+    got = tokens_distribution(enumerate_decoding(target, drafter, policy, rule, max_nodes, cycle_count), whole)
     return max(abs(got.get(image, 0.0) - whole.get(image, 0.0)) for image in {**got, **whole})
 
 

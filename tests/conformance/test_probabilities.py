@@ -1,4 +1,4 @@
-"""The laws that a graph makes of logits against those of `algos.rows`."""
+"""The distributions that a graph makes of logits against those of `algos.rows`."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from underpaint.algos.arrays import FloatArray
-from underpaint.algos.rows import Sampler, laws
-from underpaint.export import laws as exported
+from underpaint.algos.rows import SamplingParams, sampling_probs
+from underpaint.export import probabilities as exported
 from underpaint.export.graph import GraphWriter
 from underpaint.runtime.engines.passes import Sampling
 from underpaint.runtime.engines.session import SessionSettings, open_session
@@ -31,10 +31,10 @@ def graph_of(write: Callable[[GraphWriter, int], None], path: Path) -> Any:
 
 @pytest.fixture(scope="module")
 def session(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return graph_of(exported.laws, tmp_path_factory.mktemp("laws") / "laws.onnx")
+    return graph_of(exported.probability_outputs, tmp_path_factory.mktemp("laws") / "distributions.onnx")
 
 
-def made(session: Any, logits: FloatArray, sampler: Sampler) -> FloatArray:
+def made(session: Any, logits: FloatArray, sampler: SamplingParams) -> FloatArray:
     sampling = Sampling(len(logits), known=True)
     sampling.take(sampler, VOCAB)
     assert sampling.computed
@@ -42,11 +42,11 @@ def made(session: Any, logits: FloatArray, sampler: Sampler) -> FloatArray:
     return found
 
 
-def check(session: Any, logits: FloatArray, sampler: Sampler) -> None:
-    expected, found = laws(logits, sampler), made(session, logits, sampler)
+def check(session: Any, logits: FloatArray, sampler: SamplingParams) -> None:
+    expected, found = sampling_probs(logits, sampler), made(session, logits, sampler)
     np.testing.assert_allclose(found, expected, atol=2e-6)
     np.testing.assert_allclose(found.sum(axis=1), 1.0, atol=1e-6)
-    cut = (expected == 0.0) & (laws(logits.astype(np.float64), sampler) == 0.0)
+    cut = (expected == 0.0) & (sampling_probs(logits.astype(np.float64), sampler) == 0.0)
     np.testing.assert_array_equal(found[cut], 0.0)  # what top-k cuts has no probability, not a small one
 
 
@@ -58,11 +58,13 @@ def check(session: Any, logits: FloatArray, sampler: Sampler) -> None:
     temperature=st.sampled_from([0.25, 1.0, 2.0]),
     guidance=st.sampled_from([1.0, 1.5, 3.0]),
 )
-def test_a_graph_makes_the_laws_of_its_sampler(
+def test_a_graph_makes_the_distributions_of_its_sampler(
     session: Any, rows: int, values: list[float], top_k: int, temperature: float, guidance: float
 ) -> None:
     logits = np.array(values[: rows * 2 * VOCAB], dtype=np.float32).reshape(rows, 2, VOCAB)
-    check(session, logits, Sampler(guidance=guidance if rows == 2 else 1.0, temperature=temperature, top_k=top_k))
+    check(
+        session, logits, SamplingParams(guidance=guidance if rows == 2 else 1.0, temperature=temperature, top_k=top_k)
+    )
 
 
 TIED = np.array([[[1.0, 0.5, 0.5, -3.0, 0.0, 0.0]]], dtype=np.float32)
@@ -80,20 +82,20 @@ def test_a_planted_bug_is_seen(
         attributes = {} if kind == old == "Softmax" else attributes
         return node(graph, new if kind == old else kind, *inputs, **attributes)  # type: ignore[arg-type]
 
-    sampler = Sampler(top_k=2, temperature=0.5)
+    sampler = SamplingParams(top_k=2, temperature=0.5)
     check(session, TIED, sampler)
     monkeypatch.setattr(GraphWriter, "node", planted)
-    wrong = graph_of(exported.laws, tmp_path / "wrong.onnx")
+    wrong = graph_of(exported.probability_outputs, tmp_path / "wrong.onnx")
     with pytest.raises(AssertionError):
         check(wrong, TIED, sampler)
 
 
 def test_samplers_that_no_graph_computes_are_left_to_the_host() -> None:
-    for sampler in (Sampler(temperature=0.0), Sampler(top_p=0.9)):
+    for sampler in (SamplingParams(temperature=0.0), SamplingParams(top_p=0.9)):
         sampling = Sampling(1, known=True)
         sampling.take(sampler, VOCAB)
         assert not sampling.computed
     older = Sampling(1, known=False)
-    older.take(Sampler(), VOCAB)
+    older.take(SamplingParams(), VOCAB)
     assert not older.computed
     assert older.inputs() == {}

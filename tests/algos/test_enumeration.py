@@ -1,10 +1,10 @@
-"""The instruments themselves: laws that are known by hand."""
+"""The instruments themselves: distributions that are known by hand."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 
-from tests.strategies import ShapePolicy, laws, pools
+from tests.strategies import ShapePolicy, distributions, pools
 from underpaint.algos.accept import RULES
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.draft import Grid
@@ -17,12 +17,12 @@ from underpaint.algos.enumeration import (
     marginal,
     mean,
     passes,
-    target_law,
-    tokens_law,
+    target_distribution,
+    tokens_distribution,
     total_variation,
 )
 from underpaint.algos.tree import DraftTree, Verdict
-from underpaint.sim.synthetic.models import PooledLaw, SyntheticDrafter, SyntheticTarget
+from underpaint.sim.synthetic.models import PooledDistribution, SyntheticDrafter, SyntheticTarget
 
 
 def test_verdicts_of_one_proposal() -> None:
@@ -38,13 +38,13 @@ def test_verdicts_of_one_proposal() -> None:
 
 
 @given(pool=pools(3))
-def test_the_targets_law_is_the_product_along_the_image(pool: PooledLaw) -> None:
-    law = target_law(SyntheticTarget(pool, Grid(1, 3)))
+def test_the_targets_distribution_is_the_product_along_the_image(pool: PooledDistribution) -> None:
+    distribution = target_distribution(SyntheticTarget(pool, Grid(1, 3)))
     for a in range(3):
         for b in range(3):
             for c in range(3):
                 product = pool(())[a] * pool((a,))[b] * pool((a, b))[c]
-                assert law.get((a, b, c), 0.0) == pytest.approx(product, abs=1e-15)
+                assert distribution.get((a, b, c), 0.0) == pytest.approx(product, abs=1e-15)
 
 
 def test_cycles_and_passes_by_hand() -> None:
@@ -54,7 +54,9 @@ def test_cycles_and_passes_by_hand() -> None:
     traces = enumerate_decoding(target, drafter, ShapePolicy((0, 1), "iid"), RULES["chain"].make())
     assert traces == {Trace((0, 0, 0), (0, 0, 0)): 1.0}
     assert passes(traces) == 3.0
-    traces = enumerate_decoding(target, SyntheticDrafter(target.law), ShapePolicy((0,), "iid"), RULES["chain"].make())
+    traces = enumerate_decoding(
+        target, SyntheticDrafter(target.distribution), ShapePolicy((0,), "iid"), RULES["chain"].make()
+    )
     assert traces == {Trace((0, 0, 0), (0, 1)): 1.0}
     assert accepted_per_cycle(traces, 1) == 1.0
     with pytest.raises(ValueError, match="no trace reaches cycle 2"):
@@ -63,15 +65,15 @@ def test_cycles_and_passes_by_hand() -> None:
 
 def test_traces_that_stop_early_go_on_by_the_target() -> None:
     whole = {(0, 0): 0.1, (0, 1): 0.3, (1, 0): 0.6}
-    assert tokens_law({Trace((0,), (0,)): 0.5, Trace((1, 0), (1,)): 0.5}, whole) == pytest.approx(
+    assert tokens_distribution({Trace((0,), (0,)): 0.5, Trace((1, 0), (1,)): 0.5}, whole) == pytest.approx(
         {(0, 0): 0.125, (0, 1): 0.375, (1, 0): 0.5}
     )
-    impossible = tokens_law({Trace((1, 1), (1,)): 0.25, Trace((0,), (0,)): 0.75}, whole)
+    impossible = tokens_distribution({Trace((1, 1), (1,)): 0.25, Trace((0,), (0,)): 0.75}, whole)
     assert impossible[1, 1] == 0.25
     assert total_variation(impossible, whole) == pytest.approx(0.6)
 
 
-@given(first=laws(4), second=laws(4))
+@given(first=distributions(4), second=distributions(4))
 def test_total_variation(first: FloatArray, second: FloatArray) -> None:
     one, two = dict(enumerate(first)), dict(enumerate(second))
     assert total_variation(one, two) == pytest.approx(1.0 - float(np.minimum(first, second).sum()), abs=1e-12)
@@ -81,6 +83,6 @@ def test_total_variation(first: FloatArray, second: FloatArray) -> None:
 
 
 def test_marginal_and_mean() -> None:
-    law = {Trace((0,), (1,)): 0.25, Trace((1,), (1,)): 0.75}
-    assert marginal(law, lambda trace: trace.accepted) == {(1,): 1.0}
-    assert mean(law, lambda trace: trace.tokens[0]) == 0.75
+    distribution = {Trace((0,), (1,)): 0.25, Trace((1,), (1,)): 0.75}
+    assert marginal(distribution, lambda trace: trace.accepted) == {(1,): 1.0}
+    assert mean(distribution, lambda trace: trace.tokens[0]) == 0.75

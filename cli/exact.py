@@ -1,4 +1,4 @@
-"""`underpaint law`: the exact output law of a rule on a small synthetic model."""
+"""`underpaint distribution`: the exact output distribution of a rule on a small synthetic model."""
 
 import json
 from typing import TYPE_CHECKING, Annotated, Any
@@ -8,10 +8,10 @@ import typer
 from underpaint.cli.errors import bad_input
 
 if TYPE_CHECKING:
-    from underpaint.sim.exact.rule_report import LawReport
+    from underpaint.sim.exact.rule_report import ExactReport
 
 
-def law(
+def distribution(
     rule: Annotated[str, typer.Argument(help="An acceptance rule; see `underpaint methods`.")],
     model: Annotated[str, typer.Option(help="A synthetic target and drafter: flat, peaked, near or far.")] = "flat",
     policy: Annotated[
@@ -33,7 +33,7 @@ def law(
     from underpaint.algos.draft import POLICIES
     from underpaint.runtime.codes import FROM_ENGINE
     from underpaint.runtime.methods.settings import read_settings
-    from underpaint.sim.exact.rule_report import MODELS, law_report
+    from underpaint.sim.exact.rule_report import MODELS, exact_report
 
     with bad_input():
         settings = read_settings(f"rule '{rule}'", RULES[rule].make, setting or [], FROM_ENGINE)
@@ -43,17 +43,17 @@ def law(
         elif policy_setting:
             raise ValueError("--set-policy needs --policy: name the policy that the setting is of")
         MODELS[model]
-        report = law_report(rule, model, policy, settings, own, max_nodes)
+        report = exact_report(rule, model, policy, settings, own, max_nodes)
     typer.echo(json.dumps(report._asdict(), indent=1) if as_json else _shown(report))
 
 
-def _shown(report: "LawReport") -> str:
+def _shown(report: "ExactReport") -> str:
     bias = "exactly the target's" if report.total_variation < 1e-12 else "not the target's"
     lines = [
         f"rule {report.rule} on {report.policy} trees ({report.drawn}), model {report.model}: "
         f"{report.vocab_size} tokens, {report.grid[0]} x {report.grid[1]} cells",
         f"promise                              {report.promise}" + (f" ({report.bound})" if report.bound else ""),
-        f"law of the image                     {bias}: total variation {report.total_variation:.3g}",
+        f"distribution of the image                     {bias}: total variation {report.total_variation:.3g}",
         f"after one draft and verify           total variation {report.total_variation_cycle:.3g}",
         f"drafted tokens kept at first         {report.accepted_tokens:.4f}",
         f"chance to keep at least one          {report.acceptance:.4f}",

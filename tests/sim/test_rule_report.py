@@ -1,22 +1,22 @@
-"""The law report: every rule on a synthetic model, held to what its promise and the transport bound allow."""
+"""The distribution report: every rule on a synthetic model, held to what its promise and the transport bound allow."""
 
 import json
 
 import pytest
 
 from underpaint.algos.accept import RULES, RuleSpec
-from underpaint.sim.exact.rule_report import MODELS, law_report
+from underpaint.sim.exact.rule_report import MODELS, exact_report
 
 
 @pytest.mark.parametrize("spec", RULES, ids=lambda spec: spec.name)
 def test_every_rule_is_reported(spec: RuleSpec) -> None:
-    report = law_report(spec.name, "peaked", max_nodes=3)
+    report = exact_report(spec.name, "peaked", max_nodes=3)
     assert json.loads(json.dumps(report._asdict()))["rule"] == spec.name
     assert report.promise == spec.promise
     if spec.promise == "lossless":
         assert report.total_variation <= 1e-12
         assert report.total_variation_cycle <= 1e-12
-    # An output law that is off by t can be inside the proposals at most t more often than the target's own.
+    # An output distribution that is off by t can be inside the proposals at most t more often than the target's own.
     assert report.acceptance <= report.transport_bound + report.total_variation_cycle + 1e-12
     assert 0.0 <= report.acceptance <= report.accepted_tokens + 1e-12
     assert report.transport_gap == report.transport_bound - report.acceptance
@@ -24,21 +24,21 @@ def test_every_rule_is_reported(spec: RuleSpec) -> None:
 
 
 def test_the_models_are_what_their_names_say() -> None:
-    reached = {model.name: law_report("chain", model.name).acceptance for model in MODELS}
+    reached = {model.name: exact_report("chain", model.name).acceptance for model in MODELS}
     assert reached["near"] > reached["flat"] > reached["far"]
     assert reached["near"] > reached["peaked"]
 
 
 def test_judging_whole_paths_saves_passes() -> None:
-    token_wise, block = law_report("chain", "far"), law_report("block", "far")
+    token_wise, block = exact_report("chain", "far"), exact_report("block", "far")
     assert block.accepted_tokens > token_wise.accepted_tokens + 0.01
     assert block.passes < token_wise.passes
     assert token_wise.transport_gap == pytest.approx(0.0, abs=1e-12)
 
 
 def test_a_relaxed_rule_pays_for_what_it_gains() -> None:
-    neutral = law_report("lantern_pp", "flat", settings={"factor": 1.0})
-    relaxed = law_report("lantern_pp", "flat", settings={"factor": 4.0})
+    neutral = exact_report("lantern_pp", "flat", settings={"factor": 1.0})
+    relaxed = exact_report("lantern_pp", "flat", settings={"factor": 4.0})
     assert neutral.total_variation <= 1e-12
     assert relaxed.total_variation > 0.01
     assert relaxed.acceptance > neutral.acceptance
@@ -46,21 +46,21 @@ def test_a_relaxed_rule_pays_for_what_it_gains() -> None:
 
 
 def test_siblings_without_replacement_leave_a_gap() -> None:
-    report = law_report("without_replacement", policy="eagle1", policy_settings={"widths": (2,)}, max_nodes=3)
+    report = exact_report("without_replacement", policy="eagle1", policy_settings={"widths": (2,)}, max_nodes=3)
     assert report.drawn == "without_replacement"
     assert report.transport_gap > 1e-3
 
 
 def test_what_does_not_fit_is_named() -> None:
     with pytest.raises(ValueError, match="rule: there is no 'chian'; did you mean 'chain'"):
-        law_report("chian")
+        exact_report("chian")
     with pytest.raises(ValueError, match="model: there is no 'flatt'; did you mean 'flat'"):
-        law_report("chain", "flatt")
+        exact_report("chain", "flatt")
     with pytest.raises(ValueError, match="policy: there is no 'eagle'; did you mean"):
-        law_report("point", policy="eagle")
+        exact_report("point", policy="eagle")
     with pytest.raises(ValueError, match="rule 'chain' covers iid trees, not 'top_k' ones"):
-        law_report("chain", policy="eagle2")
+        exact_report("chain", policy="eagle2")
     with pytest.raises(ValueError, match="unknown setting 'delta'"):
-        law_report("chain", settings={"delta": 1})
+        exact_report("chain", settings={"delta": 1})
     with pytest.raises(ValueError, match="max_nodes must be at least 2"):
-        law_report("chain", max_nodes=1)
+        exact_report("chain", max_nodes=1)
