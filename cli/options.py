@@ -25,7 +25,7 @@ Side = Annotated[
     str,
     typer.Option(
         "--resolution",
-        help="Side of the picture in pixels. No models of 256 px ship; docs/training.md makes them.",
+        help="Side of the picture in pixels. None of 256 px ship; docs/how-to/train.md makes them.",
         metavar="|".join(_SIDES),
     ),
 ]

@@ -217,7 +217,7 @@ def _check_there(side: int, folder: Path) -> None:
         raise ManifestError(
             f"{folder} holds no {', '.join(missing)}: no models of {side} px ship; make them with `underpaint train "
             f"target {size}`, `underpaint train guided {size}`, `underpaint train drafter {size}` and `underpaint "
-            f"export {' '.join(wanted)}` (docs/training.md)"
+            f"export {' '.join(wanted)}` (docs/how-to/train.md)"
         )
 
 

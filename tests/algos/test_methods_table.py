@@ -1,4 +1,4 @@
-"""docs/methods.md says what the registries say."""
+"""docs/reference/methods.md says what the registries say."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from underpaint.algos.draft import POLICIES, PolicySpec
 from underpaint.runtime.methods.method_config import Method
 from underpaint.runtime.methods.registry import METHODS
 
-TEXT = (Path(__file__).parents[2] / "docs" / "methods.md").read_text(encoding="utf-8")
+TEXT = (Path(__file__).parents[2] / "docs" / "reference" / "methods.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("spec", RULES, ids=lambda spec: spec.name)

@@ -9,6 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
+RESULTS_PAGE = "docs/explanation/what-the-results-say.md"
 MACHINES = {"shipped, CPU": "costs128", "A100": "a100/llamagen-xl", "H100": "h100/llamagen-xl"}
 SHOWN = {
     "plain AR": "ar",
@@ -56,7 +57,9 @@ def test_the_readmes_comparisons(name: str) -> None:
 
 def test_the_gains_of_better_verification() -> None:
     for cells, row in zip(
-        table("docs/results.md", "`verification-128.json`"), result("verification-128.json")["rows"], strict=True
+        table(RESULTS_PAGE, "`verification-128.json`"),
+        result("verification-128.json")["rows"],
+        strict=True,
     ):
         plain, better = (f"{tokens:.2f}" for tokens in row["tokens_per_cycle"])
         assert cells[1:4] == [row["rules"][0], plain, f"{better} ({row['rules'][1]})"]
@@ -67,7 +70,7 @@ def test_the_gains_of_better_verification() -> None:
 
 def test_the_page_on_mulo() -> None:
     rows = {row["method"]: row for row in result("mulo-ablation.json")["rows"]}
-    shown = table("docs/mulo.md", "## What it adds here")
+    shown = table("docs/explanation/mulo-sd.md", "## What it adds here")
     for label, *cells in shown:
         if label == "ZipAR, window 2 / 4 / 8":
             here = [rows[f"ZipAR, window {window}"] for window in (2, 4, 8)]
@@ -85,7 +88,7 @@ def test_the_page_on_mulo() -> None:
 
 def test_the_page_on_roofline() -> None:
     rows = {(row["world"], row["machine"]): row for row in result("roofline-study.json")["rows"]}
-    shown = table("docs/roofline.md", "## Does it beat ADT-Tree?")
+    shown = table("docs/explanation/roofline.md", "## Does it beat ADT-Tree?")
     assert len(shown) == len(rows)
     for world, machine, *cells in shown:
         row = rows[world, MACHINES[machine]]
@@ -105,7 +108,7 @@ def test_chains_in_one_call_on_the_page_on_roofline() -> None:
         speeds = [f"{row['methods'][name]['speedup'][0]:.2f}" for name in ("chain", "adt", "without calls", "roofline")]
         mean, low, high = row["roofline_over"]["adt"]
         shown.append([row["place"].removeprefix("t"), *speeds, f"{mean:.2f}x ({low:.2f} to {high:.2f})"])
-    page = table("docs/roofline.md", "## On the shipped models")
+    page = table("docs/explanation/roofline.md", "## On the shipped models")
     assert [[cell.strip("*") for cell in cells] for cells in page] == shown
 
 
@@ -114,7 +117,7 @@ def test_chains_in_one_call_on_the_page_on_roofline() -> None:
 )
 def test_the_page_on_the_simulator(name: str, words: str) -> None:
     rows = json.loads((RESULTS / f"predict-{name}-t1.json").read_text(encoding="utf-8"))
-    assert table("docs/simulator.md", words) == [
+    assert table("docs/explanation/simulator.md", words) == [
         [
             *(row["method"], f"{tokens:.3f}", f"{row['tokens_per_cycle'][0]:.3f}"),
             *(f"{100 * (row['tokens_per_cycle'][0] / tokens - 1):+.1f} %", f"{100 * row['tokens_chance']:.1f} %"),
@@ -126,7 +129,7 @@ def test_the_page_on_the_simulator(name: str, words: str) -> None:
 
 
 def test_every_benchmark_and_result_is_listed() -> None:
-    page = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "benchmarks.md").read_text(encoding="utf-8")
     scripts = [path for path in RESULTS.parent.glob("*.py") if "__main__" in path.read_text(encoding="utf-8")]
     assert len(scripts) > 10
     assert [path.stem for path in scripts if f"`python -m benchmarks.{path.stem}" not in page] == []

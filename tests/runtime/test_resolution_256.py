@@ -88,7 +88,7 @@ def write_random(runs: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The runs of every recipe that 256 px need, each of one step, in the order of docs/training.md."""
+    """The runs of every recipe that 256 px need, each of one step, in the order of docs/how-to/train.md."""
     folder = tmp_path_factory.mktemp("runs")
     before = write_random(folder)
     for side in (64, 128, 256):
@@ -273,5 +273,5 @@ def test_without_models_a_line_says_what_makes_them(command: list[str], tmp_path
     assert "holds no target256, drafter256, judge_reference256: no models of 256 px ship" in line
     for recipe in ("target", "guided", "drafter"):
         assert f"`underpaint train {recipe} --resolution 256`" in line
-    assert "`underpaint export target256 drafter256 judge_reference256` (docs/training.md)" in line
+    assert "`underpaint export target256 drafter256 judge_reference256` (docs/how-to/train.md)" in line
     assert list(tmp_path.iterdir()) == []
