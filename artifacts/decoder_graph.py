@@ -1,0 +1,190 @@
+"""The decoder graph as a contract: names, types and shapes of what goes in and out, for writers and for engines.
+
+A decoder graph is one pass of a target or of a drafter over T new positions of B rows, against S slots of a cache that
+the pass reads and never writes. H: heads; hd: head width; D: hidden width; V: image codes; L: levels of a fused tree,
+F: nodes expanded in each, C: children of each. A free dimension is a string.
+
+Every graph is a plain pass: `pass_inputs` to `pass_outputs`. Graphs for ONNX Runtime also make probabilities
+(`SAMPLING_INPUTS`, `PROBS`), and drafters among them draft chains and trees in the same call (`FUSED_INPUTS`,
+`CHAIN_TOKENS`, `TREE_OUTPUTS`). Graphs for TensorRT stop at the plain pass.
+"""
+
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+
+ElementType: TypeAlias = Literal["float32", "float16", "bfloat16", "float64", "int64", "bool"]
+Precision: TypeAlias = Literal["fp32", "fp16", "bf16"]
+
+PRECISION_TYPES: Final[dict[Precision, ElementType]] = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+"""The type of weights and of cached keys and values, by a graph's precision."""
+
+MASKED_SCORE: Final = np.float32(-30000.0)
+"""Added to the attention score of what a position must not see.
+
+Finite, so that a row with nothing to see does not turn into NaN, and a float16 number; after a softmax in float32
+it leaves exactly 0.
+"""
+
+
+class TensorSpec(NamedTuple):
+    """An input or an output of a graph."""
+
+    name: str
+    dtype: ElementType
+    shape: tuple[int | str, ...]
+
+
+TOKENS: Final = "tokens"
+"""[B, T] int64: image codes; condition ids stand behind them, from V on."""
+CELLS: Final = "cells"
+"""[B, T] int64: the raster cell of each position; negative on a condition prefix."""
+BIAS: Final = "bias"
+"""[B, T, S + T] float32: 0 where a position sees a slot or a new position, `MASKED_SCORE` where it does not."""
+FEATURES: Final = "features"
+"""[B, T, D] float32. Of a target: its output, what the head reads. Of a drafter: its input, the feature of the token
+before each."""
+EXTERNAL_COND_ROWS: Final = "external_cond_rows"
+"""[C, D] float32: the embedded condition, where it comes from outside the graph; row i is id V + i."""
+LOGITS: Final = "logits"
+"""[B, T, V] float32."""
+PREDICTED_FEATURES: Final = "predicted_features"
+"""[B, T, D] float32: of a drafter, the feature of each token as it expects it."""
+
+GUIDANCE_MIX: Final = "guidance_mix"
+"""[1, B] float32: how the B rows' logits add up to one row; (s, 1 - s) for guidance s of a pair."""
+INVERSE_TEMPERATURE: Final = "inverse_temperature"
+"""[] float32."""
+TOP_K: Final = "top_k"
+"""[1] int64: k of the top-k, 1 to V; ties with the k-th are kept."""
+TOP_K_OFFSET: Final = "top_k_offset"
+"""[] float32: added to the k-th logit before others are compared with it; a large negative keeps every token."""
+TOP_P: Final = "top_p"
+"""[] float32: the smallest set of tokens of at least this mass is kept; 1 keeps all."""
+PROBS: Final = "probs"
+"""[T, V] float32: the distributions that `algos.rows.sampling_probs` makes of the logits by these inputs. Not computed
+where chain_levels is more than 1."""
+
+CHAIN_LEVELS: Final = "chain_levels"
+"""[] int64, at least 1: tokens of the greedy chain behind the last new position."""
+TREE_FRONTIER: Final = "tree_frontier"
+"""[L, F] int64: which candidates of level l level l + 1 expands, row * C + column. L = 0: no tree."""
+TREE_UNIFORMS: Final = "tree_uniforms"
+"""[L, F, C] float64: the uniforms that children are drawn by, where `tree_drawn` is true."""
+TREE_RANKED: Final = "tree_ranked"
+"""[] bool: expand the F candidates of the largest product of probabilities along their paths instead."""
+TREE_DRAWN: Final = "tree_drawn"
+"""[] bool: draw children one after another without replacement; false takes the likeliest."""
+CHAIN_TOKENS: Final = "chain_tokens"
+"""[max(1, chain_levels)] int64: the likeliest token after the last new position, then the likeliest after that, ..."""
+
+TREE_ROOT_TOKENS: Final = "tree_root_tokens"
+"""[1, C] int64: the root's children."""
+TREE_ROOT_PROBS: Final = "tree_root_probs"
+"""[1, C] float64: what each had of the root's distribution when it was taken; 0 where nothing was left."""
+TREE_NEXT_FRONTIER: Final = "tree_next_frontier"
+"""[L - 1, F] int64: which candidates of the level above each level expands."""
+TREE_TOKENS: Final = "tree_tokens"
+"""[L - 1, F, C] int64: children of the nodes of each level below the root's."""
+TREE_TOKEN_PROBS: Final = "tree_token_probs"
+"""[L - 1, F, C] float64; see `TREE_ROOT_PROBS`."""
+TREE_PROBS: Final = "tree_probs"
+"""[L - 1, F, V] float32: the distributions those children are of."""
+
+SAMPLING_INPUTS: Final = (
+    TensorSpec(GUIDANCE_MIX, "float32", (1, "B")),
+    TensorSpec(INVERSE_TEMPERATURE, "float32", ()),
+    TensorSpec(TOP_K, "int64", (1,)),
+    TensorSpec(TOP_K_OFFSET, "float32", ()),
+    TensorSpec(TOP_P, "float32", ()),
+)
+"""What a graph that computes `PROBS` reads besides."""
+
+FUSED_INPUTS: Final = (
+    TensorSpec(CHAIN_LEVELS, "int64", ()),
+    TensorSpec(TREE_FRONTIER, "int64", ("L", "F")),
+    TensorSpec(TREE_UNIFORMS, "float64", ("L", "F", "C")),
+    TensorSpec(TREE_RANKED, "bool", ()),
+    TensorSpec(TREE_DRAWN, "bool", ()),
+)
+"""What a drafter that drafts chains and trees in one call reads besides."""
+
+
+def tree_outputs(vocab_size: int) -> tuple[TensorSpec, ...]:
+    """What such a drafter gives of a tree, in the order of the fields of the runtime's fused tree."""
+    return (
+        TensorSpec(TREE_ROOT_TOKENS, "int64", ("1", "C")),
+        TensorSpec(TREE_ROOT_PROBS, "float64", ("1", "C")),
+        TensorSpec(TREE_NEXT_FRONTIER, "int64", ("L-1", "F")),
+        TensorSpec(TREE_TOKENS, "int64", ("L-1", "F", "C")),
+        TensorSpec(TREE_TOKEN_PROBS, "float64", ("L-1", "F", "C")),
+        TensorSpec(TREE_PROBS, "float32", ("L-1", "F", vocab_size)),
+    )
+
+
+TREE_OUTPUTS: Final = tuple(spec.name for spec in tree_outputs(0))
+"""The names of `tree_outputs`."""
+
+
+def past_key(layer: int) -> str:
+    """The name of a layer's cached keys [B, H, hd, S], in the graph's precision."""
+    return f"past_key_{layer}"
+
+
+def past_value(layer: int) -> str:
+    """The name of a layer's cached values [B, H, S, hd], in the graph's precision."""
+    return f"past_value_{layer}"
+
+
+def new_key(layer: int) -> str:
+    """The name of a layer's keys [B, H, T, hd] of the new positions, in the graph's precision."""
+    return f"new_key_{layer}"
+
+
+def new_value(layer: int) -> str:
+    """The name of a layer's values [B, H, T, hd] of the new positions, in the graph's precision."""
+    return f"new_value_{layer}"
+
+
+class DecoderSizes(NamedTuple):
+    """The sizes that shapes of a decoder graph are made of."""
+
+    vocab_size: int
+    dim: int
+    layers: int
+    heads: int
+    head_dim: int
+    drafter: bool
+    external_cond_rows: bool
+    precision: Precision = "fp32"
+
+
+def pass_inputs(sizes: DecoderSizes) -> tuple[TensorSpec, ...]:
+    """The inputs of a plain pass, in the order of the graph."""
+    kind = PRECISION_TYPES[sizes.precision]
+    found = [
+        TensorSpec(TOKENS, "int64", ("B", "T")),
+        TensorSpec(CELLS, "int64", ("B", "T")),
+        TensorSpec(BIAS, "float32", ("B", "T", "S+T")),
+    ]
+    if sizes.drafter:
+        found.append(TensorSpec(FEATURES, "float32", ("B", "T", sizes.dim)))
+    if sizes.external_cond_rows:
+        found.append(TensorSpec(EXTERNAL_COND_ROWS, "float32", ("C", sizes.dim)))
+    for layer in range(sizes.layers):
+        found.append(TensorSpec(past_key(layer), kind, ("B", sizes.heads, sizes.head_dim, "S")))
+        found.append(TensorSpec(past_value(layer), kind, ("B", sizes.heads, "S", sizes.head_dim)))
+    return tuple(found)
+
+
+def pass_outputs(sizes: DecoderSizes) -> tuple[TensorSpec, ...]:
+    """The outputs of a plain pass, in the order of the graph."""
+    kind = PRECISION_TYPES[sizes.precision]
+    found = [
+        TensorSpec(LOGITS, "float32", ("B", "T", sizes.vocab_size)),
+        TensorSpec(PREDICTED_FEATURES if sizes.drafter else FEATURES, "float32", ("B", "T", sizes.dim)),
+    ]
+    for layer in range(sizes.layers):
+        found.append(TensorSpec(new_key(layer), kind, ("B", sizes.heads, "T", sizes.head_dim)))
+        found.append(TensorSpec(new_value(layer), kind, ("B", sizes.heads, "T", sizes.head_dim)))
+    return tuple(found)
