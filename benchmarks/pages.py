@@ -1,0 +1,128 @@
+"""The pages of docs/results/, made from benchmarks/results/*.json alone.
+
+Run: python -m benchmarks.pages [--check]
+
+Every figure of a page comes from a file that holds its command, its machine and its settings. `--check` writes nothing
+and ends with code 1 where a page on disk is not the one that the files make.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.page_tables import SECTIONS, Section
+from underpaint.artifacts.manifest import write_beside
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+PAGES = ROOT / "docs" / "results"
+NOTE = "<!-- Made by `python -m benchmarks.pages`; do not edit. -->"
+TITLES = {
+    "comparison": "Methods beside each other",
+    "mulo-sd": "MuLo-SD and ZipAR",
+    "roofline": "`roofline` in simulation",
+    "simulator": "The simulator against the engine",
+    "exactness": "Distributions and verification on the engine",
+    "settings": "Settings one at a time",
+    "costs": "What passes and decisions cost",
+}
+
+
+def read_result(name: str) -> dict[str, Any]:
+    """A result file; a bare list of rows becomes {"rows": rows}."""
+    found = json.loads((RESULTS / name).read_text(encoding="utf-8"))
+    return found if isinstance(found, dict) else {"rows": found}
+
+
+def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in GitHub's Markdown."""
+    lines = ["| " + " | ".join(headings) + " |", "|" + "---|" * len(headings)]
+    return "\n".join([*lines, *("| " + " | ".join(cells) + " |" for cells in rows)])
+
+
+def conditions(result: Mapping[str, Any]) -> list[str]:
+    """What a reader has to know before the figures: sampling, prompts, model, machine, command."""
+    found = []
+    settings, sampler = result.get("settings"), result.get("sampler")
+    if settings is not None:
+        top_k = settings["top_k"] or "all codes"
+        sampling = f"guidance {settings['guidance']:g}, top-k {top_k}, top-p {settings['top_p']:g}"
+        found.append(f"Sampling: temperature {settings['temperature']:g}, {sampling}.")
+        count = len(settings["prompts"]) * len(settings["seeds"])
+        preset = settings.get("preset")
+        found.append(f"Pictures: {count} a method" + (f"; preset `{preset}`." if preset else "."))
+    elif sampler is not None:
+        found.append(f"Sampling: top-k {sampler['top_k'] or 'all codes'}, top-p {sampler['top_p']:g}.")
+    model = result.get("model")
+    if isinstance(model, Mapping) and "engine" in model:
+        found.append(f"Model: {model.get('target', 'target')}, {model['engine']}.")
+    machine = result.get("machine")
+    if machine is not None:
+        engine = f", ONNX Runtime {machine['onnxruntime']}" if "onnxruntime" in machine else ""
+        found.append(f"Machine: {machine['cores']} cores of {machine['processor']}{engine}.")
+    if "command" in result:
+        found.append(f"Command: `{result['command']}`")
+    return found
+
+
+def render_section(section: Section) -> str:
+    """One section: its heading, the conditions, the table."""
+    result = read_result(section.file)
+    rows = list(section.rows(result))
+    parts = [f"## {section.heading}", *([section.words] if section.words else [])]
+    parts.append("\n".join(f"- {line}" for line in [*conditions(result), f"File: `{section.file}`"]))
+    table = markdown_table(
+        [name for name, _ in section.columns], [[cell(row) for _, cell in section.columns] for row in rows]
+    )
+    return "\n\n".join([*parts, table])
+
+
+def render_pages() -> dict[str, str]:
+    """Every page by file name."""
+    pages = {}
+    for name, title in TITLES.items():
+        sections = [section for section in SECTIONS if section.page == name and (RESULTS / section.file).is_file()]
+        body = "\n\n".join([NOTE, f"# {title}", *(render_section(section) for section in sections)])
+        pages[f"{name}.md"] = body + "\n"
+    rows = [
+        (f"[{section.heading}]({section.page}.md)", f"`{section.file}`", _processor(section.file))
+        for section in SECTIONS
+        if (RESULTS / section.file).is_file()
+    ]
+    words = "Each page is made from recorded files, each of which holds its command. Ratios differ by machine."
+    index = markdown_table(("What", "File", "Processor"), rows)
+    pages["index.md"] = "\n\n".join([NOTE, "# Results", words, index]) + "\n"
+    return pages
+
+
+def _processor(file: str) -> str:
+    return str(read_result(file).get("machine", {}).get("processor", "not recorded"))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Write the pages, or compare them."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.pages", description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing; code 1 where a page is out of date")
+    asked = parser.parse_args(arguments)
+    pages = render_pages()
+    if not asked.check:
+        for name, text in pages.items():
+            write_beside(PAGES / name, text.encode())
+        print(f"{len(pages)} pages in {PAGES.relative_to(ROOT)}")
+        return 0
+    stale = [
+        name
+        for name, text in pages.items()
+        if not (PAGES / name).is_file() or (PAGES / name).read_text(encoding="utf-8") != text
+    ]
+    stale += [path.name for path in PAGES.glob("*.md") if path.name not in pages]
+    if stale:
+        print(f"out of date: {', '.join(sorted(stale))}; run python -m benchmarks.pages", file=sys.stderr)
+    return 1 if stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
