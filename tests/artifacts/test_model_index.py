@@ -1,0 +1,142 @@
+"""The index of a folder of models: what it says of the shipped folder, and which folders it refuses."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from underpaint.algos.rows import SamplingParams
+from underpaint.artifacts.manifest import Manifest, ManifestError, write
+from underpaint.artifacts.model_index import INDEX, ModelEntry, build_index, read_index, write_index
+
+
+def add_model(folder: Path, name: str, kind: str, content: bytes = b"model", **settings: Any) -> None:
+    """Write a model file of any content, and its manifest."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.onnx"
+    path.write_bytes(content)
+    sha = hashlib.sha256(content).hexdigest()
+    write(Manifest(name, kind, path.name, sha, len(content), "a test", "none", "none", settings), folder)
+
+
+def small_folder(folder: Path, **changed: Any) -> Path:
+    """A folder of two resolutions."""
+    for side in (2, 4):
+        shape = {"height": side, "width": side, "vocab_size": 8, "prefix": 1}
+        add_model(folder, f"target{side}", "target", **{**shape, **changed})
+        add_model(folder, f"drafter{side}", "drafter", **shape)
+    add_model(folder, "codebook", "codebook", vocab_size=8)
+    add_model(folder, "vq_decoder", "image_decoder", vocab_size=8, stride=16)
+    (folder / "costs4.json").write_text("{}")
+    return folder
+
+
+def test_a_folder_says_what_belongs_together(tmp_path: Path) -> None:
+    folder = small_folder(tmp_path, unconditional=[9])
+    write_index(folder, family="llamagen")
+    index = read_index(folder)
+    assert [(entry.side, entry.target, entry.drafter) for entry in index.resolutions] == [
+        (32, "target2", "drafter2"),
+        (64, "target4", "drafter4"),
+    ]
+    assert index.resolution(64).costs == "costs4.json"
+    assert index.resolution() is index.resolutions[-1]
+    assert index.tokenizer.codebook == "codebook"
+    assert index.tokenizer.vq_encoder is None
+    assert (index.condition, index.family) == ("class", "llamagen")
+    assert index.sampling() == SamplingParams(guidance=4.0, top_k=1000)
+    assert index.models["codebook"] == ModelEntry("codebook", hashlib.sha256(b"model").hexdigest())
+
+
+def test_what_is_not_told_again_stays(tmp_path: Path) -> None:
+    folder = small_folder(tmp_path)
+    write_index(folder, family="one", condition="ids", sampling_params=SamplingParams(top_k=5))
+    add_model(folder, "judge", "judge")
+    write_index(folder)
+    index = read_index(folder)
+    assert (index.family, index.condition, index.judge) == ("one", "ids", "judge")
+    assert index.sampling() == SamplingParams(top_k=5)
+
+
+def test_captions_of_features_and_a_grammar_are_told_apart(tmp_path: Path) -> None:
+    assert build_index(small_folder(tmp_path / "a", external_cond_rows=240)).condition == "features"
+    assert build_index(small_folder(tmp_path / "b", prefix=8)).condition == "ids"
+    folder = small_folder(tmp_path / "c", prefix=8)
+    (folder / "emoji_scenes.json").write_text("{}")
+    assert build_index(folder).condition == "prompt_grammar"
+
+
+def test_a_resolution_that_is_not_there_names_those_that_are(tmp_path: Path) -> None:
+    with pytest.raises(ManifestError, match="32, 64"):
+        build_index(small_folder(tmp_path)).resolution(48)
+
+
+@pytest.mark.parametrize("change", ["replaced", "missing", "added"])
+def test_a_mixed_folder_is_refused_with_the_remedy(tmp_path: Path, change: str) -> None:
+    folder = small_folder(tmp_path)
+    write_index(folder)
+    if change == "replaced":
+        add_model(folder, "codebook", "codebook", b"another", vocab_size=8)
+    elif change == "missing":
+        (folder / "codebook.json").unlink()
+    else:
+        add_model(folder, "judge", "judge")
+    with pytest.raises(ManifestError, match=r"codebook|judge.*underpaint export"):
+        read_index(folder)
+
+
+def test_an_older_folder_is_refused_with_the_command(tmp_path: Path) -> None:
+    small_folder(tmp_path)
+    with pytest.raises(ManifestError, match=r"older format; make the folder again: `underpaint export"):
+        read_index(tmp_path)
+    with pytest.raises(ManifestError, match="no folder"):
+        read_index(tmp_path / "absent")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"format": 1},
+        {"family": 3, "unknown": 1},
+        {"models": []},
+        {"resolutions": [{"side": 1}]},
+        {"resolutions": 3},
+        {"sampling_params": {"top_k": -1}},
+        {"condition": "poems"},
+        {"judge": "nobody"},
+        {"tokenizer": {"codebook": "../../codebook"}},
+    ],
+)
+def test_a_damaged_index_is_refused(tmp_path: Path, damage: dict[str, Any]) -> None:
+    folder = small_folder(tmp_path)
+    path = write_index(folder)
+    path.write_text(json.dumps({**json.loads(path.read_text()), **damage}))
+    with pytest.raises(ManifestError, match=r"index\.json.*underpaint export|condition"):
+        read_index(folder)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "3", "{}", '{"format": 2}'])
+def test_a_file_that_is_no_index_is_refused(tmp_path: Path, text: str) -> None:
+    folder = small_folder(tmp_path)
+    (folder / INDEX).write_text(text)
+    with pytest.raises(ManifestError, match=INDEX):
+        read_index(folder)
+
+
+def test_models_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    folder = small_folder(tmp_path / "a")
+    add_model(folder, "codebook2", "codebook", vocab_size=8)
+    with pytest.raises(ManifestError, match="expected one codebook"):
+        build_index(folder)
+    folder = small_folder(tmp_path / "b")
+    add_model(folder, "drafter8", "drafter", height=8, width=8)
+    with pytest.raises(ManifestError, match="no target draws the grid"):
+        build_index(folder)
+    with pytest.raises(ManifestError, match="numbers of codes"):
+        build_index(small_folder(tmp_path / "c", vocab_size=9))
+    folder = small_folder(tmp_path / "d")
+    add_model(folder, "target_again", "target", height=4, width=4)
+    with pytest.raises(ManifestError, match="one grid"):
+        build_index(folder)
