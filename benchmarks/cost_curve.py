@@ -25,10 +25,10 @@ from benchmarks.report import at_least, finish, options, parse, refusing
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import Scored
 from underpaint.algos.tree import DraftTree, Verdict, root_only
-from underpaint.runtime.engines.drafter import OrtDrafter
-from underpaint.runtime.engines.onnx_engine import DecoderEngine
-from underpaint.runtime.engines.session import SessionSettings, share_threads, usable_cores
-from underpaint.runtime.engines.target import OrtTarget
+from underpaint.runtime.engines.context import EngineContext, share_threads, usable_cores
+from underpaint.runtime.engines.drafter import EngineDrafter
+from underpaint.runtime.engines.onnx_engine import OnnxEngine
+from underpaint.runtime.engines.target import EngineTarget
 from underpaint.zoo.load import FOLDER
 
 VERIFY_SIZES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
@@ -50,7 +50,7 @@ def chain(count: int, vocab_size: int) -> DraftTree:
     )
 
 
-def timed(call: Callable[[], object], engine: DecoderEngine) -> Sample:
+def timed(call: Callable[[], object], engine: OnnxEngine) -> Sample:
     before = engine.spent.seconds
     start = time.perf_counter()
     call()
@@ -58,7 +58,7 @@ def timed(call: Callable[[], object], engine: DecoderEngine) -> Sample:
     return Sample(1e3 * total, 1e3 * (engine.spent.seconds - before))
 
 
-def halfway(target: OrtTarget) -> Scored:
+def halfway(target: EngineTarget) -> Scored:
     """Begin an image and commit half of it; what was scored last."""
     shape = target.engine.shape
     target.condition(np.zeros(shape.prefix, dtype=np.int64))
@@ -70,19 +70,19 @@ def halfway(target: OrtTarget) -> Scored:
     return scored
 
 
-def verify_once(target: OrtTarget, count: int) -> Sample:
+def verify_once(target: EngineTarget, count: int) -> Sample:
     tree = chain(count, target.vocab_size)
     return timed(lambda: target.score(tree), target.engine)
 
 
-def draft_once(drafter: OrtDrafter, scored: Scored, count: int) -> Sample:
+def draft_once(drafter: EngineDrafter, scored: Scored, count: int) -> Sample:
     drafter.begin(scored)
     drafter.expand(np.array([0]), np.array([-1]))
     tokens, parents = np.arange(count) % drafter.vocab_size, np.zeros(count, dtype=np.int64)
     return timed(lambda: drafter.expand(tokens, parents), drafter.engine)
 
 
-def measure(target: OrtTarget, drafter: OrtDrafter, rounds: int) -> dict[str, dict[int, list[Sample]]]:
+def measure(target: EngineTarget, drafter: EngineDrafter, rounds: int) -> dict[str, dict[int, list[Sample]]]:
     scored = halfway(target)
     left = target.grid.cells - target.grid.cells // 2
     verify: dict[int, list[Sample]] = {count: [] for count in VERIFY_SIZES if count <= left}
@@ -135,10 +135,10 @@ def main(arguments: list[str] | None = None) -> None:
     given = parse(parser, arguments)
     with refusing(parser):
         share_threads(given.threads)
-        settings = SessionSettings(threads=given.threads)
+        settings = EngineContext(threads=given.threads)
         sampler = SamplingParams(guidance=given.guidance, top_k=given.top_k)
-        target = OrtTarget.open(given.target, sampler, given.folder, settings)
-        drafter = OrtDrafter.open(given.drafter, sampler, given.folder, SessionSettings(threads=1))
+        target = EngineTarget.open(given.target, sampler, given.folder, settings)
+        drafter = EngineDrafter.open(given.drafter, sampler, given.folder, EngineContext(threads=1))
     samples = measure(target, drafter, given.rounds)
     one_ms = float(np.median([sample.total_ms for sample in samples["verify"][1]]))
     header = f"{'T':>4} {'median':>8} {'p10':>8} {'p90':>8} {'least':>8} {'graph':>8} {'ratio':>8}"

@@ -37,10 +37,10 @@ from underpaint.export.tensorrt_build import build_folder, decoder_profile
 from underpaint.models.published.load import load
 from underpaint.models.published.options import LoadOptions
 from underpaint.runtime.engines.cache import causal
-from underpaint.runtime.engines.onnx_engine import DecoderEngine, load_decoder
-from underpaint.runtime.engines.session import EngineError, Provider, SessionSettings, open_session
+from underpaint.runtime.engines.context import EngineContext, EngineError, Provider, open_session
+from underpaint.runtime.engines.onnx_engine import OnnxEngine, load_decoder
 from underpaint.runtime.engines.shape import read_shape
-from underpaint.runtime.engines.target import OrtTarget
+from underpaint.runtime.engines.target import EngineTarget
 from underpaint.runtime.engines.tensorrt_engine import TensorRTEngine, gpu_name, load_tensorrt
 from underpaint.runtime.engines.tensorrt_files import backend_module
 from underpaint.zoo.load import manifest
@@ -83,7 +83,7 @@ def prepare(work: Path, precision: str) -> tuple[Path, Path]:
     return folders
 
 
-def engines(name: str, folder: Path, reference: Path, backend: str) -> tuple[TensorRTEngine, DecoderEngine]:
+def engines(name: str, folder: Path, reference: Path, backend: str) -> tuple[TensorRTEngine, OnnxEngine]:
     return load_tensorrt(name, name, folder, backend).engine(2), load_decoder(name, name, reference).engine(2)
 
 
@@ -122,14 +122,14 @@ def greedy(folder: Path, reference: Path, backend: str) -> dict[str, Any]:
     sampler = SamplingParams(guidance=2.0, temperature=0)
     drawn = []
     for loaded in (load_tensorrt("target", "target", folder, backend), load_decoder("target", "target", reference)):
-        target = OrtTarget(loaded, sampler)  # type: ignore[arg-type]
+        target = EngineTarget(loaded, sampler)  # type: ignore[arg-type]
         target.condition(np.array([CLASS]))
         drawn.append(decode(target, None, Chain(1), PointProposals(), sampling(0)).tokens)
     differs = (drawn[0] != drawn[1]).nonzero()[0]
     if not differs.size:
         return {"parts_at": None}
     cell = int(differs[0])
-    target = OrtTarget(load_decoder("target", "target", reference), SamplingParams(guidance=2.0))
+    target = EngineTarget(load_decoder("target", "target", reference), SamplingParams(guidance=2.0))
     target.condition(np.array([CLASS]))
     probs = target.begin().probs[0]
     for token in drawn[1][:cell]:
@@ -189,7 +189,7 @@ def onnxruntime_token_ms(folder: Path, rounds: int, provider: Provider = "cuda")
     """Median milliseconds of the same pass on a provider of ONNX Runtime; EngineError where there is none."""
     import onnxruntime
 
-    session = open_session(folder / "target.onnx", SessionSettings(provider=provider))
+    session = open_session(folder / "target.onnx", EngineContext(provider=provider))
     found = manifest("target", folder)
     shapes = decoder_profile(read_shape(found.settings, "target"), found.shapes, 2, 1).shapes
     kinds = {"tensor(int64)": np.int64, "tensor(float)": np.float32, "tensor(float16)": np.float16}

@@ -36,9 +36,9 @@ from underpaint.algos.draft.roofline import Roofline
 from underpaint.algos.draft.spec import FusedTreeLevel, FusedTreeSpec, Grid, Policy
 from underpaint.algos.step import Scored, cycles
 from underpaint.algos.tree import DraftTree, Verdict
-from underpaint.runtime.engines.drafter import OrtDrafter
-from underpaint.runtime.engines.session import EngineError
-from underpaint.runtime.engines.target import OrtTarget
+from underpaint.runtime.engines.context import EngineError
+from underpaint.runtime.engines.drafter import EngineDrafter
+from underpaint.runtime.engines.target import EngineTarget
 
 MOST_NODES: Final = 64
 POOLED: Final = 30
@@ -114,7 +114,7 @@ class Timed:
 class TimedTarget:
     """A `Target` whose passes are timed."""
 
-    target: OrtTarget
+    target: EngineTarget
     timed: Timed
     what: str
     vocab_size: int = field(init=False)
@@ -144,7 +144,7 @@ class TimedDrafter:
     levels: drafted since last set to 0; grown: whether some of them one by one.
     """
 
-    drafter: OrtDrafter
+    drafter: EngineDrafter
     timed: Timed
     alone: list[list[float]]
     fuses_trees: bool
@@ -212,7 +212,7 @@ class Found:
 
 
 def measure(
-    target: OrtTarget, drafter: OrtDrafter, run: tuple[Loop, ...], rounds: int, alone: list[list[float]]
+    target: EngineTarget, drafter: EngineDrafter, run: tuple[Loop, ...], rounds: int, alone: list[list[float]]
 ) -> Found:
     """Time `rounds` images of plain autoregression and of every loop, after one of each that is not kept.
 
@@ -231,7 +231,7 @@ def measure(
     return found
 
 
-def draw(target: OrtTarget, drafter: OrtDrafter | None, loop: Loop, image: int, found: Found) -> None:
+def draw(target: EngineTarget, drafter: EngineDrafter | None, loop: Loop, image: int, found: Found) -> None:
     """Draw one image, and add what its cycles took. The first pass, of the condition alone, is left out."""
     timed = Timed(found.passes)
     watched = TimedTarget(target, timed, "target" if drafter is not None else "plain")

@@ -23,8 +23,8 @@ from underpaint.algos.draft.spec import Grid
 from underpaint.algos.spatial.mulo import Repair, draft_and_repair
 from underpaint.algos.spatial.target import Feed
 from underpaint.algos.spatial.zipar import zipar
-from underpaint.runtime.engines.grid_target import OrtGridTarget
-from underpaint.runtime.engines.target import OrtTarget
+from underpaint.runtime.engines.grid_target import EngineGridTarget
+from underpaint.runtime.engines.target import EngineTarget
 from underpaint.sim.synthetic.grid_model import FixedRows
 
 WINDOWS: Final = (1, 2, 3, 4, 6, 8)
@@ -36,7 +36,7 @@ REFUSED: Final = (0.1, 0.4)
 class TimedGrid:
     """A `GridTarget` whose passes are timed: ms by size."""
 
-    target: OrtGridTarget
+    target: EngineGridTarget
     samples: defaultdict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
     vocab_size: int = field(init=False)
     grid: Grid = field(init=False)
@@ -80,10 +80,10 @@ class Refuse:
         return distribution
 
 
-def measure(target: OrtTarget, rounds: int) -> dict[int, list[float]]:
+def measure(target: EngineTarget, rounds: int) -> dict[int, list[float]]:
     """Samples in ms by size, of `rounds` images of every loop, after one of each that is not kept."""
     target.condition(np.zeros(target.engine.shape.prefix, dtype=np.int64))
-    timed = TimedGrid(OrtGridTarget(target))
+    timed = TimedGrid(EngineGridTarget(target))
     grid = timed.grid
     even = np.full((grid.cells, timed.vocab_size), 1.0 / timed.vocab_size)
     drafter = FixedRows(even, grid.width, points=True)

@@ -26,8 +26,8 @@ from underpaint.export.published import Request, export_published
 from underpaint.export.published_verify import verify
 from underpaint.models.published.options import LoadOptions
 from underpaint.models.transformer import Transformer, TransformerConfig
-from underpaint.runtime.engines.session import SessionSettings, usable_cores
-from underpaint.runtime.engines.target import OrtTarget
+from underpaint.runtime.engines.context import EngineContext, usable_cores
+from underpaint.runtime.engines.target import EngineTarget
 from underpaint.runtime.files import check_folder_writable
 
 CONFIG = TransformerConfig(dim=768, n_layer=12, n_head=12, vocab_size=16384, block_size=256)
@@ -55,7 +55,7 @@ def reading_ms(size_bytes: int, rounds: int, threads: int) -> float:
     return 1e3 * min(found)
 
 
-def passes_ms(target: OrtTarget, rounds: int) -> dict[int, float]:
+def passes_ms(target: EngineTarget, rounds: int) -> dict[int, float]:
     """Median milliseconds of a pass over T positions behind half a picture."""
     halfway(target)
     samples: dict[int, list[float]] = {count: [] for count in COUNTS}
@@ -89,8 +89,8 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"export with parity {export_seconds:.1f} s, peak memory {peak / 2**30:.2f} GiB")
         (checked,) = verify(work / "out", True, 0)
         print("\n".join(checked.lines()))
-        settings = SessionSettings(threads=given.threads)
-        target = OrtTarget.open("target", SamplingParams(guidance=1.0), work / "out", settings)
+        settings = EngineContext(threads=given.threads)
+        target = EngineTarget.open("target", SamplingParams(guidance=1.0), work / "out", settings)
         target.condition(np.array([207]))
         start = time.perf_counter()
         decoded = decode(target, None, Chain(1), PointProposals(), sampling(0))

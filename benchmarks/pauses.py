@@ -16,8 +16,8 @@ import numpy as np
 from benchmarks.cost_curve import halfway, verify_once
 from benchmarks.report import at_least, finish, options, parse, refusing
 from underpaint.algos.rows import SamplingParams
-from underpaint.runtime.engines.session import SessionSettings, share_threads, usable_cores
-from underpaint.runtime.engines.target import OrtTarget
+from underpaint.runtime.engines.context import EngineContext, share_threads, usable_cores
+from underpaint.runtime.engines.target import EngineTarget
 from underpaint.zoo.load import FOLDER
 
 PAUSES_MS = (0.0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
@@ -31,7 +31,7 @@ def wait(milliseconds: float) -> None:
         pass
 
 
-def measure(target: OrtTarget, rounds: int) -> dict[float, dict[int, float]]:
+def measure(target: EngineTarget, rounds: int) -> dict[float, dict[int, float]]:
     """Median ms of a pass, by the pause before it and its size."""
     halfway(target)
     found: dict[tuple[float, int], list[float]] = {(pause, size): [] for pause in PAUSES_MS for size in SIZES}
@@ -52,8 +52,8 @@ def main(arguments: list[str] | None = None) -> None:
     given = parse(parser, arguments)
     with refusing(parser):
         share_threads(given.threads)
-        settings = SessionSettings(threads=given.threads)
-        target = OrtTarget.open(given.target, SamplingParams(top_k=5), given.folder, settings)
+        settings = EngineContext(threads=given.threads)
+        target = EngineTarget.open(given.target, SamplingParams(top_k=5), given.folder, settings)
     found = measure(target, given.rounds)
     print(f"pause ms {'  '.join(f'T = {size}' for size in SIZES)}")
     for pause, by_size in found.items():

@@ -25,8 +25,8 @@ from underpaint.algos.draft.spec import Grid
 from underpaint.algos.spatial.resolution import ResolutionMap
 from underpaint.models.data.scenes import Split
 from underpaint.models.train.pictures import EmojiPictures
+from underpaint.runtime.engines.context import EngineContext
 from underpaint.runtime.engines.images import ImageDecoder, ImageEncoder
-from underpaint.runtime.engines.session import SessionSettings
 from underpaint.runtime.files import check_file_writable
 from underpaint.runtime.resampling.registry import RESAMPLERS, models_behind, open_resampler
 from underpaint.runtime.resampling.resampler import Resampler
@@ -173,7 +173,7 @@ def main(arguments: list[str] | None = None) -> None:
         "--pictures", type=Path, help="write a PNG: scene, tokenizer, the smaller side, then every kind"
     )
     asked = parse(parser, arguments)
-    settings = SessionSettings(threads=asked.threads)
+    settings = EngineContext(threads=asked.threads)
     with refusing(parser):
         if asked.pictures is not None:
             check_file_writable(asked.pictures)

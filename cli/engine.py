@@ -19,7 +19,7 @@ def engine(
 ) -> None:
     """Parse, build and record; the engines are tied to graph, version and, where there is one, this machine's GPU."""
     from underpaint.export.tensorrt_build import build_folder
-    from underpaint.runtime.engines.session import EngineError
+    from underpaint.runtime.engines.context import EngineError
     from underpaint.runtime.engines.tensorrt_engine import gpu_name
     from underpaint.runtime.engines.tensorrt_files import ANY_GPU
     from underpaint.runtime.files import check_folder_writable

@@ -17,7 +17,7 @@ from underpaint.artifacts.manifest import Manifest
 from underpaint.export.differences import errors
 from underpaint.export.graph import IR_VERSION
 from underpaint.export.store import Differences, Origin, draft_manifest, store_onnx
-from underpaint.runtime.engines.session import SessionSettings, open_session
+from underpaint.runtime.engines.context import EngineContext, open_session
 
 MOST: Final = 1e-4
 """The largest difference from the torch module that passes, in pixels of [-1, 1], class scores or logits."""
@@ -47,7 +47,7 @@ def store_module(
 def _comparison(module: nn.Module, feed: str, cases: Mapping[str, Tensor]) -> Callable[[Path], Differences]:
     @torch.no_grad()
     def compare(path: Path) -> Differences:
-        session = open_session(path, SessionSettings(threads=1))
+        session = open_session(path, EngineContext(threads=1))
         found = {}
         for case, given in cases.items():
             wanted = module(given)

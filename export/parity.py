@@ -13,13 +13,13 @@ from underpaint.models.drafter import BoundDrafter
 from underpaint.models.text import WordEncoder, caption_features
 from underpaint.models.transformer import Transformer
 from underpaint.runtime.engines.cache import causal, hide
-from underpaint.runtime.engines.onnx_engine import DecoderEngine, Loaded
-from underpaint.runtime.engines.session import SessionSettings, open_session
+from underpaint.runtime.engines.context import EngineContext, open_session
+from underpaint.runtime.engines.onnx_engine import OnnxDecoder, OnnxEngine
 from underpaint.runtime.engines.shape import PREFIX_CELL, DecoderShape
 
 
-def _engine(path: Path, shape: DecoderShape, rows: int) -> DecoderEngine:
-    engine = DecoderEngine(Loaded(open_session(path, SessionSettings(threads=1)), shape, path.stem), rows)
+def _engine(path: Path, shape: DecoderShape, rows: int) -> OnnxEngine:
+    engine = OnnxEngine(OnnxDecoder(open_session(path, EngineContext(threads=1)), shape, path.stem), rows)
     # What no position may see must not leak: fill the hidden slots with large numbers.
     engine.cache.key_memory[:], engine.cache.value_memory[:] = 1e3, 1e3
     return engine
@@ -65,7 +65,7 @@ def _dense(transformer: Transformer, tokens: IntArray, cond: torch.Tensor) -> tu
     return out.logits[:, first:], out.features[:, first:]
 
 
-def _prefill(engine: DecoderEngine, prefix: IntArray) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def _prefill(engine: OnnxEngine, prefix: IntArray) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     count = prefix.shape[1]
     result = engine.run(prefix, np.full(count, PREFIX_CELL), causal(count))
     engine.cache.commit(result.keys, result.values, slice(None))
@@ -73,7 +73,7 @@ def _prefill(engine: DecoderEngine, prefix: IntArray) -> tuple[NDArray[np.float3
 
 
 def _compare_image(
-    engine: DecoderEngine, prefix: IntArray, tokens: IntArray, transformer: Transformer, cond: torch.Tensor
+    engine: OnnxEngine, prefix: IntArray, tokens: IntArray, transformer: Transformer, cond: torch.Tensor
 ) -> float:
     parts = [_prefill(engine, prefix)]
     for chunk in chunks(len(tokens)):
@@ -89,7 +89,7 @@ def _compare_image(
 
 
 def _compare_tree(
-    engine: DecoderEngine, prefix: IntArray, tokens: IntArray, transformer: Transformer, cond: torch.Tensor
+    engine: OnnxEngine, prefix: IntArray, tokens: IntArray, transformer: Transformer, cond: torch.Tensor
 ) -> float:
     _prefill(engine, prefix)
     before = len(tokens) // 4
@@ -118,9 +118,7 @@ def compare_drafter(path: Path, shape: DecoderShape, drafter: BoundDrafter, seed
     return found
 
 
-def _compare_draft(
-    engine: DecoderEngine, tokens: IntArray, features: NDArray[np.float32], drafter: BoundDrafter
-) -> float:
+def _compare_draft(engine: OnnxEngine, tokens: IntArray, features: NDArray[np.float32], drafter: BoundDrafter) -> float:
     cells = len(tokens)
     empty = drafter.empty_cache(2)
     embeddings = drafter.embed_tokens(torch.from_numpy(np.stack([tokens, tokens])))

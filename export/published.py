@@ -30,7 +30,7 @@ from underpaint.export.typed import TypedGraph
 from underpaint.models.published.decoder import Conditioner, Decoder
 from underpaint.models.published.load import Precision, load
 from underpaint.models.published.options import LoadOptions, Published
-from underpaint.runtime.engines.session import SessionSettings, open_session
+from underpaint.runtime.engines.context import EngineContext, open_session
 from underpaint.runtime.engines.shape import DecoderShape
 from underpaint.runtime.exported import BUCKETS, RECORD, Data, Record, read_records
 
@@ -277,7 +277,7 @@ def _samplers(vocab_size: int, top_k: int, folder: Path, origin: Origin) -> list
         graph = TypedGraph(name, "fp32")
         write_sampler(graph, vocab_size, count)
         graph.write(path)
-        session = open_session(path, SessionSettings())
+        session = open_session(path, EngineContext())
         logits = np.random.default_rng(0).standard_normal((2, 5, vocab_size)).astype(np.float32)
         scalars = {"guidance": np.array([3.0], np.float32), "temperature": np.array([0.7], np.float32)}
         found = session.run(None, {"logits": logits, **scalars})[0]

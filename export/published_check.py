@@ -13,7 +13,7 @@ from underpaint.export.differences import Errors, chunks, draft_tree, errors
 from underpaint.models.published.decoder import Conditioner, Decoder, DecoderConfig
 from underpaint.models.transformer import StepOutput
 from underpaint.runtime.engines.cache import HIDDEN, causal, hide
-from underpaint.runtime.engines.session import SessionSettings, open_session
+from underpaint.runtime.engines.context import EngineContext, open_session
 
 MOST: Final = {"fp32": 1e-4, "fp16": 0.05, "bf16": 1e-4}
 """The largest difference from torch in float32 that passes, over max(1, largest expected).
@@ -128,7 +128,7 @@ class Case(NamedTuple):
 
 def prepare(path: Path, precision: str, decoder: Decoder, conditioner: Conditioner | None, seed: int) -> Case:
     """A random condition for a pair of rows."""
-    rng, config, session = np.random.default_rng(seed), decoder.config, open_session(path, SessionSettings())
+    rng, config, session = np.random.default_rng(seed), decoder.config, open_session(path, EngineContext())
     if config.condition == "none":
         return Case(session, precision, decoder, np.empty((2, 0), dtype=np.int64), None)
     if conditioner is not None:

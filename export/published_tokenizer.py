@@ -30,7 +30,7 @@ from underpaint.export.vision import (
 from underpaint.export.weights import plain
 from underpaint.models.published.decoder import Conditioner
 from underpaint.models.vq import VQModel
-from underpaint.runtime.engines.session import SessionSettings, open_session
+from underpaint.runtime.engines.context import EngineContext, open_session
 
 TOKENIZER_MOST: Final = {"fp32": MOST, "fp16": 0.05, "bf16": MOST}
 """The largest difference from torch in float32 that passes, over max(1, largest expected).
@@ -85,7 +85,7 @@ def compare_module(
         if twin is not None:
             path = Path(beside) / path.name
             path.write_bytes(twin.SerializeToString())
-        session = open_session(path, SessionSettings())
+        session = open_session(path, EngineContext())
         found = {
             case: {result: errors(session.run(None, {feed: given.numpy()})[0], module(given))}
             for case, given in cases.items()

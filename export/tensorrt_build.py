@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from underpaint.artifacts.manifest import Manifest, write_beside
-from underpaint.runtime.engines.session import EngineError
+from underpaint.runtime.engines.context import EngineError
 from underpaint.runtime.engines.shape import DecoderShape, read_shape
 from underpaint.runtime.engines.tensorrt_files import (
     ANY_GPU,

@@ -19,14 +19,14 @@ from underpaint.algos.spatial.target import GridTarget
 from underpaint.algos.step import Drafter, Target
 from underpaint.artifacts.manifest import ManifestError
 from underpaint.runtime.codes import Codes
+from underpaint.runtime.engines.context import EngineContext, EngineError, share_threads
 from underpaint.runtime.engines.costs import costs_beside
-from underpaint.runtime.engines.drafter import OrtDrafter
-from underpaint.runtime.engines.grid_target import OrtGridTarget
+from underpaint.runtime.engines.drafter import EngineDrafter
+from underpaint.runtime.engines.grid_target import EngineGridTarget
 from underpaint.runtime.engines.images import ImageDecoder
-from underpaint.runtime.engines.judge import OrtJudge
-from underpaint.runtime.engines.onnx_engine import Loaded, load_decoder
-from underpaint.runtime.engines.session import EngineError, SessionSettings, share_threads
-from underpaint.runtime.engines.target import OrtTarget
+from underpaint.runtime.engines.judge import OnnxJudge
+from underpaint.runtime.engines.onnx_engine import OnnxDecoder, load_decoder
+from underpaint.runtime.engines.target import EngineTarget
 from underpaint.runtime.evaluation.quality import REFERENCE_KIND, Reading, Reference, load_reference, reference_name
 from underpaint.runtime.resampling.registry import models_behind, open_resampler, read_codebook
 from underpaint.runtime.resampling.resampler import Resampler
@@ -59,20 +59,20 @@ class EmbeddedStudio:
     codes: Codes
     reference: Reference
     sampler: SamplingParams
-    loaded_targets: dict[int, Loaded]
-    loaded_drafter: Loaded
+    loaded_targets: dict[int, OnnxDecoder]
+    loaded_drafter: OnnxDecoder
     decoder: ImageDecoder
-    judge: OrtJudge
+    judge: OnnxJudge
     hashes: dict[str, str]
     folder: Path
-    settings: SessionSettings | None
+    settings: EngineContext | None
     max_nodes: int = MAX_NODES
-    _targets: dict[tuple[int, SamplingParams], OrtTarget] = field(default_factory=dict)
+    _targets: dict[tuple[int, SamplingParams], EngineTarget] = field(default_factory=dict)
     _resamplers: dict[tuple[str, int], Resampler] = field(default_factory=dict)
-    _drafters: Callable[[SamplingParams], OrtDrafter] = field(init=False)
+    _drafters: Callable[[SamplingParams], EngineDrafter] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._drafters = cache(partial(OrtDrafter, self.loaded_drafter))
+        self._drafters = cache(partial(EngineDrafter, self.loaded_drafter))
 
     def fingerprint(self) -> Mapping[str, Any]:
         """See `Studio`."""
@@ -95,7 +95,7 @@ class EmbeddedStudio:
     def grid_target(self, prompt: Prompt, sampler: SamplingParams, cells: int = 1) -> Clocked[GridTarget]:
         """See `Studio`; any number of `cells` will do."""
         target = self._conditioned(self.side, prompt, sampler)
-        return Clocked(OrtGridTarget(target), target.engine.spent)
+        return Clocked(EngineGridTarget(target), target.engine.spent)
 
     def low_target(self, prompt: Prompt, sampler: SamplingParams, ratio: int, cells: int = 1) -> Clocked[GridTarget]:
         """See `Studio`. EngineError where the folder holds no such target, or one that draws other codes."""
@@ -108,7 +108,7 @@ class EmbeddedStudio:
             raise EngineError(
                 f"target{side} draws {codes} codes, target{self.side} {wanted}; export both from one training"
             )
-        return Clocked(OrtGridTarget(target), target.engine.spent)
+        return Clocked(EngineGridTarget(target), target.engine.spent)
 
     def resampler(self, kind: str, ratio: int) -> Resampler:
         """See `Studio`; see `runtime.resampling.registry.open_resampler` for what it raises."""
@@ -129,17 +129,17 @@ class EmbeddedStudio:
         return f"it holds the target for ratio {' or '.join(map(str, found))}"
 
     @property
-    def _in_turns(self) -> SessionSettings:
+    def _in_turns(self) -> EngineContext:
         """For models that work between the passes of the target."""
-        return replace(self.settings or SessionSettings(), lingering=False)
+        return replace(self.settings or EngineContext(), lingering=False)
 
-    def _conditioned(self, side: int, prompt: Prompt, sampler: SamplingParams) -> OrtTarget:
+    def _conditioned(self, side: int, prompt: Prompt, sampler: SamplingParams) -> EngineTarget:
         if side not in self.loaded_targets:
             name = f"target{side}"
             self.loaded_targets[side] = load_decoder(name, "target", self.folder, self._in_turns)
             self.hashes[name] = manifest(name, self.folder).sha256
         if (side, sampler) not in self._targets:
-            self._targets[side, sampler] = OrtTarget(self.loaded_targets[side], sampler)
+            self._targets[side, sampler] = EngineTarget(self.loaded_targets[side], sampler)
         target = self._targets[side, sampler]
         target.condition(word_ids(prompt))
         return target
@@ -160,7 +160,7 @@ class EmbeddedStudio:
         return Reading(values, judged.features[0].astype(np.float64))
 
 
-def open_studio(side: int, folder: Path = FOLDER, settings: SessionSettings | None = None) -> EmbeddedStudio:
+def open_studio(side: int, folder: Path = FOLDER, settings: EngineContext | None = None) -> EmbeddedStudio:
     """Load what pictures of `side` px need from a folder of models, every file checked against its manifest.
 
     Without `settings` the models share their threads, if the process has no session yet.
@@ -180,7 +180,7 @@ def open_studio(side: int, folder: Path = FOLDER, settings: SessionSettings | No
         share_threads()
     target = load_decoder(parts["target"], "target", folder, settings)
     # Pools of their own would fight for the cores at every turn; a drafter this small needs none.
-    alone = replace(settings or SessionSettings(), threads=1)
+    alone = replace(settings or EngineContext(), threads=1)
     drafter = load_decoder(parts["drafter"], "drafter", folder, alone)
     decoder = ImageDecoder(parts["image_decoder"], folder, settings)
     codebook = read_codebook(folder)
@@ -201,7 +201,7 @@ def open_studio(side: int, folder: Path = FOLDER, settings: SessionSettings | No
         loaded_targets={side: target},
         loaded_drafter=drafter,
         decoder=decoder,
-        judge=OrtJudge(parts["judge"], folder, settings),
+        judge=OnnxJudge(parts["judge"], folder, settings),
         hashes={found.manifest.name: found.manifest.sha256 for found in located.values()},
         folder=folder,
         settings=settings,

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from underpaint.algos.spatial.resolution import ResolutionMap
 from underpaint.artifacts.manifest import ManifestError
+from underpaint.runtime.engines.context import EngineContext, EngineError
 from underpaint.runtime.engines.exported_target import ExportedTarget, open_target
-from underpaint.runtime.engines.session import EngineError, SessionSettings
 from underpaint.runtime.exported import RECORD, hashes_of
 from underpaint.runtime.resampling.registry import codebook_digest, models_behind, open_resampler, read_codebook
 from underpaint.runtime.resampling.resampler import Resampler
@@ -29,7 +29,7 @@ class Low:
     grids: ResolutionMap
     folder: Path
     hashes: Mapping[str, str]
-    settings: SessionSettings
+    settings: EngineContext
     _resamplers: dict[str, Resampler] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
@@ -60,9 +60,7 @@ class Low:
         return self._resamplers[kind], hashes_of(self.folder, models_behind(kind, sides))
 
 
-def open_low(
-    low: Path, folder: Path, high: ExportedTarget, backend: str, settings: SessionSettings | None = None
-) -> Low:
+def open_low(low: Path, folder: Path, high: ExportedTarget, backend: str, settings: EngineContext | None = None) -> Low:
     """Load the target of the export `low`, to draft for the target `high` of the export `folder`.
 
     Raises ManifestError where a model is missing, and EngineError where the two do not belong together: another
@@ -81,7 +79,7 @@ def open_low(
             "tokenizer: export the same file into both folders, in one precision"
         )
     # The models take turns: threads of one must not hold the cores that the next needs.
-    own = replace(settings or SessionSettings(), lingering=False)
+    own = replace(settings or EngineContext(), lingering=False)
     target = open_target(low, backend, own)
     _check_pair(low, target, high)
     try:

@@ -15,12 +15,12 @@ from underpaint.algos.spatial.target import GridTarget
 from underpaint.algos.step import Drafter, Target
 from underpaint.artifacts.manifest import ManifestError
 from underpaint.runtime.codes import Codes
+from underpaint.runtime.engines.context import EngineContext, EngineError, share_threads
 from underpaint.runtime.engines.costs import costs_beside
-from underpaint.runtime.engines.drafter import OrtDrafter
+from underpaint.runtime.engines.drafter import EngineDrafter
 from underpaint.runtime.engines.exported_target import Condition, ExportedTarget, load_part, open_target
-from underpaint.runtime.engines.grid_target import OrtGridTarget
+from underpaint.runtime.engines.grid_target import EngineGridTarget
 from underpaint.runtime.engines.images import ImageDecoder
-from underpaint.runtime.engines.session import EngineError, SessionSettings, share_threads
 from underpaint.runtime.exported import RECORD, hashes_of
 from underpaint.runtime.exported_low import Low, open_low
 from underpaint.runtime.resampling.registry import read_codebook, read_table
@@ -54,10 +54,10 @@ class ExportedStudio:
     low: Low | None = None
     sampler: SamplingParams = SAMPLER
     max_nodes: int = MAX_NODES
-    _drafters: Callable[[SamplingParams], OrtDrafter] = field(init=False)
+    _drafters: Callable[[SamplingParams], EngineDrafter] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._drafters = cache(partial(OrtDrafter, self.loaded_drafter))
+        self._drafters = cache(partial(EngineDrafter, self.loaded_drafter))
 
     @property
     def grid(self) -> Grid:
@@ -77,14 +77,14 @@ class ExportedStudio:
         """The target under this condition, cell by cell in any order; EngineError where no pass holds `cells`."""
         self.high.check_pass(cells)
         target = self.high.under(prompt, sampler)
-        return Clocked(OrtGridTarget(target), target.engine.spent)
+        return Clocked(EngineGridTarget(target), target.engine.spent)
 
     def low_target(self, prompt: Condition, sampler: SamplingParams, ratio: int, cells: int = 1) -> Clocked[GridTarget]:
         """The smaller target under this condition; EngineError where there is none of this ratio, or as above."""
         low = self._low(ratio).target
         low.check_pass(cells)
         target = low.under(prompt, sampler)
-        return Clocked(OrtGridTarget(target), target.engine.spent)
+        return Clocked(EngineGridTarget(target), target.engine.spent)
 
     def resampler(self, kind: str, ratio: int) -> Resampler:
         """Tokens between the two resolutions; EngineError where this folder lacks a model that `kind` needs."""
@@ -114,7 +114,7 @@ class ExportedStudio:
 
 
 def open_exported(
-    folder: Path, backend: str = "cpu", settings: SessionSettings | None = None, low: Path | None = None
+    folder: Path, backend: str = "cpu", settings: EngineContext | None = None, low: Path | None = None
 ) -> ExportedStudio:
     """Load a target, its drafter and its tokenizer from an export folder.
 

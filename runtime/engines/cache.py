@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
-from underpaint.runtime.engines.session import EngineError
+from underpaint.runtime.engines.context import EngineError
 
 HIDDEN = np.float32(-1e9)
 """Added to the score of what must not be seen. Finite: a row with nothing to see must not turn into NaN."""

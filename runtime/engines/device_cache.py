@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from underpaint.algos.arrays import IntArray
 from underpaint.runtime.engines.cache import HIDDEN
-from underpaint.runtime.engines.session import EngineError
+from underpaint.runtime.engines.context import EngineError
 from underpaint.runtime.engines.shape import DecoderShape
 
 TYPES: Final = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}

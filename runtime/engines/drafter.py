@@ -19,19 +19,19 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import Scored
 from underpaint.algos.tree import DraftTree, Verdict
 from underpaint.runtime.engines.cache import alone, causal, hide
-from underpaint.runtime.engines.onnx_engine import Loaded, load_decoder
+from underpaint.runtime.engines.context import EngineContext, EngineError
+from underpaint.runtime.engines.onnx_engine import OnnxDecoder, load_decoder
 from underpaint.runtime.engines.passes import Pass
-from underpaint.runtime.engines.session import EngineError, SessionSettings
 from underpaint.zoo.load import FOLDER
 
 _ROOT: Final = np.zeros(1, dtype=np.int64)
 """Where a tree's first level is expanded."""
 
 
-class OrtDrafter:
+class EngineDrafter:
     """Implements `algos.step.Drafter` on a drafter graph; `sampler` must be the target's."""
 
-    def __init__(self, loaded: Loaded, sampler: SamplingParams) -> None:
+    def __init__(self, loaded: OnnxDecoder, sampler: SamplingParams) -> None:
         self.engine = loaded.engine(1 if sampler.guidance == 1.0 else 2)
         self.engine.sample_by(sampler)
         self.sampler = sampler
@@ -47,8 +47,8 @@ class OrtDrafter:
 
     @classmethod
     def open(
-        cls, name: str, sampler: SamplingParams, folder: Path = FOLDER, settings: SessionSettings | None = None
-    ) -> "OrtDrafter":
+        cls, name: str, sampler: SamplingParams, folder: Path = FOLDER, settings: EngineContext | None = None
+    ) -> "EngineDrafter":
         """The drafter `name` of a folder of models."""
         return cls(load_decoder(name, "drafter", folder, settings), sampler)
 

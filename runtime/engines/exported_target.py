@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from underpaint.algos.rows import SamplingParams
+from underpaint.runtime.engines.context import EngineContext, EngineError, open_session
 from underpaint.runtime.engines.onnx_engine import load_decoder
-from underpaint.runtime.engines.session import EngineError, SessionSettings, open_session
 from underpaint.runtime.engines.shape import DecoderShape
-from underpaint.runtime.engines.target import OrtTarget
+from underpaint.runtime.engines.target import EngineTarget
 from underpaint.runtime.engines.tensorrt_files import backend_module
 from underpaint.runtime.exported import check_data
 from underpaint.zoo.load import locate, names
@@ -67,10 +67,10 @@ class ExportedTarget:
 
     loaded: Any
     embed: Any
-    _engines: Callable[[SamplingParams], OrtTarget] = field(init=False)
+    _engines: Callable[[SamplingParams], EngineTarget] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._engines = cache(partial(OrtTarget, self.loaded))
+        self._engines = cache(partial(EngineTarget, self.loaded))
 
     @property
     def shape(self) -> DecoderShape:
@@ -100,7 +100,7 @@ class ExportedTarget:
                 f"with larger --buckets (as 1,8,16,32,64,{cells}), or let the method draft fewer rows a cycle"
             )
 
-    def under(self, asked: Condition, sampler: SamplingParams) -> OrtTarget:
+    def under(self, asked: Condition, sampler: SamplingParams) -> EngineTarget:
         """The target under a condition, until another is set; EngineError where it takes no such condition."""
         target = self._engines(sampler)
         if asked.features is None:
@@ -123,7 +123,7 @@ class ExportedTarget:
         return self.embed.run(None, {"features": padded})[0], prefix - given.shape[0]
 
 
-def open_target(folder: Path, backend: str, settings: SessionSettings | None = None) -> ExportedTarget:
+def open_target(folder: Path, backend: str, settings: EngineContext | None = None) -> ExportedTarget:
     """The target of an export folder, its files checked; ManifestError or EngineError."""
     loaded = load_part("target", folder, backend, settings)
     there = "condition" in names(folder)
@@ -132,7 +132,7 @@ def open_target(folder: Path, backend: str, settings: SessionSettings | None = N
     )
 
 
-def load_part(name: str, folder: Path, backend: str, settings: SessionSettings | None = None) -> Any:
+def load_part(name: str, folder: Path, backend: str, settings: EngineContext | None = None) -> Any:
     """The decoder `name` ("target" or "drafter"), on ONNX Runtime ("cpu") or on the TensorRT package of a backend."""
     check_data(folder, name)
     if backend == "cpu":

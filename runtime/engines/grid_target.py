@@ -10,21 +10,21 @@ from underpaint.algos.draft.spec import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.target import Feed
 from underpaint.runtime.engines.cache import hide
+from underpaint.runtime.engines.context import EngineContext, EngineError
 from underpaint.runtime.engines.line_tokens import Laid
-from underpaint.runtime.engines.onnx_engine import DecoderEngine, load_decoder
+from underpaint.runtime.engines.onnx_engine import OnnxEngine, load_decoder
 from underpaint.runtime.engines.passes import Pass
-from underpaint.runtime.engines.session import EngineError, SessionSettings
-from underpaint.runtime.engines.target import OrtTarget
+from underpaint.runtime.engines.target import EngineTarget
 from underpaint.zoo.load import FOLDER
 
 
-class OrtGridTarget:
+class EngineGridTarget:
     """Implements `algos.spatial.target.GridTarget`: the same graph and cache, with one slot a cell.
 
     A cell that a line token follows has a second slot for that, which is seen and committed with the cell's own.
     """
 
-    def __init__(self, target: OrtTarget) -> None:
+    def __init__(self, target: EngineTarget) -> None:
         self._target = target
         self._prefix = 0
         """Condition positions of the picture begun; a prompt may be shorter than the longest."""
@@ -32,13 +32,13 @@ class OrtGridTarget:
 
     @classmethod
     def open(
-        cls, name: str, sampler: SamplingParams, folder: Path = FOLDER, settings: SessionSettings | None = None
-    ) -> "OrtGridTarget":
+        cls, name: str, sampler: SamplingParams, folder: Path = FOLDER, settings: EngineContext | None = None
+    ) -> "EngineGridTarget":
         """The target `name` of a folder of models."""
-        return cls(OrtTarget(load_decoder(name, "target", folder, settings), sampler))
+        return cls(EngineTarget(load_decoder(name, "target", folder, settings), sampler))
 
     @property
-    def engine(self) -> DecoderEngine:
+    def engine(self) -> OnnxEngine:
         """The engine below."""
         return self._target.engine
 
@@ -53,11 +53,11 @@ class OrtGridTarget:
         return self._target.grid
 
     def condition(self, ids: IntArray) -> None:
-        """See `OrtTarget.condition`."""
+        """See `EngineTarget.condition`."""
         self._target.condition(ids)
 
     def condition_rows(self, rows: NDArray[np.float32], padding: int = 0) -> None:
-        """See `OrtTarget.condition_rows`."""
+        """See `EngineTarget.condition_rows`."""
         self._target.condition_rows(rows, padding)
 
     def begin(self) -> FloatArray:

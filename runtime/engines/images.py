@@ -8,16 +8,14 @@ from numpy.typing import NDArray
 
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.draft.spec import Grid
-from underpaint.runtime.engines.session import EngineError, SessionSettings, open_session
+from underpaint.runtime.engines.context import EngineContext, EngineError, open_session
 from underpaint.zoo.load import FOLDER, Located, locate
 
 
 class ImageDecoder:
     """Draws codes."""
 
-    def __init__(
-        self, name: str = "vq_decoder", folder: Path = FOLDER, settings: SessionSettings | None = None
-    ) -> None:
+    def __init__(self, name: str = "vq_decoder", folder: Path = FOLDER, settings: EngineContext | None = None) -> None:
         located = runnable(locate(name, "image_decoder", folder))
         self.vocab_size = int(located.manifest.settings["vocab_size"])
         self._session: Any = open_session(located.path, settings)
@@ -37,9 +35,7 @@ class ImageDecoder:
 class ImageEncoder:
     """Reads codes from pictures."""
 
-    def __init__(
-        self, name: str = "vq_encoder", folder: Path = FOLDER, settings: SessionSettings | None = None
-    ) -> None:
+    def __init__(self, name: str = "vq_encoder", folder: Path = FOLDER, settings: EngineContext | None = None) -> None:
         located = runnable(locate(name, "image_encoder", folder))
         self.stride = int(located.manifest.settings["stride"])
         self._session: Any = open_session(located.path, settings)

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from underpaint.runtime.engines.context import EngineContext, EngineError, open_session
 from underpaint.runtime.engines.images import to_unit
-from underpaint.runtime.engines.session import EngineError, SessionSettings, open_session
 from underpaint.zoo.load import FOLDER, locate
 
 
@@ -19,10 +19,10 @@ class Judged(NamedTuple):
     features: NDArray[np.float32]
 
 
-class OrtJudge:
+class OnnxJudge:
     """Scores pictures."""
 
-    def __init__(self, name: str = "judge", folder: Path = FOLDER, settings: SessionSettings | None = None) -> None:
+    def __init__(self, name: str = "judge", folder: Path = FOLDER, settings: EngineContext | None = None) -> None:
         located = locate(name, "judge", folder)
         self.side = int(located.manifest.settings["side"])
         self._slots = tuple(located.manifest.settings["slots"])

@@ -11,8 +11,8 @@ from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
 from underpaint.algos.draft.spec import FusedTreeSpec
 from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.engines.cache import KeyValueCache
-from underpaint.runtime.engines.passes import GROWN, Pass, Sampling, Spent, fused_tree_buffers
-from underpaint.runtime.engines.session import EngineError, SessionSettings, bind, open_session
+from underpaint.runtime.engines.context import EngineContext, EngineError, bind, open_session
+from underpaint.runtime.engines.passes import GROWN, Pass, PassTimer, Sampling, fused_tree_buffers
 from underpaint.runtime.engines.shape import DecoderShape, read_shape
 from underpaint.zoo.load import FOLDER, locate
 
@@ -40,25 +40,25 @@ class _Bound(NamedTuple):
     result: Pass
 
 
-class Loaded(NamedTuple):
+class OnnxDecoder(NamedTuple):
     """A session and its shape; any number of engines may share one."""
 
     session: Any
     shape: DecoderShape
     name: str
 
-    def engine(self, rows: int) -> "DecoderEngine":
+    def engine(self, rows: int) -> "OnnxEngine":
         """A new engine for `rows` sequences."""
-        return DecoderEngine(self, rows)
+        return OnnxEngine(self, rows)
 
 
-def load_decoder(name: str, kind: str, folder: Path = FOLDER, settings: SessionSettings | None = None) -> Loaded:
+def load_decoder(name: str, kind: str, folder: Path = FOLDER, settings: EngineContext | None = None) -> OnnxDecoder:
     """Load the decoder `name` ("target" or "drafter" in `kind`) after checking it against its manifest.
 
     Raises ManifestError (missing, damaged, another kind) or EngineError (not loadable as asked).
     """
     located = locate(name, kind, folder)
-    settings = settings or SessionSettings()
+    settings = settings or EngineContext()
     if settings.provider != "cpu":
         raise EngineError(
             f"decoder: expected provider 'cpu', got '{settings.provider}': caches live in host memory, which another "
@@ -70,20 +70,20 @@ def load_decoder(name: str, kind: str, folder: Path = FOLDER, settings: SessionS
             f"{name}: expected a float32 export for ONNX Runtime on the CPU, got {shape.precision}; export with "
             "--precision fp32, or build TensorRT engines of this one"
         )
-    return Loaded(open_session(located.path, settings), shape, name)
+    return OnnxDecoder(open_session(located.path, settings), shape, name)
 
 
-class DecoderEngine:
+class OnnxEngine:
     """Runs a decoder graph on `rows` sequences against one cache.
 
     Buffers are made once and bound by pointer, one binding for each number of new positions and of slots; a pass
     moves tokens and biases in and nothing of the cache anywhere.
     """
 
-    def __init__(self, loaded: Loaded, rows: int) -> None:
+    def __init__(self, loaded: OnnxDecoder, rows: int) -> None:
         self.shape = loaded.shape
         self.rows = rows
-        self.spent = Spent()
+        self.spent = PassTimer()
         shape = loaded.shape
         self.conditions = np.zeros((shape.outside, shape.features), dtype=np.float32)
         self.unseen = np.zeros(rows, dtype=np.int64)
@@ -140,7 +140,7 @@ class DecoderEngine:
         bound.bias[:, slots:] = bias
         if self._reads_features:
             if features is None:
-                raise EngineError("decoder: this graph reads features, got none; run it through OrtDrafter")
+                raise EngineError("decoder: this graph reads features, got none; run it through EngineDrafter")
             bound.features[:] = features
         if growth is not None:
             bound.places[:], bound.uniforms[:] = growth.places, growth.uniforms

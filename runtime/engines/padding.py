@@ -8,11 +8,11 @@ from numpy.typing import NDArray
 
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.runtime.engines.cache import HIDDEN
-from underpaint.runtime.engines.session import EngineError
+from underpaint.runtime.engines.context import EngineError
 
 
 class Given(NamedTuple):
-    """What a pass over T positions reads beside the cache, as in `runtime.engines.onnx_engine.DecoderEngine.run`.
+    """What a pass over T positions reads beside the cache, as in `runtime.engines.onnx_engine.OnnxEngine.run`.
 
     tokens [T] or [B, T]; cells [T]; bias [T, T] among the new positions and past_bias [S] or [T, S]; features
     [B, T, D] or None; conditions [rows, D] and unseen [B], read where the graph takes them.
@@ -47,7 +47,7 @@ def fill(buffers: Mapping[str, NDArray[Any]], given: Given) -> None:
     bias[padding, slots + padding] = 0.0
     if "features" in buffers:
         if given.features is None:
-            raise EngineError("decoder: this graph reads features, got none; run it through OrtDrafter")
+            raise EngineError("decoder: this graph reads features, got none; run it through EngineDrafter")
         buffers["features"][:, :count] = given.features
     if "conditions" in buffers:
         buffers["conditions"][:] = given.conditions

@@ -19,7 +19,7 @@ GROWN: Final = ("root_tokens", "root_masses", "next_places", "below_tokens", "be
 
 
 @dataclass(slots=True)
-class Spent:
+class PassTimer:
     """What the passes of an engine took: calls, new positions, seconds."""
 
     passes: int = 0

@@ -9,7 +9,7 @@ import numpy as np
 from underpaint.algos.arrays import IntArray
 from underpaint.algos.draft.spec import Grid
 from underpaint.algos.registry import build
-from underpaint.runtime.engines.session import EngineError
+from underpaint.runtime.engines.context import EngineError
 
 PREFIX_CELL: Final = -1
 """The cell of every condition position."""

@@ -11,20 +11,20 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import Scored
 from underpaint.algos.tree import DraftTree, Verdict
 from underpaint.runtime.engines.cache import causal, hide, hide_in_pass
+from underpaint.runtime.engines.context import EngineContext, EngineError
 from underpaint.runtime.engines.line_tokens import Laid, Lines
-from underpaint.runtime.engines.onnx_engine import Loaded, load_decoder
+from underpaint.runtime.engines.onnx_engine import OnnxDecoder, load_decoder
 from underpaint.runtime.engines.passes import Pass
-from underpaint.runtime.engines.session import EngineError, SessionSettings
 from underpaint.zoo.load import FOLDER
 
 
-class OrtTarget:
+class EngineTarget:
     """Implements `algos.step.Target` on a decoder graph.
 
     With guidance 1 it runs the conditional row alone, otherwise the guidance pair. Set a condition first.
     """
 
-    def __init__(self, loaded: Loaded, sampler: SamplingParams) -> None:
+    def __init__(self, loaded: OnnxDecoder, sampler: SamplingParams) -> None:
         if sampler.guidance != 1.0 and not loaded.shape.guided:
             raise EngineError(
                 f"guidance {sampler.guidance:g}: this export has no prompt without a condition, as its authors draw it "
@@ -45,8 +45,8 @@ class OrtTarget:
 
     @classmethod
     def open(
-        cls, name: str, sampler: SamplingParams, folder: Path = FOLDER, settings: SessionSettings | None = None
-    ) -> "OrtTarget":
+        cls, name: str, sampler: SamplingParams, folder: Path = FOLDER, settings: EngineContext | None = None
+    ) -> "EngineTarget":
         """The target `name` of a folder of models."""
         return cls(load_decoder(name, "target", folder, settings), sampler)
 

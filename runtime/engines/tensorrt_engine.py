@@ -1,7 +1,7 @@
 """A decoder on TensorRT: caches in CUDA memory that is never moved, one captured CUDA graph a number of positions.
 
-`TensorRTEngine` has the seams of `onnx_engine.DecoderEngine`, so `OrtTarget` and `OrtDrafter`, which hold the
-protocols of `algos.step`, run on it unchanged: `OrtTarget(load_tensorrt(...), sampler)`. New keys and values stay on
+`TensorRTEngine` has the seams of `onnx_engine.OnnxEngine`, so `EngineTarget` and `EngineDrafter`, which hold the
+protocols of `algos.step`, run on it unchanged: `EngineTarget(load_tensorrt(...), sampler)`. New keys and values stay on
 the device; logits and features come back in one copy each a pass.
 """
 
@@ -16,10 +16,10 @@ import torch
 
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.rows import SamplingParams
+from underpaint.runtime.engines.context import EngineError
 from underpaint.runtime.engines.device_cache import TYPES, DeviceCache, layered
 from underpaint.runtime.engines.padding import Given, fill
-from underpaint.runtime.engines.passes import Pass, Spent
-from underpaint.runtime.engines.session import EngineError
+from underpaint.runtime.engines.passes import Pass, PassTimer
 from underpaint.runtime.engines.shape import DecoderShape, read_shape
 from underpaint.runtime.engines.tensorrt_files import EngineRecord, backend_module, paths, read_engine
 
@@ -66,7 +66,7 @@ class _Bucket(NamedTuple):
     size: int
 
 
-class LoadedTensorRT(NamedTuple):
+class TensorRTDecoder(NamedTuple):
     """A deserialised engine; any number of `TensorRTEngine`s may share one."""
 
     session: Any
@@ -82,7 +82,7 @@ class LoadedTensorRT(NamedTuple):
         return TensorRTEngine(self, rows)
 
 
-def load_tensorrt(name: str, kind: str, folder: Path, backend: str) -> LoadedTensorRT:
+def load_tensorrt(name: str, kind: str, folder: Path, backend: str) -> TensorRTDecoder:
     """The engine of decoder `name`, refused unless graph, GPU and version are those that it was built for."""
     module = backend_module(backend)
     located, record = read_engine(folder, name, kind, backend, module.__version__, gpu_name())
@@ -91,20 +91,20 @@ def load_tensorrt(name: str, kind: str, folder: Path, backend: str) -> LoadedTen
     engine = runtime.deserialize_cuda_engine(place.read_bytes())
     if engine is None:
         raise EngineError(f"{place}: {backend} cannot read it on this machine; build it here with `underpaint engine`")
-    return LoadedTensorRT(engine, read_shape(located.manifest.settings, name), name, record, module, runtime)
+    return TensorRTDecoder(engine, read_shape(located.manifest.settings, name), name, record, module, runtime)
 
 
 class TensorRTEngine:
-    """Runs a decoder engine on `rows` sequences against one cache; see `runtime.engines.onnx_engine.DecoderEngine`."""
+    """Runs a decoder engine on `rows` sequences against one cache; see `runtime.engines.onnx_engine.OnnxEngine`."""
 
     chains: Final = False
     """A captured graph holds one level of drafting."""
     grows: Final = False
 
-    def __init__(self, loaded: LoadedTensorRT, rows: int) -> None:
+    def __init__(self, loaded: TensorRTDecoder, rows: int) -> None:
         self.shape = loaded.shape
         self.rows = rows
-        self.spent = Spent()
+        self.spent = PassTimer()
         self.cache = DeviceCache(loaded.shape, rows)
         self.conditions = np.zeros((loaded.shape.outside, loaded.shape.features), dtype=np.float32)
         self.unseen = np.zeros(rows, dtype=np.int64)
@@ -126,7 +126,7 @@ class TensorRTEngine:
         return all(bucket.captured is not None for bucket in self._buckets.values())
 
     def sample_by(self, sampler: SamplingParams) -> None:
-        """See `DecoderEngine.sample_by`: these graphs give logits alone, of which the host makes distributions."""
+        """See `OnnxEngine.sample_by`: these graphs give logits alone, of which the host makes distributions."""
 
     def run(
         self,
@@ -136,7 +136,7 @@ class TensorRTEngine:
         past_bias: FloatArray | None = None,
         features: FloatArray | None = None,
     ) -> Pass:
-        """One pass; see `DecoderEngine.run`: views of buffers that the next pass overwrites.
+        """One pass; see `OnnxEngine.run`: views of buffers that the next pass overwrites.
 
         Passes larger than the largest profile raise EngineError.
         """

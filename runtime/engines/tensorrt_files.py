@@ -13,7 +13,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 from underpaint.algos.registry import build
 from underpaint.artifacts.manifest import digest
-from underpaint.runtime.engines.session import EngineError
+from underpaint.runtime.engines.context import EngineError
 from underpaint.runtime.exported import check_data
 from underpaint.zoo.load import Located, locate
 

@@ -12,8 +12,8 @@ from PIL import Image
 from underpaint.algos.arrays import IntArray
 from underpaint.algos.draft.spec import Grid
 from underpaint.algos.spatial.resolution import ResolutionMap
+from underpaint.runtime.engines.context import EngineContext, open_session
 from underpaint.runtime.engines.images import ImageDecoder, ImageEncoder, to_bytes, to_unit
-from underpaint.runtime.engines.session import SessionSettings, open_session
 from underpaint.runtime.resampling.resampler import check_high, check_low
 
 FILTERS: Final[Mapping[str, Image.Resampling]] = {
@@ -47,7 +47,7 @@ class FilterEnlarger:
 class LearnedEnlarger:
     """Enlarges by a small super-resolution network on ONNX Runtime."""
 
-    def __init__(self, path: Path, settings: SessionSettings | None = None) -> None:
+    def __init__(self, path: Path, settings: EngineContext | None = None) -> None:
         self._session: Any = open_session(path, settings)
 
     def __call__(self, picture: NDArray[np.uint8]) -> NDArray[np.uint8]:

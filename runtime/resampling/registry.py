@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from underpaint.algos.registry import suggest
 from underpaint.algos.spatial.resolution import ResolutionMap
 from underpaint.artifacts.manifest import ManifestError
+from underpaint.runtime.engines.context import EngineContext, EngineError
 from underpaint.runtime.engines.images import ImageDecoder, ImageEncoder
-from underpaint.runtime.engines.session import EngineError, SessionSettings
 from underpaint.runtime.exported import RECORD
 from underpaint.runtime.resampling.pixels import FILTERS, Enlarger, FilterEnlarger, LearnedEnlarger, PixelResampler
 from underpaint.runtime.resampling.resampler import Resampler
@@ -87,7 +87,7 @@ def open_resampler(
     kind: str,
     grids: ResolutionMap,
     folder: Path = FOLDER,
-    settings: SessionSettings | None = None,
+    settings: EngineContext | None = None,
     sides: tuple[int, int] = SHIPPED_SIDES,
 ) -> Resampler:
     """The sampler `kind`, one of `RESAMPLERS`, between two grids, of pictures of these sides in pixels.

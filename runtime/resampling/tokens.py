@@ -8,14 +8,14 @@ import numpy as np
 
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.spatial.resolution import ResolutionMap
-from underpaint.runtime.engines.session import SessionSettings, open_session
+from underpaint.runtime.engines.context import EngineContext, open_session
 from underpaint.runtime.resampling.resampler import check_high, check_low
 
 
 class TokenNetwork:
     """Tokens [h, w] of one grid to logits [h', w', V] over those of another."""
 
-    def __init__(self, path: Path, settings: SessionSettings | None = None) -> None:
+    def __init__(self, path: Path, settings: EngineContext | None = None) -> None:
         self._session: Any = open_session(path, settings)
 
     def __call__(self, tokens: IntArray) -> FloatArray:

@@ -9,7 +9,7 @@ import pytest
 from benchmarks import gpu, llamagen_b, pauses, samplers
 from tests.benchmarks.ending import figures
 from underpaint.models.transformer import TransformerConfig
-from underpaint.runtime.engines.session import EngineError
+from underpaint.runtime.engines.context import EngineError
 
 
 def test_llamagen_is_exported_checked_drawn_and_timed(monkeypatch, tmp_path, capsys):

@@ -21,7 +21,7 @@ from underpaint.models.judge import Judge, JudgeConfig
 from underpaint.models.text import WordEncoder
 from underpaint.models.transformer import Transformer, TransformerConfig
 from underpaint.runtime.embedded import open_studio
-from underpaint.runtime.engines.session import SessionSettings
+from underpaint.runtime.engines.context import EngineContext
 from underpaint.runtime.methods.registry import METHODS, build_method, resolve
 from underpaint.runtime.studio import draw, randomness
 from underpaint.zoo.prompts import SLOT_VALUES, WORD_SLOTS, WORDS, Prompt
@@ -29,7 +29,7 @@ from underpaint.zoo.prompts import SLOT_VALUES, WORD_SLOTS, WORDS, Prompt
 CONFIG = TransformerConfig(
     *(16, 2, 2, 32, 64), model_type="t2i", cls_token_num=WORD_SLOTS, caption_dim=12, multiple_of=16
 )
-OPEN = partial(open_studio, settings=SessionSettings(threads=1))
+OPEN = partial(open_studio, settings=EngineContext(threads=1))
 PROMPT = "a 3d fox, left"
 
 

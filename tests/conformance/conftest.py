@@ -17,7 +17,7 @@ from underpaint.models.drafter import BoundDrafter, Drafter
 from underpaint.models.layers import causal_bias
 from underpaint.models.text import WordEncoder, caption_features
 from underpaint.models.transformer import Transformer, TransformerConfig, initialise
-from underpaint.runtime.engines.target import OrtTarget
+from underpaint.runtime.engines.target import EngineTarget
 
 ORIGIN = Origin("random weights", "a test", "none")
 CONFIG = TransformerConfig(
@@ -48,7 +48,7 @@ class Models:
     drafter: BoundDrafter
     drafts: bool = True
 
-    def condition(self, target: OrtTarget, absent: bool = False) -> None:
+    def condition(self, target: EngineTarget, absent: bool = False) -> None:
         """See `Family`."""
         target.condition(np.zeros_like(CAPTION) if absent else CAPTION)
 

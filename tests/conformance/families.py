@@ -21,13 +21,13 @@ from tests.published.references import dtok_reference, eagle_reference
 from underpaint.algos.arrays import IntArray
 from underpaint.export.published import Request, export_published
 from underpaint.models.published.options import LoadOptions
-from underpaint.runtime.engines.session import SessionSettings, open_session
-from underpaint.runtime.engines.target import OrtTarget
+from underpaint.runtime.engines.context import EngineContext, open_session
+from underpaint.runtime.engines.target import EngineTarget
 
 Outputs = tuple[Tensor, Tensor]
 """Logits [2, T, V] and features [2, T, D] of a guidance pair."""
 TINY = LoadOptions(heads=HEADS, grid_side=SIDE)
-_ONE_THREAD = SessionSettings(threads=1)
+_ONE_THREAD = EngineContext(threads=1)
 
 
 class Family(Protocol):
@@ -41,7 +41,7 @@ class Family(Protocol):
     def drafts(self) -> bool:
         """Whether there is a drafter."""
 
-    def condition(self, target: OrtTarget, absent: bool = False) -> None:
+    def condition(self, target: EngineTarget, absent: bool = False) -> None:
         """Set the family's condition, or that of no condition."""
 
     def dense(self, tokens: IntArray) -> Outputs:
@@ -56,7 +56,7 @@ class Published:
     """A published kind."""
 
     folder: Path
-    conditioned: Callable[[OrtTarget, bool], None]
+    conditioned: Callable[[EngineTarget, bool], None]
     reference: Callable[[Tensor], Outputs]
     """From codes [2, T]."""
     drafter: Callable[[Tensor, Tensor], Outputs] | None
@@ -66,7 +66,7 @@ class Published:
         """See `Family`."""
         return self.drafter is not None
 
-    def condition(self, target: OrtTarget, absent: bool = False) -> None:
+    def condition(self, target: EngineTarget, absent: bool = False) -> None:
         """See `Family`."""
         self.conditioned(target, absent)
 
@@ -96,7 +96,7 @@ def llamagen(work: Path, captions: bool) -> Published:
     export_published(Request("eagle-drafter", work / "drafter.safetensors", target=pair, target_options=TINY), folder)
     features, classes = noise(3, 12), torch.tensor([3, 5])
 
-    def condition(target: OrtTarget, absent: bool) -> None:
+    def condition(target: EngineTarget, absent: bool) -> None:
         if captions:
             _set_rows(target, folder, features, absent)
         else:
@@ -115,7 +115,7 @@ def llamagen(work: Path, captions: bool) -> Published:
     return Published(folder, condition, reference, draft)
 
 
-def _set_rows(target: OrtTarget, folder: Path, features: Tensor, absent: bool) -> None:
+def _set_rows(target: EngineTarget, folder: Path, features: Tensor, absent: bool) -> None:
     session = open_session(folder / "condition.onnx", _ONE_THREAD)
     rows = session.run(None, {"features": features.numpy()})[0]
     if absent:
@@ -134,7 +134,7 @@ def tar_dtok(work: Path) -> Published:
         logits, found = zip(*(dtok_reference(state, given, row) for row, given in rows), strict=True)
         return torch.stack(logits)[:, 5:], torch.stack(found)[:, 5:]
 
-    def condition(target: OrtTarget, absent: bool) -> None:
+    def condition(target: EngineTarget, absent: bool) -> None:
         _set_rows(target, folder, features, absent)
 
     return Published(folder, condition, reference, None)
@@ -157,7 +157,7 @@ def chameleon(work: Path, lines: bool) -> Published:
         return _prompted(work / "out", model, text_models.IMAGE_IDS, text_models.PROMPT[0, [0, -1]], draft)
     prompts = (text_models.PROMPT[0], text_models.PROMPT[0, :0])
 
-    def condition(target: OrtTarget, absent: bool) -> None:
+    def condition(target: EngineTarget, absent: bool) -> None:
         target.condition(prompts[int(absent)].numpy())
 
     def reference(codes: Tensor) -> Outputs:
@@ -183,7 +183,7 @@ def _prompted(
     """Under a prompt of 5 ids where 8 have room, beside one of its `kept` ids alone."""
     prompts = (text_models.PROMPT[0], kept)
 
-    def condition(target: OrtTarget, absent: bool) -> None:
+    def condition(target: EngineTarget, absent: bool) -> None:
         target.condition(prompts[int(absent)].numpy())
 
     def reference(codes: Tensor) -> Outputs:

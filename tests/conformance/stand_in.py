@@ -20,7 +20,7 @@ import torch
 
 from underpaint.export.tensorrt_build import batch_counts, decoder_profile
 from underpaint.runtime.engines import device_cache, tensorrt_engine
-from underpaint.runtime.engines.session import SessionSettings, open_session
+from underpaint.runtime.engines.context import EngineContext, open_session
 from underpaint.runtime.engines.shape import read_shape
 from underpaint.runtime.engines.tensorrt_files import EngineRecord, write_engine
 from underpaint.zoo.load import manifest
@@ -120,7 +120,7 @@ class Engine:
 
     def __init__(self, content: bytes) -> None:
         known = json.loads(content)
-        self.session = open_session(Path(known["graph"]), SessionSettings(threads=1))
+        self.session = open_session(Path(known["graph"]), EngineContext(threads=1))
         self.profiles = known["profiles"]
         self.inputs = [each.name for each in self.session.get_inputs()]
         both = (*self.session.get_inputs(), *self.session.get_outputs())

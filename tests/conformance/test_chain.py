@@ -13,7 +13,7 @@ from underpaint.algos.draft.eagle2 import Eagle2
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import Scored, decode
 from underpaint.algos.tree import DraftTree, Verdict
-from underpaint.runtime.engines.session import EngineError
+from underpaint.runtime.engines.context import EngineError
 from underpaint.runtime.evaluation.timing import Tally, TimedDrafter
 
 LEVELS = 5

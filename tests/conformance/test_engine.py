@@ -21,15 +21,15 @@ from underpaint.export.decoders import export_target
 from underpaint.export.store import Origin
 from underpaint.models.config import build
 from underpaint.models.transformer import Transformer, TransformerConfig
-from underpaint.runtime.engines.drafter import OrtDrafter
-from underpaint.runtime.engines.grid_target import OrtGridTarget
-from underpaint.runtime.engines.session import EngineError, SessionSettings
-from underpaint.runtime.engines.target import OrtTarget
+from underpaint.runtime.engines.context import EngineContext, EngineError
+from underpaint.runtime.engines.drafter import EngineDrafter
+from underpaint.runtime.engines.grid_target import EngineGridTarget
+from underpaint.runtime.engines.target import EngineTarget
 from underpaint.runtime.evaluation.timing import Tally, TimedDrafter, TimedTarget
 
 PAIR = SamplingParams(guidance=2.5)
 ONE_ROW = SamplingParams()
-ONE_THREAD = SessionSettings(threads=1)
+ONE_THREAD = EngineContext(threads=1)
 CELLS = CONFIG.block_size
 TOKENS = np.random.default_rng(3).integers(0, 16, CELLS)  # every family has as many codes
 PARENTS = (-1, 0, 0, 1, 1, 2, 3, 5)
@@ -41,16 +41,16 @@ def _block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("underpaint.runtime.engines.cache.BLOCK", request.param)
 
 
-def open_target(family: Family, sampler: SamplingParams = PAIR, absent: bool = False) -> OrtTarget:
-    target = OrtTarget.open("target", sampler, family.folder, ONE_THREAD)
+def open_target(family: Family, sampler: SamplingParams = PAIR, absent: bool = False) -> EngineTarget:
+    target = EngineTarget.open("target", sampler, family.folder, ONE_THREAD)
     family.condition(target, absent)
     return target
 
 
-def open_drafter(family: Family, sampler: SamplingParams = PAIR, name: str = "drafter") -> OrtDrafter:
+def open_drafter(family: Family, sampler: SamplingParams = PAIR, name: str = "drafter") -> EngineDrafter:
     if not family.drafts:
         pytest.skip("no drafter of this form is published")
-    return OrtDrafter.open(name, sampler, family.folder, ONE_THREAD)
+    return EngineDrafter.open(name, sampler, family.folder, ONE_THREAD)
 
 
 def tree_of(tokens: IntArray, parents: tuple[int, ...] = PARENTS) -> DraftTree:
@@ -68,13 +68,13 @@ def chain(tokens: IntArray) -> DraftTree:
     return tree_of(tokens, tuple(range(-1, len(tokens) - 1)))
 
 
-def memory_of(target: OrtTarget) -> np.ndarray:
+def memory_of(target: EngineTarget) -> np.ndarray:
     """A copy of all keys, those behind the slots that passes read too."""
     cache = target.engine.cache
     return np.asarray(getattr(cache, "key_memory", cache.keys)).copy()
 
 
-def feed_one_by_one(target: OrtTarget, tokens: IntArray) -> list[Scored]:
+def feed_one_by_one(target: EngineTarget, tokens: IntArray) -> list[Scored]:
     """Commit tokens one a pass; what each pass said."""
     said = []
     for token in tokens:
@@ -338,7 +338,7 @@ def hold_greedy_pictures_together(family: Family, name: str) -> None:
 
 
 def test_a_grid_target_scores_cells_in_any_order(family: Family) -> None:
-    raster, grid = open_target(family), OrtGridTarget(open_target(family))
+    raster, grid = open_target(family), EngineGridTarget(open_target(family))
     np.testing.assert_allclose(grid.begin(), raster.begin().probs[0], atol=1e-6)
     said = feed_one_by_one(raster, TOKENS[:6])
     cached = np.zeros((4, CELLS), dtype=np.bool_)
@@ -360,7 +360,7 @@ def test_a_grid_target_scores_cells_in_any_order(family: Family) -> None:
 
 
 def test_bad_conditions_and_orders_of_calls_are_named(models: Models) -> None:
-    target = OrtTarget.open("target", PAIR, models.folder, ONE_THREAD)
+    target = EngineTarget.open("target", PAIR, models.folder, ONE_THREAD)
     with pytest.raises(EngineError, match="no condition is set"):
         target.begin()
     for ids in ([1, 2], [1, 2, WORDS], [-1, 2, 3]):
@@ -384,7 +384,7 @@ def test_llamagen_logits_through_the_engine(tmp_path: Path) -> None:
     with torch.no_grad():
         regenerate(transformer, case["manifest"], 0.08)
     export_target("c2i", transformer, None, tmp_path, Origin("a golden case", "a test", "none"), halves=False)
-    target = OrtTarget.open("c2i", PAIR, tmp_path, ONE_THREAD)
+    target = EngineTarget.open("c2i", PAIR, tmp_path, ONE_THREAD)
     given, tokens = case["cond"], case["tokens"]
     assert given[1] == config.num_classes
     target.condition(given[:1])

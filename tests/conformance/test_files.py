@@ -19,10 +19,10 @@ from underpaint.export.graph import GraphWriter
 from underpaint.export.run import main
 from underpaint.export.store import ParityError, draft_manifest, store_onnx
 from underpaint.models.transformer import Transformer
+from underpaint.runtime.engines.context import EngineContext, EngineError, bind, open_session
 from underpaint.runtime.engines.onnx_engine import load_decoder
-from underpaint.runtime.engines.session import EngineError, SessionSettings, bind, open_session
 from underpaint.runtime.engines.shape import read_shape
-from underpaint.runtime.engines.target import OrtTarget
+from underpaint.runtime.engines.target import EngineTarget
 from underpaint.zoo import load
 
 
@@ -77,7 +77,7 @@ def test_a_damaged_file_is_refused(folder: Path, damage: object, message: str) -
     path = folder / "target.onnx"
     path.write_bytes(damage(path.read_bytes()))  # type: ignore[operator]
     with pytest.raises(ManifestError, match=message):
-        OrtTarget.open("target", SamplingParams(), folder)
+        EngineTarget.open("target", SamplingParams(), folder)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_unknown_names_and_wrong_kinds_suggest_the_right_ones(models: Models) ->
     with pytest.raises(ManifestError, match="did you mean 'target'"):
         load.path("targett", models.folder)
     with pytest.raises(ManifestError, match="is a drafter, expected a target"):
-        OrtTarget.open("drafter", SamplingParams(), models.folder)
+        EngineTarget.open("drafter", SamplingParams(), models.folder)
     with pytest.raises(ManifestError, match="no manifest"):
         manifest.read(models.folder / "nothing.json")
     settings = dict(load.manifest("target", models.folder).settings)
@@ -120,7 +120,7 @@ def test_a_provider_is_never_replaced_silently(models: Models, monkeypatch: pyte
     path = models.folder / "target.onnx"
     assert "TensorrtExecutionProvider" not in onnxruntime.get_available_providers()
     with pytest.raises(EngineError, match="is not in this onnxruntime"):
-        open_session(path, SessionSettings("tensorrt"))
+        open_session(path, EngineContext("tensorrt"))
     # As the GPU wheel does without a GPU: the provider is listed, and the session falls back.
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider"])
     real = onnxruntime.InferenceSession
@@ -128,9 +128,9 @@ def test_a_provider_is_never_replaced_silently(models: Models, monkeypatch: pyte
         onnxruntime, "InferenceSession", lambda path, options, providers: real(path, options, ["CPUExecutionProvider"])
     )
     with pytest.raises(EngineError, match="fell back to CPUExecutionProvider"):
-        open_session(path, SessionSettings("cuda"))
+        open_session(path, EngineContext("cuda"))
     with pytest.raises(EngineError, match="expected provider 'cpu'"):
-        load_decoder("target", "target", models.folder, SessionSettings("cuda"))
+        load_decoder("target", "target", models.folder, EngineContext("cuda"))
 
 
 def test_bad_sessions_are_named(tmp_path: Path) -> None:
@@ -140,9 +140,9 @@ def test_bad_sessions_are_named(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="could not load it"):
         open_session(tmp_path / "text.onnx")
     with pytest.raises(EngineError, match="provider must be one of"):
-        SessionSettings("tpu")  # type: ignore[arg-type]
+        EngineContext("tpu")  # type: ignore[arg-type]
     with pytest.raises(EngineError, match="threads must be >= 1"):
-        SessionSettings(threads=0)
+        EngineContext(threads=0)
     with pytest.raises(EngineError, match="C-contiguous"):
         bind(None, "input", "tokens", np.zeros((4, 4)).T[:, 1:])
 

@@ -17,9 +17,9 @@ from underpaint.algos.spatial.target import Feed
 from underpaint.algos.spatial.zipar import zipar
 from underpaint.models.text import caption_features
 from underpaint.runtime.engines.cache import HIDDEN
-from underpaint.runtime.engines.grid_target import OrtGridTarget
-from underpaint.runtime.engines.session import SessionSettings
-from underpaint.runtime.engines.target import OrtTarget
+from underpaint.runtime.engines.context import EngineContext
+from underpaint.runtime.engines.grid_target import EngineGridTarget
+from underpaint.runtime.engines.target import EngineTarget
 from underpaint.sim.synthetic.grid_model import FixedRows
 
 PAIR = SamplingParams(guidance=2.5)
@@ -73,9 +73,9 @@ def dense(models: Models, done: Recorded) -> FloatArray:
 
 
 def recorded(models: Models) -> Recorded:
-    target = OrtTarget.open("target", PAIR, models.folder, SessionSettings(threads=1))
+    target = EngineTarget.open("target", PAIR, models.folder, EngineContext(threads=1))
     models.condition(target)
-    return Recorded(OrtGridTarget(target))
+    return Recorded(EngineGridTarget(target))
 
 
 @pytest.mark.parametrize("window", [1, 2, 4])

@@ -13,7 +13,7 @@ from underpaint.algos.draft.eagle2 import Eagle2
 from underpaint.algos.draft.spec import Budget, FusedTreeSpec
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import decode
-from underpaint.runtime.engines.session import EngineError
+from underpaint.runtime.engines.context import EngineError
 from underpaint.runtime.evaluation.timing import Tally, TimedDrafter
 
 SAMPLERS = {

@@ -7,8 +7,8 @@ from tests.conformance.families import Family
 from tests.conformance.test_engine import TOKENS, feed_one_by_one, open_drafter, open_target
 from underpaint.algos.step import Scored
 from underpaint.runtime.engines.cache import causal
+from underpaint.runtime.engines.context import EngineError
 from underpaint.runtime.engines.padding import Given, fill
-from underpaint.runtime.engines.session import EngineError
 
 COUNT, SIZE, DRAWN = 3, 7, 4
 

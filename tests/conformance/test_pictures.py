@@ -12,9 +12,9 @@ from underpaint.artifacts.manifest import ManifestError
 from underpaint.export.vision import export_judge, export_tokenizer
 from underpaint.models.judge import Judge, JudgeConfig, to_judge_side
 from underpaint.models.vq import VQConfig, VQModel
+from underpaint.runtime.engines.context import EngineError
 from underpaint.runtime.engines.images import ImageDecoder, ImageEncoder, to_bytes, to_unit
-from underpaint.runtime.engines.judge import OrtJudge
-from underpaint.runtime.engines.session import EngineError
+from underpaint.runtime.engines.judge import OnnxJudge
 from underpaint.zoo import load
 from underpaint.zoo.prompts import SLOT_VALUES
 
@@ -77,11 +77,11 @@ def test_the_judge_says_the_same(tmp_path: Path) -> None:
     pictures = [np.random.default_rng(seed).integers(0, 256, (128, 128, 3), dtype=np.uint8) for seed in range(2)]
     before = model(to_judge_side(torch.from_numpy(np.stack([to_unit(picture) for picture in pictures]))))
     export_judge(model, tmp_path, ORIGIN)
-    judged = OrtJudge(folder=tmp_path)(pictures)
+    judged = OnnxJudge(folder=tmp_path)(pictures)
     assert list(judged.scores) == list(SLOT_VALUES)
     for slot, expected in zip(SLOT_VALUES, before.scores(), strict=True):
         # The weights were rounded to float16 in between.
         np.testing.assert_allclose(judged.scores[slot], expected.numpy(), atol=5e-3)
     np.testing.assert_allclose(judged.features, before.features.numpy(), atol=5e-3)
     with pytest.raises(EngineError, match="S a multiple of 64"):
-        OrtJudge(folder=tmp_path)([pictures[0][:100]])
+        OnnxJudge(folder=tmp_path)([pictures[0][:100]])

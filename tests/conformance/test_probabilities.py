@@ -13,8 +13,8 @@ from underpaint.algos.arrays import FloatArray
 from underpaint.algos.rows import SamplingParams, sampling_probs
 from underpaint.export import probabilities as exported
 from underpaint.export.graph import GraphWriter
+from underpaint.runtime.engines.context import EngineContext, open_session
 from underpaint.runtime.engines.passes import Sampling
-from underpaint.runtime.engines.session import SessionSettings, open_session
 
 VOCAB = 6
 LOGITS = st.sampled_from([0.0, 1.0, 1.0 + 2.0**-20, -3.0, 40.0, -90.0])
@@ -26,7 +26,7 @@ def graph_of(write: Callable[[GraphWriter, int], None], path: Path) -> Any:
     graph.input("logits", "float", ["B", "T", VOCAB])
     write(graph, VOCAB)
     path.write_bytes(graph.close().SerializeToString())
-    return open_session(path, SessionSettings(threads=1))
+    return open_session(path, EngineContext(threads=1))
 
 
 @pytest.fixture(scope="module")

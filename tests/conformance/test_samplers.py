@@ -16,7 +16,7 @@ from underpaint.export.samplers import Between, export_sampler, export_super_res
 from underpaint.export.vision import export_tokenizer
 from underpaint.models.sampler import SamplerConfig, SuperResolution, SuperResolutionConfig, TokenSampler, codebook_name
 from underpaint.models.vq import VQConfig, VQModel
-from underpaint.runtime.engines.session import EngineError
+from underpaint.runtime.engines.context import EngineError
 from underpaint.runtime.resampling.pixels import LearnedEnlarger, PixelResampler
 from underpaint.runtime.resampling.registry import open_resampler
 from underpaint.runtime.resampling.tokens import TokenResampler

@@ -39,12 +39,12 @@ from underpaint.algos.spatial.zipar import zipar
 from underpaint.cli.app import app as underpaint
 from underpaint.export.published import Request, export_published
 from underpaint.runtime.engines.cache import causal
+from underpaint.runtime.engines.context import EngineContext, EngineError
 from underpaint.runtime.engines.device_cache import layered
-from underpaint.runtime.engines.drafter import OrtDrafter
-from underpaint.runtime.engines.grid_target import OrtGridTarget
+from underpaint.runtime.engines.drafter import EngineDrafter
+from underpaint.runtime.engines.grid_target import EngineGridTarget
 from underpaint.runtime.engines.onnx_engine import load_decoder
-from underpaint.runtime.engines.session import EngineError, SessionSettings
-from underpaint.runtime.engines.target import OrtTarget
+from underpaint.runtime.engines.target import EngineTarget
 from underpaint.runtime.engines.tensorrt_engine import load_tensorrt
 from underpaint.runtime.exported import RECORD
 from underpaint.sim.synthetic.grid_model import FixedRows
@@ -76,7 +76,7 @@ def opened(name: str, folder: Path) -> object:
 def _on_tensorrt(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever a test opens runs on TensorRT's engine."""
     stand_in.stand_in(monkeypatch)
-    for kind in (OrtTarget, OrtDrafter):
+    for kind in (EngineTarget, EngineDrafter):
         monkeypatch.setattr(
             kind, "open", lambda name, sampler, folder, settings=None, kind=kind: kind(opened(name, folder), sampler)
         )
@@ -100,7 +100,7 @@ def halves(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def passes(folder: Path) -> list[np.ndarray]:
     """Distributions of a tree after a few tokens, twice, the second with the cache of the first."""
-    target = OrtTarget(opened("target", folder), PAIR)  # type: ignore[arg-type]
+    target = EngineTarget(opened("target", folder), PAIR)  # type: ignore[arg-type]
     target.condition(np.array([3]))
     target.begin()
     found = []
@@ -118,7 +118,7 @@ def test_float16_engines_keep_float16_caches(halves: Path) -> None:
 
 
 def test_a_pass_is_a_replay_and_nothing_else(halves: Path) -> None:
-    target = OrtTarget(opened("target", halves / "reference"), PAIR)  # type: ignore[arg-type]
+    target = EngineTarget(opened("target", halves / "reference"), PAIR)  # type: ignore[arg-type]
     target.condition(np.array([3]))
     target.begin()
     for nodes in (3, 5, 8):  # the same graph: they fit its 8 positions
@@ -141,7 +141,7 @@ def test_what_an_engine_was_not_built_for_is_said(halves: Path) -> None:
     loaded = load_tensorrt("target", "target", halves / "reference", stand_in.BACKEND)
     with pytest.raises(EngineError, match="no profile for 3 rows"):
         loaded.engine(3)
-    target = OrtTarget(loaded, SamplingParams(guidance=2.0))  # type: ignore[arg-type]
+    target = EngineTarget(loaded, SamplingParams(guidance=2.0))  # type: ignore[arg-type]
     with pytest.raises(EngineError, match="expected cells from -1 to 15"):
         target.engine.run(TOKENS[:1], np.array([16]), causal(1))
     with pytest.raises(EngineError, match="expected at most 16 new positions a pass, got 17"):
@@ -230,11 +230,11 @@ def test_cells_in_any_order_read_onnxruntimes_distributions(family: Family) -> N
     """Row fronts, then a draft of the whole image in one pass and its repair: the same feeds, distributions and
     tokens."""
     drawn = []
-    on_the_cpu = load_decoder("target", "target", family.folder, SessionSettings(threads=1))
+    on_the_cpu = load_decoder("target", "target", family.folder, EngineContext(threads=1))
     for loaded in (on_the_cpu, opened("target", family.folder)):
-        target = OrtTarget(loaded, PAIR)  # type: ignore[arg-type]
+        target = EngineTarget(loaded, PAIR)  # type: ignore[arg-type]
         family.condition(target)
-        fronts, repaired = Recorded(OrtGridTarget(target)), Recorded(OrtGridTarget(target))
+        fronts, repaired = Recorded(EngineGridTarget(target)), Recorded(EngineGridTarget(target))
         tokens = [zipar(fronts, 2, sampling(0)).tokens]
         codes = target.vocab_size
         drafter = FixedRows(np.full((16, codes), 1 / codes), 4, points=True)
@@ -252,7 +252,7 @@ def test_cells_in_any_order_read_onnxruntimes_distributions(family: Family) -> N
 
 
 def test_every_familys_engine_is_captured(family: Family) -> None:
-    target = OrtTarget.open("target", PAIR, family.folder)
+    target = EngineTarget.open("target", PAIR, family.folder)
     family.condition(target)
     target.begin()
     assert target.engine.captured  # type: ignore[attr-defined]

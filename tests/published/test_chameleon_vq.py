@@ -23,12 +23,12 @@ from underpaint.export.codes import require_same_codes
 from underpaint.export.published import Request, export_published
 from underpaint.models.published.files import CheckpointError
 from underpaint.models.published.load import load
+from underpaint.runtime.engines.context import EngineContext, open_session
 from underpaint.runtime.engines.images import to_bytes
-from underpaint.runtime.engines.session import SessionSettings, open_session
 from underpaint.runtime.exported import read_records
 from underpaint.zoo.load import manifest
 
-ONE_THREAD = SessionSettings(threads=1)
+ONE_THREAD = EngineContext(threads=1)
 GRID = torch.arange(40).reshape(2, 4, 5) * 7 % CODES
 PIXELS = noise(2, 3, 4 * STRIDE, 5 * STRIDE, scale=0.5)
 

@@ -30,15 +30,15 @@ from underpaint.export.published_check import LARGE, _told_apart, compare, prepa
 from underpaint.export.published_verify import verify
 from underpaint.models.published.load import KINDS, load
 from underpaint.models.published.options import LoadOptions
-from underpaint.runtime.engines.drafter import OrtDrafter
-from underpaint.runtime.engines.session import EngineError, SessionSettings, open_session
-from underpaint.runtime.engines.target import OrtTarget
+from underpaint.runtime.engines.context import EngineContext, EngineError, open_session
+from underpaint.runtime.engines.drafter import EngineDrafter
+from underpaint.runtime.engines.target import EngineTarget
 from underpaint.runtime.exported import RECORD, check_data, read_records
 from underpaint.runtime.methods.registry import METHODS
 from underpaint.zoo.load import manifest
 
 TINY = LoadOptions(heads=HEADS, grid_side=SIDE)
-ONE_THREAD = SessionSettings(threads=1)
+ONE_THREAD = EngineContext(threads=1)
 
 
 @pytest.fixture(scope="module")
@@ -72,8 +72,8 @@ def test_an_export_is_whole_and_recorded(folder: Path) -> None:
 def test_a_tree_and_a_chain_decode_alike(folder: Path) -> None:
     """At temperature 0 a draft tree on the exported drafter draws what one token a pass draws."""
     sampler = SamplingParams(guidance=2.0, temperature=0)
-    target = OrtTarget.open("target", sampler, folder, ONE_THREAD)
-    drafter = OrtDrafter.open("drafter", sampler, folder, ONE_THREAD)
+    target = EngineTarget.open("target", sampler, folder, ONE_THREAD)
+    drafter = EngineDrafter.open("drafter", sampler, folder, ONE_THREAD)
     target.condition(np.array([3]))
     alone = decode(target, None, Eagle2(2, 2, 4), PointProposals(), sampling(0))
     drafted = decode(target, drafter, Eagle2(2, 2, 4), PointProposals(), sampling(0), max_nodes=8)
@@ -96,7 +96,7 @@ def test_captions_go_through_their_own_graph(tmp_path: Path) -> None:
     found = {result.name: result for result in verify(tmp_path / "out", False, 0)}["condition"]
     assert found.passed
     assert found.report.worst()["large"] < 1e-5
-    target = OrtTarget.open("target", SamplingParams(), tmp_path / "out", ONE_THREAD)
+    target = EngineTarget.open("target", SamplingParams(), tmp_path / "out", ONE_THREAD)
     with pytest.raises(EngineError, match="condition_rows"):
         target.condition(np.array([1, 2, 3]))
     caption = noise(3, 12)
@@ -128,7 +128,7 @@ def test_half_precision_stays_close(tmp_path: Path, precision: str) -> None:
     assert all(result.passed for result in results.values())
     assert set(results["condition"].report.cases) == {"random", "absent", "large"}
     with pytest.raises(EngineError, match="expected a float32 export"):
-        OrtTarget.open("target", SamplingParams(), out, ONE_THREAD)
+        EngineTarget.open("target", SamplingParams(), out, ONE_THREAD)
 
 
 def test_the_golden_case_comes_out_of_onnx_runtime(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_the_golden_case_comes_out_of_onnx_runtime(tmp_path: Path) -> None:
     torch.save(model.state_dict(), tmp_path / "golden.pt")
     options = LoadOptions(heads=model.config.n_head, grid_side=model.config.grid_side)
     export_published(Request("llamagen-c2i", tmp_path / "golden.pt", options=options), tmp_path / "out")
-    target = OrtTarget.open("target", SamplingParams(guidance=1.0), tmp_path / "out", ONE_THREAD)
+    target = EngineTarget.open("target", SamplingParams(guidance=1.0), tmp_path / "out", ONE_THREAD)
     engine = target.engine
     for row, cond in enumerate(case["cond"]):
         engine.cache.clear()
@@ -156,7 +156,7 @@ def test_large_weights_lie_beside_the_graph(tmp_path: Path, monkeypatch: pytest.
     data = out / "target.onnx.data"
     assert data.stat().st_size > 50_000
     check_data(out, "target")
-    target = OrtTarget.open("target", SamplingParams(), out, ONE_THREAD)
+    target = EngineTarget.open("target", SamplingParams(), out, ONE_THREAD)
     target.condition(np.array([1]))
     target.begin()
     data.write_bytes(data.read_bytes()[:-1])

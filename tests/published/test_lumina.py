@@ -17,9 +17,9 @@ from underpaint.export.published_verify import verify
 from underpaint.models.published.files import CheckpointError
 from underpaint.models.published.load import load
 from underpaint.models.published.options import LoadOptions
-from underpaint.runtime.engines.session import EngineError, SessionSettings
+from underpaint.runtime.engines.context import EngineContext, EngineError
 from underpaint.runtime.engines.shape import read_shape
-from underpaint.runtime.engines.target import OrtTarget
+from underpaint.runtime.engines.target import EngineTarget
 from underpaint.zoo.load import manifest
 
 pytest.importorskip("transformers", reason="the extra 'chameleon' is not installed")
@@ -43,7 +43,7 @@ def test_lumina_agrees_with_transformers_across_rows(tmp_path: Path) -> None:
     model = chameleon(False, 4)
     model.save_pretrained(tmp_path / "lumina")
     export_published(Request("chameleon", tmp_path / "lumina", options=LUMINA, neighbours=5), tmp_path / "out")
-    target = OrtTarget.open("target", SamplingParams(), tmp_path / "out", SessionSettings(threads=1))
+    target = EngineTarget.open("target", SamplingParams(), tmp_path / "out", EngineContext(threads=1))
     target.condition(PROMPT[0].numpy())
     target.begin()
     drawn = [3, 9]
@@ -81,7 +81,7 @@ def test_a_wide_picture_names_its_height_and_its_width(tmp_path: Path) -> None:
     marks = (*MARKS[:2], free)
     shape = read_shape(manifest("target", tmp_path / "out").settings, "target")
     assert (shape.height, shape.width, shape.marks) == (4, 6, tuple(CODES + mark for mark in marks))
-    target = OrtTarget.open("target", SamplingParams(), tmp_path / "out", SessionSettings(threads=1))
+    target = EngineTarget.open("target", SamplingParams(), tmp_path / "out", EngineContext(threads=1))
     target.condition(PROMPT[0].numpy())
     codes = np.arange(24) * 5 % CODES
     distributions = [target.begin().probs[0]]
@@ -108,7 +108,7 @@ def test_a_wide_picture_names_its_height_and_its_width(tmp_path: Path) -> None:
 def test_lumina_takes_a_prompt_and_puts_the_marks_behind(tmp_path: Path) -> None:
     chameleon(False, 4).save_pretrained(tmp_path / "lumina")
     export_published(Request("chameleon", tmp_path / "lumina", options=LUMINA, neighbours=5), tmp_path / "out")
-    target = OrtTarget.open("target", SamplingParams(guidance=3.0), tmp_path / "out", SessionSettings(threads=1))
+    target = EngineTarget.open("target", SamplingParams(guidance=3.0), tmp_path / "out", EngineContext(threads=1))
     for wrong, message in (
         (np.arange(9), "expected 0 to 8 ids from 0 to 63"),
         (np.array([64]), "expected 0 to 8 ids from 0 to 63"),

@@ -24,8 +24,8 @@ from underpaint.models.published.files import read_checkpoint
 from underpaint.models.published.llamagen import llamagen
 from underpaint.models.published.options import LoadOptions
 from underpaint.models.transformer import Transformer, TransformerConfig
-from underpaint.runtime.engines.session import SessionSettings
-from underpaint.runtime.engines.target import OrtTarget
+from underpaint.runtime.engines.context import EngineContext
+from underpaint.runtime.engines.target import EngineTarget
 from underpaint.zoo.load import manifest
 
 ROOT = Path(__file__).parents[2]
@@ -92,7 +92,7 @@ def test_llamagen_b_at_full_size_is_exported_checked_and_drawn(tmp_path: Path) -
     assert peak < 6 << 30
     (checked,) = verify(out, False, 0)
     assert checked.passed
-    target = OrtTarget.open("target", SamplingParams(), out, SessionSettings(threads=1))
+    target = EngineTarget.open("target", SamplingParams(), out, EngineContext(threads=1))
     target.condition(np.array([207]))
     start = time.perf_counter()
     drawn = decode(target, None, Chain(1), PointProposals(), sampling(0))

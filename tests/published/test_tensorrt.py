@@ -25,8 +25,8 @@ from underpaint.export.published import Request, export_published
 from underpaint.export.tensorrt_build import batch_counts, build_folder
 from underpaint.models.published.options import LoadOptions
 from underpaint.runtime.engines.cache import HIDDEN, KeyValueCache
+from underpaint.runtime.engines.context import EngineError
 from underpaint.runtime.engines.device_cache import DeviceCache
-from underpaint.runtime.engines.session import EngineError
 from underpaint.runtime.engines.shape import read_shape
 from underpaint.runtime.engines.tensorrt_engine import load_tensorrt
 from underpaint.runtime.engines.tensorrt_files import (

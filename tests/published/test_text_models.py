@@ -33,9 +33,9 @@ from underpaint.models.published.decoder import Decoder
 from underpaint.models.published.files import CheckpointError
 from underpaint.models.published.load import load
 from underpaint.models.published.options import LoadOptions
-from underpaint.runtime.engines.session import EngineError
+from underpaint.runtime.engines.context import EngineError
 from underpaint.runtime.engines.shape import read_shape
-from underpaint.runtime.engines.target import OrtTarget
+from underpaint.runtime.engines.target import EngineTarget
 from underpaint.runtime.exported_studio import open_exported
 from underpaint.zoo.load import manifest
 
@@ -106,12 +106,12 @@ def test_tar_is_drawn_without_guidance_unless_told_how(tmp_path: Path) -> None:
     export_published(Request("tar-lm", tmp_path / "qwen", options=options), tmp_path / "plain")
     assert not read_shape(manifest("target", tmp_path / "plain").settings, "target").guided
     with pytest.raises(EngineError, match="use --guidance 1"):
-        OrtTarget.open("target", SamplingParams(guidance=2.0), tmp_path / "plain")
-    target = OrtTarget.open("target", SamplingParams(), tmp_path / "plain")
+        EngineTarget.open("target", SamplingParams(guidance=2.0), tmp_path / "plain")
+    target = EngineTarget.open("target", SamplingParams(), tmp_path / "plain")
     target.condition(PROMPT[0].numpy())
     assert target.begin().probs.shape == (1, CODES)
     export_published(Request("tar-lm", tmp_path / "qwen", options=replace(options, kept=(1, 2))), tmp_path / "guided")
-    guided = OrtTarget.open("target", SamplingParams(guidance=2.0), tmp_path / "guided")
+    guided = EngineTarget.open("target", SamplingParams(guidance=2.0), tmp_path / "guided")
     guided.condition(PROMPT[0].numpy())
     assert guided.begin().probs.shape == (1, CODES)
     assert guided._prefix is not None

@@ -13,11 +13,11 @@ from underpaint.export.published import Request, export_published
 from underpaint.models.config import build
 from underpaint.models.published.files import CheckpointError
 from underpaint.models.vq import VQConfig, VQModel
+from underpaint.runtime.engines.context import EngineContext, EngineError, open_session
 from underpaint.runtime.engines.images import ImageDecoder, ImageEncoder
-from underpaint.runtime.engines.session import EngineError, SessionSettings, open_session
 from underpaint.zoo.load import manifest
 
-ONE_THREAD = SessionSettings(threads=1)
+ONE_THREAD = EngineContext(threads=1)
 
 
 @pytest.fixture(scope="module", params=["fp32", "fp16"])

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from underpaint.runtime.engines.context import EngineError
 from underpaint.runtime.engines.exported_target import Condition
-from underpaint.runtime.engines.session import EngineError
 
 
 def test_conditions_are_ids_or_features(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from underpaint.algos.spatial.resolution import ResolutionMap
 from underpaint.algos.spatial.zipar import raster, zipar
 from underpaint.algos.tree import NO_TOKEN
 from underpaint.runtime.embedded import EmbeddedStudio, open_studio
-from underpaint.runtime.engines.session import SessionSettings
+from underpaint.runtime.engines.context import EngineContext
 from underpaint.runtime.methods.multi_scale import LowRows
 from underpaint.runtime.methods.registry import build_method, resolve
 from underpaint.runtime.studio import Drawing, draw, randomness
@@ -31,7 +31,7 @@ WARM, COLD = SamplingParams(top_k=10), SamplingParams(temperature=0.0)
 
 @cache
 def shipped() -> EmbeddedStudio:
-    return open_studio(128, settings=SessionSettings(threads=1))
+    return open_studio(128, settings=EngineContext(threads=1))
 
 
 def drawn(sampler: SamplingParams, *settings: str, method: str = "mulo", seed: int = 5) -> Drawing:
@@ -154,10 +154,10 @@ def test_models_of_two_resolutions_must_belong_together() -> None:
 LINGERING = """
 from underpaint.runtime.embedded import open_studio
 from underpaint.runtime.methods.registry import build_method, resolve
-from underpaint.runtime.engines.session import SessionSettings
+from underpaint.runtime.engines.context import EngineContext
 from tests.runtime.test_multi_scale import PROMPT, WARM
 
-studio = open_studio(128, settings=SessionSettings(threads=1))
+studio = open_studio(128, settings=EngineContext(threads=1))
 build_method("mulo", resolve("mulo", 1.0), studio.codes).open(studio, PROMPT, WARM)
 for side in (128, 64):
     options = studio.loaded_targets[side].session.get_session_options()

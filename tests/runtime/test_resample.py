@@ -12,8 +12,8 @@ from underpaint.algos.arrays import IntArray
 from underpaint.algos.draft.spec import Grid
 from underpaint.algos.spatial.resolution import ResolutionMap
 from underpaint.algos.tree import NO_TOKEN
+from underpaint.runtime.engines.context import EngineContext
 from underpaint.runtime.engines.images import ImageDecoder
-from underpaint.runtime.engines.session import SessionSettings
 from underpaint.runtime.resampling.registry import (
     LATENT,
     RESAMPLERS,
@@ -27,7 +27,7 @@ from underpaint.runtime.resampling.tokens import TokenResampler
 from underpaint.zoo.load import FOLDER, names
 
 PAIR = ResolutionMap(Grid(8, 8), Grid(16, 16))
-ONE_THREAD = SessionSettings(threads=1)
+ONE_THREAD = EngineContext(threads=1)
 SHIPPED = tuple(kind for kind in RESAMPLERS if set(models_behind(kind)) <= set(names()))
 
 

@@ -48,7 +48,7 @@ from underpaint.models.train.tokens import encode_scenes
 from underpaint.models.transformer import TransformerConfig
 from underpaint.models.vq import VQConfig, VQModel
 from underpaint.runtime.embedded import EmbeddedStudio, open_studio
-from underpaint.runtime.engines.session import SessionSettings
+from underpaint.runtime.engines.context import EngineContext
 from underpaint.runtime.methods.registry import build_method, resolve
 from underpaint.runtime.studio import Drawing, draw, randomness
 from underpaint.zoo import load
@@ -58,7 +58,7 @@ LOOP = LoopSettings(steps=1, learning_rate=1e-4, matrix_rate=1e-4, validate_ever
 SETTINGS = TargetSettings(batch=2, validated=2)
 VQ = VQConfig(CODES, 4, (1, 1, 1, 1), (1, 1, 1, 1), z_channels=4, ch=4, num_res_blocks=1)
 WARM, COLD, PROMPT = SamplingParams(top_k=5), SamplingParams(temperature=0.0), Prompt("fox")
-OPEN = partial(open_studio, settings=SessionSettings(threads=1))
+OPEN = partial(open_studio, settings=EngineContext(threads=1))
 
 
 def config(side: int) -> TransformerConfig:

@@ -22,7 +22,7 @@ class EngineError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class SessionSettings:
+class EngineContext:
     """How a session runs.
 
     provider: where; there is no fallback to another.
@@ -69,12 +69,12 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def open_session(path: Path, settings: SessionSettings | None = None) -> Any:
+def open_session(path: Path, settings: EngineContext | None = None) -> Any:
     """An `onnxruntime.InferenceSession` on exactly the provider asked for.
 
     Raises EngineError: no such file, a file that is no model, a provider that this machine or wheel lacks.
     """
-    settings = settings or SessionSettings()
+    settings = settings or EngineContext()
     wanted = PROVIDERS[settings.provider]
     if not path.is_file():
         raise EngineError(f"no model file at {path}; write it with `underpaint export`")
@@ -99,7 +99,7 @@ def open_session(path: Path, settings: SessionSettings | None = None) -> Any:
     return session
 
 
-def _options(settings: SessionSettings) -> Any:
+def _options(settings: EngineContext) -> Any:
     options = onnxruntime.SessionOptions()
     if _Process.shared:
         options.use_per_session_threads = False
