@@ -32,7 +32,7 @@ def compare_engines(
     """
     from underpaint.algos.rows import SamplingParams
     from underpaint.artifacts.manifest import digest, write_beside
-    from underpaint.runtime.engines.exported_target import Condition
+    from underpaint.runtime.conditions import parse_condition
     from underpaint.runtime.evaluation.compare import Plan, with_baseline
     from underpaint.runtime.evaluation.compare_engines import figures, write_pictures
     from underpaint.runtime.evaluation.machine import describe_machine, typed_command
@@ -46,7 +46,7 @@ def compare_engines(
         names = with_baseline(tuple(name.strip() for name in methods.split(",")))
         own = settings_by_method(setting, names)
         recipes = {name: resolve(name, temperature, None, own[name]) for name in names}
-        wanted = tuple(Condition.parse(text) for text in conditions)
+        wanted = tuple(parse_condition(text, "ids") for text in conditions)
         check_folder_writable(out)
         check_file_writable(figures_file)
         studio = cast(

@@ -15,10 +15,11 @@ from underpaint.algos.spatial.target import GridTarget
 from underpaint.algos.step import Drafter, Target
 from underpaint.artifacts.manifest import ManifestError
 from underpaint.runtime.codes import Codes
+from underpaint.runtime.conditions import Condition
 from underpaint.runtime.engines.context import EngineContext, EngineError, share_threads
 from underpaint.runtime.engines.costs import costs_beside
 from underpaint.runtime.engines.drafter import EngineDrafter
-from underpaint.runtime.engines.exported_target import Condition, ExportedTarget, load_part, open_target
+from underpaint.runtime.engines.exported_target import ExportedTarget, load_part, open_target
 from underpaint.runtime.engines.grid_target import EngineGridTarget
 from underpaint.runtime.engines.images import ImageDecoder
 from underpaint.runtime.exported import RECORD, hashes_of

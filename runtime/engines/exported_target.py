@@ -1,4 +1,4 @@
-"""A target of an export folder, and what it is asked for."""
+"""A target of an export folder under a condition of ids or of features."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from underpaint.algos.rows import SamplingParams
+from underpaint.runtime.conditions import Condition, read_features
 from underpaint.runtime.engines.context import EngineContext, EngineError, open_session
 from underpaint.runtime.engines.onnx_engine import load_decoder
 from underpaint.runtime.engines.shape import DecoderShape
@@ -17,45 +18,6 @@ from underpaint.runtime.engines.target import EngineTarget
 from underpaint.runtime.engines.tensorrt_files import backend_module
 from underpaint.runtime.exported import check_data
 from underpaint.zoo.load import locate, names
-
-
-def read_features(path: Path) -> NDArray[np.float32]:
-    """Features [n, C] of a caption from an .npy file; EngineError where it holds no such array of finite numbers."""
-    try:
-        found = np.asarray(np.load(path, allow_pickle=False), dtype=np.float32)
-    except (OSError, ValueError, TypeError, EOFError) as error:
-        raise EngineError(f"{path}: expected features as numpy.save writes them ({error})") from error
-    if found.ndim != 2 or not np.isfinite(found).all():
-        raise EngineError(
-            f"{path}: expected finite features [n, C], got {list(found.shape)}, or some that are not finite"
-        )
-    return found
-
-
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """What an exported model is asked for: ids (one class, or a prompt in its vocabulary) or a file of features."""
-
-    text: str
-    ids: tuple[int, ...] = ()
-    features: Path | None = None
-
-    def caption(self) -> str:
-        """The condition as it was typed."""
-        return self.text
-
-    @classmethod
-    def parse(cls, text: str) -> "Condition":
-        """A number ("207"), numbers with commas between, or the path of an .npy file of features [n, C]."""
-        if text.endswith(".npy"):
-            if not Path(text).is_file():
-                raise EngineError(f"condition: no file at {text}; save features [n, C] with numpy.save")
-            read_features(Path(text))
-            return cls(text, features=Path(text))
-        try:
-            return cls(text, tuple(int(part) for part in text.split(",")))
-        except ValueError as error:
-            raise EngineError(f"condition {text!r}: expected a class, ids with commas, or an .npy file") from error
 
 
 @dataclass(slots=True)

@@ -19,8 +19,8 @@ from underpaint.artifacts.manifest import ManifestError
 from underpaint.cli.app import app as underpaint
 from underpaint.export.published import Request, export_published
 from underpaint.models.published.options import LoadOptions
+from underpaint.runtime.conditions import parse_condition
 from underpaint.runtime.engines.context import EngineContext, EngineError
-from underpaint.runtime.engines.exported_target import Condition
 from underpaint.runtime.exported_studio import ExportedStudio, open_exported
 from underpaint.runtime.methods.registry import METHODS, build_method, resolve
 from underpaint.runtime.studio import Drawing, draw, randomness
@@ -30,7 +30,7 @@ TINY = LoadOptions(heads=HEADS, grid_side=SIDE)
 HALF = LoadOptions(heads=HEADS, grid_side=SIDE // 2)
 ONE_THREAD = EngineContext(threads=1)
 WARM, COLD = SamplingParams(guidance=2.0), SamplingParams(guidance=2.0, temperature=0.0)
-ASKED = Condition.parse("3")
+ASKED = parse_condition("3", "ids")
 EVERY_METHOD = tuple(method.name for method in METHODS)
 MULTI_SCALE = ("mulo", "mulo-islands", "mulo-raster")
 BICUBIC = tuple(f"--set={name}.{each}" for name in MULTI_SCALE for each in ("sampler=bicubic", "k=none"))

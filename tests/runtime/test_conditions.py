@@ -1,20 +1,22 @@
-"""What an exported model is asked for."""
+"""Conditions: prompts of the grammar, ids, files of features."""
 
+import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from underpaint.runtime.conditions import of_prompt, parse_condition
 from underpaint.runtime.engines.context import EngineError
-from underpaint.runtime.engines.exported_target import Condition
+from underpaint.zoo.prompts import parse, word_ids
 
 
 def test_conditions_are_ids_or_features(tmp_path: Path) -> None:
     path = tmp_path / "cat.npy"
     np.save(path, np.zeros((3, 12), np.float16))
-    assert Condition.parse("207").ids == (207,)
-    assert Condition.parse("1,2,3").ids == (1, 2, 3)
-    found = Condition.parse(str(path))
+    assert parse_condition("207", "ids").ids == (207,)
+    assert parse_condition("1,2,3", "ids").ids == (1, 2, 3)
+    found = parse_condition(str(path), "ids")
     assert (found.ids, found.features, found.caption()) == ((), path, str(path))
 
 
@@ -46,10 +48,27 @@ def no_numbers(path: Path) -> None:
 def test_a_file_without_features_is_named(tmp_path: Path, write) -> None:
     write(tmp_path / "cat.npy")
     with pytest.raises(EngineError, match=r"cat\.npy"):
-        Condition.parse(str(tmp_path / "cat.npy"))
+        parse_condition(str(tmp_path / "cat.npy"), "ids")
 
 
 @pytest.mark.parametrize("condition", ["", "cat", "1,,2", "1.5"])
 def test_what_is_no_condition_is_refused(condition: str) -> None:
     with pytest.raises(EngineError, match="expected a class, ids with commas"):
-        Condition.parse(condition)
+        parse_condition(condition, "ids")
+
+
+def test_a_prompt_of_the_grammar_is_its_words_ids() -> None:
+    prompt = parse("a large flat panda, top, on a sky background")
+    found = parse_condition("a large flat panda, top, on a sky background", "prompt_grammar")
+    assert found == of_prompt(prompt)
+    assert found.ids == tuple(word_ids(prompt))
+    assert found.caption() == prompt.caption()
+    assert found.noise_key == zlib.crc32(prompt.caption().encode())
+    assert found.attributes["concept"] == "panda"
+
+
+def test_an_unknown_word_or_kind_names_the_nearest() -> None:
+    with pytest.raises(ValueError, match="panda"):
+        parse_condition("a 3d pandda", "prompt_grammar")
+    with pytest.raises(EngineError, match=r"there is no kind 'clas'.*class"):
+        parse_condition("1", "clas")

@@ -1,0 +1,102 @@
+"""What a picture is drawn for, as the runtime sees it: ids or features, whatever grammar or file they came from."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from underpaint.algos.registry import suggest
+from underpaint.runtime.engines.context import EngineError
+from underpaint.zoo.prompts import SLOT_VALUES, Prompt, parse, word_ids
+
+
+def _no_attributes() -> Mapping[str, str]:
+    return MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What a picture is drawn for.
+
+    text: as it is shown, and what the noise of the picture is keyed by. ids: one class, or a prompt in the model's own
+    vocabulary. features: an .npy file of features [n, C], in place of ids. attributes: what a judge may look for in
+    the picture, by slot; empty where nothing tells.
+    """
+
+    text: str
+    ids: tuple[int, ...] = ()
+    features: Path | None = None
+    attributes: Mapping[str, str] = field(default_factory=_no_attributes, compare=False)
+
+    def caption(self) -> str:
+        """The condition as it is shown."""
+        return self.text
+
+    @property
+    def noise_key(self) -> int:
+        """What tells this condition's noise from another's under one seed."""
+        return zlib.crc32(self.text.encode())
+
+
+def read_features(path: Path) -> NDArray[np.float32]:
+    """Features [n, C] of a caption from an .npy file; EngineError where it holds no such array of finite numbers."""
+    try:
+        found = np.asarray(np.load(path, allow_pickle=False), dtype=np.float32)
+    except (OSError, ValueError, TypeError, EOFError) as error:
+        raise EngineError(f"{path}: expected features as numpy.save writes them ({error})") from error
+    if found.ndim != 2 or not np.isfinite(found).all():
+        raise EngineError(
+            f"{path}: expected finite features [n, C], got {list(found.shape)}, or some that are not finite"
+        )
+    return found
+
+
+def of_prompt(prompt: Prompt) -> Condition:
+    """A prompt of the grammar as the shipped models take it: its words' ids."""
+    ids = tuple(int(word) for word in word_ids(prompt))
+    return Condition(prompt.caption(), ids, attributes={slot: getattr(prompt, slot) for slot in SLOT_VALUES})
+
+
+def parse_grammar(text: str) -> Condition:
+    """Plain words of the prompt grammar; ValueError names an unknown word and the nearest known one."""
+    return of_prompt(parse(text))
+
+
+def parse_ids(text: str) -> Condition:
+    """A class ("207") or ids with commas between; EngineError for anything else."""
+    try:
+        return Condition(text, tuple(int(part) for part in text.split(",")))
+    except ValueError as error:
+        raise EngineError(f"condition {text!r}: expected a class, ids with commas, or an .npy file") from error
+
+
+def parse_features(text: str) -> Condition:
+    """The path of an .npy file of features [n, C]; EngineError where there is none."""
+    if not Path(text).is_file():
+        raise EngineError(f"condition: no file at {text}; save features [n, C] with numpy.save")
+    read_features(Path(text))
+    return Condition(text, features=Path(text))
+
+
+GRAMMAR_CONDITION: Final = "prompt_grammar"
+"""The kind of condition, in a folder's index, that is typed in the words of the prompt grammar."""
+CONDITION_KINDS: Final = (GRAMMAR_CONDITION, "class", "ids", "features")
+
+
+def parse_condition(text: str, kind: str) -> Condition:
+    """What was typed, as the models of a folder take it; `kind` is the `condition` of its `model_index.json`.
+
+    Raises ValueError, or EngineError (a ValueError), saying what was expected.
+    """
+    if kind not in CONDITION_KINDS:
+        raise EngineError(f"condition: there is no kind '{kind}'; {suggest(kind, CONDITION_KINDS)}")
+    if kind == GRAMMAR_CONDITION:
+        return parse_grammar(text)
+    return parse_features(text) if text.endswith(".npy") else parse_ids(text)

@@ -1,0 +1,95 @@
+"""One image by one method, and what it cost."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from time import perf_counter
+from typing import NamedTuple
+
+import numpy as np
+
+from underpaint.algos.arrays import IntArray
+from underpaint.algos.chance import FromUniforms, sampling
+from underpaint.algos.rows import SamplingParams
+from underpaint.runtime.engines.passes import PassTimer
+from underpaint.runtime.methods.method import DecodingMethod, PipelineModels
+from underpaint.zoo.prompts import Prompt
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """One drawn image, and what it cost.
+
+    accepted, depths, kept_cells, rejected: see `methods.method.DecodingResult`. seconds: from the condition to the last
+    token; the picture's own decoding is not in it. target_seconds, drafter_seconds: within the forward passes;
+    resampler_seconds: between two resolutions.
+    """
+
+    method: str
+    prompt: str
+    seed: int
+    tokens: tuple[int, ...]
+    accepted: tuple[int, ...] | None
+    depths: tuple[int, ...] | None
+    target_nfe: int
+    drafter_nfe: int
+    seconds: float
+    target_seconds: float
+    drafter_seconds: float
+    kept_cells: tuple[int, ...] | None = None
+    rejected: int | None = None
+    resampler_seconds: float = 0.0
+
+    def tokens_array(self) -> IntArray:
+        """[cells] int64."""
+        return np.array(self.tokens, dtype=np.int64)
+
+
+def noise_of(condition: Prompt, seed: int) -> FromUniforms:
+    """The noise of a condition's picture under a seed: the same in every command and for every method."""
+    return sampling(seed, zlib.crc32(condition.caption().encode()))
+
+
+def draw(
+    models: PipelineModels, method: DecodingMethod, params: SamplingParams, condition: Prompt, seed: int
+) -> Drawing:
+    """Draw one image by one method."""
+    session = method.open(models, condition, params)
+    before = [_Reading.of(timer) for timer in session.timers]
+    started = perf_counter()
+    result = session.decode(noise_of(condition, seed))
+    seconds = perf_counter() - started
+    target, drafter, resampler = (
+        _Reading.of(timer) - earlier for timer, earlier in zip(session.timers, before, strict=True)
+    )
+    return Drawing(
+        method=method.name,
+        prompt=condition.caption(),
+        seed=seed,
+        tokens=tuple(result.tokens.tolist()),
+        accepted=result.accepted,
+        depths=result.depths,
+        target_nfe=target.passes,
+        drafter_nfe=drafter.passes,
+        seconds=seconds,
+        target_seconds=target.seconds,
+        drafter_seconds=drafter.seconds,
+        kept_cells=result.kept_cells,
+        rejected=result.rejected,
+        resampler_seconds=resampler.seconds,
+    )
+
+
+class _Reading(NamedTuple):
+    """What a timer shows at one moment; nothing where there is no model."""
+
+    passes: int
+    seconds: float
+
+    @classmethod
+    def of(cls, timer: PassTimer | None) -> _Reading:
+        return cls(0, 0.0) if timer is None else cls(timer.passes, timer.seconds)
+
+    def __sub__(self, earlier: _Reading) -> _Reading:
+        return _Reading(self.passes - earlier.passes, self.seconds - earlier.seconds)

@@ -1,0 +1,146 @@
+"""What a method is: it opens a pipeline's models under one condition, and then draws images with them."""
+
+from __future__ import annotations
+
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.chance import Chance
+from underpaint.algos.draft import Grid
+from underpaint.algos.rows import SamplingParams
+from underpaint.algos.spatial.target import GridTarget
+from underpaint.algos.step import Drafter, Target
+from underpaint.runtime.engines.costs import EngineCosts
+from underpaint.runtime.engines.passes import PassTimer
+from underpaint.runtime.resampling.resampler import Resampler
+from underpaint.zoo.prompts import Prompt
+
+Model = TypeVar("Model")
+
+
+class ModelTables(NamedTuple):
+    """What rules and policies may ask of a model. Their settings of these names never come from a user.
+
+    neighbours: [V, k] the nearest codes of each code, see `algos.accept.neighbours`. codebook: [V, E].
+    costs: of the model's passes, as measured; None where they were not.
+    """
+
+    neighbours: IntArray
+    codebook: FloatArray
+    costs: EngineCosts | None = None
+
+
+class Timed(NamedTuple, Generic[Model]):
+    """A model and the timer of its passes, which counts over all images."""
+
+    model: Model
+    timer: PassTimer
+
+
+class SessionTimers(NamedTuple):
+    """The timers of a session's models; None where it has no such model."""
+
+    target: PassTimer
+    drafter: PassTimer | None = None
+    resampler: PassTimer | None = None
+
+
+class PipelineModels(Protocol):
+    """What a method asks of a pipeline."""
+
+    @property
+    def grid(self) -> Grid:
+        """The image as cells."""
+        ...
+
+    @property
+    def max_nodes(self) -> int:
+        """Nodes of the largest tree that the target scores, its root included."""
+        ...
+
+    def target(self, condition: Prompt, sampling: SamplingParams) -> Timed[Target]:
+        """The target under a condition, until another is set."""
+        ...
+
+    def drafter(self, sampling: SamplingParams) -> Timed[Drafter]:
+        """The drafter; it reads the condition from the target's features."""
+        ...
+
+    def grid_target(self, condition: Prompt, sampling: SamplingParams, cells: int = 1) -> Timed[GridTarget]:
+        """The target under a condition, cell by cell in any order.
+
+        cells: of the largest pass that is foreseen; ValueError where the engine cannot pass over so many.
+        """
+        ...
+
+    def low_target(self, condition: Prompt, sampling: SamplingParams, ratio: int, cells: int = 1) -> Timed[GridTarget]:
+        """The target of pictures 1 / `ratio` as high and wide; ValueError where there is none. cells: as above."""
+        ...
+
+    def resampler(self, kind: str, ratio: int) -> Resampler:
+        """Tokens between the low and this resolution, in the way named `kind`; ValueError where there is none."""
+        ...
+
+
+class DecodingResult(NamedTuple):
+    """What a method says of one image; None where it does not apply.
+
+    tokens: [cells]. accepted, depths: per cycle after the first pass (which has no draft), the drafted tokens accepted
+    and the levels of the draft tree. kept_cells: the cells, ascending, that hold what was drafted for them. rejected:
+    drafted tokens that the rule refused; what was redrawn around them is not in it.
+    """
+
+    tokens: IntArray
+    accepted: tuple[int, ...] | None = None
+    depths: tuple[int, ...] | None = None
+    kept_cells: tuple[int, ...] | None = None
+    rejected: int | None = None
+
+
+class DecodingSession(Protocol):
+    """A method on one condition: models that hold it until another session of the pipeline sets its own."""
+
+    @property
+    def timers(self) -> SessionTimers:
+        """Of its models."""
+        ...
+
+    def decode(self, chance: Chance) -> DecodingResult:
+        """Draw one image."""
+        ...
+
+
+class ConfigDict(Protocol):
+    """A configuration that JSON can hold."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """It as JSON holds it."""
+        ...
+
+
+class DecodingMethod(Protocol):
+    """A method ready to draw."""
+
+    @property
+    def name(self) -> str:
+        """What its figures stand under."""
+        ...
+
+    @property
+    def config(self) -> ConfigDict:
+        """What it was built from."""
+        ...
+
+    @property
+    def lossless(self) -> bool:
+        """Whether the distribution of its pictures is the target's."""
+        ...
+
+    @property
+    def drafts(self) -> bool:
+        """Whether it proposes tokens that it may reject."""
+        ...
+
+    def open(self, models: PipelineModels, condition: Prompt, sampling: SamplingParams) -> DecodingSession:
+        """Take the models from a pipeline; ValueError where it lacks one, or the settings do not fit its grid."""
+        ...
