@@ -92,10 +92,10 @@ def parity(name: str, folder: Path, reference: Path, backend: str) -> dict[str, 
     rng, pair = np.random.default_rng(0), engines(name, folder, reference, backend)
     shape = pair[0].shape
     tokens = rng.integers(0, shape.vocab_size, shape.grid.cells)
-    features = rng.standard_normal((2, shape.grid.cells, shape.features)).astype(np.float32)
+    features = rng.standard_normal((2, shape.grid.cells, shape.dim)).astype(np.float32)
     reads = name == "drafter"
     if not reads:
-        prefix = np.array([[shape.vocab_size + 1], [shape.unconditional[0]]])
+        prefix = np.array([[shape.vocab_size + 1], [shape.uncond_ids[0]]])
         for engine in pair:
             out = engine.run(prefix, shape.first_cells(1), causal(1))
             engine.cache.commit(out.keys, out.values, slice(None))
@@ -145,7 +145,7 @@ def timings(name: str, folder: Path, backend: str, rounds: int) -> dict[str, Any
     engine = load_tensorrt(name, name, folder, backend).engine(2)
     shape, reads = engine.shape, name == "drafter"
     samples: dict[int, list[float]] = {count: [] for count in BUCKETS}
-    features = np.zeros((2, max(BUCKETS), shape.features), dtype=np.float32)
+    features = np.zeros((2, max(BUCKETS), shape.dim), dtype=np.float32)
     for turn in range(rounds + 3):
         for count, kept in samples.items():
             given = features[:, :count] if reads else None

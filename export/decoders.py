@@ -49,11 +49,11 @@ def export_target(
         layers=config.n_layer,
         heads=config.n_head,
         head_dim=config.head_dim,
-        features=config.dim,
+        dim=config.dim,
         capacity=config.cls_token_num + config.block_size,
         prefix=config.cls_token_num,
-        conditions=known.conditions.shape[0] - (config.cls_token_num if words is not None else 0),
-        unconditional=known.unconditional,
+        cond_ids=known.conditions.shape[0] - (config.cls_token_num if words is not None else 0),
+        uncond_ids=known.unconditional,
     )
     draft = draft_manifest(name, "target", origin, asdict(shape))
     graph = target_graph(transformer, known, halves)
@@ -84,11 +84,11 @@ def export_drafter(
         layers=1,
         heads=config.n_head,
         head_dim=config.head_dim,
-        features=config.dim,
+        dim=config.dim,
         capacity=config.block_size + scratch,
         prefix=0,
-        conditions=0,
-        unconditional=(),
+        cond_ids=0,
+        uncond_ids=(),
     )
     draft = draft_manifest(name, "drafter", origin, asdict(shape))
     if integers:

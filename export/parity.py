@@ -32,10 +32,10 @@ def compare_target(
     """Whole images in passes of several sizes, to the last cell; and a draft tree, path by path."""
     rng = np.random.default_rng(seed)
     cells, vocab = shape.grid.cells, shape.vocab_size
-    ids = rng.integers(1 if words else 0, shape.conditions - 1, shape.prefix)
-    prefix = np.stack([ids + vocab, np.array(shape.unconditional)])
+    ids = rng.integers(1 if words else 0, shape.cond_ids - 1, shape.prefix)
+    prefix = np.stack([ids + vocab, np.array(shape.uncond_ids)])
     if words is None:
-        cond = transformer.embed_condition(torch.tensor([int(ids[0]), shape.conditions - 1]))
+        cond = transformer.embed_condition(torch.tensor([int(ids[0]), shape.cond_ids - 1]))
     else:
         pair = torch.from_numpy(np.stack([ids, np.zeros_like(ids)]))
         cond = transformer.embed_condition(caption_features(words, transformer, pair))
@@ -113,7 +113,7 @@ def compare_drafter(path: Path, shape: DecoderShape, drafter: BoundDrafter, seed
     found = {}
     for case, scale in (("random", 1.0), ("large_features", 30.0)):
         tokens = rng.integers(0, shape.vocab_size, cells)
-        features = (scale * rng.standard_normal((2, cells, shape.features))).astype(np.float32)
+        features = (scale * rng.standard_normal((2, cells, shape.dim))).astype(np.float32)
         found[case] = _compare_draft(_engine(path, shape, 2), tokens, features, drafter)
     return found
 

@@ -89,8 +89,8 @@ def batch_counts(shape: DecoderShape, buckets: tuple[int, ...]) -> tuple[tuple[i
 
     Where lines end in tokens of their own, which a pass over as many nodes may all bring, also twice the largest.
     """
-    image = shape.grid.cells + shape.lines
-    most = (2 * max(buckets),) if shape.lines else ()
+    image = shape.grid.cells + shape.eol_tokens
+    most = (2 * max(buckets),) if shape.eol_tokens else ()
     counts = {min(count, image) for count in (*buckets, *most)} | {max(shape.prefix, 1)}
     return tuple((rows, count) for rows in ROWS for count in sorted(counts))
 
@@ -102,8 +102,8 @@ def decoder_profile(shape: DecoderShape, inputs: Mapping[str, Any], rows: int, c
         "tokens": (rows, count),
         "cells": (count,),
         "bias": (count, slots + count),
-        "features": (rows, count, shape.features),
-        "conditions": (shape.outside, shape.features),
+        "features": (rows, count, shape.dim),
+        "conditions": (shape.external_cond_rows, shape.dim),
         "unseen": (rows,),
     }
     for index in range(shape.layers):

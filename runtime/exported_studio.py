@@ -141,7 +141,7 @@ def open_exported(
     shape = target.shape
     sizes = {shape.vocab_size, drafter.shape.vocab_size, codebook.shape[0]}
     sizes |= {decoder.vocab_size} if decoder is not None else set()
-    if len(sizes) != 1 or shape.grid != drafter.shape.grid or shape.features != drafter.shape.features:
+    if len(sizes) != 1 or shape.grid != drafter.shape.grid or shape.dim != drafter.shape.dim:
         raise EngineError(f"{folder}: target, drafter and tokenizer do not belong together (codes {sorted(sizes)})")
     details: dict[str, Any] = {
         "engine": backend,

@@ -142,7 +142,7 @@ class EngineDrafter:
         self._predicted: NDArray[np.float32] = np.empty(0, dtype=np.float32)
 
     def _checked(self, scored: Scored) -> FloatArray:
-        wanted = (self.engine.rows, scored.probs.shape[0], self.engine.shape.features)
+        wanted = (self.engine.rows, scored.probs.shape[0], self.engine.shape.dim)
         if scored.features is None or scored.features.shape != wanted:
             got = None if scored.features is None else scored.features.shape
             raise EngineError(

@@ -46,8 +46,8 @@ class ExportedTarget:
             prefix, width = self.embed.get_inputs()[0].shape
             return f"features [1 to {prefix}, {width}]"
         if self.shape.prompted:
-            return f"prompts of ids from 0 to {self.shape.conditions - 1}"
-        return f"{self.shape.prefix} id(s) from 0 to {self.shape.conditions - 1}"
+            return f"prompts of ids from 0 to {self.shape.cond_ids - 1}"
+        return f"{self.shape.prefix} id(s) from 0 to {self.shape.cond_ids - 1}"
 
     def check_pass(self, cells: int) -> None:
         """EngineError where no optimisation profile holds so many cells; ONNX Runtime takes any number."""
@@ -55,8 +55,8 @@ class ExportedTarget:
         if record is None:
             return
         most = max(count for _, count in record.batch_counts)
-        lines = 0 if self.shape.line_token is None else -(-cells // self.shape.width)
-        if min(cells + lines, self.shape.grid.cells + self.shape.lines) > most:
+        lines = 0 if self.shape.eol_token is None else -(-cells // self.shape.width)
+        if min(cells + lines, self.shape.grid.cells + self.shape.eol_tokens) > most:
             raise EngineError(
                 f"{self.loaded.name}: this method passes over {cells} cells at once, its engine over {most}; build it "
                 f"with larger --buckets (as 1,8,16,32,64,{cells}), or let the method draft fewer rows a cycle"

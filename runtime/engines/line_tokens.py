@@ -37,7 +37,7 @@ class Lines:
 
     def __init__(self, shape: DecoderShape) -> None:
         self._shape = shape
-        self._token = shape.line_token
+        self._token = shape.eol_token
         cells = np.arange(shape.grid.cells)
         self.cell_of: IntArray | None = None if self._token is None else cells.repeat(1 + self._ends(cells))
         """[places]: the cell at each place of the image, which a line token shares with the cell before it."""
@@ -56,7 +56,7 @@ class Lines:
         if self.cell_of is None:
             return cells
         width = self._shape.width
-        return np.where(cells < 0, (cells - self._shape.first_line + 1) * (width + 1) - 1, cells + cells // width)
+        return np.where(cells < 0, (cells - self._shape.first_eol_cell + 1) * (width + 1) - 1, cells + cells // width)
 
     def lay(self, tokens: IntArray, cells: IntArray, visible: BoolArray) -> Laid:
         """A pass over nodes `tokens` [T] at `cells` [T] that see each other by `visible` [T, T].
@@ -70,6 +70,6 @@ class Lines:
         lines = said[ends]
         laid_tokens, laid_cells, seen = tokens[node], cells[node], visible[np.ix_(node, node)]
         laid_tokens[lines] = self._token
-        laid_cells[lines] = self._shape.first_line + cells[ends] // self._shape.width
+        laid_cells[lines] = self._shape.first_eol_cell + cells[ends] // self._shape.width
         seen[lines - 1, lines] = False
         return Laid(laid_tokens, laid_cells, seen, said, node)

@@ -85,7 +85,7 @@ class OnnxEngine:
         self.rows = rows
         self.spent = PassTimer()
         shape = loaded.shape
-        self.conditions = np.zeros((shape.outside, shape.features), dtype=np.float32)
+        self.conditions = np.zeros((shape.external_cond_rows, shape.dim), dtype=np.float32)
         self.unseen = np.zeros(rows, dtype=np.int64)
         """[B]: how many of the first slots a row does not see, where ids of a prompt are `kept`."""
         self.cache = KeyValueCache(shape.layers, rows, shape.heads, shape.head_dim, shape.capacity)
@@ -168,7 +168,7 @@ class OnnxEngine:
         layered = (shape.layers, rows, shape.heads, count, shape.head_dim)
         result = Pass(
             self._view("logits", (rows, count, shape.vocab_size), rows * most * shape.vocab_size),
-            self._view("features", (rows, count, shape.features), rows * most * shape.features),
+            self._view("features", (rows, count, shape.dim), rows * most * shape.dim),
             self._view("keys", layered, self.cache.key_memory.size),
             self._view("values", layered, self.cache.value_memory.size),
             self._view("laws", (count, shape.vocab_size), most * shape.vocab_size)
@@ -182,7 +182,7 @@ class OnnxEngine:
             self._view("tokens", (rows, count), rows * most, np.int64),
             self._view("cells", (count,), most, np.int64),
             self._view("bias", (count, slots + count), 2 * most * most),
-            self._view("given_features", (rows, count, shape.features), rows * most * shape.features),
+            self._view("given_features", (rows, count, shape.dim), rows * most * shape.dim),
             np.array(levels, dtype=np.int64),
             np.zeros(sizes[:2], dtype=np.int64),
             np.zeros(sizes),
@@ -201,9 +201,9 @@ class OnnxEngine:
             named |= {"levels": bound.levels, "places": bound.places, "uniforms": bound.uniforms}
             named |= {"ranked": bound.ranked, "drawn": bound.drawn}
         named |= self._sampling.inputs()
-        if self.shape.outside:
+        if self.shape.external_cond_rows:
             named["conditions"] = self.conditions
-        if self.shape.kept:
+        if self.shape.uncond_keep:
             named["unseen"] = self.unseen
         for index in range(self.shape.layers):
             named[f"past_key_{index}"] = self.cache.keys[index]

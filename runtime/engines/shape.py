@@ -1,4 +1,4 @@
-"""The settings in a decoder's manifest."""
+"""The settings in a decoder's manifest: what an engine must know of a graph."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,23 +9,38 @@ import numpy as np
 from underpaint.algos.arrays import IntArray
 from underpaint.algos.draft.spec import Grid
 from underpaint.algos.registry import build
+from underpaint.artifacts.decoder_graph import Precision
 from underpaint.runtime.engines.context import EngineError
 
 PREFIX_CELL: Final = -1
-"""The cell of every condition position."""
+"""The cell of a condition position where all of them stand at one."""
+_FORMAT_1: Final[Mapping[str, str]] = {
+    "features": "dim",
+    "conditions": "cond_ids",
+    "unconditional": "uncond_ids",
+    "outside": "external_cond_rows",
+    "kept": "uncond_keep",
+    "marks": "image_start_ids",
+    "line_token": "eol_token",
+}
+"""Names of settings in manifests of format 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecoderShape:
     """The settings in a decoder's manifest.
 
-    capacity: cache slots. prefix: condition positions. vocab_size: image codes; row `vocab_size + id` of the embedding
-    is condition id `id` (< `conditions`), and `unconditional` are the rows of the prefix without a condition.
-    precision: of weights and caches. prefix_cells: whether all condition positions stand at cell -1 ("one") or at
-    -prefix to -1 ("each"). outside: condition rows that come from outside the graph, V + i for row i; 0 for none.
-    Where the condition is a prompt, `unconditional` is empty; `kept` says how many ids at its beginning and at its end
-    are left without a condition (empty for a model that is drawn without guidance), `marks` are rows put behind every
-    prompt. line_token: the row behind each line of codes but the last, at cells -prefix - lines to -prefix - 1.
+    vocab_size: V, the image codes. height, width: of the image, in cells. dim: D, the width of features. capacity: S,
+    the slots of its cache. prefix: condition positions, the most where a prompt may be shorter.
+    cond_ids: ids that a condition is made of. Row `vocab_size + id` of the embedding is condition id `id`.
+    uncond_ids: the rows of the embedding that stand for no condition; empty where the condition is a prompt.
+    precision: of weights and caches.
+    prefix_cells: whether all condition positions stand at cell -1 ("one") or at -prefix to -1 ("each").
+    external_cond_rows: embedded condition rows that come from outside the graph, of which row i is id V + i; 0 for
+    none.
+    uncond_keep: of a prompt, how many ids at its beginning and at its end stay where it is left out; empty for a model
+    that is drawn without guidance. image_start_ids: rows of the embedding behind every prompt.
+    eol_token: the row behind every line of codes but the last, at cells -prefix - eol_tokens to -prefix - 1.
     """
 
     vocab_size: int
@@ -34,37 +49,37 @@ class DecoderShape:
     layers: int
     heads: int
     head_dim: int
-    features: int
+    dim: int
     capacity: int
     prefix: int
-    conditions: int
-    unconditional: tuple[int, ...]
-    precision: Literal["fp32", "fp16", "bf16"] = "fp32"
+    cond_ids: int
+    uncond_ids: tuple[int, ...]
+    precision: Precision = "fp32"
     prefix_cells: Literal["one", "each"] = "one"
-    outside: int = 0
-    kept: tuple[int, ...] = ()
-    marks: tuple[int, ...] = ()
-    line_token: int | None = None
+    external_cond_rows: int = 0
+    uncond_keep: tuple[int, ...] = ()
+    image_start_ids: tuple[int, ...] = ()
+    eol_token: int | None = None
 
     @property
     def prompted(self) -> bool:
         """Whether the condition is a prompt of any length."""
-        return self.prefix_cells == "each" and not self.outside
+        return self.prefix_cells == "each" and not self.external_cond_rows
 
     @property
     def guided(self) -> bool:
-        """Whether there is a row without a condition."""
-        return bool(self.kept if self.prompted else self.unconditional)
+        """Whether the model knows what it draws without a condition."""
+        return bool(self.uncond_keep if self.prompted else self.uncond_ids)
 
     @property
-    def lines(self) -> int:
-        """Line tokens of an image."""
-        return 0 if self.line_token is None else self.height - 1
+    def eol_tokens(self) -> int:
+        """End-of-line tokens of an image."""
+        return 0 if self.eol_token is None else self.height - 1
 
     @property
-    def first_line(self) -> int:
-        """The cell of the line token behind the first row."""
-        return -self.prefix - self.lines
+    def first_eol_cell(self) -> int:
+        """The cell of the end-of-line token behind the first line."""
+        return -self.prefix - self.eol_tokens
 
     def first_cells(self, count: int) -> IntArray:
         """The cells of `count` condition positions."""
@@ -74,8 +89,8 @@ class DecoderShape:
 
     @property
     def least_cell(self) -> int:
-        """The least cell of a condition position or a line token."""
-        return min(self.first_line, -1) if self.prefix_cells == "each" else PREFIX_CELL
+        """The least cell of a condition position or an end-of-line token."""
+        return min(self.first_eol_cell, -1) if self.prefix_cells == "each" else PREFIX_CELL
 
     @property
     def grid(self) -> Grid:
@@ -83,8 +98,9 @@ class DecoderShape:
         return Grid(self.height, self.width)
 
     def check_cells(self, cells: IntArray, levels: int = 1) -> None:
-        """EngineError unless a pass over `cells` [T], and `levels` - 1 more behind the last, stays on the grid."""
-        places = cells.tolist()
+        """EngineError unless a pass over `cells` [T] or [B, T], and `levels` - 1 more behind the last, stays on the
+        grid."""
+        places = cells.ravel().tolist()
         if max(places) + levels > self.height * self.width or min(places) < self.least_cell:
             raise EngineError(
                 f"decoder: expected cells from {self.least_cell} to {self.height * self.width - 1}, got {places}; grow "
@@ -94,7 +110,9 @@ class DecoderShape:
 
 def read_shape(settings: Mapping[str, Any], name: str) -> DecoderShape:
     """The shape in a manifest's settings; EngineError names what is wrong."""
-    plain = {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()}
+    plain = {
+        _FORMAT_1.get(key, key): tuple(value) if isinstance(value, list) else value for key, value in settings.items()
+    }
     try:
         return build(DecoderShape, plain, f"manifest of '{name}'")
     except ValueError as error:

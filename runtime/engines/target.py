@@ -68,31 +68,31 @@ class EngineTarget:
         """
         shape = self.engine.shape
         ids = np.asarray(ids)
-        if shape.outside:
+        if shape.external_cond_rows:
             raise EngineError("condition: this model's condition is made of features; set it with condition_rows")
         self._hidden = self._unseen = 0
         if shape.prompted:
             self._prefix = self._prompt(ids)
             return
-        if ids.shape != (shape.prefix,) or ids.min() < 0 or ids.max() >= shape.conditions:
+        if ids.shape != (shape.prefix,) or ids.min() < 0 or ids.max() >= shape.cond_ids:
             raise EngineError(
-                f"condition: expected [{shape.prefix}] ids from 0 to {shape.conditions - 1}, got {ids.tolist()}; "
+                f"condition: expected [{shape.prefix}] ids from 0 to {shape.cond_ids - 1}, got {ids.tolist()}; "
                 "make them with zoo.prompts.word_ids"
             )
-        absent = np.array(shape.unconditional, dtype=np.int64)
+        absent = np.array(shape.uncond_ids, dtype=np.int64)
         given = absent if shape.prefix > 1 and not ids.any() else ids.astype(np.int64) + shape.vocab_size
         self._prefix = np.stack([given, absent])[: self.engine.rows]
 
     def _prompt(self, ids: IntArray) -> IntArray:
         """A prompt [B, P] of vocabulary ids and marks; the row without a condition ends in all that it sees of it."""
         shape = self.engine.shape
-        marks = np.array(shape.marks, dtype=np.int64)
+        marks = np.array(shape.image_start_ids, dtype=np.int64)
         own = (marks - shape.vocab_size).tolist()
-        least, most = max(1, sum(shape.kept)) - len(own), shape.prefix - len(own)
-        if ids.ndim != 1 or not least <= ids.size <= most or ((ids < 0) | (ids >= shape.conditions)).any():
+        least, most = max(1, sum(shape.uncond_keep)) - len(own), shape.prefix - len(own)
+        if ids.ndim != 1 or not least <= ids.size <= most or ((ids < 0) | (ids >= shape.cond_ids)).any():
             around = "begin mark" if own else "begin and image marks"
             raise EngineError(
-                f"condition: expected {max(0, least)} to {most} ids from 0 to {shape.conditions - 1}, got "
+                f"condition: expected {max(0, least)} to {most} ids from 0 to {shape.cond_ids - 1}, got "
                 f"{ids.tolist()}; make them with the model's tokenizer, {around} included"
             )
         if own and ids[-len(own) :].tolist() == own:
@@ -100,7 +100,7 @@ class EngineTarget:
         given = np.concatenate([ids.astype(np.int64) + shape.vocab_size, marks])
         rows = np.tile(given, (self.engine.rows, 1))
         if self.engine.rows == 2:
-            first, last = shape.kept
+            first, last = shape.uncond_keep
             self._unseen = given.size - first - last
             rows[1, self._unseen :] = np.concatenate([given[:first], given[given.size - last :]])
         return rows
@@ -111,14 +111,15 @@ class EngineTarget:
         padding: leading condition positions that nothing may see. Raises EngineError on another shape.
         """
         shape = self.engine.shape
-        if rows.shape != (shape.outside, shape.features) or not shape.outside or not 0 <= padding < shape.prefix:
+        wanted = (shape.external_cond_rows, shape.dim)
+        if rows.shape != wanted or not wanted[0] or not 0 <= padding < shape.prefix:
             raise EngineError(
-                f"condition_rows: expected [{shape.outside}, {shape.features}] and padding below {shape.prefix}, got "
-                f"{list(rows.shape)} and {padding}; make them with the exported condition graph"
+                f"condition_rows: expected {list(wanted)} and padding below {shape.prefix}, got {list(rows.shape)} and "
+                f"{padding}; make them with the exported condition graph"
             )
         self.engine.conditions[:] = rows
         self._hidden, self._unseen = padding, 0
-        self._prefix = (shape.vocab_size + np.arange(shape.outside)).reshape(2, -1)[: self.engine.rows]
+        self._prefix = (shape.vocab_size + np.arange(shape.external_cond_rows)).reshape(2, -1)[: self.engine.rows]
 
     def begin(self) -> Scored:
         """See `Target`."""

@@ -106,7 +106,7 @@ class TensorRTEngine:
         self.rows = rows
         self.spent = PassTimer()
         self.cache = DeviceCache(loaded.shape, rows)
-        self.conditions = np.zeros((loaded.shape.outside, loaded.shape.features), dtype=np.float32)
+        self.conditions = np.zeros((loaded.shape.external_cond_rows, loaded.shape.dim), dtype=np.float32)
         self.unseen = np.zeros(rows, dtype=np.int64)
         self._loaded = loaded
         self._engine = loaded.session
@@ -196,7 +196,7 @@ class TensorRTEngine:
         sizes = {"tokens": (rows, count), "cells": (count,), "bias": (count, width)}
         kinds = dict.fromkeys(("tokens", "cells", "unseen"), torch.int64)
         if "features" in self._inputs:
-            sizes["features"] = (rows, count, shape.features)
+            sizes["features"] = (rows, count, shape.dim)
         if "conditions" in self._inputs:
             sizes["conditions"] = self.conditions.shape
         if "unseen" in self._inputs:
@@ -210,7 +210,7 @@ class TensorRTEngine:
         for name in ("keys", "values"):
             device[name] = layered(shape.layers, new, TYPES[shape.precision], "cuda")
         read = {}
-        for name, wide in (("logits", shape.vocab_size), (self._predicted, shape.features)):
+        for name, wide in (("logits", shape.vocab_size), (self._predicted, shape.dim)):
             device[name] = torch.zeros((rows, count, wide), device="cuda")
             read[name] = torch.zeros((rows, count, wide), pin_memory=True)
         context = self._context(count, host, device)

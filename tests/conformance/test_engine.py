@@ -128,7 +128,7 @@ def test_commits_of_accepted_nodes_continue_like_a_dense_pass(family: Family) ->
         done += len(true)
     # A shorter prompt than the longest leaves slots free; all others fill the cache to the last.
     free = target.engine.shape.prefix - prompt
-    lines = target.engine.shape.lines
+    lines = target.engine.shape.eol_tokens
     assert target.engine.cache.length == prompt + CELLS + lines == target.engine.cache.capacity - free
 
 

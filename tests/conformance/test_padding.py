@@ -23,9 +23,9 @@ def buffers_of(engine: object, rows: int) -> dict[str, np.ndarray]:
     }
     named = {each.name for each in engine._session.get_inputs()}  # type: ignore[attr-defined]
     if "features" in named:
-        made["features"] = np.full((rows, SIZE, shape.features), 3, dtype=np.float32)
+        made["features"] = np.full((rows, SIZE, shape.dim), 3, dtype=np.float32)
     if "conditions" in named:
-        made["conditions"] = np.zeros((shape.outside, shape.features), dtype=np.float32)
+        made["conditions"] = np.zeros((shape.external_cond_rows, shape.dim), dtype=np.float32)
     if "unseen" in named:
         made["unseen"] = np.full(rows, 1)
     return made
@@ -70,7 +70,7 @@ def test_a_drafters_padding_leaves_no_trace(family: Family) -> None:
     start = target.begin()
     assert start.features is not None
     drafter.begin(Scored(start.probs[-1:], start.features[:, -1:]))
-    width = drafter.engine.shape.features
+    width = drafter.engine.shape.dim
     features = np.random.default_rng(1).standard_normal((2, COUNT, width)).astype(np.float32)
     check(drafter.engine, features)
     state = (drafter.engine.conditions, drafter.engine.unseen)

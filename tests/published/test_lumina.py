@@ -34,8 +34,8 @@ def test_lumina_is_checked_with_its_marks_and_lines(tmp_path: Path, precision: s
     assert found.report.cases["unseen"]["logits"].largest > 0
     assert "passed" in found.lines()[0]
     shape = read_shape(manifest("target", tmp_path / "out").settings, "target")
-    assert (shape.marks, shape.kept) == (tuple(CODES + mark for mark in MARKS), (0, 3))
-    assert (shape.line_token, shape.capacity) == (CODES + LINE, 11 + 16 + 3)
+    assert (shape.image_start_ids, shape.uncond_keep) == (tuple(CODES + mark for mark in MARKS), (0, 3))
+    assert (shape.eol_token, shape.capacity) == (CODES + LINE, 11 + 16 + 3)
 
 
 def test_lumina_agrees_with_transformers_across_rows(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_a_wide_picture_names_its_height_and_its_width(tmp_path: Path) -> None:
     assert found.passed
     marks = (*MARKS[:2], free)
     shape = read_shape(manifest("target", tmp_path / "out").settings, "target")
-    assert (shape.height, shape.width, shape.marks) == (4, 6, tuple(CODES + mark for mark in marks))
+    assert (shape.height, shape.width, shape.image_start_ids) == (4, 6, tuple(CODES + mark for mark in marks))
     target = EngineTarget.open("target", SamplingParams(), tmp_path / "out", EngineContext(threads=1))
     target.condition(PROMPT[0].numpy())
     codes = np.arange(24) * 5 % CODES

@@ -124,7 +124,7 @@ def test_a_pass_may_be_as_large_as_the_image(tmp_path: Path) -> None:
     export_published(Request("llamagen-c2i", tmp_path / "c2i.pt", options=TINY), tmp_path / "out")
     ((_, record),) = build_folder(tmp_path / "out", BACKEND, only=("target",), buckets=(1, 100))
     assert record.batch_counts == ((1, 1), (1, 16), (2, 1), (2, 16))
-    shape = replace(read_shape(manifest("target", tmp_path / "out").settings, "target"), line_token=3)
+    shape = replace(read_shape(manifest("target", tmp_path / "out").settings, "target"), eol_token=3)
     assert [count for _, count in batch_counts(shape, (1, 8))] == [1, 8, 16] * 2
     assert [count for _, count in batch_counts(shape, (1, 8, 64))] == [1, 8, 19] * 2
 

@@ -127,7 +127,7 @@ def test_what_is_kept_of_a_prompt_is_recorded_and_checked(tmp_path: Path) -> Non
         assert refused.exit_code == 2
         assert "--kept: expected two counts of ids" in refused.output
     assert CliRunner().invoke(underpaint, [*export, "--kept", "1", "2"]).exit_code == 0
-    assert read_shape(manifest("target", tmp_path / "out").settings, "target").kept == (1, 2)
+    assert read_shape(manifest("target", tmp_path / "out").settings, "target").uncond_keep == (1, 2)
     checked = CliRunner().invoke(underpaint, ["check", str(tmp_path / "out"), "--no-greedy"])
     assert checked.exit_code == 0, checked.output
     assert "unseen: largest / mean error" in checked.output
