@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,7 @@ def sampling_probs(logits: Any, sampler: SamplingParams) -> Any:
     Returns [N, V] of the same dtype; rows sum to 1.
     Raises ValueError on a wrong shape or a logit that is not finite.
     """
-    xp = np if type(logits) is np.ndarray else array_namespace(logits)  # asking takes as long as two of these lines
+    xp = np if type(logits) is np.ndarray else _namespace(logits)
     if logits.ndim != 3 or logits.shape[0] not in (1, 2):
         raise ValueError(f"distributions: expected logits [B, N, V] with B of 1 or 2, got shape {tuple(logits.shape)}")
     if logits.shape[0] == 2:
@@ -62,6 +61,13 @@ def sampling_probs(logits: Any, sampler: SamplingParams) -> Any:
         masses *= xp.astype(rows >= kept[:, :1], masses.dtype)  # quicker than choosing between two arrays
     probs = masses / xp.sum(masses, axis=-1, keepdims=True)
     return _nucleus(xp, probs, sampler.top_p) if sampler.top_p < 1 else probs
+
+
+def _namespace(array: Any) -> Any:
+    """The array library of `array`. The package is asked for here: a machine that holds NumPy alone need not have it."""
+    from array_api_compat import array_namespace
+
+    return array_namespace(array)
 
 
 def _one_hot(xp: Any, rows: Any) -> Any:

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-import resvg_py
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -160,6 +159,8 @@ def _read_images(tarball: Path, style: str) -> list[Image.Image]:
 
 def _decode(content: bytes, style: str) -> Image.Image:
     if style == "flat":
+        import resvg_py  # only drawings in SVG need it; a machine that trains on cached sprites may lack it
+
         content = resvg_py.svg_to_bytes(
             svg_string=content.decode("utf-8"), width=2 * SPRITE_SIDE, height=2 * SPRITE_SIDE
         )
