@@ -64,7 +64,7 @@ def sampling_probs(logits: Any, sampler: SamplingParams) -> Any:
 
 
 def _namespace(array: Any) -> Any:
-    """The array library of `array`. The package is asked for here: a machine that holds NumPy alone need not have it."""
+    """The array library of `array`. The package is asked for here: NumPy arrays do without it."""
     from array_api_compat import array_namespace
 
     return array_namespace(array)
