@@ -55,9 +55,28 @@ class Registry(Generic[Spec]):
         return len(self._specs)
 
 
+def settings_fields(make: Callable[..., Any]) -> dict[str, dataclasses.Field[Any]]:
+    """The fields of the dataclass `make` that are settings; TypeError where it is no dataclass, which is a mistake of
+    who registered it."""
+    if not dataclasses.is_dataclass(make):
+        raise TypeError(f"{make!r}: expected a dataclass, whose fields are settings")
+    return {field.name: field for field in dataclasses.fields(make) if field.init}
+
+
+def default_settings(make: Callable[..., Any]) -> dict[str, Any]:
+    """The defaults of the settings of the dataclass `make`; a setting without a default is left out."""
+    found: dict[str, Any] = {}
+    for name, field in settings_fields(make).items():
+        if field.default is not dataclasses.MISSING:
+            found[name] = field.default
+        elif field.default_factory is not dataclasses.MISSING:
+            found[name] = field.default_factory()
+    return found
+
+
 def build(make: Callable[..., Made], settings: Mapping[str, Any], what: str) -> Made:
     """`make(**settings)` for a dataclass `make`; ValueError names an unknown or missing setting."""
-    known = {field.name: field for field in dataclasses.fields(make) if field.init}  # type: ignore[arg-type]
+    known = settings_fields(make)
     for name in settings:
         if name not in known:
             raise ValueError(f"{what}: unknown setting '{name}'; {suggest(name, known) if known else 'it takes none'}")

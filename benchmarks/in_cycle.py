@@ -73,7 +73,7 @@ def loops(
 ) -> tuple[Loop, ...]:
     """What is run. verify_ms, draft_ms: what the policy that weighs costs is to reckon with."""
     point, codes = PointProposals(), np.random.default_rng(0).standard_normal((vocab_size, 8))
-    pool = Lantern(nearest_codes(codes, min(POOLED, vocab_size - 1)), delta=0.9, residual="optimal")
+    pool = Lantern(nearest_codes(codes, min(POOLED, vocab_size - 1)), delta=0.9, residual="standard")
     curves = [tuple((int(size), float(ms)) for size, ms in curve) for curve in (verify_ms, draft_ms)]
     priced, weighed = Roofline(*curves), Roofline(*curves, chain_ms=_guessed(draft_ms))
     ranked = ((1, 2, 2), (2, 2, 4), (4, 2, 6), (4, 4, 12), (5, 8, 24), (3, 16, 40), (5, 10, MOST_NODES - 1))

@@ -69,7 +69,7 @@ def listed() -> dict[str, list[dict[str, Any]]]:
                 "covers": sorted(rule.drawn) + (["chain"] if rule.needs_chain else []),
                 "greedy": rule.greedy,
                 "residuals": list(rule.residuals),
-                "neutral": dict(rule.neutral),
+                "lossless_at": [settings for settings in rule.examples if rule.is_lossless(settings)],
                 "source": rule.source,
                 "deviations": rule.deviations,
                 "settings": settings_by_default(rule.make, FROM_ENGINE),

@@ -54,5 +54,6 @@ SPEC = RULES.register(
         drawn=frozenset({"iid"}),
         source="arXiv 2403.10444, algorithm 2",
         needs_chain=True,
+        looks_ahead=True,
     )
 )

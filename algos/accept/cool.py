@@ -2,13 +2,12 @@
 
 from dataclasses import dataclass
 from math import exp, isfinite
-from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 
 from underpaint.algos.accept.relaxed import Odds, TrySiblings
-from underpaint.algos.accept.spec import RULES, RuleSpec, require_drawn
+from underpaint.algos.accept.spec import RULES, DraftedNode, RuleSpec, Settings, every_combination, require_drawn
 from underpaint.algos.accept.walk import walk
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import Chance
@@ -61,6 +60,18 @@ class CoolSD:
         return walk(tree, probs, chance, TrySiblings(Scaled(factors)))
 
 
+def _bound(settings: Settings, node: DraftedNode) -> float:
+    factors = CoolSD(settings["delta"], settings["nu"], settings["mu"]).factors(node.depth)
+    return max(0.0, 1.0 - 1.0 / factors[node.level])
+
+
+def _is_lossless(settings: Settings) -> bool:
+    """Whether every factor is at most 1; with `mu` None the factors have mean delta, so the first exceeds it."""
+    if settings["mu"] is None:
+        return bool(settings["delta"] <= 1.0 and settings["nu"] == 0.0)
+    return bool(settings["delta"] * exp(-settings["mu"]) <= 1.0)
+
+
 SPEC = RULES.register(
     RuleSpec(
         name="cool",
@@ -73,6 +84,8 @@ SPEC = RULES.register(
             "The paper drafts chains; siblings are tried one after another, each against what is left. Where i starts "
             "and how mu is set are open: i = 0 first, and mu None keeps the mean factor at delta"
         ),
-        neutral=MappingProxyType({"delta": 1.0, "nu": 0.0}),
+        bound_at=_bound,
+        lossless_when=_is_lossless,
+        examples=every_combination(delta=(0.6, 1.0, 1.1, 2.0), nu=(0.0, 0.7), mu=(None, 0.3)),
     )
 )

@@ -1,13 +1,12 @@
 """Grouped speculative decoding: a token is judged together with codes of like probability and like look."""
 
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
 from underpaint.algos.accept.relaxed import Odds, TrySiblings
-from underpaint.algos.accept.spec import RULES, Residual, RuleSpec, require_drawn
+from underpaint.algos.accept.spec import RULES, Residual, RuleSpec, every_combination, require_drawn
 from underpaint.algos.accept.walk import walk
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.chance import Chance
@@ -59,7 +58,7 @@ class Grouped(NamedTuple):
 
     def taken(self, target: FloatArray, draft: FloatArray, place: int) -> FloatArray:
         """See `Acceptance`: q itself as in the paper and the released code, or q * accept."""
-        return draft * self._accept(target, draft) if self.residual == "optimal" else draft
+        return draft * self._accept(target, draft) if self.residual == "standard" else draft
 
     def _accept(self, target: FloatArray, draft: FloatArray) -> FloatArray:
         """[V]: the acceptance of every token, one offset in the window at a time."""
@@ -135,7 +134,10 @@ SPEC = RULES.register(
             "window has one more less likely token. Siblings are tried one after another, each against what is left"
         ),
         embeddings=True,
-        residuals=("paper", "released", "optimal"),
-        neutral=MappingProxyType({"group": 1}),
+        residuals=dict.fromkeys(get_args(Residual), frozenset(DRAWN)),
+        lossless_when=lambda settings: settings["group"] == 1,
+        examples=every_combination(
+            group=(1, 2, 3, 4, 6), gap=(0.11, 0.5), distance=(0.8, 2.0), window=get_args(Window)
+        ),
     )
 )

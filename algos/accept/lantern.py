@@ -2,18 +2,25 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import NamedTuple, Protocol, get_args
 
 import numpy as np
 
 from underpaint.algos.accept.neighbours import check_neighbours
 from underpaint.algos.accept.proposals import excess, normalised, proposal_distributions
-from underpaint.algos.accept.spec import RULES, Residual, RuleSpec, require_drawn
+from underpaint.algos.accept.spec import (
+    RULES,
+    DraftedNode,
+    Residual,
+    RuleSpec,
+    Settings,
+    every_combination,
+    require_drawn,
+)
 from underpaint.algos.accept.walk import Tried, walk
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.chance import At, Chance, Role
-from underpaint.algos.tree import DraftTree, Verdict
+from underpaint.algos.tree import DRAWN, DraftTree, Drawn, Verdict
 
 
 class Pool(NamedTuple):
@@ -110,7 +117,7 @@ class Pooling(NamedTuple):
         if self.residual == "released" and tree.drawn == "iid" and tree.size > 1:
             raise ValueError(
                 "residual 'released': the released code draws siblings without replacement or takes the top k, so it "
-                "says nothing of 'iid' trees; use 'paper' or 'optimal'"
+                "says nothing of 'iid' trees; use 'paper' or 'standard'"
             )
         check_vocab(self.neighbours, probs)
         return walk(tree, probs, chance, self.try_points if tree.drawn == "top_k" else self.try_drawn)
@@ -149,7 +156,7 @@ class Lantern:
 
     residual, on a rejection of x (the next sibling is tried against it, and its pool is measured in it):
     "paper": p with A's mass moved to x, less q; so on a top_k tree A and x drop out.
-    "optimal": [p - q]_+, on a top_k tree p without x; neighbours keep their mass.
+    "standard": [p - q]_+, on a top_k tree p without x; neighbours keep their mass.
     "released": on a top_k tree x and its k + 1 nearest drop out, pooled or not (as soon as one is pooled, even one of
     probability 0); on a "without_replacement" tree they are taken out of q instead, so that they keep all of p; and
     where nothing is left, the uniform distribution over the whole codebook.
@@ -205,6 +212,29 @@ class LanternPP:
         return (self.factor - 1.0) * own
 
 
+def _bound(settings: Settings, node: DraftedNode) -> float:
+    delta = float(settings["delta"])
+    if settings["residual"] == "released":
+        return 1.0
+    if node.drawn == "top_k":
+        return 1.0 - (1.0 - delta) ** node.siblings
+    if settings["residual"] == "standard" and node.siblings == 1:
+        return float(np.minimum(delta, np.maximum(node.draft - node.target, 0.0)).sum())
+    return 1.0
+
+
+def _bound_pp(settings: Settings, node: DraftedNode) -> float:
+    if settings["residual"] == "standard" or (settings["residual"] == "paper" and node.drawn == "top_k"):
+        return 1.0 - 1.0 / float(settings["factor"])
+    return 1.0
+
+
+_RESIDUALS: dict[Residual, frozenset[Drawn]] = {
+    "paper": frozenset(DRAWN),
+    "released": frozenset({"top_k", "without_replacement"}),
+    "standard": frozenset(DRAWN),
+}
+
 SPEC = RULES.register(
     RuleSpec(
         name="lantern",
@@ -213,8 +243,8 @@ SPEC = RULES.register(
         drawn=frozenset({"top_k", "without_replacement", "iid"}),
         source="arXiv 2410.03355 (LANTERN); released code: jadohu/LANTERN, evaluate_posterior, evaluate_posterior_v1",
         bound=(
-            "top_k trees, residual 'paper' or 'optimal': total variation per token <= 1 - (1 - delta)^m for m siblings "
-            "(delta for one). Drawn siblings: every code may gain delta, so even 'optimal' keeps only "
+            "top_k trees, residual 'paper' or 'standard': total variation per token <= 1 - (1 - delta)^m for m "
+            "siblings (delta for one). Drawn siblings: every code may gain delta, so even 'standard' keeps only "
             "sum(min(delta, [q - p]_+)) <= TV(p, q) for one. Residual 'released': none"
         ),
         deviations=(
@@ -222,8 +252,11 @@ SPEC = RULES.register(
             "0 does not accept an impossible token. The released code has no residual for 'iid' trees: that pair raises"
         ),
         codebook=True,
-        residuals=("paper", "released", "optimal"),
-        neutral=MappingProxyType({"delta": 0.0}),
+        bound_at=_bound,
+        lossless_when=lambda settings: settings["delta"] == 0.0 and settings["residual"] != "released",
+        examples=every_combination(delta=(0.0, 0.0713, 0.2371, 0.5237, 0.93)),
+        residuals=_RESIDUALS,
+        greedy_variant="lantern_greedy",
     )
 )
 SPEC_PP = RULES.register(
@@ -234,12 +267,15 @@ SPEC_PP = RULES.register(
         drawn=frozenset({"top_k", "without_replacement", "iid"}),
         source="arXiv 2502.06352 (LANTERN++); released code: jadohu/LANTERN with --static_tree and a delta above 1",
         bound=(
-            "residual 'optimal' (any tree), or 'paper' on top_k trees: total variation per token <= 1 - 1 / factor, "
+            "residual 'standard' (any tree), or 'paper' on top_k trees: total variation per token <= 1 - 1 / factor, "
             "however many siblings. Residual 'paper' on drawn trees and 'released': none"
         ),
         deviations="As lantern",
         codebook=True,
-        residuals=("paper", "released", "optimal"),
-        neutral=MappingProxyType({"factor": 1.0}),
+        bound_at=_bound_pp,
+        lossless_when=lambda settings: settings["factor"] == 1.0 and settings["residual"] != "released",
+        examples=every_combination(factor=(1.0, 1.713, 3.137, 9.7)),
+        residuals=_RESIDUALS,
+        greedy_variant="lantern_pp_greedy",
     )
 )

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
+from typing import get_args
 
 from underpaint.algos.accept.lantern import check_settings, check_vocab, pool
 from underpaint.algos.accept.longest import Choice, check_choice, kept_ends
-from underpaint.algos.accept.spec import RULES, RuleSpec
+from underpaint.algos.accept.spec import RULES, RuleSpec, every_combination
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.chance import Chance
 from underpaint.algos.tree import DraftTree, Verdict
@@ -102,7 +102,9 @@ SPEC = RULES.register(
         deviations="Only nodes whose parent was kept are looked at; the released code boosts every position first",
         greedy=True,
         codebook=True,
-        neutral=MappingProxyType({"delta": 0.0}),
+        bound_at=lambda settings, node: float(settings["delta"]),
+        lossless_when=lambda settings: settings["delta"] == 0.0,
+        examples=every_combination(delta=(0.0, 0.0713, 0.2371, 0.5237, 0.93), choose=get_args(Choice)),
     )
 )
 SPEC_PP = RULES.register(
@@ -116,6 +118,8 @@ SPEC_PP = RULES.register(
         deviations="As lantern_greedy",
         greedy=True,
         codebook=True,
-        neutral=MappingProxyType({"factor": 1.0}),
+        bound_at=lambda settings, node: float(node.target.max()) * (1.0 - 1.0 / settings["factor"]),
+        lossless_when=lambda settings: settings["factor"] == 1.0,
+        examples=every_combination(factor=(1.0, 1.713, 3.137, 9.7), choose=get_args(Choice)),
     )
 )

@@ -3,14 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
-from types import MappingProxyType
 
 import numpy as np
 
 from underpaint.algos.accept.lantern import check_vocab
 from underpaint.algos.accept.longest import Choice, check_choice, kept_ends
 from underpaint.algos.accept.neighbours import check_neighbours
-from underpaint.algos.accept.spec import RULES, RuleSpec
+from underpaint.algos.accept.spec import RULES, RuleSpec, every_combination
 from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
 from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.tree import DRAWN, DraftTree, Verdict
@@ -90,6 +89,7 @@ SPEC = RULES.register(
             "drawn again, as the residual of a deterministic rejection is p itself"
         ),
         codebook=True,
-        neutral=MappingProxyType({"tau": inf}),
+        lossless_when=lambda settings: settings["tau"] == inf,
+        examples=every_combination(tau=(0.0713, 0.2371, 0.5237, 0.93, inf)),
     )
 )

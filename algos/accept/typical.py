@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, inf, log
-from types import MappingProxyType
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
 from underpaint.algos.accept.longest import kept_ends
-from underpaint.algos.accept.spec import RULES, RuleSpec
+from underpaint.algos.accept.spec import RULES, RuleSpec, every_combination
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.tree import DRAWN, DraftTree, Verdict
@@ -73,6 +72,7 @@ SPEC = RULES.register(
         source="arXiv 2401.10774 (Medusa), typical acceptance; released code: FasterDecoding/Medusa",
         bound="none: a kept x misses p by 1 - p(x). Only tokens of p(x) > min(epsilon, alpha exp(-H)) are kept",
         deviations="The first token is drafted like the others; Medusa draws it from the target and is sure of it",
-        neutral=MappingProxyType({"epsilon": 1.0, "alpha": inf}),
+        lossless_when=lambda settings: settings["epsilon"] >= 1.0 and settings["alpha"] == inf,
+        examples=(*every_combination(epsilon=(0.09, 0.31), alpha=(0.3, 2.0)), {"epsilon": 1.0, "alpha": inf}),
     )
 )

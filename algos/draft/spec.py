@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.batched.spec import BatchedPolicyOf, no_batched_policy
 from underpaint.algos.chance import Chance
 from underpaint.algos.registry import Registry
 from underpaint.algos.tree import DraftTree, Drawn, Verdict
@@ -137,6 +138,7 @@ class PolicySpec:
 
     make: a dataclass whose init fields are the settings and whose instances are policies.
     chain: its trees never have two children at one node.
+    batched: its form over many images at once.
     """
 
     name: str
@@ -145,6 +147,7 @@ class PolicySpec:
     source: str
     deviations: str = ""
     chain: bool = False
+    batched: BatchedPolicyOf = no_batched_policy
 
 
 POLICIES: Registry[PolicySpec] = Registry("policy")

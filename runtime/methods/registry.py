@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from underpaint.algos.accept import RULES
+from underpaint.algos.accept.spec import at_temperature
 from underpaint.algos.draft import POLICIES
 from underpaint.algos.registry import Registry
 from underpaint.runtime.codes import Codes
 from underpaint.runtime.methods.grid_methods import GRID_METHODS
 from underpaint.runtime.methods.method_config import Method, Recipe
-from underpaint.runtime.methods.tree_config import TreeRecipe, twin
+from underpaint.runtime.methods.tree_config import TreeRecipe
 from underpaint.runtime.methods.tree_methods import TREE_METHODS
 from underpaint.runtime.studio import Built
 
@@ -22,7 +23,7 @@ def resolve(name: str, temperature: float, rule: str | None = None, settings: Se
     """The recipe of method `name` at a temperature, with a user's own rule and `name=value` settings.
 
     `name` is a registered method, or "policy:rule" for any tree policy and rule. A rule of one's own starts from its
-    default settings; at temperature 0 it is replaced by its greedy twin.
+    default settings; at temperature 0 it is replaced by its greedy variant.
     Raises ValueError, saying what to write instead: an unknown method, rule or setting, a value of the wrong type, or
     a rule that does not fit the method.
     """
@@ -37,7 +38,7 @@ def _asked(name: str, temperature: float) -> Recipe:
     policy, colon, rule = name.partition(":")
     if not colon:
         return METHODS[name].at(temperature)
-    found = TreeRecipe(POLICIES[policy].name, twin(RULES[rule], temperature).name)
+    found = TreeRecipe(POLICIES[policy].name, at_temperature(RULES[rule], temperature).name)
     found.check()
     return found
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from underpaint.algos.accept import RULES, Rule, RuleSpec
+from underpaint.algos.accept import RULES, Rule
+from underpaint.algos.accept.spec import at_temperature
 from underpaint.algos.chance import Chance
 from underpaint.algos.draft import POLICIES, Budget, Expander, Grid, Policy
 from underpaint.algos.fit import check_fits
@@ -58,8 +59,10 @@ class TreeRecipe:
         }
 
     def with_rule(self, rule: str, temperature: float) -> TreeRecipe:
-        """See `Recipe`; at temperature 0 the rule is replaced by its greedy twin."""
-        changed = dataclasses.replace(self, rule=twin(RULES[rule], temperature).name, rule_settings=no_settings())
+        """See `Recipe`; at temperature 0 the rule is replaced by its greedy variant."""
+        changed = dataclasses.replace(
+            self, rule=at_temperature(RULES[rule], temperature).name, rule_settings=no_settings()
+        )
         changed.check()
         return changed
 
@@ -109,7 +112,7 @@ class TreeRecipe:
         asked = settings_of(spec.make)
         supplied = {key: value for key, value in codes._asdict().items() if key in asked}
         rule = build(spec.make, {**self.rule_settings, **supplied}, f"rule '{spec.name}'")
-        lossless = spec.promise == "lossless" or _is_neutral(spec, self)
+        lossless = spec.is_lossless(self.rule_settings)
         if self.policy == NO_POLICY:
             return BuiltTree(method, self, NoDraft(), rule, lossless, drafts=False)
         policy = build(POLICIES[self.policy].make, dict(self.policy_settings), f"policy '{self.policy}'")
@@ -128,30 +131,6 @@ def _owner(method: str, key: str, known: Mapping[str, Mapping[str, Any]]) -> tup
         hint = suggest(key, every) if every else "it takes none"
         raise ValueError(f"method '{method}': unknown setting '{key}'; {hint}")
     return owners[0], bare if qualified else key
-
-
-def _is_neutral(spec: RuleSpec, recipe: TreeRecipe) -> bool:
-    return bool(spec.neutral) and all(recipe.rule_settings.get(key) == value for key, value in spec.neutral.items())
-
-
-def twin(spec: RuleSpec, temperature: float) -> RuleSpec:
-    """The rule that decides as `spec` does at this temperature; ValueError where there is none."""
-    if temperature > 0:
-        if spec.greedy:
-            raise ValueError(
-                f"rule '{spec.name}' decides by the likeliest token, which is temperature 0; pass --temperature 0 or a "
-                f"rule for sampling: {', '.join(rule.name for rule in RULES if not rule.greedy)}"
-            )
-        return spec
-    if spec.greedy:
-        return spec
-    name = "greedy" if spec.promise == "lossless" else f"{spec.name}_greedy"
-    if name not in RULES:
-        raise ValueError(
-            f"rule '{spec.name}' has no form at temperature 0; choose one of "
-            f"{', '.join(rule.name for rule in RULES if rule.greedy)}"
-        )
-    return RULES[name]
 
 
 @dataclass(frozen=True, slots=True)

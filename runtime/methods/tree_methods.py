@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from typing import Final, TypeAlias
 
 from underpaint.algos.accept import RULES
+from underpaint.algos.accept.spec import at_temperature
 from underpaint.runtime.methods.method_config import Method, no_settings
 from underpaint.runtime.methods.settings import Shown
-from underpaint.runtime.methods.tree_config import NO_POLICY, TreeRecipe, twin
+from underpaint.runtime.methods.tree_config import NO_POLICY, TreeRecipe
 
 _LIKELIEST: Final = {"chain": "chain_top1", "eagle1": "static_top_k"}
 """At temperature 0: the policy of the likeliest tokens, in place of one that draws them."""
@@ -28,9 +29,9 @@ _NONE: Final = no_settings()
 
 _Acceptance: TypeAlias = tuple[Mapping[str, Shown], Mapping[str, Shown]]
 """A rule's settings above temperature 0, and those of its counterpart at 0."""
-_LANTERN: Final[_Acceptance] = ({"k": 14, "delta": 0.6, "residual": "optimal"}, {"k": 10, "delta": 0.4})
-_RELATIVE: Final[_Acceptance] = ({"k": 10, "factor": 5.0, "residual": "optimal"}, {"k": 10, "factor": 5.0})
-_RELATIVE_ON_CHAINS: Final[_Acceptance] = ({"k": 20, "factor": 3.0, "residual": "optimal"}, {"k": 20, "factor": 3.0})
+_LANTERN: Final[_Acceptance] = ({"k": 14, "delta": 0.6, "residual": "standard"}, {"k": 10, "delta": 0.4})
+_RELATIVE: Final[_Acceptance] = ({"k": 10, "factor": 5.0, "residual": "standard"}, {"k": 10, "factor": 5.0})
+_RELATIVE_ON_CHAINS: Final[_Acceptance] = ({"k": 20, "factor": 3.0, "residual": "standard"}, {"k": 20, "factor": 3.0})
 
 
 def _method(
@@ -43,7 +44,7 @@ def _method(
 ) -> Method:
     """A method by its policy and rule above temperature 0; at 0 both have counterparts. tree: the policy's settings."""
     sampled, greedy = acceptance
-    at_zero = _LIKELIEST.get(policy, policy), twin(RULES[rule], 0.0).name
+    at_zero = _LIKELIEST.get(policy, policy), at_temperature(RULES[rule], 0.0).name
     return Method(name, summary, TreeRecipe(policy, rule, tree, sampled), TreeRecipe(*at_zero, tree, greedy))
 
 

@@ -184,7 +184,7 @@ class TryDrawn:
     LANTERN."""
 
     pool: Pool | None = None
-    residual: Residual = "optimal"
+    residual: Residual = "standard"
 
     def __call__(self, batch: Batch, level: int, rows: IntArray, tokens: IntArray, there: BoolArray) -> Tried:
         """See `Siblings`. The first sibling is tested on the tables; only what it loses is copied."""

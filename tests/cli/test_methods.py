@@ -92,14 +92,14 @@ def test_a_rule_that_does_not_cover_the_trees_raises():
 
 
 @pytest.mark.parametrize("rule", [spec for spec in RULES if not spec.greedy], ids=lambda spec: spec.name)
-def test_a_rule_of_ones_own_gets_its_greedy_twin_at_zero(rule):
+def test_a_rule_of_ones_own_gets_its_greedy_variant_at_zero(rule):
     fitting = next(spec for spec in POLICIES if spec.drawn in rule.drawn)
     name = next((one.name for one in TREES if one.greedy.policy == fitting.name), "eagle2")
-    twin = f"{rule.name}_greedy"
     if rule.promise == "lossless":
         assert resolve(name, 0.0, rule=rule.name).rule == "greedy"
-    elif twin in RULES:
-        assert resolve(name, 0.0, rule=rule.name).rule == twin
+    elif rule.greedy_variant is not None:
+        assert RULES[rule.greedy_variant].greedy
+        assert resolve(name, 0.0, rule=rule.name).rule == rule.greedy_variant
     else:
         with pytest.raises(ValueError, match="no form at temperature 0"):
             resolve(name, 0.0, rule=rule.name)
@@ -117,9 +117,20 @@ def test_greedy_rules_read_the_distributions_at_temperature_one():
     assert resolve("eagle2", 0.7).target_sampler(warm) == warm
 
 
-def test_a_relaxed_rule_at_its_neutral_setting_is_lossless():
-    recipe = resolve("lantern", 1.0, settings=["delta=0"])
-    assert build_method("lantern", recipe, CODES).lossless
+@pytest.mark.parametrize(
+    ("name", "settings", "lossless"),
+    [
+        ("lantern", ["delta=0.0", "residual=paper"], True),
+        ("lantern", ["delta=0.0", "residual=standard"], True),
+        ("lantern", ["delta=0.0", "residual=released"], False),
+        ("lantern", ["delta=0.1", "residual=paper"], False),
+        ("lantern++", ["factor=1.0"], True),
+        ("lantern++", ["factor=1.0", "residual=released"], False),
+    ],
+)
+def test_a_method_is_called_lossless_over_all_settings_of_its_rule(name, settings, lossless):
+    recipe = resolve(name, 1.0, settings=settings)
+    assert build_method(name, recipe, CODES).lossless == lossless
 
 
 def test_no_setting_of_a_registered_part_is_unreadable():

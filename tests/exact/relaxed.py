@@ -15,28 +15,10 @@ from underpaint.algos.enumeration import emitted
 from underpaint.algos.registry import build
 from underpaint.algos.tree import DraftTree, Drawn
 
-STRENGTHS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
-    "lantern": st.builds(dict, delta=st.sampled_from([0.0, 0.0713, 0.2371, 0.5237, 0.93])),
-    "lantern_greedy": st.builds(dict, delta=st.sampled_from([0.0, 0.0713, 0.2371, 0.5237, 0.93])),
-    "lantern_pp": st.builds(dict, factor=st.sampled_from([1.0, 1.713, 3.137, 9.7])),
-    "lantern_pp_greedy": st.builds(dict, factor=st.sampled_from([1.0, 1.713, 3.137, 9.7])),
-    "cool": st.builds(
-        dict,
-        delta=st.sampled_from([0.6, 1.0, 1.1, 2.0]),
-        nu=st.sampled_from([0.0, 0.7]),
-        mu=st.sampled_from([None, 0.3]),
-    ),
-    "gsd": st.builds(
-        dict,
-        group=st.integers(1, 6),
-        gap=st.sampled_from([0.11, 0.5]),
-        distance=st.sampled_from([0.8, 2.0]),
-        window=st.sampled_from(["paper", "released"]),
-    ),
-    "typical": st.builds(dict, epsilon=st.sampled_from([0.09, 0.31]), alpha=st.sampled_from([0.3, 2.0])),
-    "mulo": st.builds(dict, tau=st.sampled_from([0.0713, 0.2371, 0.5237, 0.93])),
-}
-"""Settings of any strength for each relaxed rule, k and residual aside; none lies where rounding decides."""
+
+def examples(spec: RuleSpec) -> st.SearchStrategy[dict[str, Any]]:
+    """Settings of any strength that the spec brings, k and residual aside."""
+    return st.sampled_from([dict(settings) for settings in spec.examples])
 
 
 def codebook(vocab_size: int, seed: int = 0) -> FloatArray:
@@ -54,12 +36,8 @@ def make(spec: RuleSpec, codes: FloatArray, **settings: Any) -> Rule:
 
 
 def residuals(spec: RuleSpec, drawn: Drawn) -> tuple[dict[str, Residual], ...]:
-    """One dictionary of settings per residual the rule has for such trees; one empty dictionary if it knows none.
-
-    LANTERN's released code has none for "iid" siblings.
-    """
-    known = [each for each in spec.residuals if not (each == "released" and drawn == "iid" and spec.codebook)]
-    return tuple({"residual": residual} for residual in known) or ({},)
+    """One dictionary of settings per residual the rule has for such trees; one empty dictionary if it knows none."""
+    return tuple({"residual": residual} for residual, kinds in spec.residuals.items() if drawn in kinds) or ({},)
 
 
 def siblings_of(drawn: Drawn, distribution: FloatArray, count: int, chance: Chance) -> tuple[int, ...]:

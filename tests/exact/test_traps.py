@@ -71,10 +71,10 @@ def test_released_static_lantern_counts_the_pool_twice() -> None:
         residual: next_token_distribution(
             make(RULES["lantern"], codes, k=1, delta=0.35, residual=residual), target, draft, "without_replacement", 1
         )
-        for residual in ("optimal", "paper", "released")
+        for residual in ("standard", "paper", "released")
     }
     kept = np.minimum(draft, [0.4, 0.3, 0.0, 0.0])
-    assert np.allclose(distributions["optimal"], [0.4, 0.3, 0.3, 0.0])
+    assert np.allclose(distributions["standard"], [0.4, 0.3, 0.3, 0.0])
     assert np.allclose(distributions["paper"], [0.4, 0.3, 0.3, 0.0])
     assert np.allclose(distributions["released"], kept + 0.3 * np.array([0.0, 0.3, 0.6, 0.0]) / 0.9)
     assert distributions["released"][1] == pytest.approx(0.4)  # more than target and draft both give it
@@ -106,11 +106,11 @@ def test_an_empty_support_falls_back_on_every_code(name: str) -> None:
     strength = {"delta": 0.35} if name == "lantern" else {"factor": 1.9}
     distributions: dict[Residual, FloatArray] = {
         residual: point_distribution(make(RULES[name], LINE, k=3, residual=residual, **strength), target, (0,))
-        for residual in ("paper", "released", "optimal")
+        for residual in ("paper", "released", "standard")
     }
     assert np.allclose(distributions["released"], [0.7 + 0.05, *[0.05] * 5])
     assert np.all(distributions["paper"][3:] == 0.0)
-    assert np.all(distributions["optimal"][3:] == 0.0)
+    assert np.all(distributions["standard"][3:] == 0.0)
 
 
 def test_delta_above_one_means_another_rule() -> None:
@@ -142,7 +142,7 @@ def test_the_pool_is_measured_in_what_the_siblings_left() -> None:
     fits."""
     target = np.array([0.4, 0.0, 0.1, 0.1, 0.2, 0.2])
     codes = np.array([[0.0], [100.0], [200.0], [10.0], [10.5], [30.0]])
-    rule = make(RULES["lantern"], codes, k=1, delta=0.25, residual="optimal")
+    rule = make(RULES["lantern"], codes, k=1, delta=0.25, residual="standard")
     assert point_distribution(rule, target, (3,))[3] == pytest.approx(0.3)
     assert point_distribution(rule, target, (0, 3))[3] == pytest.approx((1.0 - 0.5) * 0.1 / 0.6)
 
@@ -214,7 +214,7 @@ def test_rounding_cannot_empty_a_distribution() -> None:
     generator = np.random.default_rng(0)
     for _ in range(200):
         target = generator.dirichlet(np.ones(9)).astype(np.float32).astype(np.float64)
-        for residual in ("paper", "optimal"):
+        for residual in ("paper", "standard"):
             rule = make(RULES["lantern"], codebook(9), delta=1.0, residual=residual)
             assert point_distribution(rule, target, (0, 1)).sum() == pytest.approx(1.0)
 
@@ -234,7 +234,7 @@ def test_tables_and_settings_are_checked() -> None:
         ({"neighbours": near.astype(float)}, "of integers"),
         ({"neighbours": near + 9}, "0 <= neighbour < V"),
         ({"neighbours": near, "k": 4}, r"k must be in 0\.\.3"),
-        ({"residual": "best"}, "residual must be one of paper, released, optimal"),
+        ({"residual": "best"}, "residual must be one of paper, released, standard"),
         ({"delta": -0.1}, r"delta must be in \[0, 1\]"),
         ({"delta": float("nan")}, r"delta must be in \[0, 1\]"),
         ({"depth": 2}, "unknown setting 'depth'"),

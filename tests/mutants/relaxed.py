@@ -105,7 +105,7 @@ def gsd_reading(codes: FloatArray, group: int, gap: float, distance: float, wind
 
     def rest(distribution: FloatArray, draft: FloatArray, token: int) -> FloatArray:
         taken = draft.copy()
-        if residual == "optimal":
+        if residual == "standard":
             taken = np.array([mass and mass * accept(distribution, draft, code) for code, mass in enumerate(draft)])
         left = np.maximum(distribution - taken, 0.0)
         return left if left.any() else distribution

@@ -66,7 +66,7 @@ def agree(rule: Any, reading: Reading, drawn: Drawn, seed: int, count: int) -> N
 
 def check_lantern(module: ModuleType) -> None:
     for seed, residual, drawn in product(
-        range(8), ("paper", "released", "optimal"), ("top_k", "without_replacement", "iid")
+        range(8), ("paper", "released", "standard"), ("top_k", "without_replacement", "iid")
     ):
         if residual == "released" and drawn == "iid":
             continue
@@ -97,7 +97,7 @@ def check_cool(module: ModuleType) -> None:
 
 
 def check_gsd(module: ModuleType) -> None:
-    for seed, residual, window, group in product(range(6), ("paper", "optimal"), ("paper", "released"), (3, 4)):
+    for seed, residual, window, group in product(range(6), ("paper", "standard"), ("paper", "released"), (3, 4)):
         codes = rows(6, seed)[2]
         rule = module.GroupedSpeculation(codes, group, 0.2, 1.2, window, residual)
         reading = gsd_reading(codes, group, 0.2, 1.2, window, residual)
@@ -338,7 +338,7 @@ MUTANTS = [
     (
         "accept/lantern.py",
         "owed = excess(left, drafted)",
-        "owed = excess(left, drafted) if self.residual != 'optimal' else left",
+        "owed = excess(left, drafted) if self.residual != 'standard' else left",
     ),
     # settings: delta means lambda, lambda bounds the neighbours alone, delta above 1 passes
     ("accept/lantern.py", "return self.delta * total", "return self.delta * own"),
@@ -391,7 +391,7 @@ MUTANTS = [
         "Odds(float(target[group].sum()), float(draft[group].sum()))",
         "Odds(float(target[group].sum()), float(draft[token]))",
     ),
-    ("accept/gsd.py", 'if self.residual == "optimal" else draft', 'if self.residual == "none" else draft'),
+    ("accept/gsd.py", 'if self.residual == "standard" else draft', 'if self.residual == "none" else draft'),
     (
         "accept/gsd.py",
         "pooled[:, here] += distributions[:, there] * close",

@@ -37,13 +37,13 @@ CASES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ("chain", "lantern", {}, {**POOLED, "residual": "paper"}),
     ("chain_top1", "point", {}, {}),
     ("eagle1", "without_replacement", WIDTHS, {}),
-    ("eagle1", "lantern_pp", WIDTHS, {"k": 6, "factor": 3.0, "residual": "optimal"}),
+    ("eagle1", "lantern_pp", WIDTHS, {"k": 6, "factor": 3.0, "residual": "standard"}),
     ("eagle1", "lantern_pp", WIDTHS, {"k": 6, "factor": 3.0, "residual": "released"}),
     ("static_top_k", "lantern_pp_greedy", WIDTHS, {"k": 6}),
     ("static_top_k", "mulo", WIDTHS, {"k": 6, "tau": 0.4}),
     ("eagle2", "point", TREE, {}),
     ("eagle2", "greedy", TREE, {}),
-    ("eagle2", "lantern", TREE, {**POOLED, "residual": "optimal"}),
+    ("eagle2", "lantern", TREE, {**POOLED, "residual": "standard"}),
     ("eagle2", "lantern", TREE, {**POOLED, "residual": "paper"}),
     ("eagle2", "lantern", TREE, {**POOLED, "residual": "released"}),
     ("eagle2", "lantern_greedy", TREE, {**POOLED, "choose": "first"}),
@@ -152,12 +152,12 @@ def test_exact_enumeration_agrees() -> None:
         ("chain", "chain", {"length": 2}, {}),
         ("chain", "lantern", {"length": 2}, {"k": 1, "delta": 0.3, "residual": "paper"}),
         ("eagle1", "without_replacement", {"widths": (2, 1)}, {}),
-        ("eagle1", "lantern_pp", {"widths": (2, 1)}, {"k": 1, "factor": 2.0, "residual": "optimal"}),
+        ("eagle1", "lantern_pp", {"widths": (2, 1)}, {"k": 1, "factor": 2.0, "residual": "standard"}),
         ("eagle1", "lantern_pp", {"widths": (2, 1)}, {"k": 1, "factor": 2.0, "residual": "released"}),
         ("eagle2", "point", {"depth": 2, "top_k": 2, "total_tokens": 3}, {}),
         *(
             ("eagle2", "lantern", {"depth": 2, "top_k": 2, "total_tokens": 3}, {"k": 1, "delta": 0.3, "residual": name})
-            for name in ("optimal", "paper", "released")
+            for name in ("standard", "paper", "released")
         ),
     ],
     ids=lambda value: str(value),
