@@ -182,6 +182,9 @@ def check_neighbours(module: ModuleType) -> None:
         sorted({code % 150, code % 150 + 150, code % 150 + 300} - {code}) for code in range(450)
     ]
     assert np.all(np.diff(table[:, 2:].reshape(450, -1)[:, :3], axis=1) == 150)
+    # Far from the origin every product rounds by more than all codes are apart, however a processor adds it up.
+    remote = 1e12 + np.random.default_rng(0).permutation(40).astype(float)[:, None]
+    assert module.nearest_codes(remote, 9).tolist() == [nearest(remote, token, 9) for token in range(40)]
     with pytest.raises(ValueError, match="1 <= k < V"):
         module.nearest_codes(codes, 40)
     with pytest.raises(ValueError, match="finite codes"):
