@@ -98,3 +98,9 @@ def best_acceptance_iid(target: FloatArray, draft: FloatArray, count: int) -> fl
     mass = np.concatenate([[0.0], np.cumsum(owed[order])])
     inside = np.concatenate([[0.0], np.cumsum(offered[order])]) ** count
     return float(np.clip((mass + 1.0 - inside).min(), 0.0, 1.0))
+
+
+def overlap(target: FloatArray, draft: FloatArray) -> FloatArray:
+    """1 - TV of the distributions in rows [..., V]: the most that any lossless rule can accept of one proposal."""
+    shared: FloatArray = np.minimum(target, draft).sum(axis=-1)
+    return shared

@@ -2,7 +2,7 @@
 
 Run: python -m benchmarks.chain_study [--costs zoo/costs128.json] [--images 12] [--jobs 2] [--out FILE] [TRACE ...]
 
-Worlds are those of `roofline_study`, or recorded traces (`underpaint trace`). The chain and ADT-Tree are tuned in
+Models are those of `roofline_study`, or recorded traces (`underpaint trace`). The chain and ADT-Tree are tuned in
 hindsight on the very images that are reported; ADT-Tree's trees are chains, as shipped, drafted in one call each.
 `roofline` has its defaults. "without calls" is roofline told nothing of chains. A plain step, a chain in one call and a
 level of a tree each cost what they did inside decoding loops, the host's share included. The last line is JSON.
@@ -14,17 +14,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.report import at_least, finish, options, parse, refusing
-from benchmarks.roofline_study import WORLDS
+from benchmarks.roofline_study import SYNTHETIC_MODELS
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.draft.roofline import Roofline
 from underpaint.runtime.engines.costs import read_costs
 from underpaint.sim.batched.decoding import make_scheme, run_loop
-from underpaint.sim.latency.prices import InCyclePrices, prices_of
+from underpaint.sim.latency.run_times import InCycleTimes, run_times_of
 from underpaint.sim.replay.trace import load, replay
 from underpaint.sim.report.statistics import Estimate, Runs, mean_depth, ratio, times_faster, tokens_per_cycle
 from underpaint.sim.sweep.executors import executor, usable_cores
-from underpaint.sim.synthetic.field import make_world
-from underpaint.sim.synthetic.table_model import TableWorld
+from underpaint.sim.synthetic.field import make_synthetic_model
+from underpaint.sim.synthetic.table_model import TableModel
 from underpaint.zoo.load import FOLDER
 
 MOST_NODES: Final = 64
@@ -37,7 +37,7 @@ RIVALS: Final[Mapping[str, list[tuple[str, Mapping[str, Any]]]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One policy in one world. place: a world of `roofline_study`, or the path of a trace."""
+    """One policy on one synthetic model. place: a model of `roofline_study`, or the path of a trace."""
 
     place: str
     method: str
@@ -60,27 +60,27 @@ class Ran:
         return times_faster(self.runs, self.image_ms, self.plain_ms)
 
 
-def prices_at(path: Path) -> InCyclePrices:
+def prices_at(path: Path) -> InCycleTimes:
     """ValueError where a curve holds nothing met inside cycles, or nothing of chains."""
-    found = prices_of(str(path))
-    if not isinstance(found, InCyclePrices) or not found.fuses_chains:
+    found = run_times_of(str(path))
+    if not isinstance(found, InCycleTimes) or not found.fuses_chains:
         raise ValueError(f"{path}: expected costs in_cycle, with chain_ms; write them with benchmarks/cost_curve.py")
     return found
 
 
-def world_at(place: str) -> tuple[TableWorld, str]:
-    """The world, and the exact rule for trees of likeliest tokens at its temperature."""
-    if place in WORLDS:
-        kind, settings = WORLDS[place]
-        return make_world(kind, {**settings, "seed": 0}), "point"
+def model_at(place: str) -> tuple[TableModel, str]:
+    """The model, and the exact rule for trees of likeliest tokens at its temperature."""
+    if place in SYNTHETIC_MODELS:
+        kind, settings = SYNTHETIC_MODELS[place]
+        return make_synthetic_model(kind, {**settings, "seed": 0}), "point"
     trace = load(Path(place))
     return replay(trace), "point" if trace.about["sampler"]["temperature"] else "greedy"
 
 
 def work(task: Task) -> Ran:
-    world, rule = world_at(task.place)
-    scheme, prices = make_scheme(world, task.policy, rule, task.settings), prices_at(task.costs)
-    runs = run_loop(world, scheme, task.images, 0, max_nodes=MOST_NODES, chains=True)
+    model, rule = model_at(task.place)
+    scheme, prices = make_scheme(model, task.policy, rule, task.settings), prices_at(task.costs)
+    runs = run_loop(model, scheme, task.images, 0, max_nodes=MOST_NODES, chains=True)
     return Ran(task, runs, prices.image_ms(scheme, runs), prices.plain_ms)
 
 
@@ -117,16 +117,16 @@ def row(place: str, ran: Sequence[Ran]) -> dict[str, Any]:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = options("chain_study", __doc__)
-    parser.add_argument("traces", nargs="*", metavar="TRACE", help="recorded traces; default: the worlds")
+    parser.add_argument("traces", nargs="*", metavar="TRACE", help="recorded traces; default: the models")
     parser.add_argument("--costs", type=Path, default=FOLDER / "costs128.json", help="a curve that holds in_cycle")
-    parser.add_argument("--images", type=at_least(2), default=12, help="images of each world")
+    parser.add_argument("--images", type=at_least(2), default=12, help="images of each model")
     parser.add_argument("--jobs", type=at_least(1), default=usable_cores(), help="processes")
     asked = parse(parser, arguments)
-    places = asked.traces or list(WORLDS)
+    places = asked.traces or list(SYNTHETIC_MODELS)
     with refusing(parser):
         prices_at(asked.costs)
         for place in places:
-            world_at(place)
+            model_at(place)
     ran = list(executor("local", asked.jobs).run(work, tasks(places, asked.costs, asked.images)))
     rows = [row(place, [one for one in ran if one.task.place == place]) for place in places]
     finish({"benchmark": "chain_study", "images": asked.images, "costs": asked.costs.name, "rows": rows}, asked.out)

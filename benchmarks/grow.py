@@ -20,7 +20,7 @@ from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.chance import sampling
 from underpaint.algos.draft import POLICIES, Budget, Grid
 from underpaint.algos.draft.eagle2 import grow_eagle2
-from underpaint.algos.draft.growth import point_tree
+from underpaint.algos.draft.tree_builder import point_tree
 from underpaint.algos.tree import DraftTree
 
 WIDEST = 16

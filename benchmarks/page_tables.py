@@ -93,7 +93,7 @@ def _over(name: str) -> Callable[[Row], str]:
 
 
 STUDY: tuple[Column, ...] = (
-    ("synthetic model", word("world")),
+    ("synthetic model", word("model")),
     ("machine", word("machine")),
     *((name, _speed_of(name)) for name in ("chain", "static tree", "eagle2", "adt", "adt, equal nodes", "roofline")),
     ("roofline over adt (95 %)", _over("adt")),
@@ -158,7 +158,7 @@ SECTIONS: tuple[Section, ...] = (
     ),
     Section("roofline", "Synthetic models on three machines", "roofline-study.json", STUDY),
     Section("roofline", "Chains in one call, on traces of the shipped models", "chain-study-traces.json", CHAINS),
-    Section("roofline", "Chains in one call, on synthetic models", "chain-study-worlds.json", CHAINS),
+    Section("roofline", "Chains in one call, on synthetic models", "chain-study-models.json", CHAINS),
     Section(
         "simulator", "Tree methods", "predict-128-t1.json", PREDICTED, "A trace of other prompts predicts a comparison."
     ),
@@ -198,7 +198,7 @@ SECTIONS: tuple[Section, ...] = (
     ),
     Section(
         "costs",
-        "Growing a tree on the host",
+        "TreeBuilder a tree on the host",
         "grow.json",
         FIGURES,
         rows=_figures("nodes", "vocab_size", "grow_us", "direct_sorted_us", "direct_partitioned_us"),

@@ -1,13 +1,13 @@
-"""Does choosing each draft tree by what it costs beat ADT-Tree's rule of thumb? Simulated on worlds and machines.
+"""Does choosing each draft tree by what it costs beat ADT-Tree's rule of thumb? Simulated on models and machines.
 
 Run: python -m benchmarks.roofline_study [--seeds 3] [--images 12] [--rules point,lantern] [--jobs 2] [--out FILE]
 
 Every rival is tuned in hindsight: of its grid of settings, the one of the highest speed-up on the very images that are
-reported, for each world, rule and machine by itself. `roofline` runs with its default settings everywhere; all that it
+reported, for each model, rule and machine by itself. `roofline` runs with its default settings everywhere; all that it
 is given is the machine's cost curve. ADT-Tree runs once more with as many nodes as roofline used on average ("adt,
-equal nodes"). Times are modelled by the machine's costs: the shipped models' measured curve, and rooflines. Worlds of
-several seeds differ in their distributions; all methods draw the same images of them. "sampled" trees keep the draft
-distribution and
+equal nodes"). Times are modelled by the machine's costs: the shipped models' measured curve, and rooflines. Synthetic
+models of several seeds differ in their distributions; all methods draw the same images of them. "sampled" trees keep
+the draft distribution and
 need another rule than trees of likeliest tokens: they stand beside the others, not among them. The last line is JSON.
 """
 
@@ -23,11 +23,11 @@ import numpy as np
 from benchmarks.report import at_least, finish, options, parse
 from underpaint.sim.batched.decoding import make_scheme, run_lockstep, run_loop
 from underpaint.sim.latency.models import Costs, SizeMissing
-from underpaint.sim.latency.prices import costs_of
+from underpaint.sim.latency.run_times import latency_model_of
 from underpaint.sim.report.statistics import Estimate, Runs, mean_depth, ratio, speedup, tokens_per_cycle
 from underpaint.sim.sweep.executors import executor, usable_cores
-from underpaint.sim.synthetic.field import make_world
-from underpaint.sim.synthetic.table_model import TableWorld
+from underpaint.sim.synthetic.field import make_synthetic_model
+from underpaint.sim.synthetic.table_model import TableModel
 from underpaint.zoo.load import FOLDER
 
 MACHINES: Final = (str(FOLDER / "costs128.json"), "a100/llamagen-xl", "h100/llamagen-xl")
@@ -39,7 +39,7 @@ KINDS: Final[Mapping[str, tuple[str, Mapping[str, float]]]] = {
     "flat": ("flat", {"sharpness": 2.0}),
     "mixed": ("patchy", {"sharpness": 10.0, "contrast": 40.0, "texture": 1.5}),
 }
-WORLDS: Final = {
+SYNTHETIC_MODELS: Final = {
     f"{kind}, drafter {how}": (name, {**settings, **drafter})
     for kind, (name, settings) in KINDS.items()
     for how, drafter in (("near", NEAR), ("far", FAR))
@@ -83,9 +83,9 @@ SAMPLED_RULE: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One scheme in the worlds of all seeds. machine: whose costs its settings are for; "" where for any."""
+    """One scheme in the models of all seeds. machine: whose costs its settings are for; "" where for any."""
 
-    world: str
+    model: str
     rule: str
     method: str
     policy: str
@@ -122,36 +122,36 @@ def curve_settings(costs: Costs) -> Settings:
     }
 
 
-def worlds_of(name: str, seeds: int) -> Iterator[tuple[int, TableWorld]]:
-    kind, settings = WORLDS[name]
+def models_of(name: str, seeds: int) -> Iterator[tuple[int, TableModel]]:
+    kind, settings = SYNTHETIC_MODELS[name]
     for seed in range(seeds):
-        yield seed, make_world(kind, {**settings, "seed": seed})
+        yield seed, make_synthetic_model(kind, {**settings, "seed": seed})
 
 
 def work(task: Task) -> Ran:
     rule = SAMPLED_RULE.get((task.rule, task.policy), task.rule)
     runs: Runs | None = None
-    for seed, world in worlds_of(task.world, task.seeds):
-        scheme = make_scheme(world, task.policy, rule, json.loads(task.settings), RULES.get(rule))
+    for seed, model in models_of(task.model, task.seeds):
+        scheme = make_scheme(model, task.policy, rule, json.loads(task.settings), RULES.get(rule))
         if scheme.vectorised:
-            more = run_lockstep(world, scheme, task.images, seed).runs
+            more = run_lockstep(model, scheme, task.images, seed).runs
         else:
-            most = largest(costs_of(task.machine)) if task.machine else LARGEST
-            more = run_loop(world, scheme, task.images, seed, max_nodes=most)
+            most = largest(latency_model_of(task.machine)) if task.machine else LARGEST
+            more = run_loop(model, scheme, task.images, seed, max_nodes=most)
         runs = more if runs is None else runs.and_more(more)
     assert runs is not None
     return Ran(task, runs)
 
 
-def first_tasks(rules: Sequence[str], worlds: Sequence[str], seeds: int, images: int) -> list[Task]:
+def first_tasks(rules: Sequence[str], models: Sequence[str], seeds: int, images: int) -> list[Task]:
     """All rivals in all their settings, and roofline on every machine."""
     found = []
-    for world, rule in itertools.product(worlds, rules):
+    for model, rule in itertools.product(models, rules):
         for method, grid in RIVALS.items():
-            found += [Task(world, rule, method, policy, json.dumps(own), "", seeds, images) for policy, own in grid]
+            found += [Task(model, rule, method, policy, json.dumps(own), "", seeds, images) for policy, own in grid]
         for machine in MACHINES:
-            own = json.dumps(curve_settings(costs_of(machine)))
-            found.append(Task(world, rule, "roofline", "roofline", own, machine, seeds, images))
+            own = json.dumps(curve_settings(latency_model_of(machine)))
+            found.append(Task(model, rule, "roofline", "roofline", own, machine, seeds, images))
     return found
 
 
@@ -170,10 +170,10 @@ def best_of(members: Sequence[Ran], costs: Costs) -> Ran | None:
     return members[-max(priced)[1]] if priced else None
 
 
-def chosen(ran: Sequence[Ran], world: str, rule: str, machine: str) -> dict[str, Ran]:
+def chosen(ran: Sequence[Ran], model: str, rule: str, machine: str) -> dict[str, Ran]:
     """For each method its best settings on a machine."""
-    costs, found = costs_of(machine), {}
-    here = [one for one in ran if (one.task.world, one.task.rule) == (world, rule)]
+    costs, found = latency_model_of(machine), {}
+    here = [one for one in ran if (one.task.model, one.task.rule) == (model, rule)]
     for method in dict.fromkeys(one.task.method for one in here):
         members = [one for one in here if one.task.method == method and one.task.machine in ("", machine)]
         best = best_of(members, costs)
@@ -185,18 +185,18 @@ def chosen(ran: Sequence[Ran], world: str, rule: str, machine: str) -> dict[str,
 def equal_nodes(ran: Sequence[Ran]) -> list[Task]:
     """ADT-Tree as tuned, but with the nodes that roofline used on average."""
     found = []
-    for world, rule, machine in places(ran):
-        best = chosen(ran, world, rule, machine)
+    for model, rule, machine in places(ran):
+        best = chosen(ran, model, rule, machine)
         drafted = max(1, round(nodes_of(best["roofline"].runs) - 1.0))
         own = json.dumps({**json.loads(best["adt"].task.settings), "total_tokens": drafted})
         task = best["adt"].task
-        found.append(Task(world, rule, "adt, equal nodes", "adt", own, machine, task.seeds, task.images))
+        found.append(Task(model, rule, "adt, equal nodes", "adt", own, machine, task.seeds, task.images))
     return found
 
 
 def places(ran: Sequence[Ran]) -> list[tuple[str, str, str]]:
-    here = dict.fromkeys((one.task.world, one.task.rule) for one in ran)
-    return [(world, rule, machine) for world, rule in here for machine in MACHINES]
+    here = dict.fromkeys((one.task.model, one.task.rule) for one in ran)
+    return [(model, rule, machine) for model, rule in here for machine in MACHINES]
 
 
 def plain(one: Ran, costs: Costs) -> dict[str, Any]:
@@ -218,8 +218,8 @@ def times_faster(one: Ran, other: Ran, costs: Costs) -> Estimate:
 
 def report(ran: Sequence[Ran]) -> list[dict[str, Any]]:
     rows = []
-    for world, rule, machine in places(ran):
-        costs, best = costs_of(machine), chosen(ran, world, rule, machine)
+    for model, rule, machine in places(ran):
+        costs, best = latency_model_of(machine), chosen(ran, model, rule, machine)
         methods = {method: plain(one, costs) for method, one in best.items()}
         rivals = [method for method in best if method not in ("roofline", "sampled")]
         strongest = max(rivals, key=lambda method: float(methods[method]["speedup"][0]))
@@ -230,36 +230,36 @@ def report(ran: Sequence[Ran]) -> list[dict[str, Any]]:
         name = Path(machine).stem if machine.endswith(".json") else machine
         rows.append(
             {
-                **{"world": world, "rule": rule, "machine": name, "images": best["roofline"].runs.images},
+                **{"model": model, "rule": rule, "machine": name, "images": best["roofline"].runs.images},
                 **{"methods": methods, "strongest_rival": strongest, "roofline_over": over},
             }
         )
         shown = "  ".join(f"{method} {figures['speedup'][0]:.3f}" for method, figures in methods.items())
         against = "  ".join(f"{name} {low:.3f}-{high:.3f}" for name, (_, low, high) in over.items())
-        print(f"{world} | {rule} | {name} | {shown} | roofline over {against}")
+        print(f"{model} | {rule} | {name} | {shown} | roofline over {against}")
     return rows
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = options("roofline_study", __doc__)
     parser.add_argument(
-        "--seeds", type=at_least(1), default=3, help="worlds of a kind, each with distributions of its own"
+        "--seeds", type=at_least(1), default=3, help="models of a kind, each with distributions of its own"
     )
-    parser.add_argument("--images", type=at_least(2), default=12, help="images of each world")
+    parser.add_argument("--images", type=at_least(2), default=12, help="images of each model")
     parser.add_argument("--rules", default=",".join(RULES), help=f"of {', '.join(RULES)}")
-    parser.add_argument("--worlds", default=";".join(WORLDS), help="with semicolons between")
+    parser.add_argument("--models", default=";".join(SYNTHETIC_MODELS), help="with semicolons between")
     parser.add_argument("--jobs", type=at_least(1), default=usable_cores(), help="processes")
     asked = parse(parser, arguments)
-    rules, worlds = asked.rules.split(","), asked.worlds.split(";")
-    if not set(rules) <= RULES.keys() or not set(worlds) <= WORLDS.keys():
-        parser.error(f"expected rules of {', '.join(RULES)} and worlds of {'; '.join(WORLDS)}")
+    rules, models = asked.rules.split(","), asked.models.split(";")
+    if not set(rules) <= RULES.keys() or not set(models) <= SYNTHETIC_MODELS.keys():
+        parser.error(f"expected rules of {', '.join(RULES)} and models of {'; '.join(SYNTHETIC_MODELS)}")
     where = executor("local", asked.jobs)
-    ran = list(where.run(work, first_tasks(rules, worlds, asked.seeds, asked.images)))
-    ran.sort(key=lambda one: (worlds.index(one.task.world), rules.index(one.task.rule), one.task.settings))
+    ran = list(where.run(work, first_tasks(rules, models, asked.seeds, asked.images)))
+    ran.sort(key=lambda one: (models.index(one.task.model), rules.index(one.task.rule), one.task.settings))
     ran += where.run(work, equal_nodes(ran))
     found = {
         **{"benchmark": "roofline_study", "seeds": asked.seeds, "images": asked.images},
-        "worlds": {name: {"kind": WORLDS[name][0], "settings": WORLDS[name][1]} for name in worlds},
+        "models": {name: {"kind": SYNTHETIC_MODELS[name][0], "settings": SYNTHETIC_MODELS[name][1]} for name in models},
         "rows": report(ran),
     }
     finish(found, asked.out)

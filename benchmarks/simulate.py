@@ -2,7 +2,7 @@
 
 Run: python -m benchmarks.simulate [--images 512] [--loop-images 6] [--sweep] [--jobs 2] [--out FILE]
 
-Both decode 256-token images of the same world by the same policy and rule; tokens per cycle stand beside each other.
+Both decode 256-token images of the same model by the same policy and rule; tokens per cycle stand beside each other.
 Times are processor seconds, which other work on the machine disturbs less than the clock; --sweep runs 1,000
 configurations (200 simulations on 5 machines) and reports both. The last line is JSON.
 """
@@ -16,9 +16,9 @@ from benchmarks.report import at_least, finish, options, parse
 from underpaint.sim.batched.decoding import make_scheme, run_lockstep, run_loop
 from underpaint.sim.report.statistics import tokens_per_cycle
 from underpaint.sim.sweep.executors import executor, usable_cores
-from underpaint.sim.sweep.plan import Plan, jobs
+from underpaint.sim.sweep.plan import SweepPlan, jobs
 from underpaint.sim.sweep.run import Results, run
-from underpaint.sim.synthetic.field import make_world
+from underpaint.sim.synthetic.field import make_synthetic_model
 
 TREE = {"depth": 4, "top_k": 4, "total_tokens": 12}
 SCHEMES = (
@@ -29,26 +29,26 @@ SCHEMES = (
     ("eagle2", "lantern", TREE, {"k": 8, "delta": 0.1}),
     ("adt", "point", {"start_width": 4, "max_width": 6, "total_tokens": 12}, {}),
 )
-SWEEP = Plan(
-    worlds=("field", "flat", "sharp", "duplicates", "patchy"),
+SWEEP = SweepPlan(
+    models=("field", "flat", "sharp", "duplicates", "patchy"),
     policies=("chain", "eagle2", "adt"),
     rules=("chain", "point", "lantern"),
     machines=tuple(f"{machine}/llamagen-xl" for machine in ("rtx4090", "a100", "h100", "h200", "b200")),
-    vary={"world.noise": (0.2, 0.5, 0.8, 1.2), "policy.depth": (2, 3, 4), "rule.k": (8,)},
+    vary={"model.noise": (0.2, 0.5, 0.8, 1.2), "policy.depth": (2, 3, 4), "rule.k": (8,)},
 )
 
 
 def compare(images: int, loop_images: int) -> list[dict[str, object]]:
-    world = make_world("field", {})
+    model = make_synthetic_model("field", {})
     rows: list[dict[str, object]] = []
     for policy, rule, shape, settings in SCHEMES:
-        scheme = make_scheme(world, policy, rule, shape, settings)
-        run_lockstep(world, scheme, 16, 1)
+        scheme = make_scheme(model, policy, rule, shape, settings)
+        run_lockstep(model, scheme, 16, 1)
         started = time.process_time()
-        fast = run_lockstep(world, scheme, images, 0).runs
+        fast = run_lockstep(model, scheme, images, 0).runs
         fast_ms = 1e3 * (time.process_time() - started) / images
         started = time.process_time()
-        slow = run_loop(world, scheme, loop_images, 0)
+        slow = run_loop(model, scheme, loop_images, 0)
         slow_ms = 1e3 * (time.process_time() - started) / loop_images
         found = tokens_per_cycle(fast), tokens_per_cycle(slow)
         print(

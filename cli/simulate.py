@@ -16,10 +16,12 @@ from underpaint.cli.simulate_predict import predict
 
 if TYPE_CHECKING:
     from underpaint.sim.report.published import Checked
-    from underpaint.sim.sweep.plan import Plan
+    from underpaint.sim.sweep.plan import SweepPlan
     from underpaint.sim.sweep.run import Results
 
-app = typer.Typer(help="Predict what methods gain: tables, worlds, sweeps, predictions.", no_args_is_help=True)
+app = typer.Typer(
+    help="Predict what methods gain: tables, synthetic models, sweeps, predictions.", no_args_is_help=True
+)
 
 app.command()(spatial)
 app.command()(fit)
@@ -85,36 +87,38 @@ def _plain(one: "Checked") -> dict[str, Any]:
 
 @app.command()
 def known() -> None:
-    """List worlds with their settings, machines and models."""
+    """List synthetic models with their settings, machines, and the sizes of published decoders."""
     from dataclasses import fields
 
     from underpaint.cli.terminal import console, table
-    from underpaint.sim.latency.machines import MACHINES, MODELS
-    from underpaint.sim.synthetic.field import WORLDS
+    from underpaint.sim.latency.machines import DECODER_SIZES, MACHINES
+    from underpaint.sim.synthetic.field import SYNTHETIC_MODELS
 
-    worlds = table("worlds")
+    synthetic = table("synthetic models")
     for head in ("name", "what it is", "settings"):
-        worlds.add_column(head)
-    for world in WORLDS:
-        settings = {field.name: world.defaults.get(field.name, field.default) for field in fields(world.make)}
-        worlds.add_row(world.name, world.title, ", ".join(f"{key}={value}" for key, value in settings.items()))
+        synthetic.add_column(head)
+    for model in SYNTHETIC_MODELS:
+        settings = {field.name: model.defaults.get(field.name, field.default) for field in fields(model.make)}
+        synthetic.add_row(model.name, model.title, ", ".join(f"{key}={value}" for key, value in settings.items()))
     machines = table("machines")
     for head in ("name", "what it is", "GB/s", "TFLOP/s", "source"):
         machines.add_column(head)
     for machine in MACHINES:
         machines.add_row(machine.name, machine.title, f"{machine.bandwidth:g}", f"{machine.peak:g}", machine.source)
-    models = table("models")
+    decoders = table("decoders")
     for head in ("name", "what it is", "parameters", "cells", "source"):
-        models.add_column(head)
-    for model in MODELS:
-        models.add_row(model.name, model.title, f"{model.parameters:.3g}", str(model.cells), model.source)
-    for shown in (worlds, machines, models):
+        decoders.add_column(head)
+    for size in DECODER_SIZES:
+        decoders.add_row(size.name, size.title, f"{size.parameters:.3g}", str(size.cells), size.source)
+    for shown in (synthetic, machines, decoders):
         console().print(shown)
 
 
 @app.command()
 def sweep(
-    worlds: Annotated[str, typer.Option(help="Worlds, or .npz traces, with commas between.")] = "field,flat,sharp",
+    models: Annotated[
+        str, typer.Option(help="Synthetic models, or .npz traces, with commas between.")
+    ] = "field,flat,sharp",
     policies: Annotated[str, typer.Option(help="Tree policies, with commas between.")] = "chain,eagle1,eagle2,adt",
     rules: Annotated[str, typer.Option(help="Rules; pairs that do not fit are left out.")] = (
         "chain,without_replacement,point,lantern,lantern_pp"
@@ -124,7 +128,7 @@ def sweep(
     ] = ("a100/llamagen-xl,h100/llamagen-xl"),
     vary: Annotated[
         list[str] | None,
-        typer.Option(help="Values of a setting, world.noise=0.2,0.8 or policy.depth=3,5 or rule.delta=0.1; repeat."),
+        typer.Option(help="Values of a setting, model.noise=0.2,0.8 or policy.depth=3,5 or rule.delta=0.1; repeat."),
     ] = None,
     precision: Annotated[float, typer.Option(help="Half the 95 % interval of a speed-up, as a share of it.")] = 0.02,
     most_images: Annotated[int, typer.Option(help="Images per simulation at most.", min=2)] = 1024,
@@ -142,7 +146,7 @@ def sweep(
     from underpaint.runtime.files import check_folder_writable
     from underpaint.sim.latency.models import SizeMissing
     from underpaint.sim.sweep.executors import executor
-    from underpaint.sim.sweep.plan import Plan, check
+    from underpaint.sim.sweep.plan import SweepPlan, check
     from underpaint.sim.sweep.plan import jobs as all_jobs
     from underpaint.sim.sweep.run import Results
     from underpaint.sim.sweep.run import run as run_sweep
@@ -150,9 +154,9 @@ def sweep(
     with bad_input():
         if not 0.0 < precision < 1.0:
             raise ValueError(f"--precision: expected a share above 0 and below 1, got {precision}")
-        names = {"world": _split(worlds), "policy": _split(policies), "rule": _split(rules)}
-        plan = Plan(
-            worlds=names["world"],
+        names = {"model": _split(models), "policy": _split(policies), "rule": _split(rules)}
+        plan = SweepPlan(
+            models=names["model"],
             policies=names["policy"],
             rules=names["rule"],
             machines=_split(machines),
@@ -178,7 +182,7 @@ def sweep(
     _write_report(plan, results, out)
 
 
-def _write_report(plan: "Plan", results: "Results", out: Path) -> None:
+def _write_report(plan: "SweepPlan", results: "Results", out: Path) -> None:
     from underpaint.artifacts.manifest import write_beside
     from underpaint.cli.sweep_report import page
 
@@ -188,7 +192,7 @@ def _write_report(plan: "Plan", results: "Results", out: Path) -> None:
     speed = best["speedup"][plan.machines[0]]
     typer.echo(
         f"{len(results.lines)} simulations on {len(plan.machines)} latency models. Fastest on {plan.machines[0]}: "
-        f"{best['policy']} + {best['rule']} in {best['world']}, {speed[0]:.2f}x ({speed[1]:.2f} to {speed[2]:.2f})."
+        f"{best['policy']} + {best['rule']} in {best['model']}, {speed[0]:.2f}x ({speed[1]:.2f} to {speed[2]:.2f})."
     )
     for path in (results.path, out / "report.html"):
         typer.echo(str(path))
@@ -238,6 +242,6 @@ def _progress(done: int, size: int) -> Iterator[Callable[[dict[str, Any]], None]
         task = progress.add_task("simulating", total=size, completed=done)
 
         def report(line: dict[str, Any]) -> None:
-            progress.update(task, advance=1, description=f"{line['world']}: {line['policy']} + {line['rule']}")
+            progress.update(task, advance=1, description=f"{line['model']}: {line['policy']} + {line['rule']}")
 
         yield report

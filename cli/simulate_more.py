@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 
 def spatial(
-    worlds: Annotated[str, typer.Option(help="Worlds with commas between.")] = "field,sharp,duplicates,patchy",
+    models: Annotated[
+        str, typer.Option(help="Synthetic models with commas between.")
+    ] = "field,sharp,duplicates,patchy",
     machine: Annotated[str, typer.Option(help="machine/model, or a cost curve's file.")] = "a100/llamagen-xl",
     windows: Annotated[str, typer.Option(help="ZipAR's windows, with commas between.")] = "2,4,8",
     taus: Annotated[str, typer.Option(help="MuLo-SD's thresholds, with commas between.")] = "0.05,0.2,0.4",
@@ -29,46 +31,46 @@ def spatial(
     """MuLo-SD (coarse drafts, local repair) beside ZipAR, its control, by the decoding loops themselves."""
     from underpaint.algos.spatial.mulo import Repair
     from underpaint.sim.latency.models import SizeMissing
-    from underpaint.sim.latency.prices import costs_of
-    from underpaint.sim.synthetic.field import make_world
+    from underpaint.sim.latency.run_times import latency_model_of
+    from underpaint.sim.synthetic.field import make_synthetic_model
     from underpaint.sim.synthetic.multi_scale import coarse, run_mulo, run_zipar
 
     with bad_input():
-        costs, made = costs_of(machine), {name: make_world(name, {}) for name in worlds.split(",")}
+        costs, made = latency_model_of(machine), {name: make_synthetic_model(name, {}) for name in models.split(",")}
         sizes, thresholds = _numbers("--windows", windows, int), _numbers("--taus", taus, float)
         repairs = {
             "serial": Repair(radius=radius, order="serial"),
             "islands": Repair(radius=radius, order="islands"),
             "islands + ZipAR-4": Repair(radius=radius, order="islands", window=4),
         }
-        for world in made.values():
-            coarse(world)
+        for model in made.values():
+            coarse(model)
             for window in sizes:
-                Repair(window=window).check(world.grid)
-            if rows % 2 or rows > world.grid.height:
-                raise ValueError(f"--rows: expected an even number up to {world.grid.height}, got {rows}")
-            if nearest >= world.vocab_size:
-                raise ValueError(f"--nearest: expected fewer than {world.vocab_size} codes, got {nearest}")
+                Repair(window=window).check(model.grid)
+            if rows % 2 or rows > model.grid.height:
+                raise ValueError(f"--rows: expected an even number up to {model.grid.height}, got {rows}")
+            if nearest >= model.vocab_size:
+                raise ValueError(f"--nearest: expected fewer than {model.vocab_size} codes, got {nearest}")
         if not all(0.0 <= threshold < inf for threshold in thresholds):
             raise ValueError(f"--taus: expected finite thresholds of at least 0, got {taus}")
     found: list[tuple[str, str, Spatial]] = []
     try:
-        for name, world in made.items():
-            found += [(name, f"ZipAR-{size}", run_zipar(world, costs, size, images, seed)) for size in sizes]
+        for name, model in made.items():
+            found += [(name, f"ZipAR-{size}", run_zipar(model, costs, size, images, seed)) for size in sizes]
             for tau in thresholds:
                 for label, repair in repairs.items():
-                    done = run_mulo(world, costs, tau, nearest, repair, rows, images, seed)
+                    done = run_mulo(model, costs, tau, nearest, repair, rows, images, seed)
                     found.append((name, f"MuLo-SD, tau {tau:g}, {label}", done))
     except SizeMissing as error:  # which sizes a repair asks for shows as it goes
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(BAD_INPUT) from error
     if as_json:
-        typer.echo(json.dumps([{"world": name, "method": label, **one._asdict()} for name, label, one in found]))
+        typer.echo(json.dumps([{"model": name, "method": label, **one._asdict()} for name, label, one in found]))
         return
     from underpaint.cli.terminal import console, table
 
     shown = table(f"spatial methods on {machine}: {images} images; a coarse pass costs a plain step")
-    for head in ("world", "method"):
+    for head in ("model", "method"):
         shown.add_column(head)
     for head in ("target passes", "coarse passes", "drafted cells kept", "speed-up"):
         shown.add_column(head, justify="right")

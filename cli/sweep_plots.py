@@ -114,7 +114,7 @@ def heat_map(lines: Sequence[Line], machine: str) -> Plot | None:
         return Plot("Depth and width", "Mean over all configurations with that depth and width.", _svg(figure))
 
 
-def maps(difficulty: FloatArray, depth: FloatArray, world: str, policy: str) -> Plot:
+def maps(difficulty: FloatArray, depth: FloatArray, model: str, policy: str) -> Plot:
     """[H, W] twice: the entropy of each cell's distribution, and the depth of the trees grown there."""
     with plt.rc_context(_PLAIN):
         figure, both = plt.subplots(1, 2, figsize=(7.2, 3.2))
@@ -127,5 +127,5 @@ def maps(difficulty: FloatArray, depth: FloatArray, world: str, policy: str) -> 
             axes.set_xticks([])
             axes.set_yticks([])
             figure.colorbar(shown, label=unit)
-        note = f"World {world}, the first image of its pool, many seeds. Both are means over what was drawn."
+        note = f"Model {model}, the first image of its pool, many seeds. Both are means over what was drawn."
         return Plot("Difficulty and depth", note, _svg(figure))

@@ -13,11 +13,11 @@ from underpaint.algos.tree import NO_TOKEN
 from underpaint.cli.sweep_plots import Line, Plot, against_alignment, frontier, heat_map, label, maps
 from underpaint.sim.batched.decoding import make_scheme, run_lockstep
 from underpaint.sim.replay.trace import entropy
-from underpaint.sim.sweep.plan import Job, Plan, world_of
+from underpaint.sim.sweep.plan import Job, SweepPlan, synthetic_model_of
 
 _MAP_IMAGES = 64
 _COLUMNS = (
-    *("world", "world settings", "policy", "policy settings", "rule", "rule settings"),
+    *("model", "model settings", "policy", "policy settings", "rule", "rule settings"),
     *("images", "alignment", "tokens per cycle", "depth", "token bias"),
 )
 _STYLE = """
@@ -45,7 +45,7 @@ document.querySelectorAll('th').forEach(head => head.addEventListener('click', (
 """
 
 
-def plots(lines: Sequence[Line], plan: Plan) -> list[Plot]:
+def plots(lines: Sequence[Line], plan: SweepPlan) -> list[Plot]:
     """The plots that these results allow, on the sweep's first machine."""
     machine = plan.machines[0]
     found = [against_alignment(lines, machine), frontier(lines, machine), heat_map(lines, machine), depth_maps(lines)]
@@ -58,21 +58,21 @@ def depth_maps(lines: Sequence[Line]) -> Plot | None:
         if line["policy"] != "adt" or line["engine"] != "lockstep":
             continue
         job = Job(**{field.name: line[field.name] for field in dataclasses.fields(Job)})
-        world = world_of(job.world, job.world_settings)
-        world = dataclasses.replace(world, starts=world.starts[:1])
+        model = synthetic_model_of(job.model, job.model_settings)
+        model = dataclasses.replace(model, starts=model.starts[:1])
         settings = json.loads(job.policy_settings), json.loads(job.rule_settings)
-        scheme = make_scheme(world, job.policy, job.rule, *settings)
-        done = run_lockstep(world, scheme, _MAP_IMAGES, 0)
-        cells = np.arange(1, world.grid.cells)
-        above = cells - world.grid.width
+        scheme = make_scheme(model, job.policy, job.rule, *settings)
+        done = run_lockstep(model, scheme, _MAP_IMAGES, 0)
+        cells = np.arange(1, model.grid.cells)
+        above = cells - model.grid.width
         upper = np.where(above >= 0, done.canvas[:, np.maximum(above, 0)], NO_TOKEN)
-        rows = world.rows(np.zeros(1, dtype=np.int64)[:, None], cells[None], done.canvas[:, cells - 1], upper)
-        nats = np.concatenate([[np.nan], entropy(world.target)[rows].mean(axis=0)])
-        return maps(nats.reshape(world.grid), done.depth_at.reshape(world.grid), job.world, POLICIES["adt"].name)
+        rows = model.rows(np.zeros(1, dtype=np.int64)[:, None], cells[None], done.canvas[:, cells - 1], upper)
+        nats = np.concatenate([[np.nan], entropy(model.target)[rows].mean(axis=0)])
+        return maps(nats.reshape(model.grid), done.depth_at.reshape(model.grid), job.model, POLICIES["adt"].name)
     return None
 
 
-def page(lines: Sequence[Line], plan: Plan, command: str) -> str:
+def page(lines: Sequence[Line], plan: SweepPlan, command: str) -> str:
     """The page. Rows stand by speed-up on the first machine, the fastest first; a click on a heading sorts."""
     ordered = sorted(lines, key=lambda line: -line["speedup"][plan.machines[0]][0])
     figures = "".join(
@@ -93,21 +93,21 @@ def page(lines: Sequence[Line], plan: Plan, command: str) -> str:
     )
 
 
-def _winners(lines: Sequence[Line], plan: Plan) -> str:
+def _winners(lines: Sequence[Line], plan: SweepPlan) -> str:
     rows = []
-    for world in dict.fromkeys(line["world"] for line in lines):
+    for model in dict.fromkeys(line["model"] for line in lines):
         for machine in plan.machines:
-            here = [line for line in lines if line["world"] == world]
+            here = [line for line in lines if line["model"] == model]
             for what, members in (
                 ("any rule", here),
                 ("lossless", [line for line in here if line["token_bias"] == 0.0]),
             ):
                 if members:
                     best = max(members, key=lambda line: float(line["speedup"][machine][0]))
-                    cells = (world, machine, what, label(best), _short(best["policy_settings"], best["rule_settings"]))
+                    cells = (model, machine, what, label(best), _short(best["policy_settings"], best["rule_settings"]))
                     words = "".join(f"<td class=words data-value=''>{html.escape(cell)}</td>" for cell in cells)
                     rows.append(f"<tr>{words}<td>{_speed(best['speedup'][machine])}</td></tr>")
-    heads = "".join(f"<th class=words>{head}</th>" for head in ("world", "machine", "among", "fastest", "settings"))
+    heads = "".join(f"<th class=words>{head}</th>" for head in ("model", "machine", "among", "fastest", "settings"))
     table = f"<table><thead><tr>{heads}<th>speed-up</th></tr></thead><tbody>{''.join(rows)}</tbody></table>"
     return f"<h2>The fastest</h2><div class=wide>{table}</div>"
 
@@ -123,13 +123,13 @@ def _speed(parts: Sequence[float]) -> str:
     return f"{parts[0]:.2f} ({parts[1]:.2f} to {parts[2]:.2f})"
 
 
-def _table(lines: Sequence[Line], plan: Plan) -> str:
+def _table(lines: Sequence[Line], plan: SweepPlan) -> str:
     heads = "".join(f"<th{' class=words' if place < 6 else ''}>{name}</th>" for place, name in enumerate(_COLUMNS))
     heads += "".join(f"<th>{html.escape(machine)}</th>" for machine in plan.machines)
     body = []
     for line in lines:
         words = (
-            *(line["world"], _short(line["world_settings"]), line["policy"], _short(line["policy_settings"])),
+            *(line["model"], _short(line["model_settings"]), line["policy"], _short(line["policy_settings"])),
             *(line["rule"], _short(line["rule_settings"])),
         )
         cells = [f"<td class=words data-value='{html.escape(word, True)}'>{html.escape(word)}</td>" for word in words]

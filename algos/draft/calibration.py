@@ -1,4 +1,4 @@
-"""What a drafter's probabilities are worth at a cell, learned from the cells decided before it."""
+"""Calibration of a drafter's probabilities at a cell, learned from the cells decided before it."""
 
 from collections.abc import Callable
 from typing import Final, TypeAlias
@@ -9,7 +9,8 @@ from underpaint.algos.arrays import FloatArray
 from underpaint.algos.draft.spec import Grid
 
 Adjust: TypeAlias = Callable[[FloatArray], FloatArray]
-"""From rows of draft probabilities of siblings, [F, k], to the chances that they are kept; no row's sum exceeds 1."""
+"""From rows of draft probabilities of siblings, [F, k], to the probabilities that they are accepted; no row's sum
+exceeds 1."""
 
 BANDS: Final = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.92)
 """Where one band of draft probabilities ends and the next begins."""
@@ -17,70 +18,72 @@ _ENDS: Final = np.array(BANDS)
 
 
 class Calibration:
-    """A map of the image: what the drafter promised at each cell, and whether it kept its word.
+    """Corrects draft probabilities by how often drafted tokens were accepted in the cells decided so far.
 
-    Where a node's children were drafted and the next token is known, the word is kept if that token was among them.
-    Under a lossless rule it follows the target's distribution, so kept / promised estimates the target's probability
-    over the drafter's. It is learned twice: for each band of draft probabilities over the whole image, as drafters are
-    too sure of what they are sure of; and, on top, for the neighbourhood of a cell.
+    Where a node's children were drafted and the next token is known, the children's draft probabilities add up to the
+    expected acceptance; the observed acceptance is 1 where the token was one of them, else 0. Under a lossless rule the
+    next token follows the target's distribution, so observed / expected estimates the target's probability over the
+    drafter's. The correction has two parts: one for each band of draft probabilities over the whole image, as drafters
+    are overconfident where they are confident; and one for the neighbourhood of a cell.
     """
 
     __slots__ = (
-        *("_above", "_band_kept", "_band_promised", "_decay", "_grid", "_kept", "_last_row", "_left_kept"),
-        *("_left_promised", "_prior", "_promised", "_rows", "_worth"),
+        *("_above", "_band_observed", "_band_expected", "_decay", "_grid", "_observed", "_last_row", "_left_observed"),
+        *("_left_expected", "_prior", "_expected", "_rows", "_band_factors"),
     )
 
     def __init__(self, grid: Grid, prior: float, decay: float, above: float, band_prior: float) -> None:
-        """No cell is known yet.
+        """Begin an image: nothing is known.
 
-        prior: weight, in tokens promised, of the belief that a neighbourhood is as the image (trust 1).
+        prior: weight, in expected tokens, of the belief that a neighbourhood is as the image (factor 1).
         decay: weight of a cell on the left, per cell of distance; above: weight of the three cells above.
-        band_prior: weight, in tokens promised, of the belief that a band of probabilities is worth what it says.
+        band_prior: weight, in expected tokens, of the belief that a band of probabilities is right.
         """
         self._grid = grid
         self._prior, self._decay, self._above = prior, decay, above
-        self._promised, self._kept = [0.0] * grid.cells, [0.0] * grid.cells
-        self._left_promised, self._left_kept = 0.0, 0.0
-        self._band_promised = np.full(len(BANDS) + 1, band_prior)
-        self._band_kept = self._band_promised.copy()
-        self._worth: FloatArray = np.ones(len(BANDS) + 1)
+        self._expected, self._observed = [0.0] * grid.cells, [0.0] * grid.cells
+        self._left_expected, self._left_observed = 0.0, 0.0
+        self._band_expected = np.full(len(BANDS) + 1, band_prior)
+        self._band_observed = self._band_expected.copy()
+        self._band_factors: FloatArray = np.ones(len(BANDS) + 1)
         self._rows: list[FloatArray | None] = [None] * grid.cells
         self._last_row: FloatArray | None = None
 
-    def learn(self, cell: int, probs: FloatArray, kept: int | None) -> None:
-        """Take in `cell`, in raster order: the draft probabilities [k] of its siblings, and which was committed."""
+    def learn(self, cell: int, probs: FloatArray, committed: int | None) -> None:
+        """Take in `cell`, in raster order: the draft probabilities [k] of its siblings, and which was committed
+        (None: another token)."""
         bands = _ENDS.searchsorted(probs)
-        promised = min(float(np.add.reduce(probs * self._worth[bands])), 1.0)
-        word = float(kept is not None)
-        self._promised[cell], self._kept[cell] = promised, word
-        self._left_promised = self._left_promised * self._decay + promised
-        self._left_kept = self._left_kept * self._decay + word
-        self._band_promised += np.bincount(bands, probs, self._worth.size)
-        if kept is not None:
-            self._band_kept[bands[kept]] += 1.0
-        self._worth = self._band_kept / self._band_promised
+        expected = min(float(np.add.reduce(probs * self._band_factors[bands])), 1.0)
+        observed = float(committed is not None)
+        self._expected[cell], self._observed[cell] = expected, observed
+        self._left_expected = self._left_expected * self._decay + expected
+        self._left_observed = self._left_observed * self._decay + observed
+        self._band_expected += np.bincount(bands, probs, self._band_factors.size)
+        if committed is not None:
+            self._band_observed[bands[committed]] += 1.0
+        self._band_factors = self._band_observed / self._band_expected
         self._rows[cell] = self._last_row = probs
 
-    def trust(self, cell: int) -> float:
-        """(prior + kept) / (prior + promised) over the weighted cells on the left of and above `cell`."""
-        kept, promised = self._prior + self._left_kept, self._prior + self._left_promised
+    def factor(self, cell: int) -> float:
+        """(prior + observed) / (prior + expected) over the weighted cells on the left of and above `cell`."""
+        observed, expected = self._prior + self._left_observed, self._prior + self._left_expected
         row, column = divmod(cell, self._grid.width)
         if row:
             near = self._near_above(cell, column)
-            kept += self._above * sum(self._kept[near])
-            promised += self._above * sum(self._promised[near])
-        return kept / promised
+            observed += self._above * sum(self._observed[near])
+            expected += self._above * sum(self._expected[near])
+        return observed / expected
 
     def at(self, cell: int) -> Adjust:
-        """What draft probabilities are worth at `cell`."""
-        trust = self.trust(cell)
+        """The correction of draft probabilities at `cell`."""
+        factor = self.factor(cell)
 
         def adjust(probs: FloatArray) -> FloatArray:
-            return within_one(probs * (trust * self._worth)[_ENDS.searchsorted(probs)])
+            return within_one(probs * (factor * self._band_factors)[_ENDS.searchsorted(probs)])
 
         return adjust
 
-    def expected(self, cell: int) -> FloatArray | None:
+    def neighbour_probs(self, cell: int) -> FloatArray | None:
         """[k] the draft probabilities, by rank, that `cell` should have: the mean of its decided neighbours'.
 
         Where none of them was drafted for, those of the last cell that was; None where no cell was.

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 from underpaint.algos.chance import Chance
-from underpaint.algos.draft.growth import likeliest_chain
 from underpaint.algos.draft.settings import at_least
-from underpaint.algos.draft.shape import fill_sampled, in_a_row
+from underpaint.algos.draft.shape import chain_shape, fill_sampled
 from underpaint.algos.draft.spec import POLICIES, Budget, Expander, Grid, PolicySpec
+from underpaint.algos.draft.tree_builder import likeliest_chain
 from underpaint.algos.tree import DraftTree, Verdict
 
 
@@ -28,7 +28,7 @@ class Chain:
 
     def grow(self, drafter: Expander, root: int, budget: Budget, chance: Chance) -> DraftTree:
         """See `Policy`. Node i is drawn at `At(Role.DRAFT, i)`; node i's distribution is row i of `draft_probs`."""
-        return fill_sampled(in_a_row(_length(self.length, budget)), drafter, root, chance, drawn="iid")
+        return fill_sampled(chain_shape(_length(self.length, budget)), drafter, root, chance, drawn="iid")
 
     def observe(self, tree: DraftTree, verdict: Verdict, cell: int) -> None:
         """See `Policy`; a chain learns nothing."""

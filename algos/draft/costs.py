@@ -18,7 +18,7 @@ DraftCosts: TypeAlias = float | tuple[tuple[int, float], ...]
 ChainCosts: TypeAlias = tuple[tuple[int, float], ...]
 """ms of one drafter call that drafts a whole chain: (levels, ms) pairs, rising from 1 level."""
 
-_SHY: Final = 1e-9
+_MARGIN: Final = 1e-9
 """Share of a rise that is left out, so that no rounding ends a search before its best."""
 
 MEASURED_VERIFY_MS = ((1, 6.6), (8, 9.5), (16, 13.3), (32, 22.3), (64, 40.5))
@@ -62,12 +62,12 @@ class CostCurve:
         return _table(self.verify_ms, self.between)
 
 
-class Prices(NamedTuple):
+class SizeCosts(NamedTuple):
     """What sizes cost, for searches of the size of most tokens per ms that need not try them all."""
 
     ms: list[float]
     """Of every size, from the smallest on, > 0."""
-    rises: list[float]
+    slopes: list[float]
     """The least mean rise in ms per size from each size to any larger one; infinite at the largest.
 
     Where the best rate so far, times the rise, is no less than the tokens that the next size adds, and none adds more
@@ -75,12 +75,12 @@ class Prices(NamedTuple):
     """
 
     @classmethod
-    def of(cls, ms: Sequence[float] | FloatArray) -> "Prices":
+    def of(cls, ms: Sequence[float] | FloatArray) -> "SizeCosts":
         """The prices of sizes that cost `ms`."""
         costs = np.array(ms, dtype=np.float64)
         larger = [(costs[size + 1 :] - costs[size]) / np.arange(1, costs.size - size) for size in range(costs.size)]
-        rises = [float(rise.min(initial=np.inf)) for rise in larger]
-        return cls(costs.tolist(), [rise - _SHY * abs(rise) if rise < np.inf else rise for rise in rises])
+        slopes = [float(rise.min(initial=np.inf)) for rise in larger]
+        return cls(costs.tolist(), [rise - _MARGIN * abs(rise) if rise < np.inf else rise for rise in slopes])
 
 
 def draft_table(draft_ms: DraftCosts, between: Between, most: int) -> FloatArray:

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from underpaint.algos.chance import Chance
-from underpaint.algos.draft.growth import Growing, likeliest_chain
 from underpaint.algos.draft.settings import at_least
 from underpaint.algos.draft.spec import POLICIES, Budget, Expander, Grid, PolicySpec
+from underpaint.algos.draft.tree_builder import TreeBuilder, likeliest_chain
 from underpaint.algos.tree import DraftTree, Verdict
 
 
@@ -45,8 +45,8 @@ def grow_eagle2(drafter: Expander, root: int, budget: Budget, depth: int, top_k:
     levels = min(depth, budget.max_depth, total)
     if top_k == 1:
         return likeliest_chain(drafter, root, levels)
-    growing = Growing(drafter, root)
-    growing.grow_at_once(levels, top_k)
+    growing = TreeBuilder(drafter, root)
+    growing.add_levels(levels, top_k)
     return growing.tree(total)
 
 

@@ -7,14 +7,14 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from underpaint.algos.arrays import FloatArray, IntArray
-from underpaint.algos.draft.growth import fuses_trees
 from underpaint.algos.draft.spec import Expander, FusedTreeSpec
+from underpaint.algos.draft.tree_builder import fuses_trees
 
 Shape: TypeAlias = tuple[int, ...]
 """Parents of the nodes, node 0 the root (parent -1), level by level; the children of a node stand together."""
 
 
-class Filled(NamedTuple):
+class FilledTree(NamedTuple):
     """A tree: see `DraftTree`, with the distributions [F, V] of each level."""
 
     tokens: IntArray
@@ -23,7 +23,7 @@ class Filled(NamedTuple):
     distributions: list[FloatArray]
 
 
-class _Plan(NamedTuple):
+class _FusedLayout(NamedTuple):
     """How a shape lies in levels of F expanded nodes with at most C children each.
 
     places: [L, F], as `FusedTreeSpec` takes them. most: C. expanded: nodes expanded in each level below the root's.
@@ -41,9 +41,9 @@ class _Plan(NamedTuple):
     draft_rows: IntArray
 
 
-def fill_at_once(
+def fill_fused(
     shape: Shape, drafter: Expander, root: int, uniforms_of: Callable[[range], list[float]] | None = None
-) -> Filled | None:
+) -> FilledTree | None:
     """`shape` filled in one call, or None where that is not the tree that its levels are.
 
     uniforms_of: by which nodes are drawn; None takes the likeliest tokens. None is returned where the drafter cannot,
@@ -69,11 +69,11 @@ def fill_at_once(
         first.distributions,
         *[level.distributions[:count] for level, count in zip(below, plan.expanded, strict=True)],
     ]
-    return Filled(tokens, plan.parents, plan.draft_rows, distributions)
+    return FilledTree(tokens, plan.parents, plan.draft_rows, distributions)
 
 
 @lru_cache(maxsize=256)
-def _plan(shape: Shape) -> _Plan:
+def _plan(shape: Shape) -> _FusedLayout:
     below = children(shape)
     levels: list[list[int]] = []
     here = [0]
@@ -98,7 +98,7 @@ def _plan(shape: Shape) -> _Plan:
     parents, distributions = np.array(shape), np.array(draft_rows)
     for kept in (parents, distributions):
         kept.flags.writeable = False
-    return _Plan(
+    return _FusedLayout(
         places, most, tuple(len(each) for each in levels[1:]), drawn_at, lines * most + column, parents, distributions
     )
 

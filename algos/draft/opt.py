@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from underpaint.algos.chance import Chance
-from underpaint.algos.draft.growth import Growing, best_first
 from underpaint.algos.draft.settings import at_least
 from underpaint.algos.draft.spec import POLICIES, Budget, Expander, Grid, PolicySpec
+from underpaint.algos.draft.tree_builder import TreeBuilder, best_first
 from underpaint.algos.tree import DraftTree, Verdict
 
 
@@ -37,9 +37,9 @@ class OptTree:
         """See `Policy`; no draw is made."""
         total = max(0, min(self.total_tokens, budget.max_nodes - 1))
         deepest = min(self.max_depth, budget.max_depth, total)
-        growing = Growing(drafter, root)
+        growing = TreeBuilder(drafter, root)
         frontier, length, gain = 1, 0.0, self.threshold
-        while growing.depth < deepest and gain >= self.threshold and growing.grow_level(frontier, total):
+        while growing.depth < deepest and gain >= self.threshold and growing.add_level(frontier, total):
             scores = growing.scores()
             best = best_first(scores, total)
             gain = float(scores[best].sum()) - length

@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 
 from underpaint.algos.chance import Chance
-from underpaint.algos.draft.acceptance import Chain, Kept
+from underpaint.algos.draft.acceptance_estimator import AcceptanceEstimator, ChainForecast
 from underpaint.algos.draft.calibration import Calibration
 from underpaint.algos.draft.costs import (
     MEASURED_DRAFT_MS,
@@ -14,50 +14,53 @@ from underpaint.algos.draft.costs import (
     Between,
     ChainCosts,
     DraftCosts,
-    Prices,
+    SizeCosts,
     chain_table,
     cost_curve,
     draft_table,
 )
-from underpaint.algos.draft.growth import Growing, fuses_chains, likeliest_chain
-from underpaint.algos.draft.lookahead import Floor, best_choice, falling, foresee, might_yield
+from underpaint.algos.draft.lookahead import LeastCosts, best_tree_size, falling, forecast_level, may_reach_rate
 from underpaint.algos.draft.settings import at_least
 from underpaint.algos.draft.spec import POLICIES, Budget, Expander, Grid, PolicySpec
+from underpaint.algos.draft.tree_builder import TreeBuilder, fuses_chains, likeliest_chain
 from underpaint.algos.tree import DraftTree, Verdict, root_only
 
-NO_CHAIN: Final = Chain(0, 0.0)
+NO_CHAIN: Final = ChainForecast(0, 0.0)
 
 
 @dataclass(slots=True)
 class Roofline:
     """Draft another level while that should raise the tokens per millisecond; then verify as many nodes as pay.
 
-    A tree's expected tokens are 1 (the extra token) plus the sum of its nodes' scores; a score is the product along
-    the path of the chances to be kept, which are draft probabilities corrected by what was learned over the image and
-    in the cells on the left and above (see `Calibration`). Its cost is what the drafter passes have cost plus the
-    target pass over its nodes, both from the engine's measured curve. Before a level is drafted its candidates are
-    foreseen: the frontier's scores times the mean probabilities by rank at the level above; nodes that no foreseen
-    tree would hold are not expanded. Whether to draft at all is foreseen from the neighbours' draft probabilities.
+    **Trees.** The expected tokens of a tree are 1 (the extra token) plus the sum of its nodes' scores. A node's score
+    is the product of acceptance probabilities along its path: draft probabilities, corrected by what was learned over
+    the image and in the cells on the left and above (see `Calibration`). A tree costs its drafter passes and one target
+    pass over its nodes; both come from the engine's measured curve. Before a level is drafted its candidates are
+    forecast: the scores of the nodes to expand, times the mean probabilities by rank at the level above. Nodes that the
+    best forecast tree would not hold are not expanded. Whether to draft at all is forecast in the same way from the
+    neighbouring cells' draft probabilities.
 
-    Where the drafter drafts a chain of its likeliest tokens in one call, and the price is known, a chain is foreseen
-    too, from how often such tokens were kept in the image so far (see `Kept`), and drafted where it should yield more
-    tokens per millisecond than the tree that the neighbours' draft probabilities promise. Such a tree is looked for
-    only now and then: a look takes longer than a chain's forecast, and next cells are much alike.
-    Everything follows from the past, so point proposals stay lossless.
+    **Chains.** Some drafters draft a chain of their likeliest tokens in one call. Where the cost of such a call is
+    known, the best chain is forecast too, from how often such tokens were accepted in the image so far (see
+    `AcceptanceEstimator`). It is drafted where it should yield more tokens per millisecond than the forecast tree. The
+    tree is forecast once in `lookahead_interval` cycles only: that takes longer than the forecast of a chain, and
+    neighbouring cells are much alike.
+
+    Every choice follows from the past, so point proposals stay lossless.
 
     verify_ms, draft_ms, between: the engine's cost curve, see `CostCurve` and `draft_table`; measure them on yours.
     chain_ms: (levels, ms) pairs, rising from 1 level: a chain drafted in one call, the host's share of it included. The
-        largest measured is the longest chain. None: no price is known, so every tree is grown level by level.
+        largest measured is the longest chain. None: the cost is not known, and every tree is drafted level by level.
     plain_ms: a cycle that drafts nothing, > 0. None: as `verify_ms` says of the root alone; it may be cheaper, as
         no drafter pass empties the caches before it.
     top_k: nodes expanded a level at most, and children of each, >= 1.
-    max_depth: levels grown one by one at most, >= 1.
+    max_depth: levels drafted one by one at most, >= 1.
     prior, decay, above, band_prior: see `Calibration`; > 0, in [0, 1], >= 0, > 0.
-    chain_prior, chain_decay: those of `Kept`, which shares the others; > 0, in [0, 1].
+    chain_prior, chain_decay: those of `AcceptanceEstimator`, which shares the others; > 0, in [0, 1].
     probe_first, probe_most: where drafting does not seem to pay, one level is drafted all the same after so many
         cycles; each such trial doubles the wait for the next, from the first number up to the second; >= 1.
-    look_every: where a chain is foreseen, a tree that does not seem to pay is looked for again so many cycles later,
-        >= 1.
+    lookahead_interval: where a chain is forecast and a tree does not seem to pay, cycles until the next forecast of a
+        tree, >= 1.
     """
 
     verify_ms: tuple[tuple[int, float], ...] = MEASURED_VERIFY_MS
@@ -75,24 +78,24 @@ class Roofline:
     chain_decay: float = 0.6
     probe_first: int = 4
     probe_most: int = 16
-    look_every: int = 8
+    lookahead_interval: int = 8
     _most: int = field(init=False, repr=False)
     _longest: int = field(init=False, repr=False)
-    _verify: Prices = field(init=False, repr=False)
+    _verify: SizeCosts = field(init=False, repr=False)
     _draft: list[float] = field(init=False, repr=False)
-    _chain: Prices = field(init=False, repr=False)
-    _floor: Floor = field(init=False, repr=False)
+    _chain: SizeCosts = field(init=False, repr=False)
+    _floor: LeastCosts = field(init=False, repr=False)
     _plain_rate: float = field(init=False, repr=False)
-    _known: Calibration = field(init=False, repr=False)
-    _kept: Kept = field(init=False, repr=False)
+    _calibration: Calibration = field(init=False, repr=False)
+    _acceptance: AcceptanceEstimator = field(init=False, repr=False)
     _cell: int = field(init=False, repr=False, default=1)
-    _grown: Growing | None = field(init=False, repr=False, default=None)
-    _idle: int = field(init=False, repr=False, default=0)
-    _wait: int = field(init=False, repr=False, default=1)
-    _unseen: int = field(init=False, repr=False, default=0)
+    _builder: TreeBuilder | None = field(init=False, repr=False, default=None)
+    _plain_cycles: int = field(init=False, repr=False, default=0)
+    _probe_wait: int = field(init=False, repr=False, default=1)
+    _lookahead_wait: int = field(init=False, repr=False, default=0)
 
     def __post_init__(self) -> None:
-        at_least("roofline", 1, top_k=self.top_k, max_depth=self.max_depth, look_every=self.look_every)
+        at_least("roofline", 1, top_k=self.top_k, max_depth=self.max_depth, lookahead_interval=self.lookahead_interval)
         at_least("roofline", 1, probe_first=self.probe_first)
         at_least("roofline", self.probe_first, probe_most=self.probe_most)
         weights = {name: getattr(self, name) for name in ("prior", "band_prior", "chain_prior")}
@@ -104,9 +107,9 @@ class Roofline:
         draft = draft_table(self.draft_ms, self.between, self.top_k)
         call = np.empty(0) if self.chain_ms is None else chain_table(self.chain_ms, self.between)[: verify.size - 1]
         self._most, self._longest = verify.size - 1, call.size
-        self._verify, self._draft = Prices.of(verify), draft.tolist()
-        self._chain = Prices.of(call + verify[1 : call.size + 1])
-        self._floor = Floor(min(self._verify.ms), max(0.0, self._verify.rises[0]), min(self._draft))
+        self._verify, self._draft = SizeCosts.of(verify), draft.tolist()
+        self._chain = SizeCosts.of(call + verify[1 : call.size + 1])
+        self._floor = LeastCosts(min(self._verify.ms), max(0.0, self._verify.slopes[0]), min(self._draft))
         plain_ms = self._verify.ms[0] if self.plain_ms is None else self.plain_ms
         if not 0 < plain_ms < np.inf:
             raise ValueError(f"policy 'roofline': plain_ms must be a positive time, got {self.plain_ms!r}")
@@ -115,121 +118,121 @@ class Roofline:
 
     def begin(self, grid: Grid) -> None:
         """See `Policy`."""
-        self._known = Calibration(grid, self.prior, self.decay, self.above, self.band_prior)
-        self._kept = Kept(grid, self.chain_prior, self.chain_decay, self.above, self.band_prior)
-        self._cell, self._idle, self._wait, self._unseen = 1, 0, self.probe_first, 0
-        self._grown = None
+        self._calibration = Calibration(grid, self.prior, self.decay, self.above, self.band_prior)
+        self._acceptance = AcceptanceEstimator(grid, self.chain_prior, self.chain_decay, self.above, self.band_prior)
+        self._cell, self._plain_cycles, self._probe_wait, self._lookahead_wait = 1, 0, self.probe_first, 0
+        self._builder = None
 
     def grow(self, drafter: Expander, root: int, budget: Budget, chance: Chance) -> DraftTree:
         """See `Policy`; no draw is made."""
         most = min(self._most, budget.max_nodes - 1)
         deepest = min(self.max_depth, budget.max_depth, most)
-        self._grown = None
+        self._builder = None
         if deepest <= 0:
             return root_only(root, drafter.vocab_size)
         chain = NO_CHAIN
         if self._longest and fuses_chains(drafter):
             longest = min(self._longest, budget.max_depth, most)
-            chain = self._kept.best_chain(self._cell, longest, self._chain)
-        if chain.levels and self._unseen:
-            self._unseen -= 1
+            chain = self._acceptance.best_chain(self._cell, longest, self._chain)
+        if chain.levels and self._lookahead_wait:
+            self._lookahead_wait -= 1
         elif self._tree_pays(chain, deepest, most):
-            return self._grow_tree(drafter, root, deepest, most)
+            return self._draft_tree(drafter, root, deepest, most)
         if chain.rate > self._plain_rate:
-            self._idle, self._wait = 0, self.probe_first
+            self._plain_cycles, self._probe_wait = 0, self.probe_first
             return likeliest_chain(drafter, root, chain.levels)
         if self._time_to_probe():
-            return self._grow_tree(drafter, root, deepest, most)
+            return self._draft_tree(drafter, root, deepest, most)
         return root_only(root, drafter.vocab_size)
 
-    def _tree_pays(self, chain: Chain, deepest: int, most: int) -> bool:
+    def _tree_pays(self, chain: ChainForecast, deepest: int, most: int) -> bool:
         """Whether a tree should yield more than `chain` and than a plain step."""
         rate = max(chain.rate, self._plain_rate)
         if not chain.levels:
-            return self._foreseen(rate, 1, most)
-        pays = self._foreseen(rate, deepest, most)
-        self._unseen = 0 if pays else self.look_every - 1
+            return self._forecast_pays(rate, 1, most)
+        pays = self._forecast_pays(rate, deepest, most)
+        self._lookahead_wait = 0 if pays else self.lookahead_interval - 1
         return pays
 
-    def _foreseen(self, rate: float, deepest: int, most: int) -> bool:
+    def _forecast_pays(self, rate: float, deepest: int, most: int) -> bool:
         """Whether a tree of at most `deepest` levels should have a higher rate, by the neighbours' draft probabilities.
 
-        Every level is foreseen as the first: the mean probabilities by rank, and the trust at the coming cell.
+        Every level is forecast as the first: the mean probabilities by rank, and the trust at the coming cell.
         """
-        probs = self._known.expected(self._cell)
+        probs = self._calibration.neighbour_probs(self._cell)
         if probs is None:
             return True
-        profile = self._known.at(self._cell)(probs[None])[0]
+        profile = self._calibration.at(self._cell)(probs[None])[0]
         best = falling(profile, most)
-        if not might_yield(rate, best, self._floor, deepest):
+        if not may_reach_rate(rate, best, self._floor, deepest):
             return False
-        scores, last, spent = profile, profile, self._draft[0]
-        found = best_choice(best, self._verify, spent).rate
+        scores, last, drafting_ms = profile, profile, self._draft[0]
+        found = best_tree_size(best, self._verify, drafting_ms).rate
         for _ in range(1, deepest):
             if found > rate:
                 break
-            ahead = foresee(scores, last, profile, self._verify, self._draft, spent, most)
+            ahead = forecast_level(scores, last, profile, self._verify, self._draft, drafting_ms, most)
             if ahead.rate <= found:
                 break
             last = np.multiply.outer(falling(last, ahead.frontier), profile).reshape(-1)
             scores, found = np.concatenate((scores, last)), ahead.rate
-            spent += self._draft[ahead.frontier - 1]
+            drafting_ms += self._draft[ahead.frontier - 1]
         if found > rate:
-            self._idle, self._wait = 0, self.probe_first
+            self._plain_cycles, self._probe_wait = 0, self.probe_first
         return found > rate
 
     def _time_to_probe(self) -> bool:
         """Whether to try drafting although it should not pay: after ever longer waits."""
-        self._idle += 1
-        if self._idle < self._wait:
+        self._plain_cycles += 1
+        if self._plain_cycles < self._probe_wait:
             return False
-        self._idle, self._wait = 0, min(2 * self._wait, self.probe_most)
+        self._plain_cycles, self._probe_wait = 0, min(2 * self._probe_wait, self.probe_most)
         return True
 
-    def _grow_tree(self, drafter: Expander, root: int, deepest: int, most: int) -> DraftTree:
-        """Level by level."""
-        growing = self._grown = Growing(drafter, root)
-        growing.grow_level(1, self.top_k, self._known.at(self._cell))
-        spent, scores = self._draft[0], growing.levels[0].scores
-        choice = best_choice(falling(scores, most), self._verify, spent)
-        while growing.depth < deepest:
-            adjust, last = self._known.at(self._cell + growing.depth), growing.levels[-1]
+    def _draft_tree(self, drafter: Expander, root: int, deepest: int, most: int) -> DraftTree:
+        """DraftLevel by level."""
+        builder = self._builder = TreeBuilder(drafter, root)
+        builder.add_level(1, self.top_k, self._calibration.at(self._cell))
+        drafting_ms, scores = self._draft[0], builder.levels[0].scores
+        choice = best_tree_size(falling(scores, most), self._verify, drafting_ms)
+        while builder.depth < deepest:
+            adjust, last = self._calibration.at(self._cell + builder.depth), builder.levels[-1]
             profile = adjust(np.add.reduce(last.probs, axis=0, keepdims=True) / last.probs.shape[0])[0]
-            ahead = foresee(scores, last.scores, profile, self._verify, self._draft, spent, most)
+            ahead = forecast_level(scores, last.scores, profile, self._verify, self._draft, drafting_ms, most)
             if ahead.rate <= choice.rate:
                 break
-            growing.grow_level(ahead.frontier, self.top_k, adjust)
-            spent += self._draft[ahead.frontier - 1]
-            scores = np.concatenate((scores, growing.levels[-1].scores))
-            choice = best_choice(falling(scores, most), self._verify, spent)
-        return growing.tree(choice.nodes)
+            builder.add_level(ahead.frontier, self.top_k, adjust)
+            drafting_ms += self._draft[ahead.frontier - 1]
+            scores = np.concatenate((scores, builder.levels[-1].scores))
+            choice = best_tree_size(falling(scores, most), self._verify, drafting_ms)
+        return builder.tree(choice.nodes)
 
     def observe(self, tree: DraftTree, verdict: Verdict, cell: int) -> None:
         """See `Policy`. Learns from every committed token whose parent was expanded, verified or not."""
         accepted = len(verdict.path)
         self._cell = cell + accepted + 1
-        if self._grown is None:
-            kept = [True] * accepted
+        if self._builder is None:
+            hits = [True] * accepted
             if accepted < tree.size - 1:
-                kept.append(verdict.token == int(tree.tokens[accepted + 1]))
-            self._kept.learn(cell, kept)
+                hits.append(verdict.token == int(tree.tokens[accepted + 1]))
+            self._acceptance.learn(cell, hits)
             return
         committed = [*tree.tokens[list(verdict.path)].tolist(), verdict.token]
-        kept, number = [], -1
-        for step, (token, level) in enumerate(zip(committed, self._grown.levels, strict=False)):
+        hits, number = [], -1
+        for step, (token, level) in enumerate(zip(committed, self._builder.levels, strict=False)):
             if number not in level.expanded:
                 break
             row = level.expanded.index(number)
             probs = level.probs[row]
             offered = level.tokens[row, : np.count_nonzero(probs)].tolist()
             found = offered.index(token) if token in offered else None
-            self._known.learn(cell + step, probs, found)
-            kept.append(found == 0)
+            self._calibration.learn(cell + step, probs, found)
+            hits.append(found == 0)
             if found is None:
                 break
             number = level.first + row * probs.size + found
-        self._kept.learn(cell, kept)
-        self._grown = None
+        self._acceptance.learn(cell, hits)
+        self._builder = None
 
 
 SPEC = POLICIES.register(

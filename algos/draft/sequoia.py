@@ -17,7 +17,7 @@ from underpaint.algos.draft.spec import POLICIES, Budget, Expander, Grid, Policy
 from underpaint.algos.tree import DraftTree, Verdict
 
 
-class Plan(NamedTuple):
+class StaticTree(NamedTuple):
     """A static tree, what it should yield, and at what cost."""
 
     shape: Shape
@@ -57,7 +57,7 @@ class Sequoia:
     def grow(self, drafter: Expander, root: int, budget: Budget, chance: Chance) -> DraftTree:
         """See `Policy`. Node i is drawn at `At(Role.DRAFT, i)`; near the image's end the tree is planned anew."""
         depth = max(0, min(self.max_depth, budget.max_depth))
-        plan = best_plan(self.acceptance, self._costs, depth, max(1, budget.max_nodes))
+        plan = best_static_tree(self.acceptance, self._costs, depth, max(1, budget.max_nodes))
         return fill_sampled(plan.shape, drafter, root, chance)
 
     def observe(self, tree: DraftTree, verdict: Verdict, cell: int) -> None:
@@ -65,7 +65,7 @@ class Sequoia:
 
 
 @lru_cache(maxsize=256)
-def best_plan(acceptance: tuple[float, ...], costs: CostCurve, max_depth: int, max_nodes: int) -> Plan:
+def best_static_tree(acceptance: tuple[float, ...], costs: CostCurve, max_depth: int, max_nodes: int) -> StaticTree:
     """The shape of most expected tokens per millisecond, of at most `max_depth` levels and `max_nodes` nodes.
 
     The expected tokens of a tree are the sum over its nodes of the product of acceptance[rank] along the path (the
@@ -74,7 +74,7 @@ def best_plan(acceptance: tuple[float, ...], costs: CostCurve, max_depth: int, m
     largest = min(max_nodes, costs.max_nodes)
     verify = costs.table()
     tables = [_Table(_leaf(largest), ())]
-    best, best_rate = Plan((-1,), 1.0, float(verify[0])), 1.0 / float(verify[0])
+    best, best_rate = StaticTree((-1,), 1.0, float(verify[0])), 1.0 / float(verify[0])
     for depth in range(1, min(max_depth, largest - 1) + 1):
         tables.append(_deeper(acceptance, tables[-1].value))
         spent = depth * costs.draft_ms + verify[:largest]
@@ -83,7 +83,7 @@ def best_plan(acceptance: tuple[float, ...], costs: CostCurve, max_depth: int, m
         if rates[nodes] > best_rate:
             best_rate = float(rates[nodes])
             shape = _shape(tables, depth, nodes + 1)
-            best = Plan(shape, float(tables[-1].value[nodes + 1]), float(spent[nodes]))
+            best = StaticTree(shape, float(tables[-1].value[nodes + 1]), float(spent[nodes]))
     return best
 
 

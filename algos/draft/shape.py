@@ -7,10 +7,10 @@ import numpy as np
 
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import At, Chance, FromUniforms, Role
-from underpaint.algos.draft.fused import Filled, Shape, children, fill_at_once
-from underpaint.algos.draft.growth import point_tree
+from underpaint.algos.draft.fused import FilledTree, Shape, children, fill_fused
 from underpaint.algos.draft.spec import Budget, Expander
 from underpaint.algos.draft.top_tokens import top
+from underpaint.algos.draft.tree_builder import point_tree
 from underpaint.algos.tree import DraftTree, Drawn
 
 
@@ -38,7 +38,7 @@ def ranked_shape(widths: tuple[int, ...]) -> Shape:
     return tuple(parents)
 
 
-def in_a_row(length: int) -> Shape:
+def chain_shape(length: int) -> Shape:
     """The chain of `length` drafted nodes."""
     return tuple(range(-1, length))
 
@@ -77,7 +77,7 @@ def fill_sampled(
 
     filled = None
     if isinstance(chance, FromUniforms):
-        filled = fill_at_once(shape, drafter, root, partial(chance.uniforms, Role.DRAFT))
+        filled = fill_fused(shape, drafter, root, partial(chance.uniforms, Role.DRAFT))
     tokens, parents, draft_rows, distributions = filled or _fill(shape, drafter, root, pick)
     return DraftTree(
         tokens=tokens,
@@ -99,7 +99,7 @@ def fill_top_k(shape: Shape, drafter: Expander, root: int) -> DraftTree:
             for tokens, probs, count in rows
         ]
 
-    tokens, parents, _, _ = fill_at_once(shape, drafter, root) or _fill(shape, drafter, root, pick)
+    tokens, parents, _, _ = fill_fused(shape, drafter, root) or _fill(shape, drafter, root, pick)
     return point_tree(tokens, parents, drafter.vocab_size)
 
 
@@ -116,8 +116,8 @@ def _without_replacement(distribution: FloatArray, count: int, first: int, chanc
     return tokens
 
 
-def _fill(shape: Shape, drafter: Expander, root: int, pick: _Pick) -> Filled:
-    """Level by level: expand the nodes that have children, and pick those."""
+def _fill(shape: Shape, drafter: Expander, root: int, pick: _Pick) -> FilledTree:
+    """DraftLevel by level: expand the nodes that have children, and pick those."""
     below = children(shape)
     drafted, parents, draft_rows, held = [root], [-1], [-1], list[FloatArray]()
     rows = 0
@@ -140,4 +140,4 @@ def _fill(shape: Shape, drafter: Expander, root: int, pick: _Pick) -> Filled:
                 parents.append(node)
                 draft_rows.append(-1)
         level = deeper
-    return Filled(np.array(drafted), np.array(parents), np.array(draft_rows), held)
+    return FilledTree(np.array(drafted), np.array(parents), np.array(draft_rows), held)

@@ -1,4 +1,4 @@
-"""Decoding runs in a table world: the decoding loop itself, or many images in lockstep with the same statistics."""
+"""Decoding runs in a table model: the decoding loop itself, or many images in lockstep with the same statistics."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ from underpaint.sim.batched.images import Batch, Tables
 from underpaint.sim.batched.rules import Judge
 from underpaint.sim.batched.trees import Grower, grower
 from underpaint.sim.report.statistics import Runs
-from underpaint.sim.synthetic.table_model import TableDrafter, TableTarget, TableWorld
+from underpaint.sim.synthetic.table_model import TableDrafter, TableModel, TableTarget
 
 MOST_NODES = 128
 """Nodes of the largest tree, its root included."""
@@ -29,7 +29,7 @@ NEIGHBOURS = 100
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scheme:
-    """A tree policy and an acceptance rule that fit each other, ready to decode in one world."""
+    """A tree policy and an acceptance rule that fit each other, ready to decode in one model."""
 
     policy_name: str
     rule_name: str
@@ -45,13 +45,13 @@ class Scheme:
 
 
 def make_scheme(
-    world: TableWorld,
+    model: TableModel,
     policy: str,
     rule: str,
     policy_settings: Mapping[str, Any] | None = None,
     rule_settings: Mapping[str, Any] | None = None,
 ) -> Scheme:
-    """A policy and a rule by name. `neighbours` and `codebook` come from the world.
+    """A policy and a rule by name. `neighbours` and `codebook` come from the model.
 
     Raises ValueError on an unknown name or setting, and where the two do not fit.
     """
@@ -59,14 +59,14 @@ def make_scheme(
     check_fits(rule_spec, policy_spec)
     given = dict(rule_settings or {})
     if rule_spec.codebook:
-        given.setdefault("neighbours", nearest_codes(world.codebook, min(NEIGHBOURS, world.vocab_size - 1)))
+        given.setdefault("neighbours", nearest_codes(model.codebook, min(NEIGHBOURS, model.vocab_size - 1)))
     if rule_spec.embeddings:
-        given.setdefault("codebook", world.codebook)
+        given.setdefault("codebook", model.codebook)
     made_rule = build(rule_spec.make, given, f"rule '{rule}'")
     shape = {key: tuple(value) if isinstance(value, list) else value for key, value in (policy_settings or {}).items()}
     made_policy = build(policy_spec.make, shape, f"policy '{policy}'")
     grows = grower(made_policy)
-    if grows is not None and grows.deepest >= world.grid.width:
+    if grows is not None and grows.deepest >= model.grid.width:
         grows = None  # a tree that reaches the row below reads its own tokens as the upper ones
     if grows is not None and grows.most_nodes > MOST_NODES:
         grows = None
@@ -75,7 +75,7 @@ def make_scheme(
 
 
 def run_loop(
-    world: TableWorld,
+    model: TableModel,
     scheme: Scheme,
     images: int,
     seed: int,
@@ -91,11 +91,11 @@ def run_loop(
         raise ValueError(f"runs: expected at least one image, got {images}")
     runs: Runs | None = None
     for image in range(first_image, first_image + images):
-        target, drafter = TableTarget(world, image), TableDrafter(world, image, chains)
+        target, drafter = TableTarget(model, image), TableDrafter(model, image, chains)
         decoded = decode(target, drafter, scheme.policy, scheme.rule, sampling(seed, image), max_nodes)
         drafted = decoded.cycles[1:]
         one = Runs(
-            cells=world.grid.cells,
+            cells=model.grid.cells,
             cycles=np.array([len(drafted)]),
             accepted=np.array([sum(len(cycle.verdict.path) for cycle in drafted)]),
             depth=np.array([sum(cycle.tree.depth for cycle in drafted)]),
@@ -121,7 +121,7 @@ class Lockstep(NamedTuple):
 
 
 def run_lockstep(
-    world: TableWorld, scheme: Scheme, images: int, seed: int, first_image: int = 0, chains: bool = False
+    model: TableModel, scheme: Scheme, images: int, seed: int, first_image: int = 0, chains: bool = False
 ) -> Lockstep:
     """Decode images first_image.. side by side: the same distributions as `run_loop`, other noise; `chains` as there.
 
@@ -135,13 +135,13 @@ def run_lockstep(
             "use the decoding loop"
         )
     grows, decides = scheme.grower, scheme.judge
-    tables = Tables(world, grows.most_children)
+    tables = Tables(model, grows.most_children)
     batch = Batch(tables, first_image, images, np.random.default_rng([seed, first_image]))
-    grows.begin(images, world.grid.cells)
+    grows.begin(images, model.grid.cells)
     counts = {name: np.zeros(images, dtype=np.int64) for name in ("cycles", "accepted", "depth")}
     verify = np.zeros((images, MOST_NODES + 1), dtype=np.int64)
     draft, chained = np.zeros_like(verify), np.zeros_like(verify)
-    levels, trees = np.zeros(world.grid.cells), np.zeros(world.grid.cells)
+    levels, trees = np.zeros(model.grid.cells), np.zeros(model.grid.cells)
     rows = batch.first_rows()
     greedy = RULES[scheme.rule_name].greedy
     batch.canvas[:, 0] = tables.best[rows] if greedy else tables.draw(rows, batch.draws.random(images))
@@ -161,10 +161,10 @@ def run_lockstep(
         if chains:
             called = grown.one_call & (grown.depth > 0)
             chained[active[called], grown.depth[called]] += 1
-        levels += np.bincount(cell, grown.depth, world.grid.cells)
-        trees += np.bincount(cell, minlength=world.grid.cells)
+        levels += np.bincount(cell, grown.depth, model.grid.cells)
+        trees += np.bincount(cell, minlength=model.grid.cells)
         for expanded in grown.passes:
             draft[active[: expanded.size], expanded] += expanded > 0
-    runs = Runs(world.grid.cells, counts["cycles"], counts["accepted"], counts["depth"], verify, draft, chained)
+    runs = Runs(model.grid.cells, counts["cycles"], counts["accepted"], counts["depth"], verify, draft, chained)
     depth_at = np.divide(levels, trees, out=np.full(levels.size, np.nan), where=trees > 0)
     return Lockstep(runs, batch.canvas, batch.images, depth_at)

@@ -9,7 +9,7 @@ from underpaint.algos.draft.top_tokens import top
 from underpaint.algos.tree import NO_TOKEN
 from underpaint.sim.batched.draws import MOST_LOOKED_UP, Draws
 from underpaint.sim.batched.residuals import Owed
-from underpaint.sim.synthetic.table_model import TableWorld
+from underpaint.sim.synthetic.table_model import TableModel
 
 
 class Block(NamedTuple):
@@ -79,37 +79,37 @@ class Rest(NamedTuple):
 
 
 class Tables:
-    """A world's tables made ready for lookups: cumulated distributions, argmaxima, the likeliest draft tokens."""
+    """A model's tables made ready for lookups: cumulated distributions, argmaxima, the likeliest draft tokens."""
 
-    def __init__(self, world: TableWorld, most_children: int) -> None:
-        self.world = world
-        self.draw = Draws(world.target)
+    def __init__(self, model: TableModel, most_children: int) -> None:
+        self.model = model
+        self.draw = Draws(model.target)
         self._draft_draws: dict[int, Draws] = {}
         self._rests: dict[int, Rest] = {}
-        self.best: IntArray = world.target.argmax(axis=1)
-        self.masses: FloatArray = world.target.sum(axis=1, dtype=np.float64)
-        self.draft_masses: FloatArray = world.draft.sum(axis=2, dtype=np.float64)
-        found = [top(distributions, min(most_children, world.vocab_size)) for distributions in world.draft]
+        self.best: IntArray = model.target.argmax(axis=1)
+        self.masses: FloatArray = model.target.sum(axis=1, dtype=np.float64)
+        self.draft_masses: FloatArray = model.draft.sum(axis=2, dtype=np.float64)
+        found = [top(distributions, min(most_children, model.vocab_size)) for distributions in model.draft]
         self.top_tokens: IntArray = np.stack([one.tokens for one in found])
         self.top_probs: FloatArray = np.stack([one.probs for one in found])
 
     def draft_depth(self, level: int) -> int:
         """Which of the drafter's tables serves level `level`."""
-        return int(min(level, self.world.draft.shape[0] - 1))
+        return int(min(level, self.model.draft.shape[0] - 1))
 
     def draw_drafts(self, depth: int, rows: IntArray, uniforms: FloatArray) -> IntArray:
         """One token from the drafter's distribution of each row in table `depth`, as `draw` does from the target's."""
         if depth not in self._draft_draws:
-            self._draft_draws[depth] = Draws(self.world.draft[depth])
+            self._draft_draws[depth] = Draws(self.model.draft[depth])
         return self._draft_draws[depth](rows, uniforms)
 
     def rest(self, depth: int) -> Rest | None:
         """What a rejection leaves in each row of table `depth`; None where the tables are too large to do them all."""
-        if self.world.target.size > MOST_LOOKED_UP:
+        if self.model.target.size > MOST_LOOKED_UP:
             return None
         if depth not in self._rests:
             target, draft = (
-                distributions.astype(np.float64) for distributions in (self.world.target, self.world.draft[depth])
+                distributions.astype(np.float64) for distributions in (self.model.target, self.model.draft[depth])
             )
             owed = Owed(target, self.masses, draft, self.draft_masses[depth])
             owed = owed.less(owed.offered())
@@ -121,22 +121,22 @@ class Batch:
     """The images being decoded. `cell` [B] is the first undecided one; the root of the next tree stands before it."""
 
     def __init__(self, tables: Tables, first_image: int, count: int, draws: np.random.Generator) -> None:
-        world = tables.world
-        self.tables, self.world, self.draws = tables, world, draws
-        self.images: IntArray = np.arange(first_image, first_image + count) % world.images
+        model = tables.model
+        self.tables, self.model, self.draws = tables, model, draws
+        self.images: IntArray = np.arange(first_image, first_image + count) % model.images
         self.cell: IntArray = np.zeros(count, dtype=np.int64)
-        self._width, self._cells = world.grid.width, world.grid.cells
+        self._width, self._cells = model.grid.width, model.grid.cells
         # A row of no tokens stands above each image: what is above cell c is at place c, cell c itself a row further.
         self._pitch = self._width + self._cells
         self._held: IntArray = np.full(count * self._pitch, NO_TOKEN)
         self.canvas: IntArray = self._held.reshape(count, self._pitch)[:, self._width :]
         # What each place's row is made of: its cell's start, and for the token before it an entry of `_left`, whose
         # second half stands for no token whatever it is: nothing is before the first cell of a row.
-        self._starts: IntArray = np.pad(world.starts[self.images], ((0, 0), (0, self._width))).reshape(-1)
+        self._starts: IntArray = np.pad(model.starts[self.images], ((0, 0), (0, self._width))).reshape(-1)
         first = np.arange(self._pitch) % self._width == 0
-        self._half: IntArray = np.tile(first * np.int64(world.vocab_size), count)
-        left = world.classes[:-1] * world.stride
-        self._left: IntArray = np.append(left, np.full_like(left, world.classes[NO_TOKEN] * world.stride))
+        self._half: IntArray = np.tile(first * np.int64(model.vocab_size), count)
+        left = model.classes[:-1] * model.stride
+        self._left: IntArray = np.append(left, np.full_like(left, model.classes[NO_TOKEN] * model.stride))
 
     def running(self) -> IntArray:
         """The images that are not finished."""
@@ -145,7 +145,7 @@ class Batch:
     def first_rows(self) -> IntArray:
         """[B] the rows of cell 0."""
         none = np.full(self.images.size, NO_TOKEN)
-        return self.world.rows(self.images, np.zeros_like(none), none, none)
+        return self.model.rows(self.images, np.zeros_like(none), none, none)
 
     def roots(self, active: IntArray) -> IntArray:
         """[A] the last committed tokens."""
@@ -154,10 +154,10 @@ class Batch:
     def rows_after(self, active: IntArray, level: int | IntArray, tokens: IntArray) -> IntArray:
         """The rows of the cells `level`, or [A] levels, past the first undecided one, after `tokens` [A] or [A, F].
 
-        As `TableWorld.rows` finds them; the cells above must be decided.
+        As `TableModel.rows` finds them; the cells above must be decided.
         """
         at = active * self._pitch + self.cell.take(active) + level
-        base = self._starts.take(at) + self.world.classes.take(self._held.take(at))
+        base = self._starts.take(at) + self.model.classes.take(self._held.take(at))
         half = self._half.take(at)
         if tokens.ndim == 2:
             base, half = base[:, None], half[:, None]

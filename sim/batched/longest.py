@@ -81,7 +81,7 @@ class Outweighs:
 
     def __call__(self, batch: Batch, rows: IntArray, tokens: IntArray) -> BoolArray:
         """See `Passes`."""
-        target, best = batch.world.target, batch.tables.best[rows]
+        target, best = batch.model.target, batch.tables.best[rows]
         own, mass, _ = self.pool(target, rows, tokens, np.ones(rows.size))
         boosted, most = own + mass, target[rows, best]
         passed: BoolArray = (tokens == best) | (boosted > most) | ((boosted == most) & (tokens < best))
@@ -97,7 +97,7 @@ class HoldsMass:
 
     def __call__(self, batch: Batch, rows: IntArray, tokens: IntArray) -> BoolArray:
         """See `Passes`."""
-        target = batch.world.target
+        target = batch.model.target
         held = target[rows[:, None], self.neighbours[tokens]].sum(axis=1) + target[rows, tokens]
         passed: BoolArray = held >= self.tau
         return passed

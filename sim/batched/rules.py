@@ -129,7 +129,7 @@ class TryPooledPoints:
 
     def __call__(self, batch: Batch, level: int, rows: IntArray, tokens: IntArray, there: BoolArray) -> Tried:
         """See `Siblings`. The first sibling is tested on the tables; only what it loses is copied."""
-        left, at = batch.world.target, rows
+        left, at = batch.model.target, rows
         total = summed = batch.tables.masses[rows]
         kept, extra = np.full(rows.size, -1), np.full(rows.size, -1)
         on = np.arange(rows.size)
@@ -189,7 +189,7 @@ class TryDrawn:
     def __call__(self, batch: Batch, level: int, rows: IntArray, tokens: IntArray, there: BoolArray) -> Tried:
         """See `Siblings`. The first sibling is tested on the tables; only what it loses is copied."""
         depth = batch.tables.draft_depth(level)
-        target, draft, first = batch.world.target, batch.world.draft[depth], tokens[:, 0]
+        target, draft, first = batch.model.target, batch.model.draft[depth], tokens[:, 0]
         owing, offering = batch.tables.masses.take(rows), batch.tables.draft_masses[depth].take(rows)
         boosted, count = self.boosted(target, rows, first, owing)
         lost = (batch.draws.random(rows.size) * draft[rows, first] * owing >= boosted * offering).nonzero()[0]

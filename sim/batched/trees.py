@@ -79,7 +79,7 @@ def _levels(shape: Shape) -> list[_Level]:
     return levels
 
 
-class FixedGrower:
+class BatchedStaticTree:
     """A static tree of sampled siblings (without replacement; a chain's are independent draws) or likeliest tokens."""
 
     def __init__(self, shape: Shape, sampled: bool, one_call: bool = False) -> None:
@@ -143,7 +143,7 @@ class FixedGrower:
 
 def _untried(batch: Batch, depth: int, rows: IntArray, tried: IntArray) -> tuple[IntArray, BoolArray]:
     """[M] one token from each distribution with the tokens `tried` [M, j] taken out, and whether there was one."""
-    left = batch.world.draft[depth, rows].astype(np.float64)
+    left = batch.model.draft[depth, rows].astype(np.float64)
     np.put_along_axis(left, tried, 0.0, 1)
     with np.errstate(divide="ignore", over="ignore"):
         arrivals = batch.draws.standard_exponential(left.shape) / left
@@ -152,7 +152,7 @@ def _untried(batch: Batch, depth: int, rows: IntArray, tried: IntArray) -> tuple
 
 
 @dataclass(slots=True)
-class DynamicGrower:
+class BatchedEagle2:
     """EAGLE-2's tree, the same for every image."""
 
     policy: Eagle2
@@ -185,7 +185,7 @@ class DynamicGrower:
         return grow_dynamic(batch, active, *sizes)
 
 
-class AdaptiveGrower:
+class BatchedAdt:
     """ADT-Tree's tree, whose state is carried along the raster (arXiv 2512.21857, equation 2)."""
 
     def __init__(self, policy: AdtTree) -> None:
@@ -223,15 +223,15 @@ class AdaptiveGrower:
 def grower(policy: Policy) -> Grower | None:
     """The policy for a batch; None where there is none, and the decoding loop has to do."""
     if isinstance(policy, Eagle1):
-        return FixedGrower(ranked_shape(tuple(policy.widths)), sampled=True)
+        return BatchedStaticTree(ranked_shape(tuple(policy.widths)), sampled=True)
     if isinstance(policy, StaticTopK):
-        return FixedGrower(ranked_shape(tuple(policy.widths)), sampled=False)
+        return BatchedStaticTree(ranked_shape(tuple(policy.widths)), sampled=False)
     if isinstance(policy, Chain):
-        return FixedGrower(tuple(range(-1, policy.length)), sampled=True)
+        return BatchedStaticTree(tuple(range(-1, policy.length)), sampled=True)
     if isinstance(policy, LikeliestChain):
-        return FixedGrower(tuple(range(-1, policy.length)), sampled=False, one_call=True)
+        return BatchedStaticTree(tuple(range(-1, policy.length)), sampled=False, one_call=True)
     if isinstance(policy, Eagle2):
-        return DynamicGrower(policy)
+        return BatchedEagle2(policy)
     if isinstance(policy, AdtTree) and (policy.init, policy.row_start) == ("horizontal", "carry"):
-        return AdaptiveGrower(policy)
+        return BatchedAdt(policy)
     return None

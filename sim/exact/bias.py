@@ -5,13 +5,13 @@ import numpy as np
 
 from underpaint.algos.accept import RULES
 from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.transport import overlap
 from underpaint.algos.tree import NO_TOKEN
 from underpaint.sim.batched.decoding import Lockstep, Scheme
 from underpaint.sim.batched.images import Tables
 from underpaint.sim.batched.residuals import Owed
 from underpaint.sim.batched.rules import TryDrawn, TryPooledPoints, Walk
-from underpaint.sim.report.theory import overlap
-from underpaint.sim.synthetic.table_model import TableWorld
+from underpaint.sim.synthetic.table_model import TableModel
 
 CONTEXTS = 256
 """Contexts that the mean is taken over."""
@@ -19,23 +19,23 @@ SIBLING_DRAWS = 64
 """Draws of the siblings per context, where they are sampled."""
 
 
-def visited_rows(world: TableWorld, done: Lockstep, count: int, seed: int) -> IntArray:
+def visited_rows(model: TableModel, done: Lockstep, count: int, seed: int) -> IntArray:
     """[count] rows of the tables at random cells of what was drawn, the first cell excluded."""
     draws = np.random.default_rng(seed)
     images = draws.integers(done.images.size, size=count)
-    cells = draws.integers(1, world.grid.cells, size=count)
-    above = cells - world.grid.width
+    cells = draws.integers(1, model.grid.cells, size=count)
+    above = cells - model.grid.width
     upper = np.where(above >= 0, done.canvas[images, np.maximum(above, 0)], NO_TOKEN)
-    return world.rows(done.images[images], cells, done.canvas[images, cells - 1], upper)
+    return model.rows(done.images[images], cells, done.canvas[images, cells - 1], upper)
 
 
-def alignment(world: TableWorld, done: Lockstep, seed: int = 0) -> float:
+def alignment(model: TableModel, done: Lockstep, seed: int = 0) -> float:
     """The mean overlap 1 - TV of target and drafter, one token past the root, where the images went."""
-    rows = visited_rows(world, done, CONTEXTS, seed)
-    return float(overlap(world.target[rows], world.draft[0, rows]).mean())
+    rows = visited_rows(model, done, CONTEXTS, seed)
+    return float(overlap(model.target[rows], model.draft[0, rows]).mean())
 
 
-def token_bias(world: TableWorld, scheme: Scheme, children: int, done: Lockstep, seed: int = 0) -> float | None:
+def token_bias(model: TableModel, scheme: Scheme, children: int, done: Lockstep, seed: int = 0) -> float | None:
     """The mean total variation between the next token's distribution under the rule and the target's, for the root's
     children.
 
@@ -46,21 +46,21 @@ def token_bias(world: TableWorld, scheme: Scheme, children: int, done: Lockstep,
         return 0.0
     if not isinstance(scheme.judge, Walk):
         return None
-    rows = visited_rows(world, done, CONTEXTS, seed)
+    rows = visited_rows(model, done, CONTEXTS, seed)
     siblings = scheme.judge.siblings
     if isinstance(siblings, TryPooledPoints):
-        emitted = _of_points(world, siblings, rows, children)
+        emitted = _of_points(model, siblings, rows, children)
     elif isinstance(siblings, TryDrawn) and siblings.pool is not None:
-        emitted = _of_drawn(world, siblings, rows, children, np.random.default_rng([seed, 1]))
+        emitted = _of_drawn(model, siblings, rows, children, np.random.default_rng([seed, 1]))
     else:
         return None
-    return float(0.5 * np.abs(emitted - world.target[rows]).sum(axis=1).mean())
+    return float(0.5 * np.abs(emitted - model.target[rows]).sum(axis=1).mean())
 
 
-def _of_points(world: TableWorld, rule: TryPooledPoints, rows: IntArray, children: int) -> FloatArray:
+def _of_points(model: TableModel, rule: TryPooledPoints, rows: IntArray, children: int) -> FloatArray:
     """[M, V] the distribution of the next token, every branch of the walk over the siblings weighed."""
-    tokens = Tables(world, children).top_tokens[0, rows]
-    left = world.target[rows].astype(np.float64)
+    tokens = Tables(model, children).top_tokens[0, rows]
+    left = model.target[rows].astype(np.float64)
     places = np.arange(rows.size)
     emitted, reached = np.zeros_like(left), np.ones(rows.size)
     for turn in range(tokens.shape[1]):
@@ -78,15 +78,15 @@ def _of_points(world: TableWorld, rule: TryPooledPoints, rows: IntArray, childre
 
 
 def _of_drawn(
-    world: TableWorld, rule: TryDrawn, rows: IntArray, children: int, draws: np.random.Generator
+    model: TableModel, rule: TryDrawn, rows: IntArray, children: int, draws: np.random.Generator
 ) -> FloatArray:
-    distributions = world.draft[0, rows].astype(np.float64)
+    distributions = model.draft[0, rows].astype(np.float64)
     emitted = np.zeros_like(distributions)
     places, ones = np.arange(rows.size), np.ones(rows.size)
     for _ in range(SIBLING_DRAWS):
         with np.errstate(divide="ignore", over="ignore"):
             order = (draws.standard_exponential(distributions.shape) / distributions).argsort(axis=1)[:, :children]
-        left: FloatArray = world.target[rows].astype(np.float64)
+        left: FloatArray = model.target[rows].astype(np.float64)
         left /= left.sum(axis=1, keepdims=True)
         drafted = distributions.copy()
         reached = np.ones(rows.size)

@@ -21,7 +21,7 @@ from underpaint.algos.spatial.cell_rule import CellRule, PooledCells, TreeRuleOn
 from underpaint.algos.spatial.jacobi_front import JacobiFronts, jacobi_fronts
 from underpaint.algos.spatial.mulo import Repair, draft_and_repair
 from underpaint.algos.spatial.zipar import raster, zipar
-from underpaint.sim.synthetic.grid_model import FixedRows, GridWeights, GridWorld, image_distribution
+from underpaint.sim.synthetic.grid_model import FixedRows, GridWeights, SyntheticGridTarget, image_distribution
 
 Image: TypeAlias = tuple[int, ...]
 Decode: TypeAlias = Callable[[Chance], tuple[Image, int]]
@@ -87,7 +87,9 @@ def marginals(distribution: Mapping[Image, float], cells: int, vocab_size: int) 
     return found
 
 
-def methods(setting: BiasSetting, world: GridWorld, target_distribution: Mapping[Image, float]) -> dict[str, Decode]:
+def methods(
+    setting: BiasSetting, world: SyntheticGridTarget, target_distribution: Mapping[Image, float]
+) -> dict[str, Decode]:
     """The decodings that the table compares, by name."""
     grid = setting.grid
     distributions = marginals(target_distribution, grid.cells, setting.vocab_size)
@@ -155,7 +157,7 @@ def bias_table(setting: BiasSetting, only: str = "") -> Iterator[Bias]:
     """
     weights = GridWeights.random(setting.grid, setting.vocab_size, setting.seed, setting.coupling)
     target_distribution = image_distribution(weights)
-    table = methods(setting, GridWorld(weights), target_distribution)
+    table = methods(setting, SyntheticGridTarget(weights), target_distribution)
     chosen = {name: decode for name, decode in table.items() if only in name}
     if not chosen:
         raise ValueError(f"repair bias: no method's name holds {only!r}; known: {'; '.join(table)}")

@@ -25,7 +25,7 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class DecoderSize:
     """A decoder. parameters: of a pass, the embedding left out. kernels: launched in a layer.
 
     cells: image tokens at the resolution in the title. guided: whether it is sampled with a guidance pair.
@@ -59,22 +59,24 @@ for _machine in (
 _LLAMAGEN = "arXiv 2406.06525, table 1"
 _CHAMELEON = "arXiv 2405.09818; drawn with classifier-free guidance"
 
-MODELS: Registry[Model] = Registry("model")
+DECODER_SIZES: Registry[DecoderSize] = Registry("decoder")
 for _model in (
-    Model("llamagen-b", "LlamaGen-B, 256 px", 111e6, 12, 768, 16384, 256, True, _LLAMAGEN),
-    Model("llamagen-l", "LlamaGen-L, 256 px", 343e6, 24, 1024, 16384, 256, True, _LLAMAGEN),
-    Model("llamagen-xl", "LlamaGen-XL, 512 px", 775e6, 36, 1280, 16384, 1024, True, _LLAMAGEN),
-    Model("llamagen-xxl", "LlamaGen-XXL, 384 px", 1.4e9, 48, 1536, 16384, 576, True, _LLAMAGEN),
-    Model("llamagen-3b", "LlamaGen-3B, 384 px", 3.1e9, 24, 3200, 16384, 576, True, _LLAMAGEN),
-    Model("ar-dtok", "Tar's AR-DTok, 512 px", 775e6, 36, 1280, 16384, 1024, True, "assumed of LlamaGen-XL's size"),
-    Model("anole-7b", "Anole-7B, 512 px", 7.0e9, 32, 4096, 65536, 1024, True, _CHAMELEON),
-    Model("lumina-mgpt-7b", "Lumina-mGPT-7B, 768 px", 7.0e9, 32, 4096, 65536, 2352, True, _CHAMELEON),
+    DecoderSize("llamagen-b", "LlamaGen-B, 256 px", 111e6, 12, 768, 16384, 256, True, _LLAMAGEN),
+    DecoderSize("llamagen-l", "LlamaGen-L, 256 px", 343e6, 24, 1024, 16384, 256, True, _LLAMAGEN),
+    DecoderSize("llamagen-xl", "LlamaGen-XL, 512 px", 775e6, 36, 1280, 16384, 1024, True, _LLAMAGEN),
+    DecoderSize("llamagen-xxl", "LlamaGen-XXL, 384 px", 1.4e9, 48, 1536, 16384, 576, True, _LLAMAGEN),
+    DecoderSize("llamagen-3b", "LlamaGen-3B, 384 px", 3.1e9, 24, 3200, 16384, 576, True, _LLAMAGEN),
+    DecoderSize(
+        "ar-dtok", "Tar's AR-DTok, 512 px", 775e6, 36, 1280, 16384, 1024, True, "assumed of LlamaGen-XL's size"
+    ),
+    DecoderSize("anole-7b", "Anole-7B, 512 px", 7.0e9, 32, 4096, 65536, 1024, True, _CHAMELEON),
+    DecoderSize("lumina-mgpt-7b", "Lumina-mGPT-7B, 768 px", 7.0e9, 32, 4096, 65536, 2352, True, _CHAMELEON),
 ):
-    MODELS.register(_model)
+    DECODER_SIZES.register(_model)
 
 
 @dataclass(frozen=True, slots=True)
-class Roofline:
+class RooflineCosts:
     """The larger of bytes over bandwidth and operations over peak, and no less than the kernels' launches.
 
     Bytes are the weights once, the cache of `cached` positions and the logits once per row; operations are two per
@@ -83,7 +85,7 @@ class Roofline:
     """
 
     machine: Machine
-    model: Model
+    model: DecoderSize
     batch: int = 1
     cached: int | None = None
     overhead_ms: float = 0.0
@@ -124,7 +126,7 @@ class Roofline:
         return ms
 
 
-def roofline(name: str) -> Roofline:
+def roofline(name: str) -> RooflineCosts:
     """The roofline of "machine/model", or of "machine/model/batch8" for eight images at once.
 
     Raises ValueError, with the nearest name, on an unknown one.
@@ -137,4 +139,4 @@ def roofline(name: str) -> Roofline:
             f"latency '{name}': expected machine/model, such as a100/llamagen-xl, machine/model/batch8, or a cost "
             "curve's file (.json)"
         )
-    return Roofline(MACHINES[machine], MODELS[model], int(count) if batch else 1)
+    return RooflineCosts(MACHINES[machine], DECODER_SIZES[model], int(count) if batch else 1)

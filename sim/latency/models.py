@@ -94,23 +94,6 @@ class MeasuredCosts:
         return read_curve(self.in_grid, tokens, f"latency '{self.name}', target passes inside grids")
 
 
-@dataclass(frozen=True, slots=True)
-class RatioCosts:
-    """Papers' own terms: a target pass costs 1 whatever its nodes, a drafter pass `draft`, a cycle `overhead_ms`."""
-
-    name: str
-    draft: float
-    overhead_ms: float = 0.0
-
-    def verify_ms(self, nodes: IntArray) -> FloatArray:
-        """See `Costs`."""
-        return np.ones(nodes.size)
-
-    def draft_ms(self, nodes: IntArray) -> FloatArray:
-        """See `Costs`."""
-        return np.full(nodes.size, self.draft)
-
-
 def load_costs(path: Path) -> MeasuredCosts:
     """A cost curve from JSON with `verify_ms`, `draft_ms`, [[nodes, ms], ...], as benchmarks/cost_curve.py writes it.
 

@@ -12,14 +12,14 @@ from underpaint.algos.spatial.target import Feed, GridTarget
 from underpaint.algos.step import Scored, decode
 from underpaint.algos.tree import DraftTree, Verdict
 from underpaint.sim.batched.decoding import Scheme, make_scheme
-from underpaint.sim.synthetic.table_model import TableDrafter, TableTarget, TableWorld
+from underpaint.sim.synthetic.table_model import TableDrafter, TableModel, TableTarget
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
 
 @dataclass(slots=True)
-class Watch:
+class ModelTimer:
     """Seconds spent inside the models."""
 
     seconds: float = 0.0
@@ -33,9 +33,9 @@ class Watch:
 
 
 @dataclass(slots=True)
-class _WatchedTarget:
+class _TimedTarget:
     target: TableTarget
-    watch: Watch
+    timer: ModelTimer
     vocab_size: int = field(init=False)
     grid: Grid = field(init=False)
 
@@ -43,40 +43,40 @@ class _WatchedTarget:
         self.vocab_size, self.grid = self.target.vocab_size, self.target.grid
 
     def begin(self) -> Scored:
-        return self.watch.during(self.target.begin)
+        return self.timer.during(self.target.begin)
 
     def score(self, tree: DraftTree) -> Scored:
-        return self.watch.during(self.target.score, tree)
+        return self.timer.during(self.target.score, tree)
 
     def commit(self, tree: DraftTree, verdict: Verdict) -> None:
-        self.watch.during(self.target.commit, tree, verdict)
+        self.timer.during(self.target.commit, tree, verdict)
 
 
 @dataclass(slots=True)
-class _WatchedDrafter:
+class _TimedDrafter:
     drafter: TableDrafter
-    watch: Watch
+    timer: ModelTimer
     vocab_size: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.vocab_size = self.drafter.vocab_size
 
     def begin(self, scored: Scored) -> None:
-        self.watch.during(self.drafter.begin, scored)
+        self.timer.during(self.drafter.begin, scored)
 
     def expand(self, tokens: IntArray, parents: IntArray) -> FloatArray:
-        return self.watch.during(self.drafter.expand, tokens, parents)
+        return self.timer.during(self.drafter.expand, tokens, parents)
 
     def commit(self, tree: DraftTree, verdict: Verdict, scored: Scored) -> None:
-        self.watch.during(self.drafter.commit, tree, verdict, scored)
+        self.timer.during(self.drafter.commit, tree, verdict, scored)
 
 
 @dataclass(slots=True)
-class WatchedGridTarget:
+class TimedGridTarget:
     """A `GridTarget` whose seconds are counted."""
 
     target: GridTarget
-    watch: Watch
+    timer: ModelTimer
     vocab_size: int = field(init=False)
     grid: Grid = field(init=False)
 
@@ -85,28 +85,28 @@ class WatchedGridTarget:
 
     def begin(self) -> FloatArray:
         """See `GridTarget`."""
-        return self.watch.during(self.target.begin)
+        return self.timer.during(self.target.begin)
 
     def score(self, feed: Feed) -> FloatArray:
         """See `GridTarget`."""
-        return self.watch.during(self.target.score, feed)
+        return self.timer.during(self.target.score, feed)
 
     def commit(self, rows: IntArray) -> None:
         """See `GridTarget`."""
-        self.watch.during(self.target.commit, rows)
+        self.timer.during(self.target.commit, rows)
 
 
-def overhead_ms(world: TableWorld, scheme: Scheme | None, images: int, max_nodes: int) -> float:
+def overhead_ms(model: TableModel, scheme: Scheme | None, images: int, max_nodes: int) -> float:
     """What a cycle of the loop, the policy and the rule takes on this machine, the models' share left out.
 
     scheme: None for plain autoregression.
     """
-    watch, cycles, started = Watch(), 0, perf_counter()
-    plain = scheme or make_scheme(world, "chain", "chain")
+    timer, cycles, started = ModelTimer(), 0, perf_counter()
+    plain = scheme or make_scheme(model, "chain", "chain")
     for image in range(images):
-        target, drafter = _WatchedTarget(TableTarget(world, image), watch), None
+        target, drafter = _TimedTarget(TableTarget(model, image), timer), None
         if scheme is not None:
-            drafter = _WatchedDrafter(TableDrafter(world, image), watch)
+            drafter = _TimedDrafter(TableDrafter(model, image), timer)
         decoded = decode(target, drafter, plain.policy, plain.rule, sampling(0, image), max_nodes)
         cycles += len(decoded.cycles)
-    return 1e3 * (perf_counter() - started - watch.seconds) / cycles
+    return 1e3 * (perf_counter() - started - timer.seconds) / cycles

@@ -14,14 +14,14 @@ from underpaint.sim.batched.decoding import Scheme, make_scheme, run_loop
 from underpaint.sim.latency.cycle_costs import CycleCosts
 from underpaint.sim.latency.models import MeasuredCosts
 from underpaint.sim.latency.overhead import overhead_ms
-from underpaint.sim.latency.prices import InCyclePrices
+from underpaint.sim.latency.run_times import InCycleTimes
 from underpaint.sim.replay.comparison import Comparison, check_belong
 from underpaint.sim.replay.predict_fronts import row_fronts
 from underpaint.sim.replay.predict_rows import rows_for, run_rows
 from underpaint.sim.replay.row_trace import drafting
 from underpaint.sim.replay.trace import Trace, replay
 from underpaint.sim.report.statistics import Estimate, Runs, mean_depth, ratio, times_faster, tokens_per_cycle
-from underpaint.sim.synthetic.table_model import TableWorld
+from underpaint.sim.synthetic.table_model import TableModel
 
 PLAIN = "ar"
 TOKENS_TOLERANCE = 0.05
@@ -79,31 +79,31 @@ def predict(
     """
     check_belong(trace, comparison)
     names = predicted(comparison, trace, methods)
-    world = replay(trace)
-    price = _Repeated(world, costs, max_nodes) if in_cycle is None else _Within(InCyclePrices(in_cycle))
+    model = replay(trace)
+    price = _Repeated(model, costs, max_nodes) if in_cycle is None else _Within(InCycleTimes(in_cycle))
     plain_ms = price.plain_ms
     found = []
     for name in names:
         recipe, row = comparison.methods[name], comparison.rows[name]
         if recipe.get("loop") == "zipar":
-            found.append(_fronts(name, comparison, world, costs, plain_ms))
+            found.append(_fronts(name, comparison, model, costs, plain_ms))
             continue
         if recipe.get("loop") == "mulo":
             found.append(_rows(name, comparison, trace, costs, plain_ms, seeds, seed))
             continue
         parts = (recipe["policy_settings"], recipe["rule_settings"])
-        scheme = make_scheme(world, recipe["policy"], recipe["rule"], *parts)
+        scheme = make_scheme(model, recipe["policy"], recipe["rule"], *parts)
         chains = in_cycle is not None and in_cycle.fuses_chains
-        once = run_loop(world, scheme, world.images, seed, 0, max_nodes, chains)
+        once = run_loop(model, scheme, model.images, seed, 0, max_nodes, chains)
         runs = once
         if seeds > 1:
             runs = runs.and_more(
-                run_loop(world, scheme, (seeds - 1) * world.images, seed, world.images, max_nodes, chains)
+                run_loop(model, scheme, (seeds - 1) * model.images, seed, model.images, max_nodes, chains)
             )
-        runs = runs.pooled(world.images)
+        runs = runs.pooled(model.images)
         image_ms, host_ms = price(scheme, runs)
         tokens = tokens_per_cycle(runs)
-        alone = tokens_per_cycle(once).half_width * sqrt(world.images / len(comparison.prompts))
+        alone = tokens_per_cycle(once).half_width * sqrt(model.images / len(comparison.prompts))
         found.append(
             Predicted(
                 name,
@@ -129,9 +129,9 @@ class _Priced(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Within:
-    """Prices of passes and host as they are inside cycles."""
+    """RunTimes of passes and host as they are inside cycles."""
 
-    prices: InCyclePrices
+    prices: InCycleTimes
 
     @property
     def plain_ms(self) -> float:
@@ -143,9 +143,9 @@ class _Within:
 
 @dataclass(frozen=True, slots=True)
 class _Repeated:
-    """Prices of passes repeated alone; the host's share is the curve's, or is timed here."""
+    """RunTimes of passes repeated alone; the host's share is the curve's, or is timed here."""
 
-    world: TableWorld
+    model: TableModel
     costs: MeasuredCosts
     max_nodes: int
 
@@ -159,8 +159,8 @@ class _Repeated:
 
     def _host_ms(self, scheme: Scheme | None, images: int) -> float:
         timed = self.costs.overhead_ms == 0.0
-        images = min(images, self.world.images)
-        return overhead_ms(self.world, scheme, images, self.max_nodes) if timed else self.costs.overhead_ms
+        images = min(images, self.model.images)
+        return overhead_ms(self.model, scheme, images, self.max_nodes) if timed else self.costs.overhead_ms
 
 
 def predicted(comparison: Comparison, trace: Trace, methods: Sequence[str] | None) -> tuple[str, ...]:
@@ -225,11 +225,11 @@ def _rows(
     )
 
 
-def _fronts(name: str, comparison: Comparison, world: TableWorld, costs: MeasuredCosts, one_ms: float) -> Predicted:
+def _fronts(name: str, comparison: Comparison, model: TableModel, costs: MeasuredCosts, one_ms: float) -> Predicted:
     """ZipAR with a fixed window; `one_ms`: a plain step."""
-    grid, row = world.grid, comparison.rows[name]
+    grid, row = model.grid, comparison.rows[name]
     window = comparison.methods[name]["settings"]["window"]
-    fronts = row_fronts(grid, world.vocab_size, grid.width if window is None else window)
+    fronts = row_fronts(grid, model.vocab_size, grid.width if window is None else window)
     own = costs.overhead_ms or fronts.overhead_ms
     tokens = grid.cells / fronts.passes.size
     gain = grid.cells * one_ms / float(costs.cells_ms(fronts.passes).sum() + fronts.passes.size * own)

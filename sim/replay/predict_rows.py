@@ -16,7 +16,7 @@ from underpaint.algos.spatial.cell_rule import CellRule, cell_rule
 from underpaint.algos.spatial.mulo import Repair, draft_and_repair
 from underpaint.sim.batched.decoding import NEIGHBOURS
 from underpaint.sim.latency.models import MeasuredCosts
-from underpaint.sim.latency.overhead import Watch, WatchedGridTarget
+from underpaint.sim.latency.overhead import ModelTimer, TimedGridTarget
 from underpaint.sim.replay.predict_fronts import row_fronts
 from underpaint.sim.replay.row_trace import DRAFTED_BY, RecordedGridTarget, RecordedRows, RowTrace, drafting
 from underpaint.sim.replay.trace import Trace, dense
@@ -74,12 +74,12 @@ def run_rows(trace: Trace, rows: RowTrace, settings: Mapping[str, Any], seeds: i
     """The decoding loop of MuLo-SD on each recorded image, `seeds` times; ValueError on settings beyond the grid."""
     images, cells = rows.drafts.shape
     rule, repair = _rule(trace, settings), Repair(**{name: settings[name] for name in _REPAIR})
-    verify, watch, spent = np.zeros((images, cells + 1), dtype=np.int64), Watch(), 0.0
+    verify, timer, spent = np.zeros((images, cells + 1), dtype=np.int64), ModelTimer(), 0.0
     for image in range(images):
         distributions = dense(rows.distribution_tokens[image], rows.distribution_probs[image], trace.vocab_size).astype(
             np.float64
         )
-        target = WatchedGridTarget(RecordedGridTarget(trace.grid, distributions), watch)
+        target = TimedGridTarget(RecordedGridTarget(trace.grid, distributions), timer)
         drafter = RecordedRows(rows.drafts[image], trace.grid.width)
         for decoding in range(seeds):
             chance = sampling(seed, decoding * images + image)
@@ -87,7 +87,7 @@ def run_rows(trace: Trace, rows: RowTrace, settings: Mapping[str, Any], seeds: i
             done = draft_and_repair(target, drafter, rule, repair, rows.rows_per_cycle, chance)
             spent += perf_counter() - started
             verify[image] += np.bincount(np.maximum(np.array(done.passes), 1), minlength=cells + 1)
-    host_ms = 1e3 * (spent - watch.seconds) / int(verify.sum())
+    host_ms = 1e3 * (spent - timer.seconds) / int(verify.sum())
     return RowRuns(seeds, verify, seeds * rows.low_passes, host_ms, _low_host_ms(trace, settings))
 
 

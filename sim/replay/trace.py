@@ -1,6 +1,6 @@
 """Traces: what a target and its drafter thought of each cell of images drawn by plain autoregression.
 
-A trace is recorded through the protocols, from any engine, and replays as a table world whose distributions depend on
+A trace is recorded through the protocols, from any engine, and replays as a table model whose distributions depend on
 the cell (and, for the drafter, on how many tokens past the root it is), not on the tokens drawn in the replay.
 """
 
@@ -20,11 +20,11 @@ from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.draft.spec import Grid
 from underpaint.algos.draft.top_tokens import top
 from underpaint.algos.step import Drafter, Scored, Target
+from underpaint.algos.transport import overlap
 from underpaint.algos.tree import Verdict, root_only
 from underpaint.sim.replay.row_trace import ARRAYS as ROW_ARRAYS
 from underpaint.sim.replay.row_trace import RowTrace
-from underpaint.sim.report.theory import overlap
-from underpaint.sim.synthetic.table_model import TableWorld
+from underpaint.sim.synthetic.table_model import TableModel
 
 FORMAT = 1
 MOST_CODES_NEAR = 20
@@ -257,13 +257,13 @@ def dense(tokens: IntArray, probs: FloatArray, vocab_size: int) -> FloatArray:
     return distributions.reshape(*tokens.shape[:-1], vocab_size)
 
 
-def replay(trace: Trace, name: str = "trace") -> TableWorld:
-    """The trace as a world: each cell of each image has the distributions that were recorded there."""
+def replay(trace: Trace, name: str = "trace") -> TableModel:
+    """The trace as a model: each cell of each image has the distributions that were recorded there."""
     images, cells = trace.tokens.shape
     depths = trace.draft_probs.shape[1]
     target = dense(trace.target_tokens, trace.target_probs, trace.vocab_size).reshape(images * cells, -1)
     drafted = dense(trace.draft_tokens, trace.draft_probs, trace.vocab_size).transpose(1, 0, 2, 3)
-    return TableWorld(
+    return TableModel(
         name=name,
         grid=trace.grid,
         target=target,
@@ -276,7 +276,7 @@ def replay(trace: Trace, name: str = "trace") -> TableWorld:
 
 
 class Statistics(NamedTuple):
-    """What a world is fitted to. Means over cells; contrast: the standard deviation of entropy over cells, in nats.
+    """What a model is fitted to. Means over cells; contrast: the standard deviation of entropy over cells, in nats.
 
     acceptance: the overlap 1 - TV of drafter and target right after the root; acceptance_later: over all further tokens
     past it that are known, the first again where none is.

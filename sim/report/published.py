@@ -1,4 +1,4 @@
-"""Published speed-ups, and whether one cost ratio explains the figures that stand in one table.
+"""PublishedRow speed-ups, and whether one cost ratio explains the figures that stand in one table.
 
 A speed-up is tokens per cycle over what a cycle costs in plain steps: 1 + ratio * mean depth where a drafter runs once
 a level ("depth" tables), a constant cost of a step where there is none ("steps" tables). Where the tree is known or
@@ -23,7 +23,7 @@ TOLERANCE = 0.10
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublishedRow:
     """One published row. Figures that a table does not give are 0. paper, tag: where they are not the table's own."""
 
     method: str
@@ -49,7 +49,7 @@ class Group:
     kind: Kind
     model: str
     setting: str
-    rows: tuple[Published, ...]
+    rows: tuple[PublishedRow, ...]
     latency: str = ""
     depth: int = 0
     nodes: int = 0
@@ -65,7 +65,7 @@ class Checked(NamedTuple):
     """
 
     group: Group
-    row: Published
+    row: PublishedRow
     predicted: float | None
     error: float | None
     cost: float | None
@@ -96,7 +96,7 @@ def groups() -> tuple[Group, ...]:
     )
     found = []
     for plain in held["groups"]:
-        rows = tuple(build(Published, row, f"published '{plain['name']}'") for row in plain["rows"])
+        rows = tuple(build(PublishedRow, row, f"published '{plain['name']}'") for row in plain["rows"])
         group = build(Group, {**plain, "rows": rows}, f"published '{plain['name']}'")
         if group.kind not in get_args(Kind):
             raise ValueError(f"published '{group.name}': kind must be one of {', '.join(get_args(Kind))}")
@@ -104,13 +104,13 @@ def groups() -> tuple[Group, ...]:
     return tuple(found)
 
 
-def implied_cost(group: Group, row: Published) -> float:
+def implied_cost(group: Group, row: PublishedRow) -> float:
     """The drafter's ratio ("depth") or the cost of a step ("steps") that this row alone asks for."""
     cycle = row.tokens_per_cycle / row.speedup
     return (cycle - 1.0) / row.mean_depth if group.kind == "depth" else cycle
 
 
-def predicted(group: Group, row: Published, cost: float) -> float:
+def predicted(group: Group, row: PublishedRow, cost: float) -> float:
     """The row's speed-up at a cost ratio."""
     return row.tokens_per_cycle / (1.0 + cost * row.mean_depth if group.kind == "depth" else cost)
 
@@ -158,7 +158,7 @@ def _cycle(group: Group, depth: float) -> float:
     return float((whole + first + wide * (depth - 1.0)) / plain)
 
 
-def _front(group: Group, row: Published) -> Checked:
+def _front(group: Group, row: PublishedRow) -> Checked:
     grid = Grid(row.height, row.width)
     windows = [row.window] if row.window else range(1, row.width + 1)
     window = min(windows, key=lambda one: abs(front_steps(grid, one) - row.steps))
@@ -169,7 +169,7 @@ def _front(group: Group, row: Published) -> Checked:
     return Checked(group, row, speed, error, None, None, verdict)
 
 
-def _bounded(group: Group, row: Published) -> Checked:
+def _bounded(group: Group, row: PublishedRow) -> Checked:
     """The tokens per cycle that the speed-up takes on the roofline, and whether the tree could give them."""
     cycle = _cycle(group, group.depth)
     needed = row.speedup * cycle
@@ -178,5 +178,5 @@ def _bounded(group: Group, row: Published) -> Checked:
     return Checked(group, row, None, None, cycle, needed, verdict if needed >= 1.0 else _slower(cycle, row))
 
 
-def _slower(cycle: float, row: Published) -> str:
+def _slower(cycle: float, row: PublishedRow) -> str:
     return f"a cycle took {1.0 / row.speedup:.2f} plain steps or more; the roofline allows {cycle:.2f}"

@@ -1,4 +1,4 @@
-"""What a sweep is to do: every fitting rule, policy, setting and world, all checked before any work."""
+"""What a sweep is to do: every fitting rule, policy, setting and synthetic model, all checked before any work."""
 
 import hashlib
 import itertools
@@ -14,24 +14,25 @@ from underpaint.algos.draft import POLICIES
 from underpaint.algos.fit import fits
 from underpaint.algos.registry import suggest
 from underpaint.sim.batched.decoding import Scheme, make_scheme, run_loop
-from underpaint.sim.latency.prices import CURVE, Prices, prices_of
+from underpaint.sim.latency.run_times import CURVE, RunTimes, run_times_of
 from underpaint.sim.replay.trace import load, replay
-from underpaint.sim.synthetic.field import WORLDS, make_world
-from underpaint.sim.synthetic.table_model import TableWorld
+from underpaint.sim.synthetic.field import SYNTHETIC_MODELS, make_synthetic_model
+from underpaint.sim.synthetic.table_model import TableModel
 
 TRACE: Final = ".npz"
-"""How the names of recorded worlds end: paths of traces."""
-_PARTS: Final = ("world", "policy", "rule")
+"""How the names of traces end, which are the paths of their files."""
+_PARTS: Final = ("model", "policy", "rule")
 _GIVEN: Final = frozenset(("neighbours", "codebook"))
-"""Settings of rules that come from the world."""
+"""Settings of rules that come from the model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One simulation: a scheme in a world. Settings are JSON text, sorted, so that jobs compare and travel."""
+    """One simulation: a scheme on a synthetic model. Settings are JSON text, sorted, so that jobs compare and
+    travel."""
 
-    world: str
-    world_settings: str
+    model: str
+    model_settings: str
     policy: str
     policy_settings: str
     rule: str
@@ -44,14 +45,14 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """A sweep. vary: "world.noise", "policy.depth", "rule.delta" to the values it takes, where it is known.
+class SweepPlan:
+    """A sweep. vary: "model.noise", "policy.depth", "rule.delta" to the values it takes, where it is known.
 
     machines: "machine/model" or the path of a cost curve. precision: half the 95 % interval of every speed-up, as a
     share of it, at most; most_images: images at most to get there.
     """
 
-    worlds: tuple[str, ...]
+    models: tuple[str, ...]
     policies: tuple[str, ...]
     rules: tuple[str, ...]
     machines: tuple[str, ...]
@@ -62,34 +63,35 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as JSON holds it, with the SHA-256 of every trace and cost curve; OSError where one is gone."""
-        named = [name for name in self.worlds if name.endswith(TRACE)]
+        named = [name for name in self.models if name.endswith(TRACE)]
         named += [name for name in self.machines if name.endswith(CURVE)]
         hashes = {name: hashlib.sha256(Path(name).read_bytes()).hexdigest() for name in named}
         return {**json.loads(json.dumps(asdict(self))), "files": hashes}
 
 
 @lru_cache(maxsize=8)
-def world_of(name: str, settings: str) -> TableWorld:
-    """A world by name, or a trace by the path of its .npz."""
+def synthetic_model_of(name: str, settings: str) -> TableModel:
+    """A synthetic model by name, or a trace by the path of its .npz."""
     if name.endswith(TRACE):
         return replay(load(Path(name)), Path(name).stem)
-    return make_world(name, json.loads(settings))
+    return make_synthetic_model(name, json.loads(settings))
 
 
-def scheme_of(world: TableWorld, job: Job) -> Scheme:
-    """The job's policy and rule, ready for its world."""
-    return make_scheme(world, job.policy, job.rule, json.loads(job.policy_settings), json.loads(job.rule_settings))
+def scheme_of(model: TableModel, job: Job) -> Scheme:
+    """The job's policy and rule, ready for its model."""
+    return make_scheme(model, job.policy, job.rule, json.loads(job.policy_settings), json.loads(job.rule_settings))
 
 
 def settings_made_by(part: str, name: str) -> type[Any] | None:
-    """The dataclass of the settings of a world, policy or rule; None for a trace. ValueError on an unknown name."""
-    if part == "world":
-        return None if name.endswith(TRACE) else WORLDS[name].make
+    """The dataclass of the settings of a synthetic model, policy or rule; None for a trace. ValueError on an unknown
+    name."""
+    if part == "model":
+        return None if name.endswith(TRACE) else SYNTHETIC_MODELS[name].make
     return POLICIES[name].make if part == "policy" else RULES[name].make  # type: ignore[return-value]
 
 
 def settings_known(part: str, name: str) -> set[str]:
-    """The settings that a world, policy or rule has, less those that come from the world."""
+    """The settings that a synthetic model, policy or rule has, less those that come from the model."""
     make = settings_made_by(part, name)
     return set() if make is None else {field.name for field in fields(make) if field.init} - _GIVEN
 
@@ -103,30 +105,30 @@ def _variants(part: str, name: str, vary: Mapping[str, tuple[Any, ...]]) -> list
     return [json.dumps(dict(zip(axes, values, strict=True)), sort_keys=True) for values in found]
 
 
-def jobs(plan: Plan) -> list[Job]:
+def jobs(plan: SweepPlan) -> list[Job]:
     """All jobs whose rule fits the policy.
 
-    Raises ValueError on an unknown world, policy, rule or setting, and if no rule fits a policy.
+    Raises ValueError on an unknown synthetic model, policy, rule or setting, and if no rule fits a policy.
     """
     _check_vary(plan)
     found: list[Job] = []
-    for world, policy, rule in itertools.product(plan.worlds, plan.policies, plan.rules):
+    for model, policy, rule in itertools.product(plan.models, plan.policies, plan.rules):
         if not fits(RULES[rule], POLICIES[policy]):
             continue
-        parts = (_variants(*pair, plan.vary) for pair in zip(_PARTS, (world, policy, rule), strict=True))
-        for of_world, of_policy, of_rule in itertools.product(*parts):
-            found.append(Job(world, of_world, policy, of_policy, rule, of_rule))
+        parts = (_variants(*pair, plan.vary) for pair in zip(_PARTS, (model, policy, rule), strict=True))
+        for of_model, of_policy, of_rule in itertools.product(*parts):
+            found.append(Job(model, of_model, policy, of_policy, rule, of_rule))
     if not found:
         raise ValueError(f"sweep: no rule of {', '.join(plan.rules)} fits a policy of {', '.join(plan.policies)}")
     return found
 
 
-def _check_vary(plan: Plan) -> None:
-    names = {"world": plan.worlds, "policy": plan.policies, "rule": plan.rules}
+def _check_vary(plan: SweepPlan) -> None:
+    names = {"model": plan.models, "policy": plan.policies, "rule": plan.rules}
     for key, values in plan.vary.items():
         part, dot, setting = key.partition(".")
         if not dot or part not in names:
-            raise ValueError(f"--vary {key}: expected world.setting, policy.setting or rule.setting")
+            raise ValueError(f"--vary {key}: expected model.setting, policy.setting or rule.setting")
         known = set().union(*(settings_known(part, name) for name in names[part]))
         if setting not in known:
             hint = suggest(setting, known) if known else "none has settings"
@@ -135,28 +137,28 @@ def _check_vary(plan: Plan) -> None:
             raise ValueError(f"--vary {key}: expected at least one value, each once")
 
 
-def check(plan: Plan, wanted: Sequence[Job]) -> None:
-    """Build every world, scheme and latency model of `wanted` once, so that nothing of it fails later.
+def check(plan: SweepPlan, wanted: Sequence[Job]) -> None:
+    """Build every synthetic model, scheme and latency model of `wanted` once, so that nothing of it fails later.
 
     Measured machines are asked for the price of one image by each scheme. Raises ValueError or OSError, naming what
     is wrong: a setting, a trace, a cost curve, or the sizes that it lacks.
     """
-    prices = {machine: prices_of(machine) for machine in plan.machines}
+    prices = {machine: run_times_of(machine) for machine in plan.machines}
     measured = [prices[machine] for machine in plan.machines if machine.endswith(CURVE)]
     checked: set[tuple[Any, ...]] = set()
-    for job in sorted(wanted, key=lambda job: (job.world, job.world_settings)):
-        world = world_of(job.world, job.world_settings)
-        parts = (world.vocab_size, job.policy, job.policy_settings, job.rule, job.rule_settings)
+    for job in sorted(wanted, key=lambda job: (job.model, job.model_settings)):
+        model = synthetic_model_of(job.model, job.model_settings)
+        parts = (model.vocab_size, job.policy, job.policy_settings, job.rule, job.rule_settings)
         if parts in checked:
             continue
         checked.add(parts)
-        scheme = scheme_of(world, job)
+        scheme = scheme_of(model, job)
         if measured:
-            runs = run_loop(world, scheme, 1, plan.seed, chains=priced_chains(measured))
+            runs = run_loop(model, scheme, 1, plan.seed, chains=times_chains(measured))
             for one in measured:
                 one.image_ms(scheme, runs)
 
 
-def priced_chains(prices: Iterable[Prices]) -> bool:
+def times_chains(prices: Iterable[RunTimes]) -> bool:
     """Whether runs have to tell chains in one call apart, for one of these prices."""
     return any(one.fuses_chains for one in prices)

@@ -1,4 +1,4 @@
-"""Sweeps: every fitting rule, policy, setting and world, simulated once and priced on every machine."""
+"""Sweeps: every fitting rule, policy, setting and synthetic model, simulated once and priced on every machine."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -8,11 +8,11 @@ from typing import Any, Final, NamedTuple
 from underpaint.artifacts.run_log import Journal
 from underpaint.sim.batched.decoding import Lockstep, Scheme, make_scheme, run_lockstep, run_loop
 from underpaint.sim.exact.bias import alignment, token_bias
-from underpaint.sim.latency.prices import Prices, prices_of, speedup
+from underpaint.sim.latency.run_times import RunTimes, run_times_of, speedup
 from underpaint.sim.report.statistics import Runs, mean_depth, ratio, tokens_per_cycle
 from underpaint.sim.sweep.executors import Executor
-from underpaint.sim.sweep.plan import Job, Plan, jobs, priced_chains, scheme_of, world_of
-from underpaint.sim.synthetic.table_model import TableWorld
+from underpaint.sim.sweep.plan import Job, SweepPlan, jobs, scheme_of, synthetic_model_of, times_chains
+from underpaint.sim.synthetic.table_model import TableModel
 
 FILE_NAME: Final = "results.jsonl"
 _HEAD: Final = b'{"plan": '
@@ -34,10 +34,10 @@ class Work(NamedTuple):
 def simulate(work: Work) -> dict[str, Any]:
     """One line of results: the job's figures, and its speed-up on every machine."""
     job = work.job
-    world = world_of(job.world, job.world_settings)
-    scheme = scheme_of(world, job)
-    prices = {machine: prices_of(machine) for machine in work.machines}
-    chains = priced_chains(prices.values())
+    model = synthetic_model_of(job.model, job.model_settings)
+    scheme = scheme_of(model, job)
+    prices = {machine: run_times_of(machine) for machine in work.machines}
+    chains = times_chains(prices.values())
     runs: Runs | None = None
     first: Lockstep | None = None
     while True:
@@ -46,30 +46,30 @@ def simulate(work: Work) -> dict[str, Any]:
         if wanted <= done:
             break
         if scheme.vectorised:
-            lockstep = run_lockstep(world, scheme, wanted - done, work.seed, done, chains)
+            lockstep = run_lockstep(model, scheme, wanted - done, work.seed, done, chains)
             first, more = first or lockstep, lockstep.runs
         else:
-            more = run_loop(world, scheme, wanted - done, work.seed, done, chains=chains)
+            more = run_loop(model, scheme, wanted - done, work.seed, done, chains=chains)
         runs = more if runs is None else runs.and_more(more)
     assert runs is not None
     children = scheme.grower.most_children if scheme.grower is not None else 0
-    seen = first or run_lockstep(world, plain_scheme(world), _FIRST_IMAGES, work.seed)
+    seen = first or run_lockstep(model, plain_scheme(model), _FIRST_IMAGES, work.seed)
     return {
         "key": job.key,
         **asdict(job),
         **_figures(runs, prices, scheme),
         "engine": "loop" if first is None else "lockstep",
-        "alignment": alignment(world, seen, work.seed),
-        "token_bias": None if first is None else token_bias(world, scheme, children, first, work.seed),
+        "alignment": alignment(model, seen, work.seed),
+        "token_bias": None if first is None else token_bias(model, scheme, children, first, work.seed),
     }
 
 
-def plain_scheme(world: TableWorld) -> Scheme:
+def plain_scheme(model: TableModel) -> Scheme:
     """A lossless scheme that shows where the target's own images go."""
-    return make_scheme(world, "chain", "chain")
+    return make_scheme(model, "chain", "chain")
 
 
-def _images_wanted(runs: Runs | None, prices: Mapping[str, Prices], work: Work, scheme: Scheme) -> int:
+def _images_wanted(runs: Runs | None, prices: Mapping[str, RunTimes], work: Work, scheme: Scheme) -> int:
     """Images in all that the precision should take, from those that are done."""
     if runs is None:
         return min(work.most_images, _FIRST_IMAGES if scheme.vectorised else _LOOP_IMAGES)
@@ -80,7 +80,7 @@ def _images_wanted(runs: Runs | None, prices: Mapping[str, Prices], work: Work, 
     return min(work.most_images, max(needed, runs.images + 8), 8 * runs.images)
 
 
-def _figures(runs: Runs, prices: Mapping[str, Prices], scheme: Scheme) -> dict[str, Any]:
+def _figures(runs: Runs, prices: Mapping[str, RunTimes], scheme: Scheme) -> dict[str, Any]:
     speeds = {machine: speedup(one, scheme, runs) for machine, one in prices.items()}
     return {
         "images": runs.images,
@@ -96,7 +96,7 @@ def _figures(runs: Runs, prices: Mapping[str, Prices], scheme: Scheme) -> dict[s
 class Results:
     """Finished jobs of one sweep, in `folder/results.jsonl`. The first line is the plan."""
 
-    def __init__(self, folder: Path, plan: Plan) -> None:
+    def __init__(self, folder: Path, plan: SweepPlan) -> None:
         """Take up what the folder holds; ValueError where that is another sweep, or no sweep."""
         self.path = folder / FILE_NAME
         self._plan = plan.to_dict()
@@ -130,7 +130,7 @@ class Results:
         self.lines.append(line)
 
 
-def run(plan: Plan, results: Results, where: Executor, report: Callable[[dict[str, Any]], None]) -> None:
+def run(plan: SweepPlan, results: Results, where: Executor, report: Callable[[dict[str, Any]], None]) -> None:
     """Simulate what `results` does not hold yet. A stop leaves every finished job in it."""
     todo = [
         Work(job, plan.machines, plan.precision, plan.most_images, plan.seed) for job in results.missing(jobs(plan))

@@ -1,4 +1,4 @@
-"""Synthetic worlds: rows without structure, and an image field with the structure of image tokens."""
+"""Synthetic models: rows without structure, and an image field with the structure of image tokens."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -10,21 +10,21 @@ import numpy as np
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.draft.spec import Grid
 from underpaint.algos.registry import Registry, build
-from underpaint.sim.synthetic.table_model import TableWorld
+from underpaint.sim.synthetic.table_model import TableModel
 
 _FREE_CODE_DIMENSIONS = 4
 
 
-def _check(world: str, least: float, **settings: float) -> None:
+def _check(model: str, least: float, **settings: float) -> None:
     for name, value in settings.items():
         if not (np.isfinite(value) and value >= least):
-            raise ValueError(f"world '{world}': {name} must be at least {least:g}, got {value!r}")
+            raise ValueError(f"synthetic model '{model}': {name} must be at least {least:g}, got {value!r}")
 
 
-def _check_share(world: str, **settings: float) -> None:
+def _check_share(model: str, **settings: float) -> None:
     for name, value in settings.items():
         if not 0.0 <= value <= 1.0:
-            raise ValueError(f"world '{world}': {name} must be in [0, 1], got {value!r}")
+            raise ValueError(f"synthetic model '{model}': {name} must be in [0, 1], got {value!r}")
 
 
 def softmax(logits: FloatArray) -> FloatArray:
@@ -67,10 +67,10 @@ def zipf_rows(settings: RowsSettings, draws: np.random.Generator) -> FloatArray:
     return distributions
 
 
-def rows_world(
+def rows_model(
     name: str, settings: RowsSettings, make: Callable[[RowsSettings, np.random.Generator], FloatArray]
-) -> TableWorld:
-    """A world of unstructured rows."""
+) -> TableModel:
+    """A table model of unstructured rows."""
     _check(name, 1, vocab_size=settings.vocab_size - 1, height=settings.height, width=settings.width)
     _check(name, 1, rows=settings.rows, images=settings.images)
     _check(name, 0, seed=settings.seed)
@@ -79,7 +79,7 @@ def rows_world(
     draws = np.random.default_rng(settings.seed)
     target, other = make(settings, draws), make(settings, draws)
     grid = Grid(settings.height, settings.width)
-    return TableWorld(
+    return TableModel(
         name=name,
         grid=grid,
         target=target,
@@ -133,8 +133,8 @@ class FieldSettings:
         _check_share(name, context_loss=self.context_loss)
         if self.vocab_size < 2 or self.vocab_size % self.clusters:
             raise ValueError(
-                f"world '{name}': vocab_size must be at least 2 and a multiple of clusters = {self.clusters}, got "
-                f"{self.vocab_size}"
+                f"synthetic model '{name}': vocab_size must be at least 2 and a multiple of clusters = "
+                f"{self.clusters}, got {self.vocab_size}"
             )
 
 
@@ -161,8 +161,8 @@ def codebook(settings: FieldSettings, draws: np.random.Generator) -> FloatArray:
     return codes
 
 
-def field_world(settings: FieldSettings, name: str = "field") -> TableWorld:
-    """The world of an image field. Its tables hold levels * (clusters + 1)^2 rows."""
+def field_model(settings: FieldSettings, name: str = "field") -> TableModel:
+    """The table model of an image field. Its tables hold levels * (clusters + 1)^2 rows."""
     settings.check(name)
     draws = np.random.default_rng(settings.seed)
     grid = Grid(settings.height, settings.width)
@@ -177,7 +177,7 @@ def field_world(settings: FieldSettings, name: str = "field") -> TableWorld:
     draft = [softmax(blurred + noise * (1.0 + settings.drift) ** depth) for depth in range(settings.depth_known)]
     levels = difficulty(settings, draws, grid)
     members = np.arange(settings.vocab_size) % settings.clusters
-    return TableWorld(
+    return TableModel(
         name=name,
         grid=grid,
         target=target,
@@ -215,8 +215,8 @@ def _levelled(scores: FloatArray, scales: FloatArray) -> FloatArray:
 
 
 @dataclass(frozen=True, slots=True)
-class WorldSpec:
-    """A kind of world by name. make: the dataclass of its settings; defaults: those that differ from it."""
+class SyntheticModelSpec:
+    """A kind of synthetic model by name. make: the dataclass of its settings; defaults: those that differ from it."""
 
     name: str
     title: str
@@ -224,30 +224,37 @@ class WorldSpec:
     defaults: Mapping[str, Any]
 
 
-WORLDS: Registry[WorldSpec] = Registry("world")
+SYNTHETIC_MODELS: Registry[SyntheticModelSpec] = Registry("synthetic model")
 for _spec in (
-    WorldSpec("dirichlet", "rows from a Dirichlet distribution, no structure", RowsSettings, {}),
-    WorldSpec("zipf", "rows by Zipf's distribution, no structure", RowsSettings, {"concentration": 1.2}),
-    WorldSpec("field", "an image field: clustered codes, smooth difficulty, left and upper context", FieldSettings, {}),
-    WorldSpec(
+    SyntheticModelSpec("dirichlet", "rows from a Dirichlet distribution, no structure", RowsSettings, {}),
+    SyntheticModelSpec("zipf", "rows by Zipf's distribution, no structure", RowsSettings, {"concentration": 1.2}),
+    SyntheticModelSpec(
+        "field", "an image field: clustered codes, smooth difficulty, left and upper context", FieldSettings, {}
+    ),
+    SyntheticModelSpec(
         "flat", "a field of flat distributions, as of textures", FieldSettings, {"sharpness": 0.5, "contrast": 2.0}
     ),
-    WorldSpec("sharp", "a field of peaked distributions, as of clean shapes", FieldSettings, {"sharpness": 4.0}),
-    WorldSpec("duplicates", "a field whose clusters hold equal codes", FieldSettings, {"spread": 0.02}),
-    WorldSpec("patchy", "a field of strong, smooth contrasts", FieldSettings, {"contrast": 16.0, "smoothness": 3.0}),
+    SyntheticModelSpec(
+        "sharp", "a field of peaked distributions, as of clean shapes", FieldSettings, {"sharpness": 4.0}
+    ),
+    SyntheticModelSpec("duplicates", "a field whose clusters hold equal codes", FieldSettings, {"spread": 0.02}),
+    SyntheticModelSpec(
+        "patchy", "a field of strong, smooth contrasts", FieldSettings, {"contrast": 16.0, "smoothness": 3.0}
+    ),
 ):
-    WORLDS.register(_spec)
+    SYNTHETIC_MODELS.register(_spec)
 
 
-def make_world(name: str, settings: Mapping[str, Any]) -> TableWorld:
-    """World `name` with `settings` that differ from its defaults; ValueError on an unknown name, setting or value."""
-    spec = WORLDS[name]
+def make_synthetic_model(name: str, settings: Mapping[str, Any]) -> TableModel:
+    """Synthetic model `name` with `settings` that differ from its defaults; ValueError on an unknown name, setting or
+    value."""
+    spec = SYNTHETIC_MODELS[name]
     merged = {**spec.defaults, **settings}
     for field in dataclasses.fields(spec.make):
         value = merged.get(field.name)
         if value is not None and field.type is int and not (isinstance(value, int) and not isinstance(value, bool)):
-            raise ValueError(f"world '{name}': {field.name} must be a whole number, got {value!r}")
+            raise ValueError(f"synthetic model '{name}': {field.name} must be a whole number, got {value!r}")
     if spec.make is FieldSettings:
-        return field_world(build(FieldSettings, merged, f"world '{name}'"), name)
-    rows = build(RowsSettings, merged, f"world '{name}'")
-    return rows_world(name, rows, zipf_rows if name == "zipf" else dirichlet_rows)
+        return field_model(build(FieldSettings, merged, f"synthetic model '{name}'"), name)
+    rows = build(RowsSettings, merged, f"synthetic model '{name}'")
+    return rows_model(name, rows, zipf_rows if name == "zipf" else dirichlet_rows)

@@ -7,12 +7,12 @@ import numpy as np
 
 from underpaint.algos.accept.neighbours import nearest_codes
 from underpaint.algos.arrays import FloatArray
+from underpaint.algos.transport import overlap
 from underpaint.algos.tree import NO_TOKEN
 from underpaint.sim.batched.decoding import make_scheme, run_lockstep
 from underpaint.sim.replay.trace import MOST_CODES_NEAR, Statistics, entropy
-from underpaint.sim.report.theory import overlap
-from underpaint.sim.synthetic.field import FieldSettings, field_world
-from underpaint.sim.synthetic.table_model import TableWorld
+from underpaint.sim.synthetic.field import FieldSettings, field_model
+from underpaint.sim.synthetic.table_model import TableModel
 
 _IMAGES: Final = 128
 """Images drawn for the statistics of a field: with a few, the fit follows the noise of the draws."""
@@ -28,21 +28,21 @@ _RANGES: Final = {
 """The knobs, and how far each may be turned."""
 
 
-def world_statistics(world: TableWorld, images: int = _IMAGES, seed: int = 0) -> Statistics:
-    """The statistics of a world, at the contexts that plain decoding visits."""
-    done = run_lockstep(world, make_scheme(world, "chain", "chain", {"length": 1}), images, seed)
-    cells = np.arange(world.grid.cells)
-    above = cells - world.grid.width
+def model_statistics(model: TableModel, images: int = _IMAGES, seed: int = 0) -> Statistics:
+    """The statistics of a table model, at the contexts that plain decoding visits."""
+    done = run_lockstep(model, make_scheme(model, "chain", "chain", {"length": 1}), images, seed)
+    cells = np.arange(model.grid.cells)
+    above = cells - model.grid.width
     upper = np.where(above >= 0, done.canvas[:, np.maximum(above, 0)], NO_TOKEN)
     before = np.where(cells > 0, done.canvas[:, np.maximum(cells - 1, 0)], NO_TOKEN)
-    rows = world.rows(done.images[:, None], cells[None], before, upper)
-    near = nearest_codes(world.codebook, min(MOST_CODES_NEAR, world.vocab_size - 1))
+    rows = model.rows(done.images[:, None], cells[None], before, upper)
+    near = nearest_codes(model.codebook, min(MOST_CODES_NEAR, model.vocab_size - 1))
     drawn = done.canvas
-    kept = overlap(world.target, world.draft)[:, rows[:, 1:]].reshape(world.draft.shape[0], -1).mean(axis=1)
-    held = world.target[rows, drawn] + world.target[rows[..., None], near[drawn]].sum(axis=-1)
+    kept = overlap(model.target, model.draft)[:, rows[:, 1:]].reshape(model.draft.shape[0], -1).mean(axis=1)
+    held = model.target[rows, drawn] + model.target[rows[..., None], near[drawn]].sum(axis=-1)
     return Statistics(
-        top_probability=float(world.target.max(axis=1)[rows].mean()),
-        contrast=float(entropy(world.target)[rows].std()),
+        top_probability=float(model.target.max(axis=1)[rows].mean()),
+        contrast=float(entropy(model.target)[rows].std()),
         neighbour_mass=float(held.mean()),
         acceptance=float(kept[0]),
         acceptance_later=float(kept[1:].mean() if kept.size > 1 else kept[0]),
@@ -71,7 +71,7 @@ def fit_field(wanted: Statistics, start: FieldSettings) -> Fitted:
     knobs = np.clip(np.log([getattr(start, name) or 0.1 for name in _RANGES]), low, high)
 
     def misses(at: FloatArray) -> FloatArray:
-        found: FloatArray = np.log(np.array(world_statistics(field_world(_turned(start, at))))) - np.log(goal)
+        found: FloatArray = np.log(np.array(model_statistics(field_model(_turned(start, at))))) - np.log(goal)
         return found
 
     missed, damping = misses(knobs), 0.1
@@ -86,7 +86,7 @@ def fit_field(wanted: Statistics, start: FieldSettings) -> Fitted:
         else:
             damping *= 4.0
     settings = _turned(start, knobs)
-    return Fitted(settings, wanted, world_statistics(field_world(settings)))
+    return Fitted(settings, wanted, model_statistics(field_model(settings)))
 
 
 def _turned(start: FieldSettings, knobs: FloatArray) -> FieldSettings:

@@ -45,7 +45,7 @@ class GridWeights:
         )
 
 
-class GridWorld:
+class SyntheticGridTarget:
     """A `GridTarget` of two layers.
 
     Layer 1 keeps a token's embedding e; layer 2 keeps h = tanh(e + the weighted mean of the visible e). The
@@ -100,7 +100,7 @@ class GridWorld:
     def commit(self, rows: IntArray) -> None:
         """See `GridTarget`."""
         if self._last is None:
-            raise RuntimeError("grid world: commit without a pass")
+            raise RuntimeError("synthetic grid target: commit without a pass")
         cells, embeds, states = self._last
         self._embeds[cells[rows]] = embeds[rows]
         self._states[cells[rows]] = states[rows]
@@ -125,13 +125,13 @@ class GridWorld:
             or np.any(feed.cached & (np.arange(self.grid.cells) >= feed.cells[:, None]))
         )
         if broken:
-            raise RuntimeError(f"grid world: the feed breaks its contract: {feed}")
+            raise RuntimeError(f"synthetic grid target: the feed breaks its contract: {feed}")
 
 
 def dense_distributions(weights: GridWeights, tokens: IntArray) -> FloatArray:
     """[cells, V]: the distribution of each cell given all `tokens` [cells] before it, in one causal pass without a
     cache."""
-    target = GridWorld(weights)
+    target = SyntheticGridTarget(weights)
     first = target.begin()
     count = weights.grid.cells - 1
     if count == 0:

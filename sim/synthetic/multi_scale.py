@@ -1,4 +1,5 @@
-"""Table worlds for the spatial methods: a grid target, the coarse version of a world, and rows drafted from it."""
+"""Table models for the spatial methods: a grid target, the coarse version of a table model, and rows drafted from
+it."""
 
 import dataclasses
 from dataclasses import dataclass, field
@@ -16,24 +17,24 @@ from underpaint.algos.spatial.target import Feed
 from underpaint.algos.spatial.zipar import zipar
 from underpaint.algos.tree import NO_TOKEN
 from underpaint.sim.latency.models import Costs
-from underpaint.sim.synthetic.table_model import OnImage, TableWorld
+from underpaint.sim.synthetic.table_model import TableModel, TableModelImage
 
 
 @dataclass(slots=True)
-class TableGridTarget(OnImage):
+class TableGridTarget(TableModelImage):
     """A `GridTarget` of tables: a cell's distribution reads the left and upper tokens that it is shown."""
 
     _tokens: IntArray = field(init=False)
     _last: Feed | None = None
 
     def __post_init__(self) -> None:
-        self._tokens = np.full(self.world.grid.cells, NO_TOKEN, dtype=np.int64)
+        self._tokens = np.full(self.model.grid.cells, NO_TOKEN, dtype=np.int64)
 
     def begin(self) -> FloatArray:
         """See `GridTarget`."""
         self._tokens[:] = NO_TOKEN
         none = np.array([NO_TOKEN])
-        first: FloatArray = self.world.target[self._rows(np.array([0]), none, none)][0]
+        first: FloatArray = self.model.target[self._rows(np.array([0]), none, none)][0]
         return first
 
     def score(self, feed: Feed) -> FloatArray:
@@ -50,7 +51,7 @@ class TableGridTarget(OnImage):
                 upper[row] = feed.tokens[new[0]]
             elif feed.cached[row, above]:
                 upper[row] = self._tokens[above]
-        distributions: FloatArray = self.world.target[self._rows(np.minimum(feed.cells + 1, last), feed.tokens, upper)]
+        distributions: FloatArray = self.model.target[self._rows(np.minimum(feed.cells + 1, last), feed.tokens, upper)]
         return distributions
 
     def commit(self, rows: IntArray) -> None:
@@ -60,44 +61,44 @@ class TableGridTarget(OnImage):
         self._tokens[self._last.cells[rows]] = self._last.tokens[rows]
 
     def _rows(self, cells: IntArray, before: IntArray, upper: IntArray) -> IntArray:
-        return self.world.rows(np.array(self.image % self.world.images), cells, before, upper)
+        return self.model.rows(np.array(self.image % self.model.images), cells, before, upper)
 
 
-def coarse(world: TableWorld, factor: int = 2) -> TableWorld:
-    """The world at a lower resolution: a coarse cell has the contexts of the middle one of its factor^2 cells.
+def coarse(model: TableModel, factor: int = 2) -> TableModel:
+    """The model at a lower resolution: a coarse cell has the contexts of the middle one of its factor^2 cells.
 
     Raises ValueError where the grid does not divide.
     """
-    height, width = world.grid
+    height, width = model.grid
     if factor < 1 or height % factor or width % factor:
         raise ValueError(f"coarse: expected a factor that divides {height} and {width}, got {factor}")
     middle = factor // 2
-    starts = world.starts.reshape(world.images, height, width)[:, middle::factor, middle::factor]
+    starts = model.starts.reshape(model.images, height, width)[:, middle::factor, middle::factor]
     grid = Grid(height // factor, width // factor)
-    small = np.ascontiguousarray(starts).reshape(world.images, grid.cells)
-    return dataclasses.replace(world, name=f"{world.name}/{factor}", grid=grid, starts=small)
+    small = np.ascontiguousarray(starts).reshape(model.images, grid.cells)
+    return dataclasses.replace(model, name=f"{model.name}/{factor}", grid=grid, starts=small)
 
 
 @dataclass(slots=True)
 class CoarseRows:
-    """A `RowDrafter`: the coarse world's target draws rows, and each code fills its factor^2 cells.
+    """A `RowDrafter`: the coarse model's target draws rows, and each code fills its factor^2 cells.
 
     The coarse image starts from the fine one as decided so far, each coarse cell taking the middle one of its cells.
     """
 
-    world: TableWorld
+    model: TableModel
     image: int
     factor: int = 2
     passes: int = 0
     """Coarse target passes so far."""
-    _small: TableWorld = field(init=False)
+    _small: TableModel = field(init=False)
 
     def __post_init__(self) -> None:
-        self._small = coarse(self.world, self.factor)
+        self._small = coarse(self.model, self.factor)
 
     def propose(self, tokens: IntArray, rows: range, chance: Chance) -> RowDraft:
         """See `RowDrafter`. ValueError unless the rows are whole coarse ones."""
-        factor, (height, width) = self.factor, self.world.grid
+        factor, (height, width) = self.factor, self.model.grid
         if rows.start % factor or rows.stop % factor:
             raise ValueError(f"coarse rows: expected rows in steps of {factor}, got {rows}")
         middle = factor // 2
@@ -109,7 +110,7 @@ class CoarseRows:
                 before = small[row, column - 1] if column else NO_TOKEN
                 above = small[row - 1, column] if row else NO_TOKEN
                 at = self._small.rows(
-                    np.array(self.image % self.world.images), np.array(cell), np.array(before), np.array(above)
+                    np.array(self.image % self.model.images), np.array(cell), np.array(before), np.array(above)
                 )
                 small[row, column] = chance.draw(self._small.target[int(at)], At(Role.DRAFT, cell))
                 self.passes += 1
@@ -129,35 +130,35 @@ class Spatial(NamedTuple):
     speedup: float
 
 
-def run_zipar(world: TableWorld, costs: Costs, window: int, images: int, seed: int) -> Spatial:
-    """ZipAR with a fixed window (arXiv 2412.04062) on images 0.. of a world."""
+def run_zipar(model: TableModel, costs: Costs, window: int, images: int, seed: int) -> Spatial:
+    """ZipAR with a fixed window (arXiv 2412.04062) on images 0.. of a table model."""
     found = []
     for image in range(images):
-        done = zipar(TableGridTarget(world, image), window, sampling(seed, image))
+        done = zipar(TableGridTarget(model, image), window, sampling(seed, image))
         found.append((done.passes, 0, 0.0))
-    return _priced(world, costs, found)
+    return _priced(model, costs, found)
 
 
 def run_mulo(
-    world: TableWorld, costs: Costs, tau: float, k: int, repair: Repair, rows_per_cycle: int, images: int, seed: int
+    model: TableModel, costs: Costs, tau: float, k: int, repair: Repair, rows_per_cycle: int, images: int, seed: int
 ) -> Spatial:
-    """Draft small, verify large, repair locally (arXiv 2601.05149) on images 0.. of a world.
+    """Draft small, verify large, repair locally (arXiv 2601.05149) on images 0.. of a table model.
 
     The coarse model is as large as the fine one, so its passes cost a plain step each; up-sampling is free.
     """
-    near = nearest_codes(world.codebook, k)
+    near = nearest_codes(model.codebook, k)
     found = []
     for image in range(images):
-        drafter = CoarseRows(world, image)
+        drafter = CoarseRows(model, image)
         rule = PooledCells(near, tau)
-        target = TableGridTarget(world, image)
+        target = TableGridTarget(model, image)
         done = draft_and_repair(target, drafter, rule, repair, rows_per_cycle, sampling(seed, image))
         redrawn = sum(int(cycle.region.sum()) for cycle in done.cycles)
-        found.append((done.passes, drafter.passes, 1.0 - redrawn / world.grid.cells))
-    return _priced(world, costs, found)
+        found.append((done.passes, drafter.passes, 1.0 - redrawn / model.grid.cells))
+    return _priced(model, costs, found)
 
 
-def _priced(world: TableWorld, costs: Costs, found: list[tuple[tuple[int, ...], int, float]]) -> Spatial:
+def _priced(model: TableModel, costs: Costs, found: list[tuple[tuple[int, ...], int, float]]) -> Spatial:
     one = float(costs.verify_ms(np.array([1]))[0])
     total = 0.0
     for passes, drafted, _ in found:
@@ -167,5 +168,5 @@ def _priced(world: TableWorld, costs: Costs, found: list[tuple[tuple[int, ...], 
         passes=float(np.mean([len(passes) for passes, _, _ in found])),
         coarse_passes=float(np.mean([drafted for _, drafted, _ in found])),
         kept=float(np.mean([kept for _, _, kept in found])),
-        speedup=len(found) * world.grid.cells * one / total,
+        speedup=len(found) * model.grid.cells * one / total,
     )

@@ -1,4 +1,5 @@
-"""Worlds made of tables: a distribution for every context, looked up by the cell, the left token and the upper token.
+"""Synthetic models made of tables: a distribution for every context, looked up by the cell, the left token and the
+upper token.
 
 The same tables serve the decoding loop, one image at a time, and the vectorised path over many images.
 """
@@ -14,7 +15,7 @@ from underpaint.algos.tree import NO_TOKEN, DraftTree, Verdict
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class TableWorld:
+class TableModel:
     """A target and a drafter as tables of distributions, over a pool of I images.
 
     target: [R, V] distributions. draft: [D, R, V]; draft[d] is the drafter's distribution d tokens past the root (the
@@ -37,20 +38,22 @@ class TableWorld:
     def __post_init__(self) -> None:
         rows, vocab_size = self.target.shape
         if self.draft.ndim != 3 or self.draft.shape[1:] != (rows, vocab_size):
-            raise ValueError(f"world: expected draft distributions [D, {rows}, {vocab_size}], got {self.draft.shape}")
+            raise ValueError(
+                f"table model: expected draft distributions [D, {rows}, {vocab_size}], got {self.draft.shape}"
+            )
         if self.starts.ndim != 2 or self.starts.shape[1] != self.grid.cells:
-            raise ValueError(f"world: expected starts [images, {self.grid.cells}], got {self.starts.shape}")
+            raise ValueError(f"table model: expected starts [images, {self.grid.cells}], got {self.starts.shape}")
         if self.classes.shape != (vocab_size + 1,) or self.codebook.shape[0] != vocab_size:
             raise ValueError(
-                f"world: expected classes [{vocab_size + 1}] and a codebook [{vocab_size}, E], got "
+                f"table model: expected classes [{vocab_size + 1}] and a codebook [{vocab_size}, E], got "
                 f"{self.classes.shape} and {self.codebook.shape}"
             )
         largest = int(self.starts.max()) + int(self.classes.max()) * (self.stride + 1)
         if int(self.starts.min()) < 0 or largest >= rows:
-            raise ValueError(f"world: contexts reach row {largest}, the tables hold {rows}")
+            raise ValueError(f"table model: contexts reach row {largest}, the tables hold {rows}")
         for what, distributions in (("target", self.target), ("draft", self.draft)):
             if not np.all(np.abs(distributions.sum(axis=-1) - 1.0) < 1e-4) or float(distributions.min()) < 0.0:
-                raise ValueError(f"world: the {what} distributions must be non-negative rows that sum to 1")
+                raise ValueError(f"table model: the {what} distributions must be non-negative rows that sum to 1")
 
     @property
     def vocab_size(self) -> int:
@@ -75,21 +78,21 @@ class TableWorld:
 class _Canvas:
     """The tokens of one image, and the context of any node on top of it."""
 
-    __slots__ = ("committed", "image", "world")
+    __slots__ = ("committed", "image", "model")
 
-    def __init__(self, world: TableWorld, image: int) -> None:
-        self.world, self.image = world, np.int64(image % world.images)
+    def __init__(self, model: TableModel, image: int) -> None:
+        self.model, self.image = model, np.int64(image % model.images)
         self.committed: list[int] = []
 
     def row(self, path: list[int]) -> int:
         """The row of the cell after `path`, which stands on the committed tokens."""
-        width = self.world.grid.width
-        cell = min(len(self.committed) + len(path), self.world.grid.cells - 1)
+        width = self.model.grid.width
+        cell = min(len(self.committed) + len(path), self.model.grid.cells - 1)
         above = cell - width
         known = len(self.committed)
         upper = NO_TOKEN if above < 0 else self.committed[above] if above < known else path[above - known]
         before = path[-1] if path else self.committed[-1] if self.committed else NO_TOKEN
-        row = self.world.rows(self.image, np.int64(cell), np.int64(before), np.int64(upper))  # type: ignore[arg-type]
+        row = self.model.rows(self.image, np.int64(cell), np.int64(before), np.int64(upper))  # type: ignore[arg-type]
         return int(row)
 
     def commit(self, tree: DraftTree, verdict: Verdict) -> None:
@@ -98,25 +101,25 @@ class _Canvas:
 
 
 @dataclass(slots=True)
-class OnImage:
-    """A model that stands on image `image` of a world (modulo its pool)."""
+class TableModelImage:
+    """A target or a drafter at image `image` of a table model; the pool of images repeats."""
 
-    world: TableWorld
+    model: TableModel
     image: int
 
     @property
     def vocab_size(self) -> int:
         """V."""
-        return self.world.vocab_size
+        return self.model.vocab_size
 
     @property
     def grid(self) -> Grid:
         """The image to draw."""
-        return self.world.grid
+        return self.model.grid
 
 
 @dataclass(slots=True)
-class TableTarget(OnImage):
+class TableTarget(TableModelImage):
     """A `Target` of tables."""
 
     passes: list[int] = field(default_factory=list)
@@ -125,9 +128,9 @@ class TableTarget(OnImage):
 
     def begin(self) -> Scored:
         """See `Target`."""
-        self._canvas = _Canvas(self.world, self.image)
+        self._canvas = _Canvas(self.model, self.image)
         self.passes = [1]
-        return Scored(self.world.target[[self._canvas.row([])]])
+        return Scored(self.model.target[[self._canvas.row([])]])
 
     def score(self, tree: DraftTree) -> Scored:
         """See `Target`."""
@@ -135,7 +138,7 @@ class TableTarget(OnImage):
         for token, parent in zip(tree.tokens.tolist(), tree.parents.tolist(), strict=True):
             paths.append([token] if parent < 0 else [*paths[parent], token])
         self.passes.append(tree.size)
-        return Scored(self.world.target[[self._canvas.row(path) for path in paths]])
+        return Scored(self.model.target[[self._canvas.row(path) for path in paths]])
 
     def commit(self, tree: DraftTree, verdict: Verdict) -> None:
         """See `Target`."""
@@ -143,7 +146,7 @@ class TableTarget(OnImage):
 
 
 @dataclass(slots=True)
-class TableDrafter(OnImage):
+class TableDrafter(TableModelImage):
     """A `Drafter` of tables. chains: whether it drafts a chain in one call, as a `ChainExpander` does."""
 
     fuses_chains: bool = False
@@ -156,7 +159,7 @@ class TableDrafter(OnImage):
 
     def begin(self, scored: Scored) -> None:
         """See `Drafter`."""
-        self._canvas = _Canvas(self.world, self.image)
+        self._canvas = _Canvas(self.model, self.image)
         self.passes, self.chained, self._paths = [], [], []
 
     def expand_chain(self, root: int, levels: int) -> IntArray:
@@ -174,10 +177,10 @@ class TableDrafter(OnImage):
         for token, parent in zip(tokens.tolist(), parents.tolist(), strict=True):
             self._paths.append([token] if parent < 0 else [*self._paths[parent], token])
         self.passes.append(tokens.size)
-        deepest = self.world.draft.shape[0] - 1
+        deepest = self.model.draft.shape[0] - 1
         new = self._paths[first:]
         depths = [min(len(path) - 1, deepest) for path in new]
-        distributions: FloatArray = self.world.draft[depths, [self._canvas.row(path) for path in new]]
+        distributions: FloatArray = self.model.draft[depths, [self._canvas.row(path) for path in new]]
         return distributions
 
     def commit(self, tree: DraftTree, verdict: Verdict, scored: Scored) -> None:

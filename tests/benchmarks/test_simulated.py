@@ -15,8 +15,10 @@ def test_lockstep_stands_beside_the_loop(monkeypatch, tmp_path, capsys):
     assert row["tokens_lockstep"] == pytest.approx(row["tokens_loop"], rel=0.3)
 
 
-def test_chains_end_in_a_row_a_world(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(chain_study, "WORLDS", {"sharp": ("sharp", {"height": 6, "width": 6, "vocab_size": 32})})
+def test_chains_end_in_a_row_a_model(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(
+        chain_study, "SYNTHETIC_MODELS", {"sharp": ("sharp", {"height": 6, "width": 6, "vocab_size": 32})}
+    )
     monkeypatch.setattr(chain_study, "RIVALS", {name: rows[:1] for name, rows in chain_study.RIVALS.items()})
     found = figures(chain_study.main, ["--images", "2", "--jobs", "1"], tmp_path, capsys)
     assert (found["benchmark"], found["images"], found["costs"]) == ("chain_study", 2, "costs128.json")
@@ -33,13 +35,13 @@ def test_the_study_ends_in_a_row_a_world_rule_and_machine(monkeypatch, tmp_path,
     monkeypatch.setattr(roofline_study, "MACHINES", ("a100/llamagen-xl",))
     rivals = {name: roofline_study.RIVALS[name][:1] for name in ("chain", "adt", "sampled")}
     monkeypatch.setattr(roofline_study, "RIVALS", rivals)
-    world = "flat, drafter far"
-    asked = ["--worlds", world, "--rules", "point", "--seeds", "1", "--images", "2", "--jobs", "1"]
+    model = "flat, drafter far"
+    asked = ["--models", model, "--rules", "point", "--seeds", "1", "--images", "2", "--jobs", "1"]
     found = figures(roofline_study.main, asked, tmp_path, capsys)
     assert (found["benchmark"], found["seeds"], found["images"]) == ("roofline_study", 1, 2)
-    assert set(found["worlds"]) == {world}
+    assert set(found["models"]) == {model}
     (row,) = found["rows"]
-    assert (row["world"], row["rule"], row["machine"], row["images"]) == (world, "point", "a100/llamagen-xl", 2)
+    assert (row["model"], row["rule"], row["machine"], row["images"]) == (model, "point", "a100/llamagen-xl", 2)
     assert set(row["methods"]) == {"chain", "adt", "sampled", "roofline", "adt, equal nodes"}
     assert row["strongest_rival"] in ("chain", "adt", "adt, equal nodes")
     for mean, low, high in row["roofline_over"].values():

@@ -21,7 +21,7 @@ from underpaint.runtime.codes import Codes
 from underpaint.runtime.evaluation.quality import Reading, Reference
 from underpaint.runtime.resampling.resampler import Resampler
 from underpaint.runtime.studio import Clocked, Picture
-from underpaint.sim.synthetic.grid_model import GridWeights, GridWorld
+from underpaint.sim.synthetic.grid_model import GridWeights, SyntheticGridTarget
 from underpaint.sim.synthetic.models import Blend, RandomDistribution, SyntheticDrafter, SyntheticTarget
 from underpaint.zoo.prompts import SLOT_VALUES, Prompt
 
@@ -145,7 +145,7 @@ class SyntheticStudio:
 
     def _cells(self, grid: Grid, prompt: Prompt, sampler: SamplingParams) -> Clocked[GridTarget]:
         weights = GridWeights.random(grid, VOCAB, zlib.crc32(prompt.caption().encode()), coupling=1.5)
-        metered = MeteredGridTarget(GridWorld(weights), one_hot=sampler.temperature == 0)
+        metered = MeteredGridTarget(SyntheticGridTarget(weights), one_hot=sampler.temperature == 0)
         return Clocked(metered, metered.meter)
 
     def picture(self, tokens: IntArray) -> Picture:

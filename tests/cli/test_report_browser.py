@@ -14,10 +14,10 @@ from underpaint.cli.simulate import app
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 SWEEP = [
-    *("sweep", "--worlds", "field", "--policies", "eagle2,adt", "--rules", "point", "--machines", "a100/llamagen-b"),
+    *("sweep", "--models", "field", "--policies", "eagle2,adt", "--rules", "point", "--machines", "a100/llamagen-b"),
     *("--precision", "0.2", "--jobs", "1", "--vary", "policy.depth=2,3", "--vary", "policy.top_k=2,3"),
-    *("--vary", "world.vocab_size=24", "--vary", "world.clusters=4", "--vary", "world.height=6"),
-    *("--vary", "world.width=6", "--vary", "world.images=8", "--vary", "policy.max_depth=4"),
+    *("--vary", "model.vocab_size=24", "--vary", "model.clusters=4", "--vary", "model.height=6"),
+    *("--vary", "model.width=6", "--vary", "model.images=8", "--vary", "policy.max_depth=4"),
     *("--vary", "policy.start_depth=2"),
 ]
 LISTEN = "<script>window.failures=[];window.addEventListener('error',e=>failures.push(String(e.message)),true)</script>"

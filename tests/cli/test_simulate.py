@@ -20,30 +20,30 @@ from underpaint.cli.simulate import app
 from underpaint.cli.trace import trace
 from underpaint.sim.replay.trace import load
 from underpaint.sim.sweep.executors import LocalExecutor, executor
-from underpaint.sim.sweep.plan import Plan, jobs
+from underpaint.sim.sweep.plan import SweepPlan, jobs
 from underpaint.sim.sweep.run import FILE_NAME, Results, run, simulate
 
-SMALL = "world.vocab_size=24", "world.clusters=4", "world.height=6", "world.width=6", "world.images=8"
+SMALL = "model.vocab_size=24", "model.clusters=4", "model.height=6", "model.width=6", "model.images=8"
 CHAINS = [
-    *("sweep", "--worlds", "field", "--policies", "chain", "--rules", "chain", "--jobs", "1", "--precision", "0.2"),
+    *("sweep", "--models", "field", "--policies", "chain", "--rules", "chain", "--jobs", "1", "--precision", "0.2"),
     *("--machines", "a100/llamagen-b"),
     *(part for setting in SMALL for part in ("--vary", setting)),
 ]
 SWEEP = [
-    *("sweep", "--worlds", "field", "--policies", "chain,eagle2,adt", "--rules", "chain,point,lantern"),
+    *("sweep", "--models", "field", "--policies", "chain,eagle2,adt", "--rules", "chain,point,lantern"),
     *("--machines", "a100/llamagen-b,h100/llamagen-b", "--precision", "0.2", "--jobs", "1"),
     *(part for setting in SMALL for part in ("--vary", setting)),
     *("--vary", "policy.depth=2,3", "--vary", "policy.top_k=2,3", "--vary", "policy.max_depth=4"),
     *("--vary", "policy.max_width=6", "--vary", "policy.start_depth=2"),
 ]
-PLAN = Plan(
-    worlds=("field",),
+PLAN = SweepPlan(
+    models=("field",),
     policies=("chain", "eagle2"),
     rules=("chain", "point", "lantern"),
     machines=("a100/llamagen-b",),
     vary={
-        **{f"world.{name}": (value,) for name, value in (("vocab_size", 24), ("clusters", 4), ("height", 6))},
-        **{"world.width": (6,), "world.images": (8,), "policy.depth": (2, 3), "policy.top_k": (3,)},
+        **{f"model.{name}": (value,) for name, value in (("vocab_size", 24), ("clusters", 4), ("height", 6))},
+        **{"model.width": (6,), "model.images": (8,), "policy.depth": (2, 3), "policy.top_k": (3,)},
     },
     precision=0.2,
 )
@@ -101,24 +101,24 @@ def test_a_sweep_writes_results_and_a_page_of_its_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("extra", "message"),
     [
-        (("--worlds", "feild"), "did you mean 'field'"),
+        (("--models", "feild"), "did you mean 'field'"),
         (("--machines", "a10/llamagen-b"), "did you mean 'a100'"),
         (("--machines", "a100/llama"), "there is no 'llama'"),
         (("--machines", "absent.json"), "absent.json"),
         (("--rules", "pointt"), "did you mean 'point'"),
         (("--policies", "eagle"), "did you mean"),
         (("--vary", "policy.depht=2"), "did you mean 'depth'"),
-        (("--vary", "tree.depth=2"), "expected world.setting"),
+        (("--vary", "tree.depth=2"), "expected model.setting"),
         (("--vary", "rule.delta=7"), r"delta must be in \[0, 1\]"),
-        (("--vary", "world.noise=-1"), "noise must be at least 0"),
+        (("--vary", "model.noise=-1"), "noise must be at least 0"),
         (("--precision", "0"), "--precision"),
         (("--engine", "slurm"), "there is no 'slurm'"),
-        (("--worlds", "field,field"), "each once"),
-        (("--worlds", "field,absent.npz"), "absent.npz"),
-        (("--worlds", "absent.npz", "--vary", "world.noise=1"), "no world of the sweep has it; none has settings"),
-        (("--worlds", "dirichlet,field", "--vary", "world.noise=-1"), "noise must be at least 0"),
-        (("--vary", "world.noise=abc"), "world 'field': setting 'noise' is a number, got 'abc'"),
-        (("--vary", "world.seed=-1"), "seed must be at least 0"),
+        (("--models", "field,field"), "each once"),
+        (("--models", "field,absent.npz"), "absent.npz"),
+        (("--models", "absent.npz", "--vary", "model.noise=1"), "no model of the sweep has it; none has settings"),
+        (("--models", "dirichlet,field", "--vary", "model.noise=-1"), "noise must be at least 0"),
+        (("--vary", "model.noise=abc"), "model 'field': setting 'noise' is a number, got 'abc'"),
+        (("--vary", "model.seed=-1"), "seed must be at least 0"),
         (("--vary", "policy.length=1.5"), "policy 'chain': setting 'length' is a whole number, got '1.5'"),
         (("--vary", "policy.length=2,3,2"), "at least one value, each once"),
         (("--out", "/dev/null/sweep"), "/dev/null is not a folder"),
@@ -165,7 +165,7 @@ def test_a_curve_without_a_size_says_which(tmp_path: Path) -> None:
     assert code == 2
     assert re.search(r"measured from 1 to 2 nodes, asked for\s+.*4; measure those sizes", text, re.S)
     assert not (tmp_path / "out").exists()
-    code, text = call("spatial", "--worlds", "field", "--images", "1", "--machine", str(curve))
+    code, text = call("spatial", "--models", "field", "--images", "1", "--machine", str(curve))
     assert code == 2
     assert "measured from 1 to 2 nodes" in text
 
@@ -342,12 +342,12 @@ def test_a_trace_is_recorded_from_a_studio(monkeypatch: pytest.MonkeyPatch, tmp_
     assert held.about["sampler"]["temperature"] == float(temperature)
     greedy = (held.tokens == held.target_tokens[..., 0]).all()
     assert greedy == (temperature == "0")
-    swept = ["sweep", "--worlds", str(tmp_path / "one.npz"), "--policies", "chain", "--rules", "chain", "--jobs", "1"]
+    swept = ["sweep", "--models", str(tmp_path / "one.npz"), "--policies", "chain", "--rules", "chain", "--jobs", "1"]
     assert call(*swept, "--vary", "policy.length=2", "--precision", "0.3", "--out", str(tmp_path / "sweep"))[0] == 0
 
 
 def test_spatial_methods_stand_beside_their_control() -> None:
-    common = ("spatial", "--worlds", "sharp", "--images", "1", "--windows", "4")
+    common = ("spatial", "--models", "sharp", "--images", "1", "--windows", "4")
     code, text = call(*common, "--taus", "0.05", "--json")
     assert code == 0, text
     rows = {row["method"]: row for row in json.loads(text)}
@@ -359,7 +359,7 @@ def test_spatial_methods_stand_beside_their_control() -> None:
         (("--taus", "x"), "--taus: expected numbers"),
         (("--taus", "-1"), "at least 0"),
         (("--taus", "0.1,nan"), "at least 0"),
-        (("--worlds", "shrap"), "did you mean 'sharp'"),
+        (("--models", "shrap"), "did you mean 'sharp'"),
         (("--machine", "no.json"), "no.json"),
         (("--windows", "17"), "window: expected 1..16"),
         (("--rows", "3"), "--rows: expected an even number"),

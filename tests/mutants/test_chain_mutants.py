@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.draft.drafters import ChainingDrafter
+from tests.algos.draft.drafters import ChainingDrafter
 from underpaint import algos
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import sampling
 from underpaint.algos.draft import Budget, Grid
-from underpaint.algos.draft.costs import Prices
+from underpaint.algos.draft.costs import SizeCosts
 from underpaint.algos.tree import Verdict
 
 DRAFT = Path(algos.__file__).parent / "draft"
@@ -53,16 +53,18 @@ def chance(told: list[Told], place: int, level: int) -> float:
 
 def promised(known: Any, cell: int, levels: int) -> list[float]:
     """Drafted tokens that should be kept of chains of 1, 2, ... and `levels` levels: others are priced out."""
-    return [known.best_chain(cell, one, Prices.of([1e9] * (one - 1) + [1.0])).rate - 1 for one in range(1, levels + 1)]
+    return [
+        known.best_chain(cell, one, SizeCosts.of([1e9] * (one - 1) + [1.0])).rate - 1 for one in range(1, levels + 1)
+    ]
 
 
 def by_hand(told: list[Told], cell: int, levels: int) -> FloatArray:
     return np.cumsum(np.cumprod([chance(told, cell + level, level) for level in range(levels)]))
 
 
-def check_kept(module: ModuleType) -> None:
+def check_estimator(module: ModuleType) -> None:
     """Chains at every place of a made-up image, some cells of which were never tried."""
-    known, told, cell = module.Kept(GRID, PRIOR, DECAY, ABOVE, LEVEL_PRIOR), list[Told](), 1
+    known, told, cell = module.AcceptanceEstimator(GRID, PRIOR, DECAY, ABOVE, LEVEL_PRIOR), list[Told](), 1
     while cell < 36:
         kept = [place % 5 != 0 for place in range(cell, cell + 1 + cell % 3)]
         told += [(cell + level, level, one) for level, one in enumerate(kept)]
@@ -72,20 +74,20 @@ def check_kept(module: ModuleType) -> None:
             np.testing.assert_allclose(promised(known, first, 5), by_hand(told, first, 5), rtol=1e-7)
             for ms in (CYCLE_MS.tolist(), [1.0, 2.0, 2.1, 2.2, 2.3], [1.0, 1.1, 1.3, 1.6, 2.0], [1.0] * 5):
                 rates = (1 + by_hand(told, first, 5)) / ms[:5]
-                found = known.best_chain(first, 5, Prices.of(ms))
+                found = known.best_chain(first, 5, SizeCosts.of(ms))
                 assert found.levels == 1 + int(np.argmax(rates))
                 assert found.rate == pytest.approx(rates.max())
         cell += cell % 4 == 3 or cell % 11 == 5
 
 
-def check_prices(module: ModuleType) -> None:
-    """Rises of a made-up curve, from every pair of sizes."""
+def check_costs(module: ModuleType) -> None:
+    """Slopes of a made-up curve, from every pair of sizes."""
     ms = [2.0, 2.6, 2.7, 2.5, 3.5, 3.6]
-    prices = module.Prices.of(ms)
-    assert prices.ms == ms
+    costs = module.SizeCosts.of(ms)
+    assert costs.ms == ms
     by_hand = [min((ms[far] - ms[near]) / (far - near) for far in range(near + 1, 6)) for near in range(5)]
-    assert prices.rises == [*map(pytest.approx, by_hand), np.inf]
-    assert all(rise < least for rise, least in zip(prices.rises[:-1], by_hand, strict=True))
+    assert costs.slopes == [*map(pytest.approx, by_hand), np.inf]
+    assert all(rise < least for rise, least in zip(costs.slopes[:-1], by_hand, strict=True))
 
 
 def check_policy(module: ModuleType) -> None:
@@ -93,12 +95,12 @@ def check_policy(module: ModuleType) -> None:
     policy = module.Roofline(CURVE, 0.6, CHAIN, top_k=3)
     assert policy._chain.ms == pytest.approx(CYCLE_MS)
     policy.begin(GRID)
-    fresh = promised(policy._kept, 1, 6)
+    fresh = promised(policy._acceptance, 1, 6)
     distributions = np.full((5, 9), 0.02)
     distributions[np.arange(5), np.arange(5)], distributions[np.arange(5), np.arange(5) + 1] = 0.5, 0.36
     for share in (1.0, 0.5, 0.0):
         policy.begin(GRID)
-        assert promised(policy._kept, 1, 6) == fresh, "an image knows of the one before it"
+        assert promised(policy._acceptance, 1, 6) == fresh, "an image knows of the one before it"
         told, cell, drafter = list[Told](), 1, ChainingDrafter(distributions)
         while cell < 33:
             drafter.held.clear()
@@ -114,46 +116,54 @@ def check_policy(module: ModuleType) -> None:
                 before = (*before, token)
             policy.observe(tree, Verdict(path, 8), cell)
             cell += len(path) + 1
-            np.testing.assert_allclose(promised(policy._kept, cell, 5), by_hand(told, cell, 5), rtol=1e-7)
+            np.testing.assert_allclose(promised(policy._acceptance, cell, 5), by_hand(told, cell, 5), rtol=1e-7)
         assert drafter.asked, "no chain was drafted"
 
 
 CHECKS: dict[str, tuple[str, Callable[[ModuleType], None]]] = {
-    "kept": ("acceptance.py", check_kept),
-    "prices": ("costs.py", check_prices),
+    "estimator": ("acceptance_estimator.py", check_estimator),
+    "costs": ("costs.py", check_costs),
     "policy": ("roofline.py", check_policy),
 }
-ABOVE_KEPT = "above * above_kept"
+ABOVE_ACCEPTED = "above * above_accepted"
 RIGHT = "above_tried[below + 1]"
-OF_CHAIN = "            self._kept.learn(cell, kept)\n            return"
-OF_TREE = "self._kept.learn(cell, kept)\n        self._grown"
+OF_CHAIN = "            self._acceptance.learn(cell, hits)\n            return"
+OF_TREE = "self._acceptance.learn(cell, hits)\n        self._builder"
 PLANTED = {
-    "the left neighbour never fades": ("kept", "** (cell - self._last)", "** 0"),
-    "within a draft the left neighbour never fades": ("kept", "faded = self._decay\n", "faded = 1.0\n"),
-    "cells that were never tried do not widen the gap": ("kept", "** (cell - self._last - 1)", "** 0"),
-    "the row's end is the first column's left": ("kept", RIGHT, "above_tried[below + 1 + ((cell + 1) % width == 0)]"),
-    "above is two rows up": ("kept", "width + width + 1", "width + 2 * (width + 1)"),
-    "all that was tried above was kept": ("kept", ABOVE_KEPT, ABOVE_KEPT.replace("_kept", "_tried")),
-    "a level knows nothing of the one before": ("kept", "level_prior * image", "level_prior * FIRST_CHANCE"),
-    "all levels are one": ("kept", "_level_kept[level] += one", "_level_kept[0] += one"),
-    "prices rise as to the next size": ("prices", "rise.min(", "rise[:1].min("),
-    "a rise is spread over a size too many": ("prices", "np.arange(1, costs.size - size)", "np.arange(2, 7 - size)"),
-    "the extra token is forgotten": ("kept", "(1.0 + tokens)", "tokens"),
-    "tokens are kept whatever came before them": ("kept", "chance *=", "chance ="),
-    "a chain is a level short": ("kept", "= level + 1, found", "= level, found"),
-    "a search ends where a level adds less than it costs twice": ("kept", "rate * rises", "2 * rate * rises"),
+    "the left neighbour never fades": ("estimator", "** (cell - self._last)", "** 0"),
+    "within a draft the left neighbour never fades": ("estimator", "faded = self._decay\n", "faded = 1.0\n"),
+    "cells that were never tried do not widen the gap": ("estimator", "** (cell - self._last - 1)", "** 0"),
+    "the row's end is the first column's left": (
+        "estimator",
+        RIGHT,
+        "above_tried[below + 1 + ((cell + 1) % width == 0)]",
+    ),
+    "above is two rows up": ("estimator", "width + width + 1", "width + 2 * (width + 1)"),
+    "all that was tried above was kept": ("estimator", ABOVE_ACCEPTED, ABOVE_ACCEPTED.replace("_accepted", "_tried")),
+    "a level knows nothing of the one before": ("estimator", "level_prior * image", "level_prior * FIRST_ACCEPTANCE"),
+    "all levels are one": ("estimator", "_level_accepted[level] += one", "_level_accepted[0] += one"),
+    "costs rise as to the next size": ("costs", "rise.min(", "rise[:1].min("),
+    "a rise is spread over a size too many": ("costs", "np.arange(1, costs.size - size)", "np.arange(2, 7 - size)"),
+    "the extra token is forgotten": ("estimator", "(1.0 + tokens)", "tokens"),
+    "tokens are kept whatever came before them": ("estimator", "chance *=", "chance ="),
+    "a chain is a level short": ("estimator", "= level + 1, found", "= level, found"),
+    "a search ends where a level adds less than it costs twice": ("estimator", "rate * slopes", "2 * rate * slopes"),
     "the root's place in the pass is free": ("policy", "verify[1 : call.size + 1]", "verify[: call.size]"),
     "a call costs nothing": ("policy", "call + verify", "verify"),
     "a chain's rejected token says nothing": ("policy", "accepted < tree.size - 1", "False"),
     "every token of a chain was drafted first": (
         "policy",
         OF_CHAIN,
-        OF_CHAIN.replace("learn(cell, kept)", "learn(cell, kept[:1]), self._kept.learn(cell + 1, kept[1:])"),
+        OF_CHAIN.replace("learn(cell, hits)", "learn(cell, hits[:1]), self._acceptance.learn(cell + 1, hits[1:])"),
     ),
     "a chain's cells are one off": ("policy", OF_CHAIN, OF_CHAIN.replace("cell", "cell + 1")),
     "any sibling is the likeliest": ("policy", "found == 0", "found is not None"),
-    "trees teach nothing of chains": ("policy", OF_TREE, "self._grown"),
-    "an image is never forgotten": ("policy", "= Kept(grid,", "= getattr(self, '_kept', None) or Kept(grid,"),
+    "trees teach nothing of chains": ("policy", OF_TREE, "self._builder"),
+    "an image is never forgotten": (
+        "policy",
+        "= AcceptanceEstimator(grid,",
+        "= getattr(self, '_acceptance', None) or AcceptanceEstimator(grid,",
+    ),
 }
 
 

@@ -12,8 +12,8 @@ from underpaint.sim.batched.decoding import make_scheme, run_lockstep, run_loop
 from underpaint.sim.latency.cycle_costs import CycleCosts, Family, HostCosts, family_of, load_cycle_costs, pools
 from underpaint.sim.latency.models import SizeMissing
 from underpaint.sim.report.statistics import Runs, tokens_per_cycle
-from underpaint.sim.synthetic.field import make_world
-from underpaint.sim.synthetic.table_model import TableDrafter, TableTarget, TableWorld
+from underpaint.sim.synthetic.field import make_synthetic_model
+from underpaint.sim.synthetic.table_model import TableDrafter, TableModel, TableTarget
 
 JSON: dict[str, Any] = {
     "rounds": 2,
@@ -36,9 +36,9 @@ COSTS = CycleCosts(
 )
 
 
-def field() -> TableWorld:
+def field() -> TableModel:
     base = {"vocab_size": 24, "clusters": 4, "levels": 3, "height": 6, "width": 6, "images": 4, "depth_known": 3}
-    return make_world("field", base)
+    return make_synthetic_model("field", base)
 
 
 def runs(chained: dict[int, int]) -> Runs:
@@ -118,20 +118,20 @@ def test_an_image_is_priced_by_its_passes(
 
 
 def test_who_drafts_in_one_call_only_needs_no_other_price() -> None:
-    world, calls = field(), dataclasses.replace(COSTS, host={"one_call": COSTS.host["one_call"]})
+    model, calls = field(), dataclasses.replace(COSTS, host={"one_call": COSTS.host["one_call"]})
     narrow = {"max_width": 1, "start_width": 1, "max_depth": 4, "start_depth": 2}
     for policy, settings in (("chain_top1", {"length": 3}), ("adt", narrow)):
-        scheme = make_scheme(world, policy, "point", settings)
-        assert np.all(calls.image_ms(run_loop(world, scheme, 2, 0, chains=True), family_of(scheme), pooled=False) > 0)
+        scheme = make_scheme(model, policy, "point", settings)
+        assert np.all(calls.image_ms(run_loop(model, scheme, 2, 0, chains=True), family_of(scheme), pooled=False) > 0)
         with pytest.raises(ValueError, match="not for 'ranked'"):
-            calls.image_ms(run_loop(world, scheme, 2, 0), family_of(scheme), pooled=False)
+            calls.image_ms(run_loop(model, scheme, 2, 0), family_of(scheme), pooled=False)
 
 
 def test_trees_beside_chains_in_one_call_keep_their_own_price() -> None:
-    world = field()
+    model = field()
     settings = {"max_width": 2, "start_width": 1, "max_depth": 4, "start_depth": 2, "total_tokens": 4}
-    scheme = make_scheme(world, "adt", "point", settings)
-    once = run_loop(world, scheme, 4, 0, chains=True)
+    scheme = make_scheme(model, "adt", "point", settings)
+    once = run_loop(model, scheme, 4, 0, chains=True)
     calls, alone = once.chained.sum(), (once.verify[:, 1] - 1).sum()
     trees = once.cycles.sum() - calls - alone
     assert calls > 0
@@ -143,10 +143,10 @@ def test_trees_beside_chains_in_one_call_keep_their_own_price() -> None:
 
 
 def test_roofline_is_priced_by_what_each_cycle_did() -> None:
-    world = field()
+    model = field()
     costs = {"verify_ms": ((1, 1.0), (5, 1.1)), "draft_ms": 2.0, "chain_ms": ((1, 0.1), (4, 0.2)), "plain_ms": 0.85}
-    scheme = make_scheme(world, "roofline", "point", costs)
-    once = run_loop(world, scheme, 4, 0, chains=True)
+    scheme = make_scheme(model, "roofline", "point", costs)
+    once = run_loop(model, scheme, 4, 0, chains=True)
     alone, calls = (once.verify[:, 1] - 1).sum(), once.chained.sum()
     assert alone > 0
     assert 0 < calls < once.cycles.sum() - alone, "trees, chains in one call and plain steps"
@@ -164,9 +164,9 @@ def test_roofline_is_priced_by_what_each_cycle_did() -> None:
 
 
 def test_a_policy_that_weighs_its_trees_alone_is_priced_as_such() -> None:
-    world = field()
-    scheme = make_scheme(world, "roofline", "point", {"verify_ms": ((1, 1.0), (5, 1.6)), "draft_ms": 0.4})
-    once = run_loop(world, scheme, 4, 0, chains=True)
+    model = field()
+    scheme = make_scheme(model, "roofline", "point", {"verify_ms": ((1, 1.0), (5, 1.6)), "draft_ms": 0.4})
+    once = run_loop(model, scheme, 4, 0, chains=True)
     alone = (once.verify[:, 1] - 1).sum()
     assert 0 < alone < once.cycles.sum()
     priced = dataclasses.replace(COSTS, host={"priced": HostCosts(1.0, 0.0, 0.0, 0.0)})
@@ -181,9 +181,9 @@ def test_what_was_not_measured_is_named() -> None:
 
 
 def test_a_chain_in_one_call_is_the_chain_level_by_level() -> None:
-    world = field()
-    scheme = make_scheme(world, "adt", "point", {"max_width": 1, "start_width": 1, "max_depth": 6, "total_tokens": 6})
-    apart, at_once = (run_loop(world, scheme, 4, 0, chains=chains) for chains in (False, True))
+    model = field()
+    scheme = make_scheme(model, "adt", "point", {"max_width": 1, "start_width": 1, "max_depth": 6, "total_tokens": 6})
+    apart, at_once = (run_loop(model, scheme, 4, 0, chains=chains) for chains in (False, True))
     for name in ("cycles", "accepted", "depth", "verify", "draft"):
         assert np.array_equal(getattr(apart, name), getattr(at_once, name)), name
     assert not apart.chained.any()
@@ -205,28 +205,28 @@ def test_a_chain_in_one_call_is_the_chain_level_by_level() -> None:
 def test_schemes_are_told_apart_by_how_the_host_drafts(
     policy: str, rule: str, settings: dict[str, object], family: Family
 ) -> None:
-    world = field()
-    scheme = make_scheme(world, policy, rule, settings)
+    model = field()
+    scheme = make_scheme(model, policy, rule, settings)
     assert family_of(scheme) == family
     assert pools(scheme) == (rule == "lantern")
 
 
 def test_decodings_of_one_image_are_not_taken_for_independent() -> None:
-    world = field()
-    scheme = make_scheme(world, "chain", "chain", {"length": 3})
-    once = run_lockstep(world, scheme, world.images, 0).runs
+    model = field()
+    scheme = make_scheme(model, "chain", "chain", {"length": 3})
+    once = run_lockstep(model, scheme, model.images, 0).runs
     again = once
     for _ in range(15):  # sixteen times the same: they say no more than one of them
         again = again.and_more(once)
-    assert tokens_per_cycle(again.pooled(world.images)) == pytest.approx(tokens_per_cycle(once))
+    assert tokens_per_cycle(again.pooled(model.images)) == pytest.approx(tokens_per_cycle(once))
     assert tokens_per_cycle(again).half_width < 0.3 * tokens_per_cycle(once).half_width
     with pytest.raises(ValueError, match="expected a multiple of 3 images, got 4"):
         once.pooled(3)
     with pytest.raises(ValueError, match="decoded 1 times, got 16"):
-        once.and_more(again.pooled(world.images))
+        once.and_more(again.pooled(model.images))
 
 
-def test_models_on_an_image_know_its_world() -> None:
-    world = field()
-    for model in (TableTarget(world, 9), TableDrafter(world, 9)):
-        assert (model.vocab_size, model.grid) == (world.vocab_size, world.grid)
+def test_a_target_and_a_drafter_have_the_table_model_s_grid() -> None:
+    model = field()
+    for half in (TableTarget(model, 9), TableDrafter(model, 9)):
+        assert (half.vocab_size, half.grid) == (model.vocab_size, model.grid)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.sim.closed_forms import chain_tokens, tree_tokens
 from underpaint.algos.accept import RULES
 from underpaint.algos.chance import sampling
 from underpaint.algos.draft import POLICIES, Grid
@@ -15,17 +16,15 @@ from underpaint.algos.enumeration import enumerate_decoding, passes
 from underpaint.algos.spatial.row_front import front_steps
 from underpaint.algos.spatial.zipar import zipar
 from underpaint.algos.step import decode
-from underpaint.algos.transport import best_acceptance_iid
+from underpaint.algos.transport import best_acceptance_iid, overlap
 from underpaint.sim.batched import draws as batch_draws
 from underpaint.sim.batched import images as batch_images
 from underpaint.sim.batched.decoding import MOST_NODES, Scheme, make_scheme, run_lockstep, run_loop
-from underpaint.sim.latency.models import MeasuredCosts, RatioCosts
+from underpaint.sim.latency.models import MeasuredCosts
 from underpaint.sim.report.statistics import Estimate, Runs, mean_depth, ratio, speedup, tokens_per_cycle
-from underpaint.sim.report.theory import best_length, chain_tokens, overlap, tokens_to_double, tree_tokens
-from underpaint.sim.report.theory import speedup as speedup_of
-from underpaint.sim.synthetic.field import WORLDS, WorldSpec, make_world
-from underpaint.sim.synthetic.grid_model import GridWeights, GridWorld
-from underpaint.sim.synthetic.table_model import TableDrafter, TableTarget, TableWorld
+from underpaint.sim.synthetic.field import SYNTHETIC_MODELS, SyntheticModelSpec, make_synthetic_model
+from underpaint.sim.synthetic.grid_model import GridWeights, SyntheticGridTarget
+from underpaint.sim.synthetic.table_model import TableDrafter, TableModel, TableTarget
 
 TREE = {"depth": 3, "top_k": 3, "total_tokens": 7}
 ADAPTIVE = {"start_width": 3, "max_width": 4, "start_depth": 2, "max_depth": 4, "total_tokens": 7}
@@ -54,11 +53,11 @@ CASES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
 ]
 
 
-def small(name: str = "field", **settings: Any) -> TableWorld:
+def small(name: str = "field", **settings: Any) -> TableModel:
     base = {"vocab_size": 24, "height": 6, "width": 6, "images": 8}
     if name == "field":
         base |= {"clusters": 4, "levels": 3}
-    return make_world(name, {**base, **settings})
+    return make_synthetic_model(name, {**base, **settings})
 
 
 def agree(one: Estimate, other: Estimate, deviations: float = 4.5) -> bool:
@@ -70,10 +69,10 @@ def agree(one: Estimate, other: Estimate, deviations: float = 4.5) -> bool:
 def test_lockstep_has_the_statistics_of_the_loop(
     policy: str, rule: str, shape: dict[str, Any], settings: dict[str, Any]
 ) -> None:
-    world = small(drift=0.4, depth_known=2)
-    scheme = make_scheme(world, policy, rule, shape, settings)
+    model = small(drift=0.4, depth_known=2)
+    scheme = make_scheme(model, policy, rule, shape, settings)
     assert scheme.vectorised
-    fast, slow = run_lockstep(world, scheme, 400, 1).runs, run_loop(world, scheme, 40, 2)
+    fast, slow = run_lockstep(model, scheme, 400, 1).runs, run_loop(model, scheme, 40, 2)
     sizes = np.arange(MOST_NODES + 1)
     for figure in (
         tokens_per_cycle,
@@ -83,7 +82,7 @@ def test_lockstep_has_the_statistics_of_the_loop(
         lambda runs: ratio(runs.draft.sum(axis=1), runs.cycles),
     ):
         assert agree(figure(fast), figure(slow)), (figure(fast), figure(slow))
-    assert np.array_equal(fast.accepted + fast.cycles + 1, np.full(400, world.grid.cells))
+    assert np.array_equal(fast.accepted + fast.cycles + 1, np.full(400, model.grid.cells))
     assert np.array_equal(fast.verify.sum(axis=1), fast.cycles + 1)
 
 
@@ -91,9 +90,9 @@ def test_lockstep_has_the_statistics_of_the_loop(
     ("policy", "rule", "shape"), [(case[0], case[1], case[2]) for case in CASES if "greedy" in case[1]]
 )
 def test_greedy_rules_draw_nothing_so_lockstep_is_the_loop(policy: str, rule: str, shape: dict[str, Any]) -> None:
-    world = small()
-    scheme = make_scheme(world, policy, rule, shape)
-    fast, slow = run_lockstep(world, scheme, 8, 0).runs, run_loop(world, scheme, 8, 5)
+    model = small()
+    scheme = make_scheme(model, policy, rule, shape)
+    fast, slow = run_lockstep(model, scheme, 8, 0).runs, run_loop(model, scheme, 8, 5)
     for name in ("cycles", "accepted", "depth", "verify", "draft"):
         assert np.array_equal(getattr(fast, name), getattr(slow, name)), name
 
@@ -109,28 +108,28 @@ def test_greedy_rules_draw_nothing_so_lockstep_is_the_loop(policy: str, rule: st
     ],
 )
 def test_lockstep_knows_which_chains_the_loop_drafts_in_one_call(policy: str, rule: str, shape: dict[str, Any]) -> None:
-    world = small()
-    scheme = make_scheme(world, policy, rule, shape)
-    fast, slow = run_lockstep(world, scheme, 8, 0, chains=True).runs, run_loop(world, scheme, 8, 5, chains=True)
+    model = small()
+    scheme = make_scheme(model, policy, rule, shape)
+    fast, slow = run_lockstep(model, scheme, 8, 0, chains=True).runs, run_loop(model, scheme, 8, 5, chains=True)
     for name in ("cycles", "accepted", "depth", "verify", "draft", "chained"):
         assert np.array_equal(getattr(fast, name), getattr(slow, name)), name
     assert fast.chained.any() == (policy != "static_top_k" and shape is not TREE)
-    assert not run_lockstep(world, scheme, 8, 0).runs.chained.any()
+    assert not run_lockstep(model, scheme, 8, 0).runs.chained.any()
 
 
 def test_the_loop_is_the_decoding_loop() -> None:
-    world = small()
-    scheme = make_scheme(world, "eagle2", "point", TREE)
-    runs = run_loop(world, scheme, 2, seed=7)
+    model = small()
+    scheme = make_scheme(model, "eagle2", "point", TREE)
+    runs = run_loop(model, scheme, 2, seed=7)
     for image in range(2):
-        target, drafter = TableTarget(world, image), TableDrafter(world, image)
+        target, drafter = TableTarget(model, image), TableDrafter(model, image)
         decoded = decode(target, drafter, scheme.policy, scheme.rule, sampling(7, image), MOST_NODES)
         assert runs.cycles[image] == len(decoded.cycles) - 1
         assert runs.accepted[image] == sum(len(cycle.verdict.path) for cycle in decoded.cycles)
 
 
 def test_exact_enumeration_agrees() -> None:
-    world = make_world(
+    model = make_synthetic_model(
         "dirichlet", {"vocab_size": 3, "height": 1, "width": 4, "images": 1, "rows": 5, "concentration": 1.0}
     )
     for policy, rule, shape in (
@@ -138,10 +137,10 @@ def test_exact_enumeration_agrees() -> None:
         ("eagle2", "point", {"depth": 2, "top_k": 2, "total_tokens": 3}),
         ("eagle1", "without_replacement", {"widths": (2, 1)}),
     ):
-        scheme = make_scheme(world, policy, rule, shape)
-        target, drafter = TableTarget(world, 0), TableDrafter(world, 0)
+        scheme = make_scheme(model, policy, rule, shape)
+        target, drafter = TableTarget(model, 0), TableDrafter(model, 0)
         exact = passes(enumerate_decoding(target, drafter, scheme.policy, scheme.rule, MOST_NODES))
-        runs = run_lockstep(world, scheme, 4000, 3).runs
+        runs = run_lockstep(model, scheme, 4000, 3).runs
         measured = ratio(runs.verify.sum(axis=1), np.ones(runs.images))
         assert agree(measured, Estimate(exact, exact, exact)), (policy, measured, exact)
 
@@ -190,14 +189,14 @@ def draws_the_enumerated_distribution(
     policy: str, rule: str, shape: dict[str, Any], settings: dict[str, Any], distributions: dict[str, Any]
 ) -> None:
     size = {"vocab_size": 3, "height": 1, "width": 4, "images": 1, "rows": 5}
-    world = make_world("dirichlet", {**size, "error": 0.8, **distributions})
-    scheme = make_scheme(world, policy, rule, shape, settings)
-    models = TableTarget(world, 0), TableDrafter(world, 0)
+    model = make_synthetic_model("dirichlet", {**size, "error": 0.8, **distributions})
+    scheme = make_scheme(model, policy, rule, shape, settings)
+    models = TableTarget(model, 0), TableDrafter(model, 0)
     exact: dict[tuple[int, ...], float] = {}
     for trace, weight in enumerate_decoding(*models, scheme.policy, scheme.rule, MOST_NODES).items():
         outcome = (*trace.tokens, len(trace.accepted))
         exact[outcome] = exact.get(outcome, 0.0) + weight
-    found = run_lockstep(world, scheme, 60000, 1)
+    found = run_lockstep(model, scheme, 60000, 1)
     seen = Counter(map(tuple, np.column_stack([found.canvas, found.runs.cycles + 1]).tolist()))
     assert sum(exact.values()) == pytest.approx(1.0)
     expected = {outcome: found.runs.images * weight for outcome, weight in exact.items() if weight > 1e-12}
@@ -206,8 +205,8 @@ def draws_the_enumerated_distribution(
     assert squares < len(expected) + 5.0 * np.sqrt(2.0 * len(expected)), (squares, len(expected))
 
 
-def one_row(error: float, vocab_size: int = 12) -> TableWorld:
-    return make_world(
+def one_row(error: float, vocab_size: int = 12) -> TableModel:
+    return make_synthetic_model(
         "dirichlet",
         {"rows": 1, "error": error, "vocab_size": vocab_size, "height": 16, "width": 16, "images": 1, "seed": 4},
     )
@@ -215,27 +214,27 @@ def one_row(error: float, vocab_size: int = 12) -> TableWorld:
 
 @pytest.mark.parametrize("length", [1, 3, 6])
 def test_a_chain_on_one_row_follows_the_closed_form(length: int) -> None:
-    world = one_row(0.6)
-    kept = float(overlap(world.target[0], world.draft[0, 0]))
-    assert kept == pytest.approx(best_acceptance_iid(world.target[0], world.draft[0, 0], 1))
-    runs = run_lockstep(world, make_scheme(world, "chain", "chain", {"length": length}), 300, 0).runs
+    model = one_row(0.6)
+    kept = float(overlap(model.target[0], model.draft[0, 0]))
+    assert kept == pytest.approx(best_acceptance_iid(model.target[0], model.draft[0, 0], 1))
+    runs = run_lockstep(model, make_scheme(model, "chain", "chain", {"length": length}), 300, 0).runs
     # Near the image's end chains are cut: leave room for one chain's worth of tokens.
     assert tokens_per_cycle(runs).mean == pytest.approx(chain_tokens(kept, length), rel=0.03)
 
 
 def test_a_static_tree_on_one_row_follows_its_acceptance_vector() -> None:
-    world = one_row(0.6)
-    order = np.argsort(-world.draft[0, 0], kind="stable")
-    by_rank = world.target[0][order][:3].astype(float)
-    runs = run_lockstep(world, make_scheme(world, "static_top_k", "point", {"widths": (3, 3)}), 300, 0).runs
+    model = one_row(0.6)
+    order = np.argsort(-model.draft[0, 0], kind="stable")
+    by_rank = model.target[0][order][:3].astype(float)
+    runs = run_lockstep(model, make_scheme(model, "static_top_k", "point", {"widths": (3, 3)}), 300, 0).runs
     expected = tree_tokens(ranked_shape((3, 3)), by_rank.tolist())
     assert tokens_per_cycle(runs).mean == pytest.approx(expected, rel=0.02)
 
 
 def test_no_lossless_rule_beats_the_transport_bound() -> None:
-    world = one_row(0.9)
-    bound = best_acceptance_iid(world.target[0], world.draft[0, 0], 1)
-    runs = run_lockstep(world, make_scheme(world, "chain", "chain", {"length": 1}), 400, 0).runs
+    model = one_row(0.9)
+    bound = best_acceptance_iid(model.target[0], model.draft[0, 0], 1)
+    runs = run_lockstep(model, make_scheme(model, "chain", "chain", {"length": 1}), 400, 0).runs
     accepted = ratio(runs.accepted, runs.depth)
     assert agree(accepted, Estimate(bound, bound, bound))
 
@@ -243,7 +242,7 @@ def test_no_lossless_rule_beats_the_transport_bound() -> None:
 @pytest.mark.parametrize("window", [1, 2, 4])
 def test_row_fronts_take_the_steps_of_the_closed_form(window: int) -> None:
     grid = Grid(4, 4)
-    done = zipar(GridWorld(GridWeights.random(grid, 3, seed=1)), window, sampling(0))
+    done = zipar(SyntheticGridTarget(GridWeights.random(grid, 3, seed=1)), window, sampling(0))
     assert len(done.steps) == front_steps(grid, window)
 
 
@@ -253,16 +252,6 @@ def test_closed_forms() -> None:
     assert chain_tokens(0.5, 2) == 1.75
     assert tree_tokens((-1, 0, 1, 2), [0.5]) == chain_tokens(0.5, 3)
     assert tree_tokens((-1, 0, 0), [0.5, 0.25]) == 1.75
-    assert speedup_of(3.0, 4.0, 0.1) == pytest.approx(3.0 / 1.4)
-    assert best_length(0.0, 0.1) == 0
-    assert best_length(0.9, 0.01) > best_length(0.5, 0.01) > 0
-    assert tokens_to_double(0.1, 4.0) == pytest.approx(2.8)
-    with pytest.raises(ValueError, match="sum at most 1"):
-        tree_tokens((-1, 0), [0.9, 0.2])
-    with pytest.raises(ValueError, match="more than 1 children"):
-        tree_tokens((-1, 0, 0), [0.5])
-    with pytest.raises(ValueError, match="acceptance must be in"):
-        chain_tokens(1.1, 3)
 
 
 def test_runs_are_priced_pass_by_pass() -> None:
@@ -286,7 +275,7 @@ def some(runs: Runs, chosen: slice) -> Runs:
 
 def test_an_interval_covers_the_truth_as_often_as_it_says() -> None:
     runs = run_lockstep(one_row(0.5), make_scheme(one_row(0.5), "chain", "chain", {"length": 2}), 1200, 99).runs
-    costs = RatioCosts("papers", 0.1)
+    costs = MeasuredCosts("papers", ((1, 1.0), (8, 1.0)), ((1, 0.1), (8, 0.1)))
     truth = speedup(runs, costs).mean
     found = [speedup(some(runs, slice(start, start + 30)), costs) for start in range(0, 1200, 30)]
     covered = sum(one.low <= truth <= one.high for one in found)
@@ -297,52 +286,52 @@ def test_an_interval_covers_the_truth_as_often_as_it_says() -> None:
 
 
 def test_what_has_no_lockstep_form_says_so() -> None:
-    world = small()
+    model = small()
     for policy, rule, shape in (
         ("roofline", "point", {}),
         ("chain", "block", {}),
         ("adt", "point", {"init": "vertical"}),
     ):
-        scheme = make_scheme(world, policy, rule, shape)
+        scheme = make_scheme(model, policy, rule, shape)
         assert not scheme.vectorised
         with pytest.raises(ValueError, match="has no vectorised form"):
-            run_lockstep(world, scheme, 2, 0)
-    assert not make_scheme(world, "eagle2", "point", {"depth": 6}).vectorised  # deeper than the grid is wide
-    assert run_loop(world, make_scheme(world, "chain", "block"), 2, 0).images == 2
+            run_lockstep(model, scheme, 2, 0)
+    assert not make_scheme(model, "eagle2", "point", {"depth": 6}).vectorised  # deeper than the grid is wide
+    assert run_loop(model, make_scheme(model, "chain", "block"), 2, 0).images == 2
 
 
 def test_every_fitting_pair_builds() -> None:
-    world = small()
+    model = small()
     built: list[Scheme] = []
     for rule, policy in itertools.product(RULES, POLICIES):
         if policy.drawn in rule.drawn and (policy.chain or not rule.needs_chain):
-            built.append(make_scheme(world, policy.name, rule.name))
+            built.append(make_scheme(model, policy.name, rule.name))
         else:
             with pytest.raises(ValueError, match="covers"):
-                make_scheme(world, policy.name, rule.name)
+                make_scheme(model, policy.name, rule.name)
     assert sum(scheme.vectorised for scheme in built) >= 15
 
 
-@pytest.mark.parametrize("spec", WORLDS, ids=lambda spec: spec.name)
-def test_worlds_are_what_they_say(spec: WorldSpec) -> None:
-    world = make_world(spec.name, {})
-    again = make_world(spec.name, {})
-    assert np.array_equal(world.target, again.target)
-    assert np.array_equal(world.starts, again.starts)
-    assert world.target.min() > 0.0
-    assert world.grid.cells == 256
+@pytest.mark.parametrize("spec", SYNTHETIC_MODELS, ids=lambda spec: spec.name)
+def test_worlds_are_what_they_say(spec: SyntheticModelSpec) -> None:
+    model = make_synthetic_model(spec.name, {})
+    again = make_synthetic_model(spec.name, {})
+    assert np.array_equal(model.target, again.target)
+    assert np.array_equal(model.starts, again.starts)
+    assert model.target.min() > 0.0
+    assert model.grid.cells == 256
 
 
 def test_the_field_has_its_structure() -> None:
-    world = small(height=12, width=12, images=16, levels=4, smoothness=2.0)
-    levels = (world.starts // world.starts[world.starts > 0].min()).reshape(16, 12, 12).astype(float)
+    model = small(height=12, width=12, images=16, levels=4, smoothness=2.0)
+    levels = (model.starts // model.starts[model.starts > 0].min()).reshape(16, 12, 12).astype(float)
     beside = np.corrcoef(levels[:, :, 1:].ravel(), levels[:, :, :-1].ravel())[0, 1]
     apart = np.corrcoef(levels[:, :, 6:].ravel(), levels[:, :, :-6].ravel())[0, 1]
     assert beside > 0.7 > apart
     assert overlap(
         small(noise=0.0, context_loss=0.0).target, small(noise=0.0, context_loss=0.0).draft[0]
     ) == pytest.approx(1.0)
-    closeness = [overlap(world.target, world.draft[0]).mean() for world in (small(noise=x) for x in (0.1, 0.5, 1.5))]
+    closeness = [overlap(model.target, model.draft[0]).mean() for model in (small(noise=x) for x in (0.1, 0.5, 1.5))]
     assert closeness == sorted(closeness, reverse=True)
     near, far = small(spread=0.02), small(spread=1.0)
     token, twin = 0, 4  # one cluster
@@ -353,15 +342,15 @@ def test_the_field_has_its_structure() -> None:
 
 
 def test_bad_worlds_are_named() -> None:
-    with pytest.raises(ValueError, match="world: there is no 'feild'; did you mean 'field'"):
-        make_world("feild", {})
+    with pytest.raises(ValueError, match="synthetic model: there is no 'feild'; did you mean 'field'"):
+        make_synthetic_model("feild", {})
     with pytest.raises(ValueError, match="unknown setting 'noize'; did you mean 'noise'"):
-        make_world("field", {"noize": 1})
+        make_synthetic_model("field", {"noize": 1})
     with pytest.raises(ValueError, match="multiple of clusters"):
-        make_world("field", {"vocab_size": 30})
+        make_synthetic_model("field", {"vocab_size": 30})
     with pytest.raises(ValueError, match=r"context_loss must be in \[0, 1\]"):
-        make_world("field", {"context_loss": 2})
+        make_synthetic_model("field", {"context_loss": 2})
     with pytest.raises(ValueError, match="height must be a whole number"):
-        make_world("field", {"height": 1.5})
+        make_synthetic_model("field", {"height": 1.5})
     with pytest.raises(ValueError, match="expected at least one image"):
         run_loop(small(), make_scheme(small(), "chain", "chain"), 0, 0)

@@ -7,7 +7,7 @@ from underpaint.algos.arrays import FloatArray
 from underpaint.sim.batched import draws as batch_draws
 from underpaint.sim.batched.draws import Draws
 from underpaint.sim.batched.images import Batch, Tables
-from underpaint.sim.synthetic.field import make_world
+from underpaint.sim.synthetic.field import make_synthetic_model
 
 LAWS = {
     "even": np.full((5, 12), 1.0 / 12),
@@ -37,18 +37,20 @@ def test_draws_invert_the_cumulated_distribution(name: str, most: int, monkeypat
 
 
 @pytest.mark.parametrize("cell", [1, 5, 6, 7, 12, 23])
-def test_a_batch_finds_the_rows_of_its_world(cell: int) -> None:
-    world = make_world("field", {"vocab_size": 8, "height": 4, "width": 6, "images": 3, "clusters": 4, "levels": 3})
+def test_a_batch_finds_the_rows_of_its_model(cell: int) -> None:
+    model = make_synthetic_model(
+        "field", {"vocab_size": 8, "height": 4, "width": 6, "images": 3, "clusters": 4, "levels": 3}
+    )
     draws = np.random.default_rng(cell)
-    batch = Batch(Tables(world, 2), 1, 5, draws)
-    batch.canvas[:] = draws.integers(world.vocab_size, size=batch.canvas.shape)
+    batch = Batch(Tables(model, 2), 1, 5, draws)
+    batch.canvas[:] = draws.integers(model.vocab_size, size=batch.canvas.shape)
     batch.cell[:] = cell
-    active, tokens = np.array([4, 0, 3]), draws.integers(world.vocab_size, size=(3, 4))
-    for level in range(min(3, world.grid.cells - cell)):
-        above = cell + level - world.grid.width
+    active, tokens = np.array([4, 0, 3]), draws.integers(model.vocab_size, size=(3, 4))
+    for level in range(min(3, model.grid.cells - cell)):
+        above = cell + level - model.grid.width
         upper = batch.canvas[active, above] if above >= 0 else np.full(3, -1)
         images, cells = batch.images[active, None], np.full((3, 1), cell + level)
-        expected = world.rows(images, cells, tokens, upper[:, None])
+        expected = model.rows(images, cells, tokens, upper[:, None])
         assert np.array_equal(batch.rows_after(active, level, tokens), expected)
         levels = np.full(3, level)
         assert np.array_equal(batch.rows_after(active, levels, tokens[:, 1]), expected[:, 1])

@@ -11,14 +11,14 @@ from underpaint.algos.tree import root_only
 from underpaint.sim.batched.decoding import MOST_NODES
 from underpaint.sim.batched.dynamic_trees import grow_dynamic
 from underpaint.sim.batched.images import Batch, FusedTree, Tables
-from underpaint.sim.synthetic.field import make_world
-from underpaint.sim.synthetic.table_model import TableDrafter, TableTarget, TableWorld
+from underpaint.sim.synthetic.field import make_synthetic_model
+from underpaint.sim.synthetic.table_model import TableDrafter, TableModel, TableTarget
 
 SIZE = {"vocab_size": 8, "height": 6, "width": 6}
-WORLDS = {
-    "field": make_world("field", {**SIZE, "images": 4, "clusters": 4, "levels": 3}),
+SYNTHETIC_MODELS = {
+    "field": make_synthetic_model("field", {**SIZE, "images": 4, "clusters": 4, "levels": 3}),
     # No context: a path is worth what its reverse is, so that many candidates tie.
-    "ties": make_world("dirichlet", {**SIZE, "images": 1, "rows": 1, "error": 0.6}),
+    "ties": make_synthetic_model("dirichlet", {**SIZE, "images": 1, "rows": 1, "error": 0.6}),
 }
 
 
@@ -42,29 +42,29 @@ def in_lockstep(grown: FusedTree) -> dict[int, set[tuple[int, ...]]]:
 
 
 def alone(
-    world: TableWorld, canvas: IntArray, image: int, sizes: tuple[int, int, int]
+    model: TableModel, canvas: IntArray, image: int, sizes: tuple[int, int, int]
 ) -> tuple[set[tuple[int, ...]], int]:
     """The paths of the tree that the policy grows after the tokens `canvas`, and the drafter's passes."""
-    target, drafter = TableTarget(world, image), TableDrafter(world, image)
+    target, drafter = TableTarget(model, image), TableDrafter(model, image)
     scored = target.begin()
     drafter.begin(scored)
     for token in canvas[:-1].tolist():
-        drafter.commit(root_only(token, world.vocab_size), Verdict((), 0), scored)
-    budget = Budget(world.grid.cells - canvas.size - 1, MOST_NODES)
+        drafter.commit(root_only(token, model.vocab_size), Verdict((), 0), scored)
+    budget = Budget(model.grid.cells - canvas.size - 1, MOST_NODES)
     tree = grow_eagle2(drafter, int(canvas[-1]), budget, *sizes)
     paths = {tuple(tree.tokens[list(tree.path_to(node))].tolist()) for node in range(1, tree.size)}
     return paths, len(drafter.passes)
 
 
-@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.parametrize("name", SYNTHETIC_MODELS)
 @pytest.mark.parametrize("even", ["depth", "width", "total", "none"])
 def test_each_tree_is_the_policys(name: str, even: str) -> None:
-    world, count = WORLDS[name], 60
+    model, count = SYNTHETIC_MODELS[name], 60
     draws = np.random.default_rng(5)
-    batch = Batch(Tables(world, 5), 0, count, draws)
-    batch.cell[:] = draws.integers(1, world.grid.cells, count)
+    batch = Batch(Tables(model, 5), 0, count, draws)
+    batch.cell[:] = draws.integers(1, model.grid.cells, count)
     for image, cell in enumerate(batch.cell.tolist()):
-        batch.canvas[image, :cell] = draws.integers(world.vocab_size, size=cell)
+        batch.canvas[image, :cell] = draws.integers(model.vocab_size, size=cell)
     sizes = {"depth": draws.integers(1, 5, count), "width": draws.integers(1, 6, count)}
     sizes["total"] = draws.integers(1, 15, count)
     if even in sizes:
@@ -76,7 +76,7 @@ def test_each_tree_is_the_policys(name: str, even: str) -> None:
     for place, image in enumerate(grown.images.tolist()):
         own = (int(sizes["depth"][image]), int(sizes["width"][image]), int(sizes["total"][image]))
         canvas = batch.canvas[image, : int(batch.cell[image])]
-        expected, passes = alone(world, canvas, image, own)
+        expected, passes = alone(model, canvas, image, own)
         assert found[image] == expected, (image, own)
         assert grown.nodes[place] == 1 + len(expected)
         assert grown.depth[place] == max(map(len, expected), default=0)

@@ -13,7 +13,7 @@ from underpaint.algos.draft.spec import Grid
 from underpaint.algos.spatial.mulo import RowDraft
 from underpaint.sim.replay.row_trace import DRAFTED_BY, RecordedGridTarget, RecordedRows, RowRecorder, RowTrace
 from underpaint.sim.replay.trace import Recorder, Trace, dense, load, save
-from underpaint.sim.synthetic.grid_model import FixedRows, GridWeights, GridWorld, dense_distributions
+from underpaint.sim.synthetic.grid_model import FixedRows, GridWeights, SyntheticGridTarget, dense_distributions
 from underpaint.sim.synthetic.models import Blend, RandomDistribution, SyntheticDrafter, SyntheticTarget
 
 GRID, VOCAB = Grid(4, 3), 5
@@ -38,7 +38,7 @@ class Low:
 def drafted(rows_per_cycle: int, keep: int = VOCAB, images: int = 1) -> RowTrace:
     recorder = RowRecorder({**SETTINGS, "tau": 0.3}, keep)
     for image in range(images):
-        recorder.add(GridWorld(WEIGHTS), Low(), IMAGE, rows_per_cycle, sampling(5, image))
+        recorder.add(SyntheticGridTarget(WEIGHTS), Low(), IMAGE, rows_per_cycle, sampling(5, image))
     return recorder.trace()
 
 

@@ -1,4 +1,4 @@
-"""Published tables, latency models and named machines."""
+"""PublishedRow tables, latency models and named machines."""
 
 import json
 import re
@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from underpaint.sim.latency.machines import MACHINES, MODELS, Machine, Model, Roofline, roofline
-from underpaint.sim.latency.models import MeasuredCosts, RatioCosts, load_costs
+from underpaint.sim.latency.machines import DECODER_SIZES, MACHINES, DecoderSize, Machine, RooflineCosts, roofline
+from underpaint.sim.latency.models import MeasuredCosts, load_costs
 from underpaint.sim.report.published import TOLERANCE, check, groups, implied_cost
 
 CURVE = MeasuredCosts("curve", ((1, 2.0), (4, 5.0), (16, 8.0)), ((1, 0.5), (8, 1.2)))
@@ -47,18 +47,19 @@ def test_a_curve_is_loaded_from_the_benchmark_s_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.name)
-@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
-def test_a_roofline_rises_and_is_bounded_below_by_the_weights(machine: Machine, model: Model) -> None:
-    costs = Roofline(machine, model)
+@pytest.mark.parametrize("model", DECODER_SIZES, ids=lambda model: model.name)
+def test_a_roofline_rises_and_is_bounded_below_by_the_weights(machine: Machine, model: DecoderSize) -> None:
+    costs = RooflineCosts(machine, model)
     nodes = np.array([1, 2, 8, 60, 2000])
     times = costs.verify_ms(nodes)
     assert np.all(np.diff(times) >= 0.0)
     assert times[-1] > times[0]
     assert times[0] >= model.parameters * machine.weight_bytes / machine.bandwidth / 1e6
     assert np.all(costs.draft_ms(nodes) < times)
-    assert np.all(Roofline(machine, model, batch=64).verify_ms(nodes) >= times)
+    assert np.all(RooflineCosts(machine, model, batch=64).verify_ms(nodes) >= times)
     assert np.all(
-        Roofline(machine, model, cached=4096).verify_ms(nodes) >= Roofline(machine, model, cached=0).verify_ms(nodes)
+        RooflineCosts(machine, model, cached=4096).verify_ms(nodes)
+        >= RooflineCosts(machine, model, cached=0).verify_ms(nodes)
     )
 
 
@@ -75,12 +76,12 @@ def test_a_roofline_by_hand() -> None:
             roofline(wrong)
     with pytest.raises(ValueError, match="machine: there is no 'a10'; did you mean 'a100'"):
         roofline("a10/llamagen-xl")
-    with pytest.raises(ValueError, match="model: there is no 'llamagen'; did you mean 'llamagen-"):
+    with pytest.raises(ValueError, match="decoder: there is no 'llamagen'; did you mean 'llamagen-"):
         roofline("a100/llamagen")
     with pytest.raises(ValueError, match="expected machine/model"):
         roofline("a100")
     with pytest.raises(ValueError, match="batch must be at least 1"):
-        Roofline(MACHINES["a100"], MODELS["llamagen-b"], batch=0)
+        RooflineCosts(MACHINES["a100"], DECODER_SIZES["llamagen-b"], batch=0)
 
 
 def test_adt_s_table_has_a_row_that_no_common_ratio_explains() -> None:
@@ -207,9 +208,3 @@ def test_rows_faster_than_their_own_steps_are_flagged() -> None:
     assert ("SJD-PAC on Lumina", "GSD") in flagged
     assert ("PJD on LlamaGen-XL", "PJD c=6") in flagged
     assert ("SJD-PAC on Lumina", "SJD-PAC") not in flagged
-
-
-def test_ratio_costs_are_the_papers_terms() -> None:
-    costs = RatioCosts("paper", 0.1)
-    assert costs.verify_ms(np.array([1, 60])).tolist() == [1.0, 1.0]
-    assert costs.draft_ms(np.array([1, 10])).tolist() == [0.1, 0.1]

@@ -1,4 +1,4 @@
-"""Traces: recorded through the protocols, saved, replayed as a world, and used to predict."""
+"""Traces: recorded through the protocols, saved, replayed as a model, and used to predict."""
 
 import dataclasses
 import json
@@ -18,25 +18,25 @@ from underpaint.sim.replay.comparison import check_belong, check_curve, load_com
 from underpaint.sim.replay.predict import predict
 from underpaint.sim.replay.trace import Recorder, Trace, dense, entropy, load, replay, save, statistics
 from underpaint.sim.report.statistics import mean_depth, tokens_per_cycle
-from underpaint.sim.synthetic.field import make_world
-from underpaint.sim.synthetic.fit import world_statistics
+from underpaint.sim.synthetic.field import make_synthetic_model
+from underpaint.sim.synthetic.fit import model_statistics
 from underpaint.sim.synthetic.models import Blend, RandomDistribution, SyntheticDrafter, SyntheticTarget
-from underpaint.sim.synthetic.table_model import TableDrafter, TableTarget, TableWorld
+from underpaint.sim.synthetic.table_model import TableDrafter, TableModel, TableTarget
 
 SAMPLER = {"guidance": 1.0, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
 CURVE = MeasuredCosts("curve", ((1, 2.0), (64, 8.0)), ((1, 0.3), (64, 0.6)))
 
 
-def recorded(world: TableWorld, images: int, keep: int = 24, depths: int = 3, greedy: bool = False) -> Trace:
-    recorder = Recorder(world.codebook, nearest_codes(world.codebook, 6), depths, keep)
+def recorded(model: TableModel, images: int, keep: int = 24, depths: int = 3, greedy: bool = False) -> Trace:
+    recorder = Recorder(model.codebook, nearest_codes(model.codebook, 6), depths, keep)
     for image in range(images):
-        recorder.add(TableTarget(world, image), TableDrafter(world, image), sampling(3, image), greedy)
+        recorder.add(TableTarget(model, image), TableDrafter(model, image), sampling(3, image), greedy)
     return recorder.trace({"model": {"target": "field"}, "sampler": SAMPLER, "prompts": ["a trace's own"]})
 
 
-def field(**settings: object) -> TableWorld:
+def field(**settings: object) -> TableModel:
     base = {"vocab_size": 24, "clusters": 4, "levels": 3, "height": 8, "width": 8, "images": 8, "drift": 0.3}
-    return make_world("field", {**base, "depth_known": 3, **settings})
+    return make_synthetic_model("field", {**base, "depth_known": 3, **settings})
 
 
 def test_what_is_recorded_is_what_the_models_say() -> None:
@@ -89,9 +89,9 @@ def test_what_is_no_trace_is_refused(tmp_path: Path) -> None:
         load(tmp_path / "absent.npz")
     with pytest.raises(ValueError, match="nothing was recorded"):
         Recorder(np.zeros((4, 2)), np.zeros((4, 1), dtype=np.int64)).trace({})
-    world, few = field(), Recorder(np.zeros((4, 2)), np.zeros((4, 1), dtype=np.int64))
+    model, few = field(), Recorder(np.zeros((4, 2)), np.zeros((4, 1), dtype=np.int64))
     with pytest.raises(ValueError, match="draws 24 codes, the codebook holds 4"):
-        few.add(TableTarget(world, 0), TableDrafter(world, 0), sampling(0), greedy=False)
+        few.add(TableTarget(model, 0), TableDrafter(model, 0), sampling(0), greedy=False)
     trace = recorded(field(), 1)
     with pytest.raises(ValueError, match="expected target_tokens"):
         dataclasses.replace(trace, target_probs=trace.target_probs[:, :, :3])
@@ -116,17 +116,17 @@ def test_few_tokens_leave_the_rest_even() -> None:
     ],
 )
 def test_a_replay_predicts_the_world_it_was_recorded_in(policy: str, rule: str, settings: dict[str, object]) -> None:
-    world = field(images=48)
-    replayed = replay(recorded(world, 48))
+    model = field(images=48)
+    replayed = replay(recorded(model, 48))
     assert replayed.images == 48
-    real = run_lockstep(world, make_scheme(world, policy, rule, settings), 480, 0).runs
+    real = run_lockstep(model, make_scheme(model, policy, rule, settings), 480, 0).runs
     again = run_lockstep(replayed, make_scheme(replayed, policy, rule, settings), 480, 1).runs
     assert tokens_per_cycle(again).mean == pytest.approx(tokens_per_cycle(real).mean, rel=0.05)
     assert mean_depth(again).mean == pytest.approx(mean_depth(real).mean, rel=0.03)
 
 
 @pytest.fixture(scope="module")
-def unlike() -> tuple[SyntheticTarget, SyntheticDrafter, TableWorld]:
+def unlike() -> tuple[SyntheticTarget, SyntheticDrafter, TableModel]:
     """Models whose distributions depend on every token before, and a replay of plain decoding's own path, all a trace
     sees."""
     distribution, other, grid = (
@@ -152,7 +152,7 @@ def unlike() -> tuple[SyntheticTarget, SyntheticDrafter, TableWorld]:
     ],
 )
 def test_a_replay_agrees_with_decoding_enumerated(
-    unlike: tuple[SyntheticTarget, SyntheticDrafter, TableWorld],
+    unlike: tuple[SyntheticTarget, SyntheticDrafter, TableModel],
     policy: str,
     rule: str,
     settings: dict[str, object],
@@ -182,7 +182,7 @@ def test_a_curve_of_another_model_is_refused(tmp_path: Path) -> None:
             check_curve(path, held)
 
 
-def test_statistics_follow_the_world() -> None:
+def test_statistics_follow_the_model() -> None:
     flat, sharp = (statistics(recorded(field(sharpness=value), 4)) for value in (0.5, 4.0))
     assert sharp.top_probability > flat.top_probability
     near, far = (statistics(recorded(field(noise=value), 4)) for value in (0.1, 2.0))
@@ -190,8 +190,8 @@ def test_statistics_follow_the_world() -> None:
     assert near.acceptance > near.acceptance_later > 0.0
     alone = statistics(recorded(field(), 4, depths=1))
     assert alone.acceptance_later == alone.acceptance
-    world = field(images=8)
-    held, own = statistics(recorded(world, 8)), world_statistics(world, images=8)
+    model = field(images=8)
+    held, own = statistics(recorded(model, 8)), model_statistics(model, images=8)
     for name in ("top_probability", "contrast", "acceptance", "acceptance_later"):
         assert getattr(held, name) == pytest.approx(getattr(own, name), rel=0.05), name
 
@@ -213,17 +213,17 @@ def comparison(path: Path, measured: dict[str, tuple[float, float, float]]) -> P
 
 
 def test_a_prediction_stands_beside_the_measurement(tmp_path: Path) -> None:
-    world = field(images=32)
+    model = field(images=32)
     measured = {"ar": (1.0, 0.0, 1.0)}
     for name, policy, rule, settings in (
         ("speculative", "chain", "chain", {"length": 3}),
         ("eagle2", "eagle2", "point", {"depth": 3, "top_k": 3, "total_tokens": 8}),
     ):
-        runs = run_loop(world, make_scheme(world, policy, rule, settings), 32, 9)
+        runs = run_loop(model, make_scheme(model, policy, rule, settings), 32, 9)
         measured[name] = tokens_per_cycle(runs).mean, mean_depth(runs).mean, 1.5
     held = load_comparison(comparison(tmp_path / "compare.json", measured))
     costs = dataclasses.replace(CURVE, overhead_ms=0.5)
-    found = predict(recorded(world, 16), costs, held, seeds=2)
+    found = predict(recorded(model, 16), costs, held, seeds=2)
     assert [one.method for one in found] == ["speculative", "eagle2"]
     for one in found:
         assert abs(one.tokens_error) < 0.1
@@ -232,7 +232,7 @@ def test_a_prediction_stands_beside_the_measurement(tmp_path: Path) -> None:
         assert 2.5 < cycle < 8.5 + 3 * 0.6
         assert one.speedup_error == pytest.approx(one.speedup.mean / 1.5 - 1.0)
         assert 0.0 < one.tokens_chance < 0.3
-    timed = predict(recorded(world, 2), CURVE, held)
+    timed = predict(recorded(model, 2), CURVE, held)
     assert all(one.overhead_ms > 0.0 for one in timed)
 
 

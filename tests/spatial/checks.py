@@ -26,7 +26,7 @@ from underpaint.sim.exact.repair_bias import total_variation
 from underpaint.sim.synthetic.grid_model import (
     FixedRows,
     GridWeights,
-    GridWorld,
+    SyntheticGridTarget,
     dense_distributions,
     image_distribution,
 )
@@ -135,10 +135,10 @@ def check_whole_grid(grid: Grid, window: int) -> None:
 
 
 class Watched:
-    """A `GridWorld` that checks what enters its cache."""
+    """A `SyntheticGridTarget` that checks what enters its cache."""
 
     def __init__(self, weights: GridWeights) -> None:
-        self.inner = GridWorld(weights)
+        self.inner = SyntheticGridTarget(weights)
         self.vocab_size, self.grid = self.inner.vocab_size, self.inner.grid
         self.committed: dict[int, list[int]] = {}
         self.feeds: list[Feed] = []
@@ -281,7 +281,7 @@ def _check_proxies(feeds: list[Feed], done: GridDecoded, grid: Grid) -> None:
 def draft_rows(grid: Grid, seed: int, coupling: float, decode: object, vocab_size: int = 2) -> float:
     """The exact total variation of a decoding, `decode(target, chance)`, to the target's distribution."""
     weights = GridWeights.random(grid, vocab_size, seed, coupling)
-    target = GridWorld(weights)
+    target = SyntheticGridTarget(weights)
     found = enumerate_outcomes(lambda chance: tuple(decode(target, chance).tokens.tolist()))  # type: ignore[operator]
     assert abs(sum(found.values()) - 1.0) < EXACT
     return total_variation(found, image_distribution(weights))
@@ -356,11 +356,18 @@ def check_neutral_thresholds(grid: Grid, rows: int, window: int | None, seed: in
     alone = np.empty((4, 0), dtype=np.int64)
     drafter = FixedRows(np.full((grid.cells, 4), 0.25), grid.width)
     serial = Repair("local", 0, "serial")
-    nothing = draft_and_repair(GridWorld(weights), drafter, PooledCells(alone, 1.5), serial, rows, sampling(seed))
-    plain = raster(GridWorld(weights), sampling(seed))
+    nothing = draft_and_repair(
+        SyntheticGridTarget(weights), drafter, PooledCells(alone, 1.5), serial, rows, sampling(seed)
+    )
+    plain = raster(SyntheticGridTarget(weights), sampling(seed))
     np.testing.assert_array_equal(nothing.tokens, plain.tokens)
     every = draft_and_repair(
-        GridWorld(weights), drafter, PooledCells(alone, 0.0), Repair(radius=0, window=window), rows, sampling(seed)
+        SyntheticGridTarget(weights),
+        drafter,
+        PooledCells(alone, 0.0),
+        Repair(radius=0, window=window),
+        rows,
+        sampling(seed),
     )
     noise = sampling(seed)
     drafted = [noise.draw(drafter.distributions[cell], At(Role.DRAFT, cell)) for cell in range(grid.cells)]
@@ -371,14 +378,14 @@ def check_neutral_thresholds(grid: Grid, rows: int, window: int | None, seed: in
 def check_distributions_are_dense(grid: Grid, seed: int) -> None:
     """Plain decoding reads, cell by cell, the distributions of one dense pass over the finished image."""
     weights = GridWeights.random(grid, 3, seed)
-    tokens = raster(GridWorld(weights), sampling(seed)).tokens
+    tokens = raster(SyntheticGridTarget(weights), sampling(seed)).tokens
     dense = dense_distributions(weights, tokens)
-    canvas = Canvas.begin(GridWorld(weights))
+    canvas = Canvas.begin(SyntheticGridTarget(weights))
     for cell, token in enumerate(tokens.tolist()):
         np.testing.assert_allclose(canvas.distributions(np.array([cell]))[0], dense[cell], atol=EXACT)
         canvas.put(cell, token)
     if grid.height > 1:
-        resumed = Canvas.begin(GridWorld(weights), tokens[: grid.width]).distributions(np.array([grid.width]))
+        resumed = Canvas.begin(SyntheticGridTarget(weights), tokens[: grid.width]).distributions(np.array([grid.width]))
         np.testing.assert_allclose(resumed[0], dense[grid.width], atol=EXACT)
-    follow = zipar(GridWorld(weights), grid.width, sampling(seed), prefix=tokens[: grid.width])
+    follow = zipar(SyntheticGridTarget(weights), grid.width, sampling(seed), prefix=tokens[: grid.width])
     np.testing.assert_array_equal(follow.tokens, tokens)

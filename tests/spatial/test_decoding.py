@@ -19,7 +19,7 @@ from underpaint.algos.spatial.target import Feed
 from underpaint.algos.spatial.zipar import raster, zipar
 from underpaint.sim.exact import repair_bias
 from underpaint.sim.exact.repair_bias import BiasSetting, bias_table
-from underpaint.sim.synthetic.grid_model import FixedRows, GridWeights, GridWorld
+from underpaint.sim.synthetic.grid_model import FixedRows, GridWeights, SyntheticGridTarget
 
 QUICK = settings(max_examples=25, deadline=None)
 MASKS = arrays(np.bool_, array_shapes(min_dims=2, max_dims=2, max_side=5))
@@ -91,7 +91,7 @@ def test_stale_keys_change_what_later_rows_see() -> None:
     for keys in ("stale", "recompute"):
         rule = checks.Chosen(refused)
         drafter = FixedRows(np.eye(3)[[1, 1, 2, 0, 1, 2, 0, 1]], 4)
-        target = GridWorld(GridWeights.random(Grid(2, 4), 3, 5))
+        target = SyntheticGridTarget(GridWeights.random(Grid(2, 4), 3, 5))
         done = draft_and_repair(target, drafter, rule, Repair("local", 0, "serial", keys=keys), 1, sampling(4))
         assert done.tokens[0] != 1
         seen.append(rule.distributions[4])
@@ -207,7 +207,7 @@ class Words:
         return self.draft
 
 
-class Unnormalised(GridWorld):
+class Unnormalised(SyntheticGridTarget):
     def score(self, feed: Feed) -> FloatArray:
         return 2.0 * super().score(feed)
 
@@ -243,25 +243,25 @@ def test_input_that_makes_no_sense() -> None:
         (JacobiFronts(1, 1, redraw="none"), "redraw must be"),  # type: ignore[arg-type]
     ):
         with pytest.raises(ValueError, match=told):
-            jacobi_fronts(GridWorld(weights), settings_, noise)
+            jacobi_fronts(SyntheticGridTarget(weights), settings_, noise)
     for rows in (0, 3):
         with pytest.raises(ValueError, match=r"rows_per_cycle: expected 1..2"):
-            draft_and_repair(GridWorld(weights), FixedRows(np.ones((4, 3)), 2), rule, Repair(), rows, noise)
+            draft_and_repair(SyntheticGridTarget(weights), FixedRows(np.ones((4, 3)), 2), rule, Repair(), rows, noise)
     for draft, told in (
         (RowDraft(np.array([0, 1, 3, 0])), "tokens in 0..2"),
         (RowDraft(np.array([0, 1])), r"expected \[4\] tokens"),
         (RowDraft(np.array([0, 1, 2, 0]), np.ones((4, 2))), "draft.distributions"),
     ):
         with pytest.raises(ValueError, match=told):
-            draft_and_repair(GridWorld(weights), Words(draft), rule, Repair(), 2, noise)
+            draft_and_repair(SyntheticGridTarget(weights), Words(draft), rule, Repair(), 2, noise)
     with pytest.raises(ValueError, match="sum to 1"):
         raster(Unnormalised(weights), noise)
     for prefix in (np.array([5]), np.zeros(5, dtype=np.int64), np.zeros((1, 1), dtype=np.int64)):
         with pytest.raises(ValueError, match="prefix: expected"):
-            zipar(GridWorld(weights), 1, noise, prefix=prefix)
+            zipar(SyntheticGridTarget(weights), 1, noise, prefix=prefix)
     with pytest.raises(ValueError, match=r"stop_row in 0..2"):
-        zipar(GridWorld(weights), 1, noise, stop_row=3)
-    canvas = Canvas.begin(GridWorld(weights))
+        zipar(SyntheticGridTarget(weights), 1, noise, stop_row=3)
+    canvas = Canvas.begin(SyntheticGridTarget(weights))
     with pytest.raises(ValueError, match="no cell is decided before"):
         canvas.distributions(np.array([1]))
     canvas.put(0, 1)

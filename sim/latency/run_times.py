@@ -17,7 +17,7 @@ CURVE: Final = ".json"
 """How the names of measured machines end: paths of cost curves."""
 
 
-class Prices(Protocol):
+class RunTimes(Protocol):
     """The time of runs."""
 
     @property
@@ -36,7 +36,7 @@ class Prices(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class RepeatedPrices:
+class RepeatedTimes:
     """Passes cost what they do when repeated alone, or at least; the host's share is `costs.overhead_ms`."""
 
     costs: Costs
@@ -44,32 +44,32 @@ class RepeatedPrices:
 
     @property
     def plain_ms(self) -> float:
-        """See `Prices`."""
+        """See `RunTimes`."""
         return plain_ms(self.costs)
 
     def image_ms(self, scheme: Scheme, runs: Runs) -> FloatArray:
-        """See `Prices`."""
+        """See `RunTimes`."""
         return runs.image_ms(self.costs)
 
 
 @dataclass(frozen=True, slots=True)
-class InCyclePrices:
+class InCycleTimes:
     """Passes and host cost what they do inside decoding loops."""
 
     costs: CycleCosts
 
     @property
     def plain_ms(self) -> float:
-        """See `Prices`."""
+        """See `RunTimes`."""
         return self.costs.plain_ms
 
     @property
     def fuses_chains(self) -> bool:
-        """See `Prices`."""
+        """See `RunTimes`."""
         return self.costs.fuses_chains
 
     def image_ms(self, scheme: Scheme, runs: Runs) -> FloatArray:
-        """See `Prices`."""
+        """See `RunTimes`."""
         known = self._known(runs)
         return self.costs.image_ms(known, family_of(scheme), pools(scheme))
 
@@ -84,21 +84,21 @@ class InCyclePrices:
         return runs if self.fuses_chains else replace(runs, chained=np.zeros_like(runs.chained))
 
 
-def speedup(prices: Prices, scheme: Scheme, runs: Runs) -> Estimate:
+def speedup(prices: RunTimes, scheme: Scheme, runs: Runs) -> Estimate:
     """How many times faster than plain autoregression at the same prices."""
     return times_faster(runs, prices.image_ms(scheme, runs), prices.plain_ms)
 
 
-def costs_of(machine: str) -> Costs:
+def latency_model_of(machine: str) -> Costs:
     """Passes alone by "machine/model" or the path of a cost curve; ValueError or OSError where there is none."""
     return load_costs(Path(machine)) if machine.endswith(CURVE) else roofline(machine)
 
 
-def prices_of(machine: str) -> Prices:
+def run_times_of(machine: str) -> RunTimes:
     """The prices by "machine/model" or the path of a cost curve, inside cycles where it holds them.
 
     ValueError or OSError where there is none.
     """
-    costs = costs_of(machine)
+    costs = latency_model_of(machine)
     within = load_cycle_costs(Path(machine)) if machine.endswith(CURVE) else None
-    return RepeatedPrices(costs) if within is None else InCyclePrices(within)
+    return RepeatedTimes(costs) if within is None else InCycleTimes(within)

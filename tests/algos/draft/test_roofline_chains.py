@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.draft.drafters import ChainingDrafter
+from tests.algos.draft.drafters import ChainingDrafter
 from underpaint.algos.chance import sampling
 from underpaint.algos.draft import Budget, Grid
-from underpaint.algos.draft.acceptance import FIRST_CHANCE, Chain, Kept
-from underpaint.algos.draft.costs import Prices, chain_table
-from underpaint.algos.draft.lookahead import Floor, best_choice, falling, foresee, might_yield
+from underpaint.algos.draft.acceptance_estimator import FIRST_ACCEPTANCE, AcceptanceEstimator, ChainForecast
+from underpaint.algos.draft.costs import SizeCosts, chain_table
+from underpaint.algos.draft.lookahead import LeastCosts, best_tree_size, falling, forecast_level, may_reach_rate
 from underpaint.algos.draft.roofline import Roofline
 from underpaint.algos.tree import DraftTree, Verdict
 
@@ -48,9 +48,9 @@ Told = tuple[int, int, bool]
 
 
 def chance_by_hand(told: list[Told], grid: Grid, place: int, level: int, weights: tuple[float, ...]) -> float:
-    """A second reading of `Kept`, from the whole history at once."""
+    """A second reading of `AcceptanceEstimator`, from the whole history at once."""
     prior, decay, above, level_prior = weights
-    image = FIRST_CHANCE
+    image = FIRST_ACCEPTANCE
     for one in range(level + 1):
         here = [kept for _, at, kept in told if at == one]
         image = (level_prior * image + sum(here)) / (level_prior + len(here))
@@ -64,9 +64,11 @@ def chance_by_hand(told: list[Told], grid: Grid, place: int, level: int, weights
     return stood / tried
 
 
-def promised(known: Kept, cell: int, levels: int) -> list[float]:
+def promised(known: AcceptanceEstimator, cell: int, levels: int) -> list[float]:
     """Drafted tokens that should be kept of chains of 1, 2, ... and `levels` levels: others are priced out."""
-    return [known.best_chain(cell, one, Prices.of([1e9] * (one - 1) + [1.0])).rate - 1 for one in range(1, levels + 1)]
+    return [
+        known.best_chain(cell, one, SizeCosts.of([1e9] * (one - 1) + [1.0])).rate - 1 for one in range(1, levels + 1)
+    ]
 
 
 @given(
@@ -80,7 +82,7 @@ def test_the_best_chain_is_the_best_of_all_lengths_by_what_the_neighbours_kept(
     drafts: list[tuple[int, list[bool]]], width: int, prior: float, decay: float, prices: list[float]
 ) -> None:
     grid, weights = Grid(80, width), (prior, decay, 0.25, 4.0)
-    known, told, cell = Kept(grid, *weights), list[Told](), 0
+    known, told, cell = AcceptanceEstimator(grid, *weights), list[Told](), 0
     for gap, kept in drafts:
         known.learn(cell + gap, kept)
         told += [(cell + gap + level, level, one) for level, one in enumerate(kept)]
@@ -89,9 +91,9 @@ def test_the_best_chain_is_the_best_of_all_lengths_by_what_the_neighbours_kept(
         chances = [chance_by_hand(told, grid, first + level, level, weights) for level in range(6)]
         tokens = np.cumsum(np.cumprod(chances))
         assert promised(known, first, 6) == pytest.approx(tokens.tolist())
-        found, rates = known.best_chain(first, len(prices), Prices.of(prices)), (1 + tokens[: len(prices)]) / prices
+        found, rates = known.best_chain(first, len(prices), SizeCosts.of(prices)), (1 + tokens[: len(prices)]) / prices
         if not prices:
-            assert found == Chain(0, 0.0)
+            assert found == ChainForecast(0, 0.0)
             continue
         assert found.rate == pytest.approx(rates.max())
         assert rates[found.levels - 1] == pytest.approx(rates.max())
@@ -99,12 +101,12 @@ def test_the_best_chain_is_the_best_of_all_lengths_by_what_the_neighbours_kept(
 
 
 def test_before_anything_is_tried_every_chance_is_even() -> None:
-    assert promised(Kept(GRID, 2.0, 0.6, 0.5, 4.0), 1, 3) == [FIRST_CHANCE, 0.75, 0.875]
+    assert promised(AcceptanceEstimator(GRID, 2.0, 0.6, 0.5, 4.0), 1, 3) == [FIRST_ACCEPTANCE, 0.75, 0.875]
 
 
 def test_chances_come_to_what_is_kept() -> None:
     """Censored at the first rejection, the estimate of every level is still its own."""
-    draws, known, truth = np.random.default_rng(0), Kept(GRID, 2.0, 0.6, 0.5, 4.0), (0.8, 0.6, 0.4)
+    draws, known, truth = np.random.default_rng(0), AcceptanceEstimator(GRID, 2.0, 0.6, 0.5, 4.0), (0.8, 0.6, 0.4)
     cell, found = 1, []
     while cell < 1500:
         all_so_far = np.diff([0.0, *promised(known, cell, 3)])
@@ -131,20 +133,18 @@ def test_a_chain_is_drafted_where_one_call_is_cheap() -> None:
 
 
 @pytest.mark.parametrize(("every", "looks"), [(1, 12), (3, 5), (8, 3)])
-def test_beside_chains_a_tree_is_looked_for_now_and_then(
-    every: int, looks: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looked: list[bool] = []
-    foreseen = Roofline._foreseen
+def test_beside_chains_a_tree_is_forecast_now_and_then(every: int, looks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    forecasts: list[bool] = []
+    forecast = Roofline._forecast_pays
 
     def look(self: Roofline, rate: float, deepest: int, most: int) -> bool:
-        looked.append(foreseen(self, rate, deepest, most))
-        return looked[-1]
+        forecasts.append(forecast(self, rate, deepest, most))
+        return forecasts[-1]
 
-    monkeypatch.setattr(Roofline, "_foreseen", look)
+    monkeypatch.setattr(Roofline, "_forecast_pays", look)
     drafter = peaked(0.9)
-    played(replace(SLOW_LEVELS, look_every=every), drafter, 9, 12)
-    assert looked == [True] + [False] * (looks - 1), "the first cycle grows a tree, as nothing is known"
+    played(replace(SLOW_LEVELS, lookahead_interval=every), drafter, 9, 12)
+    assert forecasts == [True] + [False] * (looks - 1), "the first cycle grows a tree, as nothing is known"
     assert len(drafter.asked) == 11
 
 
@@ -203,22 +203,22 @@ def test_a_chain_needs_a_price_a_call_and_room() -> None:
     passes=st.lists(st.floats(0.1, 3), min_size=12, max_size=12),
     draft_ms=st.floats(0.01, 1),
 )
-def test_no_foreseen_tree_is_ruled_out(row: list[float], passes: list[float], draft_ms: float) -> None:
+def test_no_forecast_tree_is_ruled_out(row: list[float], passes: list[float], draft_ms: float) -> None:
     """The bound that saves foreseeing a tree never says less than the trees that are foreseen."""
-    probs, costs = np.array(row) / max(1.0, sum(row)), Prices.of(passes)
+    probs, costs = np.array(row) / max(1.0, sum(row)), SizeCosts.of(passes)
     scores, last, spent = probs, probs, draft_ms
-    rates = [best_choice(falling(scores, 11), costs, spent)]
+    rates = [best_tree_size(falling(scores, 11), costs, spent)]
     for _ in range(3):
-        ahead = foresee(scores, last, probs, costs, [draft_ms] * len(row), spent, 11)
+        ahead = forecast_level(scores, last, probs, costs, [draft_ms] * len(row), spent, 11)
         spent += draft_ms
         last = np.multiply.outer(falling(last, ahead.frontier), probs).reshape(-1)
         scores = np.concatenate((scores, last))
         if ahead.rate <= rates[-1].rate:
             break
-        rates.append(best_choice(falling(scores, 11), costs, spent))
-    floor = Floor(min(passes), max(0.0, costs.rises[0]), draft_ms)
+        rates.append(best_tree_size(falling(scores, 11), costs, spent))
+    floor = LeastCosts(min(passes), max(0.0, costs.slopes[0]), draft_ms)
     best = max((choice.rate for choice in rates if choice.nodes), default=0.0)
-    assert not best or might_yield(best * (1 - 1e-9), falling(probs, 11), floor, 4)
+    assert not best or may_reach_rate(best * (1 - 1e-9), falling(probs, 11), floor, 4)
 
 
 @pytest.mark.parametrize("levels", [1, 2, 5])
@@ -226,17 +226,17 @@ def test_no_foreseen_tree_is_ruled_out(row: list[float], passes: list[float], dr
 def test_where_one_chain_is_all_there_is_it_is_ruled_out_just_where_it_does_not_pay(
     profile: list[float], levels: int
 ) -> None:
-    floor, chances = Floor(1.0, 0.1, 0.2), np.cumprod(profile * levels)
+    floor, chances = LeastCosts(1.0, 0.1, 0.2), np.cumprod(profile * levels)
     best = float(((1 + np.cumsum(chances)) / (1.0 + 0.3 * np.arange(1, levels + 1))).max())
-    assert might_yield(best * (1 - 1e-6), profile, floor, levels)
-    assert not might_yield(best * (1 + 1e-6), profile, floor, levels)
+    assert may_reach_rate(best * (1 - 1e-6), profile, floor, levels)
+    assert not may_reach_rate(best * (1 + 1e-6), profile, floor, levels)
 
 
 def test_of_one_level_no_more_nodes_count_than_pay() -> None:
-    profile, floor = [0.5, 0.3, 0.05], Floor(1.0, 0.1, 0.2)
+    profile, floor = [0.5, 0.3, 0.05], LeastCosts(1.0, 0.1, 0.2)
     best = 1.8 / 1.4  # a third node would bring 0.05 tokens for 0.1 ms
-    assert might_yield(best * (1 - 1e-6), profile, floor, 1)
-    assert not might_yield(best * (1 + 1e-6), profile, floor, 1)
+    assert may_reach_rate(best * (1 - 1e-6), profile, floor, 1)
+    assert not may_reach_rate(best * (1 + 1e-6), profile, floor, 1)
 
 
 @pytest.mark.parametrize(

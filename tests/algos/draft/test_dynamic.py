@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.draft.drafters import ChainingDrafter, GrowingDrafter, Path, PathDrafter, dense, drafters, path_of
+from tests.algos.draft.drafters import ChainingDrafter, GrowingDrafter, Path, PathDrafter, dense, drafters, path_of
 from underpaint.algos.chance import sampling
 from underpaint.algos.draft import Budget, Grid
 from underpaint.algos.draft.adt import Acceptance, AcceptanceOf, AdtTree, Init, RowStart

@@ -8,16 +8,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.draft.drafters import PathDrafter, dense, drafters
+from tests.algos.draft.drafters import PathDrafter, dense, drafters
 from underpaint.algos.chance import sampling
 from underpaint.algos.draft import Budget, Grid
 from underpaint.algos.draft.calibration import BANDS, Calibration, within_one
-from underpaint.algos.draft.costs import CostCurve, Prices, draft_table
+from underpaint.algos.draft.costs import CostCurve, SizeCosts, draft_table
 from underpaint.algos.draft.fused import Shape
-from underpaint.algos.draft.growth import Growing
-from underpaint.algos.draft.lookahead import best_choice, falling, foresee
+from underpaint.algos.draft.lookahead import best_tree_size, falling, forecast_level
 from underpaint.algos.draft.roofline import Roofline
-from underpaint.algos.draft.sequoia import acceptance_by_rank, best_plan
+from underpaint.algos.draft.sequoia import acceptance_by_rank, best_static_tree
+from underpaint.algos.draft.tree_builder import TreeBuilder
 from underpaint.algos.tree import DraftTree, Verdict
 
 FLAT = tuple((nodes, 1.0) for nodes in (1, 64))
@@ -57,16 +57,16 @@ def value_and_depth(shape: Shape, acceptance: tuple[float, ...]) -> tuple[float,
 
 @given(
     acceptance=st.lists(st.sampled_from([0.0, 0.05, 0.2, 0.45, 0.9]), min_size=1, max_size=3).map(tuple),
-    rises=st.lists(st.sampled_from([0.0, 0.01, 0.1, 0.5]), min_size=5, max_size=5),
+    slopes=st.lists(st.sampled_from([0.0, 0.01, 0.1, 0.5]), min_size=5, max_size=5),
     draft_ms=st.sampled_from([0.0, 0.02, 0.1, 1.0]),
     max_depth=st.integers(0, 4),
     max_nodes=st.integers(1, 6),
 )
 def test_sequoia_finds_the_best_of_all_shapes(
-    acceptance: tuple[float, ...], rises: list[float], draft_ms: float, max_depth: int, max_nodes: int
+    acceptance: tuple[float, ...], slopes: list[float], draft_ms: float, max_depth: int, max_nodes: int
 ) -> None:
-    sizes = tuple((nodes + 1, cost) for nodes, cost in enumerate(np.cumsum([1.0, *rises]).tolist()))
-    plan = best_plan(acceptance, CostCurve(sizes, draft_ms), max_depth, max_nodes)
+    sizes = tuple((nodes + 1, cost) for nodes, cost in enumerate(np.cumsum([1.0, *slopes]).tolist()))
+    plan = best_static_tree(acceptance, CostCurve(sizes, draft_ms), max_depth, max_nodes)
     rates = {}
     for shape in shapes(max_nodes):
         value, depth = value_and_depth(shape, acceptance)
@@ -91,17 +91,17 @@ def test_acceptance_by_rank_counts_children_that_could_be_kept() -> None:
 @given(
     drafter=drafters(3),
     depth=st.integers(1, 2),
-    rises=st.lists(st.sampled_from([0.0, 0.02, 0.2, 0.7]), min_size=12, max_size=12),
+    slopes=st.lists(st.sampled_from([0.0, 0.02, 0.2, 0.7]), min_size=12, max_size=12),
     spent=st.sampled_from([0.0, 0.3, 2.0]),
     most=st.integers(0, 4),
 )
 def test_the_best_choice_is_the_best_of_all_subtrees(
-    drafter: PathDrafter, depth: int, rises: list[float], spent: float, most: int
+    drafter: PathDrafter, depth: int, slopes: list[float], spent: float, most: int
 ) -> None:
-    costs = np.cumsum([1.0, *rises])
-    growing = Growing(drafter, 0)
+    costs = np.cumsum([1.0, *slopes])
+    growing = TreeBuilder(drafter, 0)
     for _ in range(depth):
-        growing.grow_level(3, 3)
+        growing.add_level(3, 3)
     scores = growing.scores()
     above = [number for level in growing.levels for number in level.expanded for _ in range(level.tokens.shape[1])]
     rates = [
@@ -110,7 +110,7 @@ def test_the_best_choice_is_the_best_of_all_subtrees(
         for kept in combinations(range(scores.size), count)
         if all(above[node] == -1 or above[node] in kept for node in kept)
     ]
-    choice = best_choice(falling(scores, most), Prices.of(costs), spent)
+    choice = best_tree_size(falling(scores, most), SizeCosts.of(costs), spent)
     assert choice.rate == pytest.approx(max(rates), rel=1e-12)
     tree = growing.tree(choice.nodes)
     assert tree.size == choice.nodes + 1
@@ -128,7 +128,7 @@ def test_the_best_choice_is_the_best_of_all_counts_whatever_passes_cost(
     """On curves that fall, and on ones that are level, too: a search that ends early misses nothing."""
     best = [score for score in sorted(scores, reverse=True)[:most] if score]
     rates = [(1 + sum(best[:count])) / (passes[count] + spent) for count in range(len(best) + 1)]
-    choice = best_choice(falling(np.array(scores), most), Prices.of(passes), spent)
+    choice = best_tree_size(falling(np.array(scores), most), SizeCosts.of(passes), spent)
     assert choice.rate == pytest.approx(max(rates), rel=1e-12)
     assert rates[choice.nodes] == pytest.approx(max(rates), rel=1e-12)
     assert not any(rate >= choice.rate * (1 + 1e-12) for rate in rates[: choice.nodes])
@@ -162,8 +162,8 @@ def test_a_level_is_foreseen_as_if_all_of_it_were_worked_out(
         nodes = rates.index(max(rates))
         return max(rates), falling_scores[nodes - 1] if nodes else np.inf
 
-    found = foresee(
-        np.array([*older, *last]), np.array(last), np.array(profile), Prices.of(passes), draft_ms, 0.5, most
+    found = forecast_level(
+        np.array([*older, *last]), np.array(last), np.array(profile), SizeCosts.of(passes), draft_ms, 0.5, most
     )
     if not frontier:
         assert found == (0, 0.0)
@@ -173,9 +173,9 @@ def test_a_level_is_foreseen_as_if_all_of_it_were_worked_out(
 
 
 def test_prices_rise_by_the_least_of_all_rises() -> None:
-    assert Prices.of([1.0]) == ([1.0], [np.inf])
-    assert Prices.of([1.0, 3.0, 2.0]) == ([1.0, 3.0, 2.0], [pytest.approx(0.5), pytest.approx(-1.0), np.inf])
-    assert Prices.of([]) == ([], [])
+    assert SizeCosts.of([1.0]) == ([1.0], [np.inf])
+    assert SizeCosts.of([1.0, 3.0, 2.0]) == ([1.0, 3.0, 2.0], [pytest.approx(0.5), pytest.approx(-1.0), np.inf])
+    assert SizeCosts.of([]) == ([], [])
 
 
 def test_drafter_passes_cost_by_what_they_expand() -> None:
@@ -189,23 +189,23 @@ def test_drafter_passes_cost_by_what_they_expand() -> None:
         draft_table(((1, 1.0), (3, -2.0)), "line", 4)
 
 
-def test_trust_is_kept_over_promised() -> None:
+def test_the_factor_is_observed_over_expected_acceptance() -> None:
     grid = Grid(3, 4)
-    trust = Calibration(grid, prior=2.0, decay=0.5, above=0.25, band_prior=1e12)  # bands stay worth what they say
-    assert trust.trust(1) == 1.0
-    trust.learn(1, np.array([0.5, 0.3]), None)
-    trust.learn(2, np.array([0.4]), 0)
-    assert trust.trust(3) == pytest.approx((2 + 1) / (2 + 0.5 * 0.8 + 0.4))
-    assert trust.trust(5) == pytest.approx((2 + 1 + 0.25 * 1) / (2 + 0.8 + 0.25 * (0.8 + 0.4)))  # cells 0, 1, 2 above
-    assert trust.trust(4) == pytest.approx((2 + 1) / (2 + 0.8 + 0.25 * 0.8))  # no cell at the left of column 0
-    assert trust.trust(7) == pytest.approx((2 + 1 + 0.25) / (2 + 0.8 + 0.25 * 0.4))  # nor at the right of the last
-    assert trust.at(3)(np.array([[0.1, 0.2], [0.9, 0.9]])) == pytest.approx(
-        np.array([[0.1, 0.2], [0.5, 0.5]]) * [[trust.trust(3)], [1.0]]
+    known = Calibration(grid, prior=2.0, decay=0.5, above=0.25, band_prior=1e12)  # bands stay worth what they say
+    assert known.factor(1) == 1.0
+    known.learn(1, np.array([0.5, 0.3]), None)
+    known.learn(2, np.array([0.4]), 0)
+    assert known.factor(3) == pytest.approx((2 + 1) / (2 + 0.5 * 0.8 + 0.4))
+    assert known.factor(5) == pytest.approx((2 + 1 + 0.25 * 1) / (2 + 0.8 + 0.25 * (0.8 + 0.4)))  # cells 0, 1, 2 above
+    assert known.factor(4) == pytest.approx((2 + 1) / (2 + 0.8 + 0.25 * 0.8))  # no cell at the left of column 0
+    assert known.factor(7) == pytest.approx((2 + 1 + 0.25) / (2 + 0.8 + 0.25 * 0.4))  # nor at the right of the last
+    assert known.at(3)(np.array([[0.1, 0.2], [0.9, 0.9]])) == pytest.approx(
+        np.array([[0.1, 0.2], [0.5, 0.5]]) * [[known.factor(3)], [1.0]]
     )
 
 
 def test_bands_of_probability_are_worth_what_was_kept() -> None:
-    known = Calibration(Grid(1, 50), prior=1e12, decay=0.0, above=0.0, band_prior=1.0)  # trust stays 1
+    known = Calibration(Grid(1, 50), prior=1e12, decay=0.0, above=0.0, band_prior=1.0)  # known stays 1
     for cell in range(1, 11):
         known.learn(cell, np.array([0.7, 0.15]), 1 if cell % 2 else None)
     sure, unsure = 1 / (1 + 10 * 0.7), (1 + 5) / (1 + 10 * 0.15)
@@ -228,13 +228,13 @@ def test_calibration_finds_the_target_s_chances() -> None:
 
 def test_what_a_cell_should_be_offered_is_the_mean_of_its_neighbours() -> None:
     known = Calibration(Grid(3, 4), 2.0, 0.5, 0.25, 4.0)
-    assert known.expected(1) is None
+    assert known.neighbour_probs(1) is None
     rows = {cell: np.array([0.1 * cell, 0.01 * cell]) for cell in (1, 2, 3, 4)}
     for cell, row in rows.items():
         known.learn(cell, row, None)
-    assert known.expected(5) == pytest.approx((rows[4] + rows[1] + rows[2]) / 3)  # cell 0 was never drafted for
-    assert known.expected(4) == pytest.approx(rows[1])  # at the start of a row nothing is on the left
-    assert known.expected(11) == pytest.approx(rows[4])  # no neighbour is known: the last one
+    assert known.neighbour_probs(5) == pytest.approx((rows[4] + rows[1] + rows[2]) / 3)  # cell 0 was never drafted for
+    assert known.neighbour_probs(4) == pytest.approx(rows[1])  # at the start of a row nothing is on the left
+    assert known.neighbour_probs(11) == pytest.approx(rows[4])  # no neighbour is known: the last one
 
 
 def played(policy: Roofline, drafter: PathDrafter, kept: bool, count: int) -> list[DraftTree]:
@@ -282,7 +282,7 @@ def test_roofline_shrinks_after_rejections_and_reaches_deeper_after_acceptance()
 @pytest.mark.parametrize("draft_ms", [0.0, 0.02, 0.2, 2.0])
 @pytest.mark.parametrize("seed", range(4))
 def test_roofline_adds_a_level_just_where_it_is_foreseen_to_pay(seed: int, draft_ms: float) -> None:
-    """On the first cycle the trust is 1; the stopping rule is played by hand, every subtree size tried."""
+    """On the first cycle the known is 1; the stopping rule is played by hand, every subtree size tried."""
     curve = tuple((nodes, 1 + 0.03 * nodes) for nodes in (1, 64))
     drafter = PathDrafter(np.random.default_rng(seed).dirichlet(np.full(6, 0.1 * 3**seed), 7))
     tree = played(Roofline(curve, draft_ms=draft_ms, top_k=3, max_depth=4), drafter, True, 1)[0]
@@ -293,8 +293,8 @@ def test_roofline_adds_a_level_just_where_it_is_foreseen_to_pay(seed: int, draft
         sizes = range(min(63, len(falling)) + 1)
         return max(((1 + sum(falling[:size])) / (levels * draft_ms + costs[size]), -size) for size in sizes)
 
-    by_hand = Growing(PathDrafter(drafter.pool), 0)
-    by_hand.grow_level(3, 3)
+    by_hand = TreeBuilder(PathDrafter(drafter.pool), 0)
+    by_hand.add_level(3, 3)
     while by_hand.depth < 4:
         last, held = by_hand.levels[-1], by_hand.scores().tolist()
         profile = [sum(row[rank] for row in last.probs) / len(last.probs) for rank in range(3)]
@@ -307,11 +307,11 @@ def test_roofline_adds_a_level_just_where_it_is_foreseen_to_pay(seed: int, draft
         chosen = sorted([*held, *ahead(3)], reverse=True)[:size]
         needed = max(1, sum(score >= min(chosen, default=2.0) for score in frontier))
         coming = best_rate([*held, *ahead(needed)], by_hand.depth + 1)[0]
-        told = by_hand.scores(), last.scores, np.array(profile), Prices.of(costs)
-        foreseen = foresee(*told, [draft_ms] * 3, draft_ms * by_hand.depth, 63)
+        told = by_hand.scores(), last.scores, np.array(profile), SizeCosts.of(costs)
+        foreseen = forecast_level(*told, [draft_ms] * 3, draft_ms * by_hand.depth, 63)
         assert foreseen == (needed, pytest.approx(coming))
         if coming <= best_rate(held, by_hand.depth)[0]:
             break
-        by_hand.grow_level(needed, 3)
+        by_hand.add_level(needed, 3)
     assert len(drafter.passes) == by_hand.depth
     assert tree.size - 1 == -best_rate(by_hand.scores().tolist(), by_hand.depth)[1]

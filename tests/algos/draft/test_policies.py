@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.draft.drafters import GrowingDrafter, PathDrafter, dense, drafters, path_of
+from tests.algos.draft.drafters import GrowingDrafter, PathDrafter, dense, drafters, path_of
 from underpaint.algos.chance import enumerate_outcomes, sampling
 from underpaint.algos.draft import POLICIES, Budget, Grid, PolicySpec
 from underpaint.algos.draft.chain import Chain
@@ -202,7 +202,7 @@ def test_a_chain_is_drawn_from_its_distributions(drafter: PathDrafter, length: i
         ("roofline", {"draft_ms": ((2, 1.0),)}),
         ("roofline", {"band_prior": 0.0}),
         ("roofline", {"probe_first": 0}),
-        ("roofline", {"look_every": 0}),
+        ("roofline", {"lookahead_interval": 0}),
         ("roofline", {"probe_first": 4, "probe_most": 3}),
     ],
 )

@@ -1,4 +1,4 @@
-"""Growing a tree of point proposals level by level: what every dynamic policy shares."""
+"""TreeBuilder a tree of point proposals level by level: what every dynamic policy shares."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -12,7 +12,7 @@ from underpaint.algos.draft.top_tokens import top
 from underpaint.algos.tree import DraftTree
 
 
-class Level(NamedTuple):
+class DraftLevel(NamedTuple):
     """One drafter pass."""
 
     expanded: list[int]
@@ -27,7 +27,7 @@ class Level(NamedTuple):
     """The number of the level's first candidate."""
 
 
-class Growing:
+class TreeBuilder:
     """A tree in the making. Candidates are numbered in the order they were found, so parents come before children.
 
     A candidate's score is the product of the draft probabilities along its path (arXiv 2406.16858, section 4.1), at
@@ -40,11 +40,9 @@ class Growing:
         self._drafter = drafter
         self._expanded = 0  # nodes that the drafter holds
         self.root = root
-        self.levels: list[Level] = []
+        self.levels: list[DraftLevel] = []
 
-    def grow_level(
-        self, frontier: int, children: int, adjust: Callable[[FloatArray], FloatArray] | None = None
-    ) -> bool:
+    def add_level(self, frontier: int, children: int, adjust: Callable[[FloatArray], FloatArray] | None = None) -> bool:
         """Expand the `frontier` best candidates of the last level by their `children` likeliest tokens.
 
         adjust: from the draft probabilities of the children, [F, k], to those that scores are made of, each at most 1.
@@ -53,7 +51,7 @@ class Growing:
         if not self.levels:
             found = top(self._drafter.expand(np.array([self.root]), np.array([-1])), children)
             chances = found.probs if adjust is None else adjust(found.probs)
-            level = Level([-1], found.tokens, found.probs, chances.reshape(-1), 0)
+            level = DraftLevel([-1], found.tokens, found.probs, chances.reshape(-1), 0)
         else:
             last = self.levels[-1]
             best = best_first(last.scores, frontier)
@@ -64,19 +62,19 @@ class Growing:
             found = top(distributions, children)
             scores = last.scores[best][:, None] * (found.probs if adjust is None else adjust(found.probs))
             expanded = (best + last.first).tolist()
-            level = Level(expanded, found.tokens, found.probs, scores.reshape(-1), last.first + last.scores.size)
+            level = DraftLevel(expanded, found.tokens, found.probs, scores.reshape(-1), last.first + last.scores.size)
         self._expanded += len(level.expanded)
         self.levels.append(level)
         return True
 
-    def grow_at_once(self, levels: int, width: int) -> None:
-        """As `levels` times `grow_level(width, width)`, from nothing; in one call where the drafter can."""
+    def add_levels(self, levels: int, width: int) -> None:
+        """As `levels` times `add_level(width, width)`, from nothing; in one call where the drafter can."""
         if not (fuses_trees(self._drafter) and levels > 0 and width <= self._drafter.vocab_size):
-            while self.depth < levels and self.grow_level(width, width):
+            while self.depth < levels and self.add_level(width, width):
                 pass
             return
         first, *below = self._drafter.expand_tree(self.root, _best_of(levels, width))
-        self.levels.append(Level([-1], first.tokens, first.masses, first.masses.reshape(-1), 0))
+        self.levels.append(DraftLevel([-1], first.tokens, first.masses, first.masses.reshape(-1), 0))
         for places, _, tokens, probs in below:
             last = self.levels[-1]
             above = last.scores[places]
@@ -85,7 +83,9 @@ class Growing:
                 break
             scores = (above[:count, None] * probs[:count]).reshape(-1)
             expanded = (places[:count] + last.first).tolist()
-            self.levels.append(Level(expanded, tokens[:count], probs[:count], scores, last.first + last.scores.size))
+            self.levels.append(
+                DraftLevel(expanded, tokens[:count], probs[:count], scores, last.first + last.scores.size)
+            )
 
     @property
     def depth(self) -> int:
@@ -116,8 +116,8 @@ def likeliest_chain(drafter: Expander, root: int, length: int) -> DraftTree:
         tokens = np.empty(length + 1, dtype=np.int64)
         tokens[0], tokens[1:] = root, drafter.expand_chain(root, length)
         return point_tree(tokens, _in_a_row(length), drafter.vocab_size)
-    growing = Growing(drafter, root)
-    while growing.depth < length and growing.grow_level(1, 1):
+    growing = TreeBuilder(drafter, root)
+    while growing.depth < length and growing.add_level(1, 1):
         pass
     return growing.tree(length)
 
