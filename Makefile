@@ -1,6 +1,7 @@
 # make demo   draw and compare with the shipped models (installs the runtime only: no PyTorch, no download of weights)
 # make test   all tests (adds PyTorch and the development tools to the same .venv)
 # make lint   style, types and layers
+# make kernels  the exact and the mutant tests under two ways in which processors round matrix products
 # make clean  remove .venv and the demo's output
 
 PYTHON ?= python3
@@ -9,7 +10,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 # The demo: prompts and seeds that 2 cores draw in well under six minutes, installation included.
 DEMO := --resolution 128 --prompts-count 8 --seeds 1 --fresh
 
-.PHONY: demo test lint clean
+.PHONY: demo test kernels lint clean
 
 demo: .venv/.has-runtime
 	$(BIN)/underpaint compare --temperature 0 $(DEMO) --out demo/t0 --json demo/compare-t0.json
@@ -17,6 +18,13 @@ demo: .venv/.has-runtime
 
 test: .venv/.has-tools
 	$(BIN)/python -m pytest -n 2
+
+# OpenBLAS as on AMD and older Intel machines, then as with AVX-512, or as on still older machines where there is none.
+kernels: .venv/.has-tools
+	for core in Haswell $$(grep -q avx512f /proc/cpuinfo && echo SkylakeX || echo Nehalem); do \
+	    echo "OPENBLAS_CORETYPE=$$core"; \
+	    OPENBLAS_CORETYPE=$$core $(BIN)/python -m pytest -q -n 2 tests/exact tests/mutants || exit 1; \
+	done
 
 lint: .venv/.has-tools
 	$(BIN)/ruff check

@@ -2,9 +2,13 @@
 
 Each pass over the window gives a new distribution for every cell; the drafts are judged by the distributions they were
 drawn from, one pass stale. What lies behind the first rejection is drafted anew from the new distributions:
-independently (SJD), or coupled to what stood there, so that most of it stays (SCD). Given the drafts before it, each
-draft has exactly the distribution that its cell is judged by, so a lossless rule for chains stays lossless under any
-coupling.
+independently (SJD), or coupled to what stood there, so that most of it stays (SCD).
+
+A lossless rule for chains stays lossless if, given the drafts before it and all that was decided, each draft has the
+distribution that its cell is judged by. Drafts drawn anew have it under every rule. Drafts coupled to what stood there
+have it under rules that decide token by token, which have not looked at them. A rule that looks ahead (block and
+traversal verification) has: where it stopped says something of the drafts behind, and their coupled successors are
+biased. Such a pair is refused.
 """
 
 from collections.abc import Iterator
@@ -14,7 +18,7 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 import numpy as np
 
 from underpaint.algos.accept.proposals import excess, normalised
-from underpaint.algos.accept.spec import Rule
+from underpaint.algos.accept.spec import Rule, RuleSpec, spec_of
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.coupling import Noise
@@ -55,6 +59,16 @@ class Window:
                 raise ValueError(f"window: {name} must be one of {', '.join(get_args(known))}, got {value!r}")
 
 
+def check_coupling(rule: RuleSpec, coupling: Coupling) -> None:
+    """Raise ValueError, with the reason, where `rule` is not what it promises in windows of this coupling."""
+    if rule.looks_ahead and coupling != "independent":
+        raise ValueError(
+            f"jacobi: rule '{rule.name}' looks at the drafts behind a token before it decides, so the drafts that "
+            f"coupling '{coupling}' carries over would be biased; choose coupling 'independent', or a rule that "
+            "decides token by token, such as 'chain'"
+        )
+
+
 def maximal_coupling(held: int, draft: FloatArray, target: FloatArray, chance: Chance, at: At) -> int:
     """A draw from `target` [V] that is `held`, itself a draw from `draft` [V], with probability 1 - TV.
 
@@ -89,9 +103,14 @@ def jacobi_cycles(
 ) -> Iterator[Cycle]:
     """Decode one image in Jacobi windows, cycle by cycle.
 
-    rule: any rule that covers "iid" chains: "chain" is SJD's own, "gsd" is GSD.
-    noise: the cells' noise, for coupling "gumbel" only. Raises ValueError where it is missing or not wanted.
+    rule: any rule that covers "iid" chains: "chain" is SJD's own, "gsd" is GSD. One that looks ahead needs coupling
+        "independent"; a rule that no registered spec made is not checked.
+    noise: the cells' noise, for coupling "gumbel" only.
+    Raises ValueError where the noise is missing or not wanted, and where rule and coupling do not fit each other.
     """
+    spec = spec_of(rule)
+    if spec is not None:
+        check_coupling(spec, window.coupling)
     if (window.coupling == "gumbel") != (noise is not None):
         raise ValueError(f"jacobi: coupling '{window.coupling}' {'needs' if noise is None else 'takes no'} noise")
     grid, vocab_size = target.grid, target.vocab_size

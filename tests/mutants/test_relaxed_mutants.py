@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from itertools import product
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.exact.relaxed import star
+from tests.mutants.harness import check_is_caught, load
 from tests.mutants.relaxed import (
     Reading,
     boosted_verdict,
@@ -22,7 +22,6 @@ from tests.mutants.relaxed import (
     nearest,
 )
 from tests.strategies import ShapePolicy
-from underpaint import algos
 from underpaint.algos.accept import RULES
 from underpaint.algos.accept.neighbours import nearest_codes
 from underpaint.algos.chance import At, Chance, Role, enumerate_outcomes, sampling
@@ -33,18 +32,7 @@ from underpaint.algos.spatial.jacobi import Window
 from underpaint.algos.tree import DraftTree, Drawn
 from underpaint.sim.synthetic.models import RandomDistribution, SyntheticDrafter, SyntheticTarget
 
-ROOT = Path(algos.__file__).parent
 CLOSE = 1e-9
-
-
-def load(name: str, old: str = "", new: str = "") -> ModuleType:
-    """The module algos/`name` with `old` replaced by `new`, kept out of the registry; `old` must be there."""
-    source = (ROOT / name).read_text()
-    assert old in source, f"{name} no longer has {old!r}: point the mutant at the new code"
-    source = source.replace(old, new).replace("RULES.register(", "(lambda spec: spec)(")
-    module = ModuleType(f"mutant_of_{Path(name).stem}")
-    exec(compile(source, name, "exec"), module.__dict__)
-    return module
 
 
 def rows(vocab_size: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[int]]:
@@ -416,7 +404,11 @@ MUTANTS = [
     ("accept/neighbours.py", "rough[np.arange(stop - start), np.arange(start, stop)] = np.inf", "pass"),
     ("accept/neighbours.py", "near[order[:k]]", "near[order[-k:]]"),
     ("accept/neighbours.py", "near[order[:k]]", "near[:k]"),
-    ("accept/neighbours.py", "np.partition(rough, k - 1, axis=1)[:, k - 1] + slack", "rough.min(axis=1)"),
+    (
+        "accept/neighbours.py",
+        "np.partition(rough, k - 1, axis=1)[:, k - 1] + slack",
+        "np.partition(rough, k - 1, axis=1)[:, k - 1]",
+    ),
     ("accept/neighbours.py", 'np.einsum("ce,ce->c", apart, apart)', "rough[code - start, near]"),
     ("accept/neighbours.py", "if not 1 <= k < count:", "if not 1 <= k <= count:"),
     ("accept/neighbours.py", "np.any(neighbours == np.arange(count)[:, None])", "np.any(neighbours[:, :0])"),
@@ -462,6 +454,4 @@ def test_the_rule_agrees_with_its_second_reading(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "old", "new"), MUTANTS, ids=[f"{name}-{new[:40]}" for name, _, new in MUTANTS])
 def test_the_mutant_is_killed(name: str, old: str, new: str) -> None:
-    mutant = load(name, old, new)
-    with pytest.raises((AssertionError, ValueError, RuntimeWarning, RuntimeError, IndexError, pytest.fail.Exception)):
-        CHECKS[name](mutant)
+    check_is_caught(CHECKS[name], name, old, new)
