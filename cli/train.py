@@ -11,18 +11,19 @@ import typer
 from underpaint.cli.option_groups import grouped
 from underpaint.cli.train_drawn import draw
 from underpaint.cli.train_options import (
-    TOKENIZER,
     InitFrom,
     Pair,
     Pixels,
     Resolution,
     Run,
+    SceneFamily,
+    Scenery,
     Scenes,
     report,
     trained_target,
 )
 from underpaint.models.checkpoints import vq_config
-from underpaint.models.train.pictures import EmojiPictures
+from underpaint.models.train.pictures import EmojiPictures, family_pictures
 from underpaint.models.train.start import read_start
 from underpaint.zoo.sides import between
 
@@ -41,21 +42,30 @@ def tokenizer(
         bool, typer.Option("--decoder-only", help="Refine the decoder of --init-from; codes stay as they are.")
     ] = False,
     init_from: InitFrom = None,
+    family: SceneFamily = Scenery.emoji,
+    codes: Annotated[
+        int | None, typer.Option(help="Codes; by default 1024, or 4096 of textured scenes.", min=2)
+    ] = None,
     run: Run,
 ) -> None:
-    """Train the VQ tokenizer, shared by all resolutions; it sees 64 and 128 px."""
-    from underpaint.models.train.tokenizer import DECODER_LOOP, DEFAULT_LOOP, EMBEDDED, train_tokenizer
+    """Train the VQ tokenizer, shared by all resolutions; it sees 64 and 128 px, and 256 px of textured scenes."""
+    from underpaint.models.train.tokenizer import DECODER_LOOP, recipe_of, train_tokenizer
 
-    with run.started("runs/decoder" if decoder_only else "runs/tokenizer") as folder:
+    with run.started(family.run("runs/decoder" if decoder_only else "runs/tokenizer")) as folder:
         if decoder_only and init_from is None:
-            init_from = TOKENIZER
-        read_start(init_from, "tokenizer", EMBEDDED)
+            init_from = Path(family.run("runs/tokenizer")) / "checkpoint.pt"
+        recipe = recipe_of(family.family)
+        config = replace(recipe.config, codebook_size=codes or recipe.config.codebook_size)
+        read_start(init_from, "tokenizer", config)
         outcome = train_tokenizer(
             folder,
-            EmojiPictures(),
+            family_pictures(family.family),
+            config=config,
+            settings=recipe.settings,
+            family=family.family,
             init_from=init_from,
             decoder_only=decoder_only,
-            **run.common(DECODER_LOOP if decoder_only else DEFAULT_LOOP),
+            **run.common(DECODER_LOOP if decoder_only else recipe.loop),
         )
         report(outcome, folder)
 

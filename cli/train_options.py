@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from pathlib import Path
 from typing import Annotated, Final, TypedDict
 
@@ -16,7 +16,7 @@ from underpaint.cli.errors import STOPPED, bad_input
 from underpaint.models.checkpoints import read, vq_config
 from underpaint.models.data.scenes import Split
 from underpaint.models.train.loop import LoopSettings, Outcome
-from underpaint.models.train.pictures import SCENE_SEED, EmojiPictures, FolderPictures, Pictures
+from underpaint.models.train.pictures import SCENE_SEED, EmojiPictures, Family, FolderPictures, Pictures
 from underpaint.models.train.sampler import PairedCodes, PairedScenes, settings_for
 from underpaint.models.train.start import widths
 from underpaint.models.train.target import SETTINGS, STRIDE
@@ -47,6 +47,27 @@ class Pixels(IntEnum):
 
 
 Resolution = Annotated[Pixels, typer.Option(help="Side of the pictures in pixels: 64, 128 or 256.")]
+
+
+class Scenery(StrEnum):
+    """Families of scenes."""
+
+    emoji = "emoji"
+    textured = "textured"
+
+    @property
+    def family(self) -> Family:
+        """The family as recipes name it."""
+        return "emoji" if self is Scenery.emoji else "textured"
+
+    def run(self, folder: str) -> str:
+        """The default folder of a run: that of the first family bears its stage's name alone."""
+        return folder if self is Scenery.emoji else f"{folder}_{self}"
+
+
+SceneFamily = Annotated[
+    Scenery, typer.Option("--scenes", help="emoji: one thing on a simple background. textured: two, on a texture.")
+]
 
 
 @dataclass(frozen=True, slots=True)

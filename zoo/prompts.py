@@ -88,7 +88,7 @@ class Prompt:
         for slot, values in SLOT_VALUES.items():
             value = getattr(self, slot)
             if value not in values:
-                raise ValueError(f"prompt {slot}: {value!r} is unknown{_nearest(str(value), values)}")
+                raise ValueError(f"prompt {slot}: {value!r} is unknown{nearest(str(value), values)}")
 
     def caption(self) -> str:
         """Return the canonical caption, which `parse` reads back to an equal prompt."""
@@ -100,7 +100,8 @@ class Prompt:
         return {slot: values.index(getattr(self, slot)) for slot, values in SLOT_VALUES.items()}
 
 
-def _nearest(word: str, choices: tuple[str, ...]) -> str:
+def nearest(word: str, choices: tuple[str, ...]) -> str:
+    """Return what to add to "unknown": the closest known words, or the first dozen."""
     close = difflib.get_close_matches(word, choices, n=3, cutoff=0.5)
     if close:
         return "; did you mean " + " or ".join(repr(choice) for choice in close) + "?"
@@ -137,7 +138,7 @@ def parse(text: str) -> Prompt:
         else:
             found[slot] = value
     if unknown:
-        raise ValueError("; ".join(f"unknown word {word!r}{_nearest(word, _SUGGESTED)}" for word in unknown))
+        raise ValueError("; ".join(f"unknown word {word!r}{nearest(word, _SUGGESTED)}" for word in unknown))
     if "concept" not in found:
         raise ValueError(f"the prompt names no concept: add one of {', '.join(CONCEPT_NAMES[:12])}, ...")
     return Prompt(**found)

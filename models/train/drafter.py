@@ -24,6 +24,7 @@ from underpaint.models.text import WordEncoder, caption_features
 from underpaint.models.train.drawn import fingerprint, load_drawn
 from underpaint.models.train.history import Given
 from underpaint.models.train.loop import LoopSettings, Loss, Outcome, train
+from underpaint.models.train.precision import autocast
 from underpaint.models.train.start import read_start
 from underpaint.models.train.target import at_once, batch_of
 from underpaint.models.train.tokens import TokenSet
@@ -227,7 +228,7 @@ def train_drafter(
         )
         codes, word_ids = (part.to(place) for part in batch)
         generator = torch.Generator(device=place).manual_seed(int(random.integers(2**62)))
-        with torch.autocast(place.type, torch.bfloat16):
+        with autocast(place):
             logits, features = teacher(codes, word_ids)
             noise = 2 * torch.rand(features.shape, generator=generator, device=place) - 1
             seen = (features + settings.feature_noise * noise)[:, :-1]
@@ -243,7 +244,7 @@ def train_drafter(
         for start in starts:
             codes = torch.from_numpy(scenes.codes[start : start + together].astype(np.int64)).to(place)
             word_ids = torch.from_numpy(scenes.words[start : start + together]).to(place)
-            with torch.autocast(place.type, torch.bfloat16):
+            with autocast(place):
                 logits, features = teacher(codes, word_ids)
                 embeddings = bound.embed_tokens(codes[:, :-1])
                 outputs = unroll(bound, features[:, :-1], embeddings, settings.validated_passes)

@@ -18,6 +18,7 @@ from underpaint.models.checkpoints import read, story
 from underpaint.models.config import build
 from underpaint.models.train.history import Given
 from underpaint.models.train.loop import LoopSettings, Loss, Outcome, train
+from underpaint.models.train.precision import autocast
 from underpaint.models.train.target import SETTINGS, Target, TargetSettings, batch_of
 from underpaint.models.train.tokens import TokenSet
 from underpaint.models.transformer import TransformerConfig
@@ -43,7 +44,7 @@ def guided_distribution(teacher: Target, codes: Tensor, words: Tensor, guidance:
     codes int64 [B, cells], words int64 [B, 8]. A row of pads has no condition, and keeps its distribution.
     """
     both = torch.cat([words, torch.full_like(words, PAD_WORD)])
-    with torch.autocast(codes.device.type, torch.bfloat16):
+    with autocast(codes.device):
         logits, _ = teacher(torch.cat([codes, codes]), both)
     given, absent = logits.float().chunk(2)
     return functional.log_softmax(absent + guidance * (given - absent), dim=-1)
@@ -51,7 +52,7 @@ def guided_distribution(teacher: Target, codes: Tensor, words: Tensor, guidance:
 
 def divergence(student: Target, codes: Tensor, words: Tensor, wanted: Tensor) -> Tensor:
     """KL(wanted || student) in nats a token, `wanted` [B, cells, V] a log-distribution."""
-    with torch.autocast(codes.device.type, torch.bfloat16):
+    with autocast(codes.device):
         logits, _ = student(codes, words)
     found = functional.log_softmax(logits.float(), dim=-1)
     total = functional.kl_div(found.flatten(0, 1), wanted.flatten(0, 1), reduction="batchmean", log_target=True)

@@ -8,7 +8,10 @@ entry that begins where it was continued.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+from underpaint.models.checkpoints import load_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,3 +34,21 @@ def runs_with(saved: Mapping[str, Any] | None, given: Given, loop: Mapping[str, 
     if before and before[-1]["how"] == how:
         return before
     return [*before, {"first_step": saved["step"], "how": how}]
+
+
+def refuse_other(out: Path, given: Given) -> None:
+    """ValueError where the run in `out` was started with a seed or settings other than `given`'s; its loop may differ.
+
+    A run of an older recipe, which does not say what it was given, is continued.
+    """
+    path = out / "checkpoint.pt"
+    runs: list[dict[str, Any]] = load_whole(path).get("runs", []) if path.exists() else []
+    if not runs:
+        return
+    before = {name: value for name, value in runs[-1]["how"].items() if name != "loop"}
+    differing = [name for name in sorted(before.keys() | given.how.keys()) if before.get(name) != given.how.get(name)]
+    if differing:
+        held, wanted = ({name: told.get(name) for name in differing} for told in (before, given.how))
+        raise ValueError(
+            f"{path} was trained with {held}; now wanted {wanted}. Give the same to continue it, or another --out"
+        )

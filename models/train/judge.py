@@ -23,6 +23,7 @@ from underpaint.models.judge import Judge, JudgeConfig, Judgement, to_judge_side
 from underpaint.models.train.history import Given
 from underpaint.models.train.loop import LoopSettings, Loss, Outcome, train
 from underpaint.models.train.pictures import SCENE_SEED, to_pixels
+from underpaint.models.train.precision import autocast
 from underpaint.models.typed import channels_last
 from underpaint.zoo.sides import SHIPPED_SIDES
 
@@ -134,7 +135,7 @@ class _Recipe:
         labels = torch.from_numpy(np.concatenate([small.labels, large.labels])).to(self.device)
         generator = torch.Generator().manual_seed((self.seed << 32) + step)
         seen = damage(pixels, settings, generator).to(self.device).contiguous(memory_format=torch.channels_last)
-        with torch.autocast(self.device.type, torch.bfloat16):
+        with autocast(self.device):
             found = self.model(seen)
         value = judge_loss(found, labels, settings.place_weight)
         concept = (found.concept.argmax(1) == labels[:, LABELS.index("concept")]).float().mean()

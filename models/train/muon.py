@@ -10,6 +10,8 @@ from typing import Any, NoReturn, overload
 import torch
 from torch import Tensor, nn
 
+from underpaint.models.train.precision import product_type
+
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Of the quintic Newton-Schulz iteration, as published: fast, and close enough to orthogonal."""
 _ROUNDS = 5
@@ -18,7 +20,7 @@ _ROUNDS = 5
 def orthogonalised(matrix: Tensor) -> Tensor:
     """The nearest semi-orthogonal matrix to `matrix` [rows, columns], roughly: singular values in about 0.7..1.2."""
     tall = matrix.shape[0] > matrix.shape[1]
-    found: Tensor = (matrix.T if tall else matrix).bfloat16()
+    found: Tensor = (matrix.T if tall else matrix).to(product_type(matrix.device))
     found = found / (found.norm() + 1e-7)
     linear, cubic, quintic = _COEFFICIENTS
     for _ in range(_ROUNDS):

@@ -1,9 +1,9 @@
-"""Pictures and captions of EmojiScenes as the recipes ask for them: by scene number, split and size."""
+"""Pictures and captions of scenes as the recipes ask for them: by scene number, split and size."""
 
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol
 
 import numpy as np
 import torch
@@ -13,8 +13,13 @@ from torch import Tensor
 
 from underpaint.models.data.art import load_sprites
 from underpaint.models.data.scenes import Scene, Split, SpriteSheet, render, scene
+from underpaint.models.data.textured_render import TexturedSheet, render_textured
+from underpaint.models.data.textured_scenes import textured_scene
 from underpaint.zoo.prompts import word_ids
 
+Family = Literal["emoji", "textured"]
+"""Families of scenes: one thing on a simple background, or two and more on a textured ground."""
+FAMILIES: Final[tuple[Family, ...]] = ("emoji", "textured")
 SUFFIXES: Final = (".png", ".jpg", ".jpeg", ".webp")
 """Of files that are read as pictures."""
 _HELD: Final = 50
@@ -38,6 +43,25 @@ class EmojiPictures:
     def __call__(self, indices: Sequence[int], size: int, split: Split) -> NDArray[np.uint8]:
         """Render scenes `indices` of `split` at `size` px."""
         return np.stack([render(numbered(index, split), self.sheet, size) for index in indices])
+
+
+class TexturedPictures:
+    """Renders scenes of the second family on demand; sprites are loaded, and at first fetched, once."""
+
+    def __init__(self, art: Path | None = None) -> None:
+        self.sheet = TexturedSheet(load_sprites(art))
+
+    def __call__(self, indices: Sequence[int], size: int, split: Split) -> NDArray[np.uint8]:
+        """Render scenes `indices` of `split` at `size` px."""
+        shown = [textured_scene(SCENE_SEED, index, split) for index in indices]
+        return np.stack([render_textured(one, self.sheet, size) for one in shown])
+
+
+def family_pictures(family: Family, art: Path | None = None) -> Pictures:
+    """Return the renderer of a family of scenes; ValueError for an unknown one."""
+    if family not in FAMILIES:
+        raise ValueError(f"scenes: expected one of {', '.join(FAMILIES)}, got {family!r}")
+    return EmojiPictures(art) if family == "emoji" else TexturedPictures(art)
 
 
 class FolderPictures:

@@ -21,6 +21,7 @@ from underpaint.models.sampler import Direction, SamplerConfig, TokenSampler, co
 from underpaint.models.train.history import Given
 from underpaint.models.train.loop import LoopSettings, Loss, Outcome, train
 from underpaint.models.train.pictures import Pictures, to_pixels
+from underpaint.models.train.precision import autocast
 from underpaint.models.train.sampler_losses import PatchCritic, SamplerLosses, draw_softly, duel, perceptual_distance
 from underpaint.models.train.start import read_start
 from underpaint.models.typed import channels_last
@@ -128,7 +129,7 @@ class _Recipe:
         random = np.random.default_rng([self.seed, step])
         rows = random.integers(len(self.data[0]), size=self.settings.batch)
         given, wanted = (_square(codes[rows], self.place) for codes in self.data)
-        with torch.autocast(self.place.type, torch.bfloat16):
+        with autocast(self.place):
             logits = self.pupil.network(given)
         cross = functional.cross_entropy(logits.flatten(0, 2).float(), wanted.flatten())
         figures: dict[str, float | Tensor] = {
@@ -144,7 +145,7 @@ class _Recipe:
         """The terms that need decoded pictures of `logits`; `rows` are their scenes."""
         losses = self.losses
         real = to_pixels(self.pictures(rows.tolist(), self.side, "train"), self.place)
-        with torch.autocast(self.place.type, torch.bfloat16):
+        with autocast(self.place):
             drawn = draw_softly(self.vq, logits)
             near = perceptual_distance(self.vq, drawn.pixels, real) if losses.perceptual else real.new_zeros(())
         error = (drawn.pixels.float() - real).square().mean()
@@ -163,7 +164,7 @@ class _Recipe:
         for start in range(0, count, 8):
             rows = range(start, min(count, start + 8))
             given, wanted = (_square(codes[rows.start : rows.stop], self.place) for codes in self.validation)
-            with torch.autocast(self.place.type, torch.bfloat16):
+            with autocast(self.place):
                 logits = self.pupil.network(given)
                 pixels = self.vq.decode_codes(logits.argmax(-1).flatten(1)).float().clamp(-1, 1)
             real = to_pixels(self.pictures(rows, self.side, "seen"), self.place)

@@ -20,6 +20,7 @@ from underpaint.models.sampler import SuperResolution, SuperResolutionConfig, co
 from underpaint.models.train.history import Given
 from underpaint.models.train.loop import LoopSettings, Loss, Outcome, train
 from underpaint.models.train.pictures import to_pixels
+from underpaint.models.train.precision import autocast
 from underpaint.models.train.sampler import PairedCodes, PairedScenes, Pupil, check_pairs
 from underpaint.models.typed import channels_last
 
@@ -84,7 +85,7 @@ def train_super_resolution(
 
     def enlarged(codes: PairedCodes, rows: NDArray[np.int64], split: Split) -> _Enlarged:
         given, high = (torch.from_numpy(part[rows].astype(np.int64)).to(place) for part in codes)
-        with torch.autocast(place.type, torch.bfloat16):
+        with autocast(place):
             with torch.no_grad():
                 small = vq.decode_codes(given).clamp(-1, 1)
             found = pupil.network(small.float())

@@ -14,6 +14,7 @@ from underpaint.models.checkpoints import story
 from underpaint.models.text import WordEncoder, caption_features
 from underpaint.models.train.history import Given
 from underpaint.models.train.loop import LoopSettings, Loss, Outcome, train
+from underpaint.models.train.precision import autocast
 from underpaint.models.train.start import read_start
 from underpaint.models.train.tokens import TokenSet
 from underpaint.models.transformer import Transformer, TransformerConfig
@@ -95,7 +96,7 @@ def validation_loss(
     for start in range(0, scenes, together):
         stop = min(scenes, start + together)
         codes = torch.from_numpy(data.codes[start:stop].astype(np.int64)).to(device)
-        with torch.autocast(device.type, torch.bfloat16):
+        with autocast(device):
             logits, _ = target(codes, torch.from_numpy(data.words[start:stop]).to(device))
         total += float(functional.cross_entropy(logits.flatten(0, 1), codes.flatten())) * (stop - start)
     return total / scenes
@@ -144,7 +145,7 @@ def train_target(
     def loss(step: int) -> Loss:
         random = np.random.default_rng([seed, step])
         codes, words = (part.to(place) for part in batch_of(data, settings.batch, settings.condition_dropout, random))
-        with torch.autocast(place.type, torch.bfloat16):
+        with autocast(place):
             logits, _ = model(codes, words)
         value = functional.cross_entropy(logits.flatten(0, 1), codes.flatten())
         return Loss(value, {"tokens": float(codes.numel() * (step + 1))})

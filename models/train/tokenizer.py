@@ -1,13 +1,14 @@
-"""Recipe of the tokenizer: a small VQ autoencoder shared by 64 and 128 px.
+"""Recipe of the tokenizer: a small VQ autoencoder shared by all resolutions, for either family of scenes.
 
-No perceptual network and no discriminator: L1 on pixels, on their differences and on two coarser scales, plus
-the codebook terms. The codebook starts from spherical k-means over the encoder's outputs after a short warm-up
-without quantisation, and unused codes restart at latents of the current batch. A second stage may refine the
-decoder alone, which changes no code.
+No perceptual network and no discriminator: L1 on pixels, on their differences and on two coarser scales (for
+textured scenes also the energy of textures), plus the codebook terms. The codebook starts from spherical k-means
+over the encoder's outputs after a short warm-up without quantisation, and unused codes restart at latents of the
+current batch. A second stage may refine the decoder alone, which changes no code.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,9 +16,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from underpaint.models.checkpoints import story
-from underpaint.models.train.history import Given
+from underpaint.models.train.history import Given, refuse_other
 from underpaint.models.train.loop import LoopSettings, Loss, Outcome, train
-from underpaint.models.train.pictures import Pictures, to_pixels
+from underpaint.models.train.pictures import Family, Pictures, to_pixels
+from underpaint.models.train.precision import autocast
+from underpaint.models.train.reconstruction import ReconstructionWeights, reconstruction_loss
 from underpaint.models.train.start import read_start
 from underpaint.models.typed import channels_last
 from underpaint.models.vq import VQConfig, VQModel
@@ -31,11 +34,16 @@ EMBEDDED = VQConfig(
     ch=32,
     num_res_blocks=1,
 )
+TEXTURED = replace(EMBEDDED, codebook_size=4096, ch=16, encoder_ch_mult=(1, 2, 4, 8), decoder_ch_mult=(1, 2, 4, 8))
+"""Widths for textured scenes: narrower at full resolution, where most of the time goes, and four times the codes."""
 DECODER_LOOP = LoopSettings(
     steps=1500, learning_rate=1e-3, warmup_steps=50, ema_decay=0.995, validate_every=300, beta2=0.99
 )
 DEFAULT_LOOP = LoopSettings(
     steps=1060, learning_rate=2e-3, matrix_rate=0.03, warmup_steps=20, ema_decay=0.995, validate_every=300, beta2=0.99
+)
+TEXTURED_LOOP = LoopSettings(
+    steps=4000, learning_rate=2e-3, matrix_rate=0.03, warmup_steps=40, ema_decay=0.997, validate_every=400, beta2=0.99
 )
 
 
@@ -43,32 +51,42 @@ DEFAULT_LOOP = LoopSettings(
 class TokenizerSettings:
     """What a batch is and what the loss weighs.
 
-    Each step sees `batch` pictures of 64 px, or, one step in `large_every`, `batch // 4` of 128 px.
+    Step after step the pictures are of the next of `sides` (px), in turn: `batch` of 64 px, or as many of another side
+    as hold as many pixels, at least one. Validation draws `validation_scenes` at each of the sides.
     """
 
     batch: int = 16
     scenes: int = 1_000_000
     validation_scenes: int = 64
-    large_every: int = 4
-    square_weight: float = 2.0
-    gradient_weight: float = 0.3
-    coarse_weight: float = 0.5
+    sides: tuple[int, ...] = (128, 64, 64, 64)
+    weights: ReconstructionWeights = field(default_factory=ReconstructionWeights)
     commitment_weight: float = 0.25
     plain_steps: int = 150
     restart_every: int = 40
     restart_until: float = 0.7
 
 
-def reconstruction_loss(found: Tensor, wanted: Tensor, settings: TokenizerSettings) -> Tensor:
-    """L1 and squared error on pixels, L1 on neighbour differences and on two halvings."""
-    error = found - wanted
-    total = error.abs().mean() + settings.square_weight * error.square().mean()
-    edges = error.diff(dim=2).abs().mean() + error.diff(dim=3).abs().mean()
-    total = total + settings.gradient_weight * edges
-    for _ in range(2):
-        error = functional.avg_pool2d(error, 2)
-        total = total + settings.coarse_weight * error.abs().mean()
-    return total
+TEXTURED_SETTINGS = TokenizerSettings(
+    batch=24,
+    validation_scenes=32,
+    sides=(64, 128, 64, 128, 256),
+    weights=ReconstructionWeights(gradient=0.2, energy=1.0),
+)
+
+
+class TokenizerRecipe(NamedTuple):
+    """What a family of scenes is learnt with, unless one says otherwise."""
+
+    config: VQConfig
+    settings: TokenizerSettings
+    loop: LoopSettings
+
+
+def recipe_of(family: Family) -> TokenizerRecipe:
+    """The recipe of a family of scenes."""
+    if family == "textured":
+        return TokenizerRecipe(TEXTURED, TEXTURED_SETTINGS, TEXTURED_LOOP)
+    return TokenizerRecipe(EMBEDDED, TokenizerSettings(), DEFAULT_LOOP)
 
 
 @torch.no_grad()
@@ -99,10 +117,10 @@ class _Recipe:
 
     def batch(self, step: int) -> Tensor:
         random = np.random.default_rng([self.seed, step])
-        large = step % self.settings.large_every == 0
-        count = max(1, self.settings.batch // 4) if large else self.settings.batch
+        side = self.settings.sides[step % len(self.settings.sides)]
+        count = max(1, self.settings.batch * 64**2 // side**2)
         scenes = random.integers(self.settings.scenes, size=count).tolist()
-        pixels = to_pixels(self.pictures(scenes, 128 if large else 64, "train"), self.device)
+        pixels = to_pixels(self.pictures(scenes, side, "train"), self.device)
         return pixels.flip(3) if random.random() < 0.5 else pixels
 
     def loss(self, step: int) -> Loss:
@@ -110,13 +128,13 @@ class _Recipe:
         quantise = step >= self.settings.plain_steps
         if step == self.settings.plain_steps:
             self.start_codebook(step)
-        with torch.autocast(self.device.type, torch.bfloat16):
+        with autocast(self.device):
             latents = self.model.latents(pixels)
         quantized = self.model.quantize(latents)
         passed = quantized.values if quantise else functional.normalize(latents.float(), dim=1)
-        with torch.autocast(self.device.type, torch.bfloat16):
+        with autocast(self.device):
             found = self.model.decode(passed)
-        value = reconstruction_loss(found.float(), pixels, self.settings)
+        value = reconstruction_loss(found.float(), pixels, self.settings.weights)
         mse = (found.float().clamp(-1, 1) - pixels).square().mean().detach()
         figures: dict[str, float | Tensor] = {"psnr": 10 * torch.log10(4 / mse)}
         if quantise:
@@ -129,12 +147,12 @@ class _Recipe:
     def decoder_loss(self, step: int) -> Loss:
         """The reconstruction alone, from codes as they are decoded in use."""
         pixels = self.batch(step)
-        with torch.autocast(self.device.type, torch.bfloat16):
+        with autocast(self.device):
             with torch.no_grad():
                 passed = self.model.quantize(self.model.latents(pixels)).values
             found = self.model.decode(passed)
         mse = (found.detach().float().clamp(-1, 1) - pixels).square().mean()
-        value = reconstruction_loss(found.float(), pixels, self.settings)
+        value = reconstruction_loss(found.float(), pixels, self.settings.weights)
         return Loss(value, {"psnr": 10 * torch.log10(4 / mse)})
 
     @torch.no_grad()
@@ -143,7 +161,7 @@ class _Recipe:
         self.model.eval()
         found = []
         for offset in range(16):
-            with torch.autocast(self.device.type, torch.bfloat16):
+            with autocast(self.device):
                 latents = self.model.latents(self.batch(step + offset))
             found.append(self.model.quantize(latents).latents)
         self.model.train()
@@ -170,11 +188,11 @@ class _Recipe:
         figures: dict[str, float] = {}
         codes = []
         count = self.settings.validation_scenes
-        for size in (64, 128):
+        for size in sorted(set(self.settings.sides)):
             error = 0.0
             for start in range(0, count, 16):
                 pixels = to_pixels(self.pictures(range(start, min(count, start + 16)), size, "seen"), self.device)
-                with torch.autocast(self.device.type, torch.bfloat16):
+                with autocast(self.device):
                     found, quantized = self.model(pixels)
                 codes.append(quantized.codes)
                 error += float((found.float().clamp(-1, 1) - pixels).square().mean()) * len(pixels)
@@ -192,13 +210,25 @@ def train_tokenizer(
     loop: LoopSettings = DEFAULT_LOOP,
     init_from: Path | None = None,
     decoder_only: bool = False,
+    family: Family = "emoji",
     seed: int = 0,
     device: str = "cpu",
 ) -> Outcome:
     """Train a tokenizer into `out/checkpoint.pt` (kind "tokenizer"), continuing what is there.
 
-    `init_from` starts from another tokenizer of the same widths; `decoder_only` keeps its codes as they are and
-    learns `decoder` and `post_quant_conv` alone.
+    Args:
+        out: folder of the run.
+        pictures: what it learns from.
+        config: widths.
+        settings: batches and weights of the loss.
+        loop: length and rates.
+        init_from: another tokenizer of the same widths to start from.
+        decoder_only: keep its codes as they are and learn `decoder` and `post_quant_conv` alone.
+        family: the family of scenes that `pictures` shows; the checkpoint says it.
+        seed: of weights and batches.
+        device: "cpu" or "cuda".
+
+    Raises ValueError where `out` holds a run of other widths, another family, seed or settings.
     """
     if decoder_only and init_from is None:
         raise ValueError("refining the decoder alone needs a trained tokenizer to start from")
@@ -211,6 +241,8 @@ def train_tokenizer(
         for part in (model.encoder, model.quantize, model.quant_conv):
             part.requires_grad_(False)
     settings = settings or TokenizerSettings()
+    given = Given({"seed": seed, "settings": asdict(settings), "decoder_only": decoder_only}, start and story(start))
+    refuse_other(out, given)
     recipe = _Recipe(model, pictures, settings, loop.steps, seed)
     plain = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(config).items()}
     return train(
@@ -218,9 +250,9 @@ def train_tokenizer(
         recipe.decoder_loss if decoder_only else recipe.loss,
         out,
         loop,
-        {"kind": "tokenizer", "vq": plain},
+        {"kind": "tokenizer", "vq": plain} | ({} if family == "emoji" else {"scenes": family}),
         validate=recipe.validate,
         after_step=None if decoder_only else recipe.after_step,
-        given=Given({"seed": seed, "settings": asdict(settings), "decoder_only": decoder_only}, start and story(start)),
+        given=given,
         title="tokenizer",
     )

@@ -18,6 +18,7 @@ from underpaint.artifacts.manifest import write_beside
 from underpaint.models.checkpoints import load_vq
 from underpaint.models.data.scenes import Split
 from underpaint.models.train.pictures import SCENE_SEED, Pictures, captions, to_pixels
+from underpaint.models.train.precision import autocast
 from underpaint.models.typed import channels_last
 from underpaint.models.vq import VQModel
 
@@ -117,7 +118,7 @@ def encode_pictures(
     for start in range(0, len(todo), together):
         rows = todo[start : start + together]
         pixels = to_pixels(pictures(rows.tolist(), resolution, split), device)
-        with torch.autocast(device, torch.bfloat16):
+        with autocast(device):
             found = vq.encode(pixels)
         codes[rows] = found.cpu().numpy().astype(np.int16)
     return codes

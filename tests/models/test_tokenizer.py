@@ -13,7 +13,9 @@ from underpaint.models.checkpoints import load_vq, read
 from underpaint.models.data.scenes import Split
 from underpaint.models.train.loop import LoopSettings
 from underpaint.models.train.pictures import to_pictures, to_pixels
-from underpaint.models.train.tokenizer import TokenizerSettings, reconstruction_loss, spherical_kmeans, train_tokenizer
+from underpaint.models.train.precision import autocast
+from underpaint.models.train.reconstruction import ReconstructionWeights, reconstruction_loss, texture_energy
+from underpaint.models.train.tokenizer import TokenizerSettings, spherical_kmeans, train_tokenizer
 from underpaint.models.train.tokens import encode_scenes
 from underpaint.models.vq import VQConfig, VQModel
 
@@ -26,7 +28,7 @@ TINY_VQ = VQConfig(
     ch=8,
     num_res_blocks=1,
 )
-SETTINGS = TokenizerSettings(batch=4, validation_scenes=4, large_every=8, plain_steps=10, restart_every=5)
+SETTINGS = TokenizerSettings(batch=4, validation_scenes=4, sides=(128, *[64] * 7), plain_steps=10, restart_every=5)
 LOOP = LoopSettings(steps=40, learning_rate=4e-3, warmup_steps=5, ema_decay=0.9, validate_every=40)
 
 
@@ -94,10 +96,11 @@ def test_kmeans_finds_separate_directions() -> None:
 
 def test_the_loss_is_zero_for_equal_pictures_and_counts_edges() -> None:
     pixels = to_pixels(flat_pictures([1], 64, "train"))
-    assert float(reconstruction_loss(pixels, pixels, SETTINGS)) == 0
+    weights = ReconstructionWeights()
+    assert float(reconstruction_loss(pixels, pixels, weights)) == 0
     blurred = torch.nn.functional.avg_pool2d(pixels, 3, stride=1, padding=1, count_include_pad=False)
-    plain = reconstruction_loss(blurred, pixels, replace(SETTINGS, gradient_weight=0.0))
-    assert float(reconstruction_loss(blurred, pixels, SETTINGS)) > float(plain) > 0
+    plain = reconstruction_loss(blurred, pixels, replace(weights, gradient=0.0))
+    assert float(reconstruction_loss(blurred, pixels, weights)) > float(plain) > 0
 
 
 def test_pixels_and_pictures_are_inverse() -> None:
@@ -119,7 +122,7 @@ def test_the_cache_is_filled_once_grows_and_names_its_tokenizer(trained: Path, t
     more = encode_scenes(tmp_path, trained, counting, resolution=64, scenes=8, split="train")
     assert seen == list(range(8))
     np.testing.assert_array_equal(more.codes[:5], few.codes)
-    with torch.autocast("cpu", torch.bfloat16):
+    with autocast("cpu"):
         expected = load_vq(trained).encode(to_pixels(flat_pictures([7], 64, "train")))
     assert (more.codes[7] == expected[0].numpy()).mean() > 0.9
 
@@ -148,3 +151,23 @@ def test_a_missing_or_foreign_checkpoint_says_what_to_do(tmp_path: Path) -> None
 def test_unequal_depths_raise() -> None:
     with pytest.raises(ValueError, match="one length"):
         VQModel(VQConfig(encoder_ch_mult=(1, 1), decoder_ch_mult=(1,)))
+
+
+def test_a_run_with_another_seed_or_other_settings_is_refused(trained: Path) -> None:
+    out = trained.parent
+    with pytest.raises(ValueError, match=r"was trained with \{'seed': 0\}; now wanted \{'seed': 1\}"):
+        train_tokenizer(out, flat_pictures, config=TINY_VQ, settings=SETTINGS, loop=LOOP, seed=1)
+    with pytest.raises(ValueError, match="holds another model"):
+        train_tokenizer(out, flat_pictures, config=TINY_VQ, settings=SETTINGS, loop=LOOP, family="textured")
+
+
+def test_energy_rewards_texture_wherever_it_lies() -> None:
+    generator = torch.Generator().manual_seed(0)
+    wanted, other = 0.3 * torch.randn(2, 4, 3, 32, 32, generator=generator)
+    grey = torch.zeros_like(wanted)
+    for near, far in zip(texture_energy(other), texture_energy(grey), strict=True):
+        assert float(near.mean()) > 0.05
+        assert float(far.abs().max()) == 0
+    plain, energetic = ReconstructionWeights(), ReconstructionWeights(energy=20.0)
+    assert reconstruction_loss(grey, wanted, plain) < reconstruction_loss(other, wanted, plain)
+    assert reconstruction_loss(grey, wanted, energetic) > reconstruction_loss(other, wanted, energetic)

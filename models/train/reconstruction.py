@@ -1,0 +1,51 @@
+"""What a tokenizer's pictures are held to: pixels, their differences, coarser scales, and the energy of textures."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+from torch.nn import functional
+
+
+@dataclass(frozen=True, slots=True)
+class ReconstructionWeights:
+    """What each part of the loss counts against the mean absolute error of pixels.
+
+    square: mean squared error. gradient: neighbour differences. coarse: each of two halvings. energy: each octave of
+    `texture_energy`, 0 for none.
+    """
+
+    square: float = 2.0
+    gradient: float = 0.3
+    coarse: float = 0.5
+    energy: float = 0.0
+
+
+def reconstruction_loss(found: Tensor, wanted: Tensor, weights: ReconstructionWeights) -> Tensor:
+    """A scalar for pictures [B, 3, H, W]: L1 and squared error, L1 on differences and on two halvings, and energy."""
+    error = found - wanted
+    total = error.abs().mean() + weights.square * error.square().mean()
+    edges = error.diff(dim=2).abs().mean() + error.diff(dim=3).abs().mean()
+    total = total + weights.gradient * edges
+    for _ in range(2):
+        error = functional.avg_pool2d(error, 2)
+        total = total + weights.coarse * error.abs().mean()
+    if weights.energy > 0:
+        pairs = zip(texture_energy(found), texture_energy(wanted), strict=True)
+        total = total + weights.energy * sum((left - right).abs().mean() for left, right in pairs)
+    return total
+
+
+def texture_energy(pixels: Tensor, octaves: int = 2, reach: int = 4) -> list[Tensor]:
+    """Local mean size of each octave of brightness, finest first: [B, 1, H / reach, W / reach] and halves of it.
+
+    A code of 12 bits cannot say where every leaf lies; pixel errors then reward the mean, which is grey. The energy
+    of an octave (what a halving loses, after Burt and Adelson, 1983) asks for as much texture, wherever it lies.
+    """
+    bright = pixels.mean(dim=1, keepdim=True)
+    found = []
+    for _ in range(octaves):
+        coarse = functional.avg_pool2d(bright, 2)
+        detail = bright - functional.interpolate(coarse, scale_factor=2.0, mode="nearest")
+        found.append(functional.avg_pool2d(detail.abs(), reach))
+        bright = coarse
+    return found

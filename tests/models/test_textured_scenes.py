@@ -1,0 +1,114 @@
+"""TexturedScenes: repeatable one by one, the same at all sizes, legible by region, and kept apart for measuring."""
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.models.test_scenes import made_up_sprites
+from underpaint.models.data.scenes import SPLITS, Split
+from underpaint.models.data.textured_render import REGIONS, TexturedSheet, regions, render_textured
+from underpaint.models.data.textured_scenes import TexturedScene, textured_scene
+from underpaint.zoo.textured_prompts import TEXTURED_SLOTS, held_out_things, seen_things
+
+
+@pytest.fixture(scope="module")
+def sheet() -> TexturedSheet:
+    return TexturedSheet(made_up_sprites())
+
+
+def many(split: Split, count: int = 1500, seed: int = 0) -> list[TexturedScene]:
+    return [textured_scene(seed, index, split) for index in range(count)]
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_a_scene_is_made_alone(split: Split) -> None:
+    together = [textured_scene(3, index, split) for index in range(20)]
+    assert [textured_scene(3, index, split) for index in reversed(range(20))] == together[::-1]
+    assert together != [textured_scene(4, index, split) for index in range(20)]
+
+
+def test_splits_show_their_things_and_never_meet() -> None:
+    for split, first in (("train", seen_things()), ("seen", seen_things()), ("held_out", held_out_things())):
+        shown = many(split, 2500)
+        assert {(one.prompt.thing, one.prompt.finish) for one in shown} == set(first)
+        assert {(one.prompt.other, one.prompt.other_finish) for one in shown} <= set(seen_things())
+        assert all(one.prompt.thing != one.prompt.other for one in shown)
+    assert not set(many("train", 800)) & set(many("seen", 800))
+
+
+def test_attributes_are_drawn_evenly() -> None:
+    shown = many("every", 4000, seed=9)
+    for slot in ("relation", "ground", "colour", "sky", "light", "depth", "finish", "other_finish"):
+        counts = Counter(getattr(one.prompt, slot) for one in shown)
+        expected = len(shown) / len(TEXTURED_SLOTS[slot])
+        # Six standard deviations of a binomial count.
+        assert max(abs(count - expected) for count in counts.values()) < 6 * np.sqrt(expected), slot
+    alone = sum(one.prompt.companion == "nothing" for one in shown)
+    assert abs(alone - 2 / 3 * len(shown)) < 6 * np.sqrt(len(shown) * 2 / 9)
+
+
+def test_positions_say_the_relation() -> None:
+    for one in many("every", 400):
+        across = one.second.left + one.second.side / 2 - one.first.left - one.first.side / 2
+        down = one.second.top + one.second.side / 2 - one.first.top - one.first.side / 2
+        apart = max(abs(across), abs(down)) >= (one.first.side + one.second.side) / 2 - 1
+        assert max(across, down) > 0
+        assert one.prompt.relation == (("left of" if across > down else "above") if apart else "behind")
+
+
+def test_a_picture_is_the_same_at_all_sizes(sheet: TexturedSheet) -> None:
+    for one in many("train", 8):
+        fine = render_textured(one, sheet, 256).astype(float)
+        for size in (128, 64):
+            factor = 256 // size
+            mean = fine.reshape(size, factor, size, factor, 3).mean(axis=(1, 3))
+            error = np.square(mean - render_textured(one, sheet, size)).mean()
+            assert 10 * np.log10(255**2 / error) > 29, (one.prompt.caption(), size)
+
+
+def test_pictures_are_repeatable(sheet: TexturedSheet) -> None:
+    one = textured_scene(5, 7, "seen")
+    first = render_textured(one, sheet, 128)
+    render_textured(textured_scene(5, 8, "seen"), sheet, 128)
+    np.testing.assert_array_equal(render_textured(one, TexturedSheet(made_up_sprites()), 128), first)
+    assert first.dtype == np.uint8
+    assert first.shape == (128, 128, 3)
+    with pytest.raises(ValueError, match="one of 64, 128, 256"):
+        render_textured(one, sheet, 96)
+
+
+def test_difficulty_differs_by_region(sheet: TexturedSheet) -> None:
+    """The sky is calm and the ground is busy, by the spread of brightness within squares of 8 px, a code's size."""
+    spread: dict[str, list[float]] = {name: [] for name in REGIONS}
+    for one in many("train", 30):
+        bright = render_textured(one, sheet, 128).astype(float).mean(axis=2).reshape(16, 8, 16, 8)
+        whose = regions(one, sheet, 128).reshape(16, 8, 16, 8)
+        for number, name in enumerate(REGIONS):
+            inside = (whose == number).all(axis=(1, 3))
+            spread[name] += bright.std(axis=(1, 3))[inside].tolist()
+    calm, busy, thing = (float(np.median(spread[name])) for name in REGIONS)
+    assert min(len(found) for found in spread.values()) > 500
+    assert busy > 5 * calm
+    assert thing > 2 * calm
+
+
+def test_regions_cover_each_thing(sheet: TexturedSheet) -> None:
+    for one in many("train", 6):
+        whose = regions(one, sheet, 64)
+        assert set(np.unique(whose)) == {0, 1, 2}
+        for at in (one.first, one.second):
+            assert whose[min(63, at.top + at.side // 2), at.left + at.side // 2] == 2
+
+
+def test_every_attribute_changes_the_picture(sheet: TexturedSheet) -> None:
+    one = textured_scene(0, 3, "train")
+    before = render_textured(one, sheet, 64).astype(int)
+    for slot, values in TEXTURED_SLOTS.items():
+        if slot == "relation":
+            continue
+        taken = {getattr(one.prompt, slot), one.prompt.thing, one.prompt.other}
+        other = next(value for value in values if value not in taken)
+        after = render_textured(replace(one, prompt=replace(one.prompt, **{slot: other})), sheet, 64)
+        assert np.abs(after - before).max() > 20, slot

@@ -1,0 +1,83 @@
+"""The grammar of textured scenes: captions read back, the other side of a relation is the same scene."""
+
+import numpy as np
+import pytest
+
+from underpaint.models.data.textured_scenes import textured_scene
+from underpaint.zoo.prompts import CONCEPT_NAMES
+from underpaint.zoo.textured_prompts import (
+    COMPANIONS,
+    TEXTURED_SLOTS,
+    TEXTURED_WORD_SLOTS,
+    TEXTURED_WORDS,
+    THINGS,
+    TexturedPrompt,
+    held_out_things,
+    no_textured_prompt,
+    parse_textured,
+    seen_things,
+    textured_word_ids,
+)
+
+
+def test_captions_read_back() -> None:
+    for index in range(500):
+        prompt = textured_scene(2, index, "every").prompt
+        assert parse_textured(prompt.caption()) == prompt
+        assert parse_textured(prompt.caption().upper().replace(",", " ; ")) == prompt
+
+
+def test_a_relation_told_from_the_other_side() -> None:
+    for said, canonical in (("right of", "left of"), ("below", "above"), ("in front of", "behind")):
+        found = parse_textured(f"a stone fox {said} a woolly owl on green brick")
+        wanted = TexturedPrompt("owl", "fox", "woolly", "stone", canonical, ground="brick", colour="green")
+        assert found == wanted
+
+
+def test_what_is_left_out_takes_its_default() -> None:
+    assert parse_textured("fox, teddy bear") == TexturedPrompt("fox", "teddy bear")
+    assert parse_textured("fox and stone owl").other_finish == "stone"
+    assert parse_textured("fox and owl lit from the right").light == "right"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "names two things"),
+        ("a stone fox", "names two things"),
+        ("fox owl panda", "too many things"),
+        ("fox owl brick cloth", "too many values for ground: 'brick' and 'cloth'"),
+        ("stone flat fox owl", "two finishes for one thing"),
+        ("fox owl stone", "no thing after it"),
+        ("fox owle", "unknown word 'owle'; did you mean 'owl'"),
+    ],
+)
+def test_bad_captions_say_what_to_write(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse_textured(text)
+
+
+def test_word_ids_tell_every_prompt_and_side_apart() -> None:
+    prompt = TexturedPrompt("fox", "owl")
+    row = textured_word_ids(prompt, 64)
+    assert row.shape == (TEXTURED_WORD_SLOTS,)
+    assert (row > 0).all()
+    assert row.max() < TEXTURED_WORDS
+    other = textured_word_ids(prompt, 128)
+    np.testing.assert_array_equal(row != other, [False] * (TEXTURED_WORD_SLOTS - 1) + [True])
+    assert len({tuple(textured_word_ids(textured_scene(0, i, "every").prompt, 64)) for i in range(200)}) > 190
+    np.testing.assert_array_equal(no_textured_prompt(128)[:-1], 0)
+    assert no_textured_prompt(128)[-1] == other[-1]
+    with pytest.raises(ValueError, match="expected one of 64, 128, 256 px"):
+        textured_word_ids(prompt, 96)
+
+
+def test_tables_agree() -> None:
+    assert set(THINGS) | set(COMPANIONS) <= set(CONCEPT_NAMES)
+    assert not set(THINGS) & set(COMPANIONS)
+    assert set(seen_things()).isdisjoint(held_out_things())
+    assert {thing for thing, _ in seen_things()} == set(THINGS)
+    flat = [value for slot, values in TEXTURED_SLOTS.items() if not slot.startswith("other") for value in values]
+    assert len(flat) == len(set(flat)), "a word in two slots cannot be read"
+    with pytest.raises(ValueError, match="prompt ground: 'mud' is unknown"):
+        TexturedPrompt("fox", "owl", ground="mud")

@@ -1,0 +1,229 @@
+"""The prompt grammar of TexturedScenes: two or three things and how they stand, on a textured ground under a sky.
+
+One caption names one scene: "a woolly fox left of a flat cactus, with a honeybee, on green foliage, bright sky, lit
+from the left, soft background". The relations are "left of", "above" and "behind"; "right of", "below" and "in
+front of" are read as the same scene told from the other side, so that a picture has one canonical caption. The
+tables stand in `textured_scenes.json`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from importlib.resources import files
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from underpaint.zoo.prompts import nearest
+from underpaint.zoo.sides import SIDES
+
+Rgb = tuple[int, int, int]
+
+
+def _tables() -> dict[str, Any]:
+    text = files("underpaint.zoo").joinpath("textured_scenes.json").read_text(encoding="utf-8")
+    tables: dict[str, Any] = json.loads(text)
+    return tables
+
+
+def _colours(table: Mapping[str, list[list[int]]]) -> dict[str, tuple[Rgb, ...]]:
+    return {name: tuple((red, green, blue) for red, green, blue in stops) for name, stops in table.items()}
+
+
+_TABLES: Final = _tables()
+THINGS: Final[tuple[str, ...]] = tuple(_TABLES["concepts"])
+"""What the two main things of a scene can be; names of `underpaint.zoo.prompts.CONCEPTS`."""
+COMPANIONS: Final[tuple[str, ...]] = tuple(_TABLES["companions"])
+"""What the small third thing can be."""
+NO_COMPANION: Final = "nothing"
+FINISHES: Final[tuple[str, ...]] = tuple(_TABLES["finishes"])
+"""What a thing's surface is like: drawn in 3d, drawn flat, of wool, of stone."""
+RELATIONS: Final[tuple[str, ...]] = tuple(_TABLES["relations"])
+GROUNDS: Final[tuple[str, ...]] = tuple(_TABLES["grounds"])
+GROUND_COLOURS: Final = _colours(_TABLES["colours"])
+"""Dark, middle and light sRGB of a ground's colour."""
+SKY_COLOURS: Final = _colours(_TABLES["skies"])
+"""sRGB of a sky at the top and at the horizon."""
+TEXTURED_SLOTS: Final[dict[str, tuple[str, ...]]] = {
+    "finish": FINISHES,
+    "thing": THINGS,
+    "relation": RELATIONS,
+    "other_finish": FINISHES,
+    "other": THINGS,
+    "companion": (NO_COMPANION, *COMPANIONS),
+    "ground": GROUNDS,
+    "colour": tuple(GROUND_COLOURS),
+    "sky": tuple(SKY_COLOURS),
+    "light": tuple(_TABLES["lights"]),
+    "depth": tuple(_TABLES["depths"]),
+}
+"""Every slot of a prompt with its values, in the order of `textured_word_ids`."""
+FINISHED_THINGS: Final[tuple[tuple[str, str], ...]] = tuple(itertools.product(THINGS, FINISHES))
+_HELD_OUT: Final = frozenset((thing, finish) for thing, finish in _TABLES["held_out"])
+
+_VALUES: Final = ["", *dict.fromkeys(itertools.chain(*TEXTURED_SLOTS.values())), *(f"{side} px" for side in SIDES)]
+_WORD_IDS: Final = {value: number for number, value in enumerate(_VALUES)}
+TEXTURED_WORDS: Final = len(_VALUES)
+"""Size of the word vocabulary, the pad word (id 0) included."""
+TEXTURED_WORD_SLOTS: Final = len(TEXTURED_SLOTS) + 1
+"""Length of a row of word ids: one a slot, and the side of the picture."""
+
+_MIRRORED: Final = {"right of": "left of", "below": "above", "in front of": "behind"}
+_FILLERS: Final = frozenset(
+    {"a", "an", "the", "on", "under", "with", "and", "lit", "from", "light", "sky", "background"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TexturedPrompt:
+    """One scene in words: every field is a value of `TEXTURED_SLOTS`, anything else raises ValueError.
+
+    The first thing stands left of, above or behind the other. `light` is where the light comes from; a "soft" depth
+    blurs what is far away.
+    """
+
+    thing: str
+    other: str
+    finish: str = "glossy"
+    other_finish: str = "glossy"
+    relation: str = "left of"
+    companion: str = NO_COMPANION
+    ground: str = "sand"
+    colour: str = "ochre"
+    sky: str = "bright"
+    light: str = "left"
+    depth: str = "sharp"
+
+    def __post_init__(self) -> None:
+        for slot, values in TEXTURED_SLOTS.items():
+            value = getattr(self, slot)
+            if value not in values:
+                raise ValueError(f"prompt {slot}: {value!r} is unknown{nearest(str(value), values)}")
+
+    def caption(self) -> str:
+        """Return the canonical caption, which `parse_textured` reads back to an equal prompt."""
+        companion = "" if self.companion == NO_COMPANION else f", with a {self.companion}"
+        return (
+            f"a {self.finish} {self.thing} {self.relation} a {self.other_finish} {self.other}{companion}, "
+            f"on {self.colour} {self.ground}, {self.sky} sky, lit from the {self.light}, {self.depth} background"
+        )
+
+    def class_ids(self) -> dict[str, int]:
+        """Return, per slot, the value's index in `TEXTURED_SLOTS`: the labels of a classifier."""
+        return {slot: values.index(getattr(self, slot)) for slot, values in TEXTURED_SLOTS.items()}
+
+
+_SLOT_OF: Final = (
+    {
+        value: slot
+        for slot, values in TEXTURED_SLOTS.items()
+        if slot not in ("other", "other_finish", "light") and slot != "companion"
+        for value in values
+    }
+    | dict.fromkeys(COMPANIONS, "companion")
+    | dict.fromkeys(TEXTURED_SLOTS["light"], "light")
+    | dict.fromkeys(_MIRRORED, "relation")
+)
+_LONGEST: Final = max(len(value.split()) for value in _SLOT_OF)
+
+
+def parse_textured(text: str) -> TexturedPrompt:
+    """Read a caption; what it does not name takes its default, and punctuation is ignored.
+
+    A finish belongs to the thing named next. Raises ValueError naming what is wrong and what to write instead: unknown
+    words, fewer or more than two things, two values for one slot.
+    """
+    words = re.findall(r"[^\s,.;:!]+", text.lower())
+    found: dict[str, str] = {}
+    unknown: list[str] = []
+    waiting: str | None = None
+    position = 0
+    while position < len(words):
+        value, slot, length = _read_one(words, position)
+        position += length
+        if slot == "filler":
+            continue
+        if slot == "unknown":
+            unknown.append(value)
+            continue
+        if slot == "finish":
+            if waiting is not None:
+                raise ValueError(f"the prompt names two finishes for one thing: {waiting!r} and {value!r}; keep one")
+            waiting = value
+            continue
+        if slot == "thing":
+            slot = "other" if "thing" in found else "thing"
+            if waiting is not None:
+                found["other_finish" if slot == "other" else "finish"] = waiting
+                waiting = None
+        if slot in found:
+            named = "things" if slot == "other" else f"values for {slot}"
+            raise ValueError(f"the prompt names too many {named}: {found[slot]!r} and {value!r}; keep one")
+        found[slot] = value
+    if unknown:
+        known = tuple(_SLOT_OF)
+        raise ValueError("; ".join(f"unknown word {word!r}{nearest(word, known)}" for word in unknown))
+    if waiting is not None:
+        raise ValueError(f"the prompt names a finish, {waiting!r}, and no thing after it; name one")
+    if "other" not in found:
+        example = TexturedPrompt(THINGS[0], THINGS[1]).caption()
+        raise ValueError(f"expected a prompt that names two things, such as {example!r}; got {text!r}")
+    return _canonical(found)
+
+
+def _canonical(found: dict[str, str]) -> TexturedPrompt:
+    relation = found.pop("relation", "left of")
+    prompt = TexturedPrompt(**found, relation=_MIRRORED.get(relation, relation))
+    if relation not in _MIRRORED:
+        return prompt
+    return replace(
+        prompt,
+        thing=prompt.other,
+        finish=prompt.other_finish,
+        other=prompt.thing,
+        other_finish=prompt.finish,
+    )
+
+
+def _read_one(words: list[str], position: int) -> tuple[str, str, int]:
+    """Return (value, slot, words read) at `position`; the longest name wins."""
+    for length in range(_LONGEST, 0, -1):
+        name = " ".join(words[position : position + length])
+        if name in _SLOT_OF:
+            return name, _SLOT_OF[name], length
+    word = words[position]
+    return word, "filler" if word in _FILLERS else "unknown", 1
+
+
+def textured_word_ids(prompt: TexturedPrompt, side: int) -> NDArray[np.int64]:
+    """Return the prompt for a picture of `side` px as word ids, int64 [12]: one a slot, then the side."""
+    values = [getattr(prompt, slot) for slot in TEXTURED_SLOTS]
+    return np.array([_WORD_IDS[value] for value in (*values, _side(side))], np.int64)
+
+
+def no_textured_prompt(side: int) -> NDArray[np.int64]:
+    """Return the unconditional row for guidance at `side` px: int64 [12], pads and the side."""
+    row = np.zeros(TEXTURED_WORD_SLOTS, np.int64)
+    row[-1] = _WORD_IDS[_side(side)]
+    return row
+
+
+def _side(side: int) -> str:
+    if side not in SIDES:
+        raise ValueError(f"side: expected one of {', '.join(map(str, SIDES))} px, got {side}")
+    return f"{side} px"
+
+
+def held_out_things() -> tuple[tuple[str, str], ...]:
+    """Return the (thing, finish) pairs that no training scene shows; each thing is seen in other finishes."""
+    return tuple(pair for pair in FINISHED_THINGS if pair in _HELD_OUT)
+
+
+def seen_things() -> tuple[tuple[str, str], ...]:
+    """Return the (thing, finish) pairs of the training scenes."""
+    return tuple(pair for pair in FINISHED_THINGS if pair not in _HELD_OUT)
