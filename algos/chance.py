@@ -93,17 +93,15 @@ class FromUniforms:
     index: int = 0
 
     def cycle(self, index: int) -> Self:
-        """See `Chance`."""
         return type(self)(self.source, index)
 
     def flip(self, chance_of: float, at: At, out_of: float = 1.0) -> bool:
-        """See `Chance`. The comparison is strict: a draw of exactly 0 does not accept an impossible token."""
+        """The comparison is strict: a draw of exactly 0 does not accept an impossible token."""
         if chance_of >= out_of:  # certain, whatever the product below would round to
             return chance_of > 0.0
         return self.source(self.index, at) * out_of < chance_of
 
     def draw(self, weights: FloatArray, at: At) -> int:
-        """See `Chance`."""
         return index_of(weights, self.source(self.index, at))
 
     def uniforms(self, role: Role, nodes: range) -> list[float]:
@@ -132,7 +130,6 @@ class Philox:
         self._fresh = dict(self._stream.bit_generator.state)
 
     def __call__(self, cycle: int, at: At) -> float:
-        """See `Source`."""
         if cycle != self._cycle:
             self._blocks.clear()
             self._cycle = cycle
@@ -190,7 +187,6 @@ class Enumerating:
     index: int = 0
 
     def cycle(self, index: int) -> Self:
-        """See `Chance`."""
         return type(self)(self.script, self.decisions, self.seen, index)
 
     def _choose(self, options: tuple[tuple[int, float], ...], at: At) -> int:
@@ -203,13 +199,11 @@ class Enumerating:
         return options[chosen][0]
 
     def flip(self, chance_of: float, at: At, out_of: float = 1.0) -> bool:
-        """See `Chance`."""
         share = min(1.0, chance_of / out_of) if 0.0 < chance_of < out_of else float(chance_of > 0.0)
         options = tuple((value, weight) for value, weight in ((1, share), (0, 1.0 - share)) if weight > 0.0)
         return bool(self._choose(options, at))
 
     def draw(self, weights: FloatArray, at: At) -> int:
-        """See `Chance`."""
         total = float(_cumulated(weights)[-1])
         options = tuple((int(i), float(weights[i]) / total) for i in np.flatnonzero(weights))
         return self._choose(options, at)

@@ -55,7 +55,6 @@ class _Onward:
         self.vocab_size = self.drafter.vocab_size
 
     def expand(self, tokens: IntArray, parents: IntArray) -> FloatArray:
-        """See `Expander`."""
         if parents[0] == -1:
             root = self._reach(self._above, int(tokens[0]))
             self._here = [root]

@@ -8,6 +8,8 @@ import numpy as np
 
 from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
 
+Shape: TypeAlias = tuple[int, ...]
+"""Parents of a tree's nodes, node 0 the root (parent -1), level by level; the children of a node stand together."""
 Drawn: TypeAlias = Literal["iid", "without_replacement", "top_k"]
 DRAWN: tuple[Drawn, ...] = get_args(Drawn)
 NO_TOKEN = -1

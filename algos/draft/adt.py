@@ -6,6 +6,8 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
+from underpaint.algos.batched.adt import BatchedAdt
+from underpaint.algos.batched.spec import BatchedPolicy
 from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.draft.eagle2 import grow_eagle2
 from underpaint.algos.draft.settings import at_least, one_of
@@ -67,7 +69,7 @@ class AdtTree:
     _row: int = field(init=False, repr=False, default=1)
     _cell: int = field(init=False, repr=False, default=1)
     _last: TreeState = field(init=False, repr=False, default=TreeState(1, 1, None))
-    _grown: tuple[int, int] = field(init=False, repr=False, default=(1, 1))
+    _shape: tuple[int, int] = field(init=False, repr=False, default=(1, 1))
 
     def __post_init__(self) -> None:
         one_of("adt", get_args(Acceptance), acceptance=self.acceptance)
@@ -83,27 +85,27 @@ class AdtTree:
         at_least("adt", self.start_width, max_width=self.max_width)
 
     def begin(self, grid: Grid) -> None:
-        """See `Policy`. The first cell is decided by the condition alone: it has no tree."""
+        """The first cell is decided by the condition alone: it has no tree."""
         self._states = [None] * grid.cells
         self._row = grid.width
         self._cell = 1
         self._last = self._start()
 
     def grow(self, drafter: Expander, root: int, budget: Budget, chance: Chance) -> DraftTree:
-        """See `Policy`. A draw is made only where `init` is "random"."""
+        """A draw is made only where `init` is "random"."""
         depth, width = self._adapted(self._neighbour(chance))
-        self._grown = (depth, width)
+        self._shape = (depth, width)
         total = self.total_tokens
         if self.nodes == "proportional":
             total = ceil(total * depth * width / (self.start_depth * self.start_width))
         return grow_eagle2(drafter, root, budget, depth, width, total)
 
     def observe(self, tree: DraftTree, verdict: Verdict, cell: int) -> None:
-        """See `Policy`. A tree with no proposal says nothing: the state stays what it was."""
+        """A tree with no proposal says nothing: the state stays what it was."""
         if tree.size > 1:
             accepted = len(verdict.path)
             share = accepted / tree.depth if self.acceptance == "ratio" else float(accepted)
-            self._last = TreeState(*self._grown, share)
+            self._last = TreeState(*self._shape, share)
         self._cell = cell + len(verdict.path) + 1
         for decided in range(cell, min(self._cell, len(self._states))):
             self._states[decided] = self._last
@@ -141,6 +143,10 @@ class AdtTree:
         )
 
 
+def _batched(policy: AdtTree) -> BatchedPolicy | None:
+    return BatchedAdt(policy) if (policy.init, policy.row_start) == ("horizontal", "carry") else None
+
+
 SPEC = POLICIES.register(
     PolicySpec(
         name="adt",
@@ -148,5 +154,12 @@ SPEC = POLICIES.register(
         drawn="top_k",
         source="arXiv 2512.21857, equations 2 and 3 (no public code)",
         deviations="beta, steps and bounds are unpublished: the defaults are ours; every open choice is a setting",
+        examples=(
+            {"start_depth": 2, "max_depth": 3, "start_width": 2, "max_width": 3, "total_tokens": 6},
+            {"start_depth": 1, "max_depth": 3, "max_width": 2, "start_width": 2, "nodes": "proportional", "beta": 0.3},
+            {"start_depth": 2, "max_depth": 3, "max_width": 3, "start_width": 2, "acceptance": "length", "beta": 1.5},
+            {"start_depth": 2, "max_depth": 3, "max_width": 3, "start_width": 2, "init": "vertical"},
+        ),
+        batched=_batched,
     )
 )

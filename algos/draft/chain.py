@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from underpaint.algos.batched.spec import BatchedPolicy
+from underpaint.algos.batched.static_trees import BatchedStaticTree
 from underpaint.algos.chance import Chance
 from underpaint.algos.draft.settings import at_least
 from underpaint.algos.draft.shape import chain_shape, fill_sampled
@@ -23,15 +25,13 @@ class Chain:
     def __post_init__(self) -> None:
         at_least("chain", 1, length=self.length)
 
-    def begin(self, grid: Grid) -> None:
-        """See `Policy`; a chain carries no state."""
+    def begin(self, grid: Grid) -> None: ...
 
     def grow(self, drafter: Expander, root: int, budget: Budget, chance: Chance) -> DraftTree:
-        """See `Policy`. Node i is drawn at `At(Role.DRAFT, i)`; node i's distribution is row i of `draft_probs`."""
+        """Node i is drawn at `At(Role.DRAFT, i)`; node i's distribution is row i of `draft_probs`."""
         return fill_sampled(chain_shape(_length(self.length, budget)), drafter, root, chance, drawn="iid")
 
-    def observe(self, tree: DraftTree, verdict: Verdict, cell: int) -> None:
-        """See `Policy`; a chain learns nothing."""
+    def observe(self, tree: DraftTree, verdict: Verdict, cell: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,23 +46,37 @@ class LikeliestChain:
     def __post_init__(self) -> None:
         at_least("chain_top1", 1, length=self.length)
 
-    def begin(self, grid: Grid) -> None:
-        """See `Policy`; a chain carries no state."""
+    def begin(self, grid: Grid) -> None: ...
 
     def grow(self, drafter: Expander, root: int, budget: Budget, chance: Chance) -> DraftTree:
-        """See `Policy`; no draw is made."""
+        """No draw is made."""
         return likeliest_chain(drafter, root, _length(self.length, budget))
 
-    def observe(self, tree: DraftTree, verdict: Verdict, cell: int) -> None:
-        """See `Policy`; a chain learns nothing."""
+    def observe(self, tree: DraftTree, verdict: Verdict, cell: int) -> None: ...
 
 
 def _length(wanted: int, budget: Budget) -> int:
     return max(0, min(wanted, budget.max_depth, budget.max_nodes - 1))
 
 
+def _batched(policy: Chain) -> BatchedPolicy:
+    return BatchedStaticTree(chain_shape(policy.length), sampled=True)
+
+
+def _batched_likeliest(policy: LikeliestChain) -> BatchedPolicy:
+    return BatchedStaticTree(chain_shape(policy.length), sampled=False, one_call=True)
+
+
 SAMPLED = POLICIES.register(
-    PolicySpec(name="chain", make=Chain, drawn="iid", source="arXiv 2211.17192, algorithm 1", chain=True)
+    PolicySpec(
+        name="chain",
+        make=Chain,
+        drawn="iid",
+        source="arXiv 2211.17192, algorithm 1",
+        chain=True,
+        examples=({"length": 1}, {"length": 3}),
+        batched=_batched,
+    )
 )
 LIKELIEST = POLICIES.register(
     PolicySpec(
@@ -71,5 +85,7 @@ LIKELIEST = POLICIES.register(
         drawn="top_k",
         source="arXiv 2211.17192 with a one-hot draft distribution",
         chain=True,
+        examples=({"length": 1}, {"length": 3}),
+        batched=_batched_likeliest,
     )
 )

@@ -1,7 +1,9 @@
-"""Static trees: EAGLE-1's sampled one, and its deterministic twin."""
+"""Static trees: EAGLE-1's sampled one, and the same tree of likeliest tokens."""
 
 from dataclasses import dataclass
 
+from underpaint.algos.batched.spec import BatchedPolicy
+from underpaint.algos.batched.static_trees import BatchedStaticTree
 from underpaint.algos.chance import Chance
 from underpaint.algos.draft.settings import at_least
 from underpaint.algos.draft.shape import fill_sampled, fill_top_k, ranked_shape, within
@@ -25,15 +27,13 @@ class Eagle1:
     def __post_init__(self) -> None:
         _check("eagle1", self.widths)
 
-    def begin(self, grid: Grid) -> None:
-        """See `Policy`; a static tree carries no state."""
+    def begin(self, grid: Grid) -> None: ...
 
     def grow(self, drafter: Expander, root: int, budget: Budget, chance: Chance) -> DraftTree:
-        """See `Policy`. Node i is drawn at `At(Role.DRAFT, i)`."""
+        """Node i is drawn at `At(Role.DRAFT, i)`."""
         return fill_sampled(within(ranked_shape(tuple(self.widths)), budget), drafter, root, chance)
 
-    def observe(self, tree: DraftTree, verdict: Verdict, cell: int) -> None:
-        """See `Policy`; a static tree learns nothing."""
+    def observe(self, tree: DraftTree, verdict: Verdict, cell: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +48,13 @@ class StaticTopK:
     def __post_init__(self) -> None:
         _check("static_top_k", self.widths)
 
-    def begin(self, grid: Grid) -> None:
-        """See `Policy`; a static tree carries no state."""
+    def begin(self, grid: Grid) -> None: ...
 
     def grow(self, drafter: Expander, root: int, budget: Budget, chance: Chance) -> DraftTree:
-        """See `Policy`; no draw is made."""
+        """No draw is made."""
         return fill_top_k(within(ranked_shape(tuple(self.widths)), budget), drafter, root)
 
-    def observe(self, tree: DraftTree, verdict: Verdict, cell: int) -> None:
-        """See `Policy`; a static tree learns nothing."""
+    def observe(self, tree: DraftTree, verdict: Verdict, cell: int) -> None: ...
 
 
 def _check(policy: str, widths: tuple[int, ...]) -> None:
@@ -66,6 +64,14 @@ def _check(policy: str, widths: tuple[int, ...]) -> None:
         at_least(policy, 1, **{f"widths[{level}]": width})
 
 
+def _batched(policy: Eagle1) -> BatchedPolicy:
+    return BatchedStaticTree(ranked_shape(tuple(policy.widths)), sampled=True)
+
+
+def _batched_top_k(policy: StaticTopK) -> BatchedPolicy:
+    return BatchedStaticTree(ranked_shape(tuple(policy.widths)), sampled=False)
+
+
 SAMPLED = POLICIES.register(
     PolicySpec(
         name="eagle1",
@@ -73,6 +79,8 @@ SAMPLED = POLICIES.register(
         drawn="without_replacement",
         source="arXiv 2401.15077 (EAGLE-1); arXiv 2502.06352 (LANTERN++) on images",
         deviations="the shape follows a rule (least rank sum, so many nodes a level), not a published list of paths",
+        examples=({"widths": (2, 2)}, {"widths": (3,)}),
+        batched=_batched,
     )
 )
 LIKELIEST = POLICIES.register(
@@ -82,5 +90,7 @@ LIKELIEST = POLICIES.register(
         drawn="top_k",
         source="arXiv 2401.10774 (Medusa): a static tree of likeliest tokens",
         deviations="the shape follows the same rule as 'eagle1'",
+        examples=({"widths": (3, 4, 2)},),
+        batched=_batched_top_k,
     )
 )

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from underpaint.algos.batched.dynamic_trees import BatchedEagle2
+from underpaint.algos.batched.spec import BatchedPolicy
 from underpaint.algos.chance import Chance
 from underpaint.algos.draft.settings import at_least
 from underpaint.algos.draft.spec import POLICIES, Budget, Expander, Grid, PolicySpec
@@ -28,15 +30,13 @@ class Eagle2:
     def __post_init__(self) -> None:
         at_least("eagle2", 1, depth=self.depth, top_k=self.top_k, total_tokens=self.total_tokens)
 
-    def begin(self, grid: Grid) -> None:
-        """See `Policy`; EAGLE-2 carries no state."""
+    def begin(self, grid: Grid) -> None: ...
 
     def grow(self, drafter: Expander, root: int, budget: Budget, chance: Chance) -> DraftTree:
-        """See `Policy`; no draw is made."""
+        """No draw is made."""
         return grow_eagle2(drafter, root, budget, self.depth, self.top_k, self.total_tokens)
 
-    def observe(self, tree: DraftTree, verdict: Verdict, cell: int) -> None:
-        """See `Policy`; EAGLE-2 learns nothing."""
+    def observe(self, tree: DraftTree, verdict: Verdict, cell: int) -> None: ...
 
 
 def grow_eagle2(drafter: Expander, root: int, budget: Budget, depth: int, top_k: int, total_tokens: int) -> DraftTree:
@@ -50,6 +50,10 @@ def grow_eagle2(drafter: Expander, root: int, budget: Budget, depth: int, top_k:
     return growing.tree(total)
 
 
+def _batched(policy: Eagle2) -> BatchedPolicy:
+    return BatchedEagle2(policy.depth, policy.top_k, policy.total_tokens)
+
+
 SPEC = POLICIES.register(
     PolicySpec(
         name="eagle2",
@@ -58,5 +62,7 @@ SPEC = POLICIES.register(
         source="arXiv 2406.16858",
         deviations="tokens of draft probability 0 are not proposed; the last level is not expanded, which is one "
         "drafter pass fewer than the authors' code for the same tree",
+        examples=({"depth": 3, "top_k": 2, "total_tokens": 5}, {"depth": 2, "top_k": 1}),
+        batched=_batched,
     )
 )

@@ -2,16 +2,14 @@
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.draft.spec import Expander, FusedTreeSpec
 from underpaint.algos.draft.tree_builder import fuses_trees
-
-Shape: TypeAlias = tuple[int, ...]
-"""Parents of the nodes, node 0 the root (parent -1), level by level; the children of a node stand together."""
+from underpaint.algos.tree import Shape
 
 
 class FilledTree(NamedTuple):

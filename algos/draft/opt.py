@@ -30,11 +30,10 @@ class OptTree:
         at_least("opt", 1, total_tokens=self.total_tokens, max_depth=self.max_depth)
         at_least("opt", 0, threshold=self.threshold)
 
-    def begin(self, grid: Grid) -> None:
-        """See `Policy`; OPT-Tree carries no state."""
+    def begin(self, grid: Grid) -> None: ...
 
     def grow(self, drafter: Expander, root: int, budget: Budget, chance: Chance) -> DraftTree:
-        """See `Policy`; no draw is made."""
+        """No draw is made."""
         total = max(0, min(self.total_tokens, budget.max_nodes - 1))
         deepest = min(self.max_depth, budget.max_depth, total)
         growing = TreeBuilder(drafter, root)
@@ -49,8 +48,7 @@ class OptTree:
                 break
         return growing.tree(total)
 
-    def observe(self, tree: DraftTree, verdict: Verdict, cell: int) -> None:
-        """See `Policy`; OPT-Tree learns nothing."""
+    def observe(self, tree: DraftTree, verdict: Verdict, cell: int) -> None: ...
 
 
 SPEC = POLICIES.register(
@@ -61,5 +59,6 @@ SPEC = POLICIES.register(
         source="arXiv 2406.17276",
         deviations="a level expands only the nodes among the best so far, not the best n of the level: the same tree "
         "for fewer expansions; the last level is kept although it added less than the threshold, as it is paid for",
+        examples=({"total_tokens": 6, "threshold": 0.2, "max_depth": 3},),
     )
 )

@@ -117,14 +117,13 @@ class Roofline:
         self.begin(Grid(1, 1))
 
     def begin(self, grid: Grid) -> None:
-        """See `Policy`."""
         self._calibration = Calibration(grid, self.prior, self.decay, self.above, self.band_prior)
         self._acceptance = AcceptanceEstimator(grid, self.chain_prior, self.chain_decay, self.above, self.band_prior)
         self._cell, self._plain_cycles, self._probe_wait, self._lookahead_wait = 1, 0, self.probe_first, 0
         self._builder = None
 
     def grow(self, drafter: Expander, root: int, budget: Budget, chance: Chance) -> DraftTree:
-        """See `Policy`; no draw is made."""
+        """No draw is made."""
         most = min(self._most, budget.max_nodes - 1)
         deepest = min(self.max_depth, budget.max_depth, most)
         self._builder = None
@@ -208,7 +207,7 @@ class Roofline:
         return builder.tree(choice.nodes)
 
     def observe(self, tree: DraftTree, verdict: Verdict, cell: int) -> None:
-        """See `Policy`. Learns from every committed token whose parent was expanded, verified or not."""
+        """Learns from every committed token whose parent was expanded, verified or not."""
         accepted = len(verdict.path)
         self._cell = cell + accepted + 1
         if self._builder is None:
@@ -242,5 +241,7 @@ SPEC = POLICIES.register(
         drawn="top_k",
         source="this project; the choice by cost follows Sequoia (arXiv 2402.12374), the neighbours ADT-Tree "
         "(arXiv 2512.21857), the scores EAGLE-2 (arXiv 2406.16858)",
+        cost_aware=True,
+        examples=({"top_k": 3, "max_depth": 2},),
     )
 )

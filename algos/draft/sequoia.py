@@ -10,11 +10,10 @@ import numpy as np
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.chance import Chance
 from underpaint.algos.draft.costs import MEASURED_DRAFT_MS, MEASURED_VERIFY_MS, Between, CostCurve, cost_curve
-from underpaint.algos.draft.fused import Shape
 from underpaint.algos.draft.settings import at_least
 from underpaint.algos.draft.shape import fill_sampled
 from underpaint.algos.draft.spec import POLICIES, Budget, Expander, Grid, PolicySpec
-from underpaint.algos.tree import DraftTree, Verdict
+from underpaint.algos.tree import DraftTree, Shape, Verdict
 
 
 class StaticTree(NamedTuple):
@@ -51,17 +50,15 @@ class Sequoia:
         at_least("sequoia", 1, max_depth=self.max_depth)
         self._costs = cost_curve(self.verify_ms, self.draft_ms, self.between)
 
-    def begin(self, grid: Grid) -> None:
-        """See `Policy`; a static tree carries no state."""
+    def begin(self, grid: Grid) -> None: ...
 
     def grow(self, drafter: Expander, root: int, budget: Budget, chance: Chance) -> DraftTree:
-        """See `Policy`. Node i is drawn at `At(Role.DRAFT, i)`; near the image's end the tree is planned anew."""
+        """Node i is drawn at `At(Role.DRAFT, i)`; near the image's end the tree is planned anew."""
         depth = max(0, min(self.max_depth, budget.max_depth))
         plan = best_static_tree(self.acceptance, self._costs, depth, max(1, budget.max_nodes))
         return fill_sampled(plan.shape, drafter, root, chance)
 
-    def observe(self, tree: DraftTree, verdict: Verdict, cell: int) -> None:
-        """See `Policy`; a static tree learns nothing."""
+    def observe(self, tree: DraftTree, verdict: Verdict, cell: int) -> None: ...
 
 
 @lru_cache(maxsize=256)
@@ -167,5 +164,7 @@ SPEC = POLICIES.register(
         drawn="without_replacement",
         source="arXiv 2402.12374, section 3",
         deviations="size and depth are chosen within the measured cost curve only",
+        cost_aware=True,
+        examples=({"acceptance": (0.6, 0.2), "max_depth": 2, "verify_ms": ((1, 1.0), (5, 1.2))},),
     )
 )

@@ -7,11 +7,11 @@ import numpy as np
 
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import At, Chance, FromUniforms, Role
-from underpaint.algos.draft.fused import FilledTree, Shape, children, fill_fused
+from underpaint.algos.draft.fused import FilledTree, children, fill_fused
 from underpaint.algos.draft.spec import Budget, Expander
 from underpaint.algos.draft.top_tokens import top
 from underpaint.algos.draft.tree_builder import point_tree
-from underpaint.algos.tree import DraftTree, Drawn
+from underpaint.algos.tree import DraftTree, Drawn, Shape
 
 
 class _Pick(Protocol):
@@ -39,7 +39,7 @@ def ranked_shape(widths: tuple[int, ...]) -> Shape:
 
 
 def chain_shape(length: int) -> Shape:
-    """The chain of `length` drafted nodes."""
+    """The shape of the chain of `length` drafted nodes."""
     return tuple(range(-1, length))
 
 

@@ -1,8 +1,8 @@
 """What a tree policy is: it grows the draft tree of each cycle, and learns from the verdict."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.batched.spec import BatchedPolicyOf, no_batched_policy
@@ -138,7 +138,10 @@ class PolicySpec:
 
     make: a dataclass whose init fields are the settings and whose instances are policies.
     chain: its trees never have two children at one node.
-    batched: its form over many images at once.
+    cost_aware: it chooses its trees by the engine's cost curve, the settings `verify_ms` and `draft_ms` (and, where it
+        has them, `chain_ms` and `plain_ms`).
+    examples: settings that make trees small enough for the property tests; one of them may be empty.
+    batched: its form over many images at once; a test holds the two together.
     """
 
     name: str
@@ -147,6 +150,8 @@ class PolicySpec:
     source: str
     deviations: str = ""
     chain: bool = False
+    cost_aware: bool = False
+    examples: tuple[Mapping[str, Any], ...] = ()
     batched: BatchedPolicyOf = no_batched_policy
 
 

@@ -50,7 +50,7 @@ def top(distributions: FloatArray, count: int) -> Top:
 
 
 def _top_of_one(distribution: FloatArray, floor: float, count: int) -> Top:
-    """See `top`: the same of one distribution [V], with half the calls, as most levels expand one node."""
+    """As `top`, of one distribution [V], with half the calls, as most levels expand one node."""
     survivors = (distribution >= floor).nonzero()[0]
     best = survivors[(-distribution[survivors]).argsort(kind="stable")[:count]]
     tokens, probs = np.zeros((1, count), dtype=np.int64), np.zeros((1, count))

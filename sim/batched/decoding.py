@@ -9,15 +9,15 @@ import numpy as np
 from underpaint.algos.accept import RULES, Rule
 from underpaint.algos.accept.neighbours import nearest_codes
 from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.batched.spec import BatchedPolicy
 from underpaint.algos.chance import sampling
 from underpaint.algos.draft import POLICIES, Policy
 from underpaint.algos.fit import check_fits
 from underpaint.algos.registry import build
 from underpaint.algos.step import decode
 from underpaint.sim.batched.dispatch import judge
-from underpaint.sim.batched.images import Batch, Tables
+from underpaint.sim.batched.images import TableBatch, TableLookups
 from underpaint.sim.batched.rules import Judge
-from underpaint.sim.batched.trees import Grower, grower
 from underpaint.sim.report.statistics import Runs
 from underpaint.sim.synthetic.table_model import TableDrafter, TableModel, TableTarget
 
@@ -35,13 +35,13 @@ class Scheme:
     rule_name: str
     policy: Policy
     rule: Rule
-    grower: Grower | None = field(repr=False)
-    judge: Judge | None = field(repr=False)
+    batched_policy: BatchedPolicy | None = field(repr=False)
+    batched_rule: Judge | None = field(repr=False)
 
     @property
     def vectorised(self) -> bool:
         """Whether many images can run in lockstep; else the decoding loop has to do."""
-        return self.grower is not None and self.judge is not None
+        return self.batched_policy is not None and self.batched_rule is not None
 
 
 def make_scheme(
@@ -65,13 +65,13 @@ def make_scheme(
     made_rule = build(rule_spec.make, given, f"rule '{rule}'")
     shape = {key: tuple(value) if isinstance(value, list) else value for key, value in (policy_settings or {}).items()}
     made_policy = build(policy_spec.make, shape, f"policy '{policy}'")
-    grows = grower(made_policy)
-    if grows is not None and grows.deepest >= model.grid.width:
-        grows = None  # a tree that reaches the row below reads its own tokens as the upper ones
-    if grows is not None and grows.most_nodes > MOST_NODES:
-        grows = None
-    decides = judge(made_rule, sampled_siblings=policy_spec.drawn != "top_k")
-    return Scheme(policy, rule, made_policy, made_rule, grows, decides)
+    batched_policy = policy_spec.batched(made_policy)
+    if batched_policy is not None and batched_policy.deepest >= model.grid.width:
+        batched_policy = None  # a tree that reaches the row below reads its own tokens as the upper ones
+    if batched_policy is not None and batched_policy.most_nodes > MOST_NODES:
+        batched_policy = None
+    batched_rule = judge(made_rule, sampled_siblings=policy_spec.drawn != "top_k")
+    return Scheme(policy, rule, made_policy, made_rule, batched_policy, batched_rule)
 
 
 def run_loop(
@@ -129,42 +129,42 @@ def run_lockstep(
     """
     if images < 1:
         raise ValueError(f"runs: expected at least one image, got {images}")
-    if scheme.grower is None or scheme.judge is None:
+    if scheme.batched_policy is None or scheme.batched_rule is None:
         raise ValueError(
             f"policy '{scheme.policy_name}' with rule '{scheme.rule_name}' has no vectorised form at these settings; "
             "use the decoding loop"
         )
-    grows, decides = scheme.grower, scheme.judge
-    tables = Tables(model, grows.most_children)
-    batch = Batch(tables, first_image, images, np.random.default_rng([seed, first_image]))
-    grows.begin(images, model.grid.cells)
+    batched_policy, batched_rule = scheme.batched_policy, scheme.batched_rule
+    tables = TableLookups(model, batched_policy.most_children)
+    batch = TableBatch(tables, first_image, images, np.random.default_rng([seed, first_image]))
+    batched_policy.begin(images, model.grid.cells)
     counts = {name: np.zeros(images, dtype=np.int64) for name in ("cycles", "accepted", "depth")}
     verify = np.zeros((images, MOST_NODES + 1), dtype=np.int64)
     draft, chained = np.zeros_like(verify), np.zeros_like(verify)
-    levels, trees = np.zeros(model.grid.cells), np.zeros(model.grid.cells)
+    levels, tree_count = np.zeros(model.grid.cells), np.zeros(model.grid.cells)
     rows = batch.first_rows()
     greedy = RULES[scheme.rule_name].greedy
     batch.canvas[:, 0] = tables.best[rows] if greedy else tables.draw(rows, batch.draws.random(images))
     batch.cell[:] = 1
     verify[:, 1] = 1
     while (running := batch.running()).size:
-        grown = grows.grow(batch, running)
-        active = grown.images
-        decided = decides(batch, grown)
+        trees = batched_policy.grow(batch, running)
+        active = trees.images
+        verdicts = batched_rule(batch, trees)
         cell = batch.cell[active]
-        batch.commit(active, decided.path, decided.kept, decided.extra)
-        grows.observe(grown, decided.kept)
+        batch.commit(active, verdicts.path, verdicts.kept, verdicts.extra)
+        batched_policy.observe(trees, verdicts.kept)
         counts["cycles"][active] += 1
-        counts["accepted"][active] += decided.kept
-        counts["depth"][active] += grown.depth
-        verify[active, grown.nodes] += 1
+        counts["accepted"][active] += verdicts.kept
+        counts["depth"][active] += trees.depth
+        verify[active, trees.nodes] += 1
         if chains:
-            called = grown.one_call & (grown.depth > 0)
-            chained[active[called], grown.depth[called]] += 1
-        levels += np.bincount(cell, grown.depth, model.grid.cells)
-        trees += np.bincount(cell, minlength=model.grid.cells)
-        for expanded in grown.passes:
+            called = trees.one_call & (trees.depth > 0)
+            chained[active[called], trees.depth[called]] += 1
+        levels += np.bincount(cell, trees.depth, model.grid.cells)
+        tree_count += np.bincount(cell, minlength=model.grid.cells)
+        for expanded in trees.passes:
             draft[active[: expanded.size], expanded] += expanded > 0
     runs = Runs(model.grid.cells, counts["cycles"], counts["accepted"], counts["depth"], verify, draft, chained)
-    depth_at = np.divide(levels, trees, out=np.full(levels.size, np.nan), where=trees > 0)
+    depth_at = np.divide(levels, tree_count, out=np.full(levels.size, np.nan), where=tree_count > 0)
     return Lockstep(runs, batch.canvas, batch.images, depth_at)

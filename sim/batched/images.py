@@ -1,10 +1,9 @@
 """Many images in lockstep: their tokens, their contexts, and draws from their distributions, all as arrays."""
 
-from typing import NamedTuple
-
 import numpy as np
 
-from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
+from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.batched.spec import FirstResidual
 from underpaint.algos.draft.top_tokens import top
 from underpaint.algos.tree import NO_TOKEN
 from underpaint.sim.batched.draws import MOST_LOOKED_UP, Draws
@@ -12,80 +11,14 @@ from underpaint.sim.batched.residuals import Owed
 from underpaint.sim.synthetic.table_model import TableModel
 
 
-class Block(NamedTuple):
-    """One level of the draft trees of the first n images: the children of the nodes expanded, one drafter pass."""
-
-    tokens: IntArray
-    """[n, F, k], the likeliest or first drawn sibling first."""
-    kept: BoolArray
-    """[n, F, k]: whether the candidate is a node of the tree; no sibling is where one before it is not."""
-    rows: IntArray
-    """[n, F]: the row of the tables that holds the distributions after the expanded node."""
-    above: IntArray
-    """[n, F]: the expanded node's flat place among the candidates of the level before (0 for the root)."""
-
-
-class FusedTree(NamedTuple):
-    """Draft trees, those of more levels first.
-
-    images: [A], whose trees they are. blocks: per level, of as many images as have it. depth: [A] levels; nodes: [A],
-        root included. passes: per level, [n] nodes expanded.
-    one_call: [A], whether the policy asks for the tree as a chain of likeliest tokens, which some drafters draft in one
-        call.
-    """
-
-    images: IntArray
-    blocks: list[Block]
-    depth: IntArray
-    nodes: IntArray
-    passes: list[IntArray]
-    one_call: BoolArray
-
-
-def closed(images: IntArray, blocks: list[Block], passes: list[IntArray], one_call: BoolArray) -> FusedTree:
-    """The trees of `images` [A] that these blocks make."""
-    depth, nodes = np.zeros(images.size, dtype=np.int64), np.ones(images.size, dtype=np.int64)
-    for level, block in enumerate(blocks):
-        count = block.kept.reshape(block.kept.shape[0], -1).sum(axis=1)
-        nodes[: count.size] += count
-        depth[: count.size][count > 0] = level + 1
-    return FusedTree(images, blocks, depth, nodes, passes, one_call)
-
-
-class Tiers(NamedTuple):
-    """Images in the order of their levels, the most first. order: [A]; sizes: how many have each level."""
-
-    order: IntArray | slice
-    sizes: list[int]
-
-
-def tiers(levels: IntArray) -> Tiers:
-    """The order of images with `levels` [A] each, and how many have level 0, 1, ..."""
-    sizes = (levels.size - np.bincount(levels).cumsum())[:-1].tolist()
-    if not sizes or sizes[-1] == levels.size:
-        return Tiers(slice(None), sizes)  # a view is cheaper than a copy
-    return Tiers((-levels).astype(np.int16).argsort(kind="stable"), sizes)
-
-
-class Rest(NamedTuple):
-    """What is owed after one sibling from the drafter's distribution was rejected, which hangs on the context alone.
-
-    left: [R, V], of sum `owing` [R]. draw: draws from it.
-    """
-
-    left: FloatArray
-    owing: FloatArray
-    draw: Draws
-
-
-class Tables:
-    """A model's tables made ready for lookups: cumulated distributions, argmaxima, the likeliest draft tokens."""
+class TableLookups:
+    """The `BatchTables` of a table model: its distributions, and what is looked up in them."""
 
     def __init__(self, model: TableModel, most_children: int) -> None:
-        self.model = model
+        self.model, self.target, self.draft = model, model.target, model.draft
         self.draw = Draws(model.target)
         self._draft_draws: dict[int, Draws] = {}
-        self._rests: dict[int, Rest] = {}
+        self._first_residuals: dict[int, FirstResidual] = {}
         self.best: IntArray = model.target.argmax(axis=1)
         self.masses: FloatArray = model.target.sum(axis=1, dtype=np.float64)
         self.draft_masses: FloatArray = model.draft.sum(axis=2, dtype=np.float64)
@@ -103,24 +36,27 @@ class Tables:
             self._draft_draws[depth] = Draws(self.model.draft[depth])
         return self._draft_draws[depth](rows, uniforms)
 
-    def rest(self, depth: int) -> Rest | None:
+    def first_residual(self, depth: int) -> FirstResidual | None:
         """What a rejection leaves in each row of table `depth`; None where the tables are too large to do them all."""
         if self.model.target.size > MOST_LOOKED_UP:
             return None
-        if depth not in self._rests:
+        if depth not in self._first_residuals:
             target, draft = (
                 distributions.astype(np.float64) for distributions in (self.model.target, self.model.draft[depth])
             )
             owed = Owed(target, self.masses, draft, self.draft_masses[depth])
             owed = owed.less(owed.offered())
-            self._rests[depth] = Rest(owed.left, owed.owing, Draws(owed.left))
-        return self._rests[depth]
+            self._first_residuals[depth] = FirstResidual(owed.left, owed.owing, Draws(owed.left))
+        return self._first_residuals[depth]
 
 
-class Batch:
-    """The images being decoded. `cell` [B] is the first undecided one; the root of the next tree stands before it."""
+class TableBatch:
+    """The `ImageBatch` of a table model: B images being decoded.
 
-    def __init__(self, tables: Tables, first_image: int, count: int, draws: np.random.Generator) -> None:
+    `cell` [B] is the first undecided cell; the root of the next tree stands before it.
+    """
+
+    def __init__(self, tables: TableLookups, first_image: int, count: int, draws: np.random.Generator) -> None:
         model = tables.model
         self.tables, self.model, self.draws = tables, model, draws
         self.images: IntArray = np.arange(first_image, first_image + count) % model.images

@@ -6,14 +6,14 @@ from typing import Protocol
 import numpy as np
 
 from underpaint.algos.arrays import BoolArray, IntArray
-from underpaint.sim.batched.images import Batch, Block, FusedTree
+from underpaint.algos.batched.spec import ImageBatch, TreeBatch, TreeLevel
 from underpaint.sim.batched.rules import Decided, Pool
 
 
 class Passes(Protocol):
     """The test of a deterministic rule."""
 
-    def __call__(self, batch: Batch, rows: IntArray, tokens: IntArray) -> BoolArray:
+    def __call__(self, batch: ImageBatch, rows: IntArray, tokens: IntArray) -> BoolArray:
         """Whether `tokens` [M] may stay under the distributions `rows` [M]."""
         ...
 
@@ -28,12 +28,12 @@ class Longest:
     draw: bool
     """Draw the extra token; else take the likeliest."""
 
-    def __call__(self, batch: Batch, grown: FusedTree) -> Decided:
+    def __call__(self, batch: ImageBatch, grown: TreeBatch) -> Decided:
         """See `Judge`."""
         active, count = grown.images, grown.images.size
         kept, end = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
         flat: BoolArray = np.ones((count, 1), dtype=np.bool_)
-        for level, block in enumerate(grown.blocks):
+        for level, block in enumerate(grown.levels):
             size = block.rows.shape[0]
             passing = block.kept & np.take_along_axis(flat[:size], block.above, 1)[..., None]
             images, parents, columns = np.nonzero(passing)
@@ -47,14 +47,14 @@ class Longest:
                 break
             kept[on] = level + 1
             end[on] = flat[on].argmax(axis=1)
-        path = _trace_back(grown.blocks, kept, end)
+        path = _trace_back(grown.levels, kept, end)
         last = np.where(kept > 0, path[np.arange(count), np.maximum(kept - 1, 0)], batch.roots(active))
         rows = batch.rows_after(active, kept, last)
         extra = batch.tables.draw(rows, batch.draws.random(count)) if self.draw else batch.tables.best[rows]
         return Decided(path, kept, extra)
 
 
-def _trace_back(blocks: list[Block], kept: IntArray, end: IntArray) -> IntArray:
+def _trace_back(blocks: list[TreeLevel], kept: IntArray, end: IntArray) -> IntArray:
     """[A, L] the tokens on the way to the flat place `end` [A] at level kept - 1."""
     path = np.zeros((kept.size, max(1, len(blocks))), dtype=np.int64)
     place = end.copy()
@@ -67,7 +67,7 @@ def _trace_back(blocks: list[Block], kept: IntArray, end: IntArray) -> IntArray:
     return path
 
 
-def is_best(batch: Batch, rows: IntArray, tokens: IntArray) -> BoolArray:
+def is_best(batch: ImageBatch, rows: IntArray, tokens: IntArray) -> BoolArray:
     """Greedy match."""
     matches: BoolArray = tokens == batch.tables.best[rows]
     return matches
@@ -79,9 +79,9 @@ class Outweighs:
 
     pool: Pool
 
-    def __call__(self, batch: Batch, rows: IntArray, tokens: IntArray) -> BoolArray:
+    def __call__(self, batch: ImageBatch, rows: IntArray, tokens: IntArray) -> BoolArray:
         """See `Passes`."""
-        target, best = batch.model.target, batch.tables.best[rows]
+        target, best = batch.tables.target, batch.tables.best[rows]
         own, mass, _ = self.pool(target, rows, tokens, np.ones(rows.size))
         boosted, most = own + mass, target[rows, best]
         passed: BoolArray = (tokens == best) | (boosted > most) | ((boosted == most) & (tokens < best))
@@ -95,9 +95,9 @@ class HoldsMass:
     neighbours: IntArray
     tau: float
 
-    def __call__(self, batch: Batch, rows: IntArray, tokens: IntArray) -> BoolArray:
+    def __call__(self, batch: ImageBatch, rows: IntArray, tokens: IntArray) -> BoolArray:
         """See `Passes`."""
-        target = batch.model.target
+        target = batch.tables.target
         held = target[rows[:, None], self.neighbours[tokens]].sum(axis=1) + target[rows, tokens]
         passed: BoolArray = held >= self.tau
         return passed

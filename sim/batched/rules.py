@@ -9,7 +9,7 @@ import numpy as np
 
 from underpaint.algos.accept.spec import Residual
 from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
-from underpaint.sim.batched.images import Batch, FusedTree
+from underpaint.algos.batched.spec import ImageBatch, TreeBatch
 from underpaint.sim.batched.residuals import Owed
 
 
@@ -24,7 +24,7 @@ class Decided(NamedTuple):
 class Judge(Protocol):
     """A rule for a batch."""
 
-    def __call__(self, batch: Batch, grown: FusedTree) -> Decided:
+    def __call__(self, batch: ImageBatch, grown: TreeBatch) -> Decided:
         """Decide the trees of the images `grown.images` [A]."""
         ...
 
@@ -39,7 +39,7 @@ class Tried(NamedTuple):
 class Siblings(Protocol):
     """Tries the children of M nodes, each in order."""
 
-    def __call__(self, batch: Batch, level: int, rows: IntArray, tokens: IntArray, there: BoolArray) -> Tried:
+    def __call__(self, batch: ImageBatch, level: int, rows: IntArray, tokens: IntArray, there: BoolArray) -> Tried:
         """`rows` [M] of the tables hold the nodes' distributions; `tokens` [M, k], of which `there` [M, k] are
         proposed."""
         ...
@@ -51,14 +51,14 @@ class Walk:
 
     siblings: Siblings
 
-    def __call__(self, batch: Batch, grown: FusedTree) -> Decided:
+    def __call__(self, batch: ImageBatch, grown: TreeBatch) -> Decided:
         """See `Judge`."""
         active, count = grown.images, grown.images.size
-        path = np.zeros((count, max(1, len(grown.blocks))), dtype=np.int64)
+        path = np.zeros((count, max(1, len(grown.levels))), dtype=np.int64)
         kept, extra = np.zeros(count, dtype=np.int64), np.full(count, -1)
         last = batch.roots(active)
         here, chosen = np.arange(count), np.zeros(count, dtype=np.int64)
-        for level, block in enumerate(grown.blocks):
+        for level, block in enumerate(grown.levels):
             size, _, width = block.tokens.shape
             # Where the walk stands among the expanded nodes; it ends at a node that was not expanded.
             inside = here.searchsorted(size)
@@ -85,7 +85,7 @@ class Walk:
         return Decided(path, kept, extra)
 
 
-def try_points(batch: Batch, level: int, rows: IntArray, tokens: IntArray, there: BoolArray) -> Tried:
+def try_points(batch: ImageBatch, level: int, rows: IntArray, tokens: IntArray, there: BoolArray) -> Tried:
     """Point proposals: trying them one by one is drawing once, and looking whether it was proposed."""
     drawn = batch.tables.draw(rows, batch.draws.random(rows.size))
     kept = np.full(rows.size, -1)
@@ -94,7 +94,7 @@ def try_points(batch: Batch, level: int, rows: IntArray, tokens: IntArray, there
     return Tried(kept, drawn)
 
 
-def _draw_dense(batch: Batch, weights: FloatArray) -> IntArray:
+def _draw_dense(batch: ImageBatch, weights: FloatArray) -> IntArray:
     """[M] one token from each row of weights [M, V]; its weight is never 0."""
     steps = weights.cumsum(axis=1)
     reached = batch.draws.random(weights.shape[0]) * (1.0 - 1e-12) * steps[:, -1]
@@ -127,9 +127,9 @@ class TryPooledPoints:
     pool: Pool
     residual: Residual
 
-    def __call__(self, batch: Batch, level: int, rows: IntArray, tokens: IntArray, there: BoolArray) -> Tried:
+    def __call__(self, batch: ImageBatch, level: int, rows: IntArray, tokens: IntArray, there: BoolArray) -> Tried:
         """See `Siblings`. The first sibling is tested on the tables; only what it loses is copied."""
-        left, at = batch.model.target, rows
+        left, at = batch.tables.target, rows
         total = summed = batch.tables.masses[rows]
         kept, extra = np.full(rows.size, -1), np.full(rows.size, -1)
         on = np.arange(rows.size)
@@ -186,15 +186,15 @@ class TryDrawn:
     pool: Pool | None = None
     residual: Residual = "standard"
 
-    def __call__(self, batch: Batch, level: int, rows: IntArray, tokens: IntArray, there: BoolArray) -> Tried:
+    def __call__(self, batch: ImageBatch, level: int, rows: IntArray, tokens: IntArray, there: BoolArray) -> Tried:
         """See `Siblings`. The first sibling is tested on the tables; only what it loses is copied."""
         depth = batch.tables.draft_depth(level)
-        target, draft, first = batch.model.target, batch.model.draft[depth], tokens[:, 0]
+        target, draft, first = batch.tables.target, batch.tables.draft[depth], tokens[:, 0]
         owing, offering = batch.tables.masses.take(rows), batch.tables.draft_masses[depth].take(rows)
         boosted, count = self.boosted(target, rows, first, owing)
         lost = (batch.draws.random(rows.size) * draft[rows, first] * owing >= boosted * offering).nonzero()[0]
         kept, extra = np.zeros(rows.size, dtype=np.int64), np.full(rows.size, -1)
-        rest = batch.tables.rest(depth) if self.pool is None else None
+        rest = batch.tables.first_residual(depth) if self.pool is None else None
         if rest is not None:
             more = there[lost, 1] if tokens.shape[1] > 1 else np.zeros(lost.size, dtype=np.bool_)
             out, lost = lost[~more], lost[more]
@@ -203,7 +203,7 @@ class TryDrawn:
             after, proposed = rows[lost], tokens[lost]
             drafted = draft.take(after, axis=0).astype(np.float64, copy=False)
             if rest is not None:
-                owed = Owed(rest.left.take(after, axis=0), rest.owing.take(after), drafted, offering[lost])
+                owed = Owed(rest.left.take(after, axis=0), rest.mass.take(after), drafted, offering[lost])
             else:
                 left = target.take(after, axis=0).astype(np.float64, copy=False)
                 owed = Owed(left, owing[lost], drafted, offering[lost])
@@ -211,7 +211,7 @@ class TryDrawn:
             kept[lost], extra[lost] = self._others(batch, owed, proposed, there[lost])
         return Tried(kept, extra)
 
-    def _others(self, batch: Batch, owed: Owed, tokens: IntArray, there: BoolArray) -> Tried:
+    def _others(self, batch: ImageBatch, owed: Owed, tokens: IntArray, there: BoolArray) -> Tried:
         """The siblings after the first, which was rejected; `owed` [M] is used up."""
         kept, extra = np.full(tokens.shape[0], -1), np.full(tokens.shape[0], -1)
         on = np.arange(tokens.shape[0])

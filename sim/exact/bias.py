@@ -8,7 +8,7 @@ from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.transport import overlap
 from underpaint.algos.tree import NO_TOKEN
 from underpaint.sim.batched.decoding import Lockstep, Scheme
-from underpaint.sim.batched.images import Tables
+from underpaint.sim.batched.images import TableLookups
 from underpaint.sim.batched.residuals import Owed
 from underpaint.sim.batched.rules import TryDrawn, TryPooledPoints, Walk
 from underpaint.sim.synthetic.table_model import TableModel
@@ -44,10 +44,10 @@ def token_bias(model: TableModel, scheme: Scheme, children: int, done: Lockstep,
     """
     if RULES[scheme.rule_name].promise == "lossless":
         return 0.0
-    if not isinstance(scheme.judge, Walk):
+    if not isinstance(scheme.batched_rule, Walk):
         return None
     rows = visited_rows(model, done, CONTEXTS, seed)
-    siblings = scheme.judge.siblings
+    siblings = scheme.batched_rule.siblings
     if isinstance(siblings, TryPooledPoints):
         emitted = _of_points(model, siblings, rows, children)
     elif isinstance(siblings, TryDrawn) and siblings.pool is not None:
@@ -59,7 +59,7 @@ def token_bias(model: TableModel, scheme: Scheme, children: int, done: Lockstep,
 
 def _of_points(model: TableModel, rule: TryPooledPoints, rows: IntArray, children: int) -> FloatArray:
     """[M, V] the distribution of the next token, every branch of the walk over the siblings weighed."""
-    tokens = Tables(model, children).top_tokens[0, rows]
+    tokens = TableLookups(model, children).top_tokens[0, rows]
     left = model.target[rows].astype(np.float64)
     places = np.arange(rows.size)
     emitted, reached = np.zeros_like(left), np.ones(rows.size)

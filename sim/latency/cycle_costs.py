@@ -6,7 +6,7 @@ have emptied the caches.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
@@ -151,7 +151,7 @@ def family_of(scheme: Scheme) -> Family:
     """How the host drafts trees that are no chain in one call."""
     if POLICIES[scheme.policy_name].drawn != "top_k":
         return "sampled"
-    if "verify_ms" in {field.name for field in fields(scheme.policy)}:  # type: ignore[arg-type]
+    if POLICIES[scheme.policy_name].cost_aware:
         return "priced"
     return "ranked"
 

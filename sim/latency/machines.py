@@ -102,11 +102,10 @@ class RooflineCosts:
         return f"{self.machine.name}/{self.model.name}" + (f"/batch{self.batch}" if self.batch > 1 else "")
 
     def verify_ms(self, nodes: IntArray) -> FloatArray:
-        """See `Costs`."""
         return self._pass_ms(nodes, self.model.parameters, self.model.layers)
 
     def draft_ms(self, nodes: IntArray) -> FloatArray:
-        """See `Costs`. The drafter's own layers, the layer that joins token and feature, and the head."""
+        """The drafter's own layers, the layer that joins token and feature, and the head."""
         model = self.model
         head = float(model.width * model.vocab_size)
         own = (model.parameters - head) / model.layers * model.drafter_layers + 2.0 * model.width**2

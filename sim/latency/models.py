@@ -80,11 +80,9 @@ class MeasuredCosts:
             raise ValueError(f"latency '{self.name}': overhead_ms must be at least 0, got {self.overhead_ms!r}")
 
     def verify_ms(self, nodes: IntArray) -> FloatArray:
-        """See `Costs`."""
         return read_curve(self.verify, nodes, f"latency '{self.name}', target passes")
 
     def draft_ms(self, nodes: IntArray) -> FloatArray:
-        """See `Costs`."""
         return read_curve(self.draft, nodes, f"latency '{self.name}', drafter passes")
 
     def cells_ms(self, tokens: IntArray) -> FloatArray:

@@ -84,15 +84,12 @@ class TimedGridTarget:
         self.vocab_size, self.grid = self.target.vocab_size, self.target.grid
 
     def begin(self) -> FloatArray:
-        """See `GridTarget`."""
         return self.timer.during(self.target.begin)
 
     def score(self, feed: Feed) -> FloatArray:
-        """See `GridTarget`."""
         return self.timer.during(self.target.score, feed)
 
     def commit(self, rows: IntArray) -> None:
-        """See `GridTarget`."""
         self.timer.during(self.target.commit, rows)
 
 

@@ -44,11 +44,9 @@ class RepeatedTimes:
 
     @property
     def plain_ms(self) -> float:
-        """See `RunTimes`."""
         return plain_ms(self.costs)
 
     def image_ms(self, scheme: Scheme, runs: Runs) -> FloatArray:
-        """See `RunTimes`."""
         return runs.image_ms(self.costs)
 
 
@@ -60,16 +58,13 @@ class InCycleTimes:
 
     @property
     def plain_ms(self) -> float:
-        """See `RunTimes`."""
         return self.costs.plain_ms
 
     @property
     def fuses_chains(self) -> bool:
-        """See `RunTimes`."""
         return self.costs.fuses_chains
 
     def image_ms(self, scheme: Scheme, runs: Runs) -> FloatArray:
-        """See `RunTimes`."""
         known = self._known(runs)
         return self.costs.image_ms(known, family_of(scheme), pools(scheme))
 

@@ -71,9 +71,7 @@ class LowDrafter(Protocol):
         """The tokens that each pass of the last call was fed; 0 for those over the condition."""
         ...
 
-    def propose(self, tokens: IntArray, rows: range, chance: Chance) -> RowDraft:
-        """See `RowDrafter`."""
-        ...
+    def propose(self, tokens: IntArray, rows: range, chance: Chance) -> RowDraft: ...
 
 
 class RowRecorder:
@@ -123,7 +121,6 @@ class RecordedRows:
     width: int
 
     def propose(self, tokens: IntArray, rows: range, chance: Chance) -> RowDraft:
-        """See `RowDrafter`."""
         return RowDraft(self.tokens[rows.start * self.width : rows.stop * self.width])
 
 
@@ -136,18 +133,14 @@ class RecordedGridTarget:
 
     @property
     def vocab_size(self) -> int:
-        """See `GridTarget`."""
         return int(self.distributions.shape[1])
 
     def begin(self) -> FloatArray:
-        """See `GridTarget`."""
         first: FloatArray = self.distributions[0]
         return first
 
     def score(self, feed: Feed) -> FloatArray:
-        """See `GridTarget`."""
         distributions: FloatArray = self.distributions[np.minimum(feed.cells + 1, self.grid.cells - 1)]
         return distributions
 
-    def commit(self, rows: IntArray) -> None:
-        """See `GridTarget`."""
+    def commit(self, rows: IntArray) -> None: ...

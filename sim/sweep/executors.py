@@ -55,7 +55,6 @@ class LocalExecutor:
     jobs: int
 
     def run(self, function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
-        """See `Executor`."""
         if self.jobs == 1 or len(items) < 2:
             yield from map(function, items)
             return
@@ -76,7 +75,6 @@ class RayExecutor:
     address: str | None = None
 
     def run(self, function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
-        """See `Executor`."""
         ray = _ray()
         own = not ray.is_initialized()
         if own:

@@ -52,7 +52,7 @@ def simulate(work: Work) -> dict[str, Any]:
             more = run_loop(model, scheme, wanted - done, work.seed, done, chains=chains)
         runs = more if runs is None else runs.and_more(more)
     assert runs is not None
-    children = scheme.grower.most_children if scheme.grower is not None else 0
+    children = scheme.batched_policy.most_children if scheme.batched_policy is not None else 0
     seen = first or run_lockstep(model, plain_scheme(model), _FIRST_IMAGES, work.seed)
     return {
         "key": job.key,

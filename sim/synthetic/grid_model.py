@@ -63,23 +63,20 @@ class SyntheticGridTarget:
 
     @property
     def vocab_size(self) -> int:
-        """See `GridTarget`."""
         return int(self._weights.embed.shape[0])
 
     @property
     def grid(self) -> Grid:
-        """See `GridTarget`."""
         return self._weights.grid
 
     def begin(self) -> FloatArray:
-        """See `GridTarget`."""
         self._held[:] = False
         self._last = None
         first: FloatArray = self._distribution(np.array([0]), self._weights.condition[None])[0]
         return first
 
     def score(self, feed: Feed) -> FloatArray:
-        """See `GridTarget`. Raises RuntimeError on a feed that breaks the contract."""
+        """Raises RuntimeError on a feed that breaks the contract."""
         self._check(feed)
         weights = self._weights
         new = weights.look[np.ix_(feed.cells, feed.cells)] * feed.visible
@@ -98,7 +95,6 @@ class SyntheticGridTarget:
         )
 
     def commit(self, rows: IntArray) -> None:
-        """See `GridTarget`."""
         if self._last is None:
             raise RuntimeError("synthetic grid target: commit without a pass")
         cells, embeds, states = self._last
@@ -163,7 +159,6 @@ class FixedRows:
     points: bool = False
 
     def propose(self, tokens: IntArray, rows: range, chance: Chance) -> RowDraft:
-        """See `RowDrafter`."""
         cells = range(rows.start * self.width, rows.stop * self.width)
         drawn = [chance.draw(self.distributions[cell], At(Role.DRAFT, cell)) for cell in cells]
         return RowDraft(

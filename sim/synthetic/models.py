@@ -33,7 +33,6 @@ class PooledDistribution:
     seed: int = 0
 
     def __call__(self, prefix: Prefix) -> FloatArray:
-        """See `PrefixDistribution`."""
         row: FloatArray = self.rows[_digest(prefix, self.seed) % self.rows.shape[0]]
         return row
 
@@ -48,7 +47,6 @@ class RandomDistribution:
     _known: dict[Prefix, FloatArray] = field(default_factory=dict, repr=False, compare=False)
 
     def __call__(self, prefix: Prefix) -> FloatArray:
-        """See `PrefixDistribution`."""
         row = self._known.get(prefix)
         if row is None:
             noise = np.random.default_rng(_digest(prefix, self.seed)).standard_normal(self.vocab_size)
@@ -70,7 +68,6 @@ class Blend:
             raise ValueError(f"blend: share must be in [0, 1], got {self.share!r}")
 
     def __call__(self, prefix: Prefix) -> FloatArray:
-        """See `PrefixDistribution`."""
         return (1.0 - self.share) * self.first(prefix) + self.share * self.second(prefix)
 
 
@@ -102,17 +99,14 @@ class SyntheticTarget:
         self.vocab_size = self.distribution(()).size
 
     def begin(self) -> Scored:
-        """See `Target`."""
         self._committed = ()
         return Scored(self.distribution(())[None, :])
 
     def score(self, tree: DraftTree) -> Scored:
-        """See `Target`."""
         ends = _prefixes(self._committed, tree.tokens.tolist(), tree.parents.tolist())
         return Scored(np.stack([self.distribution(end) for end in ends]))
 
     def commit(self, tree: DraftTree, verdict: Verdict) -> None:
-        """See `Target`."""
         self._committed += _kept(tree, verdict)
 
 
@@ -129,17 +123,14 @@ class SyntheticDrafter:
         self.vocab_size = self.distribution(()).size
 
     def begin(self, scored: Scored) -> None:
-        """See `Drafter`."""
         self._committed = ()
         self._nodes = []
 
     def expand(self, tokens: IntArray, parents: IntArray) -> FloatArray:
-        """See `Expander`."""
         new = _prefixes(self._committed, tokens.tolist(), parents.tolist(), self._nodes)
         self._nodes.extend(new)
         return np.stack([self.distribution(end) for end in new])
 
     def commit(self, tree: DraftTree, verdict: Verdict, scored: Scored) -> None:
-        """See `Drafter`."""
         self._committed += _kept(tree, verdict)
         self._nodes = []

@@ -31,14 +31,12 @@ class TableGridTarget(TableModelImage):
         self._tokens = np.full(self.model.grid.cells, NO_TOKEN, dtype=np.int64)
 
     def begin(self) -> FloatArray:
-        """See `GridTarget`."""
         self._tokens[:] = NO_TOKEN
         none = np.array([NO_TOKEN])
         first: FloatArray = self.model.target[self._rows(np.array([0]), none, none)][0]
         return first
 
     def score(self, feed: Feed) -> FloatArray:
-        """See `GridTarget`."""
         self._last = feed
         width, last = self.grid.width, self.grid.cells - 1
         upper = np.full(feed.cells.size, NO_TOKEN, dtype=np.int64)
@@ -55,7 +53,6 @@ class TableGridTarget(TableModelImage):
         return distributions
 
     def commit(self, rows: IntArray) -> None:
-        """See `GridTarget`."""
         if self._last is None:
             raise RuntimeError("grid target: commit without a pass")
         self._tokens[self._last.cells[rows]] = self._last.tokens[rows]
@@ -97,7 +94,7 @@ class CoarseRows:
         self._small = coarse(self.model, self.factor)
 
     def propose(self, tokens: IntArray, rows: range, chance: Chance) -> RowDraft:
-        """See `RowDrafter`. ValueError unless the rows are whole coarse ones."""
+        """ValueError unless the rows are whole coarse ones."""
         factor, (height, width) = self.factor, self.model.grid
         if rows.start % factor or rows.stop % factor:
             raise ValueError(f"coarse rows: expected rows in steps of {factor}, got {rows}")

@@ -127,13 +127,11 @@ class TableTarget(TableModelImage):
     _canvas: _Canvas = field(init=False)
 
     def begin(self) -> Scored:
-        """See `Target`."""
         self._canvas = _Canvas(self.model, self.image)
         self.passes = [1]
         return Scored(self.model.target[[self._canvas.row([])]])
 
     def score(self, tree: DraftTree) -> Scored:
-        """See `Target`."""
         paths: list[list[int]] = []
         for token, parent in zip(tree.tokens.tolist(), tree.parents.tolist(), strict=True):
             paths.append([token] if parent < 0 else [*paths[parent], token])
@@ -141,7 +139,6 @@ class TableTarget(TableModelImage):
         return Scored(self.model.target[[self._canvas.row(path) for path in paths]])
 
     def commit(self, tree: DraftTree, verdict: Verdict) -> None:
-        """See `Target`."""
         self._canvas.commit(tree, verdict)
 
 
@@ -158,12 +155,10 @@ class TableDrafter(TableModelImage):
     _paths: list[list[int]] = field(default_factory=list)
 
     def begin(self, scored: Scored) -> None:
-        """See `Drafter`."""
         self._canvas = _Canvas(self.model, self.image)
         self.passes, self.chained, self._paths = [], [], []
 
     def expand_chain(self, root: int, levels: int) -> IntArray:
-        """See `ChainExpander`."""
         self.chained.append(levels)
         tokens = [root]
         for level in range(levels):
@@ -172,7 +167,6 @@ class TableDrafter(TableModelImage):
         return np.array(tokens[1:], dtype=np.int64)
 
     def expand(self, tokens: IntArray, parents: IntArray) -> FloatArray:
-        """See `Expander`."""
         first = len(self._paths)
         for token, parent in zip(tokens.tolist(), parents.tolist(), strict=True):
             self._paths.append([token] if parent < 0 else [*self._paths[parent], token])
@@ -184,6 +178,5 @@ class TableDrafter(TableModelImage):
         return distributions
 
     def commit(self, tree: DraftTree, verdict: Verdict, scored: Scored) -> None:
-        """See `Drafter`."""
         self._canvas.commit(tree, verdict)
         self._paths = []

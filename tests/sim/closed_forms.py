@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from underpaint.algos.draft.fused import Shape
+from underpaint.algos.tree import Shape
 
 
 def chain_tokens(acceptance: float, length: int) -> float:

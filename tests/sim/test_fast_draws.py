@@ -6,7 +6,7 @@ import pytest
 from underpaint.algos.arrays import FloatArray
 from underpaint.sim.batched import draws as batch_draws
 from underpaint.sim.batched.draws import Draws
-from underpaint.sim.batched.images import Batch, Tables
+from underpaint.sim.batched.images import TableBatch, TableLookups
 from underpaint.sim.synthetic.field import make_synthetic_model
 
 LAWS = {
@@ -42,7 +42,7 @@ def test_a_batch_finds_the_rows_of_its_model(cell: int) -> None:
         "field", {"vocab_size": 8, "height": 4, "width": 6, "images": 3, "clusters": 4, "levels": 3}
     )
     draws = np.random.default_rng(cell)
-    batch = Batch(Tables(model, 2), 1, 5, draws)
+    batch = TableBatch(TableLookups(model, 2), 1, 5, draws)
     batch.canvas[:] = draws.integers(model.vocab_size, size=batch.canvas.shape)
     batch.cell[:] = cell
     active, tokens = np.array([4, 0, 3]), draws.integers(model.vocab_size, size=(3, 4))

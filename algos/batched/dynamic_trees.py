@@ -1,30 +1,30 @@
-"""EAGLE-2's trees over many images at once, each of a depth, a width and a size of its own."""
+"""EAGLE-2's tree over many images at once, each with its own depth, width and size."""
 
 import numpy as np
 
 from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
-from underpaint.sim.batched.images import Batch, Block, FusedTree, closed, tiers
+from underpaint.algos.batched.levels import assemble, by_levels
+from underpaint.algos.batched.spec import ImageBatch, TreeBatch, TreeLevel
 
 _LEAST = np.finfo(np.float64).smallest_subnormal
 
 
-def grow_dynamic(batch: Batch, active: IntArray, depth: IntArray, width: IntArray, total: IntArray) -> FusedTree:
+def grow_dynamic(batch: ImageBatch, active: IntArray, depth: IntArray, width: IntArray, total: IntArray) -> TreeBatch:
     """EAGLE-2's trees (arXiv 2406.16858) of `depth` [A] levels, top-`width` [A] and `total` [A] nodes."""
     tables = batch.tables
-    levels = np.minimum(np.minimum(depth, batch.budget_depth(active)), total)
-    order, sizes = tiers(levels)
+    order, sizes = by_levels(np.minimum(np.minimum(depth, batch.budget_depth(active)), total))
     active, width, total = active[order], width[order], total[order]
-    blocks: list[Block] = []
+    levels: list[TreeLevel] = []
     passes: list[IntArray] = []
     scores: list[FloatArray] = []
     tokens = batch.roots(active)[:, None]
     above: IntArray = np.zeros((active.size, 1), dtype=np.int64)
     best: FloatArray = np.ones((active.size, 1))
-    for level, size in enumerate(sizes):
+    for number, size in enumerate(sizes):
         widest = min(int(width[:size].max()), tables.top_tokens.shape[2])
         columns = None if int(width[:size].min()) >= widest else np.arange(widest) < width[:size, None]
-        if level:
-            above, tokens, best = _expanded(blocks[-1], scores[-1], size, widest)
+        if number:
+            above, tokens, best = _expanded(levels[-1], scores[-1], size, widest)
             if columns is not None:
                 best = best * columns[:, : best.shape[1]]
         elif size < active.size:
@@ -32,29 +32,29 @@ def grow_dynamic(batch: Batch, active: IntArray, depth: IntArray, width: IntArra
         expanded = np.count_nonzero(best, axis=1)
         if not expanded.any():
             break
-        rows = batch.rows_after(active[:size], level, tokens)
-        at = tables.draft_depth(level)
-        worth = best[..., None] * tables.top_probs[at].take(rows, axis=0)[..., :widest]
+        rows = batch.rows_after(active[:size], number, tokens)
+        at = tables.draft_depth(number)
+        products = best[..., None] * tables.top_probs[at].take(rows, axis=0)[..., :widest]
         if columns is not None:
-            worth *= columns[:, None]
-        scores.append(worth)
+            products *= columns[:, None]
+        scores.append(products)
         passes.append(expanded)
         found = tables.top_tokens[at].take(rows, axis=0)[..., :widest]
-        blocks.append(Block(found, np.empty(0, dtype=np.bool_), rows, above))
+        levels.append(TreeLevel(found, np.empty(0, dtype=np.bool_), rows, above))
     kept = _best(scores, total)
-    blocks = [block._replace(kept=part) for block, part in zip(blocks, kept, strict=True)]
-    return closed(active, blocks, passes, width == 1)
+    levels = [level._replace(kept=part) for level, part in zip(levels, kept, strict=True)]
+    return assemble(active, levels, passes, width == 1)
 
 
-def _expanded(last: Block, scores: FloatArray, size: int, width: int) -> tuple[IntArray, IntArray, FloatArray]:
-    """[size, F] the best `width` candidates of a level: their flat places, their tokens and their worth."""
-    worth, tokens = scores[:size].reshape(size, -1), last.tokens[:size].reshape(size, -1)
-    count = min(width, worth.shape[1])
+def _expanded(last: TreeLevel, scores: FloatArray, size: int, width: int) -> tuple[IntArray, IntArray, FloatArray]:
+    """[size, F] the best `width` candidates of a level: their flat places, tokens and scores."""
+    flat_scores, tokens = scores[:size].reshape(size, -1), last.tokens[:size].reshape(size, -1)
+    count = min(width, flat_scores.shape[1])
     if last.rows.shape[1] == 1:  # the children of one node stand in order already
-        return np.broadcast_to(np.arange(count), (size, count)), tokens[:, :count], worth[:, :count]
-    order = (-worth).argsort(axis=1, kind="stable")[:, :count]
-    flat = order + np.arange(0, worth.size, worth.shape[1])[:, None]
-    return order, tokens.take(flat), worth.take(flat)
+        return np.broadcast_to(np.arange(count), (size, count)), tokens[:, :count], flat_scores[:, :count]
+    order = (-flat_scores).argsort(axis=1, kind="stable")[:, :count]
+    flat = order + np.arange(0, flat_scores.size, flat_scores.shape[1])[:, None]
+    return order, tokens.take(flat), flat_scores.take(flat)
 
 
 def _best(scores: list[FloatArray], total: IntArray) -> list[BoolArray]:
@@ -101,3 +101,18 @@ def _joined(scores: list[FloatArray], images: slice | IntArray) -> FloatArray:
     """[n, C] all scores of some images, level after level, to be written to."""
     parts = [part[images] for part in scores]
     return np.concatenate([part.reshape(part.shape[0], -1) for part in parts], axis=1)
+
+
+class BatchedEagle2:
+    """EAGLE-2's tree (arXiv 2406.16858), of the same limits for every image."""
+
+    def __init__(self, depth: int, top_k: int, total_tokens: int) -> None:
+        self.deepest, self.most_children, self.most_nodes = depth, top_k, total_tokens + 1
+
+    def begin(self, images: int, cells: int) -> None: ...
+
+    def observe(self, trees: TreeBatch, accepted: IntArray) -> None: ...
+
+    def grow(self, batch: ImageBatch, active: IntArray) -> TreeBatch:
+        limits = (self.deepest, self.most_children, self.most_nodes - 1)
+        return grow_dynamic(batch, active, *(np.full(active.size, limit) for limit in limits))

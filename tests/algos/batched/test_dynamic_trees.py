@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 
 from underpaint.algos.arrays import IntArray
+from underpaint.algos.batched.dynamic_trees import grow_dynamic
+from underpaint.algos.batched.spec import TreeBatch
 from underpaint.algos.draft import Budget
 from underpaint.algos.draft.eagle2 import grow_eagle2
 from underpaint.algos.step import Verdict
 from underpaint.algos.tree import root_only
 from underpaint.sim.batched.decoding import MOST_NODES
-from underpaint.sim.batched.dynamic_trees import grow_dynamic
-from underpaint.sim.batched.images import Batch, FusedTree, Tables
+from underpaint.sim.batched.images import TableBatch, TableLookups
 from underpaint.sim.synthetic.field import make_synthetic_model
 from underpaint.sim.synthetic.table_model import TableDrafter, TableModel, TableTarget
 
@@ -22,12 +23,12 @@ SYNTHETIC_MODELS = {
 }
 
 
-def in_lockstep(grown: FusedTree) -> dict[int, set[tuple[int, ...]]]:
+def in_lockstep(grown: TreeBatch) -> dict[int, set[tuple[int, ...]]]:
     """The paths of each image's tree."""
     found: dict[int, set[tuple[int, ...]]] = {int(image): set() for image in grown.images}
     for place, image in enumerate(grown.images.tolist()):
         last: dict[int, tuple[int, ...]] = {0: ()}
-        for block in grown.blocks:
+        for block in grown.levels:
             if place >= block.rows.shape[0]:
                 break
             width = block.tokens.shape[2]
@@ -61,7 +62,7 @@ def alone(
 def test_each_tree_is_the_policys(name: str, even: str) -> None:
     model, count = SYNTHETIC_MODELS[name], 60
     draws = np.random.default_rng(5)
-    batch = Batch(Tables(model, 5), 0, count, draws)
+    batch = TableBatch(TableLookups(model, 5), 0, count, draws)
     batch.cell[:] = draws.integers(1, model.grid.cells, count)
     for image, cell in enumerate(batch.cell.tolist()):
         batch.canvas[image, :cell] = draws.integers(model.vocab_size, size=cell)

@@ -1,0 +1,110 @@
+"""Trees of a fixed shape over many images at once."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from underpaint.algos.arrays import BoolArray, IntArray
+from underpaint.algos.batched.levels import assemble, by_levels
+from underpaint.algos.batched.spec import ImageBatch, TreeBatch, TreeLevel
+from underpaint.algos.tree import Shape
+
+_REDRAWS = 6
+"""Draws that may repeat a sibling before the tokens tried are taken out of the distribution instead."""
+
+
+class _ShapeLevel(NamedTuple):
+    above: IntArray
+    """[F] flat places of the expanded nodes among the level before's candidates."""
+    kept: BoolArray
+    """[F, k]."""
+
+
+def _shape_levels(shape: Shape) -> list[_ShapeLevel]:
+    """A static shape, level by level."""
+    below: list[list[int]] = [[] for _ in shape]
+    for node, parent in enumerate(shape):
+        if parent >= 0:
+            below[parent].append(node)
+    expanded, places, levels = [0], [0], []
+    while expanded:
+        width = max(len(below[node]) for node in expanded)
+        kept = np.arange(width) < np.array([len(below[node]) for node in expanded])[:, None]
+        levels.append(_ShapeLevel(np.array(places), kept))
+        deeper = [
+            (one, place * width + rank)
+            for place, node in enumerate(expanded)
+            for rank, one in enumerate(below[node])
+            if below[one]
+        ]
+        expanded, places = [one for one, _ in deeper], [place for _, place in deeper]
+    return levels
+
+
+class BatchedStaticTree:
+    """A static tree of sampled siblings (without replacement; a chain's are independent draws) or likeliest tokens."""
+
+    def __init__(self, shape: Shape, sampled: bool, one_call: bool = False) -> None:
+        self._levels = _shape_levels(shape)
+        self._sampled = sampled
+        self._one_call = one_call
+        self.most_nodes = len(shape)
+        self.most_children = max(level.kept.shape[1] for level in self._levels)
+        self.deepest = len(self._levels)
+
+    def begin(self, images: int, cells: int) -> None: ...
+
+    def observe(self, trees: TreeBatch, accepted: IntArray) -> None: ...
+
+    def grow(self, batch: ImageBatch, active: IntArray) -> TreeBatch:
+        order, sizes = by_levels(np.minimum(batch.budget_depth(active), self.deepest))
+        active = active[order]
+        grown: list[TreeLevel] = []
+        passes: list[IntArray] = []
+        tokens = batch.roots(active)[:, None]
+        there: BoolArray = np.ones((active.size, 1), dtype=np.bool_)
+        for depth, (level, size) in enumerate(zip(self._levels, sizes, strict=False)):
+            if grown:
+                last = grown[-1]
+                tokens = last.tokens[:size].reshape(size, -1).take(level.above, axis=1)
+                there = last.kept[:size].reshape(size, -1).take(level.above, axis=1)
+            else:
+                tokens, there = tokens[:size], there[:size]
+            rows = batch.rows_after(active[:size], depth, tokens)
+            found, sound = self._children(batch, rows, depth, level.kept.shape[1])
+            above = np.broadcast_to(level.above, rows.shape)
+            grown.append(TreeLevel(found, sound & level.kept & there[..., None], rows, above))
+            passes.append(np.count_nonzero(there, axis=1))
+        return assemble(active, grown, passes, np.full(active.size, self._one_call))
+
+    def _children(self, batch: ImageBatch, rows: IntArray, level: int, count: int) -> tuple[IntArray, BoolArray]:
+        tables = batch.tables
+        depth = tables.draft_depth(level)
+        if not self._sampled:
+            probs = tables.top_probs[depth].take(rows, axis=0)[..., :count]
+            return tables.top_tokens[depth].take(rows, axis=0)[..., :count], probs > 0.0
+        flat = rows.reshape(-1)
+        tokens = tables.draw_drafts(depth, flat[:, None], batch.draws.random((flat.size, count)))
+        sound = np.ones(tokens.shape, dtype=np.bool_)
+        for turn in range(1, count):
+            again = (tokens[:, :turn] == tokens[:, turn, None]).any(axis=1).nonzero()[0]
+            for _ in range(_REDRAWS):
+                if not again.size:
+                    break
+                new = tables.draw_drafts(depth, flat[again], batch.draws.random(again.size))
+                tokens[again, turn] = new
+                again = again[(tokens[again, :turn] == new[:, None]).any(axis=1)]
+            if again.size:
+                tokens[again, turn], sound[again, turn] = _untried(batch, depth, flat[again], tokens[again, :turn])
+        shape = (*rows.shape, count)
+        return tokens.reshape(shape), sound.reshape(shape)
+
+
+def _untried(batch: ImageBatch, depth: int, rows: IntArray, tried: IntArray) -> tuple[IntArray, BoolArray]:
+    """[M] one token from each distribution with the tokens `tried` [M, j] taken out, and whether there was one."""
+    left = batch.tables.draft[depth, rows].astype(np.float64)
+    np.put_along_axis(left, tried, 0.0, 1)
+    with np.errstate(divide="ignore", over="ignore"):
+        arrivals = batch.draws.standard_exponential(left.shape) / left
+    tokens: IntArray = arrivals.argmin(axis=1)
+    return tokens, np.isfinite(arrivals.min(axis=1))
