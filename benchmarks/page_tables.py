@@ -143,6 +143,17 @@ FIGURES: tuple[Column, ...] = (
     ("value", lambda row: f"{row['value']:,.4g}" if isinstance(row["value"], float) else f"{row['value']:,}"),
 )
 
+BUDGET: tuple[Column, ...] = (
+    ("rival, residual", word("rival")),
+    ("siblings", lambda row: f"{row['siblings']}, {row['drawn']}"),
+    ("mean total variation", plain("mean_bias", ".3f")),
+    ("more kept, mean", plain("mean_gain", "+.3f")),
+    ("least", plain("least_gain", "+.3f")),
+    ("largest", plain("largest_gain", "+.3f")),
+    ("cases with more", lambda row: percent(row["keeps_more"])),
+    ("rival beyond its delta", lambda row: number(row["rival_beyond_its_delta"], ".0f")),
+)
+
 SECTIONS: tuple[Section, ...] = (
     Section("comparison", "All tree methods, temperature 0", "compare-128-t0.json", SPEED),
     Section("comparison", "All tree methods, temperature 1", "compare-128-t1.json", SPEED),
@@ -174,6 +185,14 @@ SECTIONS: tuple[Section, ...] = (
             ("loop, ms an image", plain("loop_ms", ".2f")),
             ("times faster", plain("times_faster", ".0f")),
         ),
+    ),
+    Section(
+        "relaxed",
+        "`neighbour_budget` against the best mixture of a rival's settings at equal total variation",
+        "relaxed-budget.json",
+        BUDGET,
+        "Exact, by enumeration, so on any machine. *More kept*: the probability that one of the siblings is kept, less "
+        "the rival's.",
     ),
     Section("exactness", "First tokens and pairs, 600 draws", "pair-statistics-128.json", PAIRS),
     Section("exactness", "First tokens and pairs, 2,400 draws", "pair-statistics-128-long.json", PAIRS),

@@ -25,6 +25,7 @@ TITLES = {
     "mulo-sd": "MuLo-SD and ZipAR",
     "roofline": "`roofline` in simulation",
     "simulator": "The simulator against the engine",
+    "relaxed": "What a unit of bias buys",
     "exactness": "Distributions and verification on the engine",
     "settings": "Settings one at a time",
     "costs": "What passes and decisions cost",

@@ -1,0 +1,164 @@
+"""A relaxed rule with a true budget: mass moves to drafted codes from their nearest codes alone, at most `delta` of it.
+
+Siblings are tried exactly, but in a distribution near the target's. So the total variation of the next token is at most
+the mass that was moved: at most `delta` for a node, with any number of siblings, points or drawn. LANTERN's delta is
+such a bound for one point proposal only.
+
+Points, and one drawn sibling: the next token follows the moved distribution exactly. Several drawn siblings: most is
+moved where the last of them is tried, see `_first_and_last`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from underpaint.algos.accept.neighbours import check_neighbours
+from underpaint.algos.accept.point import try_points
+from underpaint.algos.accept.proposals import excess, normalised, proposal_distributions, try_siblings
+from underpaint.algos.accept.spec import RULES, DraftedNode, RuleSpec, every_combination
+from underpaint.algos.accept.walk import Tried, walk
+from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.chance import At, Chance, Role
+from underpaint.algos.tree import DraftTree, Drawn, Verdict
+
+
+def move_to_points(probs: FloatArray, tokens: Sequence[int], neighbours: IntArray, delta: float) -> FloatArray:
+    """`probs` [V] with up to `delta` moved to `tokens` from their nearest other codes, which are no such tokens.
+
+    The first token takes first, from its nearest code first. neighbours: [V, k]. The sum stays 1 but for rounding.
+    """
+    moved: FloatArray = normalised(probs)
+    wanted = set(tokens)
+    left = delta
+    for token in tokens:
+        near = [code for code in neighbours[token].tolist() if code not in wanted]
+        if left <= 0.0 or not near:
+            continue
+        taken = np.diff(np.minimum(np.cumsum(moved[near]), left), prepend=0.0)
+        moved[near] -= taken
+        moved[token] += taken.sum()
+        left -= float(taken.sum())
+    return np.maximum(moved, 0.0)
+
+
+def move_to_draft(probs: FloatArray, draft: FloatArray, neighbours: IntArray, delta: float) -> FloatArray:
+    """`probs` [V] with up to `delta` moved towards `draft` [V], each unit to one of the nearest codes of its own.
+
+    Codes that the drafter overrates take from near codes that it underrates, nearest first; codes that want the same
+    mass share it in proportion. What would be moved without a budget is scaled down to `delta`, so the result depends
+    on no token that was drawn. Each unit that moves raises the overlap of target and draft by as much.
+    """
+    target, proposal = normalised(probs), normalised(draft)
+    lacking, spare = np.maximum(proposal - target, 0.0), np.maximum(target - proposal, 0.0)
+    takers = np.flatnonzero(lacking)
+    flow = np.zeros(target.size)
+    for column in neighbours[takers].T if delta > 0.0 else ():
+        asked = np.minimum(lacking[takers], spare[column])
+        demand = np.bincount(column, weights=asked, minlength=target.size)
+        share = np.minimum(1.0, np.divide(spare, demand, out=np.ones_like(spare), where=demand > 0.0))
+        given = asked * share[column]
+        lacking[takers] -= given
+        flow[takers] += given
+        out = np.bincount(column, weights=given, minlength=target.size)
+        spare = np.maximum(spare - out, 0.0)
+        flow -= out
+    total = float(np.maximum(flow, 0.0).sum())
+    scale = min(1.0, delta / total) if total > 0.0 else 0.0
+    return np.maximum(target + scale * flow, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class NeighbourBudget:
+    """Try siblings exactly in a distribution near the target's; the next token is at most `delta` from the target.
+
+    neighbours: [V, K] int64, see `nearest_codes`. k: how many of them mass may come from; 0 takes all. delta: the most
+    total variation of a node, in [0, 1].
+    Raises ValueError on settings out of range.
+    """
+
+    neighbours: IntArray
+    k: int = 0
+    delta: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_neighbours(self.neighbours, "neighbour_budget")
+        if not 0.0 <= self.delta <= 1.0:
+            raise ValueError(f"neighbour_budget: delta must be in [0, 1], got {self.delta!r}")
+        if not 0 <= self.k <= self.neighbours.shape[1]:
+            raise ValueError(
+                f"neighbour_budget: expected k from 0 (all) to {self.neighbours.shape[1]}, the columns of the table, "
+                f"got {self.k}"
+            )
+
+    def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:
+        """Decide the tree; see `Rule`."""
+        return walk(tree, probs, chance, self._try)
+
+    def _try(
+        self, tree: DraftTree, node: int, children: Sequence[int], distribution: FloatArray, chance: Chance
+    ) -> Tried:
+        near = self.neighbours[:, : self.k or None]
+        if tree.drawn == "top_k":
+            tokens = [int(tree.tokens[child]) for child in children]
+            decided_by = move_to_points(distribution, tokens, near, self.delta)
+            return try_points(tree, node, children, decided_by, chance)
+        draft = normalised(tree.draft_distribution(node))
+        target = normalised(distribution)
+        if len(children) == 1:
+            return try_siblings(tree, node, children, move_to_draft(target, draft, near, self.delta), chance)
+        left, most = _first_and_last(target, draft, near, self.delta, tree.drawn, len(children))
+        proposals = proposal_distributions(tree, node, children)
+        for child, drafted in zip(children, proposals, strict=True):
+            if child == children[-1]:
+                left = move_to_draft(left, drafted, near, most)
+            token = int(tree.tokens[child])
+            if chance.flip(float(left[token]), At(Role.ACCEPT, child), out_of=float(drafted[token])):
+                return Tried(child, left)
+            rest = excess(left, drafted)
+            if not rest.any():  # they differ by rounding alone, and so does this rejection from an acceptance
+                return Tried(None, left)
+            left = normalised(rest)
+        return Tried(None, left)
+
+
+def _first_and_last(
+    target: FloatArray, draft: FloatArray, near: IntArray, delta: float, drawn: Drawn, count: int
+) -> tuple[FloatArray, float]:
+    """The distribution [V] that the first of several drawn siblings is tried in, and the budget of the last one.
+
+    The last sibling is tried with some probability only, so a unit that moves there costs that much of the budget, and
+    all of it is gained: what moves earlier would in part have been accepted later. So all is spent there, unless the
+    budget covers whatever could move. The probability is exact for independent siblings; for others, that of the first
+    rejection stands for it, which is no smaller.
+    """
+    if delta >= float(excess(target, draft).sum()):
+        return move_to_draft(target, draft, near, delta), 1.0
+    left, reached = target, 1.0
+    for _ in range(count - 1 if drawn == "iid" else 1):
+        rest = excess(left, draft)
+        reached *= float(rest.sum())
+        left = normalised(rest)
+    return target, min(1.0, delta / reached)
+
+
+def _bound_at(settings: Any, node: DraftedNode) -> float:
+    return float(settings["delta"])
+
+
+SPEC = RULES.register(
+    RuleSpec(
+        name="neighbour_budget",
+        make=NeighbourBudget,
+        promise="bounded",
+        drawn=frozenset({"top_k", "without_replacement", "iid"}),
+        source="this project; compare arXiv 2410.03355 (LANTERN)",
+        bound="total variation at most delta a node, over all of its siblings, points or drawn",
+        bound_at=_bound_at,
+        lossless_when=lambda settings: settings["delta"] == 0.0,
+        examples=every_combination(delta=(0.0, 0.0713, 0.2371, 0.93)),
+        codebook=True,
+        greedy_variant="lantern_greedy",
+    )
+)

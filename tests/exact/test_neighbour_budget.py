@@ -1,0 +1,150 @@
+"""The rule with a true budget: its output is exactly the distribution it decides by, at most `delta` away."""
+
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from tests.exact.relaxed import apart, codebook, next_token_distribution, point_distribution
+from tests.strategies import distributions
+from underpaint import algos
+from underpaint.algos.accept.lantern import Lantern
+from underpaint.algos.accept.neighbour_budget import NeighbourBudget, move_to_draft, move_to_points
+from underpaint.algos.accept.neighbours import nearest_codes
+from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.tree import Drawn
+
+VOCAB = 5
+DELTAS = st.sampled_from([0.0, 0.05, 0.2371, 0.5, 1.0])
+NEAR = st.builds(lambda seed, k: nearest_codes(codebook(VOCAB, seed), k), st.integers(0, 20), st.integers(1, VOCAB - 1))
+POINTS = st.permutations(range(VOCAB)).flatmap(lambda order: st.integers(1, 4).map(lambda count: tuple(order[:count])))
+ROUNDING = 1e-12
+SOURCE = Path(algos.__file__).parent / "accept" / "neighbour_budget.py"
+
+
+def within_reach(target: FloatArray, tokens: tuple[int, ...], near: IntArray) -> float:
+    """All that codes near one of `tokens` hold, the tokens themselves left out."""
+    codes = {int(code) for token in tokens for code in near[token]} - set(tokens)
+    return float(target[sorted(codes)].sum())
+
+
+@given(distributions(VOCAB), POINTS, NEAR, DELTAS)
+def test_points_are_decided_by_what_was_moved_and_the_budget_is_met(
+    target: FloatArray, tokens: tuple[int, ...], near: IntArray, delta: float
+) -> None:
+    check_points(NeighbourBudget, move_to_points, target, tokens, near, delta)
+
+
+def check_points(
+    rule: Any, move: Any, target: FloatArray, tokens: tuple[int, ...], near: IntArray, delta: float
+) -> None:
+    moved = move(target, tokens, near, delta)
+    found = point_distribution(rule(near, delta=delta), target, tokens)
+    assert apart(found, moved) < ROUNDING
+    assert apart(found, target) == pytest.approx(min(delta, within_reach(target, tokens, near)), abs=ROUNDING)
+    assert (moved[list(tokens)] >= target[list(tokens)] - ROUNDING).all()
+    others = [code for code in range(VOCAB) if code not in tokens]
+    assert (moved[others] <= target[others] + ROUNDING).all()
+
+
+@pytest.mark.parametrize("drawn", ["iid", "without_replacement"])
+@given(distributions(VOCAB), distributions(VOCAB), NEAR, DELTAS, st.integers(1, 3))
+def test_drawn_siblings_are_decided_by_what_was_moved(
+    drawn: Drawn, target: FloatArray, draft: FloatArray, near: IntArray, delta: float, count: int
+) -> None:
+    check_drawn(NeighbourBudget, move_to_draft, drawn, target, draft, near, delta, count)
+
+
+def check_drawn(
+    rule: Any,
+    move: Any,
+    drawn: Drawn,
+    target: FloatArray,
+    draft: FloatArray,
+    near: IntArray,
+    delta: float,
+    count: int,
+) -> None:
+    moved = move(target, draft, near, delta)
+    assert apart(moved, target) <= delta + ROUNDING
+    # Each unit that moves is one of overlap: what the drafter overrates gains, what it underrates loses.
+    gained = np.minimum(moved, draft).sum() - np.minimum(target, draft).sum()
+    assert gained == pytest.approx(apart(moved, target), abs=ROUNDING)
+    found = next_token_distribution(rule(near, delta=delta), target, draft, drawn, count)
+    assert apart(found, target) <= delta + ROUNDING
+    if count == 1:
+        assert apart(found, moved) < ROUNDING
+
+
+@given(distributions(VOCAB), distributions(VOCAB), st.integers(0, 20))
+def test_with_all_codes_near_nothing_that_can_move_stays(target: FloatArray, draft: FloatArray, seed: int) -> None:
+    near = nearest_codes(codebook(VOCAB, seed), VOCAB - 1)
+    assert apart(move_to_draft(target, draft, near, 1.0), draft) < ROUNDING
+
+
+@given(distributions(VOCAB), st.integers(0, VOCAB - 1), NEAR, DELTAS)
+def test_one_point_is_kept_at_least_as_often_as_lantern_keeps_it(
+    target: FloatArray, token: int, near: IntArray, delta: float
+) -> None:
+    assume(delta < 1.0)
+    ours = point_distribution(NeighbourBudget(near, delta=delta), target, (token,))
+    theirs = point_distribution(Lantern(near, k=0, delta=delta), target, (token,))
+    assert apart(ours, target) >= apart(theirs, target) - ROUNDING  # the budget is used up, a prefix of codes may not
+    assert ours[token] >= theirs[token] - ROUNDING
+
+
+MUTANTS = [
+    ("left -= float(taken.sum())", "left -= 0.0"),
+    ("if code not in wanted", "if code != token"),
+    ("moved[near] -= taken", "moved[near] -= 0.5 * taken"),
+    ("min(1.0, delta / total)", "1.0"),
+    ("asked * share[column]", "asked"),
+    ("spare = np.maximum(spare - out, 0.0)", "spare = spare"),
+    ("np.maximum(proposal - target, 0.0), np.maximum(target - proposal, 0.0)", "proposal, target"),
+    ("decided_by = move_to_points(distribution, tokens, near, self.delta)", "decided_by = distribution"),
+    ("if child == children[-1]:", "if child in children:"),
+    ("delta / reached)", "1.0)"),
+    ("if delta >= float(excess(target, draft).sum()):", "if delta >= 0.0:"),
+    ("count - 1 if drawn", "count if drawn"),
+]
+
+
+def load(old: str, new: str) -> ModuleType:
+    source = SOURCE.read_text(encoding="utf-8")
+    assert source.count(old) == 1, old
+    module = ModuleType("mutant_of_neighbour_budget")
+    module.__dict__["__name__"] = "mutant_of_neighbour_budget"
+    sys.modules[module.__name__] = module
+    exec(
+        compile(source.replace(old, new).replace("RULES.register(", "(lambda spec: spec)("), SOURCE, "exec"),
+        vars(module),
+    )
+    return module
+
+
+def walk_cases(module: ModuleType) -> None:
+    draws = np.random.default_rng(0)
+    for _ in range(40):
+        target, draft = draws.dirichlet(np.ones(VOCAB), size=2)
+        near = nearest_codes(codebook(VOCAB, int(draws.integers(20))), int(draws.integers(1, VOCAB)))
+        delta = float(draws.choice([0.05, 0.2371, 0.5]))
+        tokens = tuple(draws.permutation(VOCAB)[: draws.integers(1, 4)].tolist())
+        check_points(module.NeighbourBudget, module.move_to_points, target, tokens, near, delta)
+        for drawn, count in (("iid", 1), ("iid", 3), ("without_replacement", 2)):
+            check_drawn(module.NeighbourBudget, module.move_to_draft, drawn, target, draft, near, delta, count)
+
+
+def test_the_rule_as_it_is_passes() -> None:
+    walk_cases(load("left = delta", "left = delta"))
+
+
+@pytest.mark.parametrize(("old", "new"), MUTANTS, ids=[new for _, new in MUTANTS])
+def test_a_planted_bug_is_caught(old: str, new: str) -> None:
+    mutant = load(old, new)
+    with pytest.raises((AssertionError, ValueError), match=r"(?s).*"):
+        walk_cases(mutant)
