@@ -5,35 +5,24 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
+from underpaint.algos.arrays import BoolArray, FloatArray
 from underpaint.algos.draft import Grid
 from underpaint.runtime.evaluation.compare import BASELINE, Plan
+from underpaint.runtime.evaluation.paired import interval_ends, paired_difference, resampled
 from underpaint.runtime.evaluation.quality import PAIR, Reading, frechet_distance, frechet_floor, read_right
 from underpaint.runtime.evaluation.store import Cell, Store
 from underpaint.runtime.studio import Built, Drawing, Picture, Studio
 from underpaint.zoo.prompts import Prompt
-
-RESAMPLES: Final = 4000
-INTERVAL: Final = 0.95
-_BOOTSTRAP_SEED: Final = 7
 
 
 class Speedup(NamedTuple):
     """How many times faster than the baseline, and the ends of its interval (None below two pairs)."""
 
     ratio: float
-    low: float | None
-    high: float | None
-
-
-class Difference(NamedTuple):
-    """A mean difference to the baseline, and the ends of its interval (None below two prompts)."""
-
-    mean: float
     low: float | None
     high: float | None
 
@@ -102,30 +91,8 @@ def speedup(baseline: Sequence[float], method: Sequence[float]) -> Speedup:
     ratio = float(base.sum() / own.sum())
     if base.size < 2:
         return Speedup(ratio, None, None)
-    chosen = _resampled(base.size)
-    return Speedup(ratio, *_ends(base[chosen].sum(axis=1) / own[chosen].sum(axis=1)))
-
-
-def accuracy_over(baseline: BoolArray, method: BoolArray) -> Difference:
-    """The share of pictures read right less the baseline's, with a bootstrap interval over prompts (95 %, percentiles).
-
-    Both [seeds, prompts], paired; a prompt is resampled with all of its seeds.
-    """
-    apart = (method.astype(np.float64) - baseline).mean(axis=0)
-    mean = float(apart.mean())
-    if apart.size < 2:
-        return Difference(mean, None, None)
-    return Difference(mean, *_ends(apart[_resampled(apart.size)].mean(axis=1)))
-
-
-def _resampled(count: int) -> IntArray:
-    """[RESAMPLES, count] places drawn with replacement, the same ones every time."""
-    return np.random.default_rng(_BOOTSTRAP_SEED).integers(count, size=(RESAMPLES, count))
-
-
-def _ends(found: FloatArray) -> tuple[float, float]:
-    low, high = np.quantile(found, [(1 - INTERVAL) / 2, (1 + INTERVAL) / 2])
-    return float(low), float(high)
+    chosen = resampled(base.size)
+    return Speedup(ratio, *interval_ends(base[chosen].sum(axis=1) / own[chosen].sum(axis=1)))
 
 
 def accepted_cells(drawing: Drawing, grid: Grid) -> BoolArray:
@@ -203,7 +170,7 @@ def _row(
     resampler_share = sum(one.resampler_seconds for one in drawn) / seconds
     right, base_right = looks.read_right(drawn), looks.read_right(baseline)[PAIR]
     seeds = len({one.seed for one in drawn})
-    apart = accuracy_over(base_right.reshape(seeds, -1), right[PAIR].reshape(seeds, -1))
+    apart = paired_difference(base_right.reshape(seeds, -1), right[PAIR].reshape(seeds, -1))
     per_cycle = None if lengths is None else 1e3 * seconds / sum(one.target_nfe for one in drawn)
     host_share = 1.0 - target_share - drafter_share - resampler_share
     distinct = {(one.prompt, one.tokens): one for one in drawn}

@@ -8,7 +8,8 @@ from underpaint.algos.draft import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.evaluation.compare import Plan, choose_prompts, run, with_baseline
 from underpaint.runtime.evaluation.gallery import write_acceptance, write_gallery
-from underpaint.runtime.evaluation.report import accepted_cells, accuracy_over, find, speedup, to_dict
+from underpaint.runtime.evaluation.paired import paired_difference
+from underpaint.runtime.evaluation.report import accepted_cells, find, speedup, to_dict
 from underpaint.runtime.evaluation.store import Cell, Store
 from underpaint.runtime.methods.registry import METHODS, build_method, resolve
 from underpaint.runtime.studio import Drawing, draw
@@ -178,18 +179,18 @@ def test_speedup_is_a_ratio_of_sums_with_an_interval_around_it():
 def test_a_difference_of_accuracies_is_paired_and_resamples_prompts():
     rng = np.random.default_rng(6)
     base = rng.random((1, 400)) < 0.8
-    assert accuracy_over(base, base) == (0.0, 0.0, 0.0)
+    assert paired_difference(base, base) == (0.0, 0.0, 0.0)
     own = base.copy()
     own[0, :40] = ~own[0, :40]
-    found = accuracy_over(base, own)
+    found = paired_difference(base, own)
     apart = own.astype(float) - base
     assert found.mean == pytest.approx(apart.mean())
     half = 1.96 * apart.std() / 20  # far below the 0.055 of two independent samples
     assert (found.low, found.high) == pytest.approx((found.mean - half, found.mean + half), abs=0.004)
     # The same pictures under another seed are no news.
-    again = accuracy_over(np.repeat(base, 3, axis=0), np.repeat(own, 3, axis=0))
+    again = paired_difference(np.repeat(base, 3, axis=0), np.repeat(own, 3, axis=0))
     assert again == pytest.approx(found)
-    assert accuracy_over(base[:, :1], own[:, :1])[1:] == (None, None)
+    assert paired_difference(base[:, :1], own[:, :1])[1:] == (None, None)
 
 
 def test_a_method_without_cycles_has_no_split_of_them(tmp_path):

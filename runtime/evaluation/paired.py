@@ -1,0 +1,98 @@
+"""Figures of a method less the baseline's on the same prompts and seeds, and how many pictures tell them apart.
+
+Accuracy by the judge is 0 or 1 a picture, so small losses hide in its noise. The mean log-probability that the judge
+gives to a prompt's attributes moves with every picture. Both are compared pair by pair here, with bootstrap intervals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import ceil
+from statistics import NormalDist
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
+
+RESAMPLES: Final = 4000
+INTERVAL: Final = 0.95
+POWER: Final = 0.8
+"""The chance with which `pictures_needed` wants a difference to be seen."""
+_BOOTSTRAP_SEED: Final = 7
+
+
+class Difference(NamedTuple):
+    """A mean difference to the baseline, and the ends of its 95 % interval (None below two prompts)."""
+
+    mean: float
+    low: float | None
+    high: float | None
+
+
+def paired_difference(baseline: FloatArray | BoolArray, method: FloatArray | BoolArray) -> Difference:
+    """The method's mean figure less the baseline's, with a bootstrap interval over prompts (95 %, percentiles).
+
+    Both [seeds, prompts], paired; a prompt is resampled with all of its seeds. Raises ValueError where shapes differ or
+    a figure is not finite.
+    """
+    if baseline.shape != method.shape or baseline.ndim != 2 or baseline.size == 0:
+        raise ValueError(f"paired figures: expected two of [seeds, prompts], got {baseline.shape} and {method.shape}")
+    apart = (method.astype(np.float64) - baseline).mean(axis=0)
+    if not np.all(np.isfinite(apart)):
+        raise ValueError("paired figures: expected finite numbers, got NaN or infinity; check the pictures behind them")
+    mean = float(apart.mean())
+    if apart.size < 2:
+        return Difference(mean, None, None)
+    return Difference(mean, *interval_ends(apart[resampled(apart.size)].mean(axis=1)))
+
+
+def resampled(count: int) -> IntArray:
+    """[RESAMPLES, count] places drawn with replacement, the same ones every time."""
+    return np.random.default_rng(_BOOTSTRAP_SEED).integers(count, size=(RESAMPLES, count))
+
+
+def interval_ends(found: FloatArray) -> tuple[float, float]:
+    """The percentiles of bootstrap figures between which `INTERVAL` of them lie."""
+    low, high = np.quantile(found, [(1 - INTERVAL) / 2, (1 + INTERVAL) / 2])
+    return float(low), float(high)
+
+
+def attribute_log_probability(scores: Mapping[str, FloatArray], wanted: Mapping[str, int]) -> FloatArray:
+    """The judge's mean log-probability of a prompt's attributes, in nats: [pictures], each <= 0.
+
+    Args:
+        scores: per slot, class scores (logits) [pictures, classes].
+        wanted: per slot, the class that the prompt names. Slots that it leaves out are not read.
+
+    Raises ValueError where `wanted` is empty, names a slot without scores, or a class that the slot lacks.
+    """
+    if not wanted or not wanted.keys() <= scores.keys():
+        raise ValueError(f"attributes: expected some of {', '.join(scores)}, got {', '.join(wanted) or 'none'}")
+    parts = []
+    for slot, number in wanted.items():
+        logits = np.asarray(scores[slot], np.float64)
+        if logits.ndim != 2 or not 0 <= number < logits.shape[1]:
+            raise ValueError(f"attribute {slot}: expected a class of scores [pictures, classes], got {number}")
+        top = logits.max(axis=1, keepdims=True)
+        total = top[:, 0] + np.log(np.exp(logits - top).sum(axis=1))
+        parts.append(logits[:, number] - total)
+    mean: FloatArray = np.mean(parts, axis=0, dtype=np.float64)
+    return mean
+
+
+def pictures_needed(differences: FloatArray) -> int | None:
+    """Pairs of pictures that see a mean difference in a two-sided test at 5 %, with a chance of `POWER`.
+
+    differences: [pairs] of the measure, as observed on many. By the normal approximation
+    n = ((z_0.975 + z_0.8) s / mean)^2, with s the standard deviation of a pair's difference; None where the observed
+    mean is not told from 0 by these pairs, so that no number can be given.
+    """
+    if differences.ndim != 1 or differences.size < 2:
+        raise ValueError(f"pictures_needed: expected two differences [pairs] or more, got shape {differences.shape}")
+    mean, spread = float(differences.mean()), float(differences.std(ddof=1))
+    normal = NormalDist()
+    certain = normal.inv_cdf((1 + INTERVAL) / 2)
+    if mean == 0.0 or abs(mean) < certain * spread / differences.size**0.5:
+        return None
+    return max(2, ceil(((certain + normal.inv_cdf(POWER)) * spread / mean) ** 2))

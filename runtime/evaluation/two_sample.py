@@ -1,0 +1,158 @@
+"""The two-sample test by a classifier: can a small network tell a method's pictures from plain AR's?
+
+A network that never saw them ranks held-out pictures by how likely they are the method's. The area under its curve
+(AUC) is 0.5 where the two sets cannot be told apart, as those of a lossless method, and 1 where each can
+(Lopez-Paz and Oquab, arXiv 1610.06545). Both pictures of a prompt stand in one half, and each half is judged by a
+network trained on the other, so that every picture counts and none is judged by what learnt it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from underpaint.algos.arrays import FloatArray
+from underpaint.runtime.evaluation.paired import interval_ends, resampled
+
+_SMALLEST: Final = 8
+"""Pairs below which no half can teach anything."""
+
+
+class TwoSample(NamedTuple):
+    """The held-out AUC, and the ends of its 95 % interval by a bootstrap over prompts."""
+
+    auc: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class ClassifierSettings:
+    """A network of one hidden layer and how it learns: full batches, Adam, weight decay."""
+
+    hidden: int = 24
+    steps: int = 150
+    rate: float = 0.02
+    decay: float = 0.03
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if min(self.hidden, self.steps) < 1 or self.rate <= 0 or self.decay < 0:
+            raise ValueError(f"classifier: expected hidden, steps >= 1, rate > 0 and decay >= 0, got {self}")
+
+
+def area_under_curve(negative: FloatArray, positive: FloatArray) -> float:
+    """The share of pairs (one of each) in which the positive scores higher; ties count half (Mann and Whitney)."""
+    if negative.ndim != 1 or positive.ndim != 1 or not negative.size or not positive.size:
+        raise ValueError(f"AUC: expected scores [n] and [m], got shapes {negative.shape} and {positive.shape}")
+    order = np.sort(negative)
+    below = np.searchsorted(order, positive, side="left") + np.searchsorted(order, positive, side="right")
+    return float(below.mean() / (2 * negative.size))
+
+
+def picture_features(pictures: FloatArray) -> FloatArray:
+    """What the network sees of pictures uint8 or float [n, S, S, 3], 0 to 255: [n, features] float64.
+
+    Means of 8 x 8 squares of colours, and, per octave of brightness down to those squares, the mean size of what a
+    halving loses, over the squares of a 4 x 4 grid: where colours lie, and how much detail of which fineness there is.
+    S must be a multiple of 16.
+    """
+    if pictures.ndim != 4 or pictures.shape[1] != pictures.shape[2] or pictures.shape[3] != 3 or pictures.shape[1] % 16:
+        raise ValueError(f"features: expected pictures [n, S, S, 3], S a multiple of 16, got {pictures.shape}")
+    count, size = pictures.shape[:2]
+    unit = pictures.astype(np.float64) / 255
+    parts = [_means(unit, 8).reshape(count, -1)]
+    bright = unit.mean(axis=3, keepdims=True)
+    while size > 8 and size % 2 == 0:
+        coarse = _means(bright, size // 2)
+        detail = np.abs(bright - coarse.repeat(2, axis=1).repeat(2, axis=2))
+        parts.append(_means(detail, 4).reshape(count, -1))
+        bright, size = coarse, size // 2
+    return np.concatenate(parts, axis=1)
+
+
+def _means(planes: FloatArray, side: int) -> FloatArray:
+    """Means over squares: [n, S, S, C] to [n, side, side, C]."""
+    count, size, _, channels = planes.shape
+    step = size // side
+    found: FloatArray = planes.reshape(count, side, step, side, step, channels).mean(axis=(2, 4))
+    return found
+
+
+def two_sample_test(baseline: FloatArray, method: FloatArray, settings: ClassifierSettings | None = None) -> TwoSample:
+    """How well a network tells the rows of two sets apart, judged on rows that it did not learn from.
+
+    Args:
+        baseline: features [prompts, F], say of `picture_features` or the judge's; row i is of prompt i.
+        method: the same of the method, on the same prompts and seeds.
+        settings: of the network.
+
+    Raises ValueError where shapes differ, numbers are not finite, or there are fewer than eight pairs.
+    """
+    settings = settings or ClassifierSettings()
+    if baseline.shape != method.shape or baseline.ndim != 2 or len(baseline) < _SMALLEST:
+        raise ValueError(
+            f"two-sample test: expected two of [pairs, F] with {_SMALLEST} pairs or more, got {baseline.shape} and "
+            f"{method.shape}"
+        )
+    if not (np.all(np.isfinite(baseline)) and np.all(np.isfinite(method))):
+        raise ValueError("two-sample test: expected finite features, got NaN or infinity")
+    pairs = len(baseline)
+    place = np.random.default_rng([settings.seed, pairs]).permutation(pairs)
+    scores = np.empty((2, pairs))
+    halves = [place[0::2], place[1::2]]
+    for learnt, judged in (halves, halves[::-1]):
+        score = _trained(baseline[learnt], method[learnt], settings)
+        scores[0, judged], scores[1, judged] = score(baseline[judged]), score(method[judged])
+    auc = float(np.mean([area_under_curve(*scores[:, half]) for half in halves]))
+    # A prompt is resampled with both of its pictures, within its half: scores of two networks are not comparable.
+    found = []
+    for half in halves:
+        chosen = half[resampled(len(half))]
+        found.append([area_under_curve(scores[0, row], scores[1, row]) for row in chosen])
+    return TwoSample(auc, *interval_ends(np.mean(found, axis=0)))
+
+
+class _Network:
+    """Two layers on standardised features; `score` [n] grows with the likelihood of being the method's."""
+
+    def __init__(self, inputs: FloatArray, settings: ClassifierSettings) -> None:
+        random = np.random.default_rng([settings.seed, 1])
+        self.mean, self.spread = inputs.mean(axis=0), inputs.std(axis=0) + 1e-6
+        width = inputs.shape[1]
+        self.first = random.normal(0, width**-0.5, (width, settings.hidden))
+        self.shift = np.zeros(settings.hidden)
+        self.second = random.normal(0, settings.hidden**-0.5, settings.hidden)
+
+    def placed(self, rows: FloatArray) -> FloatArray:
+        found: FloatArray = (rows - self.mean) / self.spread
+        return found
+
+    def __call__(self, rows: FloatArray) -> FloatArray:
+        score: FloatArray = np.tanh(self.placed(rows) @ self.first + self.shift) @ self.second
+        return score
+
+    def gradients(self, placed: FloatArray, wanted: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Of the mean logistic loss at wanted 0 or 1."""
+        hidden = np.tanh(placed @ self.first + self.shift)
+        slope = (1 / (1 + np.exp(-hidden @ self.second)) - wanted) / len(placed)
+        back = slope[:, None] * self.second * (1 - hidden**2)
+        return placed.T @ back, back.sum(axis=0), hidden.T @ slope
+
+
+def _trained(baseline: FloatArray, method: FloatArray, settings: ClassifierSettings) -> _Network:
+    rows = np.concatenate([baseline, method])
+    wanted = np.repeat([0.0, 1.0], len(baseline))
+    network = _Network(rows, settings)
+    placed = network.placed(rows)
+    weights = [network.first, network.shift, network.second]
+    means, squares = [[np.zeros_like(weight) for weight in weights] for _ in range(2)]
+    for step in range(1, settings.steps + 1):
+        for number, gradient in enumerate(network.gradients(placed, wanted)):
+            means[number] += 0.1 * (gradient - means[number])
+            squares[number] += 0.01 * (gradient**2 - squares[number])
+            update = (means[number] / (1 - 0.9**step)) / (np.sqrt(squares[number] / (1 - 0.99**step)) + 1e-8)
+            weights[number] -= settings.rate * (update + settings.decay * weights[number])
+    return network

@@ -1,0 +1,87 @@
+"""Paired figures against their closed forms."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from underpaint.runtime.evaluation.paired import (
+    attribute_log_probability,
+    paired_difference,
+    pictures_needed,
+    resampled,
+)
+
+
+def test_the_interval_of_a_mean_is_that_of_normal_theory() -> None:
+    rng = np.random.default_rng(0)
+    baseline = rng.normal(0, 5, (1, 400))
+    apart = rng.normal(0.3, 1, (1, 400))
+    found = paired_difference(baseline, baseline + apart)
+    assert found.low is not None
+    assert found.high is not None
+    assert found.mean == pytest.approx(apart.mean())
+    half = 1.96 * apart.std() / 20
+    assert found.high - found.low == pytest.approx(2 * half, rel=0.06)
+    assert (found.high + found.low) / 2 == pytest.approx(found.mean, abs=0.1 * half)
+
+
+def test_seeds_of_a_prompt_are_resampled_together() -> None:
+    rng = np.random.default_rng(1)
+    apart = rng.normal(0.3, 1, (1, 60))
+    once = paired_difference(np.zeros((1, 60)), apart)
+    thrice = paired_difference(np.zeros((3, 60)), np.repeat(apart, 3, axis=0))
+    np.testing.assert_allclose(np.array(once, float), np.array(thrice, float), atol=1e-12)
+    assert paired_difference(np.zeros((3, 1)), np.ones((3, 1))) == (1.0, None, None)
+
+
+def test_wrong_figures_are_refused() -> None:
+    with pytest.raises(ValueError, match="expected two of"):
+        paired_difference(np.zeros((1, 3)), np.zeros((1, 4)))
+    with pytest.raises(ValueError, match="finite"):
+        paired_difference(np.zeros((1, 3)), np.array([[0, np.nan, 1]]))
+
+
+def test_resampling_is_repeatable() -> None:
+    np.testing.assert_array_equal(resampled(9), resampled(9))
+
+
+@given(st.lists(st.floats(-900, 900), min_size=2, max_size=6), st.data())
+def test_log_probability_is_the_log_of_softmax(logits: list[float], data: st.DataObject) -> None:
+    wanted = data.draw(st.integers(0, len(logits) - 1))
+    found = attribute_log_probability({"a": np.array([logits])}, {"a": wanted})[0]
+    shifted = np.array(logits) - max(logits)
+    assert found == pytest.approx(shifted[wanted] - np.log(np.exp(shifted).sum()), abs=1e-9)
+    assert found <= 1e-12
+
+
+def test_log_probability_is_the_mean_over_the_prompts_slots() -> None:
+    scores = {"a": np.log([[0.25, 0.75], [0.5, 0.5]]), "b": np.log([[0.1, 0.9], [0.2, 0.8]]), "c": np.zeros((2, 3))}
+    found = attribute_log_probability(scores, {"a": 1, "b": 0})
+    np.testing.assert_allclose(found, [np.log(0.75 * 0.1) / 2, np.log(0.5 * 0.2) / 2])
+    for wrong in ({}, {"d": 0}, {"a": 2}, {"a": -1}):
+        with pytest.raises(ValueError, match="attribute"):
+            attribute_log_probability(scores, wrong)
+
+
+def test_pictures_needed_by_the_normal_approximation() -> None:
+    # Mean 1 and standard deviation 2 exactly: ((1.95996 + 0.84162) * 2)^2 = 31.4.
+    differences = 1 + 2 * np.tile([-1.0, 1.0], 50) * np.sqrt(99 / 100)
+    assert differences.std(ddof=1) == pytest.approx(2)
+    assert pictures_needed(differences) == 32
+    assert pictures_needed(-differences) == 32
+    assert pictures_needed(np.ones(10)) == 2
+    assert pictures_needed(np.tile([-1.0, 1.0], 50)) is None
+    assert pictures_needed(0.1 + np.tile([-1.0, 1.0], 50)) is None, "not told from 0 by a hundred"
+    with pytest.raises(ValueError, match="two differences"):
+        pictures_needed(np.ones(1))
+
+
+def test_the_number_needed_has_its_power() -> None:
+    rng = np.random.default_rng(4)
+    mean, spread = 0.25, 1.0
+    count = pictures_needed(rng.normal(mean, spread, 200_000))
+    assert count is not None
+    drawn = rng.normal(mean, spread, (4000, count))
+    seen = np.abs(drawn.mean(axis=1)) > 1.96 * spread / np.sqrt(count)
+    assert seen.mean() == pytest.approx(0.8, abs=0.03)
