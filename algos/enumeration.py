@@ -7,13 +7,16 @@ sequence: cycles differ in how many tokens they emit, so no single cell's distri
 """
 
 from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
 from itertools import islice
 from math import fsum
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import NamedTuple, Self, TypeAlias, TypeVar
+
+import numpy as np
 
 from underpaint.algos.accept.spec import Rule
 from underpaint.algos.arrays import FloatArray
-from underpaint.algos.chance import At, Chance, Role, enumerate_outcomes
+from underpaint.algos.chance import At, Chance, Enumerating, Role, enumerate_outcomes
 from underpaint.algos.draft.spec import Policy
 from underpaint.algos.step import Drafter, Target, cycles
 from underpaint.algos.tree import DraftTree, Verdict, root_only
@@ -32,6 +35,47 @@ class Trace(NamedTuple):
 def enumerate_verdicts(rule: Rule, tree: DraftTree, probs: FloatArray) -> dict[Verdict, float]:
     """The exact distribution of `rule`'s verdict on `tree` under the target distributions `probs` [N, V]."""
     return enumerate_outcomes(lambda chance: rule(tree, probs, chance))
+
+
+@dataclass(slots=True)
+class _WeightsOfDraw:
+    """A branch of an enumeration in which draws are not enumerated: the weights [V] of the last one are noted."""
+
+    chance: Enumerating
+    weights: FloatArray | None = None
+
+    def cycle(self, index: int) -> Self:
+        return type(self)(self.chance.cycle(index), self.weights)
+
+    def flip(self, chance_of: float, at: At, out_of: float = 1.0) -> bool:
+        return self.chance.flip(chance_of, at, out_of)
+
+    def draw(self, weights: FloatArray, at: At) -> int:
+        self.weights = weights
+        return int(np.argmax(weights))
+
+
+def next_token_distribution(rule: Rule, tree: DraftTree, probs: FloatArray) -> FloatArray:
+    """The exact distribution [V] (float64) of the first token that `rule` commits, given the drafted `tree`.
+
+    Flips are enumerated and the extra token's draw is taken as it stands, so the work does not grow with V: a rule may
+    draw nothing but its extra token.
+    """
+    distribution = np.zeros(probs.shape[1])
+    script: tuple[int, ...] | None = ()
+    while script is not None:
+        branch = Enumerating(script)
+        seen = _WeightsOfDraw(branch)
+        verdict = rule(tree, probs, seen)
+        if verdict.path:
+            distribution[tree.tokens[verdict.path[0]]] += branch.weight()
+        elif seen.weights is None:
+            distribution[verdict.token] += branch.weight()
+        else:
+            weights = seen.weights.astype(np.float64)
+            distribution += branch.weight() * weights / weights.sum()
+        script = branch.next_script()
+    return distribution
 
 
 def emitted(tree: DraftTree, verdict: Verdict) -> tuple[int, ...]:

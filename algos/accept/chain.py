@@ -6,6 +6,7 @@ from underpaint.algos.accept.proposals import try_siblings
 from underpaint.algos.accept.spec import RULES, RuleSpec, require_chain, require_drawn
 from underpaint.algos.accept.walk import walk
 from underpaint.algos.arrays import FloatArray
+from underpaint.algos.batched.drawn import batched_exact_siblings
 from underpaint.algos.chance import Chance
 from underpaint.algos.tree import DraftTree, Verdict
 
@@ -32,5 +33,6 @@ SPEC = RULES.register(
         drawn=frozenset({"iid"}),
         source="arXiv 2211.17192, algorithm 1; arXiv 2302.01318, algorithm 2",
         needs_chain=True,
+        batched=batched_exact_siblings,
     )
 )

@@ -6,6 +6,7 @@ import numpy as np
 
 from underpaint.algos.accept.spec import RULES, RuleSpec
 from underpaint.algos.arrays import FloatArray
+from underpaint.algos.batched.longest import LongestPath, is_best
 from underpaint.algos.chance import Chance
 from underpaint.algos.tree import DRAWN, DraftTree, Verdict
 
@@ -35,5 +36,6 @@ SPEC = RULES.register(
         drawn=frozenset(DRAWN),
         source="arXiv 1811.03115 (blockwise parallel decoding), exact match; on trees as in arXiv 2305.09781",
         greedy=True,
+        batched=lambda rule, sampled_siblings: LongestPath(is_best, first=False, draw=False),
     )
 )

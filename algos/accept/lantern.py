@@ -19,6 +19,10 @@ from underpaint.algos.accept.spec import (
 )
 from underpaint.algos.accept.walk import Tried, walk
 from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.batched.drawn import DrawnSiblings
+from underpaint.algos.batched.pooling import NeighbourPool, PooledPoints, additive_limit, relative_limit
+from underpaint.algos.batched.spec import BatchedRule
+from underpaint.algos.batched.walk import BatchedWalk
 from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.tree import DRAWN, DraftTree, Drawn, Verdict
 
@@ -212,6 +216,12 @@ class LanternPP:
         return (self.factor - 1.0) * own
 
 
+def _batched(rule: Lantern | LanternPP, sampled_siblings: bool) -> BatchedRule:
+    limit = additive_limit(rule.delta) if isinstance(rule, Lantern) else relative_limit(rule.factor)
+    pool = NeighbourPool(rule.neighbours, rule.k or rule.neighbours.shape[1], limit)
+    return BatchedWalk(DrawnSiblings(pool, rule.residual) if sampled_siblings else PooledPoints(pool, rule.residual))
+
+
 def _bound(settings: Settings, node: DraftedNode) -> float:
     delta = float(settings["delta"])
     if settings["residual"] == "released":
@@ -252,6 +262,7 @@ SPEC = RULES.register(
             "0 does not accept an impossible token. The released code has no residual for 'iid' trees: that pair raises"
         ),
         codebook=True,
+        batched=_batched,
         bound_at=_bound,
         lossless_when=lambda settings: settings["delta"] == 0.0 and settings["residual"] != "released",
         examples=every_combination(delta=(0.0, 0.0713, 0.2371, 0.5237, 0.93)),
@@ -272,6 +283,7 @@ SPEC_PP = RULES.register(
         ),
         deviations="As lantern",
         codebook=True,
+        batched=_batched,
         bound_at=_bound_pp,
         lossless_when=lambda settings: settings["factor"] == 1.0 and settings["residual"] != "released",
         examples=every_combination(factor=(1.0, 1.713, 3.137, 9.7)),

@@ -8,6 +8,9 @@ from underpaint.algos.accept.lantern import check_settings, check_vocab, pool
 from underpaint.algos.accept.longest import Choice, check_choice, kept_ends
 from underpaint.algos.accept.spec import RULES, RuleSpec, every_combination
 from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.batched.longest import LongestPath, Outweighs
+from underpaint.algos.batched.pooling import NeighbourPool, additive_limit, relative_limit
+from underpaint.algos.batched.spec import BatchedRule
 from underpaint.algos.chance import Chance
 from underpaint.algos.tree import DraftTree, Verdict
 
@@ -91,6 +94,12 @@ class LanternPPGreedy:
         return greedy_verdict(tree, probs, near, lambda own: (self.factor - 1.0) * own, self.choose)
 
 
+def _batched(rule: LanternGreedy | LanternPPGreedy, sampled_siblings: bool) -> BatchedRule:
+    limit = additive_limit(rule.delta) if isinstance(rule, LanternGreedy) else relative_limit(rule.factor)
+    pool = NeighbourPool(rule.neighbours, rule.k or rule.neighbours.shape[1], limit)
+    return LongestPath(Outweighs(pool), first=rule.choose == "first", draw=False)
+
+
 SPEC = RULES.register(
     RuleSpec(
         name="lantern_greedy",
@@ -102,6 +111,7 @@ SPEC = RULES.register(
         deviations="Only nodes whose parent was kept are looked at; the released code boosts every position first",
         greedy=True,
         codebook=True,
+        batched=_batched,
         bound_at=lambda settings, node: float(settings["delta"]),
         lossless_when=lambda settings: settings["delta"] == 0.0,
         examples=every_combination(delta=(0.0, 0.0713, 0.2371, 0.5237, 0.93), choose=get_args(Choice)),
@@ -118,6 +128,7 @@ SPEC_PP = RULES.register(
         deviations="As lantern_greedy",
         greedy=True,
         codebook=True,
+        batched=_batched,
         bound_at=lambda settings, node: float(node.target.max()) * (1.0 - 1.0 / settings["factor"]),
         lossless_when=lambda settings: settings["factor"] == 1.0,
         examples=every_combination(factor=(1.0, 1.713, 3.137, 9.7), choose=get_args(Choice)),

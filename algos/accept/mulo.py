@@ -11,6 +11,8 @@ from underpaint.algos.accept.longest import Choice, check_choice, kept_ends
 from underpaint.algos.accept.neighbours import check_neighbours
 from underpaint.algos.accept.spec import RULES, RuleSpec, every_combination
 from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
+from underpaint.algos.batched.longest import HoldsMass, LongestPath
+from underpaint.algos.batched.spec import BatchedRule
 from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.tree import DRAWN, DraftTree, Verdict
 
@@ -76,6 +78,11 @@ class PooledThreshold:
         return Verdict(tree.path_to(end), chance.draw(probs[end], At(Role.BONUS, end)))
 
 
+def _batched(rule: PooledThreshold, sampled_siblings: bool) -> BatchedRule:
+    near = rule.neighbours[:, : rule.k or None]
+    return LongestPath(HoldsMass(near, rule.tau), first=rule.choose == "first", draw=True)
+
+
 SPEC = RULES.register(
     RuleSpec(
         name="mulo",
@@ -89,6 +96,7 @@ SPEC = RULES.register(
             "drawn again, as the residual of a deterministic rejection is p itself"
         ),
         codebook=True,
+        batched=_batched,
         lossless_when=lambda settings: settings["tau"] == inf,
         examples=every_combination(tau=(0.0713, 0.2371, 0.5237, 0.93, inf)),
     )

@@ -6,6 +6,7 @@ from underpaint.algos.accept.proposals import try_siblings
 from underpaint.algos.accept.spec import RULES, RuleSpec, require_drawn
 from underpaint.algos.accept.walk import walk
 from underpaint.algos.arrays import FloatArray
+from underpaint.algos.batched.drawn import batched_exact_siblings
 from underpaint.algos.chance import Chance
 from underpaint.algos.tree import DraftTree, Verdict
 
@@ -27,5 +28,6 @@ SPEC = RULES.register(
         promise="lossless",
         drawn=frozenset({"iid"}),
         source="arXiv 2305.09781 (SpecInfer), multi-step speculative sampling",
+        batched=batched_exact_siblings,
     )
 )

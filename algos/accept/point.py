@@ -8,6 +8,7 @@ import numpy as np
 from underpaint.algos.accept.spec import RULES, RuleSpec, require_drawn
 from underpaint.algos.accept.walk import Tried, walk
 from underpaint.algos.arrays import FloatArray
+from underpaint.algos.batched.walk import BatchedWalk, try_points_at_once
 from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.tree import DraftTree, Verdict
 
@@ -43,5 +44,6 @@ SPEC = RULES.register(
         promise="lossless",
         drawn=frozenset({"top_k"}),
         source="arXiv 2406.16858 (EAGLE-2); arXiv 2211.17192, algorithm 1, one-hot draft distribution",
+        batched=lambda rule, sampled_siblings: None if sampled_siblings else BatchedWalk(try_points_at_once),
     )
 )

@@ -9,15 +9,13 @@ import numpy as np
 from underpaint.algos.accept import RULES, Rule
 from underpaint.algos.accept.neighbours import nearest_codes
 from underpaint.algos.arrays import FloatArray, IntArray
-from underpaint.algos.batched.spec import BatchedPolicy
+from underpaint.algos.batched.spec import BatchedPolicy, BatchedRule
 from underpaint.algos.chance import sampling
 from underpaint.algos.draft import POLICIES, Policy
 from underpaint.algos.fit import check_fits
 from underpaint.algos.registry import build
 from underpaint.algos.step import decode
-from underpaint.sim.batched.dispatch import judge
 from underpaint.sim.batched.images import TableBatch, TableLookups
-from underpaint.sim.batched.rules import Judge
 from underpaint.sim.report.statistics import Runs
 from underpaint.sim.synthetic.table_model import TableDrafter, TableModel, TableTarget
 
@@ -35,8 +33,9 @@ class Scheme:
     rule_name: str
     policy: Policy
     rule: Rule
+    lossless: bool
     batched_policy: BatchedPolicy | None = field(repr=False)
-    batched_rule: Judge | None = field(repr=False)
+    batched_rule: BatchedRule | None = field(repr=False)
 
     @property
     def vectorised(self) -> bool:
@@ -70,8 +69,9 @@ def make_scheme(
         batched_policy = None  # a tree that reaches the row below reads its own tokens as the upper ones
     if batched_policy is not None and batched_policy.most_nodes > MOST_NODES:
         batched_policy = None
-    batched_rule = judge(made_rule, sampled_siblings=policy_spec.drawn != "top_k")
-    return Scheme(policy, rule, made_policy, made_rule, batched_policy, batched_rule)
+    batched_rule = rule_spec.batched(made_rule, policy_spec.drawn != "top_k")
+    lossless = rule_spec.is_lossless(given)
+    return Scheme(policy, rule, made_policy, made_rule, lossless, batched_policy, batched_rule)
 
 
 def run_loop(
@@ -152,10 +152,10 @@ def run_lockstep(
         active = trees.images
         verdicts = batched_rule(batch, trees)
         cell = batch.cell[active]
-        batch.commit(active, verdicts.path, verdicts.kept, verdicts.extra)
-        batched_policy.observe(trees, verdicts.kept)
+        batch.commit(active, verdicts.path, verdicts.accepted, verdicts.extra)
+        batched_policy.observe(trees, verdicts.accepted)
         counts["cycles"][active] += 1
-        counts["accepted"][active] += verdicts.kept
+        counts["accepted"][active] += verdicts.accepted
         counts["depth"][active] += trees.depth
         verify[active, trees.nodes] += 1
         if chains:

@@ -3,11 +3,11 @@
 import numpy as np
 
 from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.batched.residuals import ResidualState
 from underpaint.algos.batched.spec import FirstResidual
 from underpaint.algos.draft.top_tokens import top
 from underpaint.algos.tree import NO_TOKEN
 from underpaint.sim.batched.draws import MOST_LOOKED_UP, Draws
-from underpaint.sim.batched.residuals import Owed
 from underpaint.sim.synthetic.table_model import TableModel
 
 
@@ -44,9 +44,9 @@ class TableLookups:
             target, draft = (
                 distributions.astype(np.float64) for distributions in (self.model.target, self.model.draft[depth])
             )
-            owed = Owed(target, self.masses, draft, self.draft_masses[depth])
-            owed = owed.less(owed.offered())
-            self._first_residuals[depth] = FirstResidual(owed.left, owed.owing, Draws(owed.left))
+            state = ResidualState(target, self.masses, draft, self.draft_masses[depth])
+            state = state.less(state.offered())
+            self._first_residuals[depth] = FirstResidual(state.left, state.mass, Draws(state.left))
         return self._first_residuals[depth]
 
 

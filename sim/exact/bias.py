@@ -3,19 +3,21 @@ context."""
 
 import numpy as np
 
-from underpaint.algos.accept import RULES
+from underpaint.algos.accept import RULES, Rule
+from underpaint.algos.accept.proposals import normalised
+from underpaint.algos.accept.traversal import TraversalVerification
 from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.draft import POLICIES
+from underpaint.algos.enumeration import next_token_distribution
 from underpaint.algos.transport import overlap
-from underpaint.algos.tree import NO_TOKEN
+from underpaint.algos.tree import NO_TOKEN, DraftTree, Drawn
 from underpaint.sim.batched.decoding import Lockstep, Scheme
 from underpaint.sim.batched.images import TableLookups
-from underpaint.sim.batched.residuals import Owed
-from underpaint.sim.batched.rules import TryDrawn, TryPooledPoints, Walk
 from underpaint.sim.synthetic.table_model import TableModel
 
 CONTEXTS = 256
 """Contexts that the mean is taken over."""
-SIBLING_DRAWS = 64
+SIBLING_DRAWS = 16
 """Draws of the siblings per context, where they are sampled."""
 
 
@@ -39,68 +41,55 @@ def token_bias(model: TableModel, scheme: Scheme, children: int, done: Lockstep,
     """The mean total variation between the next token's distribution under the rule and the target's, for the root's
     children.
 
-    Exact per context for point proposals; for sampled siblings the distribution is a mean over SIBLING_DRAWS draws of
-    them, which overstates it a little. 0 for lossless rules; None for rules that decide by an argmax or a threshold.
+    By the rule's reference, exact in each context for point proposals. Sampled siblings are drawn SIBLING_DRAWS times a
+    context, and what a lossless rule does with the same draws is taken off, so that they add little of their own. 0 at
+    lossless settings; None for rules that decide by an argmax.
     """
-    if RULES[scheme.rule_name].promise == "lossless":
+    spec = RULES[scheme.rule_name]
+    if scheme.lossless:
         return 0.0
-    if not isinstance(scheme.batched_rule, Walk):
+    if spec.greedy:
         return None
     rows = visited_rows(model, done, CONTEXTS, seed)
-    siblings = scheme.batched_rule.siblings
-    if isinstance(siblings, TryPooledPoints):
-        emitted = _of_points(model, siblings, rows, children)
-    elif isinstance(siblings, TryDrawn) and siblings.pool is not None:
-        emitted = _of_drawn(model, siblings, rows, children, np.random.default_rng([seed, 1]))
+    drawn = POLICIES[scheme.policy_name].drawn
+    if drawn == "top_k":
+        proposals = TableLookups(model, children).top_tokens[0, rows]
+        missed = [
+            _next_token(scheme.rule, model, row, tokens, drawn) - model.target[row]
+            for row, tokens in zip(rows.tolist(), proposals, strict=True)
+        ]
     else:
-        return None
-    return float(0.5 * np.abs(emitted - model.target[rows]).sum(axis=1).mean())
+        draws = np.random.default_rng([seed, 1])
+        exact = TraversalVerification()
+        missed = []
+        for row in rows.tolist():
+            sets = [_siblings(model.draft[0, row], children, drawn, draws) for _ in range(SIBLING_DRAWS)]
+            pairs = [
+                _next_token(scheme.rule, model, row, tokens, drawn) - _next_token(exact, model, row, tokens, drawn)
+                for tokens in sets
+            ]
+            missed.append(np.mean(pairs, axis=0))
+    return float(0.5 * np.abs(missed).sum(axis=1).mean())
 
 
-def _of_points(model: TableModel, rule: TryPooledPoints, rows: IntArray, children: int) -> FloatArray:
-    """[M, V] the distribution of the next token, every branch of the walk over the siblings weighed."""
-    tokens = TableLookups(model, children).top_tokens[0, rows]
-    left = model.target[rows].astype(np.float64)
-    places = np.arange(rows.size)
-    emitted, reached = np.zeros_like(left), np.ones(rows.size)
-    for turn in range(tokens.shape[1]):
-        proposed = tokens[:, turn]
-        total = np.maximum(left.sum(axis=1), np.finfo(np.float64).tiny)
-        own, mass, count = rule.pool(left, places, proposed, total)
-        keep = np.minimum(1.0, (own + mass) / total)
-        emitted[places, proposed] += reached * keep
-        reached *= 1.0 - keep
-        rule.take(left, proposed, count)
-        left[places, proposed] = 0.0
-        left[~left.any(axis=1)] = 1.0  # reached by nobody, or uniform in the released code
-    distribution: FloatArray = emitted + reached[:, None] * left / left.sum(axis=1, keepdims=True)
-    return distribution
+def _next_token(rule: Rule, model: TableModel, row: int, tokens: IntArray, drawn: Drawn) -> FloatArray:
+    """[V] the distribution of the token after context `row`, whose drafted children are `tokens`."""
+    count = tokens.size
+    tree = DraftTree(
+        tokens=np.append(0, tokens),
+        parents=np.append(-1, np.zeros(count, dtype=np.int64)),
+        drawn=drawn,
+        draft_probs=model.draft[0, row][None],
+        draft_rows=np.append(0, np.full(count, -1)),
+    )
+    return next_token_distribution(rule, tree, np.broadcast_to(model.target[row], (count + 1, model.vocab_size)))
 
 
-def _of_drawn(
-    model: TableModel, rule: TryDrawn, rows: IntArray, children: int, draws: np.random.Generator
-) -> FloatArray:
-    distributions = model.draft[0, rows].astype(np.float64)
-    emitted = np.zeros_like(distributions)
-    places, ones = np.arange(rows.size), np.ones(rows.size)
-    for _ in range(SIBLING_DRAWS):
-        with np.errstate(divide="ignore", over="ignore"):
-            order = (draws.standard_exponential(distributions.shape) / distributions).argsort(axis=1)[:, :children]
-        left: FloatArray = model.target[rows].astype(np.float64)
-        left /= left.sum(axis=1, keepdims=True)
-        drafted = distributions.copy()
-        reached = np.ones(rows.size)
-        for turn in range(order.shape[1]):
-            proposed = order[:, turn]
-            boosted, count = rule.boosted(left, places, proposed, ones)
-            offered = drafted[places, proposed]
-            keep = np.where(offered > 0.0, np.minimum(1.0, boosted / np.maximum(offered, 1e-300)), 0.0)
-            emitted[places, proposed] += reached * keep
-            reached *= 1.0 - keep
-            left, mass, *_ = rule.reject(Owed(left, ones, drafted, ones), proposed, boosted, count)
-            left /= mass[:, None]
-            drafted[places, proposed] = 0.0
-            drafted /= np.maximum(drafted.sum(axis=1, keepdims=True), 1e-300)
-        emitted += reached[:, None] * left
-    distribution: FloatArray = emitted / SIBLING_DRAWS
-    return distribution
+def _siblings(draft: FloatArray, count: int, drawn: Drawn, draws: np.random.Generator) -> IntArray:
+    """Up to `count` tokens drawn from `draft` [V]."""
+    if drawn == "iid":
+        return draws.choice(draft.size, size=count, p=normalised(draft))
+    with np.errstate(divide="ignore", over="ignore"):
+        arrivals = draws.standard_exponential(draft.size) / draft
+    order = arrivals.argsort()[:count]
+    return order[np.isfinite(arrivals[order])]

@@ -6,11 +6,11 @@ from typing import Protocol
 import numpy as np
 
 from underpaint.algos.arrays import BoolArray, IntArray
-from underpaint.algos.batched.spec import ImageBatch, TreeBatch, TreeLevel
-from underpaint.sim.batched.rules import Decided, Pool
+from underpaint.algos.batched.pooling import NeighbourPool
+from underpaint.algos.batched.spec import BatchedVerdicts, ImageBatch, TreeBatch, TreeLevel
 
 
-class Passes(Protocol):
+class NodeTest(Protocol):
     """The test of a deterministic rule."""
 
     def __call__(self, batch: ImageBatch, rows: IntArray, tokens: IntArray) -> BoolArray:
@@ -19,21 +19,21 @@ class Passes(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Longest:
+class LongestPath:
     """Every node by its own test; the longest kept path, as `algos.accept.longest` finds it."""
 
-    passes: Passes
+    passes: NodeTest
     first: bool
     """Take the first child that passes, instead of the one on the longest path."""
     draw: bool
     """Draw the extra token; else take the likeliest."""
 
-    def __call__(self, batch: ImageBatch, grown: TreeBatch) -> Decided:
-        """See `Judge`."""
-        active, count = grown.images, grown.images.size
+    def __call__(self, batch: ImageBatch, trees: TreeBatch) -> BatchedVerdicts:
+        """See `BatchedRule`."""
+        active, count = trees.images, trees.images.size
         kept, end = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
         flat: BoolArray = np.ones((count, 1), dtype=np.bool_)
-        for level, block in enumerate(grown.levels):
+        for level, block in enumerate(trees.levels):
             size = block.rows.shape[0]
             passing = block.kept & np.take_along_axis(flat[:size], block.above, 1)[..., None]
             images, parents, columns = np.nonzero(passing)
@@ -47,11 +47,11 @@ class Longest:
                 break
             kept[on] = level + 1
             end[on] = flat[on].argmax(axis=1)
-        path = _trace_back(grown.levels, kept, end)
+        path = _trace_back(trees.levels, kept, end)
         last = np.where(kept > 0, path[np.arange(count), np.maximum(kept - 1, 0)], batch.roots(active))
         rows = batch.rows_after(active, kept, last)
         extra = batch.tables.draw(rows, batch.draws.random(count)) if self.draw else batch.tables.best[rows]
-        return Decided(path, kept, extra)
+        return BatchedVerdicts(path, kept, extra)
 
 
 def _trace_back(blocks: list[TreeLevel], kept: IntArray, end: IntArray) -> IntArray:
@@ -77,10 +77,10 @@ def is_best(batch: ImageBatch, rows: IntArray, tokens: IntArray) -> BoolArray:
 class Outweighs:
     """Greedy LANTERN: a token and its pool against the likeliest, as `algos.accept.lantern_greedy`."""
 
-    pool: Pool
+    pool: NeighbourPool
 
     def __call__(self, batch: ImageBatch, rows: IntArray, tokens: IntArray) -> BoolArray:
-        """See `Passes`."""
+        """See `NodeTest`."""
         target, best = batch.tables.target, batch.tables.best[rows]
         own, mass, _ = self.pool(target, rows, tokens, np.ones(rows.size))
         boosted, most = own + mass, target[rows, best]
@@ -96,7 +96,7 @@ class HoldsMass:
     tau: float
 
     def __call__(self, batch: ImageBatch, rows: IntArray, tokens: IntArray) -> BoolArray:
-        """See `Passes`."""
+        """See `NodeTest`."""
         target = batch.tables.target
         held = target[rows[:, None], self.neighbours[tokens]].sum(axis=1) + target[rows, tokens]
         passed: BoolArray = held >= self.tau

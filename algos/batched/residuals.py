@@ -7,20 +7,23 @@ import numpy as np
 from underpaint.algos.arrays import FloatArray, IntArray
 
 
-class Owed(NamedTuple):
-    """Where M nodes stand among their siblings: `left` [M, V] of sum `owing` [M] is still to be emitted, and the next
-    sibling comes from `drafted` [M, V] of sum `offering` [M]."""
+class ResidualState(NamedTuple):
+    """Where M nodes stand among their siblings.
+
+    left: [M, V], the residual that is still to be emitted, of sum `mass` [M]. drafted: [M, V], what the next sibling is
+    drawn from, of sum `draft_mass` [M].
+    """
 
     left: FloatArray
-    owing: FloatArray
+    mass: FloatArray
     drafted: FloatArray
-    offering: FloatArray
+    draft_mass: FloatArray
 
-    def of(self, nodes: IntArray) -> "Owed":
+    def at(self, nodes: IntArray) -> "ResidualState":
         """Those of some nodes."""
-        return Owed(*(part[nodes] for part in self))
+        return ResidualState(*(part[nodes] for part in self))
 
-    def less(self, offered: FloatArray) -> "Owed":
+    def less(self, offered: FloatArray) -> "ResidualState":
         """[left - offered]_+, where `offered` [M, V] has the sums of `left` and is used up.
 
         Where nothing is left, all is: its sibling was certain to be kept, and only rounding said otherwise.
@@ -30,10 +33,10 @@ class Owed(NamedTuple):
         total = rest.sum(axis=1)
         if not total.all():
             none = np.flatnonzero(total == 0.0)
-            rest[none], total[none] = self.left[none], self.owing[none]
-        return self._replace(left=rest, owing=total)
+            rest[none], total[none] = self.left[none], self.mass[none]
+        return self._replace(left=rest, mass=total)
 
     def offered(self) -> FloatArray:
         """[M, V] `drafted` with the sums of `left`."""
-        scaled: FloatArray = self.drafted * (self.owing / self.offering)[:, None]
+        scaled: FloatArray = self.drafted * (self.mass / self.draft_mass)[:, None]
         return scaled

@@ -1,0 +1,86 @@
+"""The walk down many draft trees at once that every token-wise rule shares, and the exact rules that need no more."""
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
+from underpaint.algos.batched.spec import BatchedVerdicts, ImageBatch, TreeBatch
+
+
+class BatchedSiblingOutcome(NamedTuple):
+    """What came of the children of M nodes: which is accepted (-1: none), and the extra token where none is."""
+
+    accepted: IntArray
+    extra: IntArray
+
+
+class BatchedSiblingRule(Protocol):
+    """Tries the children of M nodes, each in order."""
+
+    def __call__(
+        self, batch: ImageBatch, level: int, rows: IntArray, tokens: IntArray, there: BoolArray
+    ) -> BatchedSiblingOutcome:
+        """`rows` [M] of the tables hold the nodes' distributions; `tokens` [M, k], of which `there` [M, k] are
+        proposed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class BatchedWalk:
+    """Down from the root while a child is kept, as `algos.accept.walk` does."""
+
+    siblings: BatchedSiblingRule
+
+    def __call__(self, batch: ImageBatch, trees: TreeBatch) -> BatchedVerdicts:
+        """See `BatchedRule`."""
+        active, count = trees.images, trees.images.size
+        path = np.zeros((count, max(1, len(trees.levels))), dtype=np.int64)
+        kept, extra = np.zeros(count, dtype=np.int64), np.full(count, -1)
+        last = batch.roots(active)
+        here, chosen = np.arange(count), np.zeros(count, dtype=np.int64)
+        for level, block in enumerate(trees.levels):
+            size, _, width = block.tokens.shape
+            # Where the walk stands among the expanded nodes; it ends at a node that was not expanded.
+            inside = here.searchsorted(size)
+            on, at = (block.above[here[:inside]] == chosen[:inside, None]).nonzero()
+            here = here[on]
+            flat = here * block.rows.shape[1] + at
+            there = block.kept.reshape(-1, width).take(flat, axis=0)
+            if not there[:, 0].all():
+                on = np.flatnonzero(there[:, 0])
+                here, at, flat, there = here[on], at[on], flat[on], there[on]
+            if not here.size:
+                break
+            tokens = block.tokens.reshape(-1, width).take(flat, axis=0)
+            tried = self.siblings(batch, level, block.rows.take(flat), tokens, there)
+            won, lost = np.flatnonzero(tried.accepted >= 0), np.flatnonzero(tried.accepted < 0)
+            extra[here[lost]] = tried.extra[lost]
+            here, child = here[won], tried.accepted[won]
+            last[here] = path[here, level] = tokens[won, child]
+            chosen = at[won] * width + child
+            kept[here] += 1
+        leaves = np.flatnonzero(extra < 0)
+        rows = batch.rows_after(active[leaves], kept[leaves], last[leaves])
+        extra[leaves] = batch.tables.draw(rows, batch.draws.random(leaves.size))
+        return BatchedVerdicts(path, kept, extra)
+
+
+def try_points_at_once(
+    batch: ImageBatch, level: int, rows: IntArray, tokens: IntArray, there: BoolArray
+) -> BatchedSiblingOutcome:
+    """Point proposals: trying them one by one is drawing once, and looking whether it was proposed."""
+    drawn = batch.tables.draw(rows, batch.draws.random(rows.size))
+    kept = np.full(rows.size, -1)
+    on, child = ((tokens == drawn[:, None]) & there).nonzero()
+    kept[on] = child
+    return BatchedSiblingOutcome(kept, drawn)
+
+
+def draw_dense(batch: ImageBatch, weights: FloatArray) -> IntArray:
+    """[M] one token from each row of weights [M, V]; its weight is never 0."""
+    steps = weights.cumsum(axis=1)
+    reached = batch.draws.random(weights.shape[0]) * (1.0 - 1e-12) * steps[:, -1]
+    found: IntArray = (steps > reached[:, None]).argmax(axis=1)
+    return found
