@@ -10,6 +10,7 @@ import typer
 
 from underpaint.cli.option_groups import grouped
 from underpaint.cli.train_drawn import draw
+from underpaint.cli.train_near_duplicates import report_near_duplicates
 from underpaint.cli.train_options import (
     InitFrom,
     Pair,
@@ -29,6 +30,7 @@ from underpaint.zoo.sides import between
 
 app = typer.Typer(help="Train the embedded models. A stopped run continues where it was.", no_args_is_help=True)
 app.command()(draw)
+app.command("near-duplicates")(report_near_duplicates)
 
 
 def _recipe(command: Callable[..., None]) -> Callable[..., None]:

@@ -1,0 +1,83 @@
+"""Near-duplicates of a codebook whose neighbours are known."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from typer.testing import CliRunner
+
+from tests.models.test_tokenizer import TINY_VQ, flat_pictures
+from underpaint.cli import train_near_duplicates
+from underpaint.cli.train import app
+from underpaint.models.data.scenes import Split
+from underpaint.models.train.near_duplicates import near_duplicates
+from underpaint.models.train.pictures import Pictures
+from underpaint.models.vq import VQModel
+
+
+@pytest.fixture(scope="module")
+def paired() -> VQModel:
+    """A tokenizer whose codes lie in pairs: the nearest of each is all but itself, the next far away."""
+    torch.manual_seed(0)
+    model = VQModel(TINY_VQ).eval()
+    for parameter in model.parameters():
+        if parameter.ndim > 1:
+            torch.nn.init.normal_(parameter, std=0.2)
+    half = torch.nn.functional.normalize(torch.randn(16, 4), dim=1)
+    weight = torch.cat([half, half + 1e-4 * torch.randn(16, 4)])
+    model.quantize.embedding.weight.data.copy_(weight)
+    return model
+
+
+def test_a_twin_changes_nothing_and_a_stranger_does(paired: VQModel) -> None:
+    found = near_duplicates(paired, flat_pictures, side=64, count=3, ranks=(1, 2, 31))
+    twin, second, last, drawn = found.replacements
+    assert [row.rank for row in found.replacements] == [1, 2, 31, 0]
+    assert twin.cosine == pytest.approx(1, abs=1e-6)
+    assert twin.change_mse < 1e-2 * second.change_mse
+    assert twin.psnr == pytest.approx(found.psnr, abs=0.05)
+    assert twin.cosine > second.cosine > drawn.cosine > last.cosine
+    assert twin.one_cell_mse < second.one_cell_mse
+    assert second.change_db == pytest.approx(10 * np.log10(255**2 / second.change_mse))
+    assert near_duplicates(paired, flat_pictures, side=64, count=3, ranks=(1, 2, 31)) == found
+
+
+def test_how_many_codes_are_used(paired: VQModel) -> None:
+    def same(indices: Sequence[int], size: int, split: Split) -> NDArray[np.uint8]:
+        return flat_pictures([7] * len(indices), size, split)
+
+    found = near_duplicates(paired, same, side=64, count=4, ranks=(1,))
+    once = near_duplicates(paired, same, side=64, count=1, ranks=(1,))
+    assert found.codes_used == once.codes_used <= 32
+    assert found.perplexity == pytest.approx(once.perplexity)
+    assert 1 <= found.perplexity <= found.codes_used
+
+
+def test_wrong_arguments_are_refused(paired: VQModel) -> None:
+    for count, ranks in ((0, (1,)), (1, ()), (1, (0,)), (1, (32,))):
+        with pytest.raises(ValueError, match=r"expected count >= 1 and ranks in 1\.\.31"):
+            near_duplicates(paired, flat_pictures, side=64, count=count, ranks=ranks)
+
+
+def test_the_command_writes_what_it_shows(paired: VQModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def pictures(family: str) -> Pictures:
+        return flat_pictures
+
+    def tokenizer(path: Path) -> VQModel:
+        return paired
+
+    monkeypatch.setattr(train_near_duplicates, "family_pictures", pictures)
+    monkeypatch.setattr(train_near_duplicates, "load_vq", tokenizer)
+    out = tmp_path / "duplicates.json"
+    arguments = ["near-duplicates", "--resolution", "64", "--pictures", "2", "--ranks", "1,4", "--out", str(out)]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    assert "a random code" in done.output
+    held = json.loads(out.read_text())
+    assert [row["rank"] for row in held["replacements"]] == [1, 4, 0]
+    wrong = CliRunner().invoke(app, ["near-duplicates", "--ranks", "1,x"])
+    assert wrong.exit_code == 2
