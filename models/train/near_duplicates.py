@@ -127,23 +127,23 @@ def near_duplicates(
 def _others(codes: IntArray, nearest: IntArray, rank: int, rng: np.random.Generator) -> IntArray:
     """Each code's `rank`-th nearest; rank 0: another code, uniformly."""
     if rank:
-        return nearest[codes, rank - 1]
+        found: IntArray = nearest[codes, rank - 1]
+        return found
     size = len(nearest)
     return (codes + rng.integers(1, size, size=codes.shape)) % size
 
 
 def _decoded(vq: VQModel, codes: Tensor, together: int) -> Tensor:
-    return torch.cat([vq.decode_codes(part).clamp(-1, 1) for part in codes.split(together)])
+    starts = range(0, len(codes), together)
+    return torch.cat([vq.decode_codes(codes[start : start + together]).clamp(-1, 1) for start in starts])
 
 
 def _patches(change: Tensor, cells: Tensor, stride: int) -> Tensor:
     """Of pictures [B, 3, H, W], the patch of one cell each: [B, 3, stride, stride]."""
     across = change.shape[3] // stride
     tops, lefts = (cells // across * stride).tolist(), (cells % across * stride).tolist()
-    parts = [
-        change[row, :, top : top + stride, left : left + stride]
-        for row, (top, left) in enumerate(zip(tops, lefts, strict=True))
-    ]
+    corners = zip(change, tops, lefts, strict=True)
+    parts = [picture[:, top : top + stride, left : left + stride] for picture, top, left in corners]
     return torch.stack(parts)
 
 
