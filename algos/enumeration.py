@@ -25,7 +25,7 @@ Outcome = TypeVar("Outcome", bound=Hashable)
 TokenDistribution: TypeAlias = dict[tuple[int, ...], float]
 
 
-class Trace(NamedTuple):
+class EnumeratedRun(NamedTuple):
     """What a decoding run emitted. tokens: in raster order; accepted: drafted tokens kept in each cycle."""
 
     tokens: tuple[int, ...]
@@ -90,20 +90,20 @@ def enumerate_decoding(
     rule: Rule,
     max_nodes: int = 64,
     cycle_count: int | None = None,
-) -> dict[Trace, float]:
+) -> dict[EnumeratedRun, float]:
     """The exact distribution of decoding with this target, drafter, policy and rule, the draft's own draws included.
 
     cycle_count: stop after that many cycles, cycle 0 (the condition alone) included; None decodes the whole image.
     Every branch decodes anew, and the branches multiply: a vocabulary of 2 or 3 and 3 or 4 cells are what is meant.
     """
 
-    def program(chance: Chance) -> Trace:
+    def program(chance: Chance) -> EnumeratedRun:
         tokens: list[int] = []
         accepted: list[int] = []
         for cycle in islice(cycles(target, drafter, policy, rule, chance, max_nodes), cycle_count):
             tokens.extend(emitted(cycle.tree, cycle.verdict))
             accepted.append(len(cycle.verdict.path))
-        return Trace(tuple(tokens), tuple(accepted))
+        return EnumeratedRun(tuple(tokens), tuple(accepted))
 
     return enumerate_outcomes(program)
 
@@ -124,7 +124,9 @@ def target_distribution(target: Target) -> TokenDistribution:
     return enumerate_outcomes(program)
 
 
-def tokens_distribution(traces: Mapping[Trace, float], whole: TokenDistribution | None = None) -> TokenDistribution:
+def tokens_distribution(
+    traces: Mapping[EnumeratedRun, float], whole: TokenDistribution | None = None
+) -> TokenDistribution:
     """The distribution of the tokens of `traces`.
 
     whole: the target's distribution of the image, needed where traces stop early: each is then continued by the
@@ -155,7 +157,7 @@ def mean(distribution: Mapping[Outcome, float], of: Callable[[Outcome], float]) 
     return fsum(weight * of(outcome) for outcome, weight in distribution.items())
 
 
-def accepted_per_cycle(traces: Mapping[Trace, float], cycle: int) -> float:
+def accepted_per_cycle(traces: Mapping[EnumeratedRun, float], cycle: int) -> float:
     """The expected number of drafted tokens kept in cycle `cycle`, over the traces that reach it."""
     reached = {trace: weight for trace, weight in traces.items() if len(trace.accepted) > cycle}
     if not reached:
@@ -163,7 +165,7 @@ def accepted_per_cycle(traces: Mapping[Trace, float], cycle: int) -> float:
     return mean(reached, lambda trace: trace.accepted[cycle]) / fsum(reached.values())
 
 
-def passes(traces: Mapping[Trace, float]) -> float:
+def passes(traces: Mapping[EnumeratedRun, float]) -> float:
     """The expected number of target passes (NFE), cycle 0 included."""
     return mean(traces, lambda trace: len(trace.accepted))
 

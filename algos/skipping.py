@@ -1,17 +1,16 @@
-"""Verification skipping (VVS): now and then a drafted path is committed unseen, and the next pass takes it in."""
+"""Verification skipping (VVS): now and then a drafted path is committed without a target pass."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 
 from underpaint.algos.accept.spec import Rule
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.chance import At, Chance, Role
-from underpaint.algos.draft.spec import Budget, Expander, Policy
-from underpaint.algos.step import Cycle, Drafter, Target, check_probs
-from underpaint.algos.tree import NO_TOKEN, DraftTree, Verdict, root_only
+from underpaint.algos.draft.spec import Expander, Policy
+from underpaint.algos.step import Cycle, Drafter, Target, check_probs, cycles
+from underpaint.algos.tree import DraftTree, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +18,8 @@ class Skipping:
     """When to skip (arXiv 2511.13587, uniform policy), and how much to commit then.
 
     every: cycles numbered by its multiples are skipped; 0 skips none, else >= 2, as two skips never follow each other.
-    longest: the most tokens committed unseen, >= 1; the mean number accepted per verified cycle, rounded down, is
-    another bound, so nothing is skipped before something was accepted.
+    longest: the most tokens committed in a skipped cycle, >= 1. The mean number accepted per verified cycle, rounded
+    down, is another bound, so nothing is skipped before something was accepted.
     """
 
     every: int = 4
@@ -33,15 +32,8 @@ class Skipping:
             raise ValueError(f"skipping: longest must be >= 1, got {self.longest}")
 
 
-class SkippingCycle(NamedTuple):
-    """A cycle, and whether the target looked at it; if not, `cycle.verdict` spells what was committed unseen."""
-
-    cycle: Cycle
-    verified: bool
-
-
 @dataclass(slots=True)
-class _Onward:
+class _UncommittedDrafter:
     """An `Expander` that goes on below tokens which the drafter has not committed yet, from its own features."""
 
     drafter: Expander
@@ -101,18 +93,33 @@ def _joined(pending: tuple[int, ...], tree: DraftTree) -> DraftTree:
 
 
 @dataclass(slots=True)
-class _Verifier:
-    """One image: the models, and what was committed but not seen by them."""
+class _SkippedCycles:
+    """The `Verification` of one image, and the tokens that were committed but not scored."""
 
     target: Target
-    drafter: Drafter
     rule: Rule
-    onward: _Onward
+    skipping: Skipping
+    committed_to: Drafter
+    drafter: _UncommittedDrafter = field(init=False)
     pending: tuple[int, ...] = ()
     accepted: int = 0
     verified: int = 0
 
-    def verify(self, tree: DraftTree, chance: Chance) -> Verdict:
+    def __post_init__(self) -> None:
+        self.drafter = _UncommittedDrafter(self.committed_to)
+
+    @property
+    def reserved_nodes(self) -> int:
+        return len(self.pending)
+
+    def decide(self, tree: DraftTree, number: int, chance: Chance) -> tuple[Verdict, bool]:
+        every = self.skipping.every
+        may_skip = every > 0 and number % every == 0 and tree.size > 1 and not self.pending
+        if may_skip and self.accepted >= self.verified > 0:
+            return self._skip(tree, chance), False
+        return self._verify(tree, chance), True
+
+    def _verify(self, tree: DraftTree, chance: Chance) -> Verdict:
         """One pass over the pending tokens and `tree`: the former stay, the rule decides the latter."""
         joined, count = _joined(self.pending, tree), len(self.pending)
         scored = self.target.score(joined)
@@ -120,20 +127,21 @@ class _Verifier:
         verdict = self.rule(tree, scored.probs[count:], chance)
         whole = Verdict((*range(1, count + 1), *(node + count for node in verdict.path)), verdict.token)
         self.target.commit(joined, whole)
-        self.drafter.commit(joined, whole, scored)
-        self.onward.committed()
+        self.committed_to.commit(joined, whole, scored)
+        self.drafter.committed()
         self.pending = ()
         self.verified += 1
         self.accepted += len(verdict.path)
         return verdict
 
-    def skip(self, tree: DraftTree, longest: int, chance: Chance) -> Verdict:
-        """Commit a path to a leaf of `tree`, uniform over the leaves, cut to length, unseen."""
+    def _skip(self, tree: DraftTree, chance: Chance) -> Verdict:
+        """Commit a path to a leaf of `tree`, uniform over the leaves, cut to length, without a target pass."""
         is_leaf = np.ones(tree.size)
         is_leaf[tree.parents[1:]] = 0.0
-        path = tree.path_to(chance.draw(is_leaf, At(Role.PATH, 0)))[: min(longest, self.accepted // self.verified)]
+        most = min(self.skipping.longest, self.accepted // self.verified)
+        path = tree.path_to(chance.draw(is_leaf, At(Role.PATH, 0)))[:most]
         self.pending = tuple(int(tree.tokens[node]) for node in (0, *path[:-1]))
-        self.onward.descend(self.pending)
+        self.drafter.descend(self.pending)
         return Verdict(path[:-1], int(tree.tokens[path[-1]]))
 
 
@@ -145,38 +153,14 @@ def skipping_cycles(
     chance: Chance,
     skipping: Skipping,
     max_nodes: int = 64,
-) -> Iterator[SkippingCycle]:
-    """Decode one image with some cycles unverified; with `skipping.every` 0, as `algos.step.cycles`.
+) -> Iterator[Cycle]:
+    """Decode one image with some cycles not verified; with `skipping.every` 0, as `algos.step.cycles`.
 
     A skipped cycle makes no target pass. The next pass scores what it committed as a chain above the new tree; those
     tokens stay whatever the target says of them, and enter its cache and the drafter's then.
-    Raises ValueError where `max_nodes` leaves no room for the unseen tokens, or the policy breaks its budget.
+    Raises ValueError where `max_nodes` leaves no room for the pending tokens, or the policy breaks its budget.
     """
     if max_nodes <= skipping.longest:
         raise ValueError(f"skipping: expected max_nodes > longest = {skipping.longest}, got {max_nodes}")
-    grid, vocab_size = target.grid, target.vocab_size
-    tree, scored = root_only(NO_TOKEN, vocab_size), target.begin()
-    check_probs(scored.probs, tree, vocab_size)
-    verdict = rule(tree, scored.probs, chance.cycle(0))
-    policy.begin(grid)
-    drafter.begin(scored)
-    yield SkippingCycle(Cycle(0, 0, tree, verdict), verified=True)
-    verifier = _Verifier(target, drafter, rule, _Onward(drafter))
-    cell, index = 1, 1
-    while cell < grid.cells:
-        here = chance.cycle(index)
-        room = Budget(grid.cells - cell - 1, max_nodes - len(verifier.pending))
-        tree = root_only(verdict.token, vocab_size)
-        if room.max_depth:
-            tree = policy.grow(verifier.onward, verdict.token, room, here)
-        tree.check(vocab_size)
-        if tree.depth > room.max_depth or tree.size > room.max_nodes:
-            raise ValueError(f"policy: expected a tree within {room}, got depth {tree.depth} and {tree.size} nodes")
-        may = skipping.every > 0 and index % skipping.every == 0 and tree.size > 1 and not verifier.pending
-        skips = may and verifier.accepted >= verifier.verified > 0
-        verdict = verifier.skip(tree, skipping.longest, here) if skips else verifier.verify(tree, here)
-        if not skips:
-            policy.observe(tree, verdict, cell)
-        yield SkippingCycle(Cycle(index, cell, tree, verdict), verified=not skips)
-        cell += len(verdict.path) + 1
-        index += 1
+    verification = _SkippedCycles(target, rule, skipping, drafter)
+    yield from cycles(target, drafter, policy, rule, chance, max_nodes, verification)

@@ -1,6 +1,7 @@
 """The Target and Drafter protocols, and the decoding loop that drives any of them."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -60,12 +61,17 @@ class Drafter(Expander, Protocol):
 
 
 class Cycle(NamedTuple):
-    """One draft and one verify. `cell`: raster index of the first cell it decides."""
+    """One draft and one decision.
+
+    cell: raster index of the first cell it decides. verified: whether the target scored the tree; where it did not,
+    `verdict` says what was committed all the same (see `algos.skipping`).
+    """
 
     number: int
     cell: int
     tree: DraftTree
     verdict: Verdict
+    verified: bool = True
 
 
 class Decoded(NamedTuple):
@@ -87,38 +93,79 @@ def check_probs(probs: FloatArray, tree: DraftTree, vocab_size: int) -> None:
         )
 
 
+class Verification(Protocol):
+    """What happens to each draft tree: the hook of the decoding loop."""
+
+    @property
+    def drafter(self) -> Expander | None:
+        """What the policy drafts with; None where nothing is drafted."""
+        ...
+
+    @property
+    def reserved_nodes(self) -> int:
+        """Nodes of the next target pass that the draft tree cannot have."""
+        ...
+
+    def decide(self, tree: DraftTree, number: int, chance: Chance) -> tuple[Verdict, bool]:
+        """The verdict on the tree of cycle `number`, and whether the target scored it. Commits what it decides."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class EveryCycle:
+    """The `Verification` of plain speculative decoding: one target pass over every tree."""
+
+    target: Target
+    drafter: Drafter | None
+    rule: Rule
+    reserved_nodes: int = 0
+
+    def decide(self, tree: DraftTree, number: int, chance: Chance) -> tuple[Verdict, bool]:
+        scored = self.target.score(tree)
+        check_probs(scored.probs, tree, self.target.vocab_size)
+        verdict = self.rule(tree, scored.probs, chance)
+        self.target.commit(tree, verdict)
+        if self.drafter is not None:
+            self.drafter.commit(tree, verdict, scored)
+        return verdict, True
+
+
 def cycles(
-    target: Target, drafter: Drafter | None, policy: Policy, rule: Rule, chance: Chance, max_nodes: int
+    target: Target,
+    drafter: Drafter | None,
+    policy: Policy,
+    rule: Rule,
+    chance: Chance,
+    max_nodes: int,
+    verification: Verification | None = None,
 ) -> Iterator[Cycle]:
-    """Decode one image, cycle by cycle (see `decode`)."""
-    grid = target.grid
+    """Decode one image, cycle by cycle (see `decode`). verification: None for `EveryCycle`."""
+    verification = verification or EveryCycle(target, drafter, rule)
+    grid, vocab_size = target.grid, target.vocab_size
     scored = target.begin()
-    tree = root_only(NO_TOKEN, target.vocab_size)
-    check_probs(scored.probs, tree, target.vocab_size)
+    tree = root_only(NO_TOKEN, vocab_size)
+    check_probs(scored.probs, tree, vocab_size)
     verdict = rule(tree, scored.probs, chance.cycle(0))
     policy.begin(grid)
     if drafter is not None:
         drafter.begin(scored)
     yield Cycle(0, 0, tree, verdict)
-    cell, index = 1, 1
+    cell, number = 1, 1
     while cell < grid.cells:
-        here = chance.cycle(index)
-        tree = _grow(drafter, policy, verdict.token, Budget(grid.cells - cell - 1, max_nodes), here, target.vocab_size)
-        tree.check(target.vocab_size)
-        scored = target.score(tree)
-        check_probs(scored.probs, tree, target.vocab_size)
-        verdict = rule(tree, scored.probs, here)
-        target.commit(tree, verdict)
-        if drafter is not None:
-            drafter.commit(tree, verdict, scored)
-        policy.observe(tree, verdict, cell)
-        yield Cycle(index, cell, tree, verdict)
+        here = chance.cycle(number)
+        budget = Budget(grid.cells - cell - 1, max_nodes - verification.reserved_nodes)
+        tree = _grow(verification.drafter, policy, verdict.token, budget, here, vocab_size)
+        tree.check(vocab_size)
+        verdict, verified = verification.decide(tree, number, here)
+        if verified:
+            policy.observe(tree, verdict, cell)
+        yield Cycle(number, cell, tree, verdict, verified)
         cell += len(verdict.path) + 1
-        index += 1
+        number += 1
 
 
 def _grow(
-    drafter: Drafter | None, policy: Policy, root: int, budget: Budget, chance: Chance, vocab_size: int
+    drafter: Expander | None, policy: Policy, root: int, budget: Budget, chance: Chance, vocab_size: int
 ) -> DraftTree:
     if drafter is None or budget.max_depth == 0:
         return root_only(root, vocab_size)

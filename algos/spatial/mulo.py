@@ -84,7 +84,7 @@ class Repair:
         return after_first(rejected) if self.reject == "raster" else expanded(rejected, self.radius)
 
 
-class Cycle(NamedTuple):
+class RepairCycle(NamedTuple):
     """One verification and its repair. Grids are [H, W]; NO_TOKEN, False or -1 outside `rows`."""
 
     rows: range
@@ -104,7 +104,7 @@ class RepairDecoded(NamedTuple):
     """One image. tokens: [cells]. passes: as in `GridDecoded`; drafting is not in it."""
 
     tokens: IntArray
-    cycles: tuple[Cycle, ...]
+    cycles: tuple[RepairCycle, ...]
     passes: tuple[int, ...]
 
 
@@ -125,7 +125,7 @@ def draft_and_repair(
         raise ValueError(f"rows_per_cycle: expected 1..{grid.height}, got {rows_per_cycle}")
     canvas = Canvas.begin(target)
     choose = chooser(chance, repair.adaptive, greedy=repair.greedy)
-    cycles: list[Cycle] = []
+    cycles: list[RepairCycle] = []
     for start in range(0, grid.height, rows_per_cycle):
         rows = range(start, min(start + rows_per_cycle, grid.height))
         draft = drafter.propose(canvas.tokens.copy(), rows, chance)
@@ -136,7 +136,7 @@ def draft_and_repair(
 
 def verify_and_repair(
     canvas: Canvas, rows: range, draft: RowDraft, rule: CellRule, repair: Repair, choose: Choose, chance: Chance
-) -> Cycle:
+) -> RepairCycle:
     """Decide `rows`, all cells before which are decided, from one draft: one pass to verify, then the repair's."""
     grid = canvas.grid
     cells = np.arange(rows.start * grid.width, rows.stop * grid.width)
@@ -176,7 +176,7 @@ def verify_and_repair(
         steps = settle(canvas, island_fronts(labels, repair.front_window(grid)), redraw)
         if repair.keys == "recompute":
             canvas.recompute(np.arange(first, int(cells[-1]) + 1))
-    return Cycle(rows, drafts.reshape(grid), refused, region, labels, steps, canvas.tokens.reshape(grid).copy())
+    return RepairCycle(rows, drafts.reshape(grid), refused, region, labels, steps, canvas.tokens.reshape(grid).copy())
 
 
 def _distribution(draft: RowDraft, place: int) -> FloatArray | None:

@@ -15,7 +15,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
-from underpaint.algos.spatial.mulo import Cycle
+from underpaint.algos.spatial.mulo import RepairCycle
 from underpaint.algos.tree import NO_TOKEN
 from underpaint.artifacts.manifest import write_beside
 from underpaint.runtime.studio import Picture, Studio
@@ -31,7 +31,7 @@ _ISLANDS: Final = (
 _INCHES: Final = 1.9
 
 
-def write_strip(path: Path, studio: Studio, cycles: Sequence[Cycle], title: str) -> None:
+def write_strip(path: Path, studio: Studio, cycles: Sequence[RepairCycle], title: str) -> None:
     """One row a cycle: the draft, the cells the rule rejected, what was redrawn for them, its islands, the result.
 
     Rows of the image that are not drawn yet are grey. An island's colour pales from the first step to the last.
@@ -61,7 +61,7 @@ def write_strip(path: Path, studio: Studio, cycles: Sequence[Cycle], title: str)
     write_beside(path, drawn.getvalue())
 
 
-def _pictures(studio: Studio, cycle: Cycle) -> tuple[Any, ...]:
+def _pictures(studio: Studio, cycle: RepairCycle) -> tuple[Any, ...]:
     """The five pictures [side, side, 3] of a cycle."""
     inside = cycle.draft != NO_TOKEN
     drafted = _picture(studio, np.where(inside, cycle.draft, cycle.tokens))
@@ -85,7 +85,7 @@ def _picture(studio: Studio, tokens: IntArray) -> Picture:
     return picture
 
 
-def _island_colours(cycle: Cycle) -> FloatArray:
+def _island_colours(cycle: RepairCycle) -> FloatArray:
     """[H, W, 3]: a colour an island, paler the later its cell was decided."""
     step_of = np.zeros(cycle.region.size)
     for step, cells in enumerate(cycle.steps):

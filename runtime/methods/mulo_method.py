@@ -11,7 +11,7 @@ import numpy as np
 from underpaint.algos.chance import Chance
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.cell_rule import CellRule, Kind, cell_rule
-from underpaint.algos.spatial.mulo import Cycle, Keys, Order, Reject, Repair, draft_and_repair
+from underpaint.algos.spatial.mulo import Keys, Order, Reject, Repair, RepairCycle, draft_and_repair
 from underpaint.algos.spatial.target import GridTarget
 from underpaint.algos.tree import NO_TOKEN
 from underpaint.runtime.codes import Codes
@@ -154,7 +154,7 @@ class MuloSession:
     rows_per_cycle: int
     clocks: Clocks
 
-    def cycles(self, chance: Chance) -> tuple[Cycle, ...]:
+    def cycles(self, chance: Chance) -> tuple[RepairCycle, ...]:
         """Draw one image, cycle by cycle."""
         return draft_and_repair(
             self.target.model, self.drafter, self.rule, self.repair, self.rows_per_cycle, chance

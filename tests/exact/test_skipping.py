@@ -10,8 +10,8 @@ from underpaint.algos.accept import RULES
 from underpaint.algos.chance import Chance, enumerate_outcomes, sampling
 from underpaint.algos.draft import Grid
 from underpaint.algos.enumeration import emitted, target_distribution, total_variation
-from underpaint.algos.skipping import Skipping, SkippingCycle, skipping_cycles
-from underpaint.algos.step import decode
+from underpaint.algos.skipping import Skipping, skipping_cycles
+from underpaint.algos.step import Cycle, decode
 from underpaint.algos.tree import Drawn
 from underpaint.sim.synthetic.models import (
     Blend,
@@ -32,7 +32,7 @@ def distribution_of_images(drafter: PrefixDistribution, skipping: Skipping, grid
         cycles = skipping_cycles(
             SyntheticTarget(LIKELY, grid), SyntheticDrafter(drafter), policy, RULES["chain"].make(), chance, skipping, 8
         )
-        return tuple(token for done, _ in cycles for token in emitted(done.tree, done.verdict))
+        return tuple(token for done in cycles for token in emitted(done.tree, done.verdict))
 
     return enumerate_outcomes(program)
 
@@ -54,10 +54,10 @@ def test_never_skipping_is_plain_decoding(drawn: Drawn, rule: str) -> None:
         models = SyntheticTarget(distribution, Grid(4, 4)), SyntheticDrafter(Blend(distribution, other, 0.3))
         plain = decode(*models, policy, made, sampling(0, image), 8)
         cycles = skipping_cycles(*models, policy, made, sampling(0, image), Skipping(0, 4), 8)
-        assert plain.tokens.tolist() == [token for done, _ in cycles for token in emitted(done.tree, done.verdict)]
+        assert plain.tokens.tolist() == [token for done in cycles for token in emitted(done.tree, done.verdict)]
 
 
-def skipped_run(skipping: Skipping, image: int = 0) -> list[SkippingCycle]:
+def skipped_run(skipping: Skipping, image: int = 0) -> list[Cycle]:
     distribution = RandomDistribution(8, seed=1)
     models = (
         SyntheticTarget(distribution, Grid(6, 6)),
@@ -71,13 +71,13 @@ def skipped_run(skipping: Skipping, image: int = 0) -> list[SkippingCycle]:
 def test_when_and_how_much(every: int) -> None:
     for image in range(8):
         run = skipped_run(Skipping(every, 3), image)
-        assert sum(len(done.verdict.path) + 1 for done, _ in run) == 36
-        assert any(not verified for _, verified in run)
-        assert all(done.number % every == 0 for done, verified in run if not verified)
+        assert sum(len(done.verdict.path) + 1 for done in run) == 36
+        assert any(not done.verified for done in run)
+        assert all(done.number % every == 0 for done in run if not done.verified)
         assert all(first.verified or second.verified for first, second in pairwise(run))
         accepted: list[int] = []
-        for done, verified in run[1:]:
-            if verified:
+        for done in run[1:]:
+            if done.verified:
                 accepted.append(len(done.verdict.path))
             else:
                 assert len(done.verdict.path) + 1 <= min(3, np.floor(np.mean(accepted)))
@@ -96,7 +96,7 @@ def test_the_target_takes_in_what_was_skipped() -> None:
     policy = ShapePolicy((0, 1, 2), "iid")
     run = skipping_cycles(target, drafter, policy, RULES["chain"].make(), sampling(2), Skipping(2, 3), 16)
     tokens: list[int] = []
-    for done, _ in run:
+    for done in run:
         tokens.extend(emitted(done.tree, done.verdict))
     assert {tuple(tokens[:count]) for count in range(20)} <= set(seen)
 

@@ -244,9 +244,9 @@ def check_skipping(module: ModuleType) -> None:
     def run(target: SyntheticTarget, chance: Chance) -> tuple[int, ...]:
         models = target, SyntheticDrafter(distribution), ShapePolicy((0, 1), "iid"), RULES["chain"].make()
         done = list(module.skipping_cycles(*models, chance, module.Skipping(2, 2), 8))
-        assert all(len(cycle.verdict.path) == cycle.tree.depth for cycle, verified in done if verified)
-        skipped.update(len(cycle.verdict.path) + 1 for cycle, verified in done if not verified)
-        return tuple(token for cycle, _ in done for token in emitted(cycle.tree, cycle.verdict))
+        assert all(len(cycle.verdict.path) == cycle.tree.depth for cycle in done if cycle.verified)
+        skipped.update(len(cycle.verdict.path) + 1 for cycle in done if not cycle.verified)
+        return tuple(token for cycle in done for token in emitted(cycle.tree, cycle.verdict))
 
     whole = target_distribution(SyntheticTarget(distribution, Grid(1, 8)))
     got = enumerate_outcomes(lambda chance: run(SyntheticTarget(distribution, Grid(1, 8)), chance))
