@@ -4,8 +4,8 @@ Run: python -m benchmarks.chain_study [--costs zoo/costs128.json] [--images 12] 
 
 Models are those of `roofline_study`, or recorded traces (`underpaint trace`). The chain and ADT-Tree are tuned in
 hindsight on the very images that are reported; ADT-Tree's trees are chains, as shipped, drafted in one call each.
-`roofline` has its defaults. "without calls" is roofline told nothing of chains. A plain step, a chain in one call and a
-level of a tree each cost what they did inside decoding loops, the host's share included. The last line is JSON.
+`roofline` has its defaults. "without calls" is roofline without the cost of chains. A plain step, a chain in one call
+and a level of a tree each cost what they did inside decoding loops, the host's share included. The last line is JSON.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,8 +16,8 @@ from typing import Any, Final
 from benchmarks.report import at_least, finish, options, parse, refusing
 from benchmarks.roofline_study import SYNTHETIC_MODELS
 from underpaint.algos.arrays import FloatArray
-from underpaint.algos.draft.roofline import Roofline
-from underpaint.runtime.engines.costs import read_costs
+from underpaint.algos.draft import POLICIES
+from underpaint.artifacts.cost_curve import read_engine_costs
 from underpaint.sim.batched.decoding import make_scheme, run_loop
 from underpaint.sim.latency.run_times import InCycleTimes, run_times_of
 from underpaint.sim.replay.trace import load, replay
@@ -85,9 +85,9 @@ def work(task: Task) -> Ran:
 
 
 def tasks(places: Sequence[str], costs: Path, images: int) -> list[Task]:
-    told = dict(read_costs(costs).settings_for(Roofline))
+    own = dict(read_engine_costs(costs).settings_for(POLICIES["roofline"]))
     asked = [(method, *one) for method, members in RIVALS.items() for one in members]
-    asked += [("roofline", "roofline", told), ("without calls", "roofline", {**told, "chain_ms": None})]
+    asked += [("roofline", "roofline", own), ("without calls", "roofline", {**own, "chain_ms": None})]
     return [Task(place, *one, costs, images) for place in places for one in asked]
 
 

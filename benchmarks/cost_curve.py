@@ -25,6 +25,7 @@ from benchmarks.report import at_least, finish, options, parse, refusing
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import Scored
 from underpaint.algos.tree import DraftTree, Verdict, root_only
+from underpaint.artifacts.cost_curve import FORMAT
 from underpaint.runtime.engines.context import EngineContext, share_threads, usable_cores
 from underpaint.runtime.engines.drafter import EngineDrafter
 from underpaint.runtime.engines.onnx_engine import OnnxEngine
@@ -144,6 +145,7 @@ def main(arguments: list[str] | None = None) -> None:
     header = f"{'T':>4} {'median':>8} {'p10':>8} {'p90':>8} {'least':>8} {'graph':>8} {'ratio':>8}"
     result: dict[str, Any] = {
         "benchmark": "cost_curve",
+        "format": FORMAT,
         "model": {"target": given.target, "drafter": given.drafter, "rows": target.engine.rows},
         "threads": given.threads,
         "rounds": given.rounds,

@@ -48,7 +48,7 @@ FEWEST: Final = 5
 SLOWEST: Final = 95
 """Percentile of a size's samples beyond which they are left out."""
 LONGEST_CHAIN: Final = 12
-CHOOSING: Final = ("priced", "weighed")
+CHOOSING: Final = ("cost_aware", "cost_aware_chain")
 """Families whose policies choose by costs: what cycles they make is not known beforehand, so few of a kind count."""
 HOST_PARTS: Final = ("cycle", "level", "node", "pooled")
 
@@ -75,7 +75,7 @@ def loops(
     point, codes = PointProposals(), np.random.default_rng(0).standard_normal((vocab_size, 8))
     pool = Lantern(nearest_codes(codes, min(POOLED, vocab_size - 1)), delta=0.9, residual="standard")
     curves = [tuple((int(size), float(ms)) for size, ms in curve) for curve in (verify_ms, draft_ms)]
-    priced, weighed = Roofline(*curves), Roofline(*curves, chain_ms=_guessed(draft_ms))
+    by_tree, by_chain = Roofline(*curves), Roofline(*curves, chain_ms=_guessed(draft_ms))
     ranked = ((1, 2, 2), (2, 2, 4), (4, 2, 6), (4, 4, 12), (5, 8, 24), (3, 16, 40), (5, 10, MOST_NODES - 1))
     return (
         *(Loop("one_call", LikeliestChain(length), point) for length in (1, 2, 3, 4, 6, 8, 12) if chains),
@@ -83,13 +83,13 @@ def loops(
         *(Loop("sampled", Eagle1(widths), WithoutReplacement()) for widths in ((2, 2, 1, 1), (4, 8, 8))),
         *(Loop("ranked", Eagle2(*settings), point) for settings in ranked),
         *(Loop("ranked", Eagle2(*settings), point, by_level=True) for settings in ranked if fuses_trees),
-        Loop("priced", priced, point),
-        *(Loop("weighed", weighed, point) for _ in range(chains)),
+        Loop("cost_aware", by_tree, point),
+        *(Loop("cost_aware_chain", by_chain, point) for _ in range(chains)),
         *(Loop("one_call", LikeliestChain(4), pool, pooled=True) for _ in range(chains)),
         Loop("sampled", Chain(4), pool, pooled=True),
         Loop("ranked", Eagle2(4, 2, 6), pool, pooled=True),
-        Loop("priced", priced, pool, pooled=True),
-        *(Loop("weighed", weighed, pool, pooled=True) for _ in range(chains)),
+        Loop("cost_aware", by_tree, pool, pooled=True),
+        *(Loop("cost_aware_chain", by_chain, pool, pooled=True) for _ in range(chains)),
     )
 
 
@@ -243,7 +243,7 @@ def draw(target: EngineTarget, drafter: EngineDrafter | None, loop: Loop, image:
         if cycle.number and not loop.by_level:
             levels = drafting.levels if drafting is not None else 0
             grown = drafting is not None and drafting.grown
-            family = "priced" if grown and loop.family == "weighed" else loop.family
+            family = "cost_aware" if grown and loop.family == "cost_aware_chain" else loop.family
             kind = Kind(family, levels, cycle.tree.size, loop.pooled and cycle.tree.size > 1)
             found.host[kind].append(1e3 * (spent - timed.seconds))
         timed.seconds = 0.0

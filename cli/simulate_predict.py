@@ -29,20 +29,20 @@ def predict(
     Nothing of the comparison is used but its settings: the distributions are the trace's, the times are the curve's,
     those taken inside cycles where it holds them.
     """
-    from underpaint.sim.latency.cycle_costs import load_cycle_costs
-    from underpaint.sim.latency.models import load_costs
-    from underpaint.sim.replay.comparison import check_belong, check_curve, load_comparison
+    from underpaint.artifacts.cost_curve import read_cost_curve
+    from underpaint.sim.latency.models import MeasuredCosts
+    from underpaint.sim.replay.comparison import check_belong, check_measured_on, load_comparison
     from underpaint.sim.replay.predict import predict as predict_all
     from underpaint.sim.replay.predict import unpredictable
     from underpaint.sim.replay.trace import load
 
     with bad_input():
-        held, curve, measured = load(trace), load_costs(costs), load_comparison(compare)
-        in_cycle = load_cycle_costs(costs)
+        held, curve, measured = load(trace), read_cost_curve(costs), load_comparison(compare)
+        in_cycle = curve.in_cycle
         check_belong(held, measured)
-        check_curve(costs, measured)
+        check_measured_on(curve, measured)
         wanted = None if methods is None else tuple(name.strip() for name in methods.split(","))
-        found = predict_all(held, curve, measured, seeds, in_cycle=in_cycle, methods=wanted)
+        found = predict_all(held, MeasuredCosts.of(curve), measured, seeds, in_cycle=in_cycle, methods=wanted)
     if as_json:
         rows = [
             {
@@ -50,6 +50,7 @@ def predict(
                 "tokens_error": one.tokens_error,
                 "speedup_error": one.speedup_error,
                 "in_cycle": in_cycle is not None,
+                "cost_curve": curve.fingerprint,
             }
             for one in found
         ]

@@ -18,7 +18,7 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import Drafter, Target, decode
 from underpaint.algos.tree import DraftTree, Verdict, root_only
 from underpaint.runtime.codes import FROM_ENGINE, Codes
-from underpaint.runtime.engines.costs import SETTING, read_costs, takes_costs
+from underpaint.runtime.engines.costs import SETTING, read_costs
 from underpaint.runtime.methods.method_config import no_settings
 from underpaint.runtime.methods.settings import Shown, read_setting, settings_by_default, settings_of, split_setting
 from underpaint.runtime.studio import Clocked, Clocks, Outcome, Studio
@@ -81,13 +81,13 @@ class TreeRecipe:
             key, value = split_setting(setting)
             owner, chosen = _owner(method, key, known)
             if known[owner].get(chosen) is Path:
-                found[owner].update(read_costs(Path(value)).settings_for(POLICIES[self.policy].make))
+                found[owner].update(read_costs(Path(value)).settings_for(POLICIES[self.policy]))
                 continue
             found[owner][chosen] = read_setting(f"{owner} of '{method}'", chosen, value, known[owner])
         return dataclasses.replace(self, policy_settings=found["policy"], rule_settings=found["rule"])
 
     def _takes_costs(self) -> bool:
-        return self.policy != NO_POLICY and takes_costs(POLICIES[self.policy].make)
+        return self.policy != NO_POLICY and POLICIES[self.policy].cost_aware
 
     def check(self) -> None:
         """Raise ValueError unless the rule covers the policy's trees."""
@@ -105,9 +105,9 @@ class TreeRecipe:
     def build(self, method: str, codes: Codes) -> BuiltTree:
         """See `Recipe`; `codes` for the rules that pool over the codebook and the policies that choose by cost."""
         if codes.costs is not None and self._takes_costs():
-            costs = codes.costs.settings_for(POLICIES[self.policy].make)
-            priced = dataclasses.replace(self, policy_settings={**costs, **self.policy_settings})
-            return priced.build(method, codes._replace(costs=None))
+            costs = codes.costs.settings_for(POLICIES[self.policy])
+            cost_aware = dataclasses.replace(self, policy_settings={**costs, **self.policy_settings})
+            return cost_aware.build(method, codes._replace(costs=None))
         spec = RULES[self.rule]
         asked = settings_of(spec.make)
         supplied = {key: value for key, value in codes._asdict().items() if key in asked}

@@ -1,19 +1,12 @@
 """Latency models: what a target pass and a drafter pass cost, measured on a machine or bounded by its roofline."""
 
-import json
 from dataclasses import dataclass
-from itertools import pairwise
-from pathlib import Path
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Protocol, Self
 
 import numpy as np
 
 from underpaint.algos.arrays import FloatArray, IntArray
-
-Curve: TypeAlias = tuple[tuple[int, float], ...]
-"""(nodes, ms), nodes rising."""
-IN_GRID: Final = "in_grid"
-"""Where the JSON of a cost curve holds passes over cells of a grid."""
+from underpaint.artifacts.cost_curve import IN_GRID, CostCurveFile, Curve, check_curve
 
 
 class SizeMissing(ValueError):
@@ -69,15 +62,18 @@ class MeasuredCosts:
     in_grid: Curve = ()
 
     def __post_init__(self) -> None:
-        curves = [("verify_ms", self.verify), ("draft_ms", self.draft)]
-        for what, curve in [*curves, (IN_GRID, self.in_grid)] if self.in_grid else curves:
-            sizes = [nodes for nodes, _ in curve]
-            if not sizes or sizes[0] != 1 or any(low >= high for low, high in pairwise(sizes)):
-                raise ValueError(f"latency '{self.name}': {what} must name rising sizes from 1 node on, got {sizes}")
-            if not all(np.isfinite(cost) and cost > 0.0 for _, cost in curve):
-                raise ValueError(f"latency '{self.name}': {what} must hold positive times, got {curve}")
+        where = f"latency '{self.name}'"
+        check_curve(where, "verify_ms", "node", self.verify)
+        check_curve(where, "draft_ms", "node", self.draft)
+        if self.in_grid:
+            check_curve(where, IN_GRID, "node", self.in_grid)
         if not (np.isfinite(self.overhead_ms) and self.overhead_ms >= 0.0):
             raise ValueError(f"latency '{self.name}': overhead_ms must be at least 0, got {self.overhead_ms!r}")
+
+    @classmethod
+    def of(cls, curve: CostCurveFile) -> Self:
+        """Passes repeated alone, as a cost curve's file has them."""
+        return cls(curve.name, curve.verify_ms, curve.draft_ms, curve.overhead_ms, curve.in_grid)
 
     def verify_ms(self, nodes: IntArray) -> FloatArray:
         return read_curve(self.verify, nodes, f"latency '{self.name}', target passes")
@@ -90,21 +86,3 @@ class MeasuredCosts:
         if not self.in_grid:
             return self.verify_ms(tokens)
         return read_curve(self.in_grid, tokens, f"latency '{self.name}', target passes inside grids")
-
-
-def load_costs(path: Path) -> MeasuredCosts:
-    """A cost curve from JSON with `verify_ms`, `draft_ms`, [[nodes, ms], ...], as benchmarks/cost_curve.py writes it.
-
-    Raises ValueError where a part is missing or is something else, OSError where there is no file.
-    """
-    try:
-        held: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        parts = (held["verify_ms"], held["draft_ms"], held[IN_GRID]["target_ms"] if IN_GRID in held else ())
-        verify, draft, in_grid = (tuple((int(nodes), float(cost)) for nodes, cost in part) for part in parts)
-        overhead = float(held.get("overhead_ms", 0.0))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(
-            f"{path}: expected JSON with verify_ms and draft_ms, each [[nodes, ms], ...] ({error!r}); write it with "
-            "benchmarks/cost_curve.py --out"
-        ) from error
-    return MeasuredCosts(path.stem, verify, draft, overhead, in_grid)

@@ -7,10 +7,12 @@ from typing import Final, Protocol
 import numpy as np
 
 from underpaint.algos.arrays import FloatArray
+from underpaint.artifacts.cost_curve import InCycleCosts, read_cost_curve
 from underpaint.sim.batched.decoding import Scheme
-from underpaint.sim.latency.cycle_costs import CycleCosts, family_of, load_cycle_costs, pools
+from underpaint.sim.latency import cycle_costs
+from underpaint.sim.latency.cycle_costs import family_of, pools
 from underpaint.sim.latency.machines import roofline
-from underpaint.sim.latency.models import Costs, load_costs
+from underpaint.sim.latency.models import Costs, MeasuredCosts
 from underpaint.sim.report.statistics import Estimate, Runs, plain_ms, times_faster
 
 CURVE: Final = ".json"
@@ -54,7 +56,7 @@ class RepeatedTimes:
 class InCycleTimes:
     """Passes and host cost what they do inside decoding loops."""
 
-    costs: CycleCosts
+    costs: InCycleCosts
 
     @property
     def plain_ms(self) -> float:
@@ -66,12 +68,12 @@ class InCycleTimes:
 
     def image_ms(self, scheme: Scheme, runs: Runs) -> FloatArray:
         known = self._known(runs)
-        return self.costs.image_ms(known, family_of(scheme), pools(scheme))
+        return cycle_costs.image_ms(self.costs, known, family_of(scheme), pools(scheme))
 
     def host_ms(self, scheme: Scheme, runs: Runs) -> float:
         """ms of the host in a mean cycle, plain steps among them and the first pass left out."""
         known = self._known(runs)
-        host_ms = self.costs.host_ms(known, family_of(scheme), pools(scheme))
+        host_ms = cycle_costs.host_ms(self.costs, known, family_of(scheme), pools(scheme))
         return float(host_ms.sum() / known.cycles.sum())
 
     def _known(self, runs: Runs) -> Runs:
@@ -86,7 +88,7 @@ def speedup(prices: RunTimes, scheme: Scheme, runs: Runs) -> Estimate:
 
 def latency_model_of(machine: str) -> Costs:
     """Passes alone by "machine/model" or the path of a cost curve; ValueError or OSError where there is none."""
-    return load_costs(Path(machine)) if machine.endswith(CURVE) else roofline(machine)
+    return MeasuredCosts.of(read_cost_curve(Path(machine))) if machine.endswith(CURVE) else roofline(machine)
 
 
 def run_times_of(machine: str) -> RunTimes:
@@ -94,6 +96,7 @@ def run_times_of(machine: str) -> RunTimes:
 
     ValueError or OSError where there is none.
     """
-    costs = latency_model_of(machine)
-    within = load_cycle_costs(Path(machine)) if machine.endswith(CURVE) else None
-    return RepeatedTimes(costs) if within is None else InCycleTimes(within)
+    if not machine.endswith(CURVE):
+        return RepeatedTimes(roofline(machine))
+    curve = read_cost_curve(Path(machine))
+    return RepeatedTimes(MeasuredCosts.of(curve)) if curve.in_cycle is None else InCycleTimes(curve.in_cycle)

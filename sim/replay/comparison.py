@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from underpaint.artifacts.cost_curve import CostCurveFile
 from underpaint.sim.replay.predict_rows import SETTINGS
 from underpaint.sim.replay.trace import Trace
 
@@ -68,14 +69,14 @@ def check_belong(trace: Trace, comparison: Comparison) -> None:
         raise ValueError(f"the trace holds prompts of the comparison ({common[0]!r}, ...); record it on other prompts")
 
 
-def check_curve(path: Path, comparison: Comparison) -> None:
+def check_measured_on(curve: CostCurveFile, comparison: Comparison) -> None:
     """Raise ValueError if the curve names other models than the comparison, or rows a pass unlike its guidance."""
-    held = json.loads(path.read_text(encoding="utf-8")).get("model", {})
+    held = curve.model
     guided = 2 if comparison.sampler["guidance"] != 1.0 else 1
     compared = {**{name: comparison.model.get(name) for name in ("target", "drafter")}, "rows": guided}
     for what, theirs in compared.items():
         if None not in (held.get(what), theirs) and held[what] != theirs:
             raise ValueError(
-                f"{path} is the curve of another model than the comparison's ({what}: {held[what]} and {theirs}); "
-                "measure one with benchmarks/cost_curve.py --target --drafter --guidance"
+                f"{curve.name}.json is the curve of another model than the comparison's ({what}: {held[what]} and "
+                f"{theirs}); measure one with benchmarks/cost_curve.py --target --drafter --guidance"
             )

@@ -10,8 +10,8 @@ import numpy as np
 
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.registry import suggest
+from underpaint.artifacts.cost_curve import InCycleCosts
 from underpaint.sim.batched.decoding import Scheme, make_scheme, run_loop
-from underpaint.sim.latency.cycle_costs import CycleCosts
 from underpaint.sim.latency.models import MeasuredCosts
 from underpaint.sim.latency.overhead import overhead_ms
 from underpaint.sim.latency.run_times import InCycleTimes
@@ -65,7 +65,7 @@ def predict(
     seeds: int = 1,
     seed: int = 0,
     max_nodes: int = 64,
-    in_cycle: CycleCosts | None = None,
+    in_cycle: InCycleCosts | None = None,
     methods: Sequence[str] | None = None,
 ) -> tuple[Predicted, ...]:
     """Methods of a comparison; each by its own loop over the replayed trace.

@@ -10,8 +10,7 @@ from benchmarks.in_cycle import Found, Kind, host_costs
 from tests.benchmarks.ending import figures
 from tests.conformance.conftest import CONFIG, Models
 from underpaint.algos.draft.costs import CostCurve
-from underpaint.sim.latency.cycle_costs import load_cycle_costs
-from underpaint.sim.latency.models import load_costs
+from underpaint.artifacts.cost_curve import read_cost_curve
 
 
 def test_the_curve_is_written_in_the_form_that_policies_read(
@@ -30,17 +29,17 @@ def test_the_curve_is_written_in_the_form_that_policies_read(
         assert 0 < spread["graph"][at][1] <= spread["p90"][at][1]
     out = tmp_path / "curve.json"
     out.write_text(json.dumps(found))
-    costs = load_cycle_costs(out)
+    costs = read_cost_curve(out).in_cycle
     assert costs is not None
     assert costs.plain_ms > costs.plain_target_ms > 0
-    assert costs.host.keys() - {"weighed"} == {"one_call", "sampled", "ranked", "priced"}, (
+    assert costs.host.keys() - {"cost_aware_chain"} == {"one_call", "sampled", "ranked", "cost_aware"}, (
         "what pays is up to the engine"
     )
     assert {1, 2, 3, 5} <= dict(costs.target).keys()
     assert {1, 2} <= dict(costs.draft).keys()
     assert {1, 2, 4} <= dict(costs.chain).keys()
     assert {1, 2} <= dict(costs.tree).keys()
-    in_grid = load_costs(out).in_grid
+    in_grid = read_cost_curve(out).in_grid
     assert in_grid[0][0] == 1
     assert in_grid[-1][0] == CONFIG.block_size - 1  # a whole draft, its last cell never fed
     assert all(ms > 0 for _, ms in in_grid)
@@ -49,14 +48,14 @@ def test_the_curve_is_written_in_the_form_that_policies_read(
 
 
 def timed(family: str, levels: int, nodes: int, pooled: bool) -> float:
-    own = {"ranked": 0.3, "priced": 0.6, "weighed": 0.5}[family]
+    own = {"ranked": 0.3, "cost_aware": 0.6, "cost_aware_chain": 0.5}[family]
     return own + 0.2 * levels + 0.01 * nodes + (0.5 if pooled else 0.0)
 
 
 def test_the_host_is_split_into_what_it_is_made_of() -> None:
     found = Found()
     shapes = [(1, 2), (2, 5), (4, 7), (4, 13), (0, 1)]
-    for family in ("ranked", "priced", "weighed"):
+    for family in ("ranked", "cost_aware", "cost_aware_chain"):
         for levels, nodes in shapes:
             for pooled in (False, True):
                 ms = timed(family, levels, nodes, pooled)
@@ -64,8 +63,10 @@ def test_the_host_is_split_into_what_it_is_made_of() -> None:
                     ms = 9.0
                 found.host[Kind(family, levels, nodes, pooled)].extend([ms] * 20 + [50.0])
     found.host[Kind("ranked", 3, 6, False)].append(99.0)  # too few to count
-    found.host[Kind("weighed", 3, 6, False)].append(timed("weighed", 3, 6, False))  # a policy's own choice counts
-    for family, own in (("ranked", 0.3), ("priced", 0.6), ("weighed", 0.5)):
+    found.host[Kind("cost_aware_chain", 3, 6, False)].append(
+        timed("cost_aware_chain", 3, 6, False)
+    )  # a policy's own choice counts
+    for family, own in (("ranked", 0.3), ("cost_aware", 0.6), ("cost_aware_chain", 0.5)):
         costs = host_costs(found, family)
         assert costs == pytest.approx({"cycle": own, "level": 0.2, "node": 0.01, "pooled": 0.5}, abs=1e-4)
     falling = Found()

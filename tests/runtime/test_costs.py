@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.studio import SyntheticStudio
-from underpaint.runtime.engines.costs import EngineCosts, costs_beside, read_costs
+from underpaint.artifacts.cost_curve import EngineCosts, costs_beside, read_engine_costs
 from underpaint.runtime.methods.registry import build_method, resolve
 
 CODES = SyntheticStudio().codes
@@ -20,9 +20,9 @@ def written(path: Path, **changed: object) -> Path:
 
 
 def test_a_file_is_read_and_its_overhead_is_the_target_s(tmp_path: Path) -> None:
-    assert read_costs(written(tmp_path / "costs.json")) == COSTS
-    with_overhead = read_costs(written(tmp_path / "costs.json", overhead_ms=0.5))
-    assert with_overhead == EngineCosts(((1, 2.5), (4, 3.5), (8, 5.5)), COSTS.draft_ms)
+    assert read_engine_costs(written(tmp_path / "costs.json"))._replace(fingerprint="") == COSTS
+    with_overhead = read_engine_costs(written(tmp_path / "costs.json", overhead_ms=0.5))
+    assert with_overhead._replace(fingerprint="") == EngineCosts(((1, 2.5), (4, 3.5), (8, 5.5)), COSTS.draft_ms)
     assert costs_beside(tmp_path) == with_overhead
     assert costs_beside(tmp_path, 128) is None
 
@@ -33,8 +33,8 @@ IN_CYCLE = {
     "draft_ms": [[1, 0.6], [2, 0.7]],
     "chain_ms": [[1, 0.5], [6, 1.0]],
     "host_ms": {
-        "priced": {"cycle": 1.0, "level": 0.25, "node": 0.125, "pooled": 9.0},
-        "weighed": {"cycle": 0.5, "level": 0.0625, "node": 0.25, "pooled": 9.0},
+        "cost_aware": {"cycle": 1.0, "level": 0.25, "node": 0.125, "pooled": 9.0},
+        "cost_aware_chain": {"cycle": 0.5, "level": 0.0625, "node": 0.25, "pooled": 9.0},
     },
 }
 WITHIN = EngineCosts(
@@ -47,20 +47,20 @@ WITHIN = EngineCosts(
 
 
 def test_what_was_measured_inside_cycles_goes_first(tmp_path: Path) -> None:
-    found = read_costs(written(tmp_path / "costs.json", overhead_ms=0.5, in_cycle=IN_CYCLE))
-    assert found == WITHIN
-    without = read_costs(written(tmp_path / "costs.json", in_cycle={**IN_CYCLE, "chain_ms": []}))
-    assert without == WITHIN._replace(chain_ms=None, plain_ms=1.3 + 0.3)
-    assert read_costs(written(tmp_path / "old.json", in_cycle=None)) == COSTS
+    found = read_engine_costs(written(tmp_path / "costs.json", overhead_ms=0.5, in_cycle=IN_CYCLE))
+    assert found._replace(fingerprint="") == WITHIN
+    without = read_engine_costs(written(tmp_path / "costs.json", in_cycle={**IN_CYCLE, "chain_ms": []}))
+    assert without._replace(fingerprint="") == WITHIN._replace(chain_ms=None, plain_ms=1.3 + 0.3)
+    assert read_engine_costs(written(tmp_path / "old.json", in_cycle=None))._replace(fingerprint="") == COSTS
 
 
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"in_cycle": {**IN_CYCLE, "host_ms": {}}}, "expected JSON with verify_ms and draft_ms"),
+        ({"in_cycle": {**IN_CYCLE, "host_ms": {}}}, "holds no 'cost_aware'"),
         (
-            {"in_cycle": {**IN_CYCLE, "host_ms": {"priced": {"cycle": -1, "level": 0, "node": 0}}}},
-            "times of the host must be at least 0",
+            {"in_cycle": {**IN_CYCLE, "host_ms": {"cost_aware": {"cycle": -1, "level": 0, "node": 0, "pooled": 0}}}},
+            "times of 'cost_aware' must be at least 0",
         ),
         ({"in_cycle": {**IN_CYCLE, "target_ms": [[2, 1.0]]}}, "rising sizes from 1 node on"),
         ({"in_cycle": {**IN_CYCLE, "chain_ms": [[2, 1.0]]}}, "chain_ms must name rising sizes from 1 level on"),
@@ -80,7 +80,7 @@ def test_what_was_measured_inside_cycles_goes_first(tmp_path: Path) -> None:
 )
 def test_bad_files_are_named(tmp_path: Path, changed: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        read_costs(written(tmp_path / "costs.json", **changed))
+        read_engine_costs(written(tmp_path / "costs.json", **changed))
     with pytest.raises(ValueError, match=r"absent\.json.*benchmarks\.cost_curve"):
         resolve("roofline", 1.0, settings=[f"costs={tmp_path / 'absent.json'}"])
 

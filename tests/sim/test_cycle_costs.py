@@ -1,6 +1,7 @@
 """What cycles cost, measured inside decoding loops: read, and priced by what happened in them."""
 
 import dataclasses
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -8,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from underpaint.artifacts.cost_curve import HostCosts, HostFamily, InCycleCosts, read_cost_curve
 from underpaint.sim.batched.decoding import make_scheme, run_lockstep, run_loop
-from underpaint.sim.latency.cycle_costs import CycleCosts, Family, HostCosts, family_of, load_cycle_costs, pools
+from underpaint.sim.latency.cycle_costs import family_of, host_ms, image_ms, pools
 from underpaint.sim.latency.models import SizeMissing
 from underpaint.sim.report.statistics import Runs, tokens_per_cycle
 from underpaint.sim.synthetic.field import make_synthetic_model
@@ -26,7 +28,7 @@ JSON: dict[str, Any] = {
         "ranked": {"cycle": 0.25, "level": 1.0, "node": 0.0, "pooled": 2.0},
     },
 }
-COSTS = CycleCosts(
+COSTS = InCycleCosts(
     1.0,
     0.5,
     target=((1, 2.0), (5, 4.0)),
@@ -51,33 +53,36 @@ def runs(chained: dict[int, int]) -> Runs:
     return Runs(9, np.array([3]), np.array([5]), np.array([8]), verify, draft, chains)
 
 
+ALONE = {"verify_ms": [[1, 1.0]], "draft_ms": [[1, 0.5]]}
+
+
 def test_levels_of_trees_grown_in_one_call_have_a_price_of_their_own(tmp_path: Path) -> None:
     grown = dataclasses.replace(COSTS, tree=((1, 0.125), (4, 0.5)))
     for family, cheaper in (("ranked", True), ("one_call", False)):
-        by_level, in_one_call = (float(costs.image_ms(runs({}), family, False)[0]) for costs in (COSTS, grown))
+        by_level, in_one_call = (float(image_ms(costs, runs({}), family, False)[0]) for costs in (COSTS, grown))
         assert in_one_call == pytest.approx(by_level - cheaper * 0.5 * (8 * 0.25 + 0.5))
     path = tmp_path / "costs.json"
-    path.write_text(json.dumps({"verify_ms": [], "in_cycle": {**JSON, "tree_ms": [[1, 0.125], [4, 0.5]]}}))
-    assert load_cycle_costs(path) == grown
-    path.write_text(json.dumps({"verify_ms": [], "in_cycle": {**JSON, "tree_ms": [[2, 0.5]]}}))
+    path.write_text(json.dumps({**ALONE, "in_cycle": {**JSON, "tree_ms": [[1, 0.125], [4, 0.5]]}}))
+    assert read_cost_curve(path).in_cycle == grown
+    path.write_text(json.dumps({**ALONE, "in_cycle": {**JSON, "tree_ms": [[2, 0.5]]}}))
     with pytest.raises(ValueError, match="tree_ms must name rising sizes"):
-        load_cycle_costs(path)
+        read_cost_curve(path)
 
 
 def test_a_file_is_read(tmp_path: Path) -> None:
     path = tmp_path / "costs.json"
-    path.write_text(json.dumps({"verify_ms": [], "in_cycle": JSON}))
-    assert load_cycle_costs(path) == COSTS
-    path.write_text(json.dumps({"verify_ms": []}))
-    assert load_cycle_costs(path) is None
-    with pytest.raises(FileNotFoundError):
-        load_cycle_costs(tmp_path / "absent.json")
+    path.write_text(json.dumps({**ALONE, "in_cycle": JSON}))
+    assert read_cost_curve(path).in_cycle == COSTS
+    path.write_text(json.dumps(ALONE))
+    assert read_cost_curve(path).in_cycle is None
+    with pytest.raises(ValueError, match=r"absent\.json"):
+        read_cost_curve(tmp_path / "absent.json")
 
 
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"target_ms": [[2, 1.0]]}, "target_ms must name rising sizes from 1 on"),
+        ({"target_ms": [[2, 1.0]]}, "target_ms must name rising sizes from 1 node on"),
         ({"draft_ms": [[1, 1.0], [1, 1.0]]}, "draft_ms must name rising sizes"),
         ({"target_ms": []}, "target_ms must name rising sizes"),
         ({"chain_ms": [[1, 0.0]]}, "chain_ms must hold positive times"),
@@ -89,9 +94,9 @@ def test_a_file_is_read(tmp_path: Path) -> None:
 )
 def test_bad_files_are_named(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
     path = tmp_path / "costs.json"
-    path.write_text(json.dumps({"in_cycle": {**JSON, **changed}}))
+    path.write_text(json.dumps({**ALONE, "in_cycle": {**JSON, **changed}}))
     with pytest.raises(ValueError, match=rf"(?s)costs\.json.*{message}"):
-        load_cycle_costs(path)
+        read_cost_curve(path)
 
 
 @pytest.mark.parametrize(
@@ -108,13 +113,13 @@ def test_bad_files_are_named(tmp_path: Path, changed: dict[str, Any], message: s
     ],
 )
 def test_an_image_is_priced_by_its_passes(
-    family: Family, pooled: bool, chained: dict[int, int], expected: float
+    family: HostFamily, pooled: bool, chained: dict[int, int], expected: float
 ) -> None:
     once = runs(chained)
-    assert COSTS.image_ms(once, family, pooled) == pytest.approx(expected)
+    assert image_ms(COSTS, once, family, pooled) == pytest.approx(expected)
     twice = once.and_more(once).pooled(1)
     assert (twice.images, twice.decodings) == (1, 2)
-    assert COSTS.image_ms(twice, family, pooled) == pytest.approx(2 * expected)
+    assert image_ms(COSTS, twice, family, pooled) == pytest.approx(2 * expected)
 
 
 def test_who_drafts_in_one_call_only_needs_no_other_price() -> None:
@@ -122,9 +127,9 @@ def test_who_drafts_in_one_call_only_needs_no_other_price() -> None:
     narrow = {"max_width": 1, "start_width": 1, "max_depth": 4, "start_depth": 2}
     for policy, settings in (("chain_top1", {"length": 3}), ("adt", narrow)):
         scheme = make_scheme(model, policy, "point", settings)
-        assert np.all(calls.image_ms(run_loop(model, scheme, 2, 0, chains=True), family_of(scheme), pooled=False) > 0)
+        assert np.all(image_ms(calls, run_loop(model, scheme, 2, 0, chains=True), family_of(scheme), pooled=False) > 0)
         with pytest.raises(ValueError, match="not for 'ranked'"):
-            calls.image_ms(run_loop(model, scheme, 2, 0), family_of(scheme), pooled=False)
+            image_ms(calls, run_loop(model, scheme, 2, 0), family_of(scheme), pooled=False)
 
 
 def test_trees_beside_chains_in_one_call_keep_their_own_price() -> None:
@@ -139,7 +144,7 @@ def test_trees_beside_chains_in_one_call_keep_their_own_price() -> None:
     dear = dataclasses.replace(COSTS, host={**COSTS.host, "ranked": HostCosts(100.0, 0.0, 0.0, 0.0)})
     levels = (once.chained @ np.arange(once.chained.shape[1])).sum()
     expected = 100 * trees + 0.5 * (calls + alone) + 0.125 * (levels + calls)
-    assert dear.host_ms(once, family_of(scheme), pooled=False).sum() == pytest.approx(expected)
+    assert host_ms(dear, once, family_of(scheme), pooled=False).sum() == pytest.approx(expected)
 
 
 def test_roofline_is_priced_by_what_each_cycle_did() -> None:
@@ -150,16 +155,16 @@ def test_roofline_is_priced_by_what_each_cycle_did() -> None:
     alone, calls = (once.verify[:, 1] - 1).sum(), once.chained.sum()
     assert alone > 0
     assert 0 < calls < once.cycles.sum() - alone, "trees, chains in one call and plain steps"
-    own = {"priced": HostCosts(100.0, 0.0, 0.0, 8.0), "weighed": HostCosts(0.75, 0.25, 0.125, 4.0)}
+    own = {"cost_aware": HostCosts(100.0, 0.0, 0.0, 8.0), "cost_aware_chain": HostCosts(0.75, 0.25, 0.125, 4.0)}
     priced = dataclasses.replace(COSTS, host={**COSTS.host, **own})
     trees = once.cycles.sum() - alone - calls
     levels = (once.chained @ np.arange(once.chained.shape[1])).sum()
     plain, chains = 0.75 + 0.125, 0.75 * calls + 0.25 * levels + 0.125 * (levels + calls)
     for pooled in (False, True):  # a plain step has nothing to pool
-        host = priced.host_ms(once, family_of(scheme), pooled).sum()
+        host = host_ms(priced, once, family_of(scheme), pooled).sum()
         assert host == pytest.approx(100 * trees + plain * alone + chains + pooled * (8 * trees + 4 * calls))
-    by_curve = priced.image_ms(once, "priced", pooled=False) - priced.host_ms(once, "priced", pooled=False)
-    to_dict = priced.image_ms(once, "ranked", pooled=False) - priced.host_ms(once, "ranked", pooled=False)
+    by_curve = image_ms(priced, once, "cost_aware", pooled=False) - host_ms(priced, once, "cost_aware", pooled=False)
+    to_dict = image_ms(priced, once, "ranked", pooled=False) - host_ms(priced, once, "ranked", pooled=False)
     assert (by_curve - to_dict).sum() == pytest.approx((2.0 - 1.0) * alone), "a plain step's pass is one of the loop's"
 
 
@@ -169,15 +174,15 @@ def test_a_policy_that_weighs_its_trees_alone_is_priced_as_such() -> None:
     once = run_loop(model, scheme, 4, 0, chains=True)
     alone = (once.verify[:, 1] - 1).sum()
     assert 0 < alone < once.cycles.sum()
-    priced = dataclasses.replace(COSTS, host={"priced": HostCosts(1.0, 0.0, 0.0, 0.0)})
-    assert priced.host_ms(once, "priced", pooled=False).sum() == pytest.approx(once.cycles.sum())
+    priced = dataclasses.replace(COSTS, host={"cost_aware": HostCosts(1.0, 0.0, 0.0, 0.0)})
+    assert host_ms(priced, once, "cost_aware", pooled=False).sum() == pytest.approx(once.cycles.sum())
 
 
 def test_what_was_not_measured_is_named() -> None:
     with pytest.raises(ValueError, match="not for 'sampled'"):
-        COSTS.image_ms(runs({}), "sampled", pooled=False)
+        image_ms(COSTS, runs({}), "sampled", pooled=False)
     with pytest.raises(SizeMissing, match="target passes: measured from 1 to 3 nodes, asked for 5"):
-        dataclasses.replace(COSTS, target=((1, 1.0), (3, 2.0))).image_ms(runs({}), "ranked", pooled=False)
+        image_ms(dataclasses.replace(COSTS, target=((1, 1.0), (3, 2.0))), runs({}), "ranked", pooled=False)
 
 
 def test_a_chain_in_one_call_is_the_chain_level_by_level() -> None:
@@ -199,11 +204,11 @@ def test_a_chain_in_one_call_is_the_chain_level_by_level() -> None:
         ("eagle2", "point", {"depth": 2, "top_k": 2}, "ranked"),
         ("eagle2", "lantern", {"depth": 2, "top_k": 1}, "ranked"),
         ("chain_top1", "lantern", {}, "ranked"),
-        ("roofline", "point", {}, "priced"),
+        ("roofline", "point", {}, "cost_aware"),
     ],
 )
 def test_schemes_are_told_apart_by_how_the_host_drafts(
-    policy: str, rule: str, settings: dict[str, object], family: Family
+    policy: str, rule: str, settings: dict[str, object], family: HostFamily
 ) -> None:
     model = field()
     scheme = make_scheme(model, policy, rule, settings)
@@ -230,3 +235,16 @@ def test_a_target_and_a_drafter_have_the_table_model_s_grid() -> None:
     model = field()
     for half in (TableTarget(model, 9), TableDrafter(model, 9)):
         assert (half.vocab_size, half.grid) == (model.vocab_size, model.grid)
+
+
+def test_the_names_of_the_first_format_are_still_read_and_later_formats_refused(tmp_path: Path) -> None:
+    path, one = tmp_path / "costs.json", {"cycle": 1.0, "level": 0.5, "node": 0.25, "pooled": 2.0}
+    path.write_text(json.dumps({**ALONE, "in_cycle": {**JSON, "host_ms": {"priced": one, "weighed": one}}}))
+    found = read_cost_curve(path)
+    assert found.in_cycle is not None
+    assert found.in_cycle.host == {"cost_aware": HostCosts(**one), "cost_aware_chain": HostCosts(**one)}
+    assert found.fingerprint == hashlib.sha256(path.read_bytes()).hexdigest()
+    for changed, message in (({"format": 3}, "expected format 2, got 3"), ({}, "host_ms holds guessed")):
+        path.write_text(json.dumps({**ALONE, **changed, "in_cycle": {**JSON, "host_ms": {"guessed": one}}}))
+        with pytest.raises(ValueError, match=message):
+            read_cost_curve(path)

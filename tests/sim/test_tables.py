@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from underpaint.artifacts.cost_curve import read_cost_curve
 from underpaint.sim.latency.machines import DECODER_SIZES, MACHINES, DecoderSize, Machine, RooflineCosts, roofline
-from underpaint.sim.latency.models import MeasuredCosts, load_costs
+from underpaint.sim.latency.models import MeasuredCosts
 from underpaint.sim.report.published import TOLERANCE, check, groups, implied_cost
 
 CURVE = MeasuredCosts("curve", ((1, 2.0), (4, 5.0), (16, 8.0)), ((1, 0.5), (8, 1.2)))
@@ -27,19 +28,19 @@ def test_a_curve_is_loaded_from_the_benchmark_s_file(tmp_path: Path) -> None:
     path = tmp_path / "here.json"
     held = {"benchmark": "cost_curve", "verify_ms": [[1, 2.0], [4, 5.0]], "draft_ms": [[1, 0.5]], "threads": 2}
     path.write_text(json.dumps(held))
-    assert load_costs(path) == MeasuredCosts("here", ((1, 2.0), (4, 5.0)), ((1, 0.5),))
-    assert load_costs(path).cells_ms(np.array([1, 4])).tolist() == [2.0, 5.0]
+    assert MeasuredCosts.of(read_cost_curve(path)) == MeasuredCosts("here", ((1, 2.0), (4, 5.0)), ((1, 0.5),))
+    assert MeasuredCosts.of(read_cost_curve(path)).cells_ms(np.array([1, 4])).tolist() == [2.0, 5.0]
     path.write_text(json.dumps({**held, "in_grid": {"rounds": 2, "target_ms": [[1, 2.5], [15, 9.5]]}}))
-    assert load_costs(path).cells_ms(np.array([1, 3, 15])).tolist() == [2.5, 3.5, 9.5]
+    assert MeasuredCosts.of(read_cost_curve(path)).cells_ms(np.array([1, 3, 15])).tolist() == [2.5, 3.5, 9.5]
     with pytest.raises(ValueError, match="inside grids: measured from 1 to 15 nodes, asked for 16"):
-        load_costs(path).cells_ms(np.array([16]))
+        MeasuredCosts.of(read_cost_curve(path)).cells_ms(np.array([16]))
     for broken in ("{}", "[1]", json.dumps({**held, "in_grid": 3}), '{"verify_ms": [[1]], "draft_ms": []}', "not json"):
         path.write_text(broken)
         with pytest.raises(ValueError, match=r"here\.json: expected JSON with verify_ms and draft_ms"):
-            load_costs(path)
+            MeasuredCosts.of(read_cost_curve(path))
     path.write_text('{"verify_ms": [[2, 1.0]], "draft_ms": [[1, 1.0]]}')
     with pytest.raises(ValueError, match="must name rising sizes from 1 node on"):
-        load_costs(path)
+        MeasuredCosts.of(read_cost_curve(path))
     with pytest.raises(ValueError, match="must hold positive times"):
         MeasuredCosts("zero", ((1, 0.0),), ((1, 1.0),))
     with pytest.raises(ValueError, match="in_grid must name rising sizes"):

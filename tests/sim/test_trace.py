@@ -11,10 +11,10 @@ from underpaint.algos.accept.neighbours import nearest_codes
 from underpaint.algos.chance import sampling
 from underpaint.algos.draft import Grid
 from underpaint.algos.enumeration import enumerate_decoding, passes
+from underpaint.artifacts.cost_curve import HostCosts, InCycleCosts, read_cost_curve
 from underpaint.sim.batched.decoding import make_scheme, run_lockstep, run_loop
-from underpaint.sim.latency.cycle_costs import CycleCosts, HostCosts
 from underpaint.sim.latency.models import MeasuredCosts
-from underpaint.sim.replay.comparison import check_belong, check_curve, load_comparison
+from underpaint.sim.replay.comparison import check_belong, check_measured_on, load_comparison
 from underpaint.sim.replay.predict import predict
 from underpaint.sim.replay.trace import Recorder, Trace, dense, entropy, load, replay, save, statistics
 from underpaint.sim.report.statistics import mean_depth, tokens_per_cycle
@@ -168,18 +168,18 @@ def test_a_replay_agrees_with_decoding_enumerated(
 
 def test_a_curve_of_another_model_is_refused(tmp_path: Path) -> None:
     held = load_comparison(comparison(tmp_path / "compare.json", {"ar": (1.0, 0.0, 1.0)}))
-    path = tmp_path / "curve.json"
+    path, alone = tmp_path / "curve.json", {"verify_ms": [[1, 1.0]], "draft_ms": [[1, 0.5]]}
     rows = 1 if SAMPLER["guidance"] == 1.0 else 2
     for model in ({}, {"target": "field"}, {"target": "field", "drafter": "unnamed there", "rows": rows}):
-        path.write_text(json.dumps({"model": model} if model else {}))
-        check_curve(path, held)
+        path.write_text(json.dumps({**alone, **({"model": model} if model else {})}))
+        check_measured_on(read_cost_curve(path), held)
     for model, match in (
         ({"target": "another"}, r"curve\.json is the curve of another model .*\(target: another and field\)"),
         ({"rows": 3 - rows}, rf"\(rows: {3 - rows} and {rows}\)"),
     ):
-        path.write_text(json.dumps({"model": model}))
+        path.write_text(json.dumps({**alone, "model": model}))
         with pytest.raises(ValueError, match=match):
-            check_curve(path, held)
+            check_measured_on(read_cost_curve(path), held)
 
 
 def test_statistics_follow_the_model() -> None:
@@ -240,7 +240,7 @@ def test_costs_inside_cycles_go_before_those_of_passes_alone(tmp_path: Path) -> 
     held = load_comparison(comparison(tmp_path / "compare.json", {"ar": (1.0, 0.0, 1.0), "speculative": (2.0, 3, 1.5)}))
     trace = recorded(field(images=8), 8)
     free = {"sampled": HostCosts(0.0, 0.0, 0.0, 0.0)}
-    same = CycleCosts(2.0, 0.5, CURVE.verify, CURVE.draft, (), free)
+    same = InCycleCosts(2.0, 0.5, CURVE.verify, CURVE.draft, (), free)
     (alone,) = predict(trace, dataclasses.replace(CURVE, overhead_ms=0.5), held)
     (within,) = predict(
         trace, CURVE, held, in_cycle=dataclasses.replace(same, host={"sampled": HostCosts(0.5, 0, 0, 0)})

@@ -1,0 +1,232 @@
+"""Measured cost curves: their file's format, reader and validation, and what cost-aware policies take from them.
+
+`benchmarks/cost_curve.py` writes the file. Every part is milliseconds by size: (size, ms) pairs, sizes rising from 1.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from math import isfinite
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
+
+from underpaint.algos.draft.spec import PolicySpec
+from underpaint.algos.registry import settings_fields
+
+Curve: TypeAlias = tuple[tuple[int, float], ...]
+"""(size, ms) pairs, sizes rising from 1."""
+
+HostFamily: TypeAlias = Literal["one_call", "sampled", "ranked", "cost_aware", "cost_aware_chain"]
+"""How the host drafts: a chain in one call of the drafter; a tree with sampled siblings; a tree with the likeliest ones
+(both in one call where the drafter can); a tree whose levels and nodes are chosen by cost; a chain in one call, or
+nothing, where a policy compared both by their costs."""
+
+FORMAT: Final = 2
+"""Of the file. Format 1, which has no such key, gives two of the host's families other names."""
+_FORMAT_1: Final[Mapping[str, HostFamily]] = {"priced": "cost_aware", "weighed": "cost_aware_chain"}
+IN_CYCLE: Final = "in_cycle"
+IN_GRID: Final = "in_grid"
+
+
+def check_curve(where: str, what: str, unit: str, curve: Curve) -> None:
+    """Raise ValueError, naming the part, unless sizes rise from 1 and all times are positive."""
+    sizes = [size for size, _ in curve]
+    if sizes[:1] != [1] or any(low >= high for low, high in pairwise(sizes)):
+        raise ValueError(f"{where}: {what} must name rising sizes from 1 {unit} on, got {sizes}")
+    if not all(isfinite(ms) and ms > 0.0 for _, ms in curve):
+        raise ValueError(f"{where}: {what} must hold positive times, got {curve}")
+
+
+class HostCosts(NamedTuple):
+    """ms of the host: of a cycle, of each drafted level, of each scored node, and of a cycle whose rule pools codes."""
+
+    cycle: float
+    level: float
+    node: float
+    pooled: float
+
+
+@dataclass(frozen=True, slots=True)
+class InCycleCosts:
+    """ms of what happens inside decoding loops, where a pass takes longer than the same pass repeated alone: the
+    drafter's passes and the host's work between have emptied the caches.
+
+    plain_target_ms, plain_host_ms: of a pass of plain autoregression, and of the host around it.
+    target: of a target pass by its nodes, in cycles that draft. draft: of a drafter pass by the nodes it expands.
+    chain: of one call that drafts a chain, by levels; tree: of a level of a tree that one call drafts, by the nodes it
+    expands; empty where the drafter has none.
+    host: by family.
+    """
+
+    plain_target_ms: float
+    plain_host_ms: float
+    target: Curve
+    draft: Curve
+    chain: Curve
+    host: Mapping[HostFamily, HostCosts]
+    tree: Curve = ()
+
+    def __post_init__(self) -> None:
+        check_curve(IN_CYCLE, "target_ms", "node", self.target)
+        check_curve(IN_CYCLE, "draft_ms", "node", self.draft)
+        if self.chain:
+            check_curve(IN_CYCLE, "chain_ms", "level", self.chain)
+        if self.tree:
+            check_curve(IN_CYCLE, "tree_ms", "node", self.tree)
+        for name, parts in (("plain", (self.plain_target_ms, self.plain_host_ms)), *self.host.items()):
+            if not all(isfinite(part) and part >= 0.0 for part in parts):
+                raise ValueError(f"{IN_CYCLE}: times of '{name}' must be at least 0, got {tuple(parts)}")
+
+    @property
+    def fuses_chains(self) -> bool:
+        """Whether the measured drafter drafts a chain in one call."""
+        return bool(self.chain)
+
+    @property
+    def plain_ms(self) -> float:
+        """A step of plain autoregression."""
+        return self.plain_target_ms + self.plain_host_ms
+
+
+@dataclass(frozen=True, slots=True)
+class CostCurveFile:
+    """What a cost curve's file holds.
+
+    name: of the file, without its ending. fingerprint: SHA-256 of its content. model: the models that were measured.
+    verify_ms: target passes by nodes, draft_ms: drafter passes by nodes expanded, both repeated alone. overhead_ms: of
+    the host, a cycle beyond the passes. in_grid: target passes by the tokens that they are fed, inside loops that
+    decide cells of a grid in any order; empty where they were not measured. in_cycle: None where it was not measured.
+    """
+
+    name: str
+    fingerprint: str
+    model: Mapping[str, Any]
+    verify_ms: Curve
+    draft_ms: Curve
+    overhead_ms: float
+    in_grid: Curve
+    in_cycle: InCycleCosts | None
+
+
+def read_cost_curve(path: Path) -> CostCurveFile:
+    """A cost curve's file; ValueError, naming it and what is wrong with it, where it is something else or missing."""
+    try:
+        content = path.read_bytes()
+        held = json.loads(content)
+        within = held.get(IN_CYCLE)
+        verify, draft = _curve(held["verify_ms"]), _curve(held["draft_ms"])
+        overhead = float(held.get("overhead_ms", 0.0))
+        grid = _curve(held[IN_GRID]["target_ms"]) if IN_GRID in held else ()
+        model = dict(held.get("model", {}))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"{path}: expected JSON with verify_ms and draft_ms, each [[nodes, ms], ...] ({error!r}); write it with "
+            "`python -m benchmarks.cost_curve --out`"
+        ) from error
+    if held.get("format", 1) not in (1, FORMAT):
+        raise ValueError(f"{path}: expected format {FORMAT}, got {held['format']}; record the curve again")
+    check_curve(str(path), "verify_ms", "node", verify)
+    check_curve(str(path), "draft_ms", "node", draft)
+    if grid:
+        check_curve(str(path), IN_GRID, "node", grid)
+    if not (isfinite(overhead) and overhead >= 0.0):
+        raise ValueError(f"{path}: overhead_ms must be a time of at least 0, got {overhead}")
+    fingerprint = hashlib.sha256(content).hexdigest()
+    return CostCurveFile(path.stem, fingerprint, model, verify, draft, overhead, grid, _in_cycle(path, within))
+
+
+def _in_cycle(path: Path, part: Any) -> InCycleCosts | None:
+    if part is None:
+        return None
+    try:
+        host = {
+            _FORMAT_1.get(name, name): HostCosts(**{key: float(ms) for key, ms in one.items()})
+            for name, one in part["host_ms"].items()
+        }
+        unknown = host.keys() - set(get_args(HostFamily))
+        if unknown:
+            raise ValueError(f"host_ms holds {', '.join(sorted(unknown))}")
+        return InCycleCosts(
+            float(part["plain"]["target_ms"]),
+            float(part["plain"]["host_ms"]),
+            _curve(part["target_ms"]),
+            _curve(part["draft_ms"]),
+            _curve(part["chain_ms"]),
+            host,
+            _curve(part.get("tree_ms", ())),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"{path}: '{IN_CYCLE}' is not as benchmarks/cost_curve.py writes it ({error}); record the curve again"
+        ) from error
+
+
+def _curve(pairs: Any) -> Curve:
+    return tuple((int(size), float(ms)) for size, ms in pairs)
+
+
+class EngineCosts(NamedTuple):
+    """What a cost-aware policy takes from a curve.
+
+    verify_ms: of a target pass by its nodes. draft_ms: of a drafter pass by the nodes it expands. chain_ms: of a chain
+    drafted in one call, by its levels; None where that is not known, or the drafter cannot. plain_ms: of a cycle that
+    drafts nothing; None where that is not known apart from a target pass over one node. fingerprint: of the curve's
+    file, "" where the costs come from none.
+    """
+
+    verify_ms: Curve
+    draft_ms: Curve
+    chain_ms: Curve | None = None
+    plain_ms: float | None = None
+    fingerprint: str = ""
+
+    def settings_for(self, spec: PolicySpec) -> dict[str, Any]:
+        """The settings of a cost-aware policy. Where `draft_ms` is one number, it is that of a pass over one node."""
+        known = settings_fields(spec.make)
+        found: dict[str, Any] = {"verify_ms": self.verify_ms, "draft_ms": self.draft_ms}
+        if known["draft_ms"].type in (float, "float"):
+            found["draft_ms"] = self.draft_ms[0][1]
+        return {**found, **{name: getattr(self, name) for name in ("chain_ms", "plain_ms") if name in known}}
+
+
+def read_engine_costs(path: Path) -> EngineCosts:
+    """The costs of a curve's file for cost-aware policies; ValueError as `read_cost_curve`.
+
+    Where it was measured `in_cycle`, passes cost what they do inside decoding loops, and the host's share of a cycle, a
+    node or a level goes to the pass that it belongs to. Where chains in one call were compared with plain steps, both
+    cost what they do in that loop: drafts between them slow plain steps as well. Else passes cost what they do when
+    repeated alone, and `overhead_ms` is added to every target pass.
+    """
+    curve = read_cost_curve(path)
+    if curve.in_cycle is None:
+        verify = tuple((nodes, ms + curve.overhead_ms) for nodes, ms in curve.verify_ms)
+        return EngineCosts(verify, curve.draft_ms, fingerprint=curve.fingerprint)
+    within = curve.in_cycle
+    if "cost_aware" not in within.host:
+        raise ValueError(f"{path}: host_ms of '{IN_CYCLE}' holds no 'cost_aware'; record the curve again")
+    own = within.host["cost_aware"]
+    verify = tuple((nodes, ms + own.cycle + own.node * nodes) for nodes, ms in within.target)
+    found = EngineCosts(verify, tuple((nodes, ms + own.level) for nodes, ms in within.draft))
+    chain = within.host.get("cost_aware_chain")
+    if not within.chain or chain is None:
+        found = found._replace(plain_ms=within.plain_ms)
+    else:
+        plain_ms = within.target[0][1] + chain.cycle + chain.node
+        found = found._replace(chain_ms=_chain_ms(within.chain, own, chain), plain_ms=plain_ms)
+    if found.plain_ms is None or found.plain_ms <= 0.0:
+        raise ValueError(f"{path}: a plain step must take a positive time, got {found.plain_ms}")
+    return found._replace(fingerprint=curve.fingerprint)
+
+
+def _chain_ms(calls: Curve, tree: HostCosts, chain: HostCosts) -> Curve:
+    """ms of a call, and of the host in such a cycle beyond what counts with the target pass."""
+    cycle, node = chain.cycle - tree.cycle, chain.node - tree.node
+    return tuple((levels, ms + chain.level * levels + max(0.0, cycle + node * (levels + 1))) for levels, ms in calls)
+
+
+def costs_beside(folder: Path, side: int | None = None) -> EngineCosts | None:
+    """The curve measured for the models of `folder` (at `side` px), from costs.json or costs128.json; None without."""
+    path = folder / f"costs{'' if side is None else side}.json"
+    return read_engine_costs(path) if path.exists() else None
