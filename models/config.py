@@ -15,3 +15,12 @@ def build(kind: type[Config], values: Mapping[str, Any]) -> Config:
     """
     plain = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
     return registry.build(kind, plain, kind.__name__)
+
+
+def plain(values: Any) -> Any:
+    """The same values as JSON keeps them: mappings by text, and lists for tuples."""
+    if isinstance(values, Mapping):
+        return {str(name): plain(value) for name, value in values.items()}
+    if isinstance(values, list | tuple):
+        return [plain(value) for value in values]
+    return values

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from underpaint.models.checkpoints import load_whole
+from underpaint.models.config import plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ def runs_with(saved: Mapping[str, Any] | None, given: Given, loop: Mapping[str, 
     if saved is None:
         return [{"first_step": 0, "how": how, "began_from": given.began_from}]
     before: list[dict[str, Any]] = saved.get("runs", [])
-    if before and before[-1]["how"] == how:
+    if before and plain(before[-1]["how"]) == plain(how):
         return before
     return [*before, {"first_step": saved["step"], "how": how}]
 
@@ -45,10 +46,10 @@ def refuse_other(out: Path, given: Given) -> None:
     runs: list[dict[str, Any]] = load_whole(path).get("runs", []) if path.exists() else []
     if not runs:
         return
-    before = {name: value for name, value in runs[-1]["how"].items() if name != "loop"}
-    differing = [name for name in sorted(before.keys() | given.how.keys()) if before.get(name) != given.how.get(name)]
+    before, own = (plain({name: how[name] for name in how if name != "loop"}) for how in (runs[-1]["how"], given.how))
+    differing = [name for name in sorted(before.keys() | own.keys()) if before.get(name) != own.get(name)]
     if differing:
-        held, wanted = ({name: told.get(name) for name in differing} for told in (before, given.how))
+        held, wanted = ({name: told.get(name) for name in differing} for told in (before, own))
         raise ValueError(
             f"{path} was trained with {held}; now wanted {wanted}. Give the same to continue it, or another --out"
         )

@@ -210,7 +210,8 @@ def train(
     saved = _resume(path, config, device)
     if saved is not None:
         model.load_state_dict(saved["raw"])
-        optimiser.load_state_dict(saved["optimizer"])
+        if "optimizer" in saved:  # weights of the repository bring none: a fresh one goes on from them
+            optimiser.load_state_dict(saved["optimizer"])
         step, before, validation = saved["step"], saved["elapsed_seconds"], saved["validation"]
     averager = Averager(model, settings.ema_decay)
     if saved is not None:
