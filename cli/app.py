@@ -7,11 +7,13 @@ from typing import Annotated
 import typer
 
 from underpaint.algos.plugins import VARIABLE, load_plugins, named_by_environment
+from underpaint.cli.certify import certify
 from underpaint.cli.compare import compare
 from underpaint.cli.errors import BAD_INPUT, bad_input
 from underpaint.cli.exact import distribution
 from underpaint.cli.generate import generate
 from underpaint.cli.methods import methods
+from underpaint.cli.results import app as results
 from underpaint.cli.simulate import app as simulate
 from underpaint.cli.sweep import sweep
 from underpaint.cli.trace import trace
@@ -43,8 +45,10 @@ app.command()(compare)
 app.command()(sweep)
 app.command()(methods)
 app.command()(distribution)
+app.command()(certify)
 app.command()(trace)
 app.add_typer(simulate, name="simulate")
+app.add_typer(results, name="results")
 
 _HANDED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 

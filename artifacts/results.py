@@ -1,0 +1,213 @@
+"""Results on disk: one versioned form for what commands write, so that files of strangers can be read and merged."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final
+
+VERSION: Final = 1
+"""Version of the form that `results_schema.json` describes."""
+VERSION_KEY: Final = "results_version"
+KINDS: Final = ("compare", "sweep", "certify", "certify-case")
+
+_TYPES: Final[dict[str, tuple[type, ...]]] = {
+    "object": (dict,),
+    "array": (list,),
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "null": (type(None),),
+}
+
+
+class ResultsError(ValueError):
+    """A file of results that is missing, damaged, of another version, or not what the schema says."""
+
+
+@lru_cache(maxsize=1)
+def schema() -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of every kind of results."""
+    text = files("underpaint.artifacts").joinpath("results_schema.json").read_text(encoding="utf-8")
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def with_envelope(kind: str, machine: Mapping[str, Any], command: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """`values` as results of a kind, with the version, the machine and the command that made them."""
+    return {VERSION_KEY: VERSION, "kind": kind, "command": command, "machine": dict(machine), **values}
+
+
+def read_results(path: Path) -> dict[str, Any]:
+    """The results in a file. Raises ResultsError: absent, no JSON, another version, or not as the schema says."""
+    found = _read_object(path)
+    version = found.get(VERSION_KEY)
+    if version is None:
+        raise ResultsError(
+            f"{path}: there is no '{VERSION_KEY}': it was written before version 1, or by something else; "
+            f"`underpaint results upgrade {path}` brings an older comparison or sweep to version {VERSION}"
+        )
+    if version != VERSION:
+        newer = isinstance(version, int) and version > VERSION
+        todo = "install a newer underpaint" if newer else f"`underpaint results upgrade {path}` brings it up"
+        raise ResultsError(f"{path}: results of version {version!r}, this reads version {VERSION}; {todo}")
+    problems = validate(found, schema())
+    if problems:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise ResultsError(f"{path}: {problems[0]}{more}; write it again, or mend the file")
+    return found
+
+
+def upgraded(path: Path) -> dict[str, Any]:
+    """The results in a file as this version has them. Raises ResultsError where nothing tells what it holds."""
+    found = _read_object(path)
+    if found.get(VERSION_KEY) == VERSION:
+        return read_results(path)
+    rows = found.get("rows")
+    if VERSION_KEY in found or not isinstance(rows, list) or not {"machine", "model", "settings"} <= set(found):
+        raise ResultsError(
+            f"{path}: expected a comparison or a sweep written before version 1, with machine, model, settings and "
+            f"rows; got {', '.join(sorted(found)) or 'an empty object'}"
+        )
+    kind = "sweep" if any(isinstance(row, dict) and "variant_of" in row for row in rows) else "compare"
+    values = {VERSION_KEY: VERSION, "kind": kind, **found}
+    problems = validate(values, schema())
+    if problems:
+        raise ResultsError(f"{path}: {problems[0]}; it is no {kind} that this version knows")
+    return values
+
+
+def fingerprint(found: Mapping[str, Any]) -> str:
+    """12 hex digits that tell runs apart: by kind, machine, model (its hashes) and settings, not by what came out."""
+    told = {key: found.get(key) for key in ("kind", "machine", "model", "settings", "verifier")}
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def merged(results: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
+    """Results of one or many origins under one head: each with its name and fingerprint; the same run once.
+
+    results: a name (of the file) and what was read. Merged results may be merged again. Raises ResultsError where two
+    runs of one fingerprint say different things.
+    """
+    runs: dict[str, dict[str, Any]] = {}
+    for name, found in results:
+        alone: list[dict[str, Any]] = [{"name": name, "results": found}]
+        parts: list[dict[str, Any]] = found["runs"] if found.get("kind") == "merged" else alone
+        for part in parts:
+            key = fingerprint(part["results"])
+            content = json.dumps(part["results"], sort_keys=True)
+            clash = key in runs and json.dumps(runs[key]["results"], sort_keys=True) != content
+            if clash and runs[key]["results"].get("command") == part["results"].get("command"):
+                raise ResultsError(
+                    f"{name}: it has the machine, model, settings and command of {runs[key]['name']} ({key}) and other "
+                    "figures; keep one of them"
+                )
+            if clash:
+                key = hashlib.sha256(content.encode()).hexdigest()[:12]
+            runs.setdefault(key, {"name": part["name"], "fingerprint": key, "results": dict(part["results"])})
+    return {VERSION_KEY: VERSION, "kind": "merged", "runs": list(runs.values())}
+
+
+def leaderboard(found: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A row for each method of each run, the fastest first, with what tells the runs apart.
+
+    Certificates have no speed and are left out. found: merged results, or those of one comparison or sweep.
+    """
+    runs = found["runs"] if found["kind"] == "merged" else merged([("", found)])["runs"]
+    rows: list[dict[str, Any]] = []
+    for run in runs:
+        results = run["results"]
+        model = results.get("model", {})
+        for row in results.get("rows", []):
+            rows.append(
+                {
+                    "run": run["fingerprint"],
+                    "method": row["method"],
+                    **{name: row.get(name) for name in _SHOWN},
+                    "machine": results["machine"].get("processor"),
+                    "engine": model.get("engine"),
+                    "model": model.get("target"),
+                    "temperature": results.get("settings", {}).get("temperature"),
+                }
+            )
+    return sorted(rows, key=lambda row: -(row["speedup"] or 0.0))
+
+
+_SHOWN: Final = (
+    "lossless",
+    "speedup",
+    "speedup_low",
+    "speedup_high",
+    "target_nfe",
+    "tokens_per_cycle",
+    "prompt_accuracy",
+    "accuracy_over_ar",
+    "images",
+)
+
+
+def validate(value: Any, rule: Mapping[str, Any], at: str = "", whole: Mapping[str, Any] | None = None) -> list[str]:
+    """What of `value` is not as a JSON Schema says, each with its place. Knows the words that our schema uses."""
+    whole = rule if whole is None else whole
+    place = at or "the file"
+    if "$ref" in rule:
+        return validate(value, whole["$defs"][rule["$ref"].rpartition("/")[2]], at, whole)
+    if "oneOf" in rule:
+        return _validate_kind(value, rule["oneOf"], at, whole)
+    problems: list[str] = []
+    kinds = rule.get("type")
+    if kinds is not None:
+        names = [kinds] if isinstance(kinds, str) else kinds
+        if not any(_is(value, name) for name in names):
+            return [f"{place}: expected {' or '.join(names)}, got {json.dumps(value)[:80]}"]
+    if "const" in rule and value != rule["const"]:
+        problems.append(f"{place}: expected {rule['const']!r}, got {value!r}")
+    if "enum" in rule and value not in rule["enum"]:
+        problems.append(f"{place}: expected one of {', '.join(map(str, rule['enum']))}, got {value!r}")
+    if "minimum" in rule and _is(value, "number") and value < rule["minimum"]:
+        problems.append(f"{place}: expected {rule['minimum']} or more, got {value}")
+    if isinstance(value, dict):
+        problems += [f"{place}: '{name}' is missing" for name in rule.get("required", ()) if name not in value]
+        known = rule.get("properties", {})
+        for name, held in value.items():
+            own = known.get(name, rule.get("additionalProperties", True))
+            if own is False:
+                problems.append(f"{place}: unknown field '{name}'; known: {', '.join(sorted(known))}")
+            elif isinstance(own, Mapping):
+                problems += validate(held, own, f"{at}.{name}".lstrip("."), whole)
+    if isinstance(value, list) and "items" in rule:
+        for turn, held in enumerate(value):
+            problems += validate(held, rule["items"], f"{at}[{turn}]", whole)
+    return problems
+
+
+def _validate_kind(value: Any, choices: Sequence[Mapping[str, Any]], at: str, whole: Mapping[str, Any]) -> list[str]:
+    """Against the one choice whose `kind` the value names, so that the message is about that kind."""
+    by_kind = {
+        whole["$defs"][choice["$ref"].rpartition("/")[2]]["properties"]["kind"]["const"]: choice for choice in choices
+    }
+    if not isinstance(value, dict):
+        return [f"{at or 'the file'}: expected object, got {json.dumps(value)[:80]}"]
+    kind = value.get("kind")
+    if kind not in by_kind:
+        return [f"{at or 'the file'}: kind: expected one of {', '.join(by_kind)}, got {kind!r}"]
+    return validate(value, by_kind[kind], at, whole)
+
+
+def _is(value: Any, name: str) -> bool:
+    return isinstance(value, _TYPES[name]) and (not isinstance(value, bool) or name == "boolean")
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise ResultsError(f"{path}: there is no such file")
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ResultsError(f"{path}: expected JSON, got {error}") from error
+    if not isinstance(found, dict):
+        raise ResultsError(f"{path}: expected a JSON object, got {type(found).__name__}")
+    return found

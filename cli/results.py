@@ -1,0 +1,105 @@
+"""`underpaint results`: files of results, of this machine and of others: validated, merged, ranked."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from underpaint.cli.errors import bad_input
+
+app = typer.Typer(help="Validate, upgrade, merge and rank files of results.", no_args_is_help=True)
+
+Files = Annotated[list[Path], typer.Argument(help="Files that compare --json, sweep or certify --json wrote.")]
+
+
+@app.command()
+def validate(paths: Files) -> None:
+    """Check files against the schema; exit code 2 at the first that is not as it says."""
+    from underpaint.artifacts.results import VERSION, read_results
+
+    with bad_input():
+        found = [(path, read_results(path)) for path in paths]
+    for path, one in found:
+        typer.echo(f"{path}: {one['kind']}, version {VERSION}, as the schema says")
+
+
+@app.command()
+def upgrade(
+    path: Annotated[Path, typer.Argument(help="A comparison or a sweep that an older version wrote.")],
+    out: Annotated[Path | None, typer.Option(help="Where to write it; default: in its place.")] = None,
+) -> None:
+    """Bring a file to this version of the schema."""
+    from underpaint.artifacts.manifest import write_beside
+    from underpaint.artifacts.results import VERSION, upgraded
+    from underpaint.runtime.files import check_file_writable
+
+    place = out or path
+    with bad_input():
+        found = upgraded(path)
+        check_file_writable(place)
+    write_beside(place, _as_json(found))
+    typer.echo(f"{place}: {found['kind']}, version {VERSION}")
+
+
+@app.command()
+def merge(
+    paths: Files,
+    out: Annotated[Path, typer.Option(help="The merged file; it may be merged again.")] = Path("merged.json"),
+) -> None:
+    """Put results into one file; runs are told apart by machine, engine, model hashes and settings."""
+    from underpaint.artifacts.manifest import write_beside
+    from underpaint.artifacts.results import merged, read_results
+    from underpaint.runtime.files import check_file_writable
+
+    with bad_input():
+        found = merged([(path.name, read_results(path)) for path in paths])
+        check_file_writable(out)
+    write_beside(out, _as_json(found))
+    typer.echo(f"{out}: {len(found['runs'])} runs")
+
+
+@app.command()
+def leaderboard(
+    paths: Files,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Rank the methods of comparisons and sweeps by speed-up, each with its run, machine, engine and temperature."""
+    from underpaint.artifacts.results import leaderboard as ranked
+    from underpaint.artifacts.results import merged, read_results
+    from underpaint.cli.terminal import console, table
+
+    with bad_input():
+        rows = ranked(merged([(path.name, read_results(path)) for path in paths]))
+        if not rows:
+            raise ValueError("expected a comparison or a sweep among these files; a certificate has no speed")
+    if as_json:
+        typer.echo(json.dumps(rows, indent=1))
+        return
+    shown = table("leaderboard")
+    for name in _COLUMNS:
+        shown.add_column(name.replace("_", " "), no_wrap=name in ("method", "run"))
+    for row in rows:
+        shown.add_row(*(_cell(row, name) for name in _COLUMNS))
+    console().print(shown)
+
+
+_COLUMNS = ("method", "lossless", "speedup", "tokens_per_cycle", "accuracy", "images", "temperature", "run", "machine")
+
+
+def _cell(row: dict[str, Any], name: str) -> str:
+    if name == "speedup":
+        interval = "" if row["speedup_low"] is None else f" ({row['speedup_low']:.2f}-{row['speedup_high']:.2f})"
+        return f"{row['speedup']:.2f}{interval}"
+    if name == "accuracy":
+        return "" if row["prompt_accuracy"] is None else f"{row['prompt_accuracy']:.3f}"
+    if name == "lossless":
+        return "yes" if row["lossless"] else "no"
+    value = row[name]
+    if value is None:
+        return ""
+    return f"{value:.2f}" if name == "tokens_per_cycle" else str(value)
+
+
+def _as_json(values: dict[str, Any]) -> bytes:
+    return (json.dumps(values, indent=1) + "\n").encode()

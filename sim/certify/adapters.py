@@ -1,0 +1,227 @@
+"""Callables as verifiers: the function is found by its name, and what it returns is read with suspicion."""
+
+import importlib
+import importlib.util
+import operator
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias, get_args
+
+from underpaint.algos.accept import RULES
+from underpaint.algos.arrays import FloatArray
+from underpaint.algos.chance import enumerate_outcomes
+from underpaint.algos.registry import suggest
+from underpaint.algos.tree import DRAWN, Drawn, Verdict
+from underpaint.sim.certify.case import Draft
+from underpaint.sim.certify.layouts import LAYOUTS
+from underpaint.sim.certify.public_samplers import EXAMPLES
+from underpaint.sim.certify.slips import BY_NAME, RIGHT
+from underpaint.sim.certify.verifier import Fault, Noise, Verifier
+
+Interface: TypeAlias = Literal["function", "seeded", "rule", "tree", "chain", "vllm", "process"]
+"""How a verifier is called; see `docs/how-to/certify-a-verifier.md`."""
+INTERFACES: Final[tuple[Interface, ...]] = get_args(Interface)
+GALLERY: Final = "gallery:"
+RULE: Final = "rule:"
+DRAWN_BY_INTERFACE: Final[dict[Interface, Drawn]] = {
+    "function": "top_k",
+    "seeded": "top_k",
+    "rule": "top_k",
+    "tree": "top_k",
+    "chain": "iid",
+    "vllm": "iid",
+    "process": "top_k",
+}
+COVERED: Final[dict[str, frozenset[Drawn]]] = {
+    "tree": frozenset({"top_k", "without_replacement"}),
+    "chain": frozenset({"iid"}),
+    "vllm": frozenset({"iid"}),
+}
+"""The trees that a layout can hold: target-only sampling needs siblings that differ, a chain's draft distributions are
+those that its tokens were drawn from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """Names a verifier and how it is called; plain values, so that a file can hold it and another process find it.
+
+    target: "module:function", "file.py:function", "gallery:NAME", "rule:NAME", or a command line where the interface is
+    "process". seeds: the process draws by a seed of its own. Raises ValueError for what does not go together.
+    """
+
+    target: str
+    interface: Interface = "function"
+    seeds: bool = False
+
+    def __post_init__(self) -> None:
+        if self.interface not in INTERFACES:
+            raise ValueError(f"--as: expected one of {', '.join(INTERFACES)}, got {self.interface!r}")
+        if self.seeds and self.interface != "process":
+            raise ValueError("--seeds is for --as process; a Python function that takes a seed is --as seeded")
+        if self.target.startswith((GALLERY, RULE)) and self.interface != "function":
+            raise ValueError(f"--as: {self.target} says itself how it is called; leave the option out")
+
+    def check_drawn(self, drawn: Drawn) -> None:
+        """Raise ValueError where the verifier covers no trees drawn this way."""
+        if self.target.startswith(RULE):
+            RULES[self.target.removeprefix(RULE)].check_covers(drawn)
+            return
+        slip = BY_NAME.get(self.target.removeprefix(GALLERY)) if self.target.startswith(GALLERY) else None
+        covered = slip.drawn if slip is not None else COVERED.get(_interface_of(self), frozenset(DRAWN))
+        if drawn not in covered:
+            raise ValueError(f"--drawn: {self.target} is judged on {' or '.join(sorted(covered))} trees, not '{drawn}'")
+
+
+@dataclass(frozen=True, slots=True)
+class CallableVerifier:
+    """A function called once a draft: `verify(draft, uniforms)` or `verify(draft, seed)` gives (path, token)."""
+
+    verify: Callable[..., Any]
+    noise: Noise = "uniforms"
+    bits: int = 53
+
+    def decide(self, drafts: Sequence[Draft], noise: FloatArray) -> list[Verdict | Fault]:
+        """See `Verifier`."""
+        return [self._one(draft, row) for draft, row in zip(drafts, noise, strict=True)]
+
+    def _one(self, draft: Draft, noise: FloatArray) -> Verdict | Fault:
+        given = int(noise[0]) if self.noise == "seeds" else noise.copy()
+        return guarded(lambda: self.verify(copied(draft), given))
+
+    def enumerate(self, draft: Draft) -> dict[Verdict, float] | Fault:
+        """See `Verifier`."""
+        raise ValueError("this verifier takes uniforms or seeds, it records no decisions")
+
+
+@dataclass(frozen=True, slots=True)
+class RuleVerifier:
+    """An acceptance rule of this project's kind, `rule(tree, probs, chance)`: all its decisions are recorded."""
+
+    rule: Callable[..., Any]
+    noise: Noise = field(default="decisions", init=False)
+    bits: int = field(default=53, init=False)
+
+    def decide(self, drafts: Sequence[Draft], noise: FloatArray) -> list[Verdict | Fault]:
+        """See `Verifier`."""
+        raise ValueError("a rule's decisions are enumerated; it takes no uniforms")
+
+    def enumerate(self, draft: Draft) -> dict[Verdict, float] | Fault:
+        """See `Verifier`."""
+        own = copied(draft)
+        found = enumerate_outcomes(lambda chance: guarded(lambda: self.rule(own.tree, own.target_probs, chance)))
+        verdicts = {verdict: share for verdict, share in found.items() if isinstance(verdict, Verdict)}
+        return next((fault for fault in found if isinstance(fault, Fault)), verdicts)
+
+
+def copied(draft: Draft) -> Draft:
+    """The draft with target distributions of its own, so that a verifier may write into them."""
+    return draft._replace(target_probs=draft.target_probs.copy(), raw_probs=draft.raw_probs.copy())
+
+
+def guarded(call: Callable[[], Any]) -> Verdict | Fault:
+    """The decision that a call returns; a fault where it raises or returns anything else."""
+    try:
+        reply = call()
+    except Exception as error:  # whatever a verifier raises is a finding
+        return Fault("crash", f"{type(error).__name__}: {error}")
+    return read_decision(reply)
+
+
+def read_decision(reply: Any) -> Verdict | Fault:
+    """(path, token) of whole numbers as a decision; a fault for anything else."""
+    try:
+        path, token = reply
+        return Verdict(tuple(operator.index(node) for node in path), operator.index(token))
+    except (TypeError, ValueError):
+        return Fault("bad reply", f"expected (path, token): accepted nodes and one token, got {reply!r:.200}")
+
+
+def find_callable(target: str) -> Callable[..., Any]:
+    """The function that "module:function" or "file.py:function" names. Raises ValueError saying what is not there."""
+    place, colon, name = target.rpartition(":")
+    if not colon or not place or not name:
+        raise ValueError(f"verifier {target!r}: expected module:function or file.py:function")
+    if place.endswith(".py"):
+        path = Path(place).resolve()
+        if not path.is_file():
+            raise ValueError(f"verifier {target!r}: there is no file {place}")
+        spec = importlib.util.spec_from_file_location(f"underpaint_verifier_{path.stem}", path)
+        if spec is None or spec.loader is None:
+            raise ValueError(f"verifier {target!r}: {place} cannot be loaded as a Python module")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module
+        try:
+            spec.loader.exec_module(module)
+        except Exception as error:
+            raise ValueError(f"verifier {target!r}: {place} raised {type(error).__name__}: {error}") from error
+    else:
+        try:
+            module = importlib.import_module(place)
+        except Exception as error:
+            raise ValueError(
+                f"verifier {target!r}: importing {place} raised {type(error).__name__}: {error}"
+            ) from error
+    found: Callable[..., Any] | None = getattr(module, name, None)
+    if found is None or not callable(found):
+        names = [one for one in vars(module) if callable(getattr(module, one)) and not one.startswith("_")]
+        raise ValueError(f"verifier {target!r}: {place} has no function '{name}'; {suggest(name, names)}")
+    return found
+
+
+def open_verifier(spec: Spec) -> Verifier:
+    """The verifier that a spec names, in this process. Raises ValueError where there is none."""
+    if spec.target.startswith(GALLERY):
+        return _of_the_gallery(spec.target.removeprefix(GALLERY))
+    if spec.target.startswith(RULE):
+        rule = RULES[spec.target.removeprefix(RULE)]
+        if rule.codebook or rule.embeddings:
+            raise ValueError(
+                f"rule '{rule.name}' needs a codebook, which these cases have none of; `underpaint exact "
+                f"{rule.name}` gives its exact bias"
+            )
+        return RuleVerifier(rule.make())
+    verify = find_callable(spec.target)
+    if spec.interface == "rule":
+        return RuleVerifier(verify)
+    if spec.interface in LAYOUTS:
+        return LAYOUTS[spec.interface](verify)
+    return CallableVerifier(verify, "seeds" if spec.interface == "seeded" else "uniforms")
+
+
+def drawn_by(spec: Spec) -> Drawn:
+    """The kind of trees that a verifier is judged on unless another is asked for."""
+    if spec.target.startswith(RULE):
+        return min(RULES[spec.target.removeprefix(RULE)].drawn)
+    name = spec.target.removeprefix(GALLERY)
+    if spec.target.startswith(GALLERY) and name in BY_NAME:
+        return min(BY_NAME[name].drawn)
+    return DRAWN_BY_INTERFACE[_interface_of(spec)]
+
+
+def needs_chain(spec: Spec) -> bool:
+    """Whether a verifier judges chains alone."""
+    if spec.target.startswith(RULE):
+        return RULES[spec.target.removeprefix(RULE)].needs_chain
+    return _interface_of(spec) in ("chain", "vllm")
+
+
+def needs_batch(spec: Spec) -> bool:
+    """Whether a verifier takes a batch of drafts in one call."""
+    return _interface_of(spec) in LAYOUTS
+
+
+def _interface_of(spec: Spec) -> Interface:
+    name = spec.target.removeprefix(GALLERY)
+    return EXAMPLES[name].interface if spec.target.startswith(GALLERY) and name in EXAMPLES else spec.interface
+
+
+def _of_the_gallery(name: str) -> Verifier:
+    if name in EXAMPLES:
+        return LAYOUTS[EXAMPLES[name].interface](EXAMPLES[name].verify)
+    if name == "right":
+        return CallableVerifier(RIGHT)
+    if name not in BY_NAME:
+        raise ValueError(f"gallery: there is no '{name}'; {suggest(name, ['right', *EXAMPLES, *BY_NAME])}")
+    return CallableVerifier(BY_NAME[name].verify)

@@ -1,0 +1,148 @@
+"""A verifier in a process of its own: one that crashes or hangs is a finding, and takes nothing with it."""
+
+import multiprocessing
+import os
+import shlex
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from multiprocessing.connection import Connection
+from typing import Any, Self
+
+from underpaint.algos.arrays import FloatArray
+from underpaint.algos.tree import Verdict
+from underpaint.sim.certify.adapters import GALLERY, RULE, Spec, needs_batch, open_verifier
+from underpaint.sim.certify.case import Draft
+from underpaint.sim.certify.process import ProcessVerifier
+from underpaint.sim.certify.verifier import Fault, Noise, Verifier, VerifierStopped
+
+STARTUP_SECONDS = 120.0
+"""What importing the verifier's module may take."""
+
+
+class IsolatedVerifier:
+    """The verifier that a spec names, in a child process that is started anew after it crashed or hung.
+
+    timeout: seconds without an answer after which it counts as hung. Raises ValueError where the spec names none.
+    """
+
+    def __init__(self, spec: Spec, timeout: float = 10.0) -> None:
+        self.spec, self.timeout = spec, timeout
+        self._context = multiprocessing.get_context("spawn")
+        self._at = self._context.Value("q", 0)
+        self._start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def noise(self) -> Noise:
+        """See `Verifier`."""
+        return self._noise
+
+    @property
+    def bits(self) -> int:
+        """See `Verifier`."""
+        return self._bits
+
+    def decide(self, drafts: Sequence[Draft], noise: FloatArray) -> list[Verdict | Fault]:
+        """See `Verifier`."""
+        found: list[Verdict | Fault] = self._ask(("decide", list(drafts), noise))
+        return found
+
+    def enumerate(self, draft: Draft) -> dict[Verdict, float] | Fault:
+        """See `Verifier`."""
+        found: dict[Verdict, float] | Fault = self._ask(("enumerate", draft))
+        return found
+
+    def close(self) -> None:
+        """End the child process."""
+        self._child.kill()
+        self._child.join()
+        self._connection.close()
+
+    def _start(self) -> None:
+        self._connection, other = self._context.Pipe()
+        self._child = self._context.Process(target=_serve, args=(self.spec, other, self._at), daemon=True)
+        self._child.start()
+        other.close()
+        try:
+            if not self._connection.poll(STARTUP_SECONDS):
+                raise ValueError(f"verifier {self.spec.target!r}: importing it took more than {STARTUP_SECONDS:.0f} s")
+            told = self._connection.recv()
+        except EOFError:
+            self._child.join()
+            raise ValueError(
+                f"verifier {self.spec.target!r}: importing it ended the process with code {self._child.exitcode}"
+            ) from None
+        except BaseException:
+            self.close()
+            raise
+        if isinstance(told, str):
+            self.close()
+            raise ValueError(told)
+        self._noise: Noise = told[0]
+        self._bits = int(told[1])
+
+    def _ask(self, question: tuple[Any, ...]) -> Any:
+        if not self._child.is_alive():
+            self._start()
+        seen = self._at.value = 0
+        try:
+            self._connection.send(question)
+            while not self._connection.poll(self.timeout):
+                if self._at.value == seen:
+                    self.close()
+                    raise VerifierStopped(Fault("hang", f"no answer within {self.timeout:g} s"), seen)
+                seen = self._at.value
+            reply = self._connection.recv()
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            self._child.join()
+            code = self._child.exitcode
+            raise VerifierStopped(Fault("crash", f"the process ended with code {code}"), self._at.value) from None
+        if isinstance(reply, VerifierStopped):
+            raise reply
+        return reply
+
+
+def open_isolated(spec: Spec, timeout: float) -> AbstractContextManager[Verifier]:
+    """The verifier that a spec names, closed at the end of a `with`. Raises ValueError where there is none.
+
+    What others wrote runs in a process of its own; the gallery and this project's rules run in this one.
+    """
+    if spec.interface == "process":
+        return ProcessVerifier(shlex.split(spec.target), "seeds" if spec.seeds else "uniforms", timeout)
+    if spec.target.startswith((GALLERY, RULE)):
+        return nullcontext(open_verifier(spec))
+    return IsolatedVerifier(spec, timeout)
+
+
+def _serve(spec: Spec, connection: Connection, at: Any) -> None:
+    os.dup2(2, 1)  # what a verifier prints must not end up in a report on standard output
+    try:
+        verifier = open_verifier(spec)
+    except ValueError as error:
+        connection.send(str(error))
+        return
+    connection.send((verifier.noise, verifier.bits))
+    together = needs_batch(spec)
+    while True:
+        try:
+            question, *given = connection.recv()
+        except EOFError:
+            return
+        try:
+            if question == "enumerate":
+                connection.send(verifier.enumerate(*given))
+                continue
+            drafts, noise = given
+            found: list[Verdict | Fault] = []
+            for start in range(0, len(drafts), len(drafts) if together else 1):
+                at.value = start
+                stop = len(drafts) if together else start + 1
+                found += verifier.decide(drafts[start:stop], noise[start:stop])
+            connection.send(found)
+        except VerifierStopped as stopped:
+            connection.send(stopped)

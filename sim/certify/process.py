@@ -1,0 +1,154 @@
+"""A verifier that is a program: one JSON line in, one JSON line out, in any language."""
+
+import json
+import os
+import selectors
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any, Self
+
+from underpaint.algos.arrays import FloatArray
+from underpaint.algos.tree import Verdict
+from underpaint.sim.certify.adapters import read_decision
+from underpaint.sim.certify.case import Draft
+from underpaint.sim.certify.verifier import Fault, Noise, VerifierStopped
+
+BATCH = 256
+"""Lines that are written before replies are waited for."""
+
+
+class ProcessVerifier:
+    """A program that reads drafts and writes decisions, in order.
+
+    A line in: {"id", "tokens" [N], "parents" [N], "drawn", "draft_probs" [N, V], "target_probs" [N, V], "raw_probs"
+    [N, V], and "uniforms" [N + 1] or "seed"}. A line out: {"id", "path", "token"}, or {"id", "error"}. It must flush
+    after each line. timeout: seconds without a reply after which it counts as hung.
+    Raises ValueError where the program cannot be started.
+    """
+
+    bits = 53
+
+    def __init__(self, command: Sequence[str], noise: Noise = "uniforms", timeout: float = 10.0) -> None:
+        if not command:
+            raise ValueError("--process: expected a command line, got an empty one")
+        self.command, self.noise, self.timeout = list(command), noise, timeout
+        self._next = 0
+        self._start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def decide(self, drafts: Sequence[Draft], noise: FloatArray) -> list[Verdict | Fault]:
+        """See `Verifier`."""
+        found: list[Verdict | Fault] = []
+        for start in range(0, len(drafts), BATCH):
+            found += self._batch(drafts[start : start + BATCH], noise[start : start + BATCH], start)
+        return found
+
+    def enumerate(self, draft: Draft) -> dict[Verdict, float] | Fault:
+        """See `Verifier`."""
+        raise ValueError("a program takes uniforms or seeds, it records no decisions")
+
+    def close(self) -> None:
+        """End the program."""
+        self._child.kill()
+        self._child.wait()
+        for stream in (self._child.stdin, self._child.stdout, self._errors):
+            if stream is not None:
+                try:
+                    stream.close()
+                except BrokenPipeError:
+                    continue
+
+    def _start(self) -> None:
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the program
+        try:
+            self._child = subprocess.Popen(
+                self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors
+            )
+        except OSError as error:
+            self._errors.close()
+            raise ValueError(f"--process: {self.command[0]!r} cannot be started: {error}") from error
+        self._left = b""
+
+    def _batch(self, drafts: Sequence[Draft], noise: FloatArray, offset: int) -> list[Verdict | Fault]:
+        if self._child.poll() is not None:
+            self.close()
+            self._start()
+        first = self._next
+        self._next += len(drafts)
+        lines = [
+            json.dumps(self._question(first + place, draft, row))
+            for place, (draft, row) in enumerate(zip(drafts, noise, strict=True))
+        ]
+        writer = threading.Thread(target=self._write, args=(("\n".join(lines) + "\n").encode(),), daemon=True)
+        writer.start()
+        found: list[Verdict | Fault] = []
+        for place in range(len(drafts)):
+            try:
+                line = self._read_line()
+            except VerifierStopped as stopped:
+                raise VerifierStopped(stopped.fault, offset + place) from None
+            found.append(_decision(line, first + place))
+        writer.join()
+        return found
+
+    def _question(self, number: int, draft: Draft, noise: FloatArray) -> dict[str, Any]:
+        tree = draft.tree
+        given = {"seed": int(noise[0])} if self.noise == "seeds" else {"uniforms": noise.tolist()}
+        return {
+            "id": number,
+            "tokens": tree.tokens.tolist(),
+            "parents": tree.parents.tolist(),
+            "drawn": tree.drawn,
+            "draft_probs": tree.draft_probs.tolist(),
+            "target_probs": draft.target_probs.tolist(),
+            "raw_probs": draft.raw_probs.tolist(),
+            **given,
+        }
+
+    def _write(self, content: bytes) -> None:
+        assert self._child.stdin is not None
+        try:
+            self._child.stdin.write(content)
+            self._child.stdin.flush()
+        except (BrokenPipeError, ValueError, OSError):
+            return  # the reader sees the end of the program
+
+    def _read_line(self) -> bytes:
+        assert self._child.stdout is not None
+        until = time.monotonic() + self.timeout
+        with selectors.DefaultSelector() as ready:
+            ready.register(self._child.stdout, selectors.EVENT_READ)
+            while b"\n" not in self._left:
+                if not ready.select(max(0.0, until - time.monotonic())):
+                    self.close()
+                    raise VerifierStopped(Fault("hang", f"no line within {self.timeout:g} s"))
+                more = os.read(self._child.stdout.fileno(), 1 << 16)
+                if not more:
+                    code = self._child.wait()
+                    self._errors.seek(0)
+                    last = self._errors.read().decode(errors="replace").strip().splitlines()[-1:]
+                    told = f": {last[0]}" if last else ""
+                    raise VerifierStopped(Fault("crash", f"the program ended with code {code}{told}"))
+                self._left += more
+        line, _, self._left = self._left.partition(b"\n")
+        return line
+
+
+def _decision(line: bytes, number: int) -> Verdict | Fault:
+    try:
+        reply = json.loads(line)
+    except ValueError:
+        return Fault("bad reply", f"expected a JSON line, got {line!r:.200}")
+    if not isinstance(reply, dict) or reply.get("id") != number:
+        return Fault("bad reply", f"expected a reply to id {number}, got {reply!r:.200}")
+    if "error" in reply:
+        return Fault("crash", str(reply["error"])[:200])
+    return read_decision((reply.get("path"), reply.get("token")))

@@ -1,0 +1,186 @@
+"""Two public samplers written anew in their style, in their layouts, and copies with the slips that were reported.
+
+They show what each layout holds, and are what a certificate of such a kernel is compared with.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final, Literal, NamedTuple
+
+import numpy as np
+
+from underpaint.algos.arrays import FloatArray, IntArray
+
+
+def tree_target_only(
+    predicts: IntArray,
+    accept_index: IntArray,
+    accept_token_num: IntArray,
+    candidates: IntArray,
+    retrive_index: IntArray,
+    retrive_next_token: IntArray,
+    retrive_next_sibling: IntArray,
+    uniform_samples: FloatArray,
+    uniform_samples_for_final_sampling: FloatArray,
+    target_probs: FloatArray,
+    draft_probs: FloatArray,
+    *,
+    at_zero: bool = False,
+    mass_kept: bool = False,
+    own_mass_left: bool = False,
+    shifted: int = 0,
+) -> None:
+    """Siblings share their parent's uniform: a child is accepted where it falls on the child's target mass.
+
+    In the style of SGLang's target-only tree sampler (see `TreeLayout` for the arrays). The slips: at_zero accepts a
+    token of probability 0 at a uniform of 0; mass_kept goes on with the siblings' mass below an accepted node;
+    own_mass_left leaves rejected tokens in the final draw; shifted judges by another node's row.
+    """
+    count, nodes = candidates.shape
+    for one in range(count):
+        node = 0
+        accept_index[one, 0] = retrive_index[one, 0]
+        mass = np.float32(0.0)
+        while True:
+            row = target_probs[one, (node + shifted) % nodes]
+            uniform = uniform_samples[one, node]
+            child = int(retrive_next_token[one, node])
+            rejected: list[int] = []
+            while child != -1:
+                token = int(candidates[one, child])
+                mass += row[token]
+                if uniform < mass or (at_zero and uniform == mass):
+                    break
+                rejected.append(token)
+                child = int(retrive_next_sibling[one, child])
+            if child == -1:
+                break
+            predicts[retrive_index[one, node]] = candidates[one, child]
+            accept_token_num[one] += 1
+            accept_index[one, accept_token_num[one]] = retrive_index[one, child]
+            node = child
+            if not mass_kept:
+                mass = np.float32(0.0)
+        left = target_probs[one, node].copy()
+        if not own_mass_left:
+            left[rejected] = 0.0
+        predicts[retrive_index[one, node]] = _inverse(left, uniform_samples_for_final_sampling[one])
+
+
+def chain_rejection(
+    draft_probs: FloatArray,
+    draft_token_ids: IntArray,
+    uniform_samples: FloatArray,
+    target_probs: FloatArray,
+    *,
+    shifted: int = 0,
+    no_residual: bool = False,
+) -> IntArray:
+    """Speculative sampling of a batch of chains, the extra token by inverse CDF (see `ChainLayout` for the arrays).
+
+    The slips: shifted judges by another position's row; no_residual draws from the target after a rejection.
+    """
+    count, length, _ = draft_probs.shape
+    found = np.full((count, length + 1), -1, dtype=np.int64)
+    for one in range(count):
+        place = 0
+        while place < length:
+            token = int(draft_token_ids[one, place])
+            target, drafted = target_probs[one, min(place + shifted, length)], draft_probs[one, place]
+            if not uniform_samples[one, place] * drafted[token] < target[token]:
+                break
+            found[one, place] = token
+            place += 1
+        left = target_probs[one, place]
+        if place < length and not no_residual:
+            rest = np.maximum(left - draft_probs[one, place], 0.0)
+            left = rest if rest.any() else left
+        found[one, place] = _inverse(left, uniform_samples[one, length])
+    return found
+
+
+def flat_chain_rejection(
+    draft_token_ids: IntArray,
+    num_draft_tokens: list[int],
+    max_spec_len: int,
+    cu_num_draft_tokens: IntArray,
+    draft_probs: FloatArray,
+    target_probs: FloatArray,
+    bonus_token_ids: IntArray,
+    uniform_probs: FloatArray,
+    exponential_noise: FloatArray,
+    *,
+    recovered_from_target: bool = False,
+    capped: bool = False,
+) -> IntArray:
+    """Speculative sampling in vLLM's layout: recovered tokens by a race of exponentials (see `FlatChainLayout`).
+
+    The slips: recovered_from_target races by the target instead of the residual; capped cuts the ratio to 0 or 1.
+    """
+    output = np.full((len(num_draft_tokens), max_spec_len + 1), -1, dtype=np.int64)
+    start = 0
+    for request, stop in enumerate(cu_num_draft_tokens.tolist()):
+        for place, row in enumerate(range(start, stop)):
+            token = int(draft_token_ids[row])
+            ratio = float(target_probs[row, token]) / float(draft_probs[row, token])
+            if uniform_probs[row] < (float(ratio >= 1.0) if capped else ratio):
+                output[request, place] = token
+                continue
+            rest = np.maximum(target_probs[row] - draft_probs[row], 0.0)
+            weights = target_probs[row] if recovered_from_target or not rest.any() else rest
+            output[request, place] = int(np.argmax(weights / exponential_noise[request]))
+            break
+        else:
+            output[request, stop - start] = bonus_token_ids[request, 0]
+        start = stop
+    return output
+
+
+def _inverse(weights: FloatArray, uniform: float) -> int:
+    """The token that the uniform falls on; never one of weight 0, whatever a float32 sum rounds to."""
+    cumulated = np.cumsum(weights, dtype=np.float64)
+    found = int(np.searchsorted(cumulated, float(uniform) * cumulated[-1], side="right"))
+    return min(found, int(np.flatnonzero(weights)[-1]))
+
+
+class Example(NamedTuple):
+    """A sampler in a production layout. report: where its slip was reported, "mutant", or "" for a right one."""
+
+    interface: Literal["tree", "chain", "vllm"]
+    verify: Callable[..., Any]
+    summary: str
+    report: str = ""
+
+
+def _with(kernel: Callable[..., Any], **slips: Any) -> Callable[..., Any]:
+    return lambda **arrays: kernel(**arrays, **slips)
+
+
+EXAMPLES: Final[dict[str, Example]] = {
+    "sglang-tree": Example("tree", tree_target_only, "target-only tree sampler, in SGLang's style"),
+    "flashinfer-chain": Example("chain", chain_rejection, "chain sampler, in FlashInfer's style"),
+    "vllm-chain": Example("vllm", flat_chain_rejection, "chain rejection sampler, in vLLM's style"),
+    "sglang-tree-at-zero": Example(
+        "tree", _with(tree_target_only, at_zero=True), "accepts a token of probability 0", "SGLang #35771"
+    ),
+    "tree-mass-kept": Example(
+        "tree", _with(tree_target_only, mass_kept=True), "siblings' mass carried below an accepted node", "mutant"
+    ),
+    "tree-rejected-drawn": Example(
+        "tree", _with(tree_target_only, own_mass_left=True), "rejected tokens stay in the final draw", "mutant"
+    ),
+    "tree-wrong-slice": Example(
+        "tree", _with(tree_target_only, shifted=1), "judged by the next node's row", "TensorRT-LLM #15098"
+    ),
+    "chain-wrong-slice": Example(
+        "chain", _with(chain_rejection, shifted=1), "judged by the next position's row", "TensorRT-LLM #15098"
+    ),
+    "chain-no-residual": Example(
+        "chain", _with(chain_rejection, no_residual=True), "the target drawn after a rejection", "mutant"
+    ),
+    "vllm-capped-ratio": Example(
+        "vllm", _with(flat_chain_rejection, capped=True), "the accept ratio cut to 0 or 1", "vLLM #13196"
+    ),
+    "vllm-recovered-from-target": Example(
+        "vllm", _with(flat_chain_rejection, recovered_from_target=True), "no residual in the race", "mutant"
+    ),
+}

@@ -1,0 +1,224 @@
+"""The exact distribution of a decision that reads uniforms: the cube of uniforms is cut into boxes of one outcome each.
+
+Uniforms are whole multiples of 2 ** -bits, as generators make them, so a box has whole-number corners and an exact
+volume. Where a decision is a decision tree over its uniforms (each compared with thresholds that depend on earlier
+comparisons alone: accept tests, inverse-CDF draws), a box whose corners agree can hide a strip only; points drawn
+inside look for those, and `find_boxes` ends with fresh points of the whole cube that measure what was missed.
+"""
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from itertools import product
+from math import log
+from typing import Generic, TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from underpaint.algos.arrays import IntArray
+
+Outcome = TypeVar("Outcome", bound=Hashable)
+Ask: TypeAlias = Callable[[IntArray, IntArray], list[Outcome]]
+"""Outcomes of drafts [M] at points [M, K], whole numbers below 2 ** bits."""
+
+MOST_CORNERS = 6
+"""All corners of a box are probed up to this many uniforms; beyond, two opposite ones and their neighbours."""
+INSIDE = 4
+"""Random points inside a box whose corners agree."""
+CONFIDENCE = 1e-3
+
+
+class TooManyBoxes(ValueError):
+    """The decision is no decision tree over its uniforms, or too large a one."""
+
+
+@dataclass(slots=True)
+class Box(Generic[Outcome]):
+    """Points low <= x < high [K] of one draft, all of one outcome."""
+
+    item: int
+    low: IntArray
+    high: IntArray
+    outcome: Outcome | None = None
+
+    def volume(self, bits: int) -> float:
+        """Its share of the cube."""
+        return float(np.prod((self.high - self.low) * 2.0**-bits))
+
+
+@dataclass(slots=True)
+class Boxes(Generic[Outcome]):
+    """The whole cube of every draft, in boxes.
+
+    unseen: with confidence 1 - CONFIDENCE, the share of the cube (drafts by their weights) that lies in a box of
+    another outcome is no larger. asked: decisions that were asked for.
+    """
+
+    found: list[Box[Outcome]]
+    bits: int
+    unseen: float
+    asked: int
+
+
+@dataclass(slots=True)
+class _Search(Generic[Outcome]):
+    ask: Ask[Outcome]
+    dims: int
+    bits: int
+    most: int
+    random: np.random.Generator
+    known: dict[tuple[int, bytes], Outcome] = field(default_factory=dict)
+    corners: NDArray[np.bool_] = field(init=False)
+
+    def __post_init__(self) -> None:
+        if self.dims <= MOST_CORNERS:
+            self.corners = np.array(list(product((False, True), repeat=self.dims)), dtype=np.bool_)
+        else:
+            near = np.eye(self.dims, dtype=np.bool_)
+            self.corners = np.concatenate([np.zeros((1, self.dims), np.bool_), near, ~near, np.ones_like(near[:1])])
+
+    def outcomes(self, items: IntArray, points: IntArray) -> list[Outcome]:
+        """As `ask`, each point asked for once."""
+        keys = [(int(item), point.tobytes()) for item, point in zip(items, points, strict=True)]
+        new = {key: place for place, key in enumerate(keys) if key not in self.known}
+        if new:
+            places = np.array(list(new.values()))
+            self.known.update(zip(new, self.ask(items[places], points[places]), strict=True))
+        if len(self.known) > self.most:
+            raise TooManyBoxes(
+                f"{len(self.known)} decisions did not find all thresholds; the decision compares more than one uniform "
+                "at a time, or has too many outcomes"
+            )
+        return [self.known[key] for key in keys]
+
+    def settle(self, open_boxes: list[Box[Outcome]]) -> list[Box[Outcome]]:
+        """Cut boxes until each shows one outcome."""
+        done: list[Box[Outcome]] = []
+        while open_boxes:
+            pairs: list[tuple[IntArray, IntArray]] = []
+            cut: list[Box[Outcome]] = []
+            points = np.stack([self._probes(box) for box in open_boxes])
+            count = points.shape[1]
+            found = self.outcomes(np.repeat([box.item for box in open_boxes], count), points.reshape(-1, self.dims))
+            for place, box in enumerate(open_boxes):
+                pair = self._differing(points[place], found[place * count : (place + 1) * count])
+                if pair is None:
+                    box.outcome = found[place * count]
+                    done.append(box)
+                else:
+                    pairs.append(pair)
+                    cut.append(box)
+            open_boxes = self._split(cut, pairs)
+        return done
+
+    def _probes(self, box: Box[Outcome]) -> IntArray:
+        inside = self.random.integers(box.low, box.high, size=(INSIDE, self.dims))
+        return np.concatenate([np.where(self.corners, box.high - 1, box.low), inside])
+
+    def _differing(self, points: IntArray, found: list[Outcome]) -> tuple[IntArray, IntArray] | None:
+        """Two points of unlike outcomes, apart in as early a uniform as can be seen."""
+        if all(one == found[0] for one in found):
+            return None
+        at = {point.tobytes(): outcome for point, outcome in zip(points, found, strict=True)}
+        lowest, highest = points[0], points[len(self.corners) - 1]
+        for dim in range(self.dims):
+            for corner, point, outcome in zip(self.corners, points, found, strict=False):
+                other = point.copy()
+                other[dim] = lowest[dim] if corner[dim] else highest[dim]
+                if at.get(other.tobytes(), outcome) != outcome:
+                    return point, other
+        place = next(place for place, one in enumerate(found) if one != found[0])
+        return points[0], points[place]
+
+    def _split(self, boxes: list[Box[Outcome]], pairs: list[tuple[IntArray, IntArray]]) -> list[Box[Outcome]]:
+        """Cut each box at a threshold between its two points."""
+        if not boxes:
+            return []
+        items = np.array([box.item for box in boxes])
+        lines = [self._line(box, *pair) for box, pair in zip(boxes, pairs, strict=True)]
+        dims = np.array([dim for _, _, dim, _ in lines])
+        base = np.stack([point for point, _, _, _ in lines])
+        low = np.array([int(point[dim]) for point, _, dim, _ in lines])
+        high = np.array([stop for _, stop, _, _ in lines])
+        first = [outcome for _, _, _, outcome in lines]
+        rows = np.arange(len(boxes))
+        while (high - low > 1).any():
+            middle = (low + high) // 2
+            points = base.copy()
+            points[rows, dims] = middle
+            same = np.array([one == old for one, old in zip(self.outcomes(items, points), first, strict=True)])
+            low, high = np.where(same, middle, low), np.where(same, high, middle)
+        cut: list[Box[Outcome]] = []
+        for box, dim, place in zip(boxes, dims.tolist(), high.tolist(), strict=True):
+            below, above = box.high.copy(), box.low.copy()
+            below[dim] = above[dim] = place
+            cut += [Box(box.item, box.low, below), Box(box.item, above, box.high)]
+        return cut
+
+    def _line(self, box: Box[Outcome], start: IntArray, end: IntArray) -> tuple[IntArray, int, int, Outcome]:
+        """A point, a larger value of one uniform at which the outcome is another, that uniform, and the outcome."""
+        steps = [start]
+        for dim in np.flatnonzero(start != end).tolist():
+            step = steps[-1].copy()
+            step[dim] = end[dim]
+            steps.append(step)
+        found = self.outcomes(np.full(len(steps), box.item), np.stack(steps))
+        turn = next(turn for turn in range(len(steps) - 1) if found[turn] != found[turn + 1])
+        dim = int(np.flatnonzero(steps[turn] != steps[turn + 1])[0])
+        if steps[turn][dim] < steps[turn + 1][dim]:
+            return steps[turn], int(steps[turn + 1][dim]), dim, found[turn]
+        return steps[turn + 1], int(steps[turn][dim]), dim, found[turn + 1]
+
+
+def find_boxes(
+    ask: Ask[Outcome],
+    weights: list[float],
+    dims: int,
+    bits: int,
+    checks: int = 2048,
+    most: int = 400_000,
+    seed: int = 0,
+) -> Boxes[Outcome]:
+    """Cut the cube of `dims` uniforms of every draft into boxes of one outcome.
+
+    weights: the probability of each draft. checks: fresh points, drafts drawn by their weights, that a last pass
+    compares with the boxes; a point that disagrees has its box cut again, and the pass begins anew.
+    Raises TooManyBoxes after `most` decisions.
+    """
+    search = _Search(ask, dims, bits, most, np.random.default_rng(seed))
+    whole = [
+        Box[Outcome](item, np.zeros(dims, dtype=np.int64), np.full(dims, 1 << bits, dtype=np.int64))
+        for item in range(len(weights))
+    ]
+    boxes = search.settle(whole)
+    shares = np.array(weights) / sum(weights)
+    while True:
+        items = search.random.choice(len(weights), size=checks, p=shares)
+        points = search.random.integers(0, 1 << bits, size=(checks, dims))
+        found = search.outcomes(items, points)
+        wrong = _disagreeing(boxes, items, points, found)
+        if not wrong:
+            unseen = log(1.0 / CONFIDENCE) / checks
+            return Boxes(boxes, bits, unseen, len(search.known))
+        for place, point in wrong.items():
+            box = boxes[place]
+            boxes += search.settle(search._split([box], [(box.low, point)]))
+        boxes = [box for place, box in enumerate(boxes) if place not in wrong]
+
+
+def _disagreeing(
+    boxes: list[Box[Outcome]], items: IntArray, points: IntArray, found: list[Outcome]
+) -> dict[int, IntArray]:
+    """For each box that a point proves wrong, that point."""
+    owners = np.array([box.item for box in boxes])
+    low = np.stack([box.low for box in boxes])
+    high = np.stack([box.high for box in boxes])
+    wrong: dict[int, IntArray] = {}
+    for item in np.unique(items).tolist():
+        own = np.flatnonzero(owners == item)
+        asked = np.flatnonzero(items == item)
+        inside = ((low[own] <= points[asked, None]) & (points[asked, None] < high[own])).all(axis=2)
+        for point, place in zip(asked.tolist(), own[inside.argmax(axis=1)].tolist(), strict=True):
+            if boxes[place].outcome != found[point]:
+                wrong.setdefault(place, points[point])
+    return wrong

@@ -1,0 +1,252 @@
+"""Known slips: verifiers that are wrong the way public ones were, each a token-wise walk with one part exchanged.
+
+With the parts left alone the walk is right, on trees of every kind. A certificate compares what it measured with these,
+and says which slip it looks like.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from underpaint.algos.arrays import FloatArray
+from underpaint.algos.tree import DRAWN, Drawn, Verdict
+from underpaint.sim.certify.case import Draft
+from underpaint.sim.certify.token_wise import TokenWiseWalk, still_wanted
+
+
+class Slip(NamedTuple):
+    """A known slip. report: where it was reported, or "mutant". drawn: the trees on which it shows."""
+
+    name: str
+    summary: str
+    report: str
+    drawn: frozenset[Drawn]
+    verify: Callable[[Draft, FloatArray], Verdict]
+
+
+def _shifted(draft: Draft, node: int) -> FloatArray:
+    row: FloatArray = draft.target_probs[(node + 1) % len(draft.target_probs)]
+    return row
+
+
+def _above(draft: Draft, node: int) -> FloatArray:
+    row: FloatArray = draft.target_probs[max(0, int(draft.tree.parents[node]))]
+    return row
+
+
+def _greedy(draft: Draft, node: int) -> FloatArray:
+    row: FloatArray = np.eye(draft.target_probs.shape[1])[draft.target_probs[node].argmax()]
+    return row
+
+
+def _without_replacement_lost(draft: Draft, node: int, token: int, tried: Sequence[int]) -> FloatArray:
+    return draft.tree.draft_distribution(node)
+
+
+def _unnormalised(left: FloatArray, offered: FloatArray, token: int) -> FloatArray:
+    rest = np.maximum(left - offered, 0.0)
+    return rest if rest.any() else left
+
+
+def _to_the_boundary(weights: FloatArray, uniform: float) -> int:
+    cumulated = np.cumsum(weights)
+    return int(np.searchsorted(cumulated, uniform * cumulated[-1], side="left"))
+
+
+def _unscaled(weights: FloatArray, uniform: float) -> int:
+    return min(int(np.searchsorted(np.cumsum(weights), uniform, side="right")), len(weights) - 1)
+
+
+def _nearest(token: int, vocab_size: int, count: int) -> list[int]:
+    """The nearest codes of a codebook on a line."""
+    near = sorted((other for other in range(vocab_size) if other != token), key=lambda other: abs(other - token))
+    return near[:count]
+
+
+def _neighbours_zeroed(left: FloatArray, offered: FloatArray, token: int) -> FloatArray:
+    rest = still_wanted(left, offered, token)
+    cut = rest.copy()
+    cut[_nearest(token, len(left), 1)] = 0.0
+    return cut / cut.sum() if cut.any() else rest
+
+
+def _uniform_on_empty(left: FloatArray, offered: FloatArray, token: int) -> FloatArray:
+    cut = still_wanted(left, offered, token).copy()
+    cut[_nearest(token, len(left), 1)] = 0.0
+    return cut / cut.sum() if cut.any() else np.full(len(left), 1.0 / len(left))
+
+
+def _draft_zeroed(left: FloatArray, offered: FloatArray, token: int) -> FloatArray:
+    cut = offered.copy()
+    cut[_nearest(token, len(left), 1)] = 0.0
+    return still_wanted(left, cut, token)
+
+
+ANY = frozenset(DRAWN)
+SAMPLED: frozenset[Drawn] = frozenset({"iid", "without_replacement"})
+POINTS: frozenset[Drawn] = frozenset({"top_k"})
+TWO_TAKEN: frozenset[Drawn] = frozenset({"without_replacement"})
+
+RIGHT = TokenWiseWalk()
+SLIPS: tuple[Slip, ...] = (
+    Slip(
+        "wrong-slice",
+        "children are judged by the target's row of the next node in memory, not of their parent",
+        "TensorRT-LLM #15098",
+        ANY,
+        TokenWiseWalk(judged=_shifted),
+    ),
+    Slip(
+        "wrong-slice-in-tests",
+        "accept tests read the target's row of the next node in memory, the residual that of the parent",
+        "TensorRT-LLM #15098",
+        ANY,
+        TokenWiseWalk(tested=lambda draft, node, left: _shifted(draft, node)),
+    ),
+    Slip(
+        "accept-at-zero",
+        "a token of target probability 0 is accepted at a uniform of 0 (<= for <)",
+        "SGLang #35771",
+        ANY,
+        TokenWiseWalk(accept=lambda uniform, target, draft: uniform * draft <= target),
+    ),
+    Slip(
+        "capped-ratio",
+        "the accept ratio is cut to 0 or 1, so that the uniforms (and the seed) do nothing",
+        "vLLM #13196",
+        ANY,
+        TokenWiseWalk(accept=lambda uniform, target, draft: target >= draft),
+    ),
+    Slip(
+        "processors-skipped",
+        "verified tokens are judged by the target before its logit processors, the extra one after them",
+        "vLLM #42744",
+        ANY,
+        TokenWiseWalk(
+            judged=lambda draft, node: draft.raw_probs[node],
+            after=lambda draft, left, node, child: (
+                left * draft.allowed if (left * draft.allowed).any() else draft.target_probs[node]
+            ),
+        ),
+    ),
+    Slip(
+        "rewound-by-count",
+        "the cache is rewound by the count of accepted tokens, as if the first nodes of the tree were the path",
+        "TensorRT-LLM #10343",
+        ANY,
+        TokenWiseWalk(path=lambda path: list(range(1, len(path) + 1))),
+    ),
+    Slip(
+        "lantern-neighbours-zeroed",
+        "a rejection takes the mass of the nearest codes too, whether they were pooled or not",
+        "LANTERN's released code, dynamic trees",
+        ANY,
+        TokenWiseWalk(reject=_neighbours_zeroed),
+    ),
+    Slip(
+        "lantern-uniform-on-empty",
+        "the same, and where nothing is left the extra token is uniform over the whole vocabulary",
+        "LANTERN's released code, dynamic trees",
+        ANY,
+        TokenWiseWalk(reject=_uniform_on_empty),
+    ),
+    Slip(
+        "lantern-draft-zeroed",
+        "a rejection takes the nearest codes out of the draft's distribution, not the target's",
+        "LANTERN's released code, static trees",
+        SAMPLED,
+        TokenWiseWalk(reject=_draft_zeroed),
+    ),
+    Slip(
+        "draw-at-boundary",
+        "the inverse-CDF draw takes a token of probability 0 at a uniform of 0",
+        "mutant",
+        ANY,
+        TokenWiseWalk(draw=_to_the_boundary),
+    ),
+    Slip(
+        "residual-not-normalised",
+        "the residual is neither renormalised before the next sibling nor before the extra draw",
+        "mutant",
+        ANY,
+        TokenWiseWalk(reject=_unnormalised, draw=_unscaled),
+    ),
+    Slip(
+        "no-residual",
+        "after a rejection the extra token is drawn from the target itself",
+        "mutant",
+        ANY,
+        TokenWiseWalk(after=lambda draft, left, node, child: draft.target_probs[node]),
+    ),
+    Slip(
+        "bonus-from-draft",
+        "the bonus token is drawn from the draft's distribution",
+        "mutant",
+        ANY,
+        TokenWiseWalk(bonus=lambda draft, node: draft.tree.draft_distribution(node)),
+    ),
+    Slip(
+        "bonus-of-the-parent",
+        "the bonus token is drawn from the row before the last accepted token",
+        "mutant",
+        ANY,
+        TokenWiseWalk(bonus=_above),
+    ),
+    Slip(
+        "siblings-not-updated",
+        "the second sibling is judged by the target's row, as if the first had not been rejected",
+        "mutant",
+        ANY,
+        TokenWiseWalk(reject=lambda left, offered, token: left),
+    ),
+    Slip(
+        "with-replacement-residual",
+        "siblings drawn without replacement are judged as if drawn independently",
+        "mutant",
+        TWO_TAKEN,
+        TokenWiseWalk(offered=_without_replacement_lost),
+    ),
+    Slip(
+        "stale-uniforms",
+        "every accept test reads the same uniform",
+        "mutant",
+        ANY,
+        TokenWiseWalk(uniform=lambda child: 1),
+    ),
+    Slip(
+        "uniform-read-twice",
+        "the extra token is drawn with the uniform of the last rejected child",
+        "mutant",
+        ANY,
+        TokenWiseWalk(last=lambda child: child if child else -1),
+    ),
+    Slip(
+        "residual-of-the-root",
+        "the residual is taken from the root's row, wherever the rejection was",
+        "mutant",
+        ANY,
+        TokenWiseWalk(
+            after=lambda draft, left, node, child: (
+                left if node == 0 else still_wanted(draft.target_probs[0], draft.tree.draft_distribution(0), 0)
+            )
+        ),
+    ),
+    Slip(
+        "draft-ratio-dropped",
+        "a sampled token is kept with its target probability, not with target over draft",
+        "mutant",
+        SAMPLED,
+        TokenWiseWalk(accept=lambda uniform, target, draft: uniform < target),
+    ),
+    Slip(
+        "greedy-accept",
+        "a token stays where it is the target's likeliest, whatever the temperature",
+        "mutant",
+        ANY,
+        TokenWiseWalk(
+            judged=lambda draft, node: np.eye(draft.target_probs.shape[1])[draft.target_probs[node].argmax()]
+        ),
+    ),
+)
+BY_NAME = {slip.name: slip for slip in SLIPS}

@@ -1,0 +1,89 @@
+"""What is judged: a verifier written by somebody else, and the faults that it can show."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeAlias
+
+from underpaint.algos.arrays import FloatArray
+from underpaint.algos.tree import Verdict
+from underpaint.sim.certify.case import Draft
+
+Noise: TypeAlias = Literal["uniforms", "decisions", "seeds"]
+"""Where a verifier's randomness comes from: uniforms handed in, decisions that are recorded (`chance.flip` and
+`chance.draw`), or a seed for a generator of its own."""
+
+FaultKind: TypeAlias = Literal["crash", "hang", "bad reply", "bad token", "bad path", "impossible token"]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something that no verifier may do. node: where in the tree it shows; None where it shows nowhere."""
+
+    kind: FaultKind
+    detail: str
+    node: int | None = None
+
+
+class VerifierStopped(Exception):
+    """The verifier crashed or hung, and what it was asked has no answer."""
+
+    def __init__(self, fault: Fault, item: int | None = None) -> None:
+        """item: the place, among those asked together, of the draft that it stopped at."""
+        super().__init__(fault, item)
+        self.fault = fault
+        self.item = item
+
+
+class Verifier(Protocol):
+    """Decides drafts, each with its own noise."""
+
+    @property
+    def noise(self) -> Noise:
+        """Where its randomness comes from."""
+        ...
+
+    @property
+    def bits(self) -> int:
+        """Uniforms are whole multiples of 2 ** -bits: 53 in float64, 24 in float32."""
+        ...
+
+    def decide(self, drafts: Sequence[Draft], noise: FloatArray) -> list[Verdict | Fault]:
+        """One decision a draft.
+
+        noise: with "uniforms" float64 [M, N + 1] in [0, 1): column i is node i's accept uniform (column 0: the
+        root's, which layouts with one uniform per parent use), the last is for the final draw. With "seeds" whole
+        numbers [M, 1]. Raises VerifierStopped where it crashed or hung as a whole.
+        """
+        ...
+
+    def enumerate(self, draft: Draft) -> dict[Verdict, float] | Fault:
+        """The exact distribution of its decisions on one draft; called only where noise is "decisions"."""
+        ...
+
+
+def find_fault(draft: Draft, verdict: Verdict) -> Fault | None:
+    """Why a decision is none: a path that the tree does not have, a token outside the vocabulary; None if it is one."""
+    tree, vocab_size = draft.tree, draft.target_probs.shape[1]
+    node = 0
+    for kept in verdict.path:
+        if not 0 < kept < tree.size:
+            return Fault("bad path", f"path {verdict.path}: there is no node {kept} below the root", node)
+        if int(tree.parents[kept]) != node:
+            return Fault("bad path", f"path {verdict.path}: node {kept} is no child of node {node}", node)
+        node = kept
+    if not 0 <= verdict.token < vocab_size:
+        return Fault("bad token", f"token {verdict.token} is outside the vocabulary of {vocab_size}", node)
+    return None
+
+
+def find_impossible(draft: Draft, verdict: Verdict) -> Fault | None:
+    """Which emitted token has target probability 0; None if none has."""
+    node = 0
+    for kept in verdict.path:
+        token = int(draft.tree.tokens[kept])
+        if draft.target_probs[node, token] <= 0.0:
+            return Fault("impossible token", f"token {token} is accepted, its target probability is 0", node)
+        node = kept
+    if draft.target_probs[node, verdict.token] <= 0.0:
+        return Fault("impossible token", f"extra token {verdict.token} is drawn, its target probability is 0", node)
+    return None

@@ -1,0 +1,129 @@
+"""Files of results: read as the schema says, brought up, merged, and told apart."""
+
+import copy
+import json
+from pathlib import Path
+
+import pytest
+
+from underpaint.artifacts.results import (
+    VERSION,
+    ResultsError,
+    fingerprint,
+    leaderboard,
+    merged,
+    read_results,
+    schema,
+    upgraded,
+    validate,
+)
+
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+OLD = [*RESULTS.glob("compare-128-t*.json"), RESULTS / "mulo-frontier.json", RESULTS / "accuracy-128-t1.json"]
+
+
+def compared(**changed):
+    row = {
+        "method": "ar",
+        "lossless": True,
+        "speedup": 1.0,
+        "target_nfe": 256,
+        "tokens_per_cycle": 1.0,
+        "images": 4,
+    }
+    return {
+        "results_version": VERSION,
+        "kind": "compare",
+        "command": "underpaint compare",
+        "machine": {"processor": "one", "cores": 2},
+        "model": {"target": "target128", "engine": "onnxruntime", "sha256": {"target": "ab"}},
+        "settings": {"temperature": 1.0},
+        "rows": [row, {**row, "method": "adt", "speedup": 1.5, "speedup_low": 1.4, "speedup_high": 1.6}],
+        **changed,
+    }
+
+
+def written(folder, values, name="one.json"):
+    path = folder / name
+    path.write_text(values if isinstance(values, str) else json.dumps(values))
+    return path
+
+
+def test_results_as_the_schema_says_are_read(tmp_path):
+    assert read_results(written(tmp_path, compared())) == compared()
+
+
+@pytest.mark.parametrize("path", OLD, ids=lambda path: path.stem)
+def test_comparisons_of_before_are_brought_up(path):
+    with pytest.raises(ResultsError, match="results upgrade"):
+        read_results(path)
+    found = upgraded(path)
+    assert validate(found, schema()) == []
+    assert found["kind"] == ("sweep" if "frontier" in path.stem else "compare")
+    assert leaderboard(found)[0]["speedup"] >= 1.0
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ("{", "expected JSON"),
+        ("[]", "expected a JSON object, got list"),
+        ("{}", "no 'results_version'"),
+        (compared(results_version=VERSION + 1), "install a newer underpaint"),
+        (compared(kind="comparison"), "kind: expected one of compare"),
+        (compared(rows=[{"method": "ar"}]), r"rows\[0\]: 'lossless' is missing"),
+        (compared(machine={}), "machine: 'processor' is missing"),
+        (compared(settings=3), "settings: expected object, got 3"),
+        (compared(model={"target": "a", "engine": "b", "sha256": {"a": 1}}), "model.sha256.a: expected string"),
+    ],
+)
+def test_other_files_are_refused(tmp_path, values, message):
+    with pytest.raises(ResultsError, match=message):
+        read_results(written(tmp_path, values))
+
+
+def test_a_missing_file_is_refused(tmp_path):
+    with pytest.raises(ResultsError, match="there is no such file"):
+        read_results(tmp_path / "none.json")
+
+
+def test_what_nothing_tells_is_not_brought_up(tmp_path):
+    with pytest.raises(ResultsError, match="written before version 1"):
+        upgraded(written(tmp_path, {"rows": []}))
+
+
+def test_runs_are_told_apart_and_the_same_run_is_kept_once():
+    other = compared(machine={"processor": "another"})
+    found = merged([("a", compared()), ("b", other), ("c", compared())])
+    assert validate(found, schema()) == []
+    assert [run["name"] for run in found["runs"]] == ["a", "b"]
+    assert len({run["fingerprint"] for run in found["runs"]}) == 2
+    assert merged([("again", found), ("d", compared())]) == found
+
+
+@pytest.mark.parametrize("field", ["machine", "model", "settings"])
+def test_every_field_that_tells_runs_apart_does(field):
+    changed = copy.deepcopy(compared())
+    changed[field]["more"] = 1
+    assert fingerprint(changed) != fingerprint(compared())
+    assert fingerprint(compared(rows=[])) == fingerprint(compared())
+
+
+def test_two_sets_of_figures_of_one_command_clash():
+    with pytest.raises(ResultsError, match="keep one of them"):
+        merged([("a", compared()), ("b", compared(rows=[]))])
+    assert len(merged([("a", compared()), ("b", compared(rows=[], command="another"))])["runs"]) == 2
+
+
+def test_the_fastest_is_first():
+    rows = leaderboard(merged([("a", compared()), ("b", compared(machine={"processor": "another"}))]))
+    assert [row["method"] for row in rows] == ["adt", "adt", "ar", "ar"]
+    assert {row["machine"] for row in rows} == {"one", "another"}
+
+
+def test_our_reading_of_the_schema_agrees_with_jsonschema():
+    library = pytest.importorskip("jsonschema")
+    check = library.Draft202012Validator(schema())
+    check.check_schema(schema())
+    for values in (compared(), compared(rows=[{}]), compared(kind="x"), compared(machine=3), upgraded(OLD[0])):
+        assert check.is_valid(values) == (validate(values, schema()) == [])

@@ -1,0 +1,137 @@
+"""`underpaint certify` and `underpaint results`: exit codes, files that replay, and the how-to's own commands."""
+
+import json
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from underpaint.cli.app import app
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "how-to" / "certify-a-verifier.md"
+FEW = ("--cases", "3", "--shrink-seconds", "1")
+
+
+def called(*arguments):
+    return CliRunner().invoke(app, [str(one) for one in arguments])
+
+
+def documented():
+    """The commands of the how-to, in order."""
+    lines = PAGE.read_text(encoding="utf-8").splitlines()
+    return [shlex.split(line)[1:] for line in lines if line.startswith("    underpaint ")]
+
+
+def test_the_documented_commands_do_what_the_page_says(tmp_path, monkeypatch):
+    shutil.copytree(ROOT / "docs", tmp_path / "docs")
+    monkeypatch.chdir(tmp_path)
+    codes = []
+    for arguments in documented():
+        judges = arguments[0] == "certify" and not {"--replay", "--gallery"} & set(arguments)
+        quick = ["--cases", "2", "--shrink-seconds", "1"] if judges else []
+        done = called(*arguments, *quick)
+        assert "Traceback" not in done.output, (arguments, done.output)
+        codes.append(done.exit_code)
+    wrong = [
+        turn
+        for turn, arguments in enumerate(documented())
+        if any("forgetful" in one or "capped" in one for one in arguments)
+        or arguments[1:] == ["--replay", "failing-case.json"]
+    ]
+    assert [turn for turn, code in enumerate(codes) if code == 1] == wrong
+    assert {codes[turn] for turn in range(len(codes)) if turn not in wrong} == {0}
+    assert len(codes) >= 10
+
+
+def test_a_failing_case_replays(tmp_path):
+    out, certificate = tmp_path / "case.json", tmp_path / "certificate.json"
+    done = called("certify", "gallery:no-residual", *FEW, "--out", out, "--json", certificate)
+    assert done.exit_code == 1
+    assert "NOT lossless" in done.output
+    assert "at node 0" in done.output
+    assert "decides exactly as the known slip no-residual" in done.output
+    held = json.loads(out.read_text())
+    assert held["finding"]["node"] == 0
+    assert json.loads(certificate.read_text())["failing"] == held["case"]
+    again = called("certify", "--replay", out)
+    assert again.exit_code == 1
+    assert f"{held['finding']['total_variation']:.4g}" in again.output
+    assert called("certify", "gallery:right", "--replay", out).exit_code == 0
+    assert called("results", "validate", out, certificate).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "name a verifier"),
+        (("gallery:wright",), "did you mean 'right'"),
+        (("rule:lantern",), "needs a codebook"),
+        (("none.py:verify",), "there is no file none.py"),
+        (("gallery:right", "--as", "tree"), "leave the option out"),
+        (("gallery:right", "--as", "kernel"), "--as: expected one of function"),
+        (("gallery:right", "--drawn", "greedy"), "--drawn: expected one of iid"),
+        (("gallery:flashinfer-chain", "--drawn", "top_k"), "judged on iid trees"),
+        (("rule:point", "--drawn", "iid"), "covers top_k trees"),
+        (("gallery:right", "--seeds"), "--seeds is for --as process"),
+        (("gallery:right", "--margin", "0"), "--margin: expected"),
+        (("no-such-program", "--as", "process"), "cannot be started"),
+        (("", "--as", "process"), "an empty one"),
+        (("gallery:right", "--out", "/proc/case.json"), "cannot write"),
+        (("--replay", "none.json"), "there is no such file"),
+    ],
+)
+def test_bad_input_ends_with_2(tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    done = called("certify", *arguments)
+    assert done.exit_code == 2, done.output
+    assert message in done.stderr
+    assert "Traceback" not in done.output
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_only_a_case_replays(tmp_path):
+    certificate = tmp_path / "certificate.json"
+    assert called("certify", "rule:point", *FEW, "--json", certificate).exit_code == 0
+    done = called("certify", "--replay", certificate)
+    assert done.exit_code == 2
+    assert "expected a failing case" in done.stderr
+
+
+def test_the_gallery_lists_every_slip():
+    from underpaint.sim.certify.slips import SLIPS
+
+    done = called("certify", "--gallery")
+    assert done.exit_code == 0
+    assert all(slip.name in done.output for slip in SLIPS)
+
+
+def test_results_are_brought_up_merged_and_ranked(tmp_path):
+    ours = ROOT / "benchmarks" / "results"
+    for name in ("compare-128-t0.json", "compare-128-t1.json"):
+        assert called("results", "upgrade", ours / name, "--out", tmp_path / name).exit_code == 0
+    merged = tmp_path / "merged.json"
+    files = [tmp_path / name for name in ("compare-128-t0.json", "compare-128-t1.json")]
+    assert called("results", "merge", *files, "--out", merged).exit_code == 0
+    assert "2 runs" in called("results", "merge", *files, merged, "--out", merged).output
+    done = called("results", "leaderboard", merged, "--json")
+    rows = json.loads(done.output)
+    assert rows == sorted(rows, key=lambda row: -row["speedup"])
+    assert len({row["run"] for row in rows}) == 2
+    assert called("results", "leaderboard", merged).exit_code == 0
+
+
+def test_bad_results_end_with_2(tmp_path):
+    out = tmp_path / "merged.json"
+    for arguments in (
+        ("validate", tmp_path / "none.json"),
+        ("merge", ROOT / "pyproject.toml", "--out", out),
+        ("merge", ROOT / "benchmarks" / "results" / "decide.json", "--out", out),
+        ("upgrade", ROOT / "benchmarks" / "results" / "decide.json", "--out", out),
+    ):
+        done = called("results", *arguments)
+        assert done.exit_code == 2, done.output
+        assert "error: " in done.stderr
+        assert not out.exists()

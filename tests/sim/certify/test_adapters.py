@@ -1,0 +1,179 @@
+"""Verifiers from outside: found, called, and survived, whatever they do."""
+
+import re
+import sys
+import textwrap
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+
+from underpaint.sim.certify.adapters import Spec, find_callable, open_verifier
+from underpaint.sim.certify.case import Case, case_from_dict
+from underpaint.sim.certify.certificate import certify
+from underpaint.sim.certify.isolated import open_isolated
+from underpaint.sim.certify.measure import measure
+from underpaint.sim.certify.measurement import Effort
+
+CASE = Case(2, (-1, 0, 1), "top_k", ((1, 1),), ((1, 0),))
+CHAIN = Case(2, (-1, 0, 1), "iid", ((1, 1),), ((1, 2),))
+QUICK = Effort(checks=64, margin=0.2)
+EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
+
+
+def found_on(tmp_path, body, interface="function", case=CASE, apart=False):
+    path = tmp_path / "theirs.py"
+    path.write_text(textwrap.dedent(body))
+    spec = Spec(f"{path}:verify", interface)
+    with open_isolated(spec, 1.0) if apart else nullcontext(open_verifier(spec)) as verifier:
+        return measure(case, verifier, QUICK)
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "detail"),
+    [
+        ("def verify(draft, uniforms): raise RuntimeError('no')", "crash", "RuntimeError: no"),
+        ("import os\ndef verify(draft, uniforms): os._exit(7)", "crash", "code 7"),
+        ("import os\ndef verify(draft, uniforms): os.kill(os.getpid(), 11)", "crash", "code -11"),
+        ("import time\ndef verify(draft, uniforms): time.sleep(60)", "hang", "within 1 s"),
+        ("def verify(draft, uniforms): return None", "bad reply", r"expected \(path, token\)"),
+        ("def verify(draft, uniforms): return (), 0.5", "bad reply", r"expected \(path, token\)"),
+        ("def verify(draft, uniforms): return (), 2", "bad token", "outside the vocabulary of 2"),
+        ("def verify(draft, uniforms): return (), -1", "bad token", "outside the vocabulary of 2"),
+        ("def verify(draft, uniforms): return (2,), 0", "bad path", "node 2 is no child of node 0"),
+        ("def verify(draft, uniforms): return (0,), 0", "bad path", "no node 0 below the root"),
+        ("def verify(draft, uniforms): return (1, 5), 0", "bad path", "no node 5"),
+    ],
+)
+def test_what_no_verifier_may_do_is_a_finding(tmp_path, body, kind, detail):
+    found = found_on(tmp_path, body, apart=kind in ("crash", "hang"))
+    assert found.failed
+    assert found.fault.kind == kind
+    assert re.search(detail, found.fault.detail)
+    assert len(found.fault_noise) == 4
+
+
+def test_a_verifier_that_stopped_is_started_anew(tmp_path):
+    path = tmp_path / "once.py"
+    path.write_text("import os\ndef verify(draft, uniforms):\n    os._exit(3)\n")
+    with open_isolated(Spec(f"{path}:verify"), 5.0) as verifier:
+        assert measure(CASE, verifier, QUICK).fault.kind == "crash"
+        assert measure(CASE, verifier, QUICK).fault.kind == "crash"
+
+
+def test_a_verifier_cannot_change_what_it_is_judged_by(tmp_path):
+    body = """
+        def verify(draft, uniforms):
+            draft.target_probs[:] = [1.0, 0.0]
+            uniforms[:] = 0.0
+            return (), 0
+    """
+    assert found_on(tmp_path, body).difference.found == (1.0, 0.0)
+
+
+def test_what_it_prints_stays_out_of_the_report(tmp_path, capfd):
+    found_on(tmp_path, "def verify(draft, uniforms):\n    print('noise')\n    return (), 0", apart=True)
+    assert "noise" not in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("interface", "body", "kind"),
+    [
+        ("tree", "def verify(**arrays): raise ValueError('shape')", "crash"),
+        ("tree", "def verify(accept_token_num, **arrays): accept_token_num[:] = 9", "bad path"),
+        ("tree", "def verify(accept_index, **arrays): accept_index[:, 0] = 1", "bad path"),
+        ("chain", "def verify(**arrays): return None", "bad reply"),
+        ("chain", "def verify(draft_token_ids, **arrays): return draft_token_ids", "bad reply"),
+        (
+            "chain",
+            "import numpy as np\ndef verify(draft_probs, **a): return np.full((len(draft_probs), 3), -1)",
+            "bad reply",
+        ),
+        (
+            "vllm",
+            "import numpy as np\ndef verify(num_draft_tokens, **a): return np.zeros((len(num_draft_tokens), 3))",
+            "bad reply",
+        ),
+    ],
+)
+def test_layouts_read_with_suspicion(tmp_path, interface, body, kind):
+    assert found_on(tmp_path, body, interface, CASE if interface == "tree" else CHAIN).fault.kind == kind
+
+
+@pytest.mark.parametrize(
+    ("program", "kind", "detail"),
+    [
+        ("import sys; sys.exit('out of memory')", "crash", "code 1: out of memory"),
+        ("import time; time.sleep(60)", "hang", "no line within"),
+        ("import sys\nfor line in sys.stdin: print('hello', flush=True)", "bad reply", "expected a JSON line"),
+        ("import sys\nfor line in sys.stdin: print('{}', flush=True)", "bad reply", "expected a reply to id"),
+        (
+            "import sys, json\nfor line in sys.stdin:\n"
+            "    print(json.dumps({'id': json.loads(line)['id'], 'error': 'no kernel'}), flush=True)",
+            "crash",
+            "no kernel",
+        ),
+    ],
+)
+def test_programs_that_fail_are_findings(tmp_path, program, kind, detail):
+    path = tmp_path / "program.py"
+    path.write_text(program)
+    with open_isolated(Spec(f"{sys.executable} {path}", "process"), 1.0) as verifier:
+        found = measure(CASE, verifier, QUICK)
+    assert found.fault.kind == kind
+    assert detail in found.fault.detail
+
+
+def test_a_right_program_passes():
+    with open_isolated(Spec(f"{sys.executable} {EXAMPLES / 'verifier_process.py'}", "process"), 10.0) as verifier:
+        found = certify(verifier, "top_k", count=2, effort=QUICK)
+    assert found.lossless
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("verify", "expected module:function"),
+        ("none.py:verify", "there is no file none.py"),
+        ("underpaint.none:verify", "ModuleNotFoundError"),
+        (f"{EXAMPLES / 'verifiers.py'}:verifi", "did you mean 'verify'"),
+        ("math:pi", "no function 'pi'"),
+    ],
+)
+def test_what_is_not_there_is_refused(target, message):
+    with pytest.raises(ValueError, match=message):
+        find_callable(target)
+
+
+def test_a_module_that_fails_at_import_is_refused(tmp_path):
+    path = tmp_path / "broken.py"
+    path.write_text("raise OSError('no driver')")
+    with pytest.raises(ValueError, match="OSError: no driver"):
+        open_isolated(Spec(f"{path}:verify"), 1.0)
+    path.write_text("import os\nos._exit(9)")
+    with pytest.raises(ValueError, match="ended the process with code 9"):
+        open_isolated(Spec(f"{path}:verify"), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"vocab_size": 1}, "vocab_size"),
+        ({"parents": (-1, 2)}, "parents before children"),
+        ({"drawn": "greedy"}, "drawn"),
+        ({"target": ((0, 0),)}, "positive weight"),
+        ({"target": ((1, -1),)}, "whole numbers"),
+        ({"banned": (0, 1)}, "not banned"),
+        ({"banned": (5,)}, "tokens below 2"),
+        ({"draft": ((1, 0),), "parents": (-1, 0, 0), "drawn": "without_replacement"}, "take fewer"),
+        ({"more": 1}, "expected the fields"),
+        ({"parents": 3}, "lists of them"),
+    ],
+)
+def test_cases_that_are_none_are_refused(changed, message):
+    with pytest.raises(ValueError, match=message):
+        case_from_dict({**CASE.to_dict(), **changed})
+
+
+def test_a_case_survives_its_file():
+    assert case_from_dict(CASE.to_dict()) == CASE

@@ -1,0 +1,134 @@
+"""What the certificate must find, and what it must pass: the gallery, and this project's own lossless rules."""
+
+import numpy as np
+import pytest
+
+from underpaint.algos.accept import RULES
+from underpaint.algos.tree import DRAWN, Verdict
+from underpaint.sim.certify.adapters import Spec, drawn_by, needs_chain, open_verifier
+from underpaint.sim.certify.case import Case
+from underpaint.sim.certify.certificate import certify, failing_node
+from underpaint.sim.certify.measure import measure
+from underpaint.sim.certify.measurement import Effort
+from underpaint.sim.certify.public_samplers import EXAMPLES
+from underpaint.sim.certify.search import case_size, seeded_cases
+from underpaint.sim.certify.slips import BY_NAME, RIGHT, SLIPS
+from underpaint.sim.certify.token_wise import InProcess
+
+QUICK = Effort(checks=256)
+WRONG_KERNELS = [name for name, one in EXAMPLES.items() if one.report]
+RIGHT_KERNELS = [name for name, one in EXAMPLES.items() if not one.report]
+
+
+def judged(target, drawn=None, **options):
+    spec = Spec(target)
+    return certify(
+        open_verifier(spec), drawn or drawn_by(spec), needs_chain(spec), effort=QUICK, shrink_seconds=0.5, **options
+    )
+
+
+def test_the_gallery_is_large_enough():
+    assert len(SLIPS) >= 12
+    assert sum(slip.report != "mutant" for slip in SLIPS) >= 6
+
+
+@pytest.mark.parametrize(
+    ("name", "drawn"), [(slip.name, sorted(slip.drawn)[turn % len(slip.drawn)]) for turn, slip in enumerate(SLIPS)]
+)
+def test_every_slip_is_caught_and_named(name, drawn):
+    # One kind of trees each, in turn: `python -m benchmarks.certify` judges all of them.
+    found = judged(f"gallery:{name}", drawn)
+    assert not found.lossless
+    assert found.failing is not None
+    assert failing_node(found.finding) is not None
+    assert found.looks_like is not None
+    assert name in found.looks_like.names
+    assert found.looks_like.same
+
+
+@pytest.mark.parametrize("name", WRONG_KERNELS)
+def test_every_wrong_kernel_is_caught(name):
+    found = judged(f"gallery:{name}")
+    assert not found.lossless
+    assert failing_node(found.finding) is not None
+
+
+@pytest.mark.parametrize(("name", "count"), [(name, 4 if name == "vllm-chain" else 12) for name in RIGHT_KERNELS])
+def test_every_right_kernel_passes(name, count):
+    found = judged(f"gallery:{name}", count=count)
+    assert found.lossless
+    assert found.cases == count
+
+
+@pytest.mark.parametrize("drawn", DRAWN)
+def test_the_walk_with_nothing_exchanged_passes(drawn):
+    found = judged("gallery:right", drawn, seed=1)
+    assert found.lossless
+    assert found.largest < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("name", "drawn"),
+    [
+        (rule.name, drawn)
+        for rule in RULES
+        if rule.promise == "lossless" and not rule.greedy and not rule.codebook
+        for drawn in sorted(rule.drawn)
+    ],
+)
+def test_our_lossless_rules_pass(name, drawn):
+    found = judged(f"rule:{name}", drawn, seed=2)
+    assert found.lossless
+    assert found.how == ("decisions",)
+
+
+@pytest.mark.parametrize("drawn", DRAWN)
+def test_quantiles_agree_with_recorded_decisions(drawn):
+    rule = {"iid": "multi_round", "without_replacement": "without_replacement", "top_k": "point"}[drawn]
+    exact = open_verifier(Spec(f"rule:{rule}"))
+    for case in seeded_cases(drawn, False, 6, seed=3):
+        ours = measure(case, InProcess(RIGHT), QUICK)
+        for one, other in zip(ours.decisions, measure(case, exact).decisions, strict=True):
+            assert one.keys() == other.keys()
+            np.testing.assert_allclose([one[key] for key in other], list(other.values()), rtol=0, atol=1e-12)
+
+
+def test_the_smallest_case_is_small():
+    pytest.importorskip("hypothesis")
+    found = certify(InProcess(BY_NAME["no-residual"].verify), "top_k", effort=QUICK, shrink_seconds=20)
+    assert found.shrunk
+    assert len(found.failing.parents) == 2
+    assert found.failing.vocab_size == 2
+    assert case_size(found.failing) < case_size(seeded_cases("top_k", False, 24)[0])
+
+
+def test_a_right_verifier_of_diagonals_is_judged_by_samples():
+    def turned(draft, uniforms):
+        return RIGHT(draft, np.append(uniforms[:-1], (uniforms[-1] + uniforms[0]) % 1.0))
+
+    found = certify(InProcess(turned), "top_k", count=3, effort=Effort(checks=64, most=2000, margin=0.1))
+    assert found.lossless
+    assert "samples" in found.how
+
+
+@pytest.mark.parametrize("margin", [0.05, 0.1])
+def test_samples_find_what_is_off_by_the_margin(margin):
+    def biased(draft, seed):
+        random = np.random.default_rng(int(seed[0]))
+        token = int(random.random() < 0.5 + 1.2 * margin)
+        return Verdict((), token)
+
+    case = Case(2, (-1, 0), "top_k", ((1, 1),), ((1, 0),))
+    effort = Effort(margin=margin)
+    found = measure(case, InProcess(biased, "seeds"), effort)
+    assert found.failed
+    assert 0.0 < found.difference.lowest <= found.difference.total_variation
+    right = InProcess(lambda draft, seed: Verdict((), int(np.random.default_rng(int(seed[0])).random() < 0.5)), "seeds")
+    assert not measure(case, right, effort).failed
+
+
+def test_no_sample_of_a_certain_token_is_an_alarm():
+    case = Case(2, (-1, 0), "top_k", ((1, 0),), ((0, 1),))
+    found = measure(case, InProcess(lambda draft, seed: Verdict((), 0), "seeds"), Effort(margin=0.2))
+    assert not found.failed
+    assert measure(case, InProcess(lambda draft, seed: Verdict((1,), 0), "seeds"), Effort(margin=0.2)).failed
