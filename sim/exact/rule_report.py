@@ -130,8 +130,8 @@ def exact_report(
     if max_nodes < 2:
         raise ValueError(f"distribution: max_nodes must be at least 2 (the root and one proposal), got {max_nodes}")
     made = build(spec.make, {**_codebook_settings(spec, world, settings), **settings}, f"rule '{rule}'")
-    grower = build(shape.make, policy_settings, f"policy '{shape.name}'")
-    return _measure(spec, made, shape, grower, world, dict(settings), max_nodes)
+    built_policy = build(shape.make, policy_settings, f"policy '{shape.name}'")
+    return _measure(spec, made, shape, built_policy, world, dict(settings), max_nodes)
 
 
 def _measure(
