@@ -19,11 +19,11 @@ Precision: TypeAlias = Literal["fp32", "fp16", "bf16"]
 PRECISION_TYPES: Final[dict[Precision, ElementType]] = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 """The type of weights and of cached keys and values, by a graph's precision."""
 
-MASKED_SCORE: Final = np.float32(-30000.0)
-"""Added to the attention score of what a position must not see.
+MASKED_SCORE: Final = np.float32(-1e9)
+"""Added to the attention score of what a position must not see; after the softmax exactly 0 is left of it.
 
-Finite, so that a row with nothing to see does not turn into NaN, and a float16 number; after a softmax in float32
-it leaves exactly 0.
+Finite, so that a row with nothing to see does not turn into NaN, and far below every score: those of a drafter without
+an input norm pass 30,000. Scores are added in float32 whatever the graph's precision, so it need be no float16 number.
 """
 
 

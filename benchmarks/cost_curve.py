@@ -26,7 +26,7 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import Scored
 from underpaint.algos.tree import DraftTree, Verdict, root_only
 from underpaint.artifacts.cost_curve import FORMAT
-from underpaint.runtime.engines.context import EngineContext, share_threads, usable_cores
+from underpaint.runtime.engines.context import EngineContext, usable_cores
 from underpaint.runtime.engines.drafter import EngineDrafter
 from underpaint.runtime.engines.onnx_engine import OnnxEngine
 from underpaint.runtime.engines.target import EngineTarget
@@ -52,17 +52,17 @@ def chain(count: int, vocab_size: int) -> DraftTree:
 
 
 def timed(call: Callable[[], object], engine: OnnxEngine) -> Sample:
-    before = engine.spent.seconds
+    before = engine.cost.seconds
     start = time.perf_counter()
     call()
     total = time.perf_counter() - start
-    return Sample(1e3 * total, 1e3 * (engine.spent.seconds - before))
+    return Sample(1e3 * total, 1e3 * (engine.cost.seconds - before))
 
 
 def halfway(target: EngineTarget) -> Scored:
     """Begin an image and commit half of it; what was scored last."""
     shape = target.engine.shape
-    target.condition(np.zeros(shape.prefix, dtype=np.int64))
+    target.prepare(target.encoder.of_ids(np.zeros(shape.prefix, dtype=np.int64)))
     scored = target.begin()
     for cell in range(target.grid.cells // 2):
         tree = root_only(cell % target.vocab_size, target.vocab_size)
@@ -135,11 +135,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--guidance", type=float, default=1.0, help="1 runs one row; more, a pair")
     given = parse(parser, arguments)
     with refusing(parser):
-        share_threads(given.threads)
-        settings = EngineContext(threads=given.threads)
+        context = EngineContext(threads=given.threads, pool="shared")
         sampler = SamplingParams(guidance=given.guidance, top_k=given.top_k)
-        target = EngineTarget.open(given.target, sampler, given.folder, settings)
-        drafter = EngineDrafter.open(given.drafter, sampler, given.folder, EngineContext(threads=1))
+        target = EngineTarget.open(given.target, sampler, given.folder, context)
+        drafter = EngineDrafter.open(given.drafter, sampler, given.folder, context)
     samples = measure(target, drafter, given.rounds)
     one_ms = float(np.median([sample.total_ms for sample in samples["verify"][1]]))
     header = f"{'T':>4} {'median':>8} {'p10':>8} {'p90':>8} {'least':>8} {'graph':>8} {'ratio':>8}"

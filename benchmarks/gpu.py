@@ -36,8 +36,8 @@ from underpaint.export.published import Request, export_published
 from underpaint.export.tensorrt_build import build_folder, decoder_profile
 from underpaint.models.published.load import load
 from underpaint.models.published.options import LoadOptions
-from underpaint.runtime.engines.cache import causal
 from underpaint.runtime.engines.context import EngineContext, EngineError, Provider, open_session
+from underpaint.runtime.engines.masks import causal
 from underpaint.runtime.engines.onnx_engine import OnnxEngine, load_decoder
 from underpaint.runtime.engines.shape import read_shape
 from underpaint.runtime.engines.target import EngineTarget
@@ -84,7 +84,7 @@ def prepare(work: Path, precision: str) -> tuple[Path, Path]:
 
 
 def engines(name: str, folder: Path, reference: Path, backend: str) -> tuple[TensorRTEngine, OnnxEngine]:
-    return load_tensorrt(name, name, folder, backend).engine(2), load_decoder(name, name, reference).engine(2)
+    return load_tensorrt(name, name, folder, backend).open(2), load_decoder(name, name, reference).open(2)
 
 
 def parity(name: str, folder: Path, reference: Path, backend: str) -> dict[str, float]:
@@ -98,7 +98,7 @@ def parity(name: str, folder: Path, reference: Path, backend: str) -> dict[str, 
         prefix = np.array([[shape.vocab_size + 1], [shape.uncond_ids[0]]])
         for engine in pair:
             out = engine.run(prefix, shape.first_cells(1), causal(1))
-            engine.cache.commit(out.keys, out.values, slice(None))
+            engine.commit(slice(None))
     worst: dict[str, float] = {}
     start = turn = 0
     sizes = (*BUCKETS, 3, 11)
@@ -108,7 +108,7 @@ def parity(name: str, folder: Path, reference: Path, backend: str) -> dict[str, 
         for engine in pair:
             given = features[:, start:stop] if reads else None
             out = engine.run(tokens[start:stop], np.arange(start, stop), causal(stop - start), None, given)
-            engine.cache.commit(out.keys, out.values, slice(None))
+            engine.commit(slice(None))
             logits.append(out.logits.copy())
         apart = float(np.abs(logits[0] - logits[1]).max() / max(1.0, np.abs(logits[1]).max()))
         key = str(stop - start)
@@ -123,14 +123,14 @@ def greedy(folder: Path, reference: Path, backend: str) -> dict[str, Any]:
     drawn = []
     for loaded in (load_tensorrt("target", "target", folder, backend), load_decoder("target", "target", reference)):
         target = EngineTarget(loaded, sampler)  # type: ignore[arg-type]
-        target.condition(np.array([CLASS]))
+        target.prepare(target.encoder.of_ids(np.array([CLASS])))
         drawn.append(decode(target, None, Chain(1), PointProposals(), sampling(0)).tokens)
     differs = (drawn[0] != drawn[1]).nonzero()[0]
     if not differs.size:
         return {"parts_at": None}
     cell = int(differs[0])
     target = EngineTarget(load_decoder("target", "target", reference), SamplingParams(guidance=2.0))
-    target.condition(np.array([CLASS]))
+    target.prepare(target.encoder.of_ids(np.array([CLASS])))
     probs = target.begin().probs[0]
     for token in drawn[1][:cell]:
         tree = root_only(int(token), target.vocab_size)
@@ -142,7 +142,7 @@ def greedy(folder: Path, reference: Path, backend: str) -> dict[str, Any]:
 
 def timings(name: str, folder: Path, backend: str, rounds: int) -> dict[str, Any]:
     """Median milliseconds of a pass of every bucket, all sizes in turn within a round, copies in and out included."""
-    engine = load_tensorrt(name, name, folder, backend).engine(2)
+    engine = load_tensorrt(name, name, folder, backend).open(2)
     shape, reads = engine.shape, name == "drafter"
     samples: dict[int, list[float]] = {count: [] for count in BUCKETS}
     features = np.zeros((2, max(BUCKETS), shape.dim), dtype=np.float32)

@@ -127,9 +127,9 @@ class TimedTarget:
         return self.target.begin()
 
     def score(self, tree: DraftTree) -> Scored:
-        before = self.target.engine.spent.seconds
+        before = self.target.engine.cost.seconds
         scored = self.target.score(tree)
-        self.timed.add(self.what, tree.size, self.target.engine.spent.seconds - before)
+        self.timed.add(self.what, tree.size, self.target.engine.cost.seconds - before)
         return scored
 
     def commit(self, tree: DraftTree, verdict: Verdict) -> None:
@@ -160,24 +160,24 @@ class TimedDrafter:
         self.drafter.begin(scored)
 
     def expand(self, tokens: IntArray, parents: IntArray) -> FloatArray:
-        before = self.drafter.engine.spent.seconds
+        before = self.drafter.engine.cost.seconds
         distributions = self.drafter.expand(tokens, parents)
-        self.timed.add("draft", tokens.size, self.drafter.engine.spent.seconds - before)
+        self.timed.add("draft", tokens.size, self.drafter.engine.cost.seconds - before)
         self.levels += 1
         self.grown = True
         return distributions
 
     def expand_chain(self, root: int, levels: int) -> IntArray:
-        before = self.drafter.engine.spent.seconds
+        before = self.drafter.engine.cost.seconds
         tokens = self.drafter.expand_chain(root, levels)
-        self.timed.add("chain", levels, self.drafter.engine.spent.seconds - before)
+        self.timed.add("chain", levels, self.drafter.engine.cost.seconds - before)
         self.levels += levels
         return tokens
 
     def expand_tree(self, root: int, growth: FusedTreeSpec) -> list[FusedTreeLevel]:
-        before = self.drafter.engine.spent.seconds
+        before = self.drafter.engine.cost.seconds
         levels = self.drafter.expand_tree(root, growth)
-        spent = self.drafter.engine.spent.seconds - before
+        spent = self.drafter.engine.cost.seconds - before
         sizes = [1, *[growth.places.shape[1]] * (len(levels) - 1)]
         shares = np.interp(sizes, *np.transpose(self.alone))
         for size, share in zip(sizes, (shares / shares.sum()).tolist(), strict=True):
@@ -218,7 +218,7 @@ def measure(
 
     Loops whose trees the engines are too small for are left out, and said to be.
     """
-    target.condition(np.zeros(target.engine.shape.prefix, dtype=np.int64))
+    target.prepare(target.encoder.of_ids(np.zeros(target.engine.shape.prefix, dtype=np.int64)))
     found, left = Found(alone), [PLAIN, *run]
     for turn in range(rounds + 1):
         found = Found(alone) if turn <= 1 else found
@@ -236,7 +236,7 @@ def draw(target: EngineTarget, drafter: EngineDrafter | None, loop: Loop, image:
     timed = Timed(found.passes)
     watched = TimedTarget(target, timed, "target" if drafter is not None else "plain")
     drafting = drafter and TimedDrafter(drafter, timed, found.alone, drafter.fuses_trees and not loop.by_level)
-    most = min(MOST_NODES, target.engine.cache.capacity)
+    most = min(MOST_NODES, target.engine.shape.capacity)
     started = perf_counter()
     for cycle in cycles(watched, drafting, loop.policy, loop.rule, sampling(0, image), most):
         spent = perf_counter() - started

@@ -82,7 +82,7 @@ class Refuse:
 
 def measure(target: EngineTarget, rounds: int) -> dict[int, list[float]]:
     """Samples in ms by size, of `rounds` images of every loop, after one of each that is not kept."""
-    target.condition(np.zeros(target.engine.shape.prefix, dtype=np.int64))
+    target.prepare(target.encoder.of_ids(np.zeros(target.engine.shape.prefix, dtype=np.int64)))
     timed = TimedGrid(EngineGridTarget(target))
     grid = timed.grid
     even = np.full((grid.cells, timed.vocab_size), 1.0 / timed.vocab_size)

@@ -61,10 +61,10 @@ def passes_ms(target: EngineTarget, rounds: int) -> dict[int, float]:
     samples: dict[int, list[float]] = {count: [] for count in COUNTS}
     for turn in range(rounds + 1):
         for count, found in samples.items():
-            before = target.engine.spent.seconds
+            before = target.engine.cost.seconds
             target.score(chain(count, target.vocab_size))
             if turn:
-                found.append(1e3 * (target.engine.spent.seconds - before))
+                found.append(1e3 * (target.engine.cost.seconds - before))
     return {count: float(np.median(found)) for count, found in samples.items()}
 
 
@@ -91,7 +91,7 @@ def main(arguments: list[str] | None = None) -> None:
         print("\n".join(checked.lines()))
         settings = EngineContext(threads=given.threads)
         target = EngineTarget.open("target", SamplingParams(guidance=1.0), work / "out", settings)
-        target.condition(np.array([207]))
+        target.prepare(target.encoder.of_ids(np.array([207])))
         start = time.perf_counter()
         decoded = decode(target, None, Chain(1), PointProposals(), sampling(0))
         picture_seconds = time.perf_counter() - start

@@ -16,7 +16,7 @@ import numpy as np
 from benchmarks.cost_curve import halfway, verify_once
 from benchmarks.report import at_least, finish, options, parse, refusing
 from underpaint.algos.rows import SamplingParams
-from underpaint.runtime.engines.context import EngineContext, share_threads, usable_cores
+from underpaint.runtime.engines.context import EngineContext, usable_cores
 from underpaint.runtime.engines.target import EngineTarget
 from underpaint.zoo.load import FOLDER
 
@@ -51,9 +51,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--rounds", type=at_least(1), default=60, help="samples of every pause and size")
     given = parse(parser, arguments)
     with refusing(parser):
-        share_threads(given.threads)
-        settings = EngineContext(threads=given.threads)
-        target = EngineTarget.open(given.target, SamplingParams(top_k=5), given.folder, settings)
+        context = EngineContext(threads=given.threads, pool="shared")
+        target = EngineTarget.open(given.target, SamplingParams(top_k=5), given.folder, context)
     found = measure(target, given.rounds)
     print(f"pause ms {'  '.join(f'T = {size}' for size in SIZES)}")
     for pause, by_size in found.items():

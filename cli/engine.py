@@ -20,8 +20,8 @@ def engine(
     """Parse, build and record; the engines are tied to graph, version and, where there is one, this machine's GPU."""
     from underpaint.export.tensorrt_build import build_folder
     from underpaint.runtime.engines.context import EngineError
-    from underpaint.runtime.engines.tensorrt_engine import gpu_name
     from underpaint.runtime.engines.tensorrt_files import ANY_GPU
+    from underpaint.runtime.engines.tensorrt_runtime import gpu_name
     from underpaint.runtime.files import check_folder_writable
 
     with bad_input():

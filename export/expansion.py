@@ -9,12 +9,12 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from underpaint.artifacts.decoder_graph import MASKED_SCORE
 from underpaint.export.blocks import feed_forward, norm
 from underpaint.export.chain import DrafterWeights, Turning
 from underpaint.export.graph import GraphWriter
 from underpaint.export.probabilities import probability_rows
 from underpaint.models.transformer import TransformerConfig
-from underpaint.runtime.engines.cache import HIDDEN
 
 
 class Ground(NamedTuple):
@@ -72,7 +72,7 @@ def surroundings(
     cells = graph.node("Range", [start, graph.node("Add", [start, more]), one])
     numbers = graph.node("Range", [graph.constant(np.array(0)), graph.node("Squeeze", [width]), one])
     across, down = (graph.node("Unsqueeze", [numbers, graph.integers(axis)]) for axis in (0, 1))
-    visible, hidden = (graph.constant(np.array(bias, dtype=np.float32)) for bias in (0.0, HIDDEN))
+    visible, hidden = (graph.constant(np.array(bias, dtype=np.float32)) for bias in (0.0, MASKED_SCORE))
     feature = graph.node("Gather", ["predicted", graph.integers(-1)], axis=1)
     repeated = graph.node("Concat", [graph.integers(1), width, graph.integers(1)], axis=0)
     every = graph.node("Concat", [width, graph.node("Shape", ["tokens"], start=1, end=2)], axis=0)

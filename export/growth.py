@@ -12,7 +12,8 @@ from underpaint.export.chain import DrafterWeights, Turning
 from underpaint.export.expansion import SURROUNDINGS, declared, descend, expand, returned, surroundings, unpack
 from underpaint.export.graph import GraphWriter
 from underpaint.models.transformer import TransformerConfig
-from underpaint.runtime.engines.passes import GROWN
+
+GROWN = ("root_tokens", "root_masses", "next_places", "below_tokens", "below_masses", "below_laws")
 
 
 class _Asked(NamedTuple):

@@ -12,8 +12,8 @@ from underpaint.export.store import Differences
 from underpaint.models.drafter import BoundDrafter
 from underpaint.models.text import WordEncoder, caption_features
 from underpaint.models.transformer import Transformer
-from underpaint.runtime.engines.cache import causal, hide
 from underpaint.runtime.engines.context import EngineContext, open_session
+from underpaint.runtime.engines.masks import causal, hide
 from underpaint.runtime.engines.onnx_engine import OnnxDecoder, OnnxEngine
 from underpaint.runtime.engines.shape import PREFIX_CELL, DecoderShape
 
@@ -21,7 +21,7 @@ from underpaint.runtime.engines.shape import PREFIX_CELL, DecoderShape
 def _engine(path: Path, shape: DecoderShape, rows: int) -> OnnxEngine:
     engine = OnnxEngine(OnnxDecoder(open_session(path, EngineContext(threads=1)), shape, path.stem), rows)
     # What no position may see must not leak: fill the hidden slots with large numbers.
-    engine.cache.key_memory[:], engine.cache.value_memory[:] = 1e3, 1e3
+    engine.memory.key_memory[:], engine.memory.value_memory[:] = 1e3, 1e3
     return engine
 
 
@@ -68,7 +68,7 @@ def _dense(transformer: Transformer, tokens: IntArray, cond: torch.Tensor) -> tu
 def _prefill(engine: OnnxEngine, prefix: IntArray) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     count = prefix.shape[1]
     result = engine.run(prefix, np.full(count, PREFIX_CELL), causal(count))
-    engine.cache.commit(result.keys, result.values, slice(None))
+    engine.commit(slice(None))
     return result.logits[:, -1:].copy(), result.features[:, -1:].copy()
 
 
@@ -79,7 +79,7 @@ def _compare_image(
     for chunk in chunks(len(tokens)):
         count = chunk.stop - chunk.start
         result = engine.run(tokens[chunk], np.arange(chunk.start, chunk.stop), causal(count))
-        engine.cache.commit(result.keys, result.values, slice(None))
+        engine.commit(slice(None))
         parts.append((result.logits.copy(), result.features.copy()))
     logits, features = _dense(transformer, tokens, cond)
     return max(
@@ -93,8 +93,8 @@ def _compare_tree(
 ) -> float:
     _prefill(engine, prefix)
     before = len(tokens) // 4
-    result = engine.run(tokens[:before], np.arange(before), causal(before))
-    engine.cache.commit(result.keys, result.values, slice(None))
+    engine.run(tokens[:before], np.arange(before), causal(before))
+    engine.commit(slice(None))
     tree = draft_tree()
     drafted = tokens[before : before + len(tree.paths)]
     logits = engine.run(drafted, before + tree.depths, hide(tree.visible)).logits.copy()
@@ -130,7 +130,7 @@ def _compare_draft(engine: OnnxEngine, tokens: IntArray, features: NDArray[np.fl
         count = chunk.stop - chunk.start
         places = np.arange(chunk.start, chunk.stop)
         result = engine.run(tokens[chunk], places, causal(count), features=features[:, chunk])
-        engine.cache.commit(result.keys, result.values, slice(None))
+        engine.commit(slice(None))
         logits.append(result.logits.copy())
         predicted.append(result.features.copy())
     return max(

@@ -9,11 +9,12 @@ import torch
 from numpy.typing import NDArray
 
 from underpaint.algos.arrays import IntArray
+from underpaint.artifacts.decoder_graph import MASKED_SCORE
 from underpaint.export.differences import Errors, chunks, draft_tree, errors
 from underpaint.models.published.decoder import Conditioner, Decoder, DecoderConfig
 from underpaint.models.transformer import StepOutput
-from underpaint.runtime.engines.cache import HIDDEN, causal, hide
 from underpaint.runtime.engines.context import EngineContext, open_session
+from underpaint.runtime.engines.masks import causal, hide
 
 MOST: Final = {"fp32": 1e-4, "fp16": 0.05, "bf16": 1e-4}
 """The largest difference from torch in float32 that passes, over max(1, largest expected).
@@ -78,7 +79,7 @@ class Runner:
     ) -> Outputs:
         """One pass over [T] or [B, T] tokens; `bias` [T, T] is among them."""
         count = len(cells)
-        past = np.full((count, self._slots), HIDDEN, dtype=np.float32)
+        past = np.full((count, self._slots), MASKED_SCORE, dtype=np.float32)
         past[:, : self.length] = 0
         feed: dict[str, NDArray[Any]] = {
             "tokens": np.broadcast_to(tokens, (self._batch, count)).copy(),
@@ -168,7 +169,7 @@ def dense(
     cells = torch.from_numpy(np.concatenate([np.arange(-count, 0), places(decoder.config, tokens)]))
     empty = decoder.empty_cache(batch)
     bias = torch.tensor(causal(whole.shape[1])).repeat(batch, 1, 1, 1)
-    bias[1:, :, count:, :unseen] = float(HIDDEN)
+    bias[1:, :, count:, :unseen] = float(MASKED_SCORE)
     rows = None if case.rows is None else torch.from_numpy(case.rows)
     given = None if features is None else torch.from_numpy(features)
     out = decoder.step(torch.from_numpy(whole), cells, bias, empty, empty, rows, given)

@@ -11,11 +11,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from underpaint.artifacts.decoder_graph import MASKED_SCORE
 from underpaint.export.typed import TypedGraph
 from underpaint.export.weights import plain, rotary_rows
 from underpaint.models.layers import RMSNorm
 from underpaint.models.published.decoder import QK_NORM_EPS, Conditioner, Decoder, DecoderConfig, Layer, turn_table
-from underpaint.runtime.engines.cache import HIDDEN
 
 Array = NDArray[np.float32]
 
@@ -92,7 +92,9 @@ def _row_bias(graph: TypedGraph, config: DecoderConfig, slots: str) -> str:
     counted = graph.constant(np.arange(config.slots)[None], "slots")
     places = graph.node("Slice", [counted, graph.integers(0), slots, graph.integers(1)])
     hidden = graph.node("Less", [places, graph.node("Unsqueeze", ["unseen", graph.integers(1)])])
-    past = graph.node("Where", [hidden, graph.constant(np.array(HIDDEN)), graph.constant(np.array(np.float32(0)))])
+    past = graph.node(
+        "Where", [hidden, graph.constant(np.array(MASKED_SCORE)), graph.constant(np.array(np.float32(0)))]
+    )
     new = graph.node("ConstantOfShape", [graph.node("Shape", ["tokens"])])
     whole = graph.node("Unsqueeze", [graph.node("Concat", [past, new], axis=1), graph.integers(1, 2)])
     return graph.node("Add", [whole, "bias"])

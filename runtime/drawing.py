@@ -12,7 +12,7 @@ import numpy as np
 from underpaint.algos.arrays import IntArray
 from underpaint.algos.chance import FromUniforms, sampling
 from underpaint.algos.rows import SamplingParams
-from underpaint.runtime.engines.passes import PassTimer
+from underpaint.runtime.engines.engine import PassTimer
 from underpaint.runtime.methods.method import DecodingMethod, PipelineModels
 from underpaint.zoo.prompts import Prompt
 

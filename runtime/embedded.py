@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,20 +18,20 @@ from underpaint.algos.spatial.target import GridTarget
 from underpaint.algos.step import Drafter, Target
 from underpaint.artifacts.manifest import ManifestError
 from underpaint.runtime.codes import Codes
-from underpaint.runtime.engines.context import EngineContext, EngineError, share_threads
+from underpaint.runtime.conditions import of_prompt
+from underpaint.runtime.engines.context import SHARED, EngineContext, EngineError
 from underpaint.runtime.engines.costs import costs_beside
 from underpaint.runtime.engines.drafter import EngineDrafter
 from underpaint.runtime.engines.grid_target import EngineGridTarget
 from underpaint.runtime.engines.images import ImageDecoder
 from underpaint.runtime.engines.judge import OnnxJudge
-from underpaint.runtime.engines.onnx_engine import OnnxDecoder, load_decoder
 from underpaint.runtime.engines.target import EngineTarget
 from underpaint.runtime.evaluation.quality import REFERENCE_KIND, Reading, Reference, load_reference, reference_name
 from underpaint.runtime.resampling.registry import models_behind, open_resampler, read_codebook
 from underpaint.runtime.resampling.resampler import Resampler
 from underpaint.runtime.studio import Clocked, Picture
 from underpaint.zoo.load import FOLDER, locate, manifest, names
-from underpaint.zoo.prompts import SLOT_VALUES, Prompt, word_ids
+from underpaint.zoo.prompts import SLOT_VALUES, Prompt
 from underpaint.zoo.sides import SHIPPED_SIDES, SIDES
 
 SHIPPED_SAMPLER: Final[Mapping[int, SamplingParams]] = {
@@ -49,9 +48,9 @@ NEIGHBOURS: Final = 100
 
 @dataclass(slots=True)
 class EmbeddedStudio:
-    """Implements `runtime.studio.Studio` on the shipped models. Engines are made once for each sampler.
+    """Implements `runtime.studio.Studio` on the shipped models. Engines are made once for each number of rows.
 
-    loaded_targets: by side in pixels; others than `side` are loaded when they are first asked for.
+    targets: by side in pixels; others than `side` are loaded when they are first asked for.
     """
 
     side: int
@@ -59,30 +58,25 @@ class EmbeddedStudio:
     codes: Codes
     reference: Reference
     sampler: SamplingParams
-    loaded_targets: dict[int, OnnxDecoder]
-    loaded_drafter: OnnxDecoder
+    targets: dict[int, EngineTarget]
+    only_drafter: EngineDrafter
     decoder: ImageDecoder
     judge: OnnxJudge
     hashes: dict[str, str]
     folder: Path
-    settings: EngineContext | None
+    settings: EngineContext
     max_nodes: int = MAX_NODES
-    _targets: dict[tuple[int, SamplingParams], EngineTarget] = field(default_factory=dict)
     _resamplers: dict[tuple[str, int], Resampler] = field(default_factory=dict)
-    _drafters: Callable[[SamplingParams], EngineDrafter] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._drafters = cache(partial(EngineDrafter, self.loaded_drafter))
 
     def fingerprint(self) -> Mapping[str, Any]:
         """See `Studio`."""
         return {
             "side": self.side,
             "grid": list(self.grid),
-            "target": self.loaded_targets[self.side].name,
-            "drafter": self.loaded_drafter.name,
+            "target": self.targets[self.side].decoder.name,
+            "drafter": self.only_drafter.decoder.name,
             "engine": "ONNX Runtime on the CPU, target in float32",
-            "threads": self.settings.threads if self.settings is not None else None,
+            "threads": self.settings.threads,
             "sha256": dict(self.hashes),
             "judge_accuracy": dict(self.reference.accuracy),
         }
@@ -90,12 +84,12 @@ class EmbeddedStudio:
     def target(self, prompt: Prompt, sampler: SamplingParams) -> Clocked[Target]:
         """See `Studio`."""
         target = self._conditioned(self.side, prompt, sampler)
-        return Clocked(target, target.engine.spent)
+        return Clocked(target, target.engine.cost)
 
     def grid_target(self, prompt: Prompt, sampler: SamplingParams, cells: int = 1) -> Clocked[GridTarget]:
         """See `Studio`; any number of `cells` will do."""
         target = self._conditioned(self.side, prompt, sampler)
-        return Clocked(EngineGridTarget(target), target.engine.spent)
+        return Clocked(EngineGridTarget(target), target.engine.cost)
 
     def low_target(self, prompt: Prompt, sampler: SamplingParams, ratio: int, cells: int = 1) -> Clocked[GridTarget]:
         """See `Studio`. EngineError where the folder holds no such target, or one that draws other codes."""
@@ -103,12 +97,12 @@ class EmbeddedStudio:
         if f"target{side}" not in names(self.folder):
             raise EngineError(f"ratio {ratio}: {self.folder} holds no target{side} to draft with; {self._ratios()}")
         target = self._conditioned(side, prompt, sampler)
-        codes, wanted = self.loaded_targets[side].shape.vocab_size, self.loaded_targets[self.side].shape.vocab_size
+        codes, wanted = target.vocab_size, self.targets[self.side].vocab_size
         if codes != wanted:
             raise EngineError(
                 f"target{side} draws {codes} codes, target{self.side} {wanted}; export both from one training"
             )
-        return Clocked(EngineGridTarget(target), target.engine.spent)
+        return Clocked(EngineGridTarget(target), target.engine.cost)
 
     def resampler(self, kind: str, ratio: int) -> Resampler:
         """See `Studio`; see `runtime.resampling.registry.open_resampler` for what it raises."""
@@ -131,23 +125,22 @@ class EmbeddedStudio:
     @property
     def _in_turns(self) -> EngineContext:
         """For models that work between the passes of the target."""
-        return replace(self.settings or EngineContext(), lingering=False)
+        return replace(self.settings, lingering=False)
 
     def _conditioned(self, side: int, prompt: Prompt, sampler: SamplingParams) -> EngineTarget:
-        if side not in self.loaded_targets:
+        if side not in self.targets:
             name = f"target{side}"
-            self.loaded_targets[side] = load_decoder(name, "target", self.folder, self._in_turns)
+            self.targets[side] = EngineTarget.open(name, sampler, self.folder, self._in_turns)
             self.hashes[name] = manifest(name, self.folder).sha256
-        if (side, sampler) not in self._targets:
-            self._targets[side, sampler] = EngineTarget(self.loaded_targets[side], sampler)
-        target = self._targets[side, sampler]
-        target.condition(word_ids(prompt))
+        target = self.targets[side]
+        target.sample_by(sampler)
+        target.condition(of_prompt(prompt))
         return target
 
     def drafter(self, sampler: SamplingParams) -> Clocked[Drafter]:
         """See `Studio`."""
-        drafter = self._drafters(sampler)
-        return Clocked(drafter, drafter.engine.spent)
+        self.only_drafter.sample_by(sampler)
+        return Clocked(self.only_drafter, self.only_drafter.engine.cost)
 
     def picture(self, tokens: IntArray) -> Picture:
         """See `Studio`."""
@@ -163,7 +156,7 @@ class EmbeddedStudio:
 def open_studio(side: int, folder: Path = FOLDER, settings: EngineContext | None = None) -> EmbeddedStudio:
     """Load what pictures of `side` px need from a folder of models, every file checked against its manifest.
 
-    Without `settings` the models share their threads, if the process has no session yet.
+    Without `settings` the models share the process's pool of threads.
     Raises ManifestError or EngineError (both ValueError), or OSError, naming the file and what to do.
     """
     _check_there(side, folder)
@@ -176,30 +169,30 @@ def open_studio(side: int, folder: Path = FOLDER, settings: EngineContext | None
         REFERENCE_KIND: reference_name(side),
     }
     located = {kind: locate(name, kind, folder) for kind, name in parts.items()}
-    if settings is None:
-        share_threads()
-    target = load_decoder(parts["target"], "target", folder, settings)
+    settings = settings or SHARED
+    target = EngineTarget.open(parts["target"], SHIPPED_SAMPLER[side], folder, settings)
     # Pools of their own would fight for the cores at every turn; a drafter this small needs none.
-    alone = replace(settings or EngineContext(), threads=1)
-    drafter = load_decoder(parts["drafter"], "drafter", folder, alone)
+    alone = settings if settings.pool == "shared" else replace(settings, threads=1)
+    drafter = EngineDrafter.open(parts["drafter"], SHIPPED_SAMPLER[side], folder, alone)
     decoder = ImageDecoder(parts["image_decoder"], folder, settings)
     codebook = read_codebook(folder)
-    sizes = {target.shape.vocab_size, drafter.shape.vocab_size, decoder.vocab_size, codebook.shape[0]}
-    if len(sizes) != 1 or target.shape.grid != drafter.shape.grid:
+    shape, drafts = target.decoder.shape, drafter.decoder.shape
+    sizes = {shape.vocab_size, drafts.vocab_size, decoder.vocab_size, codebook.shape[0]}
+    if len(sizes) != 1 or shape.grid != drafts.grid:
         raise EngineError(
             f"models of {side} px: expected one codebook and one grid, got vocabularies {sorted(sizes)} and grids "
-            f"{tuple(target.shape.grid)} and {tuple(drafter.shape.grid)}; export them from one training"
+            f"{tuple(shape.grid)} and {tuple(drafts.grid)}; export them from one training"
         )
     return EmbeddedStudio(
         side=side,
-        grid=target.shape.grid,
+        grid=shape.grid,
         codes=Codes(
             nearest_codes(codebook, min(NEIGHBOURS, codebook.shape[0] - 1)), codebook, costs_beside(folder, side)
         ),
         reference=load_reference(located[REFERENCE_KIND].path, side),
         sampler=SHIPPED_SAMPLER[side],
-        loaded_targets={side: target},
-        loaded_drafter=drafter,
+        targets={side: target},
+        only_drafter=drafter,
         decoder=decoder,
         judge=OnnxJudge(parts["judge"], folder, settings),
         hashes={found.manifest.name: found.manifest.sha256 for found in located.values()},

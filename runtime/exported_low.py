@@ -5,10 +5,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.resolution import ResolutionMap
 from underpaint.artifacts.manifest import ManifestError
 from underpaint.runtime.engines.context import EngineContext, EngineError
-from underpaint.runtime.engines.exported_target import ExportedTarget, open_target
+from underpaint.runtime.engines.target import EngineTarget
 from underpaint.runtime.exported import RECORD, hashes_of
 from underpaint.runtime.resampling.registry import codebook_digest, models_behind, open_resampler, read_codebook
 from underpaint.runtime.resampling.resampler import Resampler
@@ -25,7 +26,7 @@ class Low:
     folder: the export of the high target, whose tokenizer and samplers serve. hashes: of the low models.
     """
 
-    target: ExportedTarget
+    target: EngineTarget
     grids: ResolutionMap
     folder: Path
     hashes: Mapping[str, str]
@@ -60,7 +61,7 @@ class Low:
         return self._resamplers[kind], hashes_of(self.folder, models_behind(kind, sides))
 
 
-def open_low(low: Path, folder: Path, high: ExportedTarget, backend: str, settings: EngineContext | None = None) -> Low:
+def open_low(low: Path, folder: Path, high: EngineTarget, backend: str, settings: EngineContext | None = None) -> Low:
     """Load the target of the export `low`, to draft for the target `high` of the export `folder`.
 
     Raises ManifestError where a model is missing, and EngineError where the two do not belong together: another
@@ -80,10 +81,10 @@ def open_low(low: Path, folder: Path, high: ExportedTarget, backend: str, settin
         )
     # The models take turns: threads of one must not hold the cores that the next needs.
     own = replace(settings or EngineContext(), lingering=False)
-    target = open_target(low, backend, own)
+    target = EngineTarget.open("target", SamplingParams(), low, own, backend)
     _check_pair(low, target, high)
     try:
-        grids = ResolutionMap(target.shape.grid, high.shape.grid)
+        grids = ResolutionMap(target.grid, high.grid)
     except ValueError as error:
         raise EngineError(f"--low {low}: {error}; choose a target of a fraction of the side") from error
     if grids.ratio < 2:
@@ -91,19 +92,19 @@ def open_low(low: Path, folder: Path, high: ExportedTarget, backend: str, settin
     return Low(target, grids, folder, hashes_of(low, ("target", "condition", "codebook")), own)
 
 
-def _check_pair(low: Path, target: ExportedTarget, high: ExportedTarget) -> None:
+def _check_pair(low: Path, target: EngineTarget, high: EngineTarget) -> None:
     """EngineError unless both draw as many codes under the same conditions."""
-    if target.shape.vocab_size != high.shape.vocab_size:
+    if target.vocab_size != high.vocab_size:
         raise EngineError(
-            f"--low {low}: expected a target of {high.shape.vocab_size} codes, got one of {target.shape.vocab_size}; "
+            f"--low {low}: expected a target of {high.vocab_size} codes, got one of {target.vocab_size}; "
             "choose two of one tokenizer"
         )
-    if target.takes() != high.takes():
+    if target.encoder.accepts() != high.encoder.accepts():
         raise EngineError(
-            f"--low {low}: expected a target that takes {high.takes()}, as the larger one does, got one that takes "
-            f"{target.takes()}; one condition must serve both"
+            f"--low {low}: expected a target that takes {high.encoder.accepts()}, as the larger one does, got one that "
+            f"takes {target.encoder.accepts()}; one condition must serve both"
         )
 
 
-def _told(target: ExportedTarget) -> str:
-    return " x ".join(map(str, target.shape.grid))
+def _told(target: EngineTarget) -> str:
+    return " x ".join(map(str, target.grid))

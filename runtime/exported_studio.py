@@ -1,8 +1,6 @@
 """A folder of exported models as something to compare methods on: a target, its drafter, its codebook."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,12 +14,12 @@ from underpaint.algos.step import Drafter, Target
 from underpaint.artifacts.manifest import ManifestError
 from underpaint.runtime.codes import Codes
 from underpaint.runtime.conditions import Condition
-from underpaint.runtime.engines.context import EngineContext, EngineError, share_threads
+from underpaint.runtime.engines.context import SHARED, EngineContext, EngineError
 from underpaint.runtime.engines.costs import costs_beside
 from underpaint.runtime.engines.drafter import EngineDrafter
-from underpaint.runtime.engines.exported_target import ExportedTarget, load_part, open_target
 from underpaint.runtime.engines.grid_target import EngineGridTarget
 from underpaint.runtime.engines.images import ImageDecoder
+from underpaint.runtime.engines.target import EngineTarget
 from underpaint.runtime.exported import RECORD, hashes_of
 from underpaint.runtime.exported_low import Low, open_low
 from underpaint.runtime.resampling.registry import read_codebook, read_table
@@ -32,9 +30,17 @@ from underpaint.zoo.load import names
 SAMPLER: Final = SamplingParams(guidance=4.0, top_k=1000)
 """LlamaGen's published sampling."""
 MAX_NODES: Final = 64
+ONE_ROW: Final = SamplingParams()
 NEEDED: Final = frozenset({"target", "drafter", "codebook", "neighbours"})
 PARTS: Final = NEEDED | {"condition", "vq_decoder"}
 """All that decides what is drawn."""
+
+
+def asked(target: EngineTarget, condition: Condition, params: SamplingParams) -> EngineTarget:
+    """The target under a condition, until another is set; EngineError where it takes no such condition."""
+    target.sample_by(params)
+    target.condition(condition)
+    return target
 
 
 @dataclass(slots=True)
@@ -47,23 +53,19 @@ class ExportedStudio:
     Its `target`, `drafter`, `codes` and `max_nodes` are what `runtime.studio.draw` asks of a studio.
     """
 
-    high: ExportedTarget
+    high: EngineTarget
     codes: Codes
-    loaded_drafter: Any
+    only_drafter: EngineDrafter
     decoder: ImageDecoder | None
     details: dict[str, Any]
     low: Low | None = None
     sampler: SamplingParams = SAMPLER
     max_nodes: int = MAX_NODES
-    _drafters: Callable[[SamplingParams], EngineDrafter] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._drafters = cache(partial(EngineDrafter, self.loaded_drafter))
 
     @property
     def grid(self) -> Grid:
         """The image as cells."""
-        return self.high.shape.grid
+        return self.high.grid
 
     def fingerprint(self) -> dict[str, Any]:
         """The models and the engine, as JSON holds them."""
@@ -71,21 +73,21 @@ class ExportedStudio:
 
     def target(self, prompt: Condition, sampler: SamplingParams) -> Clocked[Target]:
         """The target under this condition."""
-        target = self.high.under(prompt, sampler)
-        return Clocked(target, target.engine.spent)
+        target = asked(self.high, prompt, sampler)
+        return Clocked(target, target.engine.cost)
 
     def grid_target(self, prompt: Condition, sampler: SamplingParams, cells: int = 1) -> Clocked[GridTarget]:
         """The target under this condition, cell by cell in any order; EngineError where no pass holds `cells`."""
         self.high.check_pass(cells)
-        target = self.high.under(prompt, sampler)
-        return Clocked(EngineGridTarget(target), target.engine.spent)
+        target = asked(self.high, prompt, sampler)
+        return Clocked(EngineGridTarget(target), target.engine.cost)
 
     def low_target(self, prompt: Condition, sampler: SamplingParams, ratio: int, cells: int = 1) -> Clocked[GridTarget]:
         """The smaller target under this condition; EngineError where there is none of this ratio, or as above."""
         low = self._low(ratio).target
         low.check_pass(cells)
-        target = low.under(prompt, sampler)
-        return Clocked(EngineGridTarget(target), target.engine.spent)
+        target = asked(low, prompt, sampler)
+        return Clocked(EngineGridTarget(target), target.engine.cost)
 
     def resampler(self, kind: str, ratio: int) -> Resampler:
         """Tokens between the two resolutions; EngineError where this folder lacks a model that `kind` needs."""
@@ -104,8 +106,8 @@ class ExportedStudio:
 
     def drafter(self, sampler: SamplingParams) -> Clocked[Drafter]:
         """The drafter."""
-        drafter = self._drafters(sampler)
-        return Clocked(drafter, drafter.engine.spent)
+        self.only_drafter.sample_by(sampler)
+        return Clocked(self.only_drafter, self.only_drafter.engine.cost)
 
     def picture(self, tokens: IntArray) -> Picture:
         """The picture that tokens [cells] stand for; EngineError without a `decoder`."""
@@ -121,7 +123,7 @@ def open_exported(
 
     backend: "cpu" for ONNX Runtime, "tensorrt" or "tensorrt-rtx" for engines built from the same graphs.
     low: the export of a target of the same codes on a smaller grid.
-    Without `settings` the models share their threads, if the process has no session yet.
+    Without `settings` the models share the process's pool of threads.
     Raises ManifestError or EngineError, naming what is missing and how to make it.
     """
     known = names(folder) if folder.is_dir() else ()
@@ -131,17 +133,16 @@ def open_exported(
             f"{folder}: {', '.join(missing) or RECORD} missing; export a target, its drafter and its tokenizer "
             "(--kind vq, or chameleon-vq for a Chameleon's) into this folder"
         )
-    if settings is None:  # target, drafter and tokenizer take turns: pools of their own would fight for the cores
-        share_threads()
-    target = open_target(folder, backend, settings)
-    drafter = load_part("drafter", folder, backend, settings)
+    settings = settings or SHARED  # target, drafter and tokenizer take turns: pools of their own would fight for cores
+    target = EngineTarget.open("target", ONE_ROW, folder, settings, backend)
+    drafter = EngineDrafter.open("drafter", ONE_ROW, folder, settings, backend)
     decoder = ImageDecoder("vq_decoder", folder, settings) if "vq_decoder" in known else None
     codebook = read_codebook(folder)
     near = read_table("neighbours", "neighbours", folder).astype(np.int64)
-    shape = target.shape
-    sizes = {shape.vocab_size, drafter.shape.vocab_size, codebook.shape[0]}
+    shape, drafts = target.decoder.shape, drafter.decoder.shape
+    sizes = {shape.vocab_size, drafts.vocab_size, codebook.shape[0]}
     sizes |= {decoder.vocab_size} if decoder is not None else set()
-    if len(sizes) != 1 or shape.grid != drafter.shape.grid or shape.dim != drafter.shape.dim:
+    if len(sizes) != 1 or shape.grid != drafts.grid or shape.dim != drafts.dim:
         raise EngineError(f"{folder}: target, drafter and tokenizer do not belong together (codes {sorted(sizes)})")
     details: dict[str, Any] = {
         "engine": backend,

@@ -1,67 +1,199 @@
-"""The key-value cache: buffers that graphs read in place, written only where positions are committed."""
+"""The key-value cache: what of it is committed, row by row, whatever memory it lies in."""
 
-from functools import cache, lru_cache
+from collections.abc import Sequence
 from itertools import pairwise
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
+from underpaint.algos.arrays import IntArray
+from underpaint.artifacts.decoder_graph import MASKED_SCORE
 from underpaint.runtime.engines.context import EngineError
-
-HIDDEN = np.float32(-1e9)
-"""Added to the score of what must not be seen. Finite: a row with nothing to see must not turn into NaN."""
-
+from underpaint.runtime.engines.shape import DecoderShape
 
 BLOCK = 64
-"""Slots by which the part of a cache that passes read grows."""
+"""Slots by which the part of a host cache that passes read grows."""
+
+
+class CacheMemory(Protocol):
+    """Where keys [L, B, H, hd, S] and values [L, B, H, S, hd] lie, and those of the pass that ran last."""
+
+    @property
+    def capacity(self) -> int:
+        """The most slots."""
+        ...
+
+    @property
+    def slots(self) -> int:
+        """S, the slots that passes read."""
+        ...
+
+    @property
+    def new_positions(self) -> int:
+        """T, the new positions of the last pass."""
+        ...
+
+    def reset(self) -> None:
+        """Let passes read as few slots as they can; what lies in them means nothing."""
+        ...
+
+    def grow(self, count: int) -> None:
+        """Let passes read at least `count` slots, at most `capacity`; what lies in the others stays."""
+        ...
+
+    def write(self, rows: slice, positions: IntArray | slice, start: int, count: int) -> None:
+        """Copy `count` positions of the last pass to the slots of these rows from `start` on."""
+        ...
+
+    def write_at(self, positions: IntArray, slots: IntArray) -> None:
+        """Copy positions [n] of the last pass to slots [n] of every row."""
+        ...
 
 
 class KeyValueCache:
-    """Keys [L, B, H, hd, S] and values [L, B, H, S, hd] in memory that is never moved or reallocated.
+    """Lengths, and what is visible, of a cache that is written only where positions are committed.
 
-    The first `length` slots hold committed positions, in the order they were committed; graphs see no others but
-    the scratch slots behind them that a caller shows on purpose. S, the slots that passes read, starts small and
-    grows a block at a time: attention over empty slots costs as much as over full ones. Only where it grows, a few
-    times an image, are the committed slots laid out anew.
+    The first `lengths[b]` slots of row b hold its committed positions, in the order they were committed; passes see no
+    others but the scratch slots behind them that a caller shows on purpose.
     """
 
-    def __init__(self, layers: int, rows: int, heads: int, head_dim: int, capacity: int) -> None:
-        self._outer = (layers, rows, heads)
-        self._head_dim = head_dim
-        most = layers * rows * heads * head_dim * capacity
-        self.key_memory = np.zeros(most, dtype=np.float32)
-        self.value_memory = np.zeros(most, dtype=np.float32)
-        self.capacity = capacity
-        self._first = (capacity - 1) % BLOCK + 1
-        self._bias = np.empty(capacity, dtype=np.float32)
+    def __init__(self, memory: CacheMemory, rows: int) -> None:
+        self.rows = rows
+        self._memory = memory
+        self._bias = np.empty((rows, 1, memory.capacity), dtype=np.float32)
         self.clear()
 
     @property
     def slots(self) -> int:
         """S."""
-        return int(self.values.shape[3])
+        return self._memory.slots
 
     @property
-    def bias(self) -> NDArray[np.float32]:
-        """[S]: 0 on committed slots, HIDDEN on all others."""
-        return self._bias[: self.slots]
+    def length(self) -> int:
+        """Committed positions of every row; EngineError where rows have different ones."""
+        if self._length is None:
+            raise EngineError(f"cache: expected rows of one length, got {self._lengths}; ask for `lengths`")
+        return self._length
 
-    def clear(self) -> None:
-        """Forget every position."""
-        self.length = 0
-        self._bias[:] = HIDDEN
+    @property
+    def lengths(self) -> IntArray:
+        """[B]: committed positions of each row."""
+        return np.array(self._each(), dtype=np.int64)
+
+    def clear(self, hidden: Sequence[int] = ()) -> None:
+        """Forget every position. hidden: [B], how many of the first slots each row never sees."""
+        if hidden and len(hidden) != self.rows:
+            raise EngineError(f"cache: expected hidden slots of {self.rows} rows, got {tuple(hidden)}")
+        self._length: int | None = 0
+        self._lengths: list[int] = []
+        """Of each row, where `_length` is None."""
+        self._hidden = tuple(hidden) or (0,) * self.rows
+        self._most_hidden = max(self._hidden)
+        self._bias[:] = MASKED_SCORE
+        self._memory.reset()
+        self._look()
+
+    def commit(self, positions: IntArray | slice, counts: Sequence[int] | None = None) -> None:
+        """Append positions of the last pass; see `Engine.commit`. Raises EngineError where the memory ends."""
+        start = self._length
+        if start is None or counts is not None or (not isinstance(positions, slice) and positions.ndim == 2):
+            self._commit_rows(positions, counts)
+            return
+        end = start + self._append(slice(None), positions, start)
+        if start >= self._most_hidden:
+            self._bias[:, :, start:end] = 0.0
+        else:
+            for row, hidden in enumerate(self._hidden):
+                self._bias[row, 0, max(start, hidden) : end] = 0.0
+        self._length = end
+
+    def write_scratch(self, behind: int) -> int:
+        """Write all of the last pass behind the committed slots; see `Engine.write_scratch`."""
+        everything = slice(0, self._memory.new_positions)
+        if self._length is not None:
+            return self._append(slice(None), everything, self._length + behind)
+        for row, length in enumerate(self._lengths):
+            self._append(slice(row, row + 1), everything, length + behind)
+        return self._memory.new_positions
+
+    def write_at(self, positions: IntArray, slots: IntArray) -> None:
+        """Write over slots; see `Engine.write_at`. Raises EngineError where the memory ends."""
+        if positions.size:
+            self._reserve(int(slots.max()) + 1)
+            self._memory.write_at(positions, slots)
+
+    def _each(self) -> list[int]:
+        return self._lengths if self._length is None else [self._length] * self.rows
+
+    def _look(self) -> None:
+        self.past_bias: NDArray[np.float32] = self._bias[:, :, : self._memory.slots]
+        """[B, 1, S]: 0 on committed slots, `MASKED_SCORE` on all others; a view."""
+
+    def _commit_rows(self, positions: IntArray | slice, counts: Sequence[int] | None) -> None:
+        lengths = list(self._each())
+        every = np.arange(self._memory.new_positions)[positions] if isinstance(positions, slice) else positions
+        for row, start in enumerate(lengths):
+            chosen = every[row] if every.ndim == 2 else every
+            chosen = chosen if counts is None else chosen[: counts[row]]
+            lengths[row] = end = start + self._append(slice(row, row + 1), chosen, start)
+            self._bias[row, 0, max(start, self._hidden[row]) : end] = 0.0
+        one = lengths[0] if len(set(lengths)) == 1 else None
+        self._length, self._lengths = one, lengths
+
+    def _append(self, rows: slice, positions: IntArray | slice, start: int) -> int:
+        if isinstance(positions, slice):
+            first, last, _ = positions.indices(self._memory.new_positions)
+            count = last - first
+        else:
+            count = int(positions.size)
+        if count:
+            self._reserve(start + count)
+            self._memory.write(rows, positions, start, count)
+        return count
+
+    def _reserve(self, count: int) -> None:
+        if count <= self._memory.slots:
+            return
+        if count > self._memory.capacity:
+            raise EngineError(
+                f"cache: expected at most {self._memory.capacity} positions, got {count}; draft fewer nodes a cycle, "
+                "or export with more scratch slots"
+            )
+        self._memory.grow(count)
+        self._look()
+
+
+class HostMemory:
+    """A cache in NumPy arrays that graphs read in place; the memory is never moved or reallocated.
+
+    S starts small and grows a block at a time: attention over empty slots costs as much as over full ones. Only where
+    it grows, a few times an image, are the used slots laid out anew.
+    """
+
+    def __init__(self, shape: DecoderShape, rows: int) -> None:
+        self._outer = (shape.layers, rows, shape.heads)
+        self._head_dim = shape.head_dim
+        most = shape.layers * rows * shape.heads * shape.head_dim * shape.capacity
+        self.key_memory = np.zeros(most, dtype=np.float32)
+        self.value_memory = np.zeros(most, dtype=np.float32)
+        self.capacity = shape.capacity
+        self._first = (shape.capacity - 1) % BLOCK + 1
+        self.new_keys = self.new_values = np.zeros((*self._outer, 0, shape.head_dim), dtype=np.float32)
+        """[L, B, H, T, hd], of the last pass."""
+        self.reset()
+
+    @property
+    def new_positions(self) -> int:
+        """T."""
+        return int(self.new_keys.shape[3])
+
+    def reset(self) -> None:
+        """See `CacheMemory`."""
         self._lay_out(self._first)
 
-    def reserve(self, count: int) -> None:
-        """Let passes read at least `count` slots. Raises EngineError where the memory ends."""
-        if count <= self.slots:
-            return
-        if count > self.capacity:
-            raise EngineError(
-                f"cache: expected at most {self.capacity} positions, got {count}; draft fewer nodes a cycle, or "
-                "export with more scratch slots"
-            )
+    def grow(self, count: int) -> None:
+        """See `CacheMemory`."""
         used = self.slots
         keys, values = self.keys.copy(), self.values.copy()
         self._lay_out(used + -(-(count - used) // BLOCK) * BLOCK)
@@ -69,74 +201,21 @@ class KeyValueCache:
         self.values[:, :, :, :used], self.values[:, :, :, used:] = values, 0.0
 
     def _lay_out(self, slots: int) -> None:
+        self.slots = slots
         size = self.key_memory.size // self.capacity * slots
         self.keys = self.key_memory[:size].reshape(*self._outer, self._head_dim, slots)
         self.values = self.value_memory[:size].reshape(*self._outer, slots, self._head_dim)
 
-    def commit(self, keys: FloatArray, values: FloatArray, chosen: IntArray | slice) -> None:
-        """Append the `chosen` positions of new keys and values [L, B, H, T, hd]; they are visible from now on."""
-        count = self.place(keys, values, chosen, 0)
-        self._bias[self.length : self.length + count] = 0.0
-        self.length += count
+    def write(self, rows: slice, positions: IntArray | slice, start: int, count: int) -> None:
+        """See `CacheMemory`."""
+        end = start + count
+        self.keys[:, rows, :, :, start:end] = self.new_keys[:, rows, :, positions].swapaxes(3, 4)
+        self.values[:, rows, :, start:end] = self.new_values[:, rows, :, positions]
 
-    def hide_first(self, count: int) -> None:
-        """Let no position see the first `count` slots from now on."""
-        self._bias[:count] = HIDDEN
-
-    def place(self, keys: FloatArray, values: FloatArray, chosen: IntArray | slice, behind: int) -> int:
-        """Write to scratch slots, `behind` slots after the committed ones, which stay as they are; return the count.
-
-        Raises EngineError where the memory ends.
-        """
-        picked = keys[:, :, :, chosen]
-        count = int(picked.shape[3])
-        start = self.length + behind
-        self.reserve(start + count)
-        self.keys[..., start : start + count] = picked.swapaxes(3, 4)
-        self.values[:, :, :, start : start + count] = values[:, :, :, chosen]
-        return count
-
-    def write(self, keys: FloatArray, values: FloatArray, chosen: IntArray, slots: IntArray) -> None:
-        """Write the `chosen` positions to these slots, over what was there; `length` and `bias` stay as they are."""
-        if not chosen.size:
-            return
-        self.reserve(int(slots.max()) + 1)
+    def write_at(self, positions: IntArray, slots: IntArray) -> None:
+        """See `CacheMemory`."""
         # Run by run: what lies side by side is copied as a slice, with nothing gathered first.
-        ends = ((np.diff(chosen) != 1) | (np.diff(slots) != 1)).nonzero()[0] + 1
-        for first, end in pairwise((0, *ends.tolist(), chosen.size)):
-            row, slot, count = int(chosen[first]), int(slots[first]), end - first
-            self.keys[..., slot : slot + count] = keys[:, :, :, row : row + count].swapaxes(3, 4)
-            self.values[:, :, :, slot : slot + count] = values[:, :, :, row : row + count]
-
-
-@cache
-def causal(count: int) -> NDArray[np.float32]:
-    """A bias [count, count] under which each position sees itself and those before it; shared, so read-only."""
-    bias = np.triu(np.full((count, count), HIDDEN, dtype=np.float32), k=1)
-    bias.flags.writeable = False
-    return bias
-
-
-@cache
-def alone(count: int) -> NDArray[np.float32]:
-    """A bias [count, count] under which each position sees none but itself; shared, so read-only."""
-    bias = hide(np.eye(count, dtype=np.bool_))
-    bias.flags.writeable = False
-    return bias
-
-
-def hide(visible: BoolArray) -> NDArray[np.float32]:
-    """The bias that shows what is True in `visible`."""
-    return np.where(visible, np.float32(0), HIDDEN)
-
-
-def hide_in_pass(visible: BoolArray) -> NDArray[np.float32]:
-    """`hide` among the positions of a pass [T, T]; read-only, and kept, as the same trees come again and again."""
-    return _hidden(visible.shape, visible.tobytes())
-
-
-@lru_cache(maxsize=256)
-def _hidden(shape: tuple[int, ...], visible: bytes) -> NDArray[np.float32]:
-    bias = hide(np.frombuffer(visible, dtype=np.bool_).reshape(shape))
-    bias.flags.writeable = False
-    return bias
+        ends = ((np.diff(positions) != 1) | (np.diff(slots) != 1)).nonzero()[0] + 1
+        for first, end in pairwise((0, *ends.tolist(), positions.size)):
+            start, count = int(positions[first]), end - first
+            self.write(slice(None), slice(start, start + count), int(slots[first]), count)

@@ -1,4 +1,4 @@
-"""ONNX Runtime sessions that run where they were asked to, or not at all."""
+"""Where engines run, on which threads and in which memory; sessions that run there, or not at all."""
 
 import os
 from collections.abc import Mapping
@@ -14,7 +14,8 @@ PROVIDERS: Final[Mapping[Provider, str]] = {
     "cuda": "CUDAExecutionProvider",
     "tensorrt": "TensorrtExecutionProvider",
 }
-_ERROR = 3
+_ERROR: Final = 3
+_CREATED_BEFORE: Final = "already been created"
 
 
 class EngineError(ValueError):
@@ -23,45 +24,35 @@ class EngineError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class EngineContext:
-    """How a session runs.
+    """Where the engines opened in it run, on which threads, and how they take memory.
 
     provider: where; there is no fallback to another.
     threads: of one operation, >= 1; None takes the cores this process may use. They wait for work by spinning,
-        which is what makes passes of a millisecond fast; give busy machines fewer. After `share_threads` it says
-        nothing, and neither does `lingering`.
-    lingering: whether they go on spinning after a pass, for tens of milliseconds, or sleep until the next one. Models
-        that take turns with others should not linger: their threads hold the cores that the others need.
+        which is what makes passes of a millisecond fast; give busy machines fewer.
+    pool: "own" gives every session threads of its own; "shared" runs them all on the process's one pool. Models that
+        take turns should share: they find the threads awake, where pools of their own would fight for the cores.
+    lingering: whether threads of its own go on spinning after a pass, for tens of milliseconds, or sleep until the
+        next one. Says nothing of a shared pool.
+    arena: whether a session keeps the memory of its intermediate results for the next pass, or gives it back.
     """
 
     provider: Provider = "cpu"
     threads: int | None = None
+    pool: Literal["own", "shared"] = "own"
     lingering: bool = True
+    arena: bool = True
 
     def __post_init__(self) -> None:
         if self.provider not in PROVIDERS:
-            raise EngineError(f"session: provider must be one of {', '.join(PROVIDERS)}, got {self.provider!r}")
+            raise EngineError(f"context: provider must be one of {', '.join(PROVIDERS)}, got {self.provider!r}")
         if self.threads is not None and self.threads < 1:
-            raise EngineError(f"session: threads must be >= 1, got {self.threads}")
+            raise EngineError(f"context: threads must be >= 1, got {self.threads}")
+        if self.pool not in ("own", "shared"):
+            raise EngineError(f"context: pool must be own or shared, got {self.pool!r}")
 
 
-class _Process:
-    """What the sessions of this process have in common."""
-
-    opened = False
-    shared = False
-
-
-def share_threads(count: int | None = None) -> bool:
-    """Let every session of this process run on one pool of `count` threads (None: the usable cores).
-
-    Models that take turns then find the threads awake, where pools of their own would fight for the cores: a low
-    target's pass costs half. Only a process that has opened no session can still choose; False where it is too late.
-    """
-    if _Process.shared or _Process.opened:
-        return _Process.shared
-    onnxruntime.set_global_thread_pool_sizes(count or usable_cores(), 1)
-    _Process.shared = True
-    return True
+SHARED: Final = EngineContext(pool="shared")
+"""For models that take turns in one process, as a target and its drafter do."""
 
 
 def usable_cores() -> int:
@@ -69,23 +60,47 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def open_session(path: Path, settings: EngineContext | None = None) -> Any:
+class _ProcessPool:
+    """ONNX Runtime has one pool a process for sessions that share; its size is settled when it is made."""
+
+    threads: int | None = None
+
+
+def _require_pool(threads: int | None) -> None:
+    """Make the process's pool, or find it made with as many threads; None takes it as it is. EngineError otherwise."""
+    if _ProcessPool.threads is None:
+        wanted = threads or usable_cores()
+        try:
+            onnxruntime.set_global_thread_pool_sizes(wanted, 1)
+        except Exception as error:  # onnxruntime's own exceptions share no base but Exception
+            if _CREATED_BEFORE not in str(error):
+                raise EngineError(f"context: onnxruntime makes no shared pool ({error}); use pool='own'") from error
+        _ProcessPool.threads = wanted
+    elif threads not in (None, _ProcessPool.threads):
+        raise EngineError(
+            f"context: this process shares a pool of {_ProcessPool.threads} threads, which cannot become {threads}; "
+            "leave threads out, or use pool='own'"
+        )
+
+
+def open_session(path: Path, context: EngineContext | None = None) -> Any:
     """An `onnxruntime.InferenceSession` on exactly the provider asked for.
 
     Raises EngineError: no such file, a file that is no model, a provider that this machine or wheel lacks.
     """
-    settings = settings or EngineContext()
-    wanted = PROVIDERS[settings.provider]
+    context = context or EngineContext()
+    wanted = PROVIDERS[context.provider]
     if not path.is_file():
         raise EngineError(f"no model file at {path}; write it with `underpaint export`")
     available = onnxruntime.get_available_providers()
     if wanted not in available:
         raise EngineError(
-            f"provider '{settings.provider}' ({wanted}) is not in this onnxruntime, which has {', '.join(available)}; "
+            f"provider '{context.provider}' ({wanted}) is not in this onnxruntime, which has {', '.join(available)}; "
             "install onnxruntime-gpu instead of onnxruntime (never both), or choose 'cpu'"
         )
+    options = _options(context)
     try:
-        session = onnxruntime.InferenceSession(str(path), _options(settings), providers=[wanted])
+        session = onnxruntime.InferenceSession(str(path), options, providers=[wanted])
     except Exception as error:  # onnxruntime's own exceptions share no base but Exception
         raise EngineError(f"{path}: onnxruntime could not load it ({error}); export the model again") from error
     running = session.get_providers()
@@ -95,22 +110,23 @@ def open_session(path: Path, settings: EngineContext | None = None) -> Any:
             "or choose 'cpu'"
         )
     session.disable_fallback()
-    _Process.opened = True
     return session
 
 
-def _options(settings: EngineContext) -> Any:
+def _options(context: EngineContext) -> Any:
     options = onnxruntime.SessionOptions()
-    if _Process.shared:
+    if context.pool == "shared":
+        _require_pool(context.threads)
         options.use_per_session_threads = False
     else:
-        options.intra_op_num_threads = settings.threads or usable_cores()
+        options.intra_op_num_threads = context.threads or usable_cores()
         options.inter_op_num_threads = 1
+        if not context.lingering:
+            options.add_session_config_entry("session.force_spinning_stop", "1")
+    options.enable_cpu_mem_arena = context.arena
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
     options.log_severity_level = _ERROR
-    if not (settings.lingering or _Process.shared):
-        options.add_session_config_entry("session.force_spinning_stop", "1")
     return options
 
 

@@ -1,11 +1,10 @@
-"""EAGLE's drafter on ONNX Runtime (arXiv 2401.15077, section 4.1).
+"""EAGLE's drafter on an engine (arXiv 2401.15077, section 4.1).
 
 Each position pairs a token with the feature of the token before it. Committed tokens come with the target's own
 features and enter the cache for good, in the first pass of the next cycle; the nodes of a draft come with the
 feature that the drafter predicted for their parent, and leave no trace after their cycle.
 """
 
-from functools import partial
 from math import isfinite
 from pathlib import Path
 from typing import Final
@@ -18,10 +17,10 @@ from underpaint.algos.draft.spec import FusedTreeLevel, FusedTreeSpec
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import Scored
 from underpaint.algos.tree import DraftTree, Verdict
-from underpaint.runtime.engines.cache import alone, causal, hide
 from underpaint.runtime.engines.context import EngineContext, EngineError
-from underpaint.runtime.engines.onnx_engine import OnnxDecoder, load_decoder
-from underpaint.runtime.engines.passes import Pass
+from underpaint.runtime.engines.engine import GuidanceEngines, LoadedDecoder, PassOutput
+from underpaint.runtime.engines.loading import CPU, load_decoder
+from underpaint.runtime.engines.masks import alone, causal, hide
 from underpaint.zoo.load import FOLDER
 
 _ROOT: Final = np.zeros(1, dtype=np.int64)
@@ -29,28 +28,38 @@ _ROOT: Final = np.zeros(1, dtype=np.int64)
 
 
 class EngineDrafter:
-    """Implements `algos.step.Drafter` on a drafter graph; `sampler` must be the target's."""
+    """Implements `algos.step.Drafter` on any engine; `params` must be the target's."""
 
-    def __init__(self, loaded: OnnxDecoder, sampler: SamplingParams) -> None:
-        self.engine = loaded.engine(1 if sampler.guidance == 1.0 else 2)
-        self.engine.sample_by(sampler)
-        self.sampler = sampler
+    def __init__(self, decoder: LoadedDecoder, params: SamplingParams) -> None:
+        self.decoder = decoder
+        self._engines = GuidanceEngines(decoder)
+        self.sample_by(params)
+
+    @classmethod
+    def open(
+        cls,
+        name: str,
+        params: SamplingParams,
+        folder: Path = FOLDER,
+        context: EngineContext | None = None,
+        backend: str = CPU,
+    ) -> "EngineDrafter":
+        """The drafter `name` of a folder of models; see `engines.loading.load_decoder`."""
+        return cls(load_decoder(name, "drafter", folder, context, backend), params)
+
+    def sample_by(self, params: SamplingParams) -> None:
+        """Say how logits become distributions, as the target was told; `begin` comes next."""
+        self.params = params
+        self.engine = self._engines.under(params)
         self._tokens: list[int] = []
         """Committed tokens that are not in the cache yet."""
         self._features: list[FloatArray] = []
         """[B, n, D] each, one after another: the target's features before those tokens, and before the next root."""
         self._root: int | None = None
         """The next root, once a verdict has named it."""
-        self._said: FloatArray | None = None
+        self._root_probs: FloatArray | None = None
         """The root's distribution [1, V], after a tree was grown from it and before any other pass; a view."""
         self._forget_nodes()
-
-    @classmethod
-    def open(
-        cls, name: str, sampler: SamplingParams, folder: Path = FOLDER, settings: EngineContext | None = None
-    ) -> "EngineDrafter":
-        """The drafter `name` of a folder of models."""
-        return cls(load_decoder(name, "drafter", folder, settings), sampler)
 
     @property
     def vocab_size(self) -> int:
@@ -64,7 +73,7 @@ class EngineDrafter:
 
     def begin(self, scored: Scored) -> None:
         """See `Drafter`. Raises EngineError unless the features fit: as many rows and as wide as this drafter's."""
-        self.engine.cache.clear()
+        self.engine.begin()
         self._tokens = []
         self._features = [self._checked(scored)[:, -1:]]
         self._root = None
@@ -72,15 +81,15 @@ class EngineDrafter:
 
     def expand(self, tokens: IntArray, parents: IntArray) -> FloatArray:
         """See `Expander`."""
-        if self._said is not None and parents.tolist() == [-1]:
-            return self._said.copy()
+        if self._root_probs is not None and parents.tolist() == [-1]:
+            return self._root_probs.copy()
         if self._count == 0:
             if tokens.shape != (1,) or parents.tolist() != [-1]:
                 raise EngineError(
                     f"drafter: expected the root alone, ([root], [-1]), in the first call of a cycle, got "
                     f"({tokens.tolist()}, {parents.tolist()})"
                 )
-            return self._expand_root(int(tokens[0])).probs_at(slice(-1, None), self.sampler)
+            return self._expand_root(int(tokens[0])).probs_at(slice(-1, None), self.params)
         if parents.min() < 0 or parents.max() >= self._count:
             raise EngineError(
                 f"drafter: expected parents from 0 to {self._count - 1} (nodes added before in this cycle), "
@@ -92,10 +101,10 @@ class EngineDrafter:
         """See `ChainExpander`."""
         if self._count:
             raise EngineError("drafter: expected expand_chain() as the first call of a cycle; the root is expanded")
-        drafted = self._expand_root(root, levels).drafted
-        if drafted is None:
+        chain = self._expand_root(root, levels).chain
+        if chain is None:
             raise EngineError("drafter: this graph drafts no chain by itself; call expand() level by level")
-        return drafted.copy()
+        return chain.copy()
 
     @property
     def fuses_trees(self) -> bool:
@@ -108,14 +117,14 @@ class EngineDrafter:
             raise EngineError("drafter: expected expand_tree() as the first call of a cycle; the root is expanded")
         if not self.fuses_trees:
             raise EngineError("drafter: this engine grows no tree by itself; call expand() level by level")
-        result = self._expand_root(root, growth=growth)
-        assert result.grown is not None
+        result = self._expand_root(root, tree=growth)
+        assert result.tree is not None
         assert result.probs is not None
-        grown, self._said = result.grown, result.probs[-1:]
-        if not isfinite(grown.root_masses[0, 0]):  # one NaN or infinity spoils the whole of its distribution
+        tree, self._root_probs = result.tree, result.probs[-1:]
+        if not isfinite(tree.root_probs[0, 0]):  # one NaN or infinity spoils the whole of its distribution
             raise ValueError("distributions: expected finite logits, got NaN or infinity; check the engine's parity")
-        first = FusedTreeLevel(_ROOT, self._said, grown.root_tokens, grown.root_masses)
-        below = zip(grown.places, grown.distributions, grown.tokens, grown.masses, strict=True)
+        first = FusedTreeLevel(_ROOT, self._root_probs, tree.root_tokens, tree.root_probs)
+        below = zip(tree.next_frontier, tree.probs, tree.tokens, tree.token_probs, strict=True)
         return [first, *(FusedTreeLevel(*level) for level in below)]
 
     def commit(self, tree: DraftTree, verdict: Verdict, scored: Scored) -> None:
@@ -133,9 +142,10 @@ class EngineDrafter:
 
     def _forget_nodes(self) -> None:
         self._count = 0
-        self._said = None
+        self._root_probs = None
         self._placed = 0
-        self._last: Pass | None = None
+        self._unwritten = False
+        """Whether the last pass was over nodes, whose keys and values are written when others need them."""
         self._depths = np.empty(0, dtype=np.int64)
         self._above: BoolArray = np.empty((0, 0), dtype=np.bool_)
         """[nodes, drafted]: the drafted nodes (the root is not one) that a node's children see, itself included."""
@@ -151,21 +161,16 @@ class EngineDrafter:
             )
         return scored.features
 
-    def _expand_root(self, root: int, levels: int = 1, growth: FusedTreeSpec | None = None) -> Pass:
+    def _expand_root(self, root: int, levels: int = 1, tree: FusedTreeSpec | None = None) -> PassOutput:
         if not self._features:
             raise EngineError("drafter: no features to draft from; call begin() before expand()")
         if self._root is not None and root != self._root:
             raise EngineError(f"drafter: expected root {self._root}, the last verdict's token, got {root}")
-        cache = self.engine.cache
         fed = np.array([*self._tokens, root], dtype=np.int64)
-        cells = cache.length + np.arange(fed.size)
+        cells = self.engine.length + np.arange(fed.size)
         features = self._features[0] if len(self._features) == 1 else np.concatenate(self._features, axis=1)
-        # Only graphs that chain are asked for more than one level; other engines need not know of them.
-        run = self.engine.run
-        if levels > 1 or growth is not None:
-            run = partial(self.engine.run, levels=levels, growth=growth)
-        result = run(fed, cells, causal(fed.size), features=features)
-        cache.commit(result.keys, result.values, slice(None))
+        result = self.engine.run(fed, cells, causal(fed.size), features=features, chain_levels=levels, tree=tree)
+        self.engine.commit(slice(None))
         self._tokens = []
         self._count = 1
         self._depths = np.zeros(1, dtype=np.int64)
@@ -174,28 +179,33 @@ class EngineDrafter:
         return result
 
     def _expand_nodes(self, tokens: IntArray, parents: IntArray) -> FloatArray:
-        cache, count = self.engine.cache, tokens.size
-        self._said = None  # this pass writes where it lies
-        if self._last is not None:
-            self._placed += cache.place(self._last.keys, self._last.values, slice(None), self._placed)
-        above = self._above[parents]
+        engine, count = self.engine, tokens.size
+        self._root_probs = None  # this pass writes where it lies
+        if self._unwritten:
+            self._placed += engine.write_scratch(self._placed)
+        above, length = self._above[parents], engine.length
         depths = self._depths[parents] + 1
-        past_bias = np.empty((count, cache.slots), dtype=np.float32)
-        past_bias[:] = cache.bias
-        past_bias[:, cache.length : cache.length + above.shape[1]] = hide(above)
-        cells = cache.length - 1 + depths
-        result = self.engine.run(tokens, cells, alone(count), past_bias, self._predicted[:, parents])
-        self._last = result
+        past_bias = np.empty((count, engine.slots), dtype=np.float32)
+        past_bias[:] = engine.past_bias[0]
+        past_bias[:, length : length + above.shape[1]] = hide(above)
+        result = engine.run(tokens, length - 1 + depths, alone(count), past_bias, self._predicted[:, parents])
+        self._unwritten = True
         self._predicted = np.concatenate([self._predicted, result.features], axis=1)
         self._depths = np.concatenate([self._depths, depths])
-        self._above = self._grown(above, count)
+        self._above = _with_new(self._above, above)
         self._count += count
-        return result.probs_at(slice(None), self.sampler)
+        return result.probs_at(slice(None), self.params)
 
-    def _grown(self, above: BoolArray, count: int) -> BoolArray:
-        old, seen = self._above.shape
-        grown = np.zeros((old + count, seen + count), dtype=np.bool_)
-        grown[:old, :seen] = self._above
-        grown[old:, :seen] = above
-        grown[old:, seen:] = np.eye(count, dtype=np.bool_)
-        return grown
+    def close(self) -> None:
+        """Give its engines' memory back."""
+        self._engines.close()
+
+
+def _with_new(above: BoolArray, new: BoolArray) -> BoolArray:
+    """What nodes' children see, with the nodes of one more level, each of which sees itself besides."""
+    (old, seen), count = above.shape, len(new)
+    grown = np.zeros((old + count, seen + count), dtype=np.bool_)
+    grown[:old, :seen] = above
+    grown[old:, :seen] = new
+    grown[old:, seen:] = np.eye(count, dtype=np.bool_)
+    return grown

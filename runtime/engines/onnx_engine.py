@@ -1,5 +1,6 @@
-"""One decoder graph and its cache: passes over new positions, with every buffer bound once."""
+"""A decoder on ONNX Runtime: passes over new positions, with every buffer bound once."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -10,58 +11,68 @@ from numpy.typing import NDArray
 from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
 from underpaint.algos.draft.spec import FusedTreeSpec
 from underpaint.algos.rows import SamplingParams
-from underpaint.runtime.engines.cache import KeyValueCache
+from underpaint.artifacts import decoder_graph as names
+from underpaint.runtime.engines.cache import HostMemory, KeyValueCache
 from underpaint.runtime.engines.context import EngineContext, EngineError, bind, open_session
-from underpaint.runtime.engines.passes import GROWN, Pass, PassTimer, Sampling, fused_tree_buffers
+from underpaint.runtime.engines.engine import FusedTreeOutput, PassOutput, PassTimer
+from underpaint.runtime.engines.format_one import UNSEEN, graph_names, known_names
+from underpaint.runtime.engines.sampling_inputs import SamplingInputs
 from underpaint.runtime.engines.shape import DecoderShape, read_shape
-from underpaint.zoo.load import FOLDER, locate
+from underpaint.zoo.load import locate
 
-_Sizes: TypeAlias = tuple[int, int, int]
-"""Of a tree: levels, nodes expanded in each, children of each."""
-_NO_TREE: Final[_Sizes] = (0, 1, 1)
-
-
-def _sizes(growth: FusedTreeSpec) -> _Sizes:
-    levels, nodes, children = growth.uniforms.shape
-    return levels, nodes, children
+_TreeSizes: TypeAlias = tuple[int, int, int]
+"""Levels, nodes expanded in each, children of each."""
+_NO_TREE: Final[_TreeSizes] = (0, 1, 1)
+_Key: TypeAlias = tuple[int, int, int, _TreeSizes, bool]
+"""Of a binding: new positions, slots, levels of a chain, a tree's sizes, whether it reads distributions."""
 
 
 class _Bound(NamedTuple):
+    """A binding and the buffers behind it. past_bias, new_bias: the two parts of `bias` [B, T, S + T]."""
+
     binding: Any
-    tokens: NDArray[np.int64]
-    cells: NDArray[np.int64]
-    bias: NDArray[np.float32]
+    tokens: IntArray
+    cells: IntArray
+    past_bias: NDArray[np.float32]
+    new_bias: NDArray[np.float32]
     features: NDArray[np.float32]
     levels: IntArray
-    places: IntArray
+    frontier: IntArray
     uniforms: FloatArray
     ranked: BoolArray
     drawn: BoolArray
-    result: Pass
+    new_keys: NDArray[np.float32]
+    new_values: NDArray[np.float32]
+    output: PassOutput
 
 
 class OnnxDecoder(NamedTuple):
-    """A session and its shape; any number of engines may share one."""
+    """A session and its shape. Implements `LoadedDecoder`."""
 
     session: Any
     shape: DecoderShape
     name: str
 
-    def engine(self, rows: int) -> "OnnxEngine":
-        """A new engine for `rows` sequences."""
+    @property
+    def max_positions(self) -> int | None:
+        """See `LoadedDecoder`: any number."""
+        return None
+
+    def open(self, rows: int) -> "OnnxEngine":
+        """See `LoadedDecoder`."""
         return OnnxEngine(self, rows)
 
 
-def load_decoder(name: str, kind: str, folder: Path = FOLDER, settings: EngineContext | None = None) -> OnnxDecoder:
+def load_onnx(name: str, kind: str, folder: Path, context: EngineContext | None = None) -> OnnxDecoder:
     """Load the decoder `name` ("target" or "drafter" in `kind`) after checking it against its manifest.
 
     Raises ManifestError (missing, damaged, another kind) or EngineError (not loadable as asked).
     """
     located = locate(name, kind, folder)
-    settings = settings or EngineContext()
-    if settings.provider != "cpu":
+    context = context or EngineContext()
+    if context.provider != "cpu":
         raise EngineError(
-            f"decoder: expected provider 'cpu', got '{settings.provider}': caches live in host memory, which another "
+            f"decoder: expected provider 'cpu', got '{context.provider}': caches live in host memory, which another "
             "device would copy at every pass"
         )
     shape = read_shape(located.manifest.settings, name)
@@ -70,44 +81,78 @@ def load_decoder(name: str, kind: str, folder: Path = FOLDER, settings: EngineCo
             f"{name}: expected a float32 export for ONNX Runtime on the CPU, got {shape.precision}; export with "
             "--precision fp32, or build TensorRT engines of this one"
         )
-    return OnnxDecoder(open_session(located.path, settings), shape, name)
+    return OnnxDecoder(open_session(located.path, context), shape, name)
 
 
 class OnnxEngine:
-    """Runs a decoder graph on `rows` sequences against one cache.
+    """Implements `Engine`.
 
     Buffers are made once and bound by pointer, one binding for each number of new positions and of slots; a pass
     moves tokens and biases in and nothing of the cache anywhere.
     """
 
-    def __init__(self, loaded: OnnxDecoder, rows: int) -> None:
-        self.shape = loaded.shape
+    def __init__(self, decoder: OnnxDecoder, rows: int) -> None:
+        self.shape = decoder.shape
         self.rows = rows
-        self.spent = PassTimer()
-        shape = loaded.shape
-        self.conditions = np.zeros((shape.external_cond_rows, shape.dim), dtype=np.float32)
-        self.unseen = np.zeros(rows, dtype=np.int64)
-        """[B]: how many of the first slots a row does not see, where ids of a prompt are `kept`."""
-        self.cache = KeyValueCache(shape.layers, rows, shape.heads, shape.head_dim, shape.capacity)
-        self._session = loaded.session
-        inputs = {each.name for each in loaded.session.get_inputs()}
-        self._reads_features = "features" in inputs
-        self.fuses_chains = "levels" in inputs
-        """Whether a pass can go on by itself."""
-        self._sampling = Sampling(rows, "sharpness" in inputs)
-        if self.fuses_chains and "uniforms" not in inputs:
-            raise EngineError(f"{loaded.name}: this graph is of an older form; export the model again")
-        self._bound: dict[tuple[int, int, int, _Sizes], _Bound] = {}
-        self._memory: dict[str, NDArray[Any]] = {}
+        self.cost = PassTimer()
+        self.memory = HostMemory(decoder.shape, rows)
+        self.cache = KeyValueCache(self.memory, rows)
+        self._session = decoder.session
+        inputs = {each.name: each.shape for each in decoder.session.get_inputs()}
+        self._shared_rows = len(inputs[names.CELLS]) == 1
+        known = known_names(frozenset(inputs), self._shared_rows)
+        self._inputs = known
+        self._cond_rows = np.zeros((decoder.shape.external_cond_rows, decoder.shape.dim), dtype=np.float32)
+        self._unseen = np.zeros(rows, dtype=np.int64)
+        self._reads_features = names.FEATURES in known
+        self.fuses_chains = names.CHAIN_LEVELS in known
+        """See `Engine`."""
+        self._sampling = SamplingInputs(rows, known)
+        if self.fuses_chains and names.TREE_UNIFORMS not in known:
+            raise EngineError(f"{decoder.name}: this graph is of an older form; export the model again")
+        self._bound: dict[_Key, _Bound] = {}
+        self._buffers: dict[str, NDArray[Any]] = {}
+
+    @property
+    def makes_probs(self) -> bool:
+        """See `Engine`."""
+        return self._sampling.complete
 
     @property
     def fuses_trees(self) -> bool:
-        """Whether a pass can grow a tree: its graph makes the distributions that tokens are taken from."""
-        return self.fuses_chains and self._sampling.computed
+        """See `Engine`: its graph makes the distributions that tokens are taken from."""
+        return self.fuses_chains and self._sampling.complete
 
-    def sample_by(self, sampler: SamplingParams) -> None:
-        """Say how logits become distributions, in passes bound from now on; do so before the first."""
-        self._sampling.take(sampler, self.shape.vocab_size)
+    @property
+    def lengths(self) -> IntArray:
+        """See `Engine`."""
+        return self.cache.lengths
+
+    @property
+    def length(self) -> int:
+        """See `Engine`."""
+        return self.cache.length
+
+    @property
+    def slots(self) -> int:
+        """See `Engine`."""
+        return self.memory.slots
+
+    @property
+    def past_bias(self) -> NDArray[np.float32]:
+        """See `Engine`."""
+        return self.cache.past_bias
+
+    def sample_by(self, params: SamplingParams) -> None:
+        """See `Engine`."""
+        self._sampling.set(params, self.shape.vocab_size)
+
+    def begin(self, hidden: Sequence[int] = (), cond_rows: NDArray[np.float32] | None = None) -> None:
+        """See `Engine`."""
+        self.cache.clear(hidden)
+        self._unseen[:] = hidden or 0
+        if cond_rows is not None:
+            self._cond_rows[:] = cond_rows
 
     def run(
         self,
@@ -116,112 +161,155 @@ class OnnxEngine:
         bias: FloatArray,
         past_bias: FloatArray | None = None,
         features: FloatArray | None = None,
-        levels: int = 1,
-        growth: FusedTreeSpec | None = None,
-    ) -> Pass:
-        """One pass over T new positions; nothing is committed.
-
-        tokens: [T], the same in every row, or [B, T]. cells: [T] (-1 on the prefix).
-        bias: [T, T] among the new positions, 0 or `cache.HIDDEN`. past_bias: [S] or [T, S] on the `cache.slots`; None
-        shows what is committed. features: [B, T, D], for drafters. levels: tokens of the greedy chain behind the last
-        position, for graphs that `chains`; growth: the tree behind it, for those that `grows`. Each level counts as a
-        pass.
-        Raises EngineError on a cell outside the grid, or more positions than the cache has slots.
-        """
-        deep = levels if growth is None else len(growth.places)
+        chain_levels: int = 1,
+        tree: FusedTreeSpec | None = None,
+    ) -> PassOutput:
+        """See `Engine`."""
+        sizes: _TreeSizes = _NO_TREE if tree is None else tree.uniforms.shape
+        deep, count = sizes[0] or chain_levels, cells.shape[-1]
         self.shape.check_cells(cells, deep)
-        slots, sizes = self.cache.slots, _NO_TREE if growth is None else _sizes(growth)
-        bound = self._bound.get((len(cells), slots, levels, sizes))
+        key = (count, self.memory.slots, chain_levels, sizes, self._sampling.complete)
+        bound = self._bound.get(key)
         if bound is None:
-            bound = self._bound[len(cells), slots, levels, sizes] = self._bind(len(cells), levels, sizes)
+            bound = self._bound[key] = self._bind(*key)
         bound.tokens[:] = tokens
         bound.cells[:] = cells
-        bound.bias[:, :slots] = self.cache.bias if past_bias is None else past_bias
-        bound.bias[:, slots:] = bias
+        bound.past_bias[:] = self.cache.past_bias if past_bias is None else past_bias
+        bound.new_bias[:] = bias
         if self._reads_features:
             if features is None:
                 raise EngineError("decoder: this graph reads features, got none; run it through EngineDrafter")
             bound.features[:] = features
-        if growth is not None:
-            bound.places[:], bound.uniforms[:] = growth.places, growth.uniforms
-            bound.ranked[...], bound.drawn[...] = growth.ranked, growth.drawn
+        if tree is not None:
+            bound.frontier[:], bound.uniforms[:] = tree.places, tree.uniforms
+            bound.ranked[...], bound.drawn[...] = tree.ranked, tree.drawn
         start_time = perf_counter()
         self._session.run_with_iobinding(bound.binding)
-        self.spent.seconds += perf_counter() - start_time
-        self.spent.passes += deep
-        self.spent.positions += len(cells) + (deep - 1) * sizes[1]
-        return bound.result
+        cost = self.cost
+        cost.seconds += perf_counter() - start_time
+        cost.passes += deep
+        cost.positions += count + (deep - 1) * sizes[1]
+        self.memory.new_keys, self.memory.new_values = bound.new_keys, bound.new_values
+        return bound.output
 
-    def _view(self, name: str, shape: tuple[int, ...], most: int, kind: type = np.float32) -> NDArray[Any]:
+    def commit(self, positions: IntArray | slice, counts: Sequence[int] | None = None) -> None:
+        """See `Engine`."""
+        self.cache.commit(positions, counts)
+
+    def write_scratch(self, behind: int) -> int:
+        """See `Engine`."""
+        return self.cache.write_scratch(behind)
+
+    def write_at(self, positions: IntArray, slots: IntArray) -> None:
+        """See `Engine`."""
+        self.cache.write_at(positions, slots)
+
+    def close(self) -> None:
+        """See `Engine`."""
+        self._bound.clear()
+        self._buffers.clear()
+        self._session = _Closed()
+
+    def _buffer(self, name: str, shape: tuple[int, ...], most: int, kind: type = np.float32) -> NDArray[Any]:
         """An array at the start of the buffer `name`, which is `most` elements long."""
-        if name not in self._memory:
-            self._memory[name] = np.zeros(most, dtype=kind)
-        return self._memory[name][: int(np.prod(shape))].reshape(shape)
+        if name not in self._buffers:
+            self._buffers[name] = np.zeros(most, dtype=kind)
+        return self._buffers[name][: int(np.prod(shape))].reshape(shape)
 
-    def _bind(self, count: int, levels: int, sizes: _Sizes) -> _Bound:
-        shape, rows, most, slots = self.shape, self.rows, self.cache.capacity, self.cache.slots
+    def _bind(self, count: int, slots: int, levels: int, sizes: _TreeSizes, probs: bool) -> _Bound:
+        shape, rows, most = self.shape, self.rows, self.memory.capacity
         if not 1 <= count <= most:
             raise EngineError(f"decoder: expected 1 to {most} new positions, got {count}; score a smaller tree")
         if (levels != 1 and not (self.fuses_chains and 1 <= levels <= most)) or (sizes[0] and not self.fuses_trees):
             deep = sizes[0] or levels
             raise EngineError(f"decoder: expected 1 level from this graph, got {deep}; draft level by level")
-        layered = (shape.layers, rows, shape.heads, count, shape.head_dim)
-        result = Pass(
-            self._view("logits", (rows, count, shape.vocab_size), rows * most * shape.vocab_size),
-            self._view("features", (rows, count, shape.dim), rows * most * shape.dim),
-            self._view("keys", layered, self.cache.key_memory.size),
-            self._view("values", layered, self.cache.value_memory.size),
-            self._view("laws", (count, shape.vocab_size), most * shape.vocab_size)
-            if self._sampling.computed and levels == 1
+        new = (shape.layers, rows, shape.heads, count, shape.head_dim)
+        bias = self._buffer(names.BIAS, (rows, count, slots + count), 2 * rows * most * most)
+        output = PassOutput(
+            self._buffer(names.LOGITS, (rows, count, shape.vocab_size), rows * most * shape.vocab_size),
+            self._buffer(names.PREDICTED_FEATURES, (rows, count, shape.dim), rows * most * shape.dim),
+            self._buffer(names.PROBS, (count, shape.vocab_size), most * shape.vocab_size)
+            if probs and levels == 1
             else None,
-            self._view("drafted", (levels,), most, np.int64) if self.fuses_chains else None,
-            fused_tree_buffers(*sizes, shape.vocab_size) if sizes[0] else None,
+            self._buffer(names.CHAIN_TOKENS, (levels,), most, np.int64) if self.fuses_chains else None,
+            _tree_buffers(*sizes, shape.vocab_size) if sizes[0] else None,
         )
         bound = _Bound(
             self._session.io_binding(),
-            self._view("tokens", (rows, count), rows * most, np.int64),
-            self._view("cells", (count,), most, np.int64),
-            self._view("bias", (count, slots + count), 2 * most * most),
-            self._view("given_features", (rows, count, shape.dim), rows * most * shape.dim),
+            self._buffer(names.TOKENS, (rows, count), rows * most, np.int64),
+            self._buffer(names.CELLS, (rows, count), rows * most, np.int64),
+            bias[:, :, :slots],
+            bias[:, :, slots:],
+            self._buffer(names.FEATURES, (rows, count, shape.dim), rows * most * shape.dim),
             np.array(levels, dtype=np.int64),
             np.zeros(sizes[:2], dtype=np.int64),
             np.zeros(sizes),
             np.zeros((), dtype=np.bool_),
             np.zeros((), dtype=np.bool_),
-            result,
+            self._buffer("new_keys", new, self.memory.key_memory.size),
+            self._buffer("new_values", new, self.memory.value_memory.size),
+            output,
         )
-        self._attach(bound)
+        self._attach(bound, bias)
         return bound
 
-    def _attach(self, bound: _Bound) -> None:
-        named: dict[str, NDArray[Any]] = {"tokens": bound.tokens, "cells": bound.cells, "bias": bound.bias}
-        if self._reads_features:
-            named["features"] = bound.features
-        if self.fuses_chains:
-            named |= {"levels": bound.levels, "places": bound.places, "uniforms": bound.uniforms}
-            named |= {"ranked": bound.ranked, "drawn": bound.drawn}
-        named |= self._sampling.inputs()
-        if self.shape.external_cond_rows:
-            named["conditions"] = self.conditions
-        if self.shape.uncond_keep:
-            named["unseen"] = self.unseen
-        for index in range(self.shape.layers):
-            named[f"past_key_{index}"] = self.cache.keys[index]
-            named[f"past_value_{index}"] = self.cache.values[index]
-        for name, array in named.items():
-            bind(bound.binding, "input", name, array)
-        results: dict[str, NDArray[Any]] = {"logits": bound.result.logits}
-        if bound.result.probs is not None:
-            results["laws"] = bound.result.probs
-        if bound.result.drafted is not None:
-            results["drafted"] = bound.result.drafted
-        if bound.result.grown is not None:
+    def _attach(self, bound: _Bound, bias: NDArray[np.float32]) -> None:
+        inputs: dict[str, NDArray[Any]] = {
+            names.TOKENS: bound.tokens,
+            names.CELLS: bound.cells[0] if self._shared_rows else bound.cells,
+            names.BIAS: bias[0] if self._shared_rows else bias,
+            names.FEATURES: bound.features,
+            names.EXTERNAL_COND_ROWS: self._cond_rows,
+            names.CHAIN_LEVELS: bound.levels,
+            names.TREE_FRONTIER: bound.frontier,
+            names.TREE_UNIFORMS: bound.uniforms,
+            names.TREE_RANKED: bound.ranked,
+            names.TREE_DRAWN: bound.drawn,
+            UNSEEN: self._unseen,
+            **self._sampling.arrays,
+        }
+        output = bound.output
+        predicted = names.PREDICTED_FEATURES if self._reads_features else names.FEATURES
+        outputs: dict[str, NDArray[Any] | None] = {
+            names.LOGITS: output.logits,
+            predicted: output.features,
+            names.PROBS: output.probs,
+            names.CHAIN_TOKENS: output.chain,
+        }
+        if output.tree is not None:
             # A loop that never turns gives arrays of no shape that could be known.
-            grown: dict[str, NDArray[Any]] = dict(zip(GROWN, bound.result.grown, strict=True))
-            results |= {name: array for name, array in grown.items() if array.size}
-        results["predicted" if self._reads_features else "features"] = bound.result.features
-        for index in range(self.shape.layers):
-            results[f"new_key_{index}"] = bound.result.keys[index]
-            results[f"new_value_{index}"] = bound.result.values[index]
-        for name, array in results.items():
-            bind(bound.binding, "output", name, array)
+            fused: dict[str, NDArray[Any]] = dict(zip(names.TREE_OUTPUTS, output.tree, strict=True))
+            outputs |= {name: array for name, array in fused.items() if array.size}
+        for layer in range(self.shape.layers):
+            inputs[names.past_key(layer)] = self.memory.keys[layer]
+            inputs[names.past_value(layer)] = self.memory.values[layer]
+            outputs[names.new_key(layer)] = bound.new_keys[layer]
+            outputs[names.new_value(layer)] = bound.new_values[layer]
+        called = graph_names(self._shared_rows)
+        for name, array in inputs.items():
+            if name in self._inputs:
+                bind(bound.binding, "input", called.get(name, name), array)
+        for name, found in outputs.items():
+            if found is not None:
+                bind(bound.binding, "output", called.get(name, name), found)
+
+
+class _Closed:
+    """In the place of a closed engine's session."""
+
+    def io_binding(self) -> Any:
+        """EngineError."""
+        raise EngineError("decoder: this engine is closed; open another one")
+
+
+def _tree_buffers(levels: int, nodes: int, children: int, vocab_size: int) -> FusedTreeOutput:
+    """Buffers for a tree of these sizes."""
+    more = levels - 1
+    return FusedTreeOutput(
+        np.zeros((1, children), dtype=np.int64),
+        np.zeros((1, children)),
+        np.zeros((more, nodes), dtype=np.int64),
+        np.zeros((more, nodes, children), dtype=np.int64),
+        np.zeros((more, nodes, children)),
+        np.zeros((more, nodes, vocab_size), dtype=np.float32),
+    )

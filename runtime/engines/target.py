@@ -1,54 +1,71 @@
-"""A target on ONNX Runtime."""
+"""A target on an engine: trees in raster order."""
 
 from pathlib import Path
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from underpaint.algos.arrays import IntArray
 from underpaint.algos.draft.spec import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import Scored
 from underpaint.algos.tree import DraftTree, Verdict
-from underpaint.runtime.engines.cache import causal, hide, hide_in_pass
+from underpaint.runtime.conditions import Condition
+from underpaint.runtime.engines.condition_encoder import ConditionEncoder, EncodedCondition
 from underpaint.runtime.engines.context import EngineContext, EngineError
-from underpaint.runtime.engines.line_tokens import Laid, Lines
-from underpaint.runtime.engines.onnx_engine import OnnxDecoder, load_decoder
-from underpaint.runtime.engines.passes import Pass
+from underpaint.runtime.engines.engine import GuidanceEngines, LoadedDecoder, PassOutput
+from underpaint.runtime.engines.eol_tokens import EolLayout, PassLayout
+from underpaint.runtime.engines.loading import CPU, load_decoder, load_encoder
+from underpaint.runtime.engines.masks import causal, hide, tree_bias
 from underpaint.zoo.load import FOLDER
+
+_ROOT: Final = np.ones((1, 1), dtype=np.bool_)
+"""What a root without a tree sees."""
 
 
 class EngineTarget:
-    """Implements `algos.step.Target` on a decoder graph.
+    """Implements `algos.step.Target` on any engine. Set a condition first.
 
-    With guidance 1 it runs the conditional row alone, otherwise the guidance pair. Set a condition first.
+    With guidance 1 it runs the conditional row alone, otherwise the guidance pair.
     """
 
-    def __init__(self, loaded: OnnxDecoder, sampler: SamplingParams) -> None:
-        if sampler.guidance != 1.0 and not loaded.shape.guided:
-            raise EngineError(
-                f"guidance {sampler.guidance:g}: this export has no prompt without a condition, as its authors draw it "
-                "without guidance; use --guidance 1, or export it with --kept"
-            )
-        self.engine = loaded.engine(1 if sampler.guidance == 1.0 else 2)
-        self.engine.sample_by(sampler)
-        self.lines = Lines(loaded.shape)
-        self.sampler = sampler
-        self._prefix: IntArray | None = None
-        self._hidden = 0
-        """Condition positions that are padding."""
-        self._unseen = 0
-        """Condition positions that the row without a condition does not see."""
-        self._scored: DraftTree | None = None
-        self._pass: Pass | None = None
-        self._laid: Laid | None = None
+    def __init__(self, decoder: LoadedDecoder, params: SamplingParams, encoder: ConditionEncoder | None = None) -> None:
+        """encoder: what conditions are encoded by; None for a decoder that is asked by ids."""
+        self.decoder = decoder
+        self.encoder = encoder or ConditionEncoder(decoder.shape)
+        self.eol_layout = EolLayout(decoder.shape)
+        self._cells = np.arange(decoder.shape.grid.cells)
+        self._engines = GuidanceEngines(decoder)
+        self._condition: EncodedCondition | None = None
+        self.sample_by(params)
 
     @classmethod
     def open(
-        cls, name: str, sampler: SamplingParams, folder: Path = FOLDER, settings: EngineContext | None = None
+        cls,
+        name: str,
+        params: SamplingParams,
+        folder: Path = FOLDER,
+        context: EngineContext | None = None,
+        backend: str = CPU,
     ) -> "EngineTarget":
-        """The target `name` of a folder of models."""
-        return cls(load_decoder(name, "target", folder, settings), sampler)
+        """The target `name` of a folder of models; see `engines.loading.load_decoder`."""
+        decoder = load_decoder(name, "target", folder, context, backend)
+        return cls(decoder, params, load_encoder(decoder.shape, folder, context))
+
+    def sample_by(self, params: SamplingParams) -> None:
+        """Say how logits become distributions; `begin` comes next. EngineError on guidance that the model lacks."""
+        if params.guidance != 1.0 and not self.decoder.shape.guided:
+            raise EngineError(
+                f"guidance {params.guidance:g}: this export has no prompt without a condition, as its authors draw it "
+                "without guidance; use --guidance 1, or export it with --kept"
+            )
+        self.params = params
+        self.engine = self._engines.under(params)
+        self._prefix: int | None = None
+        """Condition positions of the picture that was begun; a prompt may be shorter than the longest."""
+        self._scored: DraftTree | None = None
+        self._pass: PassOutput | None = None
+        self._layout: PassLayout | None = None
 
     @property
     def vocab_size(self) -> int:
@@ -60,106 +77,78 @@ class EngineTarget:
         """The image to draw."""
         return self.engine.shape.grid
 
-    def condition(self, ids: IntArray) -> None:
-        """Set the prompt for the next `begin`: word ids (or one class id) int64 [prefix]; all 0 words is no prompt.
+    @property
+    def prefix(self) -> int | None:
+        """Condition positions of the picture that was begun; None before."""
+        return self._prefix
 
-        Models whose condition is a prompt of any length take up to `prefix` ids, those among them that are put behind
-        every prompt, as the shape's `marks`. Raises EngineError on another length or an unknown id.
-        """
-        shape = self.engine.shape
-        ids = np.asarray(ids)
-        if shape.external_cond_rows:
-            raise EngineError("condition: this model's condition is made of features; set it with condition_rows")
-        self._hidden = self._unseen = 0
-        if shape.prompted:
-            self._prefix = self._prompt(ids)
-            return
-        if ids.shape != (shape.prefix,) or ids.min() < 0 or ids.max() >= shape.cond_ids:
+    def check_pass(self, cells: int) -> None:
+        """EngineError where the engine takes no pass over so many cells at once."""
+        most, shape = self.decoder.max_positions, self.decoder.shape
+        eol = 0 if shape.eol_token is None else -(-cells // shape.width)
+        if most is not None and min(cells + eol, shape.grid.cells + shape.eol_tokens) > most:
             raise EngineError(
-                f"condition: expected [{shape.prefix}] ids from 0 to {shape.cond_ids - 1}, got {ids.tolist()}; "
-                "make them with zoo.prompts.word_ids"
+                f"{self.decoder.name}: this method passes over {cells} cells at once, its engine over {most}; build it "
+                f"with larger --buckets (as 1,8,16,32,64,{cells}), or let the method draft fewer rows a cycle"
             )
-        absent = np.array(shape.uncond_ids, dtype=np.int64)
-        given = absent if shape.prefix > 1 and not ids.any() else ids.astype(np.int64) + shape.vocab_size
-        self._prefix = np.stack([given, absent])[: self.engine.rows]
 
-    def _prompt(self, ids: IntArray) -> IntArray:
-        """A prompt [B, P] of vocabulary ids and marks; the row without a condition ends in all that it sees of it."""
-        shape = self.engine.shape
-        marks = np.array(shape.image_start_ids, dtype=np.int64)
-        own = (marks - shape.vocab_size).tolist()
-        least, most = max(1, sum(shape.uncond_keep)) - len(own), shape.prefix - len(own)
-        if ids.ndim != 1 or not least <= ids.size <= most or ((ids < 0) | (ids >= shape.cond_ids)).any():
-            around = "begin mark" if own else "begin and image marks"
-            raise EngineError(
-                f"condition: expected {max(0, least)} to {most} ids from 0 to {shape.cond_ids - 1}, got "
-                f"{ids.tolist()}; make them with the model's tokenizer, {around} included"
-            )
-        if own and ids[-len(own) :].tolist() == own:
-            raise EngineError(f"condition: {own} begin the picture and are put behind every prompt; leave them out")
-        given = np.concatenate([ids.astype(np.int64) + shape.vocab_size, marks])
-        rows = np.tile(given, (self.engine.rows, 1))
-        if self.engine.rows == 2:
-            first, last = shape.uncond_keep
-            self._unseen = given.size - first - last
-            rows[1, self._unseen :] = np.concatenate([given[:first], given[given.size - last :]])
-        return rows
+    def condition(self, condition: Condition) -> None:
+        """Set the condition of the next `begin`; EngineError on one that this model does not take."""
+        self.prepare(self.encoder.encode(condition))
 
-    def condition_rows(self, rows: NDArray[np.float32], padding: int = 0) -> None:
-        """Set the prompt by embedded rows [2 * prefix, D], the condition's and those of none.
-
-        padding: leading condition positions that nothing may see. Raises EngineError on another shape.
-        """
-        shape = self.engine.shape
-        wanted = (shape.external_cond_rows, shape.dim)
-        if rows.shape != wanted or not wanted[0] or not 0 <= padding < shape.prefix:
-            raise EngineError(
-                f"condition_rows: expected {list(wanted)} and padding below {shape.prefix}, got {list(rows.shape)} and "
-                f"{padding}; make them with the exported condition graph"
-            )
-        self.engine.conditions[:] = rows
-        self._hidden, self._unseen = padding, 0
-        self._prefix = (shape.vocab_size + np.arange(shape.external_cond_rows)).reshape(2, -1)[: self.engine.rows]
+    def prepare(self, condition: EncodedCondition) -> None:
+        """Set the condition of the next `begin`, encoded already."""
+        self._condition = condition
 
     def begin(self) -> Scored:
         """See `Target`."""
-        if self._prefix is None:
-            raise EngineError("target: no condition is set; call condition(word_ids) before decoding")
-        cache, prefix = self.engine.cache, self._prefix.shape[1]
-        cache.clear()
-        self._scored = None
-        bias = causal(prefix)
-        if self._hidden:
-            bias = bias + hide(np.eye(prefix, dtype=np.bool_) | (np.arange(prefix) >= self._hidden))
-        cells = self.engine.shape.first_cells(prefix)
-        self.engine.unseen[:] = 0
-        if self._unseen:  # a pass of its own: only what is in the cache can be hidden from one row
-            first = slice(self._unseen)
-            told = self.engine.run(self._prefix[:, first], cells[first], bias[first, first])
-            cache.commit(told.keys, told.values, slice(None))
-            self.engine.unseen[1] = self._unseen
-        rest = slice(self._unseen, prefix)
-        result = self.engine.run(self._prefix[:, rest], cells[rest], bias[rest, rest])
-        cache.commit(result.keys, result.values, slice(None))
-        cache.hide_first(self._hidden)
-        return Scored(result.probs_at(slice(-1, None), self.sampler), result.features[:, -1:].copy())
+        if self._condition is None:
+            raise EngineError("target: no condition is set; call condition() before decoding")
+        engine = self.engine
+        tokens, hidden = self._condition.tokens[: engine.rows], self._condition.hidden[: engine.rows]
+        self._scored, self._prefix = None, tokens.shape[1]
+        engine.begin(hidden, self._condition.cond_rows)
+        most, cells, bias = max(hidden), engine.shape.first_cells(self._prefix), causal(self._prefix)
+        alone = 0
+        if min(hidden) < most:  # hidden from one row: in a pass of its own, as only what is in the cache can be
+            alone, first = most, slice(most)
+            engine.run(tokens[:, first], cells[first], bias[first, first])
+            engine.commit(slice(None))
+        elif most:
+            bias = bias + hide(np.eye(self._prefix, dtype=np.bool_) | (np.arange(self._prefix) >= most))
+        rest = slice(alone, self._prefix)
+        result = engine.run(tokens[:, rest], cells[rest], bias[rest, rest])
+        engine.commit(slice(None))
+        return Scored(result.probs_at(slice(-1, None), self.params), result.features[:, -1:].copy())
 
     def score(self, tree: DraftTree) -> Scored:
         """See `Target`. Raises EngineError before `begin`, past the last cell, or on a root that is no token."""
-        places = self.engine.cache.length - (0 if self._prefix is None else self._prefix.shape[1])
-        if places < 0 or self.engine.cache.length == 0:
+        if self._prefix is None:
             raise EngineError("target: nothing is drawn yet; call begin() before score()")
-        tokens = tree.tokens.tolist()
-        if min(tokens) < 0 or max(tokens) >= self.vocab_size:
-            raise EngineError(f"target: expected tokens from 0 to {self.vocab_size - 1}, got {tokens}")
-        laid = self.lines.lay(tree.tokens, self.lines.drawn(places) + tree.depths(), tree.visible())
-        self._pass = self.engine.run(laid.tokens, laid.cells, hide_in_pass(laid.visible))
-        self._laid, self._scored = laid, tree
-        return Scored(self._pass.probs_at(laid.said, self.sampler), self._pass.features[:, laid.said].copy())
+        check_tokens(tree.tokens, self.vocab_size)
+        engine, cell = self.engine, self.eol_layout.drawn(self.engine.length - self._prefix)
+        if tree.tokens.size == 1 and cell < self._cells.size:  # plain autoregression: as little as can be
+            layout = self.eol_layout.lay(tree.tokens, self._cells[cell : cell + 1], _ROOT)
+        else:
+            layout = self.eol_layout.lay(tree.tokens, cell + tree.depths(), tree.visible())
+        result = engine.run(layout.tokens, layout.cells, tree_bias(layout.visible))
+        self._pass, self._layout, self._scored = result, layout, tree
+        return Scored(result.probs_at(layout.outputs, self.params), result.features[:, layout.outputs].copy())
 
     def commit(self, tree: DraftTree, verdict: Verdict) -> None:
         """See `Target`; only the tree scored last can be committed."""
-        if self._pass is None or self._laid is None or tree is not self._scored:
+        if self._layout is None or tree is not self._scored:
             raise EngineError("target: commit() expects the tree that was scored last; score it first")
-        self.engine.cache.commit(self._pass.keys, self._pass.values, self._laid.positions(verdict.committed()))
+        self.engine.commit(self._layout.positions(verdict.committed()))
         self._scored = None
+
+    def close(self) -> None:
+        """Give its engines' memory back."""
+        self._engines.close()
+
+
+def check_tokens(tokens: IntArray, vocab_size: int) -> None:
+    """EngineError unless all are image codes."""
+    held = tokens.tolist()
+    if min(held) < 0 or max(held) >= vocab_size:
+        raise EngineError(f"target: expected tokens from 0 to {vocab_size - 1}, got {held}")

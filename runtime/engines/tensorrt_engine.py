@@ -1,123 +1,104 @@
 """A decoder on TensorRT: caches in CUDA memory that is never moved, one captured CUDA graph a number of positions.
 
-`TensorRTEngine` has the seams of `onnx_engine.OnnxEngine`, so `EngineTarget` and `EngineDrafter`, which hold the
-protocols of `algos.step`, run on it unchanged: `EngineTarget(load_tensorrt(...), sampler)`. New keys and values stay on
-the device; logits and features come back in one copy each a pass.
+New keys and values stay on the device; logits and features come back in one copy each a pass.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import perf_counter
-from types import ModuleType
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.draft.spec import FusedTreeSpec
 from underpaint.algos.rows import SamplingParams
+from underpaint.artifacts import decoder_graph as names
+from underpaint.runtime.engines.cache import KeyValueCache
 from underpaint.runtime.engines.context import EngineError
-from underpaint.runtime.engines.device_cache import TYPES, DeviceCache, layered
-from underpaint.runtime.engines.padding import Given, fill
-from underpaint.runtime.engines.passes import Pass, PassTimer
-from underpaint.runtime.engines.shape import DecoderShape, read_shape
-from underpaint.runtime.engines.tensorrt_files import EngineRecord, backend_module, paths, read_engine
+from underpaint.runtime.engines.device_memory import TYPES, DeviceMemory, layered
+from underpaint.runtime.engines.engine import PassOutput, PassTimer
+from underpaint.runtime.engines.format_one import UNSEEN, graph_names, known_names
+from underpaint.runtime.engines.padding import PassInputs, fill
+from underpaint.runtime.engines.shape import DecoderShape
+from underpaint.runtime.engines.tensorrt_runtime import TensorRTRuntime, open_runtime
 
 _WARM_UPS: Final = 2
 _new_stream: Final[Callable[[], torch.cuda.Stream]] = torch.cuda.Stream
 
 
-def gpu_name() -> str:
-    """This machine's GPU with its compute capability; EngineError where PyTorch sees none."""
-    if not torch.cuda.is_available():
-        raise EngineError("no GPU: this PyTorch sees none; check the driver, and that PyTorch is a CUDA build")
-    major, minor = torch.cuda.get_device_capability()
-    return f"{torch.cuda.get_device_name()} (sm_{major}{minor})"
-
-
-def new_context(module: ModuleType, engine: Any) -> Any:
-    """A context of `engine` whose kernels are settled before its first pass; None where the GPU's memory is full.
-
-    TensorRT for RTX swaps better kernels in while it runs, unless told not to: a graph captured before would keep the
-    slow ones. TensorRT itself compiles when it builds. Every context holds the memory of its own profile: by default
-    it would hold that of the largest, which may pass over a whole image.
-    """
-    own = module.ExecutionContextAllocationStrategy.ON_PROFILE_CHANGE
-    strategies = getattr(module, "DynamicShapesKernelSpecializationStrategy", None)
-    if strategies is None:
-        return engine.create_execution_context(own)
-    config = engine.create_runtime_config()
-    config.dynamic_shapes_kernel_specialization_strategy = strategies.EAGER
-    config.set_execution_context_allocation_strategy(own)
-    return engine.create_execution_context(config)
-
-
 class _Bucket(NamedTuple):
     """One optimisation profile: its context, buffers, and the captured graph (None: not capturable).
 
-    host: inputs, and `read` outputs, in pinned memory, which copies without stopping for anything.
+    host: inputs, and `read` outputs, in pinned memory, which copies without stopping for anything. new_keys,
+    new_values: [L, B, H, T, hd] on the device.
     """
 
     context: Any
     device: dict[str, torch.Tensor]
     host: dict[str, torch.Tensor]
     read: dict[str, torch.Tensor]
+    new_keys: torch.Tensor
+    new_values: torch.Tensor
     captured: torch.cuda.CUDAGraph | None
-    size: int
 
 
 class TensorRTDecoder(NamedTuple):
-    """A deserialised engine; any number of `TensorRTEngine`s may share one."""
+    """Implements `LoadedDecoder`."""
 
-    session: Any
-    shape: DecoderShape
     name: str
-    record: EngineRecord
-    module: ModuleType
-    runtime: Any
-    """What read the engine, and must outlive it."""
+    shape: DecoderShape
+    runtime: TensorRTRuntime
 
-    def engine(self, rows: int) -> "TensorRTEngine":
-        """A new engine for `rows` sequences."""
+    @property
+    def max_positions(self) -> int | None:
+        """See `LoadedDecoder`: those of the largest profile."""
+        return max(count for _, count in self.runtime.record.batch_counts)
+
+    def open(self, rows: int) -> "TensorRTEngine":
+        """See `LoadedDecoder`."""
         return TensorRTEngine(self, rows)
 
 
 def load_tensorrt(name: str, kind: str, folder: Path, backend: str) -> TensorRTDecoder:
-    """The engine of decoder `name`, refused unless graph, GPU and version are those that it was built for."""
-    module = backend_module(backend)
-    located, record = read_engine(folder, name, kind, backend, module.__version__, gpu_name())
-    runtime = module.Runtime(module.Logger(module.Logger.ERROR))
-    place = paths(folder, name, backend).engine
-    engine = runtime.deserialize_cuda_engine(place.read_bytes())
-    if engine is None:
-        raise EngineError(f"{place}: {backend} cannot read it on this machine; build it here with `underpaint engine`")
-    return TensorRTDecoder(engine, read_shape(located.manifest.settings, name), name, record, module, runtime)
+    """The engine of decoder `name`; see `open_runtime` for what it refuses."""
+    runtime, shape = open_runtime(name, kind, folder, backend)
+    return TensorRTDecoder(name, shape, runtime)
 
 
 class TensorRTEngine:
-    """Runs a decoder engine on `rows` sequences against one cache; see `runtime.engines.onnx_engine.OnnxEngine`."""
+    """Implements `Engine` on plain passes: a captured graph holds one level of drafting, and no distributions."""
 
-    chains: Final = False
-    """A captured graph holds one level of drafting."""
-    grows: Final = False
+    makes_probs: Final = False
+    """See `Engine`."""
+    fuses_chains: Final = False
+    """See `Engine`."""
+    fuses_trees: Final = False
+    """See `Engine`."""
 
-    def __init__(self, loaded: TensorRTDecoder, rows: int) -> None:
-        self.shape = loaded.shape
+    def __init__(self, decoder: TensorRTDecoder, rows: int) -> None:
+        self.shape = decoder.shape
         self.rows = rows
-        self.spent = PassTimer()
-        self.cache = DeviceCache(loaded.shape, rows)
-        self.conditions = np.zeros((loaded.shape.external_cond_rows, loaded.shape.dim), dtype=np.float32)
-        self.unseen = np.zeros(rows, dtype=np.int64)
-        self._loaded = loaded
-        self._engine = loaded.session
+        self.cost = PassTimer()
+        self.memory = DeviceMemory(decoder.shape, rows)
+        self.cache = KeyValueCache(self.memory, rows)
+        self._cond_rows = np.zeros((decoder.shape.external_cond_rows, decoder.shape.dim), dtype=np.float32)
+        self._unseen = np.zeros(rows, dtype=np.int64)
+        self._runtime = decoder.runtime
         self._stream = _new_stream()
-        names = [self._engine.get_tensor_name(index) for index in range(self._engine.num_io_tensors)]
-        self._inputs = {name for name in names if self._engine.get_tensor_mode(name).name == "INPUT"}
+        engine = decoder.runtime.engine
+        every = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
+        inputs = frozenset(name for name in every if engine.get_tensor_mode(name).name == "INPUT")
+        self._shared_rows = len(engine.get_tensor_shape(names.CELLS)) == 1
+        self._inputs = known_names(inputs, self._shared_rows)
+        self._predicted = names.PREDICTED_FEATURES if names.FEATURES in inputs else names.FEATURES
         self._profiles = {
-            count: index for index, (batch, count) in enumerate(loaded.record.batch_counts) if batch == rows
+            count: index for index, (batch, count) in enumerate(decoder.runtime.record.batch_counts) if batch == rows
         }
         if not self._profiles:
-            raise EngineError(f"{loaded.name}: its engine has no profile for {rows} rows; build it again")
+            raise EngineError(f"{decoder.name}: its engine has no profile for {rows} rows; build it again")
         self._buckets: dict[int, _Bucket] = {}
 
     @property
@@ -125,8 +106,37 @@ class TensorRTEngine:
         """Whether every pass so far replayed a CUDA graph."""
         return all(bucket.captured is not None for bucket in self._buckets.values())
 
-    def sample_by(self, sampler: SamplingParams) -> None:
-        """See `OnnxEngine.sample_by`: these graphs give logits alone, of which the host makes distributions."""
+    @property
+    def lengths(self) -> IntArray:
+        """See `Engine`."""
+        return self.cache.lengths
+
+    @property
+    def length(self) -> int:
+        """See `Engine`."""
+        return self.cache.length
+
+    @property
+    def slots(self) -> int:
+        """See `Engine`: all of them, at every pass."""
+        return self.memory.slots
+
+    @property
+    def past_bias(self) -> NDArray[np.float32]:
+        """See `Engine`."""
+        return self.cache.past_bias
+
+    def sample_by(self, params: SamplingParams) -> None:
+        """See `Engine`: these graphs give logits alone, of which the host makes distributions."""
+
+    def begin(self, hidden: Sequence[int] = (), cond_rows: NDArray[np.float32] | None = None) -> None:
+        """See `Engine`."""
+        self.cache.clear(hidden)
+        self._unseen[:] = hidden or 0
+        if cond_rows is not None:
+            self._cond_rows[:] = cond_rows
+        for bucket in self._buckets.values():
+            self._hold(bucket.host)
 
     def run(
         self,
@@ -135,13 +145,16 @@ class TensorRTEngine:
         bias: FloatArray,
         past_bias: FloatArray | None = None,
         features: FloatArray | None = None,
-    ) -> Pass:
-        """One pass; see `OnnxEngine.run`: views of buffers that the next pass overwrites.
-
-        Passes larger than the largest profile raise EngineError.
-        """
+        chain_levels: int = 1,
+        tree: FusedTreeSpec | None = None,
+    ) -> PassOutput:
+        """See `Engine`. Passes larger than the largest profile raise EngineError."""
+        if chain_levels != 1 or tree is not None:
+            raise EngineError("decoder: TensorRT's graphs are plain passes; draft level by level")
         self.shape.check_cells(cells)
-        count = len(cells)
+        count = cells.shape[-1]
+        if not self._profiles:
+            raise EngineError("decoder: this engine is closed; open another one")
         fitting = [size for size in self._profiles if size >= count]
         if not fitting:
             raise EngineError(
@@ -149,17 +162,34 @@ class TensorRTEngine:
                 f"a cycle, or build with larger --buckets (as 1,8,16,32,64,{count})"
             )
         bucket = self._bucket(min(fitting))
-        seen = self.cache.bias if past_bias is None else past_bias
+        seen = self.cache.past_bias if past_bias is None else past_bias
         buffers = {name: each.numpy() for name, each in bucket.host.items()}
-        fill(buffers, Given(tokens, cells, bias, seen, features, self.conditions, self.unseen))
+        fill(buffers, PassInputs(tokens, cells, bias, seen, features))
         start = perf_counter()
-        result = self._pass(bucket, count)
-        self.spent.seconds += perf_counter() - start
-        self.spent.passes += 1
-        self.spent.positions += count
-        return result
+        output = self._pass(bucket, count)
+        self.cost.seconds += perf_counter() - start
+        self.cost.passes += 1
+        self.cost.positions += count
+        return output
 
-    def _pass(self, bucket: _Bucket, count: int) -> Pass:
+    def commit(self, positions: IntArray | slice, counts: Sequence[int] | None = None) -> None:
+        """See `Engine`."""
+        self.cache.commit(positions, counts)
+
+    def write_scratch(self, behind: int) -> int:
+        """See `Engine`."""
+        return self.cache.write_scratch(behind)
+
+    def write_at(self, positions: IntArray, slots: IntArray) -> None:
+        """See `Engine`."""
+        self.cache.write_at(positions, slots)
+
+    def close(self) -> None:
+        """See `Engine`."""
+        self._buckets.clear()
+        self._profiles.clear()
+
+    def _pass(self, bucket: _Bucket, count: int) -> PassOutput:
         self._stream.wait_stream(torch.cuda.current_stream())  # commits of the last pass come first
         with torch.cuda.stream(self._stream):
             for name, given in bucket.host.items():
@@ -171,14 +201,10 @@ class TensorRTEngine:
             for name, taken in bucket.read.items():
                 taken.copy_(bucket.device[name], non_blocking=True)
         self._stream.synchronize()
-        logits, found = (bucket.read[name].numpy()[:, :count] for name in ("logits", self._predicted))
-        device: Any = bucket.device  # new keys and values stay there: `DeviceCache` alone reads them
-        return Pass(logits, found, device["keys"][:, :, :, :count], device["values"][:, :, :, :count])
-
-    @property
-    def _predicted(self) -> str:
-        """The output of features: a drafter reads an input of that name."""
-        return "predicted" if "features" in self._inputs else "features"
+        self.memory.new_keys = bucket.new_keys[:, :, :, :count]
+        self.memory.new_values = bucket.new_values[:, :, :, :count]
+        logits, features = (bucket.read[name].numpy()[:, :count] for name in (names.LOGITS, self._predicted))
+        return PassOutput(logits, features)
 
     def _enqueue(self, context: Any) -> None:
         if not context.execute_async_v3(self._stream.cuda_stream):
@@ -187,53 +213,68 @@ class TensorRTEngine:
     def _bucket(self, count: int) -> _Bucket:
         if count not in self._buckets:
             self._buckets[count] = self._make(count)
+            self._runtime.keep_compiled()
         return self._buckets[count]
+
+    def _hold(self, host: dict[str, torch.Tensor]) -> None:
+        """Write what stays the same for a whole picture."""
+        for name, values in ((names.EXTERNAL_COND_ROWS, self._cond_rows), (UNSEEN, self._unseen)):
+            if name in host:
+                host[name].numpy()[:] = values
 
     def _make(self, count: int) -> _Bucket:
         """Buffers, a context on its profile, and a capture after warm-up passes."""
         shape, rows = self.shape, self.rows
-        width = self.cache.slots + count
-        sizes = {"tokens": (rows, count), "cells": (count,), "bias": (count, width)}
-        kinds = dict.fromkeys(("tokens", "cells", "unseen"), torch.int64)
-        if "features" in self._inputs:
-            sizes["features"] = (rows, count, shape.dim)
-        if "conditions" in self._inputs:
-            sizes["conditions"] = self.conditions.shape
-        if "unseen" in self._inputs:
-            sizes["unseen"] = self.unseen.shape
+        many = () if self._shared_rows else (rows,)
+        sizes = {
+            names.TOKENS: (rows, count),
+            names.CELLS: (*many, count),
+            names.BIAS: (*many, count, self.memory.slots + count),
+            names.FEATURES: (rows, count, shape.dim),
+            names.EXTERNAL_COND_ROWS: self._cond_rows.shape,
+            UNSEEN: self._unseen.shape,
+        }
+        kinds = dict.fromkeys((names.TOKENS, names.CELLS, UNSEEN), torch.int64)
         host, device = {}, {}
         for name, size in sizes.items():
-            kind = kinds.get(name, torch.float32)
-            host[name] = torch.zeros(size, dtype=kind, pin_memory=True)
-            device[name] = torch.zeros(size, dtype=kind, device="cuda")
-        new = (rows, shape.heads, count, shape.head_dim)
-        for name in ("keys", "values"):
-            device[name] = layered(shape.layers, new, TYPES[shape.precision], "cuda")
+            if name in self._inputs:
+                kind = kinds.get(name, torch.float32)
+                host[name] = torch.zeros(size, dtype=kind, pin_memory=True)
+                device[name] = torch.zeros(size, dtype=kind, device="cuda")
+        self._hold(host)
         read = {}
-        for name, wide in (("logits", shape.vocab_size), (self._predicted, shape.dim)):
+        for name, wide in ((names.LOGITS, shape.vocab_size), (self._predicted, shape.dim)):
             device[name] = torch.zeros((rows, count, wide), device="cuda")
             read[name] = torch.zeros((rows, count, wide), pin_memory=True)
-        context = self._context(count, host, device)
-        return _Bucket(context, device, host, read, self._capture(context), count)
+        new = (rows, shape.heads, count, shape.head_dim)
+        keys, values = (layered(shape.layers, new, TYPES[shape.precision], "cuda") for _ in range(2))
+        context = self._context(count, host, device, keys, values)
+        return _Bucket(context, device, host, read, keys, values, self._capture(context))
 
-    def _context(self, count: int, host: dict[str, torch.Tensor], device: dict[str, torch.Tensor]) -> Any:
-        context = new_context(self._loaded.module, self._engine)
-        if context is None:
-            raise EngineError("decoder: TensorRT made no execution context; is the GPU's memory full?")
+    def _context(
+        self,
+        count: int,
+        host: dict[str, torch.Tensor],
+        device: dict[str, torch.Tensor],
+        new_keys: torch.Tensor,
+        new_values: torch.Tensor,
+    ) -> Any:
+        context = self._runtime.new_context()
         if not context.set_optimization_profile_async(self._profiles[count], self._stream.cuda_stream):
             raise EngineError(f"decoder: the engine refuses its profile of {count} positions; build it again")
+        called = graph_names(self._shared_rows)
         bound = {name: device[name] for name in host}
-        for index in range(self.shape.layers):
-            bound[f"past_key_{index}"] = self.cache.keys[index]
-            bound[f"past_value_{index}"] = self.cache.values[index]
+        for layer in range(self.shape.layers):
+            bound[names.past_key(layer)] = self.memory.keys[layer]
+            bound[names.past_value(layer)] = self.memory.values[layer]
         for name, tensor in bound.items():
-            if name in self._inputs and not context.set_input_shape(name, tuple(tensor.shape)):
+            if not context.set_input_shape(called.get(name, name), tuple(tensor.shape)):
                 raise EngineError(f"decoder: the engine refuses {name} {tuple(tensor.shape)}; build it again")
-        bound |= {name: device[name] for name in ("logits", self._predicted)}
-        for index in range(self.shape.layers):
-            bound[f"new_key_{index}"], bound[f"new_value_{index}"] = device["keys"][index], device["values"][index]
+        bound |= {name: device[name] for name in (names.LOGITS, self._predicted)}
+        for layer in range(self.shape.layers):
+            bound[names.new_key(layer)], bound[names.new_value(layer)] = new_keys[layer], new_values[layer]
         for name, tensor in bound.items():
-            if not context.set_tensor_address(name, tensor.data_ptr()):
+            if not context.set_tensor_address(called.get(name, name), tensor.data_ptr()):
                 raise EngineError(f"decoder: the engine has no tensor {name}; build it again")
         return context
 

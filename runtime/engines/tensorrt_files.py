@@ -6,16 +6,16 @@ import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from hashlib import sha256
 from pathlib import Path
 from tempfile import mkdtemp
 from types import ModuleType
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from underpaint.algos.registry import build
-from underpaint.artifacts.manifest import digest
+from underpaint.artifacts.manifest import Manifest, ManifestError
 from underpaint.runtime.engines.context import EngineError
-from underpaint.runtime.exported import check_data
-from underpaint.zoo.load import Located, locate
+from underpaint.zoo.load import manifest
 
 Backend: TypeAlias = Literal["tensorrt", "tensorrt-rtx"]
 MODULES: Final[Mapping[str, str]] = {"tensorrt": "tensorrt", "tensorrt-rtx": "tensorrt_rtx"}
@@ -57,13 +57,20 @@ class Paths(NamedTuple):
 
     engine: Path
     record: Path
+    runtime: Path
+    """What TensorRT for RTX compiled for this machine when it ran the engine; made again where it is missing."""
     timing: Path
 
 
 def paths(folder: Path, model: str, backend: str) -> Paths:
     """Where the engine of `model` lies."""
     stem = f"{model}.{backend}"
-    return Paths(folder / f"{stem}.engine", folder / f"{stem}.record", folder / f"timing.{backend}.cache")
+    return Paths(
+        folder / f"{stem}.engine",
+        folder / f"{stem}.record",
+        folder / f"timing.{backend}.cache",
+        folder / f"{stem}.runtime",
+    )
 
 
 def backend_module(backend: str) -> ModuleType:
@@ -97,16 +104,23 @@ def write_engine(folder: Path, content: bytes, record: EngineRecord) -> Path:
     return place.engine
 
 
-def read_engine(
-    folder: Path, model: str, kind: str, backend: str, version: str, gpu: str
-) -> tuple[Located, EngineRecord]:
-    """The graph and the record of an engine that fits this machine.
+class EngineFile(NamedTuple):
+    """An engine that fits this machine: its bytes, what it was built from, and the manifest of that."""
 
-    Raises ManifestError on a damaged graph; EngineError where the engine is missing, damaged, or was built from another
-    graph, for another GPU, or by another version.
+    content: bytes
+    record: EngineRecord
+    manifest: Manifest
+
+
+def read_engine(folder: Path, model: str, kind: str, backend: str, version: str, gpu: str) -> EngineFile:
+    """The engine of a model, read and hashed once. The graph that it was built from need not be there to run it.
+
+    Raises ManifestError without a manifest of this kind; EngineError where the engine is missing, damaged, or was built
+    from another graph, for another GPU, or by another version.
     """
-    located = locate(model, kind, folder)
-    check_data(folder, model)
+    known = manifest(model, folder)
+    if known.kind != kind:
+        raise ManifestError(f"'{model}' is a {known.kind}, expected a {kind}; choose another model")
     place = paths(folder, model, backend)
     again = f"build it again with `underpaint engine {folder} --backend {backend}`"
     if not place.record.is_file() or not place.engine.is_file():
@@ -117,15 +131,16 @@ def read_engine(
         record = build(EngineRecord, {**values, "batch_counts": counts}, str(place.record))
     except (ValueError, KeyError, TypeError) as error:
         raise EngineError(f"{place.record}: damaged ({error}); {again}") from error
+    content = place.engine.read_bytes()
     for what, found, wanted in (
         ("model", record.model, model),
-        ("graph (sha256)", record.onnx_sha256, located.manifest.sha256),
+        ("graph (sha256)", record.onnx_sha256, known.sha256),
         (f"{backend} version", record.version, version),
-        ("engine bytes", record.engine_bytes, place.engine.stat().st_size),
-        ("engine (sha256)", record.engine_sha256, digest(place.engine)),
+        ("engine bytes", record.engine_bytes, len(content)),
+        ("engine (sha256)", record.engine_sha256, sha256(content).hexdigest()),
     ):
         if found != wanted:
             raise EngineError(f"{place.engine}: expected {what} {wanted}, got {found}; {again}")
     if record.gpu not in (ANY_GPU, gpu):
         raise EngineError(f"{place.engine}: built for {record.gpu}, this machine has {gpu}; {again}")
-    return located, record
+    return EngineFile(content, record, known)

@@ -11,7 +11,7 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.target import GridTarget
 from underpaint.algos.step import Drafter, Target
 from underpaint.runtime.engines.costs import EngineCosts
-from underpaint.runtime.engines.passes import PassTimer
+from underpaint.runtime.engines.engine import PassTimer
 from underpaint.runtime.resampling.resampler import Resampler
 from underpaint.zoo.prompts import Prompt
 

@@ -50,7 +50,7 @@ class Models:
 
     def condition(self, target: EngineTarget, absent: bool = False) -> None:
         """See `Family`."""
-        target.condition(np.zeros_like(CAPTION) if absent else CAPTION)
+        target.prepare(target.encoder.of_ids(np.zeros_like(CAPTION) if absent else CAPTION))
 
     @torch.no_grad()
     def dense(self, tokens: IntArray) -> Outputs:

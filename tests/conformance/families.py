@@ -100,7 +100,7 @@ def llamagen(work: Path, captions: bool) -> Published:
         if captions:
             _set_rows(target, folder, features, absent)
         else:
-            target.condition(classes[int(absent)][None].numpy())
+            target.prepare(target.encoder.of_ids(classes[int(absent)][None].numpy()))
 
     def reference(codes: Tensor) -> Outputs:
         cond = torch.stack([features, model.cls_embedding.uncond_embedding]) if captions else classes
@@ -120,7 +120,7 @@ def _set_rows(target: EngineTarget, folder: Path, features: Tensor, absent: bool
     rows = session.run(None, {"features": features.numpy()})[0]
     if absent:
         rows = np.concatenate([rows[len(rows) // 2 :]] * 2)
-    target.condition_rows(rows)
+    target.prepare(target.encoder.of_rows(rows))
 
 
 def tar_dtok(work: Path) -> Published:
@@ -158,7 +158,7 @@ def chameleon(work: Path, lines: bool) -> Published:
     prompts = (text_models.PROMPT[0], text_models.PROMPT[0, :0])
 
     def condition(target: EngineTarget, absent: bool) -> None:
-        target.condition(prompts[int(absent)].numpy())
+        target.prepare(target.encoder.of_ids(prompts[int(absent)].numpy()))
 
     def reference(codes: Tensor) -> Outputs:
         pairs = zip(prompts, codes, strict=True)
@@ -184,7 +184,7 @@ def _prompted(
     prompts = (text_models.PROMPT[0], kept)
 
     def condition(target: EngineTarget, absent: bool) -> None:
-        target.condition(prompts[int(absent)].numpy())
+        target.prepare(target.encoder.of_ids(prompts[int(absent)].numpy()))
 
     def reference(codes: Tensor) -> Outputs:
         pairs = zip(prompts, codes, strict=True)

@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from underpaint.export.tensorrt_build import batch_counts, decoder_profile
-from underpaint.runtime.engines import device_cache, tensorrt_engine
+from underpaint.runtime.engines import device_memory, tensorrt_engine, tensorrt_runtime
 from underpaint.runtime.engines.context import EngineContext, open_session
 from underpaint.runtime.engines.shape import read_shape
 from underpaint.runtime.engines.tensorrt_files import EngineRecord, write_engine
@@ -50,11 +50,43 @@ class Recorder:
     enqueued = 0
 
 
+class RuntimeCache:
+    """Kernels compiled at run time: the passes whose contexts were made."""
+
+    compiled = 0
+    """By all, and taken from no file."""
+
+    def __init__(self) -> None:
+        self.held: set[str] = set()
+
+    def deserialize(self, blob: bytes) -> bool:
+        if not blob.startswith(GPU.encode()):
+            return False
+        self.held = set(json.loads(blob[len(GPU) :]))
+        return True
+
+    def serialize(self) -> bytes:
+        return GPU.encode() + json.dumps(sorted(self.held)).encode()
+
+    def need(self, kernel: str) -> None:
+        RuntimeCache.compiled += kernel not in self.held
+        self.held.add(kernel)
+
+
 @dataclass
 class Config:
     """A runtime configuration."""
 
+    cache: RuntimeCache = field(default_factory=RuntimeCache)
+
     dynamic_shapes_kernel_specialization_strategy: str = "LAZY"
+
+    def create_runtime_cache(self) -> RuntimeCache:
+        return RuntimeCache()
+
+    def set_runtime_cache(self, cache: RuntimeCache) -> bool:
+        self.cache = cache
+        return True
 
     def set_execution_context_allocation_strategy(self, strategy: str) -> bool:
         assert strategy == "ON_PROFILE_CHANGE"
@@ -64,6 +96,7 @@ class Config:
 class Context:
     def __init__(self, engine: "Engine", config: Config) -> None:
         self._engine = engine
+        self._cache = config.cache
         self._capturable = config.dynamic_shapes_kernel_specialization_strategy == "EAGER" and engine.capturable
         self._addresses: dict[str, int] = {}
         self._shapes: dict[str, tuple[int, ...]] = {}
@@ -72,6 +105,7 @@ class Context:
     def set_optimization_profile_async(self, index: int, stream: int) -> bool:
         assert stream == _STREAM
         self._profile = dict(self._engine.profiles[index])
+        self._cache.need(f"{self._engine.name} {index}")
         return True
 
     def set_input_shape(self, name: str, shape: tuple[int, ...]) -> bool:
@@ -120,6 +154,7 @@ class Engine:
 
     def __init__(self, content: bytes) -> None:
         known = json.loads(content)
+        self.name = Path(known["graph"]).stem
         self.session = open_session(Path(known["graph"]), EngineContext(threads=1))
         self.profiles = known["profiles"]
         self.inputs = [each.name for each in self.session.get_inputs()]
@@ -135,6 +170,10 @@ class Engine:
 
     def get_tensor_mode(self, name: str) -> SimpleNamespace:
         return SimpleNamespace(name="INPUT" if name in self.inputs else "OUTPUT")
+
+    def get_tensor_shape(self, name: str) -> list[int | str]:
+        both = (*self.session.get_inputs(), *self.session.get_outputs())
+        return next(list(each.shape) for each in both if each.name == name)
 
     def create_runtime_config(self) -> Config:
         return Config()
@@ -181,9 +220,9 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     on_host = SimpleNamespace(
         zeros=_zeros, tensor=lambda values, device: torch.tensor(values), dtype=torch.dtype, Tensor=torch.Tensor
     )
-    monkeypatch.setattr(device_cache, "torch", on_host)
+    monkeypatch.setattr(device_memory, "torch", on_host)
     monkeypatch.setattr(tensorrt_engine, "_new_stream", lambda: stream)
-    monkeypatch.setattr(tensorrt_engine, "gpu_name", lambda: GPU)
+    monkeypatch.setattr(tensorrt_runtime, "gpu_name", lambda: GPU)
     module = SimpleNamespace(
         __version__=VERSION,
         Logger=_Logger,
@@ -191,7 +230,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
         ExecutionContextAllocationStrategy=SimpleNamespace(ON_PROFILE_CHANGE="ON_PROFILE_CHANGE"),
         DynamicShapesKernelSpecializationStrategy=SimpleNamespace(LAZY="LAZY", EAGER="EAGER", NONE="NONE"),
     )
-    monkeypatch.setattr(tensorrt_engine, "backend_module", lambda backend: module)
+    monkeypatch.setattr(tensorrt_runtime, "backend_module", lambda backend: module)
 
 
 def build(folder: Path, name: str, buckets: tuple[int, ...]) -> None:

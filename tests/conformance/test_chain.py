@@ -66,12 +66,12 @@ def test_a_chain_is_what_its_levels_are(models: Models, name: str, sampler: Samp
     found = []
     for tree in trees:
         found.append(drafter.expand_chain(int(tree.tokens[0]), LEVELS))
-        assert drafter.engine.cache.length == done + 1
+        assert drafter.engine.length == done + 1
         done = commit(drafter, tree, scored, done)
     expected = level_by_level(models, name, sampler, scored, trees)
     np.testing.assert_array_equal(np.array(found), expected)
     assert len({tuple(row) for row in expected.tolist()}) > 1
-    assert drafter.engine.spent.passes == LEVELS * len(trees)
+    assert drafter.engine.cost.passes == LEVELS * len(trees)
 
 
 def test_a_chain_leaves_the_root_to_be_expanded(models: Models) -> None:
@@ -117,7 +117,7 @@ def test_what_a_chain_cannot_do_is_named(models: Models) -> None:
     target = open_target(models)
     target.begin()
     with pytest.raises(EngineError, match="expected 1 level"):
-        target.engine.run(TOKENS[:1], np.array([0]), np.zeros((1, 1), np.float32), levels=2)
+        target.engine.run(TOKENS[:1], np.array([0]), np.zeros((1, 1), np.float32), chain_levels=2)
 
 
 def test_the_loops_hold_no_weights_of_their_own(models: Models) -> None:

@@ -70,8 +70,8 @@ def chain(tokens: IntArray) -> DraftTree:
 
 def memory_of(target: EngineTarget) -> np.ndarray:
     """A copy of all keys, those behind the slots that passes read too."""
-    cache = target.engine.cache
-    return np.asarray(getattr(cache, "key_memory", cache.keys)).copy()
+    memory = target.engine.memory  # type: ignore[attr-defined]
+    return np.asarray(getattr(memory, "key_memory", memory.keys)).copy()
 
 
 def feed_one_by_one(target: EngineTarget, tokens: IntArray) -> list[Scored]:
@@ -105,7 +105,7 @@ def test_a_tree_scores_like_each_of_its_paths(family: Family, drawn: int) -> Non
 def test_commits_of_accepted_nodes_continue_like_a_dense_pass(family: Family) -> None:
     target = open_target(family)
     scored = target.begin()
-    prompt = target.engine.cache.length
+    prompt = target.engine.length
     logits, features = (each.numpy() for each in family.dense(TOKENS))
     expected = sampling_probs(logits, PAIR)
     np.testing.assert_allclose(scored.probs[0], expected[0], atol=1e-5)
@@ -129,7 +129,7 @@ def test_commits_of_accepted_nodes_continue_like_a_dense_pass(family: Family) ->
     # A shorter prompt than the longest leaves slots free; all others fill the cache to the last.
     free = target.engine.shape.prefix - prompt
     lines = target.engine.shape.eol_tokens
-    assert target.engine.cache.length == prompt + CELLS + lines == target.engine.cache.capacity - free
+    assert target.engine.length == prompt + CELLS + lines == target.engine.shape.capacity - free
 
 
 def test_rejected_nodes_never_enter_the_cache(family: Family) -> None:
@@ -143,10 +143,10 @@ def test_rejected_nodes_never_enter_the_cache(family: Family) -> None:
     one.commit(tree, Verdict((2, 5), 0))
     feed_one_by_one(other, TOKENS[[0, 2, 5]])
     for part in ("keys", "values"):
-        found, wanted = (np.asarray(getattr(target.engine.cache, part)) for target in (one, other))
+        found, wanted = (np.asarray(getattr(target.engine.memory, part)) for target in (one, other))
         np.testing.assert_allclose(found, wanted, atol=1e-5)
-    assert not one.engine.cache.keys[..., one.engine.cache.length :].any()
-    assert not one.engine.cache.values[:, :, :, one.engine.cache.length :].any()
+    assert not one.engine.memory.keys[..., one.engine.length :].any()
+    assert not one.engine.memory.values[:, :, :, one.engine.length :].any()
 
 
 def test_a_full_cache_takes_no_more(family: Family) -> None:
@@ -175,14 +175,14 @@ def test_the_guidance_pair_equals_two_separate_runs(family: Family) -> None:
     for target in (conditional, unconditional):
         target.score(tree)
         assert target._pass is not None
-        assert target._laid is not None
-        rows.append(target._pass.logits[0, target._laid.said].copy())
+        assert target._layout is not None
+        rows.append(target._pass.logits[0, target._layout.outputs].copy())
     np.testing.assert_allclose(together.score(tree).probs, sampling_probs(np.stack(rows), PAIR), atol=1e-5)
 
 
 def test_no_pass_moves_or_copies_a_cache(family: Family) -> None:
     target, drafter = open_target(family), open_drafter(family) if family.drafts else None
-    buffers = [part.engine.cache for part in (target, drafter) if part is not None]
+    buffers = [part.engine.memory for part in (target, drafter) if part is not None]
     before = [(cache.keys.ctypes.data, cache.values.ctypes.data) for cache in buffers]
     for seed in range(2):
         decode(target, drafter, Eagle2(3, 3, 6), PointProposals(), sampling(seed), max_nodes=8)
@@ -190,9 +190,9 @@ def test_no_pass_moves_or_copies_a_cache(family: Family) -> None:
     names = {value.name for value in target.engine._session.get_outputs()}
     assert {name for name in names if "key" in name} == {"new_key_0", "new_key_1"}
     for bound in target.engine._bound.values():
-        assert bound.result.keys.shape[3] == bound.cells.size
-        assert bound.bias.shape[1] - bound.cells.size <= target.engine.cache.capacity
-        assert np.shares_memory(bound.result.keys, target.engine._memory["keys"])
+        assert bound.new_keys.shape[3] == bound.cells.shape[1]
+        assert bound.past_bias.shape[2] <= target.engine.shape.capacity
+        assert np.shares_memory(bound.new_keys, target.engine._buffers["new_keys"])
 
 
 def test_greedy_decoding_takes_what_the_reference_likes_best(family: Family) -> None:
@@ -261,7 +261,7 @@ def test_a_verdict_brings_true_features_and_forgets_the_draft(family: Family) ->
         rows = slice(done + 1, done + 2 + accepted)
         drafter.commit(tree, verdict, Scored(said.probs[rows], said.features[:, rows]))
         if drafts:
-            assert drafter.engine.cache.length == done + 1
+            assert drafter.engine.length == done + 1
         done += accepted + 1
     found = drafter.expand(TOKENS[done : done + 1], np.array([-1]))
     np.testing.assert_allclose(found[0], draft_reference(family, TOKENS, done + 1, TOKENS[:0]), atol=1e-5)
@@ -281,7 +281,7 @@ def test_a_drafter_says_what_it_cannot_do(family: Family) -> None:
     drafter.expand(np.array([1]), np.array([-1]))
     with pytest.raises(EngineError, match="expected parents from 0 to 0"):
         drafter.expand(np.array([1]), np.array([1]))
-    scratch = drafter.engine.cache.capacity - CELLS
+    scratch = drafter.engine.shape.capacity - CELLS
     drafter.expand(np.arange(scratch) % 16, np.zeros(scratch, dtype=np.int64))
     drafter.expand(np.zeros(CELLS - 1, dtype=np.int64), np.ones(CELLS - 1, dtype=np.int64))
     drafter.expand(np.array([1]), np.array([1]))
@@ -365,8 +365,8 @@ def test_bad_conditions_and_orders_of_calls_are_named(models: Models) -> None:
         target.begin()
     for ids in ([1, 2], [1, 2, WORDS], [-1, 2, 3]):
         with pytest.raises(EngineError, match="expected \\[3\\] ids from 0 to 8"):
-            target.condition(np.array(ids))
-    target.condition(CAPTION)
+            target.prepare(target.encoder.of_ids(np.array(ids)))
+    target.prepare(target.encoder.of_ids(CAPTION))
     tree = root_only(3, CONFIG.vocab_size)
     with pytest.raises(EngineError, match="call begin"):
         target.score(tree)
@@ -387,10 +387,10 @@ def test_llamagen_logits_through_the_engine(tmp_path: Path) -> None:
     target = EngineTarget.open("c2i", PAIR, tmp_path, ONE_THREAD)
     given, tokens = case["cond"], case["tokens"]
     assert given[1] == config.num_classes
-    target.condition(given[:1])
+    target.prepare(target.encoder.of_ids(given[:1]))
     np.testing.assert_allclose(target.begin().probs, sampling_probs(case["logits"][:, :1], PAIR), atol=1e-4)
     engine = target.engine
     for cell in range(tokens.shape[1] - 1):
         result = engine.run(tokens[:, cell : cell + 1], np.array([cell]), np.zeros((1, 1)))
-        engine.cache.commit(result.keys, result.values, slice(None))
+        engine.commit(slice(None))
         np.testing.assert_allclose(result.logits[:, 0], case["logits"][:, cell + 1], atol=1e-4)

@@ -20,7 +20,7 @@ from underpaint.export.run import main
 from underpaint.export.store import ParityError, draft_manifest, store_onnx
 from underpaint.models.transformer import Transformer
 from underpaint.runtime.engines.context import EngineContext, EngineError, bind, open_session
-from underpaint.runtime.engines.onnx_engine import load_decoder
+from underpaint.runtime.engines.loading import load_decoder
 from underpaint.runtime.engines.shape import read_shape
 from underpaint.runtime.engines.target import EngineTarget
 from underpaint.zoo import load

@@ -16,9 +16,9 @@ from underpaint.algos.spatial.mulo import Repair, draft_and_repair
 from underpaint.algos.spatial.target import Feed
 from underpaint.algos.spatial.zipar import zipar
 from underpaint.models.text import caption_features
-from underpaint.runtime.engines.cache import HIDDEN
 from underpaint.runtime.engines.context import EngineContext
 from underpaint.runtime.engines.grid_target import EngineGridTarget
+from underpaint.runtime.engines.masks import hide
 from underpaint.runtime.engines.target import EngineTarget
 from underpaint.sim.synthetic.grid_model import FixedRows
 
@@ -66,7 +66,7 @@ def dense(models: Models, done: Recorded) -> FloatArray:
     sees[PREFIX:, :PREFIX] = True
     for row, others in enumerate(done.seen):
         sees[PREFIX + row, [PREFIX + other for other in others]] = True
-    bias = torch.from_numpy(np.where(sees, np.float32(0), HIDDEN))
+    bias = torch.from_numpy(hide(sees))
     empty = models.target.empty_cache(2)
     out = models.target.step(embeddings, cells, bias, empty, empty, torch.zeros(0))
     return np.asarray(sampling_probs(out.logits[:, PREFIX:].numpy(), PAIR))
@@ -83,10 +83,10 @@ def recorded(models: Models) -> Recorded:
 def test_row_fronts_read_the_dense_distributions(models: Models, window: int, adaptive: bool) -> None:
     target = recorded(models)
     engine = target.inner.engine
-    memory = engine.cache.key_memory.ctypes.data, engine.cache.value_memory.ctypes.data
+    memory = engine.memory.key_memory.ctypes.data, engine.memory.value_memory.ctypes.data
     zipar(target, window, sampling(window), adaptive=adaptive)
     np.testing.assert_allclose(target.distributions, dense(models, target), atol=1e-5)
-    assert memory == (engine.cache.key_memory.ctypes.data, engine.cache.value_memory.ctypes.data)
+    assert memory == (engine.memory.key_memory.ctypes.data, engine.memory.value_memory.ctypes.data)
 
 
 @pytest.mark.parametrize("keys", ["stale", "recompute"])

@@ -48,7 +48,7 @@ def test_a_whole_image_by_trees(
         seen = TimedDrafter(drafter, Tally()) if wrapped else drafter
         made = POLICIES[policy].make(**settings), RULES[rule].make()
         pictures.append(decode(target, seen, *made, sampling(3)))
-        passes.append(drafter.engine.spent.passes)
+        passes.append(drafter.engine.cost.passes)
     trees = [[(cycle.tree.tokens.tolist(), cycle.tree.parents.tolist()) for cycle in one.cycles] for one in pictures]
     assert trees[0] == trees[1]
     assert max(len(tokens) for tokens, _ in trees[0]) > 2
@@ -73,10 +73,10 @@ def test_a_tree_leaves_the_root_to_be_expanded(models: Models) -> None:
         drafter.begin(at(said, 0, 1))
         if grown:
             drafter.expand_tree(int(TOKENS[0]), ranked(3, 2))
-            spent = drafter.engine.spent.passes
+            spent = drafter.engine.cost.passes
         roots.append(drafter.expand(TOKENS[:1], np.array([-1])))
         if grown:
-            assert drafter.engine.spent.passes == spent, "the root's distribution was known"
+            assert drafter.engine.cost.passes == spent, "the root's distribution was known"
         distributions.append(drafter.expand(np.array([3, 9]), np.array([0, 0])))
     np.testing.assert_allclose(roots[0], roots[1], atol=1e-6)
     np.testing.assert_allclose(distributions[0], distributions[1], atol=1e-6)

@@ -6,16 +6,17 @@ import pytest
 from tests.conformance.families import Family
 from tests.conformance.test_engine import TOKENS, feed_one_by_one, open_drafter, open_target
 from underpaint.algos.step import Scored
-from underpaint.runtime.engines.cache import causal
 from underpaint.runtime.engines.context import EngineError
-from underpaint.runtime.engines.padding import Given, fill
+from underpaint.runtime.engines.format_one import graph_names
+from underpaint.runtime.engines.masks import causal
+from underpaint.runtime.engines.padding import PassInputs, fill
 
 COUNT, SIZE, DRAWN = 3, 7, 4
 
 
 def buffers_of(engine: object, rows: int) -> dict[str, np.ndarray]:
     """Full of what a pass before left behind."""
-    shape, slots = engine.shape, engine.cache.slots  # type: ignore[attr-defined]
+    shape, slots = engine.shape, engine.slots  # type: ignore[attr-defined]
     made = {
         "tokens": np.full((rows, SIZE), 5, dtype=np.int64),
         "cells": np.full(SIZE, 2, dtype=np.int64),
@@ -24,25 +25,24 @@ def buffers_of(engine: object, rows: int) -> dict[str, np.ndarray]:
     named = {each.name for each in engine._session.get_inputs()}  # type: ignore[attr-defined]
     if "features" in named:
         made["features"] = np.full((rows, SIZE, shape.dim), 3, dtype=np.float32)
-    if "conditions" in named:
-        made["conditions"] = np.zeros((shape.external_cond_rows, shape.dim), dtype=np.float32)
-    if "unseen" in named:
-        made["unseen"] = np.full(rows, 1)
     return made
 
 
 def check(engine: object, features: np.ndarray | None) -> None:
     """`engine.run` against the same graph on padded buffers."""
     cells, tokens = np.arange(DRAWN, DRAWN + COUNT), TOKENS[DRAWN : DRAWN + COUNT]
-    cache = engine.cache  # type: ignore[attr-defined]
+    memory = engine.memory  # type: ignore[attr-defined]
     plain = engine.run(tokens, cells, causal(COUNT), features=features)  # type: ignore[attr-defined]
     buffers = buffers_of(engine, plain.logits.shape[0])
-    conditions, unseen = engine.conditions, engine.unseen  # type: ignore[attr-defined]
-    fill(buffers, Given(tokens, cells, causal(COUNT), cache.bias, features, conditions, unseen))
-    for index in range(len(cache.keys)):
-        buffers[f"past_key_{index}"], buffers[f"past_value_{index}"] = cache.keys[index], cache.values[index]
+    fill(buffers, PassInputs(tokens, cells, causal(COUNT), engine.past_bias, features))  # type: ignore[attr-defined]
+    for index in range(len(memory.keys)):
+        buffers[f"past_key_{index}"], buffers[f"past_value_{index}"] = memory.keys[index], memory.values[index]
     session = engine._session  # type: ignore[attr-defined]
-    buffers |= engine._sampling.inputs()  # type: ignore[attr-defined]
+    named = {each.name for each in session.get_inputs()}
+    called = graph_names("mix" in named or "external_cond_rows" not in named)
+    held = {"external_cond_rows": engine._cond_rows, "unseen": engine._unseen}  # type: ignore[attr-defined]
+    held |= engine._sampling.arrays  # type: ignore[attr-defined]
+    buffers |= {called.get(name, name): array for name, array in held.items() if called.get(name, name) in named}
     if "levels" in {each.name for each in session.get_inputs()}:  # a drafter's chain of one level, and no tree
         buffers |= {"levels": np.array(1), "places": np.zeros((0, 1), dtype=np.int64), "uniforms": np.zeros((0, 1, 1))}
         buffers |= {"ranked": np.array(False), "drawn": np.array(False)}
@@ -52,9 +52,9 @@ def check(engine: object, features: np.ndarray | None) -> None:
     np.testing.assert_allclose(padded["logits"][:, :COUNT], plain.logits, atol=1e-5)
     found = padded["predicted" if "predicted" in padded else "features"]
     np.testing.assert_allclose(found[:, :COUNT], plain.features, atol=1e-5)
-    for index in range(len(cache.keys)):
-        np.testing.assert_allclose(padded[f"new_key_{index}"][:, :, :COUNT], plain.keys[index], atol=1e-5)
-        np.testing.assert_allclose(padded[f"new_value_{index}"][:, :, :COUNT], plain.values[index], atol=1e-5)
+    for index in range(len(memory.keys)):
+        np.testing.assert_allclose(padded[f"new_key_{index}"][:, :, :COUNT], memory.new_keys[index], atol=1e-5)
+        np.testing.assert_allclose(padded[f"new_value_{index}"][:, :, :COUNT], memory.new_values[index], atol=1e-5)
     assert all(np.isfinite(each).all() for each in padded.values())
 
 
@@ -73,9 +73,8 @@ def test_a_drafters_padding_leaves_no_trace(family: Family) -> None:
     width = drafter.engine.shape.dim
     features = np.random.default_rng(1).standard_normal((2, COUNT, width)).astype(np.float32)
     check(drafter.engine, features)
-    state = (drafter.engine.conditions, drafter.engine.unseen)
     with pytest.raises(EngineError, match="reads features, got none"):
         fill(
             buffers_of(drafter.engine, 2),
-            Given(TOKENS[:1], np.array([0]), causal(1), drafter.engine.cache.bias, None, *state),
+            PassInputs(TOKENS[:1], np.array([0]), causal(1), drafter.engine.past_bias, None),
         )

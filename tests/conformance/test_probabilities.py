@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.rows import SamplingParams, sampling_probs
+from underpaint.artifacts.decoder_graph import SAMPLING_INPUTS, TOP_P
 from underpaint.export import probabilities as exported
 from underpaint.export.graph import GraphWriter
 from underpaint.runtime.engines.context import EngineContext, open_session
-from underpaint.runtime.engines.passes import Sampling
+from underpaint.runtime.engines.format_one import graph_names, known_names
+from underpaint.runtime.engines.sampling_inputs import SamplingInputs
 
 VOCAB = 6
 LOGITS = st.sampled_from([0.0, 1.0, 1.0 + 2.0**-20, -3.0, 40.0, -90.0])
@@ -35,10 +37,13 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def made(session: Any, logits: FloatArray, sampler: SamplingParams) -> FloatArray:
-    sampling = Sampling(len(logits), known=True)
-    sampling.take(sampler, VOCAB)
-    assert sampling.computed
-    found: FloatArray = session.run(None, {"logits": logits, **sampling.inputs()})[0]
+    named = frozenset(each.name for each in session.get_inputs())
+    sampling = SamplingInputs(len(logits), known_names(named, "mix" in named))
+    sampling.set(sampler, VOCAB)
+    assert sampling.complete
+    called = graph_names("mix" in named)
+    given = {called.get(name, name): array for name, array in sampling.arrays.items()}
+    found: FloatArray = session.run(None, {"logits": logits, **given})[0]
     return found
 
 
@@ -91,11 +96,12 @@ def test_a_planted_bug_is_seen(
 
 
 def test_samplers_that_no_graph_computes_are_left_to_the_host() -> None:
-    for sampler in (SamplingParams(temperature=0.0), SamplingParams(top_p=0.9)):
-        sampling = Sampling(1, known=True)
-        sampling.take(sampler, VOCAB)
-        assert not sampling.computed
-    older = Sampling(1, known=False)
-    older.take(SamplingParams(), VOCAB)
-    assert not older.computed
-    assert older.inputs() == {}
+    known = frozenset(spec.name for spec in SAMPLING_INPUTS)
+    for sampler, lacking in ((SamplingParams(temperature=0.0), set()), (SamplingParams(top_p=0.9), {TOP_P})):
+        sampling = SamplingInputs(1, known - lacking)
+        sampling.set(sampler, VOCAB)
+        assert not sampling.complete
+    plain = SamplingInputs(1, frozenset())
+    plain.set(SamplingParams(), VOCAB)
+    assert not plain.complete
+    assert plain.arrays == {}

@@ -38,12 +38,12 @@ from underpaint.algos.spatial.mulo import Repair, draft_and_repair
 from underpaint.algos.spatial.zipar import zipar
 from underpaint.cli.app import app as underpaint
 from underpaint.export.published import Request, export_published
-from underpaint.runtime.engines.cache import causal
 from underpaint.runtime.engines.context import EngineContext, EngineError
-from underpaint.runtime.engines.device_cache import layered
+from underpaint.runtime.engines.device_memory import layered
 from underpaint.runtime.engines.drafter import EngineDrafter
 from underpaint.runtime.engines.grid_target import EngineGridTarget
-from underpaint.runtime.engines.onnx_engine import load_decoder
+from underpaint.runtime.engines.loading import load_decoder
+from underpaint.runtime.engines.masks import causal
 from underpaint.runtime.engines.target import EngineTarget
 from underpaint.runtime.engines.tensorrt_engine import load_tensorrt
 from underpaint.runtime.exported import RECORD
@@ -78,7 +78,7 @@ def _on_tensorrt(monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in.stand_in(monkeypatch)
     for kind in (EngineTarget, EngineDrafter):
         monkeypatch.setattr(
-            kind, "open", lambda name, sampler, folder, settings=None, kind=kind: kind(opened(name, folder), sampler)
+            kind, "open", lambda name, params, folder, context=None, kind=kind: kind(opened(name, folder), params)
         )
 
 
@@ -101,13 +101,13 @@ def halves(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def passes(folder: Path) -> list[np.ndarray]:
     """Distributions of a tree after a few tokens, twice, the second with the cache of the first."""
     target = EngineTarget(opened("target", folder), PAIR)  # type: ignore[arg-type]
-    target.condition(np.array([3]))
+    target.prepare(target.encoder.of_ids(np.array([3])))
     target.begin()
     found = []
     for start in (0, 5):
         run = target.engine.run(TOKENS[start : start + 5], np.arange(start, start + 5), causal(5))
         found.append(run.logits.copy())
-        target.engine.cache.commit(run.keys, run.values, slice(None))
+        target.engine.commit(slice(None))
     assert target.engine.captured  # type: ignore[attr-defined]
     return found
 
@@ -119,7 +119,7 @@ def test_float16_engines_keep_float16_caches(halves: Path) -> None:
 
 def test_a_pass_is_a_replay_and_nothing_else(halves: Path) -> None:
     target = EngineTarget(opened("target", halves / "reference"), PAIR)  # type: ignore[arg-type]
-    target.condition(np.array([3]))
+    target.prepare(target.encoder.of_ids(np.array([3])))
     target.begin()
     for nodes in (3, 5, 8):  # the same graph: they fit its 8 positions
         before = stand_in.Recorder.enqueued
@@ -140,7 +140,7 @@ def test_what_cannot_be_captured_runs_all_the_same(halves: Path, monkeypatch: py
 def test_what_an_engine_was_not_built_for_is_said(halves: Path) -> None:
     loaded = load_tensorrt("target", "target", halves / "reference", stand_in.BACKEND)
     with pytest.raises(EngineError, match="no profile for 3 rows"):
-        loaded.engine(3)
+        loaded.open(3)
     target = EngineTarget(loaded, SamplingParams(guidance=2.0))  # type: ignore[arg-type]
     with pytest.raises(EngineError, match="expected cells from -1 to 15"):
         target.engine.run(TOKENS[:1], np.array([16]), causal(1))
@@ -173,7 +173,7 @@ def test_a_part_that_fails_costs_the_gpu_benchmark_no_other(capsys: pytest.Captu
 
 
 def test_methods_are_compared_on_tensorrt(halves: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("underpaint.runtime.engines.exported_target.backend_module", lambda backend: None)
+    monkeypatch.setattr("underpaint.runtime.engines.loading.backend_module", lambda backend: None)
     folder, methods = halves / "reference", "ar,speculative,eagle1,eagle2,adt,lantern,zipar"
     for name in ("target", "drafter"):
         opened(name, folder)
@@ -196,7 +196,7 @@ def test_two_resolutions_draft_and_verify_on_tensorrt(
     halves: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pass over the whole larger image, which its engine has to be built for."""
-    monkeypatch.setattr("underpaint.runtime.engines.exported_target.backend_module", lambda backend: None)
+    monkeypatch.setattr("underpaint.runtime.engines.loading.backend_module", lambda backend: None)
     low, high = halves / "reference", tmp_path / "high"
     copytree(low, high, ignore=ignore_patterns("*.engine", "*.record"))
     copyfile(low / RECORD, high / RECORD)
@@ -241,7 +241,7 @@ def test_cells_in_any_order_read_onnxruntimes_distributions(family: Family) -> N
         rule = PooledCells(np.empty((codes, 0), dtype=np.int64), 0.5 / codes)
         done = draft_and_repair(repaired, drafter, rule, Repair("local", 0, "islands", 2), 4, sampling(1))
         assert 0 < sum(int(cycle.rejected.sum()) for cycle in done.cycles) < 16
-        assert target.engine.spent.positions > 16
+        assert target.engine.cost.positions > 16
         drawn.append((tokens, done.cycles[-1].tokens, fronts, repaired))
     for found, wanted in zip(drawn[1], drawn[0], strict=True):
         if not isinstance(found, Recorded):

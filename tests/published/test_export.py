@@ -74,7 +74,7 @@ def test_a_tree_and_a_chain_decode_alike(folder: Path) -> None:
     sampler = SamplingParams(guidance=2.0, temperature=0)
     target = EngineTarget.open("target", sampler, folder, ONE_THREAD)
     drafter = EngineDrafter.open("drafter", sampler, folder, ONE_THREAD)
-    target.condition(np.array([3]))
+    target.prepare(target.encoder.of_ids(np.array([3])))
     alone = decode(target, None, Eagle2(2, 2, 4), PointProposals(), sampling(0))
     drafted = decode(target, drafter, Eagle2(2, 2, 4), PointProposals(), sampling(0), max_nodes=8)
     np.testing.assert_array_equal(alone.tokens, drafted.tokens)
@@ -97,23 +97,23 @@ def test_captions_go_through_their_own_graph(tmp_path: Path) -> None:
     assert found.passed
     assert found.report.worst()["large"] < 1e-5
     target = EngineTarget.open("target", SamplingParams(), tmp_path / "out", ONE_THREAD)
-    with pytest.raises(EngineError, match="condition_rows"):
-        target.condition(np.array([1, 2, 3]))
+    with pytest.raises(EngineError, match="asked by features"):
+        target.prepare(target.encoder.of_ids(np.array([1, 2, 3])))
     caption = noise(3, 12)
     session = open_session(tmp_path / "out" / "condition.onnx", ONE_THREAD)
     rows = session.run(None, {"features": caption.numpy()})[0]
-    target.condition_rows(rows)
+    target.prepare(target.encoder.of_rows(rows))
     with torch.no_grad():
         logits, _ = model(torch.zeros(1, 0, dtype=torch.int64), caption[None])
     np.testing.assert_allclose(target.begin().probs[0], logits[0, 0].softmax(-1).numpy(), atol=1e-5)
     # A caption of two rows: the first position is padding that nothing sees.
-    target.condition_rows(rows, padding=1)
+    target.prepare(target.encoder.of_rows(rows, padding=1))
     once = target.begin().probs[0]
     rows[0] += 100
-    target.condition_rows(rows, padding=1)
+    target.prepare(target.encoder.of_rows(rows, padding=1))
     np.testing.assert_allclose(target.begin().probs[0], once, atol=1e-6)
-    with pytest.raises(EngineError, match="condition_rows: expected"):
-        target.condition_rows(rows[:4])
+    with pytest.raises(EngineError, match="condition: expected rows"):
+        target.prepare(target.encoder.of_rows(rows[:4]))
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
@@ -139,12 +139,12 @@ def test_the_golden_case_comes_out_of_onnx_runtime(tmp_path: Path) -> None:
     target = EngineTarget.open("target", SamplingParams(guidance=1.0), tmp_path / "out", ONE_THREAD)
     engine = target.engine
     for row, cond in enumerate(case["cond"]):
-        engine.cache.clear()
+        engine.begin()
         fed = np.array([model.config.vocab_size + int(cond)])
         for cell in range(case["tokens"].shape[1]):
             found = engine.run(fed, np.array([cell - 1]), np.zeros((1, 1), dtype=np.float32))
             np.testing.assert_allclose(found.logits[0, 0], case["logits"][row, cell], atol=1e-4)
-            engine.cache.commit(found.keys, found.values, slice(None))
+            engine.commit(slice(None))
             fed = case["tokens"][row, cell : cell + 1]
 
 
@@ -157,7 +157,7 @@ def test_large_weights_lie_beside_the_graph(tmp_path: Path, monkeypatch: pytest.
     assert data.stat().st_size > 50_000
     check_data(out, "target")
     target = EngineTarget.open("target", SamplingParams(), out, ONE_THREAD)
-    target.condition(np.array([1]))
+    target.prepare(target.encoder.of_ids(np.array([1])))
     target.begin()
     data.write_bytes(data.read_bytes()[:-1])
     with pytest.raises(ManifestError, match="cut short or changed"):

@@ -44,7 +44,7 @@ def test_lumina_agrees_with_transformers_across_rows(tmp_path: Path) -> None:
     model.save_pretrained(tmp_path / "lumina")
     export_published(Request("chameleon", tmp_path / "lumina", options=LUMINA, neighbours=5), tmp_path / "out")
     target = EngineTarget.open("target", SamplingParams(), tmp_path / "out", EngineContext(threads=1))
-    target.condition(PROMPT[0].numpy())
+    target.prepare(target.encoder.of_ids(PROMPT[0].numpy()))
     target.begin()
     drawn = [3, 9]
     for token in drawn:
@@ -55,9 +55,9 @@ def test_lumina_agrees_with_transformers_across_rows(tmp_path: Path) -> None:
     tree = DraftTree(np.array([5, 1, 7, 2, 4, 6]), parents, "iid", np.empty((0, CODES)), np.full(6, -1))
     target.score(tree)
     assert target._pass is not None
-    assert target._laid is not None
+    assert target._layout is not None
     assert target._pass.logits.shape[1] == 6 + 2
-    for node, logits in enumerate(target._pass.logits[0, target._laid.said]):
+    for node, logits in enumerate(target._pass.logits[0, target._layout.outputs]):
         codes = torch.tensor([*drawn, *tree.tokens[[0, *tree.path_to(node)]]])
         expected = lumina_outputs(model, PROMPT[0], codes)[0][-1]
         np.testing.assert_allclose(logits, expected.numpy(), atol=1e-4)
@@ -82,7 +82,7 @@ def test_a_wide_picture_names_its_height_and_its_width(tmp_path: Path) -> None:
     shape = read_shape(manifest("target", tmp_path / "out").settings, "target")
     assert (shape.height, shape.width, shape.image_start_ids) == (4, 6, tuple(CODES + mark for mark in marks))
     target = EngineTarget.open("target", SamplingParams(), tmp_path / "out", EngineContext(threads=1))
-    target.condition(PROMPT[0].numpy())
+    target.prepare(target.encoder.of_ids(PROMPT[0].numpy()))
     codes = np.arange(24) * 5 % CODES
     distributions = [target.begin().probs[0]]
     for token in codes[:-1]:
@@ -115,11 +115,11 @@ def test_lumina_takes_a_prompt_and_puts_the_marks_behind(tmp_path: Path) -> None
         (np.array([1, 40, *MARKS]), "put behind every prompt; leave them out"),
     ):
         with pytest.raises(EngineError, match=message):
-            target.condition(wrong)
+            target.prepare(target.encoder.of_ids(wrong))
     # In one process one engine draws after another: what one row does not see is that of the prompt before last.
     distributions = []
     for prompt in (PROMPT[0], PROMPT[0, :2], PROMPT[0]):
-        target.condition(prompt.numpy())
+        target.prepare(target.encoder.of_ids(prompt.numpy()))
         distributions.append(target.begin().probs[0])
     np.testing.assert_array_equal(distributions[0], distributions[2])
     assert np.abs(distributions[0] - distributions[1]).max() > 1e-3

@@ -93,7 +93,7 @@ def test_llamagen_b_at_full_size_is_exported_checked_and_drawn(tmp_path: Path) -
     (checked,) = verify(out, False, 0)
     assert checked.passed
     target = EngineTarget.open("target", SamplingParams(), out, EngineContext(threads=1))
-    target.condition(np.array([207]))
+    target.prepare(target.encoder.of_ids(np.array([207])))
     start = time.perf_counter()
     drawn = decode(target, None, Chain(1), PointProposals(), sampling(0))
     assert len(set(drawn.tokens.tolist())) > 100

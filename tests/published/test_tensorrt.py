@@ -19,14 +19,15 @@ from tests.published.chameleon_vq import vqgan_weights
 from tests.published.checkpoints import HEADS, SIDE, eagle_weights, save_dtok, save_llamagen, save_vq
 from tests.published.limits import files_of_at_most
 from tests.published.test_chameleon_vq import save_vqgan
+from underpaint.artifacts.decoder_graph import MASKED_SCORE
 from underpaint.artifacts.manifest import ManifestError
 from underpaint.cli.engine import app
 from underpaint.export.published import Request, export_published
 from underpaint.export.tensorrt_build import batch_counts, build_folder
 from underpaint.models.published.options import LoadOptions
-from underpaint.runtime.engines.cache import HIDDEN, KeyValueCache
+from underpaint.runtime.engines.cache import HostMemory, KeyValueCache
 from underpaint.runtime.engines.context import EngineError
-from underpaint.runtime.engines.device_cache import DeviceCache
+from underpaint.runtime.engines.device_memory import DeviceMemory
 from underpaint.runtime.engines.shape import read_shape
 from underpaint.runtime.engines.tensorrt_engine import load_tensorrt
 from underpaint.runtime.engines.tensorrt_files import (
@@ -250,29 +251,37 @@ def test_a_record_is_plain_json(small: Path) -> None:
 def test_the_device_cache_commits_as_the_hosts_does(small: Path) -> None:
     """On the CPU, whose tensors index as CUDA's do."""
     shape = read_shape(manifest("target", small).settings, "target")
-    device = DeviceCache(shape, 2, "cpu")
-    host = KeyValueCache(shape.layers, 2, shape.heads, shape.head_dim, shape.capacity)
-    host.reserve(shape.capacity)
+    memories = HostMemory(shape, 2), DeviceMemory(shape, 2, "cpu")
+    memories[0].grow(shape.capacity)
+    host, device = (KeyValueCache(memory, 2) for memory in memories)
     rng = np.random.default_rng(0)
-    new = (shape.layers, 2, shape.heads, 6, shape.head_dim)
-    for chosen in (slice(None), np.array([0, 2, 5]), np.array([1])):
+
+    def run(count: int) -> None:
+        new = (shape.layers, 2, shape.heads, count, shape.head_dim)
         keys, values = (rng.standard_normal(new).astype(np.float32) for _ in range(2))
-        host.commit(keys, values, chosen)
-        device.commit(torch.from_numpy(keys), torch.from_numpy(values), chosen)
-    assert device.place(torch.from_numpy(keys), torch.from_numpy(values), np.array([3, 4]), 1) == 2
-    host.place(keys, values, np.array([3, 4]), 1)
-    host.write(keys, values, np.array([1, 2]), np.array([0, 4]))
-    device.write(torch.from_numpy(keys), torch.from_numpy(values), np.array([1, 2]), np.array([0, 4]))
+        memories[0].new_keys, memories[0].new_values = keys, values
+        memories[1].new_keys, memories[1].new_values = torch.from_numpy(keys), torch.from_numpy(values)
+
     for cache in (host, device):
-        cache.hide_first(1)
-    np.testing.assert_array_equal(device.keys.numpy(), host.keys)
-    np.testing.assert_array_equal(device.values.numpy(), host.values)
-    np.testing.assert_array_equal(device.bias, host.bias)
-    assert device.length == host.length == 10
-    with pytest.raises(EngineError, match="expected at most 17 positions, got 20"):
-        device.commit(torch.zeros(*new[:3], 10, new[4]), torch.zeros(*new[:3], 10, new[4]), slice(None))
+        cache.clear((0, 1))
+    memories[0].grow(shape.capacity)
+    for chosen, counts in ((slice(None), None), (np.array([0, 2]), None), (np.array([[1, 0], [3, 0]]), (2, 1))):
+        run(6)
+        for cache in (host, device):
+            cache.commit(chosen, counts)
+    run(2)
+    for cache in (host, device):
+        assert cache.write_scratch(1) == 2
+        cache.write_at(np.array([0, 1]), np.array([0, 4]))
+    np.testing.assert_array_equal(memories[1].keys.numpy(), memories[0].keys)
+    np.testing.assert_array_equal(memories[1].values.numpy(), memories[0].values)
+    np.testing.assert_array_equal(device.past_bias, host.past_bias[:, :, : shape.capacity])
+    assert device.lengths.tolist() == host.lengths.tolist() == [10, 9]
+    run(8)
+    with pytest.raises(EngineError, match="expected at most 17 positions, got 18"):
+        device.commit(slice(None))
     device.clear()
-    assert (device.length, device.bias.max()) == (0, HIDDEN)
+    assert (device.length, device.past_bias.max()) == (0, MASKED_SCORE)
 
 
 def test_the_engine_command(small: Path, tmp_path: Path) -> None:

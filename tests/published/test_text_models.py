@@ -108,14 +108,14 @@ def test_tar_is_drawn_without_guidance_unless_told_how(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="use --guidance 1"):
         EngineTarget.open("target", SamplingParams(guidance=2.0), tmp_path / "plain")
     target = EngineTarget.open("target", SamplingParams(), tmp_path / "plain")
-    target.condition(PROMPT[0].numpy())
+    target.prepare(target.encoder.of_ids(PROMPT[0].numpy()))
     assert target.begin().probs.shape == (1, CODES)
     export_published(Request("tar-lm", tmp_path / "qwen", options=replace(options, kept=(1, 2))), tmp_path / "guided")
     guided = EngineTarget.open("target", SamplingParams(guidance=2.0), tmp_path / "guided")
-    guided.condition(PROMPT[0].numpy())
+    guided.prepare(guided.encoder.of_ids(PROMPT[0].numpy()))
     assert guided.begin().probs.shape == (1, CODES)
-    assert guided._prefix is not None
-    assert (guided._prefix - CODES)[1, guided.engine.unseen[1] :].tolist() == [1, 42, 59]
+    condition = guided.encoder.of_ids(PROMPT[0].numpy())
+    assert (condition.tokens - CODES)[1, condition.hidden[1] :].tolist() == [1, 42, 59]
 
 
 def test_what_is_kept_of_a_prompt_is_recorded_and_checked(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
-"""Line tokens: what some models put behind every row of codes but the last, which no algorithm needs to know of.
+"""End-of-line tokens: what some models put behind every line of codes but the last; algorithms see cells alone.
 
-A line token is no choice, so it is fed with the cell that it follows: such a cell takes two positions of a pass, the
-second of which says what comes after it, and both are committed together. Algorithms see cells.
+An end-of-line token is no choice, so it is fed with the cell that it follows: such a cell takes two positions of a
+pass, the second of which gives what comes after it, and both are committed together.
 """
 
 from typing import NamedTuple
@@ -12,38 +12,38 @@ from underpaint.algos.arrays import BoolArray, IntArray
 from underpaint.runtime.engines.shape import DecoderShape
 
 
-class Laid(NamedTuple):
+class PassLayout(NamedTuple):
     """A pass over T nodes as the engine runs it, over P >= T positions.
 
-    tokens, cells: [P]; visible: [P, P]. said: [T], where what follows a node is read. node: [P], the node that a
-    position belongs to; None where each node has one position.
+    tokens, cells: [P]; visible: [P, P]. outputs: [T], the position whose output is each node's. node: [P], the node
+    that a position belongs to; None where each node has one position.
     """
 
     tokens: IntArray
     cells: IntArray
     visible: BoolArray
-    said: IntArray | slice = slice(None)
+    outputs: IntArray | slice = slice(None)
     node: IntArray | None = None
 
     def positions(self, nodes: IntArray | slice) -> IntArray | slice:
-        """The positions of `nodes`, line tokens included."""
+        """The positions of `nodes`, end-of-line tokens included."""
         if self.node is None:
             return nodes
         return np.isin(self.node, np.arange(self.node[-1] + 1)[nodes]).nonzero()[0]
 
 
-class Lines:
-    """How the cells of an image lie among its line tokens, if it has any."""
+class EolLayout:
+    """How the cells of an image lie among its end-of-line tokens, if it has any."""
 
     def __init__(self, shape: DecoderShape) -> None:
         self._shape = shape
         self._token = shape.eol_token
         cells = np.arange(shape.grid.cells)
         self.cell_of: IntArray | None = None if self._token is None else cells.repeat(1 + self._ends(cells))
-        """[places]: the cell at each place of the image, which a line token shares with the cell before it."""
+        """[places]: the cell at each place of the image, which an end-of-line token shares with the cell before it."""
 
     def _ends(self, cells: IntArray) -> BoolArray:
-        """Whether a line token follows each of `cells`."""
+        """Whether an end-of-line token follows each of `cells`."""
         ends: BoolArray = (cells % self._shape.width == self._shape.width - 1) & (cells < self._shape.grid.cells - 1)
         return ends
 
@@ -52,24 +52,24 @@ class Lines:
         return places if self.cell_of is None else places - places // (self._shape.width + 1)
 
     def places(self, cells: IntArray) -> IntArray:
-        """The places in the image of `cells`, those of line tokens included."""
+        """The places in the image of `cells`, those of end-of-line tokens included."""
         if self.cell_of is None:
             return cells
         width = self._shape.width
         return np.where(cells < 0, (cells - self._shape.first_eol_cell + 1) * (width + 1) - 1, cells + cells // width)
 
-    def lay(self, tokens: IntArray, cells: IntArray, visible: BoolArray) -> Laid:
+    def lay(self, tokens: IntArray, cells: IntArray, visible: BoolArray) -> PassLayout:
         """A pass over nodes `tokens` [T] at `cells` [T] that see each other by `visible` [T, T].
 
-        Who sees a node sees its line token, and a line token what its node sees.
+        Who sees a node sees its end-of-line token, which sees what its node sees.
         """
         if self._token is None or not (ends := self._ends(cells)).any():
-            return Laid(tokens, cells, visible)
+            return PassLayout(tokens, cells, visible)
         node = np.arange(cells.size).repeat(1 + ends)
-        said = np.arange(cells.size) + ends.cumsum()
-        lines = said[ends]
+        outputs = np.arange(cells.size) + ends.cumsum()
+        eol = outputs[ends]
         laid_tokens, laid_cells, seen = tokens[node], cells[node], visible[np.ix_(node, node)]
-        laid_tokens[lines] = self._token
-        laid_cells[lines] = self._shape.first_eol_cell + cells[ends] // self._shape.width
-        seen[lines - 1, lines] = False
-        return Laid(laid_tokens, laid_cells, seen, said, node)
+        laid_tokens[eol] = self._token
+        laid_cells[eol] = self._shape.first_eol_cell + cells[ends] // self._shape.width
+        seen[eol - 1, eol] = False
+        return PassLayout(laid_tokens, laid_cells, seen, outputs, node)

@@ -1,0 +1,118 @@
+"""From a condition to what a target's first pass reads."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from underpaint.algos.arrays import IntArray
+from underpaint.runtime.conditions import Condition, read_features
+from underpaint.runtime.engines.context import EngineError
+from underpaint.runtime.engines.shape import DecoderShape
+
+
+class EncodedCondition(NamedTuple):
+    """The first positions of a picture, with the condition in row 0 and without it in row 1.
+
+    tokens: [R, P] int64 rows of the embedding, R = 2 where the model knows both. hidden: [R], how many of the first
+    positions a row never sees. cond_rows: [C, D] float32 embedded rows, for a decoder that takes them from outside.
+    """
+
+    tokens: IntArray
+    hidden: tuple[int, ...]
+    cond_rows: NDArray[np.float32] | None = None
+
+
+class ConditionEncoder:
+    """Encodes conditions for one target; a condition that it does not take is an EngineError."""
+
+    def __init__(self, shape: DecoderShape, embed: Any = None) -> None:
+        """embed: the session of the graph that embeds features; None where the condition is made of ids."""
+        self._shape = shape
+        self._embed = embed
+
+    def accepts(self) -> str:
+        """The conditions it takes, in words; equal where two targets take the same ones."""
+        shape = self._shape
+        if self._embed is not None:
+            prefix, width = self._embed.get_inputs()[0].shape
+            return f"features [1 to {prefix}, {width}]"
+        if shape.prompted:
+            return f"prompts of ids from 0 to {shape.cond_ids - 1}"
+        return f"{shape.prefix} id(s) from 0 to {shape.cond_ids - 1}"
+
+    def encode(self, condition: Condition) -> EncodedCondition:
+        """What the first pass reads for this condition."""
+        if condition.features is None:
+            return self.of_ids(np.array(condition.ids, dtype=np.int64))
+        return self.of_features(read_features(condition.features), str(condition.features))
+
+    def of_ids(self, ids: IntArray) -> EncodedCondition:
+        """ids: one class or word ids [prefix], of which all 0 is no prompt; or a prompt of up to `prefix` ids.
+
+        Ids that begin the picture are put behind a prompt, and count among `prefix`.
+        """
+        shape = self._shape
+        ids = np.asarray(ids)
+        if shape.external_cond_rows:
+            raise EngineError("condition: this model is asked by features, not by ids; give an .npy file of them")
+        if shape.prompted:
+            return self._prompt(ids)
+        if ids.shape != (shape.prefix,) or ids.min() < 0 or ids.max() >= shape.cond_ids:
+            raise EngineError(
+                f"condition: expected [{shape.prefix}] ids from 0 to {shape.cond_ids - 1}, got {ids.tolist()}; make "
+                "them with runtime.conditions"
+            )
+        absent = np.array(shape.uncond_ids, dtype=np.int64)
+        given = absent if shape.prefix > 1 and not ids.any() else ids.astype(np.int64) + shape.vocab_size
+        return EncodedCondition(np.stack([given, absent]), (0, 0))
+
+    def _prompt(self, ids: IntArray) -> EncodedCondition:
+        """A prompt of vocabulary ids; the row without a condition ends in all that it sees of it."""
+        shape = self._shape
+        behind = np.array(shape.image_start_ids, dtype=np.int64)
+        own = (behind - shape.vocab_size).tolist()
+        least, most = max(1, sum(shape.uncond_keep)) - len(own), shape.prefix - len(own)
+        if ids.ndim != 1 or not least <= ids.size <= most or ((ids < 0) | (ids >= shape.cond_ids)).any():
+            around = "begin mark" if own else "begin and image marks"
+            raise EngineError(
+                f"condition: expected {max(0, least)} to {most} ids from 0 to {shape.cond_ids - 1}, got "
+                f"{ids.tolist()}; make them with the model's tokenizer, {around} included"
+            )
+        if own and ids[-len(own) :].tolist() == own:
+            raise EngineError(f"condition: {own} begin the picture and are put behind every prompt; leave them out")
+        given = np.concatenate([ids.astype(np.int64) + shape.vocab_size, behind])
+        if not shape.uncond_keep:
+            return EncodedCondition(given[None], (0,))
+        first, last = shape.uncond_keep
+        hidden = given.size - first - last
+        rows = np.stack([given, given])
+        rows[1, hidden:] = np.concatenate([given[:first], given[given.size - last :]])
+        return EncodedCondition(rows, (0, hidden))
+
+    def of_features(self, features: NDArray[np.float32], name: str = "condition") -> EncodedCondition:
+        """features: [n, C], at most `prefix` of them; those before them are padding that nothing sees.
+
+        name: what errors call them by.
+        """
+        if self._embed is None:
+            raise EngineError(f"{name}: this model takes ids, not features")
+        prefix, width = self._embed.get_inputs()[0].shape
+        if features.ndim != 2 or features.shape[1] != width or not 1 <= features.shape[0] <= prefix:
+            raise EngineError(f"{name}: expected features [1 to {prefix}, {width}], got {list(features.shape)}")
+        padding = prefix - features.shape[0]
+        padded = np.zeros((prefix, width), dtype=np.float32)
+        padded[padding:] = features
+        return self.of_rows(self._embed.run(None, {self._embed.get_inputs()[0].name: padded})[0], padding)
+
+    def of_rows(self, rows: NDArray[np.float32], padding: int = 0) -> EncodedCondition:
+        """rows: embedded [2 * prefix, D], the condition's and those of none; the first `padding` of each are hidden."""
+        shape = self._shape
+        wanted = (shape.external_cond_rows, shape.dim)
+        if rows.shape != wanted or not wanted[0] or not 0 <= padding < shape.prefix:
+            raise EngineError(
+                f"condition: expected rows {list(wanted)} and padding below {shape.prefix}, got {list(rows.shape)} and "
+                f"{padding}; make them with the exported condition graph"
+            )
+        tokens = (shape.vocab_size + np.arange(shape.external_cond_rows)).reshape(2, -1)
+        return EncodedCondition(tokens, (padding, padding), rows)

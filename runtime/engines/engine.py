@@ -1,0 +1,222 @@
+"""What every engine is: one decoder on B rows of sequences, and a cache to which only `commit` adds."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.draft.spec import FusedTreeSpec
+from underpaint.algos.rows import SamplingParams, sampling_probs
+from underpaint.runtime.engines.shape import DecoderShape
+
+
+@dataclass(slots=True)
+class PassTimer:
+    """What the forward passes of a model took so far: calls, new positions, seconds."""
+
+    passes: int = 0
+    positions: int = 0
+    seconds: float = 0.0
+
+
+class FusedTreeOutput(NamedTuple):
+    """A tree of L levels, F nodes expanded in each, C children of each, as a graph gives it in one call.
+
+    root_tokens [1, C] int64, root_probs [1, C] float64: the root's children. Of the levels below: next_frontier
+    [L - 1, F] int64, tokens and token_probs [L - 1, F, C], and probs [L - 1, F, V] float32, the distributions that
+    those tokens are of.
+    """
+
+    root_tokens: IntArray
+    root_probs: FloatArray
+    next_frontier: IntArray
+    tokens: IntArray
+    token_probs: FloatArray
+    probs: NDArray[np.float32]
+
+
+class PassOutput(NamedTuple):
+    """What one pass gives: views of buffers that the engine's next pass overwrites.
+
+    logits [B, T, V]; features [B, T, D]. probs [T, V]: the distributions of the sampling that the engine was told,
+    where it `makes_probs`. chain [levels] int64: the greedy chain behind the last position, from engines that
+    `fuses_chains`. tree: the tree behind it, where one was asked for.
+    """
+
+    logits: NDArray[np.float32]
+    features: NDArray[np.float32]
+    probs: NDArray[np.float32] | None = None
+    chain: IntArray | None = None
+    tree: FusedTreeOutput | None = None
+
+    def probs_at(self, positions: IntArray | slice, params: SamplingParams) -> FloatArray:
+        """The distributions [N, V] behind `positions`: the graph's own where it has them, else made of the logits here.
+
+        params: those that the engine was told. Raises ValueError on NaN or infinity among the logits.
+        """
+        if self.probs is None:
+            return np.asarray(sampling_probs(self.logits[:, positions], params))
+        probs = self.probs[positions].copy()
+        if not np.isfinite(np.add.reduce(probs[:, 0])):  # one NaN or infinity spoils the whole of its distribution
+            raise ValueError("distributions: expected finite logits, got NaN or infinity; check the engine's parity")
+        return probs
+
+
+class Engine(Protocol):
+    """A decoder on B rows of sequences.
+
+    One sequence has a row of its own, and with guidance a second one without its condition. Rows have a length each,
+    and a pass may put each at other cells and under another bias, so that rows of unequal progress fit one pass.
+    """
+
+    @property
+    def shape(self) -> DecoderShape:
+        """What the decoder's manifest says."""
+        ...
+
+    @property
+    def rows(self) -> int:
+        """B."""
+        ...
+
+    @property
+    def makes_probs(self) -> bool:
+        """Whether passes give the distributions of the sampling told last; else the host makes them of the logits."""
+        ...
+
+    @property
+    def fuses_chains(self) -> bool:
+        """Whether a pass can draft a greedy chain behind its last position."""
+        ...
+
+    @property
+    def fuses_trees(self) -> bool:
+        """Whether a pass can draft a tree behind its last position, under the sampling told last."""
+        ...
+
+    @property
+    def cost(self) -> PassTimer:
+        """What its passes took so far."""
+        ...
+
+    @property
+    def lengths(self) -> IntArray:
+        """[B] int64: committed positions of each row."""
+        ...
+
+    @property
+    def length(self) -> int:
+        """Committed positions, where every row has as many; EngineError where they differ."""
+        ...
+
+    @property
+    def slots(self) -> int:
+        """S, the cache slots that the next pass reads; grows as positions are written."""
+        ...
+
+    @property
+    def past_bias(self) -> NDArray[np.float32]:
+        """[B, 1, S]: 0 on each row's committed slots, `MASKED_SCORE` on all others; a view."""
+        ...
+
+    def sample_by(self, params: SamplingParams) -> None:
+        """Say how logits become distributions, from the next pass on."""
+        ...
+
+    def begin(self, hidden: Sequence[int] = (), cond_rows: NDArray[np.float32] | None = None) -> None:
+        """Forget every position. hidden: [B], how many of the first slots each row never sees once they are committed.
+
+        cond_rows: [C, D] float32, the embedded condition of a decoder that takes `external_cond_rows`.
+        """
+        ...
+
+    def run(
+        self,
+        tokens: IntArray,
+        cells: IntArray,
+        bias: FloatArray,
+        past_bias: FloatArray | None = None,
+        features: FloatArray | None = None,
+        chain_levels: int = 1,
+        tree: FusedTreeSpec | None = None,
+    ) -> PassOutput:
+        """One pass over T new positions; nothing is committed. What lacks B is the same in every row.
+
+        tokens, cells: [T] or [B, T]. bias: [T, T] or [B, T, T] among the new positions, 0 or `MASKED_SCORE`.
+        past_bias: [S], [T, S] or [B, T, S] on the slots; None shows what is committed. features: [B, T, D], for
+        drafters. chain_levels: tokens of the greedy chain behind the last position; tree: the tree behind it. Each
+        level counts as a pass.
+        Raises EngineError on a cell outside the grid, more positions than the engine takes, or what it cannot fuse.
+        """
+        ...
+
+    def commit(self, positions: IntArray | slice, counts: Sequence[int] | None = None) -> None:
+        """Append `positions` of the last pass to the cache; they are visible from now on.
+
+        positions: [n], the same in every row, or [B, n]. counts: [B], how many of them each row takes; None takes all.
+        """
+        ...
+
+    def write_scratch(self, behind: int) -> int:
+        """Write the last pass to the slots from `behind` after the committed ones on, hidden; return its T."""
+        ...
+
+    def write_at(self, positions: IntArray, slots: IntArray) -> None:
+        """Write `positions` [n] of the last pass to `slots` [n] of every row, over what was there.
+
+        Lengths and what is visible stay.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give its memory back; it runs no more."""
+        ...
+
+
+class LoadedDecoder(Protocol):
+    """A decoder whose file was checked and read once; any number of engines may run it."""
+
+    @property
+    def name(self) -> str:
+        """The model's name in its folder."""
+        ...
+
+    @property
+    def shape(self) -> DecoderShape:
+        """What the decoder's manifest says."""
+        ...
+
+    @property
+    def max_positions(self) -> int | None:
+        """The most new positions of a pass; None where only the cache bounds them."""
+        ...
+
+    def open(self, rows: int) -> Engine:
+        """A new engine for `rows` rows, with a cache of its own."""
+        ...
+
+
+class GuidanceEngines:
+    """Opens an engine for a number of rows when it is first needed, so at most two, whatever the sampling."""
+
+    def __init__(self, decoder: LoadedDecoder) -> None:
+        self._decoder = decoder
+        self._engines: dict[int, Engine] = {}
+
+    def under(self, params: SamplingParams) -> Engine:
+        """The engine of one row (guidance 1), or of a guidance pair, that samples by `params` from now on."""
+        rows = 1 if params.guidance == 1.0 else 2
+        if rows not in self._engines:
+            self._engines[rows] = self._decoder.open(rows)
+        engine = self._engines[rows]
+        engine.sample_by(params)
+        return engine
+
+    def close(self) -> None:
+        """Close them."""
+        for engine in self._engines.values():
+            engine.close()
+        self._engines.clear()

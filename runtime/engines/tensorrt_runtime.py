@@ -1,0 +1,95 @@
+"""An engine file of TensorRT at run time: refused unless it fits this machine, compiled once for it."""
+
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from underpaint.artifacts.manifest import write_beside
+from underpaint.runtime.engines.context import EngineError
+from underpaint.runtime.engines.shape import DecoderShape, read_shape
+from underpaint.runtime.engines.tensorrt_files import EngineRecord, backend_module, paths, read_engine
+
+
+def gpu_name() -> str:
+    """This machine's GPU with its compute capability; EngineError where PyTorch sees none."""
+    if not torch.cuda.is_available():
+        raise EngineError("no GPU: this PyTorch sees none; check the driver, and that PyTorch is a CUDA build")
+    major, minor = torch.cuda.get_device_capability()
+    return f"{torch.cuda.get_device_name()} (sm_{major}{minor})"
+
+
+@dataclass(slots=True)
+class TensorRTRuntime:
+    """A deserialised engine, and what its contexts share.
+
+    runtime: what read the engine, and must outlive it. compiled_file: where kernels that TensorRT for RTX compiles when
+    it first runs are stored, so that the next process need not compile them again.
+    """
+
+    record: EngineRecord
+    module: ModuleType
+    runtime: Any
+    engine: Any
+    compiled_file: Path
+    _compiled: Any = field(default=None, init=False)
+    _stored: bytes = field(default=b"", init=False)
+
+    def new_context(self) -> Any:
+        """A context whose kernels are settled before its first pass; EngineError where the GPU's memory is full.
+
+        TensorRT for RTX swaps better kernels in while it runs, unless told not to: a graph captured before would keep
+        the slow ones. TensorRT itself compiles when it builds. Every context holds the memory of its own profile: by
+        default it would hold that of the largest, which may pass over a whole image.
+        """
+        own = self.module.ExecutionContextAllocationStrategy.ON_PROFILE_CHANGE
+        strategies = getattr(self.module, "DynamicShapesKernelSpecializationStrategy", None)
+        if strategies is None:
+            context = self.engine.create_execution_context(own)
+        else:
+            config = self.engine.create_runtime_config()
+            config.dynamic_shapes_kernel_specialization_strategy = strategies.EAGER
+            config.set_execution_context_allocation_strategy(own)
+            self._reuse_compiled(config)
+            context = self.engine.create_execution_context(config)
+        if context is None:
+            raise EngineError("decoder: TensorRT made no execution context; is the GPU's memory full?")
+        return context
+
+    def _reuse_compiled(self, config: Any) -> None:
+        """Let the context take kernels from the file, and leave those that it compiles for `keep_compiled`."""
+        if self._compiled is None:
+            self._compiled = config.create_runtime_cache()
+            if self.compiled_file.is_file():
+                content = self.compiled_file.read_bytes()
+                if self._compiled.deserialize(content):  # False: of another GPU, driver or version; made anew
+                    self._stored = content
+        config.set_runtime_cache(self._compiled)
+
+    def keep_compiled(self) -> None:
+        """Store kernels that were compiled since; a folder that cannot be written is left as it is."""
+        if self._compiled is None:
+            return
+        content = bytes(self._compiled.serialize())
+        if content != self._stored:
+            self._stored = content
+            with suppress(OSError):
+                write_beside(self.compiled_file, content)
+
+
+def open_runtime(name: str, kind: str, folder: Path, backend: str) -> tuple[TensorRTRuntime, DecoderShape]:
+    """The engine of decoder `name`, refused unless graph, GPU and version are those that it was built for."""
+    module = backend_module(backend)
+    found = read_engine(folder, name, kind, backend, module.__version__, gpu_name())
+    runtime = module.Runtime(module.Logger(module.Logger.ERROR))
+    engine = runtime.deserialize_cuda_engine(found.content)
+    place = paths(folder, name, backend)
+    if engine is None:
+        raise EngineError(
+            f"{place.engine}: {backend} cannot read it on this machine; build it here with `underpaint engine`"
+        )
+    shape = read_shape(found.manifest.settings, name)
+    return TensorRTRuntime(found.record, module, runtime, engine, place.runtime), shape
