@@ -37,12 +37,14 @@ from underpaint.export.tensorrt_build import build_folder, decoder_profile
 from underpaint.models.published.load import load
 from underpaint.models.published.options import LoadOptions
 from underpaint.runtime.engines.context import EngineContext, EngineError, Provider, open_session
+from underpaint.runtime.engines.engine import Engine
+from underpaint.runtime.engines.loading import load_decoder
 from underpaint.runtime.engines.masks import causal
-from underpaint.runtime.engines.onnx_engine import OnnxEngine, load_decoder
 from underpaint.runtime.engines.shape import read_shape
 from underpaint.runtime.engines.target import EngineTarget
-from underpaint.runtime.engines.tensorrt_engine import TensorRTEngine, gpu_name, load_tensorrt
+from underpaint.runtime.engines.tensorrt_engine import load_tensorrt
 from underpaint.runtime.engines.tensorrt_files import backend_module
+from underpaint.runtime.engines.tensorrt_runtime import gpu_name
 from underpaint.zoo.load import manifest
 
 BUCKETS = (1, 8, 16, 32, 64)
@@ -83,7 +85,7 @@ def prepare(work: Path, precision: str) -> tuple[Path, Path]:
     return folders
 
 
-def engines(name: str, folder: Path, reference: Path, backend: str) -> tuple[TensorRTEngine, OnnxEngine]:
+def engines(name: str, folder: Path, reference: Path, backend: str) -> tuple[Engine, Engine]:
     return load_tensorrt(name, name, folder, backend).open(2), load_decoder(name, name, reference).open(2)
 
 
