@@ -54,19 +54,20 @@ class RuntimeCache:
     """Kernels compiled at run time: the passes whose contexts were made."""
 
     compiled = 0
-    """By all, and taken from no file."""
+    """By all of them, and taken from no file."""
+    gpu = GPU
 
     def __init__(self) -> None:
         self.held: set[str] = set()
 
     def deserialize(self, blob: bytes) -> bool:
-        if not blob.startswith(GPU.encode()):
+        if not blob.startswith(self.gpu.encode()):
             return False
-        self.held = set(json.loads(blob[len(GPU) :]))
+        self.held = set(json.loads(blob[len(self.gpu) :]))
         return True
 
     def serialize(self) -> bytes:
-        return GPU.encode() + json.dumps(sorted(self.held)).encode()
+        return self.gpu.encode() + json.dumps(sorted(self.held)).encode()
 
     def need(self, kernel: str) -> None:
         RuntimeCache.compiled += kernel not in self.held

@@ -1,7 +1,9 @@
 """The engine on TensorRT passes what every engine passes, with a TensorRT that ONNX Runtime stands in for."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from shutil import copyfile, copytree, ignore_patterns
 
@@ -41,8 +43,9 @@ from underpaint.export.published import Request, export_published
 from underpaint.runtime.engines.context import EngineContext, EngineError
 from underpaint.runtime.engines.device_memory import layered
 from underpaint.runtime.engines.drafter import EngineDrafter
+from underpaint.runtime.engines.engine import LoadedDecoder
 from underpaint.runtime.engines.grid_target import EngineGridTarget
-from underpaint.runtime.engines.loading import load_decoder
+from underpaint.runtime.engines.loading import load_decoder, load_encoder
 from underpaint.runtime.engines.masks import causal
 from underpaint.runtime.engines.target import EngineTarget
 from underpaint.runtime.engines.tensorrt_engine import load_tensorrt
@@ -64,7 +67,7 @@ __all__ = [
 BUCKETS = (1, 8, 16)
 
 
-def opened(name: str, folder: Path) -> object:
+def opened(name: str, folder: Path) -> LoadedDecoder:
     if not (folder / RECORD).is_file():
         pytest.skip("engines are built of published models' exports")
     if not list(folder.glob(f"{name}.*.engine")):
@@ -77,9 +80,23 @@ def _on_tensorrt(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever a test opens runs on TensorRT's engine."""
     stand_in.stand_in(monkeypatch)
     for kind in (EngineTarget, EngineDrafter):
-        monkeypatch.setattr(
-            kind, "open", lambda name, params, folder, context=None, kind=kind: kind(opened(name, folder), params)
-        )
+        monkeypatch.setattr(kind, "open", partial(_open, kind, kind.open))
+
+
+def _open(
+    kind: type,
+    as_ever: Callable[..., object],
+    name: str,
+    params: SamplingParams,
+    folder: Path,
+    context: EngineContext | None = None,
+    backend: str = stand_in.BACKEND,
+) -> object:
+    if backend == "cpu":
+        return as_ever(name, params, folder, context)
+    decoder = opened(name, folder)
+    encoder = [load_encoder(decoder.shape, folder, context)] if kind is EngineTarget else []
+    return kind(decoder, params, *encoder)
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +117,7 @@ def halves(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def passes(folder: Path) -> list[np.ndarray]:
     """Distributions of a tree after a few tokens, twice, the second with the cache of the first."""
-    target = EngineTarget(opened("target", folder), PAIR)  # type: ignore[arg-type]
+    target = EngineTarget(opened("target", folder), PAIR)
     target.prepare(target.encoder.of_ids(np.array([3])))
     target.begin()
     found = []
@@ -118,7 +135,7 @@ def test_float16_engines_keep_float16_caches(halves: Path) -> None:
 
 
 def test_a_pass_is_a_replay_and_nothing_else(halves: Path) -> None:
-    target = EngineTarget(opened("target", halves / "reference"), PAIR)  # type: ignore[arg-type]
+    target = EngineTarget(opened("target", halves / "reference"), PAIR)
     target.prepare(target.encoder.of_ids(np.array([3])))
     target.begin()
     for nodes in (3, 5, 8):  # the same graph: they fit its 8 positions
@@ -141,7 +158,7 @@ def test_what_an_engine_was_not_built_for_is_said(halves: Path) -> None:
     loaded = load_tensorrt("target", "target", halves / "reference", stand_in.BACKEND)
     with pytest.raises(EngineError, match="no profile for 3 rows"):
         loaded.open(3)
-    target = EngineTarget(loaded, SamplingParams(guidance=2.0))  # type: ignore[arg-type]
+    target = EngineTarget(loaded, SamplingParams(guidance=2.0))
     with pytest.raises(EngineError, match="expected cells from -1 to 15"):
         target.engine.run(TOKENS[:1], np.array([16]), causal(1))
     with pytest.raises(EngineError, match="expected at most 16 new positions a pass, got 17"):
@@ -232,7 +249,7 @@ def test_cells_in_any_order_read_onnxruntimes_distributions(family: Family) -> N
     drawn = []
     on_the_cpu = load_decoder("target", "target", family.folder, EngineContext(threads=1))
     for loaded in (on_the_cpu, opened("target", family.folder)):
-        target = EngineTarget(loaded, PAIR)  # type: ignore[arg-type]
+        target = EngineTarget(loaded, PAIR)
         family.condition(target)
         fronts, repaired = Recorded(EngineGridTarget(target)), Recorded(EngineGridTarget(target))
         tokens = [zipar(fronts, 2, sampling(0)).tokens]
@@ -256,6 +273,27 @@ def test_every_familys_engine_is_captured(family: Family) -> None:
     family.condition(target)
     target.begin()
     assert target.engine.captured  # type: ignore[attr-defined]
+
+
+def test_what_was_compiled_for_this_machine_is_compiled_once(
+    halves: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "out"
+    copytree(halves / "reference", folder, ignore=ignore_patterns("*.runtime"))
+    compiled = []
+    for gpu_now in (stand_in.GPU, stand_in.GPU, "another one"):
+        monkeypatch.setattr(stand_in.RuntimeCache, "gpu", gpu_now)
+        before = stand_in.RuntimeCache.compiled
+        passes(folder)
+        compiled.append(stand_in.RuntimeCache.compiled - before)
+    assert compiled[0] == compiled[2] > compiled[1] == 0
+
+
+def test_an_engine_lends_its_memory_until_it_is_closed(halves: Path) -> None:
+    engine = opened("target", halves / "reference").open(1)
+    engine.close()
+    with pytest.raises(EngineError, match="closed"):
+        engine.run(TOKENS[:1], np.array([0]), causal(1))
 
 
 def test_every_layer_begins_where_tensorrt_takes_an_address() -> None:
