@@ -31,6 +31,7 @@ class EngineContext:
         which is what makes passes of a millisecond fast; give busy machines fewer.
     pool: "own" gives every session threads of its own; "shared" runs them all on the process's one pool. Models that
         take turns should share: they find the threads awake, where pools of their own would fight for the cores.
+        Once a process has that pool, ONNX Runtime lets no new session have threads of its own: it runs there too.
     lingering: whether threads of its own go on spinning after a pass, for tens of milliseconds, or sleep until the
         next one. Says nothing of a shared pool.
     arena: whether a session keeps the memory of its intermediate results for the next pass, or gives it back.
@@ -117,6 +118,7 @@ def _options(context: EngineContext) -> Any:
     options = onnxruntime.SessionOptions()
     if context.pool == "shared":
         _require_pool(context.threads)
+    if _ProcessPool.threads is not None:
         options.use_per_session_threads = False
     else:
         options.intra_op_num_threads = context.threads or usable_cores()
