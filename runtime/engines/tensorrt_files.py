@@ -65,12 +65,8 @@ class Paths(NamedTuple):
 def paths(folder: Path, model: str, backend: str) -> Paths:
     """Where the engine of `model` lies."""
     stem = f"{model}.{backend}"
-    return Paths(
-        folder / f"{stem}.engine",
-        folder / f"{stem}.record",
-        folder / f"timing.{backend}.cache",
-        folder / f"{stem}.runtime",
-    )
+    own = (folder / f"{stem}.{part}" for part in ("engine", "record", "runtime"))
+    return Paths(*own, folder / f"timing.{backend}.cache")
 
 
 def backend_module(backend: str) -> ModuleType:
