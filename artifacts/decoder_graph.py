@@ -19,6 +19,9 @@ Precision: TypeAlias = Literal["fp32", "fp16", "bf16"]
 PRECISION_TYPES: Final[dict[Precision, ElementType]] = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 """The type of weights and of cached keys and values, by a graph's precision."""
 
+POSITION_BUCKETS: Final = (1, 8, 16, 32, 64)
+"""Numbers of new positions that engines of static shapes are built for; prefill comes on top."""
+
 MASKED_SCORE: Final = np.float32(-1e9)
 """Added to the attention score of what a position must not see; after the softmax exactly 0 is left of it.
 

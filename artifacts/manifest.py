@@ -4,20 +4,44 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from underpaint.algos.registry import build
 
-FORMAT: Final = 1
-"""Version of the manifest's own fields."""
-LAYOUT: Final = 1
-"""Version of what a graph's inputs and outputs mean; an engine refuses any other."""
+FORMAT: Final = 2
+"""Version of the manifest's fields and of what a graph's inputs and outputs mean (`artifacts.decoder_graph`)."""
+_REMEDY: Final = (
+    "make the folder again: `underpaint export ... --out FOLDER` writes every model, its manifest and the index"
+)
 
 
 class ManifestError(ValueError):
     """A model file or its manifest is missing, damaged, or not what its manifest says."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsEntry:
+    """The weights of a graph, in a safetensors file of the manifest's own folder, which the graph points into."""
+
+    file: str
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExportRecord:
+    """What a graph was exported from, so that it can be compared with that again.
+
+    request: the options of the export, as `export` reads them. checkpoint_sha256: of the files it read.
+    opset: of ONNX. buckets: numbers of new positions that its engines are built for.
+    """
+
+    request: Mapping[str, Any]
+    checkpoint_sha256: str
+    opset: int
+    buckets: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +56,8 @@ class Manifest:
     shapes: inputs and outputs by name; a free dimension is a string.
     versions: packages that wrote the file. parity: largest absolute differences from the torch module, by case.
     training: the steps that were really taken, as `models.checkpoints.story` tells them; empty where nothing tells.
+    weights: of a graph that keeps them in a file of their own, so that a new graph of the same weights is known as one.
+    export: what a published checkpoint was exported from; None for other models.
     """
 
     name: str
@@ -47,8 +73,14 @@ class Manifest:
     versions: Mapping[str, str] = field(default_factory=dict)
     parity: Mapping[str, float] = field(default_factory=dict)
     training: Mapping[str, Any] = field(default_factory=dict)
+    weights: WeightsEntry | None = None
+    export: ExportRecord | None = None
     format: int = FORMAT
-    layout: int = LAYOUT
+
+    @property
+    def content_sha256(self) -> str:
+        """What results are of: the weights, where they lie in a file of their own, else the model's file."""
+        return self.sha256 if self.weights is None else self.weights.sha256
 
 
 def digest(path: Path) -> str:
@@ -79,37 +111,56 @@ def write(manifest: Manifest, folder: Path) -> Path:
 def read(path: Path) -> Manifest:
     """The manifest at `path`. Raises ManifestError: absent, not JSON, unknown or missing fields, another format."""
     if not path.is_file():
-        raise ManifestError(f"no manifest at {path}; write the model with `underpaint export`")
+        raise ManifestError(f"no manifest at {path}; {_REMEDY}")
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ManifestError(f"{path}: expected JSON, got {error}; export the model again") from error
+        raise ManifestError(f"{path}: expected JSON, got {error}; {_REMEDY}") from error
     if not isinstance(values, dict):
-        raise ManifestError(f"{path}: expected a JSON object, got {type(values).__name__}; export the model again")
+        raise ManifestError(f"{path}: expected a JSON object, got {type(values).__name__}; {_REMEDY}")
+    found = values.get("format")
+    if found != FORMAT:
+        raise ManifestError(f"{path}: expected format {FORMAT}, got {found}; {_REMEDY}")
     try:
-        manifest = build(Manifest, values, f"manifest {path}")
+        return build(Manifest, _typed(values, path), f"manifest {path}")
     except ValueError as error:
-        raise ManifestError(f"{error}; export the model again with this version") from error
-    for what, found, expected in (("format", manifest.format, FORMAT), ("layout", manifest.layout, LAYOUT)):
-        if found != expected:
-            raise ManifestError(f"{path}: expected {what} {expected}, got {found}; export the model again")
-    return manifest
+        raise ManifestError(f"{error}; {_REMEDY}") from error
+
+
+def _typed(values: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """The nested parts as their own types."""
+    found = dict(values)
+    if isinstance(values.get("weights"), dict):
+        found["weights"] = build(WeightsEntry, values["weights"], f"{path}: weights")
+    if isinstance(values.get("export"), dict):
+        record = build(ExportRecord, values["export"], f"{path}: export")
+        found["export"] = replace(record, buckets=tuple(record.buckets))
+    return found
 
 
 def check(manifest: Manifest, folder: Path) -> Path:
-    """The path of the model file, after comparing its length and SHA-256; ManifestError on any difference."""
+    """The path of the model file, after comparing it and its weights with their lengths and SHA-256.
+
+    Raises ManifestError on any difference.
+    """
+    if manifest.weights is not None:
+        _check_file(manifest.name, folder / manifest.weights.file, manifest.weights.bytes, manifest.weights.sha256)
     path = folder / manifest.file
+    _check_file(manifest.name, path, manifest.bytes, manifest.sha256)
+    return path
+
+
+def _check_file(name: str, path: Path, size: int, sha256: str) -> None:
     if not path.is_file():
-        raise ManifestError(f"{manifest.name}: no model file at {path}; export the model again")
-    size = path.stat().st_size
-    if size != manifest.bytes:
+        raise ManifestError(f"{name}: no model file at {path}; export the model again")
+    held = path.stat().st_size
+    if held != size:
         raise ManifestError(
-            f"{path}: expected {manifest.bytes} bytes, got {size}: the file is cut short or is another one; "
+            f"{path}: expected {size} bytes, got {held}: the file is cut short or is another one; "
             "export the model again"
         )
     found = digest(path)
-    if found != manifest.sha256:
+    if found != sha256:
         raise ManifestError(
-            f"{path}: expected sha256 {manifest.sha256}, got {found}: the file was changed; export the model again"
+            f"{path}: expected sha256 {sha256}, got {found}: the file was changed; export the model again"
         )
-    return path

@@ -32,7 +32,7 @@ from underpaint.algos.draft.chain import Chain
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import decode
 from underpaint.algos.tree import Verdict, root_only
-from underpaint.export.published import Request, export_published
+from underpaint.export.checkpoint import Request, export_checkpoint
 from underpaint.export.tensorrt_build import build_folder, decoder_profile
 from underpaint.models.published.load import load
 from underpaint.models.published.options import LoadOptions
@@ -78,10 +78,10 @@ def prepare(work: Path, precision: str) -> tuple[Path, Path]:
     drafter_checkpoint(drafter)
     folders = work / precision, work / "reference"
     for folder, chosen in zip(folders, (precision, "fp32"), strict=True):
-        export_published(Request("llamagen-c2i", target, chosen, OPTIONS), folder)
+        export_checkpoint(Request("llamagen-c2i", target, chosen, OPTIONS), folder)
         pair = ("llamagen-c2i", target)
         request = Request("eagle-drafter", drafter, chosen, LoadOptions(heads=CONFIG.n_head), pair, OPTIONS)
-        export_published(request, folder)
+        export_checkpoint(request, folder)
     return folders
 
 

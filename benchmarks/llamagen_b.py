@@ -17,15 +17,15 @@ import torch
 
 from benchmarks.cost_curve import chain, halfway
 from benchmarks.report import at_least, finish, options, parse, refusing
+from tests.published.llamagen_reference import Transformer, TransformerConfig
 from underpaint.algos.accept.point import PointProposals
 from underpaint.algos.chance import sampling
 from underpaint.algos.draft.chain import Chain
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import decode
-from underpaint.export.published import Request, export_published
-from underpaint.export.published_verify import verify
+from underpaint.export.checkpoint import Request, export_checkpoint
+from underpaint.export.verify import verify
 from underpaint.models.published.options import LoadOptions
-from underpaint.models.transformer import Transformer, TransformerConfig
 from underpaint.runtime.engines.context import EngineContext, usable_cores
 from underpaint.runtime.engines.target import EngineTarget
 from underpaint.runtime.files import check_folder_writable
@@ -83,7 +83,7 @@ def main(arguments: list[str] | None = None) -> None:
         parameters = checkpoint(work / "c2i_B_256.pt")
         start, spent = time.perf_counter(), time.process_time()
         request = Request("llamagen-c2i", work / "c2i_B_256.pt", options=LoadOptions(grid_side=16))
-        written = export_published(request, work / "out")
+        written = export_checkpoint(request, work / "out")
         export_seconds, export_cpu_seconds = time.perf_counter() - start, time.process_time() - spent
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         print(f"export with parity {export_seconds:.1f} s, peak memory {peak / 2**30:.2f} GiB")

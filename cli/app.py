@@ -74,7 +74,7 @@ def export(context: typer.Context) -> None:
             typer.echo("Two forms. With --kind, a published checkpoint:")
             published(["--help"], prog_name="underpaint export", standalone_mode=False)
             typer.echo("Without --kind, the checkpoints of this project's own recipes:\n")
-        from underpaint.export.run import main as run
+        from underpaint.export.trained_models import main as run
 
         raise typer.Exit(run(context.args, "underpaint export"))
 

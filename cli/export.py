@@ -1,7 +1,7 @@
 """`underpaint export CHECKPOINT --kind ...` and `underpaint check DIR`: published models in, compared graphs out."""
 
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, Literal
 
 import typer
 
@@ -31,13 +31,12 @@ Prefix = Annotated[
 ]
 FirstCode = Annotated[int | None, typer.Option(help="Vocabulary id of code 0 (tar-lm).", min=0)]
 PictureLayout = Annotated[
-    str, typer.Option("--layout", help="What stands among the codes of a picture (chameleon): anole or lumina.")
+    Literal["anole", "lumina"],
+    typer.Option("--layout", help="What stands among the codes of a picture (chameleon): anole or lumina."),
 ]
-Kept = Annotated[
+UncondKeep = Annotated[
     tuple[int, int] | None,
-    typer.Option(
-        help="Ids at a prompt's beginning and end that are left without a condition (tar-lm; chameleon: 1 1)."
-    ),
+    typer.Option(help="Ids at a prompt's beginning and end that stay where it is left out (tar-lm; chameleon: 1 1)."),
 ]
 LEAST_SIDE = 4
 """A comparison with torch draws a tree of 11 nodes."""
@@ -49,7 +48,9 @@ def export(
     checkpoint: Annotated[str, typer.Argument(help="File or folder, or a hub name: owner/model, owner/model/file.")],
     kind: Annotated[str, typer.Option(help=f"What it is: {_KINDS}.")],
     out: Annotated[Path, typer.Option(help="Folder of models; one folder holds a target, its drafter, its tokenizer.")],
-    precision: Annotated[str, typer.Option(help="fp32, fp16 or bf16: of weights, caches and hidden states.")] = "fp32",
+    precision: Annotated[
+        Literal["fp32", "fp16", "bf16"], typer.Option(help="fp32, fp16 or bf16: of weights, caches and hidden states.")
+    ] = "fp32",
     target: Annotated[
         str | None, typer.Option(help="The checkpoint that a drafter was trained for (eagle-drafter).")
     ] = None,
@@ -65,22 +66,26 @@ def export(
     prefix: Prefix = None,
     first_code: FirstCode = None,
     layout: PictureLayout = "anole",
-    kept: Kept = None,
+    uncond_keep: UncondKeep = None,
+    eight_bits: Annotated[
+        bool, typer.Option("--eight-bits", help="Multiply in 8 bits: quicker on a CPU, a little less alike (drafters).")
+    ] = False,
 ) -> None:
     """Load, write the graphs, compare them with torch, and only then put them in place."""
-    from underpaint.export.published import Request, export_published
+    from underpaint.export.checkpoint import Request, export_checkpoint
     from underpaint.models.published.load import find
-    from underpaint.models.published.options import Layout, LoadOptions
+    from underpaint.models.published.options import LoadOptions
     from underpaint.runtime.files import check_folder_writable
 
     with bad_input():
-        options = LoadOptions(heads, *_read_grid(grid), prefix, first_code, cast(Layout, layout), kept)
+        options = LoadOptions(heads, *_read_grid(grid), prefix, first_code, layout, uncond_keep)
         check_folder_writable(out)
         if (target is None) != (target_kind is None):
             raise ValueError("--target and --target-kind belong together")
         pair = None if target is None or target_kind is None else (target_kind, find(target))
-        request = Request(kind, find(checkpoint), precision, options, pair, options, top_k, neighbours)
-        written = export_published(request, out)
+        given = (kind, find(checkpoint), precision, options, pair, options, top_k, neighbours, eight_bits)
+        request = Request(*given)
+        written = export_checkpoint(request, out)
     for found in written:
         worst = max(found.parity.values(), default=0.0)
         typer.echo(f"{found.file}: {found.bytes / 2**20:.1f} MiB, largest difference from torch {worst:.2g}")
@@ -107,7 +112,7 @@ def check(
     seed: Annotated[int, typer.Option(help="Seed of the random inputs.", min=0)] = 0,
 ) -> None:
     """Compare the decoders, the tokenizer and the samplers of a folder with torch, on random and adversarial inputs."""
-    from underpaint.export.published_verify import verify
+    from underpaint.export.verify import verify
 
     with bad_input():
         results = list(verify(folder, greedy, seed))

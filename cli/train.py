@@ -75,13 +75,13 @@ def tokenizer(
 @_recipe
 def target(*, resolution: Resolution = Pixels.small, init_from: InitFrom = None, scenes: Scenes, run: Run) -> None:
     """Train a target; above 64 px it starts from the target of half the side unless --init-from names another."""
-    from underpaint.models.train.target import LOOPS, embedded_config, read_target_start, train_target
+    from underpaint.models.train.target import LOOPS, read_target_start, shipped_config, train_target
 
     pixels = int(resolution)
     with run.started(f"runs/target_{pixels}") as folder:
         if pixels > Pixels.small and init_from is None:
             init_from = Path(f"runs/target_{pixels // 2}/checkpoint.pt")
-        read_target_start(init_from, embedded_config(pixels))
+        read_target_start(init_from, shipped_config(pixels))
         data, validation = scenes.at(pixels, run.device)
         common = run.common(LOOPS[pixels])
         report(train_target(folder, data, validation, pixels, init_from=init_from, **common), folder)

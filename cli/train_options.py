@@ -15,13 +15,13 @@ from underpaint.algos.spatial.resolution import ResolutionMap
 from underpaint.cli.errors import STOPPED, bad_input
 from underpaint.models.checkpoints import read, vq_config
 from underpaint.models.data.scenes import Split
+from underpaint.models.decoder import DecoderConfig
 from underpaint.models.train.loop import LoopSettings, Outcome
 from underpaint.models.train.pictures import SCENE_SEED, EmojiPictures, Family, FolderPictures, Pictures
 from underpaint.models.train.sampler import PairedCodes, PairedScenes, settings_for
 from underpaint.models.train.start import widths
 from underpaint.models.train.target import SETTINGS, STRIDE
 from underpaint.models.train.tokens import TokenSet, encode_pictures, encode_scenes
-from underpaint.models.transformer import TransformerConfig
 from underpaint.runtime.files import check_folder_writable
 from underpaint.zoo.sides import SIDES
 
@@ -193,9 +193,9 @@ def prepare(device: str, threads: int | None) -> None:
         torch.set_num_threads(threads)
 
 
-def trained_target(path: Path, resolution: int) -> TransformerConfig:
+def trained_target(path: Path, resolution: int) -> DecoderConfig:
     """The widths of the target at `path`; OSError or ValueError, before any work, unless it draws `resolution`."""
-    config = widths(path, read(path, "target"), TransformerConfig)
+    config = widths(path, read(path, "target"), DecoderConfig)
     if config.grid_side * STRIDE != resolution:
         side = config.grid_side * STRIDE
         raise ValueError(f"{path} draws {side} px; wanted {resolution}: say --resolution {side}, or another --target")

@@ -5,126 +5,128 @@ and features out and in again, costs as much as the passes. Here a loop inside t
 the feature predicted beside it back. What the chain writes is seen by the chain alone and leaves no trace.
 """
 
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import numpy as np
 
-from underpaint.export.blocks import feed_forward, norm
+from underpaint.artifacts import decoder_graph as names
+from underpaint.export.decoder_layers import (
+    DecoderNodes,
+    LayerPass,
+    Seen,
+    add_positions,
+    layer,
+    norm,
+    read_features,
+)
 from underpaint.export.graph import GraphWriter
-from underpaint.export.weights import Layer, Weights
-from underpaint.models.transformer import TransformerConfig
 
 
-class DrafterWeights(NamedTuple):
-    """What a drafter's pass multiplies by. table: the node that holds the embeddings after the input layer."""
-
-    table: str
-    from_features: Weights
-    layer: Layer
-    norm: Weights
-    head: Weights
-
-
-class Turning(NamedTuple):
-    """The nodes that hold the rotary table, and the rows of it for each cell."""
-
-    cosine: str
-    sine: str
-    rows_of: str
-
-
-def greedy_chain(graph: GraphWriter, weights: DrafterWeights, config: TransformerConfig, turning: Turning) -> str:
-    """Add the input levels [] int64 and the output drafted [max(1, levels)] int64.
+def write_chain(graph: GraphWriter, nodes: DecoderNodes) -> str:
+    """Add the input `chain_levels` [] and the output `chain_tokens`; both are `artifacts.decoder_graph`'s.
 
     The chain starts behind the last new position, which sees all the others and the cache as its row of `bias` says.
     The likeliest token is that of the rows' mixed logits (`export.probabilities`); one at level i stands in the i-th
     cell after the last new position's. Returns the condition that no more than one level is asked for.
     """
-    levels = graph.input("levels", "int64", [])
-    last, end = graph.integers(-1), graph.integers(np.iinfo(np.int64).max)
-    slots = graph.node("Shape", ["past_key_0"], start=3, end=4)
-    seen = graph.node("Slice", ["bias", last, end, graph.integers(0)])
-    past_bias = graph.node("Slice", [seen, graph.integers(0), slots, graph.integers(1)])
-    final = graph.node("Gather", ["logits", graph.constant(np.array(-1))], axis=1)
-    token = _likeliest(graph, final)
-    feature = graph.node("Gather", ["predicted", graph.constant(np.array(-1))], axis=1)
-    keys = graph.node("Transpose", ["new_key_0"], perm=[0, 1, 3, 2])
+    levels = graph.input(names.CHAIN_LEVELS, "int64", [])
+    graph.output(names.CHAIN_TOKENS, "int64", [names.CHAIN_LEVELS])
+    last = graph.constant(np.array(-1))
+    past_bias = last_past_bias(graph)
+    token = _likeliest(graph, graph.node("Gather", [names.LOGITS, last], axis=1))
+    feature = graph.node("Gather", [names.PREDICTED_FEATURES, last], axis=1)
+    kept = [part for index in range(nodes.config.layers) for part in new_columns(graph, index)]
     one = graph.constant(np.array(1))
     more = graph.node("Sub", [levels, one])
-    ahead = _ahead(graph, more, turning.rows_of)
+    ahead = cells_ahead(graph, more)
+    rows = None if nodes.rotary is None else graph.node("Gather", [nodes.rotary[2], ahead])
 
     def turn(inner: GraphWriter) -> None:
-        _turn(inner, weights, config, turning, ahead, past_bias, slots)
+        _turn(inner, nodes, past_bias, ahead, rows)
 
-    (rest,) = graph.loop(more, [token, feature, keys, "new_value_0"], turn, collected=1)
+    (rest,) = graph.loop(more, [token, feature, *kept], turn, collected=1)
     flat = graph.node("Reshape", [rest, graph.integers(-1)])
-    graph.node("Concat", [token, flat], "drafted", axis=0)
-    graph.output("drafted", ["levels"], "int64")
+    graph.node("Concat", [token, flat], names.CHAIN_TOKENS, axis=0)
     return graph.node("Equal", [levels, one])
 
 
-def _ahead(graph: GraphWriter, more: str, rows_of: str) -> str:
-    """[more, B, 3 heads]: the rows of the rotary table for each of the `more` cells after the last new position's."""
+def last_past_bias(graph: GraphWriter) -> str:
+    """[B, 1, 1, S]: what the last new position sees of the cache."""
+    last, end = graph.integers(-1), graph.integers(np.iinfo(np.int64).max)
+    seen = graph.node("Slice", [names.BIAS, last, end, graph.integers(1)])
+    slots = graph.size(names.past_key(0), 3)
+    past = graph.node("Slice", [seen, graph.integers(0), slots, graph.integers(2)])
+    return graph.node("Unsqueeze", [past, graph.integers(1)])
+
+
+def new_columns(graph: GraphWriter, index: int) -> tuple[str, str]:
+    """A layer's keys [B, H, hd, T] and values [B, H, T, hd] of the pass."""
+    return graph.node("Transpose", [names.new_key(index)], perm=[0, 1, 3, 2]), names.new_value(index)
+
+
+def cells_ahead(graph: GraphWriter, more: str) -> str:
+    """[more, B]: for each row the `more` cells after the last new position's."""
     one = graph.constant(np.array(1))
-    start = graph.node("Add", [graph.node("Gather", ["cells", graph.constant(np.array(-1))]), one])
-    cells = graph.node("Range", [start, graph.node("Add", [start, more]), one])
-    by_cell = graph.node("Unsqueeze", [graph.node("Gather", [rows_of, cells]), graph.integers(1)])
-    rows = graph.node("Shape", ["tokens"], start=0, end=1)
-    return graph.node("Expand", [by_cell, graph.node("Concat", [graph.integers(1), rows, graph.integers(1)], axis=0)])
+    last = graph.node("Gather", [names.CELLS, graph.constant(np.array(-1))], axis=1)
+    steps = graph.node("Range", [one, graph.node("Add", [more, one]), one])
+    return graph.node("Add", [graph.node("Unsqueeze", [steps, graph.integers(1)]), last])
 
 
 def _likeliest(graph: GraphWriter, logits: str) -> str:
     """The token [1] of the largest mixed logit; `logits` [B, V]."""
-    return graph.node("ArgMax", [graph.node("MatMul", ["mix", logits])], axis=1, keepdims=0)
+    return graph.node("ArgMax", [graph.node("MatMul", [names.GUIDANCE_MIX, logits])], axis=1, keepdims=0)
 
 
-def _turn(
-    graph: GraphWriter,
-    weights: DrafterWeights,
-    config: TransformerConfig,
-    turning: Turning,
-    ahead: str,
-    past_bias: str,
-    slots: str,
-) -> None:
-    heads, width = config.n_head, config.head_dim
+def _turn(graph: GraphWriter, nodes: DecoderNodes, past_bias: str, ahead: str, rows: str | None) -> None:
+    config = nodes.config
+    heads, width = config.heads, config.head_dim
     number = graph.input("turn", "int64", [])
-    graph.input("going", "bool", [])
+    going = graph.input("going", "bool", [])
     token = graph.input("token", "int64", [1])
-    feature = graph.input("feature", "float", ["B", config.dim])
-    seen_keys = graph.input("seen_keys", "float", ["B", heads, width, "N"])
-    seen_values = graph.input("seen_values", "float", ["B", heads, "N", width])
-    embedded = graph.node("Gather", [weights.table, token])
-    hidden = graph.product(feature, weights.from_features, "fc_feature", embedded, floating=True)
+    feature = graph.input("feature", "float32", ["B", config.dim])
+    above = [
+        (
+            graph.input(f"keys_above_{index}", "float32", ["B", heads, width, "N"]),
+            graph.input(f"values_above_{index}", "float32", ["B", heads, "N", width]),
+        )
+        for index in range(config.layers)
+    ]
+    joined: list[tuple[str, str]] = []
 
-    normed = norm(graph, hidden, weights.layer.attention_norm, config)
-    merged = graph.product(normed, weights.layer.qkv, "qkv")
-    by_head = graph.node("Reshape", [merged, graph.integers(-1, 3 * heads, width)])
-    places = graph.node("Gather", [ahead, number])
-    turned = graph.node("RotaryEmbedding", [by_head, turning.cosine, turning.sine, places], num_heads=1)
-    query, key, value = graph.split(turned, graph.integers(heads, heads, heads), 1, [None, None, None])
-    fourth = graph.integers(0, heads, 1, width)
-    query, value = (graph.node("Reshape", [part, fourth]) for part in (query, value))
-    keys = [seen_keys, graph.node("Reshape", [key, graph.integers(0, heads, width, 1)])]
-    all_keys = graph.node("Concat", keys, "all_keys", axis=3)
-    all_values = graph.node("Concat", [seen_values, value], "all_values", axis=2)
-    past = graph.node("Add", [graph.node("MatMul", [query, "past_key_0"]), past_bias])
-    scores = graph.node("Concat", [past, graph.node("MatMul", [query, all_keys])], axis=3)
-    sizes = graph.node("Concat", [slots, graph.node("Shape", [all_keys], start=3, end=4)], axis=0)
-    on_past, on_new = graph.split(graph.node("Softmax", [scores], axis=-1), sizes, 3, [None, None])
-    mixed = graph.node(
-        "Add", [graph.node("MatMul", [on_past, "past_value_0"]), graph.node("MatMul", [on_new, all_values])]
+    def attention(index: int, keys: str, values: str) -> Sequence[Seen]:
+        held_keys, held_values = above[index]
+        joined.append(
+            (
+                graph.node("Concat", [held_keys, keys], axis=3),
+                graph.node("Concat", [held_values, values], axis=2),
+            )
+        )
+        return Seen(names.past_key(index), names.past_value(index), past_bias), Seen(*joined[-1])
+
+    embedded = graph.node("Gather", [nodes.embedding, token])
+    if graph.has("positions"):
+        cell = graph.node("Unsqueeze", [graph.node("Gather", [ahead, number]), graph.integers(1)])
+        rows_wide = graph.node("Expand", [embedded, graph.node("Shape", [feature])])
+        embedded = add_positions(graph, nodes, rows_wide, cell)
+    hidden = read_features(graph, feature, embedded)
+    one = graph.integers(1)
+    columns = graph.node(
+        "Concat", [graph.size(names.past_key(0), 3), graph.node("Add", [graph.size(above[0][0], 3), one])], axis=0
     )
-    flat = graph.node("Reshape", [mixed, graph.integers(-1, config.dim)])
-    hidden = feed_forward(graph, graph.product(flat, weights.layer.out, "out", hidden), weights.layer, config)
-
-    graph.node("Identity", ["going"], "still_going")
-    features = norm(graph, hidden, weights.norm, config)
-    logits = graph.product(features, np.ascontiguousarray(weights.head.T), "head")
-    found = _likeliest(graph, logits)
-    graph.output("still_going", [], "bool")
-    graph.output(found, [1], "int64")
-    graph.output(features, ["B", config.dim])
-    graph.output(all_keys, ["B", heads, width, "N+1"])
-    graph.output(all_values, ["B", heads, "N+1", width])
-    graph.output(graph.node("Identity", [found]), [1], "int64")
+    given = LayerPass(
+        None if rows is None else graph.node("Gather", [rows, number]),
+        graph.integers(-1, 1, 3 * heads, width),
+        attention,
+        columns,
+    )
+    for index in range(config.layers):
+        hidden, _, _ = layer(graph, nodes, given, hidden, index)
+    features = norm(graph, hidden, "norm", config) if graph.has("norm") else hidden
+    found = _likeliest(graph, graph.product(features, "head"))
+    graph.output(graph.node("Identity", [going]), "bool", [])
+    graph.output(found, "int64", [1])
+    graph.output(features, "float32", ["B", config.dim])
+    for keys, values in joined:
+        graph.output(keys, "float32", ["B", heads, width, "N+1"])
+        graph.output(values, "float32", ["B", heads, "N+1", width])
+    graph.output(graph.node("Identity", [found]), "int64", [1])

@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from underpaint.export.weights import plain
+from underpaint.export.decoder_weights import plain
 from underpaint.models.published.files import CheckpointError
 from underpaint.models.published.options import Published
 from underpaint.runtime.resampling.registry import read_codebook

@@ -1,101 +1,180 @@
-"""Export targets and drafters: round, write the graph, compare, store."""
+"""Export decoders of every family: write the graph, compare it with the module, store both with a manifest."""
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
+from underpaint.artifacts.decoder_graph import Precision
 from underpaint.artifacts.manifest import Manifest
-from underpaint.export.decoder import drafter_graph, target_graph
-from underpaint.export.parity import compare_drafter, compare_target
-from underpaint.export.store import Origin, draft_manifest, require_parity, store_onnx
-from underpaint.export.weights import halve, vocabulary
-from underpaint.models.drafter import BoundDrafter
-from underpaint.models.text import WordEncoder
-from underpaint.models.transformer import Transformer
+from underpaint.export.decoder_graph import write_conditioner, write_decoder
+from underpaint.export.decoder_weights import conditioner_weights, decoder_weights, rotary_table, round_to_half
+from underpaint.export.graph import GraphWriter
+from underpaint.export.parity import MOST, Report, compare, compare_conditioner
+from underpaint.export.store import Origin, draft_manifest, finish, require_parity
+from underpaint.export.weight_file import SUFFIX, WeightFile, header_room
+from underpaint.models.decoder import Conditioner, Decoder, DecoderConfig
+from underpaint.models.text import CaptionedTarget, with_condition_table
 from underpaint.runtime.engines.shape import DecoderShape
 
 SCRATCH: Final = 64
 """Cache slots for the nodes that a drafter expands in one cycle, the root excluded."""
-MOST: Final = 1e-4
-"""The largest difference from the torch module that passes."""
-MOST_INTEGERS: Final = 0.1
-"""The same for a drafter that multiplies in 8 bits."""
+MOST_EIGHT_BITS: Final = 0.1
+"""The largest difference from torch that passes of a drafter that multiplies in 8 bits."""
 
 
-def export_target(
+@dataclass(frozen=True, slots=True)
+class GraphFormat:
+    """How a decoder is written.
+
+    precision: of hidden states, caches and what is computed. stored: of weights, where they are stored in less; None
+    for the same. eight_bits: matrices in 8 bits, which costs a drafter some agreement with its target and no rule its
+    exactness. Raises ValueError on 8 bits in another precision than float32, which no engine here multiplies in.
+    """
+
+    precision: Precision = "fp32"
+    stored: Precision | None = None
+    eight_bits: bool = False
+
+    def __post_init__(self) -> None:
+        if self.eight_bits and self.precision != "fp32":
+            raise ValueError(f"--eight-bits: expected --precision fp32 beside it, got {self.precision}")
+
+    @property
+    def fused(self) -> bool:
+        """Whether the graph makes probabilities, chains and trees too: it is one for ONNX Runtime."""
+        return self.precision == "fp32"
+
+
+def write_graph(decoder: Decoder, form: GraphFormat, path: Path) -> None:
+    """Write a decoder's graph to `path` and its weights to `<name>.safetensors` beside it."""
+    weights = decoder_weights(decoder, form.stored or form.precision, form.precision, form.eight_bits)
+    with WeightFile(path.with_suffix(SUFFIX), header_room(weights)) as file:
+        graph = GraphWriter(path.stem, weights, form.precision, file)
+        write_decoder(graph, decoder.config, rotary_table(decoder.config), form.fused)
+        graph.write(path)
+
+
+def export_decoder(
     name: str,
-    transformer: Transformer,
-    words: WordEncoder | None,
+    decoder: Decoder,
+    conditioner: Conditioner | None,
+    form: GraphFormat,
     folder: Path,
     origin: Origin,
-    halves: bool = True,
+    scratch: int = SCRATCH,
 ) -> Manifest:
-    """Write a target (`words`: its word encoder; None for a class-conditional one) as `name` into `folder`.
+    """Write a target or a drafter as `name` into `folder`, a folder of `export.store.staged`.
 
-    halves: store float16; the module's weights are rounded to it in place. Raises ParityError, and writes nothing,
-    on a difference.
+    `decoder` becomes float32. scratch: cache slots of a drafter for the nodes of one cycle.
+    Raises ParityError on a difference.
+    """
+    path = folder / f"{name}.onnx"
+    shape = shape_of(decoder, form.precision, scratch)
+    write_graph(decoder, form, path)
+    decoder.float()
+    whole = None if conditioner is None else conditioner.float()
+    if form.eight_bits:  # the same graph with the same weights in float32 must be exact
+        compared(name, decoder, whole, GraphFormat(stored=form.stored))
+        differences = compare(path, "fp32", decoder, whole, greedy=False).worst()
+        require_parity(name, differences, MOST_EIGHT_BITS)
+    elif form.precision == "bf16":  # ONNX Runtime's CPU provider has no bfloat16: the same numbers, in float32
+        differences = compared(name, decoder, whole, GraphFormat()).worst()
+    else:
+        differences = compare(path, form.precision, decoder, whole, greedy=False).worst()
+        require_parity(name, differences, MOST[form.precision])
+    draft = draft_manifest(name, "drafter" if decoder.config.drafter else "target", origin, asdict(shape))
+    return finish(draft, path, differences)
+
+
+def compared(
+    name: str, decoder: Decoder, conditioner: Conditioner | None, form: GraphFormat, greedy: bool = False, seed: int = 0
+) -> Report:
+    """The report on a graph of `decoder` that is written for this alone; ParityError on a difference."""
+    with TemporaryDirectory() as beside:
+        path = Path(beside) / f"{name}.onnx"
+        write_graph(decoder, form, path)
+        report = compare(path, form.precision, decoder, conditioner, greedy, seed)
+    require_parity(name, report.worst(), MOST[form.precision])
+    return report
+
+
+def export_captioned_target(
+    name: str, target: CaptionedTarget, folder: Path, origin: Origin, halves: bool = True
+) -> Manifest:
+    """Write a target that is conditioned on words: what the encoder makes of each goes into the graph's own table.
+
+    halves: store weights as float16; the module's are rounded to it in place.
     """
     if halves:
-        halve(transformer)
-    if halves and words is not None:
-        halve(words)
-    known = vocabulary(transformer, words)
-    config = transformer.config
-    shape = DecoderShape(
-        vocab_size=config.vocab_size,
-        height=config.grid_side,
-        width=config.grid_side,
-        layers=config.n_layer,
-        heads=config.n_head,
-        head_dim=config.head_dim,
-        dim=config.dim,
-        capacity=config.cls_token_num + config.block_size,
-        prefix=config.cls_token_num,
-        cond_ids=known.conditions.shape[0] - (config.cls_token_num if words is not None else 0),
-        uncond_ids=known.unconditional,
-    )
-    draft = draft_manifest(name, "target", origin, asdict(shape))
-    graph = target_graph(transformer, known, halves)
-    return store_onnx(graph, draft, folder, lambda path: compare_target(path, shape, transformer, words), MOST)
+        round_to_half(target)
+    form = GraphFormat(stored="fp16" if halves else None)
+    return export_decoder(name, with_condition_table(target), None, form, folder, origin)
 
 
-def export_drafter(
+def export_trained_drafter(
     name: str,
-    drafter: BoundDrafter,
+    drafter: Decoder,
     folder: Path,
     origin: Origin,
     scratch: int = SCRATCH,
     halves: bool = True,
-    integers: bool = False,
+    eight_bits: bool = False,
 ) -> Manifest:
-    """Write a drafter as `name` into `folder`; see `export_target`.
-
-    scratch: cache slots for the nodes of one cycle. integers: multiply in 8 bits, which costs a drafter some
-    agreement with its target and no rule its exactness; the same graph in float32 must pass parity first.
-    """
+    """Write a drafter that was trained here; see `export_captioned_target` and `GraphFormat`."""
     if halves:
-        halve(drafter)
-    config = drafter.drafter.config
-    shape = DecoderShape(
+        round_to_half(drafter)
+    form = GraphFormat(stored="fp16" if halves else None, eight_bits=eight_bits)
+    return export_decoder(name, drafter, None, form, folder, origin, scratch)
+
+
+def export_conditioner(conditioner: Conditioner, precision: Precision, folder: Path, origin: Origin) -> Manifest:
+    """Write `condition`: features of a condition to embedded rows. A bfloat16 model's is in float32."""
+    form: Precision = "fp32" if precision == "bf16" else precision
+    path = folder / "condition.onnx"
+    weights = conditioner_weights(conditioner, form)
+    with WeightFile(path.with_suffix(SUFFIX), header_room(weights)) as file:
+        graph = GraphWriter("condition", weights, form, file)
+        prefix, width = conditioner.absent.shape
+        write_conditioner(graph, prefix, width, conditioner.first.weight.shape[0])
+        graph.write(path)
+    parity = compare_conditioner(conditioner.float(), path).worst()
+    require_parity("condition", parity, MOST[form])
+    return finish(draft_manifest("condition", "condition", origin, {"prefix": prefix, "width": width}), path, parity)
+
+
+def shape_of(decoder: Decoder, precision: Precision, scratch: int = SCRATCH) -> DecoderShape:
+    """What an engine must know of a decoder."""
+    config = decoder.config
+    text = config.rope == "line" and not config.drafter
+    external = 2 * config.prefix if config.condition == "external" else 0
+    eol_token = None if config.drafter else config.eol_token
+    return DecoderShape(
         vocab_size=config.vocab_size,
         height=config.grid_side,
-        width=config.grid_side,
-        layers=1,
-        heads=config.n_head,
+        width=config.width,
+        layers=config.layers,
+        heads=config.heads,
         head_dim=config.head_dim,
         dim=config.dim,
-        capacity=config.block_size + scratch,
-        prefix=0,
-        cond_ids=0,
-        uncond_ids=(),
+        capacity=config.cells + scratch if config.drafter else config.slots,
+        prefix=0 if config.drafter else config.prefix,
+        cond_ids=config.cond_ids - (config.uncond_rows if config.uncond_rows > 1 else 0),
+        uncond_ids=_uncond_ids(config, text),
+        precision=precision,
+        prefix_cells="each" if text or config.rope == "none" else "one",
+        external_cond_rows=external,
+        uncond_keep=() if config.uncond_keep is None else config.uncond_keep,
+        image_start_ids=tuple(config.vocab_size + one for one in config.image_start_ids),
+        eol_token=None if eol_token is None else config.vocab_size + eol_token,
     )
-    draft = draft_manifest(name, "drafter", origin, asdict(shape))
-    if integers:
-        with TemporaryDirectory() as beside:
-            twin = Path(beside) / f"{name}.onnx"
-            twin.write_bytes(drafter_graph(drafter, halves, False).SerializeToString())
-            require_parity(name, compare_drafter(twin, shape, drafter), MOST)
-    graph = drafter_graph(drafter, halves, integers)
-    most = MOST_INTEGERS if integers else MOST
-    return store_onnx(graph, draft, folder, lambda path: compare_drafter(path, shape, drafter), most)
+
+
+def _uncond_ids(config: DecoderConfig, text: bool) -> tuple[int, ...]:
+    """The rows of the embedding that stand for no condition."""
+    if config.condition == "none" or text:
+        return ()
+    if config.condition == "external":
+        return tuple(config.vocab_size + config.prefix + row for row in range(config.prefix))
+    end = config.vocab_size + config.cond_ids
+    return tuple(range(end - config.uncond_rows, end))

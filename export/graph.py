@@ -1,157 +1,216 @@
-"""A small writer of ONNX graphs: nodes by hand, weights stored in half their size."""
+"""The writer of ONNX graphs: nodes by hand, in a chosen precision, with weights in a file beside the graph."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
 from itertools import count
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeAlias
 
+import ml_dtypes
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
+
+from underpaint.artifacts.decoder_graph import PRECISION_TYPES, ElementType, Precision, TensorSpec
+from underpaint.export.weight_file import Stored, WeightFile
 
 OPSET: Final = 23
 """The first with RMSNormalization and RotaryEmbedding; ONNX Runtime and TensorRT both read it."""
 IR_VERSION: Final = 10
 _CONTRIBUTED: Final = "com.microsoft"
 """ONNX Runtime's own operators, which no other engine reads."""
-
-_BLOCK: Final = 64
-"""Numbers that share a scale in a product of 8 bits."""
 _EIGHT_BITS: Final = 4
 """MatMulNBits' word for rounding the value to 8 bits too; in float32 it takes ten times as long."""
 
-_TYPES: Final = {
-    "float": TensorProto.FLOAT,
-    "double": TensorProto.DOUBLE,
+TYPES: Final[Mapping[ElementType, int]] = {
+    "float32": TensorProto.FLOAT,
+    "float16": TensorProto.FLOAT16,
+    "bfloat16": TensorProto.BFLOAT16,
+    "float64": TensorProto.DOUBLE,
     "int64": TensorProto.INT64,
     "bool": TensorProto.BOOL,
 }
+ARRAYS: Final = {
+    "fp32": np.dtype(np.float32),
+    "fp16": np.dtype(np.float16),
+    "bf16": np.dtype(ml_dtypes.bfloat16),
+}
+
+
+class EightBitMatrix(NamedTuple):
+    """A matrix [K, N] as MatMulNBits reads it: `values` uint8 [N, blocks, block] around 128, `scales` float32."""
+
+    depth: int
+    values: NDArray[np.uint8]
+    scales: NDArray[np.float32]
+
+
+WeightSource: TypeAlias = Mapping[str, Callable[[], "NDArray[Any] | EightBitMatrix"]]
+"""Weights by name, each made when it is written; matrices are [in, out]."""
 
 
 class GraphWriter:
-    """Collects nodes, weights, inputs and outputs, and closes them into a checked model."""
+    """Collects nodes, weights, inputs and outputs, and writes them as a checked model.
 
-    def __init__(self, name: str, halves: bool = True, integers: bool = False) -> None:
-        """`halves`: store weights as float16; `integers`: multiply by int8 matrices instead (see `product`)."""
+    Hidden states, weights and caches are of the graph's precision. A weight may be stored in a narrower type than
+    that; engines widen it when they load.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        weights: WeightSource | None = None,
+        precision: Precision = "fp32",
+        file: WeightFile | None = None,
+    ) -> None:
+        """weights: what `weight` and `product` find by name; file: where they go, None keeps them in the graph."""
+        self.precision = precision
         self._name = name
-        self._halves = halves
-        self._integers = integers
+        self._weights = weights or {}
+        self._file = file
         self._nodes: list[onnx.NodeProto] = []
-        self._weights: list[onnx.TensorProto] = []
+        self._tensors: list[onnx.TensorProto] = []
         self._inputs: list[onnx.ValueInfoProto] = []
         self._outputs: list[onnx.ValueInfoProto] = []
         self._count = count(1)
-        self._stored: dict[tuple[str, tuple[int, ...], bytes], str] = {}
-        self._widened: dict[str, str] = {}
+        self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
+        self._values: dict[str, str] = {}
+        self._matrices: dict[str, tuple[str, str, dict[str, Any]]] = {}
 
     def _fresh(self, stem: str) -> str:
         return f"{stem}_{next(self._count)}"
 
-    def input(self, name: str, kind: str, shape: Sequence[int | str]) -> str:
+    def has(self, name: str) -> bool:
+        """Whether there is a weight of this name."""
+        return name in self._weights
+
+    def input(self, name: str, dtype: ElementType, shape: Sequence[int | str]) -> str:
         """Declare an input; a string is a free dimension."""
-        self._inputs.append(helper.make_tensor_value_info(name, _TYPES[kind], shape))
+        self._inputs.append(helper.make_tensor_value_info(name, TYPES[dtype], shape))
         return name
 
-    def output(self, name: str, shape: Sequence[int | str], kind: str = "float") -> None:
+    def output(self, name: str, dtype: ElementType, shape: Sequence[int | str]) -> None:
         """Declare an output that some node has named `name`."""
-        self._outputs.append(helper.make_tensor_value_info(name, _TYPES[kind], shape))
+        self._outputs.append(helper.make_tensor_value_info(name, TYPES[dtype], shape))
 
-    def widened(self, value: str) -> str:
+    def inputs(self, specs: Iterable[TensorSpec]) -> None:
+        """Declare inputs."""
+        for spec in specs:
+            self.input(*spec)
+
+    def outputs(self, specs: Iterable[TensorSpec]) -> None:
+        """Declare outputs."""
+        for spec in specs:
+            self.output(*spec)
+
+    def to_double(self, value: str) -> str:
         """`value` in float64."""
         return self.node("Cast", [value], to=TensorProto.DOUBLE)
 
-    def counted(self, value: str) -> str:
-        """`value`, of booleans, as 0 and 1."""
+    def to_integer(self, value: str) -> str:
+        """`value` as int64; booleans become 0 and 1."""
         return self.node("Cast", [value], to=TensorProto.INT64)
 
+    def narrow(self, value: str) -> str:
+        """From float32 to the graph's precision."""
+        if self.precision == "fp32":
+            return value
+        return self.node("Cast", [value], to=TYPES[PRECISION_TYPES[self.precision]])
+
+    def widen(self, value: str) -> str:
+        """From the graph's precision to float32."""
+        return value if self.precision == "fp32" else self.node("Cast", [value], to=TensorProto.FLOAT)
+
     def constant(self, values: NDArray[Any], stem: str = "constant") -> str:
-        """Store `values` as they are, once for all places that ask for the same ones."""
+        """Store `values` in the graph as they are, once for all places that ask for the same ones."""
         held = np.asarray(values, order="C")
         key = (held.dtype.str, held.shape, sha256(held.tobytes()).digest())
-        if key not in self._stored:
-            self._stored[key] = self._fresh(stem)
-            self._weights.append(numpy_helper.from_array(held, self._stored[key]))
-        return self._stored[key]
+        if key not in self._constants:
+            self._constants[key] = self._fresh(stem)
+            self._tensors.append(numpy_helper.from_array(held, self._constants[key]))
+        return self._constants[key]
 
     def integers(self, *values: int) -> str:
         """Store a row of int64."""
         return self.constant(np.array(values, dtype=np.int64), "integers")
 
-    def weight(self, values: NDArray[np.float32], stem: str) -> str:
-        """Store float32 `values`; with `halves`, as float16 to be widened: engines fold that when they load.
+    def table(self, values: NDArray[np.float32], stem: str) -> str:
+        """Store a derived table in the graph, in the graph's precision."""
+        return self.constant(values.astype(ARRAYS[self.precision]), stem)
 
-        Raises ValueError where `values` are not float16 numbers: round the torch module first (`weights.halve`), so
-        that both sides compute with the same weights.
+    def weight(self, name: str) -> str:
+        """The weight `name` in the graph's precision, stored once."""
+        self._load(name)
+        return self._values[name]
+
+    def product(self, value: str, name: str, added: str | None = None) -> str:
+        """`value` [R, K] times the matrix `name` [K, N], plus `added` [R, N].
+
+        With a matrix of 8 bits, the value is rounded to 8 bits too, a block of a row at a time, so that an outlier
+        coarsens few others. A row's result does not depend on the rows beside it.
         """
-        if not self._halves:
-            return self.constant(values, stem)
-        half = values.astype(np.float16)
-        if not np.array_equal(half.astype(np.float32), values):
-            raise ValueError(f"{stem}: expected weights that float16 can hold, got others; round them with halve()")
-        stored = self.constant(half, stem)
-        if stored not in self._widened:
-            self._widened[stored] = self.node("Cast", [stored], to=TensorProto.FLOAT)
-        return self._widened[stored]
-
-    def product(
-        self, value: str, matrix: NDArray[np.float32], stem: str, added: str | None = None, floating: bool = False
-    ) -> str:
-        """`value` [R, K] times `matrix` [K, N], plus `added` [R, N].
-
-        With `integers`, both factors are rounded to 8 bits, 64 numbers of a row or a column at a time, so that an
-        outlier coarsens few others. A row's result does not depend on the rows beside it. `floating` keeps one product
-        out of that.
-        """
-        if self._integers and not floating:
-            multiplied = self._integer_product(value, matrix, stem)
-            return multiplied if added is None else self.node("Add", [multiplied, added])
+        self._load(name)
+        if name in self._matrices:
+            values, scales, settings = self._matrices[name]
+            found = self.node("MatMulNBits", [value, values, scales], domain=_CONTRIBUTED, **settings)
+            return found if added is None else self.node("Add", [found, added])
         if added is None:
-            return self.node("MatMul", [value, self.weight(matrix, stem)])
-        return self.node("Gemm", [value, self.weight(matrix, stem), added])
+            return self.node("MatMul", [value, self._values[name]])
+        return self.node("Gemm", [value, self._values[name], added])
 
-    def _integer_product(self, value: str, matrix: NDArray[np.float32], stem: str) -> str:
-        depth, width = matrix.shape
-        block = min(_BLOCK, max(16, 1 << (depth - 1).bit_length()))  # a power of two, and not longer than it must be
-        columns = np.zeros((width, -(-depth // block), block), dtype=np.float32)
-        columns.reshape(width, -1)[:, :depth] = matrix.T
-        scale = np.maximum(np.abs(columns).max(axis=2), np.float32(1e-12)) / np.float32(127)
-        rounded = (np.rint(columns / scale[:, :, None]) + 128).astype(np.uint8)
-        factors = [value, self.constant(rounded, stem), self.constant(scale.reshape(-1), f"{stem}_scale")]
-        settings = {"K": depth, "N": width, "bits": 8, "block_size": block, "accuracy_level": _EIGHT_BITS}
-        return self.node("MatMulNBits", factors, domain=_CONTRIBUTED, **settings)
+    def _load(self, name: str) -> None:
+        """Store the weight `name` where it is not stored yet."""
+        if name in self._values or name in self._matrices:
+            return
+        found = self._weights[name]()
+        if isinstance(found, EightBitMatrix):
+            width, _, block = found.values.shape
+            stored = self._store(name, found.values), self._store(f"{name}.scale", found.scales)
+            settings = {"K": found.depth, "N": width, "bits": 8, "block_size": block, "accuracy_level": _EIGHT_BITS}
+            self._matrices[name] = (*stored, settings)
+            return
+        self._values[name] = self._store(name, found)
+        if found.dtype != ARRAYS[self.precision]:
+            to = TYPES[PRECISION_TYPES[self.precision]]
+            self._values[name] = self.node("Cast", [self._values[name]], to=to)
+
+    def _store(self, name: str, values: NDArray[Any]) -> str:
+        if self._file is None:
+            self._tensors.append(numpy_helper.from_array(np.asarray(values, order="C"), name))
+        else:
+            self._tensors.append(external(name, values, self._file))
+        return name
 
     def node(self, kind: str, inputs: Sequence[str], output: str | None = None, **attributes: Any) -> str:
         """Add a node with one output; return that output's name."""
-        name = output or self._fresh(kind.lower())
-        self._nodes.append(helper.make_node(kind, inputs, [name], **attributes))
+        (name,) = self.nodes(kind, inputs, [output], **attributes)
         return name
 
-    def several(self, kind: str, inputs: Sequence[str], count: int, **attributes: Any) -> tuple[str, ...]:
-        """Add a node with `count` outputs; return their names."""
-        names = [self._fresh(kind.lower()) for _ in range(count)]
+    def nodes(self, kind: str, inputs: Sequence[str], outputs: Sequence[str | None], **attributes: Any) -> list[str]:
+        """Add a node with several outputs, None for one without a name of its own; return their names."""
+        names = [name or self._fresh(kind.lower()) for name in outputs]
         self._nodes.append(helper.make_node(kind, inputs, names, **attributes))
-        return tuple(names)
+        return names
 
-    def split(self, value: str, sizes: str, axis: int, outputs: Sequence[str | None]) -> tuple[str, ...]:
-        """Cut `value` along `axis` into the `sizes` (a stored or computed row of int64)."""
-        names = [name or self._fresh("part") for name in outputs]
-        self._nodes.append(helper.make_node("Split", [value, sizes], names, axis=axis))
-        return tuple(names)
+    def split(self, value: str, sizes: str, axis: int, names: Sequence[str | None]) -> list[str]:
+        """Split `value` along `axis` into parts of `sizes`."""
+        return self.nodes("Split", [value, sizes], names, axis=axis)
+
+    def size(self, value: str, axis: int) -> str:
+        """[1] int64: how long `value` is along `axis`, which counts from the front."""
+        return self.node("Shape", [value], start=axis, end=axis + 1)
 
     def loop(
         self, times: str, carried: Sequence[str], body: Callable[["GraphWriter"], None], collected: int
     ) -> list[str]:
-        """Repeat what `body` writes `times` times (int64, a scalar); return its `collected` outputs, stacked.
+        """Turn `body` `times` ([] int64) times; return what its turns give, [times, ...], of `collected` outputs.
 
-        `body` writes into a graph of its own, which may name everything written so far: it declares the inputs
-        (the turn, a condition that stays true, then one for each of `carried`) and the outputs (the condition, the
-        carried values for the next turn, then what is collected).
+        `body` declares as inputs the turn's number, whether to go on and what is `carried`; as outputs whether to go
+        on, what is carried on, and what is collected. It may name everything written so far.
         """
-        names = [self._fresh("looped") for _ in range(len(carried) + collected)]
-        turn = self._inside("turn", body)
-        self._nodes.append(helper.make_node("Loop", [times, "", *carried], names, body=turn))
-        return names[len(carried) :]
+        names: list[str | None] = [self._fresh("looped") for _ in range(len(carried) + collected)]
+        return self.nodes("Loop", [times, "", *carried], names, body=self._inside("turn", body))[len(carried) :]
 
     def branch(
         self,
@@ -182,25 +241,41 @@ class GraphWriter:
     def _branch(
         self, condition: str, then: onnx.GraphProto, otherwise: onnx.GraphProto, names: Sequence[str | None]
     ) -> list[str]:
-        found = [name or self._fresh("branched") for name in names]
-        self._nodes.append(helper.make_node("If", [condition], found, then_branch=then, else_branch=otherwise))
-        return found
+        return self.nodes("If", [condition], names, then_branch=then, else_branch=otherwise)
 
     def _inside(self, part: str, body: Callable[["GraphWriter"], None]) -> onnx.GraphProto:
         """The graph that `body` writes, whose weights are kept out here."""
-        inner = GraphWriter(f"{self._name}_{part}", self._halves, self._integers)
-        inner._count, inner._weights = self._count, self._weights
-        inner._stored, inner._widened = self._stored, self._widened
+        inner = GraphWriter(f"{self._name}_{part}", self._weights, self.precision, self._file)
+        inner._count, inner._tensors, inner._constants = self._count, self._tensors, self._constants
+        inner._matrices = self._matrices
+        inner._values = dict(self._values)  # what is widened inside is not seen outside
         body(inner)
         return helper.make_graph(inner._nodes, inner._name, inner._inputs, inner._outputs)
 
-    def close(self) -> onnx.ModelProto:
-        """The model, after ONNX's own checker."""
-        graph = helper.make_graph(self._nodes, self._name, self._inputs, self._outputs, self._weights)
+    def write(self, path: Path) -> None:
+        """Check the graph and write it. Raises onnx.checker.ValidationError on a graph that is none."""
+        outside = [tensor for tensor in self._tensors if tensor.data_location == TensorProto.EXTERNAL]
+        inside = [tensor for tensor in self._tensors if tensor.data_location != TensorProto.EXTERNAL]
+        shapes = [helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims) for tensor in outside]
+        # Of shapes alone: checking copies whatever it is given.
+        onnx.checker.check_model(self._model([*self._inputs, *shapes], inside), full_check=True)
+        path.write_bytes(self._model(self._inputs, self._tensors).SerializeToString(deterministic=True))
+
+    def _model(self, inputs: Sequence[onnx.ValueInfoProto], tensors: Sequence[onnx.TensorProto]) -> onnx.ModelProto:
+        graph = helper.make_graph(self._nodes, self._name, inputs, self._outputs, tensors)
         sets = [helper.make_opsetid("", OPSET)]
-        if self._integers:
+        if self._matrices:
             sets.append(helper.make_opsetid(_CONTRIBUTED, 1))
         model = helper.make_model(graph, opset_imports=sets, ir_version=IR_VERSION)
         model.producer_name = "underpaint"
-        onnx.checker.check_model(model, full_check=True)
         return model
+
+
+def external(name: str, values: NDArray[Any], file: WeightFile) -> onnx.TensorProto:
+    """An initializer whose numbers lie in `file`, where they are written to."""
+    stored: Stored = file.add(name, values)
+    tensor = TensorProto(name=name, data_type=helper.np_dtype_to_tensor_dtype(values.dtype), dims=values.shape)
+    tensor.data_location = TensorProto.EXTERNAL
+    for key, value in (("location", file.path.name), ("offset", stored.offset), ("length", stored.length)):
+        tensor.external_data.add(key=key, value=str(value))
+    return tensor

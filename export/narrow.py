@@ -1,16 +1,15 @@
 """A tokenizer that computes in a narrower type, for graphs of that type."""
 
 import copy
-from typing import Final
 
 import torch
 from torch import Tensor, nn
 
+from underpaint.artifacts.decoder_graph import Precision
+from underpaint.models.published.load import PRECISIONS
 from underpaint.models.typed import call
 from underpaint.models.vq import VQModel
 from underpaint.models.vq_layers import AttentionBlock
-
-TYPES: Final = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 class _Wide(nn.Module):
@@ -37,13 +36,13 @@ class _Cast(nn.Module):
         return hidden.to(self.dtype)
 
 
-def narrowed(model: VQModel, precision: str) -> VQModel:
+def narrowed(model: VQModel, precision: Precision) -> VQModel:
     """A copy of a float32 tokenizer whose convolutions compute in `precision`; what it takes and gives stays float32.
 
     Group norms and attention, which add up more numbers than float16 can hold the sum of, stay in float32, and so do
     the latents and their products with the codebook, whose near-ties a rounding would decide.
     """
-    dtype = TYPES[precision]
+    dtype = PRECISIONS[precision]
     found = copy.deepcopy(model)
     if dtype == torch.float32:
         return found

@@ -5,40 +5,74 @@ Read on the host, a pass over nine positions leaves as much work in softmax and 
 
 import numpy as np
 
+from underpaint.artifacts.decoder_graph import (
+    GUIDANCE_MIX,
+    INVERSE_TEMPERATURE,
+    LOGITS,
+    PROBS,
+    SAMPLING_INPUTS,
+    TOP_K,
+    TOP_K_OFFSET,
+    TOP_P,
+)
 from underpaint.export.graph import GraphWriter
 
 
-def probability_outputs(graph: GraphWriter, classes: int, asked: str | None = None) -> None:
-    """Add the output distributions [T, V], and the inputs that say how logits become distributions. asked: a condition,
-    where one is.
+def write_probs(graph: GraphWriter, vocab_size: int, asked: str | None = None) -> None:
+    """Add the output `probs`, made of `logits`, and the inputs that say how. asked: a condition, where one is.
 
-    mix [1, B]: how the B rows' logits add up, (s, 1 - s) for guidance s of a pair. sharpness []: 1 / temperature.
-    kept [1] int64: k of the top-k; ties with the k-th are kept. lowering []: added to the k-th logit, so that a large
-    negative keeps every token. `algos.rows.sampling_probs` is what this computes.
+    The inputs are `artifacts.decoder_graph.SAMPLING_INPUTS`; `algos.rows.sampling_probs` is what this computes.
     """
-    graph.input("mix", "float", [1, "B"])
-    graph.input("sharpness", "float", [])
-    graph.input("kept", "int64", [1])
-    graph.input("lowering", "float", [])
-    graph.output("laws", ["T", classes])
+    graph.inputs(SAMPLING_INPUTS)
+    graph.output(PROBS, "float32", ["T", vocab_size])
     if asked is None:
-        probability_rows(graph, "logits", classes, "laws")
+        probability_rows(graph, LOGITS, vocab_size, PROBS)
         return
 
     def body(inner: GraphWriter) -> None:
-        inner.output(probability_rows(inner, "logits", classes), ["T", classes])
+        inner.output(probability_rows(inner, LOGITS, vocab_size), "float32", ["T", vocab_size])
 
-    graph.where_asked(asked, body, ["laws"])
+    graph.where_asked(asked, body, [PROBS])
 
 
-def probability_rows(graph: GraphWriter, logits: str, classes: int, name: str | None = None) -> str:
-    """The distributions [R, V] of `logits` [B, R, V], by the inputs that `distributions` declares."""
-    flat = graph.node("MatMul", ["mix", graph.node("Reshape", [logits, graph.integers(0, -1)])])
-    rows = graph.node("Mul", [graph.node("Reshape", [flat, graph.integers(-1, classes)]), "sharpness"])
-    best, _ = graph.several("TopK", [rows, "kept"], 2)
-    last = graph.node("Slice", [best, graph.integers(-1), graph.integers(np.iinfo(np.int64).max), graph.integers(1)])
-    cut = graph.node("Less", [rows, graph.node("Add", [last, "lowering"])])
-    nothing = graph.constant(np.array(0, dtype=np.float32))
-    masses = graph.node("Where", [cut, nothing, graph.node("Softmax", [rows], axis=-1)])
-    total = graph.node("ReduceSum", [masses, graph.integers(-1)], keepdims=1)
-    return graph.node("Div", [masses, total], name)
+def probability_rows(graph: GraphWriter, logits: str, vocab_size: int, name: str | None = None) -> str:
+    """The distributions [R, V] of `logits` [B, R, V], by the inputs that `write_probs` declares."""
+    flat = graph.node("MatMul", [GUIDANCE_MIX, graph.node("Reshape", [logits, graph.integers(0, -1)])])
+    rows = graph.node("Mul", [graph.node("Reshape", [flat, graph.integers(-1, vocab_size)]), INVERSE_TEMPERATURE])
+    best, _ = graph.nodes("TopK", [rows, TOP_K], [None, None])
+    last = _last_column(graph, best)
+    cut = graph.node("Less", [rows, graph.node("Add", [last, TOP_K_OFFSET])])
+    shares = graph.node("Where", [cut, _zero(graph), graph.node("Softmax", [rows], axis=-1)])
+
+    def whole(inner: GraphWriter) -> None:
+        inner.output(_normalised(inner, shares), "float32", ["R", vocab_size])
+
+    def nucleus(inner: GraphWriter) -> None:
+        inner.output(_nucleus(inner, _normalised(inner, shares)), "float32", ["R", vocab_size])
+
+    keeps_less = graph.node("Less", [TOP_P, graph.constant(np.array(1, dtype=np.float32))])
+    return graph.branch(keeps_less, nucleus, whole, [name])[0]
+
+
+def _nucleus(graph: GraphWriter, probs: str) -> str:
+    """`probs` [R, V] without what lies below the likeliest tokens of mass `top_p`; ties with the last are kept."""
+    falling, _ = graph.nodes("TopK", [probs, graph.size(probs, 1)], [None, None])
+    before = graph.node("Sub", [graph.node("CumSum", [falling, graph.constant(np.array(1))]), falling])
+    inside = graph.to_integer(graph.node("Less", [before, TOP_P]))
+    count = graph.node("ReduceSum", [inside, graph.integers(-1)], keepdims=1)
+    last = graph.node("Sub", [count, graph.constant(np.array(1))])
+    floor = graph.node("GatherElements", [falling, last], axis=1)
+    return _normalised(graph, graph.node("Where", [graph.node("Less", [probs, floor]), _zero(graph), probs]))
+
+
+def _normalised(graph: GraphWriter, shares: str) -> str:
+    return graph.node("Div", [shares, graph.node("ReduceSum", [shares, graph.integers(-1)], keepdims=1)])
+
+
+def _last_column(graph: GraphWriter, value: str) -> str:
+    end = graph.integers(np.iinfo(np.int64).max)
+    return graph.node("Slice", [value, graph.integers(-1), end, graph.integers(1)])
+
+
+def _zero(graph: GraphWriter) -> str:
+    return graph.constant(np.array(0, dtype=np.float32))

@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.export import Dim
 
 from underpaint.artifacts.manifest import Manifest
+from underpaint.export.decoder_weights import plain, round_to_half
 from underpaint.export.modules import BATCH, store_module, to_onnx
 from underpaint.export.store import Origin
 from underpaint.export.vision import MOST_CELLS
-from underpaint.export.weights import halve, plain
 from underpaint.models.sampler import SuperResolution, TokenSampler, codebook_name
 from underpaint.models.vq import VQModel
 from underpaint.runtime.resampling.registry import codebook_digest, read_codebook
@@ -45,24 +45,21 @@ class Cases(NamedTuple):
     inputs: Mapping[str, Tensor]
 
 
-def export_sampler(
-    name: str, model: TokenSampler, between: Between, vq: VQModel, folder: Path, origin: Origin
+def export_between(
+    name: str,
+    model: TokenSampler | SuperResolution,
+    between: Between,
+    vq: VQModel,
+    held: Path,
+    folder: Path,
+    origin: Origin,
 ) -> Manifest:
-    """Write a token sampler; its weights are rounded in place.
+    """Write a token sampler or a super-resolution network; its weights are rounded in place.
 
-    The tokenizer `vq` must be the one that it was trained with, and the one that `folder` holds; ValueError otherwise.
+    The tokenizer `vq` must be the one that it was trained with, and the one that `held` holds; ValueError otherwise.
     """
-    settings = _settings(name, between, vq, folder)
-    halve(model)
-    return store_between(name, model, between, settings, folder, origin)
-
-
-def export_super_resolution(
-    name: str, model: SuperResolution, between: Between, vq: VQModel, folder: Path, origin: Origin
-) -> Manifest:
-    """Write the super-resolution network; its weights are rounded in place. Raises as `export_sampler` does."""
-    settings = _settings(name, between, vq, folder)
-    halve(model)
+    settings = _settings(name, between, vq, held)
+    round_to_half(model)
     return store_between(name, model, between, settings, folder, origin)
 
 
@@ -132,7 +129,7 @@ def _settings(name: str, between: Between, vq: VQModel, folder: Path) -> dict[st
     """`settings_of`, after a look at both tokenizers."""
     require_tokenizer(name, between, vq, "the runs hold")
     held = read_codebook(folder)
-    halve(vq)
+    round_to_half(vq)
     expected = plain(vq.quantize.codebook)
     if held.shape != expected.shape or not np.allclose(held, expected, atol=1e-5):
         raise ValueError(f"{name}: {folder} holds another tokenizer's codebook; export the tokenizer first")

@@ -1,20 +1,28 @@
-"""Write a model file and its manifest: beside, checked, then renamed."""
+"""Write model files, their weights and their manifests: aside, checked, then put in place together with the index."""
 
 import os
-from collections.abc import Callable, Mapping
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any, Final
 
 import onnx
+from onnx import TensorProto, numpy_helper
 
 from underpaint.artifacts import manifest
-from underpaint.artifacts.manifest import Manifest
+from underpaint.artifacts.manifest import ExportRecord, Manifest, WeightsEntry, digest
+from underpaint.artifacts.model_index import INDEX, write_index
+from underpaint.export.graph import external
+from underpaint.export.weight_file import SUFFIX, WeightFile, header_room
 
 LICENCE: Final = "Apache-2.0 (weights); trained on pictures under the licences in models/data/LICENCES.md"
 PACKAGES: Final = ("torch", "onnx", "onnxruntime", "numpy")
+_LEAST_WEIGHT: Final = 16
+"""Floating constants of fewer numbers are no weights: an epsilon, a scale."""
 
 
 class ParityError(ValueError):
@@ -25,17 +33,54 @@ class ParityError(ValueError):
 class Origin:
     """Where weights come from: `source` in words, `recipe` the command that trains and exports them, `licence`.
 
-    training: how they were really trained, as the checkpoint tells it (`models.checkpoints.story`).
+    training: how they were really trained, as the checkpoint tells it (`models.checkpoints.story`). export: of a
+    published checkpoint, what it was exported from.
     """
 
     source: str
     recipe: str
     licence: str = LICENCE
     training: Mapping[str, Any] = field(default_factory=dict)
+    export: ExportRecord | None = None
 
 
 Differences = Mapping[str, float]
 """Largest absolute difference by case, each divided by max(1, largest absolute value expected)."""
+
+
+@contextmanager
+def staged(folder: Path, family: str | None = None) -> Iterator[Path]:
+    """A folder beside the models of `folder` whose files move among them at the end, with a new index, all or none.
+
+    family: of the checkpoint, for the index. Raises ManifestError where the models would not belong together;
+    OSError, as for a full disk. In every case `folder` stays as it was.
+    """
+    made = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    aside = Path(mkdtemp(dir=folder, prefix=".export."))
+    try:
+        yield aside
+        _write_index_of_both(folder, aside, family)
+        # Manifests last: a model without its manifest is not found, one with a wrong manifest is refused.
+        for file in sorted(aside.iterdir(), key=lambda file: (file.suffix == ".json", file.name == INDEX)):
+            os.replace(file, folder / file.name)
+    except OSError as error:
+        what = f"{error.strerror or error} while writing into {folder}, which stays as it was; make room there"
+        raise OSError(error.errno, f"{what}, or choose another folder") from error
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+        if made and not any(folder.iterdir()):
+            folder.rmdir()
+
+
+def _write_index_of_both(folder: Path, aside: Path, family: str | None) -> None:
+    """Write into `aside` the index of what `folder` will hold, which its manifests and names of files decide."""
+    with TemporaryDirectory() as made:
+        both = Path(made)
+        for file in (*folder.iterdir(), *aside.iterdir()):
+            if file.suffix == ".json" and file.is_file():
+                shutil.copyfile(file, both / file.name)
+        shutil.copyfile(write_index(both, family=family), aside / INDEX)
 
 
 def require_parity(name: str, differences: Differences, most: float) -> None:
@@ -48,37 +93,37 @@ def require_parity(name: str, differences: Differences, most: float) -> None:
 
 
 def store_onnx(
-    model: onnx.ModelProto,
-    draft: Manifest,
-    folder: Path,
-    compare: Callable[[Path], Differences],
-    most: float,
+    model: onnx.ModelProto, draft: Manifest, folder: Path, compare: Callable[[Path], Differences], most: float
 ) -> Manifest:
-    """Write `<name>.onnx` and `<name>.json` into `folder` if the graph passes `compare`.
+    """Write `<name>.onnx`, its weights and `<name>.json` into `folder` if the graph passes `compare`.
 
-    draft: the manifest so far; file, size, hash, shapes, versions and parity are filled in here.
-    compare: differences of the file at a path. most: the largest that passes.
-    Raises ParityError, leaving the folder as it was.
+    draft: the manifest so far. compare: differences of the file at a path. most: the largest that passes.
+    Raises ParityError; `folder` is one of `staged`, which is given up then.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{draft.name}.onnx"
-    beside = path.with_name(f".{path.stem}.{os.getpid()}.onnx")
-    content = model.SerializeToString(deterministic=True)
-    try:
-        beside.write_bytes(content)
-        differences = compare(beside)
-        require_parity(draft.name, differences, most)
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
-    return _finish(draft, folder, path.name, content, differences, _shapes(model))
+    externalize(model, path)
+    differences = compare(path)
+    require_parity(draft.name, differences, most)
+    return finish(draft, path, differences)
+
+
+def externalize(model: onnx.ModelProto, path: Path) -> None:
+    """Write `model` to `path` and its floating weights to `<name>.safetensors` beside it; `model` is changed."""
+    room = header_room(tensor.name for tensor in model.graph.initializer)
+    with WeightFile(path.with_suffix(SUFFIX), room) as file:
+        for tensor in model.graph.initializer:
+            if tensor.data_type in (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16):
+                values = numpy_helper.to_array(tensor)
+                if values.size >= _LEAST_WEIGHT:
+                    tensor.CopyFrom(external(tensor.name, values, file))
+    path.write_bytes(model.SerializeToString(deterministic=True))
 
 
 def store_bytes(content: bytes, suffix: str, draft: Manifest, folder: Path, shapes: Mapping[str, Any]) -> Manifest:
     """Write `<name><suffix>` and its manifest into `folder`: data that no graph computes."""
     path = folder / f"{draft.name}{suffix}"
-    manifest.write_beside(path, content)
-    return _finish(draft, folder, path.name, content, {}, shapes)
+    path.write_bytes(content)
+    return finish(draft, path, {}, shapes)
 
 
 def draft_manifest(name: str, kind: str, origin: Origin, settings: Mapping[str, Any]) -> Manifest:
@@ -86,32 +131,31 @@ def draft_manifest(name: str, kind: str, origin: Origin, settings: Mapping[str, 
     return Manifest(
         *(name, kind, "", "", 0, origin.source, origin.licence, origin.recipe, dict(settings)),
         training=dict(origin.training),
+        export=origin.export,
     )
 
 
-def _finish(
-    draft: Manifest,
-    folder: Path,
-    file: str,
-    content: bytes,
-    differences: Differences,
-    shapes: Mapping[str, Any],
-) -> Manifest:
+def finish(draft: Manifest, path: Path, differences: Differences, shapes: Mapping[str, Any] | None = None) -> Manifest:
+    """Write the manifest of the model at `path`: file, size, hash, weights, shapes, versions and parity filled in."""
+    held = path.with_suffix(SUFFIX)
+    weights = WeightsEntry(held.name, held.stat().st_size, digest(held)) if held.is_file() else None
     whole = replace(
         draft,
-        file=file,
-        bytes=len(content),
-        sha256=sha256(content).hexdigest(),
-        shapes=dict(shapes),
+        file=path.name,
+        bytes=path.stat().st_size,
+        sha256=digest(path),
+        weights=weights,
+        shapes=dict(_shapes(path) if shapes is None else shapes),
         parity={case: float(f"{found:.3g}") for case, found in differences.items()},
         versions={package: version(package) for package in PACKAGES},
     )
-    manifest.write(whole, folder)
+    manifest.write(whole, path.parent)
     return whole
 
 
-def _shapes(model: onnx.ModelProto) -> dict[str, list[int | str]]:
+def _shapes(path: Path) -> dict[str, list[int | str]]:
+    graph = onnx.load(path, load_external_data=False).graph
     return {
         value.name: [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim]
-        for value in (*model.graph.input, *model.graph.output)
+        for value in (*graph.input, *graph.output)
     }

@@ -10,7 +10,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
+from underpaint.artifacts import decoder_graph as graph_names
+from underpaint.artifacts.decoder_graph import POSITION_BUCKETS
 from underpaint.artifacts.manifest import Manifest, write_beside
+from underpaint.export.plain_pass import plain_pass
 from underpaint.runtime.engines.context import EngineError
 from underpaint.runtime.engines.shape import DecoderShape, read_shape
 from underpaint.runtime.engines.tensorrt_files import (
@@ -21,7 +24,6 @@ from underpaint.runtime.engines.tensorrt_files import (
     paths,
     write_engine,
 )
-from underpaint.runtime.exported import BUCKETS, check_data
 from underpaint.zoo.load import locate, names
 from underpaint.zoo.load import manifest as read_manifest
 
@@ -38,7 +40,11 @@ Shape = tuple[int, ...]
 
 
 def build_folder(
-    folder: Path, backend: str, gpu: str = ANY_GPU, only: tuple[str, ...] = (), buckets: tuple[int, ...] = BUCKETS
+    folder: Path,
+    backend: str,
+    gpu: str = ANY_GPU,
+    only: tuple[str, ...] = (),
+    buckets: tuple[int, ...] = POSITION_BUCKETS,
 ) -> Iterator[tuple[Path, EngineRecord]]:
     """Build the engine of every graph in `folder` (or of those in `only`), one after the other.
 
@@ -60,7 +66,6 @@ def _build_one(
 ) -> tuple[Path, EngineRecord]:
     found = read_manifest(name, folder)
     located = locate(name, found.kind, folder)
-    check_data(folder, name)
     counts: tuple[tuple[int, int], ...] = ()
     if found.kind in ("target", "drafter"):
         shape = read_shape(found.settings, name)
@@ -76,6 +81,7 @@ def _build_one(
         version=module.__version__,
         gpu=gpu,
         onnx_sha256=found.sha256,
+        weights_sha256=None if found.weights is None else found.weights.sha256,
         engine_sha256=sha256(content).hexdigest(),
         engine_bytes=len(content),
         precision=str(found.settings.get("precision", "fp32")),
@@ -99,16 +105,15 @@ def decoder_profile(shape: DecoderShape, inputs: Mapping[str, Any], rows: int, c
     """Fixed shapes of a pass of `count` new positions in `rows` sequences."""
     heads, width, slots = shape.heads, shape.head_dim, shape.capacity
     known: dict[str, Shape] = {
-        "tokens": (rows, count),
-        "cells": (count,),
-        "bias": (count, slots + count),
-        "features": (rows, count, shape.dim),
-        "conditions": (shape.external_cond_rows, shape.dim),
-        "unseen": (rows,),
+        graph_names.TOKENS: (rows, count),
+        graph_names.CELLS: (rows, count),
+        graph_names.BIAS: (rows, count, slots + count),
+        graph_names.FEATURES: (rows, count, shape.dim),
+        graph_names.EXTERNAL_COND_ROWS: (shape.external_cond_rows, shape.dim),
     }
     for index in range(shape.layers):
-        known[f"past_key_{index}"] = (rows, heads, width, slots)
-        known[f"past_value_{index}"] = (rows, heads, slots, width)
+        known[graph_names.past_key(index)] = (rows, heads, width, slots)
+        known[graph_names.past_value(index)] = (rows, heads, slots, width)
     # A target's features are an output of the same name; `build_engine` leaves out what is no input.
     return Profile({name: (fixed, fixed, fixed) for name, fixed in known.items() if name in inputs})
 
@@ -170,7 +175,7 @@ def build_engine(path: Path, profiles: list[Profile], module: ModuleType, timing
     flags = 1 << int(flag.STRONGLY_TYPED) if hasattr(flag, "STRONGLY_TYPED") else 0
     network = builder.create_network(flags)
     parser = module.OnnxParser(network, logger)
-    if not parser.parse_from_file(str(path)):
+    if not parser.parse(plain_pass(path), str(path)):
         reasons = [parser.get_error(index).desc() for index in range(parser.num_errors)]
         raise EngineError(f"{path.name}: {module.__name__} cannot read it: {'; '.join(reasons[:3] or said[-3:])}")
     config = builder.create_builder_config()

@@ -15,9 +15,9 @@ from torch.nn import functional
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from underpaint.artifacts.manifest import Manifest
+from underpaint.export.decoder_weights import plain, round_to_half
 from underpaint.export.modules import BATCH, store_module, to_onnx
 from underpaint.export.store import Origin, draft_manifest, store_bytes
-from underpaint.export.weights import halve, plain
 from underpaint.models.judge import JUDGE_SIDE, Judge
 from underpaint.models.vq import VQConfig, VQModel
 from underpaint.zoo.prompts import SLOT_VALUES
@@ -112,7 +112,7 @@ def tokenizer_settings(config: VQConfig) -> dict[str, Any]:
 def export_tokenizer(model: VQModel, folder: Path, origin: Origin) -> tuple[Manifest, ...]:
     """Write `vq_decoder`, `vq_encoder` (any grid) and `codebook` into `folder`; weights are rounded in place."""
     model.eval()
-    halve(model)
+    round_to_half(model)
     settings, cases = tokenizer_settings(model.config), tokenizer_cases(model.config)
     (decoder, encoder), (grids, pictures) = tokenizer_graphs(model, cases), cases[2:]
     return (
@@ -130,7 +130,7 @@ def export_judge(model: Judge, folder: Path, origin: Origin) -> Manifest:
     """Write `judge` into `folder`; batch norms are folded into its convolutions and its weights rounded, in place."""
     model.eval()
     fold_norms(model)
-    halve(model)
+    round_to_half(model)
     pixels = torch.rand(3, 3, JUDGE_SIDE, JUDGE_SIDE, generator=torch.Generator().manual_seed(0)) * 2 - 1
     names = (*SLOT_VALUES, "features")
     graph = to_onnx(_Judge(model).eval(), pixels, "pixels", names, {0: BATCH})

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from underpaint.models.config import build
-from underpaint.models.drafter import BoundDrafter, Drafter
+from underpaint.models.decoder import Decoder, DecoderConfig
 from underpaint.models.published.files import read_checkpoint
 from underpaint.models.published.load import load as load_published
-from underpaint.models.text import WordEncoder
-from underpaint.models.transformer import Transformer, TransformerConfig
+from underpaint.models.published.training_format import format_1_config, format_1_drafter, format_1_target
+from underpaint.models.text import CaptionedTarget, drafter_config, share_ends
 from underpaint.models.vq import VQConfig, VQModel
 
 
@@ -94,20 +94,41 @@ def _published_vq(path: Path) -> VQModel:
     return found
 
 
-def load_target(path: Path) -> tuple[WordEncoder, Transformer]:
-    """The word encoder and the transformer of a target checkpoint, in eval mode."""
-    saved = read(path, "target")
-    config = build(TransformerConfig, saved["config"]["transformer"])
-    words, transformer = WordEncoder(saved["config"]["words"], config.caption_dim), Transformer(config)
-    for prefix, part in (("words.", words), ("transformer.", transformer)):
-        state = {name.removeprefix(prefix): value for name, value in saved["model"].items() if name.startswith(prefix)}
-        part.load_state_dict(state)
-    return words.eval(), transformer.eval()
+def target_of(saved: Mapping[str, Any]) -> CaptionedTarget:
+    """The target in a checkpoint's mapping."""
+    config = saved["config"]
+    target = CaptionedTarget(decoder_config(config), config_caption_dim(config), config["words"])
+    target.load_state_dict(format_1_target(saved) if "transformer" in config else saved["model"])
+    return target
 
 
-def load_drafter(path: Path, target: Transformer) -> BoundDrafter:
-    """The drafter of a checkpoint bound to its target, in eval mode."""
+def decoder_config(config: Mapping[str, Any]) -> DecoderConfig:
+    """The sizes in a target's or a drafter's checkpoint. ValueError where it does not say, or says what is unknown."""
+    if "transformer" in config:
+        found = format_1_config(config["transformer"])
+        return drafter_config(found) if config["kind"] == "drafter" else found
+    if "decoder" not in config:
+        raise ValueError("the checkpoint does not say its widths: no 'decoder' in its config; it is of no recipe")
+    return build(DecoderConfig, config["decoder"])
+
+
+def config_caption_dim(config: Mapping[str, Any]) -> int:
+    """The width of caption features in a target's checkpoint."""
+    return int(config["transformer"]["caption_dim"] if "transformer" in config else config["caption_dim"])
+
+
+def load_target(path: Path) -> CaptionedTarget:
+    """The target of a checkpoint, in eval mode."""
+    return target_of(read(path, "target")).eval()
+
+
+def load_drafter(path: Path, target: Decoder) -> Decoder:
+    """The drafter of a checkpoint with its target's codes and head, in eval mode."""
     saved = read(path, "drafter")
-    drafter = Drafter(build(TransformerConfig, saved["config"]["transformer"]))
-    drafter.load_state_dict(saved["model"])
-    return drafter.bind(target).eval()
+    drafter = Decoder(decoder_config(saved["config"]))
+    share_ends(drafter, target)
+    own = format_1_drafter(saved) if "transformer" in saved["config"] else dict(saved["model"])
+    for name in ("codes.weight", "head.weight"):
+        own[name] = target.state_dict()[name]
+    drafter.load_state_dict(own)
+    return drafter.eval()

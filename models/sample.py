@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from underpaint.models.layers import causal_bias
-from underpaint.models.text import WordEncoder, caption_features
-from underpaint.models.transformer import PREFIX_CELL, Transformer
+from underpaint.models.decoder import causal_bias
+from underpaint.models.text import CaptionedTarget
+from underpaint.models.typed import call
 from underpaint.zoo.prompts import PAD_WORD
 
 
@@ -13,17 +13,16 @@ def filter_logits(logits: Tensor, temperature: float, top_k: int) -> Tensor:
     """Probabilities [B, V] after temperature and top-k; temperature 0 puts everything on the argmax."""
     if temperature == 0:
         return torch.nn.functional.one_hot(logits.argmax(dim=-1), logits.shape[-1]).to(logits.dtype)
-    kept = logits / temperature
+    scaled = logits / temperature
     if 0 < top_k < logits.shape[-1]:
-        least = kept.topk(top_k, dim=-1).values[..., -1:]
-        kept = kept.masked_fill(kept < least, -torch.inf)
-    return torch.softmax(kept, dim=-1)
+        least = scaled.topk(top_k, dim=-1).values[..., -1:]
+        scaled = scaled.masked_fill(scaled < least, -torch.inf)
+    return torch.softmax(scaled, dim=-1)
 
 
 @torch.no_grad()
 def sample(
-    words: WordEncoder,
-    transformer: Transformer,
+    target: CaptionedTarget,
     word_ids: Tensor,
     *,
     guidance: float = 3.0,
@@ -31,41 +30,31 @@ def sample(
     top_k: int = 0,
     seed: int = 0,
 ) -> Tensor:
-    """Codes int64 [B, block_size] for word ids int64 [B, cls_token_num].
+    """Codes int64 [B, cells] for word ids int64 [B, prefix].
 
     Args:
-        words, transformer: from `models.checkpoints.load_target`.
+        target: from `models.checkpoints.load_target`.
         word_ids: captions.
         guidance: weight s in u + s (c - u) on the logits. 1 is no guidance, and runs one row a caption, not a pair.
         temperature: 0 is greedy.
         top_k: 0 keeps every token.
         seed: of the draws.
 
-    The codes, like the word ids, are on the device of the models.
+    The codes, like the word ids, are on the device of the model.
     """
-    device = transformer.rotary.device
+    decoder = target.decoder
+    device, config = decoder.head.weight.device, decoder.config
     generator = torch.Generator(device).manual_seed(seed)
-    batch, cells = word_ids.shape[0], transformer.config.block_size
-    prefix = transformer.config.cls_token_num
+    batch, prefix = word_ids.shape[0], word_ids.shape[1]
     rows = 1 if guidance == 1 else 2
-    conditions = torch.cat([word_ids, torch.full_like(word_ids, PAD_WORD)][:rows])
-    embeddings = transformer.embed_condition(caption_features(words, transformer, conditions))
-    shape = (rows * batch, transformer.config.n_head, prefix + cells, transformer.config.head_dim)
-    keys = [torch.zeros(shape, device=device) for _ in transformer.layers]
-    values = [torch.zeros(shape, device=device) for _ in transformer.layers]
-    past_bias = torch.zeros(prefix + cells, device=device)
-    places = torch.full((prefix,), PREFIX_CELL, device=device)
-    bias, filled = causal_bias(prefix).to(device), 0
-    codes = torch.zeros(batch, cells, dtype=torch.int64, device=device)
-    for cell in range(cells):
-        out = transformer.step(
-            embeddings,
-            places,
-            bias,
-            [key[:, :, :filled] for key in keys],
-            [value[:, :, :filled] for value in values],
-            past_bias[:filled],
-        )
+    hidden = target.condition(torch.cat([word_ids, torch.full_like(word_ids, PAD_WORD)][:rows]))
+    keys = decoder.empty_cache(rows * batch, prefix + config.cells)
+    values = decoder.empty_cache(rows * batch, prefix + config.cells)
+    places, bias, filled = torch.arange(-prefix, 0, device=device), causal_bias(prefix).to(device), 0
+    codes = torch.zeros(batch, config.cells, dtype=torch.int64, device=device)
+    for cell in range(config.cells):
+        held = [[part[:, :, :filled] for part in parts] for parts in (keys, values)]
+        out = decoder.step_rows(hidden, places, bias, *held)
         new = len(places)
         for layer, (key, value) in enumerate(zip(out.keys, out.values, strict=True)):
             keys[layer][:, :, filled : filled + new] = key
@@ -77,6 +66,6 @@ def sample(
             logits = unconditional + guidance * (logits - unconditional)
         probs = filter_logits(logits, temperature, top_k)
         codes[:, cell] = torch.multinomial(probs, 1, generator=generator)[:, 0]
-        embeddings = transformer.embed_tokens(codes[:, cell : cell + 1]).repeat(rows, 1, 1)
-        places, bias = torch.tensor([cell], device=device), torch.zeros(1, 1, device=device)
+        hidden = call(decoder.codes, codes[:, cell : cell + 1]).repeat(rows, 1, 1)
+        places, bias = torch.tensor([cell], device=device), torch.zeros(1, filled + 1, device=device)
     return codes

@@ -111,7 +111,9 @@ class EmbeddedStudio:
             low = Grid(self.grid.height // ratio, self.grid.width // ratio)
             grids = ResolutionMap(low, self.grid)
             self._resamplers[kind, ratio] = open_resampler(kind, grids, self.folder, self._in_turns, sides)
-            self.hashes.update((name, manifest(name, self.folder).sha256) for name in models_behind(kind, sides))
+            self.hashes.update(
+                (name, manifest(name, self.folder).content_sha256) for name in models_behind(kind, sides)
+            )
         return self._resamplers[kind, ratio]
 
     def _ratios(self) -> str:
@@ -131,7 +133,7 @@ class EmbeddedStudio:
         if side not in self.targets:
             name = f"target{side}"
             self.targets[side] = EngineTarget.open(name, sampler, self.folder, self._in_turns)
-            self.hashes[name] = manifest(name, self.folder).sha256
+            self.hashes[name] = manifest(name, self.folder).content_sha256
         target = self.targets[side]
         target.sample_by(sampler)
         target.condition(of_prompt(prompt))
@@ -195,7 +197,7 @@ def open_studio(side: int, folder: Path = FOLDER, settings: EngineContext | None
         only_drafter=drafter,
         decoder=decoder,
         judge=OnnxJudge(parts["judge"], folder, settings),
-        hashes={found.manifest.name: found.manifest.sha256 for found in located.values()},
+        hashes={found.manifest.name: found.manifest.content_sha256 for found in located.values()},
         folder=folder,
         settings=settings,
     )

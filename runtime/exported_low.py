@@ -8,9 +8,10 @@ from typing import Any, Final
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.resolution import ResolutionMap
 from underpaint.artifacts.manifest import ManifestError
+from underpaint.artifacts.model_index import INDEX
 from underpaint.runtime.engines.context import EngineContext, EngineError
 from underpaint.runtime.engines.target import EngineTarget
-from underpaint.runtime.exported import RECORD, hashes_of
+from underpaint.runtime.exported import hashes_of
 from underpaint.runtime.resampling.registry import codebook_digest, models_behind, open_resampler, read_codebook
 from underpaint.runtime.resampling.resampler import Resampler
 from underpaint.zoo.load import manifest, names
@@ -68,9 +69,9 @@ def open_low(low: Path, folder: Path, high: EngineTarget, backend: str, settings
     codebook, a grid that is no fraction, another kind of condition.
     """
     missing = sorted(NEEDED - set(names(low))) if low.is_dir() else sorted(NEEDED)
-    if missing or not (low / RECORD).is_file():
+    if missing or not (low / INDEX).is_file():
         raise ManifestError(
-            f"--low {low}: {', '.join(missing) or RECORD} missing; export the smaller target and the tokenizer of both "
+            f"--low {low}: {', '.join(missing) or INDEX} missing; export the smaller target and the tokenizer of both "
             "into this folder"
         )
     ours, theirs = (codebook_digest(read_codebook(each)) for each in (folder, low))

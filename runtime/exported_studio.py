@@ -12,6 +12,7 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.target import GridTarget
 from underpaint.algos.step import Drafter, Target
 from underpaint.artifacts.manifest import ManifestError
+from underpaint.artifacts.model_index import INDEX
 from underpaint.runtime.codes import Codes
 from underpaint.runtime.conditions import Condition
 from underpaint.runtime.engines.context import SHARED, EngineContext, EngineError
@@ -20,7 +21,7 @@ from underpaint.runtime.engines.drafter import EngineDrafter
 from underpaint.runtime.engines.grid_target import EngineGridTarget
 from underpaint.runtime.engines.images import ImageDecoder
 from underpaint.runtime.engines.target import EngineTarget
-from underpaint.runtime.exported import RECORD, hashes_of
+from underpaint.runtime.exported import hashes_of
 from underpaint.runtime.exported_low import Low, open_low
 from underpaint.runtime.resampling.registry import read_codebook, read_table
 from underpaint.runtime.resampling.resampler import Resampler
@@ -128,9 +129,9 @@ def open_exported(
     """
     known = names(folder) if folder.is_dir() else ()
     missing = sorted(NEEDED - set(known))
-    if missing or not (folder / RECORD).is_file():
+    if missing or not (folder / INDEX).is_file():
         raise ManifestError(
-            f"{folder}: {', '.join(missing) or RECORD} missing; export a target, its drafter and its tokenizer "
+            f"{folder}: {', '.join(missing) or INDEX} missing; export a target, its drafter and its tokenizer "
             "(--kind vq, or chameleon-vq for a Chameleon's) into this folder"
         )
     settings = settings or SHARED  # target, drafter and tokenizer take turns: pools of their own would fight for cores

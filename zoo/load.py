@@ -8,7 +8,7 @@ from underpaint.artifacts.manifest import Manifest, ManifestError, check, read
 from underpaint.zoo.sides import SIDES
 
 FOLDER = Path(__file__).parent
-_TABLES = {"emoji_scenes", "costs", *(f"costs{side}" for side in SIDES)}
+_TABLES = {"emoji_scenes", "model_index", "costs", *(f"costs{side}" for side in SIDES)}
 """JSON files beside the models that are no manifests; costs: what passes of the models take, as measured."""
 
 

@@ -6,8 +6,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from underpaint.models.decoder import DecoderConfig
 from underpaint.models.published import recipes
-from underpaint.models.published.decoder import DecoderConfig
 from underpaint.models.published.files import Checkpoint, CheckpointError, Recipe, refuse_extra, require
 from underpaint.models.published.options import LoadOptions, Parts
 
@@ -64,15 +64,20 @@ def _lumina(vocabulary: Mapping[str, int], options: LoadOptions) -> dict[str, An
             "lumina: expected an even --grid, pixels / 16 (48 for Lumina-mGPT-7B-768, 48x64 for a wide picture), got "
             f"{f'{rows} x {columns}' if rows else 'none'}: sizes are named in units of 32 pixels"
         )
-    if options.kept is not None:
-        raise CheckpointError("lumina: leave --kept out; without a condition the picture's marks alone are left")
+    if options.uncond_keep is not None:
+        raise CheckpointError("lumina: leave --uncond-keep out; without a condition the picture's marks alone are left")
     sizes = [f"<reserved{_SIZES_FROM + side // _CELLS_A_SIZE:05d}>" for side in (rows, columns)]
     missing = sorted({name for name in (_PICTURE_BEGINS, *sizes, _LINE_ENDS) if name not in vocabulary})
     if missing:
         raise CheckpointError(f"lumina: {', '.join(missing)} not in vocabulary_map; check config.json and --grid")
-    marks = tuple(int(vocabulary[name]) for name in (_PICTURE_BEGINS, *sizes))
+    start_ids = tuple(int(vocabulary[name]) for name in (_PICTURE_BEGINS, *sizes))
     line = int(vocabulary[_LINE_ENDS])
-    return {"marks": marks, "kept": (0, len(marks)), "line_token": line, "grid_width": options.grid_width}
+    return {
+        "image_start_ids": start_ids,
+        "uncond_keep": (0, len(start_ids)),
+        "eol_token": line,
+        "grid_width": options.grid_width,
+    }
 
 
 def _layers(
@@ -155,8 +160,10 @@ def _text_model(source: Checkpoint, ids: Tensor, options: LoadOptions, kind: str
         raise CheckpointError(f"{kind}: lm_head.weight is missing and config.json does not tie it; copy every shard")
     heads = int(_setting(source, "num_attention_heads", kind))
     prefix = options.prefix or _LONGEST_PROMPT
-    if prefix < sum(own["kept"] or ()):
-        raise CheckpointError(f"{kind}: expected --prefix from {sum(own['kept'])}, the ids kept, got {prefix}")
+    if prefix < sum(own["uncond_keep"] or ()):
+        raise CheckpointError(
+            f"{kind}: expected --prefix from {sum(own['uncond_keep'])}, the ids that stay, got {prefix}"
+        )
     config = DecoderConfig(
         dim=dim,
         layers=recipes.count_layers(shapes, "model.layers."),
@@ -165,10 +172,10 @@ def _text_model(source: Checkpoint, ids: Tensor, options: LoadOptions, kind: str
         vocab_size=len(ids),
         prefix=prefix,
         norm_eps=float(_setting(source, "rms_norm_eps", kind)),
-        rotary="line",
+        rope="line",
         rope_base=_rope_base(settings),
         condition="table",
-        conditions=count,
+        cond_ids=count,
         **own,
     )
     expected = int(_setting(source, "num_hidden_layers", kind))
@@ -195,7 +202,7 @@ def chameleon(source: Checkpoint, options: LoadOptions) -> Parts:
     if options.layout == "lumina":
         own |= _lumina(vocabulary, options)
     else:
-        own["kept"] = options.kept or _KEPT
+        own["uncond_keep"] = options.uncond_keep or _KEPT
     return _text_model(source, image_ids(vocabulary), options, "chameleon", grid_side=options.grid_side or 32, **own)
 
 
@@ -203,7 +210,7 @@ def tar_lm(source: Checkpoint, options: LoadOptions) -> Parts:
     """Tar's language model, which draws TA-Tok codes: consecutive ids from `first_code`.
 
     Tar's own code draws them without guidance, which it keeps for the de-tokenizers (`t2i_inference_sana.py`), so there
-    is no prompt without a condition unless `options.kept` says what is left of one.
+    is no prompt without a condition unless `options.uncond_keep` says what is left of one.
     """
     require(source, "tar-lm", "model.embed_tokens.weight", "model.layers.0.self_attn.q_proj.bias")
     settings = source.settings
@@ -212,7 +219,7 @@ def tar_lm(source: Checkpoint, options: LoadOptions) -> Parts:
     if first is None:
         raise CheckpointError("tar-lm: expected the id of code 0; give --first-code (the tokenizer's id of <I0>)")
     ids = torch.arange(int(first), int(first) + int(count))
-    own = {"qkv_bias": True, "kept": options.kept}
+    own = {"qkv_bias": True, "uncond_keep": options.uncond_keep}
     return _text_model(source, ids, options, "tar-lm", grid_side=options.grid_side or 27, **own)
 
 
@@ -243,9 +250,9 @@ def eagle(source: Checkpoint, target: Parts, options: LoadOptions) -> Parts:
         grid_width=base.grid_width,
         prefix=1,
         norm_eps=float(source.settings.get("rms_norm_eps", 1e-6)),
-        rotary=base.rotary,
+        rope=base.rope,
         rope_base=base.rope_base,
-        line_token=base.line_token,
+        eol_token=base.eol_token,
         qk_norm="layers.0.self_attn.q_norm.weight" in shapes,
         first_norm="layers.0.input_layernorm.weight" in shapes,
         final_norm=False,
@@ -254,7 +261,7 @@ def eagle(source: Checkpoint, target: Parts, options: LoadOptions) -> Parts:
     )
     _refuse_extra(source, config, "layers.", {"fc.weight", "fc.bias", _DRAFTERS_OWN}, kind)
     kv_heads = int(source.settings.get("num_key_value_heads", heads))
-    tensors = _layers(source, "layers.", config, kv_heads, kind, base.rotary == "grid")
+    tensors = _layers(source, "layers.", config, kv_heads, kind, base.rope == "grid")
     tensors |= {
         # Released as [embedding; feature]; the decoder reads [feature; embedding].
         "fc.weight": recipes.reordered(
@@ -275,8 +282,8 @@ def _drafters_codes(source: Checkpoint, target: Parts, kind: str) -> Recipe:
     own, ids, base = recipes.stored(source, _DRAFTERS_OWN), target.ids, target.config
     if count == base.vocab_size:
         return own
-    if ids is None or count != base.conditions:
-        expected = f"{base.vocab_size} codes" + (f" or {base.conditions} ids" if ids is not None else "")
+    if ids is None or count != base.cond_ids:
+        expected = f"{base.vocab_size} codes" + (f" or {base.cond_ids} ids" if ids is not None else "")
         raise CheckpointError(
             f"{kind}: expected {_DRAFTERS_OWN} of {expected}, got {count} rows; give the target that it was trained for"
         )

@@ -5,14 +5,14 @@ TA-Tok features as its condition.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import torch
 from torch import Tensor
 
+from underpaint.models.decoder import Decoder, DecoderConfig
 from underpaint.models.published import recipes
-from underpaint.models.published.decoder import DecoderConfig
 from underpaint.models.published.files import Checkpoint, CheckpointError, Recipe, refuse_extra, require
 from underpaint.models.published.options import LoadOptions, Parts
 
@@ -78,7 +78,7 @@ def _regroup(source: Checkpoint, name: str, config: DecoderConfig, kind: str) ->
         query, key, value = rows[:dim], rows[dim : dim + own], rows[dim + own :]
         if groups > 1:
             key, value = (recipes.repeat_heads(part, heads // groups, groups) for part in (key, value))
-        if config.rotary == "grid":
+        if config.rope == "grid":
             query, key = recipes.half_split(query, heads), recipes.half_split(key, heads)
         return torch.cat([query, key, value])
 
@@ -94,6 +94,16 @@ _KNOWN: Final = {"tok_embeddings.weight", "norm.weight", "output.weight"}
 
 def _names(count: int) -> set[str]:
     return _KNOWN | {f"layers.{index}.{name}.weight" for index in range(count) for name in _LAYER}
+
+
+def llamagen_c2i(source: Checkpoint, options: LoadOptions) -> Parts:
+    """A class-conditional model of any size."""
+    return llamagen(source, options, captions=False)
+
+
+def llamagen_t2i(source: Checkpoint, options: LoadOptions) -> Parts:
+    """A text-conditional model of any size."""
+    return llamagen(source, options, captions=True)
 
 
 def llamagen(source: Checkpoint, options: LoadOptions, captions: bool) -> Parts:
@@ -116,8 +126,8 @@ def llamagen(source: Checkpoint, options: LoadOptions, captions: bool) -> Parts:
         vocab_size=vocab,
         grid_side=options.grid_side or CLASS_GRID,
         prefix=prefix,
-        condition="rows" if captions else "table",
-        conditions=0 if captions else recipes.matrix(source, table, kind)[0],
+        condition="external" if captions else "table",
+        cond_ids=0 if captions else recipes.matrix(source, table, kind)[0],
     )
     refuse_extra(source, kind, _names(count) | set(own))
     tensors = _ends(source) | _layers(source, config, kind)
@@ -160,8 +170,8 @@ def tar_dtok(source: Checkpoint, options: LoadOptions) -> Parts:
         vocab_size=vocab,
         grid_side=side,
         prefix=prefix,
-        rotary="none",
-        condition="rows",
+        rope="none",
+        condition="external",
     )
     refuse_extra(source, kind, _names(count) | set(own))
 
@@ -178,3 +188,49 @@ def tar_dtok(source: Checkpoint, options: LoadOptions) -> Parts:
         "first.bias": recipes.stored(source, "clip_proj.bias"),
     }
     return Parts(config, tensors, {**first, "absent": recipes.zeros(prefix, width)}, features=width)
+
+
+def layer_state(state: Mapping[str, Tensor], stem: str, heads: int) -> dict[str, Tensor]:
+    """A layer of LlamaGen's, whose names begin with `stem`, as a `models.decoder.Layer` holds it."""
+    norm, fused, out, ffn, gate, up, down = (state[f"{stem}{name}.weight"] for name in _LAYER)
+    query, key, value = fused.chunk(3)
+    return {
+        "attention_norm.weight": norm,
+        "qkv.weight": torch.cat([recipes.half_split(query, heads), recipes.half_split(key, heads), value]),
+        "out.weight": out,
+        "ffn_norm.weight": ffn,
+        "gate_up.weight": torch.cat([gate, up]),
+        "down.weight": down,
+    }
+
+
+def llamagen_state(decoder: Decoder) -> dict[str, Tensor]:
+    """The parameters of a class-conditional decoder by LlamaGen's names, as `llamagen` reads them.
+
+    Raises CheckpointError on a decoder that is none of LlamaGen's.
+    """
+    config = decoder.config
+    if decoder.conditions is None or decoder.norm is None or config.rope != "grid" or config.drafter:
+        raise CheckpointError("expected a class-conditional decoder of LlamaGen's, got another; it has other names")
+    found = {
+        "cls_embedding.embedding_table.weight": decoder.conditions.weight,
+        "tok_embeddings.weight": decoder.codes.weight,
+        "norm.weight": decoder.norm.weight,
+        "output.weight": decoder.head.weight,
+    }
+    for index in range(config.layers):
+        part = decoder.layers[index].state_dict()
+        query, key, value = part["qkv.weight"].chunk(3)
+        query, key = (recipes.interleaved(rows, config.heads) for rows in (query, key))
+        gate, up = part["gate_up.weight"].chunk(2)
+        made = (
+            part["attention_norm.weight"],
+            torch.cat([query, key, value]),
+            part["out.weight"],
+            part["ffn_norm.weight"],
+            gate.clone(),
+            up.clone(),
+            part["down.weight"],
+        )
+        found |= {f"layers.{index}.{name}.weight": each for name, each in zip(_LAYER, made, strict=True)}
+    return {name: value.detach() for name, value in found.items()}

@@ -1,22 +1,22 @@
 """Load a published checkpoint by kind."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, Literal, TypeAlias
+from typing import Final
 
 import torch
 
-from underpaint.models.published.decoder import Conditioner, Decoder
+from underpaint.artifacts.decoder_graph import Precision
+from underpaint.models.decoder import Conditioner, Decoder
+from underpaint.models.published.families import FAMILIES, TARGETS
 from underpaint.models.published.files import Checkpoint, fill, read_checkpoint
-from underpaint.models.published.llama import chameleon, eagle, tar_lm
-from underpaint.models.published.llamagen import llamagen, tar_dtok
 from underpaint.models.published.options import LoadOptions, Parts, Published
-from underpaint.models.published.tokenizers import chameleon_vq, llamagen_vq
 
-TARGETS: Final = ("llamagen-c2i", "llamagen-t2i", "tar-dtok", "tar-lm", "chameleon")
-TOKENIZERS: Final = {"vq": llamagen_vq, "chameleon-vq": chameleon_vq}
-KINDS: Final = (*TARGETS, "eagle-drafter", *TOKENIZERS)
-Precision: TypeAlias = Literal["fp32", "fp16", "bf16"]
-PRECISIONS: Final = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+PRECISIONS: Final[Mapping[Precision, torch.dtype]] = {
+    "fp32": torch.float32,
+    "fp16": torch.float16,
+    "bf16": torch.bfloat16,
+}
 
 
 def find(path: str) -> Path:
@@ -49,7 +49,7 @@ def find(path: str) -> Path:
 def load(
     kind: str,
     path: Path,
-    precision: str = "fp32",
+    precision: Precision = "fp32",
     options: LoadOptions | None = None,
     target: tuple[str, Path] | None = None,
     target_options: LoadOptions | None = None,
@@ -58,33 +58,34 @@ def load(
 
     Raises FileNotFoundError; CheckpointError where the file is not what `kind` says; ValueError on an unknown name.
     """
-    if kind not in KINDS:
-        raise ValueError(f"--kind: expected one of {', '.join(KINDS)} or sampler, got {kind!r}")
+    if kind not in FAMILIES:
+        raise ValueError(
+            f"--kind: expected one of {', '.join(each.name for each in FAMILIES)} or sampler, got {kind!r}"
+        )
     if precision not in PRECISIONS:
         raise ValueError(f"--precision: expected one of {', '.join(PRECISIONS)}, got {precision!r}")
-    dtype, chosen = PRECISIONS[precision], options or LoadOptions()
+    spec, dtype, chosen = FAMILIES[kind], PRECISIONS[precision], options or LoadOptions()
     read, read_options = (kind, chosen) if target is None else (target[0], target_options or LoadOptions())
     if read != "chameleon" and read_options.layout != "anole":
         raise ValueError(f"--layout {read_options.layout}: only a chameleon's pictures have one, not those of {read}")
     source = read_checkpoint(path, dtype)
-    if kind in TOKENIZERS:
-        return Published(kind, None, None, TOKENIZERS[kind](source, dtype), source)
-    if kind == "eagle-drafter":
+    if spec.read_tokenizer is not None:
+        return Published(kind, None, None, spec.read_tokenizer(source, dtype), source)
+    if spec.read_drafter is not None:
         if target is None or target[0] not in TARGETS:
             raise ValueError(f"a drafter needs its target: --target PATH --target-kind one of {', '.join(TARGETS)}")
         base = _target(target[0], read_checkpoint(target[1], dtype), target_options or LoadOptions())
-        parts = eagle(source, base, chosen)
+        parts = spec.read_drafter(source, base, chosen)
     else:
         parts = _target(kind, source, chosen)
     return Published(kind, *_filled(parts, source, kind, dtype), None, source)
 
 
 def _target(kind: str, source: Checkpoint, options: LoadOptions) -> Parts:
-    if kind in ("llamagen-c2i", "llamagen-t2i"):
-        return llamagen(source, options, kind == "llamagen-t2i")
-    if kind == "tar-dtok":
-        return tar_dtok(source, options)
-    return chameleon(source, options) if kind == "chameleon" else tar_lm(source, options)
+    read = FAMILIES[kind].read_target
+    if read is None:
+        raise ValueError(f"--target-kind: expected one of {', '.join(TARGETS)}, got {kind!r}")
+    return read(source, options)
 
 
 def _filled(parts: Parts, source: Checkpoint, kind: str, dtype: torch.dtype) -> tuple[Decoder, Conditioner | None]:

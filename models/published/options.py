@@ -5,7 +5,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
 from torch import Tensor
 
-from underpaint.models.published.decoder import Conditioner, Decoder, DecoderConfig
+from underpaint.models.decoder import Conditioner, Decoder, DecoderConfig
 from underpaint.models.published.files import Checkpoint, Recipe
 from underpaint.models.vq import VQModel
 
@@ -21,9 +21,9 @@ class LoadOptions:
     heads: attention heads. grid_side: cells along a side of the picture, or its rows of cells where `grid_width` says
     that a row holds another number (Lumina-mGPT's pictures alone may be wide or high). prefix: condition positions
     (captions, TA-Tok features, or the longest prompt). first_code: vocabulary id of code 0 (Tar's language model).
-    layout: of a Chameleon's pictures, see `LAYOUTS`. kept: ids at the two ends of a prompt that are left without a
-    condition, see `DecoderConfig`. Raises ValueError on an unknown layout, on a width where nothing tells the model of
-    it, and unless at least one id is kept.
+    layout: of a Chameleon's pictures, see `LAYOUTS`. uncond_keep: ids at the two ends of a prompt that stay where it
+    is left out, see `DecoderConfig`. Raises ValueError on an unknown layout, on a width where nothing tells the model
+    of it, and unless at least one id stays.
     """
 
     heads: int | None = None
@@ -32,7 +32,7 @@ class LoadOptions:
     prefix: int | None = None
     first_code: int | None = None
     layout: Layout = "anole"
-    kept: tuple[int, int] | None = None
+    uncond_keep: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         if self.layout not in LAYOUTS:
@@ -42,8 +42,8 @@ class LoadOptions:
                 f"--grid {self.grid_side}x{self.grid_width}: only --layout lumina tells a model how wide a picture is; "
                 "give one number"
             )
-        if self.kept is not None and (min(self.kept) < 0 or max(self.kept) < 1):
-            raise ValueError(f"--kept: expected two counts of ids, one of them from 1, got {self.kept}")
+        if self.uncond_keep is not None and (min(self.uncond_keep) < 0 or max(self.uncond_keep) < 1):
+            raise ValueError(f"--uncond-keep: expected two counts of ids, one of them from 1, got {self.uncond_keep}")
 
 
 class Published(NamedTuple):

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
-from underpaint.models.checkpoints import load_target, story
-from underpaint.models.drafter import BoundDrafter, Drafter
-from underpaint.models.layers import MASKED
-from underpaint.models.text import WordEncoder, caption_features
+from underpaint.artifacts.decoder_graph import MASKED_SCORE
+from underpaint.models.checkpoints import load_drafter, load_target, story
+from underpaint.models.decoder import Decoder, StepOutput, causal_bias
+from underpaint.models.text import CaptionedTarget, new_drafter
 from underpaint.models.train.drawn import fingerprint, load_drawn
 from underpaint.models.train.history import Given
 from underpaint.models.train.loop import LoopSettings, Loss, Outcome, train
@@ -28,7 +28,6 @@ from underpaint.models.train.precision import autocast
 from underpaint.models.train.start import read_start
 from underpaint.models.train.target import at_once, batch_of
 from underpaint.models.train.tokens import TokenSet
-from underpaint.models.transformer import StepOutput, Transformer
 
 LOOPS = {
     64: LoopSettings(steps=224, learning_rate=2e-3, warmup_steps=30, ema_decay=0.98, validate_every=100),
@@ -75,51 +74,43 @@ def unroll_bias(length: int, depth: int) -> Tensor:
     for earlier in range(1, depth):
         back = depth - earlier
         seen = ahead >= back if earlier == 1 else ahead == back
-        blocks.append(torch.where(seen, 0.0, MASKED))
+        blocks.append(torch.where(seen, 0.0, float(MASKED_SCORE)))
     return torch.cat(blocks, dim=1) if blocks else torch.zeros(length, 0)
 
 
-def unroll(bound: BoundDrafter, features: Tensor, embeddings: Tensor, passes: int) -> list[StepOutput]:
+def unroll(drafter: Decoder, features: Tensor, tokens: Tensor, passes: int) -> list[StepOutput]:
     """Run `passes` passes over whole sequences.
 
     Args:
-        bound: drafter with its target's head.
+        drafter: with its target's codes and head.
         features: [B, T, D], the target's feature of the token before each of the T tokens.
-        embeddings: [B, T, D] of the tokens of cells 0 to T - 1.
+        tokens: int64 [B, T], of cells 0 to T - 1.
         passes: depth of the draft that is imitated.
 
     Returns:
         One output a pass; position j predicts the token of cell j + 1, and is meaningful from j = pass - 1 on.
     """
-    length = features.shape[1]
-    cells = torch.arange(length, device=features.device)
-    diagonal = torch.where(torch.eye(length, dtype=torch.bool), 0.0, MASKED).to(features.device)
-    causal = torch.triu(torch.full((length, length), MASKED), diagonal=1).to(features.device)
-    keys, values = bound.empty_cache(features.shape[0]), bound.empty_cache(features.shape[0])
+    length = tokens.shape[1]
+    cells = torch.arange(length, device=tokens.device)
+    diagonal = torch.where(torch.eye(length, dtype=torch.bool), 0.0, float(MASKED_SCORE))
+    keys, values = drafter.empty_cache(tokens.shape[0]), drafter.empty_cache(tokens.shape[0])
     outputs: list[StepOutput] = []
     for depth in range(1, passes + 1):
-        past_bias = unroll_bias(length, depth).to(features.device)
-        out = bound.step(features, embeddings, cells, causal if depth == 1 else diagonal, keys, values, past_bias)
+        among = causal_bias(length) if depth == 1 else diagonal
+        bias = torch.cat([unroll_bias(length, depth), among], dim=1).to(tokens.device)
+        out = drafter.step(tokens, cells, bias, keys, values, features=features)
         outputs.append(out)
-        keys = [torch.cat([keys[0].to(out.keys[0].dtype), out.keys[0]], dim=2)]
-        values = [torch.cat([values[0].to(out.values[0].dtype), out.values[0]], dim=2)]
+        keys = [torch.cat([held.to(new.dtype), new], dim=2) for held, new in zip(keys, out.keys, strict=True)]
+        values = [torch.cat([held.to(new.dtype), new], dim=2) for held, new in zip(values, out.values, strict=True)]
         features = torch.cat([torch.zeros_like(out.features[:, :1]), out.features[:, :-1]], dim=1)
     return outputs
 
 
-class _Teacher(nn.Module):
-    """The frozen target in teacher forcing."""
-
-    def __init__(self, words: WordEncoder, transformer: Transformer) -> None:
-        super().__init__()
-        self.words, self.transformer = words.requires_grad_(False), transformer.requires_grad_(False)
-
-    @torch.no_grad()
-    def forward(self, codes: Tensor, word_ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits and features [B, cells, ...]."""
-        cond = caption_features(self.words, self.transformer, word_ids)
-        logits, features = self.transformer(codes[:, :-1], cond)
-        return logits, features.float()
+@torch.no_grad()
+def _taught(target: CaptionedTarget, codes: Tensor, word_ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Logits and features [B, cells, ...] of the frozen target in teacher forcing."""
+    logits, features = target(codes, word_ids)
+    return logits, features.float()
 
 
 def drafter_loss(outputs: Sequence[StepOutput], logits: Tensor, features: Tensor, settings: DrafterSettings) -> Tensor:
@@ -200,24 +191,26 @@ def train_drafter(
     """
     torch.manual_seed(seed)
     settings = settings or SETTINGS[resolution]
-    words, transformer = load_target(target)
-    if data.codes.shape[1] != transformer.config.block_size:
+    teacher = load_target(target)
+    config = teacher.decoder.config
+    if data.codes.shape[1] != config.cells:
         raise ValueError(
-            f"{target} has {transformer.config.block_size} cells, the token set {data.codes.shape[1]}; "
+            f"{target} has {config.cells} cells, the token set {data.codes.shape[1]}; "
             f"is --resolution {resolution} meant?"
         )
     learnt_from, sets = None, {"": validation}
     if drawn is not None:
-        learnt_from, sets["drawn_"] = _held_back(load_drawn(drawn, words, transformer), settings.validated)
+        learnt_from, sets["drawn_"] = _held_back(load_drawn(drawn, teacher), settings.validated)
     place = torch.device(device)
-    teacher = _Teacher(words, transformer).to(place).eval()
-    drafter = Drafter(transformer.config)
-    drafter.norm.load_state_dict(transformer.norm.state_dict())
-    start = read_start(init_from, "drafter", transformer.config)
-    if start is not None:
-        drafter.load_state_dict(start["model"])
+    drawn_for = fingerprint(teacher)
+    teacher.requires_grad_(False).to(place)
+    drafter = new_drafter(teacher.decoder)
+    start = read_start(init_from, "drafter", drafter.config)
+    if start is not None and init_from is not None:
+        drafter = load_drafter(init_from, teacher.decoder)
+    elif drafter.norm is not None and teacher.decoder.norm is not None:
+        drafter.norm.load_state_dict(teacher.decoder.norm.state_dict())
     drafter.to(place)
-    bound = drafter.bind(transformer)
 
     def loss(step: int) -> Loss:
         random = np.random.default_rng([seed, step])
@@ -229,10 +222,10 @@ def train_drafter(
         codes, word_ids = (part.to(place) for part in batch)
         generator = torch.Generator(device=place).manual_seed(int(random.integers(2**62)))
         with autocast(place):
-            logits, features = teacher(codes, word_ids)
+            logits, features = _taught(teacher, codes, word_ids)
             noise = 2 * torch.rand(features.shape, generator=generator, device=place) - 1
             seen = (features + settings.feature_noise * noise)[:, :-1]
-            outputs = unroll(bound, seen, bound.embed_tokens(codes[:, :-1]), settings.passes)
+            outputs = unroll(drafter, seen, codes[:, :-1], settings.passes)
         value = drafter_loss(outputs, logits, features, settings)
         shares = agreement([StepOutput(o.logits.detach(), o.features, [], []) for o in outputs], logits)
         return Loss(value, {f"top1_{depth + 1}": share for depth, share in enumerate(shares)})
@@ -245,9 +238,8 @@ def train_drafter(
             codes = torch.from_numpy(scenes.codes[start : start + together].astype(np.int64)).to(place)
             word_ids = torch.from_numpy(scenes.words[start : start + together]).to(place)
             with autocast(place):
-                logits, features = teacher(codes, word_ids)
-                embeddings = bound.embed_tokens(codes[:, :-1])
-                outputs = unroll(bound, features[:, :-1], embeddings, settings.validated_passes)
+                logits, features = _taught(teacher, codes, word_ids)
+                outputs = unroll(drafter, features[:, :-1], codes[:, :-1], settings.validated_passes)
             sums += agreement(outputs, logits)
         return [float(share / len(starts)) for share in sums]
 
@@ -258,8 +250,8 @@ def train_drafter(
             for depth, share in enumerate(shares_of(scenes))
         }
 
-    described = {"kind": "drafter", "resolution": resolution, "transformer": asdict(transformer.config)}
-    how = {"seed": seed, "settings": asdict(settings), "target": fingerprint(words, transformer)}
+    described = {"kind": "drafter", "resolution": resolution, "decoder": asdict(drafter.config)}
+    how = {"seed": seed, "settings": asdict(settings), "target": drawn_for}
     how |= {"drawn_scenes": 0 if learnt_from is None else len(learnt_from.codes)}
     given, own, title = Given(how, start and story(start)), loop or LOOPS[resolution], f"drafter {resolution}"
     return train(drafter, loss, out, own, described, validate=validate, given=given, title=title)

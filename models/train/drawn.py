@@ -22,10 +22,9 @@ from numpy.typing import NDArray
 
 from underpaint.models.checkpoints import load_target
 from underpaint.models.sample import sample
-from underpaint.models.text import WordEncoder
+from underpaint.models.text import CaptionedTarget
 from underpaint.models.train.interrupt import stop_on_interrupt
 from underpaint.models.train.tokens import TokenSet, check_source
-from underpaint.models.transformer import Transformer
 from underpaint.zoo.prompts import WORD_SLOTS
 
 CHUNK: Final = 64
@@ -61,13 +60,12 @@ class Drawn(NamedTuple):
     wanted: int
 
 
-def fingerprint(words: WordEncoder, transformer: Transformer) -> str:
+def fingerprint(target: CaptionedTarget) -> str:
     """A name of all that decides what a target draws: its sizes and its weights."""
-    digest = hashlib.sha256(repr(transformer.config).encode())
-    for part in (words, transformer):
-        for name, value in part.state_dict().items():
-            digest.update(name.encode())
-            digest.update(value.cpu().numpy().tobytes())
+    digest = hashlib.sha256(repr(target.decoder.config).encode())
+    for name, value in target.state_dict().items():
+        digest.update(name.encode())
+        digest.update(value.cpu().numpy().tobytes())
     return digest.hexdigest()[:16]
 
 
@@ -92,18 +90,16 @@ def _open(folder: Path, name: str, width: int, settings: DrawSettings, words: ND
 
 
 def _draw_chunk(
-    words: WordEncoder, transformer: Transformer, word_ids: NDArray[np.int64], settings: DrawSettings, chunk: int
+    target: CaptionedTarget, word_ids: NDArray[np.int64], settings: DrawSettings, chunk: int
 ) -> NDArray[np.int16]:
     """Codes int16 [CHUNK, cells] of chunk number `chunk`."""
-    codes = np.empty((CHUNK, transformer.config.block_size), np.int16)
+    codes = np.empty((CHUNK, target.decoder.config.cells), np.int16)
     greedy = settings.greedy()
     for rows, temperature in ((greedy, 0.0), (~greedy, settings.temperature)):
         if rows.any():
-            asked = torch.from_numpy(word_ids[rows]).to(transformer.rotary.device)
+            asked = torch.from_numpy(word_ids[rows]).to(target.decoder.head.weight.device)
             seed = int(np.random.default_rng([settings.seed, chunk]).integers(2**62))
-            found = sample(
-                words, transformer, asked, guidance=1, temperature=temperature, top_k=settings.top_k, seed=seed
-            )
+            found = sample(target, asked, guidance=1, temperature=temperature, top_k=settings.top_k, seed=seed)
             codes[rows] = found.cpu().numpy()
     return codes
 
@@ -137,12 +133,12 @@ def draw_scenes(
         ValueError: when the cache was drawn by other settings or from other captions.
     """
     settings, began = settings or DrawSettings(), time.monotonic()
-    words, transformer = load_target(target)
-    name = fingerprint(words, transformer)
-    words, transformer = words.to(device), transformer.to(device)
+    model = load_target(target)
+    name = fingerprint(model)
+    model.to(device)
     chunks = -(-scenes // CHUNK)
     word_ids = captions(range(chunks * CHUNK))
-    rows = _open(folder, name, WORD_SLOTS + transformer.config.block_size, settings, word_ids)
+    rows = _open(folder, name, WORD_SLOTS + model.decoder.config.cells, settings, word_ids)
     places = [slice(chunk * CHUNK, (chunk + 1) * CHUNK) for chunk in range(chunks)]
     todo = [chunk for chunk in range(chunks) if (rows[places[chunk]] < 0).any()]
     drawn = (chunks - len(todo)) * CHUNK
@@ -150,7 +146,7 @@ def draw_scenes(
     with stop_on_interrupt() as asked:
         for chunk in todo:
             here = places[chunk]
-            rows[here, WORD_SLOTS:] = _draw_chunk(words, transformer, word_ids[here], settings, chunk)
+            rows[here, WORD_SLOTS:] = _draw_chunk(model, word_ids[here], settings, chunk)
             drawn += CHUNK
             progress(drawn, len(word_ids))
             if asked.is_set() or (minutes is not None and time.monotonic() - began >= 60 * minutes):
@@ -158,13 +154,13 @@ def draw_scenes(
     return Drawn(drawn, len(word_ids))
 
 
-def load_drawn(folder: Path, words: WordEncoder, transformer: Transformer) -> TokenSet:
+def load_drawn(folder: Path, target: CaptionedTarget) -> TokenSet:
     """The rows of `folder` that this very target drew; scenes that are not drawn yet are left out.
 
     Raises:
         FileNotFoundError: when the folder has none of this target.
     """
-    name, width = fingerprint(words, transformer), WORD_SLOTS + transformer.config.block_size
+    name, width = fingerprint(target), WORD_SLOTS + target.decoder.config.cells
     path = folder / f"{name}.rows"
     if not path.exists():
         others = ", ".join(sorted(other.stem for other in folder.glob("*.rows"))) or "nothing"

@@ -14,14 +14,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from underpaint.models.checkpoints import read, story
-from underpaint.models.config import build
+from underpaint.models.checkpoints import config_caption_dim, decoder_config, read, story, target_of
+from underpaint.models.text import CaptionedTarget
 from underpaint.models.train.history import Given
 from underpaint.models.train.loop import LoopSettings, Loss, Outcome, train
 from underpaint.models.train.precision import autocast
-from underpaint.models.train.target import SETTINGS, Target, TargetSettings, batch_of
+from underpaint.models.train.target import SETTINGS, TargetSettings, batch_of
 from underpaint.models.train.tokens import TokenSet
-from underpaint.models.transformer import TransformerConfig
 from underpaint.zoo.prompts import PAD_WORD
 
 LOOPS = {
@@ -38,7 +37,7 @@ LOOPS = {
 
 
 @torch.no_grad()
-def guided_distribution(teacher: Target, codes: Tensor, words: Tensor, guidance: float) -> Tensor:
+def guided_distribution(teacher: CaptionedTarget, codes: Tensor, words: Tensor, guidance: float) -> Tensor:
     """The log-distribution [B, cells, V] under guidance: log softmax(uncond + guidance * (cond - uncond)).
 
     codes int64 [B, cells], words int64 [B, 8]. A row of pads has no condition, and keeps its distribution.
@@ -50,7 +49,7 @@ def guided_distribution(teacher: Target, codes: Tensor, words: Tensor, guidance:
     return functional.log_softmax(absent + guidance * (given - absent), dim=-1)
 
 
-def divergence(student: Target, codes: Tensor, words: Tensor, wanted: Tensor) -> Tensor:
+def divergence(student: CaptionedTarget, codes: Tensor, words: Tensor, wanted: Tensor) -> Tensor:
     """KL(wanted || student) in nats a token, `wanted` [B, cells, V] a log-distribution."""
     with autocast(codes.device):
         logits, _ = student(codes, words)
@@ -80,14 +79,11 @@ def train_guided(
         raise ValueError(f"guidance: expected more than 1 (1 is the target as it is), got {guidance}")
     torch.manual_seed(seed)
     held = read(teacher_path, "target")
-    config = build(TransformerConfig, held["config"]["transformer"])
-    if data.codes.shape[1] != config.block_size:
-        raise ValueError(f"the target has {config.block_size} cells, the token set {data.codes.shape[1]}")
+    config = decoder_config(held["config"])
+    if data.codes.shape[1] != config.cells:
+        raise ValueError(f"the target has {config.cells} cells, the token set {data.codes.shape[1]}")
     settings = settings or SETTINGS[resolution]
-    teacher, student = Target(config, held["config"]["words"]), Target(config, held["config"]["words"])
-    for model in (teacher, student):
-        model.load_state_dict(held["model"])
-        model.to(device)
+    teacher, student = target_of(held).to(device), target_of(held).to(device)
     teacher.eval().requires_grad_(False)
     place = torch.device(device)
 
@@ -107,7 +103,7 @@ def train_guided(
         return {"validation_kl": total / size}
 
     described = {"kind": "target", "resolution": resolution, "words": held["config"]["words"]}
-    described |= {"transformer": asdict(config), "guidance": guidance}
+    described |= {"caption_dim": config_caption_dim(held["config"]), "decoder": asdict(config), "guidance": guidance}
     given = Given({"seed": seed, "settings": asdict(settings), "guidance": guidance}, story(held))
     own, title = loop or LOOPS[resolution], f"guided target {resolution}"
     return train(student, loss, out, own, described, validate=validate, given=given, title=title)

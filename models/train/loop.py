@@ -24,7 +24,7 @@ from underpaint.models.train.interrupt import stop_on_interrupt
 from underpaint.models.train.muon import Optimisers
 
 CHECKPOINT = "checkpoint.pt"
-HEADS = ("output.weight", "conv_out.weight")
+HEADS = ("output.weight", "head.weight", "conv_out.weight")
 """Matrices at the ends of a network, which AdamW learns."""
 
 

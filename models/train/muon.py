@@ -15,6 +15,8 @@ from underpaint.models.train.precision import product_type
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Of the quintic Newton-Schulz iteration, as published: fast, and close enough to orthogonal."""
 _ROUNDS = 5
+_FUSED = {"gate_up.weight": 2}
+"""Matrices below each other in one parameter, by the end of its name: each is orthogonalised by itself."""
 
 
 def orthogonalised(matrix: Tensor) -> Tensor:
@@ -32,8 +34,14 @@ def orthogonalised(matrix: Tensor) -> Tensor:
 class Muon(torch.optim.Optimizer):
     """Orthogonalised Nesterov momentum for parameters of two dimensions or more."""
 
-    def __init__(self, parameters: Iterable[nn.Parameter], lr: float, momentum: float = 0.95, decay: float = 0.0):
-        super().__init__(parameters, {"lr": lr, "momentum": momentum, "decay": decay})
+    def __init__(
+        self,
+        parameters: Iterable[nn.Parameter] | list[dict[str, Any]],
+        lr: float,
+        momentum: float = 0.95,
+        decay: float = 0.0,
+    ) -> None:
+        super().__init__(parameters, {"lr": lr, "momentum": momentum, "decay": decay, "matrices": 1})
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -54,8 +62,9 @@ class Muon(torch.optim.Optimizer):
                 if not state:
                     state["momentum"] = torch.zeros_like(parameter)
                 momentum = state["momentum"].lerp_(parameter.grad, 1 - group["momentum"])
-                update = orthogonalised(parameter.grad.lerp(momentum, group["momentum"]).flatten(1))
-                scale = max(1.0, update.shape[0] / update.shape[1]) ** 0.5
+                wanted = parameter.grad.lerp(momentum, group["momentum"]).flatten(1).chunk(group["matrices"])
+                update = torch.cat([orthogonalised(matrix) for matrix in wanted])
+                scale = max(1.0, wanted[0].shape[0] / wanted[0].shape[1]) ** 0.5
                 parameter.mul_(1 - group["lr"] * group["decay"])
                 parameter.add_(update.reshape(parameter.shape), alpha=-group["lr"] * scale)
 
@@ -77,7 +86,7 @@ class Optimisers:
         kept_from_muon: tuple[str, ...],
     ) -> None:
         embeddings = {id(part.weight) for part in model.modules() if isinstance(part, nn.Embedding)}
-        matrices: list[nn.Parameter] = []
+        matrices: dict[int, list[nn.Parameter]] = {}
         wide: list[nn.Parameter] = []
         narrow: list[nn.Parameter] = []
         for name, parameter in model.named_parameters():
@@ -88,13 +97,15 @@ class Optimisers:
             elif id(parameter) in embeddings or name.endswith(kept_from_muon):
                 wide.append(parameter)
             else:
-                matrices.append(parameter)
+                fused = next((count for end, count in _FUSED.items() if name.endswith(end)), 1)
+                matrices.setdefault(fused, []).append(parameter)
         groups = [{"params": wide, "weight_decay": decay}, {"params": narrow, "weight_decay": 0.0}]
         adam = torch.optim.AdamW(groups, lr=rate, betas=(0.9, beta2), foreach=True)
         self._parts: list[torch.optim.Optimizer] = [adam]
         self._peaks = [rate]
         if matrices:
-            self._parts.append(Muon(matrices, lr=matrix_rate, decay=decay))
+            groups = [{"params": held, "matrices": count} for count, held in sorted(matrices.items())]
+            self._parts.append(Muon(groups, lr=matrix_rate, decay=decay))
             self._peaks.append(matrix_rate)
 
     def set_share(self, share: float) -> None:

@@ -5,16 +5,16 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from underpaint.models.checkpoints import read
+from underpaint.models.checkpoints import decoder_config, read
 from underpaint.models.config import Config, build
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-_WIDTHS: Final = {"tokenizer": "vq", "target": "transformer", "drafter": "transformer", "sampler": "sampler"}
-"""Where a checkpoint's config holds the widths, by kind."""
-_ANY: Final = ("block_size",)
-"""What may differ: positions are rotary, so a transformer's weights serve a grid of any side."""
+_WIDTHS: Final = {"tokenizer": "vq", "sampler": "sampler"}
+"""Where a checkpoint's config holds the widths, by kind; those of decoders see `models.checkpoints.decoder_config`."""
+_ANY: Final = ("grid_side",)
+"""What may differ: positions are rotary, so a decoder's weights serve a grid of any side."""
 
 
 def read_start(path: Path | None, kind: str, config: "DataclassInstance") -> dict[str, Any] | None:
@@ -40,7 +40,13 @@ def read_start(path: Path | None, kind: str, config: "DataclassInstance") -> dic
 
 def widths(path: Path, saved: Mapping[str, Any], config: type[Config]) -> Config:
     """The widths that the checkpoint `saved`, of `path`, was trained with; ValueError where it does not say."""
-    part = _WIDTHS[saved["config"]["kind"]]
+    kind = saved["config"]["kind"]
+    if kind not in _WIDTHS:
+        found = decoder_config(saved["config"])
+        if not isinstance(found, config):
+            raise ValueError(f"{path}: expected {config.__name__}, got the widths of a {kind}")
+        return found
+    part = _WIDTHS[kind]
     if part not in saved["config"]:
         raise ValueError(f"{path} does not say its widths: no '{part}' in its config; it is no checkpoint of a recipe")
     return build(config, saved["config"][part])

@@ -7,17 +7,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
-from underpaint.models.checkpoints import story
-from underpaint.models.text import WordEncoder, caption_features
+from underpaint.models.checkpoints import story, target_of
+from underpaint.models.decoder import DecoderConfig
+from underpaint.models.text import CaptionedTarget
 from underpaint.models.train.history import Given
 from underpaint.models.train.loop import LoopSettings, Loss, Outcome, train
 from underpaint.models.train.precision import autocast
 from underpaint.models.train.start import read_start
 from underpaint.models.train.tokens import TokenSet
-from underpaint.models.transformer import Transformer, TransformerConfig
 from underpaint.zoo.prompts import PAD_WORD, WORD_SLOTS, WORDS
 
 STRIDE = 8
@@ -44,34 +44,22 @@ class TargetSettings:
 SETTINGS = {64: TargetSettings(batch=48), 128: TargetSettings(scenes=40000), 256: TargetSettings(batch=8, scenes=40000)}
 
 
-def embedded_config(resolution: int) -> TransformerConfig:
-    """The embedded target: equal capacity at every resolution, only the grid differs."""
-    return TransformerConfig(
+CAPTION_DIM = 128
+"""Width of the shipped targets' caption features."""
+
+
+def shipped_config(resolution: int) -> DecoderConfig:
+    """The shipped target: equal capacity at every resolution, only the grid differs."""
+    return DecoderConfig(
         dim=256,
-        n_layer=8,
-        n_head=4,
+        layers=8,
+        heads=4,
+        hidden=768,
         vocab_size=1024,
-        block_size=(resolution // STRIDE) ** 2,
-        model_type="t2i",
-        cls_token_num=WORD_SLOTS,
-        caption_dim=128,
-        multiple_of=256,
+        grid_side=resolution // STRIDE,
+        prefix=WORD_SLOTS,
+        condition="external",
     )
-
-
-class Target(nn.Module):
-    """Words and transformer, trained together."""
-
-    def __init__(self, config: TransformerConfig, words: int = WORDS) -> None:
-        super().__init__()
-        self.words = WordEncoder(words, config.caption_dim)
-        self.transformer = Transformer(config)
-
-    def forward(self, codes: Tensor, word_ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits and features, [B, cells, ...], of codes int64 [B, cells] under word ids int64 [B, 8]."""
-        cond = caption_features(self.words, self.transformer, word_ids)
-        logits, features = self.transformer(codes[:, :-1], cond)
-        return logits, features
 
 
 def batch_of(data: TokenSet, size: int, dropout: float, random: np.random.Generator) -> tuple[Tensor, Tensor]:
@@ -102,7 +90,7 @@ def validation_loss(
     return total / scenes
 
 
-def read_target_start(path: Path | None, config: TransformerConfig) -> dict[str, Any] | None:
+def read_target_start(path: Path | None, config: DecoderConfig) -> dict[str, Any] | None:
     """See `models.train.start.read_start`; ValueError also on a target of another vocabulary of words."""
     saved = read_start(path, "target", config)
     if saved is not None and saved["config"].get("words") != WORDS:
@@ -119,7 +107,8 @@ def train_target(
     validation: TokenSet,
     resolution: int,
     *,
-    config: TransformerConfig | None = None,
+    config: DecoderConfig | None = None,
+    caption_dim: int = CAPTION_DIM,
     settings: TargetSettings | None = None,
     loop: LoopSettings | None = None,
     init_from: Path | None = None,
@@ -128,17 +117,18 @@ def train_target(
 ) -> Outcome:
     """Train a target into `out/checkpoint.pt` (kind "target"), continuing what is there.
 
-    `init_from` starts from another target of the same widths; its grid may differ, since positions are rotary.
+    `caption_dim`: width of caption features. `init_from` starts from another target of the same widths; its grid may
+    differ, since positions are rotary.
     """
     torch.manual_seed(seed)
-    config = config or embedded_config(resolution)
+    config = config or shipped_config(resolution)
     settings = settings or SETTINGS[resolution]
-    if data.codes.shape[1] != config.block_size:
-        raise ValueError(f"the target has {config.block_size} cells, the token set {data.codes.shape[1]}")
-    model = Target(config)
+    if data.codes.shape[1] != config.cells:
+        raise ValueError(f"the target has {config.cells} cells, the token set {data.codes.shape[1]}")
+    model = CaptionedTarget(config, caption_dim)
     start = read_target_start(init_from, config)
     if start is not None:
-        model.load_state_dict(start["model"])
+        model.load_state_dict(target_of(start).state_dict())
     model.to(device)
     place = torch.device(device)
 
@@ -153,7 +143,8 @@ def train_target(
     def validate() -> dict[str, float]:
         return {"validation_ce": validation_loss(model, validation, settings.validated, place)}
 
-    described = {"kind": "target", "resolution": resolution, "words": WORDS, "transformer": asdict(config)}
+    described: dict[str, Any] = {"kind": "target", "resolution": resolution, "words": WORDS}
+    described |= {"caption_dim": caption_dim, "decoder": asdict(config)}
     given = Given({"seed": seed, "settings": asdict(settings)}, start and story(start))
     own, title = loop or LOOPS[resolution], f"target {resolution}"
     return train(model, loss, out, own, described, validate=validate, given=given, title=title)

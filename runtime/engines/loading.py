@@ -9,7 +9,6 @@ from underpaint.runtime.engines.engine import LoadedDecoder
 from underpaint.runtime.engines.onnx_engine import load_onnx
 from underpaint.runtime.engines.shape import DecoderShape
 from underpaint.runtime.engines.tensorrt_files import backend_module
-from underpaint.runtime.exported import RECORD, check_data
 from underpaint.zoo.load import FOLDER, locate, names
 
 CPU: Final = "cpu"
@@ -25,8 +24,6 @@ def load_decoder(
     threads and memory the context says nothing. Raises ManifestError or EngineError, naming the file and what to do.
     """
     if backend == CPU:
-        if (folder / RECORD).is_file():
-            check_data(folder, name)
         return load_onnx(name, kind, folder, context)
     backend_module(backend)
     from underpaint.runtime.engines.tensorrt_engine import load_tensorrt  # needs PyTorch for its memory

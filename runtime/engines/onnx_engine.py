@@ -15,7 +15,6 @@ from underpaint.artifacts import decoder_graph as names
 from underpaint.runtime.engines.cache import HostMemory, KeyValueCache
 from underpaint.runtime.engines.context import EngineContext, EngineError, bind, open_session
 from underpaint.runtime.engines.engine import FusedTreeOutput, PassOutput, PassTimer
-from underpaint.runtime.engines.format_one import UNSEEN, graph_names, known_names
 from underpaint.runtime.engines.sampling_inputs import SamplingInputs
 from underpaint.runtime.engines.shape import DecoderShape, read_shape
 from underpaint.zoo.load import locate
@@ -98,18 +97,13 @@ class OnnxEngine:
         self.memory = HostMemory(decoder.shape, rows)
         self.cache = KeyValueCache(self.memory, rows)
         self._session = decoder.session
-        inputs = {each.name: each.shape for each in decoder.session.get_inputs()}
-        self._shared_rows = len(inputs[names.CELLS]) == 1
-        known = known_names(frozenset(inputs), self._shared_rows)
-        self._inputs = known
+        inputs = {each.name for each in decoder.session.get_inputs()}
+        self._inputs = known = frozenset(inputs)
         self._cond_rows = np.zeros((decoder.shape.external_cond_rows, decoder.shape.dim), dtype=np.float32)
-        self._unseen = np.zeros(rows, dtype=np.int64)
         self._reads_features = names.FEATURES in known
         self.fuses_chains = names.CHAIN_LEVELS in known
         """See `Engine`."""
         self._sampling = SamplingInputs(rows, known)
-        if self.fuses_chains and names.TREE_UNIFORMS not in known:
-            raise EngineError(f"{decoder.name}: this graph is of an older form; export the model again")
         self._bound: dict[_Key, _Bound] = {}
         self._buffers: dict[str, NDArray[Any]] = {}
 
@@ -150,7 +144,6 @@ class OnnxEngine:
     def begin(self, hidden: Sequence[int] = (), cond_rows: NDArray[np.float32] | None = None) -> None:
         """See `Engine`."""
         self.cache.clear(hidden)
-        self._unseen[:] = hidden or 0
         if cond_rows is not None:
             self._cond_rows[:] = cond_rows
 
@@ -256,8 +249,8 @@ class OnnxEngine:
     def _attach(self, bound: _Bound, bias: NDArray[np.float32]) -> None:
         inputs: dict[str, NDArray[Any]] = {
             names.TOKENS: bound.tokens,
-            names.CELLS: bound.cells[0] if self._shared_rows else bound.cells,
-            names.BIAS: bias[0] if self._shared_rows else bias,
+            names.CELLS: bound.cells,
+            names.BIAS: bias,
             names.FEATURES: bound.features,
             names.EXTERNAL_COND_ROWS: self._cond_rows,
             names.CHAIN_LEVELS: bound.levels,
@@ -265,7 +258,6 @@ class OnnxEngine:
             names.TREE_UNIFORMS: bound.uniforms,
             names.TREE_RANKED: bound.ranked,
             names.TREE_DRAWN: bound.drawn,
-            UNSEEN: self._unseen,
             **self._sampling.arrays,
         }
         output = bound.output
@@ -285,13 +277,12 @@ class OnnxEngine:
             inputs[names.past_value(layer)] = self.memory.values[layer]
             outputs[names.new_key(layer)] = bound.new_keys[layer]
             outputs[names.new_value(layer)] = bound.new_values[layer]
-        called = graph_names(self._shared_rows)
         for name, array in inputs.items():
             if name in self._inputs:
-                bind(bound.binding, "input", called.get(name, name), array)
+                bind(bound.binding, "input", name, array)
         for name, found in outputs.items():
             if found is not None:
-                bind(bound.binding, "output", called.get(name, name), found)
+                bind(bound.binding, "output", name, found)
 
 
 class _Closed:

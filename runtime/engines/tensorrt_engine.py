@@ -20,7 +20,6 @@ from underpaint.runtime.engines.cache import KeyValueCache
 from underpaint.runtime.engines.context import EngineError
 from underpaint.runtime.engines.device_memory import TYPES, DeviceMemory, layered
 from underpaint.runtime.engines.engine import PassOutput, PassTimer
-from underpaint.runtime.engines.format_one import UNSEEN, graph_names, known_names
 from underpaint.runtime.engines.padding import PassInputs, fill
 from underpaint.runtime.engines.shape import DecoderShape
 from underpaint.runtime.engines.tensorrt_runtime import TensorRTRuntime, open_runtime
@@ -85,14 +84,12 @@ class TensorRTEngine:
         self.memory = DeviceMemory(decoder.shape, rows)
         self.cache = KeyValueCache(self.memory, rows)
         self._cond_rows = np.zeros((decoder.shape.external_cond_rows, decoder.shape.dim), dtype=np.float32)
-        self._unseen = np.zeros(rows, dtype=np.int64)
         self._runtime = decoder.runtime
         self._stream = _new_stream()
         engine = decoder.runtime.engine
         every = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
         inputs = frozenset(name for name in every if engine.get_tensor_mode(name).name == "INPUT")
-        self._shared_rows = len(engine.get_tensor_shape(names.CELLS)) == 1
-        self._inputs = known_names(inputs, self._shared_rows)
+        self._inputs = inputs
         self._predicted = names.PREDICTED_FEATURES if names.FEATURES in inputs else names.FEATURES
         self._profiles = {
             count: index for index, (batch, count) in enumerate(decoder.runtime.record.batch_counts) if batch == rows
@@ -132,7 +129,6 @@ class TensorRTEngine:
     def begin(self, hidden: Sequence[int] = (), cond_rows: NDArray[np.float32] | None = None) -> None:
         """See `Engine`."""
         self.cache.clear(hidden)
-        self._unseen[:] = hidden or 0
         if cond_rows is not None:
             self._cond_rows[:] = cond_rows
         for bucket in self._buckets.values():
@@ -218,23 +214,20 @@ class TensorRTEngine:
 
     def _hold(self, host: dict[str, torch.Tensor]) -> None:
         """Write what stays the same for a whole picture."""
-        for name, values in ((names.EXTERNAL_COND_ROWS, self._cond_rows), (UNSEEN, self._unseen)):
-            if name in host:
-                host[name].numpy()[:] = values
+        if names.EXTERNAL_COND_ROWS in host:
+            host[names.EXTERNAL_COND_ROWS].numpy()[:] = self._cond_rows
 
     def _make(self, count: int) -> _Bucket:
         """Buffers, a context on its profile, and a capture after warm-up passes."""
         shape, rows = self.shape, self.rows
-        many = () if self._shared_rows else (rows,)
         sizes = {
             names.TOKENS: (rows, count),
-            names.CELLS: (*many, count),
-            names.BIAS: (*many, count, self.memory.slots + count),
+            names.CELLS: (rows, count),
+            names.BIAS: (rows, count, self.memory.slots + count),
             names.FEATURES: (rows, count, shape.dim),
             names.EXTERNAL_COND_ROWS: self._cond_rows.shape,
-            UNSEEN: self._unseen.shape,
         }
-        kinds = dict.fromkeys((names.TOKENS, names.CELLS, UNSEEN), torch.int64)
+        kinds = dict.fromkeys((names.TOKENS, names.CELLS), torch.int64)
         host, device = {}, {}
         for name, size in sizes.items():
             if name in self._inputs:
@@ -262,19 +255,18 @@ class TensorRTEngine:
         context = self._runtime.new_context()
         if not context.set_optimization_profile_async(self._profiles[count], self._stream.cuda_stream):
             raise EngineError(f"decoder: the engine refuses its profile of {count} positions; build it again")
-        called = graph_names(self._shared_rows)
         bound = {name: device[name] for name in host}
         for layer in range(self.shape.layers):
             bound[names.past_key(layer)] = self.memory.keys[layer]
             bound[names.past_value(layer)] = self.memory.values[layer]
         for name, tensor in bound.items():
-            if not context.set_input_shape(called.get(name, name), tuple(tensor.shape)):
+            if not context.set_input_shape(name, tuple(tensor.shape)):
                 raise EngineError(f"decoder: the engine refuses {name} {tuple(tensor.shape)}; build it again")
         bound |= {name: device[name] for name in (names.LOGITS, self._predicted)}
         for layer in range(self.shape.layers):
             bound[names.new_key(layer)], bound[names.new_value(layer)] = new_keys[layer], new_values[layer]
         for name, tensor in bound.items():
-            if not context.set_tensor_address(called.get(name, name), tensor.data_ptr()):
+            if not context.set_tensor_address(name, tensor.data_ptr()):
                 raise EngineError(f"decoder: the engine has no tensor {name}; build it again")
         return context
 

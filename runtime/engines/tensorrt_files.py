@@ -46,6 +46,7 @@ class EngineRecord:
     version: str
     gpu: str
     onnx_sha256: str
+    weights_sha256: str | None
     engine_sha256: str
     engine_bytes: int
     precision: str
@@ -131,6 +132,7 @@ def read_engine(folder: Path, model: str, kind: str, backend: str, version: str,
     for what, found, wanted in (
         ("model", record.model, model),
         ("graph (sha256)", record.onnx_sha256, known.sha256),
+        ("weights (sha256)", record.weights_sha256, None if known.weights is None else known.weights.sha256),
         (f"{backend} version", record.version, version),
         ("engine bytes", record.engine_bytes, len(content)),
         ("engine (sha256)", record.engine_sha256, sha256(content).hexdigest()),

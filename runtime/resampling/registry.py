@@ -13,11 +13,10 @@ from underpaint.algos.spatial.resolution import ResolutionMap
 from underpaint.artifacts.manifest import ManifestError
 from underpaint.runtime.engines.context import EngineContext, EngineError
 from underpaint.runtime.engines.images import ImageDecoder, ImageEncoder
-from underpaint.runtime.exported import RECORD
 from underpaint.runtime.resampling.pixels import FILTERS, Enlarger, FilterEnlarger, LearnedEnlarger, PixelResampler
 from underpaint.runtime.resampling.resampler import Resampler
 from underpaint.runtime.resampling.tokens import TokenNetwork, TokenResampler
-from underpaint.zoo.load import FOLDER, Located, locate, names
+from underpaint.zoo.load import FOLDER, Located, locate, manifest, names
 from underpaint.zoo.sides import SHIPPED_SIDES, between, pair_options
 
 SUPER_RESOLUTION: Final = "superres"
@@ -124,7 +123,7 @@ def _fitting(
 ) -> Located:
     """The model `network` between `sides`; EngineError unless it was made for these grids and this codebook."""
     name, recipe = network + between(*sides), recipe_of(network, sides)
-    exported = (folder / RECORD).is_file()
+    exported = "vq_decoder" in names(folder) and manifest("vq_decoder", folder).export is not None
     recipe += " --tokenizer CHECKPOINT --pictures FOLDER" if exported else ""
     if name not in names(folder):
         export = f"runs/RUN/checkpoint.pt --kind sampler --out {folder}" if exported else name

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks import gpu, llamagen_b, pauses, samplers
 from tests.benchmarks.ending import figures
-from underpaint.models.transformer import TransformerConfig
+from tests.published.llamagen_reference import TransformerConfig
 from underpaint.runtime.engines.context import EngineError
 
 

@@ -14,20 +14,19 @@ from underpaint.algos.spatial.row_front import front_steps
 from underpaint.algos.spatial.zipar import raster
 from underpaint.artifacts import manifest
 from underpaint.cli.app import app
-from underpaint.export.decoders import export_drafter, export_target
+from underpaint.export.decoders import export_captioned_target, export_trained_drafter
 from underpaint.export.reference import write_reference
-from underpaint.models.drafter import Drafter
+from underpaint.models.decoder import DecoderConfig
 from underpaint.models.judge import Judge, JudgeConfig
-from underpaint.models.text import WordEncoder
-from underpaint.models.transformer import Transformer, TransformerConfig
+from underpaint.models.text import CaptionedTarget, new_drafter
 from underpaint.runtime.embedded import open_studio
 from underpaint.runtime.engines.context import EngineContext
 from underpaint.runtime.methods.registry import METHODS, build_method, resolve
 from underpaint.runtime.studio import draw, randomness
 from underpaint.zoo.prompts import SLOT_VALUES, WORD_SLOTS, WORDS, Prompt
 
-CONFIG = TransformerConfig(
-    *(16, 2, 2, 32, 64), model_type="t2i", cls_token_num=WORD_SLOTS, caption_dim=12, multiple_of=16
+CONFIG = DecoderConfig(
+    dim=16, layers=2, heads=2, hidden=48, vocab_size=32, grid_side=8, prefix=WORD_SLOTS, condition="external"
 )
 OPEN = partial(open_studio, settings=EngineContext(threads=1))
 PROMPT = "a 3d fox, left"
@@ -40,11 +39,11 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(1)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    target, words = Transformer(CONFIG).eval(), WordEncoder(WORDS, CONFIG.caption_dim).eval()
-    for weights in target.parameters():
+    target = CaptionedTarget(CONFIG, 12, WORDS).eval()
+    for weights in (*target.conditioner.parameters(), *target.decoder.parameters()):
         weights.data.normal_(std=0.3)
-    export_target("target64", target, words, folder, ORIGIN)
-    export_drafter("drafter64", Drafter(CONFIG).bind(target).eval(), folder, ORIGIN)
+    export_captioned_target("target64", target, folder, ORIGIN)
+    export_trained_drafter("drafter64", new_drafter(target.decoder).eval(), folder, ORIGIN)
     write_image_decoder(folder)
     write_judge(folder)
     judge = Judge(JudgeConfig(channels=(4, 4, 4, 4), features=FEATURES)).eval()

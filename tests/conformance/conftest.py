@@ -11,26 +11,14 @@ from torch import Tensor
 
 from tests.conformance.families import PUBLISHED, Family, Outputs
 from underpaint.algos.arrays import IntArray
-from underpaint.export.decoders import export_drafter, export_target
+from underpaint.export.decoders import export_captioned_target, export_trained_drafter
 from underpaint.export.store import Origin
-from underpaint.models.drafter import BoundDrafter, Drafter
-from underpaint.models.layers import causal_bias
-from underpaint.models.text import WordEncoder, caption_features
-from underpaint.models.transformer import Transformer, TransformerConfig, initialise
+from underpaint.models.decoder import Decoder, DecoderConfig, causal_bias, initialise
+from underpaint.models.text import CaptionedTarget, new_drafter, share_ends
 from underpaint.runtime.engines.target import EngineTarget
 
 ORIGIN = Origin("random weights", "a test", "none")
-CONFIG = TransformerConfig(
-    dim=32,
-    n_layer=2,
-    n_head=2,
-    vocab_size=17,
-    block_size=16,
-    model_type="t2i",
-    cls_token_num=3,
-    caption_dim=12,
-    multiple_of=16,
-)
+CONFIG = DecoderConfig(dim=32, layers=2, heads=2, hidden=96, vocab_size=17, grid_side=4, prefix=3, condition="external")
 WORDS = 9
 SCRATCH = 12
 
@@ -43,9 +31,8 @@ class Models:
     """The embedded models' kind: the exported folder and the torch modules behind it. A `families.Family`."""
 
     folder: Path
-    target: Transformer
-    words: WordEncoder
-    drafter: BoundDrafter
+    target: CaptionedTarget
+    drafter: Decoder
     drafts: bool = True
 
     def condition(self, target: EngineTarget, absent: bool = False) -> None:
@@ -56,23 +43,16 @@ class Models:
     def dense(self, tokens: IntArray) -> Outputs:
         """See `Family`."""
         pair = torch.from_numpy(np.stack([CAPTION, np.zeros_like(CAPTION)]))
-        cond = self.target.embed_condition(caption_features(self.words, self.target, pair))
         fed = torch.from_numpy(np.stack([tokens, tokens]))
-        embeddings = torch.cat([cond, self.target.embed_tokens(fed)], dim=1)
-        empty = self.target.empty_cache(2)
-        cells, bias = self.target.cells(len(tokens)), causal_bias(embeddings.shape[1])
-        out = self.target.step(embeddings, cells, bias, empty, empty, torch.zeros(0))
-        first = CONFIG.cls_token_num - 1
-        return out.logits[:, first:], out.features[:, first:]
+        logits, features = self.target.decoder(fed, self.target.condition(pair))
+        return logits, features
 
     @torch.no_grad()
     def draft(self, features: Tensor, tokens: IntArray) -> Outputs:
         """See `Family`."""
         count, empty = len(tokens), self.drafter.empty_cache(2)
-        embeddings = self.drafter.embed_tokens(torch.from_numpy(np.stack([tokens, tokens])))
-        out = self.drafter.step(
-            features, embeddings, torch.arange(count), causal_bias(count), empty, empty, torch.zeros(0)
-        )
+        fed = torch.from_numpy(np.stack([tokens, tokens]))
+        out = self.drafter.step(fed, torch.arange(count), causal_bias(count), empty, empty, features=features)
         return out.logits, out.features
 
 
@@ -88,14 +68,15 @@ def _one_thread() -> Iterator[None]:
 def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
     folder = tmp_path_factory.mktemp("zoo")
     torch.manual_seed(5)
-    words, target = WordEncoder(WORDS, CONFIG.caption_dim), Transformer(CONFIG)
-    drafter = Drafter(CONFIG).bind(target)
-    for part in (target, drafter.drafter):
+    target = CaptionedTarget(CONFIG, 12, WORDS)
+    drafter = new_drafter(target.decoder)
+    for part in (target.conditioner, drafter, target.decoder):
         initialise(part, 0.25)
-    export_target("target", target.eval(), words.eval(), folder, ORIGIN)
-    export_drafter("drafter", drafter.eval(), folder, ORIGIN, SCRATCH)
-    export_drafter("drafter_int8", drafter, folder, ORIGIN, SCRATCH, integers=True)
-    return Models(folder, target, words, drafter)
+    share_ends(drafter, target.decoder)
+    export_captioned_target("target", target.eval(), folder, ORIGIN)
+    export_trained_drafter("drafter", drafter.eval(), folder, ORIGIN, SCRATCH)
+    export_trained_drafter("drafter_int8", drafter, folder, ORIGIN, SCRATCH, eight_bits=True)
+    return Models(folder, target, drafter)
 
 
 @pytest.fixture(scope="session", params=["embedded", *PUBLISHED])

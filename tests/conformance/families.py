@@ -19,7 +19,7 @@ from tests.published import text_models
 from tests.published.checkpoints import HEADS, SIDE, VOCAB, eagle_weights, noise, save_dtok, save_llamagen
 from tests.published.references import dtok_reference, eagle_reference
 from underpaint.algos.arrays import IntArray
-from underpaint.export.published import Request, export_published
+from underpaint.export.checkpoint import Request, export_checkpoint
 from underpaint.models.published.options import LoadOptions
 from underpaint.runtime.engines.context import EngineContext, open_session
 from underpaint.runtime.engines.target import EngineTarget
@@ -91,9 +91,9 @@ def llamagen(work: Path, captions: bool) -> Published:
     model, state = save_llamagen(work / "target.pt", captions), eagle_weights()
     save_file(state, work / "drafter.safetensors")
     kind, folder = "llamagen-t2i" if captions else "llamagen-c2i", work / "out"
-    export_published(Request(kind, work / "target.pt", options=TINY), folder)
+    export_checkpoint(Request(kind, work / "target.pt", options=TINY), folder)
     pair = (kind, work / "target.pt")
-    export_published(Request("eagle-drafter", work / "drafter.safetensors", target=pair, target_options=TINY), folder)
+    export_checkpoint(Request("eagle-drafter", work / "drafter.safetensors", target=pair, target_options=TINY), folder)
     features, classes = noise(3, 12), torch.tensor([3, 5])
 
     def condition(target: EngineTarget, absent: bool) -> None:
@@ -127,7 +127,7 @@ def tar_dtok(work: Path) -> Published:
     """Tar's AR-DTok."""
     state, folder, features = save_dtok(work / "dtok.pth"), work / "out", noise(6, 10)
     options = LoadOptions(heads=HEADS, prefix=6)
-    export_published(Request("tar-dtok", work / "dtok.pth", options=options), folder)
+    export_checkpoint(Request("tar-dtok", work / "dtok.pth", options=options), folder)
 
     def reference(codes: Tensor) -> Outputs:
         rows = zip(codes, (features, torch.zeros_like(features)), strict=True)
@@ -146,9 +146,9 @@ def chameleon(work: Path, lines: bool) -> Published:
     model.save_pretrained(work / "chameleon")
     state = text_models.save_anole_drafter(work / "drafter")
     pair, options = ("chameleon", work / "chameleon"), text_models.LUMINA if lines else text_models.OPTIONS
-    export_published(Request(*pair, options=options), work / "out")
+    export_checkpoint(Request(*pair, options=options), work / "out")
     drafter = Request("eagle-drafter", work / "drafter", target=pair, target_options=options)
-    export_published(drafter, work / "out")
+    export_checkpoint(drafter, work / "out")
 
     def draft(features: Tensor, codes: Tensor) -> Outputs:
         return text_models.anole_draft(state, model, features, codes, lines)
@@ -171,8 +171,8 @@ def chameleon(work: Path, lines: bool) -> Published:
 def tar_lm(work: Path) -> Published:
     """Tar's language model, with a prompt to guide it away from, which Tar itself does not."""
     model = text_models.save_qwen(work)
-    options = LoadOptions(grid_side=4, prefix=8, first_code=text_models.FIRST_CODE, kept=(0, 2))
-    export_published(Request("tar-lm", work, options=options), work / "out")
+    options = LoadOptions(grid_side=4, prefix=8, first_code=text_models.FIRST_CODE, uncond_keep=(0, 2))
+    export_checkpoint(Request("tar-lm", work, options=options), work / "out")
     ids = text_models.FIRST_CODE + torch.arange(text_models.CODES)
     return _prompted(work / "out", model, ids, text_models.PROMPT[0, -2:], None)
 

@@ -110,7 +110,7 @@ def test_what_a_chain_cannot_do_is_named(models: Models) -> None:
         drafter.expand_chain(1, 2)
     drafter.begin(at(draft_features(models, TOKENS), 0, 1))
     with pytest.raises(EngineError, match="cells from"):
-        drafter.expand_chain(1, CONFIG.block_size + 1)
+        drafter.expand_chain(1, CONFIG.cells + 1)
     drafter.expand_chain(1, 2)
     with pytest.raises(EngineError, match="first call of a cycle"):
         drafter.expand_chain(1, 2)

@@ -20,7 +20,7 @@ def test_the_curve_is_written_in_the_form_that_policies_read(
     options += ["--cycle-rounds", "2", "--top-k", "5", "--threads", "1"]
     found = figures(main, options, tmp_path, capsys)
     assert found["model"] == {"target": "target", "drafter": "drafter", "rows": 1}
-    assert [count for count, _ in found["verify_ms"]] == [1, 2, 3, 4, 5, 6, CONFIG.block_size // 2]
+    assert [count for count, _ in found["verify_ms"]] == [1, 2, 3, 4, 5, 6, CONFIG.cells // 2]
     curve = CostCurve(tuple((int(count), ms) for count, ms in found["verify_ms"]), found["draft_ms"][0][1])
     assert curve.draft_ms > 0
     spread = found["verify_spread_ms"]
@@ -41,7 +41,7 @@ def test_the_curve_is_written_in_the_form_that_policies_read(
     assert {1, 2} <= dict(costs.tree).keys()
     in_grid = read_cost_curve(out).in_grid
     assert in_grid[0][0] == 1
-    assert in_grid[-1][0] == CONFIG.block_size - 1  # a whole draft, its last cell never fed
+    assert in_grid[-1][0] == CONFIG.cells - 1  # a whole draft, its last cell never fed
     assert all(ms > 0 for _, ms in in_grid)
     for host in costs.host.values():
         assert host.cycle + host.level + host.node > 0

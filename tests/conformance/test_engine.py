@@ -9,6 +9,7 @@ import torch
 from tests.conformance.conftest import CAPTION, CONFIG, WORDS, Models
 from tests.conformance.families import Family
 from tests.models.test_golden import load_case, regenerate
+from tests.published.llamagen_reference import Transformer, TransformerConfig
 from underpaint.algos.accept.point import PointProposals
 from underpaint.algos.arrays import IntArray
 from underpaint.algos.chance import sampling
@@ -17,10 +18,9 @@ from underpaint.algos.rows import SamplingParams, sampling_probs
 from underpaint.algos.spatial.target import Feed
 from underpaint.algos.step import Scored, decode
 from underpaint.algos.tree import DraftTree, Verdict, root_only
-from underpaint.export.decoders import export_target
-from underpaint.export.store import Origin
+from underpaint.export.checkpoint import Request, export_checkpoint
 from underpaint.models.config import build
-from underpaint.models.transformer import Transformer, TransformerConfig
+from underpaint.models.published.options import LoadOptions
 from underpaint.runtime.engines.context import EngineContext, EngineError
 from underpaint.runtime.engines.drafter import EngineDrafter
 from underpaint.runtime.engines.grid_target import EngineGridTarget
@@ -30,7 +30,7 @@ from underpaint.runtime.evaluation.timing import Tally, TimedDrafter, TimedTarge
 PAIR = SamplingParams(guidance=2.5)
 ONE_ROW = SamplingParams()
 ONE_THREAD = EngineContext(threads=1)
-CELLS = CONFIG.block_size
+CELLS = CONFIG.cells
 TOKENS = np.random.default_rng(3).integers(0, 16, CELLS)  # every family has as many codes
 PARENTS = (-1, 0, 0, 1, 1, 2, 3, 5)
 
@@ -383,8 +383,10 @@ def test_llamagen_logits_through_the_engine(tmp_path: Path) -> None:
     transformer = Transformer(config).eval()
     with torch.no_grad():
         regenerate(transformer, case["manifest"], 0.08)
-    export_target("c2i", transformer, None, tmp_path, Origin("a golden case", "a test", "none"), halves=False)
-    target = EngineTarget.open("c2i", PAIR, tmp_path, ONE_THREAD)
+    torch.save({"model": transformer.state_dict()}, tmp_path / "c2i.pt")
+    own = LoadOptions(heads=config.n_head, grid_side=config.grid_side)
+    export_checkpoint(Request("llamagen-c2i", tmp_path / "c2i.pt", options=own), tmp_path / "out")
+    target = EngineTarget.open("target", PAIR, tmp_path / "out", ONE_THREAD)
     given, tokens = case["cond"], case["tokens"]
     assert given[1] == config.num_classes
     target.prepare(target.encoder.of_ids(given[:1]))

@@ -1,7 +1,6 @@
 """Model files: what is missing, damaged or not what it says is named, and never half written."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,15 +9,15 @@ import onnxruntime
 import pytest
 import torch
 
-from tests.conformance.conftest import CONFIG, ORIGIN, Models
+from tests.conformance.conftest import CONFIG, ORIGIN, WORDS, Models
 from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts import manifest
 from underpaint.artifacts.manifest import ManifestError
-from underpaint.export.decoders import export_target
-from underpaint.export.graph import GraphWriter
-from underpaint.export.run import main
-from underpaint.export.store import ParityError, draft_manifest, store_onnx
-from underpaint.models.transformer import Transformer
+from underpaint.export.decoders import export_captioned_target
+from underpaint.export.parity import compare
+from underpaint.export.store import ParityError, draft_manifest, staged, store_onnx
+from underpaint.export.trained_models import main
+from underpaint.models.text import CaptionedTarget, with_condition_table
 from underpaint.runtime.engines.context import EngineContext, EngineError, bind, open_session
 from underpaint.runtime.engines.loading import load_decoder
 from underpaint.runtime.engines.shape import read_shape
@@ -50,7 +49,7 @@ def test_a_manifest_tells_what_the_file_is(models: Models) -> None:
 def test_weights_are_stored_in_half_their_size(models: Models) -> None:
     stored = onnx.load(models.folder / "target.onnx").graph.initializer
     matrices = [weight for weight in stored if weight.name.startswith(("qkv", "out", "gate_up", "down", "head"))]
-    assert len(matrices) == 4 * CONFIG.n_layer + 1
+    assert len(matrices) == 4 * CONFIG.layers + 1
     assert {weight.data_type for weight in matrices} == {onnx.TensorProto.FLOAT16}
 
 
@@ -151,30 +150,30 @@ def test_nothing_is_written_where_parity_fails(models: Models, tmp_path: Path) -
     graph = onnx.load(models.folder / "target.onnx")
     draft = draft_manifest("target", "target", ORIGIN, {})
     for differences in ({"case": 1.0}, {"case": float("nan")}, {}):
-        with pytest.raises(ParityError, match="nothing was written"):
-            store_onnx(graph, draft, tmp_path, lambda path, found=differences: found, 1e-4)  # type: ignore[misc]
+        with pytest.raises(ParityError, match="nothing was written"), staged(tmp_path / "out") as aside:
+            store_onnx(graph, draft, aside, partial(_found, differences), 1e-4)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_graph_of_other_weights_fails_parity(models: Models, tmp_path: Path) -> None:
-    from underpaint.export.parity import compare_target
+def _found(differences: dict[str, float], path: Path) -> dict[str, float]:
+    return differences
 
+
+def test_a_graph_of_other_weights_fails_parity(models: Models, tmp_path: Path) -> None:
     torch.manual_seed(6)
-    other = Transformer(CONFIG).eval()
-    shape = read_shape(load.manifest("target", models.folder).settings, "target")
-    differences = compare_target(models.folder / "target.onnx", shape, other, models.words)
-    assert min(differences.values()) > 1e-2
+    other = CaptionedTarget(CONFIG, 12, WORDS).eval()
+    torch.nn.init.normal_(other.decoder.head.weight)
+    report = compare(models.folder / "target.onnx", "fp32", with_condition_table(other), None, greedy=False)
+    assert min(report.worst().values()) > 1e-2
 
 
 def test_weights_that_float16_cannot_hold_are_refused(tmp_path: Path) -> None:
     torch.manual_seed(6)
-    transformer = Transformer(replace(CONFIG, model_type="c2i", cls_token_num=1, num_classes=4)).eval()
+    target = CaptionedTarget(CONFIG, 12, WORDS).eval()
     with torch.no_grad():
-        transformer.output.weight[0, 0] = 1e6
-    with pytest.raises(ValueError, match=r"output\.weight: expected finite weights below 65504"):
-        export_target("target", transformer, None, tmp_path, ORIGIN)
-    with pytest.raises(ValueError, match="round them with halve"):
-        GraphWriter("graph").weight(np.full(3, 0.1, dtype=np.float32), "weight")
+        target.decoder.head.weight[0, 0] = 1e6
+    with pytest.raises(ValueError, match=r"head\.weight: expected finite weights below 65504"):
+        export_captioned_target("target", target, tmp_path, ORIGIN)
 
 
 def test_the_command_names_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,6 @@ from underpaint.algos.spatial.cell_rule import PooledCells
 from underpaint.algos.spatial.mulo import Repair, draft_and_repair
 from underpaint.algos.spatial.target import Feed
 from underpaint.algos.spatial.zipar import zipar
-from underpaint.models.text import caption_features
 from underpaint.runtime.engines.context import EngineContext
 from underpaint.runtime.engines.grid_target import EngineGridTarget
 from underpaint.runtime.engines.masks import hide
@@ -23,7 +22,7 @@ from underpaint.runtime.engines.target import EngineTarget
 from underpaint.sim.synthetic.grid_model import FixedRows
 
 PAIR = SamplingParams(guidance=2.5)
-PREFIX, VOCAB = CONFIG.cls_token_num, CONFIG.vocab_size
+PREFIX, VOCAB = CONFIG.prefix, CONFIG.vocab_size
 
 
 @dataclass
@@ -57,9 +56,9 @@ class Recorded(Wrapped):
 def dense(models: Models, done: Recorded) -> FloatArray:
     """[rows, V]: the distribution behind every recorded row, all of them in one pass in torch, without a cache."""
     pair = torch.from_numpy(np.stack([CAPTION, np.zeros_like(CAPTION)]))
-    cond = models.target.embed_condition(caption_features(models.words, models.target, pair))
+    decoder = models.target.decoder
     tokens = torch.tensor([done.tokens, done.tokens])
-    embeddings = torch.cat([cond, models.target.embed_tokens(tokens)], dim=1)
+    embeddings = torch.cat([models.target.condition(pair), decoder.codes(tokens)], dim=1)
     cells = torch.cat([torch.full((PREFIX,), -1), torch.tensor(done.cells)])
     sees = np.zeros((len(cells), len(cells)), dtype=np.bool_)
     sees[:PREFIX, :PREFIX] = np.tri(PREFIX, dtype=np.bool_)
@@ -67,8 +66,8 @@ def dense(models: Models, done: Recorded) -> FloatArray:
     for row, others in enumerate(done.seen):
         sees[PREFIX + row, [PREFIX + other for other in others]] = True
     bias = torch.from_numpy(hide(sees))
-    empty = models.target.empty_cache(2)
-    out = models.target.step(embeddings, cells, bias, empty, empty, torch.zeros(0))
+    empty = decoder.empty_cache(2)
+    out = decoder.step_rows(embeddings, cells, bias, empty, empty)
     return np.asarray(sampling_probs(out.logits[:, PREFIX:].numpy(), PAIR))
 
 

@@ -117,11 +117,11 @@ def test_what_a_tree_cannot_do_is_named(models: Models) -> None:
     drafter = open_drafter(models)
     drafter.begin(at(draft_features(models, TOKENS), 0, 1))
     with pytest.raises(EngineError, match="cells from"):
-        drafter.expand_tree(1, ranked(CONFIG.block_size + 1, 2))
+        drafter.expand_tree(1, ranked(CONFIG.cells + 1, 2))
     drafter.expand_tree(1, ranked(2, 2))
     with pytest.raises(EngineError, match="first call of a cycle"):
         drafter.expand_tree(1, ranked(2, 2))
-    unsure = open_drafter(models, SamplingParams(guidance=2.5, top_p=0.9))
+    unsure = open_drafter(models, SamplingParams(guidance=2.5, temperature=0.0))
     assert not unsure.fuses_trees, "its distributions are made on the host"
     unsure.begin(at(draft_features(models, TOKENS), 0, 1))
     with pytest.raises(EngineError, match="no tree by itself"):

@@ -12,7 +12,7 @@ from tests.conformance.conftest import ORIGIN
 from underpaint.algos.draft.spec import Grid
 from underpaint.algos.spatial.resolution import ResolutionMap
 from underpaint.artifacts.manifest import digest
-from underpaint.export.samplers import Between, export_sampler, export_super_resolution
+from underpaint.export.samplers import Between, export_between
 from underpaint.export.vision import export_tokenizer
 from underpaint.models.sampler import SamplerConfig, SuperResolution, SuperResolutionConfig, TokenSampler, codebook_name
 from underpaint.models.vq import VQConfig, VQModel
@@ -45,8 +45,8 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, TokenSampl
     up, down, large = TokenSampler(UP), TokenSampler(DOWN), SuperResolution(SuperResolutionConfig(width=8))
     torch.nn.init.normal_(large.conv_out.weight, std=0.1)
     for name, model in (("sampler_up", up), ("sampler_down", down)):
-        export_sampler(name, model, between(vq), tokenizer(4), folder, ORIGIN)
-    export_super_resolution("superres", large, between(vq), tokenizer(4), folder, ORIGIN)
+        export_between(name, model, between(vq), tokenizer(4), folder, folder, ORIGIN)
+    export_between("superres", large, between(vq), tokenizer(4), folder, folder, ORIGIN)
     return folder, up, down, large
 
 
@@ -91,8 +91,8 @@ def test_networks_of_ratio_4_stand_beside_those_of_2(
     large = SuperResolution(SuperResolutionConfig(ratio=4, width=8))
     torch.nn.init.normal_(large.conv_out.weight, std=0.1)
     for name, model in (("sampler_up_64_256", up), ("sampler_down_64_256", down)):
-        export_sampler(name, model, pair, tokenizer(4), folder, ORIGIN)
-    export_super_resolution("superres_64_256", large, pair, tokenizer(4), folder, ORIGIN)
+        export_between(name, model, pair, tokenizer(4), folder, folder, ORIGIN)
+    export_between("superres_64_256", large, pair, tokenizer(4), folder, folder, ORIGIN)
     resampler = open_resampler("latent", QUADRUPLE, folder, sides=sides)
     low, high = (np.random.default_rng(3).integers(0, 24, grid.cells) for grid in (QUADRUPLE.low, QUADRUPLE.high))
     wanted = up(torch.from_numpy(low.reshape(1, 3, 4)))[0, 4:12].argmax(-1)
@@ -125,14 +125,14 @@ def test_what_does_not_belong_is_refused(
             open_resampler(kind, PAIR, folder, sides=(128, 256))
     theirs, other = between(tokenizer(4)), tokenizer(5)
     with pytest.raises(ValueError, match="trained with the tokenizer"):
-        export_sampler("sampler_up", up, theirs, other, folder, ORIGIN)
+        export_between("sampler_up", up, theirs, other, folder, folder, ORIGIN)
     put_another_codebook(folder, tmp_path)
     with pytest.raises(ValueError, match="another tokenizer's codebook"):
-        export_super_resolution("superres", large, theirs, tokenizer(4), tmp_path, ORIGIN)
+        export_between("superres", large, theirs, tokenizer(4), tmp_path, tmp_path, ORIGIN)
     with pytest.raises(ValueError, match="no model 'codebook'"):
-        export_sampler("sampler_up", up, theirs, tokenizer(4), tmp_path / "empty", ORIGIN)
+        export_between("sampler_up", up, theirs, tokenizer(4), tmp_path / "empty", tmp_path / "empty", ORIGIN)
     for name in ("sampler_up", "sampler_down", "superres"):
-        for suffix in (".json", ".onnx"):
+        for suffix in (".json", ".onnx", ".safetensors"):
             (tmp_path / f"{name}{suffix}").write_bytes((folder / f"{name}{suffix}").read_bytes())
     for kind in ("latent", "superres"):
         with pytest.raises(EngineError, match="trained for the codebook"):

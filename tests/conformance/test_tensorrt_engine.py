@@ -39,7 +39,7 @@ from underpaint.algos.spatial.cell_rule import PooledCells
 from underpaint.algos.spatial.mulo import Repair, draft_and_repair
 from underpaint.algos.spatial.zipar import zipar
 from underpaint.cli.app import app as underpaint
-from underpaint.export.published import Request, export_published
+from underpaint.export.checkpoint import Request, export_checkpoint
 from underpaint.runtime.engines.context import EngineContext, EngineError
 from underpaint.runtime.engines.device_memory import layered
 from underpaint.runtime.engines.drafter import EngineDrafter
@@ -105,13 +105,13 @@ def halves(tmp_path_factory: pytest.TempPathFactory) -> Path:
     work = tmp_path_factory.mktemp("halves")
     save_llamagen(work / "c2i.pt", captions=False)
     save_vq(work / "vq.pt")
-    export_published(Request("vq", work / "vq.pt"), work / "reference")
+    export_checkpoint(Request("vq", work / "vq.pt"), work / "reference")
     save_file(eagle_weights(), work / "eagle.safetensors")
     pair = ("llamagen-c2i", work / "c2i.pt")
     for precision, name in (("fp16", "out"), ("fp32", "reference")):
-        export_published(Request(*pair, precision, TINY), work / name)
+        export_checkpoint(Request(*pair, precision, TINY), work / name)
         drafter = Request("eagle-drafter", work / "eagle.safetensors", precision, target=pair, target_options=TINY)
-        export_published(drafter, work / name)
+        export_checkpoint(drafter, work / name)
     return work
 
 
@@ -218,9 +218,9 @@ def test_two_resolutions_draft_and_verify_on_tensorrt(
     copytree(low, high, ignore=ignore_patterns("*.engine", "*.record"))
     copyfile(low / RECORD, high / RECORD)
     pair, options = ("llamagen-c2i", halves / "c2i.pt"), replace(TINY, grid_side=8)
-    export_published(Request(*pair, options=options), high)
+    export_checkpoint(Request(*pair, options=options), high)
     drafter = Request("eagle-drafter", halves / "eagle.safetensors", target=pair, target_options=options)
-    export_published(drafter, high)
+    export_checkpoint(drafter, high)
     for name in ("target", "drafter"):
         opened(name, low)
         opened(name, high)

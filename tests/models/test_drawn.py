@@ -3,7 +3,7 @@
 import json
 import os
 import signal
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,22 +11,17 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from tests.models.tiny import TINY, tiny_target, tiny_tokens
+from tests.models.tiny import save_target, tiny_target, tiny_tokens
 from underpaint.models.checkpoints import load_target
 from underpaint.models.sample import sample
 from underpaint.models.train.drafter import DrafterSettings, mixed_batch, train_drafter
 from underpaint.models.train.drawn import CHUNK, Drawn, DrawSettings, draw_scenes, fingerprint, load_drawn
 from underpaint.models.train.loop import CHECKPOINT, LoopSettings
 from underpaint.models.train.tokens import TokenSet
-from underpaint.zoo.prompts import WORDS
 
 
 def saved_target(folder: Path, seed: int = 0) -> Path:
-    described = {"kind": "target", "resolution": 64, "words": WORDS, "transformer": asdict(TINY)}
-    path = folder / f"target{seed}" / CHECKPOINT
-    path.parent.mkdir()
-    torch.save({"config": described, "model": tiny_target(seed).state_dict()}, path)
-    return path
+    return save_target(folder / f"target{seed}" / CHECKPOINT, tiny_target(seed))
 
 
 def captions(indices: range) -> NDArray[np.int64]:
@@ -36,13 +31,13 @@ def captions(indices: range) -> NDArray[np.int64]:
 @torch.no_grad()
 def test_one_row_without_guidance_draws_what_the_pair_draws_at_guidance_1() -> None:
     target, words = tiny_target(), torch.from_numpy(tiny_tokens(6).words)
-    one = sample(target.words, target.transformer, words, guidance=1, temperature=1, top_k=5, seed=3)
-    pair = sample(target.words, target.transformer, words, guidance=1 + 1e-9, temperature=1, top_k=5, seed=3)
+    one = sample(target, words, guidance=1, temperature=1, top_k=5, seed=3)
+    pair = sample(target, words, guidance=1 + 1e-9, temperature=1, top_k=5, seed=3)
     assert torch.equal(one, pair)
     logits, _ = target(one, words)
     kept = logits.topk(5, dim=-1).indices
     assert bool((kept == one[..., None]).any(dim=-1).all())
-    greedy = sample(target.words, target.transformer, words, guidance=1, temperature=0)
+    greedy = sample(target, words, guidance=1, temperature=0)
     assert torch.equal(target(greedy, words)[0].argmax(dim=-1), greedy)
     assert not torch.equal(one, greedy)
 
@@ -50,7 +45,7 @@ def test_one_row_without_guidance_draws_what_the_pair_draws_at_guidance_1() -> N
 def test_half_is_greedy_and_every_row_keeps_its_caption(tmp_path: Path) -> None:
     target = saved_target(tmp_path)
     assert draw_scenes(tmp_path / "drawn", target, captions, 2 * CHUNK) == Drawn(2 * CHUNK, 2 * CHUNK)
-    found = load_drawn(tmp_path / "drawn", *load_target(target))
+    found = load_drawn(tmp_path / "drawn", load_target(target))
     assert np.array_equal(found.words, captions(range(2 * CHUNK)))
     model = tiny_target()
     with torch.no_grad():
@@ -76,7 +71,7 @@ def test_a_stopped_run_continues_to_the_same_rows(tmp_path: Path) -> None:
     parts = tmp_path / "parts"
     stopped = draw_scenes(parts, target, captions, 3 * CHUNK, settings=settings, progress=interrupt)
     assert stopped == Drawn(CHUNK, 3 * CHUNK)
-    assert len(load_drawn(parts, *load_target(target)).codes) == CHUNK
+    assert len(load_drawn(parts, load_target(target)).codes) == CHUNK
     late = draw_scenes(parts, target, captions, 2 * CHUNK, settings=settings, minutes=1e-9)
     assert late == Drawn(2 * CHUNK, 2 * CHUNK)
     seen: list[int] = []
@@ -85,7 +80,7 @@ def test_a_stopped_run_continues_to_the_same_rows(tmp_path: Path) -> None:
     )
     assert last == Drawn(3 * CHUNK, 3 * CHUNK)
     assert seen == [2 * CHUNK, 3 * CHUNK]
-    whole, pieced = (load_drawn(tmp_path / name, *load_target(target)) for name in ("whole", "parts"))
+    whole, pieced = (load_drawn(tmp_path / name, load_target(target)) for name in ("whole", "parts"))
     assert np.array_equal(whole.codes, pieced.codes)
     assert np.array_equal(whole.words, pieced.words)
 
@@ -93,34 +88,34 @@ def test_a_stopped_run_continues_to_the_same_rows(tmp_path: Path) -> None:
 def test_rows_cut_short_by_a_crash_are_drawn_again(tmp_path: Path) -> None:
     target, folder = saved_target(tmp_path), tmp_path / "drawn"
     draw_scenes(folder, target, captions, CHUNK)
-    whole = load_drawn(folder, *load_target(target))
+    whole = load_drawn(folder, load_target(target))
     (path,) = folder.glob("*.rows")
     path.write_bytes(path.read_bytes()[:-5])
-    assert len(load_drawn(folder, *load_target(target)).codes) == CHUNK - 1
+    assert len(load_drawn(folder, load_target(target)).codes) == CHUNK - 1
     draw_scenes(folder, target, captions, CHUNK)
-    assert np.array_equal(load_drawn(folder, *load_target(target)).codes, whole.codes)
+    assert np.array_equal(load_drawn(folder, load_target(target)).codes, whole.codes)
 
 
 def test_another_target_never_reads_these_drawings(tmp_path: Path) -> None:
     one, other = saved_target(tmp_path), saved_target(tmp_path, seed=1)
     folder = tmp_path / "drawn"
     draw_scenes(folder, one, captions, CHUNK)
-    name = fingerprint(*load_target(one))
+    name = fingerprint(load_target(one))
     with pytest.raises(FileNotFoundError, match=rf"no drawings of target .*{name}.*underpaint train draw"):
-        load_drawn(folder, *load_target(other))
+        load_drawn(folder, load_target(other))
     draw_scenes(folder, other, captions, CHUNK)
     assert len(list(folder.glob("*.rows"))) == 2
-    drawn = [load_drawn(folder, *load_target(path)).codes for path in (one, other)]
+    drawn = [load_drawn(folder, load_target(path)).codes for path in (one, other)]
     assert not np.array_equal(*drawn)
 
 
 def test_the_fingerprint_covers_sizes_and_every_weight() -> None:
     target = tiny_target()
-    before = fingerprint(target.words, target.transformer)
-    assert fingerprint(target.words, target.transformer) == before
+    before = fingerprint(target)
+    assert fingerprint(target) == before
     with torch.no_grad():
         target.words.embedding.weight[3, 1] += 1e-3
-    assert fingerprint(target.words, target.transformer) != before
+    assert fingerprint(target) != before
 
 
 def test_other_settings_or_captions_are_refused(tmp_path: Path) -> None:

@@ -9,9 +9,13 @@ import numpy as np
 import torch
 from torch import nn
 
+from tests.published.llamagen_reference import Transformer, TransformerConfig
+from underpaint.artifacts.decoder_graph import MASKED_SCORE
 from underpaint.models.config import build
-from underpaint.models.layers import MASKED, causal_bias
-from underpaint.models.transformer import Transformer, TransformerConfig
+from underpaint.models.decoder import Decoder, causal_bias
+from underpaint.models.published.llamagen import llamagen_state
+from underpaint.models.published.load import load
+from underpaint.models.published.options import LoadOptions
 from underpaint.models.vq import VQConfig, VQModel
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -47,46 +51,54 @@ def test_vq_decodes_and_encodes_as_published() -> None:
     np.testing.assert_array_equal(encoded.numpy().ravel(), case["encoded"])
 
 
-def golden_transformer() -> tuple[dict[str, Any], Transformer]:
+def golden_decoder(folder: Path) -> tuple[dict[str, Any], Decoder]:
+    """The case, and the decoder that its weights are read as, from a file of LlamaGen's names."""
     case = load_case("llamagen_c2i_tiny")
     model = Transformer(build(TransformerConfig, case["config"])).eval()
     regenerate(model, case["manifest"], 0.08)
-    return case, model
+    torch.save({"model": model.state_dict()}, folder / "model.pt")
+    own = LoadOptions(heads=case["config"]["n_head"], grid_side=round(case["config"]["block_size"] ** 0.5))
+    decoder = load("llamagen-c2i", folder / "model.pt", options=own).decoder
+    assert decoder is not None
+    for name, value in llamagen_state(decoder).items():
+        assert torch.equal(value, model.state_dict()[name]), name
+    return case, decoder
+
+
+def prefix_of(case: dict[str, Any], decoder: Decoder) -> torch.Tensor:
+    """The ids of the case's classes [2, 1]."""
+    return torch.from_numpy(case["cond"])[:, None] + decoder.config.vocab_size
 
 
 @torch.no_grad()
-def test_transformer_forward_as_published() -> None:
-    case, model = golden_transformer()
+def test_decoder_forward_as_published(tmp_path: Path) -> None:
+    case, model = golden_decoder(tmp_path)
     tokens = torch.from_numpy(case["tokens"])
-    logits, features = model(tokens[:, :-1], torch.from_numpy(case["cond"]))
+    logits, features = model(tokens[:, :-1], model.embed(prefix_of(case, model), None))
     np.testing.assert_allclose(logits.numpy(), case["logits"], atol=1e-4)
-    np.testing.assert_allclose(model.output(features).numpy(), case["logits"], atol=1e-4)
+    np.testing.assert_allclose(model.head(features).numpy(), case["logits"], atol=1e-4)
 
 
 @torch.no_grad()
-def test_transformer_one_token_at_a_time_as_published() -> None:
-    case, model = golden_transformer()
+def test_decoder_one_token_at_a_time_as_published(tmp_path: Path) -> None:
+    case, model = golden_decoder(tmp_path)
     tokens = torch.from_numpy(case["tokens"])
     keys, values = model.empty_cache(2), model.empty_cache(2)
-    embeddings = model.embed_condition(torch.from_numpy(case["cond"]))
+    fed = prefix_of(case, model)
     for cell in range(tokens.shape[1]):
-        out = model.step(
-            embeddings, torch.tensor([cell - 1]), torch.zeros(1, 1), keys, values, torch.zeros(keys[0].shape[2])
-        )
+        out = model.step(fed, torch.tensor([cell - 1]), torch.zeros(1, cell + 1), keys, values)
         np.testing.assert_allclose(out.logits[:, 0].numpy(), case["logits"][:, cell], atol=1e-4)
         keys = [torch.cat(pair, dim=2) for pair in zip(keys, out.keys, strict=True)]
         values = [torch.cat(pair, dim=2) for pair in zip(values, out.values, strict=True)]
-        embeddings = model.embed_tokens(tokens[:, cell : cell + 1])
+        fed = tokens[:, cell : cell + 1]
 
 
 @torch.no_grad()
-def test_masked_cache_entries_change_nothing() -> None:
-    """A padded cache behind `past_bias`, and many new positions at once, give the published logits too."""
-    case, model = golden_transformer()
-    tokens = torch.from_numpy(case["tokens"])
-    embeddings = torch.cat(
-        [model.embed_condition(torch.from_numpy(case["cond"])), model.embed_tokens(tokens[:, :-1])], dim=1
-    )
+def test_masked_cache_entries_change_nothing(tmp_path: Path) -> None:
+    """A padded cache behind a bias, and many new positions at once, give the published logits too."""
+    case, model = golden_decoder(tmp_path)
+    tokens = torch.cat([prefix_of(case, model), torch.from_numpy(case["tokens"])[:, :-1]], dim=1)
     junk = [torch.randn(2, 4, 5, 16) for _ in model.layers]
-    out = model.step(embeddings, model.cells(15), causal_bias(16), junk, junk, torch.full((5,), MASKED))
+    bias = torch.cat([torch.full((16, 5), float(MASKED_SCORE)), causal_bias(16)], dim=1)
+    out = model.step(tokens, torch.arange(-1, 15), bias, junk, junk)
     np.testing.assert_allclose(out.logits.numpy(), case["logits"], atol=1e-4)

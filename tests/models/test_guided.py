@@ -1,18 +1,16 @@
 """A target with guidance baked in draws by one row what a pair drew."""
 
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 import torch
 
-from tests.models.tiny import TINY, tiny_target, tiny_tokens
+from tests.models.tiny import save_target, tiny_target, tiny_tokens
 from underpaint.models.checkpoints import load_target, read
-from underpaint.models.text import caption_features
 from underpaint.models.train.guided import divergence, guided_distribution, train_guided
 from underpaint.models.train.loop import CHECKPOINT, LoopSettings
 from underpaint.models.train.target import TargetSettings
-from underpaint.zoo.prompts import PAD_WORD, WORDS
+from underpaint.zoo.prompts import PAD_WORD
 
 SETTINGS = TargetSettings(batch=16, validated=32)
 GUIDANCE = 3.0
@@ -20,12 +18,7 @@ GUIDANCE = 3.0
 
 def saved_teacher(folder: Path) -> Path:
     """A random target as `underpaint train target` leaves one."""
-    teacher = tiny_target()
-    described = {"kind": "target", "resolution": 64, "words": WORDS}
-    described |= {"transformer": asdict(TINY)}
-    path = folder / CHECKPOINT
-    torch.save({"config": described, "model": teacher.state_dict()}, path)
-    return path
+    return save_target(folder / CHECKPOINT, tiny_target())
 
 
 @torch.no_grad()
@@ -65,8 +58,7 @@ def test_a_guided_target_learns_resumes_and_loads(tmp_path: Path) -> None:
     again = train_guided(out, data, data, teacher_path, 64, GUIDANCE, settings=SETTINGS, loop=loop)
     assert again.step == 40
     assert read(out / CHECKPOINT, "target")["config"]["guidance"] == GUIDANCE
-    embedder, transformer = load_target(out / CHECKPOINT)
-    logits, _ = transformer(codes[:, :-1], caption_features(embedder, transformer, words))
+    logits, _ = load_target(out / CHECKPOINT)(codes, words)
     one_row = torch.log_softmax(logits.detach().float(), dim=-1)
     gap = (wanted.exp() * (wanted - one_row)).sum(-1).mean()
     assert float(gap) < 0.5 * before

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.models.test_drawn import captions
-from tests.models.tiny import TINY, tiny_tokens
-from underpaint.export.run import export_all
+from tests.models.tiny import CAPTION_DIM, TINY, tiny_tokens
+from underpaint.export.trained_models import export_all
 from underpaint.models.checkpoints import read, story
 from underpaint.models.train.drafter import DrafterSettings, train_drafter
 from underpaint.models.train.drawn import CHUNK, draw_scenes
@@ -42,7 +42,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A target, guided, and its drafter in two runs, the second with drawings."""
     folder, data = tmp_path_factory.mktemp("runs"), tiny_tokens()
     target, guided, drafter = (folder / f"{name}_64" for name in ("target", "guided", "drafter"))
-    train_target(target, data, data, 64, config=TINY, settings=SETTINGS, loop=LOOP)
+    train_target(target, data, data, 64, config=TINY, caption_dim=CAPTION_DIM, settings=SETTINGS, loop=LOOP)
     train_guided(guided, data, data, target / CHECKPOINT, 64, 2.0, settings=SETTINGS, loop=LOOP, seed=3)
     draw_scenes(folder / "drawn", guided / CHECKPOINT, captions, 2 * CHUNK)
     settings, wanted = DrafterSettings(batch=4, passes=1, validated=16, validated_passes=1), guided / CHECKPOINT
@@ -73,7 +73,7 @@ def test_a_run_under_new_settings_is_told_apart(runs: Path) -> None:
 
 
 def test_manifests_say_how_the_weights_came_to_be(runs: Path, tmp_path: Path) -> None:
-    export_all(runs, tmp_path, ("target64", "drafter64_float"))
+    assert export_all(runs, tmp_path, ("target64", "drafter64_float"))
     target, drafter = (load.manifest(name, tmp_path) for name in ("target64", "drafter64_float"))
     assert target.training == story(read(runs / "guided_64" / CHECKPOINT, "target"))
     assert drafter.training["step"] == 4

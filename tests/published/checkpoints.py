@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tests.published.llamagen_reference import Transformer, TransformerConfig
 from underpaint.models.config import build
-from underpaint.models.transformer import Transformer, TransformerConfig
 from underpaint.models.vq import VQConfig, VQModel
 
 DIM, LAYERS, HEADS, VOCAB, SIDE = 32, 2, 2, 32, 4

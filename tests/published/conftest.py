@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.published.checkpoints import save_vq
-from underpaint.export.published import Request, export_published
+from underpaint.export.checkpoint import Request, export_checkpoint
 
 
 @pytest.fixture(scope="session")
@@ -13,5 +13,5 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that holds a tiny tokenizer's models."""
     work = tmp_path_factory.mktemp("tokenizer")
     save_vq(work / "vq.pt")
-    export_published(Request("vq", work / "vq.pt", neighbours=24), work / "out")
+    export_checkpoint(Request("vq", work / "vq.pt", neighbours=24), work / "out")
     return work / "out"

@@ -7,8 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from tests.published.checkpoints import DIM, HEADS, LAYERS, causal
-from underpaint.models.layers import rotate
-from underpaint.models.transformer import Transformer
+from tests.published.llamagen_reference import Transformer, rotate
 
 
 @torch.no_grad()

@@ -19,8 +19,8 @@ from tests.published.checkpoints import noise, save_vq
 from tests.published.text_models import CODES, IMAGE_IDS, MAP, OPTIONS, PROMPT, chameleon, save_anole_drafter
 from underpaint.cli.app import app as underpaint
 from underpaint.cli.export import app, check_app
+from underpaint.export.checkpoint import Request, export_checkpoint
 from underpaint.export.codes import require_same_codes
-from underpaint.export.published import Request, export_published
 from underpaint.models.published.files import CheckpointError
 from underpaint.models.published.load import load
 from underpaint.runtime.engines.context import EngineContext, open_session
@@ -62,7 +62,7 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
     work = tmp_path_factory.mktemp("chameleon")
     save_vqgan(work / "tokenizer" / "vqgan.ckpt", vqgan_weights(CODES))
     (work / "tokenizer" / "vqgan.yaml").write_text("model: {}\n")
-    export_published(Request("chameleon-vq", work / "tokenizer", neighbours=5), work / "out")
+    export_checkpoint(Request("chameleon-vq", work / "tokenizer", neighbours=5), work / "out")
     return work
 
 
@@ -179,10 +179,10 @@ def anole(tmp_path_factory: pytest.TempPathFactory, release: Path) -> Path:
     save_anole_drafter(work / "drafter")
     pair = ("chameleon", work / "anole")
     shutil.copytree(release / "out", work / "out")
-    export_published(Request(*pair, "bf16", OPTIONS, neighbours=5), work / "out")  # equal codebooks, but for rounding
-    export_published(Request(*pair, options=OPTIONS, neighbours=5), work / "out")
+    export_checkpoint(Request(*pair, "bf16", OPTIONS, neighbours=5), work / "out")  # equal codebooks, but for rounding
+    export_checkpoint(Request(*pair, options=OPTIONS, neighbours=5), work / "out")
     drafter = Request("eagle-drafter", work / "drafter", target=pair, target_options=OPTIONS)
-    export_published(drafter, work / "out")
+    export_checkpoint(drafter, work / "out")
     return work
 
 
@@ -205,7 +205,7 @@ def test_a_tokenizer_of_other_codes_than_the_targets_is_refused(anole: Path, tmp
 def test_a_target_of_other_codes_than_the_tokenizers_is_refused(anole: Path, release: Path, tmp_path: Path) -> None:
     chameleon(False, 4).save_pretrained(tmp_path / "other")
     with pytest.raises(CheckpointError, match="other codes than those of 'vq_decoder'"):
-        export_published(Request("chameleon", tmp_path / "other", options=OPTIONS), release / "out")
+        export_checkpoint(Request("chameleon", tmp_path / "other", options=OPTIONS), release / "out")
     assert not (release / "out" / "target.onnx").exists()
 
 

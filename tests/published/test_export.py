@@ -25,9 +25,9 @@ from underpaint.artifacts.manifest import ManifestError
 from underpaint.cli.app import app as underpaint
 from underpaint.cli.export import app, check_app
 from underpaint.export import published
-from underpaint.export.published import Request, export_published
-from underpaint.export.published_check import LARGE, _told_apart, compare, prepare
-from underpaint.export.published_verify import verify
+from underpaint.export.checkpoint import Request, export_checkpoint
+from underpaint.export.parity import LARGE, _told_apart, compare, prepare
+from underpaint.export.verify import verify
 from underpaint.models.published.load import KINDS, load
 from underpaint.models.published.options import LoadOptions
 from underpaint.runtime.engines.context import EngineContext, EngineError, open_session
@@ -49,9 +49,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory, tokenizer: Path) -> Path:
     save_file(eagle_weights(), work / "eagle.safetensors")
     out = work / "out"
     shutil.copytree(tokenizer, out)
-    export_published(Request("llamagen-c2i", work / "c2i.pt", options=TINY), out)
+    export_checkpoint(Request("llamagen-c2i", work / "c2i.pt", options=TINY), out)
     pair = ("llamagen-c2i", work / "c2i.pt")
-    export_published(Request("eagle-drafter", work / "eagle.safetensors", target=pair, target_options=TINY), out)
+    export_checkpoint(Request("eagle-drafter", work / "eagle.safetensors", target=pair, target_options=TINY), out)
     return out
 
 
@@ -92,7 +92,7 @@ def test_check_reports_every_output(folder: Path) -> None:
 
 def test_captions_go_through_their_own_graph(tmp_path: Path) -> None:
     model = save_llamagen(tmp_path / "t2i.pt", captions=True)
-    export_published(Request("llamagen-t2i", tmp_path / "t2i.pt", options=TINY), tmp_path / "out")
+    export_checkpoint(Request("llamagen-t2i", tmp_path / "t2i.pt", options=TINY), tmp_path / "out")
     found = {result.name: result for result in verify(tmp_path / "out", False, 0)}["condition"]
     assert found.passed
     assert found.report.worst()["large"] < 1e-5
@@ -121,7 +121,7 @@ def test_half_precision_stays_close(tmp_path: Path, precision: str) -> None:
     save_dtok(tmp_path / "dtok.pth")
     options = LoadOptions(heads=HEADS, prefix=6)
     out = tmp_path / "out"
-    export_published(Request("tar-dtok", tmp_path / "dtok.pth", precision, options), out)
+    export_checkpoint(Request("tar-dtok", tmp_path / "dtok.pth", precision, options), out)
     assert manifest("target", out).settings["precision"] == precision
     results = {result.name: result for result in verify(out, True, 0)}
     assert set(results) == {"target", "condition"}
@@ -135,7 +135,7 @@ def test_the_golden_case_comes_out_of_onnx_runtime(tmp_path: Path) -> None:
     case, model = golden_transformer()
     torch.save(model.state_dict(), tmp_path / "golden.pt")
     options = LoadOptions(heads=model.config.n_head, grid_side=model.config.grid_side)
-    export_published(Request("llamagen-c2i", tmp_path / "golden.pt", options=options), tmp_path / "out")
+    export_checkpoint(Request("llamagen-c2i", tmp_path / "golden.pt", options=options), tmp_path / "out")
     target = EngineTarget.open("target", SamplingParams(guidance=1.0), tmp_path / "out", ONE_THREAD)
     engine = target.engine
     for row, cond in enumerate(case["cond"]):
@@ -152,7 +152,7 @@ def test_large_weights_lie_beside_the_graph(tmp_path: Path, monkeypatch: pytest.
     save_llamagen(tmp_path / "c2i.pt", captions=False)
     monkeypatch.setattr(published, "MOST_IN_FILE", 1000)
     out = tmp_path / "out"
-    export_published(Request("llamagen-c2i", tmp_path / "c2i.pt", options=TINY), out)
+    export_checkpoint(Request("llamagen-c2i", tmp_path / "c2i.pt", options=TINY), out)
     data = out / "target.onnx.data"
     assert data.stat().st_size > 50_000
     check_data(out, "target")
@@ -173,12 +173,12 @@ def test_a_failed_export_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(published, "_samplers", full)
     with pytest.raises(OSError, match="No space left"):
-        export_published(request, tmp_path / "out")
+        export_checkpoint(request, tmp_path / "out")
     assert not (tmp_path / "out").exists()
     monkeypatch.undo()
     monkeypatch.setitem(published.MOST, "fp32", 0.0)
     with pytest.raises(ValueError, match="nothing was written"):
-        export_published(request, tmp_path / "out")
+        export_checkpoint(request, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -189,7 +189,7 @@ def test_a_full_disk_is_said_and_the_folder_stays(folder: Path, tmp_path: Path) 
     request = Request("llamagen-c2i", folder.parent / "c2i.pt", options=TINY)
     for place in (out, tmp_path / "new"):
         with files_of_at_most(50_000), pytest.raises(OSError, match=rf"{place}, which stays as it was; make room"):
-            export_published(request, place)
+            export_checkpoint(request, place)
     assert before == {file.name: file.read_bytes() for file in out.iterdir()}
     assert not (tmp_path / "new").exists()
 
@@ -336,7 +336,7 @@ def test_a_drafter_is_not_refused_for_float32s_own_rounding(tmp_path: Path) -> N
     save_file(eagle_weights(), tmp_path / "eagle.safetensors")
     pair = ("llamagen-c2i", tmp_path / "c2i.pt")
     request = Request("eagle-drafter", tmp_path / "eagle.safetensors", target=pair, target_options=options)
-    (written,) = export_published(request, tmp_path / "out")
+    (written,) = export_checkpoint(request, tmp_path / "out")
     assert written.parity["large_features"] < 3e-5
     decoder = request.loaded().decoder
     assert decoder is not None

@@ -30,8 +30,8 @@ from tests.published.checkpoints import (
     save_vq,
 )
 from tests.published.references import dtok_reference, eagle_reference
+from underpaint.models.decoder import Decoder
 from underpaint.models.published import llamagen
-from underpaint.models.published.decoder import Decoder
 from underpaint.models.published.files import CheckpointError, likely_kind, read_checkpoint
 from underpaint.models.published.load import find, load
 from underpaint.models.published.options import LoadOptions

@@ -12,8 +12,8 @@ from tests.published.text_models import CODES, LINE, LUMINA, MARKS, PROMPT, cham
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.tree import DraftTree, Verdict, root_only
 from underpaint.cli.app import app as underpaint
-from underpaint.export.published import Request, export_published
-from underpaint.export.published_verify import verify
+from underpaint.export.checkpoint import Request, export_checkpoint
+from underpaint.export.verify import verify
 from underpaint.models.published.files import CheckpointError
 from underpaint.models.published.load import load
 from underpaint.models.published.options import LoadOptions
@@ -28,7 +28,7 @@ pytest.importorskip("transformers", reason="the extra 'chameleon' is not install
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_lumina_is_checked_with_its_marks_and_lines(tmp_path: Path, precision: str) -> None:
     chameleon(False, 4).save_pretrained(tmp_path / "lumina")
-    export_published(Request("chameleon", tmp_path / "lumina", precision, LUMINA, neighbours=5), tmp_path / "out")
+    export_checkpoint(Request("chameleon", tmp_path / "lumina", precision, LUMINA, neighbours=5), tmp_path / "out")
     (found,) = verify(tmp_path / "out", True, 1)
     assert found.passed
     assert found.report.cases["unseen"]["logits"].largest > 0
@@ -42,7 +42,7 @@ def test_lumina_agrees_with_transformers_across_rows(tmp_path: Path) -> None:
     """Logits behind a prompt, two codes and every node of a tree that runs over the end of the first row."""
     model = chameleon(False, 4)
     model.save_pretrained(tmp_path / "lumina")
-    export_published(Request("chameleon", tmp_path / "lumina", options=LUMINA, neighbours=5), tmp_path / "out")
+    export_checkpoint(Request("chameleon", tmp_path / "lumina", options=LUMINA, neighbours=5), tmp_path / "out")
     target = EngineTarget.open("target", SamplingParams(), tmp_path / "out", EngineContext(threads=1))
     target.prepare(target.encoder.of_ids(PROMPT[0].numpy()))
     target.begin()
@@ -107,7 +107,7 @@ def test_a_wide_picture_names_its_height_and_its_width(tmp_path: Path) -> None:
 
 def test_lumina_takes_a_prompt_and_puts_the_marks_behind(tmp_path: Path) -> None:
     chameleon(False, 4).save_pretrained(tmp_path / "lumina")
-    export_published(Request("chameleon", tmp_path / "lumina", options=LUMINA, neighbours=5), tmp_path / "out")
+    export_checkpoint(Request("chameleon", tmp_path / "lumina", options=LUMINA, neighbours=5), tmp_path / "out")
     target = EngineTarget.open("target", SamplingParams(guidance=3.0), tmp_path / "out", EngineContext(threads=1))
     for wrong, message in (
         (np.arange(9), "expected 0 to 8 ids from 0 to 63"),
@@ -132,8 +132,8 @@ def test_lumina_takes_a_prompt_and_puts_the_marks_behind(tmp_path: Path) -> None
         (LoadOptions(grid_side=5, layout="lumina"), "expected an even --grid, pixels / 16"),
         (LoadOptions(grid_side=6, layout="lumina"), "<reserved08803> not in vocabulary_map"),
         (LoadOptions(grid_side=4, prefix=2, layout="lumina"), "expected --prefix from 3"),
-        (LoadOptions(grid_side=4, kept=(0, 3), layout="lumina"), "leave --kept out"),
-        (LoadOptions(grid_side=4, prefix=4, kept=(2, 3)), "expected --prefix from 5"),
+        (LoadOptions(grid_side=4, uncond_keep=(0, 3), layout="lumina"), "leave --uncond-keep out"),
+        (LoadOptions(grid_side=4, prefix=4, uncond_keep=(2, 3)), "expected --prefix from 5"),
     ],
 )
 def test_what_a_layout_lacks_is_said(tmp_path: Path, options: LoadOptions, message: str) -> None:

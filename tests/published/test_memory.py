@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from underpaint.models.transformer import Transformer, TransformerConfig
+from tests.published.llamagen_reference import Transformer, TransformerConfig
 
 # In processes of their own, whose peaks are their own: what is mapped and read counts, and what is freed too late.
 MEASURE = """

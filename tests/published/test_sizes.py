@@ -12,18 +12,18 @@ import torch
 
 from benchmarks.llamagen_b import checkpoint
 from tests.published.checkpoints import VOCAB, randomise
+from tests.published.llamagen_reference import Transformer, TransformerConfig
 from underpaint.algos.accept.point import PointProposals
 from underpaint.algos.chance import sampling
 from underpaint.algos.draft.chain import Chain
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import decode
-from underpaint.export.published import Request, export_published
-from underpaint.export.published_verify import verify
+from underpaint.export.checkpoint import Request, export_checkpoint
 from underpaint.export.tensorrt_build import build_folder
+from underpaint.export.verify import verify
 from underpaint.models.published.files import read_checkpoint
 from underpaint.models.published.llamagen import llamagen
 from underpaint.models.published.options import LoadOptions
-from underpaint.models.transformer import Transformer, TransformerConfig
 from underpaint.runtime.engines.context import EngineContext
 from underpaint.runtime.engines.target import EngineTarget
 from underpaint.zoo.load import manifest
@@ -71,7 +71,7 @@ def test_heads_of_100_export_and_build(tmp_path: Path) -> None:
     for precision in ("fp32", "fp16"):
         out = tmp_path / precision
         request = Request("llamagen-c2i", tmp_path / "c2i.pt", precision, LoadOptions(heads=2, grid_side=4))
-        export_published(request, out)
+        export_checkpoint(request, out)
         assert max(manifest("target", out).parity.values()) < (1e-4 if precision == "fp32" else 0.05)
         assert manifest("target", out).settings["head_dim"] == 100
         pytest.importorskip("tensorrt_rtx", reason="the extra 'tensorrt-rtx' is not installed")

@@ -22,7 +22,7 @@ from tests.published.test_chameleon_vq import save_vqgan
 from underpaint.artifacts.decoder_graph import MASKED_SCORE
 from underpaint.artifacts.manifest import ManifestError
 from underpaint.cli.engine import app
-from underpaint.export.published import Request, export_published
+from underpaint.export.checkpoint import Request, export_checkpoint
 from underpaint.export.tensorrt_build import batch_counts, build_folder
 from underpaint.models.published.options import LoadOptions
 from underpaint.runtime.engines.cache import HostMemory, KeyValueCache
@@ -51,9 +51,9 @@ def exported(work: Path, precision: str) -> Path:
     save_file(eagle_weights(), work / "eagle.safetensors")
     out = work / "out"
     pair = ("llamagen-t2i", work / "t2i.pt")
-    export_published(Request("llamagen-t2i", work / "t2i.pt", precision, TINY, top_k=5), out)
+    export_checkpoint(Request("llamagen-t2i", work / "t2i.pt", precision, TINY, top_k=5), out)
     drafter = Request("eagle-drafter", work / "eagle.safetensors", precision, target=pair, target_options=TINY)
-    export_published(drafter, out)
+    export_checkpoint(drafter, out)
     return out
 
 
@@ -81,7 +81,7 @@ def test_the_tokenizer_builds(tokenizer: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_the_tokenizer_builds_in_half_precision(tmp_path: Path, precision: str) -> None:
     save_vq(tmp_path / "vq.pt")
-    export_published(Request("vq", tmp_path / "vq.pt", precision, neighbours=8), tmp_path / "out")
+    export_checkpoint(Request("vq", tmp_path / "vq.pt", precision, neighbours=8), tmp_path / "out")
     built = {record.model: record.precision for _, record in build_folder(tmp_path / "out", BACKEND)}
     assert built == {"vq_decoder": precision, "vq_encoder": precision}
 
@@ -90,7 +90,7 @@ def test_the_tokenizer_builds_in_half_precision(tmp_path: Path, precision: str) 
 def test_learnt_positions_build(tmp_path: Path, precision: str) -> None:
     save_dtok(tmp_path / "dtok.pth")
     options = LoadOptions(heads=HEADS, prefix=6)
-    export_published(Request("tar-dtok", tmp_path / "dtok.pth", precision, options), tmp_path / "out")
+    export_checkpoint(Request("tar-dtok", tmp_path / "dtok.pth", precision, options), tmp_path / "out")
     ((_, record),) = build_folder(tmp_path / "out", BACKEND, only=("target",), buckets=(1,))
     assert record.precision == precision
 
@@ -103,12 +103,12 @@ def test_text_models_build(tmp_path: Path, precision: str) -> None:
     text_models.save_anole_drafter(tmp_path / "drafter")
     text_models.save_qwen(tmp_path / "qwen")
     pair, prompt = ("chameleon", tmp_path / "chameleon"), text_models.OPTIONS
-    export_published(Request(*pair, precision, prompt), tmp_path / "anole")
+    export_checkpoint(Request(*pair, precision, prompt), tmp_path / "anole")
     drafter = Request("eagle-drafter", tmp_path / "drafter", precision, target=pair, target_options=prompt)
-    export_published(drafter, tmp_path / "anole")
+    export_checkpoint(drafter, tmp_path / "anole")
     own = replace(prompt, first_code=text_models.FIRST_CODE)
-    export_published(Request("tar-lm", tmp_path / "qwen", precision, own), tmp_path / "tar")
-    export_published(Request(*pair, precision, text_models.LUMINA), tmp_path / "lumina")
+    export_checkpoint(Request("tar-lm", tmp_path / "qwen", precision, own), tmp_path / "tar")
+    export_checkpoint(Request(*pair, precision, text_models.LUMINA), tmp_path / "lumina")
     for name, parts, counts in (
         ("anole", ("target", "drafter"), (1, 8)),
         ("tar", ("target",), (1, 8)),
@@ -122,7 +122,7 @@ def test_text_models_build(tmp_path: Path, precision: str) -> None:
 def test_a_pass_may_be_as_large_as_the_image(tmp_path: Path) -> None:
     """Methods that draft a whole image ask for it; a larger profile would serve no pass."""
     save_llamagen(tmp_path / "c2i.pt", captions=False)
-    export_published(Request("llamagen-c2i", tmp_path / "c2i.pt", options=TINY), tmp_path / "out")
+    export_checkpoint(Request("llamagen-c2i", tmp_path / "c2i.pt", options=TINY), tmp_path / "out")
     ((_, record),) = build_folder(tmp_path / "out", BACKEND, only=("target",), buckets=(1, 100))
     assert record.batch_counts == ((1, 1), (1, 16), (2, 1), (2, 16))
     shape = replace(read_shape(manifest("target", tmp_path / "out").settings, "target"), eol_token=3)
@@ -133,7 +133,7 @@ def test_a_pass_may_be_as_large_as_the_image(tmp_path: Path) -> None:
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_chameleons_tokenizer_builds(tmp_path: Path, precision: str) -> None:
     save_vqgan(tmp_path / "tokenizer" / "vqgan.ckpt", vqgan_weights(16))
-    export_published(Request("chameleon-vq", tmp_path / "tokenizer", precision, neighbours=5), tmp_path / "out")
+    export_checkpoint(Request("chameleon-vq", tmp_path / "tokenizer", precision, neighbours=5), tmp_path / "out")
     built = {record.model: record.precision for _, record in build_folder(tmp_path / "out", BACKEND)}
     assert built == {"vq_decoder": precision, "vq_encoder": precision}
 
@@ -148,7 +148,7 @@ def test_float32_is_not_rounded_by_the_builder(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(tensorrt.Builder, "build_serialized_network", spied)
     save_dtok(tmp_path / "dtok.pth")
-    export_published(
+    export_checkpoint(
         Request("tar-dtok", tmp_path / "dtok.pth", options=LoadOptions(heads=HEADS, prefix=6)), tmp_path / "out"
     )
     list(build_folder(tmp_path / "out", BACKEND, only=("condition",)))
@@ -174,7 +174,7 @@ def test_nvidias_package_has_what_the_runtime_asks_for() -> None:
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     work = tmp_path_factory.mktemp("engines")
     save_llamagen(work / "c2i.pt", captions=False)
-    export_published(Request("llamagen-c2i", work / "c2i.pt", options=TINY), work / "out")
+    export_checkpoint(Request("llamagen-c2i", work / "c2i.pt", options=TINY), work / "out")
     list(build_folder(work / "out", BACKEND, "NVIDIA X", only=("target",), buckets=(1,)))
     return work / "out"
 

@@ -28,8 +28,8 @@ from tests.published.text_models import (
 )
 from underpaint.algos.rows import SamplingParams
 from underpaint.cli.app import app as underpaint
-from underpaint.export.published import Request, export_published
-from underpaint.models.published.decoder import Decoder
+from underpaint.export.checkpoint import Request, export_checkpoint
+from underpaint.models.decoder import Decoder
 from underpaint.models.published.files import CheckpointError
 from underpaint.models.published.load import load
 from underpaint.models.published.options import LoadOptions
@@ -103,14 +103,16 @@ def test_tars_language_model_agrees_with_transformers(tmp_path: Path) -> None:
 def test_tar_is_drawn_without_guidance_unless_told_how(tmp_path: Path) -> None:
     save_qwen(tmp_path / "qwen")
     options = replace(OPTIONS, first_code=FIRST_CODE)
-    export_published(Request("tar-lm", tmp_path / "qwen", options=options), tmp_path / "plain")
+    export_checkpoint(Request("tar-lm", tmp_path / "qwen", options=options), tmp_path / "plain")
     assert not read_shape(manifest("target", tmp_path / "plain").settings, "target").guided
     with pytest.raises(EngineError, match="use --guidance 1"):
         EngineTarget.open("target", SamplingParams(guidance=2.0), tmp_path / "plain")
     target = EngineTarget.open("target", SamplingParams(), tmp_path / "plain")
     target.prepare(target.encoder.of_ids(PROMPT[0].numpy()))
     assert target.begin().probs.shape == (1, CODES)
-    export_published(Request("tar-lm", tmp_path / "qwen", options=replace(options, kept=(1, 2))), tmp_path / "guided")
+    export_checkpoint(
+        Request("tar-lm", tmp_path / "qwen", options=replace(options, uncond_keep=(1, 2))), tmp_path / "guided"
+    )
     guided = EngineTarget.open("target", SamplingParams(guidance=2.0), tmp_path / "guided")
     guided.prepare(guided.encoder.of_ids(PROMPT[0].numpy()))
     assert guided.begin().probs.shape == (1, CODES)
@@ -123,10 +125,10 @@ def test_what_is_kept_of_a_prompt_is_recorded_and_checked(tmp_path: Path) -> Non
     sizes = ["--grid", "4", "--prefix", "8", "--first-code", str(FIRST_CODE)]
     export = ["export", str(tmp_path / "qwen"), "--kind", "tar-lm", "--out", str(tmp_path / "out"), *sizes]
     for kept in (["0", "0"], ["-1", "2"]):
-        refused = CliRunner().invoke(underpaint, [*export, "--kept", *kept])
+        refused = CliRunner().invoke(underpaint, [*export, "--uncond-keep", *kept])
         assert refused.exit_code == 2
-        assert "--kept: expected two counts of ids" in refused.output
-    assert CliRunner().invoke(underpaint, [*export, "--kept", "1", "2"]).exit_code == 0
+        assert "--uncond-keep: expected two counts of ids" in refused.output
+    assert CliRunner().invoke(underpaint, [*export, "--uncond-keep", "1", "2"]).exit_code == 0
     assert read_shape(manifest("target", tmp_path / "out").settings, "target").uncond_keep == (1, 2)
     checked = CliRunner().invoke(underpaint, ["check", str(tmp_path / "out"), "--no-greedy"])
     assert checked.exit_code == 0, checked.output
@@ -137,13 +139,13 @@ def test_a_model_without_guidance_is_drawn_without_by_default(tmp_path: Path) ->
     save_qwen(tmp_path / "qwen")
     own, out = replace(OPTIONS, first_code=FIRST_CODE), tmp_path / "out"
     target = ("tar-lm", tmp_path / "qwen")
-    export_published(Request(*target, options=own), out)
+    export_checkpoint(Request(*target, options=own), out)
     state = eagle_weights()
     del state["embed_tokens.weight"]
     save_file(state, tmp_path / "eagle.safetensors")
-    export_published(Request("eagle-drafter", tmp_path / "eagle.safetensors", target=target, target_options=own), out)
+    export_checkpoint(Request("eagle-drafter", tmp_path / "eagle.safetensors", target=target, target_options=own), out)
     save_vqgan(tmp_path / "tokenizer" / "vqgan.ckpt", vqgan_weights(CODES))
-    export_published(Request("chameleon-vq", tmp_path / "tokenizer", neighbours=5), out)
+    export_checkpoint(Request("chameleon-vq", tmp_path / "tokenizer", neighbours=5), out)
     assert open_exported(out).sampler.guidance == 1.0
 
 
@@ -208,9 +210,9 @@ def test_methods_compare_on_a_chameleon_export(tmp_path: Path, options: LoadOpti
     model.save_pretrained(tmp_path / "anole")
     save_anole_drafter(tmp_path / "drafter")
     pair = ("chameleon", tmp_path / "anole")
-    export_published(Request(*pair, options=options, neighbours=5), tmp_path / "out")
+    export_checkpoint(Request(*pair, options=options, neighbours=5), tmp_path / "out")
     drafter = Request("eagle-drafter", tmp_path / "drafter", target=pair, target_options=options)
-    export_published(drafter, tmp_path / "out")
+    export_checkpoint(drafter, tmp_path / "out")
     prompt, out = ",".join(str(int(each)) for each in PROMPT[0]), tmp_path / "drawn"
     common = ["compare", prompt, "--engines", str(tmp_path / "out"), "--top-k", "0", "--temperature", "0"]
     methods = ["--methods", "ar,eagle2,lantern,zipar", "--set", "lantern.k=0"]

@@ -9,7 +9,7 @@ import torch
 from tests.models.test_golden import load_case, regenerate
 from tests.published.checkpoints import VOCAB, save_vq
 from underpaint.algos.draft.spec import Grid
-from underpaint.export.published import Request, export_published
+from underpaint.export.checkpoint import Request, export_checkpoint
 from underpaint.models.config import build
 from underpaint.models.published.files import CheckpointError
 from underpaint.models.vq import VQConfig, VQModel
@@ -28,7 +28,7 @@ def golden(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     with torch.no_grad():
         regenerate(model, case["manifest"], 0.03)
     torch.save({"model": model.state_dict()}, work / "vq.pt")
-    export_published(Request("vq", work / "vq.pt", request.param, neighbours=4), work / "out")
+    export_checkpoint(Request("vq", work / "vq.pt", request.param, neighbours=4), work / "out")
     return request.param, work / "out"
 
 
@@ -68,7 +68,7 @@ def test_half_precision_halves_the_file_and_draws(golden: tuple[str, Path]) -> N
 
 def test_bfloat16_is_compared_in_float32_and_not_run_here(tmp_path: Path) -> None:
     save_vq(tmp_path / "vq.pt")
-    export_published(Request("vq", tmp_path / "vq.pt", "bf16", neighbours=VOCAB - 1), tmp_path / "out")
+    export_checkpoint(Request("vq", tmp_path / "vq.pt", "bf16", neighbours=VOCAB - 1), tmp_path / "out")
     assert max(manifest("vq_decoder", tmp_path / "out").parity.values()) < 1e-4
     assert not list((tmp_path / "out").glob("*twin*"))
     with pytest.raises(EngineError, match="runs no bfloat16"):
@@ -81,5 +81,5 @@ def test_a_tokenizer_that_overflows_float16_is_refused(tmp_path: Path) -> None:
         model.decoder.conv_out.weight.fill_(1e6)
     torch.save({"model": model.state_dict()}, tmp_path / "vq.pt")
     with pytest.raises(CheckpointError, match=r"decoder\.conv_out\.weight not finite as torch\.float16"):
-        export_published(Request("vq", tmp_path / "vq.pt", "fp16"), tmp_path / "out")
+        export_checkpoint(Request("vq", tmp_path / "vq.pt", "fp16"), tmp_path / "out")
     assert not (tmp_path / "out").exists()

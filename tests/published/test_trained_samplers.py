@@ -16,7 +16,7 @@ from underpaint.algos.draft.spec import Grid
 from underpaint.algos.spatial.resolution import ResolutionMap
 from underpaint.artifacts.manifest import ManifestError
 from underpaint.cli.app import app as underpaint
-from underpaint.export.published import Request, export_published
+from underpaint.export.checkpoint import Request, export_checkpoint
 from underpaint.export.tensorrt_build import build_folder
 from underpaint.models.checkpoints import load_vq, vq_config
 from underpaint.models.published.files import CheckpointError
@@ -134,7 +134,7 @@ def test_nvidias_builder_takes_every_network(runs: Path, tokenizer: Path, tmp_pa
     shutil.copytree(tokenizer, tmp_path / "out")
     wanted = NETWORKS[1:]
     for name in wanted:
-        export_published(Request("sampler", runs / name / "checkpoint.pt", precision), tmp_path / "out")
+        export_checkpoint(Request("sampler", runs / name / "checkpoint.pt", precision), tmp_path / "out")
     built = {
         record.model: record.precision for _, record in build_folder(tmp_path / "out", "tensorrt-rtx", only=wanted)
     }
@@ -147,7 +147,7 @@ def test_what_does_not_belong_is_refused_and_nothing_is_written(
     up = runs / NETWORKS[0] / "checkpoint.pt"
     save_llamagen(tmp_path / "c2i.pt", captions=False)
     save_vq(tmp_path / "vq.pt", seed=9)
-    export_published(Request("vq", tmp_path / "vq.pt", neighbours=4), tmp_path / "other")
+    export_checkpoint(Request("vq", tmp_path / "vq.pt", neighbours=4), tmp_path / "other")
     for request, out, error, message in (
         (Request("sampler", up), tmp_path / "new", ManifestError, "holds no tokenizer for 'sampler_up_ce'"),
         (Request("sampler", up), tmp_path / "other", ValueError, "trained with the tokenizer"),
@@ -157,13 +157,13 @@ def test_what_does_not_belong_is_refused_and_nothing_is_written(
     ):
         before = sorted(out.iterdir()) if out.exists() else None
         with pytest.raises(error, match=message):
-            export_published(request, out)
+            export_checkpoint(request, out)
         assert (sorted(out.iterdir()) if out.exists() else None) == before
     saved = torch.load(up, weights_only=True)
     saved["config"]["losses"]["tokens"] = 9.0
     torch.save(saved, tmp_path / "own.pt")
     with pytest.raises(CheckpointError, match=r"expected the losses of ce, pixel, gan, got .*9\.0"):
-        export_published(Request("sampler", tmp_path / "own.pt"), folders[0])
+        export_checkpoint(Request("sampler", tmp_path / "own.pt"), folders[0])
     result = CliRunner().invoke(
         underpaint, ["export", str(up), "--kind", "sampler", "--precision", "bf16", "--out", str(tmp_path / "x")]
     )

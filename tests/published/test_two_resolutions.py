@@ -17,7 +17,7 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.zipar import zipar
 from underpaint.artifacts.manifest import ManifestError
 from underpaint.cli.app import app as underpaint
-from underpaint.export.published import Request, export_published
+from underpaint.export.checkpoint import Request, export_checkpoint
 from underpaint.models.published.options import LoadOptions
 from underpaint.runtime.conditions import parse_condition
 from underpaint.runtime.engines.context import EngineContext, EngineError
@@ -43,9 +43,9 @@ def export_pair(work: Path, tokenizer: Path, captions: bool) -> tuple[Path, Path
     for name, options, seed in (("high", TINY, 3), ("low", HALF, 4)):
         save_llamagen(work / f"{name}.pt", captions, seed)
         shutil.copytree(tokenizer, work / name)
-        export_published(Request(kind, work / f"{name}.pt", options=options), work / name)
+        export_checkpoint(Request(kind, work / f"{name}.pt", options=options), work / name)
     pair = (kind, work / "high.pt")
-    export_published(
+    export_checkpoint(
         Request("eagle-drafter", work / "eagle.safetensors", target=pair, target_options=TINY), work / "high"
     )
     return work / "high", work / "low"
@@ -176,18 +176,18 @@ def test_folders_that_do_not_belong_together_are_refused(folders: tuple[Path, Pa
         ("wide", LoadOptions(heads=HEADS, grid_side=12), "expected a high grid that is a whole multiple"),
     ):
         shutil.copytree(low, tmp_path / name)
-        export_published(Request("llamagen-c2i", low.parent / "low.pt", options=options), tmp_path / name)
+        export_checkpoint(Request("llamagen-c2i", low.parent / "low.pt", options=options), tmp_path / name)
         refused(message, tmp_path / name)
     save_llamagen(tmp_path / "t2i.pt", captions=True)
     shutil.copytree(low, tmp_path / "captions")
-    export_published(Request("llamagen-t2i", tmp_path / "t2i.pt", options=HALF), tmp_path / "captions")
+    export_checkpoint(Request("llamagen-t2i", tmp_path / "t2i.pt", options=HALF), tmp_path / "captions")
     refused(
         r"expected a target that takes 1 id\(s\) from 0 to 5, as .* takes features \[1 to 3, 12\]",
         tmp_path / "captions",
     )
     save_vq(tmp_path / "vq.pt", seed=9)
     shutil.copytree(low, tmp_path / "codes")
-    export_published(Request("vq", tmp_path / "vq.pt", neighbours=24), tmp_path / "codes")
+    export_checkpoint(Request("vq", tmp_path / "vq.pt", neighbours=24), tmp_path / "codes")
     refused("expected the codebook .* one tokenizer", tmp_path / "codes")
     for part, message in (("codebook.json", "codebook missing"), ("export.record", "export.record missing")):
         (tmp_path / "lacking").mkdir()

@@ -30,22 +30,23 @@ from underpaint.algos.spatial.row_front import front_steps
 from underpaint.algos.spatial.zipar import raster, zipar
 from underpaint.cli.app import app
 from underpaint.export.reference import write_reference
-from underpaint.export.run import export_all
+from underpaint.export.trained_models import export_all
 from underpaint.export.vision import store_codebook
 from underpaint.export.weights import halve
 from underpaint.models.checkpoints import load_vq, read
 from underpaint.models.data.scenes import Split, render
+from underpaint.models.decoder import DecoderConfig
 from underpaint.models.judge import Judge, JudgeConfig
 from underpaint.models.sampler import SamplerConfig
+from underpaint.models.text import CaptionedTarget
 from underpaint.models.train.drafter import DrafterSettings, train_drafter
 from underpaint.models.train.drawn import draw_scenes
 from underpaint.models.train.guided import train_guided
 from underpaint.models.train.loop import CHECKPOINT, LoopSettings, save_atomically
 from underpaint.models.train.pictures import captions, numbered
 from underpaint.models.train.sampler import LOSSES, PairedCodes, PairedScenes, SamplerSettings, train_sampler
-from underpaint.models.train.target import Target, TargetSettings, train_target
+from underpaint.models.train.target import TargetSettings, train_target
 from underpaint.models.train.tokens import encode_scenes
-from underpaint.models.transformer import TransformerConfig
 from underpaint.models.vq import VQConfig, VQModel
 from underpaint.runtime.embedded import EmbeddedStudio, open_studio
 from underpaint.runtime.engines.context import EngineContext
@@ -54,6 +55,7 @@ from underpaint.runtime.studio import Drawing, draw, randomness
 from underpaint.zoo import load
 from underpaint.zoo.prompts import WORD_SLOTS, WORDS, Prompt
 
+CAPTION_DIM = 12
 LOOP = LoopSettings(steps=1, learning_rate=1e-4, matrix_rate=1e-4, validate_every=1)
 SETTINGS = TargetSettings(batch=2, validated=2)
 VQ = VQConfig(CODES, 4, (1, 1, 1, 1), (1, 1, 1, 1), z_channels=4, ch=4, num_res_blocks=1)
@@ -61,10 +63,9 @@ WARM, COLD, PROMPT = SamplingParams(top_k=5), SamplingParams(temperature=0.0), P
 OPEN = partial(open_studio, settings=EngineContext(threads=1))
 
 
-def config(side: int) -> TransformerConfig:
-    return TransformerConfig(
-        *(16, 2, 2, CODES, (side // 8) ** 2), model_type="t2i", cls_token_num=WORD_SLOTS, caption_dim=12, multiple_of=16
-    )
+def config(side: int) -> DecoderConfig:
+    sizes = {"dim": 16, "layers": 2, "heads": 2, "hidden": 48, "vocab_size": CODES, "prefix": WORD_SLOTS}
+    return DecoderConfig(**sizes, grid_side=side // 8, condition="external")
 
 
 def pictures(indices: Sequence[int], size: int, split: Split) -> NDArray[np.uint8]:
@@ -78,10 +79,10 @@ def write_random(runs: Path) -> Path:
     plain = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(VQ).items()}
     tokenizer = {"config": {"kind": "tokenizer", "vq": plain}, "model": VQModel(VQ).state_dict()}
     save_atomically(tokenizer, runs / "tokenizer" / CHECKPOINT)
-    target = Target(config(64))
+    target = CaptionedTarget(config(64), CAPTION_DIM)
     for weights in target.parameters():
         torch.nn.init.normal_(weights, std=0.3)
-    described = {"kind": "target", "words": WORDS, "transformer": asdict(config(64))}
+    described = {"kind": "target", "words": WORDS, "caption_dim": CAPTION_DIM, "decoder": asdict(config(64))}
     save_atomically({"config": described, "model": target.state_dict()}, runs / "start" / CHECKPOINT)
     return runs / "start" / CHECKPOINT
 
@@ -96,7 +97,17 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         data = encode_scenes(folder / "tokens", tokenizer, pictures, resolution=side, scenes=6, split="train")
         assert data.codes.shape == (6, (side // 8) ** 2)
         target, guided = folder / f"target_{side}", folder / f"guided_{side}"
-        train_target(target, data, data, side, config=config(side), settings=SETTINGS, loop=LOOP, init_from=before)
+        train_target(
+            target,
+            data,
+            data,
+            side,
+            config=config(side),
+            caption_dim=CAPTION_DIM,
+            settings=SETTINGS,
+            loop=LOOP,
+            init_from=before,
+        )
         before = target / CHECKPOINT
         train_guided(guided, data, data, before, side, 2.0, settings=SETTINGS, loop=LOOP)
     with pytest.MonkeyPatch.context() as few:

@@ -6,17 +6,16 @@ from pathlib import Path
 from typing import Final
 
 from underpaint.artifacts.manifest import Manifest, ManifestError
+from underpaint.export.decoder_weights import round_to_half
 from underpaint.export.samplers import Between, require_tokenizer, settings_of, store_between
 from underpaint.export.store import Origin
-from underpaint.export.weights import halve
 from underpaint.models.checkpoints import load_whole, story
 from underpaint.models.published.files import CheckpointError
 from underpaint.models.published.load import load
 from underpaint.models.sampler import SuperResolution, TokenSampler, load_sampler, load_super_resolution
 from underpaint.models.train.sampler import LOSSES
-from underpaint.runtime.exported import read_records
 from underpaint.runtime.resampling.registry import SUPER_RESOLUTION, TRAINED_BY
-from underpaint.zoo.load import names
+from underpaint.zoo.load import manifest, names
 from underpaint.zoo.sides import between as ends_between
 
 KIND: Final = "sampler"
@@ -61,7 +60,7 @@ def load_trained(checkpoint: Path, precision: str) -> Trained:
         network = load_sampler(checkpoint)
         name = _name(checkpoint, network.config.direction, between)
     if precision == "fp16":
-        halve(network)
+        round_to_half(network)
     return Trained(checkpoint, network, between, name, story(saved))
 
 
@@ -75,15 +74,19 @@ def _name(checkpoint: Path, direction: str, between: Between) -> str:
     )
 
 
-def export_trained(trained: Trained, precision: str, held: Path, staged: Path) -> Manifest:
-    """Write a network into `staged`, for the tokenizer that the export folder `held` has.
+def export_trained(trained: Trained, precision: str, held: Path, aside: Path, told: Origin) -> Manifest:
+    """Write a network into `aside`, for the tokenizer that the export folder `held` has. told: what it is made from.
 
     Raises ManifestError where it has none, and ValueError where it has another than the network was trained with.
     """
     name, between = trained.name, trained.between
     if "vq_decoder" not in names(held):
         raise ManifestError(f"{held} holds no tokenizer for '{name}'; export it into this folder first (--kind vq)")
-    record = read_records(held)["vq_decoder"]
+    record = manifest("vq_decoder", held).export
+    if record is None:
+        raise ManifestError(
+            f"{held}: its tokenizer does not say what it was exported from; export it again (--kind vq)"
+        )
     loaded = load(str(record.request["kind"]), Path(record.request["checkpoint"]))
     if loaded.vq is None or loaded.checkpoint.digest() != record.checkpoint_sha256:
         raise ManifestError(f"{loaded.checkpoint.files[0]}: no longer what {held} was exported from; export it again")
@@ -96,5 +99,6 @@ def export_trained(trained: Trained, precision: str, held: Path, staged: Path) -
         f"underpaint export --kind {KIND}",
         "that of the pictures it was trained on, and of the tokenizer's weights",
         trained.training,
+        told.export,
     )
-    return store_between(name + ends_between(*sides), trained.network, between, settings, staged, origin)
+    return store_between(name + ends_between(*sides), trained.network, between, settings, aside, origin)

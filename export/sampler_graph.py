@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from underpaint.export.typed import TypedGraph
+from underpaint.export.graph import GraphWriter
 
 MOST_KEPT = 3840
 """The most tokens that TensorRT's TopK keeps."""
 
 
-def write_sampler(graph: TypedGraph, vocab_size: int, top_k: int) -> None:
+def write_sampler(graph: GraphWriter, vocab_size: int, top_k: int) -> None:
     """Add `logits` [B, N, V], `guidance` [1] and `temperature` [1] (above 0) to `probs` [N, V], all float32.
 
     B is 1, or 2 for the guidance pair. top_k: tokens kept, ties with the last included; 0 keeps all.
@@ -16,9 +16,9 @@ def write_sampler(graph: TypedGraph, vocab_size: int, top_k: int) -> None:
     """
     if not 0 <= top_k <= min(MOST_KEPT, vocab_size):
         raise ValueError(f"--top-k: expected 0 to {min(MOST_KEPT, vocab_size)}, got {top_k}; 0 keeps every token")
-    graph.input("logits", "float", ["B", "N", vocab_size])
-    graph.input("guidance", "float", [1])
-    graph.input("temperature", "float", [1])
+    graph.input("logits", "float32", ["B", "N", vocab_size])
+    graph.input("guidance", "float32", [1])
+    graph.input("temperature", "float32", [1])
     first, last, end, axis = (graph.integers(value) for value in (0, -1, np.iinfo(np.int64).max, 0))
     given = graph.node("Slice", ["logits", first, graph.integers(1), axis])
     absent = graph.node("Slice", ["logits", last, end, axis])
@@ -29,9 +29,9 @@ def write_sampler(graph: TypedGraph, vocab_size: int, top_k: int) -> None:
         low = graph.constant(np.array(-1e30, dtype=np.float32))
         rows = graph.node("Where", [graph.node("Less", [rows, best]), low, rows])
     graph.node("Softmax", [graph.node("Div", [rows, "temperature"])], "probs", axis=-1)
-    graph.output("probs", ["N", vocab_size])
+    graph.output("probs", "float32", ["N", vocab_size])
 
 
-def _largest(graph: TypedGraph, rows: str, count: int) -> str:
-    values, _ = graph.outputs("TopK", [rows, graph.integers(count)], 2, axis=-1)
+def _largest(graph: GraphWriter, rows: str, count: int) -> str:
+    values, _ = graph.nodes("TopK", [rows, graph.integers(count)], [None, None], axis=-1)
     return values

@@ -4,19 +4,19 @@ LlamaGen turns queries and keys by the cell's row and column, Chameleon and Qwen
 AR-DTok adds a learnt vector instead. Rotary pairs are half a head apart here; loaders reorder those that are not.
 Positions are cells: c >= 0 is cell c of the grid in raster order, -prefix to -1 the condition before it. Rotary
 attention sees differences of places only, so counting from the first cell changes nothing. Where rows of the grid end
-in a line token, that of row r is cell r - prefix - lines; cells behind it stand a place further on for each.
+in an end-of-line token, that of row r is cell r - prefix - eol_tokens; cells behind it stand a place further on for
+each.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from underpaint.models.layers import RMSNorm
-from underpaint.models.transformer import StepOutput
+from underpaint.artifacts.decoder_graph import MASKED_SCORE
 from underpaint.models.typed import call
 
 QK_NORM_EPS = 1e-5
@@ -26,15 +26,17 @@ QK_NORM_EPS = 1e-5
 class DecoderConfig:
     """Sizes and options.
 
-    hidden: width of the SwiGLU layer. prefix: condition positions at most. rotary: by "grid" cell, along the "line", or
-    "none" (a learnt vector a position is added). qk_norm: queries and keys are normalised a head at a time.
-    post_norm: norms stand after attention and feed-forward. first_norm, final_norm: whether the first layer normalises
-    its input, and the model its output. condition: "table" (ids index `conditions` rows of the model's own), "rows"
-    (embedded rows come from outside), or "none". drafter: whether it reads features too.
-    line_token: vocabulary id that ends each row of the grid but the last, along the "line"; None for none. marks: ids
-    that end every prompt. kept: how many ids at the beginning and at the end of a prompt are all that is left of it
-    without a condition; None for a model whose condition is no prompt, or that is drawn without guidance.
-    grid_side: rows of the grid; grid_width: cells of a row, None for as many.
+    hidden: width of the SwiGLU layer. prefix: condition positions at most. rope: rotary positions by "grid" cell, along
+    the "line", or "none" (a learnt vector a position is added). qk_norm: queries and keys are normalised a head at a
+    time. post_norm: norms stand after attention and feed-forward. first_norm, final_norm: whether the first layer
+    normalises its input, and the model its output.
+    condition: "table" (ids index `cond_ids` rows of the model's own, the last `uncond_rows` of which stand for no
+    condition), "external" (embedded rows come from outside), or "none".
+    drafter: whether it reads features too; fc_bias: whether its input layer has a bias.
+    eol_token: vocabulary id that ends each row of the grid but the last, along the "line"; None for none.
+    image_start_ids: ids that end every prompt. uncond_keep: how many ids at the beginning and at the end of a prompt
+    are all that is left of it without a condition; None for a model whose condition is no prompt, or that is drawn
+    without guidance. grid_side: rows of the grid; grid_width: cells of a row, None for as many.
     """
 
     dim: int
@@ -45,23 +47,25 @@ class DecoderConfig:
     grid_side: int
     prefix: int
     norm_eps: float = 1e-5
-    rotary: Literal["grid", "line", "none"] = "grid"
+    rope: Literal["grid", "line", "none"] = "grid"
     rope_base: float = 10000.0
     qk_norm: bool = False
     post_norm: bool = False
     first_norm: bool = True
     final_norm: bool = True
     qkv_bias: bool = False
-    condition: Literal["table", "rows", "none"] = "table"
-    conditions: int = 0
+    condition: Literal["table", "external", "none"] = "table"
+    cond_ids: int = 0
+    uncond_rows: int = 1
     drafter: bool = False
-    line_token: int | None = None
-    marks: tuple[int, ...] = ()
-    kept: tuple[int, int] | None = None
+    fc_bias: bool = True
+    eol_token: int | None = None
+    image_start_ids: tuple[int, ...] = ()
+    uncond_keep: tuple[int, int] | None = None
     grid_width: int | None = None
 
     def __post_init__(self) -> None:
-        if self.dim % self.heads or (self.rotary == "grid" and (self.dim // self.heads) % 4):
+        if self.dim % self.heads or (self.rope == "grid" and (self.dim // self.heads) % 4):
             raise ValueError(f"expected heads of a width that rotary pairs fill, got {self.dim} / {self.heads}")
 
     @property
@@ -80,23 +84,56 @@ class DecoderConfig:
         return self.grid_width or self.grid_side
 
     @property
-    def lines(self) -> int:
-        """Line tokens of a picture."""
-        return 0 if self.line_token is None else self.grid_side - 1
+    def eol_tokens(self) -> int:
+        """End-of-line tokens of a picture."""
+        return 0 if self.eol_token is None else self.grid_side - 1
 
     @property
     def slots(self) -> int:
         """Positions of the longest prompt and a picture."""
-        return self.prefix + self.cells + self.lines
+        return self.prefix + self.cells + self.eol_tokens
 
 
-def turn_angles(config: DecoderConfig) -> Tensor:
-    """Rotary angles float32 [cells + lines + prefix, head_dim / 2]; the last `prefix` rows are the condition's."""
+class StepOutput(NamedTuple):
+    """What one pass over T new positions computes.
+
+    `logits` [B, T, V] float32; `features` [B, T, D] float32; `keys` and `values`: one [B, heads, T, head_dim] a layer,
+    rotated, of the new positions only.
+    """
+
+    logits: Tensor
+    features: Tensor
+    keys: list[Tensor]
+    values: list[Tensor]
+
+
+def causal_bias(length: int) -> Tensor:
+    """A bias [length, length] under which every position sees itself and those before it."""
+    return torch.triu(torch.full((length, length), float(MASKED_SCORE)), diagonal=1)
+
+
+class RMSNorm(nn.Module):
+    """Root-mean-square norm, computed in float32."""
+
+    def __init__(self, dim: int, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(dim))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Keep the shape [..., D]."""
+        wide = hidden.float()
+        normed = wide * torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + self.eps)
+        return normed.to(hidden.dtype) * self.weight
+
+
+def rope_angles(config: DecoderConfig) -> Tensor:
+    """Rotary angles float32 [cells + eol_tokens + prefix, head_dim / 2]; the last `prefix` rows are the condition's."""
     half = config.head_dim // 2
-    if config.rotary == "line":
+    if config.rope == "line":
         frequencies = config.rope_base ** -(torch.arange(half).double() / half)
-        cells, lines, width = torch.arange(config.cells), torch.arange(config.lines), config.width
-        before = cells // width if config.line_token is not None else 0
+        cells, lines, width = torch.arange(config.cells), torch.arange(config.eol_tokens), config.width
+        before = cells // width if config.eol_token is not None else 0
         places = torch.cat([cells + before, lines * (width + 1) + width, torch.arange(-config.prefix, 0)])
         return torch.outer(places.double(), frequencies).float()
     frequencies = config.rope_base ** -(torch.arange(0, half, 2).double() / half)
@@ -107,11 +144,11 @@ def turn_angles(config: DecoderConfig) -> Tensor:
     return torch.cat([torch.cat([rows, columns], dim=1), prefix]).float()
 
 
-def turn_table(config: DecoderConfig) -> Tensor:
-    """Cosine and sine float32 [cells + lines + prefix, 2, head_dim / 2]; LlamaGen's condition has zeros for both."""
-    angles = turn_angles(config)
+def rope_table(config: DecoderConfig) -> Tensor:
+    """Cosine and sine float32 [cells + eol_tokens + prefix, 2, head_dim / 2]; by the grid, a condition has zeros."""
+    angles = rope_angles(config)
     table = torch.stack([angles.cos(), angles.sin()], dim=1)
-    if config.rotary == "grid":
+    if config.rope == "grid":
         table[config.cells :] = 0
     return table
 
@@ -155,13 +192,16 @@ class Layer(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Mixed values [B, T, D] under `bias`, see `Decoder.step`, and the new key and value."""
         query, key, value = self._heads(hidden, turns)
-        keys, values = torch.cat([past[0], key], dim=2), torch.cat([past[1], value], dim=2)
+        keys, values = key, value
+        if past[0].shape[2]:
+            keys = torch.cat([past[0].to(key.dtype), key], dim=2)
+            values = torch.cat([past[1].to(value.dtype), value], dim=2)
         scores = (query @ keys.transpose(2, 3)).float() * self.config.head_dim**-0.5 + bias
         mixed = torch.softmax(scores, dim=-1).to(value.dtype) @ values
         return self.out(mixed.transpose(1, 2).flatten(2)), key, value
 
     def feed(self, hidden: Tensor) -> Tensor:
-        """SwiGLU, shape kept."""
+        """SwiGLU; the shape stays."""
         gate, up = self.gate_up(hidden).chunk(2, dim=-1)
         return call(self.down, functional.silu(gate) * up)
 
@@ -183,9 +223,9 @@ def _normed(heads: Tensor) -> Tensor:
 
 
 def _turn(heads: Tensor, turns: Tensor) -> Tensor:
-    """Turn [B, T, heads, head_dim] by `turns` [T, 2, head_dim / 2]; pairs are half a head apart. In float32."""
+    """Turn [B, T, heads, head_dim] by `turns` [..., T, 2, head_dim / 2]; pairs are half a head apart. In float32."""
     low, high = heads.float().chunk(2, dim=-1)
-    cosine, sine = turns[:, None, 0], turns[:, None, 1]
+    cosine, sine = turns[..., None, 0, :], turns[..., None, 1, :]
     return torch.cat([low * cosine - high * sine, high * cosine + low * sine], dim=-1).to(heads.dtype)
 
 
@@ -202,20 +242,20 @@ class Decoder(nn.Module):
         self.config = config
         dim = config.dim
         self.codes = _table(config.vocab_size, dim)
-        self.conditions = _table(config.conditions, dim) if config.condition == "table" else None
-        self.positions = _table(config.cells + config.prefix, dim) if config.rotary == "none" else None
+        self.conditions = _table(config.cond_ids, dim) if config.condition == "table" else None
+        self.positions = _table(config.cells + config.prefix, dim) if config.rope == "none" else None
         self.layers = nn.ModuleList(Layer(config, index == 0) for index in range(config.layers))
         self.norm = RMSNorm(dim, config.norm_eps) if config.final_norm else None
         self.head = nn.Linear(dim, config.vocab_size, bias=False)
-        self.fc = nn.Linear(2 * dim, dim) if config.drafter else None
+        self.fc = nn.Linear(2 * dim, dim, bias=config.fc_bias) if config.drafter else None
         self._table: Tensor | None = None
 
     def turns(self, cells: Tensor) -> Tensor | None:
-        """`turn_table`'s rows of `cells`, kept where they were last used; None for learnt positions."""
-        if self.config.rotary == "none":
+        """`rope_table`'s rows of `cells`, held where they were last used; None for learnt positions."""
+        if self.config.rope == "none":
             return None
         if self._table is None or self._table.device != cells.device:
-            self._table = turn_table(self.config).to(cells.device)
+            self._table = rope_table(self.config).to(cells.device)
         return self._table[cells]
 
     def embed(self, tokens: Tensor, rows: Tensor | None) -> Tensor:
@@ -227,6 +267,12 @@ class Decoder(nn.Module):
         found = self.codes(tokens.clamp(max=limit - 1))
         other = table.to(found.dtype)[(tokens - limit).clamp(min=0)]
         return torch.where((tokens >= limit)[..., None], other, found)
+
+    def read_features(self, features: Tensor, embedded: Tensor) -> Tensor:
+        """A drafter's input [B, T, D]: the feature of the token before each, beside the token's embedding."""
+        if self.fc is None:
+            raise ValueError("decoder: only a drafter reads features")
+        return call(self.fc, torch.cat([features.to(embedded.dtype), embedded], dim=-1))
 
     def step(
         self,
@@ -240,26 +286,50 @@ class Decoder(nn.Module):
     ) -> StepOutput:
         """Pass over T new positions given a cache.
 
-        tokens: int64 [B, T], see `embed`. cells: int64 [T], from -prefix - lines. bias: float32 [T, S + T], or
-        [B, 1, T, S + T] where rows see different positions, added to the scores, large and negative where a position
-        may not see. past_keys, past_values: [B, heads, S, head_dim] a layer. features: [B, T, D] of the token before
-        each, for drafters.
+        tokens: int64 [B, T], see `embed`. features: [B, T, D] of the token before each, for drafters. The rest: see
+        `step_rows`.
         """
         hidden = self.embed(tokens, rows)
         if self.fc is not None:
             if features is None:
                 raise ValueError("a drafter reads features, got none")
-            hidden = self.fc(torch.cat([features.to(hidden.dtype), hidden], dim=-1))
+            hidden = self.read_features(features, hidden)
+        return self.step_rows(hidden, cells, bias, past_keys, past_values)
+
+    def step_rows(
+        self, hidden: Tensor, cells: Tensor, bias: Tensor, past_keys: Sequence[Tensor], past_values: Sequence[Tensor]
+    ) -> StepOutput:
+        """Pass over T new positions that are embedded already.
+
+        hidden: [B, T, D]. cells: int64 [T] or [B, T], from -prefix - eol_tokens. bias: float32 [T, S + T], or
+        [B, T, S + T] where rows see different positions, added to the scores, large and negative where a position may
+        not see. past_keys, past_values: [B, heads, S, head_dim] a layer.
+        """
         if self.positions is not None:
             hidden = hidden + self.positions(cells % (self.config.cells + self.config.prefix))
         turns = self.turns(cells)
+        scores_bias = bias[:, None] if bias.ndim == 3 else bias
         keys, values = [], []
         for layer, key, value in zip(self.layers, past_keys, past_values, strict=True):
-            hidden, new_key, new_value = layer(hidden, turns, bias, (key, value))
+            hidden, new_key, new_value = layer(hidden, turns, scores_bias, (key, value))
             keys.append(new_key)
             values.append(new_value)
         found = hidden if self.norm is None else self.norm(hidden)
-        return StepOutput(self.head(found).float(), found.float(), keys, values)
+        return StepOutput(call(self.head, found).float(), found.float(), keys, values)
+
+    def forward(self, tokens: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Causal pass over a condition and codes, for training.
+
+        tokens: int64 [B, T], in raster order. rows: [B, prefix, D], the embedded condition. Returns logits float32
+        [B, T + 1, V], row i predicting the code of cell i, and features [B, T + 1, D] at the same positions: the last
+        condition position and every code.
+        """
+        prefix, length = rows.shape[1], rows.shape[1] + tokens.shape[1]
+        hidden = torch.cat([rows, call(self.codes, tokens).to(rows.dtype)], dim=1)
+        cells = torch.arange(-prefix, tokens.shape[1], device=tokens.device)
+        empty = self.empty_cache(tokens.shape[0])
+        out = self.step_rows(hidden, cells, causal_bias(length).to(tokens.device), empty, empty)
+        return out.logits[:, prefix - 1 :], out.features[:, prefix - 1 :]
 
     def empty_cache(self, batch: int, slots: int = 0) -> list[Tensor]:
         """Zero keys (or values): one [batch, heads, slots, head_dim] a layer."""
@@ -269,9 +339,10 @@ class Decoder(nn.Module):
 
 
 class Conditioner(nn.Module):
-    """Features of a condition [P, C] to embedded rows [2P, D]: the condition's, then those of no condition.
+    """Features of a condition to embedded rows.
 
     With `activation`, two matrices around a tanh GELU (LlamaGen's captions), else one with a bias (Tar's TA-Tok).
+    `absent` [P, C]: the features that stand for no condition.
     """
 
     def __init__(self, width: int, dim: int, prefix: int, activation: bool) -> None:
@@ -280,9 +351,21 @@ class Conditioner(nn.Module):
         self.second = nn.Linear(dim, dim, bias=False) if activation else None
         self.absent = nn.Parameter(torch.empty(prefix, width))
 
-    def forward(self, features: Tensor) -> Tensor:
-        """See the class."""
-        hidden = call(self.first, torch.cat([features, self.absent]))
+    def embed(self, features: Tensor) -> Tensor:
+        """[..., C] to [..., D]."""
+        hidden = call(self.first, features)
         if self.second is None:
             return hidden
         return call(self.second, functional.gelu(hidden, approximate="tanh"))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Features [P, C] of a condition to rows [2P, D]: the condition's, then those of no condition."""
+        return self.embed(torch.cat([features, self.absent]))
+
+
+@torch.no_grad()
+def initialise(module: nn.Module, deviation: float = 0.02) -> None:
+    """Normal weights for every linear layer and embedding, as LlamaGen does."""
+    for part in module.modules():
+        if isinstance(part, nn.Linear | nn.Embedding):
+            nn.init.normal_(part.weight, std=deviation)

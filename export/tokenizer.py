@@ -9,16 +9,16 @@ from typing import Final
 
 import numpy as np
 import onnx
-import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from underpaint.algos.accept.neighbours import nearest_codes
+from underpaint.artifacts.decoder_graph import Precision
 from underpaint.artifacts.manifest import Manifest
-from underpaint.export.differences import errors
+from underpaint.export.decoder_weights import plain
 from underpaint.export.modules import MOST
 from underpaint.export.narrow import narrowed
-from underpaint.export.published_check import Report
+from underpaint.export.parity import Report, compare_module
 from underpaint.export.store import Differences, Origin, draft_manifest, store_bytes, store_onnx
 from underpaint.export.vision import (
     Decode,
@@ -27,10 +27,7 @@ from underpaint.export.vision import (
     tokenizer_graphs,
     tokenizer_settings,
 )
-from underpaint.export.weights import plain
-from underpaint.models.published.decoder import Conditioner
 from underpaint.models.vq import VQModel
-from underpaint.runtime.engines.context import EngineContext, open_session
 
 TOKENIZER_MOST: Final = {"fp32": MOST, "fp16": 0.05, "bf16": MOST}
 """The largest difference from torch in float32 that passes, over max(1, largest expected).
@@ -41,7 +38,7 @@ HALVES: Final = ("vq_decoder", "vq_encoder")
 
 
 def export_published_tokenizer(
-    model: VQModel, precision: str, neighbours: int, folder: Path, origin: Origin
+    model: VQModel, precision: Precision, neighbours: int, folder: Path, origin: Origin
 ) -> tuple[Manifest, ...]:
     """Write `vq_decoder`, `vq_encoder`, `codebook` and `neighbours` (at most so many a code) into `folder`.
 
@@ -58,46 +55,35 @@ def export_published_tokenizer(
     return (*written, *store_codes(plain(model.quantize.codebook), neighbours, folder, origin))
 
 
-def compare_tokenizer(model: VQModel, precision: str, paths: Mapping[str, Path]) -> dict[str, Report]:
+def compare_tokenizer(model: VQModel, precision: Precision, paths: Mapping[str, Path]) -> dict[str, Report]:
     """Reports on the graphs at `paths` (by name, of `HALVES`) of a tokenizer in float32."""
     compared = _comparisons(model.eval(), precision)
     return {name: compared[name](path) for name, path in paths.items()}
 
 
-def _comparisons(model: VQModel, precision: str) -> dict[str, Callable[[Path], Report]]:
+def _comparisons(model: VQModel, precision: Precision) -> dict[str, Callable[[Path], Report]]:
     cases = tokenizer_cases(model.config)
-    twins: tuple[onnx.ModelProto | None, ...] = (None, None)
+    stand_ins: tuple[onnx.ModelProto | None, ...] = (None, None)
     if precision == "bf16":
-        twins = tokenizer_graphs(model, cases)
+        stand_ins = tokenizer_graphs(model, cases)
     parts = (
         (Decode(model).eval(), "codes", "pixels", cases.grids),
         (Encode(model).eval(), "pixels", "scores", cases.pictures),
     )
-    return {name: partial(compare_module, *part, twin) for name, part, twin in zip(HALVES, parts, twins, strict=True)}
+    named = zip(HALVES, parts, stand_ins, strict=True)
+    return {name: partial(_compared, *part, stand_in) for name, part, stand_in in named}
 
 
-@torch.no_grad()
-def compare_module(
-    module: nn.Module, feed: str, result: str, cases: Mapping[str, Tensor], twin: onnx.ModelProto | None, path: Path
+def _compared(
+    module: nn.Module, feed: str, result: str, cases: Mapping[str, Tensor], stand_in: onnx.ModelProto | None, path: Path
 ) -> Report:
-    """The graph at `path`, or the `twin` that stands in for it, against its module in float32."""
+    """The report on the graph at `path`, or on the float32 graph that stands in for it."""
+    if stand_in is None:
+        return compare_module(module, feed, result, cases, path)
     with TemporaryDirectory() as beside:
-        if twin is not None:
-            path = Path(beside) / path.name
-            path.write_bytes(twin.SerializeToString())
-        session = open_session(path, EngineContext())
-        found = {
-            case: {result: errors(session.run(None, {feed: given.numpy()})[0], module(given))}
-            for case, given in cases.items()
-        }
-    return Report(found, None)
-
-
-def compare_conditioner(conditioner: Conditioner, path: Path, seed: int = 0) -> Report:
-    """A report on the graph at `path` that embeds a condition: random, absent and large features."""
-    random = torch.randn(*conditioner.absent.shape, generator=torch.Generator().manual_seed(seed))
-    cases = {"random": random, "absent": torch.zeros_like(random), "large": 3 * random}
-    return compare_module(conditioner, "features", "rows", cases, None, path)
+        held = Path(beside) / path.name
+        held.write_bytes(stand_in.SerializeToString())
+        return compare_module(module, feed, result, cases, held)
 
 
 def _largest(compare: Callable[[Path], Report]) -> Callable[[Path], Differences]:

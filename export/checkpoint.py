@@ -1,0 +1,164 @@
+"""Published checkpoints to a folder of models: written aside, compared with torch, then put in place together."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from underpaint.algos.rows import SamplingParams, sampling_probs
+from underpaint.artifacts.decoder_graph import POSITION_BUCKETS, Precision
+from underpaint.artifacts.manifest import ExportRecord, Manifest, ManifestError, digest
+from underpaint.artifacts.model_index import read_manifests
+from underpaint.export.codes import codebook_of, require_same_codes
+from underpaint.export.decoders import GraphFormat, export_conditioner, export_decoder
+from underpaint.export.graph import OPSET, GraphWriter
+from underpaint.export.sampler_graph import write_sampler
+from underpaint.export.store import Origin, draft_manifest, finish, require_parity, staged
+from underpaint.export.tokenizer import export_published_tokenizer, store_codes
+from underpaint.export.trained_samplers import KIND as SAMPLER
+from underpaint.export.trained_samplers import export_trained, load_trained
+from underpaint.models.published.families import FAMILIES
+from underpaint.models.published.load import load
+from underpaint.models.published.options import LoadOptions, Published
+from underpaint.runtime.engines.context import EngineContext, open_session
+
+NEIGHBOURS: Final = 1000
+"""Columns of the neighbour table: LANTERN's largest published k."""
+TOP_K: Final = 1000
+_LICENCE: Final = "that of the published weights; see their authors' page"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to export. target, target_options: the checkpoint that a drafter reads (kind, path).
+
+    eight_bits: multiply in 8 bits (drafters). top_k, neighbours: of the sampler and the neighbour table beside it.
+    """
+
+    kind: str
+    checkpoint: Path
+    precision: Precision = "fp32"
+    options: LoadOptions = field(default_factory=LoadOptions)
+    target: tuple[str, Path] | None = None
+    target_options: LoadOptions = field(default_factory=LoadOptions)
+    top_k: int = TOP_K
+    neighbours: int = NEIGHBOURS
+    eight_bits: bool = False
+
+    def loaded(self) -> Published:
+        """The checkpoint, in the precision asked for."""
+        return load(self.kind, self.checkpoint, self.precision, self.options, self.target, self.target_options)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The request as a manifest holds it."""
+        target = None if self.target is None else [self.target[0], str(self.target[1].resolve())]
+        return {
+            "kind": self.kind,
+            "checkpoint": str(self.checkpoint.resolve()),
+            "precision": self.precision,
+            "options": asdict(self.options),
+            "target": target,
+            "target_options": asdict(self.target_options),
+            "eight_bits": self.eight_bits,
+        }
+
+    @classmethod
+    def of(cls, record: ExportRecord | None, name: str) -> "Request":
+        """The request that model `name` was exported by; ManifestError where its manifest tells of none."""
+        if record is None:
+            raise ManifestError(f"{name}: its manifest does not say what it was exported from; export it again")
+        values = record.request
+        try:
+            target = values["target"]
+            return cls(
+                values["kind"],
+                Path(values["checkpoint"]),
+                values["precision"],
+                _options(values["options"]),
+                None if target is None else (target[0], Path(target[1])),
+                _options(values["target_options"]),
+                eight_bits=values["eight_bits"],
+            )
+        except (LookupError, TypeError) as error:
+            raise ManifestError(f"{name}: its manifest's request lacks its parts ({error!r}); export again") from error
+
+
+def _options(values: Mapping[str, Any]) -> LoadOptions:
+    uncond_keep = values.get("uncond_keep")
+    return LoadOptions(**{**values, "uncond_keep": None if uncond_keep is None else tuple(uncond_keep)})
+
+
+def export_checkpoint(request: Request, folder: Path) -> tuple[Manifest, ...]:
+    """Export a checkpoint into `folder`, beside what is there, and write the folder's index anew.
+
+    Raises what `load` and `require_same_codes` raise; ManifestError where `folder` is of an older format or holds
+    models that these do not belong to; ParityError where a graph does not compute what torch does; OSError, as for a
+    full disk. In every case `folder` stays as it was.
+    """
+    form = GraphFormat(request.precision, eight_bits=request.eight_bits)
+    if folder.is_dir():
+        read_manifests(folder)
+    if request.kind == SAMPLER:
+        trained = load_trained(request.checkpoint, request.precision)
+        origin = Origin("", "", export=_record(request, digest(request.checkpoint)))
+        with staged(folder) as aside:
+            return (export_trained(trained, request.precision, folder, aside, origin),)
+    loaded = request.loaded()
+    if request.eight_bits and (loaded.decoder is None or not loaded.decoder.config.drafter):
+        raise ValueError(f"--eight-bits: expected a drafter, got {request.kind}: it would change a target's pictures")
+    origin = Origin(
+        f"{request.kind} checkpoint {request.checkpoint.name}",
+        f"underpaint export --kind {request.kind}",
+        _LICENCE,
+        export=_record(request, loaded.checkpoint.digest()),
+    )
+    require_same_codes(loaded, folder)
+    spec = FAMILIES[request.kind]
+    with staged(folder, None if spec.read_target is None else spec.family) as aside:
+        if loaded.vq is not None:
+            return export_published_tokenizer(loaded.vq.float(), request.precision, request.neighbours, aside, origin)
+        return _decoder(loaded, request, form, aside, origin)
+
+
+def _record(request: Request, sha: str) -> ExportRecord:
+    return ExportRecord(request.to_dict(), sha, OPSET, POSITION_BUCKETS)
+
+
+def _decoder(
+    loaded: Published, request: Request, form: GraphFormat, folder: Path, origin: Origin
+) -> tuple[Manifest, ...]:
+    decoder, conditioner = loaded.decoder, loaded.conditioner
+    assert decoder is not None
+    config = decoder.config
+    name = "drafter" if config.drafter else "target"
+    written = [export_decoder(name, decoder, conditioner, form, folder, origin)]
+    if not config.drafter:
+        written += _samplers(config.vocab_size, request.top_k, folder, origin)
+    if conditioner is not None:
+        written.append(export_conditioner(conditioner, request.precision, folder, origin))
+    codebook = codebook_of(loaded)
+    if codebook is not None:
+        written += store_codes(codebook, request.neighbours, folder, origin)
+    return tuple(written)
+
+
+def _samplers(vocab_size: int, top_k: int, folder: Path, origin: Origin) -> list[Manifest]:
+    """The graphs of the row maths for TensorRT, with and without top-k, compared with `algos.rows.sampling_probs`."""
+    written = []
+    for name, count in (("sampler", 0), ("sampler_top_k", min(top_k, vocab_size))):
+        path = folder / f"{name}.onnx"
+        graph = GraphWriter(name)
+        write_sampler(graph, vocab_size, count)
+        graph.write(path)
+        session = open_session(path, EngineContext())
+        logits = np.random.default_rng(0).standard_normal((2, 5, vocab_size)).astype(np.float32)
+        scalars = {"guidance": np.array([3.0], np.float32), "temperature": np.array([0.7], np.float32)}
+        found = session.run(None, {"logits": logits, **scalars})[0]
+        wanted = sampling_probs(logits, SamplingParams(guidance=3.0, temperature=0.7, top_k=count))
+        parity = {"random": float(np.abs(found - wanted).max())}
+        require_parity(name, parity, 1e-5)
+        draft = draft_manifest(name, "sampler", origin, {"vocab_size": vocab_size, "top_k": count})
+        written.append(finish(draft, path, parity))
+    return written

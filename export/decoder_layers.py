@@ -1,0 +1,210 @@
+"""One layer of a decoder as graph nodes, for every pass there is: a cached pass, a chain's turn, a tree's level.
+
+What makes a one-token pass fast is few nodes and few bytes: one matrix for q, k and v and one for gate and up,
+residuals added inside the matrix products, one rotary node for q, k and v together (v turns by nothing, q is
+scaled by its table), keys stored with slots last so that neither the cache nor a weight is ever transposed. Scores
+are added and normalised in float32 whatever the precision, so that a decision on flat logits is not one of rounding.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from underpaint.export.decoder_weights import RotaryTable
+from underpaint.export.graph import GraphWriter
+from underpaint.models.decoder import QK_NORM_EPS, DecoderConfig
+
+
+class Seen(NamedTuple):
+    """Part of what positions attend to: keys [B, H, hd, N], values [B, H, N, hd], and a bias of its own, if any."""
+
+    keys: str
+    values: str
+    bias: str | None = None
+
+
+Attention: TypeAlias = Callable[[int, str, str], Sequence[Seen]]
+"""What layer i attends to, of its number and of the new keys [B, H, hd, T] and values [B, H, T, hd]."""
+
+
+class DecoderNodes(NamedTuple):
+    """The nodes and sizes that every layer shares.
+
+    embedding: [V + conditions, D], after the input layer of a drafter. rotary: cosines, sines and rows by cell.
+    """
+
+    config: DecoderConfig
+    embedding: str
+    rotary: tuple[str, str, str] | None
+    heads_shape: str
+    flat_shape: str
+    qkv_sizes: str
+
+
+class LayerPass(NamedTuple):
+    """How one pass goes through the layers.
+
+    positions: [R, 3H] rows of the rotary table, None where positions are learnt. grid_shape: [4], B, T, 3H, hd.
+    attention: what each layer sees. bias: added to the scores of all that is seen, [B, 1, T, N]. sizes: how many
+    columns each part of it has, [parts].
+    """
+
+    positions: str | None
+    grid_shape: str
+    attention: Attention
+    sizes: str
+    bias: str | None = None
+
+
+def decoder_nodes(graph: GraphWriter, config: DecoderConfig, rotary: RotaryTable | None) -> DecoderNodes:
+    """Write what every pass reads."""
+    rows = 3 * config.heads
+    tables = None
+    if rotary is not None:
+        tables = (
+            graph.table(rotary.cosine, "cosine"),
+            graph.table(rotary.sine, "sine"),
+            graph.constant(rotary.rows_of, "rows_of"),
+        )
+    return DecoderNodes(
+        config,
+        _embedding(graph),
+        tables,
+        graph.integers(-1, rows, config.head_dim),
+        graph.integers(-1, config.dim),
+        graph.integers(config.heads, config.heads, config.heads),
+    )
+
+
+def _embedding(graph: GraphWriter) -> str:
+    """The table that tokens are looked up in."""
+    table = graph.weight("embedding")
+    if graph.has("fc_embedding"):
+        # A product of two constants: engines fold it when they load, and a token costs one row instead of a product.
+        return graph.node("MatMul", [table, graph.weight("fc_embedding")])
+    if graph.has("conditions"):
+        # Kept apart where they are not of the codes' type. Engines join the two when they load.
+        return graph.node("Concat", [table, graph.weight("conditions")], axis=0)
+    return table
+
+
+def read_features(graph: GraphWriter, features: str, embedded: str) -> str:
+    """A drafter's input [R, D]: `features` [R, D] float32 through their half of the input layer, plus `embedded`."""
+    return graph.node("Gemm", [graph.narrow(features), graph.weight("fc_feature"), embedded])
+
+
+def layer(
+    graph: GraphWriter,
+    nodes: DecoderNodes,
+    given: LayerPass,
+    hidden: str,
+    index: int,
+    names: tuple[str | None, str | None] = (None, None),
+) -> tuple[str, str, str]:
+    """Hidden rows [R, D] after layer `index`, and its new keys and values [B, H, T, hd], under `names` if any."""
+    config = nodes.config
+    stem, after = f"layers.{index}.", config.post_norm
+    normed = graph.has(f"{stem}attention_norm")
+    read = norm(graph, hidden, f"{stem}attention_norm", config) if normed and not after else hidden
+    query, key, value = _query_key_value(graph, nodes, given, read, stem, names)
+    turned = graph.node("Transpose", [key], perm=[0, 1, 3, 2])
+    mixed = _attend(graph, query, given.attention(index, turned, value), given)
+    flat = graph.node("Reshape", [graph.node("Transpose", [mixed], perm=[0, 2, 1, 3]), nodes.flat_shape])
+    out_norm = f"{stem}attention_norm" if after and normed else None
+    hidden = _add_product(graph, flat, f"{stem}out", hidden, out_norm, config)
+    read = hidden if after else norm(graph, hidden, f"{stem}ffn_norm", config)
+    both = graph.product(read, f"{stem}gate_up")
+    gate, up = graph.split(both, graph.integers(config.hidden, config.hidden), -1, [None, None])
+    fed = graph.node("Mul", [graph.node("Mul", [gate, graph.node("Sigmoid", [gate])]), up])
+    hidden = _add_product(graph, fed, f"{stem}down", hidden, f"{stem}ffn_norm" if after else None, config)
+    return hidden, key, value
+
+
+def norm(graph: GraphWriter, hidden: str, scale: str, config: DecoderConfig) -> str:
+    """The root-mean-square norm of `hidden` [R, D]."""
+    return graph.node("RMSNormalization", [hidden, graph.weight(scale)], axis=-1, epsilon=config.norm_eps)
+
+
+def _add_product(
+    graph: GraphWriter, value: str, name: str, hidden: str, after: str | None, config: DecoderConfig
+) -> str:
+    """`hidden` plus `value` times the matrix `name`, with a norm between them where the model has one there."""
+    if after is None:
+        return graph.product(value, name, hidden)
+    return graph.node("Add", [hidden, norm(graph, graph.product(value, name), after, config)])
+
+
+def _query_key_value(
+    graph: GraphWriter,
+    nodes: DecoderNodes,
+    given: LayerPass,
+    read: str,
+    stem: str,
+    names: tuple[str | None, str | None],
+) -> tuple[str, str, str]:
+    """Query, key and value [B, H, T, hd], turned, the query scaled."""
+    merged = graph.product(read, f"{stem}qkv")
+    if graph.has(f"{stem}qkv_bias"):
+        merged = graph.node("Add", [merged, graph.weight(f"{stem}qkv_bias")])
+    heads = graph.node("Reshape", [merged, nodes.heads_shape])
+    if nodes.config.qk_norm:
+        heads = _norm_heads(graph, nodes, heads, stem)
+    if nodes.rotary is not None and given.positions is not None:
+        heads = graph.node("RotaryEmbedding", [heads, *nodes.rotary[:2], given.positions], num_heads=1)
+    laid_out = graph.node("Transpose", [graph.node("Reshape", [heads, given.grid_shape])], perm=[0, 2, 1, 3])
+    query, key, value = graph.split(laid_out, nodes.qkv_sizes, 1, [None, *names])
+    return query, key, value
+
+
+def _norm_heads(graph: GraphWriter, nodes: DecoderNodes, heads: str, stem: str) -> str:
+    query, key, value = graph.split(heads, nodes.qkv_sizes, 1, [None, None, None])
+    ones = graph.table(np.ones(nodes.config.head_dim, dtype=np.float32), "ones")
+    found = []
+    for part, which in ((query, "q"), (key, "k")):
+        normed = graph.node("LayerNormalization", [part, ones], axis=-1, epsilon=QK_NORM_EPS)
+        scaled = graph.node("Mul", [normed, graph.weight(f"{stem}{which}_scale")])
+        found.append(graph.node("Add", [scaled, graph.weight(f"{stem}{which}_shift")]))
+    return graph.node("Concat", [*found, value], axis=1)
+
+
+def _attend(graph: GraphWriter, query: str, seen: Sequence[Seen], given: LayerPass) -> str:
+    """Values [B, H, T, hd] mixed by one softmax over all that is seen."""
+    scores = [graph.node("MatMul", [query, part.keys]) for part in seen]
+    if any(part.bias for part in seen):
+        wide = [graph.widen(score) for score in scores]
+        biased = [
+            score if part.bias is None else graph.node("Add", [score, part.bias])
+            for score, part in zip(wide, seen, strict=True)
+        ]
+        joined = graph.node("Concat", biased, axis=3)
+    else:
+        joined = graph.widen(graph.node("Concat", scores, axis=3))
+    if given.bias is not None:
+        joined = graph.node("Add", [joined, given.bias])
+    shares = graph.narrow(graph.node("Softmax", [joined], axis=-1))
+    parts = graph.split(shares, given.sizes, 3, [None] * len(seen))
+    mixed = [graph.node("MatMul", [share, part.values]) for share, part in zip(parts, seen, strict=True)]
+    return graph.node("Add" if len(mixed) == 2 else "Sum", mixed)
+
+
+def rotary_rows(graph: GraphWriter, nodes: DecoderNodes, cells: str) -> str | None:
+    """The rows [B * T, 3H] of the rotary table for `cells` [B, T]."""
+    if nodes.rotary is None:
+        return None
+    by_cell = graph.node("Gather", [nodes.rotary[2], cells])
+    return graph.node("Reshape", [by_cell, graph.integers(-1, 3 * nodes.config.heads)])
+
+
+def embed(graph: GraphWriter, nodes: DecoderNodes, tokens: str, cells: str) -> str:
+    """Hidden rows [B * T, D] of `tokens` [B, T] at `cells` [B, T], before a drafter's features."""
+    found = graph.node("Gather", [nodes.embedding, graph.node("Reshape", [tokens, graph.integers(-1)])])
+    return add_positions(graph, nodes, found, cells)
+
+
+def add_positions(graph: GraphWriter, nodes: DecoderNodes, hidden: str, cells: str) -> str:
+    """`hidden` [B * T, D] plus what is learnt of each of `cells` [B, T], where positions are learnt."""
+    if not graph.has("positions"):
+        return hidden
+    own = graph.node("Gather", [graph.weight("positions"), cells])
+    return graph.node("Add", [hidden, graph.node("Reshape", [own, nodes.flat_shape])])

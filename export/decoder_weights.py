@@ -1,0 +1,174 @@
+"""The weights of a torch decoder in the layout of the decoder graphs, each made when it is written."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from underpaint.artifacts.decoder_graph import Precision
+from underpaint.export.graph import ARRAYS, EightBitMatrix, WeightSource
+from underpaint.models.decoder import Conditioner, Decoder, DecoderConfig, Layer, rope_table
+
+Weights: TypeAlias = NDArray[np.float32]
+_BLOCK: Final = 64
+"""Numbers that share a scale in a matrix of 8 bits."""
+_MATRICES: Final = ("qkv", "out", "gate_up", "down", "head")
+"""What is multiplied in 8 bits where it is asked for. The product with a drafter's features is not among them:
+outliers among those would coarsen what lies beside them."""
+
+
+class RotaryTable(NamedTuple):
+    """The rotary table [rows, head_dim / 2] and, for every cell, the row of each of the 3 * heads heads.
+
+    Values go through the same node as queries and keys, with rows that turn by nothing; queries have rows of their
+    own, scaled by head_dim**-0.5. `rows_of` is [places, 3 * heads]: the cells, end-of-line tokens, then the prefix, so
+    that negative cells find theirs by counting from the end.
+    """
+
+    cosine: Weights
+    sine: Weights
+    rows_of: NDArray[np.int64]
+
+
+def rotary_table(config: DecoderConfig) -> RotaryTable | None:
+    """The table of a decoder; None where positions are learnt."""
+    if config.rope == "none":
+        return None
+    table, heads = plain(rope_table(config)), config.heads
+    cosine, sine = table[:, 0], table[:, 1]
+    places, half = cosine.shape
+    still, scale = np.ones((1, half), dtype=np.float32), np.float32(config.head_dim**-0.5)
+    query_rows = np.repeat(np.arange(places)[:, None], heads, axis=1)
+    rows_of = np.concatenate([query_rows, places + query_rows, np.full((places, heads), 2 * places)], axis=1)
+    return RotaryTable(
+        np.concatenate([cosine * scale, cosine, still]), np.concatenate([sine * scale, sine, 0 * still]), rows_of
+    )
+
+
+def plain(tensor: torch.Tensor) -> Weights:
+    """A float32 array of a tensor."""
+    values: Weights = tensor.detach().to(torch.float32).cpu().numpy()
+    return values
+
+
+@torch.no_grad()
+def round_to_half(module: torch.nn.Module) -> None:
+    """Round every parameter and floating buffer to what float16 can hold, in place.
+
+    Raises ValueError for a weight that float16 cannot hold: not finite, or beyond 65504.
+    """
+    for name, value in module.state_dict().items():
+        if not value.is_floating_point() or name.endswith("codebook_used"):
+            continue
+        rounded = value.to(torch.float16).to(value.dtype)
+        if not bool(torch.isfinite(rounded).all()):
+            raise ValueError(f"{name}: expected finite weights below 65504, got others; the checkpoint is not usable")
+        value.copy_(rounded)
+
+
+def eight_bit(matrix: Weights) -> EightBitMatrix:
+    """`matrix` [K, N] in 8 bits, 64 numbers of a column at a time."""
+    depth, width = matrix.shape
+    block = min(_BLOCK, max(16, 1 << (depth - 1).bit_length()))  # a power of two, and not longer than it must be
+    columns = np.zeros((width, -(-depth // block), block), dtype=np.float32)
+    columns.reshape(width, -1)[:, :depth] = matrix.T
+    scale = np.maximum(np.abs(columns).max(axis=2), np.float32(1e-12)) / np.float32(127)
+    rounded = (np.rint(columns / scale[:, :, None]) + 128).astype(np.uint8)
+    return EightBitMatrix(depth, rounded, scale.reshape(-1))
+
+
+def decoder_weights(
+    decoder: Decoder, stored: Precision, precision: Precision, eight_bits: bool = False
+) -> WeightSource:
+    """The weights of `decoder` by the names that `export.decoder_graph` reads.
+
+    stored: the type they are stored in, that of `precision` or a narrower one. Rows of a condition, which an encoder
+    may have made, are stored in `precision`. eight_bits: matrices in 8 bits.
+    """
+    made: dict[str, Callable[[], Weights]] = {}
+    for index, part in enumerate(decoder.layers):
+        assert isinstance(part, Layer)
+        made |= {f"layers.{index}.{name}": make for name, make in _layer(part, decoder.config).items()}
+    if decoder.norm is not None:
+        made["norm"] = partial(plain, decoder.norm.weight)
+    made["head"] = lambda: plain(decoder.head.weight).T
+    if decoder.positions is not None:
+        made["positions"] = partial(plain, decoder.positions.weight)
+    made |= _embedding(decoder, joined=stored == precision)
+    found: dict[str, Callable[[], NDArray[np.generic] | EightBitMatrix]] = {}
+    for name, make in made.items():
+        if eight_bits and name.rsplit(".")[-1] in _MATRICES:
+            found[name] = partial(_as_eight_bit, make)
+        else:
+            found[name] = partial(_as_stored, make, precision if name == "conditions" else stored)
+    return found
+
+
+def conditioner_weights(conditioner: Conditioner, stored: Precision) -> WeightSource:
+    """The weights of a condition's embedding by the names that `export.decoder_graph.write_conditioner` reads."""
+    made: dict[str, Callable[[], Weights]] = {
+        "absent": partial(plain, conditioner.absent),
+        "first": lambda: plain(conditioner.first.weight).T,
+    }
+    if conditioner.second is None:
+        made["first_bias"] = partial(plain, conditioner.first.bias)
+    else:
+        second = conditioner.second
+        made["second"] = lambda: plain(second.weight).T
+    return {name: partial(_as_stored, make, stored) for name, make in made.items()}
+
+
+def _as_eight_bit(make: Callable[[], Weights]) -> EightBitMatrix:
+    return eight_bit(make())
+
+
+def _as_stored(make: Callable[[], Weights], stored: Precision) -> NDArray[np.generic]:
+    return np.asarray(make(), ARRAYS[stored])
+
+
+def _layer(layer: Layer, config: DecoderConfig) -> dict[str, Callable[[], Weights]]:
+    found: dict[str, Callable[[], Weights]] = {
+        "qkv": lambda: _scaled(plain(layer.qkv.weight), config).T,
+        "out": lambda: plain(layer.out.weight).T,
+        "ffn_norm": partial(plain, layer.ffn_norm.weight),
+        "gate_up": lambda: plain(layer.gate_up.weight).T,
+        "down": lambda: plain(layer.down.weight).T,
+    }
+    if layer.attention_norm is not None:
+        found["attention_norm"] = partial(plain, layer.attention_norm.weight)
+    if config.qkv_bias:
+        found["qkv_bias"] = lambda: _scaled(plain(layer.qkv.bias), config)
+    if config.qk_norm:
+        for name in ("q_scale", "q_shift", "k_scale", "k_shift"):
+            found[name] = partial(plain, getattr(layer, name))
+    return found
+
+
+def _scaled(rows: Weights, config: DecoderConfig) -> Weights:
+    """The query's rows of `rows` [3D, ...] by head_dim**-0.5, where no rotary table carries the scale."""
+    if config.rope != "none":
+        return rows
+    found = rows.copy()
+    found[: config.dim] *= np.float32(config.head_dim**-0.5)
+    return found
+
+
+def _embedding(decoder: Decoder, joined: bool) -> dict[str, Callable[[], Weights]]:
+    """The table of codes and conditions, `joined` in one or apart; of a drafter, after its input layer."""
+    codes, conditions = decoder.codes, decoder.conditions
+    if decoder.fc is None:
+        if conditions is None:
+            return {"embedding": partial(plain, codes.weight)}
+        if not joined:
+            return {"embedding": partial(plain, codes.weight), "conditions": partial(plain, conditions.weight)}
+        return {"embedding": lambda: np.concatenate([plain(codes.weight), plain(conditions.weight)])}
+    matrix, bias = decoder.fc.weight, decoder.fc.bias
+    dim = decoder.config.dim
+    found: dict[str, Callable[[], Weights]] = {"fc_feature": lambda: plain(matrix[:, :dim]).T}
+    if bias is None:
+        return found | {"embedding": partial(plain, codes.weight), "fc_embedding": lambda: plain(matrix[:, dim:]).T}
+    # What the input layer makes of an embedding depends on the token alone: one row instead of a product.
+    return found | {"embedding": lambda: plain(codes.weight) @ plain(matrix[:, dim:]).T + plain(bias)}

@@ -1,0 +1,140 @@
+"""`underpaint check`: the models of an export folder against the checkpoints that they came from."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from underpaint.artifacts.manifest import Manifest, ManifestError, check, digest
+from underpaint.artifacts.model_index import read_index
+from underpaint.export.checkpoint import Request
+from underpaint.export.decoders import MOST_EIGHT_BITS, GraphFormat, compared, shape_of
+from underpaint.export.modules import MOST as SAMPLER_MOST
+from underpaint.export.parity import MOST, Report, compare, compare_conditioner, compare_module
+from underpaint.export.samplers import cases_of
+from underpaint.export.tokenizer import HALVES, TOKENIZER_MOST, compare_tokenizer
+from underpaint.export.trained_samplers import KIND as SAMPLER
+from underpaint.export.trained_samplers import load_trained
+from underpaint.models.published.options import Published
+from underpaint.runtime.engines.shape import read_shape
+from underpaint.zoo.load import manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One model's report. allowed: the largest error that passes.
+
+    stand_in: the graph compared is in float32, in place of one that does not run on the CPU.
+    """
+
+    name: str
+    precision: str
+    report: Report
+    allowed: float
+    stand_in: bool
+
+    @property
+    def passed(self) -> bool:
+        """Whether every error is within what the precision allows."""
+        return all(found <= self.allowed for found in self.report.worst().values())
+
+    def lines(self) -> list[str]:
+        """The report in words."""
+        what = f"{self.name} ({self.precision}{', compared as float32' if self.stand_in else ''})"
+        found = [f"{what}: {'passed' if self.passed else 'FAILED'}, allowed {self.allowed:g}"]
+        for case, outputs in self.report.cases.items():
+            shown = ", ".join(f"{name} {each.largest:.2g} / {each.mean:.2g}" for name, each in outputs.items())
+            found.append(f"  {case}: largest / mean error {shown}")
+        if self.name == "target":
+            apart = self.report.parting
+            same, parts = "greedy decoding draws the same picture", "greedy decoding parts at cell"
+            found.append(
+                f"  {same}"
+                if apart is None
+                else f"  {parts} {apart.cell}, where torch's best two lie {apart.margin:.3g} apart"
+            )
+        return found
+
+
+def verify(folder: Path, greedy: bool, seed: int) -> Iterator[Result]:
+    """Hold decoders, condition, tokenizer and samplers of `folder` against their checkpoints, after all hashes.
+
+    Raises ManifestError on files or manifests that changed, and on models that were exported from no checkpoint that
+    can be read again; and what `models.published.load.load` raises.
+    """
+    known = {name: manifest(name, folder) for name in read_index(folder).models}
+    records = {name: found for name, found in known.items() if found.export is not None}
+    between = sorted(name for name, found in records.items() if _kind(found) == SAMPLER)
+    if not {"target", "drafter", *HALVES, *between} & set(records):
+        raise ManifestError(
+            f"{folder} holds no target, drafter or tokenizer of a published checkpoint to check; export one into it"
+        )
+    files = {name: check(found, folder) for name, found in known.items()}
+    for name in ("target", "drafter"):
+        if name in records:
+            yield _decoder(folder, name, files[name], records[name], greedy, seed)
+    if "condition" in records:
+        yield _condition(files["condition"], records["condition"], seed)
+    paths: dict[str, Path] = {name: files[name] for name in HALVES if name in records}
+    if paths:
+        request, loaded = _loaded(records[next(iter(paths))])
+        if loaded.vq is None:
+            raise ManifestError(f"{folder}: '{request.kind}' is no tokenizer; export again")
+        reports = compare_tokenizer(loaded.vq.float(), request.precision, paths)
+        for name, report in reports.items():
+            allowed = TOKENIZER_MOST[request.precision]
+            yield Result(name, request.precision, report, allowed, request.precision == "bf16")
+    for name in between:
+        yield _between(files[name], records[name])
+
+
+def _kind(found: Manifest) -> object:
+    return None if found.export is None else found.export.request.get("kind")
+
+
+def _condition(graph: Path, found: Manifest, seed: int) -> Result:
+    request, loaded = _loaded(found)
+    if loaded.conditioner is None:
+        raise ManifestError(f"{found.name}: '{request.kind}' has no condition of features; export again")
+    stored = "fp32" if request.precision == "bf16" else request.precision
+    report = compare_conditioner(loaded.conditioner.float(), graph, seed)
+    return Result(found.name, stored, report, MOST[stored], False)
+
+
+def _between(graph: Path, found: Manifest) -> Result:
+    request = Request.of(found.export, found.name)
+    trained = load_trained(request.checkpoint, request.precision)
+    _require_checkpoint(found, request, digest(request.checkpoint))
+    cases = cases_of(trained.network)
+    report = compare_module(trained.network, cases.feed, cases.result, cases.inputs, graph)
+    return Result(found.name, request.precision, report, SAMPLER_MOST, False)
+
+
+def _loaded(found: Manifest) -> tuple[Request, Published]:
+    """A model's checkpoint, which must be the one it was exported from."""
+    request = Request.of(found.export, found.name)
+    loaded = request.loaded()
+    _require_checkpoint(found, request, loaded.checkpoint.digest())
+    return request, loaded
+
+
+def _require_checkpoint(found: Manifest, request: Request, sha: str) -> None:
+    if found.export is None or sha != found.export.checkpoint_sha256:
+        raise ManifestError(
+            f"{request.checkpoint}: another checkpoint than {found.name} was exported from; export it again"
+        )
+
+
+def _decoder(folder: Path, name: str, graph: Path, found: Manifest, greedy: bool, seed: int) -> Result:
+    request, loaded = _loaded(found)
+    decoder, conditioner = loaded.decoder, loaded.conditioner
+    if decoder is None or read_shape(found.settings, name) != shape_of(decoder, request.precision):
+        raise ManifestError(f"{folder}: settings and request of '{name}' tell of different models; export it again")
+    decoder.float()
+    whole = None if conditioner is None else conditioner.float()
+    greedy = greedy and name == "target"
+    if request.precision == "bf16":
+        report = compared(name, decoder, whole, GraphFormat(), greedy, seed)
+        return Result(name, "bf16", report, MOST["bf16"], True)
+    report = compare(graph, request.precision, decoder, whole, greedy, seed)
+    allowed = MOST_EIGHT_BITS if request.eight_bits else MOST[request.precision]
+    return Result(name, request.precision, report, allowed, False)

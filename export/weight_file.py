@@ -1,0 +1,86 @@
+"""Weights in one safetensors file, written as they come, which ONNX graphs point into."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+SUFFIX: Final = ".safetensors"
+_NAMES: Final = {
+    np.dtype(np.float32): "F32",
+    np.dtype(np.float16): "F16",
+    np.dtype(ml_dtypes.bfloat16): "BF16",
+    np.dtype(np.uint8): "U8",
+    np.dtype(np.int64): "I64",
+}
+_LENGTH_BYTES: Final = 8
+_ENTRY: Final = 100
+"""Bytes that the header takes for a tensor, its name aside: its type, shape and place."""
+_ALIGN: Final = 64
+"""Where the data begins, and the least that a tensor's bytes are filled up to."""
+
+
+def header_room(names: Iterable[str]) -> int:
+    """Bytes of header that tensors of these names need at most, with a scale and padding for each."""
+    return sum(3 * (len(name) + _ENTRY) for name in names)
+
+
+class Stored(NamedTuple):
+    """Where a tensor lies: bytes from the beginning of the file."""
+
+    offset: int
+    length: int
+
+
+class WeightFile:
+    """A safetensors file under construction. Tensors go to disk at once; the header, which lists them, when it closes.
+
+    room: bytes kept free for the header, which has to stand first; see `header_room`.
+    """
+
+    def __init__(self, path: Path, room: int) -> None:
+        self.path = path
+        self._room = -(-room // _ALIGN) * _ALIGN
+        self._stream = path.open("wb")
+        self._stream.seek(_LENGTH_BYTES + self._room)
+        self._entries: dict[str, dict[str, object]] = {}
+        self._end = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self._finish()
+        self._stream.close()
+
+    def add(self, name: str, values: NDArray[Any]) -> Stored:
+        """Write a tensor. Raises ValueError on a name that is there, or a type that the format has no word for."""
+        if name in self._entries or values.dtype not in _NAMES:
+            raise ValueError(f"{self.path.name}: '{name}' is there twice, or of a type {values.dtype} it cannot hold")
+        start = self._end
+        self._note(name, _NAMES[values.dtype], list(values.shape), values.nbytes)
+        np.ascontiguousarray(values).tofile(self._stream)
+        gap = -self._end % _ALIGN
+        if gap:  # the format allows no holes; a small tensor keeps the next one aligned
+            self._note(f"_pad_{self._end}", "U8", [gap], gap)
+            self._stream.write(bytes(gap))
+        return Stored(_LENGTH_BYTES + self._room + start, values.nbytes)
+
+    def _note(self, name: str, dtype: str, shape: list[int], length: int) -> None:
+        self._entries[name] = {"dtype": dtype, "shape": shape, "data_offsets": [self._end, self._end + length]}
+        self._end += length
+
+    def _finish(self) -> None:
+        header = json.dumps(self._entries, separators=(",", ":")).encode()
+        if len(header) > self._room:
+            raise ValueError(f"{self.path.name}: {len(header)} bytes of header do not fit into {self._room}")
+        self._stream.seek(0)
+        self._stream.write(self._room.to_bytes(_LENGTH_BYTES, "little") + header.ljust(self._room))

@@ -1,0 +1,185 @@
+"""The two ways through a target agree, whatever the mask and the order of cells."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.models.tiny import CAPTION_DIM, TINY, tiny_target, tiny_tokens
+from tests.published.llamagen_reference import Transformer, TransformerConfig
+from underpaint.artifacts.decoder_graph import MASKED_SCORE
+from underpaint.models.checkpoints import load_drafter, load_target
+from underpaint.models.config import build
+from underpaint.models.decoder import DecoderConfig, causal_bias, rope_table
+from underpaint.models.published.training_format import llamagen_width
+from underpaint.models.sample import filter_logits, sample
+from underpaint.models.text import with_condition_table
+from underpaint.models.train.loop import LoopSettings
+from underpaint.models.train.target import TargetSettings, train_target
+from underpaint.zoo.prompts import WORDS
+
+
+@torch.no_grad()
+def test_a_draft_tree_scores_every_path_as_its_own_sequence() -> None:
+    """Root, two children and a grandchild in one pass equal the two sequences one after the other."""
+    target = tiny_target()
+    model, rows = target.decoder, target.condition(torch.arange(1, 9)[None])
+    empty = model.empty_cache(1)
+    prefix = model.step_rows(rows, torch.arange(-8, 0), causal_bias(8), empty, empty)
+    nodes, parents, cells = torch.tensor([[3, 5, 7, 9]]), [-1, 0, 0, 2], torch.tensor([0, 1, 1, 2])
+    bias = torch.full((4, 12), float(MASKED_SCORE))
+    bias[:, :8] = 0
+    for node in range(4):
+        at = node
+        while at >= 0:
+            bias[node, 8 + at] = 0
+            at = parents[at]
+    out = model.step(nodes, cells, bias, prefix.keys, prefix.values)
+    left, _ = model(torch.tensor([[3, 5]]), rows)
+    right, _ = model(torch.tensor([[3, 7, 9]]), rows)
+    torch.testing.assert_close(prefix.logits[:, -1], left[:, 0], atol=1e-5, rtol=0)
+    torch.testing.assert_close(out.logits[:, [0, 1]], left[:, 1:], atol=1e-5, rtol=0)
+    torch.testing.assert_close(out.logits[:, [0, 2, 3]], right[:, 1:], atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+def test_rows_may_stand_at_cells_and_see_slots_of_their_own() -> None:
+    model = tiny_target().decoder
+    torch.manual_seed(1)
+    keys, values = ([torch.randn(2, 2, 6, 16) for _ in model.layers] for _ in range(2))
+    tokens, cells = torch.tensor([[4, 5], [6, 7]]), torch.tensor([[4, 9], [2, 3]])
+    bias = torch.cat([torch.zeros(2, 2, 6), causal_bias(2).expand(2, 2, 2)], dim=2)
+    bias[0, :, 3:6] = float(MASKED_SCORE)
+    both = model.step(tokens, cells, bias, keys, values)
+    for row, seen in ((0, 3), (1, 6)):
+        one = model.step(
+            tokens[row : row + 1],
+            cells[row],
+            torch.cat([torch.zeros(2, seen), causal_bias(2)], dim=1),
+            [key[row : row + 1, :, :seen] for key in keys],
+            [value[row : row + 1, :, :seen] for value in values],
+        )
+        torch.testing.assert_close(both.logits[row], one.logits[0], atol=1e-5, rtol=0)
+
+
+def test_the_rotary_table_is_zero_on_the_prefix_and_turns_rows_and_columns_apart() -> None:
+    table = rope_table(TINY).transpose(1, 2)
+    assert table.shape == (16 + 8, 8, 2)
+    assert torch.count_nonzero(table[16:]) == 0
+    cell = {(row, column): table[4 * row + column] for row in range(4) for column in range(4)}
+    assert torch.equal(cell[2, 1][:4], cell[2, 3][:4])
+    assert torch.equal(cell[1, 3][4:], cell[2, 3][4:])
+    assert not torch.equal(cell[1, 3][:4], cell[2, 3][:4])
+    torch.testing.assert_close(table[:16].square().sum(-1), torch.ones(16, 8))
+
+
+@torch.no_grad()
+def test_a_row_of_pads_is_the_unconditional_embedding() -> None:
+    target = tiny_target()
+    ids = torch.stack([torch.arange(1, 9), torch.zeros(8, dtype=torch.int64)])
+    features = target.features(ids)
+    torch.testing.assert_close(features[1], target.conditioner.absent)
+    torch.testing.assert_close(features[0], target.words(ids)[0])
+
+
+@torch.no_grad()
+def test_a_table_of_conditions_says_what_the_encoder_says() -> None:
+    target = tiny_target()
+    decoder, words = with_condition_table(target), torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6], [0] * 8])
+    absent = torch.arange(decoder.config.cond_ids - 8, decoder.config.cond_ids)
+    ids = torch.stack([words[0], absent]) + TINY.vocab_size
+    torch.testing.assert_close(decoder.embed(ids, None), target.condition(words))
+
+
+@pytest.mark.parametrize("change", [{"heads": 16}, {"heads": 5}])
+def test_sizes_that_cannot_work_raise(change: dict[str, object]) -> None:
+    plain: dict[str, object] = {"dim": 32, "layers": 1, "heads": 2, "hidden": 8, "vocab_size": 8, "grid_side": 4}
+    with pytest.raises(ValueError, match="rotary pairs"):
+        build(DecoderConfig, plain | {"prefix": 1} | change)
+
+
+def test_unknown_and_absent_keys_raise() -> None:
+    with pytest.raises(ValueError, match="unknown setting 'depth'"):
+        build(DecoderConfig, {"depth": 3})
+    with pytest.raises(ValueError, match="missing setting dim"):
+        build(DecoderConfig, {"layers": 1, "heads": 1, "vocab_size": 3})
+
+
+def test_hidden_width_follows_the_published_rule() -> None:
+    assert (llamagen_width(256), llamagen_width(768)) == (768, 2048)
+
+
+def test_a_checkpoint_of_the_first_form_is_read(tmp_path: Path) -> None:
+    """LlamaGen's names of parameters and settings, as the recipes wrote them before."""
+    config = {"dim": 32, "n_layer": 2, "n_head": 2, "vocab_size": 24, "block_size": 16, "multiple_of": 16}
+    config |= {"model_type": "t2i", "cls_token_num": 8, "caption_dim": CAPTION_DIM}
+    torch.manual_seed(2)
+    model, words = Transformer(build(TransformerConfig, config)).eval(), torch.randn(WORDS, CAPTION_DIM)
+    torch.nn.init.normal_(model.output.weight)
+    state = {f"transformer.{name}": value for name, value in model.state_dict().items()}
+    saved = {"config": {"kind": "target", "resolution": 64, "words": WORDS, "transformer": config}}
+    torch.save(saved | {"model": state | {"words.embedding.weight": words}}, tmp_path / "target.pt")
+    target = load_target(tmp_path / "target.pt")
+    codes, ids = torch.randint(0, 24, (2, 16)), torch.arange(1, 17).reshape(2, 8)
+    with torch.no_grad():
+        wanted = model(codes[:, :-1], words[ids])
+        for found, expected in zip(target(codes, ids), wanted, strict=True):
+            torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+    layer = {f"layers.0.{name}": value for name, value in model.layers[0].state_dict().items()}
+    own = layer | {"fc.weight": torch.randn(32, 64), "norm.weight": torch.ones(32)}
+    saved = {"config": {"kind": "drafter", "resolution": 64, "transformer": config}, "model": own}
+    torch.save(saved, tmp_path / "drafter.pt")
+    drafter = load_drafter(tmp_path / "drafter.pt", target.decoder)
+    assert drafter.fc is not None
+    assert torch.equal(drafter.fc.weight, own["fc.weight"])
+    assert torch.equal(drafter.state_dict()["layers.0.qkv.weight"], target.decoder.state_dict()["layers.0.qkv.weight"])
+
+
+@torch.no_grad()
+def test_greedy_sampling_is_the_guided_argmax_of_the_forward_pass() -> None:
+    target = tiny_target()
+    words = torch.stack([torch.arange(1, 9), torch.arange(9, 17)])
+    codes = sample(target, words, guidance=2.0, temperature=0)
+    conditional, _ = target(codes, words)
+    unconditional, _ = target(codes, torch.zeros_like(words))
+    guided = unconditional + 2.0 * (conditional - unconditional)
+    assert torch.equal(guided.argmax(dim=-1), codes)
+
+
+def test_top_k_keeps_k_tokens_and_normalises() -> None:
+    probs = filter_logits(torch.tensor([[1.0, 3.0, 2.0, 0.0]]), temperature=0.5, top_k=2)
+    torch.testing.assert_close(probs, torch.softmax(torch.tensor([[-torch.inf, 6.0, 4.0, -torch.inf]]), dim=-1))
+
+
+def test_a_target_learns_resumes_and_loads(tmp_path: Path) -> None:
+    data = tiny_tokens()
+    settings = TargetSettings(batch=16, validated=32)
+    loop = LoopSettings(steps=60, learning_rate=5e-3, warmup_steps=5, validate_every=30)
+    outcome = train_target(
+        tmp_path / "a", data, data, 64, config=TINY, caption_dim=CAPTION_DIM, settings=settings, loop=loop
+    )
+    assert outcome.validation["validation_ce"] < 1.5 < torch.log(torch.tensor(24.0))
+    codes = torch.from_numpy(data.codes[:4].astype("int64"))
+    logits, _ = load_target(tmp_path / "a" / "checkpoint.pt")(codes, torch.from_numpy(data.words[:4]))
+    found = torch.nn.functional.cross_entropy(logits.detach().flatten(0, 1), codes.flatten())
+    assert float(found) < 1.6
+
+    finer = replace(TINY, grid_side=8)
+    wide = tiny_tokens()._replace(codes=data.codes.repeat(4, axis=1))
+    start = train_target(
+        tmp_path / "b",
+        wide,
+        wide,
+        128,
+        config=finer,
+        caption_dim=CAPTION_DIM,
+        settings=settings,
+        loop=LoopSettings(steps=1, learning_rate=1e-9),
+        init_from=tmp_path / "a" / "checkpoint.pt",
+    )
+    assert start.finished
+    with pytest.raises(ValueError, match="64 cells"):
+        train_target(
+            tmp_path / "c", data, data, 128, config=finer, caption_dim=CAPTION_DIM, settings=settings, loop=loop
+        )
