@@ -313,7 +313,7 @@ def _check_pairs(resolutions: Iterable[ResolutionEntry], manifests: Mapping[str,
     if len(set(grids)) != len(grids):
         raise ManifestError(f"{folder}: two targets draw one grid; export them into separate folders")
     for name in _of_kind(manifests, "drafter"):
-        if _grid(manifests[name]) not in grids:
+        if grids and _grid(manifests[name]) not in grids:
             raise ManifestError(f"{folder}: no target draws the grid of '{name}'; export its target too")
     kinds = {"target", "drafter", "codebook", "image_decoder", "image_encoder"}
     sizes = {

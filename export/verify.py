@@ -1,6 +1,6 @@
 """`underpaint check`: the models of an export folder against the checkpoints that they came from."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,7 +88,8 @@ def verify(folder: Path, greedy: bool, seed: int) -> Iterator[Result]:
 
 
 def _kind(found: Manifest) -> object:
-    return None if found.export is None else found.export.request.get("kind")
+    request = None if found.export is None else found.export.request
+    return request.get("kind") if isinstance(request, Mapping) else None
 
 
 def _condition(graph: Path, found: Manifest, seed: int) -> Result:

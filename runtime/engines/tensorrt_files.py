@@ -66,8 +66,8 @@ class Paths(NamedTuple):
 def paths(folder: Path, model: str, backend: str) -> Paths:
     """Where the engine of `model` lies."""
     stem = f"{model}.{backend}"
-    own = (folder / f"{stem}.{part}" for part in ("engine", "record", "runtime"))
-    return Paths(*own, folder / f"timing.{backend}.cache")
+    engine, record, runtime = (folder / f"{stem}.{part}" for part in ("engine", "record", "runtime"))
+    return Paths(engine, record, runtime, folder / f"timing.{backend}.cache")
 
 
 def backend_module(backend: str) -> ModuleType:

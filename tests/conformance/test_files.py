@@ -1,6 +1,7 @@
 """Model files: what is missing, damaged or not what it says is named, and never half written."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+from safetensors.numpy import load_file
 
 from tests.conformance.conftest import CONFIG, ORIGIN, WORDS, Models
 from underpaint.algos.rows import SamplingParams
@@ -28,8 +30,9 @@ from underpaint.zoo import load
 @pytest.fixture
 def folder(models: Models, tmp_path: Path) -> Path:
     """A copy of the models that a test may damage."""
-    for name in ("target.onnx", "target.json", "drafter.onnx", "drafter.json"):
-        (tmp_path / name).write_bytes((models.folder / name).read_bytes())
+    for name in ("target", "drafter"):
+        for suffix in (".onnx", ".json", ".safetensors"):
+            (tmp_path / f"{name}{suffix}").write_bytes((models.folder / f"{name}{suffix}").read_bytes())
     return tmp_path
 
 
@@ -47,15 +50,20 @@ def test_a_manifest_tells_what_the_file_is(models: Models) -> None:
 
 
 def test_weights_are_stored_in_half_their_size(models: Models) -> None:
-    stored = onnx.load(models.folder / "target.onnx").graph.initializer
-    matrices = [weight for weight in stored if weight.name.startswith(("qkv", "out", "gate_up", "down", "head"))]
+    stored = load_file(models.folder / "target.safetensors")
+    matrices = [name for name in stored if name.endswith(("qkv", "out", "gate_up", "down", "head"))]
     assert len(matrices) == 4 * CONFIG.layers + 1
-    assert {weight.data_type for weight in matrices} == {onnx.TensorProto.FLOAT16}
+    assert {stored[name].dtype.name for name in matrices} == {"float16"}
+    graph = onnx.load(models.folder / "target.onnx", load_external_data=False).graph
+    external = [tensor.name for tensor in graph.initializer if tensor.data_location == onnx.TensorProto.EXTERNAL]
+    assert set(external) == {name for name in stored if not name.startswith("_pad")}
 
 
 def test_8_bit_matrices_are_smaller_and_compared(models: Models) -> None:
     whole, small = (load.manifest(name, models.folder) for name in ("drafter", "drafter_int8"))
-    assert small.bytes < whole.bytes
+    assert small.weights is not None
+    assert whole.weights is not None
+    assert small.weights.bytes < 1.2 * whole.weights.bytes, "scales of blocks weigh as much at this size"
     assert 1e-4 < max(small.parity.values()) < 0.1
     nodes = onnx.load(models.folder / small.file).graph.node
     assert sum(node.op_type == "MatMulNBits" for node in nodes) == 5, "a layer's four products, and the head's"
@@ -64,6 +72,7 @@ def test_8_bit_matrices_are_smaller_and_compared(models: Models) -> None:
     assert floating[0][0] == next(node.output[0] for node in nodes if node.input[:1] == ["features"])
 
 
+@pytest.mark.parametrize("file", ["target.onnx", "target.safetensors"])
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -72,8 +81,8 @@ def test_8_bit_matrices_are_smaller_and_compared(models: Models) -> None:
         (lambda content: b"", "expected \\d+ bytes, got 0"),
     ],
 )
-def test_a_damaged_file_is_refused(folder: Path, damage: object, message: str) -> None:
-    path = folder / "target.onnx"
+def test_a_damaged_file_is_refused(folder: Path, damage: object, message: str, file: str) -> None:
+    path = folder / file
     path.write_bytes(damage(path.read_bytes()))  # type: ignore[operator]
     with pytest.raises(ManifestError, match=message):
         EngineTarget.open("target", SamplingParams(), folder)
@@ -82,8 +91,9 @@ def test_a_damaged_file_is_refused(folder: Path, damage: object, message: str) -
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"layout": 99}, "expected layout 1, got 99"),
-        ({"format": 0}, "expected format 1, got 0"),
+        ({"format": 1}, "expected format 2, got 1; make the folder again: `underpaint export"),
+        ({"weights": {"file": "absent.safetensors", "bytes": 1, "sha256": ""}}, "no model file at"),
+        ({"weights": {"file": "absent.safetensors"}}, "missing setting"),
         ({"colour": "red"}, "unknown setting 'colour'"),
         ({"file": "absent.onnx"}, "no model file at"),
     ],
@@ -96,7 +106,12 @@ def test_a_manifest_of_another_kind_is_refused(folder: Path, change: dict[str, o
 
 
 def test_a_manifest_that_is_no_json_is_refused(folder: Path) -> None:
-    for content, message in (("{", "expected JSON"), ("[]", "expected a JSON object"), ("{}", "missing setting")):
+    for content, message in (
+        ("{", "expected JSON"),
+        ("[]", "expected a JSON object"),
+        ("{}", "expected format 2, got None"),
+        ('{"format": 2}', "missing setting"),
+    ):
         (folder / "target.json").write_text(content)
         with pytest.raises(ManifestError, match=message):
             load.manifest("target", folder)
@@ -147,10 +162,10 @@ def test_bad_sessions_are_named(tmp_path: Path) -> None:
 
 
 def test_nothing_is_written_where_parity_fails(models: Models, tmp_path: Path) -> None:
-    graph = onnx.load(models.folder / "target.onnx")
     draft = draft_manifest("target", "target", ORIGIN, {})
     for differences in ({"case": 1.0}, {"case": float("nan")}, {}):
         with pytest.raises(ParityError, match="nothing was written"), staged(tmp_path / "out") as aside:
+            graph = onnx.load(models.folder / "target.onnx")
             store_onnx(graph, draft, aside, partial(_found, differences), 1e-4)
     assert not list(tmp_path.iterdir())
 

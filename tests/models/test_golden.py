@@ -51,11 +51,18 @@ def test_vq_decodes_and_encodes_as_published() -> None:
     np.testing.assert_array_equal(encoded.numpy().ravel(), case["encoded"])
 
 
-def golden_decoder(folder: Path) -> tuple[dict[str, Any], Decoder]:
-    """The case, and the decoder that its weights are read as, from a file of LlamaGen's names."""
+def golden_transformer() -> tuple[dict[str, Any], Transformer]:
+    """The case, and the reference with its weights."""
     case = load_case("llamagen_c2i_tiny")
     model = Transformer(build(TransformerConfig, case["config"])).eval()
-    regenerate(model, case["manifest"], 0.08)
+    with torch.no_grad():
+        regenerate(model, case["manifest"], 0.08)
+    return case, model
+
+
+def golden_decoder(folder: Path) -> tuple[dict[str, Any], Decoder]:
+    """The case, and the decoder that its weights are read as, from a file of LlamaGen's names."""
+    case, model = golden_transformer()
     torch.save({"model": model.state_dict()}, folder / "model.pt")
     own = LoadOptions(heads=case["config"]["n_head"], grid_side=round(case["config"]["block_size"] ** 0.5))
     decoder = load("llamagen-c2i", folder / "model.pt", options=own).decoder

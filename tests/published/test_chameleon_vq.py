@@ -25,7 +25,6 @@ from underpaint.models.published.files import CheckpointError
 from underpaint.models.published.load import load
 from underpaint.runtime.engines.context import EngineContext, open_session
 from underpaint.runtime.engines.images import to_bytes
-from underpaint.runtime.exported import read_records
 from underpaint.zoo.load import manifest
 
 ONE_THREAD = EngineContext(threads=1)
@@ -199,7 +198,7 @@ def test_a_tokenizer_of_other_codes_than_the_targets_is_refused(anole: Path, tmp
         result = CliRunner().invoke(app, [str(tmp_path / "vqgan.ckpt"), *own])
         assert result.exit_code == 2
         assert re.search(message, result.output), result.output
-    assert read_records(anole / "out")["vq_decoder"] == read_records(release / "out")["vq_decoder"]
+    assert manifest("vq_decoder", anole / "out").export == manifest("vq_decoder", release / "out").export
 
 
 def test_a_target_of_other_codes_than_the_tokenizers_is_refused(anole: Path, release: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import load_file
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
@@ -21,19 +22,20 @@ from underpaint.algos.chance import sampling
 from underpaint.algos.draft.eagle2 import Eagle2
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import decode
-from underpaint.artifacts.manifest import ManifestError
+from underpaint.artifacts.manifest import ManifestError, check
+from underpaint.artifacts.model_index import read_index
 from underpaint.cli.app import app as underpaint
 from underpaint.cli.export import app, check_app
-from underpaint.export import published
+from underpaint.export import checkpoint, decoders
 from underpaint.export.checkpoint import Request, export_checkpoint
 from underpaint.export.parity import LARGE, _told_apart, compare, prepare
 from underpaint.export.verify import verify
-from underpaint.models.published.load import KINDS, load
+from underpaint.models.published.families import KINDS
+from underpaint.models.published.load import load
 from underpaint.models.published.options import LoadOptions
 from underpaint.runtime.engines.context import EngineContext, EngineError, open_session
 from underpaint.runtime.engines.drafter import EngineDrafter
 from underpaint.runtime.engines.target import EngineTarget
-from underpaint.runtime.exported import RECORD, check_data, read_records
 from underpaint.runtime.methods.registry import METHODS
 from underpaint.zoo.load import manifest
 
@@ -57,8 +59,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory, tokenizer: Path) -> Path:
 
 def test_an_export_is_whole_and_recorded(folder: Path) -> None:
     names = {"target", "drafter", "sampler", "sampler_top_k", "vq_decoder", "vq_encoder", "codebook", "neighbours"}
-    records = read_records(folder)
-    assert set(records) == names
+    index = read_index(folder)
+    assert set(index.models) == names
+    assert (index.family, index.resolutions[0].drafter) == ("llamagen", "drafter")
+    assert all(manifest(name, folder).export is not None for name in names)
     assert not list(folder.glob(".*"))
     found = manifest("target", folder)
     assert found.settings["precision"] == "fp32"
@@ -148,20 +152,22 @@ def test_the_golden_case_comes_out_of_onnx_runtime(tmp_path: Path) -> None:
             fed = case["tokens"][row, cell : cell + 1]
 
 
-def test_large_weights_lie_beside_the_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_lie_once_beside_the_graph(tmp_path: Path) -> None:
     save_llamagen(tmp_path / "c2i.pt", captions=False)
-    monkeypatch.setattr(published, "MOST_IN_FILE", 1000)
     out = tmp_path / "out"
     export_checkpoint(Request("llamagen-c2i", tmp_path / "c2i.pt", options=TINY), out)
-    data = out / "target.onnx.data"
-    assert data.stat().st_size > 50_000
-    check_data(out, "target")
+    data, found = out / "target.safetensors", manifest("target", out)
+    held = load_file(data)
+    assert held["layers.1.down"].shape == (96, 32)
+    assert found.weights is not None
+    assert sum(value.nbytes for value in held.values()) > 10 * found.bytes / 4
+    check(found, out)
     target = EngineTarget.open("target", SamplingParams(), out, ONE_THREAD)
     target.prepare(target.encoder.of_ids(np.array([1])))
     target.begin()
     data.write_bytes(data.read_bytes()[:-1])
-    with pytest.raises(ManifestError, match="cut short or changed"):
-        check_data(out, "target")
+    with pytest.raises(ManifestError, match=r"target\.safetensors: expected .* bytes"):
+        check(found, out)
 
 
 def test_a_failed_export_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,12 +177,12 @@ def test_a_failed_export_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monk
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(published, "_samplers", full)
+    monkeypatch.setattr(checkpoint, "_samplers", full)
     with pytest.raises(OSError, match="No space left"):
         export_checkpoint(request, tmp_path / "out")
     assert not (tmp_path / "out").exists()
     monkeypatch.undo()
-    monkeypatch.setitem(published.MOST, "fp32", 0.0)
+    monkeypatch.setitem(decoders.MOST, "fp32", 0.0)
     with pytest.raises(ValueError, match="nothing was written"):
         export_checkpoint(request, tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -208,12 +214,13 @@ def test_check_finds_every_damaged_model(folder: Path, tmp_path: Path, name: str
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda record: record["request"].pop("options"), "damaged, a request lacks its parts"),
-        (lambda record: record["request"]["options"].update(unknown=1), "damaged, a request lacks its parts"),
-        (lambda record: record.update(request=None), "damaged, a request lacks its parts"),
+        (lambda record: record["request"].pop("options"), "request lacks its parts"),
+        (lambda record: record["request"]["options"].update(unknown=1), "request lacks its parts"),
+        (lambda record: record.update(request=None), "request lacks its parts"),
+        (lambda record: record.pop("opset"), "missing setting opset"),
         (
             lambda record: record["request"].update(precision="fp16"),
-            "manifest and record of 'target' tell of different",
+            "settings and request of 'target' tell of different",
         ),
     ],
 )
@@ -222,9 +229,9 @@ def test_check_names_a_damaged_record(
 ) -> None:
     out = tmp_path / "out"
     shutil.copytree(folder, out)
-    records = json.loads((out / RECORD).read_text())
-    change(records["target"])
-    (out / RECORD).write_text(json.dumps(records))
+    found = json.loads((out / "target.json").read_text())
+    change(found["export"])
+    (out / "target.json").write_text(json.dumps(found))
     result = CliRunner().invoke(check_app, [str(out), "--no-greedy"])
     assert result.exit_code == 2
     assert message in result.output
@@ -237,7 +244,7 @@ def test_check_holds_a_manifest_against_its_model(folder: Path, tmp_path: Path) 
     found = json.loads((out / "target.json").read_text())
     found["settings"]["uncond_ids"] = [VOCAB]
     (out / "target.json").write_text(json.dumps(found))
-    with pytest.raises(ManifestError, match="manifest and record of 'target' tell of different models"):
+    with pytest.raises(ManifestError, match="settings and request of 'target' tell of different models"):
         next(verify(out, False, 0))
 
 
@@ -264,20 +271,20 @@ def test_commands(tmp_path: Path) -> None:
     for arguments, message in (
         ([str(tmp_path / "none.pt"), *own], "no checkpoint at"),
         ([str(tmp_path / "c2i.pt"), *own, "--kind", "vq"], "use --kind llamagen-c2i"),
-        ([str(tmp_path / "c2i.pt"), *own, "--precision", "int4"], "--precision: expected one of"),
+        ([str(tmp_path / "c2i.pt"), *own, "--precision", "int4"], "--precision"),
         ([str(tmp_path / "c2i.pt"), *own, "--target", "x"], "belong together"),
         ([str(tmp_path / "c2i.pt"), *own, "--out", "/proc/out"], "cannot write into /proc/out"),
     ):
         result = runner.invoke(app, arguments)
         assert result.exit_code == 2
         assert message in result.output
-    record = json.loads((out / RECORD).read_text())
-    record["target"]["checkpoint_sha256"] = "0"
-    (out / RECORD).write_text(json.dumps(record))
+    found = json.loads((out / "target.json").read_text())
+    found["export"]["checkpoint_sha256"] = "0"
+    (out / "target.json").write_text(json.dumps(found))
     result = runner.invoke(check_app, [str(out)])
     assert result.exit_code == 2
     assert "another checkpoint" in result.output
-    assert "no export.record" in runner.invoke(check_app, [str(tmp_path)]).output
+    assert "no model_index.json" in runner.invoke(check_app, [str(tmp_path)]).output
 
 
 def test_help_has_the_options_of_both_forms() -> None:
@@ -302,7 +309,9 @@ def test_every_method_runs_on_exported_engines(folder: Path, tmp_path: Path) -> 
         result = runner.invoke(underpaint, [*common, *rest])
         assert result.exit_code == 0, result.output
         found = json.loads((out / "compare.json").read_text())
-        assert set(found["model"]["sha256"]) == {"target", "drafter", "codebook", "neighbours", "vq_decoder"}
+        graphs = {"target", "drafter", "vq_decoder"}
+        weights = {f"{name}.safetensors" for name in graphs}
+        assert set(found["model"]["sha256"]) == graphs | weights | {"codebook", "neighbours"}
         rows = {row["method"]: row for row in found["rows"]}
         assert set(rows) == set(methods)
         assert rows["ar"]["target_nfe"] == SIDE**2
