@@ -28,7 +28,7 @@ from underpaint.algos.tree import DraftTree, Verdict, root_only
 from underpaint.artifacts.cost_curve import FORMAT
 from underpaint.runtime.engines.context import EngineContext, usable_cores
 from underpaint.runtime.engines.drafter import EngineDrafter
-from underpaint.runtime.engines.onnx_engine import OnnxEngine
+from underpaint.runtime.engines.engine import Engine
 from underpaint.runtime.engines.target import EngineTarget
 from underpaint.zoo.load import FOLDER
 
@@ -51,7 +51,7 @@ def chain(count: int, vocab_size: int) -> DraftTree:
     )
 
 
-def timed(call: Callable[[], object], engine: OnnxEngine) -> Sample:
+def timed(call: Callable[[], object], engine: Engine) -> Sample:
     before = engine.cost.seconds
     start = time.perf_counter()
     call()

@@ -164,8 +164,8 @@ def test_bad_sessions_are_named(tmp_path: Path) -> None:
 def test_nothing_is_written_where_parity_fails(models: Models, tmp_path: Path) -> None:
     draft = draft_manifest("target", "target", ORIGIN, {})
     for differences in ({"case": 1.0}, {"case": float("nan")}, {}):
+        graph = onnx.load(models.folder / "target.onnx")
         with pytest.raises(ParityError, match="nothing was written"), staged(tmp_path / "out") as aside:
-            graph = onnx.load(models.folder / "target.onnx")
             store_onnx(graph, draft, aside, partial(_found, differences), 1e-4)
     assert not list(tmp_path.iterdir())
 
