@@ -148,7 +148,7 @@ def _plain_sampling(rows: int) -> dict[str, NDArray[Any]]:
     }
 
 
-class Case(NamedTuple):
+class ParityCase(NamedTuple):
     """A decoder's session, its float32 module and what every case shares."""
 
     session: Any
@@ -158,19 +158,19 @@ class Case(NamedTuple):
     rows: NDArray[np.float32] | None
 
 
-def prepare(path: Path, precision: str, decoder: Decoder, conditioner: Conditioner | None, seed: int) -> Case:
+def prepare(path: Path, precision: str, decoder: Decoder, conditioner: Conditioner | None, seed: int) -> ParityCase:
     """A random condition for a pair of rows."""
     rng, config, session = np.random.default_rng(seed), decoder.config, open_session(path, EngineContext())
     if config.condition == "none":
-        return Case(session, precision, decoder, np.empty((2, 0), dtype=np.int64), None)
+        return ParityCase(session, precision, decoder, np.empty((2, 0), dtype=np.int64), None)
     if conditioner is not None:
         features = rng.standard_normal((config.prefix, conditioner.absent.shape[1])).astype(np.float32)
         with torch.no_grad():
             rows = conditioner(torch.from_numpy(features)).numpy()
         prefix = config.vocab_size + np.arange(2 * config.prefix).reshape(2, -1)
-        return Case(session, precision, decoder, prefix, rows)
+        return ParityCase(session, precision, decoder, prefix, rows)
     prefix = config.vocab_size + rng.integers(0, config.cond_ids, (2, config.prefix))
-    return Case(session, precision, decoder, prefix, None)
+    return ParityCase(session, precision, decoder, prefix, None)
 
 
 def with_eol_tokens(config: DecoderConfig, codes: IntArray) -> IntArray:
@@ -189,7 +189,7 @@ def places(config: DecoderConfig, tokens: IntArray) -> IntArray:
 
 @torch.no_grad()
 def dense(
-    case: Case, tokens: IntArray, batch: int, features: NDArray[np.float32] | None = None, unseen: int = 0
+    case: ParityCase, tokens: IntArray, batch: int, features: NDArray[np.float32] | None = None, unseen: int = 0
 ) -> StepOutput:
     """Condition and tokens [T] in one pass of torch; the condition's positions, but the last, left out.
 
@@ -209,14 +209,18 @@ def dense(
     return StepOutput(out.logits[:, first:], out.features[:, first:], keys, values)
 
 
-def _runner(case: Case, batch: int) -> Runner:
+def _runner(case: ParityCase, batch: int) -> Runner:
     runner = Runner(case.session, case.decoder.config, case.precision, batch)
     runner.rows = case.rows
     return runner
 
 
 def compare_image(
-    case: Case, tokens: IntArray, expected: StepOutput, features: NDArray[np.float32] | None = None, unseen: int = 0
+    case: ParityCase,
+    tokens: IntArray,
+    expected: StepOutput,
+    features: NDArray[np.float32] | None = None,
+    unseen: int = 0,
 ) -> dict[str, Errors]:
     """A whole image of `with_eol_tokens` in passes of several sizes, to the last cell: the cache is full at the end.
 
@@ -248,7 +252,7 @@ def _against(parts: list[Outputs], expected: StepOutput) -> dict[str, Errors]:
     return {name: errors(joined(name), tensor) for name, tensor in wanted.items()}
 
 
-def compare_tree(case: Case, tokens: IntArray) -> dict[str, Errors]:
+def compare_tree(case: ParityCase, tokens: IntArray) -> dict[str, Errors]:
     """A draft tree under a full tree mask, each node held against its own path."""
     runner, tree = _runner(case, 2), draft_tree()
     runner.begin(case.prefix)
@@ -267,7 +271,7 @@ def compare_tree(case: Case, tokens: IntArray) -> dict[str, Errors]:
     return {"logits": Errors(max(each.largest for each in found), sum(each.mean for each in found) / len(found))}
 
 
-def parting(case: Case) -> Parting | None:
+def parting(case: ParityCase) -> Parting | None:
     """Draw greedily on the graph, then ask torch for its choice after the same tokens, cell by cell."""
     runner, config = _runner(case, 1), case.decoder.config
     logits = runner.begin(case.prefix[:1]).logits[0, -1]
@@ -320,7 +324,7 @@ def compare(
 
 
 def _told_apart(
-    case: Case, tokens: IntArray, scales: tuple[float, ...], rng: np.random.Generator
+    case: ParityCase, tokens: IntArray, scales: tuple[float, ...], rng: np.random.Generator
 ) -> tuple[NDArray[np.float32], StepOutput]:
     """Random features of the first of `scales` at which float32 can tell a wrong graph from its own rounding.
 

@@ -25,7 +25,7 @@ from underpaint.export.graph import GraphWriter
 from underpaint.export.probabilities import probability_rows
 
 
-class Common(NamedTuple):
+class SharedByLevels(NamedTuple):
     """The nodes that every level reads.
 
     cells: [L - 1, B, 1], those after the last new position's. past_bias: [B, 1, 1, S]. slots: [1]. self_bias: [F, F],
@@ -66,7 +66,7 @@ class Expanded(NamedTuple):
 
 def common_count(nodes: DecoderNodes) -> int:
     """How many outputs `declare_common` declares."""
-    return len(Common._fields) + 2 + 2 * nodes.config.layers
+    return len(SharedByLevels._fields) + 2 + 2 * nodes.config.layers
 
 
 def declare_common(graph: GraphWriter, nodes: DecoderNodes, more: str, width: str) -> None:
@@ -94,11 +94,11 @@ def declare_common(graph: GraphWriter, nodes: DecoderNodes, more: str, width: st
         graph.output(graph.node("Identity", [values]), "float32", ["B", heads, "T", size])
 
 
-def unpack(nodes: DecoderNodes, declared: Sequence[str], tokens: str) -> tuple[Common, Frontier]:
+def unpack(nodes: DecoderNodes, declared: Sequence[str], tokens: str) -> tuple[SharedByLevels, Frontier]:
     """What `declare_common` declared, and the first of its levels."""
-    count = len(Common._fields)
+    count = len(SharedByLevels._fields)
     features, seen, *above = declared[count:]
-    return Common(*declared[:count]), Frontier(tokens, features, seen, _pairs(above))
+    return SharedByLevels(*declared[:count]), Frontier(tokens, features, seen, _pairs(above))
 
 
 def _pairs(flat: Sequence[str]) -> tuple[tuple[str, str], ...]:
@@ -118,7 +118,9 @@ def declare_frontier(graph: GraphWriter, nodes: DecoderNodes) -> Frontier:
     return Frontier(tokens, features, seen, tuple(above))
 
 
-def expand(graph: GraphWriter, nodes: DecoderNodes, common: Common, number: str, frontier: Frontier) -> Expanded:
+def expand(
+    graph: GraphWriter, nodes: DecoderNodes, common: SharedByLevels, number: str, frontier: Frontier
+) -> Expanded:
     """One pass over a frontier; `number` [] counts the levels below the root's."""
     config = nodes.config
     heads, width, dim = config.heads, config.head_dim, config.dim
@@ -166,7 +168,7 @@ def expand(graph: GraphWriter, nodes: DecoderNodes, common: Common, number: str,
 
 
 def next_frontier(
-    graph: GraphWriter, done: Expanded, frontier: Frontier, common: Common, tokens: str, parents: str
+    graph: GraphWriter, done: Expanded, frontier: Frontier, common: SharedByLevels, tokens: str, parents: str
 ) -> Frontier:
     """The next frontier: `tokens` [F], below the nodes `parents` [F] of this one."""
     seen = graph.node("Concat", [frontier.seen, common.self_bias], axis=1)

@@ -36,7 +36,7 @@ Refill: TypeAlias = Literal["uniform", "left", "above"]
 At the start of a row there is no left cell, in the first row none above; the other is copied then."""
 
 
-class Draft(NamedTuple):
+class DraftedToken(NamedTuple):
     """A cell of the window: its token, and the distribution [V] it was drawn from."""
 
     token: int
@@ -84,7 +84,7 @@ def maximal_coupling(held: int, draft: FloatArray, target: FloatArray, chance: C
     return chance.draw(owed, at) if owed.any() else held
 
 
-def chain_of(root: int, drafts: list[Draft], vocab_size: int) -> DraftTree:
+def chain_of(root: int, drafts: list[DraftedToken], vocab_size: int) -> DraftTree:
     """The window as a draft tree: a chain below `root`, each node with its stale distribution."""
     if not drafts:
         return root_only(root, vocab_size)
@@ -118,7 +118,7 @@ def jacobi_cycles(
     check_probs(probs, tree, vocab_size)
     verdict = rule(tree, probs, chance.cycle(0))
     yield Cycle(0, 0, tree, verdict)
-    tokens, drafts, index = [verdict.token], list[Draft](), 1
+    tokens, drafts, index = [verdict.token], list[DraftedToken](), 1
     while len(tokens) < grid.cells:
         here, cell = chance.cycle(index), len(tokens)
         wanted = min(window.length, grid.cells - cell - 1)
@@ -140,20 +140,26 @@ def jacobi_cycles(
 
 
 def _redrawn(
-    draft: Draft, row: FloatArray, cell: int, chance: Chance, coupling: Coupling, noise: Noise | None
-) -> Draft:
+    draft: DraftedToken, row: FloatArray, cell: int, chance: Chance, coupling: Coupling, noise: Noise | None
+) -> DraftedToken:
     distribution = normalised(row)
     at = At(Role.DRAFT, cell)
     if noise is not None:
-        return Draft(noise.race(distribution, cell), distribution)
+        return DraftedToken(noise.race(distribution, cell), distribution)
     if coupling == "maximal":
-        return Draft(maximal_coupling(draft.token, draft.distribution, distribution, chance, at), distribution)
-    return Draft(chance.draw(distribution, at), distribution)
+        return DraftedToken(maximal_coupling(draft.token, draft.distribution, distribution, chance, at), distribution)
+    return DraftedToken(chance.draw(distribution, at), distribution)
 
 
 def _refilled(
-    tokens: list[int], drafts: list[Draft], wanted: int, grid: Grid, refill: Refill, vocab_size: int, chance: Chance
-) -> list[Draft]:
+    tokens: list[int],
+    drafts: list[DraftedToken],
+    wanted: int,
+    grid: Grid,
+    refill: Refill,
+    vocab_size: int,
+    chance: Chance,
+) -> list[DraftedToken]:
     """`drafts` cut or filled up to `wanted` cells."""
     drafts = drafts[:wanted]
     known = tokens + [draft.token for draft in drafts]
@@ -167,7 +173,7 @@ def _refilled(
             token = known[cell - grid.width if above else cell - 1]
             distribution = np.eye(1, vocab_size, token)[0]
         known.append(token)
-        drafts.append(Draft(token, distribution))
+        drafts.append(DraftedToken(token, distribution))
     return drafts
 
 

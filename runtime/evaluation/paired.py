@@ -22,7 +22,7 @@ POWER: Final = 0.8
 _BOOTSTRAP_SEED: Final = 7
 
 
-class Difference(NamedTuple):
+class PairedDifference(NamedTuple):
     """A mean difference to the baseline, and the ends of its 95 % interval (None below two prompts)."""
 
     mean: float
@@ -30,7 +30,7 @@ class Difference(NamedTuple):
     high: float | None
 
 
-def paired_difference(baseline: FloatArray | BoolArray, method: FloatArray | BoolArray) -> Difference:
+def paired_difference(baseline: FloatArray | BoolArray, method: FloatArray | BoolArray) -> PairedDifference:
     """The method's mean figure less the baseline's, with a bootstrap interval over prompts (95 %, percentiles).
 
     Both [seeds, prompts], paired; a prompt is resampled with all of its seeds. Raises ValueError where shapes differ or
@@ -43,8 +43,8 @@ def paired_difference(baseline: FloatArray | BoolArray, method: FloatArray | Boo
         raise ValueError("paired figures: expected finite numbers, got NaN or infinity; check the pictures behind them")
     mean = float(apart.mean())
     if apart.size < 2:
-        return Difference(mean, None, None)
-    return Difference(mean, *interval_ends(apart[resampled(apart.size)].mean(axis=1)))
+        return PairedDifference(mean, None, None)
+    return PairedDifference(mean, *interval_ends(apart[resampled(apart.size)].mean(axis=1)))
 
 
 def resampled(count: int) -> IntArray:
