@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.sim.closed_forms import chain_tokens, tree_tokens
+from tests.sim.batched.closed_forms import chain_tokens, tree_tokens
 from underpaint.algos.accept import RULES
 from underpaint.algos.chance import sampling
 from underpaint.algos.draft import POLICIES, Grid
