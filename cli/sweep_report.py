@@ -84,7 +84,7 @@ def page(lines: Sequence[Line], plan: SweepPlan, command: str) -> str:
         "<!doctype html><html lang=en><head><meta charset=utf-8>"
         "<meta name=viewport content='width=device-width,initial-scale=1'><title>Underpaint: a sweep</title>"
         f"<style>{_STYLE}</style></head><body><h1>A sweep: {len(lines) * len(plan.machines)} configurations</h1>"
-        f"<p>{len(lines)} simulations, each priced on {len(plan.machines)} latency models: "
+        f"<p>{len(lines)} simulations, each on {len(plan.machines)} latency models: "
         f"{html.escape(', '.join(plan.machines))}. Speed-ups are against plain autoregression on the same model, with "
         f"95 % intervals over images. Rooflines are bounds, not measurements.</p>"
         f"<pre>{html.escape(command)}</pre>{_winners(ordered, plan)}{figures}"

@@ -82,7 +82,7 @@ def _prefixes(
     return ends[len(known) :]
 
 
-def _kept(tree: DraftTree, verdict: Verdict) -> Prefix:
+def _accepted_prefix(tree: DraftTree, verdict: Verdict) -> Prefix:
     return tuple(int(tree.tokens[node]) for node in (0, *verdict.path))
 
 
@@ -107,7 +107,7 @@ class SyntheticTarget:
         return Scored(np.stack([self.distribution(end) for end in ends]))
 
     def commit(self, tree: DraftTree, verdict: Verdict) -> None:
-        self._committed += _kept(tree, verdict)
+        self._committed += _accepted_prefix(tree, verdict)
 
 
 @dataclass(slots=True)
@@ -132,5 +132,5 @@ class SyntheticDrafter:
         return np.stack([self.distribution(end) for end in new])
 
     def commit(self, tree: DraftTree, verdict: Verdict, scored: Scored) -> None:
-        self._committed += _kept(tree, verdict)
+        self._committed += _accepted_prefix(tree, verdict)
         self._nodes = []

@@ -133,7 +133,7 @@ def run_zipar(model: TableModel, costs: Costs, window: int, images: int, seed: i
     for image in range(images):
         done = zipar(TableGridTarget(model, image), window, sampling(seed, image))
         found.append((done.passes, 0, 0.0))
-    return _priced(model, costs, found)
+    return _spatial_result(model, costs, found)
 
 
 def run_mulo(
@@ -152,10 +152,10 @@ def run_mulo(
         done = draft_and_repair(target, drafter, rule, repair, rows_per_cycle, sampling(seed, image))
         redrawn = sum(int(cycle.region.sum()) for cycle in done.cycles)
         found.append((done.passes, drafter.passes, 1.0 - redrawn / model.grid.cells))
-    return _priced(model, costs, found)
+    return _spatial_result(model, costs, found)
 
 
-def _priced(model: TableModel, costs: Costs, found: list[tuple[tuple[int, ...], int, float]]) -> Spatial:
+def _spatial_result(model: TableModel, costs: Costs, found: list[tuple[tuple[int, ...], int, float]]) -> Spatial:
     one = float(costs.verify_ms(np.array([1]))[0])
     total = 0.0
     for passes, drafted, _ in found:
