@@ -1,4 +1,4 @@
-"""Sweeps: every fitting rule, policy, setting and synthetic model, simulated once, its time taken from every latency model."""
+"""Sweeps: every fitting rule, policy, setting and synthetic model, simulated once and timed by every latency model."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
