@@ -1,37 +1,36 @@
-"""Rules and policies from outside: a module that registers itself in RULES or POLICIES when it is imported."""
+"""Rules, policies and methods from outside: modules that register themselves, named by the user or by entry points."""
 
+import hashlib
 import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Iterable
+import traceback
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 
 VARIABLE = "UNDERPAINT_PLUGINS"
 """Names the plug-ins of every command and of the tests: modules or paths of .py files, with commas between."""
 
 
+class PluginError(ValueError):
+    """A plug-in that is not there or that fails while it is loaded; the message names it and the line."""
+
+
 def load_plugins(names: Iterable[str]) -> None:
     """Import each of `names`: a module on the path, or the path of a .py file. A second import does nothing.
 
-    Raises ValueError naming the plug-in that is not there.
+    Files of one name in different folders are different plug-ins. Raises PluginError.
     """
     for name in names:
-        if not name.endswith(".py"):
-            _import(name)
-            continue
-        path = Path(name).resolve()
-        module = f"underpaint_plugin_{path.stem}"
-        if module in sys.modules:
-            continue
-        if not path.is_file():
-            raise ValueError(f"plug-in: there is no file {name}; give the path of a .py file or a module's name")
-        spec = importlib.util.spec_from_file_location(module, path)
-        if spec is None or spec.loader is None:
-            raise ValueError(f"plug-in: {name} cannot be loaded as a Python module")
-        loaded = importlib.util.module_from_spec(spec)
-        sys.modules[module] = loaded
-        spec.loader.exec_module(loaded)
+        if name.endswith(".py"):
+            _load_file(name)
+        elif name not in sys.modules:
+            _check_there(name)
+            with named(name):
+                importlib.import_module(name)
 
 
 def named_by_environment() -> tuple[str, ...]:
@@ -39,10 +38,74 @@ def named_by_environment() -> tuple[str, ...]:
     return tuple(name.strip() for name in os.environ.get(VARIABLE, "").split(",") if name.strip())
 
 
-def _import(name: str) -> None:
+def load_entry_points(group: str) -> Iterator[tuple[str, object]]:
+    """What the installed packages name in the entry points of `group`, loaded one by one: (the plug-in, the object).
+
+    Raises PluginError.
+    """
+    from importlib.metadata import entry_points  # takes longer to import than everything else here
+
+    for point in sorted(entry_points(group=group)):
+        owner = f" of package {point.dist.name}" if point.dist is not None else ""
+        plugin = f"{point.value}{owner} (entry point '{point.name}' of {group})"
+        with named(plugin):
+            found = point.load()
+        yield plugin, found
+
+
+@contextmanager
+def named(plugin: str) -> Iterator[None]:
+    """Errors inside become a PluginError that names the plug-in, the file and the line."""
     try:
-        importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name != name:
-            raise
-        raise ValueError(f"plug-in: there is no module '{name}'; install it, or give the path of a .py file") from error
+        yield
+    except PluginError:
+        raise
+    except Exception as error:
+        raise PluginError(f"plug-in {plugin}: {type(error).__name__}: {error} ({_place(error)})") from error
+
+
+def _load_file(name: str) -> None:
+    path = Path(name).resolve()
+    module = f"underpaint_plugin_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
+    if module in sys.modules:
+        return
+    if not path.is_file():
+        raise PluginError(f"plug-in: there is no file {name}; give the path of a .py file or a module's name")
+    spec = importlib.util.spec_from_file_location(module, path)
+    if spec is None or spec.loader is None:
+        raise PluginError(f"plug-in: {name} cannot be loaded as a Python module")
+    loaded: ModuleType = importlib.util.module_from_spec(spec)
+    sys.modules[module] = loaded
+    try:
+        with named(name):
+            spec.loader.exec_module(loaded)
+    except PluginError:
+        del sys.modules[module]
+        raise
+
+
+def _check_there(name: str) -> None:
+    with named(name):
+        try:
+            found = importlib.util.find_spec(name)
+        except ModuleNotFoundError as error:
+            if error.name is None or not name.startswith(f"{error.name}."):
+                raise
+            found = None
+    if found is None:
+        raise PluginError(f"plug-in: there is no module '{name}'; install it, or give the path of a .py file")
+
+
+def _place(error: BaseException) -> str:
+    """Where `error` was raised: the last line outside of this project and of Python itself, or the last line."""
+    if isinstance(error, SyntaxError) and error.filename is not None:
+        return f"{error.filename}, line {error.lineno}"
+    house = Path(__file__).parent.parent
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
+    outside = [
+        frame
+        for frame in frames
+        if not Path(frame.filename).is_relative_to(house / "algos") and "importlib" not in Path(frame.filename).parts
+    ]
+    last = (outside or frames)[-1]
+    return f"{last.filename}, line {last.lineno}"

@@ -3,7 +3,10 @@
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
+from types import ModuleType
 from typing import Any, Generic, Protocol, TypeVar
+
+from underpaint.algos.plugins import load_entry_points, named
 
 
 class Named(Protocol):
@@ -27,10 +30,15 @@ def suggest(name: str, known: Iterable[str]) -> str:
 
 
 class Registry(Generic[Spec]):
-    """Specifications of one kind by name, in the order they were registered."""
+    """Specifications of one kind by name, in the order they were registered.
 
-    def __init__(self, kind: str) -> None:
+    group: the entry points by which installed packages add to it, each naming a specification or a module that
+    registers one. They are loaded once, when the registry is first listed or asked for a name that it does not hold.
+    """
+
+    def __init__(self, kind: str, group: str = "") -> None:
         self._kind = kind
+        self._group = group
         self._specs: dict[str, Spec] = {}
 
     def register(self, spec: Spec) -> Spec:
@@ -40,18 +48,42 @@ class Registry(Generic[Spec]):
         self._specs[spec.name] = spec
         return spec
 
+    def _load_entry_points(self) -> None:
+        group, self._group = self._group, ""
+        if not group:
+            return
+        for plugin, found in load_entry_points(group):
+            if isinstance(found, ModuleType) or any(spec is found for spec in self._specs.values()):
+                continue  # it has registered itself
+            with named(plugin):
+                self.register(self._checked(found))
+
+    def _checked(self, found: Any) -> Spec:
+        kinds = {type(spec) for spec in self._specs.values()}
+        if kinds and type(found) not in kinds:
+            expected = " or ".join(sorted(kind.__name__ for kind in kinds))
+            raise ValueError(f"{self._kind}: expected a module or a {expected}, got {found!r}")
+        spec: Spec = found
+        return spec
+
     def __getitem__(self, name: str) -> Spec:
+        if name not in self._specs:
+            self._load_entry_points()
         if name not in self._specs:
             raise ValueError(f"{self._kind}: there is no '{name}'; {suggest(name, self._specs)}")
         return self._specs[name]
 
     def __iter__(self) -> Iterator[Spec]:
+        self._load_entry_points()
         return iter(self._specs.values())
 
     def __contains__(self, name: object) -> bool:
+        if name not in self._specs:
+            self._load_entry_points()
         return name in self._specs
 
     def __len__(self) -> int:
+        self._load_entry_points()
         return len(self._specs)
 
 

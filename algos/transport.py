@@ -93,10 +93,11 @@ def best_acceptance_iid(target: FloatArray, draft: FloatArray, count: int) -> fl
     """
     if count < 0:
         raise ValueError(f"transport: expected count >= 0, got {count}")
-    owed, offered = normalised(target), normalised(draft)
-    order = np.argsort(np.divide(owed, offered, out=np.full(owed.size, np.inf), where=offered > 0.0), kind="stable")
-    mass = np.concatenate([[0.0], np.cumsum(owed[order])])
-    inside = np.concatenate([[0.0], np.cumsum(offered[order])]) ** count
+    probs, draft_probs = normalised(target), normalised(draft)
+    ratios = np.divide(probs, draft_probs, out=np.full(probs.size, np.inf), where=draft_probs > 0.0)
+    order = np.argsort(ratios, kind="stable")
+    mass = np.concatenate([[0.0], np.cumsum(probs[order])])
+    inside = np.concatenate([[0.0], np.cumsum(draft_probs[order])]) ** count
     return float(np.clip((mass + 1.0 - inside).min(), 0.0, 1.0))
 
 

@@ -1,16 +1,17 @@
 """`underpaint`: the command line. Thin: it parses, calls and prints."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated
 
 import typer
 
-from underpaint.algos.plugins import VARIABLE, load_plugins, named_by_environment
+from underpaint.algos.plugins import VARIABLE, PluginError, load_plugins, named_by_environment
 from underpaint.cli.certify import certify
 from underpaint.cli.compare import compare
 from underpaint.cli.errors import BAD_INPUT, bad_input
-from underpaint.cli.exact import distribution
+from underpaint.cli.exact import exact
 from underpaint.cli.generate import generate
 from underpaint.cli.methods import methods
 from underpaint.cli.results import app as results
@@ -44,7 +45,7 @@ app.command()(generate)
 app.command()(compare)
 app.command()(sweep)
 app.command()(methods)
-app.command()(distribution)
+app.command()(exact)
 app.command()(certify)
 app.command()(trace)
 app.add_typer(simulate, name="simulate")
@@ -120,7 +121,11 @@ def _needs_torch(what: str) -> Iterator[None]:
 
 def main() -> None:
     """Run the command line."""
-    app()
+    try:
+        app()
+    except PluginError as error:  # an installed package's, which is loaded when a registry is first asked
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(BAD_INPUT)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`underpaint distribution`: the exact output distribution of a rule on a small synthetic model."""
+"""`underpaint exact`: the exact output distribution of a rule on a small synthetic model."""
 
 import json
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from underpaint.sim.exact.rule_report import ExactReport
 
 
-def distribution(
+def exact(
     rule: Annotated[str, typer.Argument(help="An acceptance rule; see `underpaint methods`.")],
     model: Annotated[str, typer.Option(help="A synthetic target and drafter: flat, peaked, near or far.")] = "flat",
     policy: Annotated[
@@ -44,7 +44,12 @@ def distribution(
             raise ValueError("--set-policy needs --policy: name the policy that the setting is of")
         MODELS[model]
         report = exact_report(rule, model, policy, settings, own, max_nodes)
-    typer.echo(json.dumps(report._asdict(), indent=1) if as_json else _shown(report))
+    if as_json:
+        found = report._asdict()
+        found["residuals"] = {name: one._asdict() for name, one in report.residuals.items()}
+        typer.echo(json.dumps(found, indent=1))
+    else:
+        typer.echo(_shown(report))
 
 
 def _shown(report: "ExactReport") -> str:
@@ -60,4 +65,11 @@ def _shown(report: "ExactReport") -> str:
         f"the best of any lossless rule        {report.transport_bound:.4f} (gap {report.transport_gap:+.4f})",
         f"target passes an image               {report.passes:.4f}",
     ]
+    if report.residuals:
+        lines.append("by residual          total variation   after one cycle   tokens kept   target passes")
+        lines += [
+            f"  {name:<18} {one.total_variation:>15.3g}   {one.total_variation_cycle:>15.3g}   "
+            f"{one.accepted_tokens:>11.4f}   {one.passes:>13.4f}"
+            for name, one in report.residuals.items()
+        ]
     return "\n".join(lines)

@@ -37,11 +37,11 @@ class BlockVerification:
         if chance.flip(weights[last], At(Role.ACCEPT, last)):
             return Verdict(tuple(range(1, last + 1)), chance.draw(probs[last], At(Role.BONUS, last)))
         for node in range(last - 1, -1, -1):
-            owed = excess(weights[node] * targets[node], drafts[node])
-            total = float(owed.sum())
+            rest = excess(weights[node] * targets[node], drafts[node])
+            total = float(rest.sum())
             if weights[node] == 1.0 or chance.flip(total, At(Role.ACCEPT, node), out_of=total + (1.0 - weights[node])):
-                # Nothing owed at weight 1: p = q here, and only rounding made the flips below fail.
-                residual = owed if total > 0.0 else targets[node]
+                # No residual at weight 1: p = q here, and only rounding made the flips below fail.
+                residual = rest if total > 0.0 else targets[node]
                 return Verdict(tuple(range(1, node + 1)), chance.draw(residual, At(Role.RESIDUAL, node)))
         raise AssertionError("block: the root's weight is 1, so the empty prefix is always kept")
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from underpaint.algos.accept.relaxed import Odds, TrySiblings
+from underpaint.algos.accept.relaxed import Odds, RelaxedSiblings
 from underpaint.algos.accept.spec import RULES, DraftedNode, RuleSpec, Settings, every_combination, require_drawn
 from underpaint.algos.accept.walk import walk
 from underpaint.algos.arrays import FloatArray
@@ -14,7 +14,7 @@ from underpaint.algos.chance import Chance
 from underpaint.algos.tree import DRAWN, DraftTree, Verdict
 
 
-class Scaled(NamedTuple):
+class ScaledAcceptance(NamedTuple):
     """Accept x with probability min(1, factors[place] * p(x) / q(x)); a rejection takes min(q, factor * p)."""
 
     factors: tuple[float, ...]
@@ -57,7 +57,7 @@ class CoolSD:
         """See `Rule`."""
         require_drawn(tree, *DRAWN)
         factors = self.factors(tree.depth) if tree.size > 1 else ()
-        return walk(tree, probs, chance, TrySiblings(Scaled(factors)))
+        return walk(tree, probs, chance, RelaxedSiblings(ScaledAcceptance(factors)))
 
 
 def _bound(settings: Settings, node: DraftedNode) -> float:

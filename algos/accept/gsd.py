@@ -1,11 +1,11 @@
-"""Grouped speculative decoding: a token is judged together with codes of like probability and like look."""
+"""GroupedAcceptance speculative decoding: a token is judged together with codes of like probability and like look."""
 
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
-from underpaint.algos.accept.relaxed import Odds, TrySiblings
+from underpaint.algos.accept.relaxed import Odds, RelaxedSiblings
 from underpaint.algos.accept.spec import RULES, Residual, RuleSpec, every_combination, require_drawn
 from underpaint.algos.accept.walk import walk
 from underpaint.algos.arrays import FloatArray, IntArray
@@ -17,7 +17,7 @@ Window: TypeAlias = Literal["paper", "released"]
 one more likelier token than less likely ones, and none at all where it would begin before the first rank."""
 
 
-class Grouped(NamedTuple):
+class GroupedAcceptance(NamedTuple):
     """Accept x with probability min(1, p(C(x)) / q(C(x))).
 
     C(x): of the `group` tokens next to x in the order of falling p, those with |p(y) - p(x)| < gap and squared
@@ -86,7 +86,7 @@ class Grouped(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupedSpeculation:
-    """Accept x ~ q with probability min(1, p(C(x)) / q(C(x))) (arXiv 2508.07747); see `Grouped` for C(x).
+    """Accept x ~ q with probability min(1, p(C(x)) / q(C(x))) (arXiv 2508.07747); see `GroupedAcceptance` for C(x).
 
     codebook: [V, E] floating, the codes. group: tokens in the window, 1 judges x alone; 3, 25 and 50 are published,
     14 is fixed in the released code. gap, distance > 0; the released code compares squared distances of the language
@@ -117,8 +117,8 @@ class GroupedSpeculation:
         require_drawn(tree, *DRAWN)
         if self.codebook.shape[0] != probs.shape[1]:
             raise ValueError(f"gsd: expected a codebook of V = {probs.shape[1]} codes, got {self.codebook.shape[0]}")
-        grouped = Grouped(self.codebook, self.group, self.gap, self.distance, self.window, self.residual)
-        return walk(tree, probs, chance, TrySiblings(grouped))
+        grouped = GroupedAcceptance(self.codebook, self.group, self.gap, self.distance, self.window, self.residual)
+        return walk(tree, probs, chance, RelaxedSiblings(grouped))
 
 
 SPEC = RULES.register(

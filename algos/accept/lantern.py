@@ -17,7 +17,7 @@ from underpaint.algos.accept.spec import (
     every_combination,
     require_drawn,
 )
-from underpaint.algos.accept.walk import Tried, walk
+from underpaint.algos.accept.walk import SiblingOutcome, walk
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.batched.drawn import DrawnSiblings
 from underpaint.algos.batched.pooling import NeighbourPool, PooledPoints, additive_limit, relative_limit
@@ -27,18 +27,18 @@ from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.tree import DRAWN, DraftTree, Drawn, Verdict
 
 
-class Pool(NamedTuple):
+class PooledMass(NamedTuple):
     """Neighbours pooled with a token: the first `codes` of its row, of total weight `mass`."""
 
     mass: float
     codes: int
 
 
-def pool(distribution: FloatArray, near: IntArray, limit: float) -> Pool:
+def pool(distribution: FloatArray, near: IntArray, limit: float) -> PooledMass:
     """The longest prefix of the codes `near` [k] whose weight under `distribution` [V] is at most `limit`."""
     running = np.add.accumulate(distribution.take(near).astype(np.float64))
     count = int(running.searchsorted(limit, side="right"))
-    return Pool(float(running[count - 1]) if count else 0.0, count)
+    return PooledMass(float(running[count - 1]) if count else 0.0, count)
 
 
 class Limit(Protocol):
@@ -59,8 +59,8 @@ class Pooling(NamedTuple):
 
     def try_points(
         self, tree: DraftTree, node: int, children: Sequence[int], distribution: FloatArray, chance: Chance
-    ) -> Tried:
-        """See `Siblings`, for point proposals: each is kept with probability p(x) + p(A(x)).
+    ) -> SiblingOutcome:
+        """See `SiblingRule`, for point proposals: each is kept with probability p(x) + p(A(x)).
 
         p is what is left of the distribution after the siblings before it, renormalised; the pool A(x) is measured in
         it too.
@@ -72,7 +72,7 @@ class Pooling(NamedTuple):
             near, own = self.neighbours[token], float(left[token])
             pooled = pool(left, near[: self.k], self.limit(own, total))
             if chance.flip(own + pooled.mass, At(Role.ACCEPT, child), out_of=total):
-                return Tried(child, left)
+                return SiblingOutcome(child, left)
             if left is distribution:  # most are kept, and then need no copy
                 left = distribution.astype(np.float64)
             if self.residual == "paper":
@@ -85,15 +85,15 @@ class Pooling(NamedTuple):
                 total = summed = float(np.add.reduce(left))
             if not total > 0.0:
                 if self.residual != "released":  # it was certain to be kept, and only rounding said otherwise
-                    return Tried(child, left)
+                    return SiblingOutcome(child, left)
                 left[:] = 1.0
                 total = summed = float(left.size)
-        return Tried(None, left)
+        return SiblingOutcome(None, left)
 
     def try_drawn(
         self, tree: DraftTree, node: int, children: Sequence[int], distribution: FloatArray, chance: Chance
-    ) -> Tried:
-        """See `Siblings`, for drawn ones: as `try_points`, with probability min(1, (p(x) + p(A(x))) / q(x))."""
+    ) -> SiblingOutcome:
+        """See `SiblingRule`, for drawn ones: as `try_points`, with probability min(1, (p(x) + p(A(x))) / q(x))."""
         left = normalised(distribution)
         for child, drafted in zip(children, proposal_distributions(tree, node, children), strict=False):
             token = int(tree.tokens[child])
@@ -101,19 +101,19 @@ class Pooling(NamedTuple):
             own = float(left[token])
             pooled = pool(left, near[: self.k], self.limit(own, 1.0))
             if chance.flip(own + pooled.mass, At(Role.ACCEPT, child), out_of=float(drafted[token])):
-                return Tried(child, left)
+                return SiblingOutcome(child, left)
             if self.residual == "released" and pooled.codes:
                 drafted = drafted.copy()
                 drafted[near[: self.k + 1]] = 0.0
             elif self.residual == "paper":
                 left[near[: pooled.codes]] = 0.0  # what x gains is less than q(x), or x would have been kept
-            owed = excess(left, drafted)
-            if not owed.any():
+            rest = excess(left, drafted)
+            if not rest.any():
                 if self.residual != "released":
-                    return Tried(child, left)
-                owed[:] = 1.0
-            left = normalised(owed)
-        return Tried(None, left)
+                    return SiblingOutcome(child, left)
+                rest[:] = 1.0
+            left = normalised(rest)
+        return SiblingOutcome(None, left)
 
     def verdict(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:
         """Decide a whole tree."""

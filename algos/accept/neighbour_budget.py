@@ -18,7 +18,7 @@ from underpaint.algos.accept.neighbours import check_neighbours
 from underpaint.algos.accept.point import try_points
 from underpaint.algos.accept.proposals import excess, normalised, proposal_distributions, try_siblings
 from underpaint.algos.accept.spec import RULES, DraftedNode, RuleSpec, every_combination
-from underpaint.algos.accept.walk import Tried, walk
+from underpaint.algos.accept.walk import SiblingOutcome, walk
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.tree import DraftTree, Drawn, Verdict
@@ -98,7 +98,7 @@ class NeighbourBudget:
 
     def _try(
         self, tree: DraftTree, node: int, children: Sequence[int], distribution: FloatArray, chance: Chance
-    ) -> Tried:
+    ) -> SiblingOutcome:
         near = self.neighbours[:, : self.k or None]
         if tree.drawn == "top_k":
             tokens = [int(tree.tokens[child]) for child in children]
@@ -115,12 +115,12 @@ class NeighbourBudget:
                 left = move_to_draft(left, drafted, near, most)
             token = int(tree.tokens[child])
             if chance.flip(float(left[token]), At(Role.ACCEPT, child), out_of=float(drafted[token])):
-                return Tried(child, left)
+                return SiblingOutcome(child, left)
             rest = excess(left, drafted)
             if not rest.any():  # they differ by rounding alone, and so does this rejection from an acceptance
-                return Tried(None, left)
+                return SiblingOutcome(None, left)
             left = normalised(rest)
-        return Tried(None, left)
+        return SiblingOutcome(None, left)
 
 
 def _first_and_last(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from underpaint.algos.accept.spec import RULES, RuleSpec, require_drawn
-from underpaint.algos.accept.walk import Tried, walk
+from underpaint.algos.accept.walk import SiblingOutcome, walk
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.batched.walk import BatchedWalk, try_points_at_once
 from underpaint.algos.chance import At, Chance, Role
@@ -26,15 +26,17 @@ class PointProposals:
         return walk(tree, probs, chance, try_points)
 
 
-def try_points(tree: DraftTree, node: int, children: Sequence[int], distribution: FloatArray, chance: Chance) -> Tried:
+def try_points(
+    tree: DraftTree, node: int, children: Sequence[int], distribution: FloatArray, chance: Chance
+) -> SiblingOutcome:
     """Try point proposals in order, taking each rejected token out of the distribution."""
     left = distribution.astype(np.float64)
     for child in children:
         token = int(tree.tokens[child])
         if chance.flip(float(left[token]), At(Role.ACCEPT, child), out_of=float(left.sum())):
-            return Tried(child, left)
+            return SiblingOutcome(child, left)
         left[token] = 0.0
-    return Tried(None, left)
+    return SiblingOutcome(None, left)
 
 
 SPEC = RULES.register(

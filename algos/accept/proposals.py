@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from underpaint.algos.accept.walk import Tried
+from underpaint.algos.accept.walk import SiblingOutcome
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.tree import DraftTree
@@ -56,7 +56,7 @@ def proposal_distributions(tree: DraftTree, node: int, children: Sequence[int]) 
 
 def try_siblings(
     tree: DraftTree, node: int, children: Sequence[int], distribution: FloatArray, chance: Chance
-) -> Tried:
+) -> SiblingOutcome:
     """Keep a child x drawn from q with probability min(1, p(x) / q(x)); on a rejection p <- norm([p - q]_+).
 
     arXiv 2211.17192, algorithm 1, repeated over siblings as in SpecInfer (arXiv 2305.09781, multi-round sampling).
@@ -65,9 +65,9 @@ def try_siblings(
     for child, drafted in zip(children, proposal_distributions(tree, node, children), strict=True):
         token = int(tree.tokens[child])
         if chance.flip(float(left[token]), At(Role.ACCEPT, child), out_of=float(drafted[token])):
-            return Tried(child, left)
-        owed = excess(left, drafted)
-        if not owed.any():  # the distributions differ by rounding alone, and so does this rejection from an acceptance
-            return Tried(None, left)
-        left = normalised(owed)
-    return Tried(None, left)
+            return SiblingOutcome(child, left)
+        rest = excess(left, drafted)
+        if not rest.any():  # the distributions differ by rounding alone, and so does this rejection from an acceptance
+            return SiblingOutcome(None, left)
+        left = normalised(rest)
+    return SiblingOutcome(None, left)

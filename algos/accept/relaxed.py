@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from underpaint.algos.accept.proposals import excess, normalised, proposal_distributions
-from underpaint.algos.accept.walk import Tried
+from underpaint.algos.accept.walk import SiblingOutcome
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.tree import DraftTree
@@ -37,25 +37,25 @@ class Acceptance(Protocol):
         ...
 
 
-class TrySiblings(NamedTuple):
-    """`Siblings` for one acceptance, sibling after sibling, each against what the ones before it left."""
+class RelaxedSiblings(NamedTuple):
+    """`SiblingRule` for one acceptance, sibling after sibling, each against what the ones before it left."""
 
     acceptance: Acceptance
 
     def __call__(
         self, tree: DraftTree, node: int, children: Sequence[int], distribution: FloatArray, chance: Chance
-    ) -> Tried:
-        """See `Siblings`."""
+    ) -> SiblingOutcome:
+        """See `SiblingRule`."""
         left = normalised(distribution)
         place = len(tree.path_to(node))
         for child, draft in zip(children, proposal_distributions(tree, node, children), strict=False):
             odds = self.acceptance.odds(left, draft, int(tree.tokens[child]), place)
             if chance.flip(odds.chance_of, At(Role.ACCEPT, child), out_of=odds.out_of):
-                return Tried(child, left)
-            owed = excess(left, self.acceptance.taken(left, draft, place))
-            if owed.any():  # else rounding alone spoke against a sure token, or (GSD) a rejection owes nothing
-                left = normalised(owed)
-        return Tried(None, left)
+                return SiblingOutcome(child, left)
+            rest = excess(left, self.acceptance.taken(left, draft, place))
+            if rest.any():  # else rounding alone spoke against a sure token, or (GSD) a rejection owes nothing
+                left = normalised(rest)
+        return SiblingOutcome(None, left)
 
 
 def accepted_mass(acceptance: Acceptance, target: FloatArray, draft: FloatArray, place: int = 0) -> FloatArray:

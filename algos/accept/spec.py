@@ -117,7 +117,7 @@ class RuleSpec:
         return self.promise == "lossless" or self.lossless_when(self.all_settings(settings))
 
 
-RULES: Registry[RuleSpec] = Registry("rule")
+RULES: Registry[RuleSpec] = Registry("rule", "underpaint.rules")
 
 
 def at_temperature(spec: RuleSpec, temperature: float) -> RuleSpec:

@@ -41,11 +41,11 @@ class _Open:
     def reject(self) -> None:
         """Take the rejected child's offer out: p <- norm([w p - q]_+), w <- z / (z + 1 - w), z its mass."""
         assert self.drafted is not None
-        owed = excess(self.weight * self.distribution, self.drafted)
-        total = float(owed.sum())
+        rest = excess(self.weight * self.distribution, self.drafted)
+        total = float(rest.sum())
         if total > 0.0:
             self.weight = total / (total + (1.0 - self.weight))  # in this order, z of 1e-17 survives at w = 1
-            self.distribution = owed / total
+            self.distribution = rest / total
         elif self.weight < 1.0:
             self.weight = 0.0
 

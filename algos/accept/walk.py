@@ -8,27 +8,27 @@ from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.tree import DraftTree, Verdict
 
 
-class Tried(NamedTuple):
+class SiblingOutcome(NamedTuple):
     """What came of trying one node's children."""
 
-    kept: int | None
+    accepted: int | None
     """The child that was accepted; None if all were rejected."""
     residual: FloatArray
-    """[V] weights (any scale) to draw the extra token from; read only when `kept` is None."""
+    """[V] weights (any scale) to draw the extra token from; read only when `accepted` is None."""
 
 
-class Siblings(Protocol):
+class SiblingRule(Protocol):
     """Tries the children of one node in order."""
 
     def __call__(
         self, tree: DraftTree, node: int, children: Sequence[int], distribution: FloatArray, chance: Chance
-    ) -> Tried:
+    ) -> SiblingOutcome:
         """Flip at `At(Role.ACCEPT, child)`; `distribution` [V] is the target's after `node`, not to be written to."""
         ...
 
 
-def walk(tree: DraftTree, probs: FloatArray, chance: Chance, siblings: Siblings) -> Verdict:
-    """Accept from the root downwards while a child is kept; then one extra token.
+def walk(tree: DraftTree, probs: FloatArray, chance: Chance, siblings: SiblingRule) -> Verdict:
+    """Accept from the root downwards while a child is accepted; then one extra token.
 
     The extra token comes from the residual of the node whose children were all rejected, or, below a leaf, from
     the target's own distribution (the bonus token).
@@ -37,9 +37,9 @@ def walk(tree: DraftTree, probs: FloatArray, chance: Chance, siblings: Siblings)
     path: list[int] = []
     node = 0
     while below[node]:
-        kept, residual = siblings(tree, node, below[node], probs[node], chance)
-        if kept is None:
+        accepted, residual = siblings(tree, node, below[node], probs[node], chance)
+        if accepted is None:
             return Verdict(tuple(path), chance.draw(residual, At(Role.RESIDUAL, node)))
-        path.append(kept)
-        node = kept
+        path.append(accepted)
+        node = accepted
     return Verdict(tuple(path), chance.draw(probs[node], At(Role.BONUS, node)))

@@ -155,4 +155,4 @@ class PolicySpec:
     batched: BatchedPolicyOf = no_batched_policy
 
 
-POLICIES: Registry[PolicySpec] = Registry("policy")
+POLICIES: Registry[PolicySpec] = Registry("policy", "underpaint.policies")

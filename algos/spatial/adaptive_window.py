@@ -67,7 +67,7 @@ class AdaptiveWindow:
             float(distribution[held.token]), At(Role.WINDOW, node), out_of=float(held.distribution[held.token])
         ):
             return held.token, True
-        owed = excess(distribution, held.distribution)
-        if not owed.any():  # the distributions differ by rounding alone
+        rest = excess(distribution, held.distribution)
+        if not rest.any():  # the distributions differ by rounding alone
             return held.token, True
-        return self.chance.draw(owed, At(Role.WINDOW, node + 1)), False
+        return self.chance.draw(rest, At(Role.WINDOW, node + 1)), False

@@ -80,8 +80,8 @@ def maximal_coupling(held: int, draft: FloatArray, target: FloatArray, chance: C
         )
     if chance.flip(float(target[held]), At(Role.COUPLE, at.node), out_of=float(draft[held])):
         return held
-    owed = excess(target, draft)
-    return chance.draw(owed, at) if owed.any() else held
+    rest = excess(target, draft)
+    return chance.draw(rest, at) if rest.any() else held
 
 
 def chain_of(root: int, drafts: list[DraftedToken], vocab_size: int) -> DraftTree:

@@ -149,11 +149,11 @@ def _judge_row(
     for cell in cells:
         token, distribution, drafted = int(drafts.tokens[cell]), distributions[cell], drafts.distributions[cell]
         kept = chance.flip(float(distribution[token]), At(Role.ACCEPT, cell), out_of=float(drafted[token]))
-        owed = excess(distribution, drafted)
+        rest = excess(distribution, drafted)
         if not kept and not may_redraw:
             break
-        if not kept and owed.any():  # without any, only rounding made the flip fail
-            token = chance.draw(owed, At(Role.RESIDUAL, cell))
+        if not kept and rest.any():  # without any, only rounding made the flip fail
+            token = chance.draw(rest, At(Role.RESIDUAL, cell))
         canvas.put(cell, token)
         drafts.drop(cell)
         decided.append(cell)

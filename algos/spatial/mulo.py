@@ -157,8 +157,8 @@ def verify_and_repair(
     kept = cells[~region.reshape(-1)[cells]]
     canvas.put_all(kept, drafts[kept])
     canvas.keep()
-    owed = refused & ~redrawn_anyway(refused, repair.radius)
-    owes = owed.reshape(-1).tolist()
+    from_residual = refused & ~redrawn_anyway(refused, repair.radius)
+    in_residual = from_residual.reshape(-1).tolist()
     labels = label_islands(region) if repair.order == "islands" else np.where(region, 0, -1)
     steps: tuple[tuple[int, ...], ...] = ()
     if rejected.any():
@@ -166,7 +166,7 @@ def verify_and_repair(
         canvas.known[first] = distributions[first - cells[0]]  # nothing before it has changed since it was verified
 
         def redraw(front: RowFront, cell: int, distribution: FloatArray) -> int | None:
-            if owes[cell]:
+            if in_residual[cell]:
                 weights = rule.residual(
                     cell, int(drafts[cell]), _distribution(draft, cell - int(cells[0])), distribution
                 )

@@ -54,7 +54,7 @@ def redrawn_anyway(rejected: BoolArray, radius: int) -> BoolArray:
     """The cells [H, W] of R_X that would be in it had their own token been accepted.
 
     They lie in another rejected cell's neighbourhood, so their verdict decides nothing and an unbiased redraw takes
-    the whole distribution. The other cells of R_X are redrawn for their own rejection alone, and are owed the residual.
+    the whole distribution. The other cells of R_X are redrawn for their own rejection alone, and from the residual.
     The
     first rejected cell is one of these always: accepted, it would lie before t_0.
     """

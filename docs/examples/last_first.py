@@ -4,13 +4,15 @@ from dataclasses import dataclass
 
 from underpaint.algos.accept import RULES, RuleSpec
 from underpaint.algos.accept.point import try_points
-from underpaint.algos.accept.walk import Tried, walk
+from underpaint.algos.accept.walk import SiblingOutcome, walk
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import Chance
 from underpaint.algos.tree import DraftTree, Verdict
 
 
-def _backwards(tree: DraftTree, node: int, children: list[int], distribution: FloatArray, chance: Chance) -> Tried:
+def _backwards(
+    tree: DraftTree, node: int, children: list[int], distribution: FloatArray, chance: Chance
+) -> SiblingOutcome:
     return try_points(tree, node, children[::-1], distribution, chance)
 
 

@@ -14,7 +14,7 @@ from underpaint.runtime.methods.tree_config import TreeRecipe
 from underpaint.runtime.methods.tree_methods import TREE_METHODS
 from underpaint.runtime.studio import Built
 
-METHODS: Final[Registry[Method]] = Registry("method")
+METHODS: Final[Registry[Method]] = Registry("method", "underpaint.methods")
 for _method in (*TREE_METHODS, *GRID_METHODS):
     METHODS.register(_method)
 

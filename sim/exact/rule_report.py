@@ -81,6 +81,15 @@ for _model in (
     MODELS.register(_model)
 
 
+class ResidualReport(NamedTuple):
+    """What a rule does with one of its residuals; the figures are those of `ExactReport`."""
+
+    total_variation: float
+    total_variation_cycle: float
+    accepted_tokens: float
+    passes: float
+
+
 class ExactReport(NamedTuple):
     """What `exact_report` found; the names are those of its JSON."""
 
@@ -107,6 +116,8 @@ class ExactReport(NamedTuple):
     """transport_bound - acceptance; below 0, bias has bought what no lossless rule could."""
     passes: float
     """Expected target passes (NFE) for the image."""
+    residuals: dict[str, ResidualReport]
+    """The same rule with each residual that it has for such trees; empty for a rule that has one alone."""
 
 
 def exact_report(
@@ -129,9 +140,21 @@ def exact_report(
     check_fits(spec, shape)
     if max_nodes < 2:
         raise ValueError(f"distribution: max_nodes must be at least 2 (the root and one proposal), got {max_nodes}")
-    made = build(spec.make, {**_codebook_settings(spec, world, settings), **settings}, f"rule '{rule}'")
+    given = {**_codebook_settings(spec, world, settings), **settings}
     built_policy = build(shape.make, policy_settings, f"policy '{shape.name}'")
-    return _measure(spec, made, shape, built_policy, world, dict(settings), max_nodes)
+
+    def measured(own: Mapping[str, Any]) -> ExactReport:
+        made = build(spec.make, {**given, **own}, f"rule '{rule}'")
+        return _measure(spec, made, shape, built_policy, world, dict(settings), max_nodes)
+
+    report = measured({})
+    residuals = {
+        str(residual): ResidualReport(one.total_variation, one.total_variation_cycle, one.accepted_tokens, one.passes)
+        for residual, kinds in spec.residuals.items()
+        if shape.drawn in kinds
+        for one in [measured({"residual": residual})]
+    }
+    return report._replace(residuals=residuals)
 
 
 def _measure(
@@ -170,6 +193,7 @@ def _measure(
         transport_bound=bound,
         transport_gap=bound - acceptance,
         passes=passes(images),
+        residuals={},
     )
 
 

@@ -251,16 +251,16 @@ def test_methods_lists_every_registered_name_with_its_promise():
 
 
 def test_distribution_prints_exact_figures():
-    result = called("distribution", "without_replacement", "--model", "peaked", "--json")
+    result = called("exact", "without_replacement", "--model", "peaked", "--json")
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     assert found["promise"] == "lossless"
     assert found["total_variation"] < 1e-12
     assert found["transport_gap"] > -1e-12
-    relaxed = json.loads(called("distribution", "lantern", "--set", "delta=0.3", "--policy", "eagle2", "--json").stdout)
+    relaxed = json.loads(called("exact", "lantern", "--set", "delta=0.3", "--policy", "eagle2", "--json").stdout)
     assert relaxed["settings"]["delta"] == 0.3
     assert relaxed["total_variation"] > 1e-6
-    assert "total variation" in called("distribution", "point").stdout
+    assert "total variation" in called("exact", "point").stdout
 
 
 @pytest.mark.parametrize(
@@ -276,11 +276,11 @@ def test_distribution_prints_exact_figures():
     ],
 )
 def test_distribution_refuses_bad_input(arguments, message):
-    refused(called("distribution", *arguments), message)
+    refused(called("exact", *arguments), message)
 
 
 def test_help_explains_itself():
-    for command in ([], ["generate"], ["compare"], ["methods"], ["distribution"], ["train"], ["export"]):
+    for command in ([], ["generate"], ["compare"], ["methods"], ["exact"], ["train"], ["export"]):
         result = called(*command, "--help")
         assert result.exit_code == 0, result.output
         assert "usage:" in result.output.lower()

@@ -23,7 +23,7 @@ from tests.exact.relaxed import (
 from tests.strategies import ShapePolicy, chains, distributions, pools, shapes
 from underpaint.algos.accept import RULES, RuleSpec
 from underpaint.algos.accept.cool import CoolSD
-from underpaint.algos.accept.gsd import Grouped
+from underpaint.algos.accept.gsd import GroupedAcceptance
 from underpaint.algos.accept.neighbours import nearest_codes
 from underpaint.algos.accept.relaxed import accepted_mass
 from underpaint.algos.accept.spec import DraftedNode
@@ -281,7 +281,7 @@ def test_scaled_and_grouped_acceptance_miss_by_what_is_kept_too_often(
 
     chosen, codes = data.draw(examples(RULES["gsd"])), codebook(4, data.draw(st.integers(0, 5)))
     rule = make(RULES["gsd"], codes, residual="standard", **chosen)
-    kept = accepted_mass(Grouped(codes, **chosen, residual="standard"), target, draft)
+    kept = accepted_mass(GroupedAcceptance(codes, **chosen, residual="standard"), target, draft)
     missed = apart(next_token_distribution(rule, target, draft, "iid", 1), target)
     assert missed == pytest.approx(np.maximum(kept - target, 0.0).sum(), abs=ROUNDING)
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.exact.relaxed import apart, codebook, make, next_token_distribution, point_distribution, star
 from underpaint.algos.accept import RULES
-from underpaint.algos.accept.gsd import Grouped
+from underpaint.algos.accept.gsd import GroupedAcceptance
 from underpaint.algos.accept.neighbours import nearest_codes
 from underpaint.algos.accept.relaxed import accepted_mass
 from underpaint.algos.accept.spec import Residual
@@ -150,9 +150,9 @@ def test_the_pool_is_measured_in_what_the_siblings_left() -> None:
 # GSD's window
 
 
-def grouped(**settings: object) -> Grouped:
+def grouped(**settings: object) -> GroupedAcceptance:
     known = {"codebook": np.zeros((16, 1)), "group": 14, "gap": 1.0, "distance": 1.0, "window": "released"}
-    return Grouped(**(known | settings), residual="paper")  # type: ignore[arg-type]
+    return GroupedAcceptance(**(known | settings), residual="paper")  # type: ignore[arg-type]
 
 
 FALLING = np.arange(16.0, 0.0, -1.0) / 136.0
@@ -182,7 +182,7 @@ def test_gsd_groups_overlap_so_a_token_may_be_kept_less_than_exactly() -> None:
     """Hence [p - q]_+ is not the least biased residual here, though it is for rules that only ever keep more."""
     target, draft = np.array([0.4, 0.3, 0.2, 0.1]), np.array([0.1, 0.2, 0.3, 0.4])
     codes = np.zeros((4, 1))
-    rule = Grouped(codes, 3, 1.0, 1.0, "paper", "paper")
+    rule = GroupedAcceptance(codes, 3, 1.0, 1.0, "paper", "paper")
     accept = accepted_mass(rule, target, draft) / draft
     assert accept[1] == 1.0
     assert accept[3] > target[3] / draft[3]

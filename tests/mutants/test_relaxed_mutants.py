@@ -328,8 +328,8 @@ MUTANTS = [
     ("accept/lantern.py", "left[:] = 1.0", "left[:] = distribution"),
     (
         "accept/lantern.py",
-        "owed = excess(left, drafted)",
-        "owed = excess(left, drafted) if self.residual != 'standard' else left",
+        "rest = excess(left, drafted)",
+        "rest = excess(left, drafted) if self.residual != 'standard' else left",
     ),
     # settings: delta means lambda, lambda bounds the neighbours alone, delta above 1 passes
     ("accept/lantern.py", "return self.delta * total", "return self.delta * own"),
@@ -434,7 +434,7 @@ MUTANTS = [
         "distribution = np.eye(1, vocab_size, token)[0]",
         "distribution = np.full(vocab_size, 1.0 / vocab_size)",
     ),
-    ("spatial/jacobi.py", "chance.draw(owed, at) if", "chance.draw(target, at) if"),
+    ("spatial/jacobi.py", "chance.draw(rest, at) if", "chance.draw(target, at) if"),
     ("coupling.py", "second[others] * edge - first[others]", "second[others] * edge"),
     ("coupling.py", "high = min(high", "high = max(high"),
     ("coupling.py", "(high - low)", "high"),

@@ -72,11 +72,16 @@ MUTANTS: list[tuple[str, str, str, Callable[[], None]]] = [
     ("canvas", "(groups[cells] == groups[after])", "(groups[cells] >= 0)", jacobi),  # a row starts behind a draft
     ("canvas", " & fresh[cells][None, :]", " & False", dense),
     ("canvas", "self.cached[cells] = False", "self.cached[cells[2:]] = False", repair),  # a key stays stale
-    ("mulo", "owed = refused & ~redrawn_anyway", "owed = ~refused & ~redrawn_anyway", checks.check_raster_is_exact),
     (
         "mulo",
-        "owed = refused & ~redrawn_anyway(refused, repair.radius)",
-        "owed = refused",
+        "from_residual = refused & ~redrawn_anyway",
+        "from_residual = ~refused & ~redrawn_anyway",
+        checks.check_raster_is_exact,
+    ),
+    (
+        "mulo",
+        "from_residual = refused & ~redrawn_anyway(refused, repair.radius)",
+        "from_residual = refused",
         checks.check_independent_cells_are_exact,
     ),
     ("mulo", "At(Role.CELL, cell)", "At(Role.BONUS, cell)", thresholds),  # other noise than plain decoding

@@ -23,6 +23,15 @@ def test_every_rule_is_reported(spec: RuleSpec) -> None:
     assert 2.0 <= report.passes <= 4.0
 
 
+@pytest.mark.parametrize("spec", [spec for spec in RULES if spec.residuals], ids=lambda spec: spec.name)
+def test_all_residuals_stand_side_by_side(spec: RuleSpec) -> None:
+    report = exact_report(spec.name, "peaked", max_nodes=3)
+    assert set(report.residuals) == {name for name, kinds in spec.residuals.items() if report.drawn in kinds}
+    for name, one in report.residuals.items():
+        alone = exact_report(spec.name, "peaked", settings={"residual": name}, max_nodes=3)
+        assert (one.total_variation, one.passes) == (alone.total_variation, alone.passes)
+
+
 def test_the_models_are_what_their_names_say() -> None:
     reached = {model.name: exact_report("chain", model.name).acceptance for model in MODELS}
     assert reached["near"] > reached["flat"] > reached["far"]
