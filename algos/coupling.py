@@ -44,7 +44,6 @@ class SampledNoise:
             raise ValueError(f"noise: expected seed, image >= 0 and keep >= 1, got {self}")
 
     def race(self, weights: FloatArray, cell: int) -> int:
-        """See `Noise`."""
         _checked(weights)
         noise = self._rows.get(cell)
         if noise is None or noise.size != weights.size:
@@ -76,7 +75,6 @@ class EnumeratedNoise:
     _past: dict[int, list[_Past]] = field(default_factory=dict)
 
     def race(self, weights: FloatArray, cell: int) -> int:
-        """See `Noise`."""
         _checked(weights)
         distribution = weights.astype(np.float64) / float(weights.sum())
         past = self._past.setdefault(cell, [])

@@ -19,7 +19,6 @@ class BlockVerification:
     """
 
     def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:
-        """See `Rule`."""
         require_drawn(tree, "iid")
         require_chain(tree)
         last = tree.size - 1

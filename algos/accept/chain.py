@@ -19,7 +19,6 @@ class SpeculativeSampling:
     """
 
     def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:
-        """See `Rule`."""
         require_drawn(tree, "iid")
         require_chain(tree)
         return walk(tree, probs, chance, try_siblings)

@@ -20,13 +20,11 @@ class ScaledAcceptance(NamedTuple):
     factors: tuple[float, ...]
 
     def odds(self, target: FloatArray, draft: FloatArray, token: int, place: int) -> Odds:
-        """See `Acceptance`."""
         return Odds(self.factors[place] * float(target[token]), float(draft[token]))
 
     def taken(self, target: FloatArray, draft: FloatArray, place: int) -> FloatArray:
-        """See `Acceptance`."""
-        kept: FloatArray = np.minimum(draft, self.factors[place] * target)
-        return kept
+        mass: FloatArray = np.minimum(draft, self.factors[place] * target)
+        return mass
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +52,6 @@ class CoolSD:
         return tuple(self.delta * scale * factor for factor in cooling)
 
     def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:
-        """See `Rule`."""
         require_drawn(tree, *DRAWN)
         factors = self.factors(tree.depth) if tree.size > 1 else ()
         return walk(tree, probs, chance, RelaxedSiblings(ScaledAcceptance(factors)))

@@ -16,7 +16,6 @@ class GreedyMatch:
     """Descend to the child that holds argmax p (the first index on ties); the extra token is argmax p. No chance."""
 
     def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:
-        """See `Rule`."""
         below = tree.children()
         path: list[int] = []
         node: int | None = 0

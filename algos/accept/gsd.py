@@ -12,7 +12,7 @@ from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.chance import Chance
 from underpaint.algos.tree import DRAWN, DraftTree, Verdict
 
-Window: TypeAlias = Literal["paper", "released"]
+GroupWindow: TypeAlias = Literal["paper", "released"]
 """How the group lies in the order of falling probability. "paper": around the token, cut off at the ends. "released":
 one more likelier token than less likely ones, and none at all where it would begin before the first rank."""
 
@@ -28,7 +28,7 @@ class GroupedAcceptance(NamedTuple):
     group: int
     gap: float
     distance: float
-    window: Window
+    window: GroupWindow
     residual: Residual
 
     @property
@@ -50,7 +50,6 @@ class GroupedAcceptance(NamedTuple):
         return group
 
     def odds(self, target: FloatArray, draft: FloatArray, token: int, place: int) -> Odds:
-        """See `Acceptance`."""
         group = self.members(target, token)
         if not group.size:  # 0 / 0 in the released code, and no draw is below it: a sure rejection
             return Odds(0.0, 1.0)
@@ -98,7 +97,7 @@ class GroupedSpeculation:
     group: int = 14
     gap: float = 0.15
     distance: float = 0.7
-    window: Window = "paper"
+    window: GroupWindow = "paper"
     residual: Residual = "paper"
 
     def __post_init__(self) -> None:
@@ -108,12 +107,11 @@ class GroupedSpeculation:
             raise ValueError(
                 f"gsd: expected group >= 1, gap > 0 and distance > 0, got {self.group}, {self.gap!r}, {self.distance!r}"
             )
-        for name, value, known in (("window", self.window, Window), ("residual", self.residual, Residual)):
+        for name, value, known in (("window", self.window, GroupWindow), ("residual", self.residual, Residual)):
             if value not in get_args(known):
                 raise ValueError(f"gsd: {name} must be one of {', '.join(get_args(known))}, got {value!r}")
 
     def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:
-        """See `Rule`."""
         require_drawn(tree, *DRAWN)
         if self.codebook.shape[0] != probs.shape[1]:
             raise ValueError(f"gsd: expected a codebook of V = {probs.shape[1]} codes, got {self.codebook.shape[0]}")
@@ -137,7 +135,7 @@ SPEC = RULES.register(
         residuals=dict.fromkeys(get_args(Residual), frozenset(DRAWN)),
         lossless_when=lambda settings: settings["group"] == 1,
         examples=every_combination(
-            group=(1, 2, 3, 4, 6), gap=(0.11, 0.5), distance=(0.8, 2.0), window=get_args(Window)
+            group=(1, 2, 3, 4, 6), gap=(0.11, 0.5), distance=(0.8, 2.0), window=get_args(GroupWindow)
         ),
     )
 )

@@ -182,7 +182,6 @@ class Lantern:
         check_settings("lantern", self.neighbours, self.k, self.residual)
 
     def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:
-        """See `Rule`."""
         columns = self.k or self.neighbours.shape[1]
         return Pooling(self.neighbours, columns, self._limit, self.residual).verdict(tree, probs, chance)
 
@@ -208,7 +207,6 @@ class LanternPP:
         check_settings("lantern_pp", self.neighbours, self.k, self.residual)
 
     def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:
-        """See `Rule`."""
         columns = self.k or self.neighbours.shape[1]
         return Pooling(self.neighbours, columns, self._limit, self.residual).verdict(tree, probs, chance)
 

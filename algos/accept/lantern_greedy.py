@@ -68,7 +68,6 @@ class LanternGreedy:
         check_choice("lantern_greedy", self.choose)
 
     def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:
-        """See `Rule`."""
         near = self.neighbours[:, : self.k or None]
         return greedy_verdict(tree, probs, near, lambda own: self.delta, self.choose)
 
@@ -89,7 +88,6 @@ class LanternPPGreedy:
         check_choice("lantern_pp_greedy", self.choose)
 
     def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:
-        """See `Rule`."""
         near = self.neighbours[:, : self.k or None]
         return greedy_verdict(tree, probs, near, lambda own: (self.factor - 1.0) * own, self.choose)
 

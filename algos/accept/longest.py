@@ -36,6 +36,6 @@ def kept_ends(tree: DraftTree, passing: Passing, choose: Choice = "longest") -> 
         level.clear()
         for node in ends:
             if below[node]:
-                kept = passing(node, below[node])
-                level.extend(kept[:1] if choose == "first" else kept)
+                passed = passing(node, below[node])
+                level.extend(passed[:1] if choose == "first" else passed)
     return sorted(ends)

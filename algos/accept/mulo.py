@@ -64,7 +64,6 @@ class PooledThreshold:
             raise ValueError(f"mulo: tau must be > 0, got {self.tau!r}")
 
     def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:
-        """See `Rule`."""
         check_vocab(self.neighbours, probs)
         near = self.neighbours[:, : self.k or None]
 

@@ -16,7 +16,6 @@ class MultiRound:
     """Try the siblings in order against the same q; after each rejection p <- norm([p - q]_+)."""
 
     def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:
-        """See `Rule`."""
         require_drawn(tree, "iid")
         return walk(tree, probs, chance, try_siblings)
 

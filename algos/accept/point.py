@@ -21,7 +21,6 @@ class PointProposals:
     """
 
     def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:
-        """See `Rule`."""
         require_drawn(tree, "top_k")
         return walk(tree, probs, chance, try_points)
 

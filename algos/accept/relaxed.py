@@ -45,7 +45,6 @@ class RelaxedSiblings(NamedTuple):
     def __call__(
         self, tree: DraftTree, node: int, children: Sequence[int], distribution: FloatArray, chance: Chance
     ) -> SiblingOutcome:
-        """See `SiblingRule`."""
         left = normalised(distribution)
         place = len(tree.path_to(node))
         for child, draft in zip(children, proposal_distributions(tree, node, children), strict=False):
@@ -62,9 +61,9 @@ def accepted_mass(acceptance: Acceptance, target: FloatArray, draft: FloatArray,
     """[V]: draft(x) * accept(x), token by token; ValueError on shapes that differ."""
     if target.shape != draft.shape:
         raise ValueError(f"accepted_mass: expected distributions of one shape, got {target.shape} and {draft.shape}")
-    kept = np.zeros(target.size)
+    mass = np.zeros(target.size)
     for token in np.flatnonzero(draft).tolist():
         chance_of, out_of = acceptance.odds(target, draft, token, place)
         if chance_of > 0.0:
-            kept[token] = draft[token] * min(1.0, chance_of / out_of)
-    return kept
+            mass[token] = draft[token] * min(1.0, chance_of / out_of)
+    return mass

@@ -59,7 +59,6 @@ class TraversalVerification:
     """
 
     def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:
-        """See `Rule`."""
         below = tree.children()
 
         def enter(node: int, weight: float) -> _Open:

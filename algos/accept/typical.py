@@ -48,7 +48,6 @@ class TypicalAcceptance:
         return self.epsilon if self.alpha == inf else min(self.epsilon, self.alpha * exp(-entropy(distribution)))
 
     def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:
-        """See `Rule`."""
 
         def passing(node: int, children: Sequence[int]) -> list[int]:
             distribution, least = probs[node], self.threshold(probs[node])

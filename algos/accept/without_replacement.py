@@ -19,7 +19,6 @@ class WithoutReplacement:
     """
 
     def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:
-        """See `Rule`."""
         require_drawn(tree, "without_replacement")
         return walk(tree, probs, chance, try_siblings)
 

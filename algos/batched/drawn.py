@@ -36,12 +36,12 @@ class DrawnSiblings:
         mass_left, draft_mass = batch.tables.masses.take(rows), batch.tables.draft_masses[depth].take(rows)
         boosted, count = self.boosted(target, rows, first, mass_left)
         lost = (batch.draws.random(rows.size) * draft[rows, first] * mass_left >= boosted * draft_mass).nonzero()[0]
-        kept, extra = np.zeros(rows.size, dtype=np.int64), np.full(rows.size, -1)
+        accepted, extra = np.zeros(rows.size, dtype=np.int64), np.full(rows.size, -1)
         rest = batch.tables.first_residual(depth) if self.pool is None else None
         if rest is not None:
             more = there[lost, 1] if tokens.shape[1] > 1 else np.zeros(lost.size, dtype=np.bool_)
             out, lost = lost[~more], lost[more]
-            kept[out], extra[out] = -1, rest.draw(rows[out], batch.draws.random(out.size))
+            accepted[out], extra[out] = -1, rest.draw(rows[out], batch.draws.random(out.size))
         if lost.size:
             after, proposed = rows[lost], tokens[lost]
             drafted = draft.take(after, axis=0).astype(np.float64, copy=False)
@@ -51,14 +51,14 @@ class DrawnSiblings:
                 left = target.take(after, axis=0).astype(np.float64, copy=False)
                 state = ResidualState(left, mass_left[lost], drafted, draft_mass[lost])
                 state = self.reject(state, proposed[:, 0], boosted[lost], count[lost])
-            kept[lost], extra[lost] = self._others(batch, state, proposed, there[lost])
-        return BatchedSiblingOutcome(kept, extra)
+            accepted[lost], extra[lost] = self._others(batch, state, proposed, there[lost])
+        return BatchedSiblingOutcome(accepted, extra)
 
     def _others(
         self, batch: ImageBatch, state: ResidualState, tokens: IntArray, there: BoolArray
     ) -> BatchedSiblingOutcome:
         """The siblings after the first, which was rejected; `state` [M] is used up."""
-        kept, extra = np.full(tokens.shape[0], -1), np.full(tokens.shape[0], -1)
+        accepted, extra = np.full(tokens.shape[0], -1), np.full(tokens.shape[0], -1)
         on = np.arange(tokens.shape[0])
         for turn in range(1, tokens.shape[1]):
             going = there[on, turn]
@@ -71,14 +71,14 @@ class DrawnSiblings:
             boosted, count = self.boosted(state.left, places, proposed, state.mass)
             offered = batch.draws.random(on.size) * state.drafted[places, proposed]
             won = offered * state.mass < boosted * state.draft_mass
-            kept[on[won]] = turn
+            accepted[on[won]] = turn
             lost = (~won).nonzero()[0]
             if not lost.size:
-                return BatchedSiblingOutcome(kept, extra)
+                return BatchedSiblingOutcome(accepted, extra)
             on = on[lost]
             state = self.reject(state.at(lost), proposed[lost], boosted[lost], count[lost])
         extra[on] = draw_dense(batch, state.left)
-        return BatchedSiblingOutcome(kept, extra)
+        return BatchedSiblingOutcome(accepted, extra)
 
     def boosted(
         self, left: FloatArray, places: IntArray, tokens: IntArray, mass_left: FloatArray

@@ -42,7 +42,7 @@ def grow_dynamic(batch: ImageBatch, active: IntArray, depth: IntArray, width: In
         found = tables.top_tokens[at].take(rows, axis=0)[..., :widest]
         levels.append(TreeLevel(found, np.empty(0, dtype=np.bool_), rows, above))
     kept = _best(scores, total)
-    levels = [level._replace(kept=part) for level, part in zip(levels, kept, strict=True)]
+    levels = [level._replace(in_tree=part) for level, part in zip(levels, kept, strict=True)]
     return assemble(active, levels, passes, width == 1)
 
 

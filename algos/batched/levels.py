@@ -27,7 +27,7 @@ def assemble(images: IntArray, levels: list[TreeLevel], passes: list[IntArray], 
     """The trees of `images` [A] that these levels make; see `TreeBatch`."""
     depth, nodes = np.zeros(images.size, dtype=np.int64), np.ones(images.size, dtype=np.int64)
     for number, level in enumerate(levels):
-        count = level.kept.reshape(level.kept.shape[0], -1).sum(axis=1)
+        count = level.in_tree.reshape(level.in_tree.shape[0], -1).sum(axis=1)
         nodes[: count.size] += count
         depth[: count.size][count > 0] = number + 1
     return TreeBatch(images, levels, depth, nodes, passes, one_call)

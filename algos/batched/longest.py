@@ -29,13 +29,12 @@ class LongestPath:
     """Draw the extra token; else take the likeliest."""
 
     def __call__(self, batch: ImageBatch, trees: TreeBatch) -> BatchedVerdicts:
-        """See `BatchedRule`."""
         active, count = trees.images, trees.images.size
-        kept, end = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
+        accepted, end = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
         flat: BoolArray = np.ones((count, 1), dtype=np.bool_)
         for level, block in enumerate(trees.levels):
             size = block.rows.shape[0]
-            passing = block.kept & np.take_along_axis(flat[:size], block.above, 1)[..., None]
+            passing = block.in_tree & np.take_along_axis(flat[:size], block.above, 1)[..., None]
             images, parents, columns = np.nonzero(passing)
             tested = self.passes(batch, block.rows[images, parents], block.tokens[images, parents, columns])
             passing[images, parents, columns] = tested
@@ -45,21 +44,21 @@ class LongestPath:
             on = np.flatnonzero(flat.any(axis=1))
             if not on.size:
                 break
-            kept[on] = level + 1
+            accepted[on] = level + 1
             end[on] = flat[on].argmax(axis=1)
-        path = _trace_back(trees.levels, kept, end)
-        last = np.where(kept > 0, path[np.arange(count), np.maximum(kept - 1, 0)], batch.roots(active))
-        rows = batch.rows_after(active, kept, last)
+        path = _trace_back(trees.levels, accepted, end)
+        last = np.where(accepted > 0, path[np.arange(count), np.maximum(accepted - 1, 0)], batch.roots(active))
+        rows = batch.rows_after(active, accepted, last)
         extra = batch.tables.draw(rows, batch.draws.random(count)) if self.draw else batch.tables.best[rows]
-        return BatchedVerdicts(path, kept, extra)
+        return BatchedVerdicts(path, accepted, extra)
 
 
-def _trace_back(blocks: list[TreeLevel], kept: IntArray, end: IntArray) -> IntArray:
-    """[A, L] the tokens on the way to the flat place `end` [A] at level kept - 1."""
-    path = np.zeros((kept.size, max(1, len(blocks))), dtype=np.int64)
+def _trace_back(blocks: list[TreeLevel], accepted: IntArray, end: IntArray) -> IntArray:
+    """[A, L] the tokens on the way to the flat place `end` [A] at level accepted - 1."""
+    path = np.zeros((accepted.size, max(1, len(blocks))), dtype=np.int64)
     place = end.copy()
-    for level in range(int(kept.max(initial=0)) - 1, -1, -1):
-        here = np.flatnonzero(kept > level)
+    for level in range(int(accepted.max(initial=0)) - 1, -1, -1):
+        here = np.flatnonzero(accepted > level)
         block = blocks[level]
         width = block.tokens.shape[2]
         path[here, level] = block.tokens[here, place[here] // width, place[here] % width]
@@ -80,7 +79,6 @@ class Outweighs:
     pool: NeighbourPool
 
     def __call__(self, batch: ImageBatch, rows: IntArray, tokens: IntArray) -> BoolArray:
-        """See `NodeTest`."""
         target, best = batch.tables.target, batch.tables.best[rows]
         own, mass, _ = self.pool(target, rows, tokens, np.ones(rows.size))
         boosted, most = own + mass, target[rows, best]
@@ -96,7 +94,6 @@ class HoldsMass:
     tau: float
 
     def __call__(self, batch: ImageBatch, rows: IntArray, tokens: IntArray) -> BoolArray:
-        """See `NodeTest`."""
         target = batch.tables.target
         held = target[rows[:, None], self.neighbours[tokens]].sum(axis=1) + target[rows, tokens]
         passed: BoolArray = held >= self.tau

@@ -57,7 +57,7 @@ class PooledPoints:
         """See `BatchedSiblingRule`. The first sibling is tested on the tables; only what it loses is copied."""
         left, at = batch.tables.target, rows
         total = summed = batch.tables.masses[rows]
-        kept, extra = np.full(rows.size, -1), np.full(rows.size, -1)
+        accepted, extra = np.full(rows.size, -1), np.full(rows.size, -1)
         on = np.arange(rows.size)
         for turn in range(tokens.shape[1]):
             if turn and not there[on, turn].all():
@@ -69,10 +69,10 @@ class PooledPoints:
             gone = tokens[on, turn]
             own, mass, count = self.pool(left, at, gone, total)
             won = batch.draws.random(on.size) * total < own + mass
-            kept[on[won]] = turn
+            accepted[on[won]] = turn
             lost = np.flatnonzero(~won)
             if not lost.size:
-                return BatchedSiblingOutcome(kept, extra)
+                return BatchedSiblingOutcome(accepted, extra)
             left = left[at[lost]].astype(np.float64, copy=False)
             on, total, summed, gone, count = on[lost], total[lost], summed[lost], gone[lost], count[lost]
             at = np.arange(on.size)
@@ -86,12 +86,12 @@ class PooledPoints:
             if self.residual == "released":
                 left[empty], total[empty], summed[empty] = 1.0, left.shape[1], left.shape[1]
             elif empty.size:
-                kept[on[empty]] = turn  # certain to be kept, and only rounding said otherwise
+                accepted[on[empty]] = turn  # certain to be accepted, and only rounding said otherwise
                 stay = np.flatnonzero(total > 0.0)
                 on, left, total, summed = on[stay], left[stay], total[stay], summed[stay]
                 at = np.arange(on.size)
         extra[on] = draw_dense(batch, left)
-        return BatchedSiblingOutcome(kept, extra)
+        return BatchedSiblingOutcome(accepted, extra)
 
     def take(self, left: FloatArray, gone: IntArray, count: IntArray) -> None:
         """Take out of the rows `left` [M, V] what a rejection of `gone` [M] takes beside the token itself."""

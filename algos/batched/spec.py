@@ -15,7 +15,7 @@ class TreeLevel(NamedTuple):
 
     tokens: IntArray
     """[n, F, k], the likeliest or first drawn sibling first."""
-    kept: BoolArray
+    in_tree: BoolArray
     """[n, F, k]: whether the candidate is a node of the tree; no sibling is where one before it is not."""
     rows: IntArray
     """[n, F]: the row of the tables that holds the distributions after the expanded node."""

@@ -16,7 +16,7 @@ _REDRAWS = 6
 class _ShapeLevel(NamedTuple):
     above: IntArray
     """[F] flat places of the expanded nodes among the level before's candidates."""
-    kept: BoolArray
+    in_tree: BoolArray
     """[F, k]."""
 
 
@@ -29,8 +29,8 @@ def _shape_levels(shape: Shape) -> list[_ShapeLevel]:
     expanded, places, levels = [0], [0], []
     while expanded:
         width = max(len(below[node]) for node in expanded)
-        kept = np.arange(width) < np.array([len(below[node]) for node in expanded])[:, None]
-        levels.append(_ShapeLevel(np.array(places), kept))
+        in_tree = np.arange(width) < np.array([len(below[node]) for node in expanded])[:, None]
+        levels.append(_ShapeLevel(np.array(places), in_tree))
         deeper = [
             (one, place * width + rank)
             for place, node in enumerate(expanded)
@@ -49,7 +49,7 @@ class BatchedStaticTree:
         self._sampled = sampled
         self._one_call = one_call
         self.most_nodes = len(shape)
-        self.most_children = max(level.kept.shape[1] for level in self._levels)
+        self.most_children = max(level.in_tree.shape[1] for level in self._levels)
         self.deepest = len(self._levels)
 
     def begin(self, images: int, cells: int) -> None: ...
@@ -67,13 +67,13 @@ class BatchedStaticTree:
             if grown:
                 last = grown[-1]
                 tokens = last.tokens[:size].reshape(size, -1).take(level.above, axis=1)
-                there = last.kept[:size].reshape(size, -1).take(level.above, axis=1)
+                there = last.in_tree[:size].reshape(size, -1).take(level.above, axis=1)
             else:
                 tokens, there = tokens[:size], there[:size]
             rows = batch.rows_after(active[:size], depth, tokens)
-            found, sound = self._children(batch, rows, depth, level.kept.shape[1])
+            found, sound = self._children(batch, rows, depth, level.in_tree.shape[1])
             above = np.broadcast_to(level.above, rows.shape)
-            grown.append(TreeLevel(found, sound & level.kept & there[..., None], rows, above))
+            grown.append(TreeLevel(found, sound & level.in_tree & there[..., None], rows, above))
             passes.append(np.count_nonzero(there, axis=1))
         return assemble(active, grown, passes, np.full(active.size, self._one_call))
 

@@ -29,15 +29,14 @@ class BatchedSiblingRule(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BatchedWalk:
-    """Down from the root while a child is kept, as `algos.accept.walk` does."""
+    """Down from the root while a child is accepted, as `algos.accept.walk` does."""
 
     siblings: BatchedSiblingRule
 
     def __call__(self, batch: ImageBatch, trees: TreeBatch) -> BatchedVerdicts:
-        """See `BatchedRule`."""
         active, count = trees.images, trees.images.size
         path = np.zeros((count, max(1, len(trees.levels))), dtype=np.int64)
-        kept, extra = np.zeros(count, dtype=np.int64), np.full(count, -1)
+        accepted, extra = np.zeros(count, dtype=np.int64), np.full(count, -1)
         last = batch.roots(active)
         here, chosen = np.arange(count), np.zeros(count, dtype=np.int64)
         for level, block in enumerate(trees.levels):
@@ -47,7 +46,7 @@ class BatchedWalk:
             on, at = (block.above[here[:inside]] == chosen[:inside, None]).nonzero()
             here = here[on]
             flat = here * block.rows.shape[1] + at
-            there = block.kept.reshape(-1, width).take(flat, axis=0)
+            there = block.in_tree.reshape(-1, width).take(flat, axis=0)
             if not there[:, 0].all():
                 on = np.flatnonzero(there[:, 0])
                 here, at, flat, there = here[on], at[on], flat[on], there[on]
@@ -60,11 +59,11 @@ class BatchedWalk:
             here, child = here[won], tried.accepted[won]
             last[here] = path[here, level] = tokens[won, child]
             chosen = at[won] * width + child
-            kept[here] += 1
+            accepted[here] += 1
         leaves = np.flatnonzero(extra < 0)
-        rows = batch.rows_after(active[leaves], kept[leaves], last[leaves])
+        rows = batch.rows_after(active[leaves], accepted[leaves], last[leaves])
         extra[leaves] = batch.tables.draw(rows, batch.draws.random(leaves.size))
-        return BatchedVerdicts(path, kept, extra)
+        return BatchedVerdicts(path, accepted, extra)
 
 
 def try_points_at_once(
@@ -72,10 +71,10 @@ def try_points_at_once(
 ) -> BatchedSiblingOutcome:
     """Point proposals: trying them one by one is drawing once, and looking whether it was proposed."""
     drawn = batch.tables.draw(rows, batch.draws.random(rows.size))
-    kept = np.full(rows.size, -1)
+    accepted = np.full(rows.size, -1)
     on, child = ((tokens == drawn[:, None]) & there).nonzero()
-    kept[on] = child
-    return BatchedSiblingOutcome(kept, drawn)
+    accepted[on] = child
+    return BatchedSiblingOutcome(accepted, drawn)
 
 
 def draw_dense(batch: ImageBatch, weights: FloatArray) -> IntArray:

@@ -44,7 +44,6 @@ class AdaptiveWindow:
     _held: dict[int, Held] = field(default_factory=dict)
 
     def __call__(self, front: RowFront, cell: int, distribution: FloatArray) -> int | None:
-        """See `Choose`."""
         missing = front.missing_before(cell)
         held = self._held.pop(cell, None)
         if held is None:

@@ -84,7 +84,6 @@ class TreeRuleOnCells:
         distributions: FloatArray,
         chance: Chance,
     ) -> Iterator[bool]:
-        """See `CellRule`."""
         for place, (cell, token) in enumerate(zip(cells.tolist(), tokens.tolist(), strict=True)):
             distribution, drafted = (
                 distributions[place],
@@ -133,13 +132,11 @@ class PooledCells:
         distributions: FloatArray,
         chance: Chance,
     ) -> Iterator[bool]:
-        """See `CellRule`."""
         yield from passing_cells(distributions, tokens, self.neighbours, self.tau).tolist()
 
     def residual(
         self, cell: int, token: int, draft_distribution: FloatArray | None, distribution: FloatArray
     ) -> FloatArray:
-        """See `CellRule`."""
         return distribution
 
 

@@ -36,7 +36,7 @@ Refill: TypeAlias = Literal["uniform", "left", "above"]
 At the start of a row there is no left cell, in the first row none above; the other is copied then."""
 
 
-class DraftedToken(NamedTuple):
+class WindowDraft(NamedTuple):
     """A cell of the window: its token, and the distribution [V] it was drawn from."""
 
     token: int
@@ -44,7 +44,7 @@ class DraftedToken(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class JacobiWindow:
     """Settings. length: drafts in the window, >= 1 (the released code of SJD holds 16, of SCD 64)."""
 
     length: int = 16
@@ -84,7 +84,7 @@ def maximal_coupling(held: int, draft: FloatArray, target: FloatArray, chance: C
     return chance.draw(rest, at) if rest.any() else held
 
 
-def chain_of(root: int, drafts: list[DraftedToken], vocab_size: int) -> DraftTree:
+def chain_of(root: int, drafts: list[WindowDraft], vocab_size: int) -> DraftTree:
     """The window as a draft tree: a chain below `root`, each node with its stale distribution."""
     if not drafts:
         return root_only(root, vocab_size)
@@ -99,7 +99,7 @@ def chain_of(root: int, drafts: list[DraftedToken], vocab_size: int) -> DraftTre
 
 
 def jacobi_cycles(
-    target: Target, rule: Rule, chance: Chance, window: Window, noise: Noise | None = None
+    target: Target, rule: Rule, chance: Chance, window: JacobiWindow, noise: Noise | None = None
 ) -> Iterator[Cycle]:
     """Decode one image in Jacobi windows, cycle by cycle.
 
@@ -118,7 +118,7 @@ def jacobi_cycles(
     check_probs(probs, tree, vocab_size)
     verdict = rule(tree, probs, chance.cycle(0))
     yield Cycle(0, 0, tree, verdict)
-    tokens, drafts, index = [verdict.token], list[DraftedToken](), 1
+    tokens, drafts, index = [verdict.token], list[WindowDraft](), 1
     while len(tokens) < grid.cells:
         here, cell = chance.cycle(index), len(tokens)
         wanted = min(window.length, grid.cells - cell - 1)
@@ -140,26 +140,26 @@ def jacobi_cycles(
 
 
 def _redrawn(
-    draft: DraftedToken, row: FloatArray, cell: int, chance: Chance, coupling: Coupling, noise: Noise | None
-) -> DraftedToken:
+    draft: WindowDraft, row: FloatArray, cell: int, chance: Chance, coupling: Coupling, noise: Noise | None
+) -> WindowDraft:
     distribution = normalised(row)
     at = At(Role.DRAFT, cell)
     if noise is not None:
-        return DraftedToken(noise.race(distribution, cell), distribution)
+        return WindowDraft(noise.race(distribution, cell), distribution)
     if coupling == "maximal":
-        return DraftedToken(maximal_coupling(draft.token, draft.distribution, distribution, chance, at), distribution)
-    return DraftedToken(chance.draw(distribution, at), distribution)
+        return WindowDraft(maximal_coupling(draft.token, draft.distribution, distribution, chance, at), distribution)
+    return WindowDraft(chance.draw(distribution, at), distribution)
 
 
 def _refilled(
     tokens: list[int],
-    drafts: list[DraftedToken],
+    drafts: list[WindowDraft],
     wanted: int,
     grid: Grid,
     refill: Refill,
     vocab_size: int,
     chance: Chance,
-) -> list[DraftedToken]:
+) -> list[WindowDraft]:
     """`drafts` cut or filled up to `wanted` cells."""
     drafts = drafts[:wanted]
     known = tokens + [draft.token for draft in drafts]
@@ -173,11 +173,13 @@ def _refilled(
             token = known[cell - grid.width if above else cell - 1]
             distribution = np.eye(1, vocab_size, token)[0]
         known.append(token)
-        drafts.append(DraftedToken(token, distribution))
+        drafts.append(WindowDraft(token, distribution))
     return drafts
 
 
-def jacobi_decode(target: Target, rule: Rule, chance: Chance, window: Window, noise: Noise | None = None) -> Decoded:
+def jacobi_decode(
+    target: Target, rule: Rule, chance: Chance, window: JacobiWindow, noise: Noise | None = None
+) -> Decoded:
     """Decode one image (see `jacobi_cycles`). One target pass a cycle, cycle 0 included."""
     done = tuple(jacobi_cycles(target, rule, chance, window, noise))
     tokens = [token for cycle in done for token in emitted(cycle.tree, cycle.verdict)]

@@ -148,15 +148,15 @@ def _judge_row(
     decided: list[int] = []
     for cell in cells:
         token, distribution, drafted = int(drafts.tokens[cell]), distributions[cell], drafts.distributions[cell]
-        kept = chance.flip(float(distribution[token]), At(Role.ACCEPT, cell), out_of=float(drafted[token]))
+        accepted = chance.flip(float(distribution[token]), At(Role.ACCEPT, cell), out_of=float(drafted[token]))
         rest = excess(distribution, drafted)
-        if not kept and not may_redraw:
+        if not accepted and not may_redraw:
             break
-        if not kept and rest.any():  # without any, only rounding made the flip fail
+        if not accepted and rest.any():  # without any, only rounding made the flip fail
             token = chance.draw(rest, At(Role.RESIDUAL, cell))
         canvas.put(cell, token)
         drafts.drop(cell)
         decided.append(cell)
-        if not kept:
+        if not accepted:
             break
     return decided

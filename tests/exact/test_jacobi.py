@@ -13,7 +13,14 @@ from underpaint.algos.chance import At, Chance, Role, enumerate_outcomes, sampli
 from underpaint.algos.coupling import EnumeratedNoise, SampledNoise, second_race
 from underpaint.algos.draft import Grid
 from underpaint.algos.enumeration import emitted, target_distribution, total_variation
-from underpaint.algos.spatial.jacobi import Coupling, Refill, Window, jacobi_cycles, jacobi_decode, maximal_coupling
+from underpaint.algos.spatial.jacobi import (
+    Coupling,
+    JacobiWindow,
+    Refill,
+    jacobi_cycles,
+    jacobi_decode,
+    maximal_coupling,
+)
 from underpaint.algos.tree import DraftTree, Verdict
 from underpaint.sim.synthetic.models import PrefixDistribution, RandomDistribution, SyntheticTarget
 
@@ -30,7 +37,7 @@ LOOKING_AHEAD = [spec.name for spec in RULES if spec.promise == "lossless" and s
 
 
 def distribution_of_images(
-    distribution: PrefixDistribution, grid: Grid, window: Window, rule: str = "chain", checked: bool = True
+    distribution: PrefixDistribution, grid: Grid, window: JacobiWindow, rule: str = "chain", checked: bool = True
 ) -> dict[tuple[int, ...], float]:
     """checked: False hides from the loop which rule it is, so that no pair is refused."""
     made = RULES[rule].make()
@@ -47,7 +54,7 @@ def distribution_of_images(
     return enumerate_outcomes(program)
 
 
-def missed(grid: Grid, window: Window, rule: str, seed: int = 9, checked: bool = True) -> float:
+def missed(grid: Grid, window: JacobiWindow, rule: str, seed: int = 9, checked: bool = True) -> float:
     distribution = RandomDistribution(2, seed=seed, sharpness=1.5)
     images = distribution_of_images(distribution, grid, window, rule, checked)
     return total_variation(images, target_distribution(SyntheticTarget(distribution, grid)))
@@ -63,7 +70,7 @@ def test_a_rule_that_decides_token_by_token_stays_lossless(
     rule: str, coupling: Coupling, refill: Refill, grid: Grid, length: int
 ) -> None:
     for seed in (7, 9):
-        assert missed(grid, Window(length, coupling, refill), rule, seed) < 1e-12
+        assert missed(grid, JacobiWindow(length, coupling, refill), rule, seed) < 1e-12
 
 
 @pytest.mark.parametrize("refill", REFILLS)
@@ -72,20 +79,20 @@ def test_a_rule_that_decides_token_by_token_stays_lossless(
 def test_a_rule_that_looks_ahead_stays_lossless_where_drafts_are_drawn_anew(
     rule: str, refill: Refill, grid: Grid, length: int
 ) -> None:
-    assert missed(grid, Window(length, "independent", refill), rule) < 1e-12
+    assert missed(grid, JacobiWindow(length, "independent", refill), rule) < 1e-12
 
 
 @pytest.mark.parametrize(
     ("grid", "window", "bias"),
     [
-        (Grid(2, 2), Window(2, "maximal", "uniform"), 7.0e-3),
-        (Grid(1, 5), Window(3, "maximal", "left"), 4.7e-4),
-        (Grid(1, 5), Window(3, "gumbel", "uniform"), 5.7e-5),
+        (Grid(2, 2), JacobiWindow(2, "maximal", "uniform"), 7.0e-3),
+        (Grid(1, 5), JacobiWindow(3, "maximal", "left"), 4.7e-4),
+        (Grid(1, 5), JacobiWindow(3, "gumbel", "uniform"), 5.7e-5),
     ],
 )
 @pytest.mark.parametrize("rule", LOOKING_AHEAD)
 def test_a_rule_that_looks_ahead_is_biased_by_a_coupling_and_refused(
-    rule: str, grid: Grid, window: Window, bias: float
+    rule: str, grid: Grid, window: JacobiWindow, bias: float
 ) -> None:
     """Where it stopped says something of the drafts behind, which the coupling carries over."""
     assert missed(grid, window, rule, checked=False) == pytest.approx(bias, rel=0.02)
@@ -96,14 +103,14 @@ def test_a_rule_that_looks_ahead_is_biased_by_a_coupling_and_refused(
 @pytest.mark.parametrize("coupling", ["independent", "maximal"])
 def test_three_tokens(coupling: Coupling) -> None:
     distribution, grid = RandomDistribution(3, seed=8, sharpness=1.5), Grid(1, 3)
-    images = distribution_of_images(distribution, grid, Window(2, coupling, "left"))
+    images = distribution_of_images(distribution, grid, JacobiWindow(2, coupling, "left"))
     assert total_variation(images, target_distribution(SyntheticTarget(distribution, grid))) < 1e-12
 
 
 @given(pools(2), st.sampled_from(COUPLINGS), st.sampled_from(REFILLS))
 def test_any_distributions(distribution: PrefixDistribution, coupling: Coupling, refill: Refill) -> None:
     grid = Grid(2, 2)
-    images = distribution_of_images(distribution, grid, Window(3, coupling, refill))
+    images = distribution_of_images(distribution, grid, JacobiWindow(3, coupling, refill))
     assert total_variation(images, target_distribution(SyntheticTarget(distribution, grid))) < 1e-12
 
 
@@ -188,7 +195,7 @@ def test_couplings_need_fewer_passes_than_redrawing() -> None:
         counts = []
         for image in range(6):
             noise = SampledNoise(0, image) if coupling == "gumbel" else None
-            target, window = SyntheticTarget(distribution, Grid(8, 8)), Window(16, coupling, "left")
+            target, window = SyntheticTarget(distribution, Grid(8, 8)), JacobiWindow(16, coupling, "left")
             done = jacobi_decode(target, RULES["chain"].make(), sampling(0, image), window, noise)
             assert done.tokens.size == 64
             counts.append(len(done.cycles))
@@ -203,10 +210,10 @@ def test_couplings_need_fewer_passes_than_redrawing() -> None:
 def test_noise_and_coupling_must_fit() -> None:
     target, chain = SyntheticTarget(RandomDistribution(2), Grid(1, 2)), RULES["chain"].make()
     with pytest.raises(ValueError, match="needs noise"):
-        jacobi_decode(target, chain, sampling(0), Window(2, "gumbel"))
+        jacobi_decode(target, chain, sampling(0), JacobiWindow(2, "gumbel"))
     with pytest.raises(ValueError, match="takes no noise"):
-        jacobi_decode(target, chain, sampling(0), Window(2, "maximal"), SampledNoise(0))
+        jacobi_decode(target, chain, sampling(0), JacobiWindow(2, "maximal"), SampledNoise(0))
     with pytest.raises(ValueError, match="length must be >= 1"):
-        Window(0)
+        JacobiWindow(0)
     with pytest.raises(ValueError, match="coupling must be one of"):
-        Window(2, "best")  # type: ignore[arg-type]
+        JacobiWindow(2, "best")  # type: ignore[arg-type]

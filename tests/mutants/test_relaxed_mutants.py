@@ -28,7 +28,7 @@ from underpaint.algos.chance import At, Chance, Role, enumerate_outcomes, sampli
 from underpaint.algos.coupling import EnumeratedNoise
 from underpaint.algos.draft import Grid
 from underpaint.algos.enumeration import emitted, target_distribution, total_variation
-from underpaint.algos.spatial.jacobi import Window
+from underpaint.algos.spatial.jacobi import JacobiWindow
 from underpaint.algos.tree import DraftTree, Drawn
 from underpaint.sim.synthetic.models import RandomDistribution, SyntheticDrafter, SyntheticTarget
 
@@ -191,9 +191,9 @@ def check_jacobi(module: ModuleType) -> None:
         (Grid(1, 4), 3, "maximal", "uniform"),
         (Grid(1, 4), 3, "gumbel", "left"),
     ):
-        window = Window(length, coupling, refill)
+        window = JacobiWindow(length, coupling, refill)
 
-        def program(chance: Chance, grid: Grid = grid, window: Window = window) -> Any:
+        def program(chance: Chance, grid: Grid = grid, window: JacobiWindow = window) -> Any:
             noise = EnumeratedNoise(chance) if window.coupling == "gumbel" else None
             run = module.jacobi_cycles(
                 SyntheticTarget(distribution, grid), RULES["chain"].make(), chance, window, noise
@@ -205,7 +205,7 @@ def check_jacobi(module: ModuleType) -> None:
             < CLOSE
         )
     redrawn = 0  # where a distribution depends on the cell alone, a draft that was redrawn from it is sure to be kept
-    cells, window = SyntheticTarget(lambda prefix: RandomDistribution(8)((len(prefix),)), Grid(1, 30)), Window(4)
+    cells, window = SyntheticTarget(lambda prefix: RandomDistribution(8)((len(prefix),)), Grid(1, 30)), JacobiWindow(4)
     for cycle in module.jacobi_cycles(cells, RULES["chain"].make(), sampling(0), window):
         assert len(cycle.verdict.path) >= min(redrawn, cycle.tree.depth)
         redrawn = cycle.tree.depth - len(cycle.verdict.path) - 1
@@ -415,13 +415,13 @@ MUTANTS = [
     ("spatial/jacobi.py", "_redrawn(draft, probs[place]", "_redrawn(draft, probs[place - 1]"),
     (
         "spatial/jacobi.py",
-        "return Draft(chance.draw(distribution, at), distribution)",
-        "return Draft(chance.draw(distribution, at), draft.distribution)",
+        "return WindowDraft(chance.draw(distribution, at), distribution)",
+        "return WindowDraft(chance.draw(distribution, at), draft.distribution)",
     ),
     (
         "spatial/jacobi.py",
-        "return Draft(noise.race(distribution, cell), distribution)",
-        "return Draft(noise.race(distribution, cell), draft.distribution)",
+        "return WindowDraft(noise.race(distribution, cell), distribution)",
+        "return WindowDraft(noise.race(distribution, cell), draft.distribution)",
     ),
     (
         "spatial/jacobi.py",

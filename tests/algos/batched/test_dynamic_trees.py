@@ -35,7 +35,7 @@ def in_lockstep(grown: TreeBatch) -> dict[int, set[tuple[int, ...]]]:
             paths = {}
             for (node, rank), token in np.ndenumerate(block.tokens[place]):
                 above = int(block.above[place, node])
-                if block.kept[place, node, rank]:
+                if block.in_tree[place, node, rank]:
                     paths[node * width + rank] = (*last[above], int(token))
             found[image] |= set(paths.values())
             last = paths

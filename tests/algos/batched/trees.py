@@ -30,7 +30,7 @@ def batched_children(trees: TreeBatch) -> dict[int, Children]:
                 break
             paths = {}
             for node, ranked in enumerate(level.tokens[place].tolist()):
-                kept = [rank for rank in range(len(ranked)) if level.kept[place, node, rank]]
+                kept = [rank for rank in range(len(ranked)) if level.in_tree[place, node, rank]]
                 if kept:
                     above = last[int(level.above[place, node])]
                     own[above] = tuple(ranked[rank] for rank in kept)
