@@ -48,5 +48,5 @@ clean:
 	@touch $@
 
 .venv/.has-tools: .venv/.has-runtime
-	$(INSTALL) -e ".[cpu,train,dev,chameleon,tensorrt-rtx,cluster]"
+	$(INSTALL) -e ".[cpu,train,dev,chameleon,device,tensorrt-rtx,cluster]"
 	@touch $@

@@ -48,6 +48,7 @@ class BlockVerification:
 SPEC = RULES.register(
     RuleSpec(
         name="block",
+        device="block",
         make=BlockVerification,
         promise="lossless",
         drawn=frozenset({"iid"}),

@@ -27,6 +27,7 @@ class SpeculativeSampling:
 SPEC = RULES.register(
     RuleSpec(
         name="chain",
+        device="chain",
         make=SpeculativeSampling,
         promise="lossless",
         drawn=frozenset({"iid"}),

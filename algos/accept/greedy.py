@@ -30,6 +30,7 @@ class GreedyMatch:
 SPEC = RULES.register(
     RuleSpec(
         name="greedy",
+        device="greedy",
         make=GreedyMatch,
         promise="lossless",
         drawn=frozenset(DRAWN),

@@ -246,6 +246,7 @@ _RESIDUALS: dict[Residual, frozenset[Drawn]] = {
 SPEC = RULES.register(
     RuleSpec(
         name="lantern",
+        device="lantern",
         make=Lantern,
         promise="bounded",
         drawn=frozenset({"top_k", "without_replacement", "iid"}),
@@ -271,6 +272,7 @@ SPEC = RULES.register(
 SPEC_PP = RULES.register(
     RuleSpec(
         name="lantern_pp",
+        device="lantern_pp",
         make=LanternPP,
         promise="bounded",
         drawn=frozenset({"top_k", "without_replacement", "iid"}),

@@ -101,6 +101,7 @@ def _batched(rule: LanternGreedy | LanternPPGreedy, sampled_siblings: bool) -> B
 SPEC = RULES.register(
     RuleSpec(
         name="lantern_greedy",
+        device="lantern_greedy",
         make=LanternGreedy,
         promise="bounded",
         drawn=frozenset({"top_k", "without_replacement", "iid"}),
@@ -118,6 +119,7 @@ SPEC = RULES.register(
 SPEC_PP = RULES.register(
     RuleSpec(
         name="lantern_pp_greedy",
+        device="lantern_pp_greedy",
         make=LanternPPGreedy,
         promise="bounded",
         drawn=frozenset({"top_k", "without_replacement", "iid"}),

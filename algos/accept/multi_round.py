@@ -23,6 +23,7 @@ class MultiRound:
 SPEC = RULES.register(
     RuleSpec(
         name="multi_round",
+        device="multi_round",
         make=MultiRound,
         promise="lossless",
         drawn=frozenset({"iid"}),

@@ -41,6 +41,7 @@ def try_points(
 SPEC = RULES.register(
     RuleSpec(
         name="point",
+        device="point",
         make=PointProposals,
         promise="lossless",
         drawn=frozenset({"top_k"}),

@@ -76,7 +76,7 @@ class RuleSpec:
     needs_chain: it covers trees in which no node has two children.
     looks_ahead: whether a token stays depends on the tokens drafted behind it, on chains too.
     batched: its form over many trees at once; a test holds the two together.
-    device: the name of its form as a device kernel that takes the same uniforms; none exists yet.
+    device: the name of its form in `runtime.device.rules`, which takes the same uniforms; None where it has none.
     """
 
     name: str

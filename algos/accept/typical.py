@@ -65,6 +65,7 @@ class TypicalAcceptance:
 SPEC = RULES.register(
     RuleSpec(
         name="typical",
+        device="typical",
         make=TypicalAcceptance,
         promise="unbounded",
         drawn=frozenset(DRAWN),

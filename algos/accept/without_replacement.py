@@ -26,6 +26,7 @@ class WithoutReplacement:
 SPEC = RULES.register(
     RuleSpec(
         name="without_replacement",
+        device="without_replacement",
         make=WithoutReplacement,
         promise="lossless",
         drawn=frozenset({"without_replacement"}),

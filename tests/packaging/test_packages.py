@@ -57,17 +57,18 @@ def test_every_requirement_is_pinned():
         if "==" in line
     }
     extras = PROJECT["project"]["optional-dependencies"]
-    wanted = [*PROJECT["project"]["dependencies"], *extras["cpu"], *extras["train"], *extras["dev"]]
+    wanted = [*PROJECT["project"]["dependencies"], *extras["cpu"], *extras["train"], *extras["dev"], *extras["device"]]
     names = {need.partition(">")[0].partition("=")[0].lower().replace("_", "-") for need in wanted}
     assert names <= pins
 
 
 def test_drawing_imports_neither_torch_nor_onnx():
+    on_device = (ROOT / "runtime" / "device").rglob("*.py")
     on_gpus = (
         ROOT / "runtime" / "engines" / name
         for name in ("tensorrt_engine.py", "tensorrt_runtime.py", "device_memory.py")
     )
-    own = {*(ROOT / "cli").glob("train*.py"), *on_gpus}  # imported only as they run
+    own = {*(ROOT / "cli").glob("train*.py"), *on_gpus, *on_device}  # imported only as they run
     modules = sorted(
         ".".join(("underpaint", *file.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__")
         for top in ("algos", "artifacts", "sim", "runtime", "zoo", "cli")

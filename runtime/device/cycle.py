@@ -1,0 +1,172 @@
+"""One cycle of a batch as a straight line of launches: draft, uniforms, target, verdicts, commit. Nothing is read back.
+
+Drafting takes more launches than all the rest; a CUDA graph of the whole makes one call of them (see `decode`).
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from underpaint.algos.accept import Rule
+from underpaint.algos.draft.spec import Grid, Policy
+from underpaint.algos.rows import SamplingParams
+from underpaint.algos.tree import Drawn
+from underpaint.runtime.device.forwards import DeviceDecoder
+from underpaint.runtime.device.growth import Growth, Plan, plan_of
+from underpaint.runtime.device.kernels.commit import advance, commit_features, prepare
+from underpaint.runtime.device.kernels.probs import probs
+from underpaint.runtime.device.kernels.tree_meta import MOST_NODES, tree_meta
+from underpaint.runtime.device.kernels.uniforms import uniforms
+from underpaint.runtime.device.rules import Shape, device_rule
+from underpaint.runtime.device.state import Envelope, State
+
+
+class Method(NamedTuple):
+    """What to decode by. policy: None for plain autoregression. draft_sampler: None for the target's.
+
+    A rule that decides by the likeliest token at temperature 0 reads the distributions at temperature 1.
+    """
+
+    policy: Policy | None
+    rule: Rule
+    sampler: SamplingParams
+    draft_sampler: SamplingParams | None = None
+
+
+def method_plan(method: Method, grid: Grid, vocab_size: int, max_nodes: int = MOST_NODES) -> Plan | None:
+    """The envelope of a method's trees and how they grow; None for plain autoregression."""
+    return None if method.policy is None else plan_of(method.policy, grid, vocab_size, max_nodes)
+
+
+class Cycle:
+    """The program of a batch: `begin` once for a batch of images, then `run` until every status is above 0."""
+
+    def __init__(
+        self,
+        target: DeviceDecoder,
+        drafter: DeviceDecoder | None,
+        method: Method,
+        grid: Grid,
+        prefix: int,
+        batch: int,
+        device: torch.device,
+        max_nodes: int = MOST_NODES,
+    ) -> None:
+        plan = method_plan(method, grid, target.shape.vocab_size, max_nodes)
+        if plan is not None and drafter is None:
+            raise ValueError("device: this policy drafts, and no drafter was given")
+        envelope = Envelope(1, 0, 1, 1, 1) if plan is None else plan.envelope
+        self.grid, self.envelope, self.method = grid, envelope, method
+        self._target = target
+        drafting = None if plan is None or drafter is None else drafter.shape
+        self.state = State.allocate(batch, envelope, grid.cells, prefix, target.shape, drafting, target.dtype, device)
+        drawn: Drawn = "top_k" if plan is None else plan.drawn
+        if plan is None and method.rule is not None:
+            drawn = _covered(method.rule)
+        shape = Shape(batch, envelope.nodes, target.shape.vocab_size, drawn, envelope.levels, envelope.children)
+        self._decide = device_rule(method.rule, shape, device)
+        self._growth: Growth | None = None
+        if plan is not None and drafter is not None:
+            self._growth = plan.make(self.state, drafter, method.draft_sampler or method.sampler)
+        self._live = prefix + grid.cells // 2
+
+    def begin(self, condition: Tensor, seeds: Tensor, images: Tensor, hidden: int = 0) -> None:
+        """Take in conditions [R, P, F] and decide every image's first token, by the rule, as cycle 0.
+
+        seeds, images: [B] int64, the noise of each image. hidden: leading condition positions that nothing sees.
+        """
+        state, progress = self.state, self.state.progress
+        state.noise.seeds.copy_(seeds)
+        state.noise.images.copy_(images)
+        for part in (progress.cells, progress.cycles, progress.roots, progress.pending_counts, state.verdicts.status):
+            part.zero_()
+        state.verdicts.finite.fill_(1)
+        state.tree.counts.fill_(1)
+        state.tree.parents[:, 0] = -1
+        length = condition.shape[1]
+        progress.prefixes.fill_(length)
+        if hidden:
+            state.target_cache.unseen.clamp_(min=hidden)
+        positions = torch.arange(-length, 0, device=condition.device).repeat(state.batch, 1)
+        made = self._target.hidden(condition, None, positions, state.target_cache.prefill(hidden))
+        state.features[:, :1].copy_(made[:, -1:])
+        if self._growth is not None:
+            self._growth.begin()
+        self._draw_noise()
+        self._lay_out_tree()
+        self._verify(state.features[:, :1])
+        self._advance()
+
+    def run(self) -> None:
+        """One cycle of every image that is not done."""
+        state = self.state
+        if self._growth is not None:
+            limits = self._growth.limits
+            prepare(state.verdicts.status, state.progress, limits.depths, limits.totals, state.lengths)
+        else:
+            zeros = state.lengths.levels
+            prepare(state.verdicts.status, state.progress, zeros, zeros, state.lengths)
+            state.tree.tokens.copy_(state.progress.roots.unsqueeze(1))
+        self._draw_noise()
+        if self._growth is not None:
+            self._growth.grow(state)
+        self._lay_out_tree()
+        attend = state.target_cache.attend(0, state.lengths.target, state.tree.masks.unsqueeze(2), self._live)
+        embedded = self._target.embed(state.tree.tokens)
+        state.features.copy_(self._target.hidden(embedded, None, state.positions, attend))
+        self._verify(state.features)
+        state.target_cache.commit(
+            state.verdicts.path,
+            state.verdicts.taken,
+            state.lengths.target,
+            state.envelope.levels + 1,
+            walked=True,
+        )
+        self._advance()
+        if self._growth is not None:
+            self._growth.observe(state)
+
+    def _draw_noise(self) -> None:
+        state = self.state
+        uniforms(state.tree.uniforms, *state.noise, state.progress.cycles, state.roles)
+
+    def _lay_out_tree(self) -> None:
+        state, tree = self.state, self.state.tree
+        tree_meta(
+            tree.parents,
+            tree.counts,
+            state.progress.cells,
+            state.positions,
+            state.depths,
+            tree.first,
+            tree.sibling,
+            tree.masks,
+            levels=max(1, state.envelope.levels),
+            most=self.grid.cells - 1,
+        )
+
+    def _verify(self, features: Tensor) -> None:
+        state, tree = self.state, self.state.tree
+        shape = self._target.shape
+        logits = self._target.logits(features).view(shape.rows, state.batch, -1, shape.vocab_size)
+        count = logits.shape[2]
+        finite = state.verdicts.finite.narrow(1, 0, count)
+        probs(logits, tree.probs, state.support, finite, tree.counts, self.method.sampler)
+        self._decide(tree, state.depths, state.verdicts)
+
+    def _advance(self) -> None:
+        state, verdicts = self.state, self.state.verdicts
+        commit_features(state.features, state.pending_features, verdicts.path, verdicts.taken)
+        advance(state.tree.tokens, verdicts.path, verdicts.taken, verdicts.token, verdicts.status, state.progress)
+
+
+def _covered(rule: Rule) -> Drawn:
+    """A kind of tree that the rule covers: over a root alone every kind is the same."""
+    from underpaint.algos.accept import RULES
+    from underpaint.runtime.device.rules import DEVICE_RULES
+
+    for form in DEVICE_RULES.values():
+        if type(rule) is form.kind:
+            return min(RULES[form.name].drawn)
+    return "top_k"

@@ -1,0 +1,182 @@
+"""The model's part of a cycle: a protocol for forward passes on the device, and the caches that they attend to."""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn.functional import layer_norm
+
+from underpaint.runtime.device.kernels.attention import WORD, attention
+from underpaint.runtime.device.kernels.commit import commit_cache
+from underpaint.runtime.device.kernels.layers import QK_NORM_EPS, turn
+
+
+class DecoderShape(NamedTuple):
+    """Sizes of a decoder. rows: 1, or 2 for a guidance pair, conditional rows first. width: of its features."""
+
+    rows: int
+    layers: int
+    heads: int
+    head_dim: int
+    width: int
+    vocab_size: int
+
+
+class Turns(NamedTuple):
+    """What a layer does to queries and keys before they meet.
+
+    table [places, 2, head_dim / 2] float32: cosine and sine by position, pairs half a head apart, negative positions
+    from the end; None for learnt positions. scales [4, H, head_dim] float32: scale and shift of normalised queries,
+    then of keys; None where they are not normalised.
+    """
+
+    table: Tensor | None
+    scales: Tensor | None
+
+
+class Attend(Protocol):
+    """What a layer calls in the place of rotation and attention; it keeps the keys and values."""
+
+    def __call__(self, layer: int, qkv: Tensor, turns: Turns, positions: Tensor) -> Tensor:
+        """[R, T, H * head_dim]: the values mixed by the attention.
+
+        qkv [R, T, 3 * H * head_dim]: queries, keys and values. positions [B, T] int64: cells, below 0 on the condition.
+        """
+        ...
+
+
+class DeviceDecoder(Protocol):
+    """A target or a drafter. Rows R are rows * B: the conditional rows of all images, then the others.
+
+    No method reads anything back, nor makes a shape of a number that is on the device.
+    """
+
+    @property
+    def shape(self) -> DecoderShape:
+        """Its sizes."""
+        ...
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of keys, values and features."""
+        ...
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Tokens [B, T] int64 to [R, T, F]."""
+        ...
+
+    def hidden(self, embeddings: Tensor, features: Tensor | None, positions: Tensor, attend: Attend) -> Tensor:
+        """Features [R, T, F] of new positions.
+
+        embeddings [R, T, F]; features [R, T, F]: of the tokens before, where the decoder is a drafter; positions [B, T]
+        int64: the tokens' cells, from -P to -1 on a condition of P positions.
+        """
+        ...
+
+    def logits(self, features: Tensor) -> Tensor:
+        """[R, T, V] float32; the product itself in float32 where the weights are."""
+        ...
+
+
+class Cache:
+    """A static cache of committed positions and the slots of a cycle's new ones.
+
+    committed [K, 2, R, H, S, D] and slots [K, 2, R, H, M, D]: keys and values. unseen [R] int64: leading positions
+    that a row does not see.
+    """
+
+    __slots__ = ("committed", "slots", "unseen")
+
+    def __init__(
+        self, shape: DecoderShape, batch: int, size: int, slots: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        rows = shape.rows * batch
+        self.committed = torch.zeros(
+            shape.layers, 2, rows, shape.heads, size, shape.head_dim, dtype=dtype, device=device
+        )
+        self.slots = torch.zeros(shape.layers, 2, rows, shape.heads, slots, shape.head_dim, dtype=dtype, device=device)
+        self.unseen = torch.zeros(rows, dtype=torch.int64, device=device)
+
+    @property
+    def words(self) -> int:
+        """int64 words of a mask over the slots."""
+        return -(-self.slots.shape[4] // WORD)
+
+    def attend(self, first: int, lengths: Tensor, masks: Tensor, live: int) -> Attend:
+        """Attention of new positions that take the slots from `first` on; see `kernels.attention`."""
+
+        def attended(layer: int, qkv: Tensor, turns: Turns, positions: Tensor) -> Tensor:
+            _, _, rows, heads, _, width = self.slots.shape
+            count = qkv.shape[1]
+            query = torch.empty(rows, heads, count, width, dtype=qkv.dtype, device=qkv.device)
+            turn(qkv, turns.table, turns.scales, positions, query, self.slots.select(0, layer), first)
+            out = torch.empty(rows, count, heads * width, dtype=qkv.dtype, device=qkv.device)
+            kept, fresh = self.committed.select(0, layer), self.slots.select(0, layer)
+            attention(query, kept, fresh, lengths, self.unseen, masks, out, live)
+            return out
+
+        return attended
+
+    def prefill(self, hidden: int = 0) -> Attend:
+        """Causal attention of the condition alone, kept as the first positions; outside the captured program.
+
+        hidden: leading positions that nothing sees.
+        """
+
+        def attended(layer: int, qkv: Tensor, turns: Turns, positions: Tensor) -> Tensor:
+            query, key, value = _turned(qkv, turns, positions, self.committed.shape[5])
+            count = query.shape[2]
+            self.committed[layer, 0, :, :, :count] = key
+            self.committed[layer, 1, :, :, :count] = value
+            scores = (query * query.shape[3] ** -0.5) @ key.transpose(2, 3)
+            place = torch.arange(count, device=query.device)
+            first = self.unseen.clamp(min=hidden)[:, None, None, None]
+            sees = (place[None, :] <= place[:, None]) & ((place[None, :] >= first) | (place[None, :] == place[:, None]))
+            weights = scores.float().masked_fill(~sees, float("-inf")).softmax(dim=-1)
+            mixed: Tensor = weights.to(value.dtype) @ value
+            return mixed.transpose(1, 2).flatten(2)
+
+        return attended
+
+    def commit(self, path: Tensor, counts: Tensor, lengths: Tensor, most: int, walked: bool) -> None:
+        """Slots into the cache; see `kernels.commit.commit_cache`."""
+        commit_cache(self.committed, self.slots, path, counts, lengths, most, walked)
+
+
+def _turned(qkv: Tensor, turns: Turns, positions: Tensor, width: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries and keys turned, and values, [R, H, T, D] each, as `kernels.layers.turn` makes them."""
+    rows, count, _ = qkv.shape
+    parts = qkv.view(rows, count, 3, -1, width).permute(2, 0, 3, 1, 4)
+    pair = parts[:2].float()
+    if turns.scales is not None:
+        scales = turns.scales.view(2, 2, 1, -1, 1, width)
+        pair = layer_norm(pair, (width,), eps=QK_NORM_EPS) * scales[:, 0] + scales[:, 1]
+    if turns.table is not None:
+        table = turns.table[positions].repeat(rows // positions.shape[0], 1, 1, 1)[:, None]
+        (low, high), cosine, sine = pair.chunk(2, dim=-1), table[..., 0, :], table[..., 1, :]
+        pair = torch.cat([low * cosine - high * sine, high * cosine + low * sine], dim=-1)
+    return pair[0].to(qkv.dtype), pair[1].to(qkv.dtype), parts[2]
+
+
+def gather_rows(features: Tensor, places: Tensor, rows: int) -> Tensor:
+    """features [R, T, F] at places [B, K] int64 of each image: [R, K, F]."""
+    batch, count = places.shape
+    parts = features.view(rows, batch, *features.shape[1:])
+    index = places.unsqueeze(0).unsqueeze(3).expand(rows, batch, count, features.shape[2])
+    return parts.gather(2, index).view(rows * batch, count, features.shape[2])
+
+
+def causal_masks(count: int, words: int, device: torch.device) -> Tensor:
+    """[count, words] int64: position i sees the slots 0 to i."""
+    return pack_masks([list(range(place + 1)) for place in range(count)], words, device)
+
+
+def pack_masks(seen: Sequence[Sequence[int]], words: int, device: torch.device) -> Tensor:
+    """[T, words] int64 from the slots that each of T positions sees."""
+    packed = [[0] * words for _ in seen]
+    for row, slots in zip(packed, seen, strict=True):
+        for slot in slots:
+            row[slot // WORD] |= 1 << slot % WORD
+    signed = [[word - (1 << 64) if word >> 63 else word for word in row] for row in packed]
+    return torch.tensor(signed, dtype=torch.int64, device=device)

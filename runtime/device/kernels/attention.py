@@ -1,0 +1,124 @@
+"""Attention of new positions to an image's live cache and to each other under ancestor masks, in one kernel."""
+
+from torch import Tensor
+
+from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
+
+WORD = 64
+"""New positions that one int64 of a mask names."""
+
+
+@kernel
+def attention_kernel(
+    query,
+    cache,
+    slots,
+    lengths,
+    unseen,
+    masks,
+    out,
+    T,
+    S,
+    M,
+    batch,
+    heads,
+    rows,
+    scale,
+    D: tl.constexpr,
+    WORDS: tl.constexpr,
+    TBLOCK: tl.constexpr,
+    SBLOCK: tl.constexpr,
+    MBLOCK: tl.constexpr,
+    DBLOCK: tl.constexpr,
+) -> None:
+    """One program a (head, row): online softmax over tiles of the live cache, then over the new positions."""
+    head, row = tl.program_id(0), tl.program_id(1)
+    image = row % batch
+    line = (row * heads + head).to(tl.int64)
+    turn = tl.arange(0, TBLOCK)
+    depth = tl.arange(0, DBLOCK)
+    inner = depth < D
+    asks = (turn[:, None] < T) & inner[None, :]
+    q = tl.load(query + (line * T + turn[:, None]) * D + depth[None, :], asks, other=0.0)
+    length = tl.load(lengths + image)
+    best = tl.full((TBLOCK,), float("-inf"), tl.float32)
+    total = tl.zeros((TBLOCK,), tl.float32)
+    mixed = tl.zeros((TBLOCK, DBLOCK), tl.float32)
+    values = (line * 0 + rows) * heads * S * D
+    for start in range(tl.load(unseen + row), length, SBLOCK):
+        place = start + tl.arange(0, SBLOCK)
+        here = (place[:, None] < length) & inner[None, :]
+        at = (line * S + place[:, None]) * D + depth[None, :]
+        k = tl.load(cache + at, here, other=0.0)
+        v = tl.load(cache + values + at, here, other=0.0)
+        scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+        scores = tl.where(place[None, :] < length, scores, float("-inf"))
+        most = tl.maximum(best, tl.max(scores, axis=1))
+        share = tl.exp(scores - most[:, None])
+        shrink = tl.exp(best - most)
+        total = total * shrink + tl.sum(share, axis=1)
+        mixed = mixed * shrink[:, None] + tl.dot(share.to(v.dtype), v, input_precision="ieee")
+        best = most
+    values = (line * 0 + rows) * heads * M * D
+    for start in range(0, M, MBLOCK):
+        place = start + tl.arange(0, MBLOCK)
+        here = (place[:, None] < M) & inner[None, :]
+        at = (line * M + place[:, None]) * D + depth[None, :]
+        k = tl.load(slots + at, here, other=0.0)
+        v = tl.load(slots + values + at, here, other=0.0)
+        scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+        seen = tl.load(masks + (image * T + turn) * WORDS + start // 64, turn < T, other=1)  # a tile lies in one word
+        sees = ((seen[:, None] >> (place % 64)[None, :].to(tl.int64)) & 1) == 1
+        scores = tl.where(sees & (place[None, :] < M), scores, float("-inf"))
+        most = tl.maximum(best, tl.max(scores, axis=1))
+        safe = tl.where(most > float("-inf"), most, 0.0)
+        share = tl.exp(scores - safe[:, None])
+        shrink = tl.exp(best - safe)
+        total = total * shrink + tl.sum(share, axis=1)
+        mixed = mixed * shrink[:, None] + tl.dot(share.to(v.dtype), v, input_precision="ieee")
+        best = most
+    done = mixed / tl.where(total > 0.0, total, 1.0)[:, None]
+    tl.store(out + ((row * T + turn[:, None]).to(tl.int64) * heads + head) * D + depth[None, :], done, asks)
+
+
+def attention(
+    query: Tensor, cache: Tensor, slots: Tensor, lengths: Tensor, unseen: Tensor, masks: Tensor, out: Tensor, live: int
+) -> None:
+    """Fill out [R, T, H * D] with softmax attention of query [R, H, T, D].
+
+    cache [2, R, H, S, D]: keys and values, of which image b's rows see positions unseen[r] to lengths[b] - 1 (int64
+    [R] and [B]; row r is image r % B's). slots [2, R, H, M, D]: keys and values of this cycle's new positions.
+    masks [B, T, words] int64: bit j of word w says that a query sees slot 64 w + j. A query sees at least one position.
+    live: cached positions that the count of moved bytes assumes.
+    """
+    rows, heads, count, width = query.shape
+    words = masks.shape[2]
+    size, new = cache.shape[3], slots.shape[3]
+    assert new <= words * WORD
+    per_position = 2 * rows * heads * width * cache.element_size()
+    launch(
+        attention_kernel,
+        (heads, rows),
+        per_position * (live + new + count),
+        query,
+        cache,
+        slots,
+        lengths,
+        unseen,
+        masks,
+        out,
+        count,
+        size,
+        new,
+        masks.shape[0],
+        heads,
+        rows,
+        width**-0.5,
+        D=width,
+        WORDS=words,
+        TBLOCK=max(16, next_power_of_2(count)),
+        SBLOCK=32,
+        MBLOCK=min(32, max(16, next_power_of_2(new))),
+        DBLOCK=max(16, next_power_of_2(width)),
+        warps=8 if count > 32 else 4,
+    )

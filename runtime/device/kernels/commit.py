@@ -1,0 +1,294 @@
+"""Taking in a verdict: accepted keys, values and features, the tokens, and where each image stands."""
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
+
+
+class Progress(NamedTuple):
+    """Where each image stands, [B] int64 where nothing else is said.
+
+    cells: the raster index that the next cycle's root's children are in, which is also how many tokens are decided.
+    cycles: numbers of the cycles to come. roots: last decided tokens. prefixes: condition positions in the cache.
+    pending [B, D + 1] int64: tokens that the drafter has not been fed, the root last; pending_counts of them.
+    decided [B, cells] int64.
+    """
+
+    cells: Tensor
+    cycles: Tensor
+    roots: Tensor
+    prefixes: Tensor
+    pending: Tensor
+    pending_counts: Tensor
+    decided: Tensor
+
+
+class Lengths(NamedTuple):
+    """What a cycle is laid out by, [B] int64 where nothing else is said.
+
+    target: positions in the target's cache. draft_before, draft: positions in the drafter's cache before and after
+    its pending tokens. last: where the root stands among them. levels: levels that the image grows.
+    pending_positions [B, D + 1] and level_positions [B, L + 1]: cells of the pending tokens, and of each level's.
+    """
+
+    target: Tensor
+    draft_before: Tensor
+    draft: Tensor
+    last: Tensor
+    levels: Tensor
+    pending_positions: Tensor
+    level_positions: Tensor
+    level_rows: Tensor
+
+
+@kernel
+def prepare_kernel(
+    status,
+    cells,
+    prefixes,
+    pending_counts,
+    depths,
+    totals,
+    target,
+    draft_before,
+    draft,
+    last,
+    levels,
+    pending_positions,
+    level_positions,
+    level_rows,
+    most,
+    batch,
+    rows,
+    P,
+    L,
+    PENDING: tl.constexpr,
+    LEVELS: tl.constexpr,
+    WIDTH: tl.constexpr,
+) -> None:
+    """One program an image."""
+    image = tl.program_id(0)
+    cell = tl.load(cells + image)
+    count = tl.load(pending_counts + image)
+    deepest = tl.minimum(tl.load(depths + image), tl.load(totals + image))
+    tl.store(target + image, tl.load(prefixes + image) + cell - 1)
+    tl.store(draft_before + image, cell - count)
+    tl.store(draft + image, cell)
+    tl.store(last + image, tl.maximum(count - 1, 0))
+    deepest = tl.maximum(tl.minimum(deepest, most - cell), 0)
+    tl.store(levels + image, deepest)
+    lane = tl.arange(0, PENDING)
+    tl.store(pending_positions + image * P + lane, tl.minimum(cell - count + lane, most), lane < P)
+    lane = tl.arange(0, LEVELS)
+    column = tl.arange(0, WIDTH)
+    place = (lane[:, None] * batch + image) * rows + column[None, :]
+    here = tl.minimum(cell - 1 + lane, most)
+    tl.store(
+        level_positions + place, here[:, None] + column[None, :] * 0, (lane < L)[:, None] & (column < rows)[None, :]
+    )
+    going = tl.load(status + image) == 0
+    tl.store(level_rows + lane * batch + image, tl.where(going & (lane < deepest), rows, 0), lane < L)
+
+
+def prepare(status: Tensor, progress: Progress, depths: Tensor, totals: Tensor, lengths: Lengths) -> None:
+    """Lay out a cycle: no tree is deeper than `depths`, larger than `totals` [B] int64, or runs past the picture."""
+    batch, positions = lengths.pending_positions.shape
+    levels, _, rows = lengths.level_positions.shape
+    launch(
+        prepare_kernel,
+        (batch,),
+        8 * batch * (10 + positions + levels * (rows + 1)),
+        status,
+        progress.cells,
+        progress.prefixes,
+        progress.pending_counts,
+        depths,
+        totals,
+        *lengths,
+        progress.decided.shape[1] - 1,
+        batch,
+        rows,
+        positions,
+        levels,
+        PENDING=next_power_of_2(max(2, positions)),
+        LEVELS=next_power_of_2(max(2, levels)),
+        WIDTH=next_power_of_2(max(2, rows)),
+        warps=1,
+    )
+
+
+@kernel
+def commit_cache_kernel(
+    cache,
+    slots,
+    path,
+    counts,
+    lengths,
+    S,
+    M,
+    N,
+    batch,
+    heads,
+    WALKED: tl.constexpr,
+    D: tl.constexpr,
+    COUNT: tl.constexpr,
+    DBLOCK: tl.constexpr,
+) -> None:
+    """One program a (row and head, layer and kind): its accepted slots behind the live cache."""
+    line, kind = tl.program_id(0), tl.program_id(1)
+    image = (line // heads) % batch
+    lane = tl.arange(0, COUNT)
+    depth = tl.arange(0, DBLOCK)
+    goes = lane < tl.load(counts + image)
+    slot = lane.to(tl.int64)
+    if WALKED:
+        slot = tl.load(path + image * N + lane - 1, goes & (lane > 0), other=0)
+    here = goes[:, None] & (depth < D)[None, :]
+    own = kind.to(tl.int64) * tl.num_programs(0) + line
+    moved = tl.load(slots + (own * M + slot[:, None]) * D + depth[None, :], here, other=0.0)
+    place = tl.load(lengths + image) + lane
+    tl.store(cache + (own * S + place[:, None]) * D + depth[None, :], moved, here)
+
+
+def commit_cache(
+    cache: Tensor, slots: Tensor, path: Tensor, counts: Tensor, lengths: Tensor, most: int, walked: bool
+) -> None:
+    """Copy slots [K, 2, R, H, M, D] of committed positions into cache [K, 2, R, H, S, D] from lengths [B] int64 on.
+
+    counts [B] int64: how many, at most `most`. walked: the root's slot 0, then those of path [B, N]; else the first
+    ones.
+    """
+    layers, _, rows, heads, size, width = cache.shape
+    launch(
+        commit_cache_kernel,
+        (rows * heads, 2 * layers),
+        2 * cache.element_size() * 2 * layers * rows * heads * width * most,
+        cache,
+        slots,
+        path,
+        counts,
+        lengths,
+        size,
+        slots.shape[4],
+        path.shape[1],
+        counts.shape[0],
+        heads,
+        WALKED=walked,
+        D=width,
+        COUNT=next_power_of_2(max(2, most)),
+        DBLOCK=next_power_of_2(width),
+    )
+
+
+@kernel
+def commit_features_kernel(
+    features,
+    pending,
+    path,
+    taken,
+    N,
+    P,
+    D,
+    batch,
+    BLOCK: tl.constexpr,
+) -> None:
+    """One program a (pending position, row)."""
+    turn, row = tl.program_id(0), tl.program_id(1)
+    image = row % batch
+    if turn >= tl.load(taken + image):
+        return
+    node = tl.full((), 0, tl.int64)
+    if turn > 0:
+        node = tl.load(path + image * N + turn - 1)
+    for start in range(0, D, BLOCK):
+        place = start + tl.arange(0, BLOCK)
+        moved = tl.load(features + (row * N + node).to(tl.int64) * D + place, place < D, other=0.0)
+        tl.store(pending + (row * P + turn).to(tl.int64) * D + place, moved, place < D)
+
+
+def commit_features(features: Tensor, pending: Tensor, path: Tensor, taken: Tensor) -> None:
+    """Fill pending [R, P, F] with the target's features [R, N, F] of the root and of the accepted nodes."""
+    rows, count, width = pending.shape
+    launch(
+        commit_features_kernel,
+        (count, rows),
+        2 * pending.numel() * pending.element_size(),
+        features,
+        pending,
+        path,
+        taken,
+        features.shape[1],
+        count,
+        width,
+        taken.shape[0],
+        BLOCK=min(1024, next_power_of_2(width)),
+    )
+
+
+@kernel
+def advance_kernel(
+    tokens,
+    path,
+    taken,
+    extra,
+    status,
+    cells,
+    cycles,
+    roots,
+    pending,
+    pending_counts,
+    decided,
+    N,
+    P,
+    most,
+    LANES: tl.constexpr,
+) -> None:
+    """One program an image; nothing changes where it did not take part."""
+    image = tl.program_id(0)
+    count = tl.load(taken + image)
+    if count == 0:
+        return
+    lane = tl.arange(0, LANES)
+    node = tl.load(path + image * N + lane, lane < count - 1, other=0)
+    token = tl.load(tokens + image * N + node, lane < count - 1, other=0)
+    last = tl.load(extra + image)
+    token = tl.where(lane == count - 1, last, token)
+    cell = tl.load(cells + image)
+    inside = lane < count
+    tl.store(decided + image * most + cell + lane, token, inside & (cell + lane < most))
+    tl.store(pending + image * P + lane, token, inside & (lane < P))
+    tl.store(pending_counts + image, count)
+    tl.store(roots + image, last)
+    tl.store(cells + image, cell + count)
+    tl.store(cycles + image, tl.load(cycles + image) + 1)
+    if cell + count >= most:
+        tl.store(status + image, 1)
+
+
+def advance(tokens: Tensor, path: Tensor, taken: Tensor, extra: Tensor, status: Tensor, progress: Progress) -> None:
+    """Append the accepted tokens and the extra one, and move every image that took part to its next cycle."""
+    batch, nodes = tokens.shape
+    width = progress.pending.shape[1]
+    launch(
+        advance_kernel,
+        (batch,),
+        8 * batch * 4 * width,
+        tokens,
+        path,
+        taken,
+        extra,
+        status,
+        progress.cells,
+        progress.cycles,
+        progress.roots,
+        progress.pending,
+        progress.pending_counts,
+        progress.decided,
+        nodes,
+        width,
+        progress.decided.shape[1],
+        LANES=next_power_of_2(max(2, width)),
+        warps=1,
+    )

@@ -1,0 +1,40 @@
+"""LANTERN's pools: the nearest codes of a token, up to a bound on their mass, as `algos.accept.lantern.pool`."""
+
+from underpaint.runtime.device.language import kernel, tl
+
+NONE: tl.constexpr = tl.constexpr(0)
+ABSOLUTE: tl.constexpr = tl.constexpr(1)
+"""LANTERN: at most `bound` of the distribution's mass."""
+RELATIVE: tl.constexpr = tl.constexpr(2)
+"""LANTERN++: at most `bound` times the token's own mass."""
+PAPER: tl.constexpr = tl.constexpr(0)
+RELEASED: tl.constexpr = tl.constexpr(1)
+STANDARD: tl.constexpr = tl.constexpr(2)
+"""Whose residual: see `algos.accept.lantern`."""
+
+
+@kernel
+def pool(row, near, K, limit, KBLOCK: tl.constexpr):
+    """Mass (float64) and number (int64) of the first codes of `near` [K] whose weights sum to at most `limit`."""
+    running = tl.full((), 0.0, tl.float64)
+    mass = tl.full((), 0.0, tl.float64)
+    codes = tl.full((), 0, tl.int64)
+    for start in range(0, K, KBLOCK):
+        place = start + tl.arange(0, KBLOCK)
+        code = tl.load(near + place, place < K, other=0)
+        weights = tl.load(row + code, place < K, other=0.0).to(tl.float64)
+        sums = running + tl.cumsum(weights, axis=0)
+        within = (sums <= limit) & (place < K)
+        codes += tl.sum(within.to(tl.int64), axis=0)
+        mass = tl.maximum(mass, tl.max(tl.where(within, sums, 0.0), axis=0))
+        running += tl.sum(weights, axis=0)
+    return mass, codes
+
+
+@kernel
+def clear(row, near, count, KBLOCK: tl.constexpr) -> None:
+    """Set the weights of the first `count` codes of `near` to 0."""
+    for start in range(0, count, KBLOCK):
+        place = start + tl.arange(0, KBLOCK)
+        code = tl.load(near + place, place < count, other=0)
+        tl.store(row + code, tl.zeros((KBLOCK,), tl.float64), place < count)

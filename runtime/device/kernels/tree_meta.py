@@ -1,0 +1,89 @@
+"""What the walk and the attention read of a tree: depths, first children, next siblings, ancestors as bits."""
+
+from torch import Tensor
+
+from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
+
+MOST_NODES = 64
+"""Nodes of a tree whose ancestors one int64 names."""
+
+
+@kernel
+def tree_meta_kernel(
+    parents,
+    counts,
+    cells,
+    positions,
+    depths,
+    first,
+    sibling,
+    masks,
+    N,
+    most,
+    LEVELS: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    """One program an image; everything in registers, a level a turn."""
+    image = tl.program_id(0)
+    node = tl.arange(0, BLOCK)
+    count = tl.load(counts + image)
+    parent = tl.load(parents + image * N + node, node < N, other=-1)
+    parent = tl.where(node < count, parent, -1)
+    child_of = parent[:, None] == node[None, :].to(tl.int64)
+    own = tl.full((BLOCK,), 1, tl.int64) << node.to(tl.int64)
+    mask = own
+    depth = tl.zeros((BLOCK,), tl.int64)
+    for _ in range(LEVELS):
+        mask = own | tl.sum(tl.where(child_of, mask[None, :], 0), axis=1)
+        depth = tl.sum(tl.where(child_of, depth[None, :] + 1, 0), axis=1)
+    here = node.to(tl.int64)
+    below = tl.where(child_of, here[:, None], BLOCK)
+    youngest = tl.min(below, axis=0)
+    later = (parent[:, None] == parent[None, :]) & (here[:, None] < here[None, :]) & (parent[None, :] >= 0)
+    beside = tl.min(tl.where(later, here[None, :], BLOCK), axis=1)
+    place = image * N + node
+    inside = node < N
+    tl.store(depths + place, depth, inside)
+    tl.store(positions + place, tl.minimum(tl.load(cells + image) - 1 + depth, most), inside)
+    tl.store(masks + place, mask, inside)
+    tl.store(first + place, tl.where(youngest < BLOCK, youngest, -1), inside)
+    tl.store(sibling + place, tl.where(beside < BLOCK, beside, -1), inside)
+
+
+def tree_meta(
+    parents: Tensor,
+    counts: Tensor,
+    cells: Tensor,
+    positions: Tensor,
+    depths: Tensor,
+    first: Tensor,
+    sibling: Tensor,
+    masks: Tensor,
+    levels: int,
+    most: int,
+) -> None:
+    """Fill depths, first (child), sibling (the next one) and masks, each [B, N] int64, from parents [B, N] int64.
+
+    counts [B] int64: nodes there are; those past it stand alone. levels: the greatest depth. N <= 64. -1: none.
+    masks: bit j of node i is set at i and at its ancestors. positions [B, N] int64: the cell that each node's token is
+    in, where cells [B] int64 is the one that the root's children are in; none above `most`.
+    """
+    batch, nodes = parents.shape
+    launch(
+        tree_meta_kernel,
+        (batch,),
+        6 * 8 * parents.numel(),
+        parents,
+        counts,
+        cells,
+        positions,
+        depths,
+        first,
+        sibling,
+        masks,
+        nodes,
+        most,
+        LEVELS=levels,
+        BLOCK=next_power_of_2(nodes),
+        warps=8,
+    )

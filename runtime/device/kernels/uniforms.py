@@ -1,0 +1,73 @@
+"""Addressed uniforms: Philox 4x64-10, bit for bit `algos.chance.Philox`."""
+
+from torch import Tensor
+
+from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
+
+_BLOCK = 64
+"""Nodes that share one counter's high words, as in `algos.chance`."""
+
+
+@kernel
+def philox(k0, k1, c0, c1, c2, c3):
+    """Ten rounds (Salmon et al., SC 2011), all arguments uint64 of one shape."""
+    m0 = tl.full(c0.shape, 0xD2E7470EE14C6C93, tl.uint64)
+    m1 = tl.full(c0.shape, 0xCA5A826395121157, tl.uint64)
+    w0 = tl.full(c0.shape, 0x9E3779B97F4A7C15, tl.uint64)
+    w1 = tl.full(c0.shape, 0xBB67AE8584CAA73B, tl.uint64)
+    for _ in tl.static_range(10):
+        high0, low0 = tl.umulhi(c0, m0), c0 * m0
+        high1, low1 = tl.umulhi(c2, m1), c2 * m1
+        c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
+        k0, k1 = k0 + w0, k1 + w1
+    return c0, c1, c2, c3
+
+
+@kernel
+def unit(word):
+    """The float64 in [0, 1) of a word's upper 53 bits."""
+    return (word >> 11).to(tl.float64) * (1.0 / 9007199254740992.0)
+
+
+@kernel
+def uniforms_kernel(out, seeds, images, cycles, roles, nodes, ROLES: tl.constexpr, QUARTERS: tl.constexpr) -> None:
+    """One program a (role, image); each lane makes four numbers."""
+    turn, image = tl.program_id(0), tl.program_id(1)
+    lane = tl.arange(0, QUARTERS)
+    zero = (lane * 0).to(tl.uint64)
+    key0 = zero + tl.load(seeds + image).to(tl.uint64)
+    key1 = zero + tl.load(images + image).to(tl.uint64)
+    cycle = zero + tl.load(cycles + image).to(tl.uint64)
+    role = zero + tl.load(roles + turn).to(tl.uint64)
+    step = (lane % 16).to(tl.uint64) + 1
+    block = (lane // 16).to(tl.uint64)
+    c0, c1, c2, c3 = philox(key0, key1, step, block, role, cycle)
+    place = lane * 4
+    row = out + (image * ROLES + turn) * nodes
+    tl.store(row + place, unit(c0), place < nodes)
+    tl.store(row + place + 1, unit(c1), place + 1 < nodes)
+    tl.store(row + place + 2, unit(c2), place + 2 < nodes)
+    tl.store(row + place + 3, unit(c3), place + 3 < nodes)
+
+
+def uniforms(out: Tensor, seeds: Tensor, images: Tensor, cycles: Tensor, roles: Tensor) -> None:
+    """Fill out [B, R, N] float64: the uniforms of nodes 0..N-1 of each role, in each image's cycle.
+
+    seeds, images, cycles: [B] int64, >= 0; roles: [R] int64, values of `algos.chance.Role`.
+    """
+    batch, count, nodes = out.shape
+    quarters = next_power_of_2(-(-nodes // _BLOCK)) * _BLOCK // 4
+    launch(
+        uniforms_kernel,
+        (count, batch),
+        out.numel() * 8,
+        out,
+        seeds,
+        images,
+        cycles,
+        roles,
+        nodes,
+        ROLES=count,
+        QUARTERS=quarters,
+        warps=1,
+    )

@@ -1,0 +1,85 @@
+"""What every walk down a tree shares: when an image takes part, and how its verdict is written.
+
+A verdict is `path` [B, N] int64 (accepted nodes, the first `taken` - 1 of them), `taken` [B] int64 (nodes to commit,
+the root included; 0 where the image does not take part) and `token` [B] int64, as `algos.tree.Verdict`.
+"""
+
+from typing import Final, NamedTuple
+
+from torch import Tensor
+
+from underpaint.runtime.device.language import kernel, next_power_of_2, tl
+
+GOING: Final = 0
+DONE: Final = 1
+NOT_FINITE: Final = 2
+NO_SUPPORT: Final = 3
+NOT_DRAWN: Final = 4
+"""Values of an image's status; those above DONE end it with an error."""
+TILE: Final = 1024
+"""Numbers of a row at a time."""
+
+
+class Tree(NamedTuple):
+    """A tree of each image, as walks read it; [B, N] int64 where nothing else is said.
+
+    tokens, first, sibling, masks, depths: see `tree_meta`. counts [B] int64. probs [B, N, V] float32: the target's
+    distributions. draft_probs [B, M, V] float32 and draft_rows: as `algos.tree.DraftTree`. uniforms [B, R, N] float64,
+    the roles ACCEPT, RESIDUAL, BONUS from `role` on.
+    """
+
+    tokens: Tensor
+    first: Tensor
+    sibling: Tensor
+    masks: Tensor
+    parents: Tensor
+    counts: Tensor
+    probs: Tensor
+    draft_probs: Tensor
+    draft_rows: Tensor
+    uniforms: Tensor
+
+
+class Verdicts(NamedTuple):
+    """Where verdicts go; see the module. status [B] int64; finite [B, M] int32: 0 where a row of logits was not."""
+
+    path: Tensor
+    taken: Tensor
+    token: Tensor
+    status: Tensor
+    finite: Tensor
+
+
+@kernel
+def takes_part(status, finite, taken, image, rows, ROWS: tl.constexpr):
+    """1 for an image that goes on; else 0, with nothing to commit. Ends an image whose logits are not finite."""
+    state = tl.load(status + image)
+    lane = tl.arange(0, ROWS)
+    sound = tl.min(tl.load(finite + image * rows + lane, lane < rows, other=1), axis=0)
+    if (state == 0) & (sound == 0):
+        tl.store(status + image, 2)
+    going = tl.where((state == 0) & (sound == 1), 1, 0)
+    if going == 0:
+        tl.store(taken + image, 0)
+    return going
+
+
+@kernel
+def conclude(status, taken, token, image, length, found, V) -> None:
+    """Write a verdict of `length` accepted nodes and the extra token; V stands for a row that holds nothing."""
+    if found < V:
+        tl.store(taken + image, length + 1)
+        tl.store(token + image, found)
+    else:
+        tl.store(taken + image, 0)
+        tl.store(status + image, 3)
+
+
+def tile(vocab_size: int) -> int:
+    """The tile of a walk over rows of `vocab_size`."""
+    return min(TILE, next_power_of_2(vocab_size))
+
+
+def row_bytes(tree: Tree, rows_read: int, number: int = 4) -> int:
+    """Bytes of `rows_read` rows of every image."""
+    return tree.probs.shape[0] * rows_read * tree.probs.shape[2] * number

@@ -1,0 +1,165 @@
+"""Triton, compiled where a CUDA device is there and interpreted where none is, and the one way to launch a kernel.
+
+Triton decides on its interpreter as it is imported. Here that choice is made for this process alone: the environment
+variable that asks for it is set during the import and taken back after it, so no other program inherits it.
+"""
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+_VARIABLE: Final = "TRITON_INTERPRET"
+MODE: Final = "UNDERPAINT_TRITON"
+"""Environment variable: "compile" or "interpret"; unset, a CUDA device decides."""
+
+
+def _interpreted() -> bool:
+    wanted = os.environ.get(MODE)
+    if wanted not in (None, "compile", "interpret"):
+        raise ValueError(
+            f"{MODE}: expected 'compile' or 'interpret', got {wanted!r}; unset it to let the device decide"
+        )
+    return os.environ.get(_VARIABLE) == "1" or (not torch.cuda.is_available() if wanted is None else wanted[0] == "i")
+
+
+INTERPRETED: Final = _interpreted()
+"""Whether kernels run in Triton's interpreter, on the CPU."""
+
+
+@contextmanager
+def _asking_for_the_interpreter() -> Iterator[None]:
+    before = os.environ.get(_VARIABLE)
+    os.environ[_VARIABLE] = "1" if INTERPRETED else "0"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_VARIABLE]
+        else:
+            os.environ[_VARIABLE] = before
+
+
+if INTERPRETED and "triton.language" in sys.modules and not os.environ.get(_VARIABLE):
+    from triton.runtime.interpreter import InterpretedFunction as _Interpreted
+
+    if not isinstance(sys.modules["triton.language"].sum, _Interpreted):
+        raise ImportError(
+            "triton was imported before underpaint.runtime.device, for compiling, but there is no CUDA device; import "
+            "underpaint.runtime.device first"
+        )
+with _asking_for_the_interpreter():
+    try:
+        import triton
+        import triton.language as tl
+
+        if INTERPRETED:
+            # Imported by the first launch otherwise, where its own choice would not be this one.
+            importlib.import_module("triton.experimental.gluon")
+    except ImportError as error:
+        raise ImportError(
+            "the device runtime needs Triton, which is not installed; install it with: pip install 'underpaint[device]'"
+        ) from error
+
+_PATCHED: Final[set[frozenset[str]]] = set()
+"""Modules that the interpreter has made its own since the last launch began."""
+
+
+def _patch_once() -> None:
+    """Let the interpreter take over Triton's language once a launch, not at every call of a helper: half the time."""
+    from triton.runtime import interpreter
+
+    patch = interpreter._patch_lang
+
+    def once(function: Any) -> Any:
+        seen = frozenset(
+            value.__name__
+            for value in function.__globals__.values()
+            if isinstance(value, ModuleType) and value.__name__.startswith("triton.language")
+        )
+        if seen in _PATCHED:
+            return None
+        _PATCHED.add(seen)
+        return patch(function)
+
+    interpreter._patch_lang = once
+
+
+if INTERPRETED:
+    _patch_once()
+
+__all__ = ["INTERPRETED", "MODE", "Launch", "Recording", "kernel", "launch", "next_power_of_2", "recording", "tl"]
+
+
+def kernel(function: Callable[..., Any]) -> Any:
+    """`function` as a Triton kernel, or as a function that kernels call, in this process's mode."""
+    with _asking_for_the_interpreter():
+        return triton.jit(function)
+
+
+class Launch(NamedTuple):
+    """One node of a captured graph: a kernel with its arguments.
+
+    bytes: what it must read and write at least. part: what `recording` was told that it is part of.
+    """
+
+    name: str
+    bytes: int
+    part: str
+    function: Any
+    arguments: tuple[Any, ...]
+    constants: dict[str, Any]
+    warps: int
+
+
+@dataclass(slots=True)
+class Recording:
+    """What a program launched, in order."""
+
+    part_of: Callable[[], str]
+    launches: list[Launch] = field(default_factory=list)
+
+
+_RECORDING: ContextVar[Recording | None] = ContextVar("recording", default=None)
+
+
+@contextmanager
+def recording(part_of: Callable[[], str] = str) -> Iterator[Recording]:
+    """Record every launch within; with FakeTensor arguments nothing runs. part_of: says what a launch is part of."""
+    held = Recording(part_of)
+    token = _RECORDING.set(held)
+    try:
+        yield held
+    finally:
+        _RECORDING.reset(token)
+
+
+def launch(
+    function: Any, grid: tuple[int, ...], moved_bytes: int, *arguments: Any, warps: int = 4, **named: Any
+) -> None:
+    """Launch a kernel over `grid`. Multiply-adds stay apart, as in the reference.
+
+    moved_bytes: what it must read and write at least, for the count of a cycle's costs.
+    """
+    held = _RECORDING.get()
+    if held is not None:
+        held.launches.append(
+            Launch(function.fn.__name__, moved_bytes, held.part_of(), function, arguments, named, warps)
+        )
+    if any(isinstance(argument, FakeTensor) for argument in arguments):
+        return
+    _PATCHED.clear()
+    function[grid](*arguments, **named, num_warps=warps, enable_fp_fusion=False)
+
+
+def next_power_of_2(count: int) -> int:
+    """The least power of two that is at least `count` (>= 1)."""
+    return 1 << (count - 1).bit_length()

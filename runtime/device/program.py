@@ -1,0 +1,142 @@
+"""What a cycle is made of, counted without a GPU: nodes of its graph, bytes that they move, and what would wait.
+
+The cycle runs on tensors that have shapes and no numbers (PyTorch's FakeTensor, on "cuda" where PyTorch was built for
+it). Whatever reads a number back (`.item()`, an index by a mask, a shape from data) raises there, so a program that was
+counted at all waits for nothing and can be captured as a CUDA graph. Triton's kernels take tensors alone.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from underpaint.algos.draft.spec import Grid
+from underpaint.models.decoder import DecoderConfig
+from underpaint.runtime.device.cycle import Cycle, Method
+from underpaint.runtime.device.decoder import DecoderForward, shapes_alone
+from underpaint.runtime.device.forwards import Attend, DeviceDecoder
+from underpaint.runtime.device.language import Launch, Recording, recording
+
+_VIEWS = ("view", "_unsafe_view", "t", "transpose", "permute", "expand", "unsqueeze", "squeeze", "slice", "select")
+_NOTHING = ("detach", "empty", "alias", "lift_fresh", "empty_like", "as_strided", "unbind", "split", "unflatten")
+
+
+class Node(NamedTuple):
+    """A node of the graph. part: "target", "drafter", or "" for what lies outside the forwards."""
+
+    name: str
+    bytes: int
+    part: str
+
+
+class Program(NamedTuple):
+    """A cycle's nodes in order, and the launches among them that are Triton's."""
+
+    nodes: tuple[Node, ...]
+    launches: tuple[Launch, ...]
+
+    def bound_ms(self, bandwidth: float, node_us: float, forwards: bool) -> float:
+        """The least time of its nodes inside (`forwards`) or outside the models.
+
+        bandwidth: GB/s; node_us: charged for each node beside its bytes.
+        """
+        picked = [node for node in self.nodes if bool(node.part) == forwards]
+        return len(picked) * node_us * 1e-3 + sum(node.bytes for node in picked) / (bandwidth * 1e6)
+
+
+_PART: ContextVar[str] = ContextVar("part", default="")
+
+
+class _Counting(TorchDispatchMode):
+    """Every operation of PyTorch that is a kernel, as a node, in one list with Triton's launches."""
+
+    def __init__(self, held: Recording, nodes: list[Node]) -> None:
+        super().__init__()
+        self._held, self._nodes, self._seen = held, nodes, 0
+
+    def flush(self) -> None:
+        """Take over the launches since the last operation."""
+        for launch in self._held.launches[self._seen :]:
+            self._nodes.append(Node(launch.name, launch.bytes, launch.part))
+        self._seen = len(self._held.launches)
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.flush()
+        made = function(*args, **(kwargs or {}))
+        name = function._schema.name.removeprefix("aten::").removesuffix("_copy")
+        if "::" not in name and name not in _VIEWS and name not in _NOTHING:
+            tensors = [part for part in tree_leaves((args, kwargs, made)) if isinstance(part, Tensor)]
+            sizes = {id(part): part.numel() * part.element_size() for part in tensors}
+            self._nodes.append(Node(name, sum(sizes.values()), _PART.get()))
+        return made
+
+
+class _Marked:
+    """A decoder whose operations count as a part's."""
+
+    def __init__(self, decoder: DeviceDecoder, part: str) -> None:
+        self._decoder, self._part = decoder, part
+        self.shape, self.dtype = decoder.shape, decoder.dtype
+
+    @contextmanager
+    def _inside(self) -> Iterator[None]:
+        token = _PART.set(self._part)
+        try:
+            yield
+        finally:
+            _PART.reset(token)
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        with self._inside():
+            return self._decoder.embed(tokens)
+
+    def hidden(self, embeddings: Tensor, features: Tensor | None, positions: Tensor, attend: Attend) -> Tensor:
+        with self._inside():
+            return self._decoder.hidden(embeddings, features, positions, attend)
+
+    def logits(self, features: Tensor) -> Tensor:
+        with self._inside():
+            return self._decoder.logits(features)
+
+
+def count(program: Callable[[], None], part_of: Callable[[], str] = _PART.get) -> Program:
+    """Run `program` on fake tensors and list its nodes."""
+    nodes: list[Node] = []
+    with recording(part_of) as held:
+        counting = _Counting(held, nodes)
+        with counting:
+            program()
+        counting.flush()
+    return Program(tuple(nodes), tuple(held.launches))
+
+
+def count_cycle(
+    config: DecoderConfig, method: Method, batch: int, rows: int = 2, dtype: torch.dtype = torch.bfloat16
+) -> Program:
+    """A cycle of `method` in a model's sizes, counted without a device.
+
+    Raises PyTorch's DataDependentOutputException where something would wait for the device.
+    """
+    device = torch.device("cuda" if torch.backends.cuda.is_built() else "cpu")
+    with FakeTensorMode(), torch.no_grad():
+        target = DecoderForward(shapes_alone(config, dtype, device), rows)
+        drafts = replace(config, layers=1, drafter=True, fc_bias=False, condition="none", cond_ids=0, prefix=1)
+        drafter = DecoderForward(shapes_alone(drafts, dtype, device), rows)
+        grid = Grid(config.grid_side, config.width)
+        cycle = Cycle(
+            _Marked(target, "target"),
+            _Marked(drafter, "drafter"),
+            method,
+            grid,
+            config.prefix,
+            batch,
+            device,
+        )
+        return count(cycle.run)

@@ -1,0 +1,60 @@
+"""Named methods and model sizes that the device's programs are counted, compiled and timed at."""
+
+from typing import Any, Final
+
+import numpy as np
+
+from underpaint.algos.accept import RULES
+from underpaint.algos.draft import POLICIES
+from underpaint.algos.rows import SamplingParams
+from underpaint.models.decoder import DecoderConfig
+from underpaint.runtime.device.cycle import Method
+
+XL: Final = DecoderConfig(
+    dim=1280, layers=36, heads=20, hidden=3584, vocab_size=16384, grid_side=32, prefix=1, cond_ids=1001
+)
+"""LlamaGen-XL at 512 px (arXiv 2406.06525, table 1), class-conditional."""
+SEVEN_B: Final = DecoderConfig(
+    dim=4096,
+    layers=32,
+    heads=32,
+    hidden=11008,
+    vocab_size=8192,
+    grid_side=32,
+    prefix=64,
+    rope="line",
+    qk_norm=True,
+    cond_ids=65536,
+)
+"""Chameleon's 7B sizes (arXiv 2405.09818) with 8,192 image codes, at 512 px."""
+
+METHODS: Final[dict[str, tuple[str | None, str, dict[str, Any]]]] = {
+    "ar": (None, "point", {}),
+    "ar-greedy": (None, "greedy", {}),
+    "chain": ("chain", "chain", {"length": 5}),
+    "block": ("chain", "block", {"length": 5}),
+    "eagle1": ("eagle1", "without_replacement", {}),
+    "eagle2": ("eagle2", "point", {}),
+    "eagle2-greedy": ("eagle2", "greedy", {}),
+    "typical": ("eagle2", "typical", {}),
+    "adt": ("adt", "point", {}),
+    "lantern": ("eagle2", "lantern", {"residual": "paper"}),
+    "lantern-greedy": ("eagle2", "lantern_greedy", {}),
+    "lantern++": ("eagle2", "lantern_pp", {"residual": "paper"}),
+    "lantern-eagle1": ("eagle1", "lantern", {"residual": "paper"}),
+    "adt+lantern": ("adt", "lantern", {"residual": "paper"}),
+}
+"""Policy, rule and the policy's settings (a rule's residual among them), all with the papers' trees of 60 nodes."""
+
+
+def method_of(name: str, vocab_size: int, top_k: int = 1000, guidance: float = 4.0, near: int = 100) -> Method:
+    """A named method; codebook rules pool over `near` neighbours of a table that stands in for a real one."""
+    policy, rule, settings = METHODS[name]
+    own = {key: value for key, value in settings.items() if key != "residual"}
+    given: dict[str, Any] = {key: value for key, value in settings.items() if key == "residual"}
+    if RULES[rule].codebook:
+        steps = np.arange(1, near + 2)
+        given["neighbours"] = (np.arange(vocab_size)[:, None] + steps) % vocab_size
+        given["k"] = near
+    sampler = SamplingParams(guidance=guidance, top_k=top_k)
+    return Method(None if policy is None else POLICIES[policy].make(**own), RULES[rule].make(**given), sampler)

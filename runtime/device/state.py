@@ -1,0 +1,185 @@
+"""What a batch of images is, on the device: every buffer that a cycle reads or writes, at addresses that never move."""
+
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from underpaint.algos.chance import Role
+from underpaint.runtime.device.forwards import Cache, DecoderShape
+from underpaint.runtime.device.kernels.commit import Lengths, Progress
+from underpaint.runtime.device.kernels.tree_meta import MOST_NODES
+from underpaint.runtime.device.kernels.walk import Tree, Verdicts
+
+ROLES = (Role.DRAFT, Role.ACCEPT, Role.RESIDUAL, Role.BONUS)
+"""Roles that a cycle draws noise for, in the order of `Tree.uniforms`."""
+
+
+class Envelope(NamedTuple):
+    """The fixed sizes that every cycle's tree fits into; what an image leaves unused of them is masked.
+
+    nodes: of the tree, the root included. levels: drafter passes. frontier: nodes expanded a level. children: of a
+    node. draft_rows: distributions of the drafter that are kept for the rule, at least 1.
+    """
+
+    nodes: int
+    levels: int
+    frontier: int
+    children: int
+    draft_rows: int
+
+    @property
+    def slots(self) -> int:
+        """Positions that the drafter holds for one cycle: the tokens it was not fed, then each level's nodes."""
+        return max(self.levels + 1, (self.levels - 1) * self.frontier, 1)
+
+
+class Noise(NamedTuple):
+    """Where an image's noise is from: `algos.chance.Philox`'s key, [B] int64 each."""
+
+    seeds: Tensor
+    images: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The buffers of a batch of B images. rows of logits and caches: the conditional ones first, then the others.
+
+    features [R, N, F] and pending_features [R, L + 1, F]: the target's, of the tree and of what the drafter was not
+    fed. predicted [R, 1 + slots, F]: the drafter's, of the root and of each slot. finite [B, N + D]: of the target's
+    rows and of the drafter's.
+    """
+
+    batch: int
+    envelope: Envelope
+    noise: Noise
+    roles: Tensor
+    progress: Progress
+    lengths: Lengths
+    tree: Tree
+    depths: Tensor
+    positions: Tensor
+    verdicts: Verdicts
+    support: Tensor
+    draft_support: Tensor
+    target_cache: Cache
+    draft_cache: Cache | None
+    features: Tensor
+    pending_features: Tensor
+    predicted: Tensor
+
+    @classmethod
+    def allocate(
+        cls,
+        batch: int,
+        envelope: Envelope,
+        cells: int,
+        prefix: int,
+        target: DecoderShape,
+        drafter: DecoderShape | None,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> Self:
+        """Buffers for `batch` images of `cells` tokens behind at most `prefix` condition positions.
+
+        Raises ValueError where the envelope is larger than a tree's bits.
+        """
+        if envelope.nodes > MOST_NODES:
+            raise ValueError(
+                f"device: a tree holds at most {MOST_NODES} nodes, its root included, got {envelope.nodes}; lower the "
+                "policy's total_tokens or widths"
+            )
+
+        def whole(*shape: int, fill: int = 0) -> Tensor:
+            return torch.full(shape, fill, dtype=torch.int64, device=device)
+
+        nodes, levels, rows, vocab_size = envelope.nodes, envelope.levels, target.rows * batch, target.vocab_size
+        drafted = envelope.draft_rows
+        pending = levels + 1
+        progress = Progress(
+            cells=whole(batch),
+            cycles=whole(batch),
+            roots=whole(batch),
+            prefixes=whole(batch),
+            pending=whole(batch, pending),
+            pending_counts=whole(batch),
+            decided=whole(batch, cells),
+        )
+        lengths = Lengths(
+            target=whole(batch),
+            draft_before=whole(batch),
+            draft=whole(batch),
+            last=whole(batch),
+            levels=whole(batch),
+            pending_positions=whole(batch, pending),
+            level_positions=whole(levels + 1, batch, envelope.frontier),
+            level_rows=whole(levels + 1, batch),
+        )
+
+        def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+            return torch.zeros(shape, dtype=dtype, device=device)
+
+        tree = Tree(
+            tokens=whole(batch, nodes),
+            first=whole(batch, nodes, fill=-1),
+            sibling=whole(batch, nodes, fill=-1),
+            masks=whole(batch, nodes),
+            parents=whole(batch, nodes, fill=-1),
+            counts=whole(batch, fill=1),
+            probs=zeros(batch, nodes, vocab_size),
+            draft_probs=zeros(batch, drafted, vocab_size),
+            draft_rows=whole(batch, nodes),
+            uniforms=zeros(batch, len(ROLES), nodes, dtype=torch.float64),
+        )
+        verdicts = Verdicts(
+            whole(batch, nodes),
+            whole(batch),
+            whole(batch),
+            whole(batch),
+            zeros(batch, nodes + drafted, dtype=torch.int32).fill_(1),
+        )
+        return cls(
+            batch=batch,
+            envelope=envelope,
+            noise=Noise(whole(batch), whole(batch)),
+            roles=torch.tensor([int(role) for role in ROLES], dtype=torch.int64, device=device),
+            progress=progress,
+            lengths=lengths,
+            tree=tree,
+            depths=whole(batch, nodes),
+            positions=whole(batch, nodes),
+            verdicts=verdicts,
+            support=zeros(batch, nodes, dtype=torch.int32),
+            draft_support=zeros(batch, drafted, dtype=torch.int32),
+            target_cache=Cache(target, batch, prefix + cells, nodes, dtype, device),
+            draft_cache=None
+            if drafter is None
+            else Cache(drafter, batch, cells + pending, envelope.slots, dtype, device),
+            features=zeros(rows, nodes, target.width, dtype=dtype),
+            pending_features=zeros(rows, pending, target.width, dtype=dtype),
+            predicted=zeros(rows, 1 + envelope.slots, target.width, dtype=dtype),
+        )
+
+
+def needed_bytes(
+    batch: int,
+    envelope: Envelope,
+    cells: int,
+    prefix: int,
+    target: DecoderShape,
+    drafter: DecoderShape | None,
+    number_bytes: int,
+) -> int:
+    """Bytes of the buffers of a batch, weights left out; the largest logits of a pass are counted twice."""
+    rows = target.rows * batch
+    total = 0
+    for shape, size, slots in (
+        (target, prefix + cells, envelope.nodes),
+        (drafter, cells + envelope.levels + 1, envelope.slots),
+    ):
+        if shape is not None:
+            total += 2 * shape.layers * rows * shape.heads * shape.head_dim * (size + slots) * number_bytes
+    total += 4 * batch * target.vocab_size * (envelope.nodes + envelope.draft_rows + 4)
+    total += 2 * 4 * rows * envelope.nodes * target.vocab_size
+    return total + rows * target.width * number_bytes * (envelope.nodes + 2 * envelope.levels + envelope.slots + 3)

@@ -1,0 +1,112 @@
+"""A model whose logits are looked up in tables: the same on the device and on the host, to the last bit."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.draft.spec import Grid
+from underpaint.algos.rows import SamplingParams
+from underpaint.algos.step import Scored
+from underpaint.algos.tree import DraftTree, Verdict
+from underpaint.runtime.device.forwards import Attend, DecoderShape
+from underpaint.runtime.device.kernels.probs import probs
+
+
+class Tables:
+    """Logits [rows, lines, V] by a hash of (cell, token, the token before)."""
+
+    def __init__(self, seed: int, vocab_size: int, rows: int, sharp: float = 2.0) -> None:
+        rng = np.random.default_rng(seed)
+        self.logits = np.round(sharp * rng.standard_normal((rows, 97, vocab_size)), 1).astype(np.float32)
+        self.rows, self.vocab_size = rows, vocab_size
+
+    def near(self, seed: int, apart: float) -> "Tables":
+        """Tables that resemble these: a drafter of this target."""
+        made = Tables(seed, self.vocab_size, self.rows, apart)
+        made.logits = np.round(self.logits + made.logits, 1).astype(np.float32)
+        return made
+
+
+def line(cell: Tensor, token: Tensor, before: Tensor) -> Tensor:
+    return (cell * 31 + token * 7 + before * 3 + 50) % 97
+
+
+class TableForward:
+    """A `DeviceDecoder` whose features are (token, cell, token before); a drafter reads the last from its features."""
+
+    def __init__(self, tables: Tables, drafts: bool) -> None:
+        self.tables, self.drafts = tables, drafts
+        self._logits = torch.from_numpy(tables.logits)
+        self.spoilt: Tensor | None = None
+        self.dtype = torch.float32
+
+    @property
+    def shape(self) -> DecoderShape:
+        return DecoderShape(self.tables.rows, 1, 1, 2, 3, self.tables.vocab_size)
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        made = torch.zeros(self.tables.rows * tokens.shape[0], tokens.shape[1], 3)
+        made[:, :, 0] = tokens.repeat(self.tables.rows, 1)
+        return made
+
+    def hidden(self, embeddings: Tensor, features: Tensor | None, positions: Tensor, attend: Attend) -> Tensor:
+        made = embeddings.clone()
+        made[:, :, 1] = positions.repeat(self.tables.rows, 1)
+        if self.drafts:
+            assert features is not None
+            made[:, :, 2] = features[:, :, 0]
+        return made
+
+    def logits(self, features: Tensor) -> Tensor:
+        token, cell, before = features.long().unbind(-1)
+        rows = torch.arange(self.tables.rows).repeat_interleave(features.shape[0] // self.tables.rows)
+        made = self._logits[rows[:, None], line(cell, token, before)]
+        return made if self.spoilt is None else made + self.spoilt.repeat(self.tables.rows)[:, None, None]
+
+
+class TableHost:
+    """`Target` and `Drafter` on the same tables, whose distributions the device's own kernel makes."""
+
+    def __init__(self, tables: Tables, grid: Grid, sampler: SamplingParams, drafts: bool, first: int) -> None:
+        self.vocab_size, self.grid = tables.vocab_size, grid
+        self._tables, self._sampler, self._drafts, self._first = tables, sampler, drafts, first
+        self._cell = 0
+        self._before = first
+        self._nodes: list[tuple[int, int, int]] = []
+        self._made: dict[int, FloatArray] = {}
+
+    def _probs(self, cell: int, token: int, before: int) -> FloatArray:
+        place = int(line(torch.tensor(cell), torch.tensor(token), torch.tensor(before)))
+        if place not in self._made:
+            given = torch.from_numpy(self._tables.logits[:, place].copy())[:, None, None]
+            out = torch.zeros(1, 1, self.vocab_size)
+            held = torch.zeros(2, 1, 1, dtype=torch.int32)
+            probs(given, out, held[0], held[1], torch.ones(1, dtype=torch.int64), self._sampler)
+            self._made[place] = out.numpy()[0, 0]
+        return self._made[place]
+
+    def begin(self, scored: Scored | None = None) -> Scored:
+        self._cell, self._before, self._nodes = 1, self._first, []
+        return Scored(self._probs(-1, self._first, 0)[None])
+
+    def score(self, tree: DraftTree) -> Scored:
+        cells = self._cell - 1 + tree.depths()
+        return Scored(
+            np.stack([self._probs(int(cell), int(token), 0) for cell, token in zip(cells, tree.tokens, strict=True)])
+        )
+
+    def expand(self, tokens: IntArray, parents: IntArray) -> FloatArray:
+        made = []
+        for token, parent in zip(tokens.tolist(), parents.tolist(), strict=True):
+            cell, before = (self._cell - 1, self._before) if parent < 0 else self._nodes[parent][:2]
+            cell += parent >= 0
+            self._nodes.append((cell, token, before))
+            made.append(self._probs(cell, token, before))
+        return np.stack(made)
+
+    def commit(self, tree: DraftTree, verdict: Verdict, scored: Scored | None = None) -> None:
+        kept = [0, *verdict.path]
+        self._before = int(tree.tokens[kept[-1]])
+        self._cell += len(kept)
+        self._nodes = []

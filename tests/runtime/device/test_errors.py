@@ -1,0 +1,45 @@
+"""What cannot run on the device says so, and names what can."""
+
+import pytest
+import torch
+
+from tests.runtime.device.tables import TableForward, Tables
+from underpaint.algos.accept import RULES
+from underpaint.algos.draft import POLICIES
+from underpaint.algos.draft.spec import Grid
+from underpaint.algos.rows import SamplingParams
+from underpaint.runtime.device.cycle import Cycle, Method
+from underpaint.runtime.device.rules import DEVICE_RULES
+
+TABLES = Tables(0, 5, 1)
+
+
+def cycle_of(policy: str | None, rule: str, drafter: bool = True, **settings: object) -> Cycle:
+    made = None if policy is None else POLICIES[policy].make(**settings)
+    drafts = TableForward(TABLES, True) if drafter else None
+    how = Method(made, RULES[rule].make(), SamplingParams())
+    return Cycle(TableForward(TABLES, False), drafts, how, Grid(3, 3), 1, 1, torch.device("cpu"))
+
+
+def test_the_registry_names_the_rules_that_have_a_form() -> None:
+    assert {spec.name: spec.device for spec in RULES if spec.device} == {name: name for name in DEVICE_RULES}
+
+
+@pytest.mark.parametrize(
+    ("policy", "rule", "settings", "told"),
+    [
+        ("chain", "traversal", {}, "no form on the device; those that have one: greedy, point"),
+        ("roofline", "point", {}, "no form on the device; those that have one: Chain"),
+        ("adt", "point", {"init": "random"}, "those that have one: horizontal, vertical"),
+        ("chain", "point", {}, "covers top_k trees"),
+        ("eagle1", "without_replacement", {"widths": (40, 40)}, "at most 64; lower its widths"),
+    ],
+)
+def test_what_has_no_form_is_refused(policy: str, rule: str, settings: dict[str, object], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        cycle_of(policy, rule, **settings)
+
+
+def test_a_policy_that_drafts_needs_a_drafter() -> None:
+    with pytest.raises(ValueError, match="no drafter was given"):
+        cycle_of("eagle2", "point", drafter=False)

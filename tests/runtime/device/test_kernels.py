@@ -1,0 +1,193 @@
+"""Kernels that are not walks, each against its NumPy reference, one of them at full size."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from tests.strategies import distributions, shapes
+from underpaint.algos.chance import Philox, Role
+from underpaint.algos.draft.top_tokens import top
+from underpaint.algos.draft.tree_builder import point_tree
+from underpaint.algos.rows import SamplingParams, sampling_probs
+from underpaint.models.drafter import Drafter
+from underpaint.models.transformer import Transformer, TransformerConfig
+from underpaint.runtime.device.forwards import Cache, causal_masks
+from underpaint.runtime.device.kernels.children import tile_top, tiles_of
+from underpaint.runtime.device.kernels.commit import commit_cache
+from underpaint.runtime.device.kernels.probs import probs
+from underpaint.runtime.device.kernels.tree_meta import tree_meta
+from underpaint.runtime.device.kernels.uniforms import uniforms
+from underpaint.runtime.device.llama import EagleForward, LlamaGenForward
+
+
+def whole(*numbers: int) -> Tensor:
+    return torch.tensor(numbers, dtype=torch.int64)
+
+
+def device_probs(logits: np.ndarray, sampler: SamplingParams) -> tuple[np.ndarray, list[int], list[int]]:
+    given_logits = torch.from_numpy(logits)[:, None]
+    nodes, vocab_size = logits.shape[1:]
+    out = torch.zeros(1, nodes, vocab_size)
+    support, finite = torch.zeros(2, 1, nodes, dtype=torch.int32)
+    probs(given_logits, out, support, finite, whole(nodes), sampler)
+    return out.numpy()[0], support[0].tolist(), finite[0].tolist()
+
+
+def test_uniforms_are_the_reference_s_bit_for_bit() -> None:
+    keys = ((7, 5, 0), (2**40, 9, 1000), (2**62, 2**33, 3))
+    seeds, images, cycles = (whole(*column) for column in zip(*keys, strict=True))
+    out = torch.zeros(3, 3, 70, dtype=torch.float64)
+    uniforms(out, seeds, images, cycles, whole(1, 2, 6))
+    for place, (seed, image, cycle) in enumerate(keys):
+        for turn, role in enumerate((Role.ACCEPT, Role.RESIDUAL, Role.PATH)):
+            np.testing.assert_array_equal(out[place, turn], Philox(seed, image).uniforms(cycle, role, 70))
+
+
+@settings(max_examples=15)
+@given(data=st.data())
+def test_distributions_are_the_reference_s(data: st.DataObject) -> None:
+    vocab_size, rows = data.draw(st.sampled_from([2, 5, 13])), data.draw(st.sampled_from([1, 2]))
+    halves = st.lists(st.sampled_from([-3.0, -0.5, -0.0, 0.0, 0.5, 2.0]), min_size=vocab_size, max_size=vocab_size)
+    logits = np.array([[data.draw(halves)] for _ in range(rows)], dtype=np.float32)
+    sampler = SamplingParams(
+        guidance=data.draw(st.sampled_from([0.0, 1.0, 4.0])),
+        temperature=data.draw(st.sampled_from([0.0, 0.7, 1.0])),
+        top_k=data.draw(st.integers(0, vocab_size)),
+        top_p=data.draw(st.sampled_from([0.613, 1.0])),
+    )
+    made, support, finite = device_probs(logits, sampler)
+    wanted = sampling_probs(logits, sampler)
+    np.testing.assert_allclose(made, wanted, atol=2e-7)
+    assert ((made > 0) == (wanted > 0)).all()
+    assert support == (wanted > 0).sum(axis=1).tolist()
+    assert finite == [1]
+
+
+def test_distributions_at_full_size() -> None:
+    logits = (3 * np.random.default_rng(0).standard_normal((2, 1, 16384))).astype(np.float32)
+    made, support, _ = device_probs(logits, SamplingParams(guidance=4.0, top_k=1000))
+    wanted = sampling_probs(logits, SamplingParams(guidance=4.0, top_k=1000))
+    np.testing.assert_allclose(made, wanted, atol=1e-6)
+    assert support == [1000]
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_logit_that_is_not_finite_is_told(bad: float) -> None:
+    logits = np.zeros((1, 2, 5), dtype=np.float32)
+    logits[0, 1, 3] = bad
+    assert device_probs(logits, SamplingParams())[2] == [1, 0]
+
+
+@settings(max_examples=10)
+@given(data=st.data())
+def test_likeliest_tokens_are_the_reference_s(data: st.DataObject) -> None:
+    vocab_size, count = data.draw(st.sampled_from([3, 9])), data.draw(st.integers(1, 3))
+    rows = np.stack([data.draw(distributions(vocab_size)) for _ in range(2)]).astype(np.float32)
+    out = torch.zeros(1, 2, tiles_of(vocab_size), count, dtype=torch.int64)
+    tile_top(torch.from_numpy(rows)[None], out)
+    wanted = top(rows, count)
+    packed = out[0, :, 0].numpy()
+    found = packed >= 0
+    assert (found == (wanted.probs > 0)).all()
+    assert ((0x7FFFFFFF - (packed & 0x7FFFFFFF)) == wanted.tokens)[found].all()
+
+
+@settings(max_examples=15)
+@given(shape=shapes(9), cell=st.integers(1, 12))
+def test_trees_are_described_as_the_reference_does(shape: tuple[int, ...], cell: int) -> None:
+    parents = np.array([-1, *shape])
+    tree = point_tree(np.zeros(parents.size, dtype=np.int64), parents, 5)
+    size, nodes = parents.size, 12
+    held = torch.full((1, nodes), 3)
+    held[0, :size] = torch.from_numpy(parents)
+    positions, depths, first, sibling, masks = (torch.zeros(1, nodes, dtype=torch.int64) for _ in range(5))
+    tree_meta(held, whole(size), whole(cell), positions, depths, first, sibling, masks, levels=tree.depth, most=15)
+    assert depths[0, :size].tolist() == tree.depths().tolist()
+    assert positions[0, :size].tolist() == np.minimum(cell - 1 + tree.depths(), 15).tolist()
+    seen = (masks[0, :size, None] >> torch.arange(size)) & 1
+    assert (seen.numpy() == tree.visible()).all()
+    for node, below in enumerate(tree.children()):
+        assert first[0, node] == (below[0] if below else -1)
+        for child, following in zip(below, [*below[1:], -1], strict=False):
+            assert sibling[0, child] == following
+
+
+def test_accepted_slots_go_behind_the_live_cache() -> None:
+    slots = torch.arange(2 * 2 * 4 * 3, dtype=torch.float32).view(1, 2, 2, 1, 4, 3)
+    cache = torch.full((1, 2, 2, 1, 6, 3), -1.0)
+    commit_cache(cache, slots, torch.tensor([[2, 3, -1], [1, -1, -1]]), whole(3, 0), whole(2, 1), 3, walked=True)
+    wanted = torch.full((1, 2, 2, 1, 6, 3), -1.0)
+    wanted[:, :, 0, :, 2:5] = slots[:, :, 0][:, :, :, [0, 2, 3]]
+    assert torch.equal(cache, wanted)
+
+
+@pytest.fixture(scope="module")
+def models() -> tuple[Transformer, Drafter]:
+    torch.manual_seed(0)
+    config = TransformerConfig(dim=24, n_layer=2, n_head=2, vocab_size=11, block_size=16, num_classes=4, multiple_of=8)
+    target, drafter = Transformer(config), Drafter(config)
+    with torch.no_grad():
+        for weights in (*target.parameters(), *drafter.parameters()):
+            weights.copy_(0.3 * torch.randn(weights.shape) + (weights.dim() == 1))
+    return target.eval(), drafter.eval()
+
+
+@torch.no_grad()
+def test_a_tree_pass_is_the_model_s(models: tuple[Transformer, Drafter]) -> None:
+    """Two images of unequal length and unequal trees; stale slots and stale cache lie around them."""
+    target, drafter = models
+    forward = LlamaGenForward.of(target, 1)
+    bound = EagleForward.of(drafter, forward)
+    tokens = torch.tensor([[1, 4, 2, 6, 3], [5, 0, 7, 2, 9]])
+    parents = ([-1, 0, 0, 1, 2], [-1, 0, 1, 2, 2])
+    labels, lengths = torch.tensor([1, 3]), whole(3, 5)
+    for decoder, model, layers in ((forward, target, 2), (bound, drafter, 1)):
+        cache = Cache(decoder.shape, 2, 9, 7, torch.float32, torch.device("cpu"))
+        cache.slots.normal_()
+        cache.committed.normal_()
+        masks = torch.zeros(2, 5, 1, dtype=torch.int64)
+        positions, wanted = torch.zeros(2, 5, dtype=torch.int64), []
+        features = torch.randn(2, 5, 24)
+        for image, length in enumerate(lengths.tolist()):
+            tree = point_tree(tokens[image].numpy(), np.array(parents[image]), 11)
+            bits = tree.visible() @ (1 << np.arange(5))
+            masks[image, :, 0] = torch.from_numpy(bits.astype(np.int64))
+            positions[image] = torch.from_numpy(length - 1 + tree.depths())
+            bias = torch.where(torch.from_numpy(tree.visible().copy()), 0.0, -30000.0)
+            past = [cache.committed[layer, :, image : image + 1, :, :length] for layer in range(layers)]
+            keys, values = [part[0] for part in past], [part[1] for part in past]
+            embedded = target.embed_tokens(tokens[image : image + 1])
+            given_past = (positions[image], bias, keys, values, torch.zeros(length))
+            if model is target:
+                wanted.append(target.step(embedded, *given_past).features[0])
+            else:
+                wanted.append(drafter.step(features[image : image + 1], embedded, *given_past)[0][0])
+        attend = cache.attend(0, lengths, masks, 4)
+        made = decoder.hidden(decoder.embed(tokens), features, positions, attend)
+        torch.testing.assert_close(made, torch.stack(wanted), atol=1e-5, rtol=1e-5)
+    del labels
+
+
+@torch.no_grad()
+def test_a_condition_is_taken_in_as_the_model_does(models: tuple[Transformer, Drafter]) -> None:
+    target, _ = models
+    forward = LlamaGenForward.of(target, 1)
+    cache = Cache(forward.shape, 2, 9, 7, torch.float32, torch.device("cpu"))
+    condition = torch.randn(2, 4, 24)
+    made = forward.hidden(condition.clone(), None, torch.full((2, 4), -1), cache.prefill())
+    past = [torch.zeros(2, 2, 0, 12)] * 2
+    bias = torch.triu(torch.full((4, 4), -30000.0), diagonal=1)
+    step = target.step(condition, torch.full((4,), -1), bias, past, past, torch.zeros(0))
+    torch.testing.assert_close(made, step.features, atol=1e-5, rtol=1e-5)
+    for layer in range(2):
+        torch.testing.assert_close(cache.committed[layer, 0, :, :, :4], step.keys[layer], atol=1e-6, rtol=1e-5)
+
+
+def test_masks_of_more_slots_than_one_word_holds() -> None:
+    masks = causal_masks(70, 2, torch.device("cpu"))
+    for place in (0, 62, 63, 64, 69):
+        bits = [(int(masks[place, slot // 64]) >> slot % 64) & 1 for slot in range(70)]
+        assert bits == [1] * (place + 1) + [0] * (69 - place)

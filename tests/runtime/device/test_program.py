@@ -1,0 +1,48 @@
+"""The whole cycle waits for nothing, stays within its share of launches, and compiles for GPUs that are not there."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+
+from underpaint.runtime.device.program import count, count_cycle
+from underpaint.runtime.device.sizes import METHODS, SEVEN_B, XL, method_of
+
+NODE_US, BANDWIDTH = 2.0, 4800.0
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("config", [XL, SEVEN_B], ids=["xl", "7b"])
+def test_a_cycle_waits_for_nothing_and_is_cheap_outside_the_models(name: str, config: object) -> None:
+    program = count_cycle(config, method_of(name, config.vocab_size), batch=1)
+    deep = METHODS[name][0] == "adt"  # eight levels, not five
+    assert program.bound_ms(BANDWIDTH, NODE_US, forwards=False) < (0.13 if deep else 0.1)
+
+
+def test_what_waits_is_refused() -> None:
+    with FakeTensorMode():
+        done = torch.zeros(3)
+        with pytest.raises(DataDependentOutputException):
+            count(lambda: done.zero_() if done.sum().item() else None)
+
+
+def test_every_kernel_compiles_within_its_budget() -> None:
+    """In a process of its own: this one interprets its kernels."""
+    held = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    command = [sys.executable, "-m", "underpaint.runtime.device.compile_ahead"]
+    told = subprocess.run(
+        command, env=held | {"UNDERPAINT_TRITON": "compile"}, cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert told.returncode == 0, told.stdout[-3000:] + told.stderr[-3000:]
+    made = json.loads(told.stdout)
+    assert {one["capability"] for one in made} == {80, 90, 120}
+
+
+def test_interpreting_leaves_the_environment_alone() -> None:
+    assert "TRITON_INTERPRET" not in os.environ

@@ -1,0 +1,54 @@
+"""Every rule with a form on the device gives the reference's verdict, from the same distributions and uniforms."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.runtime.device.trees import by_device, by_reference, cases
+from underpaint.algos.accept import RULES, Rule, RuleSpec
+from underpaint.algos.registry import build
+from underpaint.algos.tree import Drawn
+from underpaint.runtime.device.rules import DEVICE_RULES
+
+FORMS = [
+    pytest.param(RULES[name], drawn, residual, id="-".join(filter(None, (name, drawn, residual))))
+    for name in DEVICE_RULES
+    for drawn in sorted(RULES[name].drawn)
+    for residual in RULES[name].residuals or (None,)
+    if residual is None or drawn in RULES[name].residuals[residual]
+]
+
+
+@st.composite
+def rules(draw: st.DrawFn, spec: RuleSpec, vocab_size: int, residual: str | None) -> Rule:
+    """A rule of `spec`, its other settings drawn."""
+    chosen: dict[str, object] = {} if residual is None else {"residual": residual}
+    if spec.codebook:
+        columns = vocab_size - 1
+        order = [
+            draw(st.permutations([code for code in range(vocab_size) if code != own])) for own in range(vocab_size)
+        ]
+        chosen |= {"neighbours": np.array(order), "k": draw(st.integers(0, columns - 1))}
+        if spec.name.startswith("lantern_pp"):
+            chosen["factor"] = draw(st.sampled_from([1.0, 1.7, 2.3, 5.0]))
+        else:
+            chosen["delta"] = draw(st.sampled_from([0.0, 0.07, 0.26, 0.6, 1.0]))
+    if spec.name.endswith("_greedy"):
+        chosen["choose"] = draw(st.sampled_from(["longest", "first"]))
+    if spec.name == "typical":
+        chosen |= {"epsilon": draw(st.sampled_from([0.05, 0.3])), "alpha": draw(st.sampled_from([0.3, 2.0, np.inf]))}
+        chosen["choose"] = draw(st.sampled_from(["likeliest", "first"]))
+    return build(spec.make, chosen, spec.name)
+
+
+@pytest.mark.parametrize(("spec", "drawn", "residual"), FORMS)
+@settings(max_examples=12)
+@given(data=st.data())
+def test_the_verdict_is_the_reference_s(
+    spec: RuleSpec, drawn: Drawn, residual: str | None, data: st.DataObject
+) -> None:
+    vocab_size = data.draw(st.sampled_from([2, 3, 5]))
+    made = [data.draw(cases(vocab_size, drawn, spec.needs_chain)) for _ in range(3)]
+    rule = data.draw(rules(spec, vocab_size, residual))
+    assert by_device(rule, made) == by_reference(rule, made)

@@ -1,0 +1,120 @@
+"""Trees for the device's walks: random ones, batches of them in one envelope, and verdicts by both runtimes."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from hypothesis import strategies as st
+
+from tests.strategies import ShapePolicy, chains, distributions, shapes
+from underpaint.algos.accept import Rule
+from underpaint.algos.arrays import FloatArray
+from underpaint.algos.chance import Role, given, sampling
+from underpaint.algos.draft import Budget
+from underpaint.algos.tree import DraftTree, Drawn, Verdict
+from underpaint.runtime.device.kernels.tree_meta import tree_meta
+from underpaint.runtime.device.kernels.walk import Tree, Verdicts
+from underpaint.runtime.device.rules import Shape, device_rule
+
+CPU = torch.device("cpu")
+ROLES = (Role.DRAFT, Role.ACCEPT, Role.RESIDUAL, Role.BONUS)
+
+
+class Case(NamedTuple):
+    """A tree, the target's distributions [N, V] float32, and the uniforms [N] of each role."""
+
+    tree: DraftTree
+    probs: FloatArray
+    uniforms: dict[Role, FloatArray]
+
+
+class Rows:
+    """A drafter whose distributions are given, in the order nodes are expanded."""
+
+    def __init__(self, rows: Sequence[FloatArray]) -> None:
+        self._rows = list(rows)
+        self.vocab_size = rows[0].size
+
+    def expand(self, tokens: np.ndarray, parents: np.ndarray) -> FloatArray:
+        return np.stack([self._rows.pop(0) for _ in tokens])
+
+
+UNIFORMS = st.one_of(st.just(0.0), st.integers(0, 1048572).map(lambda n: n / 1048573.0), st.just(1 - 2.0**-53))
+
+
+@st.composite
+def cases(draw: st.DrawFn, vocab_size: int, drawn: Drawn, chain: bool, most: int = 6) -> Case:
+    """A tree: ties, zeros, one-hot rows and u = 0 are common. Uniforms have a prime denominator: no other tie."""
+    shape = draw(chains(most) if chain else shapes(most))
+    rows = [draw(distributions(vocab_size)).astype(np.float32) for _ in range(len(shape) + 1)]
+    policy = ShapePolicy(shape, drawn)
+    tree = policy.grow(Rows(rows), 0, Budget(99, 99), sampling(draw(st.integers(0, 99))).cycle(0))
+    probs = np.stack([draw(distributions(vocab_size)) for _ in range(tree.size)]).astype(np.float32)
+    if draw(st.booleans()):  # the target is the drafter: residuals of rounding alone
+        probs = np.stack([rows[node] for node in range(tree.size)])
+    uniforms = {role: np.array([draw(UNIFORMS) for _ in range(tree.size)]) for role in ROLES[1:]}
+    return Case(tree, probs, uniforms)
+
+
+def batch_of(made: Sequence[Case], nodes: int) -> tuple[Tree, torch.Tensor, Verdicts, Shape]:
+    """The cases in one envelope of `nodes`, what is unused filled with rubbish."""
+    batch, vocab_size = len(made), made[0].probs.shape[1]
+    drafts = max(1, *(case.tree.draft_probs.shape[0] for case in made)) if batch > 1 else None
+    drafts = drafts or max(1, made[0].tree.draft_probs.shape[0])
+    ints = {name: np.full((batch, nodes), 7 % vocab_size) for name in ("tokens", "parents", "draft_rows")}
+    probs = np.full((batch, nodes, vocab_size), 0.5, dtype=np.float32)
+    draft_probs = np.full((batch, drafts, vocab_size), 0.5, dtype=np.float32)
+    uniforms = np.full((batch, len(ROLES), nodes), 0.5)
+    for place, case in enumerate(made):
+        size = case.tree.size
+        ints["tokens"][place, :size] = case.tree.tokens
+        ints["parents"][place, :size] = case.tree.parents
+        ints["draft_rows"][place, :size] = case.tree.draft_rows
+        probs[place, :size] = case.probs
+        draft_probs[place, : case.tree.draft_probs.shape[0]] = case.tree.draft_probs
+        for role, values in case.uniforms.items():
+            uniforms[place, ROLES.index(role), :size] = values
+    held = {name: torch.from_numpy(array) for name, array in ints.items()}
+    positions, *meta = (torch.zeros(batch, nodes, dtype=torch.int64) for _ in range(5))
+    counts = torch.tensor([case.tree.size for case in made])
+    levels = max(case.tree.depth for case in made)
+    cells = torch.ones(batch, dtype=torch.int64)
+    tree_meta(held["parents"], counts, cells, positions, *meta, levels=max(1, levels), most=99)
+    depths, first, sibling, masks = meta
+    tree = Tree(
+        held["tokens"],
+        first,
+        sibling,
+        masks,
+        held["parents"],
+        counts,
+        torch.from_numpy(probs),
+        torch.from_numpy(draft_probs),
+        held["draft_rows"],
+        torch.from_numpy(uniforms),
+    )
+    zeros = torch.zeros(batch, dtype=torch.int64)
+    out = Verdicts(
+        torch.full((batch, nodes), -1), zeros.clone(), zeros.clone(), zeros.clone(), torch.ones(batch, nodes).int()
+    )
+    children = max(len(below) for case in made for below in case.tree.children())
+    return tree, depths, out, Shape(batch, nodes, vocab_size, made[0].tree.drawn, max(1, levels), max(1, children))
+
+
+def by_device(rule: Rule, made: Sequence[Case], nodes: int = 8) -> list[Verdict | int]:
+    """Verdicts of the device runtime; an image's status where it ended with an error."""
+    tree, depths, out, shape = batch_of(made, nodes)
+    device_rule(rule, shape, CPU)(tree, depths, out)
+    found: list[Verdict | int] = []
+    for path, taken, token, status in zip(out.path, out.taken.tolist(), out.token.tolist(), out.status, strict=True):
+        found.append(int(status) if status else Verdict(tuple(path[: taken - 1].tolist()), token))
+    return found
+
+
+def by_reference(rule: Rule, made: Sequence[Case]) -> list[Verdict]:
+    """Verdicts of the NumPy rule, given the same arrays."""
+    return [
+        Verdict(*(tuple(map(int, verdict.path)), int(verdict.token)))
+        for verdict in (rule(case.tree, case.probs, given(case.uniforms)) for case in made)
+    ]
