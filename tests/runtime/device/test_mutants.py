@@ -1,0 +1,149 @@
+"""Planted bugs in the kernels are seen: each is one change of source, and a test case tells it from the reference."""
+
+import importlib
+import linecache
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+
+from tests.runtime.device import trees
+from tests.runtime.device.tables import TableForward, Tables
+from tests.runtime.device.trees import Case, by_device, by_reference
+from underpaint.algos.accept import RULES
+from underpaint.algos.chance import Role
+from underpaint.algos.draft import POLICIES
+from underpaint.algos.draft.spec import Grid
+from underpaint.algos.rows import SamplingParams
+from underpaint.algos.tree import DraftTree
+from underpaint.runtime.device import cycle as cycles
+
+KERNELS = "underpaint.runtime.device.kernels."
+
+
+@contextmanager
+def planted(name: str, old: str, new: str) -> Iterator[None]:
+    """The kernel module `name` with `old` changed to `new`, for as long as the block runs."""
+    module = importlib.import_module(KERNELS + name)
+    source = "".join(linecache.getlines(str(module.__file__)))
+    assert old in source, f"{name}: the source to change is not there: {old}"
+    changed = ModuleType(module.__name__)
+    file = f"<{name}: {new}>"
+    text = source.replace(old, new)
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    changed.__file__ = file
+    exec(compile(text, file, "exec"), changed.__dict__)
+    swapped: list[tuple[ModuleType, str, object]] = []
+    for user in [part for part in sys.modules.values() if part is not None]:
+        if user.__name__.startswith(("underpaint.runtime.device", "tests.runtime.device")):
+            for attribute, value in list(vars(user).items()):
+                home = getattr(getattr(value, "fn", value), "__module__", None)
+                if home == module.__name__ and hasattr(changed, attribute):
+                    swapped.append((user, attribute, value))
+                    setattr(user, attribute, getattr(changed, attribute))
+    try:
+        yield
+    finally:
+        for user, attribute, value in swapped:
+            setattr(user, attribute, value)
+        del linecache.cache[file]
+
+
+def case(
+    drawn: str, parents: list[int], tokens: list[int], probs: list[list[float]], draft: list[float], **u: float
+) -> Case:
+    size, rows = len(parents), np.array([draft], dtype=np.float32)
+    tree = DraftTree(np.array(tokens), np.array(parents), drawn, rows, np.zeros(size, dtype=np.int64))
+    uniforms = {role: np.full(size, u.get(role.name.lower(), 0.4)) for role in trees.ROLES[1:]}
+    return Case(tree, np.array(probs, dtype=np.float32), uniforms)
+
+
+def verdicts_agree(rule: str, *made: Case) -> Callable[[], bool]:
+    def agree() -> bool:
+        return by_device(RULES[rule].make(), made) == by_reference(RULES[rule].make(), made)
+
+    return agree
+
+
+EVEN = [0.25, 0.25, 0.5, 0.0]
+IMPOSSIBLE = case("top_k", [-1, 0], [0, 3], [EVEN, EVEN], EVEN, accept=0.0)
+SECOND = case("top_k", [-1, 0, 0], [0, 0, 1], [EVEN] * 3, EVEN, accept=0.3, residual=0.6, bonus=0.1)
+BOTH_DOWN = case("top_k", [-1, 0, 0], [0, 0, 1], [EVEN] * 3, EVEN, accept=0.9, residual=0.1, bonus=0.1)
+ONE_DOWN = case(
+    "without_replacement", [-1, 0, 0], [0, 2, 1], [[0.5, 0.375, 0.125, 0.0]] * 3, [0.25, 0.25, 0.5, 0.0], accept=0.97
+)
+FORKED = case("top_k", [-1, 0, 1, 0], [0, 1, 2, 2], [EVEN, [0, 0, 1, 0], [1, 0, 0, 0], [0, 1, 0, 0]], EVEN)
+
+
+def decoding(seed_of: int = 0) -> list[list[int]]:
+    tables = Tables(4, 5, 1)
+    how = cycles.Method(POLICIES["chain"].make(length=2), RULES["chain"].make(), SamplingParams())
+    target = TableForward(tables, False)
+    run = cycles.Cycle(target, TableForward(tables.near(5, 0.4), True), how, Grid(2, 3), 1, 2, torch.device("cpu"))
+    run.begin(target.embed(torch.tensor([[1], [1]])), torch.tensor([3, 3]), torch.tensor([0, 1]))
+    while not bool((run.state.verdicts.status > 0).all()):
+        run.run()
+    return run.state.progress.decided.tolist()
+
+
+DECODED: list[list[list[int]]] = []
+
+
+def decode_as_before() -> bool:
+    if not DECODED:
+        DECODED.append(decoding())
+    return decoding() == DECODED[0]
+
+
+MUTANTS = {
+    "a draw of 0 accepts an impossible token": (
+        ("row_maths", "uniform * out_of < chance_of", "uniform * out_of <= chance_of"),
+        verdicts_agree("point", IMPOSSIBLE),
+    ),
+    "a rejected sibling keeps its mass": (
+        ("walk_point", "gone = tl.where(turns == tried, proposed, gone)", "gone = gone"),
+        verdicts_agree("point", SECOND),
+    ),
+    "the residual is drawn by the bonus's noise": (
+        ("walk_point", "tl.where(tried > 0, residual, bonus)", "bonus"),
+        verdicts_agree("point", BOTH_DOWN),
+    ),
+    "the residual is not renormalised": (
+        ("walk_drawn", "/ tl.where(nothing, 1.0, owed_sum)", "/ 1.0"),
+        verdicts_agree("without_replacement", ONE_DOWN),
+    ),
+    "what was not offered yet is not renormalised": (
+        ("walk_drawn", "here / tl.where(offered_sum > 0.0, offered_sum, 1.0)", "here / 1.0"),
+        verdicts_agree("without_replacement", ONE_DOWN),
+    ),
+    "a node sees its parent alone": (
+        ("tree_meta", "own | tl.sum(tl.where(child_of, mask[None, :], 0), axis=1)", "own"),
+        verdicts_agree("greedy", FORKED),
+    ),
+    "a draw counts up to the token before": (
+        ("row_maths", "axis=0) <= target) & inside", "axis=0) < target) & inside"),
+        verdicts_agree("point", case("top_k", [-1], [0], [[0.0, 0.5, 0.5, 0.0]], EVEN, bonus=0.0)),
+    ),
+    "every image draws by the first one's noise": (
+        ("uniforms", "tl.load(images + image)", "tl.load(images)"),
+        decode_as_before,
+    ),
+    "the extra token is forgotten": (("commit", "tl.where(lane == count - 1, last, token)", "token"), decode_as_before),
+    "another cycle's noise": (("commit", "tl.load(cycles + image) + 1", "tl.load(cycles + image)"), decode_as_before),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_planted_bug_is_seen(name: str) -> None:
+    change, agree = MUTANTS[name]
+    assert agree(), "the kernels as they are agree"
+    with planted(*change):
+        assert not agree()
+
+
+def test_roles_stand_where_the_walks_read_them() -> None:
+    assert trees.ROLES == (Role.DRAFT, Role.ACCEPT, Role.RESIDUAL, Role.BONUS)
