@@ -1,5 +1,7 @@
 """Kernels that are not walks, each against its NumPy reference, one of them at full size."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -12,15 +14,14 @@ from underpaint.algos.chance import Philox, Role
 from underpaint.algos.draft.top_tokens import top
 from underpaint.algos.draft.tree_builder import point_tree
 from underpaint.algos.rows import SamplingParams, sampling_probs
-from underpaint.models.drafter import Drafter
-from underpaint.models.transformer import Transformer, TransformerConfig
+from underpaint.models.decoder import Decoder, DecoderConfig, causal_bias
+from underpaint.runtime.device.decoder import DecoderForward
 from underpaint.runtime.device.forwards import Cache, causal_masks
 from underpaint.runtime.device.kernels.children import tile_top, tiles_of
 from underpaint.runtime.device.kernels.commit import commit_cache
 from underpaint.runtime.device.kernels.probs import probs
 from underpaint.runtime.device.kernels.tree_meta import tree_meta
 from underpaint.runtime.device.kernels.uniforms import uniforms
-from underpaint.runtime.device.llama import EagleForward, LlamaGenForward
 
 
 def whole(*numbers: int) -> Tensor:
@@ -124,66 +125,86 @@ def test_accepted_slots_go_behind_the_live_cache() -> None:
     assert torch.equal(cache, wanted)
 
 
-@pytest.fixture(scope="module")
-def models() -> tuple[Transformer, Drafter]:
+CONFIG = DecoderConfig(dim=24, layers=2, heads=2, hidden=16, vocab_size=11, grid_side=4, prefix=3, cond_ids=4)
+FAMILIES = {
+    "llamagen": CONFIG,
+    "chameleon": replace(CONFIG, rope="line", qk_norm=True, post_norm=True),
+    "learnt": replace(CONFIG, rope="none", qkv_bias=True),
+    "drafter": replace(CONFIG, layers=1, drafter=True, condition="none", cond_ids=0),
+    "released drafter": replace(CONFIG, layers=1, drafter=True, first_norm=False, final_norm=False, fc_bias=False),
+}
+
+
+def model_of(config: DecoderConfig) -> Decoder:
     torch.manual_seed(0)
-    config = TransformerConfig(dim=24, n_layer=2, n_head=2, vocab_size=11, block_size=16, num_classes=4, multiple_of=8)
-    target, drafter = Transformer(config), Drafter(config)
+    model = Decoder(config)
     with torch.no_grad():
-        for weights in (*target.parameters(), *drafter.parameters()):
+        for weights in model.parameters():
             weights.copy_(0.3 * torch.randn(weights.shape) + (weights.dim() == 1))
-    return target.eval(), drafter.eval()
+    return model.eval()
 
 
+@pytest.mark.parametrize("family", FAMILIES)
 @torch.no_grad()
-def test_a_tree_pass_is_the_model_s(models: tuple[Transformer, Drafter]) -> None:
+def test_a_tree_pass_is_the_model_s(family: str) -> None:
     """Two images of unequal length and unequal trees; stale slots and stale cache lie around them."""
-    target, drafter = models
-    forward = LlamaGenForward.of(target, 1)
-    bound = EagleForward.of(drafter, forward)
+    model = model_of(FAMILIES[family])
+    decoder = DecoderForward(model, 1)
     tokens = torch.tensor([[1, 4, 2, 6, 3], [5, 0, 7, 2, 9]])
     parents = ([-1, 0, 0, 1, 2], [-1, 0, 1, 2, 2])
-    labels, lengths = torch.tensor([1, 3]), whole(3, 5)
-    for decoder, model, layers in ((forward, target, 2), (bound, drafter, 1)):
-        cache = Cache(decoder.shape, 2, 9, 7, torch.float32, torch.device("cpu"))
-        cache.slots.normal_()
-        cache.committed.normal_()
-        masks = torch.zeros(2, 5, 1, dtype=torch.int64)
-        positions, wanted = torch.zeros(2, 5, dtype=torch.int64), []
-        features = torch.randn(2, 5, 24)
-        for image, length in enumerate(lengths.tolist()):
-            tree = point_tree(tokens[image].numpy(), np.array(parents[image]), 11)
-            bits = tree.visible() @ (1 << np.arange(5))
-            masks[image, :, 0] = torch.from_numpy(bits.astype(np.int64))
-            positions[image] = torch.from_numpy(length - 1 + tree.depths())
-            bias = torch.where(torch.from_numpy(tree.visible().copy()), 0.0, -30000.0)
-            past = [cache.committed[layer, :, image : image + 1, :, :length] for layer in range(layers)]
-            keys, values = [part[0] for part in past], [part[1] for part in past]
-            embedded = target.embed_tokens(tokens[image : image + 1])
-            given_past = (positions[image], bias, keys, values, torch.zeros(length))
-            if model is target:
-                wanted.append(target.step(embedded, *given_past).features[0])
-            else:
-                wanted.append(drafter.step(features[image : image + 1], embedded, *given_past)[0][0])
-        attend = cache.attend(0, lengths, masks, 4)
-        made = decoder.hidden(decoder.embed(tokens), features, positions, attend)
-        torch.testing.assert_close(made, torch.stack(wanted), atol=1e-5, rtol=1e-5)
-    del labels
+    lengths, layers = whole(3, 5), model.config.layers
+    cache = Cache(decoder.shape, 2, 9, 7, torch.float32, torch.device("cpu"))
+    cache.slots.normal_()
+    cache.committed.normal_()
+    masks = torch.zeros(2, 5, 1, dtype=torch.int64)
+    positions, wanted = torch.zeros(2, 5, dtype=torch.int64), []
+    features = torch.randn(2, 5, 24) if model.config.drafter else None
+    for image, length in enumerate(lengths.tolist()):
+        tree = point_tree(tokens[image].numpy(), np.array(parents[image]), 11)
+        bits = tree.visible() @ (1 << np.arange(5))
+        masks[image, :, 0] = torch.from_numpy(bits.astype(np.int64))
+        positions[image] = torch.from_numpy(length - 1 + tree.depths())
+        among = torch.where(torch.from_numpy(tree.visible().copy()), 0.0, -30000.0)
+        bias = torch.cat([torch.zeros(5, length), among], dim=1)
+        past = [cache.committed[layer, :, image : image + 1, :, :length] for layer in range(layers)]
+        given_features = None if features is None else features[image : image + 1]
+        step = model.step(
+            tokens[image : image + 1],
+            positions[image],
+            bias,
+            [part[0] for part in past],
+            [part[1] for part in past],
+            features=given_features,
+        )
+        wanted.append(step)
+    attend = cache.attend(0, lengths, masks, 4)
+    made = decoder.hidden(decoder.embed(tokens), features, positions, attend)
+    torch.testing.assert_close(made, torch.cat([step.features for step in wanted]), atol=2e-5, rtol=1e-5)
+    logits = decoder.logits(made)
+    torch.testing.assert_close(logits, torch.cat([step.logits for step in wanted]), atol=5e-5, rtol=1e-5)
+    for layer in range(layers):
+        keys = torch.cat([step.keys[layer] for step in wanted])
+        torch.testing.assert_close(cache.slots[layer, 0, :, :, :5], keys, atol=2e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("family", ["llamagen", "chameleon", "learnt"])
 @torch.no_grad()
-def test_a_condition_is_taken_in_as_the_model_does(models: tuple[Transformer, Drafter]) -> None:
-    target, _ = models
-    forward = LlamaGenForward.of(target, 1)
-    cache = Cache(forward.shape, 2, 9, 7, torch.float32, torch.device("cpu"))
-    condition = torch.randn(2, 4, 24)
-    made = forward.hidden(condition.clone(), None, torch.full((2, 4), -1), cache.prefill())
-    past = [torch.zeros(2, 2, 0, 12)] * 2
-    bias = torch.triu(torch.full((4, 4), -30000.0), diagonal=1)
-    step = target.step(condition, torch.full((4,), -1), bias, past, past, torch.zeros(0))
-    torch.testing.assert_close(made, step.features, atol=1e-5, rtol=1e-5)
+def test_a_condition_is_taken_in_as_the_model_does(family: str) -> None:
+    model = model_of(FAMILIES[family])
+    decoder = DecoderForward(model, 1)
+    cache = Cache(decoder.shape, 2, 9, 7, torch.float32, torch.device("cpu"))
+    condition, positions = torch.randn(2, 3, 24), torch.arange(-3, 0)
+    made = decoder.hidden(condition.clone(), None, positions.repeat(2, 1), cache.prefill())
+    empty = model.empty_cache(2)
+    step = model.step_rows(condition, positions, causal_bias(3), empty, empty)
+    torch.testing.assert_close(made, step.features, atol=2e-5, rtol=1e-5)
     for layer in range(2):
-        torch.testing.assert_close(cache.committed[layer, 0, :, :, :4], step.keys[layer], atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(cache.committed[layer, 0, :, :, :3], step.keys[layer], atol=2e-5, rtol=1e-5)
+
+
+def test_pictures_with_line_tokens_are_refused() -> None:
+    with pytest.raises(ValueError, match="end-of-line tokens"):
+        DecoderForward(model_of(replace(CONFIG, rope="line", eol_token=3)), 1)
 
 
 def test_masks_of_more_slots_than_one_word_holds() -> None:

@@ -72,10 +72,9 @@ def verdicts_agree(rule: str, *made: Case) -> Callable[[], bool]:
 EVEN = [0.25, 0.25, 0.5, 0.0]
 IMPOSSIBLE = case("top_k", [-1, 0], [0, 3], [EVEN, EVEN], EVEN, accept=0.0)
 SECOND = case("top_k", [-1, 0, 0], [0, 0, 1], [EVEN] * 3, EVEN, accept=0.3, residual=0.6, bonus=0.1)
-BOTH_DOWN = case("top_k", [-1, 0, 0], [0, 0, 1], [EVEN] * 3, EVEN, accept=0.9, residual=0.1, bonus=0.1)
-ONE_DOWN = case(
-    "without_replacement", [-1, 0, 0], [0, 2, 1], [[0.5, 0.375, 0.125, 0.0]] * 3, [0.25, 0.25, 0.5, 0.0], accept=0.97
-)
+DOWN = case("top_k", [-1, 0], [0, 2], [EVEN] * 2, EVEN, accept=0.9, residual=0.1, bonus=0.9)
+OWED = case("without_replacement", [-1, 0, 0], [0, 2, 0], [[0.5, 0.25, 0.25, 0.0]] * 3, EVEN, accept=0.97)
+OFFERED = case("without_replacement", [-1, 0, 0], [0, 2, 1], [[0.5, 0.375, 0.125, 0.0]] * 3, EVEN, accept=0.97)
 FORKED = case("top_k", [-1, 0, 1, 0], [0, 1, 2, 2], [EVEN, [0, 0, 1, 0], [1, 0, 0, 0], [0, 1, 0, 0]], EVEN)
 
 
@@ -110,15 +109,15 @@ MUTANTS = {
     ),
     "the residual is drawn by the bonus's noise": (
         ("walk_point", "tl.where(tried > 0, residual, bonus)", "bonus"),
-        verdicts_agree("point", BOTH_DOWN),
+        verdicts_agree("point", DOWN),
     ),
     "the residual is not renormalised": (
         ("walk_drawn", "/ tl.where(nothing, 1.0, owed_sum)", "/ 1.0"),
-        verdicts_agree("without_replacement", ONE_DOWN),
+        verdicts_agree("without_replacement", OWED),
     ),
     "what was not offered yet is not renormalised": (
         ("walk_drawn", "here / tl.where(offered_sum > 0.0, offered_sum, 1.0)", "here / 1.0"),
-        verdicts_agree("without_replacement", ONE_DOWN),
+        verdicts_agree("without_replacement", OFFERED),
     ),
     "a node sees its parent alone": (
         ("tree_meta", "own | tl.sum(tl.where(child_of, mask[None, :], 0), axis=1)", "own"),
