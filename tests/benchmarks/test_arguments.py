@@ -11,6 +11,8 @@ REFUSED = [
     ("chain_study", ["--images", "1"], "expected a whole number from 2"),
     ("chain_study", ["absent.npz"], "absent.npz"),
     ("chain_study", ["--costs", "absent.json"], "absent.json"),
+    ("certify", ["--runs", "some"], "expected a whole number from 0, got 'some'"),
+    ("certify", ["--jobs", "0"], "expected a whole number from 1"),
     ("decide", ["--nodes", "1"], "argument --nodes: expected a whole number from 2, got '1'"),
     ("decide", ["--neighbours", "100", "--vocab-size", "100"], "--neighbours: expected less than --vocab-size 100"),
     ("decide", ["--neighbours", "3", "--vocab-size", "64", "--delta", "-1"], "delta"),

@@ -1,6 +1,6 @@
 """Benchmarks of what the host does alone, at sizes that take a moment."""
 
-from benchmarks import decide, grow
+from benchmarks import certify, decide, grow
 from tests.benchmarks.ending import figures
 from underpaint.algos.draft import POLICIES
 
@@ -28,3 +28,10 @@ def test_growing_is_timed_beside_implementations_that_agree(tmp_path, capsys):
     assert found["nodes"] == 6
     assert set(found["policies_us"]) == {spec.name for spec in POLICIES}
     assert found["ratio_sorted"] > 0
+
+
+def test_certificates_catch_what_is_wrong_and_pass_what_is_right(tmp_path, capsys):
+    found = figures(certify.main, ["--runs", "3", "--cases", "1", "--wrong", "0", "--jobs", "1"], tmp_path, capsys)
+    assert (found["wrong"], found["right"]) == (0, 3)
+    assert found["false_alarms"] == found["missed"] == found["unnamed"] == []
+    assert found["slowest_s"] is None

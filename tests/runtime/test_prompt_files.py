@@ -1,0 +1,131 @@
+"""Files of prompts in the forms that the field publishes, and what is wrong with them."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from underpaint.runtime.evaluation.prompt_files import PROMPT_FORMS, find_form, known_prompts, read_prompts
+from underpaint.zoo.prompts import parse
+
+FILES = {
+    "parti": ("PartiPrompts.tsv", "Prompt\tCategory\tNote\na fox\tAnimals\t\na \"red\" cat\tArts\tx\n"),
+    "coco": (
+        "captions_val2017.json",
+        json.dumps(
+            {
+                "images": [{"id": 7, "file_name": "7.jpg"}, {"id": 3, "file_name": "3.jpg"}],
+                "annotations": [
+                    {"image_id": 7, "id": 1, "caption": "a fox "},
+                    {"image_id": 7, "id": 2, "caption": "a fox again"},
+                    {"image_id": 3, "id": 3, "caption": 'a "red" cat'},
+                ],
+            }
+        ),
+    ),
+    "geneval": (
+        "evaluation_metadata.jsonl",
+        '{"tag": "single_object", "include": [{"class": "fox", "count": 1}], "prompt": "a fox"}\n'
+        '{"tag": "colors", "include": [], "prompt": "a \\"red\\" cat"}\n',
+    ),
+    "dpg": ("dpg_bench.csv", 'item_id,text,question\n1,a fox,q1\n1,a fox,q2\nb,"a ""red"" cat",q1\n'),
+    "imagenet": ("synset_words.txt", "n01440764 a fox, Vulpes vulpes\nn01443537 a \"red\" cat\n"),
+    "jsonl": ("mine.jsonl", '{"prompt": "a fox", "id": "one"}\n\n{"caption": "a \\"red\\" cat"}\n'),
+    "text": ("mine.txt", "a fox\r\n\n  a \"red\" cat  \n"),
+}  # fmt: skip
+
+
+def written(folder: Path, form: str) -> Path:
+    name, text = FILES[form]
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("form", PROMPT_FORMS)
+def test_every_form_is_found_out_and_read(tmp_path, form):
+    path = written(tmp_path, form)
+    assert find_form(path) == form
+    found = read_prompts(path)
+    assert [one.text for one in found] == ["a fox", 'a "red" cat']
+    assert len({one.key for one in found}) == 2
+    assert read_prompts(path, form, count=1, skip=1) == found[1:]
+
+
+def test_a_bom_and_a_folder_of_texts_are_read(tmp_path):
+    (tmp_path / "bom.txt").write_bytes(b"\xef\xbb\xbfa fox\n")
+    assert [one.text for one in read_prompts(tmp_path / "bom.txt")] == ["a fox"]
+    folder = tmp_path / "prompts"
+    folder.mkdir()
+    for name in ("2", "10"):
+        (folder / f"{name}.txt").write_text(f"a fox\nnumber {name}\n")
+    assert [(one.key, one.text) for one in read_prompts(folder)] == [("10", "a fox number 10"), ("2", "a fox number 2")]
+
+
+def test_imagenets_class_index_is_read_by_number(tmp_path):
+    path = tmp_path / "imagenet_class_index.json"
+    path.write_text(json.dumps({"10": ["n2", "great_grey_owl"], "2": ["n1", "tench"]}))
+    found = read_prompts(path)
+    assert [(one.text, one.details["class"]) for one in found] == [("tench", 2), ("great grey owl", 10)]
+
+
+def test_what_a_scorer_wants_back_is_kept(tmp_path):
+    assert read_prompts(written(tmp_path, "geneval"))[0].details["include"] == [{"class": "fox", "count": 1}]
+    assert read_prompts(written(tmp_path, "parti"))[0].details["category"] == "Animals"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("none.txt", None, "there is no such file"),
+        ("empty.txt", b" \n", "it is empty"),
+        ("latin.txt", "caf\u00e9".encode("latin-1"), "expected UTF-8, byte 3"),
+        ("parti.tsv", b"Text\tCategory\na fox\tx\n", "expected a column 'prompt', got text, category"),
+        ("parti.tsv", b"Prompt\tCategory\n\tx\n", "the prompt of line 2 is empty"),
+        ("dpg.csv", b"id,text\n1,a fox\n", "expected a column 'item_id'"),
+        ("coco.json", b'{"annotations": [{"image_id": 1, "bbox": []}]}', "take captions_"),
+        ("coco.json", b'{"annotations": ', "expected JSON"),
+        ("classes.json", b'["tench"]', "expected ImageNet's classes"),
+        ("own.jsonl", b'{"words": "a fox"}', "line 1: expected an object with one of prompt, caption, text"),
+        ("own.jsonl", b"a fox", "line 1: expected a JSON object"),
+        ("twice.txt", b"a fox\na cat\na fox\n", "1 prompts stand in it twice, first 'a fox' .line 1, line 3."),
+    ],
+)
+def test_files_that_are_wrong_are_refused(tmp_path, name, content, message):
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        read_prompts(path)
+
+
+def test_an_empty_folder_and_too_few_prompts_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="file for each prompt"):
+        read_prompts(tmp_path)
+    path = written(tmp_path, "text")
+    for count, skip in ((3, 0), (2, 1), (None, 2)):
+        with pytest.raises(ValueError, match="it has 2 prompts"):
+            read_prompts(path, count=count, skip=skip)
+    with pytest.raises(ValueError, match="count >= 1"):
+        read_prompts(path, count=0)
+
+
+def test_the_first_of_repeated_prompts_can_be_kept(tmp_path):
+    path = tmp_path / "twice.txt"
+    path.write_text("a fox\na cat\na fox\n")
+    found = read_prompts(path, repeated="first")
+    assert [(one.text, one.key) for one in found] == [("a fox", "line 1"), ("a cat", "line 2")]
+
+
+def test_prompts_without_words_are_counted_or_skipped(tmp_path):
+    path = tmp_path / "mine.txt"
+    path.write_text("a 3d fox, left\nan oil painting of a castle\na flat whale\n")
+    prompts = read_prompts(path)
+    with pytest.raises(ValueError, match=r"1 of 3 prompts have words .*line 2.*--skip-unknown draws the rest"):
+        known_prompts(prompts, parse)
+    known, unknown = known_prompts(prompts, parse, skip_unknown=True)
+    assert [one.key for one, _ in known] == ["line 1", "line 3"]
+    assert [prompt.concept for _, prompt in known] == ["fox", "whale"]
+    assert [one.key for one, _ in unknown] == ["line 2"]
+    with pytest.raises(ValueError, match="none of them can be drawn"):
+        known_prompts(prompts[1:2], parse, skip_unknown=True)
