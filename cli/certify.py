@@ -13,7 +13,7 @@ from underpaint.cli.errors import bad_input
 if TYPE_CHECKING:
     from underpaint.algos.tree import Drawn
     from underpaint.sim.certify.adapters import Interface, Spec
-    from underpaint.sim.certify.case import Case
+    from underpaint.sim.certify.case import VerifierCase
     from underpaint.sim.certify.certificate import Certificate
     from underpaint.sim.certify.measurement import Effort, Measurement
     from underpaint.sim.certify.verifier import Verifier
@@ -80,7 +80,7 @@ def certify(
                 check_file_writable(path)
         effort = Effort(margin=margin, seed=seed)
         named = None if verifier is None else Spec(verifier, cast("Interface", interface), seeds)
-        case: Case | None = None
+        case: VerifierCase | None = None
         if replay is not None:
             case, spec = _read_case(replay, named)
             drawn = case.drawn
@@ -124,7 +124,7 @@ def _trees(spec: "Spec", drawn: str | None, chain: bool) -> "tuple[Drawn, bool]"
     raise ValueError(f"--drawn: expected one of {', '.join(DRAWN)}, got {kind!r}")
 
 
-def _read_case(path: Path, named: "Spec | None") -> "tuple[Case, Spec]":
+def _read_case(path: Path, named: "Spec | None") -> "tuple[VerifierCase, Spec]":
     from underpaint.artifacts.results import read_results
     from underpaint.sim.certify.adapters import Spec
     from underpaint.sim.certify.case import case_from_dict
@@ -137,7 +137,7 @@ def _read_case(path: Path, named: "Spec | None") -> "tuple[Case, Spec]":
     return case_from_dict(found["case"]), spec
 
 
-def _replay(case: "Case", opened: "Verifier", effort: "Effort", spec: "Spec") -> None:
+def _replay(case: "VerifierCase", opened: "Verifier", effort: "Effort", spec: "Spec") -> None:
     from underpaint.sim.certify.measure import measure
 
     found = measure(case, opened, effort)
@@ -177,7 +177,7 @@ def _shown(found: "Certificate", spec: "Spec") -> list[str]:
     return lines
 
 
-def _case_lines(case: "Case") -> list[str]:
+def _case_lines(case: "VerifierCase") -> list[str]:
     parents = ", ".join(f"{node}<-{above}" for node, above in enumerate(case.parents) if node)
     return [
         f"  case: {case.vocab_size} tokens, nodes {parents}, drawn '{case.drawn}'"
@@ -186,7 +186,7 @@ def _case_lines(case: "Case") -> list[str]:
     ]
 
 
-def _finding_lines(case: "Case", found: "Measurement") -> list[str]:
+def _finding_lines(case: "VerifierCase", found: "Measurement") -> list[str]:
     lines: list[str] = []
     if found.fault is not None:
         where = "" if found.fault.node is None else f" at node {found.fault.node}"

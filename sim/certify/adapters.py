@@ -14,7 +14,7 @@ from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import enumerate_outcomes
 from underpaint.algos.registry import suggest
 from underpaint.algos.tree import DRAWN, Drawn, Verdict
-from underpaint.sim.certify.case import Draft
+from underpaint.sim.certify.case import DraftRequest
 from underpaint.sim.certify.layouts import LAYOUTS
 from underpaint.sim.certify.public_samplers import EXAMPLES
 from underpaint.sim.certify.slips import BY_NAME, RIGHT
@@ -82,15 +82,15 @@ class CallableVerifier:
     noise: Noise = "uniforms"
     bits: int = 53
 
-    def decide(self, drafts: Sequence[Draft], noise: FloatArray) -> list[Verdict | Fault]:
+    def decide(self, drafts: Sequence[DraftRequest], noise: FloatArray) -> list[Verdict | Fault]:
         """See `Verifier`."""
         return [self._one(draft, row) for draft, row in zip(drafts, noise, strict=True)]
 
-    def _one(self, draft: Draft, noise: FloatArray) -> Verdict | Fault:
+    def _one(self, draft: DraftRequest, noise: FloatArray) -> Verdict | Fault:
         given = int(noise[0]) if self.noise == "seeds" else noise.copy()
         return guarded(lambda: self.verify(copied(draft), given))
 
-    def enumerate(self, draft: Draft) -> dict[Verdict, float] | Fault:
+    def enumerate(self, draft: DraftRequest) -> dict[Verdict, float] | Fault:
         """See `Verifier`."""
         raise ValueError("this verifier takes uniforms or seeds, it records no decisions")
 
@@ -103,11 +103,11 @@ class RuleVerifier:
     noise: Noise = field(default="decisions", init=False)
     bits: int = field(default=53, init=False)
 
-    def decide(self, drafts: Sequence[Draft], noise: FloatArray) -> list[Verdict | Fault]:
+    def decide(self, drafts: Sequence[DraftRequest], noise: FloatArray) -> list[Verdict | Fault]:
         """See `Verifier`."""
         raise ValueError("a rule's decisions are enumerated; it takes no uniforms")
 
-    def enumerate(self, draft: Draft) -> dict[Verdict, float] | Fault:
+    def enumerate(self, draft: DraftRequest) -> dict[Verdict, float] | Fault:
         """See `Verifier`."""
         own = copied(draft)
         found = enumerate_outcomes(lambda chance: guarded(lambda: self.rule(own.tree, own.target_probs, chance)))
@@ -115,7 +115,7 @@ class RuleVerifier:
         return next((fault for fault in found if isinstance(fault, Fault)), verdicts)
 
 
-def copied(draft: Draft) -> Draft:
+def copied(draft: DraftRequest) -> DraftRequest:
     """The draft with target distributions of its own, so that a verifier may write into them."""
     return draft._replace(target_probs=draft.target_probs.copy(), raw_probs=draft.raw_probs.copy())
 

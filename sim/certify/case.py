@@ -21,7 +21,7 @@ MOST_TREES = 4096
 """A case whose draft can be drawn in more ways is refused: each way is judged."""
 
 
-class Draft(NamedTuple):
+class DraftRequest(NamedTuple):
     """One draft tree as a verifier gets it. N nodes, V tokens.
 
     tree: the tokens, the parents, and the distributions [N, V] that each node's children were drawn from.
@@ -40,11 +40,11 @@ class WeightedDraft(NamedTuple):
     """A draft and the probability that the drafter draws it."""
 
     weight: float
-    draft: Draft
+    draft: DraftRequest
 
 
 @dataclass(frozen=True)
-class Case:
+class VerifierCase:
     """Target and drafter as tables of whole-number weights, and the shape of the tree.
 
     The distribution after the tokens c is row r(c) of a table of R rows, r(c) = sum over i of (i + 1) (c_i + 1), mod R.
@@ -148,7 +148,7 @@ class Case:
             node = self.parents[node]
         return tuple(reversed(spelled))
 
-    def _tree(self, tokens: Tokens) -> Draft:
+    def _tree(self, tokens: Tokens) -> DraftRequest:
         contexts = [self.context(node, tokens) for node in range(len(tokens))]
         tree = DraftTree(
             np.array(tokens, dtype=np.int64),
@@ -159,7 +159,7 @@ class Case:
         )
         allowed = np.ones(self.vocab_size, dtype=np.bool_)
         allowed[list(self.banned)] = False
-        return Draft(
+        return DraftRequest(
             tree,
             np.stack([self.target_row(one) for one in contexts]),
             np.stack([self.raw_row(one) for one in contexts]),
@@ -188,13 +188,13 @@ class Case:
         return asdict(self)
 
 
-def case_from_dict(values: Mapping[str, Any]) -> Case:
+def case_from_dict(values: Mapping[str, Any]) -> VerifierCase:
     """A case out of JSON's values. Raises ValueError: an unknown or missing field, a value of another kind."""
-    known = {field.name for field in fields(Case)}
+    known = {field.name for field in fields(VerifierCase)}
     if set(values) - known or {"vocab_size", "parents", "drawn", "target", "draft"} - set(values):
         raise ValueError(f"case: expected the fields {', '.join(sorted(known))}, got {', '.join(sorted(values))}")
     try:
-        return Case(
+        return VerifierCase(
             int(values["vocab_size"]),
             tuple(int(one) for one in values["parents"]),
             values["drawn"],

@@ -8,7 +8,7 @@ from typing import Any
 
 from underpaint.algos.enumeration import total_variation
 from underpaint.algos.tree import Drawn, Verdict
-from underpaint.sim.certify.case import Case
+from underpaint.sim.certify.case import VerifierCase
 from underpaint.sim.certify.measure import EXACT, measure
 from underpaint.sim.certify.measurement import Effort, Measurement
 from underpaint.sim.certify.search import seeded_cases, shrink
@@ -52,7 +52,7 @@ class Certificate:
     how: tuple[str, ...]
     largest: float
     unseen: float
-    failing: Case | None = None
+    failing: VerifierCase | None = None
     finding: Measurement | None = None
     looks_like: Likeness | None = None
     shrunk: bool = False
@@ -74,14 +74,14 @@ class Certificate:
 
 @dataclass(slots=True)
 class _Tally:
-    failing: list[tuple[Case, Measurement]] = field(default_factory=list)
+    failing: list[tuple[VerifierCase, Measurement]] = field(default_factory=list)
     how: set[str] = field(default_factory=set)
     asked: int = 0
     largest: float = 0.0
     unseen: float = 0.0
     cases: int = 0
 
-    def add(self, case: Case, found: Measurement) -> None:
+    def add(self, case: VerifierCase, found: Measurement) -> None:
         self.cases += 1
         self.asked += found.asked
         self.how.add(found.how)
@@ -121,7 +121,7 @@ def certify(
     case, found = tally.failing[0]
     kind = found.fault.kind if found.fault else None
 
-    def fails(one: Case) -> bool:
+    def fails(one: VerifierCase) -> bool:
         got = measure(one, verifier, effort)
         return got.failed and (got.fault.kind if got.fault else None) == kind
 
@@ -140,7 +140,7 @@ def _summary(tally: _Tally) -> tuple[tuple[str, ...], float, float]:
     return tuple(sorted(tally.how)), tally.largest, tally.unseen
 
 
-def looks_like(failing: Sequence[tuple[Case, Measurement]]) -> Likeness | None:
+def looks_like(failing: Sequence[tuple[VerifierCase, Measurement]]) -> Likeness | None:
     """The known slips whose decisions are distributed as those of the failing cases, or are nearest to it.
 
     failing: the smallest case last. It is compared with every slip, the others with those that are near it.
@@ -162,11 +162,11 @@ def looks_like(failing: Sequence[tuple[Case, Measurement]]) -> Likeness | None:
 
 
 @lru_cache(maxsize=512)
-def _by_slip(name: str, case: Case) -> Measurement:
+def _by_slip(name: str, case: VerifierCase) -> Measurement:
     return measure(case, InProcess(BY_NAME[name].verify), SLIP_EFFORT)
 
 
-def _distance(case: Case, found: Measurement, other: Measurement) -> float:
+def _distance(case: VerifierCase, found: Measurement, other: Measurement) -> float:
     """The total variation between two verifiers' decisions; 1 where only one of them shows a fault of a kind."""
     kinds = [one.fault.kind if one.fault else None for one in (found, other)]
     if kinds[0] != kinds[1] or found.stopped or other.stopped:
@@ -179,7 +179,7 @@ def _distance(case: Case, found: Measurement, other: Measurement) -> float:
     )
 
 
-def _impossible(case: Case, decisions: Sequence[Mapping[Verdict, float]]) -> set[tuple[int, Verdict]]:
+def _impossible(case: VerifierCase, decisions: Sequence[Mapping[Verdict, float]]) -> set[tuple[int, Verdict]]:
     return {
         (item, verdict)
         for item, ((_, draft), one) in enumerate(zip(case.drafts, decisions, strict=True))

@@ -11,7 +11,7 @@ from typing import Any, Self
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.tree import Verdict
 from underpaint.sim.certify.adapters import GALLERY, RULE, Spec, needs_batch, open_verifier
-from underpaint.sim.certify.case import Draft
+from underpaint.sim.certify.case import DraftRequest
 from underpaint.sim.certify.process import ProcessVerifier
 from underpaint.sim.certify.verifier import Fault, Noise, Verifier, VerifierStopped
 
@@ -47,12 +47,12 @@ class IsolatedVerifier:
         """See `Verifier`."""
         return self._bits
 
-    def decide(self, drafts: Sequence[Draft], noise: FloatArray) -> list[Verdict | Fault]:
+    def decide(self, drafts: Sequence[DraftRequest], noise: FloatArray) -> list[Verdict | Fault]:
         """See `Verifier`."""
         found: list[Verdict | Fault] = self._ask(("decide", list(drafts), noise))
         return found
 
-    def enumerate(self, draft: Draft) -> dict[Verdict, float] | Fault:
+    def enumerate(self, draft: DraftRequest) -> dict[Verdict, float] | Fault:
         """See `Verifier`."""
         found: dict[Verdict, float] | Fault = self._ask(("enumerate", draft))
         return found

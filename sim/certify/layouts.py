@@ -13,13 +13,13 @@ import numpy as np
 
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.tree import Verdict
-from underpaint.sim.certify.case import Draft
+from underpaint.sim.certify.case import DraftRequest
 from underpaint.sim.certify.verifier import Fault, Noise, Verifier, VerifierStopped
 
 Kernel = Callable[..., Any]
 
 
-def linked(draft: Draft) -> tuple[list[int], list[int]]:
+def linked(draft: DraftRequest) -> tuple[list[int], list[int]]:
     """For each node its first child and its next sibling; -1 where there is none."""
     children = draft.tree.children()
     first = [below[0] if below else -1 for below in children]
@@ -45,7 +45,7 @@ class TreeLayout:
     noise: Noise = field(default="uniforms", init=False)
     bits: int = field(default=24, init=False)
 
-    def decide(self, drafts: Sequence[Draft], noise: FloatArray) -> list[Verdict | Fault]:
+    def decide(self, drafts: Sequence[DraftRequest], noise: FloatArray) -> list[Verdict | Fault]:
         """See `Verifier`."""
         count, nodes, vocab_size = len(drafts), drafts[0].tree.size, drafts[0].target_probs.shape[1]
         lists = [linked(draft) for draft in drafts]
@@ -74,7 +74,7 @@ class TreeLayout:
         ]
 
     def _read(
-        self, place: int, nodes: int, draft: Draft, predicts: list[int], accept_index: list[int], accepted: int
+        self, place: int, nodes: int, draft: DraftRequest, predicts: list[int], accept_index: list[int], accepted: int
     ) -> Verdict | Fault:
         if not 0 <= accepted < nodes:
             return Fault("bad path", f"accept_token_num is {accepted}, for a tree of {nodes - 1} drafted nodes")
@@ -89,7 +89,7 @@ class TreeLayout:
             return Fault("bad reply", f"predicts holds {told[:-1]} on the path, the accepted nodes hold {held}")
         return Verdict(tuple(chosen[1:]), told[-1])
 
-    def enumerate(self, draft: Draft) -> dict[Verdict, float] | Fault:
+    def enumerate(self, draft: DraftRequest) -> dict[Verdict, float] | Fault:
         """See `Verifier`."""
         return _no_enumeration()
 
@@ -107,7 +107,7 @@ class ChainLayout:
     noise: Noise = field(default="uniforms", init=False)
     bits: int = field(default=24, init=False)
 
-    def decide(self, drafts: Sequence[Draft], noise: FloatArray) -> list[Verdict | Fault]:
+    def decide(self, drafts: Sequence[DraftRequest], noise: FloatArray) -> list[Verdict | Fault]:
         """See `Verifier`."""
         _require_chains(drafts)
         returned = _called(
@@ -119,7 +119,7 @@ class ChainLayout:
         )
         return _read_chains(drafts, returned)
 
-    def enumerate(self, draft: Draft) -> dict[Verdict, float] | Fault:
+    def enumerate(self, draft: DraftRequest) -> dict[Verdict, float] | Fault:
         """See `Verifier`."""
         return _no_enumeration()
 
@@ -139,7 +139,7 @@ class FlatChainLayout:
     noise: Noise = field(default="seeds", init=False)
     bits: int = field(default=24, init=False)
 
-    def decide(self, drafts: Sequence[Draft], noise: FloatArray) -> list[Verdict | Fault]:
+    def decide(self, drafts: Sequence[DraftRequest], noise: FloatArray) -> list[Verdict | Fault]:
         """See `Verifier`."""
         _require_chains(drafts)
         count, length = len(drafts), drafts[0].tree.size - 1
@@ -164,7 +164,7 @@ class FlatChainLayout:
         )
         return _read_chains(drafts, returned)
 
-    def enumerate(self, draft: Draft) -> dict[Verdict, float] | Fault:
+    def enumerate(self, draft: DraftRequest) -> dict[Verdict, float] | Fault:
         """See `Verifier`."""
         return _no_enumeration()
 
@@ -183,7 +183,7 @@ def _called(kernel: Kernel, **arrays: Any) -> Any:
         raise VerifierStopped(Fault("crash", f"{type(error).__name__}: {error}")) from error
 
 
-def _read_chains(drafts: Sequence[Draft], returned: Any) -> list[Verdict | Fault]:
+def _read_chains(drafts: Sequence[DraftRequest], returned: Any) -> list[Verdict | Fault]:
     length = drafts[0].tree.size - 1
     rows = np.asarray(returned)
     if rows.shape != (len(drafts), length + 1) or not np.issubdtype(rows.dtype, np.integer):
@@ -195,7 +195,7 @@ def _read_chains(drafts: Sequence[Draft], returned: Any) -> list[Verdict | Fault
     return [_read_chain(draft, row.tolist()) for draft, row in zip(drafts, rows, strict=True)]
 
 
-def _read_chain(draft: Draft, row: list[int]) -> Verdict | Fault:
+def _read_chain(draft: DraftRequest, row: list[int]) -> Verdict | Fault:
     """Tokens that equal the draft's are accepted; the first that does not, or the last, is the extra one.
 
     A residual may draw the drafted token itself, which only a following -1 tells from an acceptance.
@@ -209,7 +209,7 @@ def _read_chain(draft: Draft, row: list[int]) -> Verdict | Fault:
     return Verdict(tuple(range(1, count)), row[count - 1])
 
 
-def _require_chains(drafts: Sequence[Draft]) -> None:
+def _require_chains(drafts: Sequence[DraftRequest]) -> None:
     if any(int(above) != node for node, above in enumerate(drafts[0].tree.parents[1:])):
         raise ValueError("this layout holds chains; judge it on chains alone")
 

@@ -9,8 +9,8 @@ import numpy as np
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.enumeration import emitted, total_variation
 from underpaint.algos.tree import Verdict
-from underpaint.sim.certify.case import Case, SequenceDistribution, Tokens, contexts, prefix_masses
-from underpaint.sim.certify.measurement import Difference, Effort, How, Measurement
+from underpaint.sim.certify.case import SequenceDistribution, Tokens, VerifierCase, contexts, prefix_masses
+from underpaint.sim.certify.measurement import DistributionDifference, Effort, How, Measurement
 from underpaint.sim.certify.quantiles import TooManyBoxes, find_boxes
 from underpaint.sim.certify.verifier import Fault, Verifier, VerifierStopped, find_fault, find_impossible
 
@@ -32,7 +32,7 @@ def sample_size(cells: int, margin: float, false_alarm: float = FALSE_ALARM, mis
     return int(np.ceil((sqrt(log(2 * cells / false_alarm)) + sqrt(log(1 / missed))) ** 2 / (2 * margin**2)))
 
 
-def measure(case: Case, verifier: Verifier, effort: Effort | None = None) -> Measurement:
+def measure(case: VerifierCase, verifier: Verifier, effort: Effort | None = None) -> Measurement:
     """Find the distribution of a verifier's decisions on every draft of a case, and compare it with the target's."""
     effort = effort or Effort()
     if verifier.noise == "decisions":
@@ -45,7 +45,7 @@ def measure(case: Case, verifier: Verifier, effort: Effort | None = None) -> Mea
         return _by_samples(case, verifier, effort)
 
 
-def emitted_sequences(case: Case, decisions: Sequence[Mapping[Verdict, float]]) -> SequenceDistribution:
+def emitted_sequences(case: VerifierCase, decisions: Sequence[Mapping[Verdict, float]]) -> SequenceDistribution:
     """The distribution of `case.length` tokens: what is emitted, then as the target goes on."""
     parts: dict[Tokens, list[float]] = {}
     for (weight, draft), found in zip(case.drafts, decisions, strict=True):
@@ -55,7 +55,7 @@ def emitted_sequences(case: Case, decisions: Sequence[Mapping[Verdict, float]]) 
     return {sequence: fsum(shares) for sequence, shares in parts.items()}
 
 
-def _by_decisions(case: Case, verifier: Verifier) -> Measurement:
+def _by_decisions(case: VerifierCase, verifier: Verifier) -> Measurement:
     found: list[Mapping[Verdict, float]] = []
     for _, draft in case.drafts:
         try:
@@ -78,7 +78,7 @@ class _Faulty(Exception):
         self.fault, self.item, self.noise = fault, item, noise
 
 
-def _decided(case: Case, verifier: Verifier, items: IntArray, noise: FloatArray) -> list[Verdict]:
+def _decided(case: VerifierCase, verifier: Verifier, items: IntArray, noise: FloatArray) -> list[Verdict]:
     """The decisions, each checked on its own; `_Faulty` at the first that no verifier may make."""
     drafts = [case.drafts[item].draft for item in items.tolist()]
     try:
@@ -99,12 +99,12 @@ def _decided(case: Case, verifier: Verifier, items: IntArray, noise: FloatArray)
     return found
 
 
-def _faulty(case: Case, how: How, asked: int, error: _Faulty) -> Measurement:
+def _faulty(case: VerifierCase, how: How, asked: int, error: _Faulty) -> Measurement:
     tokens = tuple(case.drafts[error.item].draft.tree.tokens.tolist())
     return Measurement(how, 1.0, 0.0, asked, fault=error.fault, fault_tokens=tokens, fault_noise=error.noise)
 
 
-def _by_quantiles(case: Case, verifier: Verifier, effort: Effort) -> Measurement:
+def _by_quantiles(case: VerifierCase, verifier: Verifier, effort: Effort) -> Measurement:
     asked = 0
 
     def ask(items: IntArray, points: IntArray) -> list[Verdict]:
@@ -131,7 +131,7 @@ def _by_quantiles(case: Case, verifier: Verifier, effort: Effort) -> Measurement
     return measured
 
 
-def _by_samples(case: Case, verifier: Verifier, effort: Effort) -> Measurement:
+def _by_samples(case: VerifierCase, verifier: Verifier, effort: Effort) -> Measurement:
     wanted = prefix_masses(case.wanted)
     cells = case.vocab_size ** (case.length + 1)
     count = sample_size(cells, effort.margin)
@@ -186,7 +186,7 @@ def _divergence(found: float, wanted: float) -> float:
 
 
 def _compared(
-    case: Case, how: How, found: list[Mapping[Verdict, float]], unseen: float, asked: int, tolerance: float
+    case: VerifierCase, how: How, found: list[Mapping[Verdict, float]], unseen: float, asked: int, tolerance: float
 ) -> Measurement:
     sequences = emitted_sequences(case, found)
     apart = total_variation(sequences, case.wanted)
@@ -207,7 +207,7 @@ def _compared(
     return Measurement(how, apart, unseen, asked, tuple(found), difference, fault, tokens)
 
 
-def _impossible(case: Case, found: Sequence[Mapping[Verdict, float]]) -> tuple[Fault | None, Tokens]:
+def _impossible(case: VerifierCase, found: Sequence[Mapping[Verdict, float]]) -> tuple[Fault | None, Tokens]:
     """The emitted token of target probability 0 that is nearest to the root, and its tree's tokens."""
     seen: list[tuple[Fault, Tokens]] = []
     parts: list[float] = []
@@ -223,19 +223,21 @@ def _impossible(case: Case, found: Sequence[Mapping[Verdict, float]]) -> tuple[F
 
 
 def _difference_at(
-    case: Case,
+    case: VerifierCase,
     before: Tokens,
     wanted: Mapping[Tokens, float],
     got: Mapping[Tokens, float],
     apart: float,
     lowest: float,
-) -> Difference:
+) -> DistributionDifference:
     mass = got.get(before, 0.0)
     shares = tuple(got.get((*before, token), 0.0) / mass if mass > 0.0 else 0.0 for token in range(case.vocab_size))
-    return Difference(apart, lowest, before, node_at(case, before), tuple(map(float, case.target_row(before))), shares)
+    return DistributionDifference(
+        apart, lowest, before, node_at(case, before), tuple(map(float, case.target_row(before))), shares
+    )
 
 
-def node_at(case: Case, before: Tokens) -> int:
+def node_at(case: VerifierCase, before: Tokens) -> int:
     """The node that is most often reached by these tokens; the deepest above it where no tree spells them."""
     for length in range(len(before), 0, -1):
         mass: dict[int, float] = {}

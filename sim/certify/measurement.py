@@ -13,7 +13,7 @@ How: TypeAlias = Literal["quantiles", "decisions", "samples"]
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class DistributionDifference:
     """Where the tokens that a verifier emits part from the target's distribution.
 
     total_variation: between the sequences emitted in a cycle (continued as the target does) and the target's.
@@ -44,7 +44,7 @@ class Measurement:
     unseen: float
     asked: int
     decisions: tuple[Mapping[Verdict, float], ...] = ()
-    difference: Difference | None = None
+    difference: DistributionDifference | None = None
     fault: Fault | None = None
     fault_tokens: Tokens = ()
     fault_noise: tuple[float, ...] = ()

@@ -13,7 +13,7 @@ from typing import Any, Self
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.tree import Verdict
 from underpaint.sim.certify.adapters import read_decision
-from underpaint.sim.certify.case import Draft
+from underpaint.sim.certify.case import DraftRequest
 from underpaint.sim.certify.verifier import Fault, Noise, VerifierStopped
 
 BATCH = 256
@@ -44,14 +44,14 @@ class ProcessVerifier:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def decide(self, drafts: Sequence[Draft], noise: FloatArray) -> list[Verdict | Fault]:
+    def decide(self, drafts: Sequence[DraftRequest], noise: FloatArray) -> list[Verdict | Fault]:
         """See `Verifier`."""
         found: list[Verdict | Fault] = []
         for start in range(0, len(drafts), BATCH):
             found += self._batch(drafts[start : start + BATCH], noise[start : start + BATCH], start)
         return found
 
-    def enumerate(self, draft: Draft) -> dict[Verdict, float] | Fault:
+    def enumerate(self, draft: DraftRequest) -> dict[Verdict, float] | Fault:
         """See `Verifier`."""
         raise ValueError("a program takes uniforms or seeds, it records no decisions")
 
@@ -77,7 +77,7 @@ class ProcessVerifier:
             raise ValueError(f"--process: {self.command[0]!r} cannot be started: {error}") from error
         self._left = b""
 
-    def _batch(self, drafts: Sequence[Draft], noise: FloatArray, offset: int) -> list[Verdict | Fault]:
+    def _batch(self, drafts: Sequence[DraftRequest], noise: FloatArray, offset: int) -> list[Verdict | Fault]:
         if self._child.poll() is not None:
             self.close()
             self._start()
@@ -99,7 +99,7 @@ class ProcessVerifier:
         writer.join()
         return found
 
-    def _question(self, number: int, draft: Draft, noise: FloatArray) -> dict[str, Any]:
+    def _question(self, number: int, draft: DraftRequest, noise: FloatArray) -> dict[str, Any]:
         tree = draft.tree
         given = {"seed": int(noise[0])} if self.noise == "seeds" else {"uniforms": noise.tolist()}
         return {

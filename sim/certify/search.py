@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from underpaint.algos.tree import Drawn
-from underpaint.sim.certify.case import Case
+from underpaint.sim.certify.case import VerifierCase
 
 if TYPE_CHECKING:
     from hypothesis import strategies as st
@@ -20,7 +20,7 @@ MOST_NODES = {2: 3, 3: 3, 4: 2}
 """Drafted nodes by the size of the vocabulary: a pair of siblings with a child, and not too many trees to draw."""
 
 
-def build_case(pick: Callable[[int, int], int], drawn: Drawn, chain: bool) -> Case:
+def build_case(pick: Callable[[int, int], int], drawn: Drawn, chain: bool) -> VerifierCase:
     """A case out of whole numbers; pick(low, high) gives one of low..high, and small ones give small cases."""
     size = pick(2, 4)
     nodes = pick(1, MOST_NODES[size])
@@ -34,7 +34,7 @@ def build_case(pick: Callable[[int, int], int], drawn: Drawn, chain: bool) -> Ca
     support = siblings if drawn == "without_replacement" else 1
     target = tuple(_weights(pick, choice, size, 1, banned) for _ in range(count))
     draft = tuple(_weights(pick, choice, size, support, ()) for _ in range(count))
-    return Case(size, tuple(parents), drawn, target, draft, banned)
+    return VerifierCase(size, tuple(parents), drawn, target, draft, banned)
 
 
 def _with_room(parents: list[int], wanted: int, size: int) -> int:
@@ -54,10 +54,10 @@ def _weights(
     return tuple(weights)
 
 
-def seeded_cases(drawn: Drawn, chain: bool, count: int, seed: int = 0) -> list[Case]:
+def seeded_cases(drawn: Drawn, chain: bool, count: int, seed: int = 0) -> list[VerifierCase]:
     """Distinct cases from a seed, each of two drafted nodes or more."""
     random = np.random.default_rng([seed, 7])
-    found: dict[Case, None] = {}
+    found: dict[VerifierCase, None] = {}
     while len(found) < count:
         case = build_case(lambda low, high: int(random.integers(low, high + 1)), drawn, chain)
         if len(case.parents) > 2:
@@ -65,15 +65,15 @@ def seeded_cases(drawn: Drawn, chain: bool, count: int, seed: int = 0) -> list[C
     return list(found)
 
 
-def case_size(case: Case) -> tuple[int, ...]:
+def case_size(case: VerifierCase) -> tuple[int, ...]:
     """What makes a case small: few nodes, few tokens, few rows, small weights."""
     rows = (*case.target, *case.draft)
     return len(case.parents), case.vocab_size, len(case.target), len(case.banned), sum(map(sum, rows))
 
 
 def shrink(
-    fails: Callable[[Case], bool], drawn: Drawn, chain: bool, failing: Case, seconds: float
-) -> tuple[Case, bool]:
+    fails: Callable[[VerifierCase], bool], drawn: Drawn, chain: bool, failing: VerifierCase, seconds: float
+) -> tuple[VerifierCase, bool]:
     """The smallest failing case that Hypothesis finds within some seconds, and whether Hypothesis is installed."""
     try:
         from hypothesis import HealthCheck, Phase, find, settings
@@ -83,7 +83,7 @@ def shrink(
     until = time.monotonic() + seconds
     best = failing
 
-    def condition(case: Case) -> bool:
+    def condition(case: VerifierCase) -> bool:
         nonlocal best
         if time.monotonic() > until or not fails(case):
             return False
@@ -107,11 +107,11 @@ def shrink(
     return best, True
 
 
-def _strategy(drawn: Drawn, chain: bool) -> "st.SearchStrategy[Case]":
+def _strategy(drawn: Drawn, chain: bool) -> "st.SearchStrategy[VerifierCase]":
     from hypothesis import strategies as st
 
     @st.composite
-    def cases(draw: st.DrawFn) -> Case:
+    def cases(draw: st.DrawFn) -> VerifierCase:
         return build_case(lambda low, high: int(draw(st.integers(low, high))), drawn, chain)
 
     return cases()

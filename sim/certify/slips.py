@@ -11,7 +11,7 @@ import numpy as np
 
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.tree import DRAWN, Drawn, Verdict
-from underpaint.sim.certify.case import Draft
+from underpaint.sim.certify.case import DraftRequest
 from underpaint.sim.certify.token_wise import TokenWiseWalk, still_wanted
 
 
@@ -22,25 +22,25 @@ class Slip(NamedTuple):
     summary: str
     report: str
     drawn: frozenset[Drawn]
-    verify: Callable[[Draft, FloatArray], Verdict]
+    verify: Callable[[DraftRequest, FloatArray], Verdict]
 
 
-def _shifted(draft: Draft, node: int) -> FloatArray:
+def _shifted(draft: DraftRequest, node: int) -> FloatArray:
     row: FloatArray = draft.target_probs[(node + 1) % len(draft.target_probs)]
     return row
 
 
-def _above(draft: Draft, node: int) -> FloatArray:
+def _above(draft: DraftRequest, node: int) -> FloatArray:
     row: FloatArray = draft.target_probs[max(0, int(draft.tree.parents[node]))]
     return row
 
 
-def _greedy(draft: Draft, node: int) -> FloatArray:
+def _greedy(draft: DraftRequest, node: int) -> FloatArray:
     row: FloatArray = np.eye(draft.target_probs.shape[1])[draft.target_probs[node].argmax()]
     return row
 
 
-def _without_replacement_lost(draft: Draft, node: int, token: int, tried: Sequence[int]) -> FloatArray:
+def _without_replacement_lost(draft: DraftRequest, node: int, token: int, tried: Sequence[int]) -> FloatArray:
     return draft.tree.draft_distribution(node)
 
 

@@ -7,11 +7,11 @@ import numpy as np
 
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.tree import Verdict
-from underpaint.sim.certify.case import Draft
+from underpaint.sim.certify.case import DraftRequest
 from underpaint.sim.certify.verifier import Fault, Noise
 
 
-def offered_by(draft: Draft, node: int, token: int, tried: Sequence[int]) -> FloatArray:
+def offered_by(draft: DraftRequest, node: int, token: int, tried: Sequence[int]) -> FloatArray:
     """[V] what the next child of `node`, which holds `token`, was drawn from, given the siblings before it."""
     if draft.tree.drawn == "top_k":
         point: FloatArray = np.eye(draft.target_probs.shape[1])[token]
@@ -48,18 +48,18 @@ class TokenWiseWalk:
     """
 
     accept: Callable[[float, float, float], bool] = lambda uniform, target, draft: uniform * draft < target
-    offered: Callable[[Draft, int, int, Sequence[int]], FloatArray] = offered_by
+    offered: Callable[[DraftRequest, int, int, Sequence[int]], FloatArray] = offered_by
     reject: Callable[[FloatArray, FloatArray, int], FloatArray] = still_wanted
-    judged: Callable[[Draft, int], FloatArray] = lambda draft, node: draft.target_probs[node]
-    tested: Callable[[Draft, int, FloatArray], FloatArray] = lambda draft, node, left: left
-    bonus: Callable[[Draft, int], FloatArray] = lambda draft, node: draft.target_probs[node]
-    after: Callable[[Draft, FloatArray, int, int], FloatArray] = lambda draft, left, node, child: left
+    judged: Callable[[DraftRequest, int], FloatArray] = lambda draft, node: draft.target_probs[node]
+    tested: Callable[[DraftRequest, int, FloatArray], FloatArray] = lambda draft, node, left: left
+    bonus: Callable[[DraftRequest, int], FloatArray] = lambda draft, node: draft.target_probs[node]
+    after: Callable[[DraftRequest, FloatArray, int, int], FloatArray] = lambda draft, left, node, child: left
     draw: Callable[[FloatArray, float], int] = inverse
     uniform: Callable[[int], int] = lambda child: child
     last: Callable[[int], int] = lambda child: -1
     path: Callable[[list[int]], list[int]] = lambda path: path
 
-    def __call__(self, draft: Draft, uniforms: FloatArray) -> Verdict:
+    def __call__(self, draft: DraftRequest, uniforms: FloatArray) -> Verdict:
         """Decide one draft by its uniforms [N + 1] (see `Verifier.decide`)."""
         below = draft.tree.children()
         path: list[int] = []
@@ -88,14 +88,14 @@ class TokenWiseWalk:
 class InProcess:
     """A callable as a verifier, in this process: for verifiers of our own, which neither crash nor hang."""
 
-    verify: Callable[[Draft, FloatArray], Verdict]
+    verify: Callable[[DraftRequest, FloatArray], Verdict]
     noise: Noise = "uniforms"
     bits: int = 53
 
-    def decide(self, drafts: Sequence[Draft], noise: FloatArray) -> list[Verdict | Fault]:
+    def decide(self, drafts: Sequence[DraftRequest], noise: FloatArray) -> list[Verdict | Fault]:
         """See `Verifier`."""
         return [self.verify(draft, row) for draft, row in zip(drafts, noise, strict=True)]
 
-    def enumerate(self, draft: Draft) -> dict[Verdict, float] | Fault:
+    def enumerate(self, draft: DraftRequest) -> dict[Verdict, float] | Fault:
         """See `Verifier`."""
         raise ValueError("this verifier takes uniforms, it records no decisions")

@@ -6,7 +6,7 @@ from typing import Literal, Protocol, TypeAlias
 
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.tree import Verdict
-from underpaint.sim.certify.case import Draft
+from underpaint.sim.certify.case import DraftRequest
 
 Noise: TypeAlias = Literal["uniforms", "decisions", "seeds"]
 """Where a verifier's randomness comes from: uniforms handed in, decisions that are recorded (`chance.flip` and
@@ -47,7 +47,7 @@ class Verifier(Protocol):
         """Uniforms are whole multiples of 2 ** -bits: 53 in float64, 24 in float32."""
         ...
 
-    def decide(self, drafts: Sequence[Draft], noise: FloatArray) -> list[Verdict | Fault]:
+    def decide(self, drafts: Sequence[DraftRequest], noise: FloatArray) -> list[Verdict | Fault]:
         """One decision a draft.
 
         noise: with "uniforms" float64 [M, N + 1] in [0, 1): column i is node i's accept uniform (column 0: the
@@ -56,12 +56,12 @@ class Verifier(Protocol):
         """
         ...
 
-    def enumerate(self, draft: Draft) -> dict[Verdict, float] | Fault:
+    def enumerate(self, draft: DraftRequest) -> dict[Verdict, float] | Fault:
         """The exact distribution of its decisions on one draft; called only where noise is "decisions"."""
         ...
 
 
-def find_fault(draft: Draft, verdict: Verdict) -> Fault | None:
+def find_fault(draft: DraftRequest, verdict: Verdict) -> Fault | None:
     """Why a decision is none: a path that the tree does not have, a token outside the vocabulary; None if it is one."""
     tree, vocab_size = draft.tree, draft.target_probs.shape[1]
     node = 0
@@ -76,7 +76,7 @@ def find_fault(draft: Draft, verdict: Verdict) -> Fault | None:
     return None
 
 
-def find_impossible(draft: Draft, verdict: Verdict) -> Fault | None:
+def find_impossible(draft: DraftRequest, verdict: Verdict) -> Fault | None:
     """Which emitted token has target probability 0; None if none has."""
     node = 0
     for kept in verdict.path:

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from underpaint.sim.certify.adapters import Spec, find_callable, open_verifier
-from underpaint.sim.certify.case import Case, case_from_dict
+from underpaint.sim.certify.case import VerifierCase, case_from_dict
 from underpaint.sim.certify.certificate import certify
 from underpaint.sim.certify.isolated import open_isolated
 from underpaint.sim.certify.measure import measure
 from underpaint.sim.certify.measurement import Effort
 
-CASE = Case(2, (-1, 0, 1), "top_k", ((1, 1),), ((1, 0),))
-CHAIN = Case(2, (-1, 0, 1), "iid", ((1, 1),), ((1, 2),))
+CASE = VerifierCase(2, (-1, 0, 1), "top_k", ((1, 1),), ((1, 0),))
+CHAIN = VerifierCase(2, (-1, 0, 1), "iid", ((1, 1),), ((1, 2),))
 QUICK = Effort(checks=64, margin=0.2)
 EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
 

@@ -6,7 +6,7 @@ import pytest
 from underpaint.algos.accept import RULES
 from underpaint.algos.tree import DRAWN, Verdict
 from underpaint.sim.certify.adapters import Spec, drawn_by, needs_chain, open_verifier
-from underpaint.sim.certify.case import Case
+from underpaint.sim.certify.case import VerifierCase
 from underpaint.sim.certify.certificate import certify, failing_node
 from underpaint.sim.certify.measure import measure
 from underpaint.sim.certify.measurement import Effort
@@ -118,7 +118,7 @@ def test_samples_find_what_is_off_by_the_margin(margin):
         token = int(random.random() < 0.5 + 1.2 * margin)
         return Verdict((), token)
 
-    case = Case(2, (-1, 0), "top_k", ((1, 1),), ((1, 0),))
+    case = VerifierCase(2, (-1, 0), "top_k", ((1, 1),), ((1, 0),))
     effort = Effort(margin=margin)
     found = measure(case, InProcess(biased, "seeds"), effort)
     assert found.failed
@@ -128,7 +128,7 @@ def test_samples_find_what_is_off_by_the_margin(margin):
 
 
 def test_no_sample_of_a_certain_token_is_an_alarm():
-    case = Case(2, (-1, 0), "top_k", ((1, 0),), ((0, 1),))
+    case = VerifierCase(2, (-1, 0), "top_k", ((1, 0),), ((0, 1),))
     found = measure(case, InProcess(lambda draft, seed: Verdict((), 0), "seeds"), Effort(margin=0.2))
     assert not found.failed
     assert measure(case, InProcess(lambda draft, seed: Verdict((1,), 0), "seeds"), Effort(margin=0.2)).failed
