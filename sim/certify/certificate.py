@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -20,7 +20,8 @@ MOST_FAILING = 3
 """Failing cases that are collected before the smallest one is looked for."""
 NEAR = 0.25
 """A slip is named as the nearest where the distance to it is at most this share of its distance from the right rule."""
-SLIP_EFFORT = Effort(checks=256)
+SLIP_EFFORT = Effort(checks=128)
+"""Enough for what is compared with a measurement that was checked: a slip, or a smaller case on the way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +121,10 @@ def certify(
         return Certificate(True, drawn, chain, tally.cases, tally.asked, time.monotonic() - begun, *_summary(tally))
     case, found = tally.failing[0]
     kind = found.fault.kind if found.fault else None
+    quick = replace(effort, checks=min(effort.checks, SLIP_EFFORT.checks))
 
     def fails(one: VerifierCase) -> bool:
-        got = measure(one, verifier, effort)
+        got = measure(one, verifier, quick)
         return got.failed and (got.fault.kind if got.fault else None) == kind
 
     case, shrunk = shrink(fails, drawn, chain, case, 0.0 if kind == "hang" else shrink_seconds)
