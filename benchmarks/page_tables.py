@@ -154,6 +154,14 @@ BUDGET: tuple[Column, ...] = (
     ("rival beyond its delta", lambda row: number(row["rival_beyond_its_delta"], ".0f")),
 )
 
+CERTIFIED: tuple[Column, ...] = (
+    ("wrong ones judged", plain("wrong", ".0f")),
+    ("missed", lambda row: str(len(row["missed"]))),
+    ("slowest, s", plain("slowest_s", ".0f")),
+    ("runs of right ones", plain("right", ".0f")),
+    ("false alarms", lambda row: str(len(row["false_alarms"]))),
+)
+
 SECTIONS: tuple[Section, ...] = (
     Section("comparison", "All tree methods, temperature 0", "compare-128-t0.json", SPEED),
     Section("comparison", "All tree methods, temperature 1", "compare-128-t1.json", SPEED),
@@ -197,6 +205,25 @@ SECTIONS: tuple[Section, ...] = (
     Section("exactness", "First tokens and pairs, 600 draws", "pair-statistics-128.json", PAIRS),
     Section("exactness", "First tokens and pairs, 2,400 draws", "pair-statistics-128-long.json", PAIRS),
     Section("exactness", "Block and traversal verification", "verification-128.json", VERIFIED),
+    Section(
+        "exactness",
+        "Verifiers judged by `underpaint certify`",
+        "certify.json",
+        CERTIFIED,
+        "Wrong ones are the gallery's, on every kind of trees. Right ones are ours and public samplers written anew.",
+        lambda result: [result],
+    ),
+    Section(
+        "exactness",
+        "Wrong verifiers, one by one",
+        "certify.json",
+        (
+            ("verifier", word("verifier")),
+            ("siblings", word("drawn")),
+            ("seconds", plain("seconds", ".1f")),
+            ("recognised as", lambda row: ", ".join(row["looks_like"])),
+        ),
+    ),
     Section("settings", "ADT-Tree with LANTERN, one setting at a time", "adt-settings-t1.json", SPREAD),
     Section(
         "settings",
