@@ -24,6 +24,10 @@ GRAMMAR: Final = "emoji_scenes.json"
 """The words of the shipped prompts. A folder that holds this file takes such prompts as conditions."""
 CONDITIONS: Final = ("prompt_grammar", "class", "ids", "features")
 """What the targets of a folder are asked for: words of the prompt grammar, one class, ids of a vocabulary, features."""
+GRAMMAR_FAMILY: Final = "emoji-scenes"
+"""The family of the models that this project trains, which are asked in the words of the prompt grammar."""
+GRAMMAR_SAMPLING: Final = SamplingParams(top_k=5)
+"""How those models were tuned to be sampled; guidance 2 is baked into their weights."""
 PUBLISHED_SAMPLING: Final = SamplingParams(guidance=4.0, top_k=1000)
 """LlamaGen's published sampling: the default of a folder that names no other."""
 _REMEDY: Final = "make the folder again: `underpaint export --kind ... --out FOLDER` writes every model and the index"
@@ -87,6 +91,14 @@ class ModelIndex:
         """How the models are meant to be sampled."""
         return build(SamplingParams, self.sampling_params, f"{INDEX}: sampling_params")
 
+    def hashes(self, names: Iterable[str]) -> dict[str, str]:
+        """The SHA-256 of models by name: of the weights where they lie in a file of their own, else of the file.
+
+        A new export of the same weights so changes no record of a result. Names that the folder lacks are left out.
+        """
+        known = {name: self.models[name] for name in sorted(set(names)) if name in self.models}
+        return {name: entry.weights_sha256 or entry.sha256 for name, entry in known.items()}
+
     def resolution(self, asked: int | None = None) -> ResolutionEntry:
         """The entry of pictures of `asked` px a side, or of `asked` rows of codes; without it, the largest.
 
@@ -105,16 +117,17 @@ def read_manifests(folder: Path) -> dict[str, Manifest]:
     """The manifests of a folder by model, sorted by name. Other JSON files (cost curves, tables) are left out."""
     found = {}
     for path in sorted(folder.glob("*.json")):
-        if path.name != INDEX and _is_manifest(path):
+        if path.name != INDEX and is_manifest(path):
             found[path.stem] = read(path)
     return found
 
 
-def _is_manifest(path: Path) -> bool:
+def is_manifest(path: Path) -> bool:
+    """Whether a JSON file is a model's manifest, and no table beside the models. A damaged file counts as one."""
     try:
         held = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ManifestError(f"{path}: expected JSON, got {error}; {_REMEDY}") from error
+    except ValueError:
+        return True
     return isinstance(held, dict) and {"kind", "sha256"} <= held.keys()
 
 
@@ -127,9 +140,9 @@ def build_index(
 ) -> ModelIndex:
     """The index of what `folder` holds, from its manifests.
 
-    family, condition, sampling_params: what is left out is taken from the index that the folder has, and else from the
-    target's manifest. Raises ManifestError where the manifests contradict each other: two codebooks, a drafter of a
-    grid that no target draws.
+    family, condition, sampling_params: what is left out is taken from the index that the folder has, where it is of
+    the same targets, and else from their manifests. Raises ManifestError where the manifests contradict each other: two
+    codebooks, two targets of one grid, other numbers of codes.
     """
     manifests = read_manifests(folder)
     targets = sorted(_of_kind(manifests, "target"), key=lambda name: _grid(manifests[name]))
@@ -140,10 +153,15 @@ def build_index(
     stride = _stride(manifests, tokenizer)
     resolutions = tuple(_resolution(name, manifests, folder, stride) for name in targets)
     _check_pairs(resolutions, manifests, folder)
+    drawn_by = [manifests[name] for name in targets]
+    if family is None:
+        family = before.family if before else ""
+    same = before is not None and all(before.models.get(found.name) == _entry(found) for found in drawn_by)
     if condition is None:
-        condition = before.condition if before else _condition(folder, [manifests[name] for name in targets])
+        condition = before.condition if before and targets and same else _condition(folder, drawn_by, family)
     if sampling_params is None:
-        sampling_params = before.sampling() if before else _sampling([manifests[name] for name in targets])
+        kept = before is not None and before.resolutions and before.condition == condition
+        sampling_params = before.sampling() if before and kept else _sampling(drawn_by, condition)
     return ModelIndex(
         models={name: _entry(found) for name, found in manifests.items()},
         resolutions=resolutions,
@@ -151,7 +169,7 @@ def build_index(
         condition=_known_condition(condition, str(folder)),
         judge=_single(manifests, "judge", folder),
         sampling_params=asdict(sampling_params),
-        family=family if family is not None else before.family if before else "",
+        family=family,
     )
 
 
@@ -308,13 +326,10 @@ def _reference(side: int | None, manifests: Mapping[str, Manifest]) -> str | Non
 
 
 def _check_pairs(resolutions: Iterable[ResolutionEntry], manifests: Mapping[str, Manifest], folder: Path) -> None:
-    """ManifestError unless every grid has one target, every drafter a target, and all draw as many codes."""
+    """ManifestError unless every grid has one target, and all draw as many codes."""
     grids = [entry.grid for entry in resolutions]
     if len(set(grids)) != len(grids):
         raise ManifestError(f"{folder}: two targets draw one grid; export them into separate folders")
-    for name in _of_kind(manifests, "drafter"):
-        if grids and _grid(manifests[name]) not in grids:
-            raise ManifestError(f"{folder}: no target draws the grid of '{name}'; export its target too")
     kinds = {"target", "drafter", "codebook", "image_decoder", "image_encoder"}
     sizes = {
         name: int(found.settings["vocab_size"])
@@ -326,21 +341,23 @@ def _check_pairs(resolutions: Iterable[ResolutionEntry], manifests: Mapping[str,
         raise ManifestError(f"{folder}: expected models of one codebook, got numbers of codes: {told}; {_REMEDY}")
 
 
-def _condition(folder: Path, targets: Iterable[Manifest]) -> str:
-    """What the targets take, from their manifests."""
-    if (folder / GRAMMAR).is_file():
+def _condition(folder: Path, targets: Iterable[Manifest], family: str) -> str:
+    """What the targets take: from the folder's grammar or family, and else from their manifests."""
+    if family == GRAMMAR_FAMILY or (folder / GRAMMAR).is_file():
         return "prompt_grammar"
     for found in targets:
-        if found.settings.get("external_cond_rows") or found.settings.get("outside"):
+        if found.settings.get("external_cond_rows"):
             return "features"
         if found.settings.get("prefix", 1) != 1:
             return "ids"
     return "class"
 
 
-def _sampling(targets: Iterable[Manifest]) -> SamplingParams:
-    """Published sampling, without guidance where no target has rows without a condition."""
-    keys = ("unconditional", "kept", "uncond_keep")
+def _sampling(targets: Iterable[Manifest], condition: str) -> SamplingParams:
+    """The shipped models' sampling; else the published one, without guidance where no target knows no condition."""
+    if condition == "prompt_grammar":
+        return GRAMMAR_SAMPLING
+    keys = ("uncond_ids", "uncond_keep")
     if any(found.settings.get(key) for found in targets for key in keys):
         return PUBLISHED_SAMPLING
     return SamplingParams(top_k=PUBLISHED_SAMPLING.top_k)

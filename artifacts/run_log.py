@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 
-class Shared(OSError):
+class RunLogInUse(OSError):
     """Another process writes to the file too."""
 
 
-class Journal:
+class RunLog:
     """JSON lines in one file, by one writer. A last line that a stopped process left unfinished is dropped."""
 
     def __init__(self, path: Path) -> None:
@@ -34,9 +34,11 @@ class Journal:
         return not self._sound
 
     def append(self, value: Mapping[str, Any]) -> None:
-        """Append a line; it is on the disk when this returns. Raises `Shared`, and then writes nothing."""
+        """Append a line; it is on the disk when this returns. Raises `RunLogInUse`, and then writes nothing."""
         if self._size() != self._seen:
-            raise Shared(f"{self.path} is written by another process too; stop one of them, or choose another folder")
+            raise RunLogInUse(
+                f"{self.path} is written by another process too; stop one of them, or choose another folder"
+            )
         line = json.dumps(value).encode() + b"\n"
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("r+b" if self.path.exists() else "wb") as file:

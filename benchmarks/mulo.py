@@ -20,15 +20,16 @@ import numpy as np
 from benchmarks.report import at_least, finish, options, parse, progress, refusing
 from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts.manifest import write_beside
-from underpaint.runtime.embedded import EmbeddedStudio, open_studio
-from underpaint.runtime.evaluation.compare import BASELINE, Plan, choose_prompts, run
-from underpaint.runtime.evaluation.report import Row, accepted_cells, find
-from underpaint.runtime.evaluation.store import Store
+from underpaint.runtime.drawing import draw
+from underpaint.runtime.evaluation.comparison import BASELINE, ComparisonPlan, choose_prompts, log_settings, run
+from underpaint.runtime.evaluation.drawing_log import DrawingLog
+from underpaint.runtime.evaluation.report import ReportRow, accepted_cells, make_report
 from underpaint.runtime.files import check_folder_writable
+from underpaint.runtime.methods.method import DecodingMethod
 from underpaint.runtime.methods.registry import build_method, resolve
+from underpaint.runtime.pipeline import Pipeline
 from underpaint.runtime.resampling.pixels import FILTERS
 from underpaint.runtime.resampling.registry import SUPER_RESOLUTION
-from underpaint.runtime.studio import Built, draw
 
 APART = 128
 """Prompts that the comparison may choose; thresholds are matched on the ones after them."""
@@ -48,6 +49,12 @@ class Variant:
     match: str | None = None
 
 
+STARTS = {
+    "mulo": ("tau=0.3", "window=none"),
+    "mulo-raster": ("tau=0.3",),
+    "mulo-islands": ("tau=0.3", "radius=1", "draft_window=2"),
+}
+"""What the variants start from: serial repair in raster order, so that each part's effect is seen by itself."""
 TWO_ROWS = ("rows=2",)
 VARIANTS = (
     Variant("control", "ar", "ar"),
@@ -87,59 +94,59 @@ VARIANTS = (
 )
 
 
-def available(studio: EmbeddedStudio, sampler: SamplingParams) -> tuple[list[Variant], dict[str, str]]:
+def available(pipeline: Pipeline, sampler: SamplingParams) -> tuple[list[Variant], dict[str, str]]:
     """The variants that the models of this folder can draw, and why not the others."""
     found, missing = [], {}
     for one in VARIANTS:
         try:
-            built(studio, one).open(studio, choose_prompts(1)[0], sampler)
+            built(pipeline, one).open(pipeline, choose_prompts(1)[0], sampler)
             found.append(one)
         except ValueError as error:
             missing[one.label] = str(error)
     return found, missing
 
 
-def built(studio: EmbeddedStudio, one: Variant, *more: str) -> Built:
-    recipe = resolve(one.method, TEMPERATURE, None, (*one.settings, *more))
-    return build_method(one.label, recipe, studio.codes)
+def built(pipeline: Pipeline, one: Variant, *more: str) -> DecodingMethod:
+    config = resolve(one.method, TEMPERATURE, None, (*STARTS.get(one.method, ()), *one.settings, *more))
+    return build_method(one.label, config, pipeline.tables)
 
 
-def kept_share(studio: EmbeddedStudio, method: Built, sampler: SamplingParams) -> float:
+def kept_share(pipeline: Pipeline, method: DecodingMethod, sampler: SamplingParams) -> float:
     prompts = choose_prompts(MATCH_PROMPTS, skip=APART)
-    drawn = [draw(studio, method, sampler, prompt, 0) for prompt in prompts]
-    return float(np.mean([accepted_cells(one, studio.grid) for one in drawn]))
+    drawn = [draw(pipeline, method, sampler, prompt, 0) for prompt in prompts]
+    return float(np.mean([accepted_cells(one, pipeline.grid) for one in drawn]))
 
 
-def matched_tau(studio: EmbeddedStudio, one: Variant, wanted: float, sampler: SamplingParams) -> float:
+def matched_tau(pipeline: Pipeline, one: Variant, wanted: float, sampler: SamplingParams) -> float:
     """The threshold at which `wanted` of the draft is kept, by bisection of its logarithm; the least where none is."""
     low, high = np.log(LEAST_TAU), np.log(MOST_TAU)
     for _ in range(HALVINGS):
         middle = 0.5 * (low + high)
-        if kept_share(studio, built(studio, one, f"tau={np.exp(middle):.5f}"), sampler) > wanted:
+        if kept_share(pipeline, built(pipeline, one, f"tau={np.exp(middle):.5f}"), sampler) > wanted:
             low = middle
         else:
             high = middle
     return float(np.exp(0.5 * (low + high)))
 
 
-def matched(studio: EmbeddedStudio, asked: list[Variant], sampler: SamplingParams, memory: Path) -> dict[str, float]:
+def matched(pipeline: Pipeline, asked: list[Variant], sampler: SamplingParams, memory: Path) -> dict[str, float]:
     """The thresholds of the variants that need one; kept in `memory` for a run that goes on."""
     known: dict[str, Any] = json.loads(memory.read_text()) if memory.exists() else {}
-    asks = {"model": json.loads(json.dumps(dict(studio.fingerprint()))), "variants": [repr(one) for one in asked]}
+    asks = {"model": json.loads(json.dumps(dict(pipeline.fingerprint()))), "variants": [repr(one) for one in asked]}
     if {name: known.get(name) for name in asks} != asks:
         known = {**asks, "taus": {}}
     by_label = {one.label: one for one in asked}
     for one in asked:
         if one.match is not None and one.label not in known["taus"]:
-            wanted = kept_share(studio, built(studio, by_label[one.match]), sampler)
-            known["taus"][one.label] = matched_tau(studio, one, wanted, sampler)
+            wanted = kept_share(pipeline, built(pipeline, by_label[one.match]), sampler)
+            known["taus"][one.label] = matched_tau(pipeline, one, wanted, sampler)
             print(f"{one.label}: tau {known['taus'][one.label]:.5f} to keep {wanted:.1%}", file=sys.stderr, flush=True)
             write_beside(memory, json.dumps(known).encode())
     taus: dict[str, float] = known["taus"]
     return taus
 
 
-def orderings(rows: dict[str, Row]) -> list[dict[str, Any]]:
+def orderings(rows: dict[str, ReportRow]) -> list[dict[str, Any]]:
     """The paper's orderings, and whether they came out; differences of accuracy come with their standard error."""
 
     def compared(claim: str, better: str, worse: str, what: str, higher: bool = True) -> dict[str, Any] | None:
@@ -180,7 +187,7 @@ def orderings(rows: dict[str, Row]) -> list[dict[str, Any]]:
     return [one for one in found if one is not None]
 
 
-def show(asked: list[Variant], rows: dict[str, Row], taus: dict[str, float]) -> None:
+def show(asked: list[Variant], rows: dict[str, ReportRow], taus: dict[str, float]) -> None:
     print(
         f"{'group':10s} {'variant':34s} {'tau':>7s} speed-up {'target':>7s} {'drafter':>7s} {'s':>6s}  kept refused"
         f"  host resample accuracy Fréchet (floor)"
@@ -209,19 +216,19 @@ def main(arguments: list[str] | None = None) -> None:
         parser.error(f"--prompts-count: expected at most {APART}, got {given.prompts_count}")
     with refusing(parser):
         check_folder_writable(given.folder)
-        studio = open_studio(128)
-    sampler = studio.sampler
-    asked, missing = available(studio, sampler)
+        pipeline = Pipeline.open(resolution=128)
+    sampler = pipeline.sampling
+    asked, missing = available(pipeline, sampler)
     for label, why in missing.items():
         print(f"left out: {label}: {why}", file=sys.stderr)
-    taus = matched(studio, asked, sampler, given.folder / "taus.json")
-    methods = tuple(built(studio, one, *([f"tau={taus[one.label]}"] if one.label in taus else [])) for one in asked)
-    plan = Plan(methods, choose_prompts(given.prompts_count), tuple(range(given.seeds)), sampler)
-    settings = {**plan.to_dict(), "resolution": 128, "model": studio.fingerprint()}
+    taus = matched(pipeline, asked, sampler, given.folder / "taus.json")
+    methods = tuple(built(pipeline, one, *([f"tau={taus[one.label]}"] if one.label in taus else [])) for one in asked)
+    plan = ComparisonPlan(methods, choose_prompts(given.prompts_count), tuple(range(given.seeds)), sampler)
+    settings = log_settings(pipeline, plan)
     with refusing(parser):
-        store = Store(given.folder, settings, fresh=given.fresh)
-    run(studio, plan, store, progress)
-    rows = {row.method: row for row in find(studio, plan, store).rows}
+        store = DrawingLog(given.folder, settings, fresh=given.fresh)
+    run(pipeline, plan, store, progress)
+    rows = {row.method: row for row in make_report(pipeline, plan, store).rows}
     show(asked, rows, taus)
     claims = orderings(rows)
     found = {

@@ -24,12 +24,12 @@ from underpaint.algos.chance import sampling
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import Target, cycles
 from underpaint.algos.tree import NO_TOKEN, Verdict, root_only
-from underpaint.runtime.embedded import EmbeddedStudio, open_studio
-from underpaint.runtime.evaluation.compare import choose_prompts
+from underpaint.runtime.conditions import Condition
+from underpaint.runtime.evaluation.comparison import choose_prompts
 from underpaint.runtime.methods.registry import build_method, resolve
-from underpaint.runtime.methods.tree_config import BuiltTree
+from underpaint.runtime.methods.tree_config import TreeMethod
 from underpaint.runtime.methods.tree_methods import TREE_METHODS
-from underpaint.zoo.prompts import Prompt
+from underpaint.runtime.pipeline import Pipeline
 
 TOKENS = 3
 SIMULATED = 400
@@ -73,12 +73,12 @@ def exact(target: Target) -> Distributions:
 
 
 def draw_first(
-    studio: EmbeddedStudio, built: BuiltTree, prompt: Prompt, sampler: SamplingParams, seed: int
+    pipeline: Pipeline, built: TreeMethod, prompt: Condition, sampler: SamplingParams, seed: int
 ) -> tuple[int, ...]:
-    target = studio.target(prompt, sampler).model
-    drafter = studio.drafter(sampler).model if built.drafts else None
+    target = pipeline.target(prompt, sampler).model
+    drafter = pipeline.drafter(sampler).model if built.drafts else None
     tokens: list[int] = []
-    for cycle in cycles(target, drafter, built.policy, built.rule, sampling(seed), studio.max_nodes):
+    for cycle in cycles(target, drafter, built.policy, built.rule, sampling(seed), pipeline.max_nodes):
         if cycle.tree.tokens[0] != NO_TOKEN or cycle.verdict.token != NO_TOKEN:
             tokens.extend(int(cycle.tree.tokens[node]) for node in cycle.verdict.path)
             tokens.append(cycle.verdict.token)
@@ -121,20 +121,20 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--methods", help="lossless tree methods, with commas between; default: all of them")
     asked = parse(parser, arguments)
     with refusing(parser):
-        studio = open_studio(asked.resolution)
-        built = lossless(studio, asked.methods)
-    shipped = studio.sampler
+        pipeline = Pipeline.open(resolution=asked.resolution)
+        built = lossless(pipeline, asked.methods)
+    shipped = pipeline.sampling
     sampler = SamplingParams(shipped.guidance, 1.0, shipped.top_k, shipped.top_p)
     rows = []
     print(f"{'prompt':44s} {'method':14s} " + " ".join(f"z({shown})".rjust(8) for shown in SHOWN) + "  impossible")
     for number, prompt in enumerate(choose_prompts(asked.prompts_count)):
-        distributions = exact(studio.target(prompt, sampler).model)
+        distributions = exact(pipeline.target(prompt, sampler).model)
         for place, method in enumerate(built):
             start = time.monotonic()
             drawn = np.empty((asked.draws, TOKENS), dtype=np.int64)
             for index in range(asked.draws):
                 seed = (number * len(built) + place) * asked.draws + index  # no two methods share noise
-                drawn[index] = draw_first(studio, method, prompt, sampler, seed)
+                drawn[index] = draw_first(pipeline, method, prompt, sampler, seed)
             found = [score(drawn, distributions, columns, np.random.default_rng(1)) for columns in COLUMNS]
             impossible = max(missing for _, missing in found)
             rows.append(
@@ -152,19 +152,19 @@ def main(arguments: list[str] | None = None) -> None:
         "resolution": asked.resolution,
         "draws": asked.draws,
         "sampler": {"guidance": sampler.guidance, "top_k": sampler.top_k, "top_p": sampler.top_p},
-        "model": dict(studio.fingerprint()),
+        "model": dict(pipeline.fingerprint()),
         "rows": rows,
     }
     finish(report, asked.out)
 
 
-def lossless(studio: EmbeddedStudio, asked: str | None) -> list[BuiltTree]:
+def lossless(pipeline: Pipeline, asked: str | None) -> list[TreeMethod]:
     """The methods asked for, with commas between (None: all that fit); ValueError for one that is no such method."""
     names = [each.name for each in TREE_METHODS] if asked is None else [name.strip() for name in asked.split(",")]
     found = []
     for name in names:
-        built = build_method(name, resolve(name, 1.0), studio.codes)
-        if isinstance(built, BuiltTree) and built.lossless:
+        built = build_method(name, resolve(name, 1.0), pipeline.tables)
+        if isinstance(built, TreeMethod) and built.lossless:
             found.append(built)
         elif asked is not None:
             raise ValueError(f"--methods: expected lossless tree methods, '{name}' is none")

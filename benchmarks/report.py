@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from underpaint.artifacts.manifest import write_beside
-from underpaint.runtime.evaluation.compare import Done
+from underpaint.runtime.evaluation.comparison import ComparisonProgress
 from underpaint.runtime.evaluation.machine import describe_machine, typed_command
 from underpaint.runtime.files import check_file_writable
 
@@ -52,7 +52,7 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> a
     return asked
 
 
-def progress(state: Done) -> None:
+def progress(state: ComparisonProgress) -> None:
     """How far a comparison is, on one line of standard error."""
     end = "\n" if state.finished == state.size else ""
     print(f"\r{state.finished} of {state.size} drawings", end=end, file=sys.stderr, flush=True)

@@ -14,12 +14,19 @@ from typing import Any
 
 from benchmarks.report import at_least, finish, options, parse, progress, refusing
 from underpaint.algos.rows import SamplingParams
-from underpaint.runtime.embedded import open_studio
-from underpaint.runtime.evaluation.compare import BASELINE, Plan, check, choose_prompts, run
-from underpaint.runtime.evaluation.report import Row, find
-from underpaint.runtime.evaluation.store import Store
+from underpaint.runtime.evaluation.comparison import (
+    BASELINE,
+    ComparisonPlan,
+    check_opens,
+    choose_prompts,
+    log_settings,
+    run,
+)
+from underpaint.runtime.evaluation.drawing_log import DrawingLog
+from underpaint.runtime.evaluation.report import ReportRow, make_report
 from underpaint.runtime.files import check_folder_writable
 from underpaint.runtime.methods.registry import build_method, resolve
+from underpaint.runtime.pipeline import Pipeline
 
 ADT_VARIANTS = (
     "acceptance=length beta=1",
@@ -46,7 +53,7 @@ ADT_VARIANTS = (
 )
 
 
-def to_dict(row: Row) -> dict[str, Any]:
+def to_dict(row: ReportRow) -> dict[str, Any]:
     return {
         "variant": row.method,
         "speedup": row.speedup,
@@ -98,21 +105,20 @@ def main(arguments: list[str] | None = None) -> None:
     asked = parse(parser, arguments)
     with refusing(parser):
         check_folder_writable(asked.folder)
-        recipes = {BASELINE: resolve(BASELINE, asked.temperature)}
+        configs = {BASELINE: resolve(BASELINE, asked.temperature)}
         for settings in ("", *asked.variant, *(ADT_VARIANTS if asked.adt else ())):
-            recipes[settings or "default"] = resolve(asked.method, asked.temperature, asked.rule, settings.split())
-        studio = open_studio(asked.resolution)
-        shipped = studio.sampler
+            configs[settings or "default"] = resolve(asked.method, asked.temperature, asked.rule, settings.split())
+        pipeline = Pipeline.open(resolution=asked.resolution)
+        shipped = pipeline.sampling
         guidance = shipped.guidance if asked.guidance is None else asked.guidance
         sampler = SamplingParams(guidance, asked.temperature, shipped.top_k, shipped.top_p)
-        methods = tuple(build_method(label, recipe, studio.codes) for label, recipe in recipes.items())
+        methods = tuple(build_method(label, config, pipeline.tables) for label, config in configs.items())
         prompts = choose_prompts(asked.prompts_count, asked.prompts_skip)
-        plan = Plan(methods, prompts, tuple(range(asked.seeds)), sampler)
-        check(studio, plan)
-        given = {**plan.to_dict(), "resolution": asked.resolution, "model": studio.fingerprint()}
-        store = Store(asked.folder, given, fresh=asked.fresh)
-    run(studio, plan, store, progress)
-    rows = [to_dict(row) for row in find(studio, plan, store).rows]
+        plan = ComparisonPlan(methods, prompts, tuple(range(asked.seeds)), sampler)
+        check_opens(pipeline, plan)
+        store = DrawingLog(asked.folder, log_settings(pipeline, plan), fresh=asked.fresh)
+    run(pipeline, plan, store, progress)
+    rows = [to_dict(row) for row in make_report(pipeline, plan, store).rows]
     show(rows)
     found = {
         "method": asked.method,
@@ -122,7 +128,7 @@ def main(arguments: list[str] | None = None) -> None:
         "prompts": asked.prompts_count,
         "prompts_skip": asked.prompts_skip,
         "seeds": asked.seeds,
-        "model": dict(studio.fingerprint()),
+        "model": dict(pipeline.fingerprint()),
         "rows": rows,
     }
     finish(found, asked.out)

@@ -23,9 +23,9 @@ from underpaint.algos.registry import build
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import decode
 from underpaint.algos.tree import DraftTree, Verdict
-from underpaint.runtime.embedded import open_studio
-from underpaint.runtime.evaluation.compare import choose_prompts
-from underpaint.runtime.studio import randomness
+from underpaint.runtime.drawing import noise_of
+from underpaint.runtime.evaluation.comparison import choose_prompts
+from underpaint.runtime.pipeline import Pipeline
 
 CASES = (
     ("chain", {"length": 3}, ("chain", "block")),
@@ -89,8 +89,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--seeds", type=at_least(1), default=1)
     asked = parse(parser, arguments)
     with refusing(parser):
-        studio = open_studio(asked.resolution)
-    shipped = studio.sampler
+        pipeline = Pipeline.open(resolution=asked.resolution)
+    shipped = pipeline.sampling
     sampler = SamplingParams(shipped.guidance, 1.0, shipped.top_k, shipped.top_p)
     rows = []
     print("policy  settings                                        token-wise  tokens/cycle   better     gain  95 %")
@@ -100,9 +100,9 @@ def main(arguments: list[str] | None = None) -> None:
         for prompt in choose_prompts(asked.prompts_count):
             for seed in range(asked.seeds):
                 witness = Witness(rules)
-                target, drafter = studio.target(prompt, sampler).model, studio.drafter(sampler).model
+                target, drafter = pipeline.target(prompt, sampler).model, pipeline.drafter(sampler).model
                 grown = build(POLICIES[policy].make, plain, policy)
-                decode(target, drafter, grown, witness, randomness(prompt, seed), studio.max_nodes)
+                decode(target, drafter, grown, witness, noise_of(prompt, seed), pipeline.max_nodes)
                 pictures.append(np.array(witness.seen))
         whole = 1 + np.concatenate(pictures).mean(axis=0)
         low, high = interval(pictures)
@@ -128,7 +128,7 @@ def main(arguments: list[str] | None = None) -> None:
         "prompts": asked.prompts_count,
         "seeds": asked.seeds,
         "sampler": {"guidance": sampler.guidance, "top_k": sampler.top_k, "top_p": sampler.top_p},
-        "model": dict(studio.fingerprint()),
+        "model": dict(pipeline.fingerprint()),
         "rows": rows,
     }
     finish(found, asked.out)

@@ -8,25 +8,41 @@ import typer
 
 from underpaint.cli.drawing import draw_all
 from underpaint.cli.errors import bad_input
-from underpaint.cli.options import Guidance, Side, Temperature, TopK, TopP, read_sampler, read_side, settings_by_method
+from underpaint.cli.options import (
+    Backend,
+    Engines,
+    Guidance,
+    Low,
+    Preset,
+    Resolution,
+    Temperature,
+    TopK,
+    TopP,
+    describe_sampling,
+    open_pipeline,
+    read_names,
+    read_sampling,
+    settings_by_method,
+)
 
 if TYPE_CHECKING:
-    from underpaint.runtime.evaluation.compare import Plan
-    from underpaint.runtime.evaluation.report import Found, Row
-    from underpaint.runtime.evaluation.store import Store
-    from underpaint.runtime.studio import Studio
+    from underpaint.runtime.evaluation.comparison import ComparisonPlan
+    from underpaint.runtime.evaluation.drawing_log import DrawingLog
+    from underpaint.runtime.evaluation.report import ComparisonReport, ReportRow
+    from underpaint.runtime.pipeline import Pipeline
 
-DEFAULT_METHODS = "ar,speculative,eagle2,eagle2-static,adt,lantern,lantern++,adt+lantern"
+DEFAULT_METHODS = "ar,speculative,eagle2,adt-control-chain,adt-control-tree,adt,lantern,lantern++,adt+lantern"
 
 
 def compare(
-    context: typer.Context,
     prompts: Annotated[
-        list[str] | None, typer.Argument(help="Prompts in quotes; without any, --prompts-count are chosen.")
+        list[str] | None,
+        typer.Argument(help="Prompts in quotes (see --engines); without any, --prompts-count are chosen."),
     ] = None,
     methods: Annotated[str, typer.Option(help="Methods, with commas between; AR is always among them.")] = (
         DEFAULT_METHODS
     ),
+    preset: Preset = "tuned",
     temperature: Temperature = 1.0,
     seeds: Annotated[int, typer.Option(help="Seeds per prompt, counted from 0.", min=1)] = 1,
     prompts_count: Annotated[
@@ -41,104 +57,110 @@ def compare(
     guidance: Guidance = None,
     top_k: TopK = None,
     top_p: TopP = None,
-    resolution: Side = "128",
+    engines: Engines = None,
+    resolution: Resolution = None,
+    low: Low = None,
+    backend: Backend = "cpu",
     out: Annotated[Path, typer.Option(help="Folder for pictures and finished drawings.")] = Path("runs/compare"),
     json_file: Annotated[Path | None, typer.Option("--json", help="Figures; default: compare.json in --out.")] = None,
+    save_pictures: Annotated[
+        bool, typer.Option("--save-pictures", help="Write every picture as a PNG of its own, under pictures in --out.")
+    ] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Discard the drawings that --out holds.")] = False,
-    engines: Annotated[
-        Path | None,
-        typer.Option(help="Folder of an exported model to compare on; prompts are then classes, ids or .npy files."),
-    ] = None,
-    low: Annotated[
-        Path | None,
-        typer.Option(help="With --engines: folder of a smaller exported target, for methods that draft with one."),
-    ] = None,
-    backend: Annotated[str, typer.Option(help="With --engines: cpu, tensorrt or tensorrt-rtx.")] = "cpu",
 ) -> None:
     """Draw the same prompts by several methods and report speed, cost and quality beside plain AR.
 
-    A stopped comparison (Ctrl-C) keeps what is drawn; the same command goes on with it.
+    A stopped comparison (Ctrl-C) keeps what is drawn; the same command goes on with it. Quality is reported where the
+    folder of models holds a judge, pictures where it holds a decoder.
     """
+    from underpaint.algos.rows import SamplingParams
+    from underpaint.runtime.evaluation.comparison import (
+        ComparisonPlan,
+        build_methods,
+        check_opens,
+        log_settings,
+        read_conditions,
+        with_baseline,
+    )
+    from underpaint.runtime.evaluation.drawing_log import DrawingLog
+    from underpaint.runtime.files import check_file_writable, check_folder_writable
+    from underpaint.runtime.methods.registry import resolve
+
     figures = json_file or out / "compare.json"
     with bad_input():
-        if engines is None:
-            _refuse(context, ("backend", "low"), "goes with --engines alone")
-        else:
-            _refuse(context, ("prompts_count", "prompts_skip", "resolution"), "does not go with --engines")
-    if engines is not None:
-        from underpaint.cli.compare_engines import compare_engines
-
-        sampling = (temperature, guidance, top_k, top_p)
-        compare_engines(
-            engines, low, backend, prompts or ["0"], methods, setting or [], sampling, seeds, out, figures, fresh
-        )
-        return
-
-    from underpaint.algos.rows import SamplingParams
-    from underpaint.runtime.embedded import open_studio
-    from underpaint.runtime.evaluation.compare import Plan, check, choose_prompts, with_baseline
-    from underpaint.runtime.evaluation.store import Store
-    from underpaint.runtime.files import check_file_writable, check_folder_writable
-    from underpaint.runtime.methods.registry import build_method, resolve
-    from underpaint.zoo.prompts import parse
-
-    with bad_input():
-        if prompts and (prompts_count is not None or prompts_skip):
-            raise ValueError(
-                "--prompts-count and --prompts-skip choose prompts; leave them out, or leave the prompts out"
-            )
-        wanted = tuple(parse(text) for text in prompts) if prompts else choose_prompts(prompts_count or 8, prompts_skip)
-        side = read_side(resolution)
-        checked = SamplingParams(temperature=temperature)
-        names = with_baseline(tuple(name.strip() for name in methods.split(",")))
+        checked = SamplingParams(temperature=temperature).temperature
+        names = with_baseline(read_names(methods))
         own = settings_by_method(setting or [], names)
-        recipes = {name: resolve(name, checked.temperature, None, own[name]) for name in names}
+        for name in names:
+            resolve(name, checked, None, own[name], preset)
         check_folder_writable(out)
         check_file_writable(figures)
-        studio = open_studio(side)
-        sampler = read_sampler(temperature, guidance, top_k, top_p, studio.sampler)
-        built = tuple(build_method(name, recipes[name], studio.codes) for name in names)
-        plan = Plan(built, wanted, tuple(range(seeds)), sampler)
-        check(studio, plan)
-        store = Store(out, {**plan.to_dict(), "resolution": side, "model": studio.fingerprint()}, fresh=fresh)
-    draw_all(studio, plan, store)
-    _report(studio, plan, out, figures, store)
+        pipeline = open_pipeline(engines, resolution, low, backend)
+        sampling = read_sampling(temperature, guidance, top_k, top_p, pipeline.sampling)
+        conditions = read_conditions(pipeline, prompts or [], prompts_count, prompts_skip)
+        drawn_by = build_methods(pipeline, names, checked, own, preset)
+        plan = ComparisonPlan(drawn_by, conditions, tuple(range(seeds)), sampling, preset)
+        check_opens(pipeline, plan)
+        if save_pictures and pipeline.decoder is None:
+            raise ValueError(f"--save-pictures: {pipeline.folder} holds no picture decoder; leave it out")
+        log = DrawingLog(out, log_settings(pipeline, plan), fresh=fresh)
+    draw_all(pipeline, plan, log)
+    _report(pipeline, plan, out, figures, log)
+    if save_pictures:
+        _save_pictures(pipeline, log, out / "pictures")
 
 
-def _refuse(context: typer.Context, options: tuple[str, ...], why: str) -> None:
-    """ValueError where one of `options` was typed."""
-    for name in options:
-        source = context.get_parameter_source(name)
-        if source is not None and source.name != "DEFAULT":
-            raise ValueError(f"--{name.replace('_', '-')} {why}; leave it out")
-
-
-def _report(studio: "Studio", plan: "Plan", out: Path, figures: Path, store: "Store") -> None:
+def _report(pipeline: "Pipeline", plan: "ComparisonPlan", out: Path, figures: Path, log: "DrawingLog") -> None:
     from underpaint.artifacts.manifest import write_beside
     from underpaint.runtime.evaluation.gallery import write_acceptance, write_gallery
     from underpaint.runtime.evaluation.machine import describe_machine, typed_command
-    from underpaint.runtime.evaluation.report import find, to_dict
+    from underpaint.runtime.evaluation.report import make_report, to_dict
 
-    found = find(studio, plan, store)
-    settings = {**plan.to_dict(), "resolution": studio.side}
-    plain = {"command": typed_command(), **to_dict(found, settings, dict(studio.fingerprint()), describe_machine())}
+    report = make_report(pipeline, plan, log)
+    settings = {**plan.to_dict(), "resolution": pipeline.resolution, "vocab_size": pipeline.tables.vocab_size}
+    plain = {"command": typed_command(), **to_dict(report, settings, dict(pipeline.fingerprint()), describe_machine())}
     write_beside(figures, (json.dumps(plain, indent=1) + "\n").encode())
-    title = f"{studio.side} px, temperature {plan.sampler.temperature:g}, guidance {plan.sampler.guidance:g}"
-    captions = [prompt.caption() for prompt in plan.prompts]
+    title = title_of(pipeline, plan)
+    captions = [condition.caption() for condition in plan.conditions]
     gallery, maps = out / "gallery.png", out / "acceptance.png"
-    write_gallery(gallery, found.rows, found.gallery, captions, f"One row a method: {title}")
+    if report.gallery:
+        write_gallery(gallery, report.rows, report.gallery, captions, f"One row a method: {title}")
     write_acceptance(
-        maps, found.rows, found.acceptance, f"Share of images in which a cell was an accepted draft: {title}"
+        maps, report.rows, report.acceptance, f"Share of images in which a cell was an accepted draft: {title}"
     )
-    print_table(found, studio, title)
-    for path in (figures, gallery, maps):
+    print_table(report, pipeline, title)
+    for path in (figures, *([gallery] if report.gallery else []), maps):
         typer.echo(str(path))
 
 
-def print_table(found: "Found", studio: "Studio", title: str) -> None:
+def title_of(pipeline: "Pipeline", plan: "ComparisonPlan") -> str:
+    """What a table is of: the size of the pictures, how they are sampled, and the preset of the methods' settings."""
+    sampling = describe_sampling(plan.sampling, pipeline.tables.vocab_size)
+    return f"{pipeline.title()}, {sampling}, {plan.preset} settings"
+
+
+def _save_pictures(pipeline: "Pipeline", log: "DrawingLog", folder: Path) -> None:
+    """One PNG a drawing: pictures/METHOD/PROMPT-seedSEED.png, prompts numbered as they were given."""
+    import io
+
+    from PIL import Image
+
+    from underpaint.artifacts.manifest import write_beside
+
+    places = {prompt: place for place, prompt in enumerate(dict.fromkeys(one.prompt for one in log))}
+    for drawing in log:
+        stream = io.BytesIO()
+        Image.fromarray(pipeline.picture(drawing.tokens_array())).save(stream, "PNG")
+        name = f"{places[drawing.prompt]:04d}-seed{drawing.seed}.png"
+        write_beside(folder / drawing.method.replace(":", "_") / name, stream.getvalue())
+    typer.echo(str(folder))
+
+
+def print_table(report: "ComparisonReport", pipeline: "Pipeline", title: str) -> None:
     """Print a row a method, and what the judge itself reads right."""
     from underpaint.cli.terminal import console, table
 
+    judged = pipeline.judge is not None
     shown = table(title)
     shown.add_column("method\n", no_wrap=True)
     for heading in (
@@ -146,17 +168,16 @@ def print_table(found: "Found", studio: "Studio", title: str) -> None:
         *(
             "tokens\nper cycle",
             "mean\ndepth",
+            "nodes a\ncycle",
             "draft\nkept",
             "over-\nhead",
             "ms a cycle: target\n+ drafter + host",
-            "prompt\naccuracy",
-            "less AR's\n(95 %)",
-            "Fréchet\n(floor)",
-            "same\nas AR",
         ),
+        *(("prompt\naccuracy", "less AR's\n(95 %)", "Fréchet\n(floor)") if judged else ()),
+        "same\nas AR",
     ):
         shown.add_column(heading, justify="right", no_wrap=True)
-    for row in found.rows:
+    for row in report.rows:
         shown.add_row(
             row.method,
             "yes" if row.lossless else "no",
@@ -167,28 +188,32 @@ def print_table(found: "Found", studio: "Studio", title: str) -> None:
             f"{row.drafter_nfe:.1f}",
             _figure(row.tokens_per_cycle, ".2f"),
             _figure(row.mean_depth, ".2f"),
+            _figure(row.mean_nodes, ".2f"),
             _figure(row.kept_share, ".0%"),
             f"{row.overhead_share:.0%}",
             _split(row),
-            _figure(row.prompt_accuracy, ".3f"),
-            _difference(row),
-            f"{_figure(row.frechet_distance, '.1f')} ({_figure(row.frechet_floor, '.1f')})",
+            *(_quality(row) if judged else ()),
             _figure(row.identical_share, ".0%"),
         )
     console().print(shown)
-    own = studio.reference.accuracy.get("concept_and_style")
+    own = pipeline.judge.reference.accuracy.get("concept_and_style") if pipeline.judge is not None else None
     if own is not None:
         typer.echo(f"The judge itself reads {own:.3f} of real scenes right (concept and style).")
 
 
-def _split(row: "Row") -> str:
+def _quality(row: "ReportRow") -> tuple[str, str, str]:
+    distance = f"{_figure(row.frechet_distance, '.1f')} ({_figure(row.frechet_floor, '.1f')})"
+    return _figure(row.prompt_accuracy, ".3f"), _difference(row), distance
+
+
+def _split(row: "ReportRow") -> str:
     parts = (row.target_ms_per_cycle, row.drafter_ms_per_cycle, row.host_ms_per_cycle)
     return " + ".join(_figure(part, ".2f") for part in parts)
 
 
-def _difference(row: "Row") -> str:
+def _difference(row: "ReportRow") -> str:
     if row.accuracy_over_ar_low is None:
-        return f"{row.accuracy_over_ar:+.3f}"
+        return _figure(row.accuracy_over_ar, "+.3f")
     return f"{row.accuracy_over_ar:+.3f} ({row.accuracy_over_ar_low:+.3f} to {row.accuracy_over_ar_high:+.3f})"
 
 

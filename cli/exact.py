@@ -31,12 +31,12 @@ def exact(
     """Enumerate everything a rule can do: its bias, what it accepts, and what any lossless rule could accept."""
     from underpaint.algos.accept import RULES
     from underpaint.algos.draft import POLICIES
-    from underpaint.runtime.codes import FROM_ENGINE
+    from underpaint.runtime.methods.method import GIVEN_BY_ENGINE
     from underpaint.runtime.methods.settings import read_settings
     from underpaint.sim.exact.rule_report import MODELS, exact_report
 
     with bad_input():
-        settings = read_settings(f"rule '{rule}'", RULES[rule].make, setting or [], FROM_ENGINE)
+        settings = read_settings(f"rule '{rule}'", RULES[rule].make, setting or [], GIVEN_BY_ENGINE)
         own: dict[str, Any] = {}
         if policy is not None:
             own = dict(read_settings(f"policy '{policy}'", POLICIES[policy].make, policy_setting or []))

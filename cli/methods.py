@@ -5,17 +5,31 @@ from typing import Annotated, Any
 
 import typer
 
+from underpaint.cli.errors import bad_input
+
 
 def methods(
+    preset: Annotated[
+        str | None, typer.Option(help="Show the settings of this preset, tuned or paper, each with its source.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with every setting and deviation.")] = False,
 ) -> None:
-    """List every method, tree policy and acceptance rule, with its promise and source."""
+    """List every method, tree policy and acceptance rule, with its promise and source, and the settings by preset."""
+    from underpaint.runtime.methods.method_config import PRESETS
+
     found = listed()
+    with bad_input():
+        if preset is not None and preset not in PRESETS:
+            raise ValueError(f"--preset: expected one of {', '.join(PRESETS)}, got {preset!r}")
     if as_json:
         typer.echo(json.dumps(found, indent=1))
         return
     from underpaint.cli.terminal import console, table
 
+    for name in PRESETS if preset is None else (preset,):
+        _show_preset(found["methods"], name)
+    if preset is not None:
+        return
     for title, columns in (
         ("methods", ("name", "draws_by", "summary")),
         ("policies", ("name", "siblings", "source")),
@@ -29,11 +43,35 @@ def methods(
         console().print(shown)
 
 
+def _show_preset(methods: list[dict[str, Any]], preset: str) -> None:
+    """Print the settings of every method in one preset, where they are from, and those at temperature 0."""
+    from underpaint.cli.terminal import console, table
+
+    shown = table(f"{preset} settings")
+    for heading in ("method", "above temperature 0", "at temperature 0", "from"):
+        shown.add_column(heading, no_wrap=heading == "method")
+    for method in methods:
+        found = method["presets"][preset]
+        warm, cold = _settings(found["sampled"]), _settings(found["greedy"])
+        sources = "; ".join(f"{name}: {source}" for name, source in found["sources"].items())
+        shown.add_row(method["name"], warm, "the same" if warm == cold else cold, sources)
+    console().print(shown)
+
+
+def _settings(config: dict[str, Any]) -> str:
+    """A configuration's settings on a line; a `k` that is scaled to the codebook as the paper gives it."""
+    parts = {**config.get("policy_settings", {}), **config.get("rule_settings", {}), **config.get("settings", {})}
+    if "published_k" in config:
+        parts["k"] = f"{config['published_k']} of 16384"
+    return ", ".join(f"{name}={value}" for name, value in parts.items() if value is not None and name != "greedy")
+
+
 def listed() -> dict[str, list[dict[str, Any]]]:
     """The registries as JSON holds them."""
     from underpaint.algos.accept import RULES
     from underpaint.algos.draft import POLICIES
-    from underpaint.runtime.codes import FROM_ENGINE
+    from underpaint.runtime.methods.method import GIVEN_BY_ENGINE
+    from underpaint.runtime.methods.method_config import PRESETS
     from underpaint.runtime.methods.registry import METHODS
     from underpaint.runtime.methods.settings import settings_by_default
 
@@ -42,11 +80,17 @@ def listed() -> dict[str, list[dict[str, Any]]]:
             {
                 "name": method.name,
                 "summary": method.summary,
-                "family": method.sampled.family,
-                "draws_by": method.sampled.draws_by,
-                "draws_by_at_temperature_0": method.greedy.draws_by,
-                "sampled": method.sampled.to_dict(),
-                "greedy": method.greedy.to_dict(),
+                "family": method.tuned.sampled.family,
+                "draws_by": method.tuned.sampled.draws_by,
+                "draws_by_at_temperature_0": method.tuned.greedy.draws_by,
+                "presets": {
+                    name: {
+                        "sampled": method.preset(name).sampled.to_dict(),
+                        "greedy": method.preset(name).greedy.to_dict(),
+                        "sources": dict(method.preset(name).sources),
+                    }
+                    for name in PRESETS
+                },
             }
             for method in METHODS
         ],
@@ -57,7 +101,7 @@ def listed() -> dict[str, list[dict[str, Any]]]:
                 "chain": policy.chain,
                 "source": policy.source,
                 "deviations": policy.deviations,
-                "settings": settings_by_default(policy.make, FROM_ENGINE),
+                "settings": settings_by_default(policy.make, GIVEN_BY_ENGINE),
             }
             for policy in POLICIES
         ],
@@ -72,7 +116,7 @@ def listed() -> dict[str, list[dict[str, Any]]]:
                 "lossless_at": [settings for settings in rule.examples if rule.is_lossless(settings)],
                 "source": rule.source,
                 "deviations": rule.deviations,
-                "settings": settings_by_default(rule.make, FROM_ENGINE),
+                "settings": settings_by_default(rule.make, GIVEN_BY_ENGINE),
             }
             for rule in RULES
         ],

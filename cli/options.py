@@ -1,13 +1,16 @@
 """Options that several commands share."""
 
 from collections import defaultdict
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from underpaint.algos.registry import suggest
 from underpaint.algos.rows import SamplingParams
-from underpaint.zoo.sides import SIDES
+
+if TYPE_CHECKING:
+    from underpaint.runtime.pipeline import Pipeline
 
 Temperature = Annotated[
     float, typer.Option(help="How much the target's distribution is flattened; 0 takes the likeliest token every time.")
@@ -20,34 +23,62 @@ TopK = Annotated[int | None, typer.Option(help="Tokens kept by likelihood; 0 kee
 TopP = Annotated[
     float | None, typer.Option(help="Smallest mass of likeliest tokens kept; 1 keeps all. Default: as the model ships.")
 ]
-_SIDES = tuple(map(str, SIDES))
-Side = Annotated[
-    str,
+Resolution = Annotated[
+    int | None,
     typer.Option(
-        "--resolution",
-        help="Side of the picture in pixels. None of 256 px ship; docs/how-to/train.md makes them.",
-        metavar="|".join(_SIDES),
+        help="Side of the picture in pixels, one that the folder has models of; default: the largest. No models of 256 "
+        "px ship; docs/how-to/train.md makes them.",
+        show_default=False,
     ),
+]
+Engines = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder of models, as `underpaint export` writes it; default: the shipped one. What a prompt is depends "
+        "on its models: words, a class, ids, or an .npy file of features.",
+        show_default=False,
+    ),
+]
+Low = Annotated[
+    Path | None,
+    typer.Option(help="Folder of a smaller target of the same codes, for methods that draft with one."),
+]
+Backend = Annotated[str, typer.Option(help="What runs the models: cpu (ONNX Runtime), tensorrt or tensorrt-rtx.")]
+Preset = Annotated[
+    str, typer.Option(help="Settings of the methods: tuned (best measured on the shipped models) or paper.")
 ]
 
 
-def read_side(text: str) -> int:
-    """The side in pixels; ValueError for one that is none of `SIDES`."""
-    if text not in _SIDES:
-        raise ValueError(f"--resolution: expected one of {', '.join(_SIDES)}, got {text!r}")
-    return int(text)
+def open_pipeline(engines: Path | None, resolution: int | None, low: Path | None, backend: str) -> "Pipeline":
+    """The models that the options name; raises as `Pipeline.open` does."""
+    from underpaint.runtime.pipeline import Pipeline
+    from underpaint.zoo.load import FOLDER
+
+    return Pipeline.open(engines or FOLDER, resolution=resolution, low=low, backend=backend)
 
 
-def read_sampler(
+def read_sampling(
     temperature: float, guidance: float | None, top_k: int | None, top_p: float | None, shipped: SamplingParams
 ) -> SamplingParams:
-    """The sampler asked for; what was left out is as the model ships. ValueError out of range."""
+    """The sampling asked for; what was left out is as the model ships. ValueError out of range."""
     return SamplingParams(
         guidance=shipped.guidance if guidance is None else guidance,
         temperature=temperature,
         top_k=shipped.top_k if top_k is None else top_k,
         top_p=shipped.top_p if top_p is None else top_p,
     )
+
+
+def describe_sampling(sampling: SamplingParams, vocab_size: int) -> str:
+    """The sampling in words, for the heads of tables: "temperature 1, top-k 5 of 1,024 codes, guidance 1"."""
+    kept = f"top-k {sampling.top_k:,}" if sampling.top_k else "no top-k"
+    cut = f", top-p {sampling.top_p:g}" if sampling.top_p < 1 else ""
+    return f"temperature {sampling.temperature:g}, {kept} of {vocab_size:,} codes{cut}, guidance {sampling.guidance:g}"
+
+
+def read_names(text: str) -> tuple[str, ...]:
+    """Names with commas between."""
+    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def settings_by_method(settings: list[str], names: tuple[str, ...]) -> dict[str, list[str]]:

@@ -142,7 +142,7 @@ def sweep(
 
     A stopped sweep (Ctrl-C) keeps what is finished; the same command goes on with it.
     """
-    from underpaint.artifacts.run_log import Shared
+    from underpaint.artifacts.run_log import RunLogInUse
     from underpaint.runtime.files import check_folder_writable
     from underpaint.sim.latency.models import SizeMissing
     from underpaint.sim.sweep.executors import executor
@@ -173,7 +173,10 @@ def sweep(
     try:
         with _progress(len(wanted) - len(results.missing(wanted)), len(wanted)) as report:
             run_sweep(plan, results, where, report)
-    except (SizeMissing, Shared) as error:  # a size of a tree larger than any of the first image, which was checked
+    except (
+        SizeMissing,
+        RunLogInUse,
+    ) as error:  # a tree larger than the first image's
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(BAD_INPUT) from error
     except KeyboardInterrupt:

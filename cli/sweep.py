@@ -8,7 +8,20 @@ import typer
 
 from underpaint.cli.drawing import draw_all
 from underpaint.cli.errors import bad_input
-from underpaint.cli.options import Guidance, Side, Temperature, TopK, TopP, read_sampler, read_side
+from underpaint.cli.options import (
+    Backend,
+    Engines,
+    Guidance,
+    Low,
+    Preset,
+    Resolution,
+    Temperature,
+    TopK,
+    TopP,
+    open_pipeline,
+    read_names,
+    read_sampling,
+)
 
 DEFAULT_VARY = (
     "zipar.window=1,2,3,4,8",
@@ -32,13 +45,17 @@ def sweep(
     setting: Annotated[
         list[str] | None, typer.Option("--set", help="method.name=value for all variants of a method.")
     ] = None,
+    preset: Preset = "tuned",
     temperature: Temperature = 1.0,
     prompts_count: Annotated[int, typer.Option(help="Prompts chosen from the training pairs.", min=1, max=1000)] = 16,
     seeds: Annotated[int, typer.Option(help="Seeds per prompt, counted from 0.", min=1)] = 1,
     guidance: Guidance = None,
     top_k: TopK = None,
     top_p: TopP = None,
-    resolution: Side = "128",
+    engines: Engines = None,
+    resolution: Resolution = None,
+    low: Low = None,
+    backend: Backend = "cpu",
     out: Annotated[Path, typer.Option(help="Folder for the figures and finished drawings.")] = Path("runs/sweep"),
     fresh: Annotated[bool, typer.Option("--fresh", help="Discard the drawings that --out holds.")] = False,
 ) -> None:
@@ -49,40 +66,48 @@ def sweep(
     """
     from underpaint.algos.rows import SamplingParams
     from underpaint.artifacts.manifest import write_beside
-    from underpaint.cli.compare import print_table
-    from underpaint.runtime.embedded import open_studio
-    from underpaint.runtime.evaluation.compare import BASELINE, Plan, check, choose_prompts
+    from underpaint.cli.compare import print_table, title_of
+    from underpaint.runtime.evaluation.comparison import (
+        BASELINE,
+        ComparisonPlan,
+        check_opens,
+        log_settings,
+        read_conditions,
+    )
+    from underpaint.runtime.evaluation.drawing_log import DrawingLog
     from underpaint.runtime.evaluation.machine import describe_machine, typed_command
-    from underpaint.runtime.evaluation.pareto import to_dict as rows_as_plain
-    from underpaint.runtime.evaluation.pareto import variants, write_frontier
-    from underpaint.runtime.evaluation.report import find, to_dict
-    from underpaint.runtime.evaluation.store import Store
+    from underpaint.runtime.evaluation.pareto import to_dict as rows_to_dict
+    from underpaint.runtime.evaluation.pareto import variants, write_pareto
+    from underpaint.runtime.evaluation.report import make_report, to_dict
     from underpaint.runtime.files import check_folder_writable
     from underpaint.runtime.methods.registry import build_method, resolve
 
     with bad_input():
-        side = read_side(resolution)
-        checked = SamplingParams(temperature=temperature)
-        named = [name.strip() for name in methods.split(",") if name.strip()]
-        asked = variants(vary or DEFAULT_VARY, setting or (), list(dict.fromkeys([BASELINE, *named])))
-        recipes = [resolve(one.method, checked.temperature, None, one.settings) for one in asked]
+        checked = SamplingParams(temperature=temperature).temperature
+        asked = variants(vary or DEFAULT_VARY, setting or (), list(dict.fromkeys([BASELINE, *read_names(methods)])))
+        configs = [resolve(one.method, checked, None, one.settings, preset) for one in asked]
         check_folder_writable(out)
-        studio = open_studio(side)
-        sampler = read_sampler(temperature, guidance, top_k, top_p, studio.sampler)
-        built = tuple(build_method(one.label, recipe, studio.codes) for one, recipe in zip(asked, recipes, strict=True))
-        plan = Plan(built, choose_prompts(prompts_count), tuple(range(seeds)), sampler)
-        check(studio, plan)
-        store = Store(out, {**plan.to_dict(), "resolution": side, "model": studio.fingerprint()}, fresh=fresh)
-    draw_all(studio, plan, store)
-    found = find(studio, plan, store)
-    settings = {**plan.to_dict(), "resolution": side}
-    plain = {"command": typed_command(), **to_dict(found, settings, dict(studio.fingerprint()), describe_machine())}
+        pipeline = open_pipeline(engines, resolution, low, backend)
+        if pipeline.judge is None:
+            raise ValueError(f"sweep: {pipeline.folder} holds no judge, so there is no quality to plot; use `compare`")
+        sampling = read_sampling(temperature, guidance, top_k, top_p, pipeline.sampling)
+        drawn_by = tuple(
+            build_method(one.label, config, pipeline.tables) for one, config in zip(asked, configs, strict=True)
+        )
+        conditions = read_conditions(pipeline, (), prompts_count)
+        plan = ComparisonPlan(drawn_by, conditions, tuple(range(seeds)), sampling, preset)
+        check_opens(pipeline, plan)
+        log = DrawingLog(out, log_settings(pipeline, plan), fresh=fresh)
+    draw_all(pipeline, plan, log)
+    report = make_report(pipeline, plan, log)
+    settings = {**plan.to_dict(), "resolution": pipeline.resolution, "vocab_size": pipeline.tables.vocab_size}
+    plain = {"command": typed_command(), **to_dict(report, settings, dict(pipeline.fingerprint()), describe_machine())}
     del plain["acceptance_per_cell"]
-    plain["rows"] = rows_as_plain(found.rows, asked, plain["rows"])
-    title = f"{side} px, temperature {sampler.temperature:g}, guidance {sampler.guidance:g}, {plan.images} images each"
-    figures, plot = out / "sweep.json", out / "frontier.png"
+    plain["rows"] = rows_to_dict(report.rows, asked, plain["rows"])
+    title = f"{title_of(pipeline, plan)}, {plan.images} images each"
+    figures, plot = out / "sweep.json", out / "pareto.png"
     write_beside(figures, (json.dumps(plain, indent=1) + "\n").encode())
-    write_frontier(plot, found.rows, asked, title)
-    print_table(found, studio, title)
+    write_pareto(plot, report.rows, asked, title)
+    print_table(report, pipeline, title)
     for path in (figures, plot):
         typer.echo(str(path))

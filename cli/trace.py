@@ -7,14 +7,28 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from underpaint.cli.errors import bad_input
-from underpaint.cli.options import Guidance, Side, Temperature, TopK, TopP, read_sampler, read_side, settings_by_method
+from underpaint.cli.options import (
+    Backend,
+    Engines,
+    Guidance,
+    Low,
+    Preset,
+    Resolution,
+    Temperature,
+    TopK,
+    TopP,
+    open_pipeline,
+    read_names,
+    read_sampling,
+    settings_by_method,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from underpaint.runtime.codes import Codes
-    from underpaint.runtime.methods.method_config import Recipe
-    from underpaint.runtime.methods.mulo_method import BuiltMulo
+    from underpaint.runtime.methods.method import ModelTables
+    from underpaint.runtime.methods.method_config import MethodConfig
+    from underpaint.runtime.methods.mulo_method import MuloMethod
     from underpaint.sim.replay.row_trace import RowRecorder
 
 APART = 64
@@ -28,6 +42,7 @@ def trace(
     methods: Annotated[
         str, typer.Option(help="Methods to predict, with commas between; of MuLo-SD's, drafted rows are recorded too.")
     ] = "",
+    preset: Preset = "tuned",
     setting: Annotated[
         list[str] | None, typer.Option("--set", help="A setting of one of them, method.name=value; repeat for more.")
     ] = None,
@@ -37,7 +52,10 @@ def trace(
     guidance: Guidance = None,
     top_k: TopK = None,
     top_p: TopP = None,
-    resolution: Side = "128",
+    engines: Engines = None,
+    resolution: Resolution = None,
+    low: Low = None,
+    backend: Backend = "cpu",
     out: Annotated[Path, typer.Option(help="The .npz file to write.")] = Path("runs/trace.npz"),
 ) -> None:
     """Draw by plain autoregression and record the distributions of target and drafter at every cell.
@@ -48,65 +66,65 @@ def trace(
     and --set as to `compare` where it draws by MuLo-SD, whose drafts come from another model.
     """
     from underpaint.algos.rows import SamplingParams
-    from underpaint.runtime.embedded import open_studio
-    from underpaint.runtime.evaluation.compare import choose_prompts
+    from underpaint.runtime.drawing import noise_of
+    from underpaint.runtime.evaluation.comparison import read_conditions
     from underpaint.runtime.files import check_file_writable
     from underpaint.runtime.methods.registry import resolve
-    from underpaint.runtime.studio import randomness
     from underpaint.sim.replay.trace import Recorder, save
 
     with bad_input():
-        side = read_side(resolution)
-        recipe = resolve("ar", SamplingParams(temperature=temperature).temperature)
-        names = tuple(name.strip() for name in methods.split(",") if name.strip())
+        config = resolve("ar", SamplingParams(temperature=temperature).temperature)
+        names = read_names(methods)
         own = settings_by_method(setting or [], names)
-        recipes = {name: resolve(name, temperature, None, own[name]) for name in names}
+        configs = {name: resolve(name, temperature, None, own[name], preset) for name in names}
         check_file_writable(out)
-        studio = open_studio(side)
-        sampler = read_sampler(temperature, guidance, top_k, top_p, studio.sampler)
-        recorder = Recorder(studio.codes.codebook, studio.codes.neighbours, depths, keep)
-        prompts = choose_prompts(prompts_count, prompts_skip)
-        low = _drafted_low(recipes, studio.codes, keep)
-        for built, _ in low:
-            built.open(studio, prompts[0], sampler)
-    used = recipe.target_sampler(sampler)
-    with typer.progressbar(prompts, label="recording") as going:
-        for prompt in going:
-            target, drafter = studio.target(prompt, used).model, studio.drafter(used).model
-            image = recorder.add(target, drafter, randomness(prompt, seed), greedy=temperature == 0)
-            for built, rows in low:
-                session = built.open(studio, prompt, sampler)
+        pipeline = open_pipeline(engines, resolution, low, backend)
+        sampling = read_sampling(temperature, guidance, top_k, top_p, pipeline.sampling)
+        recorder = Recorder(pipeline.tables.codebook, pipeline.tables.neighbours, depths, keep)
+        conditions = read_conditions(pipeline, (), prompts_count, prompts_skip)
+        drafted_low = _drafted_low(configs, pipeline.tables, keep)
+        for method, _ in drafted_low:
+            method.open(pipeline, conditions[0], sampling)
+    used = config.target_sampling(sampling)
+    with typer.progressbar(conditions, label="recording") as going:
+        for condition in going:
+            target, drafter = pipeline.target(condition, used).model, pipeline.drafter(used).model
+            image = recorder.add(target, drafter, noise_of(condition, seed), greedy=temperature == 0)
+            for method, rows in drafted_low:
+                session = method.open(pipeline, condition, sampling)
                 at = session.rows_per_cycle
-                rows.add(session.target.model, session.drafter, image, at, randomness(prompt, seed))
+                rows.add(session.target.model, session.drafter, image, at, noise_of(condition, seed))
     held = recorder.trace(
         {
-            "model": dict(studio.fingerprint()),
-            "sampler": dataclasses.asdict(sampler),
-            "prompts": [prompt.caption() for prompt in prompts],
+            "model": dict(pipeline.fingerprint()),
+            "sampler": dataclasses.asdict(sampling),
+            "prompts": [condition.caption() for condition in conditions],
             "seed": seed,
         },
-        [rows.trace() for _, rows in low],
+        [rows.trace() for _, rows in drafted_low],
     )
     save(held, out)
     figures = held.acceptance[:, :, 1:].mean(axis=(0, 2))
     shown = ", ".join(f"{share:.3f}" for share in figures)
     typer.echo(
-        f"{len(prompts)} images of {held.grid.cells} cells. Likeliest token {held.target_probs[..., 0].mean():.3f}, "
+        f"{len(conditions)} images of {held.grid.cells} cells. Likeliest token {held.target_probs[..., 0].mean():.3f}, "
         f"entropy {held.target_entropy.mean():.2f} nats, overlap of drafter and target by tokens past the root: {shown}"
     )
     typer.echo(str(out))
 
 
-def _drafted_low(recipes: "Mapping[str, Recipe]", codes: "Codes", keep: int) -> "list[tuple[BuiltMulo, RowRecorder]]":
-    """For each way in which recipes draft rows at a low resolution, the first that does, and what records them."""
-    from underpaint.runtime.methods.mulo_method import BuiltMulo
+def _drafted_low(
+    configs: "Mapping[str, MethodConfig]", tables: "ModelTables", keep: int
+) -> "list[tuple[MuloMethod, RowRecorder]]":
+    """For each way in which methods draft rows at a low resolution, the first that does, and what records them."""
+    from underpaint.runtime.methods.mulo_method import MuloMethod
     from underpaint.runtime.methods.registry import build_method
     from underpaint.sim.replay.row_trace import RowRecorder
 
-    found: dict[tuple[object, ...], tuple[BuiltMulo, RowRecorder]] = {}
-    for name, recipe in recipes.items():
-        built = build_method(name, recipe, codes)
-        if isinstance(built, BuiltMulo):
-            rows = RowRecorder(recipe.to_dict()["settings"], keep)
-            found.setdefault(tuple(rows.settings.values()), (built, rows))
+    found: dict[tuple[object, ...], tuple[MuloMethod, RowRecorder]] = {}
+    for name, config in configs.items():
+        method = build_method(name, config, tables)
+        if isinstance(method, MuloMethod):
+            rows = RowRecorder(config.to_dict()["settings"], keep)
+            found.setdefault(tuple(rows.settings.values()), (method, rows))
     return list(found.values())

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from underpaint.artifacts.manifest import Manifest
-from underpaint.artifacts.model_index import GRAMMAR, read_manifests
+from underpaint.artifacts.model_index import GRAMMAR, GRAMMAR_FAMILY, read_manifests
 from underpaint.export.decoder_weights import round_to_half
 from underpaint.export.decoders import export_captioned_target, export_trained_drafter
 from underpaint.export.reference import write_reference
@@ -28,7 +28,7 @@ SOURCE: Final = "trained from random weights on EmojiScenes, by the recipe"
 _CHECKPOINT: Final = "checkpoint.pt"
 OUT: Final = Path("runs/export")
 """Where exports go unless they are told: never into the models that ship."""
-FAMILY: Final = "emoji-scenes"
+FAMILY: Final = GRAMMAR_FAMILY
 
 
 class Folders(NamedTuple):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import dataclass
 from time import perf_counter
 from typing import NamedTuple
@@ -12,18 +11,18 @@ import numpy as np
 from underpaint.algos.arrays import IntArray
 from underpaint.algos.chance import FromUniforms, sampling
 from underpaint.algos.rows import SamplingParams
+from underpaint.runtime.conditions import Condition
 from underpaint.runtime.engines.engine import PassTimer
 from underpaint.runtime.methods.method import DecodingMethod, PipelineModels
-from underpaint.zoo.prompts import Prompt
 
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
     """One drawn image, and what it cost.
 
-    accepted, depths, kept_cells, rejected: see `methods.method.DecodingResult`. seconds: from the condition to the last
-    token; the picture's own decoding is not in it. target_seconds, drafter_seconds: within the forward passes;
-    resampler_seconds: between two resolutions.
+    accepted, depths, nodes, kept_cells, rejected: see `methods.method.DecodingResult`. seconds: from the condition to
+    the last token; the picture's own decoding is not in it. target_seconds, drafter_seconds: within the forward
+    passes; resampler_seconds: between two resolutions.
     """
 
     method: str
@@ -40,19 +39,20 @@ class Drawing:
     kept_cells: tuple[int, ...] | None = None
     rejected: int | None = None
     resampler_seconds: float = 0.0
+    nodes: tuple[int, ...] | None = None
 
     def tokens_array(self) -> IntArray:
         """[cells] int64."""
         return np.array(self.tokens, dtype=np.int64)
 
 
-def noise_of(condition: Prompt, seed: int) -> FromUniforms:
+def noise_of(condition: Condition, seed: int) -> FromUniforms:
     """The noise of a condition's picture under a seed: the same in every command and for every method."""
-    return sampling(seed, zlib.crc32(condition.caption().encode()))
+    return sampling(seed, condition.noise_key)
 
 
 def draw(
-    models: PipelineModels, method: DecodingMethod, params: SamplingParams, condition: Prompt, seed: int
+    models: PipelineModels, method: DecodingMethod, params: SamplingParams, condition: Condition, seed: int
 ) -> Drawing:
     """Draw one image by one method."""
     session = method.open(models, condition, params)
@@ -78,6 +78,7 @@ def draw(
         kept_cells=result.kept_cells,
         rejected=result.rejected,
         resampler_seconds=resampler.seconds,
+        nodes=result.nodes,
     )
 
 

@@ -5,11 +5,9 @@ from typing import NamedTuple
 
 from underpaint.algos.registry import suggest
 from underpaint.artifacts.manifest import Manifest, ManifestError, check, read
-from underpaint.zoo.sides import SIDES
+from underpaint.artifacts.model_index import INDEX, is_manifest
 
 FOLDER = Path(__file__).parent
-_TABLES = {"emoji_scenes", "model_index", "costs", *(f"costs{side}" for side in SIDES)}
-"""JSON files beside the models that are no manifests; costs: what passes of the models take, as measured."""
 
 
 class Located(NamedTuple):
@@ -21,7 +19,7 @@ class Located(NamedTuple):
 
 def names(folder: Path = FOLDER) -> tuple[str, ...]:
     """The models of `folder`, sorted."""
-    return tuple(sorted(file.stem for file in folder.glob("*.json") if file.stem not in _TABLES))
+    return tuple(sorted(file.stem for file in folder.glob("*.json") if file.name != INDEX and is_manifest(file)))
 
 
 def manifest(name: str, folder: Path = FOLDER) -> Manifest:

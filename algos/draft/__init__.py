@@ -1,6 +1,6 @@
 """Tree policies, one module each; `POLICIES` is their registry."""
 
-from underpaint.algos.draft import adt, chain, eagle1, eagle2, opt, roofline, sequoia
+from underpaint.algos.draft import adt, chain, eagle1, eagle2, opt, roofline, scheduled, sequoia
 from underpaint.algos.draft.spec import POLICIES, Budget, Expander, Grid, Policy, PolicySpec
 
 __all__ = [
@@ -16,5 +16,6 @@ __all__ = [
     "eagle2",
     "opt",
     "roofline",
+    "scheduled",
     "sequoia",
 ]

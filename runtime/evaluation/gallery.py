@@ -16,8 +16,8 @@ from matplotlib.ticker import PercentFormatter
 
 from underpaint.algos.arrays import FloatArray
 from underpaint.artifacts.manifest import write_beside
-from underpaint.runtime.evaluation.report import Row
-from underpaint.runtime.studio import Picture
+from underpaint.runtime.evaluation.report import ReportRow
+from underpaint.runtime.pipeline import Picture
 
 _INK: Final = "#22252b"
 _QUIET: Final = "#6b7280"
@@ -29,7 +29,7 @@ MOST_COLUMNS: Final = 32
 
 
 def write_gallery(
-    path: Path, rows: Sequence[Row], pictures: Mapping[str, Sequence[Picture]], prompts: Sequence[str], title: str
+    path: Path, rows: Sequence[ReportRow], pictures: Mapping[str, Sequence[Picture]], prompts: Sequence[str], title: str
 ) -> None:
     """Rows are methods, labelled with their speed-up, columns are prompts; pixels are enlarged, not smoothed.
 
@@ -54,7 +54,7 @@ def write_gallery(
     _save(figure, path)
 
 
-def write_acceptance(path: Path, rows: Sequence[Row], maps: Mapping[str, FloatArray], title: str) -> None:
+def write_acceptance(path: Path, rows: Sequence[ReportRow], maps: Mapping[str, FloatArray], title: str) -> None:
     """One map per method that drafts, on one scale: the share of images in which a cell was an accepted draft."""
     drawn = [row for row in rows if row.drafter_nfe > 0]
     columns = min(4, max(1, len(drawn)))
@@ -79,7 +79,7 @@ def write_acceptance(path: Path, rows: Sequence[Row], maps: Mapping[str, FloatAr
     _save(figure, path)
 
 
-def _method_label(figure: Figure, row: Row, right: float, middle: float, step: float) -> None:
+def _method_label(figure: Figure, row: ReportRow, right: float, middle: float, step: float) -> None:
     interval = f"{row.speedup_low:.2f}-{row.speedup_high:.2f}" if row.speedup_low is not None else "one image"
     lines = (
         (row.method, 9.5, "bold", _INK),
@@ -92,7 +92,7 @@ def _method_label(figure: Figure, row: Row, right: float, middle: float, step: f
         figure.text(right, middle + offset, text, fontsize=size, weight=weight, color=colour, ha="right", va="center")
 
 
-def _kept(row: Row) -> str:
+def _kept(row: ReportRow) -> str:
     if row.tokens_per_cycle is not None:
         return f"{row.tokens_per_cycle:.2f} tokens per cycle"
     return f"{row.kept_share or 0.0:.0%} of the draft kept"

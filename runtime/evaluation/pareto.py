@@ -15,8 +15,8 @@ matplotlib.use("Agg")
 from matplotlib.figure import Figure
 
 from underpaint.artifacts.manifest import write_beside
-from underpaint.runtime.evaluation.compare import BASELINE
-from underpaint.runtime.evaluation.report import Row
+from underpaint.runtime.evaluation.comparison import BASELINE
+from underpaint.runtime.evaluation.report import ReportRow
 from underpaint.runtime.methods.settings import split_setting
 
 _INK: Final = "#22252b"
@@ -70,24 +70,24 @@ def _parts(text: str) -> tuple[str, str, str]:
     return method, name, value
 
 
-def on_frontier(rows: Sequence[Row]) -> list[bool]:
+def is_pareto_optimal(rows: Sequence[ReportRow]) -> list[bool]:
     """Which rows no other row beats: at least as fast and as accurate, and better in one. Needs accuracies."""
     places = [(row.speedup, row.prompt_accuracy or 0.0) for row in rows]
     return [not any(one != own and one[0] >= own[0] and one[1] >= own[1] for one in places) for own in places]
 
 
 def to_dict(
-    rows: Sequence[Row], asked: Sequence[Variant], plain_rows: Sequence[dict[str, Any]]
+    rows: Sequence[ReportRow], asked: Sequence[Variant], plain_rows: Sequence[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """The rows as JSON holds them, each with its method, settings and whether it is on the frontier."""
+    """The rows as JSON holds them, each with its method, settings and whether it is Pareto-optimal."""
     known = {one.label: one for one in asked}
     return [
-        {**plain, "variant_of": known[row.method].method, "variant": list(known[row.method].settings), "frontier": best}
-        for row, plain, best in zip(rows, plain_rows, on_frontier(rows), strict=True)
+        {**plain, "variant_of": known[row.method].method, "variant": list(known[row.method].settings), "pareto": best}
+        for row, plain, best in zip(rows, plain_rows, is_pareto_optimal(rows), strict=True)
     ]
 
 
-def write_frontier(path: Path, rows: Sequence[Row], asked: Sequence[Variant], title: str) -> None:
+def write_pareto(path: Path, rows: Sequence[ReportRow], asked: Sequence[Variant], title: str) -> None:
     """Speed-up over prompt accuracy and over Fréchet distance; the undominated ones of the first are joined."""
     figure = Figure(figsize=(13.0, 5.6), facecolor="white")
     figure.suptitle(title, fontsize=10, color=_INK)
@@ -114,7 +114,7 @@ def write_frontier(path: Path, rows: Sequence[Row], asked: Sequence[Variant], ti
         for side in ("top", "right"):
             one.spines[side].set_visible(False)
     axes[0].set_ylabel("speed-up over AR", fontsize=9)
-    _draw_frontier(axes[0], rows)
+    _draw_pareto(axes[0], rows)
     if base.prompt_accuracy is not None:
         axes[0].axvline(base.prompt_accuracy - CLOSE, color=_QUIET, lw=0.8, ls="--")
     if base.frechet_floor is not None:
@@ -126,9 +126,11 @@ def write_frontier(path: Path, rows: Sequence[Row], asked: Sequence[Variant], ti
     write_beside(path, drawn.getvalue())
 
 
-def _draw_frontier(axes: Any, rows: Sequence[Row]) -> None:
+def _draw_pareto(axes: Any, rows: Sequence[ReportRow]) -> None:
     best = [
-        row for row, keeps in zip(rows, on_frontier(rows), strict=True) if keeps and row.prompt_accuracy is not None
+        row
+        for row, keeps in zip(rows, is_pareto_optimal(rows), strict=True)
+        if keeps and row.prompt_accuracy is not None
     ]
     best.sort(key=lambda row: (row.prompt_accuracy, -row.speedup))
     axes.plot([row.prompt_accuracy for row in best], [row.speedup for row in best], color=_INK, lw=0.9, zorder=1)

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from underpaint.algos.arrays import BoolArray, FloatArray
-from underpaint.zoo.prompts import SLOT_VALUES, Prompt
+from underpaint.zoo.prompts import SLOT_VALUES
 from underpaint.zoo.sides import SHIPPED_SIDES
 
 PAIR: Final = "concept_and_style"
@@ -86,11 +86,14 @@ def load_reference(path: Path, side: int) -> Reference:
     return Reference(halves[0], halves[1], {slot: float(share) for slot, share in accuracy.items()})
 
 
-def read_right(readings: Sequence[Reading], prompts: Sequence[Prompt]) -> dict[str, BoolArray]:
-    """[pictures] whether each was read as prompted: `concept_and_style`, and every slot."""
+def read_right(readings: Sequence[Reading], asked: Sequence[Mapping[str, str]]) -> dict[str, BoolArray]:
+    """[pictures] whether each was read as asked for: `concept_and_style`, and every slot.
+
+    asked: the wanted value of every slot, see `runtime.conditions.Condition.attributes`.
+    """
     right = {
         slot: np.array(
-            [one.values[slot] == getattr(prompt, slot) for one, prompt in zip(readings, prompts, strict=True)],
+            [one.values[slot] == wanted[slot] for one, wanted in zip(readings, asked, strict=True)],
             dtype=np.bool_,
         )
         for slot in SLOT_VALUES

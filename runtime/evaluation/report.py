@@ -5,18 +5,23 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from underpaint.algos.arrays import BoolArray, FloatArray
 from underpaint.algos.draft import Grid
-from underpaint.runtime.evaluation.compare import BASELINE, Plan
-from underpaint.runtime.evaluation.paired import interval_ends, paired_difference, resampled
+from underpaint.runtime.conditions import Condition
+from underpaint.runtime.drawing import Drawing
+from underpaint.runtime.evaluation.comparison import BASELINE, ComparisonPlan
+from underpaint.runtime.evaluation.drawing_log import DrawingKey, DrawingLog
+from underpaint.runtime.evaluation.paired import PairedDifference, interval_ends, paired_difference, resampled
 from underpaint.runtime.evaluation.quality import PAIR, Reading, frechet_distance, frechet_floor, read_right
-from underpaint.runtime.evaluation.store import Cell, Store
-from underpaint.runtime.studio import Built, Drawing, Picture, Studio
-from underpaint.zoo.prompts import Prompt
+from underpaint.runtime.methods.method import DecodingMethod
+from underpaint.runtime.pipeline import Picture, PictureJudge, Pipeline
+
+SCHEMA: Final = 2
+"""Version of the JSON of a comparison."""
 
 
 class Speedup(NamedTuple):
@@ -28,17 +33,20 @@ class Speedup(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ReportRow:
     """One method's figures: means over images. Units in the names; shares in 0..1; None where it does not apply.
 
-    tokens_per_cycle, mean_depth: over cycles with a draft, so the first token (from the condition alone) is left out.
+    tokens_per_cycle, mean_depth, mean_nodes: over cycles with a draft (mean_nodes: its drafted nodes), so the first
+    token (from the condition alone) is left out.
     kept_share: of all cells, those that hold a drafted token. rejected_share: of all cells, those whose drafted token
     the rule refused, where every cell is drafted.
     overhead_share: of the seconds, what was spent outside the models: neither in the target's and the drafter's forward
     passes nor between two resolutions.
     target_ms_per_cycle, drafter_ms_per_cycle, host_ms_per_cycle: the seconds within the target, within the drafter and
     outside the models, over target passes (the first pass, which has no draft, among them).
-    accuracy_over_ar: prompt accuracy less the baseline's on the same prompts and seeds; the interval is over prompts.
+    prompt_accuracy, attribute_accuracy and what follows from them: where the folder holds a judge, and the conditions
+    say what it may look for. accuracy_over_ar: prompt accuracy less the baseline's on the same prompts and seeds; the
+    interval is over prompts.
     identical_to_ar: at temperature 0, whether every image's tokens are AR's; identical_share: of the images.
     frechet_pictures: pictures behind both Fréchet figures, equal pictures of one prompt counted once.
     """
@@ -49,6 +57,7 @@ class Row:
     drafter_nfe: float
     tokens_per_cycle: float | None
     mean_depth: float | None
+    mean_nodes: float | None
     kept_share: float | None
     rejected_share: float | None
     seconds_per_image: float
@@ -63,7 +72,7 @@ class Row:
     drafter_ms_per_cycle: float | None
     host_ms_per_cycle: float | None
     prompt_accuracy: float | None
-    accuracy_over_ar: float
+    accuracy_over_ar: float | None
     accuracy_over_ar_low: float | None
     accuracy_over_ar_high: float | None
     attribute_accuracy: dict[str, float]
@@ -75,12 +84,12 @@ class Row:
     images: int
 
 
-class Found(NamedTuple):
+class ComparisonReport(NamedTuple):
     """Everything that the pictures and the table show."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[ReportRow, ...]
     gallery: dict[str, list[Picture]]
-    """Per method, the pictures of each prompt under the first seed."""
+    """Per method, the pictures of each prompt under the first seed; empty where nothing decodes pictures."""
     acceptance: dict[str, FloatArray]
     """Per method, [height, width]: the share of images in which this cell was an accepted draft."""
 
@@ -98,92 +107,98 @@ def speedup(baseline: Sequence[float], method: Sequence[float]) -> Speedup:
 def accepted_cells(drawing: Drawing, grid: Grid) -> BoolArray:
     """[height, width] whether each cell's token was an accepted draft; nowhere by a method that drafts nothing."""
     cells = np.zeros(grid.cells, dtype=np.bool_)
-    if drawing.kept is not None:
-        cells[list(drawing.kept)] = True
+    if drawing.kept_cells is not None:
+        cells[list(drawing.kept_cells)] = True
     if drawing.accepted is None:
         return cells.reshape(grid)
     place = 1
-    for kept in drawing.accepted:
-        cells[place : place + kept] = True
-        place += kept + 1
+    for count in drawing.accepted:
+        cells[place : place + count] = True
+        place += count + 1
     if place != grid.cells:
         raise ValueError(f"drawing: its cycles cover {place} cells, the grid has {grid.cells}; draw it again")
     return cells.reshape(grid)
 
 
-def find(studio: Studio, plan: Plan, store: Store) -> Found:
-    """The findings of a finished comparison: pictures are painted and judged here."""
+def make_report(pipeline: Pipeline, plan: ComparisonPlan, log: DrawingLog) -> ComparisonReport:
+    """The findings of a finished comparison: pictures are decoded and judged here, where the folder's models can."""
     drawings = {
-        built.name: [store[Cell(built.name, prompt.caption(), seed)] for seed in plan.seeds for prompt in plan.prompts]
-        for built in plan.methods
+        method.name: [
+            log[DrawingKey(method.name, condition.caption(), seed)]
+            for seed in plan.seeds
+            for condition in plan.conditions
+        ]
+        for method in plan.methods
     }
-    prompts = {prompt.caption(): prompt for prompt in plan.prompts}
-    looks = _Looks(studio, prompts)
-    greedy = plan.sampler.temperature == 0
-    rows = [_row(studio, built, drawings[built.name], drawings[BASELINE], looks, greedy) for built in plan.methods]
-    first = len(plan.prompts)
-    return Found(
+    views = _Views(pipeline, {condition.caption(): condition for condition in plan.conditions})
+    grid, greedy = pipeline.grid, plan.sampling.temperature == 0
+    rows = [_row(grid, method, drawings[method.name], drawings[BASELINE], views, greedy) for method in plan.methods]
+    first = len(plan.conditions)
+    shown = {} if pipeline.decoder is None else drawings
+    return ComparisonReport(
         tuple(rows),
-        {name: [looks.picture(drawing) for drawing in drawn[:first]] for name, drawn in drawings.items()},
-        {
-            name: np.mean([accepted_cells(drawing, studio.grid) for drawing in drawn], axis=0)
-            for name, drawn in drawings.items()
-        },
+        {name: [views.picture(drawing) for drawing in drawn[:first]] for name, drawn in shown.items()},
+        {name: np.mean([accepted_cells(one, grid) for one in drawn], axis=0) for name, drawn in drawings.items()},
     )
 
 
-class _Looks:
+class _Views:
     """Pictures and the judge's readings of them, each made once."""
 
-    def __init__(self, studio: Studio, prompts: dict[str, Prompt]) -> None:
-        self._studio = studio
-        self._prompts = prompts
-        self._seen: dict[tuple[int, ...], tuple[Picture, Reading]] = {}
-
-    def _look(self, drawing: Drawing) -> tuple[Picture, Reading]:
-        if drawing.tokens not in self._seen:
-            picture = self._studio.picture(drawing.tokens_array())
-            self._seen[drawing.tokens] = picture, self._studio.read(picture)
-        return self._seen[drawing.tokens]
+    def __init__(self, pipeline: Pipeline, conditions: dict[str, Condition]) -> None:
+        self._pipeline = pipeline
+        self._conditions = conditions
+        self._pictures: dict[tuple[int, ...], Picture] = {}
+        self._readings: dict[tuple[int, ...], Reading] = {}
+        self.judge: PictureJudge | None = pipeline.judge if pipeline.decoder is not None else None
+        self.told = all(condition.attributes for condition in conditions.values())
+        """Whether every condition says what may be looked for."""
 
     def picture(self, drawing: Drawing) -> Picture:
-        return self._look(drawing)[0]
+        if drawing.tokens not in self._pictures:
+            self._pictures[drawing.tokens] = self._pipeline.picture(drawing.tokens_array())
+        return self._pictures[drawing.tokens]
 
-    def reading(self, drawing: Drawing) -> Reading:
-        return self._look(drawing)[1]
+    def reading(self, drawing: Drawing, judge: PictureJudge) -> Reading:
+        if drawing.tokens not in self._readings:
+            self._readings[drawing.tokens] = judge.read(self.picture(drawing))
+        return self._readings[drawing.tokens]
 
-    def read_right(self, drawn: Sequence[Drawing]) -> dict[str, BoolArray]:
-        return read_right([self.reading(one) for one in drawn], [self._prompts[one.prompt] for one in drawn])
+    def read_right(self, drawn: Sequence[Drawing], judge: PictureJudge) -> dict[str, BoolArray]:
+        readings = [self.reading(drawing, judge) for drawing in drawn]
+        return read_right(readings, [self._conditions[drawing.prompt].attributes for drawing in drawn])
 
 
 def _row(
-    studio: Studio, built: Built, drawn: list[Drawing], baseline: list[Drawing], looks: _Looks, greedy: bool
-) -> Row:
+    grid: Grid,
+    method: DecodingMethod,
+    drawn: list[Drawing],
+    baseline: list[Drawing],
+    views: _Views,
+    greedy: bool,
+) -> ReportRow:
     seconds = sum(one.seconds for one in drawn)
-    cells = len(drawn) * studio.grid.cells
-    kept = sum(int(accepted_cells(one, studio.grid).sum()) for one in drawn) / cells if built.drafts else None
+    cells = len(drawn) * grid.cells
+    accepted = sum(int(accepted_cells(one, grid).sum()) for one in drawn) / cells if method.drafts else None
     refused = [one.rejected for one in drawn if one.rejected is not None]
-    lengths, depths = _per_cycle(drawn)
+    lengths, depths, nodes = _per_cycle(drawn)
     gain = speedup([one.seconds for one in baseline], [one.seconds for one in drawn])
     target_share = sum(one.target_seconds for one in drawn) / seconds
     drafter_share = sum(one.drafter_seconds for one in drawn) / seconds
     resampler_share = sum(one.resampler_seconds for one in drawn) / seconds
-    right, base_right = looks.read_right(drawn), looks.read_right(baseline)[PAIR]
-    seeds = len({one.seed for one in drawn})
-    apart = paired_difference(base_right.reshape(seeds, -1), right[PAIR].reshape(seeds, -1))
     per_cycle = None if lengths is None else 1e3 * seconds / sum(one.target_nfe for one in drawn)
     host_share = 1.0 - target_share - drafter_share - resampler_share
-    distinct = {(one.prompt, one.tokens): one for one in drawn}
-    features = np.stack([looks.reading(one).features for one in distinct.values()])
     same = [one.tokens == other.tokens for one, other in zip(drawn, baseline, strict=True)]
-    return Row(
+    quality = _quality(drawn, baseline, views)
+    return ReportRow(
         method=drawn[0].method,
-        lossless=built.lossless,
+        lossless=method.lossless,
         target_nfe=_mean([one.target_nfe for one in drawn]),
         drafter_nfe=_mean([one.drafter_nfe for one in drawn]),
         tokens_per_cycle=lengths,
         mean_depth=depths,
-        kept_share=kept,
+        mean_nodes=nodes,
+        kept_share=accepted,
         rejected_share=sum(refused) / cells if refused else None,
         seconds_per_image=seconds / len(drawn),
         speedup=gain.ratio,
@@ -196,37 +211,73 @@ def _row(
         target_ms_per_cycle=None if per_cycle is None else target_share * per_cycle,
         drafter_ms_per_cycle=None if per_cycle is None else drafter_share * per_cycle,
         host_ms_per_cycle=None if per_cycle is None else host_share * per_cycle,
-        prompt_accuracy=float(right[PAIR].mean()),
-        accuracy_over_ar=apart.mean,
-        accuracy_over_ar_low=apart.low,
-        accuracy_over_ar_high=apart.high,
-        attribute_accuracy={slot: float(hits.mean()) for slot, hits in right.items() if slot != PAIR},
-        frechet_distance=frechet_distance(features, studio.reference.features_a) if len(features) > 1 else None,
-        frechet_floor=frechet_floor(studio.reference, len(features)),
-        frechet_pictures=len(features),
+        prompt_accuracy=quality.accuracy,
+        accuracy_over_ar=None if quality.over_ar is None else quality.over_ar.mean,
+        accuracy_over_ar_low=None if quality.over_ar is None else quality.over_ar.low,
+        accuracy_over_ar_high=None if quality.over_ar is None else quality.over_ar.high,
+        attribute_accuracy=quality.by_attribute,
+        frechet_distance=quality.distance,
+        frechet_floor=quality.floor,
+        frechet_pictures=quality.pictures,
         identical_to_ar=all(same) if greedy else None,
         identical_share=sum(same) / len(same) if greedy else None,
         images=len(drawn),
     )
 
 
-def _per_cycle(drawn: Sequence[Drawing]) -> tuple[float | None, float | None]:
-    """Tokens and levels per cycle with a draft; None without such cycles."""
-    accepted = [kept for one in drawn for kept in one.accepted or ()]
+class _Quality(NamedTuple):
+    """What the judge says of a method's pictures; nothing without a judge."""
+
+    accuracy: float | None = None
+    over_ar: PairedDifference | None = None
+    by_attribute: dict[str, float] = {}  # noqa: RUF012
+    distance: float | None = None
+    floor: float | None = None
+    pictures: int = 0
+
+
+def _quality(drawn: list[Drawing], baseline: list[Drawing], views: _Views) -> _Quality:
+    judge = views.judge
+    if judge is None:
+        return _Quality()
+    distinct = {(one.prompt, one.tokens): one for one in drawn}
+    features = np.stack([views.reading(one, judge).features for one in distinct.values()])
+    distance = frechet_distance(features, judge.reference.features_a) if len(features) > 1 else None
+    found = _Quality(distance=distance, floor=frechet_floor(judge.reference, len(features)), pictures=len(features))
+    if not views.told:
+        return found
+    right, base_right = views.read_right(drawn, judge), views.read_right(baseline, judge)[PAIR]
+    seeds = len({one.seed for one in drawn})
+    return found._replace(
+        accuracy=float(right[PAIR].mean()),
+        over_ar=paired_difference(base_right.reshape(seeds, -1), right[PAIR].reshape(seeds, -1)),
+        by_attribute={slot: float(hits.mean()) for slot, hits in right.items() if slot != PAIR},
+    )
+
+
+def _per_cycle(drawn: Sequence[Drawing]) -> tuple[float | None, float | None, float | None]:
+    """Tokens, levels and drafted nodes per cycle with a draft; None without such cycles."""
+    accepted = [count for one in drawn for count in one.accepted or ()]
     depths = [depth for one in drawn for depth in one.depths or ()]
-    return (float(np.mean(accepted)) + 1.0, float(np.mean(depths))) if accepted else (None, None)
+    nodes = [count for one in drawn for count in one.nodes or ()]
+    if not accepted:
+        return None, None, None
+    return float(np.mean(accepted)) + 1.0, float(np.mean(depths)), float(np.mean(nodes))
 
 
 def _mean(values: Sequence[int]) -> float:
     return float(np.mean(values))
 
 
-def to_dict(found: Found, settings: dict[str, Any], model: dict[str, Any], machine: dict[str, Any]) -> dict[str, Any]:
+def to_dict(
+    report: ComparisonReport, settings: dict[str, Any], model: dict[str, Any], machine: dict[str, Any]
+) -> dict[str, Any]:
     """The findings as the JSON file holds them."""
     return {
+        "schema": SCHEMA,
         "machine": machine,
         "model": model,
         "settings": settings,
-        "rows": [dataclasses.asdict(row) for row in found.rows],
-        "acceptance_per_cell": {name: np.round(cells, 4).tolist() for name, cells in found.acceptance.items()},
+        "rows": [dataclasses.asdict(row) for row in report.rows],
+        "acceptance_per_cell": {name: np.round(cells, 4).tolist() for name, cells in report.acceptance.items()},
     }

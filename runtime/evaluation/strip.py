@@ -18,7 +18,7 @@ from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
 from underpaint.algos.spatial.mulo import RepairCycle
 from underpaint.algos.tree import NO_TOKEN
 from underpaint.artifacts.manifest import write_beside
-from underpaint.runtime.studio import Picture, Studio
+from underpaint.runtime.pipeline import Picture, Pipeline
 
 _INK: Final = "#22252b"
 _BLANK: Final = 236
@@ -31,7 +31,7 @@ _ISLANDS: Final = (
 _INCHES: Final = 1.9
 
 
-def write_strip(path: Path, studio: Studio, cycles: Sequence[RepairCycle], title: str) -> None:
+def write_strip(path: Path, pipeline: Pipeline, cycles: Sequence[RepairCycle], title: str) -> None:
     """One row a cycle: the draft, the cells the rule rejected, what was redrawn for them, its islands, the result.
 
     Rows of the image that are not drawn yet are grey. An island's colour pales from the first step to the last.
@@ -48,7 +48,7 @@ def write_strip(path: Path, studio: Studio, cycles: Sequence[RepairCycle], title
             f"{int(cycle.region.sum())} redrawn\nin {len(cycle.steps)} steps"
         )
         figure.text(0.1 / width, (bottom + _INCHES / 2) / height, text, fontsize=6.5, color=_INK, va="center")
-        for column, picture in enumerate(_pictures(studio, cycle)):
+        for column, picture in enumerate(_pictures(pipeline, cycle)):
             left = 0.9 + column * _INCHES
             place = (left / width, bottom / height, (_INCHES - 0.06) / width, (_INCHES - 0.06) / height)
             axes = figure.add_axes(place)
@@ -61,26 +61,26 @@ def write_strip(path: Path, studio: Studio, cycles: Sequence[RepairCycle], title
     write_beside(path, drawn.getvalue())
 
 
-def _pictures(studio: Studio, cycle: RepairCycle) -> tuple[Any, ...]:
+def _pictures(pipeline: Pipeline, cycle: RepairCycle) -> tuple[Any, ...]:
     """The five pictures [side, side, 3] of a cycle."""
     inside = cycle.draft != NO_TOKEN
-    drafted = _picture(studio, np.where(inside, cycle.draft, cycle.tokens))
+    drafted = _picture(pipeline, np.where(inside, cycle.draft, cycle.tokens))
     return (
         drafted,
         _tinted(drafted, cycle.rejected, np.broadcast_to(_REJECTED, (*inside.shape, 3))),
         _tinted(drafted, cycle.region, np.where(cycle.rejected[..., None], _REJECTED, _REGION)),
         _tinted(drafted, cycle.region, _island_colours(cycle), 0.85),
-        _picture(studio, cycle.tokens),
+        _picture(pipeline, cycle.tokens),
     )
 
 
-def _picture(studio: Studio, tokens: IntArray) -> Picture:
+def _picture(pipeline: Pipeline, tokens: IntArray) -> Picture:
     """The picture of the rows drawn so far [H, W]; those below are grey."""
     drawn = int((tokens != NO_TOKEN).all(axis=1).sum())
     filled = np.concatenate(
         [tokens[:drawn], np.broadcast_to(tokens[drawn - 1], (len(tokens) - drawn, tokens.shape[1]))]
     )
-    picture = studio.picture(filled.reshape(-1)).copy()
+    picture = pipeline.picture(filled.reshape(-1)).copy()
     picture[drawn * (picture.shape[0] // len(tokens)) :] = _BLANK
     return picture
 

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 from underpaint.algos.chance import Chance
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.row_front import check_window
 from underpaint.algos.spatial.target import GridTarget
 from underpaint.algos.spatial.zipar import zipar
-from underpaint.runtime.methods.method_config import Method, with_fields
-from underpaint.runtime.methods.mulo_method import MuloRecipe
-from underpaint.runtime.studio import Clocked, Clocks, Outcome, Studio
-from underpaint.zoo.prompts import Prompt
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from underpaint.runtime.codes import Codes
+from underpaint.runtime.conditions import Condition
+from underpaint.runtime.methods.method import (
+    DecodingResult,
+    ModelTables,
+    PipelineModels,
+    SessionTimers,
+    Timed,
+)
+from underpaint.runtime.methods.method_config import MethodSpec, Preset, with_fields
+from underpaint.runtime.methods.mulo_method import MuloConfig
 
 
 @dataclass(frozen=True, slots=True)
-class ZiparRecipe:
-    """Implements `method_config.Recipe`: row fronts with the target alone; see `algos.spatial.zipar.zipar`.
+class ZiparConfig:
+    """Implements `method_config.MethodConfig`: row fronts with the target alone; see `algos.spatial.zipar.zipar`.
 
     window: None is raster order, plain autoregression.
     """
@@ -33,103 +35,140 @@ class ZiparRecipe:
 
     @property
     def family(self) -> Literal["grid"]:
-        """See `Recipe`."""
+        """Cells of a grid."""
         return "grid"
 
     @property
     def draws_by(self) -> str:
-        """See `Recipe`."""
+        """Its parts, in words."""
         return "row fronts"
 
     def to_dict(self) -> dict[str, Any]:
-        """See `Recipe`."""
+        """It as JSON holds it."""
         return {"loop": "zipar", "settings": asdict(self)}
 
-    def with_rule(self, rule: str, temperature: float) -> ZiparRecipe:
-        """See `Recipe`. Nothing is drafted, so there is nothing to accept."""
+    def with_rule(self, rule: str, temperature: float) -> ZiparConfig:
+        """ValueError: nothing is drafted, so there is nothing to accept."""
         raise ValueError(f"--rule {rule}: row fronts draft nothing, so no rule applies; leave it out")
 
-    def with_settings(self, method: str, settings: Sequence[str]) -> ZiparRecipe:
-        """See `Recipe`."""
+    def with_settings(self, method: str, settings: Sequence[str]) -> ZiparConfig:
+        """See `MethodConfig`."""
         return with_fields(self, method, settings)
 
-    def target_sampler(self, asked: SamplingParams) -> SamplingParams:
-        """See `Recipe`. At temperature 0 the distributions are one-hot, and every draw the likeliest token."""
+    def target_sampling(self, asked: SamplingParams) -> SamplingParams:
+        """As asked: at temperature 0 the distributions are one-hot, and every draw the likeliest token."""
         return asked
 
-    def build(self, method: str, codes: Codes) -> BuiltZipar:
-        """See `Recipe`."""
+    def build(self, method: str, tables: ModelTables) -> ZiparMethod:
+        """See `MethodConfig`."""
         if self.adaptive and self.window is None:
             raise ValueError(f"method '{method}': an adaptive window needs one to start from; set window too")
-        return BuiltZipar(method, self)
+        return ZiparMethod(method, self)
 
 
 @dataclass(frozen=True, slots=True)
-class BuiltZipar:
-    """Implements `runtime.studio.Built`."""
+class ZiparMethod:
+    """Implements `method.DecodingMethod`."""
 
     name: str
-    recipe: ZiparRecipe
+    config: ZiparConfig
 
     @property
     def lossless(self) -> bool:
-        """See `Built`: in raster order."""
-        return self.recipe.window is None
+        """In raster order."""
+        return self.config.window is None
 
     @property
     def drafts(self) -> bool:
-        """See `Built`."""
+        """Nothing is drafted."""
         return False
 
-    def open(self, studio: Studio, prompt: Prompt, sampler: SamplingParams) -> ZiparSession:
-        """See `Built`."""
-        window = studio.grid.width if self.recipe.window is None else self.recipe.window
-        check_window(window, studio.grid)
-        return ZiparSession(studio.grid_target(prompt, sampler), window, self.recipe.adaptive)
+    def open(self, models: PipelineModels, condition: Condition, sampling: SamplingParams) -> ZiparSession:
+        """Take the target; see `DecodingMethod`."""
+        window = models.grid.width if self.config.window is None else self.config.window
+        check_window(window, models.grid)
+        return ZiparSession(models.grid_target(condition, sampling), window, self.config.adaptive)
 
 
 @dataclass(frozen=True, slots=True)
 class ZiparSession:
-    """Implements `runtime.studio.Session`."""
+    """Implements `method.DecodingSession`."""
 
-    target: Clocked[GridTarget]
+    target: Timed[GridTarget]
     window: int
     adaptive: bool
 
     @property
-    def clocks(self) -> Clocks:
-        """See `Session`."""
-        return Clocks(self.target.spent)
+    def timers(self) -> SessionTimers:
+        """Of the target."""
+        return SessionTimers(self.target.timer)
 
-    def decode(self, chance: Chance) -> Outcome:
-        """See `Session`."""
-        return Outcome(zipar(self.target.model, self.window, chance, adaptive=self.adaptive).tokens)
+    def decode(self, chance: Chance) -> DecodingResult:
+        """Draw one image by row fronts."""
+        return DecodingResult(zipar(self.target.model, self.window, chance, adaptive=self.adaptive).tokens)
 
 
-def _mulo(name: str, summary: str, recipe: MuloRecipe) -> Method:
-    return Method(name, summary, recipe, recipe.at_zero())
+_MEASURED: Final = "measured: benchmarks/results/mulo-compare-t1-window3.json"
+_GUESS: Final = "our guess: the paper does not publish it"
+_MULO: Final = "arXiv 2601.05149"
 
+
+def _mulo(
+    name: str, summary: str, tuned: MuloConfig, paper: MuloConfig, sources: Mapping[str, str], measured: str = _MEASURED
+) -> MethodSpec:
+    guessed = {"tau": f"{_GUESS} (it was chosen to equal LANTERN's GenEval score)", "k": _GUESS, "rows": _GUESS}
+    return MethodSpec(
+        name,
+        summary,
+        Preset(tuned, tuned.at_zero(), {"tau, radius, window, draft_window": measured}),
+        Preset(paper, paper.at_zero(), {**guessed, **sources}),
+    )
+
+
+_V1: Final = {
+    "order, window": f"{_MULO}v1: the rejected cells and those around them, redrawn serially in raster order",
+    "radius": f"{_MULO}v1: l = 1, a neighbourhood of 3 x 3",
+    "sampler": f"{_MULO}v1: row-causal networks between the resolutions",
+}
+_ISLANDS: Final = {
+    "order": f"{_MULO} (CVPR 2026): 8-connected islands, redrawn side by side",
+    "window, draft_window": f"{_MULO} (CVPR 2026): ZipAR's order in islands and in drafting; the width is our guess",
+    "radius": f"{_MULO}: l = 1",
+    "sampler": f"{_MULO} (CVPR 2026): super-resolution through pictures, the default there",
+}
+_PAPER_V1: Final = MuloConfig(tau=0.3, radius=1, order="serial", window=None)
 
 GRID_METHODS: Final = (
-    Method(
+    MethodSpec(
         "zipar",
         "ZipAR: row fronts with the target alone, nothing drafted; the control for mulo",
-        ZiparRecipe(),
-        ZiparRecipe(),
+        Preset(ZiparConfig(), ZiparConfig(), {"window": "measured: docs/results/mulo-sd.md"}),
+        Preset(
+            ZiparConfig(window=8),
+            ZiparConfig(window=8),
+            {"window": "arXiv 2412.04062, released code for LlamaGen (rows of 32 codes)"},
+        ),
     ),
     _mulo(
         "mulo",
         "MuLo-SD, first version: drafted at half the resolution, rejected cells and those around them redrawn serially",
-        MuloRecipe(),
+        MuloConfig(),
+        _PAPER_V1,
+        _V1,
     ),
     _mulo(
         "mulo-islands",
         "MuLo-SD with row fronts: in drafting, and in repair of islands side by side",
-        MuloRecipe(order="islands", window=2, draft_window=2),
+        MuloConfig(radius=0, order="islands", draft_window=3),
+        MuloConfig(tau=0.3, order="islands", window=8, draft_window=8, sampler="superres"),
+        _ISLANDS,
     ),
     _mulo(
         "mulo-raster",
         "MuLo-SD's ablation: everything after the first rejected cell is redrawn",
-        MuloRecipe(reject="raster"),
+        MuloConfig(reject="raster", window=None),
+        MuloConfig(tau=0.3, reject="raster", window=None),
+        {**_V1, "reject": f"{_MULO}: the ablation of local repair"},
+        "not tuned: an ablation, at the threshold of 'mulo'",
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.chance import Chance
@@ -10,10 +10,10 @@ from underpaint.algos.draft import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.target import GridTarget
 from underpaint.algos.step import Drafter, Target
-from underpaint.runtime.engines.costs import EngineCosts
+from underpaint.artifacts.cost_curve import EngineCosts
+from underpaint.runtime.conditions import Condition
 from underpaint.runtime.engines.engine import PassTimer
 from underpaint.runtime.resampling.resampler import Resampler
-from underpaint.zoo.prompts import Prompt
 
 Model = TypeVar("Model")
 
@@ -28,6 +28,15 @@ class ModelTables(NamedTuple):
     neighbours: IntArray
     codebook: FloatArray
     costs: EngineCosts | None = None
+
+    @property
+    def vocab_size(self) -> int:
+        """V, the number of codes."""
+        return int(self.codebook.shape[0])
+
+
+GIVEN_BY_ENGINE: Final = ModelTables._fields
+"""Settings of rules and policies that come from the model."""
 
 
 class Timed(NamedTuple, Generic[Model]):
@@ -58,7 +67,7 @@ class PipelineModels(Protocol):
         """Nodes of the largest tree that the target scores, its root included."""
         ...
 
-    def target(self, condition: Prompt, sampling: SamplingParams) -> Timed[Target]:
+    def target(self, condition: Condition, sampling: SamplingParams) -> Timed[Target]:
         """The target under a condition, until another is set."""
         ...
 
@@ -66,14 +75,16 @@ class PipelineModels(Protocol):
         """The drafter; it reads the condition from the target's features."""
         ...
 
-    def grid_target(self, condition: Prompt, sampling: SamplingParams, cells: int = 1) -> Timed[GridTarget]:
+    def grid_target(self, condition: Condition, sampling: SamplingParams, cells: int = 1) -> Timed[GridTarget]:
         """The target under a condition, cell by cell in any order.
 
         cells: of the largest pass that is foreseen; ValueError where the engine cannot pass over so many.
         """
         ...
 
-    def low_target(self, condition: Prompt, sampling: SamplingParams, ratio: int, cells: int = 1) -> Timed[GridTarget]:
+    def low_target(
+        self, condition: Condition, sampling: SamplingParams, ratio: int, cells: int = 1
+    ) -> Timed[GridTarget]:
         """The target of pictures 1 / `ratio` as high and wide; ValueError where there is none. cells: as above."""
         ...
 
@@ -85,9 +96,9 @@ class PipelineModels(Protocol):
 class DecodingResult(NamedTuple):
     """What a method says of one image; None where it does not apply.
 
-    tokens: [cells]. accepted, depths: per cycle after the first pass (which has no draft), the drafted tokens accepted
-    and the levels of the draft tree. kept_cells: the cells, ascending, that hold what was drafted for them. rejected:
-    drafted tokens that the rule refused; what was redrawn around them is not in it.
+    tokens: [cells]. accepted, depths, nodes: per cycle after the first pass (which has no draft), the drafted tokens
+    accepted, the levels of the draft tree and its drafted nodes. kept_cells: the cells, ascending, that hold what was
+    drafted for them. rejected: drafted tokens that the rule refused; what was redrawn around them is not in it.
     """
 
     tokens: IntArray
@@ -95,6 +106,7 @@ class DecodingResult(NamedTuple):
     depths: tuple[int, ...] | None = None
     kept_cells: tuple[int, ...] | None = None
     rejected: int | None = None
+    nodes: tuple[int, ...] | None = None
 
 
 class DecodingSession(Protocol):
@@ -141,6 +153,6 @@ class DecodingMethod(Protocol):
         """Whether it proposes tokens that it may reject."""
         ...
 
-    def open(self, models: PipelineModels, condition: Prompt, sampling: SamplingParams) -> DecodingSession:
+    def open(self, models: PipelineModels, condition: Condition, sampling: SamplingParams) -> DecodingSession:
         """Take the models from a pipeline; ValueError where it lacks one, or the settings do not fit its grid."""
         ...

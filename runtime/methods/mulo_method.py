@@ -1,4 +1,4 @@
-"""MuLo-SD on a studio's models (arXiv 2601.05149): draft small, verify large, repair locally."""
+"""MuLo-SD on a pipeline's models (arXiv 2601.05149): draft small, verify large, repair locally."""
 
 from __future__ import annotations
 
@@ -14,16 +14,24 @@ from underpaint.algos.spatial.cell_rule import CellRule, Kind, cell_rule
 from underpaint.algos.spatial.mulo import Keys, Order, Reject, Repair, RepairCycle, draft_and_repair
 from underpaint.algos.spatial.target import GridTarget
 from underpaint.algos.tree import NO_TOKEN
-from underpaint.runtime.codes import Codes
+from underpaint.runtime.conditions import Condition
+from underpaint.runtime.methods.method import (
+    DecodingResult,
+    ModelTables,
+    PipelineModels,
+    SessionTimers,
+    Timed,
+)
 from underpaint.runtime.methods.method_config import with_fields
-from underpaint.runtime.methods.multi_scale import LowRows, Metered
-from underpaint.runtime.studio import Clocked, Clocks, Outcome, Studio
-from underpaint.zoo.prompts import Prompt
+from underpaint.runtime.methods.multi_scale import LowRows, TimedResampler
 
 
 @dataclass(frozen=True, slots=True)
-class MuloRecipe:
-    """Implements `runtime.methods.method_config.Recipe`.
+class MuloConfig:
+    """Implements `runtime.methods.method_config.MethodConfig`.
+
+    The defaults are the best settings measured on the shipped models
+    (`benchmarks/results/mulo-compare-t1-window3.json`): serial repair, each row two cells behind the one above.
 
     tau: the pooled rule keeps a cell whose token and `k` nearest codes hold this much of the target; 0 keeps all,
     above 1 nothing. k: codes pooled with a token; 0 pools none, None all that the table of near codes has.
@@ -37,13 +45,13 @@ class MuloRecipe:
     something.
     """
 
-    tau: float = 0.3
+    tau: float = 0.1
     k: int | None = 30
     rows: int | None = None
     reject: Reject = "local"
     radius: int = 1
     order: Order = "serial"
-    window: int | None = None
+    window: int | None = 2
     adaptive: bool = False
     keys: Keys = "stale"
     rule: Kind = "pooled"
@@ -56,103 +64,103 @@ class MuloRecipe:
 
     @property
     def family(self) -> Literal["grid"]:
-        """See `Recipe`."""
+        """See `MethodConfig`."""
         return "grid"
 
     @property
     def draws_by(self) -> str:
-        """See `Recipe`."""
+        """See `MethodConfig`."""
         return f"rows from 1 / {self.ratio} of the side + {self.rule}, {self.reject} repair, {self.order}"
 
     def to_dict(self) -> dict[str, Any]:
-        """See `Recipe`."""
+        """See `MethodConfig`."""
         return {"loop": "mulo", "settings": asdict(self)}
 
-    def at_zero(self) -> MuloRecipe:
-        """The recipe for temperature 0."""
+    def at_zero(self) -> MuloConfig:
+        """It for temperature 0."""
         return replace(self, greedy=True)
 
-    def with_rule(self, rule: str, temperature: float) -> MuloRecipe:
-        """See `Recipe`."""
+    def with_rule(self, rule: str, temperature: float) -> MuloConfig:
+        """See `MethodConfig`."""
         return self.with_settings("mulo", [f"rule={rule}"])
 
-    def with_settings(self, method: str, settings: Sequence[str]) -> MuloRecipe:
-        """See `Recipe`."""
+    def with_settings(self, method: str, settings: Sequence[str]) -> MuloConfig:
+        """See `MethodConfig`."""
         return with_fields(self, method, settings, fixed=("greedy",))
 
-    def target_sampler(self, asked: SamplingParams) -> SamplingParams:
-        """See `Recipe`."""
+    def target_sampling(self, asked: SamplingParams) -> SamplingParams:
+        """See `MethodConfig`."""
         return replace(asked, temperature=1.0) if self.greedy else asked
 
-    def build(self, method: str, codes: Codes) -> BuiltMulo:
-        """See `Recipe`; what depends on the grid is checked by `BuiltMulo.open`."""
-        most = codes.neighbours.shape[1]
+    def build(self, method: str, tables: ModelTables) -> MuloMethod:
+        """See `MethodConfig`; what depends on the grid is checked by `MuloMethod.open`."""
+        most = tables.neighbours.shape[1]
         least = 1 if self.rule == "lantern" else 0
         if self.k is not None and not least <= self.k <= most:
             raise ValueError(f"method '{method}': expected k in {least}..{most} under rule {self.rule}, got {self.k}")
         if self.draft_adaptive and self.draft_window is None:
             raise ValueError(f"method '{method}': an adaptive draft window needs draft_window to start from")
-        near = codes.neighbours[:, : self.k]
+        near = tables.neighbours[:, : self.k]
         try:
-            return BuiltMulo(method, self, cell_rule(self.rule, near, self.tau, self.delta, self.greedy))
+            return MuloMethod(method, self, cell_rule(self.rule, near, self.tau, self.delta, self.greedy))
         except ValueError as error:
             raise ValueError(f"method '{method}': {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
-class BuiltMulo:
-    """Implements `runtime.studio.Built`."""
+class MuloMethod:
+    """Implements `method.DecodingMethod`."""
 
     name: str
-    recipe: MuloRecipe
+    config: MuloConfig
     rule: CellRule
 
     @property
     def lossless(self) -> bool:
-        """See `Built`: in raster order, by the exact rule with raster rejection, or where nothing drafted is kept."""
-        recipe = self.recipe
-        exact = recipe.rule == "exact" and recipe.reject == "raster"
-        return recipe.window is None and (exact or (recipe.rule == "pooled" and recipe.tau > 1.0))
+        """In raster order: by the exact rule with raster rejection, or where nothing drafted stays."""
+        config = self.config
+        exact = config.rule == "exact" and config.reject == "raster"
+        return config.window is None and (exact or (config.rule == "pooled" and config.tau > 1.0))
 
     @property
     def drafts(self) -> bool:
-        """See `Built`."""
+        """It drafts every cell."""
         return True
 
-    def open(self, studio: Studio, prompt: Prompt, sampler: SamplingParams) -> MuloSession:
-        """See `Built`."""
-        recipe, grid = self.recipe, studio.grid
+    def open(self, models: PipelineModels, condition: Condition, sampling: SamplingParams) -> MuloSession:
+        """Take both targets and what lies between them; see `DecodingMethod`."""
+        config, grid = self.config, models.grid
         repair = Repair(
-            *(recipe.reject, recipe.radius, recipe.order, recipe.window, recipe.adaptive, recipe.keys, recipe.greedy)
+            *(config.reject, config.radius, config.order, config.window, config.adaptive, config.keys, config.greedy)
         )
         repair.check(grid)
-        low = studio.low_target(prompt, sampler, recipe.ratio)
-        resampler = Metered(studio.resampler(recipe.sampler, recipe.ratio))
+        low = models.low_target(condition, sampling, config.ratio)
+        resampler = TimedResampler(models.resampler(config.sampler, config.ratio))
         height, width = low.model.grid
-        rows = height if recipe.rows is None else recipe.rows
+        rows = height if config.rows is None else config.rows
         if not 1 <= rows <= height:
             raise ValueError(f"rows: expected 1..{height} low rows a cycle, got {rows}")
         if rows < height:  # the last cycle's first pass takes in all rows before
-            low = studio.low_target(prompt, sampler, recipe.ratio, (height - 1) // rows * rows * width)
-        window = width if recipe.draft_window is None else recipe.draft_window
-        drafter = LowRows(low.model, resampler, window, recipe.draft_adaptive)
-        target = studio.grid_target(
-            prompt, recipe.target_sampler(sampler), min(rows * recipe.ratio, grid.height) * grid.width
+            low = models.low_target(condition, sampling, config.ratio, (height - 1) // rows * rows * width)
+        window = width if config.draft_window is None else config.draft_window
+        drafter = LowRows(low.model, resampler, window, config.draft_adaptive)
+        target = models.grid_target(
+            condition, config.target_sampling(sampling), min(rows * config.ratio, grid.height) * grid.width
         )
-        clocks = Clocks(target.spent, low.spent, resampler)
-        return MuloSession(target, drafter, self.rule, repair, rows * recipe.ratio, clocks)
+        timers = SessionTimers(target.timer, low.timer, resampler.timer)
+        return MuloSession(target, drafter, self.rule, repair, rows * config.ratio, timers)
 
 
 @dataclass(frozen=True, slots=True)
 class MuloSession:
-    """Implements `runtime.studio.Session`."""
+    """Implements `method.DecodingSession`."""
 
-    target: Clocked[GridTarget]
+    target: Timed[GridTarget]
     drafter: LowRows
     rule: CellRule
     repair: Repair
     rows_per_cycle: int
-    clocks: Clocks
+    timers: SessionTimers
 
     def cycles(self, chance: Chance) -> tuple[RepairCycle, ...]:
         """Draw one image, cycle by cycle."""
@@ -160,12 +168,12 @@ class MuloSession:
             self.target.model, self.drafter, self.rule, self.repair, self.rows_per_cycle, chance
         ).cycles
 
-    def decode(self, chance: Chance) -> Outcome:
-        """See `Session`."""
+    def decode(self, chance: Chance) -> DecodingResult:
+        """Draw one image by `algos.spatial.mulo.draft_and_repair`."""
         cycles = self.cycles(chance)
-        kept = np.any([(cycle.draft != NO_TOKEN) & ~cycle.region for cycle in cycles], axis=0)
-        return Outcome(
+        stays = np.any([(cycle.draft != NO_TOKEN) & ~cycle.region for cycle in cycles], axis=0)
+        return DecodingResult(
             cycles[-1].tokens.reshape(-1),
-            kept=tuple(np.flatnonzero(kept).tolist()),
+            kept_cells=tuple(np.flatnonzero(stays).tolist()),
             rejected=sum(int(cycle.rejected.sum()) for cycle in cycles),
         )

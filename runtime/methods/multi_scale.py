@@ -12,38 +12,38 @@ from underpaint.algos.spatial.resolution import ResolutionMap
 from underpaint.algos.spatial.row_front import check_window
 from underpaint.algos.spatial.target import GridTarget
 from underpaint.algos.spatial.zipar import zipar
+from underpaint.runtime.engines.engine import PassTimer
 from underpaint.runtime.resampling.resampler import Resampler
 
 
 @dataclass(slots=True)
-class Metered:
-    """Implements `Resampler`, and `runtime.studio.Spending` over its calls."""
+class TimedResampler:
+    """Implements `Resampler` by another one, whose calls are timed."""
 
     inner: Resampler
-    passes: int = 0
-    seconds: float = 0.0
+    timer: PassTimer = field(default_factory=PassTimer)
 
     @property
     def map(self) -> ResolutionMap:
-        """See `Resampler`."""
+        """The two grids."""
         return self.inner.map
 
     def enlarge(self, low: IntArray, rows: range) -> IntArray:
-        """See `Resampler`."""
-        with self._measured():
+        """As the inner one does."""
+        with self._timed():
             return self.inner.enlarge(low, rows)
 
     def reduce(self, high: IntArray, rows: range) -> IntArray:
-        """See `Resampler`."""
-        with self._measured():
+        """As the inner one does."""
+        with self._timed():
             return self.inner.reduce(high, rows)
 
     @contextmanager
-    def _measured(self) -> Iterator[None]:
+    def _timed(self) -> Iterator[None]:
         started = perf_counter()
         yield
-        self.seconds += perf_counter() - started
-        self.passes += 1
+        self.timer.seconds += perf_counter() - started
+        self.timer.passes += 1
 
 
 @dataclass(slots=True)

@@ -17,74 +17,91 @@ from underpaint.algos.registry import build, suggest
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import Drafter, Target, decode
 from underpaint.algos.tree import DraftTree, Verdict, root_only
-from underpaint.runtime.codes import FROM_ENGINE, Codes
-from underpaint.runtime.engines.costs import SETTING, read_costs
-from underpaint.runtime.methods.method_config import no_settings
+from underpaint.artifacts.cost_curve import read_engine_costs
+from underpaint.runtime.conditions import Condition
+from underpaint.runtime.methods.method import (
+    GIVEN_BY_ENGINE,
+    DecodingResult,
+    ModelTables,
+    PipelineModels,
+    SessionTimers,
+    Timed,
+)
+from underpaint.runtime.methods.method_config import no_settings, scaled_to
 from underpaint.runtime.methods.settings import Shown, read_setting, settings_by_default, settings_of, split_setting
-from underpaint.runtime.studio import Clocked, Clocks, Outcome, Studio
-from underpaint.zoo.prompts import Prompt
 
+COSTS_SETTING: Final = "costs"
+"""The name by which a user points a cost-aware policy to a file with a cost curve."""
 NO_POLICY: Final = "none"
 """The policy of plain autoregression: nothing is drafted."""
 
 
 @dataclass(frozen=True, slots=True)
-class TreeRecipe:
-    """Implements `method_config.Recipe`: a tree policy and an acceptance rule by name, with their settings."""
+class TreeConfig:
+    """Implements `method_config.MethodConfig`: a tree policy and an acceptance rule by name, with their settings.
+
+    published_k: the rule's `k`, near codes pooled, where a paper gives it for `PUBLISHED_CODES` codes; it is scaled to
+    the model's own codebook when the method is built. None where `k` is what the settings say.
+    """
 
     policy: str
     rule: str
     policy_settings: Mapping[str, Shown] = field(default_factory=no_settings)
     rule_settings: Mapping[str, Shown] = field(default_factory=no_settings)
+    published_k: int | None = None
 
     @property
     def family(self) -> Literal["tree"]:
-        """See `Recipe`."""
+        """See `MethodConfig`."""
         return "tree"
 
     @property
     def draws_by(self) -> str:
-        """See `Recipe`."""
+        """See `MethodConfig`."""
         return f"{self.policy} + {self.rule}"
 
     def to_dict(self) -> dict[str, Any]:
-        """See `Recipe`."""
-        policy = settings_by_default(POLICIES[self.policy].make, FROM_ENGINE) if self.policy != NO_POLICY else {}
-        rule = settings_by_default(RULES[self.rule].make, FROM_ENGINE)
-        return {
+        """See `MethodConfig`."""
+        policy = settings_by_default(POLICIES[self.policy].make, GIVEN_BY_ENGINE) if self.policy != NO_POLICY else {}
+        rule = settings_by_default(RULES[self.rule].make, GIVEN_BY_ENGINE)
+        found = {
             "policy": self.policy,
             "policy_settings": {**policy, **self.policy_settings},
             "rule": self.rule,
             "rule_settings": {**rule, **self.rule_settings},
         }
+        return found if self.published_k is None else {**found, "published_k": self.published_k}
 
-    def with_rule(self, rule: str, temperature: float) -> TreeRecipe:
-        """See `Recipe`; at temperature 0 the rule is replaced by its greedy variant."""
+    def with_rule(self, rule: str, temperature: float) -> TreeConfig:
+        """See `MethodConfig`; at temperature 0 the rule is replaced by its greedy variant."""
         changed = dataclasses.replace(
-            self, rule=at_temperature(RULES[rule], temperature).name, rule_settings=no_settings()
+            self, rule=at_temperature(RULES[rule], temperature).name, rule_settings=no_settings(), published_k=None
         )
         changed.check()
         return changed
 
-    def with_settings(self, method: str, settings: Sequence[str]) -> TreeRecipe:
-        """See `Recipe`; `policy.` or `rule.` before a name tells two of one name apart.
+    def with_settings(self, method: str, settings: Sequence[str]) -> TreeConfig:
+        """See `MethodConfig`; `policy.` or `rule.` before a name tells two of one name apart.
 
         A policy that chooses by cost takes `costs=FILE`, a curve of `benchmarks.cost_curve`, in place of its parts.
         """
-        known: dict[str, dict[str, Any]] = {"policy": {}, "rule": settings_of(RULES[self.rule].make, FROM_ENGINE)}
+        known: dict[str, dict[str, Any]] = {"policy": {}, "rule": settings_of(RULES[self.rule].make, GIVEN_BY_ENGINE)}
         if self.policy != NO_POLICY:
             known["policy"] = settings_of(POLICIES[self.policy].make)
             if self._takes_costs():
-                known["policy"][SETTING] = Path
+                known["policy"][COSTS_SETTING] = Path
         found: dict[str, dict[str, Shown]] = {"policy": dict(self.policy_settings), "rule": dict(self.rule_settings)}
         for setting in settings:
             key, value = split_setting(setting)
             owner, chosen = _owner(method, key, known)
             if known[owner].get(chosen) is Path:
-                found[owner].update(read_costs(Path(value)).settings_for(POLICIES[self.policy]))
+                found[owner].update(read_engine_costs(Path(value)).settings_for(POLICIES[self.policy]))
                 continue
             found[owner][chosen] = read_setting(f"{owner} of '{method}'", chosen, value, known[owner])
-        return dataclasses.replace(self, policy_settings=found["policy"], rule_settings=found["rule"])
+        published_k = None if found["rule"].get("k") != self.rule_settings.get("k") else self.published_k
+        return dataclasses.replace(
+            self, policy_settings=found["policy"], rule_settings=found["rule"], published_k=published_k
+        )
 
     def _takes_costs(self) -> bool:
         return self.policy != NO_POLICY and POLICIES[self.policy].cost_aware
@@ -94,29 +111,33 @@ class TreeRecipe:
         if self.policy != NO_POLICY:
             check_fits(RULES[self.rule], POLICIES[self.policy])
 
-    def target_sampler(self, asked: SamplingParams) -> SamplingParams:
-        """See `Recipe`.
+    def target_sampling(self, asked: SamplingParams) -> SamplingParams:
+        """See `MethodConfig`.
 
         A greedy rule takes the argmax of the distributions at temperature 1, so a drafter's distributions keep their
         shape there; top-k and top-p do not move an argmax and are left out.
         """
         return SamplingParams(guidance=asked.guidance) if RULES[self.rule].greedy else asked
 
-    def build(self, method: str, codes: Codes) -> BuiltTree:
-        """See `Recipe`; `codes` for the rules that pool over the codebook and the policies that choose by cost."""
-        if codes.costs is not None and self._takes_costs():
-            costs = codes.costs.settings_for(POLICIES[self.policy])
+    def build(self, method: str, tables: ModelTables) -> TreeMethod:
+        """See `MethodConfig`; `tables` for rules that pool over the codebook and policies that choose by cost."""
+        if self.published_k is not None:
+            k = scaled_to(tables.vocab_size, self.published_k)
+            scaled = dataclasses.replace(self, rule_settings={**self.rule_settings, "k": k}, published_k=None)
+            return scaled.build(method, tables)
+        if tables.costs is not None and self._takes_costs():
+            costs = tables.costs.settings_for(POLICIES[self.policy])
             cost_aware = dataclasses.replace(self, policy_settings={**costs, **self.policy_settings})
-            return cost_aware.build(method, codes._replace(costs=None))
+            return cost_aware.build(method, tables._replace(costs=None))
         spec = RULES[self.rule]
         asked = settings_of(spec.make)
-        supplied = {key: value for key, value in codes._asdict().items() if key in asked}
+        supplied = {key: value for key, value in tables._asdict().items() if key in asked}
         rule = build(spec.make, {**self.rule_settings, **supplied}, f"rule '{spec.name}'")
         lossless = spec.is_lossless(self.rule_settings)
         if self.policy == NO_POLICY:
-            return BuiltTree(method, self, NoDraft(), rule, lossless, drafts=False)
+            return TreeMethod(method, self, NoDraft(), rule, lossless, drafts=False)
         policy = build(POLICIES[self.policy].make, dict(self.policy_settings), f"policy '{self.policy}'")
-        return BuiltTree(method, self, policy, rule, lossless, drafts=True)
+        return TreeMethod(method, self, policy, rule, lossless, drafts=True)
 
 
 def _owner(method: str, key: str, known: Mapping[str, Mapping[str, Any]]) -> tuple[str, str]:
@@ -149,45 +170,46 @@ class NoDraft:
 
 
 @dataclass(frozen=True, slots=True)
-class BuiltTree:
-    """Implements `runtime.studio.Built`. `drafts` is False for plain autoregression, which needs no drafter."""
+class TreeMethod:
+    """Implements `method.DecodingMethod`. `drafts` is False for plain autoregression, which needs no drafter."""
 
     name: str
-    recipe: TreeRecipe
+    config: TreeConfig
     policy: Policy
     rule: Rule
     lossless: bool
     drafts: bool
 
-    def open(self, studio: Studio, prompt: Prompt, sampler: SamplingParams) -> TreeSession:
-        """See `Built`."""
-        used = self.recipe.target_sampler(sampler)
-        target = studio.target(prompt, used)
-        drafter = studio.drafter(used) if self.drafts else None
-        return TreeSession(self, target, drafter, studio.max_nodes)
+    def open(self, models: PipelineModels, condition: Condition, sampling: SamplingParams) -> TreeSession:
+        """Take the target and, where the method drafts, the drafter."""
+        used = self.config.target_sampling(sampling)
+        target = models.target(condition, used)
+        drafter = models.drafter(used) if self.drafts else None
+        return TreeSession(self, target, drafter, models.max_nodes)
 
 
 @dataclass(frozen=True, slots=True)
 class TreeSession:
-    """Implements `runtime.studio.Session`."""
+    """Implements `method.DecodingSession`."""
 
-    built: BuiltTree
-    target: Clocked[Target]
-    drafter: Clocked[Drafter] | None
+    method: TreeMethod
+    target: Timed[Target]
+    drafter: Timed[Drafter] | None
     max_nodes: int
 
     @property
-    def clocks(self) -> Clocks:
-        """See `Session`."""
-        return Clocks(self.target.spent, self.drafter.spent if self.drafter is not None else None)
+    def timers(self) -> SessionTimers:
+        """Of the target and the drafter."""
+        return SessionTimers(self.target.timer, self.drafter.timer if self.drafter is not None else None)
 
-    def decode(self, chance: Chance) -> Outcome:
-        """See `Session`."""
+    def decode(self, chance: Chance) -> DecodingResult:
+        """Draw one image by `algos.step.decode`."""
         drafter = self.drafter.model if self.drafter is not None else None
-        decoded = decode(self.target.model, drafter, self.built.policy, self.built.rule, chance, self.max_nodes)
+        decoded = decode(self.target.model, drafter, self.method.policy, self.method.rule, chance, self.max_nodes)
         drafted = decoded.cycles[1:]
-        return Outcome(
+        return DecodingResult(
             decoded.tokens,
             accepted=tuple(len(cycle.verdict.path) for cycle in drafted),
             depths=tuple(cycle.tree.depth for cycle in drafted),
+            nodes=tuple(cycle.tree.size - 1 for cycle in drafted),
         )

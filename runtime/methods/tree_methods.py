@@ -1,101 +1,226 @@
-"""The methods of the tree family: a tree policy and an acceptance rule each, with the settings that were tuned."""
+"""The methods of the tree family: a tree policy and an acceptance rule each, with their settings by preset."""
 
 from collections.abc import Mapping
-from typing import Final, TypeAlias
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 from underpaint.algos.accept import RULES
 from underpaint.algos.accept.spec import at_temperature
-from underpaint.runtime.methods.method_config import Method, no_settings
+from underpaint.runtime.methods.method_config import MethodSpec, Preset, no_settings
 from underpaint.runtime.methods.settings import Shown
-from underpaint.runtime.methods.tree_config import NO_POLICY, TreeRecipe
+from underpaint.runtime.methods.tree_config import NO_POLICY, TreeConfig
 
 _LIKELIEST: Final = {"chain": "chain_top1", "eagle1": "static_top_k"}
 """At temperature 0: the policy of the likeliest tokens, in place of one that draws them."""
-
-_TREE: Final[Mapping[str, Shown]] = {"depth": 5, "top_k": 2, "total_tokens": 6}
-_DEEPER_TREE: Final[Mapping[str, Shown]] = {"depth": 6, "top_k": 2, "total_tokens": 8}
-_CONTROL: Final[Mapping[str, Shown]] = {"depth": 3, "top_k": 2, "total_tokens": 6}
-_ADAPTIVE: Final[Mapping[str, Shown]] = {
-    "start_depth": 4,
-    "max_depth": 8,
-    "start_width": 1,
-    "max_width": 1,
-    "total_tokens": 12,
-}
-"""Width 1: on two cores every further branch costs more than it brings; one chain is drafted in a single call."""
-_STATIC: Final[Mapping[str, Shown]] = {"widths": (2, 2, 1, 1, 1)}
-_CHAIN: Final[Mapping[str, Shown]] = {"length": 5}
 _NONE: Final = no_settings()
+_NO_SOURCES: Final[Mapping[str, str]] = MappingProxyType({})
 
-_Acceptance: TypeAlias = tuple[Mapping[str, Shown], Mapping[str, Shown]]
-"""A rule's settings above temperature 0, and those of its counterpart at 0."""
-_LANTERN: Final[_Acceptance] = ({"k": 14, "delta": 0.6, "residual": "standard"}, {"k": 10, "delta": 0.4})
-_RELATIVE: Final[_Acceptance] = ({"k": 10, "factor": 5.0, "residual": "standard"}, {"k": 10, "factor": 5.0})
-_RELATIVE_ON_CHAINS: Final[_Acceptance] = ({"k": 20, "factor": 3.0, "residual": "standard"}, {"k": 20, "factor": 3.0})
+
+class PolicySettings(NamedTuple):
+    """A policy's settings, and where they are from. greedy: those at temperature 0; None where they are the same."""
+
+    settings: Mapping[str, Shown] = _NONE
+    sources: Mapping[str, str] = _NO_SOURCES
+    greedy: Mapping[str, Shown] | None = None
+
+
+class RuleSettings(NamedTuple):
+    """A rule's settings above temperature 0, those of its greedy variant at 0, and where they are from.
+
+    published_k: see `TreeConfig`.
+    """
+
+    sampled: Mapping[str, Shown] = _NONE
+    greedy: Mapping[str, Shown] = _NONE
+    sources: Mapping[str, str] = _NO_SOURCES
+    published_k: int | None = None
+
+
+_TUNING: Final = "measured: chosen on 1,000 prompts apart from those reported (docs/results/settings.md)"
+_TREE: Final = PolicySettings({"depth": 5, "top_k": 2, "total_tokens": 6}, {"depth, top_k, total_tokens": _TUNING})
+_DEEPER_TREE: Final = PolicySettings(
+    {"depth": 6, "top_k": 2, "total_tokens": 8}, {"depth, top_k, total_tokens": _TUNING}
+)
+_ADAPTIVE: Final = PolicySettings(
+    {"start_depth": 4, "max_depth": 8, "start_width": 1, "max_width": 1, "total_tokens": 12},
+    {
+        "start_depth, max_depth, total_tokens": _TUNING,
+        "start_width, max_width": "measured: on two cores every branch costs more than it brings, and one chain is "
+        "drafted in a single call",
+    },
+)
+_STATIC: Final = PolicySettings({"widths": (2, 2, 1, 1, 1)}, {"widths": _TUNING})
+_CHAIN: Final = PolicySettings({"length": 5}, {"length": _TUNING})
+_CONTROL_SOURCE: Final = "measured: benchmarks/adt_controls.py, so that the mean depth is ADT-Tree's"
+_CONTROL_CHAIN: Final = PolicySettings(
+    {"mean_depth": 2.9, "top_k": 1},
+    {"mean_depth": _CONTROL_SOURCE, "top_k": "1 makes a chain"},
+    {"mean_depth": 3.8, "top_k": 1},
+)
+_CONTROL_TREE: Final = PolicySettings(
+    {"mean_depth": 2.9, "top_k": 2, "total_tokens": 6},
+    {"mean_depth": _CONTROL_SOURCE, "top_k, total_tokens": "those of 'eagle2'"},
+    {"mean_depth": 3.8, "top_k": 2, "total_tokens": 6},
+)
+
+_STANDARD: Final[Mapping[str, Shown]] = {"residual": "standard"}
+_LANTERN: Final = RuleSettings(
+    {"k": 14, "delta": 0.6, **_STANDARD}, {"k": 10, "delta": 0.4}, {"k, delta, residual": _TUNING}
+)
+_RELATIVE: Final = RuleSettings(
+    {"k": 10, "factor": 5.0, **_STANDARD}, {"k": 10, "factor": 5.0}, {"k, factor, residual": _TUNING}
+)
+_RELATIVE_ON_CHAINS: Final = RuleSettings(
+    {"k": 20, "factor": 3.0, **_STANDARD}, {"k": 20, "factor": 3.0}, {"k, factor, residual": _TUNING}
+)
+
+_FREE: Final = "our guess: the paper leaves it open"
+_PAPER_CHAIN: Final = PolicySettings({"length": 5}, {"length": f"{_FREE} (gamma)"})
+_PAPER_TREE: Final = PolicySettings(
+    {"depth": 5, "top_k": 10, "total_tokens": 59},
+    {
+        "top_k, total_tokens": "arXiv 2406.16858 (EAGLE-2): 60 nodes with the root, 10 a level",
+        "depth": "arXiv 2410.03355 (LANTERN), released code: 5 levels; EAGLE's own code has up to 7",
+    },
+)
+_PAPER_STATIC: Final = PolicySettings(
+    {"widths": (8, 16, 14, 11, 8)},
+    {"widths": "arXiv 2502.06352 (LANTERN++): 57 nodes in 5 levels; which nodes have children is our guess"},
+)
+_UNPUBLISHED: Final = "our guess: not published, and no code was released"
+_PAPER_ADAPTIVE: Final = PolicySettings(
+    {"start_depth": 4, "max_depth": 8, "start_width": 6, "max_width": 10, "total_tokens": 59},
+    {
+        "total_tokens": "arXiv 2410.03355 (LANTERN), released code, which ADT-Tree's repository is a fork of",
+        "beta, step_depth, step_width, start_depth, max_depth, start_width, max_width": _UNPUBLISHED,
+    },
+)
+_SCALED: Final = "scaled to the codebook, k * V / 16384"
+_PAPER_LANTERN: Final = RuleSettings(
+    {"delta": 0.1, "residual": "paper"},
+    {"delta": 0.1},
+    {"k": f"arXiv 2410.03355, released code: 1,000 of 16,384 codes, {_SCALED}", "delta": "the same code's default"},
+    1000,
+)
+_PAPER_RELATIVE: Final = RuleSettings(
+    {"factor": 5.0, "residual": "paper"},
+    {"factor": 5.0},
+    {
+        "k": f"arXiv 2502.06352, released script: 10 of 8,192 codes, which is 20 of 16,384, {_SCALED}",
+        "factor": "the same script (Lumina-mGPT, k = 10: lambda = 5)",
+    },
+    20,
+)
+_OURS: Final = PolicySettings(sources={"all": "our own method: there is no paper, both presets are the same"})
+
+
+def _preset(policy: str, rule: str, tree: PolicySettings, acceptance: RuleSettings) -> Preset:
+    """A preset by the policy and rule above temperature 0; at 0 both have counterparts."""
+    at_zero = _LIKELIEST.get(policy, policy), at_temperature(RULES[rule], 0.0).name
+    greedy_tree = tree.settings if tree.greedy is None else tree.greedy
+    return Preset(
+        TreeConfig(policy, rule, tree.settings, acceptance.sampled, acceptance.published_k),
+        TreeConfig(*at_zero, greedy_tree, acceptance.greedy, acceptance.published_k),
+        {**tree.sources, **acceptance.sources},
+    )
+
+
+_PLAIN: Final = RuleSettings()
 
 
 def _method(
     name: str,
-    policy: str,
-    rule: str,
+    pair: tuple[str, str],
     summary: str,
-    tree: Mapping[str, Shown] = _NONE,
-    acceptance: _Acceptance = (_NONE, _NONE),
-) -> Method:
-    """A method by its policy and rule above temperature 0; at 0 both have counterparts. tree: the policy's settings."""
-    sampled, greedy = acceptance
-    at_zero = _LIKELIEST.get(policy, policy), at_temperature(RULES[rule], 0.0).name
-    return Method(name, summary, TreeRecipe(policy, rule, tree, sampled), TreeRecipe(*at_zero, tree, greedy))
+    tuned: tuple[PolicySettings, RuleSettings] = (PolicySettings(), _PLAIN),
+    paper: tuple[PolicySettings, RuleSettings] | None = None,
+) -> MethodSpec:
+    """A method by its policy and rule; without `paper` both presets are the same."""
+    return MethodSpec(name, summary, _preset(*pair, *tuned), _preset(*pair, *(paper or tuned)))
 
 
 TREE_METHODS: Final = (
-    _method("ar", NO_POLICY, "point", "plain autoregression: one target pass per token, the baseline"),
-    _method("speculative", "chain", "chain", "speculative sampling on a chain", _CHAIN),
-    _method("block", "chain", "block", "block verification of a chain", _CHAIN),
+    _method("ar", (NO_POLICY, "point"), "plain autoregression: one target pass per token, the baseline"),
     _method(
-        "eagle1", "eagle1", "without_replacement", "EAGLE-1: a static tree, siblings drawn without replacement", _STATIC
+        "speculative",
+        ("chain", "chain"),
+        "speculative sampling on a chain",
+        (_CHAIN, _PLAIN),
+        (_PAPER_CHAIN, _PLAIN),
     ),
-    _method("eagle2", "eagle2", "point", "EAGLE-2: a dynamic tree of the likeliest tokens", _TREE),
+    _method("block", ("chain", "block"), "block verification of a chain", (_CHAIN, _PLAIN), (_PAPER_CHAIN, _PLAIN)),
     _method(
-        "eagle2-static",
+        "eagle1",
+        ("eagle1", "without_replacement"),
+        "EAGLE-1: a static tree, siblings drawn without replacement",
+        (_STATIC, _PLAIN),
+        (_PAPER_STATIC, _PLAIN),
+    ),
+    _method(
         "eagle2",
-        "point",
-        "the control for ADT-Tree: EAGLE-2 at ADT-Tree's mean depth, never adapted",
-        _CONTROL,
+        ("eagle2", "point"),
+        "EAGLE-2: a dynamic tree of the likeliest tokens",
+        (_TREE, _PLAIN),
+        (_PAPER_TREE, _PLAIN),
     ),
-    _method("adt", "adt", "point", "ADT-Tree: EAGLE-2 whose depth and width follow the acceptance so far", _ADAPTIVE),
+    _method(
+        "adt-control-chain",
+        ("scheduled", "point"),
+        "a control for ADT-Tree: chains of its mean depth, and so of its number of nodes, never adapted",
+        (_CONTROL_CHAIN, _PLAIN),
+    ),
+    _method(
+        "adt-control-tree",
+        ("scheduled", "point"),
+        "a control for ADT-Tree: EAGLE-2's trees at its mean depth, with EAGLE-2's number of nodes, never adapted",
+        (_CONTROL_TREE, _PLAIN),
+    ),
+    _method(
+        "adt",
+        ("adt", "point"),
+        "ADT-Tree: EAGLE-2 whose depth and width follow the acceptance so far",
+        (_ADAPTIVE, _PLAIN),
+        (_PAPER_ADAPTIVE, _PLAIN),
+    ),
     _method(
         "lantern",
-        "eagle2",
-        "lantern",
+        ("eagle2", "lantern"),
         "LANTERN: EAGLE-2's tree, near codes pooled up to a bound",
-        _DEEPER_TREE,
-        _LANTERN,
+        (_DEEPER_TREE, _LANTERN),
+        (_PAPER_TREE, _PAPER_LANTERN),
     ),
     _method(
         "lantern++",
-        "eagle1",
-        "lantern_pp",
+        ("eagle1", "lantern_pp"),
         "LANTERN++: EAGLE-1's static tree, near codes pooled in proportion to p",
-        _STATIC,
-        _RELATIVE,
+        (_STATIC, _RELATIVE),
+        (_PAPER_STATIC, _PAPER_RELATIVE),
     ),
-    _method("adt+lantern", "adt", "lantern", "ADT-Tree's tree with LANTERN's acceptance", _ADAPTIVE, _LANTERN),
+    _method(
+        "adt+lantern",
+        ("adt", "lantern"),
+        "ADT-Tree's tree with LANTERN's acceptance",
+        (_ADAPTIVE, _LANTERN),
+        (_PAPER_ADAPTIVE, _PAPER_LANTERN),
+    ),
     _method(
         "adt+lantern++",
-        "adt",
-        "lantern_pp",
+        ("adt", "lantern_pp"),
         "ADT-Tree's tree with LANTERN++'s acceptance",
-        _ADAPTIVE,
-        _RELATIVE_ON_CHAINS,
+        (_ADAPTIVE, _RELATIVE_ON_CHAINS),
+        (_PAPER_ADAPTIVE, _PAPER_RELATIVE),
     ),
     _method(
         "roofline",
-        "roofline",
-        "point",
+        ("roofline", "point"),
         "trees, or chains in one call, of most expected tokens per millisecond on the engine's cost curve",
+        (_OURS, _PLAIN),
     ),
     _method(
-        "roofline+lantern", "roofline", "lantern", "roofline's trees with LANTERN's acceptance", acceptance=_LANTERN
+        "roofline+lantern",
+        ("roofline", "lantern"),
+        "roofline's trees with LANTERN's acceptance",
+        (_OURS, _LANTERN),
+        (_OURS, _PAPER_LANTERN),
     ),
 )

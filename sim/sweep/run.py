@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from underpaint.artifacts.run_log import Journal
+from underpaint.artifacts.run_log import RunLog
 from underpaint.sim.batched.decoding import Lockstep, Scheme, make_scheme, run_lockstep, run_loop
 from underpaint.sim.exact.bias import alignment, token_bias
 from underpaint.sim.latency.run_times import RunTimes, run_times_of, speedup
@@ -100,10 +100,10 @@ class Results:
         """Take up what the folder holds; ValueError where that is another sweep, or no sweep."""
         self.path = folder / FILE_NAME
         self._plan = plan.to_dict()
-        self._journal = Journal(self.path)
+        self._run_log = RunLog(self.path)
         self.lines: list[dict[str, Any]] = []
         try:
-            lines = self._journal.read()
+            lines = self._run_log.read()
             if not lines and self.path.exists() and not _HEAD.startswith(self.path.read_bytes()[: len(_HEAD)]):
                 raise ValueError("no plan in its first line")
             head = dict(lines[0]["plan"]) if lines else None
@@ -123,10 +123,10 @@ class Results:
         return [job for job in wanted if job.key not in done]
 
     def add(self, line: dict[str, Any]) -> None:
-        """Append a finished job; it is on the disk when this returns. Raises `Shared`, and then writes nothing."""
-        if self._journal.empty:
-            self._journal.append({"plan": self._plan})
-        self._journal.append(line)
+        """Append a finished job; it is on the disk when this returns. Raises `RunLogInUse`, and then writes nothing."""
+        if self._run_log.empty:
+            self._run_log.append({"plan": self._plan})
+        self._run_log.append(line)
         self.lines.append(line)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from underpaint.algos.accept import RULES, RuleSpec
 from underpaint.algos.draft import POLICIES, PolicySpec
-from underpaint.runtime.methods.method_config import Method
+from underpaint.runtime.methods.method_config import MethodSpec
 from underpaint.runtime.methods.registry import METHODS
 
 TEXT = (Path(__file__).parents[2] / "docs" / "reference" / "methods.md").read_text(encoding="utf-8")
@@ -24,9 +24,9 @@ def test_every_policy_has_its_row(spec: PolicySpec) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
-def test_every_method_has_its_row(method: Method) -> None:
-    by = f"{method.sampled.draws_by} | {method.greedy.draws_by}"
-    assert f"| `{method.name}` | {method.sampled.family} | {by} | {method.summary} |" in TEXT
+def test_every_method_has_its_row(method: MethodSpec) -> None:
+    by = f"{method.tuned.sampled.draws_by} | {method.tuned.greedy.draws_by}"
+    assert f"| `{method.name}` | {method.tuned.sampled.family} | {by} | {method.summary} |" in TEXT
 
 
 def test_every_relaxed_rule_is_explained() -> None:

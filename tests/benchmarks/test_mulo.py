@@ -2,12 +2,12 @@ import pytest
 
 import benchmarks.mulo as benchmark
 from tests.benchmarks.ending import figures
-from tests.cli.studio import SyntheticStudio
+from tests.cli.synthetic_pipeline import SyntheticPipeline, replace_models
 
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):
-    monkeypatch.setattr(benchmark, "open_studio", lambda side: SyntheticStudio(side))
+    replace_models(monkeypatch, lambda side: SyntheticPipeline(side or 128))
     monkeypatch.setattr(benchmark, "MATCH_PROMPTS", 2)
     monkeypatch.setattr(benchmark, "HALVINGS", 4)
 
@@ -33,11 +33,11 @@ def test_the_ablation_ends_in_a_table_and_goes_on_where_it_was(tmp_path, capsys)
 
 
 def test_a_threshold_is_matched_by_what_it_keeps(monkeypatch):
-    studio = SyntheticStudio(128)
+    pipeline = SyntheticPipeline(128)
     one = benchmark.Variant("", "plain", "mulo", ("radius=0",))
-    tau = benchmark.matched_tau(studio, one, 0.5, studio.sampler)
+    tau = benchmark.matched_tau(pipeline, one, 0.5, pipeline.sampling)
     above, below = (
-        benchmark.kept_share(studio, benchmark.built(studio, one, f"tau={factor * tau:.5f}"), studio.sampler)
+        benchmark.kept_share(pipeline, benchmark.built(pipeline, one, f"tau={factor * tau:.5f}"), pipeline.sampling)
         for factor in (0.3, 3.0)
     )
     assert above > 0.5 > below

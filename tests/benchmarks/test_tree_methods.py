@@ -1,4 +1,4 @@
-"""Benchmarks of tree methods, on a studio of synthetic distributions."""
+"""Benchmarks of tree methods, on a pipeline of synthetic distributions."""
 
 import numpy as np
 import pytest
@@ -8,15 +8,14 @@ import benchmarks.settings as settings
 import benchmarks.verification as verification
 from benchmarks.pair_statistics import COLUMNS, Distributions, score
 from tests.benchmarks.ending import figures
-from tests.cli.studio import SyntheticStudio
+from tests.cli.synthetic_pipeline import SyntheticPipeline, replace_models
 from underpaint.algos.draft import Grid
 from underpaint.runtime.methods.registry import build_method, resolve
 
 
 @pytest.fixture(autouse=True)
-def _studio(monkeypatch):
-    for module in (pair_statistics, settings, verification):
-        monkeypatch.setattr(module, "open_studio", lambda side: SyntheticStudio(side, grid=Grid(2, 3)))
+def _small_models(monkeypatch):
+    replace_models(monkeypatch, lambda side: SyntheticPipeline(side or 128, grid=Grid(2, 3)))
 
 
 def test_first_tokens_of_lossless_methods_stand_beside_exact_distributions(tmp_path, capsys):
@@ -45,7 +44,7 @@ def test_a_wrong_distribution_scores_high_and_what_it_forbids_is_counted():
 
 
 def test_every_lossless_tree_method_is_asked_by_default():
-    built = pair_statistics.lossless(SyntheticStudio(64), None)
+    built = pair_statistics.lossless(SyntheticPipeline(64), None)
     names = [one.name for one in built]
     assert {"ar", "block", "eagle1", "adt"} <= set(names)
     assert not {"lantern", "mulo", "zipar"} & set(names)
@@ -82,14 +81,14 @@ def test_variants_stand_beside_ar_and_a_stopped_run_goes_on(tmp_path, capsys):
 
 
 def test_every_open_setting_of_adt_tree_is_one_that_it_takes():
-    codes = SyntheticStudio(64).codes
+    codes = SyntheticPipeline(64).tables
     built = [build_method("adt", resolve("adt", 1.0, None, one.split()), codes) for one in settings.ADT_VARIANTS]
-    assert len({str(one.recipe.to_dict()) for one in built}) == len(settings.ADT_VARIANTS)
+    assert len({str(one.config.to_dict()) for one in built}) == len(settings.ADT_VARIANTS)
 
 
 def test_a_method_without_cycles_is_shown_too(monkeypatch, tmp_path, capsys):
     asked = ["zipar", "--variant", "window=2", "--prompts-count", "2", "--folder", str(tmp_path / "work")]
-    monkeypatch.setattr(settings, "open_studio", SyntheticStudio)
+    replace_models(monkeypatch, lambda side: SyntheticPipeline(side or 128))
     found = figures(settings.main, asked, tmp_path, capsys)
     assert found["rows"][1]["tokens_per_cycle"] is None
     assert found["rows"][1]["identical_to_ar"] is None

@@ -6,27 +6,29 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from tests.cli.studio import SyntheticStudio
+from tests.cli.synthetic_pipeline import SyntheticPipeline, replace_models
 from underpaint.algos.accept import RULES
 from underpaint.algos.draft import POLICIES
 from underpaint.artifacts.manifest import ManifestError
 from underpaint.cli.app import app
-from underpaint.runtime.evaluation import compare as comparison
+from underpaint.runtime.evaluation import comparison
 from underpaint.runtime.methods.registry import METHODS
 
 PROMPT = "a 3d fox, left, on a sky background"
 FEW = ["--methods", "eagle2,lantern", "--prompts-count", "2", "--resolution", "64"]
+NARROW = ("--set", "draft_window=2")
+"""The low grid of the synthetic pipeline is 2 x 2."""
 
 
 @pytest.fixture(autouse=True)
-def studios(monkeypatch):
+def opened_models(monkeypatch):
     opened = []
 
-    def open_studio(side):
+    def made(side):
         opened.append(side)
-        return SyntheticStudio(side)
+        return SyntheticPipeline(side or 128)
 
-    monkeypatch.setattr("underpaint.runtime.embedded.open_studio", open_studio)
+    replace_models(monkeypatch, made)
     return opened
 
 
@@ -57,7 +59,8 @@ def test_generate_writes_the_same_picture_every_time(tmp_path):
 @pytest.mark.parametrize("method", [one.name for one in METHODS])
 def test_generate_draws_by_every_method(tmp_path, method, temperature):
     out = tmp_path / "picture.png"
-    result = called("generate", PROMPT, "--method", method, "--temperature", temperature, "--out", out)
+    narrow = NARROW if method == "mulo-islands" else ()
+    result = called("generate", PROMPT, "--method", method, "--temperature", temperature, *narrow, "--out", out)
     assert result.exit_code == 0, result.output
     Image.open(io.BytesIO(out.read_bytes())).verify()
 
@@ -65,7 +68,9 @@ def test_generate_draws_by_every_method(tmp_path, method, temperature):
 def test_generate_shows_the_cycles_of_a_multi_scale_drawing(tmp_path):
     out, strip = tmp_path / "picture.png", tmp_path / "strip.png"
     common = ("generate", PROMPT, "--out", out, "--strip", strip)
-    result = called(*common, "--method", "mulo-islands", "--set", "rows=1", "--set", "tau=0.9")
+    result = called(
+        *common, "--method", "mulo-islands", "--set", "rows=1", "--set", "tau=0.9", "--set", "draft_window=2"
+    )
     assert result.exit_code == 0, result.output
     two_cycles = Image.open(io.BytesIO(strip.read_bytes()))
     assert called(*common, "--method", "mulo").exit_code == 0
@@ -107,7 +112,7 @@ def test_generate_takes_another_rule_and_settings(tmp_path):
         ([PROMPT, "--method", "mulo", "--set", "rows=3"], "rows: expected 1..2"),
         ([PROMPT, "--method", "mulo", "--rule", "lantem"], "one of pooled, lantern, exact"),
         ([PROMPT, "--method", "zipar", "--set", "window=-1"], "window: expected 1..4"),
-        ([PROMPT, "--resolution", "96"], "expected one of 64, 128, 256, got '96'"),
+        ([PROMPT, "--preset", "papers"], "expected one of tuned, paper, got 'papers'"),
     ],
 )
 def test_generate_refuses_bad_input_before_any_work(tmp_path, arguments, message):
@@ -116,12 +121,12 @@ def test_generate_refuses_bad_input_before_any_work(tmp_path, arguments, message
     assert list(tmp_path.iterdir()) == []
 
 
-def test_generate_refuses_a_place_that_cannot_be_written(tmp_path, studios):
+def test_generate_refuses_a_place_that_cannot_be_written(tmp_path, opened_models):
     (tmp_path / "file").write_text("in the way")
     refused(called("generate", PROMPT, "--out", tmp_path / "file" / "picture.png"), "is not a folder")
     refused(called("generate", PROMPT, "--out", tmp_path / "picture.gif"), "ends in .png")
     refused(called("generate", PROMPT, "--out", "/proc/picture.png"), "cannot write into /proc")
-    assert studios == []
+    assert opened_models == []
 
 
 @pytest.mark.parametrize("command", ["generate", "compare"])
@@ -130,7 +135,7 @@ def test_models_that_do_not_open_are_bad_input(tmp_path, monkeypatch, command, e
     def broken(side):
         raise error
 
-    monkeypatch.setattr("underpaint.runtime.embedded.open_studio", broken)
+    replace_models(monkeypatch, broken)
     out = tmp_path / "out" / "picture.png" if command == "generate" else tmp_path / "out"
     refused(called(command, PROMPT, "--out", out), str(error))
     assert list(tmp_path.iterdir()) == []
@@ -210,10 +215,9 @@ def test_another_compare_in_the_folder_is_refused_unless_fresh(tmp_path):
     ("arguments", "message"),
     [
         (["--methods", "eagle2,adtt"], "did you mean 'adt'"),
-        (["--methods", ""], "there is no ''"),
         (["--methods", "eagle2,eagle2"], "eagle2 is named twice"),
         (["--temperature", "-1"], "temperature must be >= 0"),
-        (["--resolution", "big"], "expected one of 64, 128, 256, got 'big'"),
+        (["--preset", "best"], "expected one of tuned, paper, got 'best'"),
         (["--set", "beta=1"], "expected method.name=value"),
         (["--set", "adt.betta=1"], "did you mean 'beta'"),
         (["a panda", "--prompts-count", "3"], "leave the prompts out"),
@@ -221,7 +225,6 @@ def test_another_compare_in_the_folder_is_refused_unless_fresh(tmp_path):
         (["a pandda"], "did you mean 'panda'"),
         (["a panda", "a panda"], "is named twice"),
         (["--json", "/proc/figures.json"], "cannot write into /proc"),
-        (["--backend", "tensorrt"], "--backend goes with --engines alone"),
         (["--methods", "roofline", "--set", "roofline.costs=absent.json"], "absent.json"),
     ],
 )

@@ -3,29 +3,29 @@ import json
 import numpy as np
 import pytest
 
-from tests.cli.studio import SyntheticStudio
+from tests.cli.synthetic_pipeline import SyntheticPipeline
 from underpaint.algos.draft import Grid
 from underpaint.algos.rows import SamplingParams
-from underpaint.runtime.evaluation.compare import Plan, choose_prompts, run, with_baseline
+from underpaint.runtime.drawing import Drawing, draw
+from underpaint.runtime.evaluation.comparison import ComparisonPlan, choose_prompts, run, with_baseline
+from underpaint.runtime.evaluation.drawing_log import DrawingKey, DrawingLog
 from underpaint.runtime.evaluation.gallery import write_acceptance, write_gallery
 from underpaint.runtime.evaluation.paired import paired_difference
-from underpaint.runtime.evaluation.report import accepted_cells, find, speedup, to_dict
-from underpaint.runtime.evaluation.store import Cell, Store
+from underpaint.runtime.evaluation.report import accepted_cells, make_report, speedup, to_dict
 from underpaint.runtime.methods.registry import METHODS, build_method, resolve
-from underpaint.runtime.studio import Drawing, draw
 from underpaint.zoo.prompts import seen_pairs
 
-STUDIO = SyntheticStudio()
+PIPELINE = SyntheticPipeline()
 LOSSLESS = [
     method.name
     for method in METHODS
-    if build_method(method.name, method.sampled, STUDIO.codes).lossless and method.name != "ar"
+    if build_method(method.name, method.tuned.sampled, PIPELINE.tables).lossless and method.name != "ar"
 ]
 
 
 def planned(names, temperature=1.0, prompts=3, seeds=1):
-    built = tuple(build_method(name, resolve(name, temperature), STUDIO.codes) for name in names)
-    return Plan(built, choose_prompts(prompts), tuple(range(seeds)), SamplingParams(temperature=temperature))
+    built = tuple(build_method(name, resolve(name, temperature), PIPELINE.tables) for name in names)
+    return ComparisonPlan(built, choose_prompts(prompts), tuple(range(seeds)), SamplingParams(temperature=temperature))
 
 
 def ignore(state):
@@ -33,8 +33,8 @@ def ignore(state):
 
 
 def finished(tmp_path, plan):
-    store = Store(tmp_path, plan.to_dict())
-    run(STUDIO, plan, store, ignore)
+    store = DrawingLog(tmp_path, plan.to_dict())
+    run(PIPELINE, plan, store, ignore)
     return store
 
 
@@ -50,8 +50,8 @@ def test_chosen_prompts_are_seen_pairs_of_different_concepts():
     assert prompts == choose_prompts(32)
     assert prompts[:5] == choose_prompts(5)
     assert prompts[20:] == choose_prompts(12, skip=20)
-    assert all((prompt.concept, prompt.style) in seen_pairs() for prompt in prompts)
-    assert len({prompt.concept for prompt in prompts}) == 32
+    assert all((prompt.attributes["concept"], prompt.attributes["style"]) in seen_pairs() for prompt in prompts)
+    assert len({prompt.attributes["concept"] for prompt in prompts}) == 32
 
 
 def test_a_plan_refuses_repeats_and_nothing():
@@ -70,18 +70,18 @@ def test_a_stopped_comparison_goes_on_where_it_was(tmp_path):
         if state.finished == 2:
             raise KeyboardInterrupt
 
-    store = Store(tmp_path, plan.to_dict())
+    store = DrawingLog(tmp_path, plan.to_dict())
     with pytest.raises(KeyboardInterrupt):
-        run(STUDIO, plan, store, stop_after_two)
+        run(PIPELINE, plan, store, stop_after_two)
     held = store.path.read_bytes()
     store.path.write_bytes(held + b'{"method": "eag')  # what a killed process may leave
-    resumed = Store(tmp_path, plan.to_dict())
+    resumed = DrawingLog(tmp_path, plan.to_dict())
     assert len(resumed) == 2
-    run(STUDIO, plan, resumed, ignore)
+    run(PIPELINE, plan, resumed, ignore)
     assert len(resumed) == plan.size
     assert resumed.path.read_bytes().startswith(held)
     assert [json.loads(line) for line in resumed.path.read_text().splitlines()]
-    assert len(Store(tmp_path, plan.to_dict())) == plan.size
+    assert len(DrawingLog(tmp_path, plan.to_dict())) == plan.size
 
 
 def test_a_finished_comparison_draws_nothing(tmp_path):
@@ -91,7 +91,7 @@ def test_a_finished_comparison_draws_nothing(tmp_path):
     def refuse(state):
         raise AssertionError(state)
 
-    run(STUDIO, plan, Store(tmp_path, plan.to_dict()), refuse)
+    run(PIPELINE, plan, DrawingLog(tmp_path, plan.to_dict()), refuse)
     assert store.path.stat().st_size > 0
 
 
@@ -99,27 +99,27 @@ def test_another_comparison_in_the_folder_is_refused(tmp_path):
     finished(tmp_path, planned(["ar", "eagle2"]))
     other = planned(["ar", "eagle2"], temperature=0.5).to_dict()
     with pytest.raises(ValueError, match="belongs to another comparison \\(it differs in temperature\\)"):
-        Store(tmp_path, other)
-    assert len(Store(tmp_path, other, fresh=True)) == 0
+        DrawingLog(tmp_path, other)
+    assert len(DrawingLog(tmp_path, other, fresh=True)) == 0
 
 
 def test_a_file_that_is_no_record_is_refused(tmp_path):
     (tmp_path / "drawings.jsonl").write_text("something else\n")
     with pytest.raises(ValueError, match="no record of a comparison"):
-        Store(tmp_path, planned(["ar"]).to_dict())
+        DrawingLog(tmp_path, planned(["ar"]).to_dict())
 
 
 def test_a_drawing_does_not_depend_on_what_was_drawn_before():
     plan = planned(["adt+lantern"], seeds=2)
     built, prompt, _ = next(iter(plan.turns()))
-    first = draw(STUDIO, built, plan.sampler, prompt, 1)
-    draw(STUDIO, built, plan.sampler, plan.prompts[1], 0)
-    assert draw(STUDIO, built, plan.sampler, prompt, 1).tokens == first.tokens
+    first = draw(PIPELINE, built, plan.sampling, prompt, 1)
+    draw(PIPELINE, built, plan.sampling, plan.conditions[1], 0)
+    assert draw(PIPELINE, built, plan.sampling, prompt, 1).tokens == first.tokens
 
 
 def test_at_temperature_zero_every_lossless_method_draws_what_ar_draws(tmp_path):
     plan = planned(["ar", *LOSSLESS], temperature=0.0, prompts=4)
-    rows = find(STUDIO, plan, finished(tmp_path, plan)).rows
+    rows = make_report(PIPELINE, plan, finished(tmp_path, plan)).rows
     assert [row.identical_to_ar for row in rows] == [True] * len(rows)
     assert all(row.target_nfe < 16 for row in rows if row.method != "ar")
 
@@ -127,8 +127,8 @@ def test_at_temperature_zero_every_lossless_method_draws_what_ar_draws(tmp_path)
 def test_rows_add_up_and_hold_the_figures_of_the_issue(tmp_path):
     plan = planned(["ar", "eagle2", "lantern"], prompts=4, seeds=2)
     store = finished(tmp_path, plan)
-    found = find(STUDIO, plan, store)
-    plain = to_dict(found, plan.to_dict(), dict(STUDIO.fingerprint()), {"cores": 1})
+    found = make_report(PIPELINE, plan, store)
+    plain = to_dict(found, plan.to_dict(), dict(PIPELINE.fingerprint()), {"cores": 1})
     assert set(plain) >= {"machine", "model", "settings", "rows"}
     wanted = {
         *("method", "lossless", "target_nfe", "drafter_nfe", "tokens_per_cycle", "mean_depth", "seconds_per_image"),
@@ -158,7 +158,7 @@ def test_rows_add_up_and_hold_the_figures_of_the_issue(tmp_path):
 
 def test_equal_pictures_of_a_prompt_count_once_in_the_distance(tmp_path):
     plan = planned(["ar", "eagle2"], temperature=0.0, prompts=3, seeds=2)
-    rows = find(STUDIO, plan, finished(tmp_path, plan)).rows
+    rows = make_report(PIPELINE, plan, finished(tmp_path, plan)).rows
     assert [(row.images, row.frechet_pictures) for row in rows] == [(6, 3), (6, 3)]
 
 
@@ -195,7 +195,7 @@ def test_a_difference_of_accuracies_is_paired_and_resamples_prompts():
 
 def test_a_method_without_cycles_has_no_split_of_them(tmp_path):
     plan = planned(["ar", "zipar"])
-    rows = find(STUDIO, plan, finished(tmp_path, plan)).rows
+    rows = make_report(PIPELINE, plan, finished(tmp_path, plan)).rows
     assert rows[1].target_ms_per_cycle is rows[1].drafter_ms_per_cycle is rows[1].host_ms_per_cycle is None
 
 
@@ -209,8 +209,8 @@ def test_accepted_cells_follow_the_cycles():
 
 def test_pictures_are_written_whole(tmp_path):
     plan = planned(["ar", "eagle2"], prompts=2)
-    found = find(STUDIO, plan, finished(tmp_path, plan))
-    captions = [prompt.caption() for prompt in plan.prompts]
+    found = make_report(PIPELINE, plan, finished(tmp_path, plan))
+    captions = [prompt.caption() for prompt in plan.conditions]
     gallery, maps = tmp_path / "deep" / "gallery.png", tmp_path / "deep" / "acceptance.png"
     write_gallery(gallery, found.rows, found.gallery, captions, "title")
     write_acceptance(maps, found.rows, found.acceptance, "title")
@@ -224,6 +224,6 @@ def test_pictures_are_written_whole(tmp_path):
 def test_a_store_knows_its_cells(tmp_path):
     plan = planned(["ar"], prompts=1)
     store = finished(tmp_path, plan)
-    cell = Cell("ar", plan.prompts[0].caption(), 0)
+    cell = DrawingKey("ar", plan.conditions[0].caption(), 0)
     assert cell in store
     assert store[cell].target_nfe == 16

@@ -2,16 +2,16 @@ import dataclasses
 
 import pytest
 
-from underpaint.artifacts.run_log import Shared
-from underpaint.runtime.evaluation.store import Store
-from underpaint.runtime.studio import Drawing
+from underpaint.artifacts.run_log import RunLogInUse
+from underpaint.runtime.drawing import Drawing
+from underpaint.runtime.evaluation.drawing_log import DrawingLog
 
 SETTINGS = {"methods": ["ar"]}
 DRAWING = Drawing("ar", "a fox", 0, (1, 2), (), (), 2, 0, 1.0, 0.5, 0.0)
 
 
 def stored(folder):
-    store = Store(folder, SETTINGS)
+    store = DrawingLog(folder, SETTINGS)
     store.add(DRAWING)
     return store
 
@@ -20,7 +20,7 @@ def stored(folder):
 def test_a_first_line_that_is_none_of_a_comparison_is_refused(tmp_path, line):
     (tmp_path / "drawings.jsonl").write_bytes(line + b"\n")
     with pytest.raises(ValueError, match="no record of a comparison"):
-        Store(tmp_path, SETTINGS)
+        DrawingLog(tmp_path, SETTINGS)
 
 
 @pytest.mark.parametrize("line", [b"\xff", b"[1]", b"null", b'{"method": "ar"}', b""])
@@ -28,7 +28,7 @@ def test_a_damaged_drawing_is_refused(tmp_path, line):
     path = stored(tmp_path).path
     path.write_bytes(path.read_bytes() + line + b"\n")
     with pytest.raises(ValueError, match="no record of a comparison"):
-        Store(tmp_path, SETTINGS)
+        DrawingLog(tmp_path, SETTINGS)
 
 
 @pytest.mark.parametrize("cut", [1, 40])
@@ -37,26 +37,26 @@ def test_a_line_that_was_cut_short_is_dropped(tmp_path, cut):
     whole = store.path.read_bytes()
     store.add(dataclasses.replace(DRAWING, seed=1))
     store.path.write_bytes(store.path.read_bytes()[:-cut])
-    again = Store(tmp_path, SETTINGS)
+    again = DrawingLog(tmp_path, SETTINGS)
     assert [one.seed for one in again] == [0]
     again.add(dataclasses.replace(DRAWING, seed=2))
     assert again.path.read_bytes().startswith(whole)
-    assert [one.seed for one in Store(tmp_path, SETTINGS)] == [0, 2]
+    assert [one.seed for one in DrawingLog(tmp_path, SETTINGS)] == [0, 2]
 
 
 def test_a_head_that_was_cut_short_is_written_anew(tmp_path):
     (tmp_path / "drawings.jsonl").write_bytes(b'{"hash": "12')
     stored(tmp_path)
-    assert len(Store(tmp_path, SETTINGS)) == 1
+    assert len(DrawingLog(tmp_path, SETTINGS)) == 1
 
 
 @pytest.mark.parametrize("fresh", [False, True])
 def test_two_processes_do_not_write_over_each_other(tmp_path, fresh):
     stored(tmp_path)
-    one, other = (Store(tmp_path, SETTINGS, fresh=fresh) for _ in range(2))
+    one, other = (DrawingLog(tmp_path, SETTINGS, fresh=fresh) for _ in range(2))
     one.add(dataclasses.replace(DRAWING, seed=10))
     held = one.path.read_bytes()
-    with pytest.raises(Shared, match="written by another process"):
+    with pytest.raises(RunLogInUse, match="written by another process"):
         other.add(dataclasses.replace(DRAWING, seed=20))
     assert one.path.read_bytes() == held
     one.add(dataclasses.replace(DRAWING, seed=3))

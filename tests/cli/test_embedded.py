@@ -13,22 +13,25 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.row_front import front_steps
 from underpaint.algos.spatial.zipar import raster
 from underpaint.artifacts import manifest
+from underpaint.artifacts.model_index import write_index
 from underpaint.cli.app import app
 from underpaint.export.decoders import export_captioned_target, export_trained_drafter
 from underpaint.export.reference import write_reference
 from underpaint.models.decoder import DecoderConfig
 from underpaint.models.judge import Judge, JudgeConfig
 from underpaint.models.text import CaptionedTarget, new_drafter
-from underpaint.runtime.embedded import open_studio
+from underpaint.runtime.conditions import of_prompt
+from underpaint.runtime.drawing import draw, noise_of
 from underpaint.runtime.engines.context import EngineContext
 from underpaint.runtime.methods.registry import METHODS, build_method, resolve
-from underpaint.runtime.studio import draw, randomness
+from underpaint.runtime.pipeline import Pipeline
 from underpaint.zoo.prompts import SLOT_VALUES, WORD_SLOTS, WORDS, Prompt
 
 CONFIG = DecoderConfig(
     dim=16, layers=2, heads=2, hidden=48, vocab_size=32, grid_side=8, prefix=WORD_SLOTS, condition="external"
 )
-OPEN = partial(open_studio, settings=EngineContext(threads=1))
+OPEN = partial(Pipeline.open, context=EngineContext(threads=1))
+OPEN_AS_IS = Pipeline.open
 PROMPT = "a 3d fox, left"
 
 
@@ -49,7 +52,17 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     judge = Judge(JudgeConfig(channels=(4, 4, 4, 4), features=FEATURES)).eval()
     write_reference(judge, made_up_sheet(), folder, ORIGIN, count=20)
     torch.set_num_threads(threads)
+    write_index(folder, condition="prompt_grammar")
     return folder
+
+
+def opens(monkeypatch, folder):
+    """Let the commands open this folder instead of the shipped one, on one thread."""
+
+    def opened(_folder=None, *, resolution=None, **options):
+        return OPEN_AS_IS(folder, resolution=resolution, context=EngineContext(threads=1))
+
+    monkeypatch.setattr(Pipeline, "open", staticmethod(opened))
 
 
 @pytest.fixture
@@ -57,71 +70,71 @@ def damaged(models, tmp_path, monkeypatch):
     """A copy to be damaged, which the commands open."""
     folder = tmp_path / "models"
     copytree(models, folder)
-    monkeypatch.setattr("underpaint.runtime.embedded.open_studio", partial(OPEN, folder=folder))
+    opens(monkeypatch, folder)
     return folder
 
 
 def test_a_studio_opens_draws_and_judges(models):
-    studio = OPEN(64, folder=models)
-    assert tuple(studio.grid) == (8, 8)
-    assert studio.codes.neighbours.shape == (32, 31)
-    built = build_method("eagle2", resolve("eagle2", 1.0), studio.codes)
-    drawing = draw(studio, built, SamplingParams(guidance=2.0), Prompt("fox"), 0)
+    pipeline = OPEN(models, resolution=64)
+    assert tuple(pipeline.grid) == (8, 8)
+    assert pipeline.tables.neighbours.shape == (32, 31)
+    built = build_method("eagle2", resolve("eagle2", 1.0), pipeline.tables)
+    drawing = draw(pipeline, built, SamplingParams(guidance=2.0), of_prompt(Prompt("fox")), 0)
     assert drawing.target_nfe == 1 + len(drawing.accepted)
     assert drawing.drafter_nfe > 0
     assert 0 < drawing.target_seconds + drawing.drafter_seconds < drawing.seconds
-    picture = studio.picture(drawing.tokens_array())
+    picture = pipeline.picture(drawing.tokens_array())
     assert picture.shape == (64, 64, 3)
-    seen = studio.read(picture)
+    seen = pipeline.judge.read(picture)
     assert {slot: seen.values[slot] in known for slot, known in SLOT_VALUES.items()} == dict.fromkeys(SLOT_VALUES, True)
-    assert seen.features.shape == (studio.reference.features_a.shape[1],)
+    assert seen.features.shape == (pipeline.judge.reference.features_a.shape[1],)
 
 
 @pytest.mark.parametrize("guidance", [1.0, 2.5])
 def test_every_lossless_method_draws_what_ar_draws_at_temperature_zero(models, guidance):
-    studio = OPEN(64, folder=models)
+    pipeline = OPEN(models, resolution=64)
     sampler = SamplingParams(guidance=guidance, temperature=0.0)
     tokens = {}
     for method in METHODS:
-        built = build_method(method.name, resolve(method.name, 0.0), studio.codes)
+        built = build_method(method.name, resolve(method.name, 0.0), pipeline.tables)
         if built.lossless:
-            tokens[method.name] = draw(studio, built, sampler, Prompt("fox"), 0).tokens
+            tokens[method.name] = draw(pipeline, built, sampler, of_prompt(Prompt("fox")), 0).tokens
     assert len(tokens) >= 6
     assert set(tokens.values()) == {tokens["ar"]}
 
 
 @pytest.mark.parametrize("guidance", [1.0, 2.5])
 def test_row_fronts_as_wide_as_the_grid_are_plain_autoregression(models, guidance):
-    studio, prompt = OPEN(64, folder=models), Prompt("fox")
+    pipeline, prompt = OPEN(models, resolution=64), of_prompt(Prompt("fox"))
     cold = SamplingParams(guidance=guidance, temperature=0.0)
-    ar = draw(studio, build_method("ar", resolve("ar", 0.0), studio.codes), cold, prompt, 0)
+    ar = draw(pipeline, build_method("ar", resolve("ar", 0.0), pipeline.tables), cold, prompt, 0)
     for settings in (["window=none"], ["window=8"], ["window=8", "adaptive=true"]):
-        built = build_method("zipar", resolve("zipar", 0.0, settings=settings), studio.codes)
-        wide = draw(studio, built, cold, prompt, 0)
+        built = build_method("zipar", resolve("zipar", 0.0, settings=settings), pipeline.tables)
+        wide = draw(pipeline, built, cold, prompt, 0)
         assert wide.tokens == ar.tokens
         assert (wide.target_nfe, wide.drafter_nfe) == (64, 0)
     warm = SamplingParams(guidance=guidance)
-    plain = raster(studio.grid_target(prompt, warm).model, randomness(prompt, 3)).tokens
-    built = build_method("zipar", resolve("zipar", 1.0, settings=["window=8"]), studio.codes)
-    assert draw(studio, built, warm, prompt, 3).tokens == tuple(plain)
-    fast = draw(studio, build_method("zipar", resolve("zipar", 1.0), studio.codes), warm, prompt, 3)
-    assert fast.target_nfe == front_steps(studio.grid, 4)
-    assert fast.accepted is fast.depths is fast.kept is None
+    plain = raster(pipeline.grid_target(prompt, warm).model, noise_of(prompt, 3)).tokens
+    built = build_method("zipar", resolve("zipar", 1.0, settings=["window=8"]), pipeline.tables)
+    assert draw(pipeline, built, warm, prompt, 3).tokens == tuple(plain)
+    fast = draw(pipeline, build_method("zipar", resolve("zipar", 1.0), pipeline.tables), warm, prompt, 3)
+    assert fast.target_nfe == front_steps(pipeline.grid, 4)
+    assert fast.accepted is fast.depths is fast.kept_cells is None
 
 
 def test_the_prompt_changes_the_picture_and_the_seed_too(models):
-    studio = OPEN(64, folder=models)
-    built = build_method("adt", resolve("adt", 1.0), studio.codes)
+    pipeline = OPEN(models, resolution=64)
+    built = build_method("adt", resolve("adt", 1.0), pipeline.tables)
     tokens = [
-        draw(studio, built, SamplingParams(), prompt, seed).tokens
-        for prompt, seed in ((Prompt("fox"), 0), (Prompt("fox"), 1), (Prompt("panda"), 0), (Prompt("fox"), 0))
+        draw(pipeline, built, SamplingParams(), of_prompt(Prompt(concept)), seed).tokens
+        for concept, seed in (("fox", 0), ("fox", 1), ("panda", 0), ("fox", 0))
     ]
     assert len(set(tokens[:3])) == 3
     assert tokens[3] == tokens[0]
 
 
 def test_the_command_compares_on_real_engines(models, monkeypatch, tmp_path):
-    monkeypatch.setattr("underpaint.runtime.embedded.open_studio", partial(OPEN, folder=models))
+    opens(monkeypatch, models)
     out = tmp_path / "out"
     arguments = ["compare", PROMPT, "a panda", "--methods", "eagle2,adt+lantern", "--resolution", "64"]
     result = CliRunner().invoke(app, [*arguments, "--temperature", "0", "--out", str(out)])
@@ -171,6 +184,7 @@ def rewrite(folder: Path, name: str, content: bytes) -> None:
     (folder / plain["file"]).write_bytes(content)
     plain["bytes"], plain["sha256"] = len(content), manifest.digest(folder / plain["file"])
     (folder / f"{name}.json").write_text(json.dumps(plain))
+    write_index(folder)
 
 
 @pytest.mark.parametrize(
@@ -182,7 +196,7 @@ def rewrite(folder: Path, name: str, content: bytes) -> None:
         (no_model_but_a_true_hash, "onnxruntime could not load it"),
         (no_codebook_but_a_true_hash, "expected an array 'codebook'"),
         (no_json, "expected JSON"),
-        (another_vocabulary, "expected one codebook and one grid"),
+        (another_vocabulary, "expected one codebook"),
     ],
 )
 @pytest.mark.parametrize("command", ["generate", "compare"])

@@ -5,12 +5,12 @@ from PIL import Image
 
 from underpaint.runtime.evaluation import gallery as gallery_module
 from underpaint.runtime.evaluation.gallery import write_gallery
-from underpaint.runtime.evaluation.report import Row
+from underpaint.runtime.evaluation.report import ReportRow
 
 
 def test_a_gallery_of_many_prompts_shows_the_first(tmp_path, monkeypatch):
     monkeypatch.setattr(gallery_module, "MOST_COLUMNS", 2)
-    row = Row(**{**{field.name: None for field in dataclasses.fields(Row)}, "method": "ar", "speedup": 1.0})
+    row = ReportRow(**{**{field.name: None for field in dataclasses.fields(ReportRow)}, "method": "ar", "speedup": 1.0})
     picture = np.zeros((8, 8, 3), np.uint8)
     widths = []
     for count in (1, 2, 5):

@@ -1,29 +1,30 @@
 import pytest
 
-from tests.cli.studio import SyntheticStudio
+from tests.cli.synthetic_pipeline import SyntheticPipeline
 from underpaint.algos.accept import RULES
 from underpaint.algos.draft import POLICIES
 from underpaint.algos.rows import SamplingParams
+from underpaint.runtime.conditions import of_prompt
+from underpaint.runtime.drawing import draw
 from underpaint.runtime.methods.registry import METHODS, build_method, resolve
 from underpaint.runtime.methods.settings import settings_of
-from underpaint.runtime.studio import draw
 from underpaint.zoo.prompts import Prompt
 
-STUDIO = SyntheticStudio()
-CODES = STUDIO.codes
+PIPELINE = SyntheticPipeline()
+CODES = PIPELINE.tables
 EVERY = [method.name for method in METHODS]
-TREES = [method for method in METHODS if method.sampled.family == "tree"]
+TREES = [method for method in METHODS if method.tuned.sampled.family == "tree"]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("name", EVERY)
 def test_every_method_builds_at_both_temperatures(name, temperature):
-    recipe = resolve(name, temperature)
-    built = build_method(name, recipe, CODES)
-    if recipe.family == "tree":
-        assert RULES[recipe.rule].greedy == (temperature == 0)
+    config = resolve(name, temperature)
+    built = build_method(name, config, CODES)
+    if config.family == "tree":
+        assert RULES[config.rule].greedy == (temperature == 0)
     assert built.drafts == (name not in ("ar", "zipar"))
-    assert built.lossless == (recipe.family == "tree" and "lantern" not in name)
+    assert built.lossless == (config.family == "tree" and "lantern" not in name)
 
 
 def test_methods_of_the_issue_are_there():
@@ -31,19 +32,59 @@ def test_methods_of_the_issue_are_there():
     assert {"zipar", "mulo", "mulo-islands", "mulo-raster"} <= set(EVERY)
 
 
-def test_the_control_differs_from_eagle2_in_depth_alone():
-    tree, control = METHODS["eagle2"].sampled, METHODS["eagle2-static"].sampled
-    differs = {key for key in tree.policy_settings if tree.policy_settings[key] != control.policy_settings[key]}
-    assert (tree.policy, tree.rule) == (control.policy, control.rule)
-    assert differs == {"depth"}
+def test_the_control_tree_differs_from_eagle2_in_its_depth_alone():
+    for temperature in (0.0, 1.0):
+        tree, control = (METHODS[name].tuned.at(temperature) for name in ("eagle2", "adt-control-tree"))
+        shared = {key: tree.policy_settings[key] for key in ("top_k", "total_tokens")}
+        assert {key: control.policy_settings[key] for key in shared} == shared
+        assert control.rule == tree.rule
+
+
+@pytest.mark.parametrize("preset", ["tuned", "paper"])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("name", [one.name for one in TREES if one.tuned.sampled.policy != "none"])
+def test_a_policy_and_a_rule_by_name_start_from_the_settings_of_their_method(name, temperature, preset):
+    config = METHODS[name].tuned.sampled
+    found = resolve(f"{config.policy}:{config.rule}", temperature, preset=preset)
+    same = [
+        one.preset(preset).at(temperature)
+        for one in TREES
+        if (one.tuned.sampled.policy, one.tuned.sampled.rule) == (config.policy, config.rule)
+    ]
+    assert found == same[0]
+
+
+def test_a_pair_that_is_no_method_takes_the_policys_settings():
+    found = resolve("eagle2:lantern_pp", 1.0)
+    assert found.policy_settings == resolve("eagle2", 1.0).policy_settings
+    assert found.rule_settings == {}
+
+
+def test_a_papers_k_is_scaled_to_the_codebook():
+    method = build_method("lantern", resolve("lantern", 1.0, preset="paper"), CODES)
+    assert method.config.rule_settings["k"] == round(1000 * CODES.vocab_size / 16384)
+    asked = build_method("lantern", resolve("lantern", 1.0, settings=["k=7"], preset="paper"), CODES)
+    assert asked.config.rule_settings["k"] == 7
+
+
+@pytest.mark.parametrize("preset", ["tuned", "paper"])
+def test_every_setting_of_a_preset_has_a_source(preset):
+    for method in METHODS:
+        found = method.preset(preset)
+        told = {name.strip() for names in found.sources for name in names.split(",")}
+        config = found.sampled
+        settings = set(getattr(config, "policy_settings", {})) | set(getattr(config, "rule_settings", {}))
+        everything = {"all"} & told
+        assert everything or settings - {"residual"} <= told, (method.name, settings - told)
+        assert all(len(source) > 10 for source in found.sources.values())
 
 
 def test_settings_are_read_as_their_types():
-    recipe = resolve("adt+lantern", 1.0, settings=["beta=0.25", "max_depth=6", "delta=0.4", "nodes=proportional"])
-    assert recipe.policy_settings["beta"] == 0.25
-    assert recipe.policy_settings["max_depth"] == 6
-    assert recipe.policy_settings["nodes"] == "proportional"
-    assert recipe.rule_settings["delta"] == 0.4
+    config = resolve("adt+lantern", 1.0, settings=["beta=0.25", "max_depth=6", "delta=0.4", "nodes=proportional"])
+    assert config.policy_settings["beta"] == 0.25
+    assert config.policy_settings["max_depth"] == 6
+    assert config.policy_settings["nodes"] == "proportional"
+    assert config.rule_settings["delta"] == 0.4
     assert resolve("eagle1", 1.0, settings=["widths=2,3"]).policy_settings["widths"] == (2, 3)
     curve = resolve("roofline", 1.0, settings=["verify_ms=1:2.5,8:4"]).policy_settings["verify_ms"]
     assert curve == ((1, 2.5), (8, 4.0))
@@ -74,9 +115,9 @@ def test_bad_settings_are_named(settings, message):
 
 
 def test_a_setting_out_of_range_raises_when_built():
-    recipe = resolve("eagle2", 1.0, settings=["depth=0"])
+    config = resolve("eagle2", 1.0, settings=["depth=0"])
     with pytest.raises(ValueError, match="depth must be at least 1"):
-        build_method("eagle2", recipe, CODES)
+        build_method("eagle2", config, CODES)
 
 
 def test_an_unknown_method_suggests_the_nearest():
@@ -94,7 +135,7 @@ def test_a_rule_that_does_not_cover_the_trees_raises():
 @pytest.mark.parametrize("rule", [spec for spec in RULES if not spec.greedy], ids=lambda spec: spec.name)
 def test_a_rule_of_ones_own_gets_its_greedy_variant_at_zero(rule):
     fitting = next(spec for spec in POLICIES if spec.drawn in rule.drawn)
-    name = next((one.name for one in TREES if one.greedy.policy == fitting.name), "eagle2")
+    name = next((one.name for one in TREES if one.tuned.greedy.policy == fitting.name), "eagle2")
     if rule.promise == "lossless":
         assert resolve(name, 0.0, rule=rule.name).rule == "greedy"
     elif rule.greedy_variant is not None:
@@ -112,9 +153,9 @@ def test_a_greedy_rule_above_zero_raises():
 
 def test_greedy_rules_read_the_distributions_at_temperature_one():
     asked = SamplingParams(guidance=3.0, temperature=0.0, top_k=5)
-    assert resolve("eagle2", 0.0).target_sampler(asked) == SamplingParams(guidance=3.0)
+    assert resolve("eagle2", 0.0).target_sampling(asked) == SamplingParams(guidance=3.0)
     warm = SamplingParams(guidance=3.0, temperature=0.7, top_k=5)
-    assert resolve("eagle2", 0.7).target_sampler(warm) == warm
+    assert resolve("eagle2", 0.7).target_sampling(warm) == warm
 
 
 @pytest.mark.parametrize(
@@ -129,8 +170,8 @@ def test_greedy_rules_read_the_distributions_at_temperature_one():
     ],
 )
 def test_a_method_is_called_lossless_over_all_settings_of_its_rule(name, settings, lossless):
-    recipe = resolve(name, 1.0, settings=settings)
-    assert build_method(name, recipe, CODES).lossless == lossless
+    config = resolve(name, 1.0, settings=settings)
+    assert build_method(name, config, CODES).lossless == lossless
 
 
 def test_no_setting_of_a_registered_part_is_unreadable():
@@ -142,22 +183,22 @@ def test_no_setting_of_a_registered_part_is_unreadable():
 def test_every_rule_draws_with_some_method(rule):
     temperature = 0.0 if rule.greedy else 1.0
     for method in TREES:
-        recipe = method.at(temperature)
-        if recipe.policy == "none":
+        config = method.tuned.at(temperature)
+        if config.policy == "none":
             continue
-        policy = POLICIES[recipe.policy]
+        policy = POLICIES[config.policy]
         if policy.drawn in rule.drawn and (policy.chain or not rule.needs_chain):
             break
     else:
         pytest.fail(f"no method grows trees that '{rule.name}' covers")
     built = build_method(method.name, resolve(method.name, temperature, rule=rule.name), CODES)
-    drawing = draw(STUDIO, built, SamplingParams(temperature=temperature), Prompt("fox"), 0)
-    assert len(drawing.tokens) == STUDIO.grid.cells
+    drawing = draw(PIPELINE, built, SamplingParams(temperature=temperature), of_prompt(Prompt("fox")), 0)
+    assert len(drawing.tokens) == PIPELINE.grid.cells
 
 
 def test_row_fronts_take_settings_but_no_rule():
-    recipe = resolve("zipar", 1.0, settings=["window=2", "adaptive=true"])
-    assert recipe.to_dict() == {"loop": "zipar", "settings": {"window": 2, "adaptive": True}}
+    config = resolve("zipar", 1.0, settings=["window=2", "adaptive=true"])
+    assert config.to_dict() == {"loop": "zipar", "settings": {"window": 2, "adaptive": True}}
     with pytest.raises(ValueError, match="no rule applies"):
         resolve("zipar", 1.0, rule="lantern")
     with pytest.raises(ValueError, match="unknown setting 'windows'; did you mean 'window'"):
@@ -167,4 +208,4 @@ def test_row_fronts_take_settings_but_no_rule():
     for window in ("0", "5"):
         built = build_method("zipar", resolve("zipar", 1.0, settings=[f"window={window}"]), CODES)
         with pytest.raises(ValueError, match=r"window: expected 1..4 on a grid of 4 x 4"):
-            built.open(STUDIO, Prompt("fox"), SamplingParams())
+            built.open(PIPELINE, of_prompt(Prompt("fox")), SamplingParams())

@@ -10,39 +10,47 @@ import typer
 from click.testing import Result
 from typer.testing import CliRunner
 
-from tests.cli.studio import SyntheticStudio
+from tests.cli.synthetic_pipeline import SyntheticPipeline, replace_models
 from underpaint.algos.spatial.mulo import draft_and_repair
 from underpaint.cli.simulate import app
 from underpaint.cli.trace import trace
-from underpaint.runtime.evaluation.compare import Plan, choose_prompts, run
-from underpaint.runtime.evaluation.report import find, to_dict
-from underpaint.runtime.evaluation.store import Store
-from underpaint.runtime.methods.mulo_method import BuiltMulo
+from underpaint.runtime.drawing import noise_of
+from underpaint.runtime.evaluation.comparison import ComparisonPlan, choose_prompts, run
+from underpaint.runtime.evaluation.drawing_log import DrawingLog
+from underpaint.runtime.evaluation.report import make_report, to_dict
+from underpaint.runtime.methods.mulo_method import MuloMethod
 from underpaint.runtime.methods.registry import build_method, resolve
-from underpaint.runtime.studio import randomness
 from underpaint.sim.replay.predict_rows import rows_for, run_rows
 from underpaint.sim.replay.trace import load
 
 LOW = ("mulo", "mulo-islands", "mulo-raster")
 METHODS = ("ar", "speculative", "eagle1", "eagle2", "adt", "lantern", "roofline", "zipar", *LOW)
-STUDIO = SyntheticStudio()
+SETTINGS = {"mulo-islands": ("draft_window=2",)}
+"""The low grid of the synthetic pipeline is 2 x 2."""
+NARROW = ("--set", "mulo-islands.draft_window=2")
+PIPELINE = SyntheticPipeline()
 CURVE = {"verify_ms": [[1, 1.0], [64, 3.0]], "draft_ms": [[1, 0.1], [64, 0.3]], "overhead_ms": 0.1}
 
 
 def recorded(monkeypatch: pytest.MonkeyPatch, path: Path, *options: str) -> Result:
-    monkeypatch.setattr("underpaint.runtime.embedded.open_studio", lambda side: STUDIO)
+    replace_models(monkeypatch, lambda side: PIPELINE)
     alone = typer.Typer()
     alone.command()(trace)
     return CliRunner().invoke(alone, [*options, "--out", str(path)])
 
 
 def compared(folder: Path, temperature: float, prompts: int, methods: tuple[str, ...] = METHODS) -> Path:
-    sampler = dataclasses.replace(STUDIO.sampler, temperature=temperature)
-    built = tuple(build_method(name, resolve(name, temperature), STUDIO.codes) for name in methods)
-    plan = Plan(built, choose_prompts(prompts), (0,), sampler)
-    store = Store(folder, plan.to_dict())
-    run(STUDIO, plan, store, lambda state: None)
-    found = to_dict(find(STUDIO, plan, store), {**plan.to_dict(), "resolution": 64}, dict(STUDIO.fingerprint()), {})
+    sampler = dataclasses.replace(PIPELINE.sampling, temperature=temperature)
+    built = tuple(
+        build_method(name, resolve(name, temperature, None, SETTINGS.get(name, ())), PIPELINE.tables)
+        for name in methods
+    )
+    plan = ComparisonPlan(built, choose_prompts(prompts), (0,), sampler)
+    store = DrawingLog(folder, plan.to_dict())
+    run(PIPELINE, plan, store, lambda state: None)
+    found = to_dict(
+        make_report(PIPELINE, plan, store), {**plan.to_dict(), "resolution": 64}, dict(PIPELINE.fingerprint()), {}
+    )
     path = folder / "compare.json"
     path.write_text(json.dumps(found))
     return path
@@ -53,7 +61,7 @@ def compared(folder: Path, temperature: float, prompts: int, methods: tuple[str,
 def test_tokens_per_cycle_are_predicted_for_every_method(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, temperature: float
 ) -> None:
-    options = ("--prompts-count", "48", "--temperature", str(temperature), "--methods", ",".join(METHODS))
+    options = ("--prompts-count", "48", "--temperature", str(temperature), "--methods", ",".join(METHODS), *NARROW)
     done = recorded(monkeypatch, tmp_path / "one.npz", *options)
     assert done.exit_code == 0, done.output
     comparison = compared(tmp_path, temperature, 48)
@@ -87,28 +95,40 @@ def test_a_draft_of_the_whole_image_is_repaired_as_the_method_does_pass_by_pass(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, temperature: float
 ) -> None:
     """Of its own prompts a trace misses nothing: which cells are refused decides every pass, and it holds that."""
-    options = ("--prompts-count", "6", "--temperature", str(temperature), "--keep", "40", "--methods", ",".join(LOW))
+    options = (
+        "--prompts-count",
+        "6",
+        "--temperature",
+        str(temperature),
+        "--keep",
+        "40",
+        "--methods",
+        ",".join(LOW),
+        *NARROW,
+    )
     assert recorded(monkeypatch, tmp_path / "one.npz", *options).exit_code == 0
     held = load(tmp_path / "one.npz")
     assert [rows.settings["draft_window"] for rows in held.rows] == [None, 2]
-    sampler = dataclasses.replace(STUDIO.sampler, temperature=temperature)
+    sampler = dataclasses.replace(PIPELINE.sampling, temperature=temperature)
     for method, settings in (
         *((name, ()) for name in LOW),
         ("mulo", ("tau=0.5", "radius=0", "keys=recompute")),
         ("mulo-islands", ("tau=0.1", "k=4", "window=1")),
         ("mulo-raster", ("tau=0.4", "k=0", "rows=none")),
     ):
-        built = build_method(method, resolve(method, temperature, None, settings), STUDIO.codes)
-        assert isinstance(built, BuiltMulo)
-        plain = built.recipe.to_dict()["settings"]
+        built = build_method(
+            method, resolve(method, temperature, None, (*SETTINGS.get(method, ()), *settings)), PIPELINE.tables
+        )
+        assert isinstance(built, MuloMethod)
+        plain = built.config.to_dict()["settings"]
         rows = rows_for(held, plain)
         assert rows is not None
         found = run_rows(held, rows, plain, seeds=1, seed=0)
         for image, prompt in enumerate(choose_prompts(6, 64)):
-            session = built.open(STUDIO, prompt, sampler)
+            session = built.open(PIPELINE, prompt, sampler)
             rule, repair = session.rule, session.repair
             done = draft_and_repair(
-                *(session.target.model, session.drafter, rule, repair, session.rows_per_cycle, randomness(prompt, 0))
+                *(session.target.model, session.drafter, rule, repair, session.rows_per_cycle, noise_of(prompt, 0))
             )
             assert np.array_equal(found.verify[image], np.bincount(np.maximum(done.passes, 1), minlength=17))
             low = np.maximum(session.drafter.passes, 1)
@@ -124,7 +144,7 @@ def test_rows_drafted_a_few_at_a_time_are_recorded_beside_the_plain_picture(
     (rows,) = held.rows
     assert rows.rows_per_cycle == 2
     assert rows.low_passes[0, :4].tolist() == [0, 4, 1, 0]  # the second block is fed the first one's two cells at once
-    plain = resolve("mulo", 1.0, None, ("rows=1", "tau=1.5")).to_dict()["settings"]
+    plain = resolve("mulo", 1.0, None, ("rows=1", "tau=1.5", "window=none")).to_dict()["settings"]
     assert run_rows(held, rows, plain, seeds=1, seed=0).passes.tolist() == [17, 17]
     everything = {**plain, "tau": 0.0}
     assert run_rows(held, rows, everything, seeds=3, seed=0).passes.tolist() == [9, 9]

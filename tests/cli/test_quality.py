@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy.linalg import sqrtm
 
-from tests.cli.studio import real_scenes
+from tests.cli.synthetic_pipeline import real_scenes
 from underpaint.runtime.evaluation.quality import (
     PAIR,
     Reading,
@@ -71,7 +71,8 @@ def test_a_damaged_reference_is_refused(tmp_path):
 
 def test_prompt_accuracy_needs_concept_and_style():
     prompt = Prompt(CONCEPT_NAMES[0])
-    right = {slot: getattr(prompt, slot) for slot in SLOT_VALUES}
+    wanted = {slot: getattr(prompt, slot) for slot in SLOT_VALUES}
+    right = wanted
     other_style = next(value for value in SLOT_VALUES["style"] if value != prompt.style)
     readings = [
         Reading(right, np.zeros(2)),
@@ -79,7 +80,7 @@ def test_prompt_accuracy_needs_concept_and_style():
         Reading(right | {"concept": CONCEPT_NAMES[1]}, np.zeros(2)),
         Reading(right | {"colour": "no such"}, np.zeros(2)),
     ]
-    right = read_right(readings, [prompt] * 4)
+    right = read_right(readings, [wanted] * 4)
     assert right[PAIR].tolist() == [True, False, False, True]
     shares = {slot: hits.mean() for slot, hits in right.items()}
     assert (shares["style"], shares["concept"], shares["colour"], shares["place"]) == (0.75, 0.75, 0.75, 1.0)

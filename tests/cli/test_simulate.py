@@ -14,8 +14,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from tests.cli.studio import GRID, VOCAB, SyntheticStudio
-from underpaint.artifacts.run_log import Shared
+from tests.cli.synthetic_pipeline import GRID, VOCAB, SyntheticPipeline, replace_models
+from underpaint.artifacts.run_log import RunLogInUse
 from underpaint.cli.simulate import app
 from underpaint.cli.trace import trace
 from underpaint.sim.replay.trace import load
@@ -225,7 +225,7 @@ def test_two_sweeps_do_not_write_over_each_other(tmp_path: Path) -> None:
     one, other = Results(tmp_path, PLAN), Results(tmp_path, PLAN)
     run(PLAN, one, LocalExecutor(1), lambda line: None)
     held = one.path.read_bytes()
-    with pytest.raises(Shared, match="written by another process"):
+    with pytest.raises(RunLogInUse, match="written by another process"):
         run(PLAN, other, LocalExecutor(1), lambda line: None)
     assert one.path.read_bytes() == held
 
@@ -322,7 +322,7 @@ def test_a_job_is_the_same_every_time() -> None:
 
 
 def traced(monkeypatch: pytest.MonkeyPatch, path: Path, *extra: str) -> tuple[int, str]:
-    monkeypatch.setattr("underpaint.runtime.embedded.open_studio", lambda side: SyntheticStudio())
+    replace_models(monkeypatch, lambda side: SyntheticPipeline())
     alone = typer.Typer()
     alone.command()(trace)
     result = CliRunner().invoke(alone, ["--prompts-count", "3", "--depths", "3", *extra, "--out", str(path)])
@@ -331,7 +331,7 @@ def traced(monkeypatch: pytest.MonkeyPatch, path: Path, *extra: str) -> tuple[in
 
 
 @pytest.mark.parametrize("temperature", ["1", "0"])
-def test_a_trace_is_recorded_from_a_studio(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, temperature: str) -> None:
+def test_a_trace_is_recorded_from_a_pipeline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, temperature: str) -> None:
     code, text = traced(monkeypatch, tmp_path / "one.npz", "--temperature", temperature)
     assert code == 0, text
     held = load(tmp_path / "one.npz")

@@ -152,13 +152,13 @@ def test_what_cannot_be_trained_is_refused_at_once(
 
 
 def test_a_stopped_run_says_so_and_exits_as_a_shell_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from underpaint.models.train.loop import LoopSettings, Outcome
+    from underpaint.models.train.loop import DecodingResult, LoopSettings
 
     asked = []
 
-    def stopped(folder: Path, sheet: object, *, loop: LoopSettings, seed: int, device: str) -> Outcome:
+    def stopped(folder: Path, sheet: object, *, loop: LoopSettings, seed: int, device: str) -> DecodingResult:
         asked.append((folder, loop.steps, loop.minutes, seed, device))
-        return Outcome(7, False, {"accuracy": 0.5})
+        return DecodingResult(7, False, {"accuracy": 0.5})
 
     monkeypatch.setattr("underpaint.models.train.judge.train_judge", stopped)
     monkeypatch.setattr("underpaint.models.train.pictures.load_sprites", lambda art: {})
@@ -183,7 +183,7 @@ def test_samplers_learn_between_the_sides_that_are_named(
     checkpoints: Path, monkeypatch: pytest.MonkeyPatch, asked: list[str], run: str, sides: tuple[int, int]
 ) -> None:
     from underpaint.models.train import sampler, superres
-    from underpaint.models.train.loop import Outcome
+    from underpaint.models.train.loop import DecodingResult
 
     encoded, trained = [], []
 
@@ -193,9 +193,9 @@ def test_samplers_learn_between_the_sides_that_are_named(
         encoded.append((side, count, split, device))
         return np.zeros((count, (side // 8) ** 2), np.int16)
 
-    def train(folder: Path, scenes: sampler.PairedScenes, *config: SamplerConfig, **given: object) -> Outcome:
+    def train(folder: Path, scenes: sampler.PairedScenes, *config: SamplerConfig, **given: object) -> DecodingResult:
         trained.append((folder, scenes, config, given["settings"]))
-        return Outcome(1, True, {})
+        return DecodingResult(1, True, {})
 
     monkeypatch.chdir(checkpoints)
     monkeypatch.setattr("underpaint.cli.train_options.encode_pictures", encode)

@@ -6,6 +6,7 @@ import pytest
 
 from tests.conformance.conftest import CONFIG, Models
 from tests.conformance.test_engine import ONE_ROW, PAIR, TOKENS, chain, draft_features, open_drafter, open_target
+from tests.conformance.timed import Tally, TimedDrafter
 from underpaint.algos.accept.point import PointProposals
 from underpaint.algos.chance import sampling
 from underpaint.algos.draft.chain import LikeliestChain
@@ -14,7 +15,6 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import Scored, decode
 from underpaint.algos.tree import DraftTree, Verdict
 from underpaint.runtime.engines.context import EngineError
-from underpaint.runtime.evaluation.timing import Tally, TimedDrafter
 
 LEVELS = 5
 

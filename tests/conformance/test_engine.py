@@ -8,6 +8,7 @@ import torch
 
 from tests.conformance.conftest import CAPTION, CONFIG, WORDS, Models
 from tests.conformance.families import Family
+from tests.conformance.timed import Tally, TimedDrafter, TimedTarget
 from tests.models.test_golden import load_case, regenerate
 from tests.published.llamagen_reference import Transformer, TransformerConfig
 from underpaint.algos.accept.point import PointProposals
@@ -25,7 +26,6 @@ from underpaint.runtime.engines.context import EngineContext, EngineError
 from underpaint.runtime.engines.drafter import EngineDrafter
 from underpaint.runtime.engines.grid_target import EngineGridTarget
 from underpaint.runtime.engines.target import EngineTarget
-from underpaint.runtime.evaluation.timing import Tally, TimedDrafter, TimedTarget
 
 PAIR = SamplingParams(guidance=2.5)
 ONE_ROW = SamplingParams()

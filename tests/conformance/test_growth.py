@@ -6,6 +6,7 @@ import pytest
 from tests.conformance.conftest import CONFIG, Models
 from tests.conformance.test_chain import at
 from tests.conformance.test_engine import ONE_ROW, PAIR, TOKENS, draft_features, open_drafter, open_target
+from tests.conformance.timed import Tally, TimedDrafter
 from underpaint.algos.accept import RULES
 from underpaint.algos.chance import sampling
 from underpaint.algos.draft import POLICIES
@@ -14,7 +15,6 @@ from underpaint.algos.draft.spec import Budget, FusedTreeSpec
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import decode
 from underpaint.runtime.engines.context import EngineError
-from underpaint.runtime.evaluation.timing import Tally, TimedDrafter
 
 SAMPLERS = {
     "pair": PAIR,

@@ -217,7 +217,17 @@ def test_an_exported_chameleon_draws_pictures(anole: Path, tmp_path: Path) -> No
     assert result.exit_code == 0, result.output
     assert "vq_decoder (fp32): passed" in result.output
     prompt = ",".join(str(int(each)) for each in PROMPT[0])
-    common = ["compare", prompt, "--engines", str(anole / "out"), "--top-k", "0", "--methods", "ar,eagle2"]
+    common = [
+        "compare",
+        prompt,
+        "--engines",
+        str(anole / "out"),
+        "--top-k",
+        "0",
+        "--methods",
+        "ar,eagle2",
+        "--save-pictures",
+    ]
     result = runner.invoke(underpaint, [*common, "--out", str(tmp_path)])
     assert result.exit_code == 0, result.output
     drawn = [json.loads(line) for line in (tmp_path / "drawings.jsonl").read_text().splitlines()[1:]]
@@ -226,7 +236,7 @@ def test_an_exported_chameleon_draws_pictures(anole: Path, tmp_path: Path) -> No
         codes = torch.tensor(each["tokens"]).reshape(1, OPTIONS.grid_side, OPTIONS.grid_side)
         assert len(codes.unique()) > 2
         expected = to_bytes(decoded(vqgan_weights(CODES), codes)[0].numpy())
-        found = np.asarray(Image.open(tmp_path / f"{each['method']}.png"))
+        found = np.asarray(Image.open(tmp_path / "pictures" / each["method"] / "0000-seed0.png"))
         assert np.abs(found.astype(int) - expected.astype(int)).max() <= 1
     # `transformers` reads the same code from each of the target's vocabulary ids.
     known = ChameleonImageVocabularyMapping(MAP).bpe2img

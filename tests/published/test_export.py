@@ -315,19 +315,19 @@ def test_every_method_runs_on_exported_engines(folder: Path, tmp_path: Path) -> 
         rows = {row["method"]: row for row in found["rows"]}
         assert set(rows) == set(methods)
         assert rows["ar"]["target_nfe"] == SIDE**2
-        assert (out / "eagle2.png").is_file()
+        assert (out / "gallery.png").is_file()
         if temperature == "0":
             assert all(row["identical_share"] == 1 for row in rows.values() if row["lossless"])
     for arguments, message in (
         (["99"], "expected \\[1\\] ids"),
         (["x"], "expected a class"),
         (["x.npy"], "no file at"),
-        (["1", "--engines", str(tmp_path)], "missing"),
-        (["1", "--engines", str(tmp_path / "none")], "missing"),
-        (["1", "--backend", "cuda"], "expected tensorrt or tensorrt-rtx"),
+        (["1", "--engines", str(tmp_path)], "model_index"),
+        (["1", "--engines", str(tmp_path / "none")], "no folder"),
+        (["1", "--backend", "cuda"], "expected one of cpu, tensorrt, tensorrt-rtx"),
         (["1", "--top-p", "2"], "top_p must be"),
-        (["1", "--resolution", "64"], "--resolution does not go with --engines"),
-        (["1", "--prompts-count", "3"], "--prompts-count does not go with --engines"),
+        (["1", "--resolution", "64"], "resolution 64: the folder draws"),
+        (["1", "--prompts-count", "3"], "leave the prompts out"),
         (["1", "--json", "/proc/figures.json"], "cannot write into /proc"),
         (["1", "--out", str(tmp_path / "0"), "--temperature", "0.5"], "belongs to another comparison"),
     ):

@@ -36,7 +36,7 @@ from underpaint.models.published.options import LoadOptions
 from underpaint.runtime.engines.context import EngineError
 from underpaint.runtime.engines.shape import read_shape
 from underpaint.runtime.engines.target import EngineTarget
-from underpaint.runtime.exported_studio import open_exported
+from underpaint.runtime.pipeline import Pipeline
 from underpaint.zoo.load import manifest
 
 pytest.importorskip("transformers", reason="the extra 'chameleon' is not installed")
@@ -146,7 +146,7 @@ def test_a_model_without_guidance_is_drawn_without_by_default(tmp_path: Path) ->
     export_checkpoint(Request("eagle-drafter", tmp_path / "eagle.safetensors", target=target, target_options=own), out)
     save_vqgan(tmp_path / "tokenizer" / "vqgan.ckpt", vqgan_weights(CODES))
     export_checkpoint(Request("chameleon-vq", tmp_path / "tokenizer", neighbours=5), out)
-    assert open_exported(out).sampler.guidance == 1.0
+    assert Pipeline.open(out).sampling.guidance == 1.0
 
 
 def test_text_models_without_their_config_are_refused(tmp_path: Path) -> None:
@@ -222,4 +222,4 @@ def test_methods_compare_on_a_chameleon_export(tmp_path: Path, options: LoadOpti
     assert rows["eagle2"]["identical_share"] == 1
     # What one row does not see of the prompt takes a pass of its own.
     assert rows["eagle2"]["target_nfe"] <= rows["ar"]["target_nfe"] == 17
-    assert not list(out.glob("*.png"))
+    assert [path.name for path in out.glob("*.png")] == ["acceptance.png"]

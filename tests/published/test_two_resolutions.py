@@ -16,14 +16,15 @@ from underpaint.algos.draft.spec import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.zipar import zipar
 from underpaint.artifacts.manifest import ManifestError
+from underpaint.artifacts.model_index import INDEX, write_index
 from underpaint.cli.app import app as underpaint
 from underpaint.export.checkpoint import Request, export_checkpoint
 from underpaint.models.published.options import LoadOptions
 from underpaint.runtime.conditions import parse_condition
+from underpaint.runtime.drawing import Drawing, draw, noise_of
 from underpaint.runtime.engines.context import EngineContext, EngineError
-from underpaint.runtime.exported_studio import ExportedStudio, open_exported
 from underpaint.runtime.methods.registry import METHODS, build_method, resolve
-from underpaint.runtime.studio import Drawing, draw, randomness
+from underpaint.runtime.pipeline import Pipeline
 
 SIDE = 8
 TINY = LoadOptions(heads=HEADS, grid_side=SIDE)
@@ -57,51 +58,63 @@ def folders(tmp_path_factory: pytest.TempPathFactory, tokenizer: Path) -> tuple[
 
 
 @pytest.fixture(scope="module")
-def studio(folders: tuple[Path, Path]) -> ExportedStudio:
-    return open_exported(folders[0], settings=ONE_THREAD, low=folders[1])
+def pipeline(folders: tuple[Path, Path]) -> Pipeline:
+    return Pipeline.open(folders[0], context=ONE_THREAD, low=folders[1])
 
 
-def drawn(studio: ExportedStudio, sampler: SamplingParams, method: str, *settings: str) -> Drawing:
-    own = ["sampler=bicubic", "k=none"] if method in MULTI_SCALE else []
-    recipe = resolve(method, sampler.temperature, settings=[*own, *settings])
-    return draw(studio, build_method(method, recipe, studio.codes), sampler, ASKED, 5)  # type: ignore[arg-type]
+def drawn(pipeline: Pipeline, sampler: SamplingParams, method: str, *settings: str) -> Drawing:
+    own = ["sampler=bicubic", "k=none", "window=none"] if method in MULTI_SCALE else []
+    config = resolve(method, sampler.temperature, settings=[*own, *settings])
+    return draw(pipeline, build_method(method, config, pipeline.tables), sampler, ASKED, 5)
 
 
 @pytest.mark.parametrize("sampler", [WARM, COLD], ids=["sampled", "greedy"])
 @pytest.mark.parametrize("method", ["mulo", "mulo-raster"])
 @pytest.mark.parametrize("rows", ["none", "1"])
 def test_a_threshold_above_one_is_plain_autoregression(
-    studio: ExportedStudio, sampler: SamplingParams, method: str, rows: str
+    pipeline: Pipeline, sampler: SamplingParams, method: str, rows: str
 ) -> None:
-    cells = drawn(studio, sampler, "zipar", "window=none")
-    found = drawn(studio, sampler, method, "tau=1.5", f"rows={rows}")
+    cells = drawn(pipeline, sampler, "zipar", "window=none")
+    found = drawn(pipeline, sampler, method, "tau=1.5", f"rows={rows}")
     assert found.tokens == cells.tokens
-    assert found.kept == ()
+    assert found.kept_cells == ()
     if sampler is COLD:
-        assert found.tokens == drawn(studio, sampler, "ar").tokens
+        assert found.tokens == drawn(pipeline, sampler, "ar").tokens
 
 
-def test_the_exact_rule_with_raster_rejection_draws_what_ar_draws_at_temperature_zero(studio: ExportedStudio) -> None:
-    wanted = drawn(studio, COLD, "ar").tokens
+def test_the_exact_rule_with_raster_rejection_draws_what_ar_draws_at_temperature_zero(pipeline: Pipeline) -> None:
+    wanted = drawn(pipeline, COLD, "ar").tokens
     for rows in ("1", "none"):
-        assert drawn(studio, COLD, "mulo-raster", "rule=exact", f"rows={rows}").tokens == wanted
+        assert drawn(pipeline, COLD, "mulo-raster", "rule=exact", f"rows={rows}").tokens == wanted
 
 
 @pytest.mark.parametrize("method", MULTI_SCALE)
 @pytest.mark.parametrize("kind", ["bicubic", "nearest"])
-def test_a_threshold_of_zero_keeps_the_enlarged_draft(studio: ExportedStudio, method: str, kind: str) -> None:
-    found = drawn(studio, WARM, method, "tau=0", "draft_window=2", f"sampler={kind}")
-    small = zipar(studio.low_target(ASKED, WARM, 2).model, 2, randomness(ASKED, 5).cycle(1), role=Role.DRAFT)  # type: ignore[arg-type]
-    resampler = studio.resampler(kind, 2)
+def test_a_threshold_of_zero_keeps_the_enlarged_draft(pipeline: Pipeline, method: str, kind: str) -> None:
+    found = drawn(pipeline, WARM, method, "tau=0", "draft_window=2", f"sampler={kind}")
+    small = zipar(pipeline.low_target(ASKED, WARM, 2).model, 2, noise_of(ASKED, 5).cycle(1), role=Role.DRAFT)
+    resampler = pipeline.resampler(kind, 2)
     assert (resampler.map.low, resampler.map.high) == (Grid(4, 4), Grid(8, 8))
     assert found.tokens == tuple(resampler.enlarge(small.tokens, range(4)))
     assert found.target_nfe == 2
-    assert (found.kept, found.rejected) == (tuple(range(SIDE**2)), 0)
+    assert (found.kept_cells, found.rejected) == (tuple(range(SIDE**2)), 0)
 
 
 def test_every_method_runs_beside_each_other(folders: tuple[Path, Path], tmp_path: Path) -> None:
     high, low = folders
-    common = ["compare", "1", "3", "--engines", str(high), "--low", str(low), "--top-k", "0", *BICUBIC]
+    common = [
+        "compare",
+        "1",
+        "3",
+        "--engines",
+        str(high),
+        "--low",
+        str(low),
+        "--top-k",
+        "0",
+        "--save-pictures",
+        *BICUBIC,
+    ]
     common += [f"--set={method}.k=0" for method in ("lantern", "adt+lantern", "roofline+lantern")]
     for temperature in ("0", "1"):
         out = tmp_path / temperature
@@ -110,12 +123,13 @@ def test_every_method_runs_beside_each_other(folders: tuple[Path, Path], tmp_pat
         assert result.exit_code == 0, result.output
         found = json.loads((out / "compare.json").read_text())
         assert {row["method"] for row in found["rows"]} == set(EVERY_METHOD)
-        assert found["model"]["low"]["grid"] == [SIDE // 2, SIDE // 2]
+        assert found["model"]["low"]["grids"] == [[SIDE // 2, SIDE // 2]]
         assert set(found["model"]["low"]["sha256"]) == {"target", "codebook"}
         assert "vq_encoder" in found["model"]["sha256"]
         rows = {row["method"]: row for row in found["rows"]}
         assert rows["mulo"]["drafter_nfe"] > 0
-        assert (out / "mulo-islands.png").is_file()
+        assert (out / "gallery.png").is_file()
+        assert (out / "pictures" / "mulo-islands" / "0001-seed0.png").is_file()
         if temperature == "0":
             assert all(row["identical_share"] == 1 for row in rows.values() if row["lossless"])
 
@@ -149,17 +163,20 @@ def test_captions_condition_both_targets(tmp_path: Path, tokenizer: Path) -> Non
     ],
 )
 def test_settings_that_do_not_fit_are_refused_before_any_pass(
-    studio: ExportedStudio, method: str, settings: tuple[str, ...], message: str
+    pipeline: Pipeline, method: str, settings: tuple[str, ...], message: str
 ) -> None:
-    before = studio.low_target(ASKED, WARM, 2).spent.passes
+    before = pipeline.low_target(ASKED, WARM, 2).timer.passes
     with pytest.raises(ValueError, match=message):
-        drawn(studio, WARM, method, *settings)
-    assert studio.low_target(ASKED, WARM, 2).spent.passes == before
+        drawn(pipeline, WARM, method, *settings)
+    assert pipeline.low_target(ASKED, WARM, 2).timer.passes == before
 
 
 def test_without_a_second_folder_the_remedy_is_named(folders: tuple[Path, Path]) -> None:
-    with pytest.raises(EngineError, match=r"drafts at 1 / 2 of its side: give the export of such a target with --low"):
-        drawn(open_exported(folders[0], settings=ONE_THREAD), WARM, "mulo")
+    with pytest.raises(
+        EngineError,
+        match=r"holds no target of 4 x 4 codes to draft with; it holds none smaller: give the export of one with --low",
+    ):
+        drawn(Pipeline.open(folders[0], context=ONE_THREAD), WARM, "mulo")
 
 
 def test_folders_that_do_not_belong_together_are_refused(folders: tuple[Path, Path], tmp_path: Path) -> None:
@@ -167,13 +184,13 @@ def test_folders_that_do_not_belong_together_are_refused(folders: tuple[Path, Pa
 
     def refused(message: str, small: Path = tmp_path, error: type[ValueError] = EngineError) -> None:
         with pytest.raises(error, match=message):
-            open_exported(high, settings=ONE_THREAD, low=small)
+            Pipeline.open(high, context=ONE_THREAD, low=small)
 
-    refused("target.*missing|codebook, target missing", tmp_path / "none", ManifestError)
-    refused("expected a smaller grid than 8 x 8, got 8 x 8", high)
+    refused("--low .*none: no folder", tmp_path / "none", ManifestError)
+    refused("expected a smaller grid than 8 x 8, and a whole fraction of it, got 8 x 8", high)
     for name, options, message in (
-        ("third", LoadOptions(heads=HEADS, grid_side=5), r"whole multiple of the low one, got 5 x 5 and 8 x 8"),
-        ("wide", LoadOptions(heads=HEADS, grid_side=12), "expected a high grid that is a whole multiple"),
+        ("third", LoadOptions(heads=HEADS, grid_side=5), "expected a smaller grid than 8 x 8, .* got 5 x 5"),
+        ("wide", LoadOptions(heads=HEADS, grid_side=12), "got 12 x 12"),
     ):
         shutil.copytree(low, tmp_path / name)
         export_checkpoint(Request("llamagen-c2i", low.parent / "low.pt", options=options), tmp_path / name)
@@ -189,7 +206,7 @@ def test_folders_that_do_not_belong_together_are_refused(folders: tuple[Path, Pa
     shutil.copytree(low, tmp_path / "codes")
     export_checkpoint(Request("vq", tmp_path / "vq.pt", neighbours=24), tmp_path / "codes")
     refused("expected the codebook .* one tokenizer", tmp_path / "codes")
-    for part, message in (("codebook.json", "codebook missing"), ("export.record", "export.record missing")):
+    for part, message in (("codebook.json", "lacks codebook"), (INDEX, "older format; make the folder again")):
         (tmp_path / "lacking").mkdir()
         shutil.copytree(low, tmp_path / "lacking", dirs_exist_ok=True)
         (tmp_path / "lacking" / part).unlink()
@@ -202,11 +219,12 @@ def test_the_command_refuses_before_any_work(folders: tuple[Path, Path], tmp_pat
     blind = tmp_path / "blind"
     shutil.copytree(high, blind)
     (blind / "vq_encoder.json").unlink()
+    write_index(blind)
     drawing = ["compare", "1", "--methods", "mulo", "--top-k", "0", *BICUBIC[:2], "--out", str(tmp_path / "out")]
     for arguments, message in (
-        (["--low", str(low)], "--low goes with --engines alone"),
+        (["--low", str(low)], "expected the codebook"),
         (["--engines", str(high)], "with --low"),
-        (["--engines", str(high), "--low", str(tmp_path / "none")], "codebook, target missing"),
+        (["--engines", str(high), "--low", str(tmp_path / "none")], "no folder"),
         (["--engines", str(blind), "--low", str(low)], "holds no vq_encoder.*export its tokenizer"),
         (["--engines", str(high), "--low", str(low), "--set", "mulo.sampler=latent"], "no model 'sampler_up_8_16'"),
         (["--engines", str(high), "--low", str(low), "--set", "mulo.k=1000"], "expected k in"),

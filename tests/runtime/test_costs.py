@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.studio import SyntheticStudio
+from tests.cli.synthetic_pipeline import SyntheticPipeline
 from underpaint.artifacts.cost_curve import EngineCosts, costs_beside, read_engine_costs
 from underpaint.runtime.methods.registry import build_method, resolve
 
-CODES = SyntheticStudio().codes
+CODES = SyntheticPipeline().tables
 COSTS = EngineCosts(((1, 2.0), (4, 3.0), (8, 5.0)), ((1, 0.5), (8, 0.75)))
 
 
@@ -94,15 +94,15 @@ def test_a_policy_that_chooses_by_cost_takes_the_engine_s(tmp_path: Path, method
         build_method(method, named, CODES),
         build_method(method, named, CODES._replace(costs=EngineCosts(((1, 9.0),), ((1, 9.0),)))),
     ):
-        settings = built.recipe.to_dict()["policy_settings"]
+        settings = built.config.to_dict()["policy_settings"]
         assert (settings["verify_ms"], settings["draft_ms"]) == (COSTS.verify_ms, draft_ms)
 
 
 def test_prices_of_chains_and_of_plain_steps_go_to_who_knows_them(tmp_path: Path) -> None:
     path = written(tmp_path / "costs.json", in_cycle=IN_CYCLE)
     for method in ("roofline", "sequoia:without_replacement"):
-        recipe = resolve(method, 1.0, settings=[f"costs={path}"])
-        settings = build_method(method, recipe, CODES).recipe.to_dict()["policy_settings"]
+        config = resolve(method, 1.0, settings=[f"costs={path}"])
+        settings = build_method(method, config, CODES).config.to_dict()["policy_settings"]
         known = {name: settings[name] for name in ("chain_ms", "plain_ms") if name in settings}
         assert known == ({"chain_ms": WITHIN.chain_ms, "plain_ms": 3.75} if method == "roofline" else {})
     typed = resolve("roofline", 1.0, settings=["chain_ms=1:0.5,4:1", "plain_ms=none"]).to_dict()["policy_settings"]
@@ -110,8 +110,8 @@ def test_prices_of_chains_and_of_plain_steps_go_to_who_knows_them(tmp_path: Path
 
 
 def test_what_a_user_sets_stands(tmp_path: Path) -> None:
-    recipe = resolve("roofline", 1.0, settings=["draft_ms=1:0.1,4:0.2", "top_k=3"])
-    settings = build_method("roofline", recipe, CODES._replace(costs=COSTS)).recipe.to_dict()["policy_settings"]
+    config = resolve("roofline", 1.0, settings=["draft_ms=1:0.1,4:0.2", "top_k=3"])
+    settings = build_method("roofline", config, CODES._replace(costs=COSTS)).config.to_dict()["policy_settings"]
     assert settings["draft_ms"] == ((1, 0.1), (4, 0.2))
     assert settings["verify_ms"] == COSTS.verify_ms
     assert settings["top_k"] == 3

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.cli.studio import Repeats
+from tests.cli.synthetic_pipeline import Repeats
 from underpaint.algos.arrays import IntArray
 from underpaint.algos.chance import Role, sampling
 from underpaint.algos.draft.spec import Grid
@@ -16,52 +16,53 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.resolution import ResolutionMap
 from underpaint.algos.spatial.zipar import raster, zipar
 from underpaint.algos.tree import NO_TOKEN
-from underpaint.runtime.embedded import EmbeddedStudio, open_studio
+from underpaint.runtime.conditions import of_prompt
+from underpaint.runtime.drawing import Drawing, draw, noise_of
 from underpaint.runtime.engines.context import EngineContext
 from underpaint.runtime.methods.multi_scale import LowRows
 from underpaint.runtime.methods.registry import build_method, resolve
-from underpaint.runtime.studio import Drawing, draw, randomness
+from underpaint.runtime.pipeline import Pipeline
 from underpaint.zoo.prompts import Prompt
 
 ROOT = Path(__file__).parents[2]
-PROMPT = Prompt("fox")
+PROMPT = of_prompt(Prompt("fox"))
 WARM, COLD = SamplingParams(top_k=10), SamplingParams(temperature=0.0)
 """Without guidance: half the work, the same code."""
 
 
 @cache
-def shipped() -> EmbeddedStudio:
-    return open_studio(128, settings=EngineContext(threads=1))
+def shipped() -> Pipeline:
+    return Pipeline.open(context=EngineContext(threads=1))
 
 
 def drawn(sampler: SamplingParams, *settings: str, method: str = "mulo", seed: int = 5) -> Drawing:
-    studio = shipped()
-    recipe = resolve(method, sampler.temperature, settings=settings)
-    return draw(studio, build_method(method, recipe, studio.codes), sampler, PROMPT, seed)
+    pipeline = shipped()
+    config = resolve(method, sampler.temperature, settings=settings)
+    return draw(pipeline, build_method(method, config, pipeline.tables), sampler, PROMPT, seed)
 
 
 @cache
 def plain(sampler: SamplingParams) -> IntArray:
-    return raster(shipped().grid_target(PROMPT, sampler).model, randomness(PROMPT, 5)).tokens
+    return raster(shipped().grid_target(PROMPT, sampler).model, noise_of(PROMPT, 5)).tokens
 
 
 @pytest.mark.parametrize("sampler", [WARM, COLD], ids=["sampled", "greedy"])
 @pytest.mark.parametrize("rows", ["none", "2"])
 def test_a_threshold_above_one_is_plain_autoregression(sampler: SamplingParams, rows: str) -> None:
-    found = drawn(sampler, "tau=1.5", f"rows={rows}", "draft_window=2")
+    found = drawn(sampler, "tau=1.5", "window=none", f"rows={rows}", "draft_window=2")
     assert found.tokens == tuple(plain(sampler))
-    assert found.kept == ()
+    assert found.kept_cells == ()
     assert found.rejected == 256
     assert found.target_nfe == 1 + 256  # one pass a cycle verifies, and gives the distribution of its first cell
 
 
 @pytest.mark.parametrize("method", ["mulo", "mulo-islands", "mulo-raster"])
 def test_a_threshold_of_zero_keeps_the_whole_draft(method: str) -> None:
-    studio = shipped()
+    pipeline = shipped()
     found = drawn(WARM, "tau=0", "draft_window=2", method=method)
-    low = zipar(studio.low_target(PROMPT, WARM, 2).model, 2, randomness(PROMPT, 5).cycle(1), role=Role.DRAFT)
-    assert found.tokens == tuple(studio.resampler("latent", 2).enlarge(low.tokens, range(8)))
-    assert (found.kept, found.rejected) == (tuple(range(256)), 0)
+    low = zipar(pipeline.low_target(PROMPT, WARM, 2).model, 2, noise_of(PROMPT, 5).cycle(1), role=Role.DRAFT)
+    assert found.tokens == tuple(pipeline.resampler("latent", 2).enlarge(low.tokens, range(8)))
+    assert (found.kept_cells, found.rejected) == (tuple(range(256)), 0)
     assert (found.target_nfe, found.drafter_nfe) == (2, 22)
 
 
@@ -75,9 +76,9 @@ def test_the_exact_rule_with_raster_rejection_draws_what_ar_draws_at_temperature
 @pytest.mark.parametrize("sampler", [WARM, COLD], ids=["sampled", "greedy"])
 def test_every_rule_draws_with_islands_and_says_what_it_cost(rule: str, sampler: SamplingParams) -> None:
     found = drawn(sampler, f"rule={rule}", "rows=4", "keys=recompute", "draft_adaptive=true", method="mulo-islands")
-    assert found.kept is not None
+    assert found.kept_cells is not None
     assert found.rejected is not None
-    assert 0 < found.rejected <= 256 - len(found.kept)
+    assert 0 < found.rejected <= 256 - len(found.kept_cells)
     assert found.target_nfe < 256
     assert 22 <= found.drafter_nfe <= 2 + 64
     assert found.seconds > found.target_seconds + found.drafter_seconds + found.resampler_seconds > 0
@@ -87,9 +88,9 @@ def test_every_rule_draws_with_islands_and_says_what_it_cost(rule: str, sampler:
 
 
 def test_the_high_prefix_becomes_the_low_prefix() -> None:
-    studio = shipped()
+    pipeline = shipped()
     repeats = Repeats(ResolutionMap(Grid(8, 8), Grid(16, 16)))
-    drafter = LowRows(studio.low_target(PROMPT, WARM, 2).model, repeats, window=8)
+    drafter = LowRows(pipeline.low_target(PROMPT, WARM, 2).model, repeats, window=8)
     high = np.full(256, NO_TOKEN, dtype=np.int64)
     high[:128] = np.arange(128)
     draft = drafter.propose(high, range(8, 12), sampling(1))
@@ -108,9 +109,9 @@ def test_the_high_prefix_becomes_the_low_prefix() -> None:
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("ratio=3", "whole number from 2 that divides 128 px, got 3"),
+        ("ratio=3", "whole number from 2 that divides 16 x 16, got 3"),
         ("ratio=1", "whole number from 2"),
-        ("ratio=4", "ratio 4: .* holds no target32 to draft with; it holds the target for ratio 2"),
+        ("ratio=4", "ratio 4: .* holds no target of 4 x 4 codes to draft with; it holds a target at 1 / 2"),
         ("sampler=latant", "did you mean 'latent'"),
         ("radius=-1", "radius: expected 0..15"),
         ("radius=16", "radius: expected 0..15"),
@@ -123,10 +124,11 @@ def test_the_high_prefix_becomes_the_low_prefix() -> None:
     ],
 )
 def test_settings_that_do_not_fit_the_models_are_refused_before_any_pass(setting: str, message: str) -> None:
-    studio = shipped()
-    built = build_method("mulo", resolve("mulo", 1.0, settings=[setting]), studio.codes)
+    pipeline = shipped()
+    alone = ["window=none"] if setting == "adaptive=true" else []
+    built = build_method("mulo", resolve("mulo", 1.0, settings=[*alone, setting]), pipeline.tables)
     with pytest.raises(ValueError, match=message):
-        built.open(studio, PROMPT, WARM)
+        built.open(pipeline, PROMPT, WARM)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +144,7 @@ def test_settings_that_do_not_fit_the_models_are_refused_before_any_pass(setting
 )
 def test_settings_out_of_range_are_refused(setting: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        build_method("mulo", resolve("mulo", 1.0, settings=[setting]), shipped().codes)
+        build_method("mulo", resolve("mulo", 1.0, settings=[setting]), shipped().tables)
 
 
 def test_models_of_two_resolutions_must_belong_together() -> None:
@@ -152,15 +154,15 @@ def test_models_of_two_resolutions_must_belong_together() -> None:
 
 
 LINGERING = """
-from underpaint.runtime.embedded import open_studio
+from underpaint.runtime.pipeline import Pipeline
 from underpaint.runtime.methods.registry import build_method, resolve
 from underpaint.runtime.engines.context import EngineContext
 from tests.runtime.test_multi_scale import PROMPT, WARM
 
-studio = open_studio(128, settings=EngineContext(threads=1))
-build_method("mulo", resolve("mulo", 1.0), studio.codes).open(studio, PROMPT, WARM)
-for side in (128, 64):
-    options = studio.loaded_targets[side].session.get_session_options()
+pipeline = Pipeline.open(context=EngineContext(threads=1))
+build_method("mulo", resolve("mulo", 1.0), pipeline.tables).open(pipeline, PROMPT, WARM)
+for side, target in ((128, pipeline.high), (64, pipeline.low.target(2))):
+    options = target.decoder.session.get_session_options()
     try:
         print(side, options.get_session_config_entry("session.force_spinning_stop"))
     except RuntimeError:

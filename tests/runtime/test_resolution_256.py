@@ -28,6 +28,7 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.resolution import ResolutionMap
 from underpaint.algos.spatial.row_front import front_steps
 from underpaint.algos.spatial.zipar import raster, zipar
+from underpaint.artifacts.model_index import write_index
 from underpaint.cli.app import app
 from underpaint.export.reference import write_reference
 from underpaint.export.trained_models import export_all
@@ -48,10 +49,12 @@ from underpaint.models.train.sampler import LOSSES, PairedCodes, PairedScenes, S
 from underpaint.models.train.target import TargetSettings, train_target
 from underpaint.models.train.tokens import encode_scenes
 from underpaint.models.vq import VQConfig, VQModel
-from underpaint.runtime.embedded import EmbeddedStudio, open_studio
+from underpaint.runtime.conditions import of_prompt
+from underpaint.runtime.drawing import Drawing, draw, noise_of
 from underpaint.runtime.engines.context import EngineContext
+from underpaint.runtime.engines.exported_target import ExportedTarget
 from underpaint.runtime.methods.registry import build_method, resolve
-from underpaint.runtime.studio import Drawing, draw, randomness
+from underpaint.runtime.pipeline import Pipeline
 from underpaint.zoo import load
 from underpaint.zoo.prompts import WORD_SLOTS, WORDS, Prompt
 
@@ -59,8 +62,8 @@ CAPTION_DIM = 12
 LOOP = LoopSettings(steps=1, learning_rate=1e-4, matrix_rate=1e-4, validate_every=1)
 SETTINGS = TargetSettings(batch=2, validated=2)
 VQ = VQConfig(CODES, 4, (1, 1, 1, 1), (1, 1, 1, 1), z_channels=4, ch=4, num_res_blocks=1)
-WARM, COLD, PROMPT = SamplingParams(top_k=5), SamplingParams(temperature=0.0), Prompt("fox")
-OPEN = partial(open_studio, settings=EngineContext(threads=1))
+WARM, COLD, PROMPT = SamplingParams(top_k=5), SamplingParams(temperature=0.0), of_prompt(Prompt("fox"))
+OPEN = partial(Pipeline.open, context=EngineContext(threads=1))
 
 
 def config(side: int) -> DecoderConfig:
@@ -128,17 +131,18 @@ def models(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_judge(folder)
     judge = Judge(JudgeConfig(channels=(4, 4, 4, 4), features=FEATURES)).eval()
     write_reference(judge, made_up_sheet(), folder, ORIGIN, (256,), count=3)
+    write_index(folder)
     return folder
 
 
 @pytest.fixture(scope="module")
-def studio(models: Path) -> EmbeddedStudio:
-    return OPEN(256, models)
+def pipeline(models: Path) -> Pipeline:
+    return OPEN(models, resolution=256)
 
 
-def drawn(studio: EmbeddedStudio, sampler: SamplingParams, method: str, *settings: str) -> Drawing:
-    recipe = resolve(method, sampler.temperature, settings=settings)
-    return draw(studio, build_method(method, recipe, studio.codes), sampler, PROMPT, 5)
+def drawn(pipeline: Pipeline, sampler: SamplingParams, method: str, *settings: str) -> Drawing:
+    config = resolve(method, sampler.temperature, settings=settings)
+    return draw(pipeline, build_method(method, config, pipeline.tables), sampler, PROMPT, 5)
 
 
 def test_each_target_starts_from_the_one_of_half_the_side(runs: Path, models: Path) -> None:
@@ -151,67 +155,73 @@ def test_each_target_starts_from_the_one_of_half_the_side(runs: Path, models: Pa
 
 
 @pytest.mark.parametrize(("ratio", "low"), [(2, Grid(16, 16)), (4, Grid(8, 8))])
-def test_the_studio_draws_between_its_grids(studio: EmbeddedStudio, ratio: int, low: Grid) -> None:
-    assert studio.grid == Grid(32, 32)
-    assert studio.low_target(PROMPT, WARM, ratio).model.grid == low
-    between = studio.resampler("bicubic", ratio).map
+def test_the_pipeline_draws_between_its_grids(pipeline: Pipeline, ratio: int, low: Grid) -> None:
+    assert pipeline.grid == Grid(32, 32)
+    assert pipeline.low_target(PROMPT, WARM, ratio).model.grid == low
+    between = pipeline.resampler("bicubic", ratio).map
     assert between == ResolutionMap(low, Grid(32, 32))
     assert between.blocks().shape == (low.cells, ratio**2)
-    picture = studio.picture(np.arange(1024) % CODES)
+    picture = pipeline.picture(np.arange(1024) % CODES)
     assert picture.shape == (256, 256, 3)
-    assert studio.read(picture).features.shape == (FEATURES,)
+    assert pipeline.judge.read(picture).features.shape == (FEATURES,)
 
 
-def test_plain_ways_of_decoding(studio: EmbeddedStudio) -> None:
-    ar, fronts = drawn(studio, COLD, "ar"), drawn(studio, WARM, "zipar")
+def test_plain_ways_of_decoding(pipeline: Pipeline) -> None:
+    ar, fronts = drawn(pipeline, COLD, "ar"), drawn(pipeline, WARM, "zipar")
     assert (ar.target_nfe, ar.drafter_nfe, len(ar.tokens)) == (1024, 0, 1024)
-    assert drawn(studio, COLD, "eagle2").tokens == ar.tokens
+    assert drawn(pipeline, COLD, "eagle2").tokens == ar.tokens
     assert (fronts.target_nfe, len(fronts.tokens)) == (front_steps(Grid(32, 32), 4), 1024)
-    assert drawn(studio, WARM, "zipar").tokens == fronts.tokens
+    assert drawn(pipeline, WARM, "zipar").tokens == fronts.tokens
 
 
 @pytest.mark.parametrize(("ratio", "low_cells"), [(2, 256), (4, 64)])
-def test_drafts_from_both_lower_resolutions(studio: EmbeddedStudio, ratio: int, low_cells: int) -> None:
+def test_drafts_from_both_lower_resolutions(pipeline: Pipeline, ratio: int, low_cells: int) -> None:
     ways = (f"ratio={ratio}", "sampler=bicubic", "k=4", "tau=0.3")
     settings = (*ways, "radius=0", "window=2")
-    found = drawn(studio, WARM, "mulo", *settings)
+    found = drawn(pipeline, WARM, "mulo", *settings)
     assert found.drafter_nfe == low_cells
-    assert found.kept is not None
+    assert found.kept_cells is not None
     assert found.rejected is not None
     assert 0 < found.rejected < 1024
-    assert 0 < len(found.kept) < 1024
-    assert drawn(studio, WARM, "mulo", *settings).tokens == found.tokens
-    by_rows = drawn(studio, WARM, "mulo-islands", *ways, "rows=2", "draft_window=2")
+    assert 0 < len(found.kept_cells) < 1024
+    assert drawn(pipeline, WARM, "mulo", *settings).tokens == found.tokens
+    by_rows = drawn(pipeline, WARM, "mulo-islands", *ways, "rows=2", "draft_window=2")
     assert len(by_rows.tokens) == 1024
     assert min(by_rows.tokens) >= 0
 
 
 @pytest.mark.parametrize("ratio", [2, 4])
-def test_thresholds_at_their_ends(studio: EmbeddedStudio, ratio: int) -> None:
+def test_thresholds_at_their_ends(pipeline: Pipeline, ratio: int) -> None:
     ways = (f"ratio={ratio}", "sampler=bicubic", "draft_window=1")
-    nothing = drawn(studio, WARM, "mulo", *ways, "tau=1.5")
-    assert nothing.tokens == tuple(raster(studio.grid_target(PROMPT, WARM).model, randomness(PROMPT, 5)).tokens)
-    assert nothing.kept == ()
-    whole = drawn(studio, WARM, "mulo", *ways, "tau=0")
-    noise, rows = randomness(PROMPT, 5).cycle(1), range(32 // ratio)
-    low = zipar(studio.low_target(PROMPT, WARM, ratio).model, 1, noise, role=Role.DRAFT)
-    assert whole.tokens == tuple(studio.resampler("bicubic", ratio).enlarge(low.tokens, rows))
+    nothing = drawn(pipeline, WARM, "mulo", *ways, "tau=1.5")
+    assert nothing.tokens == tuple(raster(pipeline.grid_target(PROMPT, WARM).model, noise_of(PROMPT, 5)).tokens)
+    assert nothing.kept_cells == ()
+    whole = drawn(pipeline, WARM, "mulo", *ways, "tau=0")
+    noise, rows = noise_of(PROMPT, 5).cycle(1), range(32 // ratio)
+    low = zipar(pipeline.low_target(PROMPT, WARM, ratio).model, 1, noise, role=Role.DRAFT)
+    assert whole.tokens == tuple(pipeline.resampler("bicubic", ratio).enlarge(low.tokens, rows))
     assert whole.target_nfe == 2
 
 
-def test_a_low_target_of_other_codes_or_of_no_side_is_refused(studio: EmbeddedStudio) -> None:
-    low = studio.low_target(PROMPT, WARM, 2)
+def low_of(pipeline: Pipeline, **changed: int) -> ExportedTarget:
+    """The low target with another shape."""
+    own = pipeline.low.target(2)
+    return replace(own, loaded=own.loaded._replace(shape=replace(own.shape, **changed)))
+
+
+def test_a_low_target_of_other_codes_or_of_no_side_is_refused(pipeline: Pipeline) -> None:
+    low = pipeline.low_target(PROMPT, WARM, 2)
     assert low.model.grid == Grid(16, 16)
-    own = studio.loaded_targets[128]
-    other = own._replace(shape=replace(own.shape, vocab_size=CODES + 1))
-    foreign = replace(studio, loaded_targets={**studio.loaded_targets, 128: other})
+    other = low_of(pipeline, vocab_size=CODES + 1)
     with pytest.raises(ValueError, match=f"target128 draws {CODES + 1} codes, target256 {CODES}; export both"):
-        foreign.low_target(PROMPT, WARM, 2)
-    with pytest.raises(ValueError, match=r"ratio 8: .* holds no target32 to draft with; it holds .* ratio 4 or 2$"):
-        studio.low_target(PROMPT, WARM, 8)
+        pipeline.low._check_pair(other, pipeline.index.resolution(128))
+    with pytest.raises(
+        ValueError, match=r"ratio 8: .* holds no target of 4 x 4 codes .* holds a target at 1 / 2 or 1 / 4 of"
+    ):
+        pipeline.low_target(PROMPT, WARM, 8)
 
 
-def test_samplers_of_another_pair_are_looked_for_by_their_own_names(studio: EmbeddedStudio) -> None:
+def test_samplers_of_another_pair_are_looked_for_by_their_own_names(pipeline: Pipeline) -> None:
     for kind, ratio, message in (
         (
             "latent",
@@ -226,7 +236,7 @@ def test_samplers_of_another_pair_are_looked_for_by_their_own_names(studio: Embe
         ("superres", 4, r"`underpaint train superres --from 64 --to 256` .*`underpaint export superres_64_256`"),
     ):
         with pytest.raises(ValueError, match=message):
-            studio.resampler(kind, ratio)
+            pipeline.resampler(kind, ratio)
 
 
 def test_latent_samplers_are_exported_under_the_names_that_are_looked_for(
@@ -250,14 +260,17 @@ def test_latent_samplers_are_exported_under_the_names_that_are_looked_for(
     up, _ = export_all(runs, folder, ("sampler_up_64_256", "sampler_down_64_256"))
     assert (up.settings["low"], up.settings["high"]) == ([8, 8], [32, 32])
     assert up.recipe.startswith("underpaint train sampler --direction up --losses pixel --from 64 --to 256 &&")
-    studio = OPEN(256, folder)
-    found = drawn(studio, WARM, "mulo", "ratio=4", "sampler=latent", "tau=0")
+    pipeline = OPEN(folder, resolution=256)
+    found = drawn(pipeline, WARM, "mulo", "ratio=4", "sampler=latent", "tau=0")
     assert (found.target_nfe, len(found.tokens)) == (2, 1024)
-    assert {"sampler_up_64_256", "sampler_down_64_256"} <= set(studio.fingerprint()["sha256"])
+    assert {"sampler_up_64_256", "sampler_down_64_256"} <= set(pipeline.fingerprint()["sha256"])
 
 
 def test_the_command_draws_256_px(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("underpaint.runtime.embedded.open_studio", partial(OPEN, folder=models))
+    real = Pipeline.open
+    monkeypatch.setattr(
+        Pipeline, "open", staticmethod(lambda folder, **options: real(models, resolution=options["resolution"]))
+    )
     out, strip = tmp_path / "fox.png", tmp_path / "strip.png"
     asked = ["--resolution", "256", "--method", "mulo-islands", "--set", "ratio=4", "--set", "sampler=bicubic"]
     result = CliRunner().invoke(app, ["generate", "a 3d fox", *asked, "--out", str(out), "--strip", str(strip)])

@@ -1,4 +1,4 @@
-"""Finished drawings on disk: one JSON line each, appended whole, so that a stopped comparison goes on."""
+"""The run log of a comparison: finished drawings on disk, one JSON line each, so that what was stopped goes on."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from underpaint.artifacts.run_log import Journal
-from underpaint.runtime.studio import Drawing
+from underpaint.artifacts.run_log import RunLog
+from underpaint.runtime.drawing import Drawing
 
 FILE_NAME: Final = "drawings.jsonl"
+LOG_FORMAT: Final = 2
+"""Version of the lines. 1 named the fields of a drawing and the settings of methods otherwise."""
 
 
-class Cell(NamedTuple):
+class DrawingKey(NamedTuple):
     """One drawing that a comparison asks for."""
 
     method: str
@@ -28,7 +30,7 @@ def settings_hash(settings: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 
-class Store:
+class DrawingLog:
     """The drawings of one comparison, in `folder/drawings.jsonl`.
 
     The first line says what was compared. A last line that a stopped process left unfinished is dropped.
@@ -37,18 +39,18 @@ class Store:
     def __init__(self, folder: Path, settings: Mapping[str, Any], *, fresh: bool = False) -> None:
         """Take up what `folder` holds, unless `fresh`, and write nothing yet.
 
-        Raises ValueError where the folder holds another comparison or a file that is none.
+        Raises ValueError where the folder holds another comparison, one of an older version, or a file that is none.
         """
         self.path = folder / FILE_NAME
         self._settings = settings
-        self._drawings: dict[Cell, Drawing] = {}
-        self._journal = Journal(self.path)
+        self._drawings: dict[DrawingKey, Drawing] = {}
+        self._run_log = RunLog(self.path)
         if not fresh:
             self._take_up()
 
     def _take_up(self) -> None:
         try:
-            lines = self._journal.read()
+            lines = self._run_log.read()
             if lines:
                 self._check_head(lines[0])
             for line in lines[1:]:
@@ -59,9 +61,15 @@ class Store:
             ) from error
 
     def _check_head(self, head: Mapping[str, Any]) -> None:
+        written, before = head.get("format", 1), head["settings"]
+        if written != LOG_FORMAT:
+            raise ValueError(
+                f"{self.path} was written by another version (format {written}, expected {LOG_FORMAT}): it names "
+                "drawings and settings otherwise; choose another folder, or pass --fresh to discard it"
+            )
         if head["hash"] == settings_hash(self._settings):
             return
-        before, now = head["settings"], json.loads(json.dumps(self._settings))
+        now = json.loads(json.dumps(self._settings))
         differs = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
         raise ValueError(
             f"{self.path} belongs to another comparison (it differs in {', '.join(differs)}); repeat that command to "
@@ -69,10 +77,10 @@ class Store:
         )
 
     def _hold(self, drawing: Drawing) -> None:
-        self._drawings[Cell(drawing.method, drawing.prompt, drawing.seed)] = drawing
+        self._drawings[DrawingKey(drawing.method, drawing.prompt, drawing.seed)] = drawing
 
-    def __contains__(self, cell: Cell) -> bool:
-        return cell in self._drawings
+    def __contains__(self, key: DrawingKey) -> bool:
+        return key in self._drawings
 
     def __len__(self) -> int:
         return len(self._drawings)
@@ -80,14 +88,18 @@ class Store:
     def __iter__(self) -> Iterator[Drawing]:
         return iter(self._drawings.values())
 
-    def __getitem__(self, cell: Cell) -> Drawing:
-        return self._drawings[cell]
+    def __getitem__(self, key: DrawingKey) -> Drawing:
+        return self._drawings[key]
 
     def add(self, drawing: Drawing) -> None:
-        """Append a finished drawing; it is on the disk when this returns. Raises `Shared`, and then writes nothing."""
-        if self._journal.empty:
-            self._journal.append({"hash": settings_hash(self._settings), "settings": self._settings})
-        self._journal.append(dataclasses.asdict(drawing))
+        """Append a finished drawing; it is on the disk when this returns.
+
+        Raises `RunLogInUse`, and then writes nothing, where another process writes to the file too.
+        """
+        if self._run_log.empty:
+            head = {"format": LOG_FORMAT, "hash": settings_hash(self._settings), "settings": self._settings}
+            self._run_log.append(head)
+        self._run_log.append(dataclasses.asdict(drawing))
         self._hold(drawing)
 
 

@@ -4,18 +4,18 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from tests.cli.studio import SyntheticStudio
+from tests.cli.synthetic_pipeline import SyntheticPipeline, replace_models
 from underpaint.cli.app import app
-from underpaint.runtime.evaluation import compare as comparison
-from underpaint.runtime.evaluation.pareto import on_frontier, variants
-from underpaint.runtime.evaluation.report import Row
+from underpaint.runtime.evaluation import comparison
+from underpaint.runtime.evaluation.pareto import is_pareto_optimal, variants
+from underpaint.runtime.evaluation.report import ReportRow
 
 FEW = ("--vary", "mulo.tau=0,0.2", "--vary", "mulo.radius=0,1", "--methods", "eagle2", "--prompts-count", "2")
 
 
 @pytest.fixture(autouse=True)
-def _studio(monkeypatch):
-    monkeypatch.setattr("underpaint.runtime.embedded.open_studio", SyntheticStudio)
+def _small_models(monkeypatch):
+    replace_models(monkeypatch, lambda side: SyntheticPipeline(side or 128))
 
 
 def swept(*arguments):
@@ -53,13 +53,13 @@ def test_variants_that_make_no_sense(varied, fixed, message):
 
 
 def row(speedup, accuracy):
-    values = {field.name: None for field in dataclasses.fields(Row)}
-    return Row(**{**values, "speedup": speedup, "prompt_accuracy": accuracy})
+    values = {field.name: None for field in dataclasses.fields(ReportRow)}
+    return ReportRow(**{**values, "speedup": speedup, "prompt_accuracy": accuracy})
 
 
 def test_the_frontier_is_what_nothing_beats():
     rows = [row(1.0, 0.9), row(2.0, 0.9), row(3.0, 0.5), row(2.5, 0.4), row(0.5, 0.95), row(3.0, 0.5)]
-    assert on_frontier(rows) == [False, True, True, False, True, True]
+    assert is_pareto_optimal(rows) == [False, True, True, False, True, True]
 
 
 def test_a_sweep_stops_goes_on_and_ends_in_a_plot_and_figures(tmp_path, monkeypatch):
@@ -80,7 +80,7 @@ def test_a_sweep_stops_goes_on_and_ends_in_a_plot_and_figures(tmp_path, monkeypa
     done = swept(*FEW, "--out", tmp_path)
     assert done.exit_code == 0, done.output
     assert (tmp_path / "drawings.jsonl").read_text().startswith(held)
-    assert (tmp_path / "frontier.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "pareto.png").read_bytes().startswith(b"\x89PNG")
     plain = json.loads((tmp_path / "sweep.json").read_text())
     rows = {one["method"]: one for one in plain["rows"]}
     assert list(rows) == [
@@ -93,7 +93,7 @@ def test_a_sweep_stops_goes_on_and_ends_in_a_plot_and_figures(tmp_path, monkeypa
     assert whole["variant"] == ["tau=0", "radius=0"]
     assert rows["eagle2"]["rejected_share"] is None
     assert rows["ar"]["kept_share"] is None
-    assert any(one["frontier"] for one in plain["rows"])
+    assert any(one["pareto"] for one in plain["rows"])
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_a_sweep_stops_goes_on_and_ends_in_a_plot_and_figures(tmp_path, monkeypa
         (["--vary", "mulo.tau=1,nan"], "method 'mulo tau=nan': pooled cells: expected a threshold tau >= 0"),
         (["--vary", "muloo.tau=1"], "did you mean 'mulo'"),
         (["--vary", "mulo.radius=0,9"], "method 'mulo radius=9': radius: expected 0..3"),
-        (["--resolution", "96"], "expected one of 64, 128, 256"),
+        (["--preset", "best"], "expected one of tuned, paper"),
         (["--methods", "eagel2"], "did you mean 'eagle2'"),
         (["--set", "adt.beta=0.2"], "no variant of 'adt'"),
         (["--vary", "mulo.tau=0.1,0.1"], "is named twice"),

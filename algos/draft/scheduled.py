@@ -1,0 +1,57 @@
+"""EAGLE-2's tree at a mean depth that is given: the control for trees whose depth follows the acceptance."""
+
+from dataclasses import dataclass, field
+from math import floor
+
+from underpaint.algos.chance import Chance
+from underpaint.algos.draft.eagle2 import grow_eagle2
+from underpaint.algos.draft.settings import at_least
+from underpaint.algos.draft.spec import POLICIES, Budget, Expander, Grid, PolicySpec
+from underpaint.algos.tree import DraftTree, Verdict
+
+
+@dataclass(slots=True)
+class ScheduledTree:
+    """EAGLE-2's tree (arXiv 2406.16858) whose depth follows a fixed schedule, whatever was accepted.
+
+    A mean depth between two whole numbers mixes the two, as evenly as can be: cycle t of an image (from 0) gets
+    floor((t + 1) mean_depth) - floor(t mean_depth) levels, at least one. Nothing is drawn and nothing is learnt. Beside
+    a policy that adapts its depth, at the same mean depth and number of nodes, it shows what the adaptation is worth.
+
+    mean_depth: levels on average, >= 1. The last cycles of an image have no room for deep trees, so what is measured
+        over an image lies a little below.
+    top_k: nodes expanded a level, and children of each, >= 1; 1 makes a chain.
+    total_tokens: drafted nodes at most, the root excluded, >= 1.
+    """
+
+    mean_depth: float = 3.5
+    top_k: int = 1
+    total_tokens: int = 59
+    _cycle: int = field(init=False, repr=False, default=0)
+
+    def __post_init__(self) -> None:
+        at_least("scheduled", 1, mean_depth=self.mean_depth, top_k=self.top_k, total_tokens=self.total_tokens)
+
+    def begin(self, grid: Grid) -> None:
+        """See `Policy`: the schedule starts over."""
+        self._cycle = 0
+
+    def grow(self, drafter: Expander, root: int, budget: Budget, chance: Chance) -> DraftTree:
+        """See `Policy`; no draw is made."""
+        depth = max(1, floor((self._cycle + 1) * self.mean_depth) - floor(self._cycle * self.mean_depth))
+        self._cycle += 1
+        return grow_eagle2(drafter, root, budget, depth, self.top_k, self.total_tokens)
+
+    def observe(self, tree: DraftTree, verdict: Verdict, cell: int) -> None:
+        """See `Policy`; the schedule does not look at verdicts."""
+
+
+SPEC = POLICIES.register(
+    PolicySpec(
+        name="scheduled",
+        make=ScheduledTree,
+        drawn="top_k",
+        source="a control of ours, on EAGLE-2's tree (arXiv 2406.16858)",
+        deviations="EAGLE-2's depth is one number; here it alternates between two",
+    )
+)

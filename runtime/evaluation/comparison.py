@@ -1,0 +1,189 @@
+"""Methods beside each other: the same conditions and seeds, one after the other, each in turn first."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from underpaint.algos.rows import SamplingParams
+from underpaint.artifacts.manifest import digest
+from underpaint.runtime.conditions import GRAMMAR_CONDITION, Condition, of_prompt
+from underpaint.runtime.drawing import Drawing, draw
+from underpaint.runtime.evaluation.drawing_log import DrawingKey, DrawingLog
+from underpaint.runtime.methods.method import DecodingMethod, PipelineModels
+from underpaint.runtime.methods.method_config import TUNED
+from underpaint.runtime.methods.registry import build_method, resolve
+from underpaint.runtime.pipeline import Pipeline
+from underpaint.zoo.prompts import sample, seen_pairs
+
+BASELINE: Final = "ar"
+PROMPT_SEED: Final = 20251
+"""Seed of the prompts that a comparison chooses by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonPlan:
+    """What is compared.
+
+    sampling: as the user asked for it (greedy rules read the distributions at temperature 1). preset: which settings
+    the methods started from.
+    """
+
+    methods: tuple[DecodingMethod, ...]
+    conditions: tuple[Condition, ...]
+    seeds: tuple[int, ...]
+    sampling: SamplingParams
+    preset: str = TUNED
+
+    def __post_init__(self) -> None:
+        for what, values in (
+            ("method", [method.name for method in self.methods]),
+            ("prompt", [condition.caption() for condition in self.conditions]),
+            ("seed", [str(seed) for seed in self.seeds]),
+        ):
+            if not values:
+                raise ValueError(f"compare: expected at least one {what}, got none")
+            twice = sorted({value for value in values if values.count(value) > 1})
+            if twice:
+                raise ValueError(f"compare: {what} {', '.join(twice)} is named twice; keep one")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as JSON holds it; files of features are told apart by their SHA-256."""
+        files = {one.text: digest(one.features) for one in self.conditions if one.features is not None}
+        return {
+            "methods": {method.name: method.config.to_dict() for method in self.methods},
+            "preset": self.preset,
+            "prompts": [condition.caption() for condition in self.conditions],
+            "seeds": list(self.seeds),
+            **dataclasses.asdict(self.sampling),
+            **({"features": files} if files else {}),
+        }
+
+    def turns(self) -> Iterator[tuple[DecodingMethod, Condition, int]]:
+        """Every drawing in order: by condition and seed, the methods rotated by one each time."""
+        turn = 0
+        for seed in self.seeds:
+            for condition in self.conditions:
+                first = turn % len(self.methods)
+                for method in self.methods[first:] + self.methods[:first]:
+                    yield method, condition, seed
+                turn += 1
+
+    @property
+    def images(self) -> int:
+        """Drawings of each method."""
+        return len(self.conditions) * len(self.seeds)
+
+    @property
+    def size(self) -> int:
+        """Drawings in all."""
+        return len(self.methods) * self.images
+
+
+class ComparisonProgress(NamedTuple):
+    """Where a comparison stands: drawings finished of all, and the last one (None: the warm-up)."""
+
+    finished: int
+    size: int
+    last: Drawing | None
+
+
+def choose_prompts(count: int, skip: int = 0) -> tuple[Condition, ...]:
+    """`count` prompts of the grammar's training pairs after the first `skip`: the same ones every time.
+
+    No concept comes twice while there are others. Settings are tuned on some prompts and reported on others by `skip`.
+    """
+    rng = np.random.default_rng(PROMPT_SEED)
+    pairs = seen_pairs()
+    chosen: list[Condition] = []
+    seen: set[str] = set()
+    shown: set[str] = set()
+    everything = {concept for concept, _ in pairs}
+    while len(chosen) < skip + count:
+        prompt = sample(rng, pairs)
+        if shown >= everything:
+            shown.clear()
+        if prompt.concept not in shown and prompt.caption() not in seen:
+            shown.add(prompt.concept)
+            seen.add(prompt.caption())
+            chosen.append(of_prompt(prompt))
+    return tuple(chosen[skip:])
+
+
+def read_conditions(
+    pipeline: Pipeline, texts: Sequence[str], count: int | None, skip: int = 0
+) -> tuple[Condition, ...]:
+    """What was typed, or else what is drawn where nothing was: 8 chosen prompts of the grammar, or class 0.
+
+    count, skip: how many prompts to choose, and how many to leave out first (see `choose_prompts`); only folders of
+    the prompt grammar have prompts to choose from. ValueError otherwise, and where texts are given too.
+    """
+    if texts:
+        if count is not None or skip:
+            raise ValueError(
+                "--prompts-count and --prompts-skip choose prompts; leave them out, or leave the prompts out"
+            )
+        return tuple(pipeline.condition(text) for text in texts)
+    if pipeline.index.condition == GRAMMAR_CONDITION:
+        return choose_prompts(count or 8, skip)
+    if count is not None or skip:
+        raise ValueError(
+            f"--prompts-count and --prompts-skip choose prompts of the grammar, and {pipeline.folder} takes "
+            f"{pipeline.index.condition}; name what to draw instead"
+        )
+    return (pipeline.condition("0"),)
+
+
+def with_baseline(names: Sequence[str]) -> tuple[str, ...]:
+    """The methods asked for, with plain AR first: every speed-up is against it."""
+    return tuple(names) if BASELINE in names else (BASELINE, *names)
+
+
+def build_methods(
+    pipeline: Pipeline,
+    names: Sequence[str],
+    temperature: float,
+    settings: Mapping[str, Sequence[str]] | None = None,
+    preset: str = TUNED,
+) -> tuple[DecodingMethod, ...]:
+    """Methods by name, ready to draw; settings: `name=value` texts by method. Raises what `resolve` and `build` do."""
+    own = settings or {}
+    configs = [resolve(name, temperature, None, own.get(name, ()), preset) for name in names]
+    return tuple(build_method(name, config, pipeline.tables) for name, config in zip(names, configs, strict=True))
+
+
+def log_settings(pipeline: Pipeline, plan: ComparisonPlan) -> dict[str, Any]:
+    """What a run log says of a comparison: only the same comparison goes on with it."""
+    return {**plan.to_dict(), "model": dict(pipeline.fingerprint())}
+
+
+def check_opens(models: PipelineModels, plan: ComparisonPlan) -> None:
+    """Open every method, and take every condition: ValueError, naming it, where a model or a setting does not fit."""
+    for method in plan.methods:
+        try:
+            method.open(models, plan.conditions[0], plan.sampling)
+        except ValueError as error:
+            raise ValueError(f"method '{method.name}': {error}") from error
+    for condition in plan.conditions[1:]:
+        models.target(condition, plan.sampling)
+
+
+def run(
+    models: PipelineModels, plan: ComparisonPlan, log: DrawingLog, report: Callable[[ComparisonProgress], None]
+) -> None:
+    """Draw what `log` does not hold yet. A stop (Ctrl-C) leaves every finished drawing in it."""
+    missing = [turn for turn in plan.turns() if DrawingKey(turn[0].name, turn[1].caption(), turn[2]) not in log]
+    if not missing:
+        return
+    # First passes allocate and page in: one drawing of each method goes uncounted.
+    for method in plan.methods:
+        draw(models, method, plan.sampling, plan.conditions[0], plan.seeds[0])
+        report(ComparisonProgress(len(log), plan.size, None))
+    for method, condition, seed in missing:
+        drawing = draw(models, method, plan.sampling, condition, seed)
+        log.add(drawing)
+        report(ComparisonProgress(len(log), plan.size, drawing))

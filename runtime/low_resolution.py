@@ -1,0 +1,172 @@
+"""Targets of smaller grids than a pipeline's own, and what lies between: for methods that draft small, verify large."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from underpaint.algos.draft import Grid
+from underpaint.algos.spatial.resolution import ResolutionMap
+from underpaint.artifacts.manifest import ManifestError
+from underpaint.artifacts.model_index import ModelIndex, ResolutionEntry, read_index
+from underpaint.runtime.engines.context import EngineContext, EngineError
+from underpaint.runtime.engines.target import EngineTarget
+from underpaint.runtime.resampling.registry import codebook_digest, models_behind, open_resampler, read_codebook
+from underpaint.runtime.resampling.resampler import Resampler
+
+
+@dataclass(slots=True)
+class LowResolution:
+    """The smaller targets that a pipeline can draft with; they are loaded when they are first asked for.
+
+    folder, index: where they are: the pipeline's own folder, or a second one. home, home_index: the pipeline's own,
+    whose tokenizer and resamplers serve. high, entry: the pipeline's target. hashes: of what was opened here so far.
+    """
+
+    folder: Path
+    index: ModelIndex
+    home: Path
+    home_index: ModelIndex
+    entry: ResolutionEntry
+    high: EngineTarget
+    backend: str
+    context: EngineContext
+    hashes: dict[str, str] = field(default_factory=dict)
+    _targets: dict[int, EngineTarget] = field(default_factory=dict)
+    _resamplers: dict[tuple[str, int], Resampler] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        home: Path,
+        index: ModelIndex,
+        entry: ResolutionEntry,
+        high: EngineTarget,
+        low: Path | None,
+        backend: str,
+        context: EngineContext,
+    ) -> LowResolution:
+        """Those of a second folder, `low`, or of the folder itself.
+
+        Raises ManifestError where the second folder cannot be opened or lacks a model, and EngineError where the two
+        do not belong together: another codebook, another kind of condition, no grid that is a fraction.
+        """
+        if low is None:
+            return cls(home, index, home, index, entry, high, backend, context)
+        try:
+            second = read_index(low)
+        except ManifestError as error:
+            raise ManifestError(f"--low {low}: {error}") from error
+        if not second.resolutions or second.tokenizer.codebook is None:
+            lacks = "target" if not second.resolutions else "codebook"
+            raise ManifestError(
+                f"--low {low}: {lacks} missing; export the smaller target and the tokenizer of both into this folder"
+            )
+        ours, theirs = (codebook_digest(read_codebook(each)) for each in (home, low))
+        if ours != theirs:
+            raise EngineError(
+                f"--low {low}: expected the codebook {ours[:12]} of {home}, got {theirs[:12]}; two resolutions share "
+                "one tokenizer: export the same file into both folders, in one precision"
+            )
+        found = cls(low, second, home, index, entry, high, backend, context)
+        found._check_second()
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """It as JSON holds it."""
+        names = [*(one.target for one in self.index.resolutions), "condition", self.index.tokenizer.codebook or ""]
+        return {"grids": [list(one.grid) for one in self.index.resolutions], "sha256": self.index.hashes(names)}
+
+    def target(self, ratio: int) -> EngineTarget:
+        """The target of 1 / `ratio` of the side; EngineError where there is none that draws the same codes."""
+        if ratio not in self._targets:
+            entry = self._low_entry(ratio)
+            found = EngineTarget.open(entry.target, self.index.sampling(), self.folder, self.context, self.backend)
+            self._check_pair(found, entry)
+            self._targets[ratio] = found
+            name = entry.target if self.folder == self.home else f"low/{entry.target}"
+            self.hashes[name] = next(iter(self.index.hashes([entry.target]).values()))
+        return self._targets[ratio]
+
+    def resampler(self, kind: str, ratio: int) -> Resampler:
+        """The resampler `kind` of `resampling.registry` to 1 / `ratio` of the side and back; see `open_resampler`."""
+        if (kind, ratio) not in self._resamplers:
+            low = self._low_entry(ratio)
+            grids = ResolutionMap(self._grid(low), self._grid(self.entry))
+            sides = self._width(low), self._width(self.entry)
+            self._resamplers[kind, ratio] = open_resampler(kind, grids, self.home, self.context, sides)
+            self.hashes.update(self.home_index.hashes(models_behind(kind, sides)))
+        return self._resamplers[kind, ratio]
+
+    def _low_entry(self, ratio: int) -> ResolutionEntry:
+        height, width = self.entry.grid
+        for entry in self.index.resolutions:
+            if ratio >= 2 and (entry.grid[0] * ratio, entry.grid[1] * ratio) == (height, width):
+                return entry
+        if self.folder != self.home:
+            raise EngineError(
+                f"ratio {ratio}: --low holds a target at {self._ratios()} of the side; say --set "
+                f"METHOD.ratio={self._known_ratios()[0]}, or give a folder whose grid is "
+                f"{height // ratio} x {width // ratio}"
+            )
+        if ratio < 2 or height % ratio or width % ratio:
+            raise EngineError(f"ratio: expected a whole number from 2 that divides {height} x {width}, got {ratio}")
+        known = (
+            f"it holds a target at {self._ratios()} of the side" if self._known_ratios() else "it holds none smaller"
+        )
+        raise EngineError(
+            f"ratio {ratio}: {self.folder} holds no target of {height // ratio} x {width // ratio} codes to draft "
+            f"with; {known}: give the export of one with --low, or draw at a larger --resolution"
+        )
+
+    def _known_ratios(self) -> list[int]:
+        height, width = self.entry.grid
+        pairs = [(height / one.grid[0], width / one.grid[1]) for one in self.index.resolutions]
+        return sorted(int(down) for down, across in pairs if down == across >= 2 and down == int(down))
+
+    def _ratios(self) -> str:
+        return " or ".join(f"1 / {ratio}" for ratio in self._known_ratios())
+
+    @staticmethod
+    def _grid(entry: ResolutionEntry) -> Grid:
+        return Grid(*entry.grid)
+
+    def _width(self, entry: ResolutionEntry) -> int:
+        """Width of the pictures in pixels; EngineError where the folder has no tokenizer to tell it."""
+        parts = self.home_index.tokenizer
+        lacking = [
+            name for name, held in (("vq_decoder", parts.vq_decoder), ("vq_encoder", parts.vq_encoder)) if not held
+        ]
+        if lacking or self.entry.side is None:
+            raise EngineError(
+                f"{self.home} holds no {' and no '.join(lacking) or 'tokenizer'}, between two resolutions; export its "
+                "tokenizer into it (--kind vq or chameleon-vq)"
+            )
+        return self.entry.side // self.entry.grid[0] * entry.grid[1]
+
+    def _check_second(self) -> None:
+        """EngineError unless the second folder holds a target of a fraction of the side, under the same conditions."""
+        smaller = self._known_ratios()
+        if not smaller:
+            grids = " and ".join(f"{one.grid[0]} x {one.grid[1]}" for one in self.index.resolutions)
+            own = f"{self.entry.grid[0]} x {self.entry.grid[1]}"
+            raise EngineError(
+                f"--low {self.folder}: expected a smaller grid than {own}, and a whole fraction of it, got {grids}; "
+                "choose a target of a fraction of the side"
+            )
+        for ratio in smaller:
+            self.target(ratio)
+
+    def _check_pair(self, low: EngineTarget, entry: ResolutionEntry) -> None:
+        """EngineError unless both draw as many codes under the same conditions."""
+        if low.vocab_size != self.high.vocab_size:
+            raise EngineError(
+                f"{self.folder}: {entry.target} draws {low.vocab_size} codes, {self.entry.target} "
+                f"{self.high.vocab_size}; export both from one training, with one tokenizer"
+            )
+        if low.encoder.accepts() != self.high.encoder.accepts():
+            raise EngineError(
+                f"{self.folder}: expected a target that takes {self.high.encoder.accepts()}, as the larger one does, "
+                f"got one that takes {low.encoder.accepts()}; one condition must serve both"
+            )

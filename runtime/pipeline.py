@@ -1,0 +1,298 @@
+"""One folder of models at one resolution, ready to draw: shipped or exported, on ONNX Runtime or on TensorRT."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from underpaint.algos.accept.neighbours import nearest_codes
+from underpaint.algos.arrays import IntArray
+from underpaint.algos.draft import Grid
+from underpaint.algos.rows import SamplingParams
+from underpaint.algos.spatial.target import GridTarget
+from underpaint.algos.step import Drafter, Target
+from underpaint.artifacts.cost_curve import read_engine_costs
+from underpaint.artifacts.manifest import ManifestError
+from underpaint.artifacts.model_index import ModelIndex, ResolutionEntry, read_index
+from underpaint.runtime.conditions import Condition, parse_condition
+from underpaint.runtime.engines.context import SHARED, EngineContext, EngineError
+from underpaint.runtime.engines.drafter import EngineDrafter
+from underpaint.runtime.engines.grid_target import EngineGridTarget
+from underpaint.runtime.engines.images import ImageDecoder
+from underpaint.runtime.engines.judge import OnnxJudge
+from underpaint.runtime.engines.target import EngineTarget
+from underpaint.runtime.evaluation.quality import Reading, Reference, load_reference
+from underpaint.runtime.low_resolution import LowResolution
+from underpaint.runtime.methods.method import ModelTables, Timed
+from underpaint.runtime.resampling.registry import read_codebook, read_table
+from underpaint.runtime.resampling.resampler import Resampler
+from underpaint.zoo.load import FOLDER, locate
+from underpaint.zoo.prompts import SLOT_VALUES
+
+Picture = NDArray[np.uint8]
+"""[height, width, 3] sRGB."""
+MAX_NODES: Final = 64
+"""Nodes of the largest tree that a target scores, its root included."""
+NEIGHBOURS: Final = 100
+"""Columns of the table of nearest codes where a folder brings none: the most that a rule's `k` can ask for."""
+BACKENDS: Final = ("cpu", "tensorrt", "tensorrt-rtx")
+"""ONNX Runtime on the CPU, and engines that `underpaint engine` built of the same graphs."""
+
+
+@dataclass(frozen=True, slots=True)
+class PictureJudge:
+    """A classifier that reads pictures, and what it sees in real ones."""
+
+    engine: OnnxJudge
+    reference: Reference
+
+    def read(self, picture: Picture) -> Reading:
+        """What the judge sees in a picture [side, side, 3]."""
+        judged = self.engine([picture])
+        values = {slot: known[int(judged.scores[slot][0].argmax())] for slot, known in SLOT_VALUES.items()}
+        return Reading(values, judged.features[0].astype(np.float64))
+
+
+@dataclass(slots=True)
+class Pipeline:
+    """The models of one resolution; make one with `Pipeline.open`. Implements `methods.method.PipelineModels`.
+
+    It has one target and one drafter, so sessions of one pipeline must take turns.
+
+    folder, index, entry: where the models are, and what the folder's index says of them. sampling: how they are meant
+    to be sampled. decoder, judge: None where the folder has none; methods that draft need `loaded_drafter`.
+    """
+
+    folder: Path
+    index: ModelIndex
+    entry: ResolutionEntry
+    tables: ModelTables
+    sampling: SamplingParams
+    backend: str
+    high: EngineTarget
+    loaded_drafter: EngineDrafter | None
+    decoder: ImageDecoder | None
+    judge: PictureJudge | None
+    low: LowResolution
+    context: EngineContext
+    hashes: dict[str, str]
+    max_nodes: int = MAX_NODES
+
+    @classmethod
+    def open(
+        cls,
+        folder: Path = FOLDER,
+        *,
+        resolution: int | None = None,
+        low: Path | None = None,
+        backend: str = "cpu",
+        context: EngineContext | None = None,
+    ) -> Pipeline:
+        """Load the models of `resolution` from a folder that has a `model_index.json`; the shipped one by default.
+
+        resolution: side of the pictures in pixels; None takes the largest of the folder. low: a second folder, whose
+        target draws the same codes on a smaller grid, for methods that draft with one; without it, a smaller target of
+        the same folder does. backend: one of `BACKENDS`. context: threads of the sessions; without it the models share
+        their threads, if the process has no session yet.
+        Raises ManifestError or EngineError (both ValueError), or OSError, naming the file and what to do.
+        """
+        if backend not in BACKENDS:
+            raise EngineError(f"backend: expected one of {', '.join(BACKENDS)}, got {backend!r}")
+        index = read_index(folder)
+        if not index.resolutions:
+            raise ManifestError(
+                f"{folder} holds no target; export one with `underpaint export --kind ... --out {folder}`"
+            )
+        entry = _entry(index, resolution, folder)
+        context = context or SHARED
+        sampling = index.sampling()
+        target = EngineTarget.open(entry.target, sampling, folder, context, backend)
+        drafter = _drafter(entry, sampling, folder, context, backend)
+        parts = index.tokenizer
+        if parts.codebook is None:
+            raise ManifestError(
+                f"{folder}: codebook missing; export the tokenizer of its target into this folder (--kind vq, or "
+                "chameleon-vq for a Chameleon's)"
+            )
+        decoder = None if parts.vq_decoder is None else ImageDecoder(parts.vq_decoder, folder, context)
+        tables = _tables(folder, index, entry)
+        _check_together(folder, tables, target, drafter, decoder)
+        judge = _judge(folder, index, entry, context)
+        used = (entry.target, entry.drafter, parts.codebook, parts.neighbours, parts.vq_decoder)
+        judging = (index.judge, entry.reference) if judge is not None else ()
+        own = replace(context, lingering=False)  # for models between the passes of the target
+        return cls(
+            folder=folder,
+            index=index,
+            entry=entry,
+            tables=tables,
+            sampling=sampling,
+            backend=backend,
+            high=target,
+            loaded_drafter=drafter,
+            decoder=decoder,
+            judge=judge,
+            low=LowResolution.of(folder, index, entry, target, low, backend, own),
+            context=context,
+            hashes=index.hashes(name for name in (*used, *judging, "condition") if name is not None),
+        )
+
+    @property
+    def grid(self) -> Grid:
+        """The image as cells."""
+        return self.high.grid
+
+    @property
+    def resolution(self) -> int | None:
+        """Side of the pictures in pixels; None where the folder does not tell."""
+        return self.entry.side
+
+    def title(self) -> str:
+        """The pictures' size in words, for the heads of tables."""
+        return f"{self.grid.height} x {self.grid.width} codes" if self.resolution is None else f"{self.resolution} px"
+
+    def fingerprint(self) -> Mapping[str, Any]:
+        """The models and the engine, as JSON holds them; equal only if the pictures would be.
+
+        sha256: of every model that was opened so far, by name: of its weights where they lie in a file of their own,
+        else of the whole file.
+        """
+        judged = {} if self.judge is None else {"judge_accuracy": dict(self.judge.reference.accuracy)}
+        smaller = {} if self.low.folder == self.folder else {"low": self.low.to_dict()}
+        return {
+            "resolution": self.resolution,
+            "grid": list(self.grid),
+            "target": self.entry.target,
+            "drafter": self.entry.drafter,
+            "engine": self.backend,
+            "precision": self.high.decoder.shape.precision,
+            "threads": self.context.threads,
+            "sha256": {**self.hashes, **self.low.hashes},
+            **judged,
+            **smaller,
+        }
+
+    def condition(self, text: str) -> Condition:
+        """What was typed, as the models of this folder take it; ValueError says what was expected."""
+        return parse_condition(text, self.index.condition)
+
+    def target(self, condition: Condition, sampling: SamplingParams) -> Timed[Target]:
+        """The target under a condition, until another is set; EngineError where it takes no such condition."""
+        target = under(self.high, condition, sampling)
+        return Timed(target, target.engine.cost)
+
+    def drafter(self, sampling: SamplingParams) -> Timed[Drafter]:
+        """The drafter; it reads the condition from the target's features. EngineError where there is none."""
+        if self.loaded_drafter is None:
+            raise EngineError(
+                f"{self.folder} holds no drafter for {self.entry.target}; export one into it, or draw by a method that "
+                "needs none (ar, zipar)"
+            )
+        self.loaded_drafter.sample_by(sampling)
+        return Timed(self.loaded_drafter, self.loaded_drafter.engine.cost)
+
+    def grid_target(self, condition: Condition, sampling: SamplingParams, cells: int = 1) -> Timed[GridTarget]:
+        """The target under a condition, cell by cell in any order; EngineError where no pass holds `cells`."""
+        self.high.check_pass(cells)
+        target = under(self.high, condition, sampling)
+        return Timed(EngineGridTarget(target), target.engine.cost)
+
+    def low_target(
+        self, condition: Condition, sampling: SamplingParams, ratio: int, cells: int = 1
+    ) -> Timed[GridTarget]:
+        """The target of 1 / `ratio` of the side; EngineError where there is none, or no pass of it holds `cells`."""
+        low = self.low.target(ratio)
+        low.check_pass(cells)
+        target = under(low, condition, sampling)
+        return Timed(EngineGridTarget(target), target.engine.cost)
+
+    def resampler(self, kind: str, ratio: int) -> Resampler:
+        """Tokens between the two resolutions; EngineError where the folder lacks a model that `kind` needs."""
+        return self.low.resampler(kind, ratio)
+
+    def picture(self, tokens: IntArray) -> Picture:
+        """The picture [height, width, 3] that tokens [cells] stand for; EngineError without a decoder."""
+        if self.decoder is None:
+            raise EngineError(
+                f"{self.folder} holds no picture decoder; export its tokenizer (--kind vq or chameleon-vq)"
+            )
+        return self.decoder(tokens, self.grid)
+
+
+def under(target: EngineTarget, condition: Condition, sampling: SamplingParams) -> EngineTarget:
+    """The target under a condition, until another is set; EngineError where it takes no such condition."""
+    target.sample_by(sampling)
+    target.condition(condition)
+    return target
+
+
+def _drafter(
+    entry: ResolutionEntry, sampling: SamplingParams, folder: Path, context: EngineContext, backend: str
+) -> EngineDrafter | None:
+    """The drafter of a resolution, if there is one."""
+    if entry.drafter is None:
+        return None
+    return EngineDrafter.open(entry.drafter, sampling, folder, context, backend)
+
+
+def _entry(index: ModelIndex, resolution: int | None, folder: Path) -> ResolutionEntry:
+    """The entry of a resolution; ManifestError with the commands that make it where this project has recipes for it."""
+    try:
+        return index.resolution(resolution)
+    except ManifestError as error:
+        if index.condition != "prompt_grammar" or resolution != 256:
+            raise ManifestError(f"{folder}: {error}") from error
+        names = f"target{resolution} drafter{resolution} judge_reference{resolution}"
+        size = f"--resolution {resolution}"
+        raise ManifestError(
+            f"{folder} holds no {names.replace(' ', ', ')}: no models of {resolution} px ship; make them with "
+            f"`underpaint train target {size}`, `underpaint train guided {size}`, `underpaint train drafter {size}` "
+            f"and `underpaint export {names}` (docs/how-to/train.md)"
+        ) from error
+
+
+def _tables(folder: Path, index: ModelIndex, entry: ResolutionEntry) -> ModelTables:
+    """The codebook, the nearest codes (from the folder, or else found here), and the cost curve if there is one."""
+    codebook = read_codebook(folder)
+    if index.tokenizer.neighbours is None:
+        near = nearest_codes(codebook, min(NEIGHBOURS, codebook.shape[0] - 1))
+    else:
+        near = read_table(index.tokenizer.neighbours, "neighbours", folder).astype(np.int64)
+    costs = None if entry.costs is None else read_engine_costs(folder / entry.costs)
+    return ModelTables(near, codebook, costs)
+
+
+def _check_together(
+    folder: Path, tables: ModelTables, target: EngineTarget, drafter: EngineDrafter | None, decoder: ImageDecoder | None
+) -> None:
+    """EngineError unless all draw the same codes on the same grid."""
+    shape = target.decoder.shape
+    sizes = {shape.vocab_size, tables.vocab_size}
+    sizes |= {decoder.vocab_size} if decoder is not None else set()
+    if drafter is not None:
+        drafts = drafter.decoder.shape
+        sizes.add(drafts.vocab_size)
+        if shape.grid != drafts.grid or shape.dim != drafts.dim:
+            raise EngineError(
+                f"{folder}: target and drafter do not belong together: grids {tuple(shape.grid)} and "
+                f"{tuple(drafts.grid)}, features {shape.dim} and {drafts.dim}; export them from one "
+                "training"
+            )
+    if len(sizes) != 1:
+        raise EngineError(
+            f"{folder}: expected one codebook, got target, drafter and tokenizer of {sorted(sizes)} codes; export them "
+            "from one training"
+        )
+
+
+def _judge(folder: Path, index: ModelIndex, entry: ResolutionEntry, context: EngineContext) -> PictureJudge | None:
+    """The judge, where the folder holds one and its view of real pictures at this resolution."""
+    if index.judge is None or entry.reference is None or entry.side is None:
+        return None
+    reference = load_reference(locate(entry.reference, "reference", folder).path, entry.side)
+    return PictureJudge(OnnxJudge(index.judge, folder, context), reference)

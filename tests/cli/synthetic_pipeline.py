@@ -1,0 +1,184 @@
+"""A pipeline without engines: synthetic distributions on a small grid, and a picture and a judge made of the tokens."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.wrapped import Wrapped
+from underpaint.algos.accept.neighbours import nearest_codes
+from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.draft import Grid
+from underpaint.algos.rows import SamplingParams
+from underpaint.algos.spatial.resolution import ResolutionMap
+from underpaint.algos.spatial.target import Feed, GridTarget
+from underpaint.algos.step import Drafter, Target
+from underpaint.artifacts.model_index import ModelIndex
+from underpaint.runtime.conditions import Condition, parse_condition
+from underpaint.runtime.engines.engine import PassTimer
+from underpaint.runtime.evaluation.quality import Reading, Reference
+from underpaint.runtime.methods.method import ModelTables, Timed
+from underpaint.runtime.pipeline import Picture, Pipeline
+from underpaint.runtime.resampling.resampler import Resampler
+from underpaint.sim.synthetic.grid_model import GridWeights, SyntheticGridTarget
+from underpaint.sim.synthetic.models import Blend, RandomDistribution, SyntheticDrafter, SyntheticTarget
+from underpaint.zoo.prompts import SLOT_VALUES
+
+VOCAB = 40
+GRID = Grid(4, 4)
+
+
+@contextmanager
+def one_pass(timer: PassTimer) -> Iterator[None]:
+    started = time.perf_counter()
+    yield
+    timer.seconds += time.perf_counter() - started
+    timer.passes += 1
+
+
+@dataclass
+class TimedTarget(Wrapped):
+    timer: PassTimer = field(default_factory=PassTimer)
+
+    def begin(self) -> Any:
+        with one_pass(self.timer):
+            return self.inner.begin()
+
+    def score(self, asked: Any) -> Any:
+        with one_pass(self.timer):
+            return self.inner.score(asked)
+
+
+@dataclass
+class TimedGridTarget(TimedTarget):
+    one_hot: bool = False
+
+    def begin(self) -> FloatArray:
+        return self._shaped(super().begin())
+
+    def score(self, asked: Feed) -> FloatArray:
+        return self._shaped(super().score(asked))
+
+    def _shaped(self, distributions: FloatArray) -> FloatArray:
+        return np.eye(self.vocab_size)[distributions.argmax(axis=-1)] if self.one_hot else distributions
+
+
+@dataclass
+class TimedDrafter(Wrapped):
+    timer: PassTimer = field(default_factory=PassTimer)
+
+    def expand(self, tokens: IntArray, parents: IntArray) -> FloatArray:
+        with one_pass(self.timer):
+            return self.inner.expand(tokens, parents)
+
+
+def real_scenes(seed: int = 3, count: int = 200) -> Reference:
+    rng = np.random.default_rng(seed)
+    return Reference(
+        rng.standard_normal((count, 5)), rng.standard_normal((count, 5)), {"concept_and_style": 0.9, "style": 0.95}
+    )
+
+
+@dataclass(slots=True)
+class Repeats:
+    """Every low token fills its block; a block is read by its first token. Keeps what it was asked to read."""
+
+    map: ResolutionMap
+    read: list[IntArray] = field(default_factory=list)
+
+    def enlarge(self, low: IntArray, rows: range) -> IntArray:
+        whole = low[self.map.low_cells()].reshape(self.map.high)
+        high = self.map.high_rows(rows)
+        return whole[high.start : high.stop].ravel()
+
+    def reduce(self, high: IntArray, rows: range) -> IntArray:
+        width = self.map.low.width
+        self.read.append(high[self.map.blocks()[:, 0]][rows.start * width : rows.stop * width])
+        return self.read[-1]
+
+
+class SyntheticJudge:
+    """Reads attributes and features off the first cells."""
+
+    def __init__(self, reference: Reference) -> None:
+        self.reference = reference
+
+    def read(self, picture: Picture) -> Reading:
+        shades = picture[::16, ::16, 0].astype(np.float64).ravel()
+        first = {slot: values[int(shades[0]) % len(values)] for slot, values in SLOT_VALUES.items()}
+        return Reading(first, shades[:5] / 128.0 - 1.0)
+
+
+@dataclass
+class SyntheticPipeline:
+    resolution: int = 64
+    grid: Grid = GRID
+    max_nodes: int = 32
+    sampling: SamplingParams = field(default_factory=lambda: SamplingParams(guidance=2.0))
+    judge: SyntheticJudge | None = field(default_factory=lambda: SyntheticJudge(real_scenes()))
+    name: str = "synthetic"
+    folder: Path = Path("synthetic")
+    index: ModelIndex = field(default_factory=lambda: ModelIndex({}, (), condition="prompt_grammar"))
+    decoder: Any = True
+
+    @property
+    def tables(self) -> ModelTables:
+        codebook = np.random.default_rng(4).standard_normal((VOCAB, 3))
+        return ModelTables(nearest_codes(codebook, VOCAB - 1), codebook)
+
+    def title(self) -> str:
+        return f"{self.resolution} px"
+
+    def fingerprint(self) -> Mapping[str, Any]:
+        return {"target": self.name, "resolution": self.resolution}
+
+    def condition(self, text: str) -> Condition:
+        return parse_condition(text, self.index.condition)
+
+    def _distribution(self, condition: Condition) -> RandomDistribution:
+        return RandomDistribution(VOCAB, seed=condition.noise_key, sharpness=2.0)
+
+    def target(self, condition: Condition, sampling: SamplingParams) -> Timed[Target]:
+        self._last = self._distribution(condition)
+        timed = TimedTarget(SyntheticTarget(self._last, self.grid))
+        return Timed(timed, timed.timer)
+
+    def drafter(self, sampling: SamplingParams) -> Timed[Drafter]:
+        timed = TimedDrafter(SyntheticDrafter(Blend(self._last, RandomDistribution(VOCAB, seed=1), 0.3)))
+        return Timed(timed, timed.timer)
+
+    def grid_target(self, condition: Condition, sampling: SamplingParams, cells: int = 1) -> Timed[GridTarget]:
+        return self._cells(self.grid, condition, sampling)
+
+    def low_target(
+        self, condition: Condition, sampling: SamplingParams, ratio: int, cells: int = 1
+    ) -> Timed[GridTarget]:
+        return self._cells(Grid(self.grid.height // ratio, self.grid.width // ratio), condition, sampling)
+
+    def resampler(self, kind: str, ratio: int) -> Resampler:
+        if kind not in ("latent", "superres"):
+            raise ValueError(f"resampler: there is no '{kind}'")
+        return Repeats(ResolutionMap(Grid(self.grid.height // ratio, self.grid.width // ratio), self.grid))
+
+    def _cells(self, grid: Grid, condition: Condition, sampling: SamplingParams) -> Timed[GridTarget]:
+        weights = GridWeights.random(grid, VOCAB, condition.noise_key, coupling=1.5)
+        timed = TimedGridTarget(SyntheticGridTarget(weights), one_hot=sampling.temperature == 0)
+        return Timed(timed, timed.timer)
+
+    def picture(self, tokens: IntArray) -> Picture:
+        cells = (tokens * (255 // VOCAB)).astype(np.uint8).reshape(self.grid)
+        return np.repeat(np.kron(cells, np.ones((16, 16), np.uint8))[..., None], 3, axis=2)
+
+
+def replace_models(monkeypatch: pytest.MonkeyPatch, make: Callable[[int | None], Any]) -> None:
+    """Let every command open what `make` makes of the resolution asked for."""
+
+    def opened(folder: Path | None = None, *, resolution: int | None = None, **options: Any) -> Any:
+        return make(resolution)
+
+    monkeypatch.setattr(Pipeline, "open", staticmethod(opened))
