@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.llamagen_b import CONFIG, checkpoint
+from benchmarks.llamagen_b import CONFIG, checkpoint, drafter_checkpoint
 from benchmarks.report import at_least, finish, options, parse
 from underpaint.algos.accept.point import PointProposals
 from underpaint.algos.chance import sampling
@@ -50,25 +50,6 @@ from underpaint.zoo.load import manifest
 BUCKETS = (1, 8, 16, 32, 64)
 OPTIONS = LoadOptions(grid_side=16)
 CLASS = 207
-
-
-def drafter_checkpoint(path: Path) -> None:
-    """A random drafter in the released form, as wide as LlamaGen-B."""
-    from safetensors.torch import save_file
-
-    torch.manual_seed(1)
-    dim, hidden = CONFIG.dim, CONFIG.hidden_dim
-    layer = "layers.0."
-    state = {
-        "fc.weight": 0.02 * torch.randn(dim, 2 * dim),
-        "fc.bias": torch.zeros(dim),
-        **{f"{layer}self_attn.{part}_proj.weight": 0.02 * torch.randn(dim, dim) for part in "qkvo"},
-        f"{layer}mlp.gate_proj.weight": 0.02 * torch.randn(hidden, dim),
-        f"{layer}mlp.up_proj.weight": 0.02 * torch.randn(hidden, dim),
-        f"{layer}mlp.down_proj.weight": 0.02 * torch.randn(dim, hidden),
-        f"{layer}post_attention_layernorm.weight": torch.ones(dim),
-    }
-    save_file(state, path)
 
 
 def prepare(work: Path, precision: str) -> tuple[Path, Path]:

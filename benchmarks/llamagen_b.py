@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
+from safetensors.torch import save_file
 
 from benchmarks.cost_curve import chain, halfway
 from benchmarks.report import at_least, finish, options, parse, refusing
@@ -41,6 +42,23 @@ def checkpoint(path: Path) -> int:
     torch.nn.init.normal_(model.output.weight, std=0.02)
     torch.save({"model": model.state_dict()}, path)
     return sum(value.numel() for value in model.parameters())
+
+
+def drafter_checkpoint(path: Path) -> None:
+    """A random drafter in the released form, as wide as LlamaGen-B."""
+    torch.manual_seed(1)
+    dim, hidden = CONFIG.dim, CONFIG.hidden_dim
+    layer = "layers.0."
+    state = {
+        "fc.weight": 0.02 * torch.randn(dim, 2 * dim),
+        "fc.bias": torch.zeros(dim),
+        **{f"{layer}self_attn.{part}_proj.weight": 0.02 * torch.randn(dim, dim) for part in "qkvo"},
+        f"{layer}mlp.gate_proj.weight": 0.02 * torch.randn(hidden, dim),
+        f"{layer}mlp.up_proj.weight": 0.02 * torch.randn(hidden, dim),
+        f"{layer}mlp.down_proj.weight": 0.02 * torch.randn(dim, hidden),
+        f"{layer}post_attention_layernorm.weight": torch.ones(dim),
+    }
+    save_file(state, path)
 
 
 def reading_ms(size_bytes: int, rounds: int, threads: int) -> float:

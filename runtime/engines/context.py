@@ -80,7 +80,7 @@ def _require_pool(threads: int | None) -> None:
     elif threads not in (None, _ProcessPool.threads):
         raise EngineError(
             f"context: this process shares a pool of {_ProcessPool.threads} threads, which cannot become {threads}; "
-            "leave threads out, or use pool='own'"
+            "leave threads out, or choose it in a process of its own"
         )
 
 

@@ -36,15 +36,13 @@ def fill(buffers: Mapping[str, NDArray[Any]], given: PassInputs) -> None:
     buffers[TOKENS][:] = 0
     buffers[TOKENS][:, :count] = given.tokens
     buffers[CELLS][:] = 0
-    buffers[CELLS][..., :count] = given.cells
-    bias, past_bias = buffers[BIAS], given.past_bias
-    if bias.ndim == 2 and past_bias.ndim == 3:  # a graph of format 1 has one bias for all rows
-        past_bias = past_bias[0]
+    buffers[CELLS][:, :count] = given.cells
+    bias = buffers[BIAS]
     bias[:] = MASKED_SCORE
-    bias[..., :count, :slots] = past_bias
-    bias[..., :count, slots : slots + count] = given.bias
+    bias[:, :count, :slots] = given.past_bias
+    bias[:, :count, slots : slots + count] = given.bias
     padding = np.arange(count, size)
-    bias[..., padding, slots + padding] = 0.0
+    bias[:, padding, slots + padding] = 0.0
     if FEATURES in buffers:
         if given.features is None:
             raise EngineError("decoder: this graph reads features, got none; run it through EngineDrafter")

@@ -25,23 +25,20 @@ class SamplingInputs:
             TOP_K_OFFSET: np.full((), _KEEPS_ALL, dtype=np.float32),
             TOP_P: np.ones((), dtype=np.float32),
         }
-        self.arrays = {name: array for name, array in known.items() if name in accepted}
+        self.arrays: Mapping[str, NDArray[Any]] = known if known.keys() <= accepted else {}
         self.complete = False
         """Whether the graph makes the distributions of the sampling told last."""
 
     def set(self, params: SamplingParams, vocab_size: int) -> None:
-        """Tell the graph. Without randomness, or by inputs that it lacks, distributions are made on the host."""
+        """Tell the graph. Without randomness, or by a graph that makes none, distributions are made on the host."""
+        self.complete = bool(self.arrays) and params.temperature > 0.0
         if not self.arrays:
             return
-        mix = self.arrays[GUIDANCE_MIX]
-        if mix.size == 2:
+        if (mix := self.arrays[GUIDANCE_MIX]).size == 2:
             mix[:] = (params.guidance, 1.0 - params.guidance)
-        self.complete = params.temperature > 0.0 and (params.top_p == 1.0 or TOP_P in self.arrays)
-        if not self.complete:
-            return
-        cut = 0 < params.top_k < vocab_size
-        self.arrays[TOP_K][:] = params.top_k if cut else 1
-        self.arrays[TOP_K_OFFSET][...] = 0.0 if cut else _KEEPS_ALL
-        self.arrays[INVERSE_TEMPERATURE][...] = 1.0 / params.temperature
-        if TOP_P in self.arrays:
+        if self.complete:
+            cut = 0 < params.top_k < vocab_size
+            self.arrays[TOP_K][:] = params.top_k if cut else 1
+            self.arrays[TOP_K_OFFSET][...] = 0.0 if cut else _KEEPS_ALL
+            self.arrays[INVERSE_TEMPERATURE][...] = 1.0 / params.temperature
             self.arrays[TOP_P][...] = params.top_p

@@ -14,16 +14,6 @@ from underpaint.runtime.engines.context import EngineError
 
 PREFIX_CELL: Final = -1
 """The cell of a condition position where all of them stand at one."""
-_FORMAT_1: Final[Mapping[str, str]] = {
-    "features": "dim",
-    "conditions": "cond_ids",
-    "unconditional": "uncond_ids",
-    "outside": "external_cond_rows",
-    "kept": "uncond_keep",
-    "marks": "image_start_ids",
-    "line_token": "eol_token",
-}
-"""Names of settings in manifests of format 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +100,7 @@ class DecoderShape:
 
 def read_shape(settings: Mapping[str, Any], name: str) -> DecoderShape:
     """The shape in a manifest's settings; EngineError names what is wrong."""
-    plain = {
-        _FORMAT_1.get(key, key): tuple(value) if isinstance(value, list) else value for key, value in settings.items()
-    }
+    plain = {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()}
     try:
         return build(DecoderShape, plain, f"manifest of '{name}'")
     except ValueError as error:

@@ -4,19 +4,21 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from underpaint.algos.arrays import IntArray
 from underpaint.algos.draft.spec import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import Scored
 from underpaint.algos.tree import DraftTree, Verdict
+from underpaint.artifacts.decoder_graph import MASKED_SCORE
 from underpaint.runtime.conditions import Condition
 from underpaint.runtime.engines.condition_encoder import ConditionEncoder, EncodedCondition
 from underpaint.runtime.engines.context import EngineContext, EngineError
 from underpaint.runtime.engines.engine import GuidanceEngines, LoadedDecoder, PassOutput
 from underpaint.runtime.engines.eol_tokens import EolLayout, PassLayout
 from underpaint.runtime.engines.loading import CPU, load_decoder, load_encoder
-from underpaint.runtime.engines.masks import causal, hide, tree_bias
+from underpaint.runtime.engines.masks import causal, tree_bias
 from underpaint.zoo.load import FOLDER
 
 _ROOT: Final = np.ones((1, 1), dtype=np.bool_)
@@ -108,16 +110,10 @@ class EngineTarget:
         tokens, hidden = self._condition.tokens[: engine.rows], self._condition.hidden[: engine.rows]
         self._scored, self._prefix = None, tokens.shape[1]
         engine.begin(hidden, self._condition.cond_rows)
-        most, cells, bias = max(hidden), engine.shape.first_cells(self._prefix), causal(self._prefix)
-        alone = 0
-        if min(hidden) < most:  # hidden from one row: in a pass of its own, as only what is in the cache can be
-            alone, first = most, slice(most)
-            engine.run(tokens[:, first], cells[first], bias[first, first])
-            engine.commit(slice(None))
-        elif most:
-            bias = bias + hide(np.eye(self._prefix, dtype=np.bool_) | (np.arange(self._prefix) >= most))
-        rest = slice(alone, self._prefix)
-        result = engine.run(tokens[:, rest], cells[rest], bias[rest, rest])
+        bias = causal(self._prefix)
+        if any(hidden):
+            bias = np.stack([_hiding(bias, count) for count in hidden])
+        result = engine.run(tokens, engine.shape.first_cells(self._prefix), bias)
         engine.commit(slice(None))
         return Scored(result.probs_at(slice(-1, None), self.params), result.features[:, -1:].copy())
 
@@ -145,6 +141,12 @@ class EngineTarget:
     def close(self) -> None:
         """Give its engines' memory back."""
         self._engines.close()
+
+
+def _hiding(bias: NDArray[np.float32], first: int) -> NDArray[np.float32]:
+    """A bias [P, P] under which nothing sees any of the first positions, but each of them itself."""
+    own = np.eye(len(bias), dtype=np.bool_)
+    return np.where(own | (np.arange(len(bias)) >= first), bias, MASKED_SCORE)
 
 
 def check_tokens(tokens: IntArray, vocab_size: int) -> None:

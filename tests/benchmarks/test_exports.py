@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from benchmarks import gpu, llamagen_b, pauses, samplers
+from benchmarks import gpu, host_share, llamagen_b, pauses, samplers
 from tests.benchmarks.ending import figures
 from tests.published.llamagen_reference import TransformerConfig
 from underpaint.runtime.engines.context import EngineError
@@ -22,6 +22,22 @@ def test_llamagen_is_exported_checked_drawn_and_timed(monkeypatch, tmp_path, cap
     assert [count for count, _ in found["verify_ms"]] == [1, 4]
     assert found["weights_read_bytes"] == 4 * (found["parameters"] - 384 * (64 + tiny.num_classes + 1))
     assert found["token_over_reading"] == pytest.approx(found["verify_ms"][0][1] / found["reading_ms"], rel=0.05)
+
+
+def test_the_hosts_share_of_a_cycle_is_told_apart(monkeypatch, tmp_path, capsys):
+    tiny = TransformerConfig(dim=384, n_layer=1, n_head=6, vocab_size=64, block_size=64)  # 384: published
+    for module in (llamagen_b, host_share):
+        monkeypatch.setattr(module, "CONFIG", tiny)
+    asked = ["--threads", "2", "--cycles", "8", "--top-k", "20", "--folder", str(tmp_path / "models")]
+    found = figures(host_share.main, asked, tmp_path, capsys)
+    assert found["fuses_trees"]
+    assert set(found["loops"]) == {"ar", "eagle2_one_call", "eagle2_by_level"}
+    for name, parts in found["loops"].items():
+        whole = parts["target_ms"] + parts["drafter_ms"] + parts["host_ms"]
+        assert parts["host_share"] == pytest.approx(parts["host_ms"] / whole, abs=1e-3)
+        assert (parts["drafter_ms"] > 0) == (name != "ar")
+        assert parts["positions"] == (1 if name == "ar" else 7)
+    assert host_share.export_pair(tmp_path / "models") == tmp_path / "models" / "out"
 
 
 def test_passes_are_timed_after_pauses(tmp_path, capsys):
