@@ -6,8 +6,17 @@ import pytest
 from tests.conformance.families import Family
 from tests.conformance.test_engine import TOKENS, feed_one_by_one, open_drafter, open_target
 from underpaint.algos.step import Scored
+from underpaint.artifacts.decoder_graph import (
+    CHAIN_LEVELS,
+    EXTERNAL_COND_ROWS,
+    FEATURES,
+    PREDICTED_FEATURES,
+    TREE_DRAWN,
+    TREE_FRONTIER,
+    TREE_RANKED,
+    TREE_UNIFORMS,
+)
 from underpaint.runtime.engines.context import EngineError
-from underpaint.runtime.engines.format_one import graph_names
 from underpaint.runtime.engines.masks import causal
 from underpaint.runtime.engines.padding import PassInputs, fill
 
@@ -19,8 +28,8 @@ def buffers_of(engine: object, rows: int) -> dict[str, np.ndarray]:
     shape, slots = engine.shape, engine.slots  # type: ignore[attr-defined]
     made = {
         "tokens": np.full((rows, SIZE), 5, dtype=np.int64),
-        "cells": np.full(SIZE, 2, dtype=np.int64),
-        "bias": np.zeros((SIZE, slots + SIZE), dtype=np.float32),
+        "cells": np.full((rows, SIZE), 2, dtype=np.int64),
+        "bias": np.zeros((rows, SIZE, slots + SIZE), dtype=np.float32),
     }
     named = {each.name for each in engine._session.get_inputs()}  # type: ignore[attr-defined]
     if "features" in named:
@@ -39,18 +48,20 @@ def check(engine: object, features: np.ndarray | None) -> None:
         buffers[f"past_key_{index}"], buffers[f"past_value_{index}"] = memory.keys[index], memory.values[index]
     session = engine._session  # type: ignore[attr-defined]
     named = {each.name for each in session.get_inputs()}
-    called = graph_names("mix" in named or "external_cond_rows" not in named)
-    held = {"external_cond_rows": engine._cond_rows, "unseen": engine._unseen}  # type: ignore[attr-defined]
-    held |= engine._sampling.arrays  # type: ignore[attr-defined]
-    buffers |= {called.get(name, name): array for name, array in held.items() if called.get(name, name) in named}
-    if "levels" in {each.name for each in session.get_inputs()}:  # a drafter's chain of one level, and no tree
-        buffers |= {"levels": np.array(1), "places": np.zeros((0, 1), dtype=np.int64), "uniforms": np.zeros((0, 1, 1))}
-        buffers |= {"ranked": np.array(False), "drawn": np.array(False)}
+    plain_pass = {  # a chain of one level, and no tree
+        CHAIN_LEVELS: np.array(1),
+        TREE_FRONTIER: np.zeros((0, 1), dtype=np.int64),
+        TREE_UNIFORMS: np.zeros((0, 1, 1)),
+        TREE_RANKED: np.array(False),
+        TREE_DRAWN: np.array(False),
+    }
+    held = {EXTERNAL_COND_ROWS: engine._cond_rows, **plain_pass, **engine._sampling.arrays}  # type: ignore[attr-defined]
+    buffers |= {name: array for name, array in held.items() if name in named}
     names = [each.name for each in session.get_outputs()]
     padded = dict(zip(names, session.run(None, buffers), strict=True))
     assert padded["logits"].shape[1] == SIZE
     np.testing.assert_allclose(padded["logits"][:, :COUNT], plain.logits, atol=1e-5)
-    found = padded["predicted" if "predicted" in padded else "features"]
+    found = padded[PREDICTED_FEATURES if PREDICTED_FEATURES in padded else FEATURES]
     np.testing.assert_allclose(found[:, :COUNT], plain.features, atol=1e-5)
     for index in range(len(memory.keys)):
         np.testing.assert_allclose(padded[f"new_key_{index}"][:, :, :COUNT], memory.new_keys[index], atol=1e-5)
