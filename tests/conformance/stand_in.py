@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 
+from underpaint.export.plain_pass import plain_pass
 from underpaint.export.tensorrt_build import batch_counts, decoder_profile
 from underpaint.runtime.engines import device_memory, tensorrt_engine, tensorrt_runtime
 from underpaint.runtime.engines.context import EngineContext, open_session
@@ -240,6 +241,9 @@ def build(folder: Path, name: str, buckets: tuple[int, ...]) -> None:
     shape = read_shape(found.settings, name)
     counts = batch_counts(shape, buckets)
     profiles = [decoder_profile(shape, found.shapes, rows, count).shapes for rows, count in counts]
-    content = json.dumps({"graph": str(folder / found.file), "profiles": profiles}).encode()
-    sums = (found.sha256, sha256(content).hexdigest(), len(content))
+    plain = folder / f"{name}.plain.onnx"  # beside the weights, which it points to
+    plain.write_bytes(plain_pass(folder / found.file))
+    content = json.dumps({"graph": str(plain), "profiles": profiles}).encode()
+    weights = None if found.weights is None else found.weights.sha256
+    sums = (found.sha256, weights, sha256(content).hexdigest(), len(content))
     write_engine(folder, content, EngineRecord(name, BACKEND, VERSION, GPU, *sums, shape.precision, counts))
