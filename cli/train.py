@@ -24,7 +24,7 @@ from underpaint.cli.train_options import (
     trained_target,
 )
 from underpaint.models.checkpoints import vq_config
-from underpaint.models.train.pictures import EmojiPictures, family_pictures
+from underpaint.models.train.pictures import family_pictures
 from underpaint.models.train.start import read_start
 from underpaint.zoo.sides import between
 
@@ -149,12 +149,13 @@ def drafter(
 
 
 @_recipe
-def judge(*, run: Run) -> None:
+def judge(*, family: SceneFamily = Scenery.emoji, run: Run) -> None:
     """Train the judge, which reads what a picture shows."""
     from underpaint.models.train.judge import DEFAULT_LOOP, train_judge
 
-    with run.started("runs/judge") as folder:
-        report(train_judge(folder, EmojiPictures().sheet, **run.common(DEFAULT_LOOP)), folder)
+    with run.started(family.run("runs/judge")) as folder:
+        sheet = family_pictures(family.family).sheet
+        report(train_judge(folder, sheet, **run.common(DEFAULT_LOOP)), folder)
 
 
 class Way(StrEnum):

@@ -14,10 +14,11 @@ from underpaint.algos.draft.spec import Grid
 from underpaint.algos.spatial.resolution import ResolutionMap
 from underpaint.cli.errors import STOPPED, bad_input
 from underpaint.models.checkpoints import read, vq_config
+from underpaint.models.data.batches import Family
 from underpaint.models.data.scenes import Split
 from underpaint.models.decoder import DecoderConfig
 from underpaint.models.train.loop import LoopSettings, Outcome
-from underpaint.models.train.pictures import SCENE_SEED, EmojiPictures, Family, FolderPictures, Pictures
+from underpaint.models.train.pictures import SCENE_SEED, EmojiPictures, FolderPictures, Pictures
 from underpaint.models.train.sampler import PairedCodes, PairedScenes, settings_for
 from underpaint.models.train.start import widths
 from underpaint.models.train.target import SETTINGS, STRIDE

@@ -71,7 +71,8 @@ class _Judge(nn.Module):
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
         """See the class."""
-        return tuple(self.model(pixels))
+        found = self.model(pixels)
+        return (*found.scores(), found.features)
 
 
 class TokenizerCases(NamedTuple):

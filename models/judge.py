@@ -1,6 +1,6 @@
 """The judge: a small classifier that reads a caption's attributes back from a picture.
 
-It measures generators of EmojiScenes: agreement with the prompt through its class scores, and the distance
+It measures generators of either family of scenes: agreement with the prompt through its class scores, and the distance
 between sets of pictures through its features. It is a measuring instrument, so it is trained on every pair.
 """
 
@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from underpaint.models.checkpoints import read
 from underpaint.models.config import build
-from underpaint.zoo.prompts import SLOT_VALUES
+from underpaint.models.data.batches import FAMILY_SLOTS, Family
 
 JUDGE_SIDE: Final = 64
 """Side in pixels of the pictures the judge looks at."""
@@ -41,22 +41,17 @@ class JudgeConfig:
 
 
 class Judgement(NamedTuple):
-    """Class scores (logits) float [B, classes] per slot in `SLOT_VALUES` order, and features float [B, 64]."""
+    """Class scores (logits) float [B, classes] by slot, in the grammar's order, and features float [B, F]."""
 
-    style: Tensor
-    concept: Tensor
-    size: Tensor
-    place: Tensor
-    texture: Tensor
-    colour: Tensor
+    by_slot: dict[str, Tensor]
     features: Tensor
 
     def scores(self) -> tuple[Tensor, ...]:
-        """Return the six class-score tensors in `SLOT_VALUES` order."""
-        return tuple(self[:-1])
+        """Return the class-score tensors in the grammar's order."""
+        return tuple(self.by_slot.values())
 
     def classes(self) -> Tensor:
-        """Return the likeliest class of each slot, int64 [B, 6] in `SLOT_VALUES` order."""
+        """Return the likeliest class of each slot, int64 [B, slots] in the grammar's order."""
         return torch.stack([score.argmax(dim=1) for score in self.scores()], dim=1)
 
 
@@ -80,9 +75,10 @@ class _Residual(nn.Module):
 class Judge(nn.Module):
     """Four halvings with a residual block at 16 and at 8 px, one feature layer, one linear head per slot."""
 
-    def __init__(self, config: JudgeConfig | None = None) -> None:
+    def __init__(self, config: JudgeConfig | None = None, family: Family = "emoji") -> None:
         super().__init__()
         self.config = config or JudgeConfig()
+        self.family = family
         first, second, third, fourth = self.config.channels
         self.body = nn.Sequential(
             _halving(3, first),
@@ -95,14 +91,14 @@ class Judge(nn.Module):
         # Positions are kept (no pooling): "left" and "top" are what the place head must tell.
         self.feature = nn.Linear(fourth * (JUDGE_SIDE // 16) ** 2, self.config.features)
         self.heads = nn.ModuleDict(
-            {slot: nn.Linear(self.config.features, len(values)) for slot, values in SLOT_VALUES.items()}
+            {slot: nn.Linear(self.config.features, len(values)) for slot, values in FAMILY_SLOTS[self.family].items()}
         )
 
     def forward(self, pixels: Tensor) -> Judgement:
         """Judge pictures, float [B, 3, 64, 64] in [-1, 1]; larger ones go through `to_judge_side` first."""
         features = functional.silu(self.feature(self.body(pixels).flatten(1)))
         scores = {slot: head(features) for slot, head in self.heads.items()}
-        return Judgement(**scores, features=features)
+        return Judgement(scores, features)
 
 
 def to_judge_side(pixels: Tensor) -> Tensor:
@@ -116,6 +112,6 @@ def to_judge_side(pixels: Tensor) -> Tensor:
 def load_judge(path: Path) -> Judge:
     """Return the judge of a checkpoint, in eval mode."""
     saved = read(path, "judge")
-    model = Judge(build(JudgeConfig, saved["config"]["judge"]))
+    model = Judge(build(JudgeConfig, saved["config"]["judge"]), saved["config"].get("scenes", "emoji"))
     model.load_state_dict(saved["model"])
     return model.eval()

@@ -206,11 +206,9 @@ def textured_word_ids(prompt: TexturedPrompt, side: int) -> NDArray[np.int64]:
     return np.array([_WORD_IDS[value] for value in (*values, _side(side))], np.int64)
 
 
-def no_textured_prompt(side: int) -> NDArray[np.int64]:
-    """Return the unconditional row for guidance at `side` px: int64 [12], pads and the side."""
-    row = np.zeros(TEXTURED_WORD_SLOTS, np.int64)
-    row[-1] = _WORD_IDS[_side(side)]
-    return row
+def no_textured_prompt() -> NDArray[np.int64]:
+    """Return the unconditional row for guidance: int64 [12] of pads, whatever the side."""
+    return np.zeros(TEXTURED_WORD_SLOTS, np.int64)
 
 
 def _side(side: int) -> str:

@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from underpaint.models.data.batches import LABELS, batch, scenes
+from underpaint.models.data.batches import FAMILY_SLOTS, Family, numbered_batch
 from underpaint.models.data.scenes import Split, SpriteSheet
+from underpaint.models.data.textured_render import TexturedSheet
 from underpaint.models.judge import Judge, JudgeConfig, Judgement, to_judge_side
 from underpaint.models.train.history import Given
 from underpaint.models.train.loop import LoopSettings, Loss, Outcome, train
@@ -30,6 +31,14 @@ from underpaint.zoo.sides import SHIPPED_SIDES
 DEFAULT_LOOP = LoopSettings(
     steps=5000, learning_rate=3e-3, minutes=12, warmup_steps=100, ema_decay=0.995, validate_every=1000
 )
+TEXTURED = JudgeConfig(channels=(32, 64, 96, 128), features=160)
+"""Wider, for eleven slots in place of six."""
+MAIN_SLOTS: Final[dict[Family, tuple[str, ...]]] = {
+    "emoji": ("concept", "style"),
+    "textured": ("thing", "finish", "other", "other_finish"),
+}
+"""What a picture shows, which counts in full; prompt accuracy is the share of pictures where all of them are right."""
+Sheet = SpriteSheet | TexturedSheet
 _BLOCK: Final = 8
 
 
@@ -97,40 +106,46 @@ def _rounded_in_blocks(pixels: Tensor, step: Tensor) -> Tensor:
 
 
 def judge_loss(found: Judgement, labels: Tensor, place_weight: float) -> Tensor:
-    """Sum the cross-entropies; concept and style count in full, what surrounds them by `place_weight`."""
+    """Sum the cross-entropies; what is shown counts in full (`MAIN_SLOTS`), what surrounds it by `place_weight`."""
     total = torch.zeros((), device=labels.device)
-    for slot, score, wanted in zip(LABELS, found.scores(), labels.unbind(dim=1), strict=True):
-        weight = 1.0 if slot in ("concept", "style") else place_weight
+    main = {slot for slots in MAIN_SLOTS.values() for slot in slots}
+    for (slot, score), wanted in zip(found.by_slot.items(), labels.unbind(dim=1), strict=True):
+        weight = 1.0 if slot in main else place_weight
         total = total + weight * functional.cross_entropy(score.float(), wanted)
     return total
 
 
 @torch.no_grad()
-def accuracy(model: Judge, sheet: SpriteSheet, split: Split, size: int, count: int) -> dict[str, float]:
-    """Return the share of scenes 0 to count - 1 of a split judged right: per slot, and "concept_and_style"."""
+def accuracy(model: Judge, sheet: Sheet, split: Split, size: int, count: int) -> dict[str, float]:
+    """Return the share of scenes 0 to count - 1 of a split judged right: per slot, and all of `MAIN_SLOTS` together.
+
+    That last one is called "concept_and_style", or "things_and_finishes" in textured scenes.
+    """
     right = []
     for start in range(0, count, 100):
-        real = batch(scenes(SCENE_SEED, start, min(100, count - start), split), sheet, size)
+        real = numbered_batch(sheet, SCENE_SEED, start, min(100, count - start), split, size)
         device = next(model.parameters()).device
         found = model(to_judge_side(to_pixels(real.pictures, device))).classes().cpu()
         right.append(found == torch.from_numpy(real.labels))
     table = torch.cat(right)
-    figures = {slot: float(table[:, column].float().mean()) for column, slot in enumerate(LABELS)}
-    both = table[:, LABELS.index("concept")] & table[:, LABELS.index("style")]
-    return figures | {"concept_and_style": float(both.float().mean())}
+    slots = tuple(FAMILY_SLOTS[model.family])
+    figures = {slot: float(table[:, column].float().mean()) for column, slot in enumerate(slots)}
+    main = table[:, [slots.index(slot) for slot in MAIN_SLOTS[model.family]]].all(dim=1)
+    name = "concept_and_style" if model.family == "emoji" else "things_and_finishes"
+    return figures | {name: float(main.float().mean())}
 
 
 class _Recipe:
-    def __init__(self, model: Judge, sheet: SpriteSheet, settings: JudgeSettings, seed: int) -> None:
+    def __init__(self, model: Judge, sheet: Sheet, settings: JudgeSettings, seed: int) -> None:
         self.model, self.sheet, self.settings, self.seed = model, sheet, settings, seed
         self.device = next(model.parameters()).device
 
     def loss(self, step: int) -> Loss:
         """Draw batch `step`, damage it, judge it."""
         settings = self.settings
-        drawn = scenes(self.seed, step * settings.batch, settings.batch, "every")
-        half = settings.batch // 2
-        small, large = batch(drawn[:half], self.sheet, 64), batch(drawn[half:], self.sheet, 128)
+        first, half = step * settings.batch, settings.batch // 2
+        small = numbered_batch(self.sheet, self.seed, first, half, "every", 64)
+        large = numbered_batch(self.sheet, self.seed, first + half, settings.batch - half, "every", 128)
         pixels = torch.cat([to_pixels(small.pictures), to_judge_side(to_pixels(large.pictures))])
         labels = torch.from_numpy(np.concatenate([small.labels, large.labels])).to(self.device)
         generator = torch.Generator().manual_seed((self.seed << 32) + step)
@@ -138,9 +153,12 @@ class _Recipe:
         with autocast(self.device):
             found = self.model(seen)
         value = judge_loss(found, labels, settings.place_weight)
-        concept = (found.concept.argmax(1) == labels[:, LABELS.index("concept")]).float().mean()
-        style = (found.style.argmax(1) == labels[:, LABELS.index("style")]).float().mean()
-        return Loss(value, {"concept": concept, "style": style})
+        slots = tuple(found.by_slot)
+        shares = {
+            slot: (found.by_slot[slot].argmax(1) == labels[:, slots.index(slot)]).float().mean()
+            for slot in MAIN_SLOTS[self.model.family]
+        }
+        return Loss(value, shares)
 
     def validate(self) -> dict[str, float]:
         """Judge fresh scenes of both splits at the shipped sizes."""
@@ -154,7 +172,7 @@ class _Recipe:
 
 def train_judge(
     out: Path,
-    sheet: SpriteSheet,
+    sheet: Sheet,
     *,
     config: JudgeConfig | None = None,
     settings: JudgeSettings | None = None,
@@ -162,15 +180,16 @@ def train_judge(
     seed: int = 0,
     device: str = "cpu",
 ) -> Outcome:
-    """Train a judge into `out/checkpoint.pt` (kind "judge"), continuing what is there.
+    """Train a judge of the family that `sheet` draws into `out/checkpoint.pt` (kind "judge"), continuing what is there.
 
     The outcome's validation holds, for fresh scenes of seen and of held-out pairs at 64 and 128 px, the share
     judged right per slot and for concept and style together ("seen_64_concept_and_style", ...).
     """
     torch.manual_seed(seed)
-    model = channels_last(Judge(config).to(device))
+    family: Family = "emoji" if isinstance(sheet, SpriteSheet) else "textured"
+    model = channels_last(Judge(config or (None if family == "emoji" else TEXTURED), family).to(device))
     settings = settings or JudgeSettings()
     recipe = _Recipe(model, sheet, settings, seed)
-    plain = {"kind": "judge", "judge": model.config.to_dict()}
+    plain = {"kind": "judge", "judge": model.config.to_dict()} | ({} if family == "emoji" else {"scenes": family})
     given = Given({"seed": seed, "settings": asdict(settings)})
     return train(model, recipe.loss, out, loop, plain, validate=recipe.validate, given=given, title="judge")

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import Final, Literal, Protocol
+from typing import Final, Protocol
 
 import numpy as np
 import torch
@@ -12,14 +12,13 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from underpaint.models.data.art import load_sprites
+from underpaint.models.data.batches import FAMILIES, Family
 from underpaint.models.data.scenes import Scene, Split, SpriteSheet, render, scene
 from underpaint.models.data.textured_render import TexturedSheet, render_textured
 from underpaint.models.data.textured_scenes import textured_scene
 from underpaint.zoo.prompts import word_ids
+from underpaint.zoo.textured_prompts import textured_word_ids
 
-Family = Literal["emoji", "textured"]
-"""Families of scenes: one thing on a simple background, or two and more on a textured ground."""
-FAMILIES: Final[tuple[Family, ...]] = ("emoji", "textured")
 SUFFIXES: Final = (".png", ".jpg", ".jpeg", ".webp")
 """Of files that are read as pictures."""
 _HELD: Final = 50
@@ -57,7 +56,7 @@ class TexturedPictures:
         return np.stack([render_textured(one, self.sheet, size) for one in shown])
 
 
-def family_pictures(family: Family, art: Path | None = None) -> Pictures:
+def family_pictures(family: Family, art: Path | None = None) -> EmojiPictures | TexturedPictures:
     """Return the renderer of a family of scenes; ValueError for an unknown one."""
     if family not in FAMILIES:
         raise ValueError(f"scenes: expected one of {', '.join(FAMILIES)}, got {family!r}")
@@ -109,6 +108,11 @@ def numbered(index: int, split: Split) -> Scene:
 def captions(indices: Sequence[int], split: Split) -> NDArray[np.int64]:
     """Word ids int64 [N, 8] of scenes."""
     return np.stack([word_ids(numbered(index, split).prompt) for index in indices])
+
+
+def textured_captions(indices: Sequence[int], split: Split, size: int) -> NDArray[np.int64]:
+    """Word ids int64 [N, 12] of scenes of the second family, for pictures of `size` px."""
+    return np.stack([textured_word_ids(textured_scene(SCENE_SEED, index, split).prompt, size) for index in indices])
 
 
 def to_pixels(pictures: NDArray[np.uint8], device: torch.device | str = "cpu") -> Tensor:

@@ -16,9 +16,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from underpaint.models.checkpoints import story
+from underpaint.models.data.batches import Family
 from underpaint.models.train.history import Given, refuse_other
 from underpaint.models.train.loop import LoopSettings, Loss, Outcome, train
-from underpaint.models.train.pictures import Family, Pictures, to_pixels
+from underpaint.models.train.pictures import Pictures, to_pixels
 from underpaint.models.train.precision import autocast
 from underpaint.models.train.reconstruction import ReconstructionWeights, reconstruction_loss
 from underpaint.models.train.start import read_start

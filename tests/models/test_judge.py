@@ -6,11 +6,14 @@ import numpy as np
 import pytest
 import torch
 
+from tests.models.test_scenes import made_up_sprites
 from underpaint.models.data.scenes import SpriteSheet
+from underpaint.models.data.textured_render import TexturedSheet
 from underpaint.models.judge import Judge, JudgeConfig, load_judge, to_judge_side
 from underpaint.models.train.judge import JudgeSettings, accuracy, damage, judge_loss, train_judge
 from underpaint.models.train.loop import LoopSettings
 from underpaint.zoo.prompts import CONCEPTS, SLOT_VALUES, STYLES
+from underpaint.zoo.textured_prompts import TEXTURED_SLOTS
 
 SMALL = JudgeConfig(channels=(8, 8, 8, 8), features=16)
 
@@ -28,7 +31,7 @@ def test_the_default_judge_is_small_and_scores_every_slot() -> None:
     assert sum(parameter.numel() for parameter in judge.parameters()) < 700_000
     with torch.no_grad():
         found = judge(torch.zeros(3, 3, 64, 64))
-    assert found._fields[:-1] == tuple(SLOT_VALUES)
+    assert list(found.by_slot) == list(SLOT_VALUES)
     for score, values in zip(found.scores(), SLOT_VALUES.values(), strict=True):
         assert score.shape == (3, len(values))
     assert found.features.shape == (3, 64)
@@ -72,9 +75,8 @@ def test_wrong_settings_are_refused() -> None:
 def test_the_loss_falls_when_the_scores_are_right() -> None:
     found = Judge(SMALL)(torch.zeros(2, 3, 64, 64))
     labels = torch.zeros(2, 6, dtype=torch.int64)
-    right = found._replace(
-        **{slot: torch.nn.functional.one_hot(labels[:, 0], len(SLOT_VALUES[slot])) * 9.0 for slot in SLOT_VALUES}
-    )
+    scores = {slot: torch.nn.functional.one_hot(labels[:, 0], len(SLOT_VALUES[slot])) * 9.0 for slot in SLOT_VALUES}
+    right = found._replace(by_slot=scores)
     assert judge_loss(right, labels, 0.5) < 0.1 < judge_loss(found, labels, 0.5)
 
 
@@ -98,3 +100,20 @@ def test_a_run_learns_goes_on_and_is_loaded(sheet: SpriteSheet, tmp_path: Path) 
     assert accuracy(judge, sheet, "seen", 64, 40)["style"] == figures["seen_64_style"]
     with pytest.raises(ValueError, match="holds another model"):
         train_judge(tmp_path, sheet, loop=LoopSettings(steps=50, learning_rate=1e-3))
+
+
+def test_a_judge_of_textured_scenes_reads_their_slots(tmp_path: Path) -> None:
+    sheet = TexturedSheet(made_up_sprites())
+    settings = JudgeSettings(batch=4, validation_scenes=6)
+    loop = LoopSettings(steps=2, learning_rate=1e-2, warmup_steps=2, validate_every=1000)
+    figures = train_judge(tmp_path, sheet, config=SMALL, settings=settings, loop=loop).validation
+    assert {name.removeprefix("seen_64_") for name in figures if name.startswith("seen_64_")} == {
+        *TEXTURED_SLOTS,
+        "things_and_finishes",
+    }
+    judge = load_judge(tmp_path / "checkpoint.pt")
+    assert judge.family == "textured"
+    found = judge(torch.zeros(2, 3, 64, 64))
+    assert {slot: score.shape[1] for slot, score in found.by_slot.items()} == {
+        slot: len(values) for slot, values in TEXTURED_SLOTS.items()
+    }

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from underpaint.models.data.art import SPRITE_SIDE, Sprites
-from underpaint.models.data.batches import LABELS, batch, scenes
+from underpaint.models.data.batches import batch, scenes
 from underpaint.models.data.scenes import SPLITS, Scene, Split, SpriteSheet, background, render, scene
 from underpaint.zoo.prompts import (
     CONCEPTS,
+    SLOT_VALUES,
     STYLES,
     Prompt,
     all_prompts,
@@ -154,7 +155,7 @@ def test_a_batch_holds_pictures_words_and_labels(sheet: SpriteSheet) -> None:
     for row, one in enumerate(shown):
         assert (made.pictures[row] == render(one, sheet, 128)).all()
         assert (made.words[row] == word_ids(one.prompt)).all()
-        assert dict(zip(LABELS, made.labels[row].tolist(), strict=True)) == one.prompt.class_ids()
+        assert dict(zip(SLOT_VALUES, made.labels[row].tolist(), strict=True)) == one.prompt.class_ids()
 
 
 def test_the_caption_changes_the_picture(sheet: SpriteSheet) -> None:
