@@ -77,11 +77,20 @@ class Outcome(NamedTuple):
 
 
 def save_atomically(payload: Mapping[str, Any], path: Path) -> None:
-    """torch.save beside `path`, then replace it, so that a reader never sees half a file."""
+    """torch.save beside `path`, then replace it, so that a reader never sees half a file.
+
+    Raises OSError where the disk is full or cannot be written; what `path` held before stays.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(path.name + ".part")
-    torch.save(dict(payload), beside)
-    os.replace(beside, path)
+    try:
+        torch.save(dict(payload), beside)
+        os.replace(beside, path)
+    except (OSError, RuntimeError) as error:
+        kept = "the checkpoint before it is kept" if path.exists() else "nothing was kept before"
+        raise OSError(f"{path} could not be written ({error}): {kept}. Free some space and run again") from error
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def rate_share(settings: LoopSettings, step: int, elapsed_seconds: float) -> float:

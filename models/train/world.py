@@ -1,0 +1,108 @@
+"""All stages of a family's models in order, each with its share of the hours, each going on from what is on disk.
+
+A stage is a recipe with a folder of its own. What it left there is continued; where there is nothing, weights of the
+repository are taken, with a fresh optimiser; else it starts from random weights. A stage that a later one has begun to
+learn from is closed: training it on would change the codes, or the target, that the later one stands on.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from underpaint.artifacts.manifest import write_beside
+from underpaint.models import weights
+from underpaint.models.train.loop import CHECKPOINT, Outcome
+
+ABOUT = "world.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One recipe of a world.
+
+    name: of its folder, and of its weights in the repository where `weights` names no other. share: of the hours,
+    against the other stages' shares. train: the recipe, given its folder and its minutes in all, what earlier runs took
+    included; it must stop by itself after them.
+    """
+
+    name: str
+    share: float
+    train: Callable[[Path, float], Outcome]
+    weights: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.share > 0:
+            raise ValueError(f"stage {self.name}: expected a share above 0, got {self.share}")
+
+
+class StageReport(NamedTuple):
+    """What became of a stage: "closed" (a later one stands on it; no outcome), "finished" or "stopped"."""
+
+    name: str
+    state: str
+    outcome: Outcome | None
+
+
+def train_world(
+    out: Path,
+    hours: float,
+    stages: Sequence[Stage],
+    about: Mapping[str, Any],
+    *,
+    stored: Path = weights.FOLDER,
+    report: Callable[[StageReport], None] = lambda one: None,
+) -> list[StageReport]:
+    """Run the stages in order until all are finished or one is stopped (Ctrl-C); a second call continues.
+
+    Args:
+        out: folder of the world; a folder a stage is made in it.
+        hours: of all stages together. More hours than before lengthen the stages that are still open.
+        stages: in the order in which they need each other.
+        about: what must not change between calls (family, seed, widths), plain values; it is written beside the stages.
+        stored: folder of weights to start from where a stage has no checkpoint.
+        report: called after every stage.
+
+    Raises ValueError where hours are not positive, names are not unique, or `out` holds a world of another `about`.
+    """
+    if not hours > 0:
+        raise ValueError(f"hours: expected more than 0, got {hours}")
+    names = [stage.name for stage in stages]
+    if not names or len(set(names)) < len(names):
+        raise ValueError(f"world: expected stages of different names, got {', '.join(names) or 'none'}")
+    _check(out / ABOUT, about)
+    whole = sum(stage.share for stage in stages)
+    found: list[StageReport] = []
+    for place, stage in enumerate(stages):
+        folder = out / stage.name
+        if any((out / later / CHECKPOINT).exists() for later in names[place + 1 :]):
+            found.append(StageReport(stage.name, "closed", None))
+        else:
+            if stage.weights is not None and not (folder / CHECKPOINT).exists():
+                _restored(stage.weights, folder, stored)
+            outcome = stage.train(folder, 60 * hours * stage.share / whole)
+            found.append(StageReport(stage.name, "finished" if outcome.finished else "stopped", outcome))
+        report(found[-1])
+        if found[-1].state == "stopped":
+            break
+    return found
+
+
+def _restored(name: str, folder: Path, stored: Path) -> None:
+    """Start a stage from the repository's weights, where it has any."""
+    if (stored / f"{name}.json").exists():
+        weights.restore(name, folder, stored)
+
+
+def _check(path: Path, about: Mapping[str, Any]) -> None:
+    wanted = json.loads(json.dumps(about))
+    if not path.exists():
+        write_beside(path, (json.dumps(wanted, indent=1, sort_keys=True) + "\n").encode())
+        return
+    try:
+        held = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged ({error}); give another --out, or remove the folder") from error
+    if held != wanted:
+        raise ValueError(f"{path.parent} holds a world of {held}; now wanted {wanted}. Give the same, or another --out")

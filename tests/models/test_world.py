@@ -1,0 +1,115 @@
+"""A world: stages in order, each continued, closed stages untouched, weights of the repository where a run is lost."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from tests.models.test_tokenizer import LOOP, SETTINGS, TINY_VQ, flat_pictures
+from underpaint.models.checkpoints import load_whole
+from underpaint.models.train import loop
+from underpaint.models.train.loop import CHECKPOINT, LoopSettings, Loss, Outcome, save_atomically, train
+from underpaint.models.train.tokenizer import train_tokenizer
+from underpaint.models.train.world import Stage, StageReport, train_world
+from underpaint.models.weights import store
+
+ABOUT = {"scenes": "textured", "seed": 0}
+
+
+class Recorder:
+    """Recipes that write a checkpoint and remember when they were called, with how many minutes."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, float]] = []
+        self.stop_at: str | None = None
+
+    def stage(self, name: str, share: float) -> Stage:
+        def run(folder: Path, minutes: float) -> Outcome:
+            self.calls.append((name, minutes))
+            save_atomically({"config": {"kind": name}, "model": {}}, folder / CHECKPOINT)
+            return Outcome(1, name != self.stop_at, {})
+
+        return Stage(name, share, run)
+
+
+def test_stages_run_in_order_with_their_share_of_the_hours(tmp_path: Path) -> None:
+    recorder = Recorder()
+    stages = [recorder.stage("tokenizer", 1), recorder.stage("target", 3)]
+    seen: list[StageReport] = []
+    found = train_world(tmp_path, 2, stages, ABOUT, report=seen.append)
+    assert recorder.calls == [("tokenizer", 30), ("target", 90)]
+    assert seen == found
+    assert [one.state for one in found] == ["finished", "finished"]
+
+
+def test_a_stopped_world_goes_on_and_a_stage_that_others_stand_on_is_closed(tmp_path: Path) -> None:
+    recorder = Recorder()
+    stages = [recorder.stage(name, 1) for name in ("tokenizer", "target", "drafter")]
+    recorder.stop_at = "target"
+    assert [one.state for one in train_world(tmp_path, 3, stages, ABOUT)] == ["finished", "stopped"]
+    recorder.stop_at, recorder.calls = None, []
+    found = train_world(tmp_path, 6, stages, ABOUT)
+    assert [one.state for one in found] == ["closed", "finished", "finished"]
+    assert recorder.calls == [("target", 120), ("drafter", 120)]
+
+
+def test_another_world_in_the_folder_is_refused(tmp_path: Path) -> None:
+    stages = [Recorder().stage("tokenizer", 1)]
+    train_world(tmp_path, 1, stages, ABOUT)
+    with pytest.raises(ValueError, match=r"holds a world of .*'seed': 0.*now wanted .*'seed': 1"):
+        train_world(tmp_path, 1, stages, ABOUT | {"seed": 1})
+    (tmp_path / "world.json").write_text("{")
+    with pytest.raises(ValueError, match="is damaged"):
+        train_world(tmp_path, 1, stages, ABOUT)
+
+
+def test_wrong_worlds_are_refused(tmp_path: Path) -> None:
+    one = Recorder().stage("a", 1)
+    for hours, stages, message in ((0, [one], "hours"), (1, [], "different names"), (1, [one, one], "different names")):
+        with pytest.raises(ValueError, match=message):
+            train_world(tmp_path, hours, stages, ABOUT)
+    with pytest.raises(ValueError, match="a share above 0"):
+        Recorder().stage("a", 0)
+    assert not (tmp_path / "world.json").exists()
+
+
+def test_a_real_stage_goes_on_from_its_checkpoint_or_from_weights_alone(tmp_path: Path) -> None:
+    def recipe(steps: int) -> Stage:
+        def run(folder: Path, minutes: float) -> Outcome:
+            own = replace(LOOP, steps=steps, minutes=minutes)
+            return train_tokenizer(folder, flat_pictures, config=TINY_VQ, settings=SETTINGS, loop=own)
+
+        return Stage("tokenizer", 1, run, weights="tiny")
+
+    stored = tmp_path / "weights"
+    (first,) = train_world(tmp_path / "a", 1, [recipe(11)], ABOUT, stored=stored)
+    (again,) = train_world(tmp_path / "a", 1, [recipe(13)], ABOUT, stored=stored)
+    assert (first.outcome and first.outcome.step, again.outcome and again.outcome.step) == (11, 13)
+    store(tmp_path / "a" / "tokenizer" / CHECKPOINT, "tiny", "underpaint train world", stored)
+    (lost,) = train_world(tmp_path / "b", 1, [recipe(15)], ABOUT, stored=stored)
+    assert lost.outcome is not None
+    assert lost.outcome.step == 15
+    assert [run["first_step"] for run in load_whole(tmp_path / "b" / "tokenizer" / CHECKPOINT)["runs"]][-1] == 13
+
+
+def test_a_full_disk_keeps_what_was_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = nn.Linear(1, 1)
+    settings = LoopSettings(steps=3, learning_rate=0.1, warmup_steps=1)
+
+    def loss(step: int) -> Loss:
+        return Loss(module(torch.ones(1, 1)).square().sum(), {})
+
+    train(module, loss, tmp_path, settings, {"kind": "line"})
+    before = (tmp_path / CHECKPOINT).read_bytes()
+
+    def full(payload: object, path: Path) -> None:
+        path.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(loop.torch, "save", full)
+    with pytest.raises(OSError, match=r"No space left.*before it is kept. Free some space and run again"):
+        train(module, loss, tmp_path, replace(settings, steps=5), {"kind": "line"})
+    assert (tmp_path / CHECKPOINT).read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == [CHECKPOINT]
