@@ -23,6 +23,7 @@ from underpaint.cli.train_options import (
     report,
     trained_target,
 )
+from underpaint.cli.train_world import store, world
 from underpaint.models.checkpoints import vq_config
 from underpaint.models.train.pictures import family_pictures
 from underpaint.models.train.start import read_start
@@ -30,6 +31,8 @@ from underpaint.zoo.sides import between
 
 app = typer.Typer(help="Train the embedded models. A stopped run continues where it was.", no_args_is_help=True)
 app.command()(draw)
+app.command()(world)
+app.command()(store)
 app.command("near-duplicates")(report_near_duplicates)
 
 

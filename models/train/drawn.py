@@ -25,7 +25,6 @@ from underpaint.models.sample import sample
 from underpaint.models.text import CaptionedTarget
 from underpaint.models.train.interrupt import stop_on_interrupt
 from underpaint.models.train.tokens import TokenSet, check_source
-from underpaint.zoo.prompts import WORD_SLOTS
 
 CHUNK: Final = 64
 """Rows that are drawn, and written, together."""
@@ -79,12 +78,12 @@ def _open(folder: Path, name: str, width: int, settings: DrawSettings, words: ND
     held = path.stat().st_size // (2 * width)
     if held < len(words):
         fresh = np.full((len(words) - held, width), -1, np.int16)
-        fresh[:, :WORD_SLOTS] = words[held:]
+        fresh[:, : words.shape[1]] = words[held:]
         with path.open("r+b") as file:
             file.seek(2 * width * held)  # over what is left of a row that was cut short
             file.write(fresh.tobytes())
     rows: NDArray[np.int16] = np.memmap(path, np.int16, "r+", shape=(max(held, len(words)), width))
-    if not np.array_equal(rows[: len(words), :WORD_SLOTS], words):
+    if not np.array_equal(rows[: len(words), : words.shape[1]], words):
         raise ValueError(f"{path} was drawn from other captions. Delete it, or choose another folder.")
     return rows
 
@@ -138,7 +137,7 @@ def draw_scenes(
     model.to(device)
     chunks = -(-scenes // CHUNK)
     word_ids = captions(range(chunks * CHUNK))
-    rows = _open(folder, name, WORD_SLOTS + model.decoder.config.cells, settings, word_ids)
+    rows = _open(folder, name, model.decoder.config.prefix + model.decoder.config.cells, settings, word_ids)
     places = [slice(chunk * CHUNK, (chunk + 1) * CHUNK) for chunk in range(chunks)]
     todo = [chunk for chunk in range(chunks) if (rows[places[chunk]] < 0).any()]
     drawn = (chunks - len(todo)) * CHUNK
@@ -146,7 +145,7 @@ def draw_scenes(
     with stop_on_interrupt() as asked:
         for chunk in todo:
             here = places[chunk]
-            rows[here, WORD_SLOTS:] = _draw_chunk(model, word_ids[here], settings, chunk)
+            rows[here, word_ids.shape[1] :] = _draw_chunk(model, word_ids[here], settings, chunk)
             drawn += CHUNK
             progress(drawn, len(word_ids))
             if asked.is_set() or (minutes is not None and time.monotonic() - began >= 60 * minutes):
@@ -160,7 +159,7 @@ def load_drawn(folder: Path, target: CaptionedTarget) -> TokenSet:
     Raises:
         FileNotFoundError: when the folder has none of this target.
     """
-    name, width = fingerprint(target), WORD_SLOTS + target.decoder.config.cells
+    name, width = fingerprint(target), target.decoder.config.prefix + target.decoder.config.cells
     path = folder / f"{name}.rows"
     if not path.exists():
         others = ", ".join(sorted(other.stem for other in folder.glob("*.rows"))) or "nothing"
@@ -173,4 +172,5 @@ def load_drawn(folder: Path, target: CaptionedTarget) -> TokenSet:
     kept = rows[(rows >= 0).all(axis=1)]
     if not len(kept):
         raise FileNotFoundError(f"{path} has no finished row; run `underpaint train draw` again")
-    return TokenSet(kept[:, WORD_SLOTS:], kept[:, :WORD_SLOTS].astype(np.int64))
+    prefix = target.decoder.config.prefix
+    return TokenSet(kept[:, prefix:], kept[:, :prefix].astype(np.int64))

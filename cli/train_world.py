@@ -1,0 +1,60 @@
+"""`underpaint train world` and `train store`: every model of the textured scenes, and what the repository keeps."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from underpaint.cli.errors import STOPPED, bad_input
+from underpaint.cli.train_options import Device, Seed, Threads, prepare
+from underpaint.models import weights
+from underpaint.models.config import plain
+from underpaint.models.train.pictures import TexturedPictures
+from underpaint.models.train.precision import product_type
+from underpaint.models.train.textured_world import WorldSettings, textured_stages
+from underpaint.models.train.world import StageReport, train_world
+from underpaint.runtime.files import check_folder_writable
+
+
+def world(
+    hours: Annotated[float, typer.Option(help="Of all stages together; each has a share of them.", min=0.001)],
+    out: Annotated[Path, typer.Option(help="Folder of the world, a folder a stage.")] = Path("runs/world"),
+    device: Device = "cpu",
+    seed: Seed = 0,
+    threads: Threads = None,
+) -> None:
+    """Train tokenizer, judge, target, drafters and samplers of textured scenes in order. Run again to continue."""
+    with bad_input():
+        prepare(device, threads)
+        check_folder_writable(out)
+        settings = WorldSettings()
+        typer.echo(f"{out}: products in {str(product_type(device)).removeprefix('torch.')} on {device}")
+        stages = textured_stages(out, TexturedPictures(), settings=settings, seed=seed, device=device)
+        about = {"scenes": "textured", "seed": seed, "settings": plain(asdict(settings))}
+        found = train_world(out, hours, stages, about, report=_told)
+    if found[-1].state == "stopped":
+        raise typer.Exit(STOPPED)
+
+
+def _told(one: StageReport) -> None:
+    if one.outcome is None:
+        typer.echo(f"{one.name}: closed, later stages stand on it")
+        return
+    figures = ", ".join(f"{name} {value:.4g}" for name, value in one.outcome.validation.items())
+    state = one.state if one.state == "finished" else "stopped; run again to continue"
+    typer.echo(f"{one.name}: {one.outcome.step} steps, {state}" + (f"; {figures}" if figures else ""))
+
+
+def store(
+    checkpoint: Annotated[Path, typer.Argument(help="Checkpoint of a recipe.")],
+    name: Annotated[str, typer.Argument(help="Name of the weights, such as tokenizer_textured.")],
+    recipe: Annotated[str, typer.Option(help="The command that makes the checkpoint again.")],
+    out: Annotated[Path, typer.Option(help="Folder of the weights.")] = weights.FOLDER,
+) -> None:
+    """Round a checkpoint's weights to 16 and 8 bits, for the repository to keep, beside a manifest of its making."""
+    with bad_input():
+        if not name.replace("_", "").isalnum():
+            raise ValueError(f"NAME: expected letters, digits and underscores, got {name!r}")
+        about = weights.store(checkpoint, name, recipe, out)
+    typer.echo(f"{out / about.file}: {about.bytes / 2**20:.2f} MiB, step {about.training['step']}")

@@ -1,0 +1,140 @@
+"""Recipe of one target for several grids: the same weights draw 64, 128 and 256 px, told which by a word.
+
+A resolution is a word of the prompt and a grid of rotary positions; nothing else differs, so one file serves as the low
+and the high target of a multi-scale method. Steps take the grids in turn, each with as many cells a batch.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from underpaint.models.checkpoints import read
+from underpaint.models.decoder import DecoderConfig
+from underpaint.models.text import CaptionedTarget
+from underpaint.models.train.history import Given, refuse_other
+from underpaint.models.train.loop import LoopSettings, Loss, Outcome, save_atomically, train
+from underpaint.models.train.precision import autocast
+from underpaint.models.train.target import STRIDE, TargetSettings, batch_of, validation_loss
+from underpaint.models.train.tokens import TokenSet
+from underpaint.zoo.textured_prompts import TEXTURED_WORD_SLOTS, TEXTURED_WORDS
+
+SHARED = DecoderConfig(
+    dim=480,
+    layers=8,
+    heads=8,
+    hidden=1280,
+    vocab_size=4096,
+    grid_side=16,
+    prefix=TEXTURED_WORD_SLOTS,
+    condition="external",
+)
+"""26 million parameters, 104 MB in float32: over three times a last-level cache of 32 MiB."""
+SHARED_CAPTION_DIM = 128
+SHARED_SETTINGS = TargetSettings(batch=16, scenes=60000)
+SHARED_LOOP = LoopSettings(steps=40000, learning_rate=1e-3, warmup_steps=100, ema_decay=0.998, validate_every=1000)
+
+
+class GridData(NamedTuple):
+    """Scenes encoded on one grid, to learn from and to validate on."""
+
+    data: TokenSet
+    validation: TokenSet
+
+
+def on_grid(target: CaptionedTarget, grid_side: int) -> CaptionedTarget:
+    """The same target on another grid: every part is shared, only positions differ."""
+    config = replace(target.decoder.config, grid_side=grid_side)
+    shared = CaptionedTarget(config, target.caption_dim, target.words.embedding.num_embeddings)
+    shared.words, shared.conditioner = target.words, target.conditioner
+    for name, part in target.decoder.named_children():
+        setattr(shared.decoder, name, part)
+    return shared
+
+
+def train_shared_target(
+    out: Path,
+    grids: Mapping[int, GridData],
+    *,
+    config: DecoderConfig = SHARED,
+    caption_dim: int = SHARED_CAPTION_DIM,
+    words: int = TEXTURED_WORDS,
+    settings: TargetSettings = SHARED_SETTINGS,
+    loop: LoopSettings = SHARED_LOOP,
+    seed: int = 0,
+    device: str = "cpu",
+) -> Outcome:
+    """Train one target on several grids into `out/checkpoint.pt` (kind "target", of the largest), continuing it.
+
+    Args:
+        out: folder of the run.
+        grids: encoded scenes by the grid's side in cells.
+        config: sizes; its grid is the largest of `grids`.
+        caption_dim: width of caption features.
+        words: size of the word vocabulary.
+        settings: `batch` scenes of the largest grid, or as many of another as hold as many cells.
+        loop: length and rates.
+        seed: of weights and batches.
+        device: "cpu" or "cuda".
+
+    Raises ValueError where codes do not fill their grid, or `out` holds another run.
+    """
+    sides = sorted(grids)
+    for side, held in grids.items():
+        for codes, _ in held:
+            if codes.shape[1] != side**2:
+                raise ValueError(f"target: expected {side**2} codes a scene on a grid of {side}, got {codes.shape[1]}")
+    if not sides or config.grid_side != sides[-1]:
+        raise ValueError(f"target: expected the grid of {config.grid_side} to be the largest of {sides}")
+    given = Given({"seed": seed, "settings": asdict(settings)})
+    refuse_other(out, given)
+    torch.manual_seed(seed)
+    model = CaptionedTarget(config, caption_dim, words).to(device)
+    views = {side: model if side == sides[-1] else on_grid(model, side) for side in sides}
+    place = torch.device(device)
+
+    def loss(step: int) -> Loss:
+        side = sides[step % len(sides)]
+        random = np.random.default_rng([seed, step])
+        size = settings.batch * sides[-1] ** 2 // side**2
+        drawn = batch_of(grids[side].data, size, settings.condition_dropout, random)
+        codes, word_ids = (part.to(place) for part in drawn)
+        with autocast(place):
+            logits, _ = views[side](codes, word_ids)
+        value = functional.cross_entropy(logits.flatten(0, 1), codes.flatten())
+        return Loss(value, {f"ce_{side * STRIDE}": value.detach()})
+
+    def validate() -> dict[str, float]:
+        return {
+            f"validation_ce_{side * STRIDE}": validation_loss(
+                views[side], held.validation, min(settings.validated, len(held.validation.codes)), place
+            )
+            for side, held in grids.items()
+        }
+
+    described: dict[str, Any] = {"kind": "target", "resolution": sides[-1] * STRIDE, "words": words}
+    described |= {"grids": sides, "scenes": "textured", "caption_dim": caption_dim, "decoder": asdict(config)}
+    return train(model, loss, out, loop, described, validate=validate, given=given, title="target, all grids")
+
+
+def write_on_grid(path: Path, grid_side: int, out: Path) -> Path:
+    """Write the target of a checkpoint for one of its grids, as recipes and exports read one; return its path.
+
+    Raises ValueError on a grid that it was not trained on.
+    """
+    saved = read(path, "target")
+    grids = saved["config"].get("grids", [])
+    if grid_side not in grids:
+        raise ValueError(
+            f"{path}: expected a target trained on a grid of {grid_side}, got one of {grids or 'one grid'}"
+        )
+    config = {name: value for name, value in saved["config"].items() if name != "grids"}
+    config |= {"resolution": grid_side * STRIDE, "decoder": saved["config"]["decoder"] | {"grid_side": grid_side}}
+    told = {name: saved[name] for name in ("step", "elapsed_seconds", "validation", "runs") if name in saved}
+    written = out / "checkpoint.pt"
+    save_atomically({"config": config, "model": saved["model"]} | told, written)
+    return written

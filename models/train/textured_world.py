@@ -1,0 +1,211 @@
+"""The stages of the second family's models: tokenizer, judge, one target for all grids, drafters, samplers."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from underpaint.algos.draft.spec import Grid
+from underpaint.algos.spatial.resolution import ResolutionMap
+from underpaint.models.checkpoints import vq_config
+from underpaint.models.data.scenes import Split
+from underpaint.models.decoder import DecoderConfig
+from underpaint.models.judge import JudgeConfig
+from underpaint.models.sampler import Direction, SamplerConfig
+from underpaint.models.train.drafter import DrafterSettings, train_drafter
+from underpaint.models.train.judge import DEFAULT_LOOP as JUDGE_LOOP
+from underpaint.models.train.judge import JudgeSettings, train_judge
+from underpaint.models.train.loop import CHECKPOINT, LoopSettings, Outcome
+from underpaint.models.train.pictures import SCENE_SEED, TexturedPictures, textured_captions
+from underpaint.models.train.sampler import LOOPS, LOSSES, PairedCodes, PairedScenes, SamplerSettings, train_sampler
+from underpaint.models.train.shared_target import (
+    SHARED,
+    SHARED_CAPTION_DIM,
+    SHARED_LOOP,
+    SHARED_SETTINGS,
+    GridData,
+    train_shared_target,
+    write_on_grid,
+)
+from underpaint.models.train.target import TargetSettings
+from underpaint.models.train.tokenizer import (
+    TEXTURED,
+    TEXTURED_LOOP,
+    TEXTURED_SETTINGS,
+    TokenizerSettings,
+    train_tokenizer,
+)
+from underpaint.models.train.tokens import TokenSet, encode_pictures
+from underpaint.models.train.world import Stage
+from underpaint.models.vq import VQConfig
+
+SHARES: Final = (15, 5, 55, 5, 10, 4, 3, 3)
+"""Per cent of the hours, by stage; encoding scenes, once the tokenizer is finished, comes on top."""
+TOKENIZER_WEIGHTS: Final = "tokenizer_textured"
+"""Name of the tokenizer's weights in the repository."""
+_SPLITS: Final[tuple[Split, ...]] = ("train", "seen")
+_UNTIL_TIME: Final = 10_000_000
+"""Steps that no run reaches, so that its minutes end it."""
+_DRAFTER_LOOP: Final = LoopSettings(
+    steps=_UNTIL_TIME, learning_rate=2e-3, warmup_steps=30, ema_decay=0.98, validate_every=200
+)
+
+
+@dataclass(frozen=True, slots=True)
+class WorldSettings:
+    """Sizes and batches of the stages; `steps` bounds every run beside its minutes.
+
+    sides: of the pictures that target, drafters and samplers know, the smaller first. scenes, validation_scenes: how
+    many are encoded at each. sampler_width: of the samplers' networks.
+    """
+
+    vq: VQConfig = TEXTURED
+    tokenizer: TokenizerSettings = TEXTURED_SETTINGS
+    judge: JudgeConfig | None = None
+    judging: JudgeSettings = field(default_factory=JudgeSettings)
+    decoder: DecoderConfig = SHARED
+    caption_dim: int = SHARED_CAPTION_DIM
+    target: TargetSettings = SHARED_SETTINGS
+    drafter: DrafterSettings = field(default_factory=DrafterSettings)
+    sampling: SamplerSettings = field(default_factory=SamplerSettings)
+    sampler_width: int = 80
+    sides: tuple[int, int] = (64, 128)
+    scenes: int = 20000
+    validation_scenes: int = 500
+    steps: int = _UNTIL_TIME
+
+
+@dataclass(frozen=True, slots=True)
+class _World:
+    """What the stages share: where they lie, what they draw, and the recipes' common arguments."""
+
+    out: Path
+    pictures: TexturedPictures
+    settings: WorldSettings
+    seed: int
+    device: str
+
+    def loop(self, usual: LoopSettings, minutes: float) -> LoopSettings:
+        """A recipe's own rates until its minutes are over."""
+        return replace(usual, steps=self.settings.steps, minutes=minutes)
+
+    def checkpoint(self, stage: str) -> Path:
+        return self.out / stage / CHECKPOINT
+
+    def codes(self, side: int, split: Split) -> NDArray[np.int16]:
+        count = self.settings.scenes if split == "train" else self.settings.validation_scenes
+        source = {"seed": SCENE_SEED, "scenes": "textured"}
+        folder, tokenizer = self.out / "tokens", self.checkpoint("tokenizer")
+        return encode_pictures(folder, tokenizer, self.pictures, side, count, split, source, self.device)
+
+    def tokens(self, side: int, split: Split) -> TokenSet:
+        codes = self.codes(side, split)
+        return TokenSet(codes, textured_captions(range(len(codes)), split, side))
+
+    def tokenizer(self, folder: Path, minutes: float) -> Outcome:
+        own, loop = self.settings, self.loop(TEXTURED_LOOP, minutes)
+        return train_tokenizer(
+            folder,
+            self.pictures,
+            config=own.vq,
+            settings=own.tokenizer,
+            loop=loop,
+            family="textured",
+            seed=self.seed,
+            device=self.device,
+        )
+
+    def judge(self, folder: Path, minutes: float) -> Outcome:
+        own, loop = self.settings, self.loop(JUDGE_LOOP, minutes)
+        return train_judge(
+            folder,
+            self.pictures.sheet,
+            config=own.judge,
+            settings=own.judging,
+            loop=loop,
+            seed=self.seed,
+            device=self.device,
+        )
+
+    def target(self, folder: Path, minutes: float) -> Outcome:
+        own, stride = self.settings, vq_config(self.checkpoint("tokenizer")).stride
+        grids = {side // stride: GridData(self.tokens(side, "train"), self.tokens(side, "seen")) for side in own.sides}
+        outcome = train_shared_target(
+            folder,
+            grids,
+            config=replace(own.decoder, grid_side=max(grids)),
+            caption_dim=own.caption_dim,
+            settings=own.target,
+            loop=self.loop(SHARED_LOOP, minutes),
+            seed=self.seed,
+            device=self.device,
+        )
+        for side in own.sides:
+            write_on_grid(folder / CHECKPOINT, side // stride, self.out / f"target_{side}")
+        return outcome
+
+    def drafter(self, side: int, folder: Path, minutes: float) -> Outcome:
+        return train_drafter(
+            folder,
+            self.tokens(side, "train"),
+            self.tokens(side, "seen"),
+            self.checkpoint(f"target_{side}"),
+            side,
+            settings=self.settings.drafter,
+            loop=self.loop(_DRAFTER_LOOP, minutes),
+            seed=self.seed,
+            device=self.device,
+        )
+
+    def sampler(self, direction: Direction, losses: str, folder: Path, minutes: float) -> Outcome:
+        (low, high), vq = self.settings.sides, vq_config(self.checkpoint("tokenizer"))
+        ratio = high // low
+        grids = ResolutionMap(*(Grid(side // vq.stride, side // vq.stride) for side in (low, high)))
+        data, validation = (PairedCodes(self.codes(low, split), self.codes(high, split)) for split in _SPLITS)
+        return train_sampler(
+            folder,
+            PairedScenes(data, validation, self.checkpoint("tokenizer"), self.pictures, grids),
+            SamplerConfig(direction, vq.codebook_size, ratio, self.settings.sampler_width, high_blocks=ratio),
+            losses=LOSSES[losses],
+            settings=self.settings.sampling,
+            loop=self.loop(LOOPS[losses], minutes),
+            init_from=None if losses == "ce" else self.checkpoint(f"sampler_{direction}_ce"),
+            seed=self.seed,
+            device=self.device,
+        )
+
+
+def textured_stages(
+    out: Path,
+    pictures: TexturedPictures,
+    *,
+    settings: WorldSettings | None = None,
+    seed: int = 0,
+    device: str = "cpu",
+) -> Sequence[Stage]:
+    """The stages of `models.train.world.train_world` for the second family, in order, in folders of `out`.
+
+    The target's stage also writes its checkpoint once a side (`target_64`, `target_128`), as drafters and exports
+    read them. Only the tokenizer starts from the repository's weights where its run is lost: what stands on its codes
+    ships with it or not at all.
+    """
+    own = settings or WorldSettings()
+    world = _World(out, pictures, own, seed, device)
+    low, high = own.sides
+    recipes: list[tuple[str, Callable[[Path, float], Outcome]]] = [
+        ("tokenizer", world.tokenizer),
+        ("judge", world.judge),
+        ("target", world.target),
+        (f"drafter_{low}", partial(world.drafter, low)),
+        (f"drafter_{high}", partial(world.drafter, high)),
+        ("sampler_up_ce", partial(world.sampler, "up", "ce")),
+        ("sampler_up_pixel", partial(world.sampler, "up", "pixel")),
+        ("sampler_down_ce", partial(world.sampler, "down", "ce")),
+    ]
+    shares = dict(zip([name for name, _ in recipes], SHARES, strict=True))
+    weights = {"tokenizer": TOKENIZER_WEIGHTS}
+    return [Stage(name, shares[name], recipe, weights.get(name)) for name, recipe in recipes]

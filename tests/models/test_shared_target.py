@@ -1,0 +1,93 @@
+"""One target on several grids: the same weights, each grid as if it were the only one."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.models.tiny import CAPTION_DIM, TINY, tiny_tokens
+from underpaint.models.checkpoints import load_whole, target_of
+from underpaint.models.text import CaptionedTarget
+from underpaint.models.train.loop import LoopSettings
+from underpaint.models.train.shared_target import SHARED, GridData, on_grid, train_shared_target, write_on_grid
+from underpaint.models.train.target import TargetSettings
+from underpaint.models.train.tokens import TokenSet
+from underpaint.zoo.prompts import WORDS
+
+LARGE = replace(TINY, grid_side=4)
+SETTINGS = TargetSettings(batch=4, validated=6)
+LOOP = LoopSettings(steps=30, learning_rate=2e-2, warmup_steps=2, ema_decay=0.5, validate_every=1000)
+
+
+def data(side: int) -> GridData:
+    codes, words = tiny_tokens()
+    kept = codes[:, : side**2]
+    return GridData(TokenSet(kept[6:], words[6:]), TokenSet(kept[:6], words[:6]))
+
+
+def run(out: Path, steps: int = 30, seed: int = 0, settings: TargetSettings = SETTINGS) -> dict[str, float]:
+    grids = {side: data(side) for side in (2, 4)}
+    named = {"config": LARGE, "caption_dim": CAPTION_DIM, "words": WORDS, "settings": settings, "seed": seed}
+    return train_shared_target(out, grids, loop=replace(LOOP, steps=steps), **named).validation  # type: ignore[arg-type]
+
+
+def test_the_shipped_sizes_exceed_a_cache() -> None:
+    size = sum(part.numel() for part in CaptionedTarget(SHARED, 128).decoder.parameters())
+    assert 20e6 < size < 30e6
+    assert 4 * size >= 3 * 32 * 2**20
+
+
+def test_parts_are_shared_and_positions_are_the_grids_own() -> None:
+    torch.manual_seed(0)
+    large = CaptionedTarget(LARGE, CAPTION_DIM)
+    small = on_grid(large, 2)
+    alone = CaptionedTarget(replace(LARGE, grid_side=2), CAPTION_DIM)
+    torch.nn.init.normal_(large.decoder.head.weight)
+    alone.load_state_dict(large.state_dict())
+    assert {id(part) for part in small.parameters()} == {id(part) for part in large.parameters()}
+    codes, words = torch.randint(24, (3, 4)), torch.randint(1, 9, (3, 8))
+    torch.testing.assert_close(small(codes, words)[0], alone(codes, words)[0])
+    apart = (large(codes, words)[0] - small(codes, words)[0]).abs().amax(dim=(0, 2))
+    assert apart[:3].max() < 1e-5, "the first row of both grids lies alike up to its third cell's token"
+    assert apart[3] > 1e-4
+
+
+def test_both_grids_are_learnt_by_one_network(tmp_path: Path) -> None:
+    first = run(tmp_path / "short", steps=1)
+    last = run(tmp_path / "long")
+    assert set(last) == {"validation_ce_16", "validation_ce_32"}
+    assert all(last[name] < 0.8 * first[name] for name in last)
+
+
+def test_a_grid_is_written_as_other_recipes_read_one(tmp_path: Path) -> None:
+    run(tmp_path / "both", steps=3)
+    path = tmp_path / "both" / "checkpoint.pt"
+    for side in (2, 4):
+        found = load_whole(write_on_grid(path, side, tmp_path / str(side)))
+        target = target_of(found)
+        assert target.decoder.config == replace(LARGE, grid_side=side)
+        assert found["config"]["resolution"] == 8 * side
+        for name, value in target.state_dict().items():
+            torch.testing.assert_close(value, load_whole(path)["model"][name])
+    with pytest.raises(ValueError, match="trained on a grid of 8"):
+        write_on_grid(path, 8, tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+
+
+def test_another_run_in_the_folder_is_refused(tmp_path: Path) -> None:
+    run(tmp_path, steps=1)
+    with pytest.raises(ValueError, match=r"was trained with \{'seed': 0\}; now wanted \{'seed': 1\}"):
+        run(tmp_path, steps=2, seed=1)
+    with pytest.raises(ValueError, match="Give the same to continue it"):
+        run(tmp_path, steps=2, settings=replace(SETTINGS, batch=5))
+
+
+def test_codes_must_fill_their_grid(tmp_path: Path) -> None:
+    wrong = {2: data(4), 4: data(4)}
+    with pytest.raises(ValueError, match="expected 4 codes a scene on a grid of 2, got 16"):
+        train_shared_target(tmp_path, wrong, config=LARGE)
+    with pytest.raises(ValueError, match=r"grid of 4 to be the largest of \[2\]"):
+        train_shared_target(tmp_path, {2: data(2)}, config=LARGE)
+    assert np.array_equal(data(2).data.codes[0], data(4).data.codes[0, :4])

@@ -1,0 +1,88 @@
+"""Every stage of a textured world at tiny sizes, from scenes to samplers, stopped once and gone on."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from tests.models.test_scenes import made_up_sprites
+from underpaint.cli.train import app
+from underpaint.models.checkpoints import load_whole, target_of
+from underpaint.models.data.textured_render import TexturedSheet
+from underpaint.models.judge import JudgeConfig
+from underpaint.models.train.drafter import DrafterSettings
+from underpaint.models.train.judge import JudgeSettings
+from underpaint.models.train.pictures import TexturedPictures
+from underpaint.models.train.sampler import SamplerSettings
+from underpaint.models.train.shared_target import SHARED
+from underpaint.models.train.target import TargetSettings
+from underpaint.models.train.textured_world import WorldSettings, textured_stages
+from underpaint.models.train.tokenizer import TEXTURED, TEXTURED_SETTINGS
+from underpaint.models.train.world import train_world
+
+WIDTHS = (1, 1, 1, 2)
+SETTINGS = WorldSettings(
+    vq=replace(
+        TEXTURED, codebook_size=48, ch=4, z_channels=8, encoder_ch_mult=(1, 1, 1, 2), decoder_ch_mult=(1, 1, 1, 2)
+    ),
+    tokenizer=replace(TEXTURED_SETTINGS, batch=4, plain_steps=1, validation_scenes=2, sides=(64, 128)),
+    judge=JudgeConfig((4, 4, 4, 4), 8),
+    judging=JudgeSettings(batch=4, validation_scenes=4),
+    decoder=replace(SHARED, dim=16, layers=1, heads=2, hidden=32, vocab_size=48),
+    caption_dim=8,
+    target=TargetSettings(batch=2, validated=2),
+    drafter=DrafterSettings(batch=2, passes=2, validated=2, validated_passes=2),
+    sampling=SamplerSettings(batch=2, drawn=1, validated=2),
+    sampler_width=8,
+    scenes=6,
+    validation_scenes=4,
+    steps=2,
+)
+
+
+class MadeUp(TexturedPictures):
+    def __init__(self) -> None:
+        self.sheet = TexturedSheet(made_up_sprites())
+
+
+def test_all_stages_run_and_stand_on_each_other(tmp_path: Path) -> None:
+    pictures = MadeUp()
+
+    def run(settings: WorldSettings) -> list[str]:
+        stages = textured_stages(tmp_path, pictures, settings=settings)
+        assert sum(stage.share for stage in stages) == 100
+        return [one.state for one in train_world(tmp_path, 1, stages, {}, stored=tmp_path / "none")]
+
+    assert run(SETTINGS) == ["finished"] * 8
+    for side in (64, 128):
+        target = target_of(load_whole(tmp_path / f"target_{side}" / "checkpoint.pt"))
+        assert target.decoder.config.grid_side == side // 8
+    codes = np.fromfile(tmp_path / "tokens" / "train_64.codes", np.int16)
+    assert len(codes) == 6 * 64
+    assert 0 <= codes.min() <= codes.max() < 48
+    assert load_whole(tmp_path / "sampler_down_ce" / "checkpoint.pt")["step"] == 2
+    # The samplers do not learn from each other's runs: the last stage alone is open.
+    assert run(replace(SETTINGS, steps=3)) == ["closed"] * 7 + ["finished"]
+    assert load_whole(tmp_path / "sampler_down_ce" / "checkpoint.pt")["step"] == 3
+
+
+def test_bad_input_to_the_command_is_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("underpaint.cli.train_world.TexturedPictures", MadeUp)
+    (tmp_path / "world.json").write_text('{"seed": 5}')
+    done = CliRunner().invoke(app, ["world", "--hours", "1", "--out", str(tmp_path)])
+    assert done.exit_code == 2
+    assert "holds a world of" in done.output
+    assert CliRunner().invoke(app, ["world", "--hours", "1", "--device", "tpu"]).exit_code == 2
+
+
+def test_storing_by_command(tmp_path: Path) -> None:
+    stages = textured_stages(tmp_path / "world", MadeUp(), settings=SETTINGS)
+    train_world(tmp_path / "world", 1, stages[:1], {}, stored=tmp_path / "none")
+    checkpoint, out = str(tmp_path / "world" / "tokenizer" / "checkpoint.pt"), str(tmp_path / "weights")
+    done = CliRunner().invoke(app, ["store", checkpoint, "tiny", "--recipe", "underpaint train world", "--out", out])
+    assert done.exit_code == 0, done.output
+    assert sorted(path.name for path in (tmp_path / "weights").iterdir()) == ["tiny.json", "tiny.safetensors"]
+    wrong = CliRunner().invoke(app, ["store", checkpoint, "../tiny", "--recipe", "again", "--out", out])
+    assert wrong.exit_code == 2
