@@ -219,9 +219,9 @@ def test_bad_settings_are_refused(scenes: PairedScenes, tmp_path: Path) -> None:
 
 
 def test_a_codebook_keeps_its_name_when_it_is_rounded() -> None:
-    from underpaint.export.weights import halve
+    from underpaint.export.decoder_weights import round_to_half
 
     vq = VQModel(VQ)
     before = codebook_name(vq)
-    halve(vq)
+    round_to_half(vq)
     assert codebook_name(vq) == before != codebook_name(VQModel(VQ))

@@ -30,10 +30,10 @@ from underpaint.algos.spatial.row_front import front_steps
 from underpaint.algos.spatial.zipar import raster, zipar
 from underpaint.artifacts.model_index import write_index
 from underpaint.cli.app import app
+from underpaint.export.decoder_weights import round_to_half
 from underpaint.export.reference import write_reference
 from underpaint.export.trained_models import export_all
 from underpaint.export.vision import store_codebook
-from underpaint.export.weights import halve
 from underpaint.models.checkpoints import load_vq, read
 from underpaint.models.data.scenes import Split, render
 from underpaint.models.decoder import DecoderConfig
@@ -245,7 +245,7 @@ def test_latent_samplers_are_exported_under_the_names_that_are_looked_for(
     folder, tokenizer = tmp_path / "models", runs / "tokenizer" / CHECKPOINT
     copytree(models, folder)
     vq = load_vq(tokenizer)
-    halve(vq)
+    round_to_half(vq)
     store_codebook(vq, folder, ORIGIN)
     codes = [
         encode_scenes(runs / "tokens", tokenizer, pictures, resolution=side, scenes=6, split="train").codes
