@@ -1,9 +1,94 @@
-"""Speculative decoding of visual autoregressive image models: a testbed, and the runtime that deploys it."""
+"""Speculative decoding of visual autoregressive image models: a testbed, and the runtime that deploys it.
 
+    import underpaint
+
+    pipeline = underpaint.open_pipeline()
+    drawing = underpaint.draw(pipeline, "a 3d fox, left", "adt")
+    report = underpaint.compare(pipeline, ["eagle2", "adt"], ["a 3d fox, left"])
+    exact = underpaint.exact_report("lantern")
+
+What is exported here is loaded when it is first asked for, so that `import underpaint` stays quick.
+"""
+
+from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from underpaint.api import (
+        METHODS,
+        POLICIES,
+        RULES,
+        ComparisonReport,
+        Condition,
+        Drawing,
+        ExactReport,
+        MethodSpec,
+        Pipeline,
+        PolicySpec,
+        RuleSpec,
+        SamplingParams,
+        compare,
+        draw,
+        exact_report,
+        open_pipeline,
+        register_rule,
+    )
+
+    __version__: str
+
+__all__ = [
+    "METHODS",
+    "POLICIES",
+    "RULES",
+    "ComparisonReport",
+    "Condition",
+    "Drawing",
+    "ExactReport",
+    "MethodSpec",
+    "Pipeline",
+    "PolicySpec",
+    "RuleSpec",
+    "SamplingParams",
+    "__version__",
+    "compare",
+    "draw",
+    "exact_report",
+    "open_pipeline",
+    "register_rule",
+]
 
 # In a checkout the folders of the project lie beside this one; an installed copy holds them itself. With this line
 # `import underpaint` works in a bare checkout too, as on a machine without a package index.
 _beside = Path(__file__).resolve().parent.parent
 if (_beside / "algos" / "chance.py").is_file() and not (_beside / "underpaint" / "algos").is_dir():
     __path__.append(str(_beside))
+
+
+def __getattr__(name: str) -> Any:
+    """An exported name (PEP 562)."""
+    if name == "__version__":
+        return _version()
+    if name in __all__:
+        return getattr(import_module("underpaint.api"), name)
+    raise AttributeError(f"module 'underpaint' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """What is exported, whether it is loaded or not."""
+    return sorted({*globals(), *__all__})
+
+
+def _version() -> str:
+    """The version of the installed package, or of the checkout where none is installed."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    project = _beside / "pyproject.toml"
+    if (_beside / "algos" / "chance.py").is_file() and project.is_file():
+        import tomllib
+
+        return str(tomllib.loads(project.read_text(encoding="utf-8"))["project"]["version"])
+    try:
+        return version("underpaint")
+    except PackageNotFoundError:
+        return "unknown"

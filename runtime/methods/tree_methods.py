@@ -58,9 +58,9 @@ _CONTROL_CHAIN: Final = PolicySettings(
     {"mean_depth": 3.8, "top_k": 1},
 )
 _CONTROL_TREE: Final = PolicySettings(
-    {"mean_depth": 2.9, "top_k": 2, "total_tokens": 6},
-    {"mean_depth": _CONTROL_SOURCE, "top_k, total_tokens": "those of 'eagle2'"},
-    {"mean_depth": 3.8, "top_k": 2, "total_tokens": 6},
+    {"mean_depth": 2.9, "top_k": 2, "total_tokens": 12},
+    {"mean_depth": _CONTROL_SOURCE, "top_k": "that of 'eagle2'", "total_tokens": "that of 'adt'"},
+    {"mean_depth": 3.8, "top_k": 2, "total_tokens": 12},
 )
 
 _STANDARD: Final[Mapping[str, Shown]] = {"residual": "standard"}
@@ -172,7 +172,7 @@ TREE_METHODS: Final = (
     _method(
         "adt-control-tree",
         ("scheduled", "point"),
-        "a control for ADT-Tree: EAGLE-2's trees at its mean depth, with EAGLE-2's number of nodes, never adapted",
+        "a control for ADT-Tree: EAGLE-2's trees at its mean depth, which fork and so have more nodes, never adapted",
         (_CONTROL_TREE, _PLAIN),
     ),
     _method(

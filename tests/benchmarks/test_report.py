@@ -3,7 +3,7 @@ import argparse
 import pytest
 
 from benchmarks.report import at_least, finish, options, parse, progress, refusing
-from underpaint.runtime.evaluation.comparison import Progress
+from underpaint.runtime.evaluation.comparison import ComparisonProgress
 
 
 def test_the_last_line_is_kept_whole_in_the_file(tmp_path, capsys):
@@ -37,5 +37,5 @@ def test_what_was_asked_for_in_vain_is_one_line_and_code_2(tmp_path, capsys):
 
 def test_progress_ends_its_line_when_all_is_drawn(capsys):
     for finished in (1, 2):
-        progress(Progress(finished, 2, None))
+        progress(ComparisonProgress(finished, 2, None))
     assert capsys.readouterr().err == "\r1 of 2 drawings\r2 of 2 drawings\n"

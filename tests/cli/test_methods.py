@@ -32,12 +32,13 @@ def test_methods_of_the_issue_are_there():
     assert {"zipar", "mulo", "mulo-islands", "mulo-raster"} <= set(EVERY)
 
 
-def test_the_control_tree_differs_from_eagle2_in_its_depth_alone():
+def test_the_controls_for_adt_tree_decide_as_it_does_and_never_adapt():
     for temperature in (0.0, 1.0):
-        tree, control = (METHODS[name].tuned.at(temperature) for name in ("eagle2", "adt-control-tree"))
-        shared = {key: tree.policy_settings[key] for key in ("top_k", "total_tokens")}
-        assert {key: control.policy_settings[key] for key in shared} == shared
-        assert control.rule == tree.rule
+        adt = METHODS["adt"].tuned.at(temperature)
+        for name in ("adt-control-chain", "adt-control-tree"):
+            control = METHODS[name].tuned.at(temperature)
+            assert (control.policy, control.rule) == ("scheduled", adt.rule)
+        assert control.policy_settings["total_tokens"] == adt.policy_settings["total_tokens"]
 
 
 @pytest.mark.parametrize("preset", ["tuned", "paper"])

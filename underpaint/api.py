@@ -1,0 +1,149 @@
+"""The public functions of `import underpaint`: open models, draw, compare, register a rule, know it exactly.
+
+Everything here stands on the parts below it, which may be used directly; what `underpaint` itself exports is small and
+stays as it is.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from underpaint.algos.accept import RULES, RuleSpec
+from underpaint.algos.draft import POLICIES, PolicySpec
+from underpaint.algos.rows import SamplingParams
+from underpaint.runtime.conditions import Condition
+from underpaint.runtime.drawing import Drawing
+from underpaint.runtime.drawing import draw as draw_once
+from underpaint.runtime.evaluation.comparison import (
+    ComparisonPlan,
+    build_methods,
+    check_opens,
+    log_settings,
+    read_conditions,
+    run,
+    with_baseline,
+)
+from underpaint.runtime.evaluation.drawing_log import DrawingLog
+from underpaint.runtime.evaluation.report import ComparisonReport, make_report
+from underpaint.runtime.methods.method_config import TUNED, MethodSpec
+from underpaint.runtime.methods.registry import METHODS, build_method, resolve
+from underpaint.runtime.pipeline import Pipeline
+from underpaint.sim.exact.rule_report import ExactReport, exact_report
+from underpaint.zoo.load import FOLDER
+
+__all__ = [
+    "METHODS",
+    "POLICIES",
+    "RULES",
+    "ComparisonReport",
+    "Condition",
+    "Drawing",
+    "ExactReport",
+    "MethodSpec",
+    "Pipeline",
+    "PolicySpec",
+    "RuleSpec",
+    "SamplingParams",
+    "compare",
+    "draw",
+    "exact_report",
+    "open_pipeline",
+    "register_rule",
+]
+
+
+def open_pipeline(
+    folder: str | Path | None = None,
+    *,
+    resolution: int | None = None,
+    low: str | Path | None = None,
+    backend: str = "cpu",
+) -> Pipeline:
+    """Open a folder of models; without one, the models that ship.
+
+    resolution: side of the pictures in pixels; None takes the largest that the folder has. low: a second folder, with a
+    smaller target of the same codes, for methods that draft with one. backend: "cpu", "tensorrt" or "tensorrt-rtx".
+    Raises ValueError or OSError, naming the file and what to do.
+    """
+    return Pipeline.open(
+        FOLDER if folder is None else Path(folder),
+        resolution=resolution,
+        low=None if low is None else Path(low),
+        backend=backend,
+    )
+
+
+def draw(
+    pipeline: Pipeline,
+    prompt: str,
+    method: str = "adt+lantern",
+    *,
+    temperature: float = 1.0,
+    seed: int = 0,
+    settings: Sequence[str] = (),
+    preset: str = TUNED,
+    sampling: SamplingParams | None = None,
+) -> Drawing:
+    """Draw one picture; `pipeline.picture(drawing.tokens_array())` shows it.
+
+    prompt: as the models of the folder take it: words, a class, ids, or the path of an .npy file of features.
+    method: see `underpaint methods`, or "policy:rule". settings: `name=value` texts. preset: "tuned" or "paper".
+    sampling: guidance, top-k and top-p; None takes those that the models are meant for. Its temperature is replaced.
+    Raises ValueError, saying what to write instead.
+    """
+    params = replace(sampling or pipeline.sampling, temperature=temperature)
+    config = resolve(method, temperature, None, settings, preset)
+    condition = pipeline.condition(prompt)
+    return draw_once(pipeline, build_method(method, config, pipeline.tables), params, condition, seed)
+
+
+def compare(
+    pipeline: Pipeline,
+    methods: Sequence[str],
+    prompts: Sequence[str] = (),
+    *,
+    temperature: float = 1.0,
+    seeds: int = 1,
+    settings: Mapping[str, Sequence[str]] | None = None,
+    preset: str = TUNED,
+    sampling: SamplingParams | None = None,
+    folder: str | Path | None = None,
+) -> ComparisonReport:
+    """Draw the same prompts by several methods beside plain autoregression, and report speed, cost and quality.
+
+    prompts: without any, 8 of the prompt grammar are chosen, or class 0 is drawn where models take no such prompts.
+    seeds: per prompt, counted from 0. settings: `name=value` texts by method. folder: where finished drawings are kept,
+    so that a stopped comparison goes on; None keeps nothing. The other arguments are those of `draw`.
+    Raises ValueError, saying what to write instead.
+    """
+    params = replace(sampling or pipeline.sampling, temperature=temperature)
+    built = build_methods(pipeline, with_baseline(methods), temperature, settings, preset)
+    conditions = read_conditions(pipeline, prompts, None)
+    plan = ComparisonPlan(built, conditions, tuple(range(seeds)), params, preset)
+    check_opens(pipeline, plan)
+    if folder is not None:
+        return _compared(pipeline, plan, Path(folder))
+    with tempfile.TemporaryDirectory() as made:
+        return _compared(pipeline, plan, Path(made))
+
+
+def _compared(pipeline: Pipeline, plan: ComparisonPlan, folder: Path) -> ComparisonReport:
+    log = DrawingLog(folder, log_settings(pipeline, plan))
+    run(pipeline, plan, log, _ignore)
+    return make_report(pipeline, plan, log)
+
+
+def _ignore(progress: Any) -> None:
+    """Report nothing: a caller from Python sees the report at the end."""
+
+
+def register_rule(spec: RuleSpec) -> RuleSpec:
+    """Add an acceptance rule: by its name it can be used in every method, and known by `exact_report`.
+
+    Raises ValueError where a rule of this name is registered already. See docs/how-to/add-a-rule.md.
+    """
+    return RULES.register(spec)
