@@ -52,7 +52,8 @@ from underpaint.models.vq import VQConfig, VQModel
 from underpaint.runtime.conditions import of_prompt
 from underpaint.runtime.drawing import Drawing, draw, noise_of
 from underpaint.runtime.engines.context import EngineContext
-from underpaint.runtime.engines.exported_target import ExportedTarget
+from underpaint.runtime.engines.onnx_engine import OnnxDecoder
+from underpaint.runtime.engines.target import EngineTarget
 from underpaint.runtime.methods.registry import build_method, resolve
 from underpaint.runtime.pipeline import Pipeline
 from underpaint.zoo import load
@@ -193,7 +194,7 @@ def test_drafts_from_both_lower_resolutions(pipeline: Pipeline, ratio: int, low_
 @pytest.mark.parametrize("ratio", [2, 4])
 def test_thresholds_at_their_ends(pipeline: Pipeline, ratio: int) -> None:
     ways = (f"ratio={ratio}", "sampler=bicubic", "draft_window=1")
-    nothing = drawn(pipeline, WARM, "mulo", *ways, "tau=1.5")
+    nothing = drawn(pipeline, WARM, "mulo", *ways, "tau=1.5", "window=none")
     assert nothing.tokens == tuple(raster(pipeline.grid_target(PROMPT, WARM).model, noise_of(PROMPT, 5)).tokens)
     assert nothing.kept_cells == ()
     whole = drawn(pipeline, WARM, "mulo", *ways, "tau=0")
@@ -203,10 +204,11 @@ def test_thresholds_at_their_ends(pipeline: Pipeline, ratio: int) -> None:
     assert whole.target_nfe == 2
 
 
-def low_of(pipeline: Pipeline, **changed: int) -> ExportedTarget:
+def low_of(pipeline: Pipeline, **changed: int) -> EngineTarget:
     """The low target with another shape."""
-    own = pipeline.low.target(2)
-    return replace(own, loaded=own.loaded._replace(shape=replace(own.shape, **changed)))
+    decoder = pipeline.low.target(2).decoder
+    assert isinstance(decoder, OnnxDecoder)
+    return EngineTarget(decoder._replace(shape=replace(decoder.shape, **changed)), WARM)
 
 
 def test_a_low_target_of_other_codes_or_of_no_side_is_refused(pipeline: Pipeline) -> None:
