@@ -162,6 +162,20 @@ CERTIFIED: tuple[Column, ...] = (
     ("false alarms", lambda row: str(len(row["false_alarms"]))),
 )
 
+PROGRAM: tuple[Column, ...] = (
+    ("model", word("model")),
+    ("method", word("method")),
+    ("nodes", word("nodes")),
+    ("outside the models", word("outside_nodes")),
+    ("waits", word("waits")),
+    ("MB a cycle", lambda row: f"{row['bytes'] / 1e6:,.0f}"),
+    ("MB outside", lambda row: f"{row['outside_bytes'] / 1e6:,.1f}"),
+    ("H200, ms", plain("h200_ms", ".3f")),
+    ("of which outside", plain("h200_outside_ms", ".3f")),
+    ("A100, ms", plain("a100_ms", ".3f")),
+    ("of which outside", plain("a100_outside_ms", ".3f")),
+)
+
 SECTIONS: tuple[Section, ...] = (
     Section("comparison", "All tree methods, temperature 0", "compare-128-t0.json", SPEED),
     Section("comparison", "All tree methods, temperature 1", "compare-128-t1.json", SPEED),
@@ -257,6 +271,15 @@ SECTIONS: tuple[Section, ...] = (
         rows=_figures(
             "parameters", "export_seconds", "peak_memory_bytes", "picture_seconds", "reading_ms", "token_over_reading"
         ),
+    ),
+    Section(
+        "device",
+        "Cycles on the device, predicted",
+        "device-predictions.json",
+        PROGRAM,
+        "A prediction, written before a GPU was seen: 2 microseconds for each node of a cycle's graph, and its bytes "
+        "at nominal bandwidth. Compute and what kernels waste are left out, so a GPU is slower. Images: 1; ADT-Tree's "
+        "envelope has eight levels, whether an image uses them or not.",
     ),
     Section(
         "costs",

@@ -22,7 +22,7 @@ from underpaint.runtime.device.rules import Shape, device_rule
 from underpaint.runtime.device.state import Envelope, State
 
 
-class Method(NamedTuple):
+class DeviceMethod(NamedTuple):
     """What to decode by. policy: None for plain autoregression. draft_sampler: None for the target's.
 
     A rule that decides by the likeliest token at temperature 0 reads the distributions at temperature 1.
@@ -34,19 +34,19 @@ class Method(NamedTuple):
     draft_sampler: SamplingParams | None = None
 
 
-def method_plan(method: Method, grid: Grid, vocab_size: int, max_nodes: int = MOST_NODES) -> Plan | None:
+def method_plan(method: DeviceMethod, grid: Grid, vocab_size: int, max_nodes: int = MOST_NODES) -> Plan | None:
     """The envelope of a method's trees and how they grow; None for plain autoregression."""
     return None if method.policy is None else plan_of(method.policy, grid, vocab_size, max_nodes)
 
 
-class Cycle:
+class DeviceCycle:
     """The program of a batch: `begin` once for a batch of images, then `run` until every status is above 0."""
 
     def __init__(
         self,
         target: DeviceDecoder,
         drafter: DeviceDecoder | None,
-        method: Method,
+        method: DeviceMethod,
         grid: Grid,
         prefix: int,
         batch: int,

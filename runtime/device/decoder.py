@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import embedding
 
 from underpaint.models.decoder import Decoder, DecoderConfig, Layer, rope_table
-from underpaint.runtime.device.forwards import Attend, DecoderShape, Turns
+from underpaint.runtime.device.forwards import Attend, ForwardSizes, Turns
 from underpaint.runtime.device.kernels.layers import add_norm, gate
 
 
@@ -70,10 +70,10 @@ class DecoderForward:
         self.join_bias = None if model.fc is None or model.fc.bias is None else model.fc.bias.detach()
 
     @property
-    def shape(self) -> DecoderShape:
+    def shape(self) -> ForwardSizes:
         """See `DeviceDecoder`."""
         config = self.config
-        return DecoderShape(self.rows, config.layers, config.heads, config.head_dim, config.dim, config.vocab_size)
+        return ForwardSizes(self.rows, config.layers, config.heads, config.head_dim, config.dim, config.vocab_size)
 
     def embed(self, tokens: Tensor) -> Tensor:
         """See `DeviceDecoder`."""

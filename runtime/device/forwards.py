@@ -12,7 +12,7 @@ from underpaint.runtime.device.kernels.commit import commit_cache
 from underpaint.runtime.device.kernels.layers import QK_NORM_EPS, turn
 
 
-class DecoderShape(NamedTuple):
+class ForwardSizes(NamedTuple):
     """Sizes of a decoder. rows: 1, or 2 for a guidance pair, conditional rows first. width: of its features."""
 
     rows: int
@@ -53,7 +53,7 @@ class DeviceDecoder(Protocol):
     """
 
     @property
-    def shape(self) -> DecoderShape:
+    def shape(self) -> ForwardSizes:
         """Its sizes."""
         ...
 
@@ -89,7 +89,7 @@ class Cache:
     __slots__ = ("committed", "slots", "unseen")
 
     def __init__(
-        self, shape: DecoderShape, batch: int, size: int, slots: int, dtype: torch.dtype, device: torch.device
+        self, shape: ForwardSizes, batch: int, size: int, slots: int, dtype: torch.dtype, device: torch.device
     ) -> None:
         rows = shape.rows * batch
         self.committed = torch.zeros(

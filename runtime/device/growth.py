@@ -22,7 +22,7 @@ from underpaint.algos.tree import Drawn
 from underpaint.runtime.device.forwards import DeviceDecoder, causal_masks, gather_rows, pack_masks
 from underpaint.runtime.device.kernels.adapt import AdaptSettings, AdaptState, adapt
 from underpaint.runtime.device.kernels.children import draw_children, tile_top, tiles_of
-from underpaint.runtime.device.kernels.growth import Candidates, Frontier, grow_level, number_places, take_best
+from underpaint.runtime.device.kernels.growth import Candidates, ExpandedRows, grow_level, number_places, take_best
 from underpaint.runtime.device.kernels.probs import probs
 from underpaint.runtime.device.state import Envelope, State
 
@@ -122,7 +122,7 @@ class RankedGrowth:
             return torch.zeros(shape, dtype=torch.int64, device=device)
 
         shape = (levels, batch, width)
-        self._front = Frontier(
+        self._front = ExpandedRows(
             whole(*shape),
             whole(*shape),
             whole(*shape),

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from underpaint.algos.draft.spec import Grid
 from underpaint.models.decoder import DecoderConfig
-from underpaint.runtime.device.cycle import Cycle, Method
+from underpaint.runtime.device.cycle import DeviceCycle, DeviceMethod
 from underpaint.runtime.device.decoder import DecoderForward, shapes_alone
 from underpaint.runtime.device.forwards import Attend, DeviceDecoder
 from underpaint.runtime.device.language import Launch, Recording, recording
@@ -118,7 +118,7 @@ def count(program: Callable[[], None], part_of: Callable[[], str] = _PART.get) -
 
 
 def count_cycle(
-    config: DecoderConfig, method: Method, batch: int, rows: int = 2, dtype: torch.dtype = torch.bfloat16
+    config: DecoderConfig, method: DeviceMethod, batch: int, rows: int = 2, dtype: torch.dtype = torch.bfloat16
 ) -> Program:
     """A cycle of `method` in a model's sizes, counted without a device.
 
@@ -130,7 +130,7 @@ def count_cycle(
         drafts = replace(config, layers=1, drafter=True, fc_bias=False, condition="none", cond_ids=0, prefix=1)
         drafter = DecoderForward(shapes_alone(drafts, dtype, device), rows)
         grid = Grid(config.grid_side, config.width)
-        cycle = Cycle(
+        cycle = DeviceCycle(
             _Marked(target, "target"),
             _Marked(drafter, "drafter"),
             method,

@@ -19,7 +19,7 @@ from underpaint.algos.accept.typical import TypicalAcceptance
 from underpaint.algos.accept.without_replacement import WithoutReplacement
 from underpaint.algos.tree import Drawn
 from underpaint.runtime.device.kernels import pool
-from underpaint.runtime.device.kernels.walk import Tree, Verdicts
+from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts
 from underpaint.runtime.device.kernels.walk_block import walk_block
 from underpaint.runtime.device.kernels.walk_drawn import walk_drawn
 from underpaint.runtime.device.kernels.walk_lantern import Pools, walk_lantern
@@ -45,7 +45,7 @@ class Shape(NamedTuple):
     children: int
 
 
-Decide: TypeAlias = Callable[[Tree, Tensor, Verdicts], None]
+Decide: TypeAlias = Callable[[BatchTree, Tensor, Verdicts], None]
 """Decides a batch of trees, given the depths [B, N] int64 of their nodes; no read-back."""
 _Make: TypeAlias = Callable[[Any, Shape, torch.device], Decide]
 
@@ -61,7 +61,7 @@ def _point(rule: PointProposals, shape: Shape, device: torch.device) -> Decide:
 def _drawn(rule: object, shape: Shape, device: torch.device, pools: Pools | None = None) -> Decide:
     left, drafted = _scratch(shape, device), _scratch(shape, device)
 
-    def decide(tree: Tree, depths: Tensor, out: Verdicts) -> None:
+    def decide(tree: BatchTree, depths: Tensor, out: Verdicts) -> None:
         walk_drawn(tree, out, left, drafted, shape.drawn == "iid", shape.children, shape.levels, pools)
 
     return decide
@@ -100,7 +100,7 @@ def _by_nodes(shape: Shape, device: torch.device) -> tuple[Tensor, Tensor]:
 def _greedy(rule: GreedyMatch, shape: Shape, device: torch.device) -> Decide:
     passes, logs = _by_nodes(shape, device)
 
-    def decide(tree: Tree, depths: Tensor, out: Verdicts) -> None:
+    def decide(tree: BatchTree, depths: Tensor, out: Verdicts) -> None:
         pass_by_argmax(tree, passes, None)
         walk_longest(tree, depths, out, passes, logs, FIRST, greedy=True)
 
@@ -112,7 +112,7 @@ def _lantern_greedy(rule: LanternGreedy | LanternPPGreedy, shape: Shape, device:
     pools = _pools(rule, device)
     choose = FIRST if rule.choose == "first" else LONGEST
 
-    def decide(tree: Tree, depths: Tensor, out: Verdicts) -> None:
+    def decide(tree: BatchTree, depths: Tensor, out: Verdicts) -> None:
         pass_by_argmax(tree, passes, pools)
         walk_longest(tree, depths, out, passes, logs, choose, greedy=True)
 
@@ -124,7 +124,7 @@ def _typical(rule: TypicalAcceptance, shape: Shape, device: torch.device) -> Dec
     bound = torch.tensor([rule.epsilon, rule.alpha], dtype=torch.float64, device=device)
     choose = LIKELIEST if rule.choose == "likeliest" else LONGEST
 
-    def decide(tree: Tree, depths: Tensor, out: Verdicts) -> None:
+    def decide(tree: BatchTree, depths: Tensor, out: Verdicts) -> None:
         pass_by_typical(tree, passes, logs, bound)
         walk_longest(tree, depths, out, passes, logs, choose, greedy=False)
 

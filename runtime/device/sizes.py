@@ -8,7 +8,7 @@ from underpaint.algos.accept import RULES
 from underpaint.algos.draft import POLICIES
 from underpaint.algos.rows import SamplingParams
 from underpaint.models.decoder import DecoderConfig
-from underpaint.runtime.device.cycle import Method
+from underpaint.runtime.device.cycle import DeviceMethod
 
 XL: Final = DecoderConfig(
     dim=1280, layers=36, heads=20, hidden=3584, vocab_size=16384, grid_side=32, prefix=1, cond_ids=1001
@@ -47,7 +47,7 @@ METHODS: Final[dict[str, tuple[str | None, str, dict[str, Any]]]] = {
 """Policy, rule and the policy's settings (a rule's residual among them), all with the papers' trees of 60 nodes."""
 
 
-def method_of(name: str, vocab_size: int, top_k: int = 1000, guidance: float = 4.0, near: int = 100) -> Method:
+def method_of(name: str, vocab_size: int, top_k: int = 1000, guidance: float = 4.0, near: int = 100) -> DeviceMethod:
     """A named method; codebook rules pool over `near` neighbours of a table that stands in for a real one."""
     policy, rule, settings = METHODS[name]
     own = {key: value for key, value in settings.items() if key != "residual"}
@@ -57,4 +57,15 @@ def method_of(name: str, vocab_size: int, top_k: int = 1000, guidance: float = 4
         given["neighbours"] = (np.arange(vocab_size)[:, None] + steps) % vocab_size
         given["k"] = near
     sampler = SamplingParams(guidance=guidance, top_k=top_k)
-    return Method(None if policy is None else POLICIES[policy].make(**own), RULES[rule].make(**given), sampler)
+    return DeviceMethod(None if policy is None else POLICIES[policy].make(**own), RULES[rule].make(**given), sampler)
+
+
+def eagle2_of(depth: int, top_k: int, vocab_size: int) -> DeviceMethod:
+    """EAGLE-2 with a tree of its own size, by the rule for point proposals."""
+    made = POLICIES["eagle2"].make(depth=depth, top_k=top_k, total_tokens=59)
+    return method_of("eagle2", vocab_size)._replace(policy=made)
+
+
+def chain_of(length: int, vocab_size: int) -> DeviceMethod:
+    """The chain of `length` likeliest tokens: a target pass over length + 1 nodes."""
+    return method_of("eagle2", vocab_size)._replace(policy=POLICIES["chain_top1"].make(length=length))

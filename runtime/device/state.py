@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 
 from underpaint.algos.chance import Role
-from underpaint.runtime.device.forwards import Cache, DecoderShape
+from underpaint.runtime.device.forwards import Cache, ForwardSizes
 from underpaint.runtime.device.kernels.commit import Lengths, Progress
 from underpaint.runtime.device.kernels.tree_meta import MOST_NODES
-from underpaint.runtime.device.kernels.walk import Tree, Verdicts
+from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts
 
 ROLES = (Role.DRAFT, Role.ACCEPT, Role.RESIDUAL, Role.BONUS)
-"""Roles that a cycle draws noise for, in the order of `Tree.uniforms`."""
+"""Roles that a cycle draws noise for, in the order of `BatchTree.uniforms`."""
 
 
 class Envelope(NamedTuple):
@@ -35,7 +35,7 @@ class Envelope(NamedTuple):
         return max(self.levels + 1, (self.levels - 1) * self.frontier, 1)
 
 
-class Noise(NamedTuple):
+class NoiseKeys(NamedTuple):
     """Where an image's noise is from: `algos.chance.Philox`'s key, [B] int64 each."""
 
     seeds: Tensor
@@ -53,11 +53,11 @@ class State:
 
     batch: int
     envelope: Envelope
-    noise: Noise
+    noise: NoiseKeys
     roles: Tensor
     progress: Progress
     lengths: Lengths
-    tree: Tree
+    tree: BatchTree
     depths: Tensor
     positions: Tensor
     verdicts: Verdicts
@@ -76,8 +76,8 @@ class State:
         envelope: Envelope,
         cells: int,
         prefix: int,
-        target: DecoderShape,
-        drafter: DecoderShape | None,
+        target: ForwardSizes,
+        drafter: ForwardSizes | None,
         dtype: torch.dtype,
         device: torch.device,
     ) -> Self:
@@ -120,7 +120,7 @@ class State:
         def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=device)
 
-        tree = Tree(
+        tree = BatchTree(
             tokens=whole(batch, nodes),
             first=whole(batch, nodes, fill=-1),
             sibling=whole(batch, nodes, fill=-1),
@@ -142,7 +142,7 @@ class State:
         return cls(
             batch=batch,
             envelope=envelope,
-            noise=Noise(whole(batch), whole(batch)),
+            noise=NoiseKeys(whole(batch), whole(batch)),
             roles=torch.tensor([int(role) for role in ROLES], dtype=torch.int64, device=device),
             progress=progress,
             lengths=lengths,
@@ -167,8 +167,8 @@ def needed_bytes(
     envelope: Envelope,
     cells: int,
     prefix: int,
-    target: DecoderShape,
-    drafter: DecoderShape | None,
+    target: ForwardSizes,
+    drafter: ForwardSizes | None,
     number_bytes: int,
 ) -> int:
     """Bytes of the buffers of a batch, weights left out; the largest logits of a pass are counted twice."""

@@ -16,6 +16,8 @@ REFUSED = [
     ("decide", ["--nodes", "1"], "argument --nodes: expected a whole number from 2, got '1'"),
     ("decide", ["--neighbours", "100", "--vocab-size", "100"], "--neighbours: expected less than --vocab-size 100"),
     ("decide", ["--neighbours", "3", "--vocab-size", "64", "--delta", "-1"], "delta"),
+    ("device", ["--device", "cuda:99"], "there is no CUDA device here"),
+    ("device", ["--device", "cpu", "--methods", "eagel2"], "there is no eagel2"),
     ("gpu", ["--rounds", "0"], "expected a whole number from 1, got '0'"),
     ("gpu", ["--backend", "cuda"], "invalid choice: 'cuda'"),
     ("grow", ["--depth", "deep"], "expected a whole number from 1, got 'deep'"),

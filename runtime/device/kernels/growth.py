@@ -12,7 +12,7 @@ from torch import Tensor
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
 
 
-class Frontier(NamedTuple):
+class ExpandedRows(NamedTuple):
     """What each level expands, [L, B, W]; level 0 expands the root alone, in row 0.
 
     tokens, candidates (their numbers), slots (where the drafter holds their parents, from 1 on; 0: the root): int64.
@@ -114,7 +114,9 @@ def grow_level_kernel(
             found = tl.where(place == at, -1.0, found)
 
 
-def grow_level(tops: Tensor, widths: Tensor, levels: Tensor, front: Frontier, found: Candidates, level: int) -> None:
+def grow_level(
+    tops: Tensor, widths: Tensor, levels: Tensor, front: ExpandedRows, found: Candidates, level: int
+) -> None:
     """Make level `level` (from 0) of every image's tree from tops [B, rows, tiles, C] (see `tile_top`).
 
     widths, levels [B] int64: nodes expanded a level and children of each, and levels, of each image.

@@ -20,7 +20,7 @@ TILE: Final = 1024
 """Numbers of a row at a time."""
 
 
-class Tree(NamedTuple):
+class BatchTree(NamedTuple):
     """A tree of each image, as walks read it; [B, N] int64 where nothing else is said.
 
     tokens, first, sibling, masks, depths: see `tree_meta`. counts [B] int64. probs [B, N, V] float32: the target's
@@ -80,6 +80,6 @@ def tile(vocab_size: int) -> int:
     return min(TILE, next_power_of_2(vocab_size))
 
 
-def row_bytes(tree: Tree, rows_read: int, number: int = 4) -> int:
+def row_bytes(tree: BatchTree, rows_read: int, number: int = 4) -> int:
     """Bytes of `rows_read` rows of every image."""
     return tree.probs.shape[0] * rows_read * tree.probs.shape[2] * number

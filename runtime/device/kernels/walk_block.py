@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from underpaint.runtime.device.kernels.row_maths import draw, flip, row_sum
-from underpaint.runtime.device.kernels.walk import Tree, Verdicts, conclude, row_bytes, takes_part, tile
+from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts, conclude, row_bytes, takes_part, tile
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
 
 
@@ -98,7 +98,7 @@ def walk_block_kernel(
         tl.store(status + image, 4)
 
 
-def walk_block(tree: Tree, out: Verdicts, left: Tensor) -> None:
+def walk_block(tree: BatchTree, out: Verdicts, left: Tensor) -> None:
     """Decide every image's drawn chain; left [B, V] float64 is scratch."""
     batch, nodes, vocab_size = tree.probs.shape
     launch(

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from underpaint.runtime.device.kernels.pool import NONE, PAPER, RELATIVE, RELEASED, clear, pool
 from underpaint.runtime.device.kernels.row_maths import draw, flip, row_sum
-from underpaint.runtime.device.kernels.walk import Tree, Verdicts, conclude, row_bytes, takes_part, tile
+from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts, conclude, row_bytes, takes_part, tile
 from underpaint.runtime.device.kernels.walk_lantern import Pools
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
 
@@ -190,7 +190,7 @@ def walk_drawn_kernel(
 
 
 def walk_drawn(
-    tree: Tree,
+    tree: BatchTree,
     out: Verdicts,
     left: Tensor,
     drafted: Tensor,

@@ -4,7 +4,7 @@ from torch import Tensor
 
 from underpaint.runtime.device.kernels.pool import PAPER, RELATIVE, RELEASED, STANDARD, clear, pool
 from underpaint.runtime.device.kernels.row_maths import draw, flip, row_sum
-from underpaint.runtime.device.kernels.walk import Tree, Verdicts, conclude, row_bytes, takes_part, tile
+from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts, conclude, row_bytes, takes_part, tile
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
 
 
@@ -135,7 +135,7 @@ class Pools:
         return min(256, next_power_of_2(max(2, self.k)))
 
 
-def walk_lantern(tree: Tree, out: Verdicts, pools: Pools, left: Tensor, levels: int) -> None:
+def walk_lantern(tree: BatchTree, out: Verdicts, pools: Pools, left: Tensor, levels: int) -> None:
     """Decide every image's tree of point proposals; left [B, V] float64 is scratch."""
     batch, nodes, vocab_size = tree.probs.shape
     launch(

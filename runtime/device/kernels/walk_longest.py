@@ -10,7 +10,7 @@ from torch import Tensor
 
 from underpaint.runtime.device.kernels.pool import NONE, RELATIVE, pool
 from underpaint.runtime.device.kernels.row_maths import draw, row_argmax
-from underpaint.runtime.device.kernels.walk import Tree, Verdicts, conclude, row_bytes, takes_part, tile
+from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts, conclude, row_bytes, takes_part, tile
 from underpaint.runtime.device.kernels.walk_lantern import Pools
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
 
@@ -158,7 +158,7 @@ def walk_longest_kernel(
     conclude(status, taken, token, image, deepest, found, V)
 
 
-def pass_by_argmax(tree: Tree, passes: Tensor, pools: Pools | None) -> None:
+def pass_by_argmax(tree: BatchTree, passes: Tensor, pools: Pools | None) -> None:
     """Fill passes [B, N] int64 by greedy match, or by greedy LANTERN with `pools`."""
     batch, nodes, vocab_size = tree.probs.shape
     if nodes == 1:
@@ -184,7 +184,7 @@ def pass_by_argmax(tree: Tree, passes: Tensor, pools: Pools | None) -> None:
     )
 
 
-def pass_by_typical(tree: Tree, passes: Tensor, logs: Tensor, bound: Tensor) -> None:
+def pass_by_typical(tree: BatchTree, passes: Tensor, logs: Tensor, bound: Tensor) -> None:
     """Fill passes [B, N] int64 and logs [B, N] float64; bound [2] float64 is (epsilon, alpha)."""
     batch, nodes, vocab_size = tree.probs.shape
     if nodes == 1:
@@ -207,7 +207,7 @@ def pass_by_typical(tree: Tree, passes: Tensor, logs: Tensor, bound: Tensor) -> 
 
 
 def walk_longest(
-    tree: Tree, depths: Tensor, out: Verdicts, passes: Tensor, logs: Tensor, choose: int, greedy: bool
+    tree: BatchTree, depths: Tensor, out: Verdicts, passes: Tensor, logs: Tensor, choose: int, greedy: bool
 ) -> None:
     """Decide every image's tree by its nodes' tests; the extra token is the likeliest (`greedy`) or drawn."""
     batch, nodes, vocab_size = tree.probs.shape

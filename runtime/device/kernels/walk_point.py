@@ -1,7 +1,7 @@
 """The walk of `algos.accept.point`: proposals chosen deterministically, each kept with its target probability."""
 
 from underpaint.runtime.device.kernels.row_maths import draw, flip, row_sum
-from underpaint.runtime.device.kernels.walk import Tree, Verdicts, conclude, row_bytes, takes_part, tile
+from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts, conclude, row_bytes, takes_part, tile
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
 
 
@@ -67,7 +67,7 @@ def walk_point_kernel(
     conclude(status, taken, token, image, length, found, V)
 
 
-def walk_point(tree: Tree, out: Verdicts, most_children: int, levels: int) -> None:
+def walk_point(tree: BatchTree, out: Verdicts, most_children: int, levels: int) -> None:
     """Decide every image's tree of point proposals. most_children: of one node; levels: the tree's greatest depth."""
     batch, nodes, vocab_size = tree.probs.shape
     launch(

@@ -9,7 +9,7 @@ from underpaint.algos.draft.spec import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import Scored
 from underpaint.algos.tree import DraftTree, Verdict
-from underpaint.runtime.device.forwards import Attend, DecoderShape
+from underpaint.runtime.device.forwards import Attend, ForwardSizes
 from underpaint.runtime.device.kernels.probs import probs
 
 
@@ -42,8 +42,8 @@ class TableForward:
         self.dtype = torch.float32
 
     @property
-    def shape(self) -> DecoderShape:
-        return DecoderShape(self.tables.rows, 1, 1, 2, 3, self.tables.vocab_size)
+    def shape(self) -> ForwardSizes:
+        return ForwardSizes(self.tables.rows, 1, 1, 2, 3, self.tables.vocab_size)
 
     def embed(self, tokens: Tensor) -> Tensor:
         made = torch.zeros(self.tables.rows * tokens.shape[0], tokens.shape[1], 3)

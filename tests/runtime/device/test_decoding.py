@@ -14,7 +14,7 @@ from underpaint.algos.draft import POLICIES
 from underpaint.algos.draft.spec import Grid, Policy
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import decode
-from underpaint.runtime.device.cycle import Cycle, Method
+from underpaint.runtime.device.cycle import DeviceCycle, DeviceMethod
 from underpaint.runtime.device.kernels.walk import DONE, NOT_FINITE
 
 GRID = Grid(3, 4)
@@ -23,13 +23,13 @@ COLD = {"chain": "greedy", "without_replacement": "greedy", "point": "greedy"}
 NEAR = nearest_codes(np.random.default_rng(3).standard_normal((V, 2)), 4)
 
 
-def method(policy: str, rule: str, temperature: float, **settings: object) -> Method:
+def method(policy: str, rule: str, temperature: float, **settings: object) -> DeviceMethod:
     """A method at this temperature: at 0, rules give way to their greedy forms, which read the distributions at 1."""
     if temperature == 0:
         rule = COLD.get(rule, f"{rule}_greedy")
     made = RULES[rule].make(neighbours=NEAR) if RULES[rule].codebook else RULES[rule].make()
     sampler = SamplingParams(guidance=2.0, temperature=1.0 if temperature == 0 else temperature)
-    return Method(POLICIES[policy].make(**settings), made, sampler)
+    return DeviceMethod(POLICIES[policy].make(**settings), made, sampler)
 
 
 METHODS = {
@@ -48,9 +48,9 @@ def target_and_drafter(seed: int) -> tuple[Tables, Tables]:
 
 
 def on_device(
-    how: Method, tables: tuple[Tables, Tables], images: Sequence[int], seed: int = 5, grid: Grid = GRID
+    how: DeviceMethod, tables: tuple[Tables, Tables], images: Sequence[int], seed: int = 5, grid: Grid = GRID
 ) -> list[list[int]]:
-    cycle = Cycle(
+    cycle = DeviceCycle(
         TableForward(tables[0], False), TableForward(tables[1], True), how, grid, 1, len(images), torch.device("cpu")
     )
     first = torch.tensor([[image % V] for image in images])
@@ -62,7 +62,7 @@ def on_device(
     return cycle.state.progress.decided.tolist()
 
 
-def on_host(how: Method, tables: tuple[Tables, Tables], image: int, seed: int = 5) -> list[int]:
+def on_host(how: DeviceMethod, tables: tuple[Tables, Tables], image: int, seed: int = 5) -> list[int]:
     hosts = [TableHost(one, GRID, how.sampler, drafts, image % V) for one, drafts in zip(tables, (0, 1), strict=True)]
     policy: Policy | None = how.policy
     assert policy is not None
@@ -90,7 +90,7 @@ def test_a_spoilt_image_ends_alone() -> None:
     policy, rule, settings = METHODS["eagle1"]
     how, tables = method(policy, rule, 1, **settings), target_and_drafter(3)
     target = TableForward(tables[0], False)
-    cycle = Cycle(target, TableForward(tables[1], True), how, GRID, 1, 2, torch.device("cpu"))
+    cycle = DeviceCycle(target, TableForward(tables[1], True), how, GRID, 1, 2, torch.device("cpu"))
     cycle.begin(target.embed(torch.tensor([[0], [1]])), torch.full((2,), 5), torch.tensor([0, 1]))
     target.spoilt = torch.tensor([float("nan"), 0.0])
     while not bool((cycle.state.verdicts.status > 0).all()):

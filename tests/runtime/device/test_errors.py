@@ -8,17 +8,17 @@ from underpaint.algos.accept import RULES
 from underpaint.algos.draft import POLICIES
 from underpaint.algos.draft.spec import Grid
 from underpaint.algos.rows import SamplingParams
-from underpaint.runtime.device.cycle import Cycle, Method
+from underpaint.runtime.device.cycle import DeviceCycle, DeviceMethod
 from underpaint.runtime.device.rules import DEVICE_RULES
 
 TABLES = Tables(0, 5, 1)
 
 
-def cycle_of(policy: str | None, rule: str, drafter: bool = True, **settings: object) -> Cycle:
+def cycle_of(policy: str | None, rule: str, drafter: bool = True, **settings: object) -> DeviceCycle:
     made = None if policy is None else POLICIES[policy].make(**settings)
     drafts = TableForward(TABLES, True) if drafter else None
-    how = Method(made, RULES[rule].make(), SamplingParams())
-    return Cycle(TableForward(TABLES, False), drafts, how, Grid(3, 3), 1, 1, torch.device("cpu"))
+    how = DeviceMethod(made, RULES[rule].make(), SamplingParams())
+    return DeviceCycle(TableForward(TABLES, False), drafts, how, Grid(3, 3), 1, 1, torch.device("cpu"))
 
 
 def test_the_registry_names_the_rules_that_have_a_form() -> None:

@@ -80,9 +80,11 @@ FORKED = case("top_k", [-1, 0, 1, 0], [0, 1, 2, 2], [EVEN, [0, 0, 1, 0], [1, 0, 
 
 def decoding(seed_of: int = 0) -> list[list[int]]:
     tables = Tables(4, 5, 1)
-    how = cycles.Method(POLICIES["chain"].make(length=2), RULES["chain"].make(), SamplingParams())
+    how = cycles.DeviceMethod(POLICIES["chain"].make(length=2), RULES["chain"].make(), SamplingParams())
     target = TableForward(tables, False)
-    run = cycles.Cycle(target, TableForward(tables.near(5, 0.4), True), how, Grid(2, 3), 1, 2, torch.device("cpu"))
+    run = cycles.DeviceCycle(
+        target, TableForward(tables.near(5, 0.4), True), how, Grid(2, 3), 1, 2, torch.device("cpu")
+    )
     run.begin(target.embed(torch.tensor([[1], [1]])), torch.tensor([3, 3]), torch.tensor([0, 1]))
     while not bool((run.state.verdicts.status > 0).all()):
         run.run()

@@ -14,7 +14,7 @@ from underpaint.algos.chance import Role, given, sampling
 from underpaint.algos.draft import Budget
 from underpaint.algos.tree import DraftTree, Drawn, Verdict
 from underpaint.runtime.device.kernels.tree_meta import tree_meta
-from underpaint.runtime.device.kernels.walk import Tree, Verdicts
+from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts
 from underpaint.runtime.device.rules import Shape, device_rule
 
 CPU = torch.device("cpu")
@@ -57,7 +57,7 @@ def cases(draw: st.DrawFn, vocab_size: int, drawn: Drawn, chain: bool, most: int
     return Case(tree, probs, uniforms)
 
 
-def batch_of(made: Sequence[Case], nodes: int) -> tuple[Tree, torch.Tensor, Verdicts, Shape]:
+def batch_of(made: Sequence[Case], nodes: int) -> tuple[BatchTree, torch.Tensor, Verdicts, Shape]:
     """The cases in one envelope of `nodes`, what is unused filled with rubbish."""
     batch, vocab_size = len(made), made[0].probs.shape[1]
     drafts = max(1, *(case.tree.draft_probs.shape[0] for case in made)) if batch > 1 else None
@@ -82,7 +82,7 @@ def batch_of(made: Sequence[Case], nodes: int) -> tuple[Tree, torch.Tensor, Verd
     cells = torch.ones(batch, dtype=torch.int64)
     tree_meta(held["parents"], counts, cells, positions, *meta, levels=max(1, levels), most=99)
     depths, first, sibling, masks = meta
-    tree = Tree(
+    tree = BatchTree(
         held["tokens"],
         first,
         sibling,
