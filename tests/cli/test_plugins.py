@@ -39,7 +39,7 @@ def test_a_wrong_rule_from_outside_is_caught(tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.py"
     wrong.write_text(text)
     done = run(
-        "pytest", "-q", "-p", "no:cacheprovider", "tests/exact", "-k", "last_first", UNDERPAINT_PLUGINS=str(wrong)
+        "pytest", "-qx", "-p", "no:cacheprovider", "tests/exact", "-k", "last_first", UNDERPAINT_PLUGINS=str(wrong)
     )
     assert done.returncode == 1, done.stdout
 
@@ -71,7 +71,7 @@ def test_a_wrong_promise_of_a_relaxed_rule_is_caught(tmp_path: Path, old: str, n
     assert old in text
     wrong = tmp_path / "lenient.py"
     wrong.write_text(text.replace(old, new))
-    command = ("pytest", "-q", "-p", "no:cacheprovider", "tests/exact/test_relaxed.py", "-k", f"lenient and {fails}")
+    command = ("pytest", "-qx", "-p", "no:cacheprovider", "tests/exact/test_relaxed.py", "-k", f"lenient and {fails}")
     done = run(*command, UNDERPAINT_PLUGINS=str(wrong))
     assert done.returncode == 1, done.stdout
     assert f"FAILED tests/exact/test_relaxed.py::{fails}" in done.stdout
