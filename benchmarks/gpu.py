@@ -40,6 +40,7 @@ from underpaint.runtime.engines.context import EngineContext, EngineError, Provi
 from underpaint.runtime.engines.engine import Engine
 from underpaint.runtime.engines.loading import load_decoder
 from underpaint.runtime.engines.masks import causal
+from underpaint.runtime.engines.sampling_inputs import SamplingInputs
 from underpaint.runtime.engines.shape import read_shape
 from underpaint.runtime.engines.target import EngineTarget
 from underpaint.runtime.engines.tensorrt_engine import load_tensorrt
@@ -61,7 +62,7 @@ def prepare(work: Path, precision: str) -> tuple[Path, Path]:
     for folder, chosen in zip(folders, (precision, "fp32"), strict=True):
         export_checkpoint(Request("llamagen-c2i", target, chosen, OPTIONS), folder)
         pair = ("llamagen-c2i", target)
-        request = Request("eagle-drafter", drafter, chosen, LoadOptions(heads=CONFIG.n_head), pair, OPTIONS)
+        request = Request("eagle-drafter", drafter, chosen, LoadOptions(heads=CONFIG.heads), pair, OPTIONS)
         export_checkpoint(request, folder)
     return folders
 
@@ -177,8 +178,11 @@ def onnxruntime_token_ms(folder: Path, rounds: int, provider: Provider = "cuda")
     shapes = decoder_profile(read_shape(found.settings, "target"), found.shapes, 2, 1).shapes
     kinds = {"tensor(int64)": np.int64, "tensor(float)": np.float32, "tensor(float16)": np.float16}
     binding = session.io_binding()
+    sampled = SamplingInputs(2, frozenset(each.name for each in session.get_inputs())).arrays
     for each in session.get_inputs():
-        zeros = np.zeros(shapes[each.name][0], dtype=kinds[each.type])
+        zeros = sampled.get(each.name)
+        if zeros is None:
+            zeros = np.zeros(shapes[each.name][0], dtype=kinds[each.type])
         binding.bind_ortvalue_input(each.name, onnxruntime.OrtValue.ortvalue_from_numpy(zeros, provider, 0))
     for each in session.get_outputs():
         binding.bind_output(each.name, provider, 0)

@@ -18,7 +18,6 @@ from safetensors.torch import save_file
 
 from benchmarks.cost_curve import chain, halfway
 from benchmarks.report import at_least, finish, options, parse, refusing
-from tests.published.llamagen_reference import Transformer, TransformerConfig
 from underpaint.algos.accept.point import PointProposals
 from underpaint.algos.chance import sampling
 from underpaint.algos.draft.chain import Chain
@@ -26,21 +25,26 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import decode
 from underpaint.export.checkpoint import Request, export_checkpoint
 from underpaint.export.verify import verify
+from underpaint.models.decoder import Decoder, initialise
+from underpaint.models.decoder_config import DecoderConfig
+from underpaint.models.published.llamagen import llamagen_state
 from underpaint.models.published.options import LoadOptions
 from underpaint.runtime.engines.context import EngineContext, usable_cores
 from underpaint.runtime.engines.target import EngineTarget
 from underpaint.runtime.files import check_folder_writable
 
-CONFIG = TransformerConfig(dim=768, n_layer=12, n_head=12, vocab_size=16384, block_size=256)
+CONFIG = DecoderConfig(
+    dim=768, layers=12, heads=12, hidden=2048, vocab_size=16384, grid_side=16, prefix=1, cond_ids=1001
+)
 COUNTS = (1, 2, 4, 8, 16, 32, 64)
 
 
 def checkpoint(path: Path) -> int:
     """Write a random checkpoint as LlamaGen publishes them; its parameters."""
     torch.manual_seed(0)
-    model = Transformer(CONFIG)
-    torch.nn.init.normal_(model.output.weight, std=0.02)
-    torch.save({"model": model.state_dict()}, path)
+    model = Decoder(CONFIG)
+    initialise(model)
+    torch.save({"model": llamagen_state(model)}, path)
     return sum(value.numel() for value in model.parameters())
 
 
@@ -114,7 +118,7 @@ def main(arguments: list[str] | None = None) -> None:
         decoded = decode(target, None, Chain(1), PointProposals(), sampling(0))
         picture_seconds = time.perf_counter() - start
         # The embedding's rows are looked up, not read through.
-        read = 4 * (parameters - CONFIG.dim * (CONFIG.vocab_size + CONFIG.num_classes + 1))
+        read = 4 * (parameters - CONFIG.dim * (CONFIG.vocab_size + CONFIG.cond_ids))
         floor = reading_ms(read, given.rounds, given.threads)
         curve = passes_ms(target, given.rounds)
     print(f"{len(decoded.tokens)} tokens in {picture_seconds:.1f} s; reading {read / 2**20:.0f} MiB {floor:.1f} ms")

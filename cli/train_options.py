@@ -16,7 +16,7 @@ from underpaint.cli.errors import STOPPED, bad_input
 from underpaint.models.checkpoints import read, vq_config
 from underpaint.models.data.batches import Family
 from underpaint.models.data.scenes import Split
-from underpaint.models.decoder import DecoderConfig
+from underpaint.models.decoder_config import DecoderConfig
 from underpaint.models.train.loop import LoopSettings, Outcome
 from underpaint.models.train.pictures import SCENE_SEED, EmojiPictures, FolderPictures, Pictures
 from underpaint.models.train.sampler import PairedCodes, PairedScenes, settings_for

@@ -11,14 +11,13 @@ from underpaint.algos.rows import SamplingParams, sampling_probs
 from underpaint.artifacts.decoder_graph import POSITION_BUCKETS, Precision
 from underpaint.artifacts.manifest import ExportRecord, Manifest, ManifestError, digest
 from underpaint.artifacts.model_index import read_manifests
-from underpaint.export.codes import codebook_of, require_same_codes
 from underpaint.export.decoders import GraphFormat, export_conditioner, export_decoder
 from underpaint.export.graph import OPSET, GraphWriter
-from underpaint.export.sampler_graph import write_sampler
+from underpaint.export.probabilities import write_sampler
+from underpaint.export.samplers import KIND as SAMPLER
+from underpaint.export.samplers import export_trained, load_trained
 from underpaint.export.store import Origin, draft_manifest, finish, require_parity, staged
-from underpaint.export.tokenizer import export_published_tokenizer, store_codes
-from underpaint.export.trained_samplers import KIND as SAMPLER
-from underpaint.export.trained_samplers import export_trained, load_trained
+from underpaint.export.tokenizer import codebook_of, export_published_tokenizer, require_same_codes, store_codes
 from underpaint.models.published.families import FAMILIES
 from underpaint.models.published.load import load
 from underpaint.models.published.options import LoadOptions, Published

@@ -25,7 +25,7 @@ from underpaint.export.decoder_weights import RotaryTable
 from underpaint.export.graph import GraphWriter
 from underpaint.export.probabilities import write_probs
 from underpaint.export.tree import write_tree
-from underpaint.models.decoder import DecoderConfig
+from underpaint.models.decoder_config import DecoderConfig
 
 
 def sizes_of(config: DecoderConfig, precision: names.Precision) -> DecoderSizes:

@@ -13,7 +13,8 @@ import numpy as np
 
 from underpaint.export.decoder_weights import RotaryTable
 from underpaint.export.graph import GraphWriter
-from underpaint.models.decoder import QK_NORM_EPS, DecoderConfig
+from underpaint.models.decoder import QK_NORM_EPS
+from underpaint.models.decoder_config import DecoderConfig
 
 
 class Seen(NamedTuple):

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from underpaint.artifacts.decoder_graph import Precision
 from underpaint.export.graph import ARRAYS, EightBitMatrix, WeightSource
-from underpaint.models.decoder import Conditioner, Decoder, DecoderConfig, Layer, rope_table
+from underpaint.models.decoder import Conditioner, Decoder, Layer
+from underpaint.models.decoder_config import DecoderConfig, rope_table
 
 Weights: TypeAlias = NDArray[np.float32]
 _BLOCK: Final = 64

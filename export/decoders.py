@@ -8,12 +8,14 @@ from typing import Final
 from underpaint.artifacts.decoder_graph import Precision
 from underpaint.artifacts.manifest import Manifest
 from underpaint.export.decoder_graph import write_conditioner, write_decoder
+from underpaint.export.decoder_parity import compare
 from underpaint.export.decoder_weights import conditioner_weights, decoder_weights, rotary_table, round_to_half
 from underpaint.export.graph import GraphWriter
-from underpaint.export.parity import MOST, Report, compare, compare_conditioner
+from underpaint.export.parity import MOST, Report, compare_conditioner
 from underpaint.export.store import Origin, draft_manifest, finish, require_parity
 from underpaint.export.weight_file import SUFFIX, WeightFile, header_room
-from underpaint.models.decoder import Conditioner, Decoder, DecoderConfig
+from underpaint.models.decoder import Conditioner, Decoder
+from underpaint.models.decoder_config import DecoderConfig
 from underpaint.models.text import CaptionedTarget, with_condition_table
 from underpaint.runtime.engines.shape import DecoderShape
 

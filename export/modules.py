@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from underpaint.artifacts.manifest import Manifest
-from underpaint.export.differences import errors
 from underpaint.export.graph import IR_VERSION
+from underpaint.export.parity import errors
 from underpaint.export.store import Differences, Origin, draft_manifest, store_onnx
 from underpaint.runtime.engines.context import EngineContext, open_session
 

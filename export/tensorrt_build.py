@@ -10,10 +10,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
+import onnx
+
 from underpaint.artifacts import decoder_graph as graph_names
 from underpaint.artifacts.decoder_graph import POSITION_BUCKETS
 from underpaint.artifacts.manifest import Manifest, write_beside
-from underpaint.export.plain_pass import plain_pass
 from underpaint.runtime.engines.context import EngineError
 from underpaint.runtime.engines.shape import DecoderShape, read_shape
 from underpaint.runtime.engines.tensorrt_files import (
@@ -207,13 +208,41 @@ def _add_profile(builder: Any, config: Any, profile: Profile, inputs: set[str]) 
 
 def _logger(module: ModuleType, keep: Callable[[str], None]) -> Any:
     """A logger that keeps warnings and errors, to be told only where something fails."""
+    base = module.ILogger
 
-    class Kept(module.ILogger):  # type: ignore[misc, name-defined]
-        def __init__(self) -> None:
-            module.ILogger.__init__(self)
+    def start(self: Any) -> None:
+        base.__init__(self)
 
-        def log(self, severity: Any, message: str) -> None:
-            if int(severity) <= int(module.ILogger.WARNING):
-                keep(message)
+    def log(self: Any, severity: Any, message: str) -> None:
+        if int(severity) <= int(base.WARNING):
+            keep(message)
 
-    return Kept()
+    return type("WarningLogger", (base,), {"__init__": start, "log": log})()
+
+
+_BEYOND = frozenset({graph_names.PROBS, graph_names.CHAIN_TOKENS, *graph_names.TREE_OUTPUTS})
+
+
+def plain_pass(path: Path) -> bytes:
+    """The graph at `path` without probabilities, chains and trees, and without what only they need.
+
+    A graph that has none is given back as it is. Weights stay where they are, in the file beside it.
+    """
+    model = onnx.load(path, load_external_data=False)
+    graph = model.graph
+    given_back = {output.name for output in graph.output}
+    if graph_names.LOGITS not in given_back or not given_back & _BEYOND:
+        return path.read_bytes()
+    outputs = [output for output in graph.output if output.name not in _BEYOND]
+    needed, nodes = {output.name for output in outputs}, []
+    for node in reversed(graph.node):
+        if needed & set(node.output):
+            nodes.append(node)
+            needed |= set(node.input)
+    inputs = [given for given in graph.input if given.name in needed]
+    tensors = [tensor for tensor in graph.initializer if tensor.name in needed]
+    for field, left in (("node", nodes[::-1]), ("input", inputs), ("output", outputs), ("initializer", tensors)):
+        graph.ClearField(field)
+        getattr(graph, field).extend(left)
+    content: bytes = model.SerializeToString(deterministic=True)
+    return content

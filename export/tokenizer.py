@@ -1,5 +1,6 @@
 """A published tokenizer in the precision asked for: its two graphs, its codebook, and the neighbours of each code."""
 
+import copy
 import io
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -9,6 +10,7 @@ from typing import Final
 
 import numpy as np
 import onnx
+import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -17,7 +19,6 @@ from underpaint.artifacts.decoder_graph import Precision
 from underpaint.artifacts.manifest import Manifest
 from underpaint.export.decoder_weights import plain
 from underpaint.export.modules import MOST
-from underpaint.export.narrow import narrowed
 from underpaint.export.parity import Report, compare_module
 from underpaint.export.store import Differences, Origin, draft_manifest, store_bytes, store_onnx
 from underpaint.export.vision import (
@@ -27,7 +28,14 @@ from underpaint.export.vision import (
     tokenizer_graphs,
     tokenizer_settings,
 )
+from underpaint.models.published.files import CheckpointError
+from underpaint.models.published.load import PRECISIONS
+from underpaint.models.published.options import Published
+from underpaint.models.typed import call
 from underpaint.models.vq import VQModel
+from underpaint.models.vq_layers import AttentionBlock
+from underpaint.runtime.resampling.registry import read_codebook
+from underpaint.zoo.load import manifest, names
 
 TOKENIZER_MOST: Final = {"fp32": MOST, "fp16": 0.05, "bf16": MOST}
 """The largest difference from torch in float32 that passes, over max(1, largest expected).
@@ -104,3 +112,107 @@ def store_codes(codebook: NDArray[np.float32], neighbours: int, folder: Path, or
         draft = draft_manifest(name, name, origin, settings)
         written.append(store_bytes(stream.getvalue(), ".npz", draft, folder, {name: list(values.shape)}))
     return tuple(written)
+
+
+class _Wide(nn.Module):
+    """Runs `part` in float32 among neighbours of another type."""
+
+    def __init__(self, part: nn.Module) -> None:
+        super().__init__()
+        self.part = part
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Keep the type of `hidden`."""
+        return call(self.part, hidden.float()).to(hidden.dtype)
+
+
+class _Cast(nn.Module):
+    """To another type."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.dtype = dtype
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """See the class."""
+        return hidden.to(self.dtype)
+
+
+def narrowed(model: VQModel, precision: Precision) -> VQModel:
+    """A copy of a float32 tokenizer whose convolutions compute in `precision`; what it takes and gives stays float32.
+
+    Group norms and attention, which add up more numbers than float16 can hold the sum of, stay in float32, and so do
+    the latents and their products with the codebook, whose near-ties a rounding would decide.
+    """
+    dtype = PRECISIONS[precision]
+    found = copy.deepcopy(model)
+    if dtype == torch.float32:
+        return found
+    _narrow(found.encoder, dtype)
+    _narrow(found.decoder, dtype)
+    for name in ("quant_conv", "post_quant_conv"):
+        getattr(found, name).to(dtype)
+    found.add_module("encoder", nn.Sequential(_Cast(dtype), found.encoder))
+    found.add_module("quant_conv", nn.Sequential(found.quant_conv, _Cast(torch.float32)))
+    found.add_module("post_quant_conv", nn.Sequential(_Cast(dtype), found.post_quant_conv))
+    found.add_module("decoder", nn.Sequential(found.decoder, _Cast(torch.float32)))
+    return found
+
+
+def _narrow(module: nn.Module, dtype: torch.dtype) -> None:
+    """Convert the convolutions below `module` in place, and wrap what has to stay in float32."""
+    for name, part in module.named_children():
+        if isinstance(part, nn.GroupNorm | AttentionBlock):
+            setattr(module, name, _Wide(part))
+        elif isinstance(part, nn.Conv2d):
+            part.to(dtype)
+        else:
+            _narrow(part, dtype)
+
+
+CHAMELEON_CODES: Final = "model.vqmodel.quantize.embedding.weight"
+"""The codebook in a Chameleon checkpoint, beside the language model."""
+_ROUNDING: Final = 2.0**-7
+"""How far apart one number lies in two precisions, over its size: two roundings to bfloat16."""
+_LEAST: Final = 1e-6
+_OTHER: Final = {"chameleon": "vq_decoder", "chameleon-vq": "target"}
+"""The model whose codes a kind must share."""
+
+
+def codebook_of(loaded: Published) -> NDArray[np.float32] | None:
+    """The codebook [V, E] that a checkpoint holds; None for a target that comes without.
+
+    Raises CheckpointError where a Chameleon's codebook and its vocabulary differ in size.
+    """
+    if loaded.vq is not None:
+        return plain(loaded.vq.quantize.codebook)
+    if loaded.kind != "chameleon" or loaded.decoder is None or CHAMELEON_CODES not in loaded.checkpoint.tensors:
+        return None
+    found, vocab_size = plain(loaded.checkpoint.tensors[CHAMELEON_CODES]), loaded.decoder.config.vocab_size
+    if found.shape[0] != vocab_size:
+        raise CheckpointError(
+            f"chameleon: {CHAMELEON_CODES} holds {found.shape[0]} codes, vocabulary_map {vocab_size}; copy weights and "
+            "config.json from one release"
+        )
+    return found
+
+
+def require_same_codes(loaded: Published, folder: Path) -> None:
+    """Raise CheckpointError where a Chameleon's target and its tokenizer, one of them in `folder`, differ in codes.
+
+    Numbers of codes are compared, and codebooks where both are known: equal up to the rounding of their precisions.
+    """
+    other = _OTHER.get(loaded.kind)
+    known = names(folder) if folder.is_dir() else ()
+    if other is None or other not in known:
+        return
+    codebook = codebook_of(loaded)
+    there = manifest(other, folder).settings["vocab_size"]
+    remedy = "a folder holds a target and the tokenizer it was trained with"
+    if there != loaded.codes:
+        raise CheckpointError(f"{loaded.kind}: {loaded.codes} codes, but '{other}' in {folder} has {there}; {remedy}")
+    if codebook is None or "codebook" not in known:
+        return
+    before = read_codebook(folder)
+    if before.shape != codebook.shape or not np.allclose(before, codebook, rtol=_ROUNDING, atol=_LEAST):
+        raise CheckpointError(f"{loaded.kind}: other codes than those of '{other}' in {folder}; {remedy}")

@@ -11,10 +11,9 @@ from underpaint.artifacts.manifest import Manifest
 from underpaint.artifacts.model_index import GRAMMAR, GRAMMAR_FAMILY, read_manifests
 from underpaint.export.decoder_weights import round_to_half
 from underpaint.export.decoders import export_captioned_target, export_trained_drafter
-from underpaint.export.reference import write_reference
 from underpaint.export.samplers import Between, export_between
 from underpaint.export.store import Origin, staged
-from underpaint.export.vision import export_judge, export_tokenizer, fold_norms
+from underpaint.export.vision import export_judge, export_tokenizer, fold_norms, write_reference
 from underpaint.models.checkpoints import load_drafter, load_target, load_vq, read, story
 from underpaint.models.judge import load_judge
 from underpaint.models.sampler import load_sampler, load_super_resolution

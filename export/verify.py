@@ -7,13 +7,13 @@ from pathlib import Path
 from underpaint.artifacts.manifest import Manifest, ManifestError, check, digest
 from underpaint.artifacts.model_index import read_index
 from underpaint.export.checkpoint import Request
+from underpaint.export.decoder_parity import compare
 from underpaint.export.decoders import MOST_EIGHT_BITS, GraphFormat, compared, shape_of
 from underpaint.export.modules import MOST as SAMPLER_MOST
-from underpaint.export.parity import MOST, Report, compare, compare_conditioner, compare_module
-from underpaint.export.samplers import cases_of
+from underpaint.export.parity import MOST, Report, compare_conditioner, compare_module
+from underpaint.export.samplers import KIND as SAMPLER
+from underpaint.export.samplers import cases_of, load_trained
 from underpaint.export.tokenizer import HALVES, TOKENIZER_MOST, compare_tokenizer
-from underpaint.export.trained_samplers import KIND as SAMPLER
-from underpaint.export.trained_samplers import load_trained
 from underpaint.models.published.options import Published
 from underpaint.runtime.engines.shape import read_shape
 from underpaint.zoo.load import manifest

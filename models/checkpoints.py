@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from underpaint.models.config import build
-from underpaint.models.decoder import Decoder, DecoderConfig
+from underpaint.models.decoder import Decoder
+from underpaint.models.decoder_config import DecoderConfig
 from underpaint.models.published.files import read_checkpoint
 from underpaint.models.published.load import load as load_published
 from underpaint.models.published.training_format import format_1_config, format_1_drafter, format_1_target

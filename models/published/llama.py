@@ -6,7 +6,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from underpaint.models.decoder import DecoderConfig
+from underpaint.models.decoder_config import DecoderConfig
 from underpaint.models.published import recipes
 from underpaint.models.published.files import Checkpoint, CheckpointError, Recipe, refuse_extra, require
 from underpaint.models.published.options import LoadOptions, Parts

@@ -14,7 +14,7 @@ import torch
 from torch.nn import functional
 
 from underpaint.models.checkpoints import read
-from underpaint.models.decoder import DecoderConfig
+from underpaint.models.decoder_config import DecoderConfig
 from underpaint.models.text import CaptionedTarget
 from underpaint.models.train.history import Given, refuse_other
 from underpaint.models.train.loop import LoopSettings, Loss, Outcome, save_atomically, train

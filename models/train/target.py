@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from underpaint.models.checkpoints import story, target_of
-from underpaint.models.decoder import DecoderConfig
+from underpaint.models.decoder_config import DecoderConfig
 from underpaint.models.text import CaptionedTarget
 from underpaint.models.train.history import Given
 from underpaint.models.train.loop import LoopSettings, Loss, Outcome, train

@@ -13,7 +13,7 @@ from underpaint.algos.draft.spec import Grid
 from underpaint.algos.spatial.resolution import ResolutionMap
 from underpaint.models.checkpoints import vq_config
 from underpaint.models.data.scenes import Split
-from underpaint.models.decoder import DecoderConfig
+from underpaint.models.decoder_config import DecoderConfig
 from underpaint.models.judge import JudgeConfig
 from underpaint.models.sampler import Direction, SamplerConfig
 from underpaint.models.train.drafter import DrafterSettings, train_drafter

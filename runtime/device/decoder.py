@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding
 
-from underpaint.models.decoder import Decoder, DecoderConfig, Layer, rope_table
+from underpaint.models.decoder import Decoder, Layer
+from underpaint.models.decoder_config import DecoderConfig, rope_table
 from underpaint.runtime.device.forwards import Attend, ForwardSizes, Turns
 from underpaint.runtime.device.kernels.layers import add_norm, gate
 

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from underpaint.algos.draft.spec import Grid
-from underpaint.models.decoder import DecoderConfig
+from underpaint.models.decoder_config import DecoderConfig
 from underpaint.runtime.device.cycle import DeviceCycle, DeviceMethod
 from underpaint.runtime.device.decoder import DecoderForward, shapes_alone
 from underpaint.runtime.device.forwards import Attend, DeviceDecoder

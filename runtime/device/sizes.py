@@ -7,7 +7,7 @@ import numpy as np
 from underpaint.algos.accept import RULES
 from underpaint.algos.draft import POLICIES
 from underpaint.algos.rows import SamplingParams
-from underpaint.models.decoder import DecoderConfig
+from underpaint.models.decoder_config import DecoderConfig
 from underpaint.runtime.device.cycle import DeviceMethod
 
 XL: Final = DecoderConfig(

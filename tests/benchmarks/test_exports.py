@@ -8,19 +8,20 @@ import pytest
 
 from benchmarks import gpu, host_share, llamagen_b, pauses, samplers
 from tests.benchmarks.ending import figures
-from tests.published.llamagen_reference import TransformerConfig
+from underpaint.models.decoder_config import DecoderConfig
 from underpaint.runtime.engines.context import EngineError
 
 
 def test_llamagen_is_exported_checked_drawn_and_timed(monkeypatch, tmp_path, capsys):
-    tiny = TransformerConfig(dim=384, n_layer=1, n_head=6, vocab_size=64, block_size=256)  # 384: published
+    sizes = {"dim": 384, "layers": 1, "heads": 6, "hidden": 1024}  # 384: published
+    tiny = DecoderConfig(**sizes, vocab_size=64, grid_side=16, prefix=1, cond_ids=1001)
     monkeypatch.setattr(llamagen_b, "CONFIG", tiny)
     monkeypatch.setattr(llamagen_b, "COUNTS", (1, 4))
     found = figures(llamagen_b.main, ["--threads", "1", "--rounds", "1"], tmp_path, capsys)
     assert found["benchmark"] == "llamagen_b"
     assert found["checked"] is True
     assert [count for count, _ in found["verify_ms"]] == [1, 4]
-    assert found["weights_read_bytes"] == 4 * (found["parameters"] - 384 * (64 + tiny.num_classes + 1))
+    assert found["weights_read_bytes"] == 4 * (found["parameters"] - 384 * (64 + tiny.cond_ids))
     assert found["token_over_reading"] == pytest.approx(found["verify_ms"][0][1] / found["reading_ms"], rel=0.05)
 
 

@@ -16,8 +16,8 @@ from underpaint.artifacts import manifest
 from underpaint.artifacts.model_index import write_index
 from underpaint.cli.app import app
 from underpaint.export.decoders import export_captioned_target, export_trained_drafter
-from underpaint.export.reference import write_reference
-from underpaint.models.decoder import DecoderConfig
+from underpaint.export.vision import write_reference
+from underpaint.models.decoder_config import DecoderConfig
 from underpaint.models.judge import Judge, JudgeConfig
 from underpaint.models.text import CaptionedTarget, new_drafter
 from underpaint.runtime.conditions import of_prompt

@@ -3,8 +3,8 @@ import pytest
 import torch
 
 from tests.cli.hand_made import made_up_sheet
-from underpaint.export.reference import real_scenes, write_reference
 from underpaint.export.store import Origin
+from underpaint.export.vision import real_scenes, write_reference
 from underpaint.models.judge import Judge, JudgeConfig
 from underpaint.runtime.evaluation.quality import REFERENCE_KIND, load_reference, reference_name
 from underpaint.zoo.load import locate

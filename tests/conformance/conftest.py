@@ -13,7 +13,8 @@ from tests.conformance.families import PUBLISHED, Family, Outputs
 from underpaint.algos.arrays import IntArray
 from underpaint.export.decoders import export_captioned_target, export_trained_drafter
 from underpaint.export.store import Origin
-from underpaint.models.decoder import Decoder, DecoderConfig, causal_bias, initialise
+from underpaint.models.decoder import Decoder, causal_bias, initialise
+from underpaint.models.decoder_config import DecoderConfig
 from underpaint.models.text import CaptionedTarget, new_drafter, share_ends
 from underpaint.runtime.engines.target import EngineTarget
 

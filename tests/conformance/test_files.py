@@ -15,8 +15,8 @@ from tests.conformance.conftest import CONFIG, ORIGIN, WORDS, Models
 from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts import manifest
 from underpaint.artifacts.manifest import ManifestError
+from underpaint.export.decoder_parity import compare
 from underpaint.export.decoders import export_captioned_target
-from underpaint.export.parity import compare
 from underpaint.export.store import ParityError, draft_manifest, staged, store_onnx
 from underpaint.export.trained_models import main
 from underpaint.models.text import CaptionedTarget, with_condition_table

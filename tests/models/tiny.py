@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from underpaint.models.decoder import DecoderConfig
+from underpaint.models.decoder_config import DecoderConfig
 from underpaint.models.text import CaptionedTarget
 from underpaint.models.train.tokens import TokenSet
 from underpaint.zoo.prompts import WORDS

@@ -20,7 +20,7 @@ from tests.published.text_models import CODES, IMAGE_IDS, MAP, OPTIONS, PROMPT, 
 from underpaint.cli.app import app as underpaint
 from underpaint.cli.export import app, check_app
 from underpaint.export.checkpoint import Request, export_checkpoint
-from underpaint.export.codes import require_same_codes
+from underpaint.export.tokenizer import require_same_codes
 from underpaint.models.published.files import CheckpointError
 from underpaint.models.published.load import load
 from underpaint.runtime.engines.context import EngineContext, open_session

@@ -28,7 +28,7 @@ from underpaint.cli.app import app as underpaint
 from underpaint.cli.export import app, check_app
 from underpaint.export import checkpoint, decoders
 from underpaint.export.checkpoint import Request, export_checkpoint
-from underpaint.export.parity import LARGE, _told_apart, compare, prepare
+from underpaint.export.decoder_parity import LARGE, _told_apart, compare, prepare
 from underpaint.export.verify import verify
 from underpaint.models.published.families import KINDS
 from underpaint.models.published.load import load

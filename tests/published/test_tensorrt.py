@@ -181,8 +181,9 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_an_engine_is_tied_to_graph_gpu_and_version(small: Path) -> None:
     version = tensorrt.__version__
-    located, record = read_engine(small, "target", "target", BACKEND, version, "NVIDIA X")
-    assert record.onnx_sha256 == located.manifest.sha256
+    _, record, known = read_engine(small, "target", "target", BACKEND, version, "NVIDIA X")
+    assert known.weights is not None
+    assert (record.onnx_sha256, record.weights_sha256) == (known.sha256, known.weights.sha256)
     for wanted, gpu, message in (
         ("99.0", "NVIDIA X", "expected tensorrt-rtx version 99.0"),
         (version, "NVIDIA Y", "built for NVIDIA X, this machine has NVIDIA Y"),
@@ -193,6 +194,9 @@ def test_an_engine_is_tied_to_graph_gpu_and_version(small: Path) -> None:
     try:
         write_engine(small, content, replace(record, onnx_sha256="0" * 64))
         with pytest.raises(EngineError, match=r"expected graph \(sha256\)"):
+            read_engine(small, "target", "target", BACKEND, version, "NVIDIA X")
+        write_engine(small, content, replace(record, weights_sha256="0" * 64))
+        with pytest.raises(EngineError, match=r"expected weights \(sha256\)"):
             read_engine(small, "target", "target", BACKEND, version, "NVIDIA X")
         write_engine(small, content, record)
         paths(small, "target", BACKEND).engine.write_bytes(content[:-1])
@@ -209,7 +213,7 @@ def test_an_engine_is_tied_to_graph_gpu_and_version(small: Path) -> None:
 
 def test_a_full_disk_leaves_the_engine_that_was_there(small: Path, tmp_path: Path) -> None:
     version = tensorrt.__version__
-    _, record = read_engine(small, "target", "target", BACKEND, version, "NVIDIA X")
+    _, record, _ = read_engine(small, "target", "target", BACKEND, version, "NVIDIA X")
     shutil.copytree(small, tmp_path / "out")
     names = sorted(file.name for file in (tmp_path / "out").iterdir())
     with files_of_at_most(1000), pytest.raises(OSError, match="while writing the engine of 'target'"):

@@ -31,12 +31,11 @@ from underpaint.algos.spatial.zipar import raster, zipar
 from underpaint.artifacts.model_index import write_index
 from underpaint.cli.app import app
 from underpaint.export.decoder_weights import round_to_half
-from underpaint.export.reference import write_reference
 from underpaint.export.trained_models import export_all
-from underpaint.export.vision import store_codebook
+from underpaint.export.vision import store_codebook, write_reference
 from underpaint.models.checkpoints import load_vq, read
 from underpaint.models.data.scenes import Split, render
-from underpaint.models.decoder import DecoderConfig
+from underpaint.models.decoder_config import DecoderConfig
 from underpaint.models.judge import Judge, JudgeConfig
 from underpaint.models.sampler import SamplerConfig
 from underpaint.models.text import CaptionedTarget

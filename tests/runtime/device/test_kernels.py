@@ -14,7 +14,8 @@ from underpaint.algos.chance import Philox, Role
 from underpaint.algos.draft.top_tokens import top
 from underpaint.algos.draft.tree_builder import point_tree
 from underpaint.algos.rows import SamplingParams, sampling_probs
-from underpaint.models.decoder import Decoder, DecoderConfig, causal_bias
+from underpaint.models.decoder import Decoder, causal_bias
+from underpaint.models.decoder_config import DecoderConfig
 from underpaint.runtime.device.decoder import DecoderForward
 from underpaint.runtime.device.forwards import Cache, causal_masks
 from underpaint.runtime.device.kernels.children import tile_top, tiles_of
