@@ -199,7 +199,7 @@ def compare_image(
     features: NDArray[np.float32] | None = None,
     unseen: int = 0,
 ) -> dict[str, Errors]:
-    """A whole image of `with_eol_tokens` in passes of several sizes, to the last cell: the cache is full at the end.
+    """A whole image of `with_eol_tokens` in passes of several sizes, until the cache is full.
 
     expected: of `dense`, whose rows are the batch.
     """

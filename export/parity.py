@@ -48,7 +48,7 @@ def chunks(length: int) -> Iterator[slice]:
         start, turn = stop, turn + 1
 
 
-class Tree(NamedTuple):
+class ComparedTree(NamedTuple):
     """A draft tree: the nodes on the way to each node, itself last; `visible` [N, N], whether a row sees a column."""
 
     paths: tuple[tuple[int, ...], ...]
@@ -64,7 +64,7 @@ class Tree(NamedTuple):
         return sorted(set(range(len(self.paths))) - set(_PARENTS))
 
 
-def draft_tree() -> Tree:
+def draft_tree() -> ComparedTree:
     """The tree that is compared: forks, chains, and a child of a late node."""
     paths: list[tuple[int, ...]] = [(0,)]
     for node in range(1, len(_PARENTS)):
@@ -72,7 +72,7 @@ def draft_tree() -> Tree:
     visible = np.zeros((len(paths), len(paths)), dtype=np.bool_)
     for node, path in enumerate(paths):
         visible[node, list(path)] = True
-    return Tree(tuple(paths), visible)
+    return ComparedTree(tuple(paths), visible)
 
 
 class Parting(NamedTuple):

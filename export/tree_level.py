@@ -39,7 +39,7 @@ class SharedByLevels(NamedTuple):
     rows: str
 
 
-class Frontier(NamedTuple):
+class FrontierNodes(NamedTuple):
     """The nodes about to be expanded, and what they see of the tree.
 
     tokens [F] int64; features [B, F, D], predicted for their parents; seen [F, N], the bias over the last pass's
@@ -94,18 +94,18 @@ def declare_common(graph: GraphWriter, nodes: DecoderNodes, more: str, width: st
         graph.output(graph.node("Identity", [values]), "float32", ["B", heads, "T", size])
 
 
-def unpack(nodes: DecoderNodes, declared: Sequence[str], tokens: str) -> tuple[SharedByLevels, Frontier]:
+def unpack(nodes: DecoderNodes, declared: Sequence[str], tokens: str) -> tuple[SharedByLevels, FrontierNodes]:
     """What `declare_common` declared, and the first of its levels."""
     count = len(SharedByLevels._fields)
     features, seen, *above = declared[count:]
-    return SharedByLevels(*declared[:count]), Frontier(tokens, features, seen, _pairs(above))
+    return SharedByLevels(*declared[:count]), FrontierNodes(tokens, features, seen, _pairs(above))
 
 
 def _pairs(flat: Sequence[str]) -> tuple[tuple[str, str], ...]:
     return tuple(zip(flat[::2], flat[1::2], strict=True))
 
 
-def declare_frontier(graph: GraphWriter, nodes: DecoderNodes) -> Frontier:
+def declare_frontier(graph: GraphWriter, nodes: DecoderNodes) -> FrontierNodes:
     """A frontier as inputs of a loop's body."""
     config = nodes.config
     tokens = graph.input("here_tokens", "int64", ["F"])
@@ -115,11 +115,11 @@ def declare_frontier(graph: GraphWriter, nodes: DecoderNodes) -> Frontier:
     for index in range(config.layers):
         keys = graph.input(f"here_keys_{index}", "float32", ["B", config.heads, config.head_dim, "N"])
         above.append((keys, graph.input(f"here_values_{index}", "float32", ["B", config.heads, "N", config.head_dim])))
-    return Frontier(tokens, features, seen, tuple(above))
+    return FrontierNodes(tokens, features, seen, tuple(above))
 
 
 def expand(
-    graph: GraphWriter, nodes: DecoderNodes, common: SharedByLevels, number: str, frontier: Frontier
+    graph: GraphWriter, nodes: DecoderNodes, common: SharedByLevels, number: str, frontier: FrontierNodes
 ) -> Expanded:
     """One pass over a frontier; `number` [] counts the levels below the root's."""
     config = nodes.config
@@ -168,11 +168,11 @@ def expand(
 
 
 def next_frontier(
-    graph: GraphWriter, done: Expanded, frontier: Frontier, common: SharedByLevels, tokens: str, parents: str
-) -> Frontier:
+    graph: GraphWriter, done: Expanded, frontier: FrontierNodes, common: SharedByLevels, tokens: str, parents: str
+) -> FrontierNodes:
     """The next frontier: `tokens` [F], below the nodes `parents` [F] of this one."""
     seen = graph.node("Concat", [frontier.seen, common.self_bias], axis=1)
-    return Frontier(
+    return FrontierNodes(
         tokens=tokens,
         features=graph.node("Gather", [done.features, parents], axis=1),
         seen=graph.node("Gather", [seen, parents], axis=0),
@@ -180,8 +180,8 @@ def next_frontier(
     )
 
 
-def return_frontier(graph: GraphWriter, nodes: DecoderNodes, frontier: Frontier) -> None:
-    """Declare a frontier as outputs of a loop's body, in the order of `Frontier.flat`."""
+def return_frontier(graph: GraphWriter, nodes: DecoderNodes, frontier: FrontierNodes) -> None:
+    """Declare a frontier as outputs of a loop's body, in the order of `FrontierNodes.flat`."""
     config = nodes.config
     graph.output(frontier.tokens, "int64", ["F"])
     graph.output(frontier.features, "float32", ["B", "F", config.dim])

@@ -108,9 +108,9 @@ def test_a_manifest_of_another_kind_is_refused(folder: Path, change: dict[str, o
 def test_a_manifest_that_is_no_json_is_refused(folder: Path) -> None:
     for content, message in (
         ("{", "expected JSON"),
-        ("[]", "expected a JSON object"),
-        ("{}", "expected format 2, got None"),
-        ('{"format": 2}', "missing setting"),
+        ("[]", "there is no model 'target'"),
+        ('{"kind": "target", "sha256": ""}', "expected format 2, got None"),
+        ('{"kind": "target", "sha256": "", "format": 2}', "missing setting"),
     ):
         (folder / "target.json").write_text(content)
         with pytest.raises(ManifestError, match=message):
