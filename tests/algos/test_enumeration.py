@@ -9,7 +9,7 @@ from underpaint.algos.accept import RULES
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.draft import Grid
 from underpaint.algos.enumeration import (
-    Trace,
+    EnumeratedRun,
     accepted_per_cycle,
     emitted,
     enumerate_decoding,
@@ -52,12 +52,12 @@ def test_cycles_and_passes_by_hand() -> None:
     target = SyntheticTarget(lambda prefix: np.array([1.0, 0.0]), Grid(1, 3))
     drafter = SyntheticDrafter(lambda prefix: np.array([0.0, 1.0]))
     traces = enumerate_decoding(target, drafter, ShapePolicy((0, 1), "iid"), RULES["chain"].make())
-    assert traces == {Trace((0, 0, 0), (0, 0, 0)): 1.0}
+    assert traces == {EnumeratedRun((0, 0, 0), (0, 0, 0)): 1.0}
     assert passes(traces) == 3.0
     traces = enumerate_decoding(
         target, SyntheticDrafter(target.distribution), ShapePolicy((0,), "iid"), RULES["chain"].make()
     )
-    assert traces == {Trace((0, 0, 0), (0, 1)): 1.0}
+    assert traces == {EnumeratedRun((0, 0, 0), (0, 1)): 1.0}
     assert accepted_per_cycle(traces, 1) == 1.0
     with pytest.raises(ValueError, match="no trace reaches cycle 2"):
         accepted_per_cycle(traces, 2)
@@ -65,10 +65,10 @@ def test_cycles_and_passes_by_hand() -> None:
 
 def test_traces_that_stop_early_go_on_by_the_target() -> None:
     whole = {(0, 0): 0.1, (0, 1): 0.3, (1, 0): 0.6}
-    assert tokens_distribution({Trace((0,), (0,)): 0.5, Trace((1, 0), (1,)): 0.5}, whole) == pytest.approx(
-        {(0, 0): 0.125, (0, 1): 0.375, (1, 0): 0.5}
-    )
-    impossible = tokens_distribution({Trace((1, 1), (1,)): 0.25, Trace((0,), (0,)): 0.75}, whole)
+    assert tokens_distribution(
+        {EnumeratedRun((0,), (0,)): 0.5, EnumeratedRun((1, 0), (1,)): 0.5}, whole
+    ) == pytest.approx({(0, 0): 0.125, (0, 1): 0.375, (1, 0): 0.5})
+    impossible = tokens_distribution({EnumeratedRun((1, 1), (1,)): 0.25, EnumeratedRun((0,), (0,)): 0.75}, whole)
     assert impossible[1, 1] == 0.25
     assert total_variation(impossible, whole) == pytest.approx(0.6)
 
@@ -83,6 +83,6 @@ def test_total_variation(first: FloatArray, second: FloatArray) -> None:
 
 
 def test_marginal_and_mean() -> None:
-    distribution = {Trace((0,), (1,)): 0.25, Trace((1,), (1,)): 0.75}
+    distribution = {EnumeratedRun((0,), (1,)): 0.25, EnumeratedRun((1,), (1,)): 0.75}
     assert marginal(distribution, lambda trace: trace.accepted) == {(1,): 1.0}
     assert mean(distribution, lambda trace: trace.tokens[0]) == 0.75

@@ -26,7 +26,8 @@ def test_llamagen_is_exported_checked_drawn_and_timed(monkeypatch, tmp_path, cap
 
 
 def test_the_hosts_share_of_a_cycle_is_told_apart(monkeypatch, tmp_path, capsys):
-    tiny = TransformerConfig(dim=384, n_layer=1, n_head=6, vocab_size=64, block_size=64)  # 384: published
+    sizes = {"dim": 384, "layers": 1, "heads": 6, "hidden": 1024}  # 384: published
+    tiny = DecoderConfig(**sizes, vocab_size=64, grid_side=8, prefix=1, cond_ids=1001)
     for module in (llamagen_b, host_share):
         monkeypatch.setattr(module, "CONFIG", tiny)
     asked = ["--threads", "2", "--cycles", "8", "--top-k", "20", "--folder", str(tmp_path / "models")]

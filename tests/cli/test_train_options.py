@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from underpaint.cli.option_groups import grouped
 from underpaint.cli.train import app
 from underpaint.models.sampler import SamplerConfig
-from underpaint.models.train.target import embedded_config
+from underpaint.models.train.target import shipped_config
 from underpaint.models.train.tokenizer import EMBEDDED
 from underpaint.zoo.prompts import WORDS
 
@@ -51,16 +51,16 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
     def save(name: str, **config: object) -> None:
         torch.save({"config": config, "model": {}}, folder / f"{name}.pt")
 
-    target, narrow = asdict(embedded_config(64)), asdict(replace(embedded_config(64), dim=128, n_head=2))
+    target, narrow = asdict(shipped_config(64)), asdict(replace(shipped_config(64), dim=128, heads=2))
     save("tokenizer", kind="tokenizer", vq=asdict(EMBEDDED))
     save("tokenizer_narrow", kind="tokenizer", vq=asdict(replace(EMBEDDED, ch=16)))
-    save("target", kind="target", words=WORDS, transformer=target)
-    save("target_narrow", kind="target", words=WORDS, transformer=narrow)
-    save("target_heads", kind="target", words=WORDS, transformer=target | {"n_head": 8})
-    save("target_words", kind="target", words=7, transformer=target)
+    save("target", kind="target", words=WORDS, decoder=target)
+    save("target_narrow", kind="target", words=WORDS, decoder=narrow)
+    save("target_heads", kind="target", words=WORDS, decoder=target | {"heads": 8})
+    save("target_words", kind="target", words=7, decoder=target)
     save("target_bare", kind="target")
-    save("drafter", kind="drafter", transformer=target)
-    save("drafter_narrow", kind="drafter", transformer=narrow)
+    save("drafter", kind="drafter", decoder=target)
+    save("drafter_narrow", kind="drafter", decoder=narrow)
     save("sampler", kind="sampler", sampler=asdict(SamplerConfig("up")))
     (folder / "text.pt").write_text("no checkpoint")
     (folder / "empty.pt").touch()
@@ -79,9 +79,9 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["target", "--init-from", "drafter.pt"], "holds a 'drafter' checkpoint; wanted 'target'"),
         (
             ["target", "--init-from", "target_narrow.pt"],
-            "target of dim 256, n_head 4 to start from, got one of dim 128",
+            "target of dim 256, heads 4 to start from, got one of dim 128",
         ),
-        (["target", "--init-from", "target_heads.pt"], "a target of n_head 4 to start from, got one of n_head 8"),
+        (["target", "--init-from", "target_heads.pt"], "a target of heads 4 to start from, got one of heads 8"),
         (["target", "--init-from", "target_words.pt"], "to start from, got one of 7; its prompts were others"),
         (["target", "--init-from", "target_bare.pt"], "target_bare.pt does not say its widths"),
         (["target", "--init-from", "text.pt"], "text.pt is no checkpoint of these recipes"),
@@ -97,7 +97,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["drafter", "--target", "target.pt", "--init-from", "target.pt"], "wanted 'drafter'"),
         (
             ["drafter", "--target", "target.pt", "--init-from", "drafter_narrow.pt"],
-            "expected a drafter of dim 256, n_head 4",
+            "expected a drafter of dim 256, heads 4",
         ),
         (["drafter", "--target", "target.pt", "--resolution", "128"], "target.pt draws 64 px; wanted 128"),
         (["guided", "--target", "target.pt", "--resolution", "128"], "say --resolution 64, or another --target"),
