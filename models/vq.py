@@ -58,7 +58,7 @@ class Quantized(NamedTuple):
     commitment: Tensor
 
 
-class Encoder(nn.Module):
+class VQEncoder(nn.Module):
     """Pixels to latents."""
 
     def __init__(self, config: VQConfig, attention: bool) -> None:
@@ -84,7 +84,7 @@ class Encoder(nn.Module):
         return call(self.conv_out, functional.silu(self.norm_out(hidden)))
 
 
-class Decoder(nn.Module):
+class VQDecoder(nn.Module):
     """Latents to pixels."""
 
     def __init__(self, config: VQConfig, attention: bool) -> None:
@@ -163,7 +163,7 @@ class Quantizer(nn.Module):
 
 
 class VQModel(nn.Module):
-    """Encoder, codebook and decoder.
+    """VQEncoder, codebook and decoder.
 
     coarse_attention: attention after every block of the coarsest level. unit_codes: latents and codes are unit vectors.
     Neither is a width, so neither stands in the config that checkpoints of one form carry.
@@ -172,8 +172,8 @@ class VQModel(nn.Module):
     def __init__(self, config: VQConfig, *, coarse_attention: bool = True, unit_codes: bool = True) -> None:
         super().__init__()
         self.config = config
-        self.encoder = Encoder(config, coarse_attention)
-        self.decoder = Decoder(config, coarse_attention)
+        self.encoder = VQEncoder(config, coarse_attention)
+        self.decoder = VQDecoder(config, coarse_attention)
         self.quantize = Quantizer(config.codebook_size, config.codebook_embed_dim, unit_codes)
         self.quant_conv = nn.Conv2d(config.z_channels, config.codebook_embed_dim, 1)
         self.post_quant_conv = nn.Conv2d(config.codebook_embed_dim, config.z_channels, 1)

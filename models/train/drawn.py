@@ -52,7 +52,7 @@ class DrawSettings:
         return np.greater(rises, 0)
 
 
-class Drawn(NamedTuple):
+class DrawnRows(NamedTuple):
     """How a run ended: rows that are drawn, and rows that were asked for."""
 
     rows: int
@@ -113,7 +113,7 @@ def draw_scenes(
     minutes: float | None = None,
     device: str = "cpu",
     progress: Callable[[int, int], None] = lambda rows, wanted: None,
-) -> Drawn:
+) -> DrawnRows:
     """Draw scenes 0 to `scenes` - 1, one row a caption without guidance, as far as the cache lacks them.
 
     Args:
@@ -150,7 +150,7 @@ def draw_scenes(
             progress(drawn, len(word_ids))
             if asked.is_set() or (minutes is not None and time.monotonic() - began >= 60 * minutes):
                 break
-    return Drawn(drawn, len(word_ids))
+    return DrawnRows(drawn, len(word_ids))
 
 
 def load_drawn(folder: Path, target: CaptionedTarget) -> TokenSet:

@@ -40,20 +40,20 @@ class SamplerLosses:
         return max(self.pixels, self.perceptual, self.commitment, self.adversarial) > 0
 
 
-class Drawn(NamedTuple):
+class SoftDecoding(NamedTuple):
     """Decoded pixels [B, 3, H, W] with a gradient to the logits, and the commitment, a scalar."""
 
     pixels: Tensor
     commitment: Tensor
 
 
-def draw_softly(vq: VQModel, logits: Tensor) -> Drawn:
+def draw_softly(vq: VQModel, logits: Tensor) -> SoftDecoding:
     """Decode the likeliest codes of logits [B, h, w, V]; the gradient goes through the expected code vectors."""
     codebook = vq.quantize.codebook
     expected = torch.softmax(logits.float(), dim=-1) @ codebook
     chosen = functional.embedding(logits.argmax(dim=-1), codebook)
     passed = expected + (chosen - expected).detach()
-    return Drawn(vq.decode(passed.permute(0, 3, 1, 2)), (expected - chosen).square().sum(dim=-1).mean())
+    return SoftDecoding(vq.decode(passed.permute(0, 3, 1, 2)), (expected - chosen).square().sum(dim=-1).mean())
 
 
 def _features(vq: VQModel, pixels: Tensor) -> list[Tensor]:

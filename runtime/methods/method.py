@@ -78,7 +78,7 @@ class PipelineModels(Protocol):
     def grid_target(self, condition: Condition, sampling: SamplingParams, cells: int = 1) -> Timed[GridTarget]:
         """The target under a condition, cell by cell in any order.
 
-        cells: of the largest pass that is foreseen; ValueError where the engine cannot pass over so many.
+        cells: of the largest pass that is expected; ValueError where the engine cannot pass over so many.
         """
         ...
 

@@ -39,9 +39,9 @@ def write_image_decoder(folder: Path) -> None:
     """Every code is a tile of its own; also a codebook."""
     graph = GraphWriter("tiles")
     codes = graph.input("codes", "int64", ("B", "h", "w"))
-    tiles = graph.node("Gather", [graph.weight(numbers(CODES, 3 * 64), "tiles"), codes], axis=0)
+    tiles = graph.node("Gather", [graph.constant(numbers(CODES, 3 * 64), "tiles"), codes], axis=0)
     graph.node("DepthToSpace", [graph.node("Transpose", [tiles], perm=[0, 3, 1, 2])], "pixels", blocksize=8)
-    graph.output("pixels", ("B", 3, "H", "W"))
+    graph.output("pixels", "float", ("B", 3, "H", "W"))
     _store(graph.close(), "vq_decoder", "image_decoder", _TOKENIZER, folder)
     stream = BytesIO()
     np.savez(stream, codebook=numbers(CODES, 4))
@@ -54,8 +54,8 @@ def write_image_encoder(folder: Path) -> None:
     pixels = graph.input("pixels", "float", ("B", 3, "H", "W"))
     deep = graph.node("SpaceToDepth", [pixels], blocksize=8)
     tiles = graph.node("Transpose", [deep], perm=[0, 2, 3, 1])
-    graph.node("MatMul", [tiles, graph.weight(np.sign(numbers(CODES, 3 * 64)).T, "tiles")], "scores")
-    graph.output("scores", ("B", "h", "w", CODES))
+    graph.node("MatMul", [tiles, graph.constant(np.sign(numbers(CODES, 3 * 64)).T, "tiles")], "scores")
+    graph.output("scores", "float", ("B", "h", "w", CODES))
     _store(graph.close(), "vq_encoder", "image_encoder", _TOKENIZER, folder)
 
 
@@ -65,6 +65,6 @@ def write_judge(folder: Path) -> None:
     pixels = graph.input("pixels", "float", ("B", 3, 64, 64))
     areas = graph.node("Flatten", [graph.node("AveragePool", [pixels], kernel_shape=[16, 16], strides=[16, 16])])
     for name, width in (*((slot, len(known)) for slot, known in SLOT_VALUES.items()), ("features", FEATURES)):
-        graph.node("MatMul", [areas, graph.weight(numbers(48, width), f"of_{name}")], name)
-        graph.output(name, ("B", width))
+        graph.node("MatMul", [areas, graph.constant(numbers(48, width), f"of_{name}")], name)
+        graph.output(name, "float", ("B", width))
     _store(graph.close(), "judge", "judge", {"side": 64, "slots": list(SLOT_VALUES)}, folder)

@@ -15,7 +15,7 @@ from tests.models.tiny import save_target, tiny_target, tiny_tokens
 from underpaint.models.checkpoints import load_target
 from underpaint.models.sample import sample
 from underpaint.models.train.drafter import DrafterSettings, mixed_batch, train_drafter
-from underpaint.models.train.drawn import CHUNK, Drawn, DrawSettings, draw_scenes, fingerprint, load_drawn
+from underpaint.models.train.drawn import CHUNK, DrawnRows, DrawSettings, draw_scenes, fingerprint, load_drawn
 from underpaint.models.train.loop import CHECKPOINT, LoopSettings
 from underpaint.models.train.tokens import TokenSet
 
@@ -44,7 +44,7 @@ def test_one_row_without_guidance_draws_what_the_pair_draws_at_guidance_1() -> N
 
 def test_half_is_greedy_and_every_row_keeps_its_caption(tmp_path: Path) -> None:
     target = saved_target(tmp_path)
-    assert draw_scenes(tmp_path / "drawn", target, captions, 2 * CHUNK) == Drawn(2 * CHUNK, 2 * CHUNK)
+    assert draw_scenes(tmp_path / "drawn", target, captions, 2 * CHUNK) == DrawnRows(2 * CHUNK, 2 * CHUNK)
     found = load_drawn(tmp_path / "drawn", load_target(target))
     assert np.array_equal(found.words, captions(range(2 * CHUNK)))
     model = tiny_target()
@@ -70,15 +70,15 @@ def test_a_stopped_run_continues_to_the_same_rows(tmp_path: Path) -> None:
 
     parts = tmp_path / "parts"
     stopped = draw_scenes(parts, target, captions, 3 * CHUNK, settings=settings, progress=interrupt)
-    assert stopped == Drawn(CHUNK, 3 * CHUNK)
+    assert stopped == DrawnRows(CHUNK, 3 * CHUNK)
     assert len(load_drawn(parts, load_target(target)).codes) == CHUNK
     late = draw_scenes(parts, target, captions, 2 * CHUNK, settings=settings, minutes=1e-9)
-    assert late == Drawn(2 * CHUNK, 2 * CHUNK)
+    assert late == DrawnRows(2 * CHUNK, 2 * CHUNK)
     seen: list[int] = []
     last = draw_scenes(
         parts, target, captions, 3 * CHUNK - 5, settings=settings, progress=lambda rows, _: seen.append(rows)
     )
-    assert last == Drawn(3 * CHUNK, 3 * CHUNK)
+    assert last == DrawnRows(3 * CHUNK, 3 * CHUNK)
     assert seen == [2 * CHUNK, 3 * CHUNK]
     whole, pieced = (load_drawn(tmp_path / name, load_target(target)) for name in ("whole", "parts"))
     assert np.array_equal(whole.codes, pieced.codes)

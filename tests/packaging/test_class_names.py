@@ -11,10 +11,6 @@ GONE = re.compile(
     r"\b(laws?|studios?|twins?|foresee|foreseen|[Oo]wed|owing|[Gg]rower|Growing|TableWorld|WORLDS|make_world|"
     r"RatioCosts|best_length|tokens_to_double|grow_at_once|fill_at_once|look_every)\b"
 )
-NOT_YET = frozenset({"Case", "Common", "Decoder", "Difference", "Draft", "Drawing", "Drawn", "Outcome", "Window"})
-"""Names that still stand twice."""
-NOT_YET_IN = ("runtime/", "export/", "models/", "zoo/", "cli/", "algos/accept/", "algos/spatial/", "algos/transport.py")
-"""Folders in which words that went still stand."""
 
 
 def sources() -> dict[str, str]:
@@ -28,9 +24,9 @@ def test_every_public_class_name_stands_once() -> None:
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 found[node.name].append(path)
-    assert {name: paths for name, paths in found.items() if len(paths) > 1 and name not in NOT_YET} == {}
+    assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}
 
 
 def test_words_that_went_do_not_come_back() -> None:
     found = {path: sorted({match.group() for match in GONE.finditer(text)}) for path, text in sources().items()}
-    assert {path: words for path, words in found.items() if words and not path.startswith(NOT_YET_IN)} == {}
+    assert {path: words for path, words in found.items() if words} == {}

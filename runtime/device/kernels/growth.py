@@ -1,4 +1,4 @@
-"""Growing a tree of the drafter's likeliest tokens level by level, and taking the best of all.
+"""Grow a tree of the drafter's likeliest tokens level by level, and taking the best of all.
 
 The meaning is `algos.draft.tree_builder`. Candidates are numbered level by level, W * C places a level whether they
 are used or not: the order of those that are is the reference's, and so are its ties. A candidate that does not exist

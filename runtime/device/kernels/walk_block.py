@@ -80,9 +80,9 @@ def walk_block_kernel(
             place = start + tl.arange(0, BLOCK)
             target = tl.load(row + place, place < V, other=0.0).to(tl.float64) / target_sum
             drafted = tl.load(line + place, place < V, other=0.0).to(tl.float64) / draft_sum
-            owed = tl.maximum(here * target - drafted, 0.0)
-            total += tl.sum(owed, axis=0)
-            tl.store(rest + place, owed, place < V)
+            residual_here = tl.maximum(here * target - drafted, 0.0)
+            total += tl.sum(residual_here, axis=0)
+            tl.store(rest + place, residual_here, place < V)
         tl.debug_barrier()
         if (here == 1.0) | flip(tl.load(accept + node), total, total + (1.0 - here)):
             length = node

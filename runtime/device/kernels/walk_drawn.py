@@ -152,9 +152,9 @@ def walk_drawn_kernel(
                         if (POOLED != NONE) and (RESIDUAL == RELEASED):
                             taken_here = tl.where(spared(near, place, excepted, 16) > 0, 0.0, here)
                         before = tl.load(rest + place, inside, other=0.0)
-                        owed = tl.maximum(before - taken_here, 0.0) / tl.where(nothing, 1.0, owed_sum)
-                        owed = tl.where(nothing, tl.where(POOLED == NONE, before, 1.0 / V), owed)
-                        tl.store(rest + place, owed, inside)
+                        residual_here = tl.maximum(before - taken_here, 0.0) / tl.where(nothing, 1.0, owed_sum)
+                        residual_here = tl.where(nothing, tl.where(POOLED == NONE, before, 1.0 / V), residual_here)
+                        tl.store(rest + place, residual_here, inside)
                         if REPLACED == 0:
                             fresh = tl.sum((place[:, None] == gone[None, :]).to(tl.int32), axis=1) == 0
                             untried += tl.sum((fresh & inside).to(tl.float64), axis=0)
