@@ -31,7 +31,7 @@ from underpaint.runtime.files import check_file_writable
 from underpaint.runtime.resampling.registry import RESAMPLERS, models_behind, open_resampler
 from underpaint.runtime.resampling.resampler import Resampler
 from underpaint.zoo.load import FOLDER, manifest, names
-from underpaint.zoo.sides import SIDES
+from underpaint.zoo.resolutions import RESOLUTIONS
 
 Picture = NDArray[np.uint8]
 SPLIT: Split = "seen"
@@ -163,8 +163,12 @@ def strips(scenes: list[Sides], drawn: dict[str, list[Picture]], count: int) -> 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = options("samplers", __doc__)
-    parser.add_argument("--from", dest="low", type=int, choices=SIDES, default=64, help="the smaller side in pixels")
-    parser.add_argument("--to", dest="high", type=int, choices=SIDES, default=128, help="the larger side in pixels")
+    parser.add_argument(
+        "--from", dest="low", type=int, choices=RESOLUTIONS, default=64, help="the smaller side in pixels"
+    )
+    parser.add_argument(
+        "--to", dest="high", type=int, choices=RESOLUTIONS, default=128, help="the larger side in pixels"
+    )
     parser.add_argument("--scenes", type=at_least(2), default=64)
     parser.add_argument("--kinds", nargs="+", choices=RESAMPLERS, help="all that the folder holds, if none is named")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="folder of models (default: the zoo)")

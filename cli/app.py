@@ -15,9 +15,9 @@ from underpaint.cli.exact import exact
 from underpaint.cli.generate import generate
 from underpaint.cli.methods import methods
 from underpaint.cli.results import app as results
-from underpaint.cli.simulate import app as simulate
+from underpaint.cli.simulate.commands import app as simulate
+from underpaint.cli.simulate.trace import trace
 from underpaint.cli.sweep import sweep
-from underpaint.cli.trace import trace
 
 _OURS = ("underpaint",)
 
@@ -58,7 +58,7 @@ _HANDED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 def train(context: typer.Context) -> None:
     """Train the shipped models again (needs PyTorch), a recipe each: tokenizer, targets, drafters, samplers, judge."""
     with _needs_torch("training"):
-        from underpaint.cli.train import app as recipes
+        from underpaint.cli.train.commands import app as recipes
 
         recipes(context.args, prog_name="underpaint train")
 

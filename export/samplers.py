@@ -24,7 +24,7 @@ from underpaint.models.train.sampler import LOSSES
 from underpaint.models.vq import VQModel
 from underpaint.runtime.resampling.registry import SUPER_RESOLUTION, TRAINED_BY, codebook_digest, read_codebook
 from underpaint.zoo.load import manifest, names
-from underpaint.zoo.sides import between as ends_between
+from underpaint.zoo.resolutions import between as ends_between
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from underpaint.models.train.pictures import EmojiPictures
 from underpaint.runtime.evaluation.quality import reference_name
 from underpaint.runtime.resampling.registry import SUPER_RESOLUTION, TRAINED_BY, recipe_of
 from underpaint.zoo.load import FOLDER
-from underpaint.zoo.sides import SHIPPED_SIDES, between
+from underpaint.zoo.resolutions import SHIPPED_RESOLUTIONS, between
 
 SOURCE: Final = "trained from random weights on EmojiScenes, by the recipe"
 _CHECKPOINT: Final = "checkpoint.pt"
@@ -153,7 +153,7 @@ def _samplers(sides: _Sides) -> dict[str, Exported]:
 
 
 _BETWEEN: Final = {
-    name: export for sides in (SHIPPED_SIDES, (64, 256), (128, 256)) for name, export in _samplers(sides).items()
+    name: export for sides in (SHIPPED_RESOLUTIONS, (64, 256), (128, 256)) for name, export in _samplers(sides).items()
 }
 
 
@@ -164,7 +164,7 @@ MODELS: Final[Mapping[str, Exported]] = {
     "target128": _target(128),
     "drafter128": _drafter(128, eight_bits=True),
     "judge": Exported(("judge",), _write_judge),
-    "judge_reference": _reference(*SHIPPED_SIDES),
+    "judge_reference": _reference(*SHIPPED_RESOLUTIONS),
     **{name: _BETWEEN[name] for name in ("sampler_up", "sampler_down", "superres")},
 }
 """What can be exported; "tokenizer" writes vq_decoder, vq_encoder and codebook, which samplers look for in the folder;

@@ -29,7 +29,7 @@ from underpaint.models.train.pictures import SCENE_SEED, to_pixels
 from underpaint.models.vq import VQConfig, VQModel
 from underpaint.runtime.evaluation.quality import REFERENCE_KIND, Reference, reference_arrays, reference_name
 from underpaint.zoo.prompts import SLOT_VALUES
-from underpaint.zoo.sides import SHIPPED_SIDES
+from underpaint.zoo.resolutions import SHIPPED_RESOLUTIONS
 
 MOST_CELLS: Final = 256
 """Codes along a side of the largest picture."""
@@ -196,7 +196,7 @@ def write_reference(
     sheet: SpriteSheet,
     folder: Path,
     origin: Origin,
-    sides: tuple[int, ...] = SHIPPED_SIDES,
+    sides: tuple[int, ...] = SHIPPED_RESOLUTIONS,
     count: int = SCENES_PER_HALF,
 ) -> Manifest:
     """Write real scenes of `sides`, which share one file, and its manifest into `folder`.

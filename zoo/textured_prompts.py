@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from underpaint.zoo.prompts import nearest
-from underpaint.zoo.sides import SIDES
+from underpaint.zoo.resolutions import RESOLUTIONS
 
 Rgb = tuple[int, int, int]
 
@@ -66,7 +66,11 @@ TEXTURED_SLOTS: Final[dict[str, tuple[str, ...]]] = {
 FINISHED_THINGS: Final[tuple[tuple[str, str], ...]] = tuple(itertools.product(THINGS, FINISHES))
 _HELD_OUT: Final = frozenset((thing, finish) for thing, finish in _TABLES["held_out"])
 
-_VALUES: Final = ["", *dict.fromkeys(itertools.chain(*TEXTURED_SLOTS.values())), *(f"{side} px" for side in SIDES)]
+_VALUES: Final = [
+    "",
+    *dict.fromkeys(itertools.chain(*TEXTURED_SLOTS.values())),
+    *(f"{side} px" for side in RESOLUTIONS),
+]
 _WORD_IDS: Final = {value: number for number, value in enumerate(_VALUES)}
 TEXTURED_WORDS: Final = len(_VALUES)
 """Size of the word vocabulary, the pad word (id 0) included."""
@@ -212,8 +216,8 @@ def no_textured_prompt() -> NDArray[np.int64]:
 
 
 def _side(side: int) -> str:
-    if side not in SIDES:
-        raise ValueError(f"side: expected one of {', '.join(map(str, SIDES))} px, got {side}")
+    if side not in RESOLUTIONS:
+        raise ValueError(f"side: expected one of {', '.join(map(str, RESOLUTIONS))} px, got {side}")
     return f"{side} px"
 
 

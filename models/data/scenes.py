@@ -28,7 +28,7 @@ from underpaint.zoo.prompts import (
     held_out_pairs,
     seen_pairs,
 )
-from underpaint.zoo.sides import SIDES
+from underpaint.zoo.resolutions import RESOLUTIONS
 
 Split = Literal["train", "seen", "held_out", "every"]
 SPLITS: Final[tuple[Split, ...]] = ("train", "seen", "held_out", "every")
@@ -137,9 +137,9 @@ class SpriteSheet:
 
 
 def render(shown: Scene, sheet: SpriteSheet, size: int = 64) -> NDArray[np.uint8]:
-    """Return the scene's picture, uint8 [size, size, 3] sRGB; ValueError for a size that is none of `SIDES`."""
-    if size not in SIDES:
-        raise ValueError(f"scene size: expected one of {', '.join(map(str, SIDES))}, got {size}")
+    """Return the scene's picture, uint8 [size, size, 3] sRGB; ValueError for a size that is none of `RESOLUTIONS`."""
+    if size not in RESOLUTIONS:
+        raise ValueError(f"scene size: expected one of {', '.join(map(str, RESOLUTIONS))}, got {size}")
     scale = size // _BASE
     prompt = shown.prompt
     classes = prompt.class_ids()
@@ -155,7 +155,7 @@ def render(shown: Scene, sheet: SpriteSheet, size: int = 64) -> NDArray[np.uint8
     return picture
 
 
-@lru_cache(maxsize=len(TEXTURES) * len(COLOURS) * 3 * len(SIDES))
+@lru_cache(maxsize=len(TEXTURES) * len(COLOURS) * 3 * len(RESOLUTIONS))
 def background(texture: str, colour: str, tone: int, size: int) -> NDArray[np.uint8]:
     """Return a background, uint8 [size, size, 3], read-only because it is shared."""
     base = np.array(COLOUR_VALUES[colour], dtype=np.float64) + _TONE_STEP * tone

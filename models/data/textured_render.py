@@ -19,7 +19,7 @@ from underpaint.models.data.scenes import SpriteSheet
 from underpaint.models.data.textured_scenes import Placed, TexturedScene, Window
 from underpaint.models.data.textures import window
 from underpaint.zoo.prompts import CONCEPT_NAMES, STYLES
-from underpaint.zoo.sides import SIDES
+from underpaint.zoo.resolutions import RESOLUTIONS
 from underpaint.zoo.textured_prompts import GROUND_COLOURS, NO_COMPANION, SKY_COLOURS, TexturedPrompt
 
 REGIONS: Final = ("calm", "busy", "object")
@@ -91,7 +91,7 @@ class TexturedSheet:
         return self._shadows[key]
 
 
-@lru_cache(maxsize=len(SIDES))
+@lru_cache(maxsize=len(RESOLUTIONS))
 def _grid(size: int) -> tuple[Floats, Floats]:
     """Pixel centres across [1, size] and down [size, 1], from 0 to 1."""
     centres = (np.arange(size, dtype=np.float32) + 0.5) / size
@@ -134,7 +134,7 @@ def _things(shown: TexturedScene) -> list[_Thing]:
 
 
 def render_textured(shown: TexturedScene, sheet: TexturedSheet, size: int = 128) -> NDArray[np.uint8]:
-    """Return the scene's picture, uint8 [size, size, 3] sRGB; ValueError for a size that is none of `SIDES`."""
+    """Return the scene's picture, uint8 [size, size, 3] sRGB; ValueError for a size that is none of `RESOLUTIONS`."""
     picture, ground = _landscape(shown, size)
     for thing in _things(shown):
         _put(picture, ground, sheet, thing, shown.prompt)
@@ -144,8 +144,8 @@ def render_textured(shown: TexturedScene, sheet: TexturedSheet, size: int = 128)
 
 def _landscape(shown: TexturedScene, size: int) -> tuple[Floats, Floats]:
     """Sky and ground without things, [size, size, 3], and the ground's cover, [size, size, 1]; float32, 0 to 1."""
-    if size not in SIDES:
-        raise ValueError(f"scene size: expected one of {', '.join(map(str, SIDES))}, got {size}")
+    if size not in RESOLUTIONS:
+        raise ValueError(f"scene size: expected one of {', '.join(map(str, RESOLUTIONS))}, got {size}")
     across, down = _grid(size)
     prompt = shown.prompt
     light_x, light_y = _LIGHT[prompt.light]

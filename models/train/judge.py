@@ -26,7 +26,7 @@ from underpaint.models.train.loop import LoopSettings, Loss, Outcome, train
 from underpaint.models.train.pictures import SCENE_SEED, to_pixels
 from underpaint.models.train.precision import autocast
 from underpaint.models.typed import channels_last
-from underpaint.zoo.sides import SHIPPED_SIDES
+from underpaint.zoo.resolutions import SHIPPED_RESOLUTIONS
 
 DEFAULT_LOOP = LoopSettings(
     steps=5000, learning_rate=3e-3, minutes=12, warmup_steps=100, ema_decay=0.995, validate_every=1000
@@ -164,7 +164,7 @@ class _Recipe:
         """Judge fresh scenes of both splits at the shipped sizes."""
         figures: dict[str, float] = {}
         measured: tuple[Split, ...] = ("seen", "held_out")
-        for split, size in itertools.product(measured, SHIPPED_SIDES):
+        for split, size in itertools.product(measured, SHIPPED_RESOLUTIONS):
             found = accuracy(self.model, self.sheet, split, size, self.settings.validation_scenes)
             figures |= {f"{split}_{size}_{slot}": share for slot, share in found.items()}
         return figures

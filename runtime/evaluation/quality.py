@@ -12,7 +12,7 @@ import numpy as np
 
 from underpaint.algos.arrays import BoolArray, FloatArray
 from underpaint.zoo.prompts import SLOT_VALUES
-from underpaint.zoo.sides import SHIPPED_SIDES
+from underpaint.zoo.resolutions import SHIPPED_RESOLUTIONS
 
 PAIR: Final = "concept_and_style"
 """The figure called prompt accuracy: the share of pictures whose concept and style are both read right."""
@@ -24,7 +24,7 @@ FLOOR_DRAWS: Final = 32
 
 def reference_name(side: int) -> str:
     """The file of real scenes at `side` px: one for the shipped sides together, one for each other side."""
-    return "judge_reference" if side in SHIPPED_SIDES else f"judge_reference{side}"
+    return "judge_reference" if side in SHIPPED_RESOLUTIONS else f"judge_reference{side}"
 
 
 class Reading(NamedTuple):

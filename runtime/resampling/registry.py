@@ -17,7 +17,7 @@ from underpaint.runtime.resampling.pixels import FILTERS, Enlarger, FilterEnlarg
 from underpaint.runtime.resampling.resampler import Resampler
 from underpaint.runtime.resampling.tokens import TokenNetwork, TokenResampler
 from underpaint.zoo.load import FOLDER, Located, locate, manifest, names
-from underpaint.zoo.sides import SHIPPED_SIDES, between, pair_options
+from underpaint.zoo.resolutions import SHIPPED_RESOLUTIONS, between, pair_options
 
 SUPER_RESOLUTION: Final = "superres"
 LATENT: Final[Mapping[str, tuple[str, str]]] = {
@@ -63,7 +63,7 @@ def read_table(name: str, kind: str, folder: Path) -> NDArray[Any]:
     return table
 
 
-def models_behind(kind: str, sides: tuple[int, int] = SHIPPED_SIDES) -> tuple[str, ...]:
+def models_behind(kind: str, sides: tuple[int, int] = SHIPPED_RESOLUTIONS) -> tuple[str, ...]:
     """The names of the models that the sampler `kind` runs between two sides in pixels, in a folder of models."""
     ends = between(*sides)
     if kind in LATENT:
@@ -73,7 +73,7 @@ def models_behind(kind: str, sides: tuple[int, int] = SHIPPED_SIDES) -> tuple[st
     return ("vq_decoder", *learned, "vq_encoder")
 
 
-def recipe_of(network: str, sides: tuple[int, int] = SHIPPED_SIDES) -> str:
+def recipe_of(network: str, sides: tuple[int, int] = SHIPPED_RESOLUTIONS) -> str:
     """What follows `underpaint train` to make one of `TRAINED_BY`, or `SUPER_RESOLUTION`, between two sides."""
     options = pair_options(*sides)
     if network == SUPER_RESOLUTION:
@@ -87,7 +87,7 @@ def open_resampler(
     grids: ResolutionMap,
     folder: Path = FOLDER,
     settings: EngineContext | None = None,
-    sides: tuple[int, int] = SHIPPED_SIDES,
+    sides: tuple[int, int] = SHIPPED_RESOLUTIONS,
 ) -> Resampler:
     """The sampler `kind`, one of `RESAMPLERS`, between two grids, of pictures of these sides in pixels.
 

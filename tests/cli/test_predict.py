@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from tests.cli.synthetic_pipeline import SyntheticPipeline, replace_models
 from underpaint.algos.spatial.mulo import draft_and_repair
-from underpaint.cli.simulate import app
-from underpaint.cli.trace import trace
+from underpaint.cli.simulate.commands import app
+from underpaint.cli.simulate.trace import trace
 from underpaint.runtime.drawing import noise_of
 from underpaint.runtime.evaluation.comparison import ComparisonPlan, choose_prompts, run
 from underpaint.runtime.evaluation.drawing_log import DrawingLog

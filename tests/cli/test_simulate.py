@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 
 from tests.cli.synthetic_pipeline import GRID, VOCAB, SyntheticPipeline, replace_models
 from underpaint.artifacts.run_log import RunLogInUse
-from underpaint.cli.simulate import app
-from underpaint.cli.trace import trace
+from underpaint.cli.simulate.commands import app
+from underpaint.cli.simulate.trace import trace
 from underpaint.sim.replay.trace import load
 from underpaint.sim.sweep.executors import LocalExecutor, executor
 from underpaint.sim.sweep.plan import SweepPlan, jobs

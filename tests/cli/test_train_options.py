@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from typer.testing import CliRunner
 
 from underpaint.cli.option_groups import grouped
-from underpaint.cli.train import app
+from underpaint.cli.train.commands import app
 from underpaint.models.sampler import SamplerConfig
 from underpaint.models.train.target import shipped_config
 from underpaint.models.train.tokenizer import EMBEDDED
@@ -198,8 +198,8 @@ def test_samplers_learn_between_the_sides_that_are_named(
         return DecodingResult(1, True, {})
 
     monkeypatch.chdir(checkpoints)
-    monkeypatch.setattr("underpaint.cli.train_options.encode_pictures", encode)
-    monkeypatch.setattr("underpaint.cli.train_options.EmojiPictures", lambda: None)
+    monkeypatch.setattr("underpaint.cli.train.options.encode_pictures", encode)
+    monkeypatch.setattr("underpaint.cli.train.options.EmojiPictures", lambda: None)
     monkeypatch.setattr(sampler, "train_sampler", train)
     monkeypatch.setattr(superres, "train_super_resolution", train)
     for command in (["sampler", "--direction", "down"], ["superres"]):

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from tests.models.test_tokenizer import TINY_VQ, flat_pictures
 from underpaint.cli import train_near_duplicates
-from underpaint.cli.train import app
+from underpaint.cli.train.commands import app
 from underpaint.models.data.scenes import Split
 from underpaint.models.train.near_duplicates import near_duplicates
 from underpaint.models.train.pictures import Pictures

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.models.test_scenes import made_up_sprites
-from underpaint.cli.train import app
+from underpaint.cli.train.commands import app
 from underpaint.models.checkpoints import load_whole, target_of
 from underpaint.models.data.textured_render import TexturedSheet
 from underpaint.models.judge import JudgeConfig
@@ -69,7 +69,7 @@ def test_all_stages_run_and_stand_on_each_other(tmp_path: Path) -> None:
 
 
 def test_bad_input_to_the_command_is_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("underpaint.cli.train_world.TexturedPictures", MadeUp)
+    monkeypatch.setattr("underpaint.cli.train.world.TexturedPictures", MadeUp)
     (tmp_path / "world.json").write_text('{"seed": 5}')
     done = CliRunner().invoke(app, ["world", "--hours", "1", "--out", str(tmp_path)])
     assert done.exit_code == 2

@@ -26,7 +26,7 @@ from underpaint.runtime.resampling.registry import open_resampler
 from underpaint.runtime.resampling.tokens import TokenResampler
 from underpaint.zoo.load import manifest
 
-SIDES = (8, 16)
+RESOLUTIONS = (8, 16)
 GRIDS = ResolutionMap(Grid(4, 4), Grid(8, 8))
 NETWORKS = ("sampler_up_ce_8_16", "sampler_up_8_16", "sampler_down_8_16", "superres_8_16")
 
@@ -88,7 +88,7 @@ def test_pictures_of_a_folder_are_numbered_by_split(runs: Path) -> None:
 
 
 def test_networks_draw_what_their_checkpoints_say(runs: Path, folders: tuple[Path, Path]) -> None:
-    found = open_resampler("latent-ce", GRIDS, folders[0], sides=SIDES)
+    found = open_resampler("latent-ce", GRIDS, folders[0], sides=RESOLUTIONS)
     assert isinstance(found, TokenResampler)
     low = np.random.default_rng(0).integers(0, VOCAB, 16)
     with torch.no_grad():

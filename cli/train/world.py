@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from underpaint.cli.errors import STOPPED, bad_input
-from underpaint.cli.train_options import Device, Seed, Threads, prepare
+from underpaint.cli.train.options import Device, Seed, Threads, prepare
 from underpaint.models import weights
 from underpaint.models.config import plain
 from underpaint.models.train.pictures import TexturedPictures

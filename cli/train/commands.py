@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from underpaint.cli.option_groups import grouped
-from underpaint.cli.train_drawn import draw
-from underpaint.cli.train_near_duplicates import report_near_duplicates
-from underpaint.cli.train_options import (
+from underpaint.cli.train.drawn import draw
+from underpaint.cli.train.near_duplicates import report_near_duplicates
+from underpaint.cli.train.options import (
     InitFrom,
     Pair,
     Pixels,
@@ -23,11 +23,11 @@ from underpaint.cli.train_options import (
     report,
     trained_target,
 )
-from underpaint.cli.train_world import store, world
+from underpaint.cli.train.world import store, world
 from underpaint.models.checkpoints import vq_config
 from underpaint.models.train.pictures import family_pictures
 from underpaint.models.train.start import read_start
-from underpaint.zoo.sides import between
+from underpaint.zoo.resolutions import between
 
 app = typer.Typer(help="Train the embedded models. A stopped run continues where it was.", no_args_is_help=True)
 app.command()(draw)

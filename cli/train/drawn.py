@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from underpaint.cli.errors import STOPPED, bad_input
-from underpaint.cli.train_options import Device, Pixels, Resolution, Seed, Threads, prepare, trained_target
+from underpaint.cli.train.options import Device, Pixels, Resolution, Seed, Threads, prepare, trained_target
 from underpaint.models.train.drawn import DrawSettings, draw_scenes
 from underpaint.models.train.pictures import captions
 from underpaint.runtime.files import check_folder_writable

@@ -10,7 +10,7 @@ import numpy as np
 
 from underpaint.algos.draft import POLICIES
 from underpaint.algos.tree import NO_TOKEN
-from underpaint.cli.sweep_plots import Line, Plot, against_alignment, frontier, heat_map, label, maps
+from underpaint.cli.simulate.plots import Line, Plot, against_alignment, frontier, heat_map, label, maps
 from underpaint.sim.batched.decoding import make_scheme, run_lockstep
 from underpaint.sim.replay.trace import entropy
 from underpaint.sim.sweep.plan import Job, SweepPlan, synthetic_model_of

@@ -24,7 +24,7 @@ from underpaint.runtime.methods.registry import build_method, resolve
 from underpaint.runtime.pipeline import Pipeline
 from underpaint.zoo.prompts import Prompt
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PROMPT = of_prompt(Prompt("fox"))
 WARM, COLD = SamplingParams(top_k=10), SamplingParams(temperature=0.0)
 """Without guidance: half the work, the same code."""
@@ -157,7 +157,7 @@ LINGERING = """
 from underpaint.runtime.pipeline import Pipeline
 from underpaint.runtime.methods.registry import build_method, resolve
 from underpaint.runtime.engines.context import EngineContext
-from tests.runtime.test_multi_scale import PROMPT, WARM
+from tests.runtime.methods.test_multi_scale import PROMPT, WARM
 
 pipeline = Pipeline.open(context=EngineContext(threads=1))
 build_method("mulo", resolve("mulo", 1.0), pipeline.tables).open(pipeline, PROMPT, WARM)

@@ -24,7 +24,7 @@ from underpaint.models.train.start import widths
 from underpaint.models.train.target import SETTINGS, STRIDE
 from underpaint.models.train.tokens import TokenSet, encode_pictures, encode_scenes
 from underpaint.runtime.files import check_folder_writable
-from underpaint.zoo.sides import SIDES
+from underpaint.zoo.resolutions import RESOLUTIONS
 
 Out = Annotated[Path | None, typer.Option(help="Folder of the run; the default is under runs/.")]
 Steps = Annotated[int | None, typer.Option(help="Optimiser steps in all.", min=1)]
@@ -89,8 +89,8 @@ class Pair:
             raise ValueError(f"{told}: expected the smaller side first")
         if self.high % self.low:
             raise ValueError(f"{told}: expected the larger side to be a whole multiple of the smaller")
-        if self.pictures_from is None and not {self.low, self.high} <= set(SIDES):
-            sides = ", ".join(map(str, SIDES))
+        if self.pictures_from is None and not {self.low, self.high} <= set(RESOLUTIONS):
+            sides = ", ".join(map(str, RESOLUTIONS))
             raise ValueError(f"{told}: scenes are rendered at {sides} px; give --pictures FOLDER for other sides")
 
     def grids(self, stride: int) -> ResolutionMap:

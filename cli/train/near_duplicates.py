@@ -10,7 +10,7 @@ from rich.table import Table
 
 from underpaint.artifacts.manifest import write_beside
 from underpaint.cli.errors import bad_input
-from underpaint.cli.train_options import Pixels, Resolution, SceneFamily, Scenery, Threads, prepare
+from underpaint.cli.train.options import Pixels, Resolution, SceneFamily, Scenery, Threads, prepare
 from underpaint.models.checkpoints import load_vq
 from underpaint.models.train.near_duplicates import DuplicateReport, near_duplicates
 from underpaint.models.train.pictures import family_pictures

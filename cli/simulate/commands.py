@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from underpaint.cli.errors import BAD_INPUT, STOPPED, bad_input
-from underpaint.cli.simulate_more import fit, spatial
-from underpaint.cli.simulate_predict import predict
+from underpaint.cli.simulate.predict import predict
+from underpaint.cli.simulate.spatial import fit, spatial
 
 if TYPE_CHECKING:
     from underpaint.sim.report.published import Checked
@@ -187,7 +187,7 @@ def sweep(
 
 def _write_report(plan: "SweepPlan", results: "Results", out: Path) -> None:
     from underpaint.artifacts.manifest import write_beside
-    from underpaint.cli.sweep_report import page
+    from underpaint.cli.simulate.report import page
 
     command = shlex.join(["underpaint", *sys.argv[1:]])
     write_beside(out / "report.html", page(results.lines, plan, command).encode())
