@@ -51,7 +51,7 @@ def checkpoint(path: Path) -> int:
 def drafter_checkpoint(path: Path) -> None:
     """A random drafter in the released form, as wide as LlamaGen-B."""
     torch.manual_seed(1)
-    dim, hidden = CONFIG.dim, CONFIG.hidden_dim
+    dim, hidden = CONFIG.dim, CONFIG.hidden
     layer = "layers.0."
     state = {
         "fc.weight": 0.02 * torch.randn(dim, 2 * dim),

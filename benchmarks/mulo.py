@@ -74,11 +74,11 @@ VARIANTS = (
     Variant("rule", "LANTERN's rule", "mulo", ("rule=lantern",)),
     Variant("rule", "exact rule", "mulo", ("rule=exact",)),
     *(
-        Variant("sampler", f"sampler {kind}", "mulo", (f"sampler={kind}",))
+        Variant("sampler", f"sampler {kind}", "mulo", (f"resampler={kind}",))
         for kind in (*FILTERS, SUPER_RESOLUTION, "latent", "latent-ce", "latent-gan")
     ),
     *(
-        Variant("way down", f"sampler {kind}, two rows", "mulo", (*TWO_ROWS, f"sampler={kind}"))
+        Variant("way down", f"sampler {kind}, two rows", "mulo", (*TWO_ROWS, f"resampler={kind}"))
         for kind in ("latent-down-pixel", "latent-down-gan")
     ),
     Variant("order", "islands", "mulo", ("order=islands",)),

@@ -17,7 +17,7 @@ from underpaint.models.checkpoints import read, vq_config
 from underpaint.models.data.batches import Family
 from underpaint.models.data.scenes import Split
 from underpaint.models.decoder_config import DecoderConfig
-from underpaint.models.train.loop import LoopSettings, Outcome
+from underpaint.models.train.loop import LoopSettings, TrainingResult
 from underpaint.models.train.pictures import SCENE_SEED, EmojiPictures, FolderPictures, Pictures
 from underpaint.models.train.sampler import PairedCodes, PairedScenes, settings_for
 from underpaint.models.train.start import widths
@@ -203,7 +203,7 @@ def trained_target(path: Path, resolution: int) -> DecoderConfig:
     return config
 
 
-def report(outcome: Outcome, folder: Path) -> None:
+def report(outcome: TrainingResult, folder: Path) -> None:
     """Say how a run ended; exit code 130 where it is to be continued."""
     state = "finished" if outcome.finished else "stopped; run again to continue"
     figures = ", ".join(f"{name} {value:.4g}" for name, value in outcome.validation.items())

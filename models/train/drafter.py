@@ -23,7 +23,7 @@ from underpaint.models.decoder import Decoder, StepOutput, causal_bias
 from underpaint.models.text import CaptionedTarget, new_drafter
 from underpaint.models.train.drawn import fingerprint, load_drawn
 from underpaint.models.train.history import Given
-from underpaint.models.train.loop import LoopSettings, Loss, Outcome, train
+from underpaint.models.train.loop import LoopSettings, Loss, TrainingResult, train
 from underpaint.models.train.precision import autocast
 from underpaint.models.train.start import read_start
 from underpaint.models.train.target import at_once, batch_of
@@ -170,7 +170,7 @@ def train_drafter(
     drawn: Path | None = None,
     seed: int = 0,
     device: str = "cpu",
-) -> Outcome:
+) -> TrainingResult:
     """Train a drafter of the target checkpoint into `out/checkpoint.pt` (kind "drafter"), continuing what is there.
 
     Args:

@@ -17,7 +17,7 @@ from torch.nn import functional
 from underpaint.models.checkpoints import config_caption_dim, decoder_config, read, story, target_of
 from underpaint.models.text import CaptionedTarget
 from underpaint.models.train.history import Given
-from underpaint.models.train.loop import LoopSettings, Loss, Outcome, train
+from underpaint.models.train.loop import LoopSettings, Loss, TrainingResult, train
 from underpaint.models.train.precision import autocast
 from underpaint.models.train.target import SETTINGS, TargetSettings, batch_of
 from underpaint.models.train.tokens import TokenSet
@@ -70,7 +70,7 @@ def train_guided(
     loop: LoopSettings | None = None,
     seed: int = 0,
     device: str = "cpu",
-) -> Outcome:
+) -> TrainingResult:
     """Train a guided target into `out/checkpoint.pt` (kind "target"), continuing what is there.
 
     Raises ValueError on a guidance that mixes nothing (1 or less), or codes that do not fit the teacher's grid.

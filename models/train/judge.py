@@ -22,7 +22,7 @@ from underpaint.models.data.scenes import Split, SpriteSheet
 from underpaint.models.data.textured_render import TexturedSheet
 from underpaint.models.judge import Judge, JudgeConfig, Judgement, to_judge_side
 from underpaint.models.train.history import Given
-from underpaint.models.train.loop import LoopSettings, Loss, Outcome, train
+from underpaint.models.train.loop import LoopSettings, Loss, TrainingResult, train
 from underpaint.models.train.pictures import SCENE_SEED, to_pixels
 from underpaint.models.train.precision import autocast
 from underpaint.models.typed import channels_last
@@ -179,7 +179,7 @@ def train_judge(
     loop: LoopSettings = DEFAULT_LOOP,
     seed: int = 0,
     device: str = "cpu",
-) -> Outcome:
+) -> TrainingResult:
     """Train a judge of the family that `sheet` draws into `out/checkpoint.pt` (kind "judge"), continuing what is there.
 
     The outcome's validation holds, for fresh scenes of seen and of held-out pairs at 64 and 128 px, the share

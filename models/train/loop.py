@@ -68,7 +68,7 @@ class Loss(NamedTuple):
     figures: Mapping[str, float | Tensor]
 
 
-class Outcome(NamedTuple):
+class TrainingResult(NamedTuple):
     """How a run ended: the steps done in all, whether it is finished, the last validation."""
 
     step: int
@@ -187,7 +187,7 @@ def train(
     after_step: Callable[[int], None] | None = None,
     given: Given | None = None,
     title: str = "training",
-) -> Outcome:
+) -> TrainingResult:
     """Train `model` in place and leave `out/checkpoint.pt`; a second call continues from it.
 
     The checkpoint holds: "config" (the mapping given), "model" (averaged weights, what loaders read), "raw",
@@ -275,4 +275,4 @@ def train(
             log.close()
     save()
     model.load_state_dict({name: value.clone() for name, value in averager.weights().items()})
-    return Outcome(step, done(), validation)
+    return TrainingResult(step, done(), validation)

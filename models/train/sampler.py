@@ -19,7 +19,7 @@ from underpaint.algos.spatial.resolution import ResolutionMap
 from underpaint.models.checkpoints import load_vq, story
 from underpaint.models.sampler import Direction, SamplerConfig, TokenSampler, codebook_name, load_sampler
 from underpaint.models.train.history import Given
-from underpaint.models.train.loop import LoopSettings, Loss, Outcome, train
+from underpaint.models.train.loop import LoopSettings, Loss, TrainingResult, train
 from underpaint.models.train.pictures import Pictures, to_pixels
 from underpaint.models.train.precision import autocast
 from underpaint.models.train.sampler_losses import PatchCritic, SamplerLosses, draw_softly, duel, perceptual_distance
@@ -203,7 +203,7 @@ def train_sampler(
     init_from: Path | None = None,
     seed: int = 0,
     device: str = "cpu",
-) -> Outcome:
+) -> TrainingResult:
     """Train a sampler into `out/checkpoint.pt` (kind "sampler"), continuing what is there.
 
     Raises ValueError where the codes do not fill the grids, or `init_from` holds other weights than this sampler takes.

@@ -17,7 +17,7 @@ from underpaint.models.checkpoints import read
 from underpaint.models.decoder_config import DecoderConfig
 from underpaint.models.text import CaptionedTarget
 from underpaint.models.train.history import Given, refuse_other
-from underpaint.models.train.loop import LoopSettings, Loss, Outcome, save_atomically, train
+from underpaint.models.train.loop import LoopSettings, Loss, TrainingResult, save_atomically, train
 from underpaint.models.train.precision import autocast
 from underpaint.models.train.target import STRIDE, TargetSettings, batch_of, validation_loss
 from underpaint.models.train.tokens import TokenSet
@@ -67,7 +67,7 @@ def train_shared_target(
     loop: LoopSettings = SHARED_LOOP,
     seed: int = 0,
     device: str = "cpu",
-) -> Outcome:
+) -> TrainingResult:
     """Train one target on several grids into `out/checkpoint.pt` (kind "target", of the largest), continuing it.
 
     Args:

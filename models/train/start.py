@@ -42,7 +42,10 @@ def widths(path: Path, saved: Mapping[str, Any], config: type[Config]) -> Config
     """The widths that the checkpoint `saved`, of `path`, was trained with; ValueError where it does not say."""
     kind = saved["config"]["kind"]
     if kind not in _WIDTHS:
-        found = decoder_config(saved["config"])
+        try:
+            found = decoder_config(saved["config"])
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
         if not isinstance(found, config):
             raise ValueError(f"{path}: expected {config.__name__}, got the widths of a {kind}")
         return found

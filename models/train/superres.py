@@ -18,7 +18,7 @@ from underpaint.models.checkpoints import load_vq
 from underpaint.models.data.scenes import Split
 from underpaint.models.sampler import SuperResolution, SuperResolutionConfig, codebook_name
 from underpaint.models.train.history import Given
-from underpaint.models.train.loop import LoopSettings, Loss, Outcome, train
+from underpaint.models.train.loop import LoopSettings, Loss, TrainingResult, train
 from underpaint.models.train.pictures import to_pixels
 from underpaint.models.train.precision import autocast
 from underpaint.models.train.sampler import PairedCodes, PairedScenes, Pupil, check_pairs
@@ -70,7 +70,7 @@ def train_super_resolution(
     loop: LoopSettings = LOOP,
     seed: int = 0,
     device: str = "cpu",
-) -> Outcome:
+) -> TrainingResult:
     """Train the network into `out/checkpoint.pt` (kind "superres"), continuing what is there.
 
     Raises ValueError where the codes do not fill the grids.

@@ -14,7 +14,7 @@ from underpaint.models.checkpoints import story, target_of
 from underpaint.models.decoder_config import DecoderConfig
 from underpaint.models.text import CaptionedTarget
 from underpaint.models.train.history import Given
-from underpaint.models.train.loop import LoopSettings, Loss, Outcome, train
+from underpaint.models.train.loop import LoopSettings, Loss, TrainingResult, train
 from underpaint.models.train.precision import autocast
 from underpaint.models.train.start import read_start
 from underpaint.models.train.tokens import TokenSet
@@ -114,7 +114,7 @@ def train_target(
     init_from: Path | None = None,
     seed: int = 0,
     device: str = "cpu",
-) -> Outcome:
+) -> TrainingResult:
     """Train a target into `out/checkpoint.pt` (kind "target"), continuing what is there.
 
     `caption_dim`: width of caption features. `init_from` starts from another target of the same widths; its grid may

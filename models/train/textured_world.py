@@ -19,7 +19,7 @@ from underpaint.models.sampler import Direction, SamplerConfig
 from underpaint.models.train.drafter import DrafterSettings, train_drafter
 from underpaint.models.train.judge import DEFAULT_LOOP as JUDGE_LOOP
 from underpaint.models.train.judge import JudgeSettings, train_judge
-from underpaint.models.train.loop import CHECKPOINT, LoopSettings, Outcome
+from underpaint.models.train.loop import CHECKPOINT, LoopSettings, TrainingResult
 from underpaint.models.train.pictures import SCENE_SEED, TexturedPictures, textured_captions
 from underpaint.models.train.sampler import LOOPS, LOSSES, PairedCodes, PairedScenes, SamplerSettings, train_sampler
 from underpaint.models.train.shared_target import (
@@ -106,7 +106,7 @@ class _World:
         codes = self.codes(side, split)
         return TokenSet(codes, textured_captions(range(len(codes)), split, side))
 
-    def tokenizer(self, folder: Path, minutes: float) -> Outcome:
+    def tokenizer(self, folder: Path, minutes: float) -> TrainingResult:
         own, loop = self.settings, self.loop(TEXTURED_LOOP, minutes)
         return train_tokenizer(
             folder,
@@ -119,7 +119,7 @@ class _World:
             device=self.device,
         )
 
-    def judge(self, folder: Path, minutes: float) -> Outcome:
+    def judge(self, folder: Path, minutes: float) -> TrainingResult:
         own, loop = self.settings, self.loop(JUDGE_LOOP, minutes)
         return train_judge(
             folder,
@@ -131,7 +131,7 @@ class _World:
             device=self.device,
         )
 
-    def target(self, folder: Path, minutes: float) -> Outcome:
+    def target(self, folder: Path, minutes: float) -> TrainingResult:
         own, stride = self.settings, vq_config(self.checkpoint("tokenizer")).stride
         grids = {side // stride: GridData(self.tokens(side, "train"), self.tokens(side, "seen")) for side in own.sides}
         outcome = train_shared_target(
@@ -148,7 +148,7 @@ class _World:
             write_on_grid(folder / CHECKPOINT, side // stride, self.out / f"target_{side}")
         return outcome
 
-    def drafter(self, side: int, folder: Path, minutes: float) -> Outcome:
+    def drafter(self, side: int, folder: Path, minutes: float) -> TrainingResult:
         return train_drafter(
             folder,
             self.tokens(side, "train"),
@@ -161,7 +161,7 @@ class _World:
             device=self.device,
         )
 
-    def sampler(self, direction: Direction, losses: str, folder: Path, minutes: float) -> Outcome:
+    def sampler(self, direction: Direction, losses: str, folder: Path, minutes: float) -> TrainingResult:
         (low, high), vq = self.settings.sides, vq_config(self.checkpoint("tokenizer"))
         ratio = high // low
         grids = ResolutionMap(*(Grid(side // vq.stride, side // vq.stride) for side in (low, high)))
@@ -196,7 +196,7 @@ def textured_stages(
     own = settings or WorldSettings()
     world = _World(out, pictures, own, seed, device)
     low, high = own.sides
-    recipes: list[tuple[str, Callable[[Path, float], Outcome]]] = [
+    recipes: list[tuple[str, Callable[[Path, float], TrainingResult]]] = [
         ("tokenizer", world.tokenizer),
         ("judge", world.judge),
         ("target", world.target),

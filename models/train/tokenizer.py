@@ -18,7 +18,7 @@ from torch.nn import functional
 from underpaint.models.checkpoints import story
 from underpaint.models.data.batches import Family
 from underpaint.models.train.history import Given, refuse_other
-from underpaint.models.train.loop import LoopSettings, Loss, Outcome, train
+from underpaint.models.train.loop import LoopSettings, Loss, TrainingResult, train
 from underpaint.models.train.pictures import Pictures, to_pixels
 from underpaint.models.train.precision import autocast
 from underpaint.models.train.reconstruction import ReconstructionWeights, reconstruction_loss
@@ -214,7 +214,7 @@ def train_tokenizer(
     family: Family = "emoji",
     seed: int = 0,
     device: str = "cpu",
-) -> Outcome:
+) -> TrainingResult:
     """Train a tokenizer into `out/checkpoint.pt` (kind "tokenizer"), continuing what is there.
 
     Args:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from underpaint.artifacts.manifest import write_beside
 from underpaint.models import weights
-from underpaint.models.train.loop import CHECKPOINT, Outcome
+from underpaint.models.train.loop import CHECKPOINT, TrainingResult
 
 ABOUT = "world.json"
 
@@ -29,7 +29,7 @@ class Stage:
 
     name: str
     share: float
-    train: Callable[[Path, float], Outcome]
+    train: Callable[[Path, float], TrainingResult]
     weights: str | None = None
 
     def __post_init__(self) -> None:
@@ -42,7 +42,7 @@ class StageReport(NamedTuple):
 
     name: str
     state: str
-    outcome: Outcome | None
+    outcome: TrainingResult | None
 
 
 def train_world(

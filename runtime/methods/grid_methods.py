@@ -128,13 +128,13 @@ def _mulo(
 _V1: Final = {
     "order, window": f"{_MULO}v1: the rejected cells and those around them, redrawn serially in raster order",
     "radius": f"{_MULO}v1: l = 1, a neighbourhood of 3 x 3",
-    "sampler": f"{_MULO}v1: row-causal networks between the resolutions",
+    "resampler": f"{_MULO}v1: row-causal networks between the resolutions",
 }
 _ISLANDS: Final = {
     "order": f"{_MULO} (CVPR 2026): 8-connected islands, redrawn side by side",
     "window, draft_window": f"{_MULO} (CVPR 2026): ZipAR's order in islands and in drafting; the width is our guess",
     "radius": f"{_MULO}: l = 1",
-    "sampler": f"{_MULO} (CVPR 2026): super-resolution through pictures, the default there",
+    "resampler": f"{_MULO} (CVPR 2026): super-resolution through pictures, the default there",
 }
 _PAPER_V1: Final = MuloConfig(tau=0.3, radius=1, order="serial", window=None)
 
@@ -160,7 +160,7 @@ GRID_METHODS: Final = (
         "mulo-islands",
         "MuLo-SD with row fronts: in drafting, and in repair of islands side by side",
         MuloConfig(radius=0, order="islands", draft_window=3),
-        MuloConfig(tau=0.3, order="islands", window=8, draft_window=8, sampler="superres"),
+        MuloConfig(tau=0.3, order="islands", window=8, draft_window=8, resampler="superres"),
         _ISLANDS,
     ),
     _mulo(

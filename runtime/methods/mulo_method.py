@@ -39,7 +39,7 @@ class MuloConfig:
     "exact" with its probability alone.
     rows: low rows drafted a cycle; None drafts the whole image at once.
     reject, radius, order, window, adaptive, keys: see `algos.spatial.mulo.Repair`.
-    sampler: between the resolutions, see `runtime.resampling.registry.RESAMPLERS`. ratio: of the two sides.
+    resampler: between the resolutions, see `runtime.resampling.registry.RESAMPLERS`. ratio: of the two sides.
     draft_window, draft_adaptive: row fronts of the low target; None is raster order.
     greedy: decoding at temperature 0. Rules then read the distributions at temperature 1, where a threshold means
     something.
@@ -56,7 +56,7 @@ class MuloConfig:
     keys: Keys = "stale"
     rule: Kind = "pooled"
     delta: float = 0.3
-    sampler: str = "latent"
+    resampler: str = "latent"
     ratio: int = 2
     draft_window: int | None = None
     draft_adaptive: bool = False
@@ -135,7 +135,7 @@ class MuloMethod:
         )
         repair.check(grid)
         low = models.low_target(condition, sampling, config.ratio)
-        resampler = TimedResampler(models.resampler(config.sampler, config.ratio))
+        resampler = TimedResampler(models.resampler(config.resampler, config.ratio))
         height, width = low.model.grid
         rows = height if config.rows is None else config.rows
         if not 1 <= rows <= height:

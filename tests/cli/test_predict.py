@@ -192,7 +192,7 @@ def test_a_curve_that_stops_short_of_a_whole_draft_says_which_size(
 def test_bad_methods_of_a_trace_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for options, message in (
         (("--methods", "molu"), "did you mean 'mulo'?"),
-        (("--methods", "mulo", "--set", "mulo.sampler=bicubc"), "there is no 'bicubc'"),
+        (("--methods", "mulo", "--set", "mulo.resampler=bicubc"), "there is no 'bicubc'"),
         (("--set", "mulo.tau=0.1"), "with a method of --methods"),
         (("--methods", "mulo", "--set", "mulo.rows=9"), "expected 1..2 low rows"),
     ):

@@ -83,7 +83,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ),
         (["target", "--init-from", "target_heads.pt"], "a target of heads 4 to start from, got one of heads 8"),
         (["target", "--init-from", "target_words.pt"], "to start from, got one of 7; its prompts were others"),
-        (["target", "--init-from", "target_bare.pt"], "target_bare.pt does not say its widths"),
+        (["target", "--init-from", "target_bare.pt"], "target_bare.pt: the checkpoint does not say its widths"),
         (["target", "--init-from", "text.pt"], "text.pt is no checkpoint of these recipes"),
         (["target", "--resolution", "128"], "no checkpoint at runs/target_64/checkpoint.pt"),
         (["target", "--resolution", "256"], "no checkpoint at runs/target_128/checkpoint.pt"),
@@ -152,13 +152,13 @@ def test_what_cannot_be_trained_is_refused_at_once(
 
 
 def test_a_stopped_run_says_so_and_exits_as_a_shell_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from underpaint.models.train.loop import DecodingResult, LoopSettings
+    from underpaint.models.train.loop import LoopSettings, TrainingResult
 
     asked = []
 
-    def stopped(folder: Path, sheet: object, *, loop: LoopSettings, seed: int, device: str) -> DecodingResult:
+    def stopped(folder: Path, sheet: object, *, loop: LoopSettings, seed: int, device: str) -> TrainingResult:
         asked.append((folder, loop.steps, loop.minutes, seed, device))
-        return DecodingResult(7, False, {"accuracy": 0.5})
+        return TrainingResult(7, False, {"accuracy": 0.5})
 
     monkeypatch.setattr("underpaint.models.train.judge.train_judge", stopped)
     monkeypatch.setattr("underpaint.models.train.pictures.load_sprites", lambda art: {})
@@ -183,7 +183,7 @@ def test_samplers_learn_between_the_sides_that_are_named(
     checkpoints: Path, monkeypatch: pytest.MonkeyPatch, asked: list[str], run: str, sides: tuple[int, int]
 ) -> None:
     from underpaint.models.train import sampler, superres
-    from underpaint.models.train.loop import DecodingResult
+    from underpaint.models.train.loop import TrainingResult
 
     encoded, trained = [], []
 
@@ -193,9 +193,9 @@ def test_samplers_learn_between_the_sides_that_are_named(
         encoded.append((side, count, split, device))
         return np.zeros((count, (side // 8) ** 2), np.int16)
 
-    def train(folder: Path, scenes: sampler.PairedScenes, *config: SamplerConfig, **given: object) -> DecodingResult:
+    def train(folder: Path, scenes: sampler.PairedScenes, *config: SamplerConfig, **given: object) -> TrainingResult:
         trained.append((folder, scenes, config, given["settings"]))
-        return DecodingResult(1, True, {})
+        return TrainingResult(1, True, {})
 
     monkeypatch.chdir(checkpoints)
     monkeypatch.setattr("underpaint.cli.train.options.encode_pictures", encode)

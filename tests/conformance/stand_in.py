@@ -18,8 +18,7 @@ import numpy as np
 import pytest
 import torch
 
-from underpaint.export.plain_pass import plain_pass
-from underpaint.export.tensorrt_build import batch_counts, decoder_profile
+from underpaint.export.tensorrt_build import batch_counts, decoder_profile, plain_pass
 from underpaint.runtime.engines import device_memory, tensorrt_engine, tensorrt_runtime
 from underpaint.runtime.engines.context import EngineContext, open_session
 from underpaint.runtime.engines.shape import read_shape

@@ -223,7 +223,7 @@ def test_two_resolutions_draft_and_verify_on_tensorrt(
         opened(name, high)
     common = ["compare", "1", "--engines", str(high), "--low", str(low), "--temperature", "0", "--top-k", "0"]
     common += ["--methods", "mulo,mulo-raster", "--set", "mulo-raster.rule=exact", "--set", "mulo-raster.rows=1"]
-    common += [f"--set={name}.{each}" for name in ("mulo", "mulo-raster") for each in ("sampler=bicubic", "k=none")]
+    common += [f"--set={name}.{each}" for name in ("mulo", "mulo-raster") for each in ("resampler=bicubic", "k=none")]
     refused = CliRunner().invoke(underpaint, [*common, "--backend", stand_in.BACKEND, "--out", str(tmp_path / "no")])
     assert refused.exit_code == 2
     assert "passes over 64 cells at once, its engine over 16" in refused.output

@@ -10,7 +10,7 @@ from torch import nn
 from tests.models.test_tokenizer import LOOP, SETTINGS, TINY_VQ, flat_pictures
 from underpaint.models.checkpoints import load_whole
 from underpaint.models.train import loop
-from underpaint.models.train.loop import CHECKPOINT, LoopSettings, Loss, Outcome, save_atomically, train
+from underpaint.models.train.loop import CHECKPOINT, LoopSettings, Loss, TrainingResult, save_atomically, train
 from underpaint.models.train.tokenizer import train_tokenizer
 from underpaint.models.train.world import Stage, StageReport, train_world
 from underpaint.models.weights import store
@@ -26,10 +26,10 @@ class Recorder:
         self.stop_at: str | None = None
 
     def stage(self, name: str, share: float) -> Stage:
-        def run(folder: Path, minutes: float) -> Outcome:
+        def run(folder: Path, minutes: float) -> TrainingResult:
             self.calls.append((name, minutes))
             save_atomically({"config": {"kind": name}, "model": {}}, folder / CHECKPOINT)
-            return Outcome(1, name != self.stop_at, {})
+            return TrainingResult(1, name != self.stop_at, {})
 
         return Stage(name, share, run)
 
@@ -77,7 +77,7 @@ def test_wrong_worlds_are_refused(tmp_path: Path) -> None:
 
 def test_a_real_stage_goes_on_from_its_checkpoint_or_from_weights_alone(tmp_path: Path) -> None:
     def recipe(steps: int) -> Stage:
-        def run(folder: Path, minutes: float) -> Outcome:
+        def run(folder: Path, minutes: float) -> TrainingResult:
             own = replace(LOOP, steps=steps, minutes=minutes)
             return train_tokenizer(folder, flat_pictures, config=TINY_VQ, settings=SETTINGS, loop=own)
 

@@ -106,7 +106,7 @@ def test_every_kind_draws_and_is_named_in_the_figures(folders: tuple[Path, Path]
         ("latent-ce", ("sampler_up_ce_8_16", "sampler_down_8_16")),
         ("superres", ("superres_8_16", "vq_encoder")),
     ):
-        own = ["--methods", "mulo", "--set", f"mulo.sampler={kind}", "--set", "mulo.k=none", "--set", "mulo.rows=2"]
+        own = ["--methods", "mulo", "--set", f"mulo.resampler={kind}", "--set", "mulo.k=none", "--set", "mulo.rows=2"]
         common = ["--engines", str(high), "--low", str(low), "--top-k", "0", "--out", str(tmp_path / kind)]
         run("compare", "1", *common, *own)
         found = json.loads((tmp_path / kind / "compare.json").read_text())
@@ -120,9 +120,9 @@ def test_check_holds_them_against_their_checkpoints(folders: tuple[Path, Path], 
     assert "superres_8_16 (fp32): passed" in told
     other = tmp_path / "other"
     shutil.copytree(folders[0], other)
-    records = json.loads((other / "export.record").read_text())
-    records["superres_8_16"]["checkpoint_sha256"] = "0"
-    (other / "export.record").write_text(json.dumps(records))
+    found = json.loads((other / "superres_8_16.json").read_text())
+    found["export"]["checkpoint_sha256"] = "0"
+    (other / "superres_8_16.json").write_text(json.dumps(found))
     result = CliRunner().invoke(underpaint, ["check", str(other), "--no-greedy"])
     assert result.exit_code == 2
     assert "another checkpoint than superres_8_16 was exported from" in result.output

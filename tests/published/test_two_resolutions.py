@@ -34,7 +34,7 @@ WARM, COLD = SamplingParams(guidance=2.0), SamplingParams(guidance=2.0, temperat
 ASKED = parse_condition("3", "ids")
 EVERY_METHOD = tuple(method.name for method in METHODS)
 MULTI_SCALE = ("mulo", "mulo-islands", "mulo-raster")
-BICUBIC = tuple(f"--set={name}.{each}" for name in MULTI_SCALE for each in ("sampler=bicubic", "k=none"))
+BICUBIC = tuple(f"--set={name}.{each}" for name in MULTI_SCALE for each in ("resampler=bicubic", "k=none"))
 
 
 def export_pair(work: Path, tokenizer: Path, captions: bool) -> tuple[Path, Path]:
@@ -63,7 +63,7 @@ def pipeline(folders: tuple[Path, Path]) -> Pipeline:
 
 
 def drawn(pipeline: Pipeline, sampler: SamplingParams, method: str, *settings: str) -> Drawing:
-    own = ["sampler=bicubic", "k=none", "window=none"] if method in MULTI_SCALE else []
+    own = ["resampler=bicubic", "k=none", "window=none"] if method in MULTI_SCALE else []
     config = resolve(method, sampler.temperature, settings=[*own, *settings])
     return draw(pipeline, build_method(method, config, pipeline.tables), sampler, ASKED, 5)
 
@@ -91,7 +91,7 @@ def test_the_exact_rule_with_raster_rejection_draws_what_ar_draws_at_temperature
 @pytest.mark.parametrize("method", MULTI_SCALE)
 @pytest.mark.parametrize("kind", ["bicubic", "nearest"])
 def test_a_threshold_of_zero_keeps_the_enlarged_draft(pipeline: Pipeline, method: str, kind: str) -> None:
-    found = drawn(pipeline, WARM, method, "tau=0", "draft_window=2", f"sampler={kind}")
+    found = drawn(pipeline, WARM, method, "tau=0", "draft_window=2", f"resampler={kind}")
     small = zipar(pipeline.low_target(ASKED, WARM, 2).model, 2, noise_of(ASKED, 5).cycle(1), role=Role.DRAFT)
     resampler = pipeline.resampler(kind, 2)
     assert (resampler.map.low, resampler.map.high) == (Grid(4, 4), Grid(8, 8))
@@ -155,9 +155,9 @@ def test_captions_condition_both_targets(tmp_path: Path, tokenizer: Path) -> Non
     ("method", "settings", "message"),
     [
         ("mulo", ("ratio=4",), r"ratio 4: --low holds a target at 1 / 2 of the side; say --set METHOD.ratio=2"),
-        ("mulo", ("sampler=latent",), r"no model 'sampler_up_8_16'.*--from 8 --to 16.*nearest, bicubic"),
-        ("mulo", ("sampler=superres",), r"no model 'superres_8_16'"),
-        ("mulo", ("sampler=bicubik",), "did you mean 'bicubic'"),
+        ("mulo", ("resampler=latent",), r"no model 'sampler_up_8_16'.*--from 8 --to 16.*nearest, bicubic"),
+        ("mulo", ("resampler=superres",), r"no model 'superres_8_16'"),
+        ("mulo", ("resampler=bicubik",), "did you mean 'bicubic'"),
         ("mulo", ("rows=5",), "rows: expected 1..4 low rows"),
         ("mulo-islands", ("draft_window=5",), "draft_window: expected 1..4"),
     ],
@@ -226,7 +226,7 @@ def test_the_command_refuses_before_any_work(folders: tuple[Path, Path], tmp_pat
         (["--engines", str(high)], "with --low"),
         (["--engines", str(high), "--low", str(tmp_path / "none")], "no folder"),
         (["--engines", str(blind), "--low", str(low)], "holds no vq_encoder.*export its tokenizer"),
-        (["--engines", str(high), "--low", str(low), "--set", "mulo.sampler=latent"], "no model 'sampler_up_8_16'"),
+        (["--engines", str(high), "--low", str(low), "--set", "mulo.resampler=latent"], "no model 'sampler_up_8_16'"),
         (["--engines", str(high), "--low", str(low), "--set", "mulo.k=1000"], "expected k in"),
         (["--engines", str(high), "--low", str(low), "99"], r"expected \[1\] ids"),
     ):

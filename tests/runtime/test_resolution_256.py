@@ -176,7 +176,7 @@ def test_plain_ways_of_decoding(pipeline: Pipeline) -> None:
 
 @pytest.mark.parametrize(("ratio", "low_cells"), [(2, 256), (4, 64)])
 def test_drafts_from_both_lower_resolutions(pipeline: Pipeline, ratio: int, low_cells: int) -> None:
-    ways = (f"ratio={ratio}", "sampler=bicubic", "k=4", "tau=0.3")
+    ways = (f"ratio={ratio}", "resampler=bicubic", "k=4", "tau=0.3")
     settings = (*ways, "radius=0", "window=2")
     found = drawn(pipeline, WARM, "mulo", *settings)
     assert found.drafter_nfe == low_cells
@@ -192,7 +192,7 @@ def test_drafts_from_both_lower_resolutions(pipeline: Pipeline, ratio: int, low_
 
 @pytest.mark.parametrize("ratio", [2, 4])
 def test_thresholds_at_their_ends(pipeline: Pipeline, ratio: int) -> None:
-    ways = (f"ratio={ratio}", "sampler=bicubic", "draft_window=1")
+    ways = (f"ratio={ratio}", "resampler=bicubic", "draft_window=1")
     nothing = drawn(pipeline, WARM, "mulo", *ways, "tau=1.5", "window=none")
     assert nothing.tokens == tuple(raster(pipeline.grid_target(PROMPT, WARM).model, noise_of(PROMPT, 5)).tokens)
     assert nothing.kept_cells == ()
@@ -262,7 +262,7 @@ def test_latent_samplers_are_exported_under_the_names_that_are_looked_for(
     assert (up.settings["low"], up.settings["high"]) == ([8, 8], [32, 32])
     assert up.recipe.startswith("underpaint train sampler --direction up --losses pixel --from 64 --to 256 &&")
     pipeline = OPEN(folder, resolution=256)
-    found = drawn(pipeline, WARM, "mulo", "ratio=4", "sampler=latent", "tau=0")
+    found = drawn(pipeline, WARM, "mulo", "ratio=4", "resampler=latent", "tau=0")
     assert (found.target_nfe, len(found.tokens)) == (2, 1024)
     assert {"sampler_up_64_256", "sampler_down_64_256"} <= set(pipeline.fingerprint()["sha256"])
 
@@ -273,7 +273,7 @@ def test_the_command_draws_256_px(models: Path, tmp_path: Path, monkeypatch: pyt
         Pipeline, "open", staticmethod(lambda folder, **options: real(models, resolution=options["resolution"]))
     )
     out, strip = tmp_path / "fox.png", tmp_path / "strip.png"
-    asked = ["--resolution", "256", "--method", "mulo-islands", "--set", "ratio=4", "--set", "sampler=bicubic"]
+    asked = ["--resolution", "256", "--method", "mulo-islands", "--set", "ratio=4", "--set", "resampler=bicubic"]
     result = CliRunner().invoke(app, ["generate", "a 3d fox", *asked, "--out", str(out), "--strip", str(strip)])
     assert result.exit_code == 0, result.output
     with Image.open(out) as picture:

@@ -112,7 +112,7 @@ def test_the_high_prefix_becomes_the_low_prefix() -> None:
         ("ratio=3", "whole number from 2 that divides 16 x 16, got 3"),
         ("ratio=1", "whole number from 2"),
         ("ratio=4", "ratio 4: .* holds no target of 4 x 4 codes to draft with; it holds a target at 1 / 2"),
-        ("sampler=latant", "did you mean 'latent'"),
+        ("resampler=latant", "did you mean 'latent'"),
         ("radius=-1", "radius: expected 0..15"),
         ("radius=16", "radius: expected 0..15"),
         ("window=0", "window: expected 1..16"),
