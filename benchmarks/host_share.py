@@ -110,9 +110,9 @@ def export_pair(work: Path) -> Path:
         target, drafter = work / "c2i_B_256.pt", work / "drafter.safetensors"
         checkpoint(target)
         drafter_checkpoint(drafter)
-        options, pair = LoadOptions(grid_side=round(CONFIG.block_size**0.5)), ("llamagen-c2i", target)
+        options, pair = LoadOptions(grid_side=CONFIG.grid_side), ("llamagen-c2i", target)
         export_checkpoint(Request(*pair, options=options), out)
-        request = Request("eagle-drafter", drafter, "fp32", LoadOptions(heads=CONFIG.n_head), pair, options)
+        request = Request("eagle-drafter", drafter, "fp32", LoadOptions(heads=CONFIG.heads), pair, options)
         export_checkpoint(request, out)
     return out
 

@@ -4,10 +4,9 @@ from io import BytesIO
 from pathlib import Path
 
 import numpy as np
-import onnx
 
 from underpaint.export.graph import GraphWriter
-from underpaint.export.store import Origin, draft_manifest, store_bytes, store_onnx
+from underpaint.export.store import Origin, draft_manifest, finish, store_bytes
 from underpaint.models.data.scenes import SpriteSheet
 from underpaint.zoo.prompts import CONCEPT_NAMES, SLOT_VALUES, STYLES
 
@@ -30,9 +29,10 @@ def made_up_sheet() -> SpriteSheet:
     return SpriteSheet(sprites)
 
 
-def _store(graph: onnx.ModelProto, name: str, kind: str, settings: dict[str, object], folder: Path) -> None:
-    draft = draft_manifest(name, kind, ORIGIN, settings)
-    store_onnx(graph, draft, folder, lambda path: {"none": 0.0}, 1.0)
+def _store(graph: GraphWriter, name: str, kind: str, settings: dict[str, object], folder: Path) -> None:
+    path = folder / f"{name}.onnx"
+    graph.write(path)
+    finish(draft_manifest(name, kind, ORIGIN, settings), path, {"none": 0.0})
 
 
 def write_image_decoder(folder: Path) -> None:
@@ -41,8 +41,8 @@ def write_image_decoder(folder: Path) -> None:
     codes = graph.input("codes", "int64", ("B", "h", "w"))
     tiles = graph.node("Gather", [graph.constant(numbers(CODES, 3 * 64), "tiles"), codes], axis=0)
     graph.node("DepthToSpace", [graph.node("Transpose", [tiles], perm=[0, 3, 1, 2])], "pixels", blocksize=8)
-    graph.output("pixels", "float", ("B", 3, "H", "W"))
-    _store(graph.close(), "vq_decoder", "image_decoder", _TOKENIZER, folder)
+    graph.output("pixels", "float32", ("B", 3, "H", "W"))
+    _store(graph, "vq_decoder", "image_decoder", _TOKENIZER, folder)
     stream = BytesIO()
     np.savez(stream, codebook=numbers(CODES, 4))
     store_bytes(stream.getvalue(), ".npz", draft_manifest("codebook", "codebook", ORIGIN, {}), folder, {})
@@ -51,20 +51,20 @@ def write_image_decoder(folder: Path) -> None:
 def write_image_encoder(folder: Path) -> None:
     """Every tile is read as the code whose own it is most like."""
     graph = GraphWriter("untile")
-    pixels = graph.input("pixels", "float", ("B", 3, "H", "W"))
+    pixels = graph.input("pixels", "float32", ("B", 3, "H", "W"))
     deep = graph.node("SpaceToDepth", [pixels], blocksize=8)
     tiles = graph.node("Transpose", [deep], perm=[0, 2, 3, 1])
     graph.node("MatMul", [tiles, graph.constant(np.sign(numbers(CODES, 3 * 64)).T, "tiles")], "scores")
-    graph.output("scores", "float", ("B", "h", "w", CODES))
-    _store(graph.close(), "vq_encoder", "image_encoder", _TOKENIZER, folder)
+    graph.output("scores", "float32", ("B", "h", "w", CODES))
+    _store(graph, "vq_encoder", "image_encoder", _TOKENIZER, folder)
 
 
 def write_judge(folder: Path) -> None:
     """A linear judge of averaged areas."""
     graph = GraphWriter("judge")
-    pixels = graph.input("pixels", "float", ("B", 3, 64, 64))
+    pixels = graph.input("pixels", "float32", ("B", 3, 64, 64))
     areas = graph.node("Flatten", [graph.node("AveragePool", [pixels], kernel_shape=[16, 16], strides=[16, 16])])
     for name, width in (*((slot, len(known)) for slot, known in SLOT_VALUES.items()), ("features", FEATURES)):
         graph.node("MatMul", [areas, graph.constant(numbers(48, width), f"of_{name}")], name)
-        graph.output(name, "float", ("B", width))
-    _store(graph.close(), "judge", "judge", {"side": 64, "slots": list(SLOT_VALUES)}, folder)
+        graph.output(name, "float32", ("B", width))
+    _store(graph, "judge", "judge", {"side": 64, "slots": list(SLOT_VALUES)}, folder)

@@ -141,7 +141,7 @@ def test_the_command_compares_on_real_engines(models, monkeypatch, tmp_path):
     assert result.exit_code == 0, result.output
     plain = json.loads((out / "compare.json").read_text())
     assert plain["rows"][1]["identical_to_ar"] is True
-    assert plain["model"]["sha256"]["target64"] == manifest.read(models / "target64.json").sha256
+    assert plain["model"]["sha256"]["target64"] == manifest.read(models / "target64.json").weights.sha256
 
 
 def cut_short(folder: Path) -> None:

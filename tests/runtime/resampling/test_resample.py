@@ -118,12 +118,16 @@ def test_an_unknown_kind_is_named() -> None:
         open_resampler("bicubik", PAIR)
 
 
+def copy_model(name: str, folder: Path) -> None:
+    """The manifest, the graph or table, and the weights, of a shipped model."""
+    for file in FOLDER.glob(f"{name}.*"):
+        copyfile(file, folder / file.name)
+
+
 def folder_with(tmp_path: Path, **changed: object) -> Path:
     """The shipped tokenizer, and a super-resolution manifest that was made for something else."""
     for name in ("vq_encoder", "vq_decoder", "codebook"):
-        suffix = ".npz" if name == "codebook" else ".onnx"
-        for file in (f"{name}.json", f"{name}{suffix}"):
-            copyfile(FOLDER / file, tmp_path / file)
+        copy_model(name, tmp_path)
     manifest = json.loads((FOLDER / "vq_decoder.json").read_text())
     settings = {"low": [8, 8], "high": [16, 16], "codebook": codebook_digest(read_codebook())} | changed
     manifest |= {"name": "superres", "kind": "superres", "settings": settings}
@@ -146,8 +150,7 @@ def test_a_sampler_for_another_pair_or_codebook_is_refused(tmp_path: Path) -> No
 def test_a_down_sampler_of_other_losses_is_looked_for_by_its_own_name(tmp_path: Path) -> None:
     folder = folder_with(tmp_path)
     for name in ("sampler_up", "sampler_down"):
-        for file in (f"{name}.json", f"{name}.onnx"):
-            copyfile(FOLDER / file, folder / file)
+        copy_model(name, folder)
     open_resampler("latent", PAIR, folder, ONE_THREAD)
     for losses in ("pixel", "gan"):
         name = f"sampler_down_{losses}"
