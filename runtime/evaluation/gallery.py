@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +25,10 @@ _QUIET: Final = "#6b7280"
 _PAPER: Final = "#ffffff"
 _LOSSY: Final = "#b45309"
 _CELL_INCHES: Final = 1.35
+_LINE_INCHES: Final = 0.19
+_LETTER_INCHES: Final = 0.105
+"""Of a heading."""
+_CAPTION_LETTERS: Final = 20
 MOST_COLUMNS: Final = 32
 """Prompts shown at most: more make a strip that few viewers open."""
 
@@ -36,10 +41,13 @@ def write_gallery(
     Of more than `MOST_COLUMNS` prompts the first ones are shown.
     """
     columns = min(len(prompts), MOST_COLUMNS)
-    label, top = 1.9, 1.0
-    width, height = label + columns * _CELL_INCHES + 0.15, top + len(rows) * _CELL_INCHES + 0.15
+    label = 1.9
+    width = label + columns * _CELL_INCHES + 0.15
+    heading = _heading(title, width)
+    top = 1.0 + _LINE_INCHES * heading.count("\n")
+    height = top + len(rows) * _CELL_INCHES + 0.15
     figure = Figure(figsize=(width, height), facecolor=_PAPER)
-    figure.text(0.12 / width, 1 - 0.22 / height, title, fontsize=11, weight="bold", color=_INK, va="center")
+    figure.text(0.12 / width, 1 - 0.12 / height, heading, fontsize=11, weight="bold", color=_INK, va="top")
     for line, row in enumerate(rows):
         bottom = height - top - (line + 1) * _CELL_INCHES
         middle = (bottom + _CELL_INCHES / 2) / height
@@ -50,7 +58,12 @@ def write_gallery(
             axes.imshow(picture, interpolation="nearest")
             _bare(axes)
             if line == 0:
-                axes.set_title(_wrapped(prompts[column]), fontsize=6, color=_QUIET, pad=4)
+                axes.set_title(
+                    "\n".join(textwrap.wrap(prompts[column], _CAPTION_LETTERS, break_long_words=False)),
+                    fontsize=6,
+                    color=_QUIET,
+                    pad=4,
+                )
     _save(figure, path)
 
 
@@ -59,10 +72,13 @@ def write_acceptance(path: Path, rows: Sequence[ReportRow], maps: Mapping[str, F
     drawn = [row for row in rows if row.drafter_nfe > 0]
     columns = min(4, max(1, len(drawn)))
     lines = -(-len(drawn) // columns) if drawn else 1
-    side, left, top, bar = 2.3, 0.25, 0.5, 1.0
-    width, height = left + columns * side + bar, top + lines * side
+    side, left, bar = 2.3, 0.25, 1.0
+    width = left + columns * side + bar
+    heading = _heading(title, width)
+    top = 0.5 + _LINE_INCHES * heading.count("\n")
+    height = top + lines * side
     figure = Figure(figsize=(width, height), facecolor=_PAPER)
-    figure.text(left / width, 1 - 0.22 / height, title, fontsize=11, weight="bold", color=_INK, va="center")
+    figure.text(left / width, 1 - 0.12 / height, heading, fontsize=11, weight="bold", color=_INK, va="top")
     image = None
     for index, row in enumerate(drawn):
         line, column = divmod(index, columns)
@@ -105,14 +121,9 @@ def _bare(axes: Any) -> None:
         spine.set_visible(False)
 
 
-def _wrapped(caption: str, width: int = 20) -> str:
-    lines = [""]
-    for word in caption.split():
-        if lines[-1] and len(lines[-1]) + 1 + len(word) > width:
-            lines.append(word)
-        else:
-            lines[-1] = f"{lines[-1]} {word}".strip()
-    return "\n".join(lines)
+def _heading(title: str, width: float) -> str:
+    """The title in as many lines as a figure of `width` inches needs."""
+    return "\n".join(textwrap.wrap(title, max(20, int((width - 0.3) / _LETTER_INCHES))))
 
 
 def _save(figure: Figure, path: Path) -> None:
