@@ -232,7 +232,8 @@ def test_two_sweeps_do_not_write_over_each_other(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_killed_sweep_loses_nothing_that_was_finished(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", "from cli.simulate import app; app()", *SWEEP, "--precision", "0.03"]
+    program = "from underpaint.cli.simulate.commands import app; app()"
+    command = [sys.executable, "-c", program, *SWEEP, "--precision", "0.03"]
     child = subprocess.Popen([*command, "--out", str(tmp_path)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     path = tmp_path / FILE_NAME
     end = time.monotonic() + 120
@@ -266,7 +267,7 @@ def test_a_killed_sweep_leaves_no_process_behind(tmp_path: Path) -> None:
     command = [
         sys.executable,
         "-c",
-        "from cli.simulate import app; app()",
+        "from underpaint.cli.simulate.commands import app; app()",
         *SWEEP,
         "--precision",
         "0.01",

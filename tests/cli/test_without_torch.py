@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-START = "import sys; sys.modules['torch'] = None; from cli.app import main; main()"
+START = "import sys; sys.modules['torch'] = None; from underpaint.cli.app import main; main()"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from typer.testing import CliRunner
 
 from tests.models.test_tokenizer import TINY_VQ, flat_pictures
-from underpaint.cli import train_near_duplicates
+from underpaint.cli.train import near_duplicates as command
 from underpaint.cli.train.commands import app
 from underpaint.models.data.scenes import Split
 from underpaint.models.train.near_duplicates import near_duplicates
@@ -19,14 +19,21 @@ from underpaint.models.train.pictures import Pictures
 from underpaint.models.vq import VQModel
 
 
-@pytest.fixture(scope="module")
-def paired() -> VQModel:
-    """A tokenizer whose codes lie in pairs: the nearest of each is all but itself, the next far away."""
+def random_tokenizer() -> VQModel:
+    """Random weights, and codes far from each other: no rounding decides which is nearest."""
     torch.manual_seed(0)
     model = VQModel(TINY_VQ).eval()
     for parameter in model.parameters():
         if parameter.ndim > 1:
             torch.nn.init.normal_(parameter, std=0.2)
+    model.quantize.embedding.weight.data.copy_(torch.nn.functional.normalize(torch.randn(32, 4), dim=1))
+    return model
+
+
+@pytest.fixture(scope="module")
+def paired() -> VQModel:
+    """A tokenizer whose codes lie in pairs: the nearest of each is all but itself, the next far away."""
+    model = random_tokenizer()
     half = torch.nn.functional.normalize(torch.randn(16, 4), dim=1)
     weight = torch.cat([half, half + 1e-4 * torch.randn(16, 4)])
     model.quantize.embedding.weight.data.copy_(weight)
@@ -46,12 +53,14 @@ def test_a_twin_changes_nothing_and_a_stranger_does(paired: VQModel) -> None:
     assert near_duplicates(paired, flat_pictures, side=64, count=3, ranks=(1, 2, 31)) == found
 
 
-def test_how_many_codes_are_used(paired: VQModel) -> None:
+def test_how_many_codes_are_used() -> None:
+    model = random_tokenizer()
+
     def same(indices: Sequence[int], size: int, split: Split) -> NDArray[np.uint8]:
         return flat_pictures([7] * len(indices), size, split)
 
-    found = near_duplicates(paired, same, side=64, count=4, ranks=(1,))
-    once = near_duplicates(paired, same, side=64, count=1, ranks=(1,))
+    found = near_duplicates(model, same, side=64, count=4, ranks=(1,))
+    once = near_duplicates(model, same, side=64, count=1, ranks=(1,))
     assert found.codes_used == once.codes_used <= 32
     assert found.perplexity == pytest.approx(once.perplexity)
     assert 1 <= found.perplexity <= found.codes_used
@@ -70,8 +79,8 @@ def test_the_command_writes_what_it_shows(paired: VQModel, tmp_path: Path, monke
     def tokenizer(path: Path) -> VQModel:
         return paired
 
-    monkeypatch.setattr(train_near_duplicates, "family_pictures", pictures)
-    monkeypatch.setattr(train_near_duplicates, "load_vq", tokenizer)
+    monkeypatch.setattr(command, "family_pictures", pictures)
+    monkeypatch.setattr(command, "load_vq", tokenizer)
     out = tmp_path / "duplicates.json"
     arguments = ["near-duplicates", "--resolution", "64", "--pictures", "2", "--ranks", "1,4", "--out", str(out)]
     done = CliRunner().invoke(app, arguments)

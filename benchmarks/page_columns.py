@@ -1,0 +1,186 @@
+"""Columns of the tables on the pages of docs/results/: a heading, and how a cell is written from a row."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+Row = Mapping[str, Any]
+Column = tuple[str, Callable[[Row], str]]
+
+
+def number(value: float | None, form: str = ".2f") -> str:
+    """A figure, or nothing where there is none."""
+    return "" if value is None else format(value, form)
+
+
+def percent(value: float | None) -> str:
+    """A share in percent."""
+    return "" if value is None else f"{100 * value:.0f} %"
+
+
+def interval(row: Row, name: str, form: str = ".2f") -> str:
+    """A figure with its 95 % interval."""
+    if row.get(f"{name}_low") is None:
+        return number(row.get(name), form)
+    return f"{row[name]:{form}} ({row[f'{name}_low']:{form}} to {row[f'{name}_high']:{form}})"
+
+
+def plain(name: str, form: str = ".2f") -> Callable[[Row], str]:
+    """The column of one figure."""
+    return lambda row: number(row.get(name), form)
+
+
+def word(name: str) -> Callable[[Row], str]:
+    """The column of one word."""
+    return lambda row: str(row[name])
+
+
+SPEED: tuple[Column, ...] = (
+    ("method", word("method")),
+    ("lossless", lambda row: "yes" if row["lossless"] else "no"),
+    ("speed-up (95 %)", lambda row: interval(row, "speedup")),
+    ("target NFE", plain("target_nfe", ".0f")),
+    ("drafter NFE", plain("drafter_nfe", ".0f")),
+    ("tokens per cycle", plain("tokens_per_cycle")),
+    ("mean depth", plain("mean_depth")),
+    ("host share", lambda row: percent(row["overhead_share"])),
+    ("prompt accuracy", plain("prompt_accuracy", ".3f")),
+    ("less AR's (95 %)", lambda row: interval(row, "accuracy_over_ar", "+.3f")),
+    ("same as AR", lambda row: percent(row["identical_share"])),
+)
+
+SPREAD: tuple[Column, ...] = (
+    ("setting", word("variant")),
+    ("speed-up (95 %)", lambda row: interval(row, "speedup")),
+    ("tokens per cycle", plain("tokens_per_cycle")),
+    ("mean depth", plain("mean_depth")),
+    ("prompt accuracy", plain("prompt_accuracy", ".3f")),
+    ("less AR's (95 %)", lambda row: interval(row, "accuracy_over_ar", "+.3f")),
+)
+
+PREDICTED: tuple[Column, ...] = (
+    ("method", word("method")),
+    ("tokens per cycle, measured", plain("measured_tokens_per_cycle", ".3f")),
+    ("predicted", lambda row: f"{row['tokens_per_cycle'][0]:.3f}"),
+    ("error", lambda row: f"{100 * row['tokens_error']:+.1f} %"),
+    ("of it by chance of prompts", lambda row: percent(row["tokens_chance"])),
+    ("speed-up, measured", plain("measured_speedup", ".3f")),
+    ("predicted", lambda row: f"{row['speedup'][0]:.3f}"),
+    ("error", lambda row: f"{100 * row['speedup_error']:+.1f} %"),
+)
+
+
+def _speed_of(name: str) -> Callable[[Row], str]:
+    return lambda row: f"{row['methods'][name]['speedup'][0]:.2f}" if name in row["methods"] else ""
+
+
+def _over(name: str) -> Callable[[Row], str]:
+    def cell(row: Row) -> str:
+        mean, low, high = row["roofline_over"][name]
+        return f"{mean:.2f}x ({low:.2f} to {high:.2f})"
+
+    return cell
+
+
+STUDY: tuple[Column, ...] = (
+    ("synthetic model", word("model")),
+    ("machine", word("machine")),
+    *((name, _speed_of(name)) for name in ("chain", "static tree", "eagle2", "adt", "adt, equal nodes", "roofline")),
+    ("roofline over adt (95 %)", _over("adt")),
+    ("drawn siblings kept", _speed_of("sampled")),
+)
+
+CHAINS: tuple[Column, ...] = (
+    ("traces", word("place")),
+    *((name, _speed_of(name)) for name in ("chain", "adt", "without calls", "roofline")),
+    ("roofline over adt (95 %)", _over("adt")),
+)
+
+VERIFIED: tuple[Column, ...] = (
+    ("policy", lambda row: f"{row['policy']} {row['settings']}" if row["settings"] else str(row["policy"])),
+    ("token by token", lambda row: f"{row['rules'][0]}: {row['tokens_per_cycle'][0]:.2f}"),
+    ("as a whole", lambda row: f"{row['rules'][1]}: {row['tokens_per_cycle'][1]:.2f}"),
+    (
+        "gain (95 %)",
+        lambda row: f"{100 * row['gain']:.1f} % ({100 * row['gain_low']:.1f} to {100 * row['gain_high']:.1f})",
+    ),
+)
+
+PAIRS: tuple[Column, ...] = (
+    ("prompt", word("prompt")),
+    ("method", word("method")),
+    ("z-scores", lambda row: "; ".join(f"{name}: {value:+.1f}" for name, value in row["z"].items())),
+    ("impossible tokens", word("impossible")),
+)
+
+
+def with_half(name: str) -> Callable[[Row], str]:
+    """A mean and half its 95 % interval."""
+
+    def cell(row: Row) -> str:
+        found = row.get(name)
+        return "" if found is None else f"{found['mean']:.2f} ± {found['half']:.2f}"
+
+    return cell
+
+
+def figures(*names: str) -> Callable[[Row], Iterable[Row]]:
+    return lambda result: [{"figure": name, "value": result[name]} for name in names]
+
+
+FIGURES: tuple[Column, ...] = (
+    ("figure", word("figure")),
+    ("value", lambda row: f"{row['value']:,.4g}" if isinstance(row["value"], float) else f"{row['value']:,}"),
+)
+
+BUDGET: tuple[Column, ...] = (
+    ("rival, residual", word("rival")),
+    ("siblings", lambda row: f"{row['siblings']}, {row['drawn']}"),
+    ("mean total variation", plain("mean_bias", ".3f")),
+    ("more kept, mean", plain("mean_gain", "+.3f")),
+    ("least", plain("least_gain", "+.3f")),
+    ("largest", plain("largest_gain", "+.3f")),
+    ("cases with more", lambda row: percent(row["keeps_more"])),
+    ("rival beyond its delta", lambda row: number(row["rival_beyond_its_delta"], ".0f")),
+)
+
+CERTIFIED: tuple[Column, ...] = (
+    ("wrong ones judged", plain("wrong", ".0f")),
+    ("missed", lambda row: str(len(row["missed"]))),
+    ("slowest, s", plain("slowest_s", ".0f")),
+    ("runs of right ones", plain("right", ".0f")),
+    ("false alarms", lambda row: str(len(row["false_alarms"]))),
+)
+
+PROGRAM: tuple[Column, ...] = (
+    ("model", word("model")),
+    ("method", word("method")),
+    ("nodes", word("nodes")),
+    ("outside the models", word("outside_nodes")),
+    ("waits", word("waits")),
+    ("MB a cycle", lambda row: f"{row['bytes'] / 1e6:,.0f}"),
+    ("MB outside", lambda row: f"{row['outside_bytes'] / 1e6:,.1f}"),
+    ("H200, ms", plain("h200_ms", ".3f")),
+    ("of which outside", plain("h200_outside_ms", ".3f")),
+    ("A100, ms", plain("a100_ms", ".3f")),
+    ("of which outside", plain("a100_outside_ms", ".3f")),
+)
+
+CONTROLS: tuple[Column, ...] = (
+    ("temperature", word("temperature")),
+    ("method", word("method")),
+    ("`mean_depth`", plain("setting")),
+    ("mean depth", plain("mean_depth")),
+    ("nodes a cycle", plain("mean_nodes")),
+    ("tokens per cycle", plain("tokens_per_cycle")),
+    ("target NFE", plain("target_nfe", ".0f")),
+    ("drafter NFE", plain("drafter_nfe", ".0f")),
+)
+
+HOST_SHARE: tuple[Column, ...] = (
+    ("loop", word("loop")),
+    ("positions a pass", plain("positions", ".0f")),
+    ("target, ms", plain("target_ms", ".1f")),
+    ("drafter, ms", plain("drafter_ms", ".1f")),
+    ("host, ms", plain("host_ms", ".2f")),
+    ("host share", lambda row: f"{100 * row['host_share']:.1f} %"),
+)
