@@ -38,7 +38,7 @@ class Between:
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> "Between":
-        """From a checkpoint's config."""
+        """Read the pair from a checkpoint's config."""
         low, high = ((int(height), int(width)) for height, width in (config["low"], config["high"]))
         return cls(low, high, str(config["codebook"]), dict(config.get("losses", {})))
 

@@ -134,7 +134,6 @@ class _Cast(nn.Module):
         self.dtype = dtype
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """See the class."""
         return hidden.to(self.dtype)
 
 

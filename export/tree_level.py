@@ -52,7 +52,7 @@ class FrontierNodes(NamedTuple):
     above: tuple[tuple[str, str], ...]
 
     def flat(self) -> list[str]:
-        """As a loop carries them."""
+        """The names in the order in which a loop carries them."""
         return [self.tokens, self.features, self.seen, *(part for pair in self.above for part in pair)]
 
 

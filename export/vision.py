@@ -46,7 +46,6 @@ class Decode(nn.Module):
         self.register_buffer("codebook", model.quantize.codebook.detach().clone())
 
     def forward(self, codes: Tensor) -> Tensor:
-        """See the class."""
         values = functional.embedding(codes, self.codebook)
         return self.model.decode(values.permute(0, 3, 1, 2))
 
@@ -65,7 +64,6 @@ class Encode(nn.Module):
         self.register_buffer("handicap", None if handicap is None else handicap.detach())
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """See the class."""
         latents = self.model.quantize.placed(self.model.latents(pixels).permute(0, 2, 3, 1))
         products = latents @ self.codebook
         return products if self.handicap is None else products - self.handicap
@@ -79,7 +77,6 @@ class _Judge(nn.Module):
         self.model = model
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
-        """See the class."""
         found = self.model(pixels)
         return (*found.scores(), found.features)
 

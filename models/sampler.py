@@ -109,7 +109,6 @@ class TokenSampler(nn.Module):
         self.embedding.weight.copy_(codebook.cpu() @ projection)
 
     def forward(self, codes: Tensor) -> Tensor:
-        """See the class."""
         hidden = self.embedding(codes).permute(0, 3, 1, 2)
         if self.config.direction == "up":
             hidden = self.high(functional.pixel_shuffle(self.change(self.low(hidden)), self.config.ratio))
@@ -147,7 +146,6 @@ class SuperResolution(nn.Module):
             nn.init.zeros_(parameter)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """See the class."""
         enlarged = functional.interpolate(pixels, scale_factor=float(self.config.ratio), mode="bicubic")
         hidden = functional.silu(self.conv_in(pixels))
         for conv in self.body:

@@ -44,9 +44,7 @@ def pool(distribution: FloatArray, near: IntArray, limit: float) -> PooledMass:
 class Limit(Protocol):
     """The most mass that may be pooled with a token of weight `own`, in a distribution of weight `total`."""
 
-    def __call__(self, own: float, total: float) -> float:
-        """See the class."""
-        ...
+    def __call__(self, own: float, total: float) -> float: ...
 
 
 class Pooling(NamedTuple):

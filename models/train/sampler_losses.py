@@ -91,7 +91,6 @@ class PatchCritic(nn.Module):
         )
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """See the class."""
         return call(self.layers, pixels)
 
 

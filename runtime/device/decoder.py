@@ -72,16 +72,13 @@ class DecoderForward:
 
     @property
     def shape(self) -> ForwardSizes:
-        """See `DeviceDecoder`."""
         config = self.config
         return ForwardSizes(self.rows, config.layers, config.heads, config.head_dim, config.dim, config.vocab_size)
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """See `DeviceDecoder`."""
         return embedding(tokens.repeat(self.rows, 1), self.codes)
 
     def hidden(self, embeddings: Tensor, features: Tensor | None, positions: Tensor, attend: Attend) -> Tensor:
-        """See `DeviceDecoder`."""
         hidden = embeddings
         if self.join is not None:
             if features is None:
@@ -134,7 +131,6 @@ class DecoderForward:
         return attend(number, qkv, layer.turns, positions) @ layer.out
 
     def logits(self, features: Tensor) -> Tensor:
-        """See `DeviceDecoder`."""
         return features.float() @ self.head
 
 

@@ -146,12 +146,10 @@ class RankedGrowth:
         self._root_tops = whole(batch, 1, tiles_of(vocab_size), children)
 
     def begin(self) -> None:
-        """See `Growth`."""
         if self._adaptation is not None:
             self._adaptation.begin(self.limits)
 
     def grow(self, state: State) -> None:
-        """See `Growth`."""
         front, width = self._front, state.envelope.frontier
         finite = state.verdicts.finite.narrow(1, state.envelope.nodes, state.envelope.draft_rows)
         for level in range(state.envelope.levels):
@@ -169,7 +167,6 @@ class RankedGrowth:
         take_best(self._found, self.limits.totals, state.progress.roots, tree.tokens, tree.parents, tree.counts)
 
     def observe(self, state: State) -> None:
-        """See `Growth`."""
         if self._adaptation is not None:
             self._adaptation.observe(state, self.limits)
 
@@ -281,7 +278,6 @@ class DrawnGrowth:
         """See `Growth`; a static tree carries no state."""
 
     def grow(self, state: State) -> None:
-        """See `Growth`."""
         tree, nodes = state.tree, state.envelope.nodes
         for number, level in enumerate(self._levels):
             count = level.places.shape[0]

@@ -189,11 +189,9 @@ class HostMemory:
         return int(self.new_keys.shape[3])
 
     def reset(self) -> None:
-        """See `CacheMemory`."""
         self._lay_out(self._first)
 
     def grow(self, count: int) -> None:
-        """See `CacheMemory`."""
         used = self.slots
         keys, values = self.keys.copy(), self.values.copy()
         self._lay_out(used + -(-(count - used) // BLOCK) * BLOCK)
@@ -207,15 +205,35 @@ class HostMemory:
         self.values = self.value_memory[:size].reshape(*self._outer, slots, self._head_dim)
 
     def write(self, rows: slice, positions: IntArray | slice, start: int, count: int) -> None:
-        """See `CacheMemory`."""
         end = start + count
         self.keys[:, rows, :, :, start:end] = self.new_keys[:, rows, :, positions].swapaxes(3, 4)
         self.values[:, rows, :, start:end] = self.new_values[:, rows, :, positions]
 
     def write_at(self, positions: IntArray, slots: IntArray) -> None:
-        """See `CacheMemory`."""
         # Run by run: what lies side by side is copied as a slice, with nothing gathered first.
         ends = ((np.diff(positions) != 1) | (np.diff(slots) != 1)).nonzero()[0] + 1
         for first, end in pairwise((0, *ends.tolist(), positions.size)):
             start, count = int(positions[first]), end - first
             self.write(slice(None), slice(start, start + count), int(slots[first]), count)
+
+
+class CacheOwner:
+    """What an `Engine` tells of the cache that it owns."""
+
+    cache: KeyValueCache
+
+    @property
+    def lengths(self) -> IntArray:
+        return self.cache.lengths
+
+    @property
+    def length(self) -> int:
+        return self.cache.length
+
+    @property
+    def slots(self) -> int:
+        return self.cache.slots
+
+    @property
+    def past_bias(self) -> NDArray[np.float32]:
+        return self.cache.past_bias

@@ -44,14 +44,12 @@ class DeviceMemory:
         """See `CacheMemory`."""
 
     def write(self, rows: slice, positions: IntArray | slice, start: int, count: int) -> None:
-        """See `CacheMemory`."""
         at = positions if isinstance(positions, slice) else self._index(positions)
         end = start + count
         self.keys[:, rows, :, :, start:end] = self.new_keys[:, rows, :, at].transpose(3, 4)
         self.values[:, rows, :, start:end] = self.new_values[:, rows, :, at]
 
     def write_at(self, positions: IntArray, slots: IntArray) -> None:
-        """See `CacheMemory`."""
         at, to = self._index(positions), self._index(slots)
         self.keys[..., to] = self.new_keys[:, :, :, at].transpose(3, 4)
         self.values[:, :, :, to] = self.new_values[:, :, :, at]

@@ -68,7 +68,6 @@ class EngineDrafter:
 
     @property
     def fuses_chains(self) -> bool:
-        """See `ChainExpander`."""
         return self.engine.fuses_chains
 
     def begin(self, scored: Scored) -> None:
@@ -80,7 +79,6 @@ class EngineDrafter:
         self._forget_nodes()
 
     def expand(self, tokens: IntArray, parents: IntArray) -> FloatArray:
-        """See `Expander`."""
         if self._root_probs is not None and parents.tolist() == [-1]:
             return self._root_probs.copy()
         if self._count == 0:
@@ -98,7 +96,6 @@ class EngineDrafter:
         return self._expand_nodes(tokens, parents)
 
     def expand_chain(self, root: int, levels: int) -> IntArray:
-        """See `ChainExpander`."""
         if self._count:
             raise EngineError("drafter: expected expand_chain() as the first call of a cycle; the root is expanded")
         chain = self._expand_root(root, levels).chain
@@ -112,7 +109,6 @@ class EngineDrafter:
         return self.engine.fuses_trees
 
     def expand_tree(self, root: int, growth: FusedTreeSpec) -> list[FusedTreeLevel]:
-        """See `TreeExpander`."""
         if self._count:
             raise EngineError("drafter: expected expand_tree() as the first call of a cycle; the root is expanded")
         if not self.fuses_trees:
@@ -128,7 +124,6 @@ class EngineDrafter:
         return [first, *(FusedTreeLevel(*level) for level in below)]
 
     def commit(self, tree: DraftTree, verdict: Verdict, scored: Scored) -> None:
-        """See `Drafter`."""
         features = self._checked(scored)
         if self._count == 0:  # nothing was drafted, so the root is not in the cache
             self._tokens.append(int(tree.tokens[0]))

@@ -44,7 +44,6 @@ class EngineGridTarget:
         self._target.condition(condition)
 
     def begin(self) -> FloatArray:
-        """See `GridTarget`."""
         self._fed = None
         probs: FloatArray = self._target.begin().probs[0]
         self._begun = True

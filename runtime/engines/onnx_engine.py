@@ -12,7 +12,7 @@ from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
 from underpaint.algos.draft.spec import FusedTreeSpec
 from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts import decoder_graph as names
-from underpaint.runtime.engines.cache import HostMemory, KeyValueCache
+from underpaint.runtime.engines.cache import CacheOwner, HostMemory, KeyValueCache
 from underpaint.runtime.engines.context import EngineContext, EngineError, bind, open_session
 from underpaint.runtime.engines.engine import FusedTreeOutput, PassOutput, PassTimer
 from underpaint.runtime.engines.sampling_inputs import SamplingInputs
@@ -58,7 +58,6 @@ class OnnxDecoder(NamedTuple):
         return None
 
     def open(self, rows: int) -> "OnnxEngine":
-        """See `LoadedDecoder`."""
         return OnnxEngine(self, rows)
 
 
@@ -83,7 +82,7 @@ def load_onnx(name: str, kind: str, folder: Path, context: EngineContext | None 
     return OnnxDecoder(open_session(located.path, context), shape, name)
 
 
-class OnnxEngine:
+class OnnxEngine(CacheOwner):
     """Implements `Engine`.
 
     Buffers are made once and bound by pointer, one binding for each number of new positions and of slots; a pass
@@ -102,14 +101,12 @@ class OnnxEngine:
         self._cond_rows = np.zeros((decoder.shape.external_cond_rows, decoder.shape.dim), dtype=np.float32)
         self._reads_features = names.FEATURES in known
         self.fuses_chains = names.CHAIN_LEVELS in known
-        """See `Engine`."""
         self._sampling = SamplingInputs(rows, known)
         self._bound: dict[_Key, _Bound] = {}
         self._buffers: dict[str, NDArray[Any]] = {}
 
     @property
     def makes_probs(self) -> bool:
-        """See `Engine`."""
         return self._sampling.complete
 
     @property
@@ -117,32 +114,10 @@ class OnnxEngine:
         """See `Engine`: its graph makes the distributions that tokens are taken from."""
         return self.fuses_chains and self._sampling.complete
 
-    @property
-    def lengths(self) -> IntArray:
-        """See `Engine`."""
-        return self.cache.lengths
-
-    @property
-    def length(self) -> int:
-        """See `Engine`."""
-        return self.cache.length
-
-    @property
-    def slots(self) -> int:
-        """See `Engine`."""
-        return self.memory.slots
-
-    @property
-    def past_bias(self) -> NDArray[np.float32]:
-        """See `Engine`."""
-        return self.cache.past_bias
-
     def sample_by(self, params: SamplingParams) -> None:
-        """See `Engine`."""
         self._sampling.set(params, self.shape.vocab_size)
 
     def begin(self, hidden: Sequence[int] = (), cond_rows: NDArray[np.float32] | None = None) -> None:
-        """See `Engine`."""
         self.cache.clear(hidden)
         if cond_rows is not None:
             self._cond_rows[:] = cond_rows
@@ -157,7 +132,6 @@ class OnnxEngine:
         chain_levels: int = 1,
         tree: FusedTreeSpec | None = None,
     ) -> PassOutput:
-        """See `Engine`."""
         sizes: _TreeSizes = _NO_TREE if tree is None else tree.uniforms.shape
         deep, count = sizes[0] or chain_levels, cells.shape[-1]
         self.shape.check_cells(cells, deep)
@@ -186,19 +160,15 @@ class OnnxEngine:
         return bound.output
 
     def commit(self, positions: IntArray | slice, counts: Sequence[int] | None = None) -> None:
-        """See `Engine`."""
         self.cache.commit(positions, counts)
 
     def write_scratch(self, behind: int) -> int:
-        """See `Engine`."""
         return self.cache.write_scratch(behind)
 
     def write_at(self, positions: IntArray, slots: IntArray) -> None:
-        """See `Engine`."""
         self.cache.write_at(positions, slots)
 
     def close(self) -> None:
-        """See `Engine`."""
         self._bound.clear()
         self._buffers.clear()
         self._session = _Closed()
@@ -286,7 +256,7 @@ class OnnxEngine:
 
 
 class _Closed:
-    """In the place of a closed engine's session."""
+    """Stands in the place of a closed engine's session: every use raises."""
 
     def io_binding(self) -> Any:
         """EngineError."""

@@ -103,7 +103,6 @@ class EngineTarget:
         self._condition = condition
 
     def begin(self) -> Scored:
-        """See `Target`."""
         if self._condition is None:
             raise EngineError("target: no condition is set; call condition() before decoding")
         engine = self.engine

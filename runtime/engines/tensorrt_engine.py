@@ -16,7 +16,7 @@ from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.draft.spec import FusedTreeSpec
 from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts import decoder_graph as names
-from underpaint.runtime.engines.cache import KeyValueCache
+from underpaint.runtime.engines.cache import CacheOwner, KeyValueCache
 from underpaint.runtime.engines.context import EngineError
 from underpaint.runtime.engines.device_memory import TYPES, DeviceMemory, layered
 from underpaint.runtime.engines.engine import PassOutput, PassTimer
@@ -57,7 +57,6 @@ class TensorRTDecoder(NamedTuple):
         return max(count for _, count in self.runtime.record.batch_counts)
 
     def open(self, rows: int) -> "TensorRTEngine":
-        """See `LoadedDecoder`."""
         return TensorRTEngine(self, rows)
 
 
@@ -67,13 +66,11 @@ def load_tensorrt(name: str, kind: str, folder: Path, backend: str) -> TensorRTD
     return TensorRTDecoder(name, shape, runtime)
 
 
-class TensorRTEngine:
+class TensorRTEngine(CacheOwner):
     """Implements `Engine` on plain passes: a captured graph holds one level of drafting, and no distributions."""
 
     makes_probs: Final = False
-    """See `Engine`."""
     fuses_chains: Final = False
-    """See `Engine`."""
     fuses_trees: Final = False
     """See `Engine`."""
 
@@ -103,31 +100,10 @@ class TensorRTEngine:
         """Whether every pass so far replayed a CUDA graph."""
         return all(bucket.captured is not None for bucket in self._buckets.values())
 
-    @property
-    def lengths(self) -> IntArray:
-        """See `Engine`."""
-        return self.cache.lengths
-
-    @property
-    def length(self) -> int:
-        """See `Engine`."""
-        return self.cache.length
-
-    @property
-    def slots(self) -> int:
-        """See `Engine`: all of them, at every pass."""
-        return self.memory.slots
-
-    @property
-    def past_bias(self) -> NDArray[np.float32]:
-        """See `Engine`."""
-        return self.cache.past_bias
-
     def sample_by(self, params: SamplingParams) -> None:
         """See `Engine`: these graphs give logits alone, of which the host makes distributions."""
 
     def begin(self, hidden: Sequence[int] = (), cond_rows: NDArray[np.float32] | None = None) -> None:
-        """See `Engine`."""
         self.cache.clear(hidden)
         if cond_rows is not None:
             self._cond_rows[:] = cond_rows
@@ -169,19 +145,15 @@ class TensorRTEngine:
         return output
 
     def commit(self, positions: IntArray | slice, counts: Sequence[int] | None = None) -> None:
-        """See `Engine`."""
         self.cache.commit(positions, counts)
 
     def write_scratch(self, behind: int) -> int:
-        """See `Engine`."""
         return self.cache.write_scratch(behind)
 
     def write_at(self, positions: IntArray, slots: IntArray) -> None:
-        """See `Engine`."""
         self.cache.write_at(positions, slots)
 
     def close(self) -> None:
-        """See `Engine`."""
         self._buckets.clear()
         self._profiles.clear()
 

@@ -135,7 +135,7 @@ class _Network:
         return score
 
     def gradients(self, placed: FloatArray, wanted: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Of the mean logistic loss at wanted 0 or 1."""
+        """Gradients of the mean logistic loss, whose labels are 0 or 1."""
         hidden = np.tanh(placed @ self.first + self.shift)
         slope = (1 / (1 + np.exp(-hidden @ self.second)) - wanted) / len(placed)
         back = slope[:, None] * self.second * (1 - hidden**2)

@@ -52,7 +52,6 @@ class ZiparConfig:
         raise ValueError(f"--rule {rule}: row fronts draft nothing, so no rule applies; leave it out")
 
     def with_settings(self, method: str, settings: Sequence[str]) -> ZiparConfig:
-        """See `MethodConfig`."""
         return with_fields(self, method, settings)
 
     def target_sampling(self, asked: SamplingParams) -> SamplingParams:
@@ -60,7 +59,6 @@ class ZiparConfig:
         return asked
 
     def build(self, method: str, tables: ModelTables) -> ZiparMethod:
-        """See `MethodConfig`."""
         if self.adaptive and self.window is None:
             raise ValueError(f"method '{method}': an adaptive window needs one to start from; set window too")
         return ZiparMethod(method, self)
@@ -75,7 +73,7 @@ class ZiparMethod:
 
     @property
     def lossless(self) -> bool:
-        """In raster order."""
+        """Whether it decodes in raster order, as it does without a window."""
         return self.config.window is None
 
     @property
@@ -100,7 +98,7 @@ class ZiparSession:
 
     @property
     def timers(self) -> SessionTimers:
-        """Of the target."""
+        """Timer of the target's passes."""
         return SessionTimers(self.target.timer)
 
     def decode(self, chance: Chance) -> DecodingResult:

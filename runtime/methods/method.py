@@ -114,7 +114,7 @@ class DecodingSession(Protocol):
 
     @property
     def timers(self) -> SessionTimers:
-        """Of its models."""
+        """Timers of the passes of the session's models."""
         ...
 
     def decode(self, chance: Chance) -> DecodingResult:

@@ -64,16 +64,13 @@ class MuloConfig:
 
     @property
     def family(self) -> Literal["grid"]:
-        """See `MethodConfig`."""
         return "grid"
 
     @property
     def draws_by(self) -> str:
-        """See `MethodConfig`."""
         return f"rows from 1 / {self.ratio} of the side + {self.rule}, {self.reject} repair, {self.order}"
 
     def to_dict(self) -> dict[str, Any]:
-        """See `MethodConfig`."""
         return {"loop": "mulo", "settings": asdict(self)}
 
     def at_zero(self) -> MuloConfig:
@@ -81,15 +78,12 @@ class MuloConfig:
         return replace(self, greedy=True)
 
     def with_rule(self, rule: str, temperature: float) -> MuloConfig:
-        """See `MethodConfig`."""
         return self.with_settings("mulo", [f"rule={rule}"])
 
     def with_settings(self, method: str, settings: Sequence[str]) -> MuloConfig:
-        """See `MethodConfig`."""
         return with_fields(self, method, settings, fixed=("greedy",))
 
     def target_sampling(self, asked: SamplingParams) -> SamplingParams:
-        """See `MethodConfig`."""
         return replace(asked, temperature=1.0) if self.greedy else asked
 
     def build(self, method: str, tables: ModelTables) -> MuloMethod:

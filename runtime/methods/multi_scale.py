@@ -29,12 +29,12 @@ class TimedResampler:
         return self.inner.map
 
     def enlarge(self, low: IntArray, rows: range) -> IntArray:
-        """As the inner one does."""
+        """What the wrapped resampler returns; its time is counted."""
         with self._timed():
             return self.inner.enlarge(low, rows)
 
     def reduce(self, high: IntArray, rows: range) -> IntArray:
-        """As the inner one does."""
+        """What the wrapped resampler returns; its time is counted."""
         with self._timed():
             return self.inner.reduce(high, rows)
 

@@ -52,16 +52,13 @@ class TreeConfig:
 
     @property
     def family(self) -> Literal["tree"]:
-        """See `MethodConfig`."""
         return "tree"
 
     @property
     def draws_by(self) -> str:
-        """See `MethodConfig`."""
         return f"{self.policy} + {self.rule}"
 
     def to_dict(self) -> dict[str, Any]:
-        """See `MethodConfig`."""
         policy = settings_by_default(POLICIES[self.policy].make, GIVEN_BY_ENGINE) if self.policy != NO_POLICY else {}
         rule = settings_by_default(RULES[self.rule].make, GIVEN_BY_ENGINE)
         found = {
@@ -162,7 +159,6 @@ class NoDraft:
         """See `Policy`."""
 
     def grow(self, drafter: Expander, root: int, budget: Budget, chance: Chance) -> DraftTree:
-        """See `Policy`."""
         return root_only(root, drafter.vocab_size)
 
     def observe(self, tree: DraftTree, verdict: Verdict, cell: int) -> None:
@@ -199,7 +195,7 @@ class TreeSession:
 
     @property
     def timers(self) -> SessionTimers:
-        """Of the target and the drafter."""
+        """Timers of the passes of the target and the drafter."""
         return SessionTimers(self.target.timer, self.drafter.timer if self.drafter is not None else None)
 
     def decode(self, chance: Chance) -> DecodingResult:

@@ -39,7 +39,6 @@ class FilterEnlarger:
     resampling: Image.Resampling = Image.Resampling.BICUBIC
 
     def __call__(self, picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """See `Enlarger`."""
         height, width = picture.shape[:2]
         return np.asarray(Image.fromarray(picture).resize((width * self.ratio, height * self.ratio), self.resampling))
 
@@ -51,7 +50,6 @@ class LearnedEnlarger:
         self._session: Any = open_session(path, settings)
 
     def __call__(self, picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """See `Enlarger`."""
         return to_bytes(self._session.run(None, {"pixels": to_unit(picture)[None]})[0][0])
 
 
@@ -70,7 +68,6 @@ class PixelResampler:
     enlarger: Enlarger
 
     def enlarge(self, low: IntArray, rows: range) -> IntArray:
-        """See `Resampler`."""
         read = check_low(self.map, low, rows, self.decoder.vocab_size)
         if not rows:
             return np.empty(0, dtype=np.int64)

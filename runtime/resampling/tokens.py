@@ -37,7 +37,6 @@ class TokenResampler:
     down: TokenNetwork
 
     def enlarge(self, low: IntArray, rows: range) -> IntArray:
-        """See `Resampler`."""
         return _likeliest(self.logits(low, rows))
 
     def logits(self, low: IntArray, rows: range) -> FloatArray:
@@ -50,7 +49,6 @@ class TokenResampler:
         return self._rows(self.up, read, self.map.high_rows(rows))
 
     def reduce(self, high: IntArray, rows: range) -> IntArray:
-        """See `Resampler`."""
         read = check_high(self.map, high, rows, self.vocab_size)
         return _likeliest(self._rows(self.down, read, rows))
 

@@ -83,7 +83,6 @@ class CallableVerifier:
     bits: int = 53
 
     def decide(self, drafts: Sequence[DraftRequest], noise: FloatArray) -> list[Verdict | Fault]:
-        """See `Verifier`."""
         return [self._one(draft, row) for draft, row in zip(drafts, noise, strict=True)]
 
     def _one(self, draft: DraftRequest, noise: FloatArray) -> Verdict | Fault:
@@ -91,7 +90,6 @@ class CallableVerifier:
         return guarded(lambda: self.verify(copied(draft), given))
 
     def enumerate(self, draft: DraftRequest) -> dict[Verdict, float] | Fault:
-        """See `Verifier`."""
         raise ValueError("this verifier takes uniforms or seeds, it records no decisions")
 
 
@@ -104,11 +102,9 @@ class RuleVerifier:
     bits: int = field(default=53, init=False)
 
     def decide(self, drafts: Sequence[DraftRequest], noise: FloatArray) -> list[Verdict | Fault]:
-        """See `Verifier`."""
         raise ValueError("a rule's decisions are enumerated; it takes no uniforms")
 
     def enumerate(self, draft: DraftRequest) -> dict[Verdict, float] | Fault:
-        """See `Verifier`."""
         own = copied(draft)
         found = enumerate_outcomes(lambda chance: guarded(lambda: self.rule(own.tree, own.target_probs, chance)))
         verdicts = {verdict: share for verdict, share in found.items() if isinstance(verdict, Verdict)}

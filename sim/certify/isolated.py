@@ -39,21 +39,17 @@ class IsolatedVerifier:
 
     @property
     def noise(self) -> Noise:
-        """See `Verifier`."""
         return self._noise
 
     @property
     def bits(self) -> int:
-        """See `Verifier`."""
         return self._bits
 
     def decide(self, drafts: Sequence[DraftRequest], noise: FloatArray) -> list[Verdict | Fault]:
-        """See `Verifier`."""
         found: list[Verdict | Fault] = self._ask(("decide", list(drafts), noise))
         return found
 
     def enumerate(self, draft: DraftRequest) -> dict[Verdict, float] | Fault:
-        """See `Verifier`."""
         found: dict[Verdict, float] | Fault = self._ask(("enumerate", draft))
         return found
 

@@ -46,7 +46,6 @@ class TreeLayout:
     bits: int = field(default=24, init=False)
 
     def decide(self, drafts: Sequence[DraftRequest], noise: FloatArray) -> list[Verdict | Fault]:
-        """See `Verifier`."""
         count, nodes, vocab_size = len(drafts), drafts[0].tree.size, drafts[0].target_probs.shape[1]
         lists = [linked(draft) for draft in drafts]
         predicts = np.full(count * nodes, -1, dtype=np.int32)
@@ -90,7 +89,6 @@ class TreeLayout:
         return Verdict(tuple(chosen[1:]), told[-1])
 
     def enumerate(self, draft: DraftRequest) -> dict[Verdict, float] | Fault:
-        """See `Verifier`."""
         return _no_enumeration()
 
 
@@ -108,7 +106,6 @@ class ChainLayout:
     bits: int = field(default=24, init=False)
 
     def decide(self, drafts: Sequence[DraftRequest], noise: FloatArray) -> list[Verdict | Fault]:
-        """See `Verifier`."""
         _require_chains(drafts)
         returned = _called(
             self.kernel,
@@ -120,7 +117,6 @@ class ChainLayout:
         return _read_chains(drafts, returned)
 
     def enumerate(self, draft: DraftRequest) -> dict[Verdict, float] | Fault:
-        """See `Verifier`."""
         return _no_enumeration()
 
 
@@ -140,7 +136,6 @@ class FlatChainLayout:
     bits: int = field(default=24, init=False)
 
     def decide(self, drafts: Sequence[DraftRequest], noise: FloatArray) -> list[Verdict | Fault]:
-        """See `Verifier`."""
         _require_chains(drafts)
         count, length = len(drafts), drafts[0].tree.size - 1
         vocab_size = drafts[0].target_probs.shape[1]
@@ -165,7 +160,6 @@ class FlatChainLayout:
         return _read_chains(drafts, returned)
 
     def enumerate(self, draft: DraftRequest) -> dict[Verdict, float] | Fault:
-        """See `Verifier`."""
         return _no_enumeration()
 
 

@@ -45,14 +45,12 @@ class ProcessVerifier:
         self.close()
 
     def decide(self, drafts: Sequence[DraftRequest], noise: FloatArray) -> list[Verdict | Fault]:
-        """See `Verifier`."""
         found: list[Verdict | Fault] = []
         for start in range(0, len(drafts), BATCH):
             found += self._batch(drafts[start : start + BATCH], noise[start : start + BATCH], start)
         return found
 
     def enumerate(self, draft: DraftRequest) -> dict[Verdict, float] | Fault:
-        """See `Verifier`."""
         raise ValueError("a program takes uniforms or seeds, it records no decisions")
 
     def close(self) -> None:

@@ -78,7 +78,7 @@ class _Search(Generic[Outcome]):
             self.corners = np.concatenate([np.zeros((1, self.dims), np.bool_), near, ~near, np.ones_like(near[:1])])
 
     def outcomes(self, items: IntArray, points: IntArray) -> list[Outcome]:
-        """As `ask`, each point asked for once."""
+        """Outcomes as `ask` gives them; each point is asked for once."""
         keys = [(int(item), point.tobytes()) for item, point in zip(items, points, strict=True)]
         new = {key: place for place, key in enumerate(keys) if key not in self.known}
         if new:

@@ -93,9 +93,7 @@ class InProcess:
     bits: int = 53
 
     def decide(self, drafts: Sequence[DraftRequest], noise: FloatArray) -> list[Verdict | Fault]:
-        """See `Verifier`."""
         return [self.verify(draft, row) for draft, row in zip(drafts, noise, strict=True)]
 
     def enumerate(self, draft: DraftRequest) -> dict[Verdict, float] | Fault:
-        """See `Verifier`."""
         raise ValueError("this verifier takes uniforms, it records no decisions")

@@ -39,7 +39,7 @@ class Verifier(Protocol):
 
     @property
     def noise(self) -> Noise:
-        """Where its randomness comes from."""
+        """What the verifier draws with: uniforms that it is handed, or its own generator."""
         ...
 
     @property

@@ -18,7 +18,7 @@ class Costs(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is of."""
+        """The model and the machine that it describes, as tables call them."""
         ...
 
     @property

@@ -49,12 +49,12 @@ class Predicted(NamedTuple):
 
     @property
     def tokens_error(self) -> float:
-        """Of the tokens per cycle."""
+        """Relative error of the predicted tokens per cycle."""
         return self.tokens_per_cycle.mean / self.measured_tokens_per_cycle - 1.0
 
     @property
     def speedup_error(self) -> float:
-        """Of the speed-up."""
+        """Relative error of the predicted speed-up."""
         return self.speedup.mean / self.measured_speedup - 1.0
 
 

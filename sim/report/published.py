@@ -75,7 +75,7 @@ class Checked(NamedTuple):
 
     @property
     def roofline_error(self) -> float | None:
-        """Of the speed-up on the roofline."""
+        """Relative error of the speed-up that the roofline predicts; None where nothing is predicted."""
         return None if self.by_roofline is None else self.by_roofline / self.row.speedup - 1.0
 
     @property
