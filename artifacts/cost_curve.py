@@ -1,12 +1,13 @@
 """Measured cost curves: their file's format, reader and validation, and what cost-aware policies take from them.
 
-`benchmarks/cost_curve.py` writes the file. Every part is milliseconds by size: (size, ms) pairs, sizes rising from 1.
+`underpaint costs` measures one of this machine and writes the file. Every part is milliseconds by size: (size, ms)
+pairs, sizes rising from 1.
 """
 
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from math import isfinite
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
 from underpaint.algos.draft.spec import PolicySpec
 from underpaint.algos.registry import settings_fields
+from underpaint.artifacts.knee import Knee, find_knee
 
 Curve: TypeAlias = tuple[tuple[int, float], ...]
 """(size, ms) pairs, sizes rising from 1."""
@@ -26,6 +28,7 @@ nothing, where a policy compared both by their costs."""
 FORMAT: Final = 2
 """Of the file. Format 1, which has no such key, gives two of the host's families other names."""
 _FORMAT_1: Final[Mapping[str, HostFamily]] = {"priced": "cost_aware", "weighed": "cost_aware_chain"}
+_REMEDY: Final = "measure it again with `underpaint costs --renew --full --export FILE`"
 IN_CYCLE: Final = "in_cycle"
 IN_GRID: Final = "in_grid"
 
@@ -94,7 +97,10 @@ class InCycleCosts:
 class CostCurveFile:
     """What a cost curve's file holds.
 
-    name: of the file, without its ending. fingerprint: SHA-256 of its content. model: the models that were measured.
+    name: of the file, without its ending. content: its bytes; fingerprint: their SHA-256. model: the models that
+    were measured.
+    measured_on: what the curve holds for: processor, cores, engine, SHA-256 of the models, threads and rows a pass;
+    empty in files that do not say. machine: as every result tells it.
     verify_ms: target passes by nodes, draft_ms: drafter passes by nodes expanded, both repeated alone. overhead_ms: of
     the host, a cycle beyond the passes. in_grid: target passes by the tokens that they are fed, inside loops that
     decide cells of a grid in any order; empty where they were not measured. in_cycle: None where it was not measured.
@@ -108,25 +114,45 @@ class CostCurveFile:
     overhead_ms: float
     in_grid: Curve
     in_cycle: InCycleCosts | None
+    measured_on: Mapping[str, Any] = field(default_factory=dict)
+    machine: Mapping[str, Any] = field(default_factory=dict)
+    content: bytes = field(default=b"", repr=False)
+
+    @property
+    def knee(self) -> Knee:
+        """Of the target's passes, repeated alone."""
+        return find_knee(self.verify_ms)
+
+    def told(self) -> dict[str, Any]:
+        """What a record of results says of it: the fingerprint, the knee and the target's passes."""
+        return {"fingerprint": self.fingerprint, "knee": self.knee._asdict(), "verify_ms": self.verify_ms}
 
 
 def read_cost_curve(path: Path) -> CostCurveFile:
     """A cost curve's file; ValueError, naming it and what is wrong with it, where it is something else or missing."""
     try:
         content = path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"{path}: expected a cost curve ({error!r}); {_REMEDY}") from error
+    return parse_cost_curve(content, path)
+
+
+def parse_cost_curve(content: bytes, path: Path) -> CostCurveFile:
+    """The content of a cost curve's file of that path; ValueError as `read_cost_curve`."""
+    try:
         held = json.loads(content)
         within = held.get(IN_CYCLE)
         verify, draft = _curve(held["verify_ms"]), _curve(held["draft_ms"])
         overhead = float(held.get("overhead_ms", 0.0))
         grid = _curve(held[IN_GRID]["target_ms"]) if IN_GRID in held else ()
-        model = dict(held.get("model", {}))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        model, machine = dict(held.get("model", {})), dict(held.get("machine", {}))
+        measured_on = dict(held.get("measured_on", {}))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
-            f"{path}: expected JSON with verify_ms and draft_ms, each [[nodes, ms], ...] ({error!r}); write it with "
-            "`python -m benchmarks.cost_curve --out`"
+            f"{path}: expected JSON with verify_ms and draft_ms, each [[nodes, ms], ...] ({error!r}); {_REMEDY}"
         ) from error
     if held.get("format", 1) not in (1, FORMAT):
-        raise ValueError(f"{path}: expected format {FORMAT}, got {held['format']}; record the curve again")
+        raise ValueError(f"{path}: expected format {FORMAT}, got {held['format']}; {_REMEDY}")
     check_curve(str(path), "verify_ms", "node", verify)
     check_curve(str(path), "draft_ms", "node", draft)
     if grid:
@@ -134,7 +160,10 @@ def read_cost_curve(path: Path) -> CostCurveFile:
     if not (isfinite(overhead) and overhead >= 0.0):
         raise ValueError(f"{path}: overhead_ms must be a time of at least 0, got {overhead}")
     fingerprint = hashlib.sha256(content).hexdigest()
-    return CostCurveFile(path.stem, fingerprint, model, verify, draft, overhead, grid, _in_cycle(path, within))
+    within = _in_cycle(path, within)
+    return CostCurveFile(
+        *(path.stem, fingerprint, model, verify, draft, overhead, grid, within), measured_on, machine, content
+    )
 
 
 def _in_cycle(path: Path, part: Any) -> InCycleCosts | None:
@@ -158,9 +187,7 @@ def _in_cycle(path: Path, part: Any) -> InCycleCosts | None:
             _curve(part.get("tree_ms", ())),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(
-            f"{path}: '{IN_CYCLE}' is not as benchmarks/cost_curve.py writes it ({error}); record the curve again"
-        ) from error
+        raise ValueError(f"{path}: '{IN_CYCLE}' is not as `underpaint costs` writes it ({error}); {_REMEDY}") from error
 
 
 def _curve(pairs: Any) -> Curve:
@@ -191,21 +218,20 @@ class EngineCosts(NamedTuple):
         return {**found, **{name: getattr(self, name) for name in ("chain_ms", "plain_ms") if name in known}}
 
 
-def read_engine_costs(path: Path) -> EngineCosts:
-    """The costs of a curve's file for cost-aware policies; ValueError as `read_cost_curve`.
+def engine_costs(curve: CostCurveFile) -> EngineCosts:
+    """The costs of a curve for cost-aware policies; ValueError where it holds none for them.
 
     Where it was measured `in_cycle`, passes cost what they do inside decoding loops, and the host's share of a cycle, a
     node or a level goes to the pass that it belongs to. Where chains in one call were compared with plain steps, both
     cost what they do in that loop: drafts between them slow plain steps as well. Else passes cost what they do when
     repeated alone, and `overhead_ms` is added to every target pass.
     """
-    curve = read_cost_curve(path)
     if curve.in_cycle is None:
         verify = tuple((nodes, ms + curve.overhead_ms) for nodes, ms in curve.verify_ms)
         return EngineCosts(verify, curve.draft_ms, fingerprint=curve.fingerprint)
     within = curve.in_cycle
     if "cost_aware" not in within.host:
-        raise ValueError(f"{path}: host_ms of '{IN_CYCLE}' holds no 'cost_aware'; record the curve again")
+        raise ValueError(f"{curve.name}.json: host_ms of '{IN_CYCLE}' holds no 'cost_aware'; {_REMEDY}")
     own = within.host["cost_aware"]
     verify = tuple((nodes, ms + own.cycle + own.node * nodes) for nodes, ms in within.target)
     found = EngineCosts(verify, tuple((nodes, ms + own.level) for nodes, ms in within.draft))
@@ -216,17 +242,16 @@ def read_engine_costs(path: Path) -> EngineCosts:
         plain_ms = within.target[0][1] + chain.cycle + chain.node
         found = found._replace(chain_ms=_chain_ms(within.chain, own, chain), plain_ms=plain_ms)
     if found.plain_ms is None or found.plain_ms <= 0.0:
-        raise ValueError(f"{path}: a plain step must take a positive time, got {found.plain_ms}")
+        raise ValueError(f"{curve.name}.json: a plain step must take a positive time, got {found.plain_ms}")
     return found._replace(fingerprint=curve.fingerprint)
+
+
+def read_engine_costs(path: Path) -> EngineCosts:
+    """The costs of a curve's file for cost-aware policies; ValueError as `read_cost_curve` and `engine_costs`."""
+    return engine_costs(read_cost_curve(path))
 
 
 def _chain_ms(calls: Curve, tree: HostCosts, chain: HostCosts) -> Curve:
     """ms of a call, and of the host in such a cycle beyond what counts with the target pass."""
     cycle, node = chain.cycle - tree.cycle, chain.node - tree.node
     return tuple((levels, ms + chain.level * levels + max(0.0, cycle + node * (levels + 1))) for levels, ms in calls)
-
-
-def costs_beside(folder: Path, side: int | None = None) -> EngineCosts | None:
-    """The curve measured for the models of `folder` (at `side` px), from costs.json or costs128.json; None without."""
-    path = folder / f"costs{'' if side is None else side}.json"
-    return read_engine_costs(path) if path.exists() else None

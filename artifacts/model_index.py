@@ -47,15 +47,13 @@ class ResolutionEntry:
     """The models of one resolution.
 
     side: of the pictures in pixels; None where the folder holds no tokenizer that tells it. grid: rows and columns of
-    codes. costs: a file of the folder with the cost curve of these models. reference: the judge's view of real
-    pictures at this resolution.
+    codes. reference: the judge's view of real pictures at this resolution.
     """
 
     side: int | None
     grid: tuple[int, int]
     target: str
     drafter: str | None = None
-    costs: str | None = None
     reference: str | None = None
 
 
@@ -236,7 +234,11 @@ def _parsed(folder: Path) -> ModelIndex:
 
 def _typed(held: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """The parts of an index as their own types."""
-    resolutions = [{**entry, "grid": _pair(entry["grid"])} for entry in held["resolutions"]]
+    # Folders once named a cost curve; every machine measures its own now.
+    resolutions = [
+        {name: value for name, value in {**entry, "grid": _pair(entry["grid"])}.items() if name != "costs"}
+        for entry in held["resolutions"]
+    ]
     return {
         **held,
         "models": {name: build(ModelEntry, entry, f"{path}: {name}") for name, entry in held["models"].items()},
@@ -255,8 +257,6 @@ def _check_names(index: ModelIndex) -> None:
     parts: list[str | None] = [index.judge, *asdict(index.tokenizer).values()]
     for entry in index.resolutions:
         parts += [entry.target, entry.drafter, entry.reference]
-        if entry.costs is not None and Path(entry.costs).name != entry.costs:
-            raise ValueError(f"costs {entry.costs!r} must be a file name in this folder")
     unknown = sorted({name for name in parts if name is not None and name not in index.models})
     if unknown:
         raise ValueError(f"it names {', '.join(unknown)}, which is not among its models")
@@ -306,14 +306,12 @@ def _resolution(target: str, manifests: Mapping[str, Manifest], folder: Path, st
             f"{folder}: expected one drafter of {grid[0]} x {grid[1]} codes, got {', '.join(drafters)}; export into "
             "separate folders"
         )
-    costs = f"costs{target.removeprefix('target')}.json"
     side = None if stride is None else stride * grid[0]
     return ResolutionEntry(
         side=side,
         grid=grid,
         target=target,
         drafter=drafters[0] if drafters else None,
-        costs=costs if (folder / costs).is_file() else None,
         reference=_reference(side, manifests),
     )
 

@@ -1,6 +1,6 @@
 """Does `roofline` beat ADT-Tree where the drafter drafts a chain in one call? Simulated at costs met inside cycles.
 
-Run: python -m benchmarks.chain_study [--costs zoo/costs128.json] [--images 12] [--jobs 2] [--out FILE] [TRACE ...]
+Run: python -m benchmarks.chain_study [--costs FILE] [--images 12] [--jobs 2] [--out FILE] [TRACE ...]
 
 Models are those of `roofline_study`, or recorded traces (`underpaint trace`). The chain and ADT-Tree are tuned in
 hindsight on the very images that are reported; ADT-Tree's trees are chains, as shipped, drafted in one call each.
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.report import at_least, finish, options, parse, refusing
-from benchmarks.roofline_study import SYNTHETIC_MODELS
+from benchmarks.roofline_study import CURVE, SYNTHETIC_MODELS
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.draft import POLICIES
 from underpaint.artifacts.cost_curve import read_engine_costs
@@ -25,7 +25,6 @@ from underpaint.sim.report.statistics import Estimate, Runs, mean_depth, ratio, 
 from underpaint.sim.sweep.executors import executor, usable_cores
 from underpaint.sim.synthetic.field import make_synthetic_model
 from underpaint.sim.synthetic.table_model import TableModel
-from underpaint.zoo.load import FOLDER
 
 MOST_NODES: Final = 64
 CHAINS: Final = {"start_depth": 4, "max_depth": 12, "start_width": 1, "max_width": 1, "total_tokens": 12}
@@ -64,7 +63,9 @@ def prices_at(path: Path) -> InCycleTimes:
     """ValueError where a curve holds nothing met inside cycles, or nothing of chains."""
     found = run_times_of(str(path))
     if not isinstance(found, InCycleTimes) or not found.fuses_chains:
-        raise ValueError(f"{path}: expected costs in_cycle, with chain_ms; write them with benchmarks/cost_curve.py")
+        raise ValueError(
+            f"{path}: expected costs in_cycle, with chain_ms; write them with `underpaint costs --full --export FILE`"
+        )
     return found
 
 
@@ -118,7 +119,7 @@ def row(place: str, ran: Sequence[Ran]) -> dict[str, Any]:
 def main(arguments: list[str] | None = None) -> None:
     parser = options("chain_study", __doc__)
     parser.add_argument("traces", nargs="*", metavar="TRACE", help="recorded traces; default: the models")
-    parser.add_argument("--costs", type=Path, default=FOLDER / "costs128.json", help="a curve that holds in_cycle")
+    parser.add_argument("--costs", type=Path, default=CURVE, help="a curve that holds in_cycle")
     parser.add_argument("--images", type=at_least(2), default=12, help="images of each model")
     parser.add_argument("--jobs", type=at_least(1), default=usable_cores(), help="processes")
     asked = parse(parser, arguments)

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from benchmarks.cost_curve import chain, halfway
 from benchmarks.report import at_least, finish, options, parse, refusing
 from underpaint.algos.accept.point import PointProposals
 from underpaint.algos.chance import sampling
@@ -29,6 +28,7 @@ from underpaint.models.decoder import Decoder, initialise
 from underpaint.models.decoder_config import DecoderConfig
 from underpaint.models.published.llamagen import llamagen_state
 from underpaint.models.published.options import LoadOptions
+from underpaint.runtime.costs.passes import chain, halfway
 from underpaint.runtime.engines.context import EngineContext, usable_cores
 from underpaint.runtime.engines.target import EngineTarget
 from underpaint.runtime.files import check_folder_writable

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.cost_curve import halfway, verify_once
 from benchmarks.report import at_least, finish, options, parse, refusing
 from underpaint.algos.rows import SamplingParams
+from underpaint.runtime.costs.passes import halfway, verify_once
 from underpaint.runtime.engines.context import EngineContext, usable_cores
 from underpaint.runtime.engines.target import EngineTarget
 from underpaint.zoo.load import FOLDER

@@ -10,6 +10,7 @@ import typer
 from underpaint.algos.plugins import VARIABLE, PluginError, load_plugins, named_by_environment
 from underpaint.cli.certify import certify
 from underpaint.cli.compare import compare
+from underpaint.cli.costs import costs
 from underpaint.cli.errors import BAD_INPUT, bad_input
 from underpaint.cli.exact import exact
 from underpaint.cli.generate import generate
@@ -45,6 +46,7 @@ app.command()(generate)
 app.command()(compare)
 app.command()(sweep)
 app.command()(methods)
+app.command()(costs)
 app.command()(exact)
 app.command()(certify)
 app.command()(trace)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from underpaint.cli.costs import curve_for, tables_with_costs
 from underpaint.cli.drawing import draw_all
 from underpaint.cli.errors import bad_input
 from underpaint.cli.options import (
@@ -26,6 +27,7 @@ from underpaint.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from underpaint.artifacts.cost_curve import CostCurveFile
     from underpaint.runtime.evaluation.comparison import ComparisonPlan
     from underpaint.runtime.evaluation.drawing_log import DrawingLog
     from underpaint.runtime.evaluation.report import ComparisonReport, ReportRow
@@ -91,8 +93,7 @@ def compare(
         checked = SamplingParams(temperature=temperature).temperature
         names = with_baseline(read_names(methods))
         own = settings_by_method(setting or [], names)
-        for name in names:
-            resolve(name, checked, None, own[name], preset)
+        configs = [resolve(name, checked, None, own[name], preset) for name in names]
         check_folder_writable(out)
         check_file_writable(figures)
         pipeline = open_pipeline(engines, resolution, low, backend)
@@ -103,14 +104,26 @@ def compare(
         check_opens(pipeline, plan)
         if save_pictures and pipeline.decoder is None:
             raise ValueError(f"--save-pictures: {pipeline.folder} holds no picture decoder; leave it out")
+        costs = tables_with_costs(pipeline, configs, sampling).costs
+        if costs is not None:
+            chosen = build_methods(pipeline, names, checked, own, preset, costs)
+            plan = ComparisonPlan(chosen, conditions, tuple(range(seeds)), sampling, preset)
         log = DrawingLog(out, log_settings(pipeline, plan), fresh=fresh)
+    curve = curve_for(pipeline, plan, log)
     draw_all(pipeline, plan, log)
-    _report(pipeline, plan, out, figures, log)
+    _report(pipeline, plan, out, figures, log, curve)
     if save_pictures:
         _save_pictures(pipeline, log, out / "pictures")
 
 
-def _report(pipeline: "Pipeline", plan: "ComparisonPlan", out: Path, figures: Path, log: "DrawingLog") -> None:
+def _report(
+    pipeline: "Pipeline",
+    plan: "ComparisonPlan",
+    out: Path,
+    figures: Path,
+    log: "DrawingLog",
+    curve: "CostCurveFile | None",
+) -> None:
     from underpaint.artifacts.manifest import write_beside
     from underpaint.runtime.evaluation.gallery import write_acceptance, write_gallery
     from underpaint.runtime.evaluation.machine import describe_machine, typed_command
@@ -118,7 +131,10 @@ def _report(pipeline: "Pipeline", plan: "ComparisonPlan", out: Path, figures: Pa
 
     report = make_report(pipeline, plan, log)
     settings = {**plan.to_dict(), "resolution": pipeline.resolution, "vocab_size": pipeline.tables.vocab_size}
-    plain = {"command": typed_command(), **to_dict(report, settings, dict(pipeline.fingerprint()), describe_machine())}
+    plain = {
+        "command": typed_command(),
+        **to_dict(report, settings, dict(pipeline.fingerprint()), describe_machine(), curve),
+    }
     write_beside(figures, (json.dumps(plain, indent=1) + "\n").encode())
     title = title_of(pipeline, plan)
     captions = [condition.caption() for condition in plan.conditions]
@@ -128,7 +144,7 @@ def _report(pipeline: "Pipeline", plan: "ComparisonPlan", out: Path, figures: Pa
     write_acceptance(
         maps, report.rows, report.acceptance, f"Share of images in which a cell was an accepted draft: {title}"
     )
-    print_table(report, pipeline, title)
+    print_table(report, pipeline, title, curve)
     for path in (figures, *([gallery] if report.gallery else []), maps):
         typer.echo(str(path))
 
@@ -156,8 +172,10 @@ def _save_pictures(pipeline: "Pipeline", log: "DrawingLog", folder: Path) -> Non
     typer.echo(str(folder))
 
 
-def print_table(report: "ComparisonReport", pipeline: "Pipeline", title: str) -> None:
-    """Print a row a method, and what the judge itself reads right."""
+def print_table(
+    report: "ComparisonReport", pipeline: "Pipeline", title: str, curve: "CostCurveFile | None" = None
+) -> None:
+    """Print a row a method, what the judge itself reads right, and the knee of the cost curve where it is known."""
     from underpaint.cli.terminal import console, table
 
     judged = pipeline.judge is not None
@@ -199,6 +217,8 @@ def print_table(report: "ComparisonReport", pipeline: "Pipeline", title: str) ->
     own = pipeline.judge.reference.accuracy.get("concept_and_style") if pipeline.judge is not None else None
     if own is not None:
         typer.echo(f"The judge itself reads {own:.3f} of real scenes right (concept and style).")
+    if curve is not None:
+        typer.echo(f"On this machine {curve.knee.describe()} (`underpaint costs`, curve {curve.fingerprint[:12]}).")
 
 
 def _quality(row: "ReportRow") -> tuple[str, str, str]:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from underpaint.cli.costs import tables_with_costs
 from underpaint.cli.errors import bad_input
 from underpaint.cli.options import (
     Backend,
@@ -75,7 +76,7 @@ def generate(
         if pipeline.decoder is None:
             raise ValueError(f"{pipeline.folder} holds no picture decoder; export its tokenizer into it")
         sampling = read_sampling(temperature, guidance, top_k, top_p, pipeline.sampling)
-        drawn_by = build_method(method, config, pipeline.tables)
+        drawn_by = build_method(method, config, tables_with_costs(pipeline, [config], sampling))
         session = drawn_by.open(pipeline, condition, sampling)
         if strip is not None and not isinstance(session, MuloSession):
             raise ValueError(f"--strip: '{method}' drafts no rows to show; draw by a mulo method, or leave it out")

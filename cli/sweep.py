@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from underpaint.cli.costs import curve_for, tables_with_costs
 from underpaint.cli.drawing import draw_all
 from underpaint.cli.errors import bad_input
 from underpaint.cli.options import (
@@ -91,23 +92,26 @@ def sweep(
         if pipeline.judge is None:
             raise ValueError(f"sweep: {pipeline.folder} holds no judge, so there is no quality to plot; use `compare`")
         sampling = read_sampling(temperature, guidance, top_k, top_p, pipeline.sampling)
-        drawn_by = tuple(
-            build_method(one.label, config, pipeline.tables) for one, config in zip(asked, configs, strict=True)
-        )
+        tables = tables_with_costs(pipeline, configs, sampling)
+        drawn_by = tuple(build_method(one.label, config, tables) for one, config in zip(asked, configs, strict=True))
         conditions = read_conditions(pipeline, (), prompts_count)
         plan = ComparisonPlan(drawn_by, conditions, tuple(range(seeds)), sampling, preset)
         check_opens(pipeline, plan)
         log = DrawingLog(out, log_settings(pipeline, plan), fresh=fresh)
+    curve = curve_for(pipeline, plan, log)
     draw_all(pipeline, plan, log)
     report = make_report(pipeline, plan, log)
     settings = {**plan.to_dict(), "resolution": pipeline.resolution, "vocab_size": pipeline.tables.vocab_size}
-    plain = {"command": typed_command(), **to_dict(report, settings, dict(pipeline.fingerprint()), describe_machine())}
+    plain = {
+        "command": typed_command(),
+        **to_dict(report, settings, dict(pipeline.fingerprint()), describe_machine(), curve),
+    }
     del plain["acceptance_per_cell"]
     plain["rows"] = rows_to_dict(report.rows, asked, plain["rows"])
     title = f"{title_of(pipeline, plan)}, {plan.images} images each"
     figures, plot = out / "sweep.json", out / "pareto.png"
     write_beside(figures, (json.dumps(plain, indent=1) + "\n").encode())
     write_pareto(plot, report.rows, asked, title)
-    print_table(report, pipeline, title)
+    print_table(report, pipeline, title, curve)
     for path in (figures, plot):
         typer.echo(str(path))

@@ -16,7 +16,6 @@ from underpaint.algos.draft import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.target import GridTarget
 from underpaint.algos.step import Drafter, Target
-from underpaint.artifacts.cost_curve import read_engine_costs
 from underpaint.artifacts.manifest import ManifestError
 from underpaint.artifacts.model_index import ModelIndex, ResolutionEntry, read_index
 from underpaint.runtime.conditions import Condition, parse_condition
@@ -120,7 +119,7 @@ class Pipeline:
                 "chameleon-vq for a Chameleon's)"
             )
         decoder = None if parts.vq_decoder is None else ImageDecoder(parts.vq_decoder, folder, context)
-        tables = _tables(folder, index, entry)
+        tables = _tables(folder, index)
         _check_together(folder, tables, target, drafter, decoder)
         judge = _judge(folder, index, entry, context)
         used = (entry.target, entry.drafter, parts.codebook, parts.neighbours, parts.vq_decoder)
@@ -256,15 +255,14 @@ def _entry(index: ModelIndex, resolution: int | None, folder: Path) -> Resolutio
         ) from error
 
 
-def _tables(folder: Path, index: ModelIndex, entry: ResolutionEntry) -> ModelTables:
-    """The codebook, the nearest codes (from the folder, or else found here), and the cost curve if there is one."""
+def _tables(folder: Path, index: ModelIndex) -> ModelTables:
+    """The codebook, and the nearest codes: from the folder, or else found here."""
     codebook = read_codebook(folder)
     if index.tokenizer.neighbours is None:
         near = nearest_codes(codebook, min(NEIGHBOURS, codebook.shape[0] - 1))
     else:
         near = read_table(index.tokenizer.neighbours, "neighbours", folder).astype(np.int64)
-    costs = None if entry.costs is None else read_engine_costs(folder / entry.costs)
-    return ModelTables(near, codebook, costs)
+    return ModelTables(near, codebook)
 
 
 def _check_together(

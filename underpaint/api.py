@@ -16,6 +16,7 @@ from underpaint.algos.accept import RULES, RuleSpec
 from underpaint.algos.draft import POLICIES, PolicySpec
 from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.conditions import Condition
+from underpaint.runtime.costs.machine_curve import with_costs
 from underpaint.runtime.drawing import Drawing
 from underpaint.runtime.drawing import draw as draw_once
 from underpaint.runtime.evaluation.comparison import (
@@ -98,7 +99,8 @@ def draw(
     params = replace(sampling or pipeline.sampling, temperature=temperature)
     config = resolve(method, temperature, None, settings, preset)
     condition = pipeline.condition(prompt)
-    return draw_once(pipeline, build_method(method, config, pipeline.tables), params, condition, seed)
+    tables = with_costs(pipeline, pipeline.tables, [config], params)
+    return draw_once(pipeline, build_method(method, config, tables), params, condition, seed)
 
 
 def compare(
@@ -121,7 +123,10 @@ def compare(
     Raises ValueError, saying what to write instead.
     """
     params = replace(sampling or pipeline.sampling, temperature=temperature)
-    built = build_methods(pipeline, with_baseline(methods), temperature, settings, preset)
+    names, own = with_baseline(methods), settings or {}
+    configs = [resolve(name, temperature, None, own.get(name, ()), preset) for name in names]
+    costs = with_costs(pipeline, pipeline.tables, configs, params).costs
+    built = build_methods(pipeline, names, temperature, settings, preset, costs)
     conditions = read_conditions(pipeline, prompts, None)
     plan = ComparisonPlan(built, conditions, tuple(range(seeds)), params, preset)
     check_opens(pipeline, plan)

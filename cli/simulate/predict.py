@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def predict(
     trace: Annotated[Path, typer.Option(help="A trace (.npz) of the compared model, on other prompts.")],
-    costs: Annotated[Path, typer.Option(help="A cost curve of the machine, from benchmarks/cost_curve.py.")],
+    costs: Annotated[Path, typer.Option(help="A cost curve of the machine, from `underpaint costs --full --export`.")],
     compare: Annotated[Path, typer.Option(help="The JSON of `underpaint compare`.")],
     methods: Annotated[
         str | None, typer.Option(help="Methods, with commas between; default: all that the trace says enough of.")
@@ -60,12 +60,12 @@ def predict(
     if in_cycle is None:
         typer.echo(
             f"{costs.name} holds no in_cycle: passes cost what they do repeated alone, which is too little, and the "
-            "host what it took here. Record the curve again with benchmarks/cost_curve.py."
+            "host what it took here. Measure a whole curve with `underpaint costs --full`."
         )
     elif not (curve.in_grid or all("policy" in measured.methods[one.method] for one in found)):
         typer.echo(
             f"{costs.name} holds no in_grid: passes of ZipAR and MuLo-SD cost what they do repeated alone, which is "
-            "too little. Record the curve again with benchmarks/cost_curve.py."
+            "too little. Measure a whole curve with `underpaint costs --full`."
         )
     for name, reason in unpredictable(measured, held).items() if wanted is None else ():
         typer.echo(f"Not predicted: {name}. {reason[0].upper()}{reason[1:]}.")

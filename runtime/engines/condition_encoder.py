@@ -41,6 +41,16 @@ class ConditionEncoder:
             return f"prompts of ids from 0 to {shape.cond_ids - 1}"
         return f"{shape.prefix} id(s) from 0 to {shape.cond_ids - 1}"
 
+    def example(self) -> EncodedCondition:
+        """A condition that this target takes, whatever it means: for timing passes."""
+        shape = self._shape
+        if self._embed is not None:
+            return self.of_features(np.zeros((1, self._embed.get_inputs()[0].shape[1]), dtype=np.float32))
+        if shape.external_cond_rows:
+            return self.of_rows(np.zeros((shape.external_cond_rows, shape.dim), dtype=np.float32))
+        fewest = max(1, sum(shape.uncond_keep) - len(shape.image_start_ids)) if shape.prompted else shape.prefix
+        return self.of_ids(np.zeros(fewest, dtype=np.int64))
+
     def encode(self, condition: Condition) -> EncodedCondition:
         """What the first pass reads for this condition."""
         if condition.features is None:

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from underpaint.algos.rows import SamplingParams
+from underpaint.artifacts.cost_curve import EngineCosts
 from underpaint.artifacts.manifest import digest
 from underpaint.runtime.conditions import GRAMMAR_CONDITION, Condition, of_prompt
 from underpaint.runtime.drawing import Drawing, draw
@@ -149,11 +150,16 @@ def build_methods(
     temperature: float,
     settings: Mapping[str, Sequence[str]] | None = None,
     preset: str = TUNED,
+    costs: EngineCosts | None = None,
 ) -> tuple[DecodingMethod, ...]:
-    """Methods by name, ready to draw; settings: `name=value` texts by method. Raises what `resolve` and `build` do."""
+    """Methods by name, ready to draw; settings: `name=value` texts by method. Raises what `resolve` and `build` do.
+
+    costs: what passes cost on this machine, for methods that choose by it; see `runtime.costs.machine_curve`.
+    """
     own = settings or {}
     configs = [resolve(name, temperature, None, own.get(name, ()), preset) for name in names]
-    return tuple(build_method(name, config, pipeline.tables) for name, config in zip(names, configs, strict=True))
+    tables = pipeline.tables._replace(costs=costs)
+    return tuple(build_method(name, config, tables) for name, config in zip(names, configs, strict=True))
 
 
 def log_settings(pipeline: Pipeline, plan: ComparisonPlan) -> dict[str, Any]:

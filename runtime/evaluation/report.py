@@ -11,6 +11,7 @@ import numpy as np
 
 from underpaint.algos.arrays import BoolArray, FloatArray
 from underpaint.algos.draft import Grid
+from underpaint.artifacts.cost_curve import CostCurveFile
 from underpaint.runtime.conditions import Condition
 from underpaint.runtime.drawing import Drawing
 from underpaint.runtime.evaluation.comparison import BASELINE, ComparisonPlan
@@ -270,12 +271,17 @@ def _mean(values: Sequence[int]) -> float:
 
 
 def to_dict(
-    report: ComparisonReport, settings: dict[str, Any], model: dict[str, Any], machine: dict[str, Any]
+    report: ComparisonReport,
+    settings: dict[str, Any],
+    model: dict[str, Any],
+    machine: dict[str, Any],
+    curve: CostCurveFile | None = None,
 ) -> dict[str, Any]:
-    """The findings as the JSON file holds them."""
+    """The findings as the JSON file holds them. curve: of the machine that drew; None where it is not known."""
     return {
         "schema": SCHEMA,
         "machine": machine,
+        "cost_curve": None if curve is None else curve.told(),
         "model": model,
         "settings": settings,
         "rows": [dataclasses.asdict(row) for row in report.rows],

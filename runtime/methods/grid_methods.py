@@ -43,6 +43,11 @@ class ZiparConfig:
         """Its parts, in words."""
         return "row fronts"
 
+    @property
+    def needs_costs(self) -> bool:
+        """Nothing is chosen by what passes cost."""
+        return False
+
     def to_dict(self) -> dict[str, Any]:
         """It as JSON holds it."""
         return {"loop": "zipar", "settings": asdict(self)}

@@ -39,6 +39,11 @@ class MethodConfig(Protocol):
         """Its parts, in words."""
         ...
 
+    @property
+    def needs_costs(self) -> bool:
+        """Whether it chooses by what passes cost on the engine, and was not told."""
+        ...
+
     def to_dict(self) -> dict[str, Any]:
         """The configuration as JSON holds it, every setting spelled out."""
         ...

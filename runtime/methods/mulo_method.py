@@ -70,6 +70,11 @@ class MuloConfig:
     def draws_by(self) -> str:
         return f"rows from 1 / {self.ratio} of the side + {self.rule}, {self.reject} repair, {self.order}"
 
+    @property
+    def needs_costs(self) -> bool:
+        """See `MethodConfig`."""
+        return False
+
     def to_dict(self) -> dict[str, Any]:
         return {"loop": "mulo", "settings": asdict(self)}
 

@@ -58,6 +58,11 @@ class TreeConfig:
     def draws_by(self) -> str:
         return f"{self.policy} + {self.rule}"
 
+    @property
+    def needs_costs(self) -> bool:
+        """See `MethodConfig`."""
+        return self._takes_costs() and not {"verify_ms", "draft_ms"} <= self.policy_settings.keys()
+
     def to_dict(self) -> dict[str, Any]:
         policy = settings_by_default(POLICIES[self.policy].make, GIVEN_BY_ENGINE) if self.policy != NO_POLICY else {}
         rule = settings_by_default(RULES[self.rule].make, GIVEN_BY_ENGINE)
@@ -80,7 +85,7 @@ class TreeConfig:
     def with_settings(self, method: str, settings: Sequence[str]) -> TreeConfig:
         """See `MethodConfig`; `policy.` or `rule.` before a name tells two of one name apart.
 
-        A policy that chooses by cost takes `costs=FILE`, a curve of `benchmarks.cost_curve`, in place of its parts.
+        A policy that chooses by cost takes `costs=FILE`, a curve that `underpaint costs` wrote, in place of its parts.
         """
         known: dict[str, dict[str, Any]] = {"policy": {}, "rule": settings_of(RULES[self.rule].make, GIVEN_BY_ENGINE)}
         if self.policy != NO_POLICY:

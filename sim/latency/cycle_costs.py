@@ -41,8 +41,8 @@ def _family_ms(
         return np.zeros(cycles.size)
     if family not in costs.host:
         raise ValueError(
-            f"{IN_CYCLE}: the host was measured for {', '.join(costs.host)}, not for '{family}'; record the curve "
-            "again with benchmarks/cost_curve.py"
+            f"{IN_CYCLE}: the host was measured for {', '.join(costs.host)}, not for '{family}'; measure a whole "
+            "curve with `underpaint costs --renew --full`"
         )
     own = costs.host[family]
     ms: FloatArray = (own.cycle + pooled * own.pooled) * cycles + own.level * levels + own.node * nodes

@@ -47,7 +47,7 @@ class DecoderSize:
 
 MACHINES: Registry[Machine] = Registry("machine")
 for _machine in (
-    Machine("cpu2", "two cloud CPU cores, float32", 20.0, 0.15, 4.0, 2.0, "nominal; measure yours (cost_curve.py)"),
+    Machine("cpu2", "two cloud CPU cores, float32", 20.0, 0.15, 4.0, 2.0, "nominal; measure yours (underpaint costs)"),
     Machine("rtx4090", "NVIDIA RTX 4090, 24 GB", 1008.0, 165.2, 2.0, 2.5, "NVIDIA Ada whitepaper: bf16, dense"),
     Machine("a100", "NVIDIA A100 SXM, 80 GB", 2039.0, 312.0, 2.0, 2.5, "NVIDIA A100 datasheet: bf16, dense"),
     Machine("h100", "NVIDIA H100 SXM, 80 GB", 3350.0, 989.0, 2.0, 2.0, "NVIDIA H100 datasheet: bf16, dense"),

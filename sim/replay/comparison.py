@@ -78,5 +78,5 @@ def check_measured_on(curve: CostCurveFile, comparison: Comparison) -> None:
         if None not in (held.get(what), theirs) and held[what] != theirs:
             raise ValueError(
                 f"{curve.name}.json is the curve of another model than the comparison's ({what}: {held[what]} and "
-                f"{theirs}); measure one with benchmarks/cost_curve.py --target --drafter --guidance"
+                f"{theirs}); measure one with `underpaint costs --full --resolution ... --guidance ...`"
             )

@@ -29,7 +29,6 @@ def small_folder(folder: Path, **changed: Any) -> Path:
         add_model(folder, f"drafter{side}", "drafter", **shape)
     add_model(folder, "codebook", "codebook", vocab_size=8)
     add_model(folder, "vq_decoder", "image_decoder", vocab_size=8, stride=16)
-    (folder / "costs4.json").write_text("{}")
     return folder
 
 
@@ -41,7 +40,6 @@ def test_a_folder_says_what_belongs_together(tmp_path: Path) -> None:
         (32, "target2", "drafter2"),
         (64, "target4", "drafter4"),
     ]
-    assert index.resolution(64).costs == "costs4.json"
     assert index.resolution() is index.resolutions[-1]
     assert index.tokenizer.codebook == "codebook"
     assert index.tokenizer.vq_encoder is None

@@ -125,6 +125,7 @@ class SyntheticPipeline:
     folder: Path = Path("synthetic")
     index: ModelIndex = field(default_factory=lambda: ModelIndex({}, (), condition="prompt_grammar"))
     decoder: Any = True
+    loaded_drafter: None = None  # nothing of it is an engine, so no curve is measured
 
     @property
     def tables(self) -> ModelTables:

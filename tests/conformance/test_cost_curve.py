@@ -1,35 +1,105 @@
-"""The benchmark whose curve policies and simulations read."""
+"""The cost curve of this machine: what policies and simulations read, measured on tiny models."""
 
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
-from benchmarks.cost_curve import main
-from benchmarks.in_cycle import Found, Kind, host_costs
-from tests.benchmarks.ending import figures
 from tests.conformance.conftest import CONFIG, Models
-from underpaint.algos.draft.costs import CostCurve
-from underpaint.artifacts.cost_curve import read_cost_curve
+from underpaint.algos.rows import SamplingParams
+from underpaint.artifacts.cost_curve import engine_costs, read_cost_curve
+from underpaint.runtime.costs.in_cycle import CycleKind, CycleSamples, host_costs
+from underpaint.runtime.costs.machine_curve import cache_folder, curve_of, curve_path, kept_curve
+from underpaint.runtime.engines.context import EngineContext
+from underpaint.runtime.engines.drafter import EngineDrafter
+from underpaint.runtime.engines.target import EngineTarget
+
+SAMPLING = SamplingParams(top_k=5)
 
 
-def test_the_curve_is_written_in_the_form_that_policies_read(
-    models: Models, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@dataclass(frozen=True)
+class Measured:
+    """What `curve_of` asks of a pipeline."""
+
+    high: EngineTarget
+    loaded_drafter: EngineDrafter | None
+    hashes: Mapping[str, str] = field(default_factory=lambda: {"target": "1", "drafter": "2"})
+    context: EngineContext = field(default_factory=lambda: EngineContext(threads=1))
+    backend: str = "cpu"
+
+
+@pytest.fixture
+def measured(models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Measured:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    context = EngineContext(threads=1)
+    target = EngineTarget.open("target", SAMPLING, models.folder, context)
+    return Measured(target, EngineDrafter.open("drafter", SAMPLING, models.folder, context))
+
+
+def test_a_curve_is_measured_once_and_kept(measured: Measured) -> None:
+    seen: list[tuple[int, int]] = []
+    found = curve_of(measured, SAMPLING, lambda done, most: seen.append((done, most)))
+    assert found is not None
+    assert seen[-1][0] == seen[-1][1]
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+    assert dict(found.model) == {"target": "target", "drafter": "drafter", "rows": 1}
+    assert [count for count, _ in found.verify_ms] == [1, 2, 3, 4, 5, 6, CONFIG.cells // 2]
+    assert (found.measured_on["threads"], found.measured_on["sha256"]) == (1, {"target": "1", "drafter": "2"})
+    costs = engine_costs(found)
+    assert costs.fingerprint == found.fingerprint
+    assert costs.plain_ms is not None
+    assert costs.plain_ms > 0
+    assert costs.chain_ms is not None
+    assert [levels for levels, _ in costs.chain_ms][:2] == [1, 2]
+    assert min(ms for _, ms in (*costs.verify_ms, *costs.draft_ms)) > 0
+    path = curve_path(measured, SAMPLING)
+    assert path.parent == cache_folder()
+    assert [held.name for held in path.parent.iterdir()] == [path.name]
+    assert kept_curve(measured, SAMPLING) == curve_of(measured, SAMPLING) == found
+    assert read_cost_curve(path).fingerprint == found.fingerprint
+    renewed = curve_of(measured, SAMPLING, renew=True)
+    assert renewed is not None
+    assert renewed.fingerprint != found.fingerprint
+
+
+def test_another_machine_model_or_width_has_a_curve_of_its_own(measured: Measured) -> None:
+    same = curve_path(measured, SAMPLING)
+    others = [
+        curve_path(replace(measured, hashes={"target": "1", "drafter": "3"}), SAMPLING),
+        curve_path(replace(measured, context=EngineContext(threads=2)), SAMPLING),
+        curve_path(measured, SamplingParams(guidance=2.0)),
+    ]
+    assert len({same, *others}) == 4
+    assert curve_path(measured, SamplingParams(top_k=3)) == same
+
+
+def test_a_damaged_file_is_measured_again_and_a_folder_that_cannot_be_written_is_no_error(
+    measured: Measured, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    options = ["--target", "target", "--drafter", "drafter", "--folder", str(models.folder), "--rounds", "2"]
-    options += ["--cycle-rounds", "2", "--top-k", "5", "--threads", "1"]
-    found = figures(main, options, tmp_path, capsys)
-    assert found["model"] == {"target": "target", "drafter": "drafter", "rows": 1}
-    assert [count for count, _ in found["verify_ms"]] == [1, 2, 3, 4, 5, 6, CONFIG.cells // 2]
-    curve = CostCurve(tuple((int(count), ms) for count, ms in found["verify_ms"]), found["draft_ms"][0][1])
-    assert curve.draft_ms > 0
-    spread = found["verify_spread_ms"]
-    for at, (_, median) in enumerate(found["verify_ms"]):
-        assert spread["least"][at][1] <= spread["p10"][at][1] <= median <= spread["p90"][at][1]
-        assert 0 < spread["graph"][at][1] <= spread["p90"][at][1]
-    out = tmp_path / "curve.json"
-    out.write_text(json.dumps(found))
-    costs = read_cost_curve(out).in_cycle
+    path = curve_path(measured, SAMPLING)
+    path.parent.mkdir(parents=True)
+    path.write_text('{"verify_ms": [[1, ')
+    assert kept_curve(measured, SAMPLING) is None
+    assert curve_of(measured, SAMPLING) == kept_curve(measured, SAMPLING)
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert curve_of(measured, SAMPLING) is not None
+    assert kept_curve(measured, SAMPLING) is None
+    assert curve_of(replace(measured, loaded_drafter=None), SAMPLING) is None
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    assert cache_folder() == Path.home() / ".cache" / "underpaint" / "costs"
+
+
+def test_a_whole_curve_holds_every_family_and_passes_over_cells(measured: Measured) -> None:
+    short = curve_of(measured, SAMPLING)
+    assert short is not None
+    assert short.in_grid == ()
+    found = curve_of(measured, SAMPLING, full=True)
+    assert found is not None
+    assert curve_of(measured, SAMPLING) == found  # the whole one takes the place of the short one
+    costs = found.in_cycle
     assert costs is not None
     assert costs.plain_ms > costs.plain_target_ms > 0
     assert costs.host.keys() - {"cost_aware_chain"} == {"one_call", "sampled", "ranked", "cost_aware"}, (
@@ -39,12 +109,15 @@ def test_the_curve_is_written_in_the_form_that_policies_read(
     assert {1, 2} <= dict(costs.draft).keys()
     assert {1, 2, 4} <= dict(costs.chain).keys()
     assert {1, 2} <= dict(costs.tree).keys()
-    in_grid = read_cost_curve(out).in_grid
-    assert in_grid[0][0] == 1
-    assert in_grid[-1][0] == CONFIG.cells - 1  # a whole draft, its last cell never fed
-    assert all(ms > 0 for _, ms in in_grid)
+    assert found.in_grid[0][0] == 1
+    assert found.in_grid[-1][0] == CONFIG.cells - 1  # a whole draft, its last cell never fed
+    assert all(ms > 0 for _, ms in found.in_grid)
     for host in costs.host.values():
         assert host.cycle + host.level + host.node > 0
+    spread = json.loads(found.content)["verify_spread_ms"]
+    for at, (_, median) in enumerate(found.verify_ms):
+        assert spread["least"][at][1] <= spread["p10"][at][1] <= median <= spread["p90"][at][1]
+        assert 0 < spread["graph"][at][1] <= spread["p90"][at][1]
 
 
 def timed(family: str, levels: int, nodes: int, pooled: bool) -> float:
@@ -53,7 +126,7 @@ def timed(family: str, levels: int, nodes: int, pooled: bool) -> float:
 
 
 def test_the_host_is_split_into_what_it_is_made_of() -> None:
-    found = Found()
+    found = CycleSamples([])
     shapes = [(1, 2), (2, 5), (4, 7), (4, 13), (0, 1)]
     for family in ("ranked", "cost_aware", "cost_aware_chain"):
         for levels, nodes in shapes:
@@ -61,32 +134,17 @@ def test_the_host_is_split_into_what_it_is_made_of() -> None:
                 ms = timed(family, levels, nodes, pooled)
                 if (family, levels) == ("ranked", 0):  # an image's last cell is no part of a cycle that drafts
                     ms = 9.0
-                found.host[Kind(family, levels, nodes, pooled)].extend([ms] * 20 + [50.0])
-    found.host[Kind("ranked", 3, 6, False)].append(99.0)  # too few to count
-    found.host[Kind("cost_aware_chain", 3, 6, False)].append(
+                found.host[CycleKind(family, levels, nodes, pooled)].extend([ms] * 20 + [50.0])
+    found.host[CycleKind("ranked", 3, 6, False)].append(99.0)  # too few to count
+    found.host[CycleKind("cost_aware_chain", 3, 6, False)].append(
         timed("cost_aware_chain", 3, 6, False)
     )  # a policy's own choice counts
     for family, own in (("ranked", 0.3), ("cost_aware", 0.6), ("cost_aware_chain", 0.5)):
         costs = host_costs(found, family)
         assert costs == pytest.approx({"cycle": own, "level": 0.2, "node": 0.01, "pooled": 0.5}, abs=1e-4)
-    falling = Found()
+    falling = CycleSamples([])
     for levels in (1, 2, 3):
-        falling.host[Kind("ranked", levels, levels + 1, False)].extend([1.0 - 0.1 * levels] * 10)
+        falling.host[CycleKind("ranked", levels, levels + 1, False)].extend([1.0 - 0.1 * levels] * 10)
     assert min(host_costs(falling, "ranked").values()) == 0.0
     with pytest.raises(ValueError, match="too few cycles of 'sampled'"):
         host_costs(falling, "sampled")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--folder", "nowhere"], "there is no model 'target64'"),
-        (["--cycle-rounds", "-1"], "expected a whole number from 0, got '-1'"),
-        (["--guidance", "nan"], "guidance"),
-    ],
-)
-def test_bad_arguments_are_named(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        main(arguments)
-    assert stopped.value.code == 2
-    assert message in capsys.readouterr().err

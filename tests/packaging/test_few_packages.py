@@ -11,7 +11,7 @@ BLOCKED = ("array_api_compat", "resvg_py", "importlinter", "ray")
 """Packages that a GPU machine without a package index lacks."""
 
 
-@pytest.mark.parametrize("module", ["benchmarks.gpu", "benchmarks.llamagen_b", "benchmarks.cost_curve"])
+@pytest.mark.parametrize("module", ["benchmarks.gpu", "benchmarks.llamagen_b"])
 def test_benchmarks_start_from_a_bare_checkout(module: str) -> None:
     program = (
         "import runpy, sys\n"

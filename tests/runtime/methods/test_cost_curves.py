@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.synthetic_pipeline import SyntheticPipeline
-from underpaint.artifacts.cost_curve import EngineCosts, costs_beside, read_engine_costs
+from underpaint.artifacts.cost_curve import EngineCosts, read_engine_costs
 from underpaint.runtime.methods.registry import build_method, resolve
 
 CODES = SyntheticPipeline().tables
@@ -23,8 +23,6 @@ def test_a_file_is_read_and_its_overhead_is_the_target_s(tmp_path: Path) -> None
     assert read_engine_costs(written(tmp_path / "costs.json"))._replace(fingerprint="") == COSTS
     with_overhead = read_engine_costs(written(tmp_path / "costs.json", overhead_ms=0.5))
     assert with_overhead._replace(fingerprint="") == EngineCosts(((1, 2.5), (4, 3.5), (8, 5.5)), COSTS.draft_ms)
-    assert costs_beside(tmp_path) == with_overhead
-    assert costs_beside(tmp_path, 128) is None
 
 
 IN_CYCLE = {
@@ -81,7 +79,7 @@ def test_what_was_measured_inside_cycles_goes_first(tmp_path: Path) -> None:
 def test_bad_files_are_named(tmp_path: Path, changed: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         read_engine_costs(written(tmp_path / "costs.json", **changed))
-    with pytest.raises(ValueError, match=r"absent\.json.*benchmarks\.cost_curve"):
+    with pytest.raises(ValueError, match=r"absent\.json.*underpaint costs"):
         resolve("roofline", 1.0, settings=[f"costs={tmp_path / 'absent.json'}"])
 
 

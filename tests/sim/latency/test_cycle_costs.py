@@ -89,7 +89,7 @@ def test_a_file_is_read(tmp_path: Path) -> None:
         ({"plain": {"target_ms": 1.0}}, "host_ms"),
         ({"plain": {"target_ms": 1.0, "host_ms": -1.0}}, "times of 'plain' must be at least 0"),
         ({"host_ms": {"ranked": {"cycle": 1.0}}}, "level"),
-        ({"host_ms": 3}, "not as benchmarks/cost_curve.py writes it"),
+        ({"host_ms": 3}, "not as `underpaint costs` writes it"),
     ],
 )
 def test_bad_files_are_named(tmp_path: Path, changed: dict[str, Any], message: str) -> None:

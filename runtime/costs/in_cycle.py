@@ -1,6 +1,6 @@
-"""What passes and the host cost inside real decoding loops: the `in_cycle` part of `benchmarks.cost_curve`.
+"""What passes and the host cost inside real decoding loops: the `in_cycle` part of a cost curve.
 
-Plain autoregression and the loops of `loops` take turns, one image each, through the decoding loop, the policies and
+Plain autoregression and the loops asked for take turns, one image each, through the decoding loop, the policies and
 the rules that the methods use. Every pass is timed by its size; what is left of a cycle is the host's. The slowest
 twentieth of every size is left out of its mean.
 
@@ -15,6 +15,7 @@ twentieth of every size is left out of its mean.
 """
 
 from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, Final, NamedTuple
@@ -36,6 +37,7 @@ from underpaint.algos.draft.roofline import Roofline
 from underpaint.algos.draft.spec import FusedTreeLevel, FusedTreeSpec, Grid, Policy
 from underpaint.algos.step import Scored, cycles
 from underpaint.algos.tree import DraftTree, Verdict
+from underpaint.runtime.engines.condition_encoder import EncodedCondition
 from underpaint.runtime.engines.context import EngineError
 from underpaint.runtime.engines.drafter import EngineDrafter
 from underpaint.runtime.engines.target import EngineTarget
@@ -50,11 +52,15 @@ SLOWEST: Final = 95
 LONGEST_CHAIN: Final = 12
 CHOOSING: Final = ("cost_aware", "cost_aware_chain")
 """Families whose policies choose by costs: what cycles they make is not known beforehand, so few of a kind count."""
+MOST_CYCLES: Final = 512
+"""Cycles of an image that are timed: a large image is left before its end."""
+WARM_UP: Final = 24
+"""Cycles of each loop before any is kept."""
 HOST_PARTS: Final = ("cycle", "level", "node", "pooled")
 
 
-class Loop(NamedTuple):
-    """A policy and a rule. family: how the host drafts, see `sim.latency.cycle_costs.Family`."""
+class CostLoop(NamedTuple):
+    """A policy and a rule. family: how the host drafts, see `artifacts.cost_curve.HostFamily`."""
 
     family: str
     policy: Policy
@@ -64,33 +70,61 @@ class Loop(NamedTuple):
     """Whether trees are grown level by level, whatever the drafter can: for what such passes cost."""
 
 
-PLAIN: Final = Loop("plain", LikeliestChain(), PointProposals())
+PLAIN: Final = CostLoop("plain", LikeliestChain(), PointProposals())
 """Plain autoregression: no drafter, so the policy is not asked."""
 
 
 def loops(
     vocab_size: int, verify_ms: list[list[float]], draft_ms: list[list[float]], chains: bool, fuses_trees: bool
-) -> tuple[Loop, ...]:
-    """What is run. verify_ms, draft_ms: what the policy that weighs costs is to reckon with."""
-    point, codes = PointProposals(), np.random.default_rng(0).standard_normal((vocab_size, 8))
-    pool = Lantern(nearest_codes(codes, min(POOLED, vocab_size - 1)), delta=0.9, residual="standard")
-    curves = [tuple((int(size), float(ms)) for size, ms in curve) for curve in (verify_ms, draft_ms)]
-    by_tree, by_chain = Roofline(*curves), Roofline(*curves, chain_ms=_guessed(draft_ms))
+) -> tuple[CostLoop, ...]:
+    """What is run for a whole curve. verify_ms, draft_ms: what policies that choose by costs are to reckon with."""
+    point, pool = PointProposals(), _pooling(vocab_size)
     ranked = ((1, 2, 2), (2, 2, 4), (4, 2, 6), (4, 4, 12), (5, 8, 24), (3, 16, 40), (5, 10, MOST_NODES - 1))
     return (
-        *(Loop("one_call", LikeliestChain(length), point) for length in (1, 2, 3, 4, 6, 8, 12) if chains),
-        *(Loop("sampled", Chain(length), SpeculativeSampling()) for length in (1, 2, 4, 6)),
-        *(Loop("sampled", Eagle1(widths), WithoutReplacement()) for widths in ((2, 2, 1, 1), (4, 8, 8))),
-        *(Loop("ranked", Eagle2(*settings), point) for settings in ranked),
-        *(Loop("ranked", Eagle2(*settings), point, by_level=True) for settings in ranked if fuses_trees),
-        Loop("cost_aware", by_tree, point),
-        *(Loop("cost_aware_chain", by_chain, point) for _ in range(chains)),
-        *(Loop("one_call", LikeliestChain(4), pool, pooled=True) for _ in range(chains)),
-        Loop("sampled", Chain(4), pool, pooled=True),
-        Loop("ranked", Eagle2(4, 2, 6), pool, pooled=True),
-        Loop("cost_aware", by_tree, pool, pooled=True),
-        *(Loop("cost_aware_chain", by_chain, pool, pooled=True) for _ in range(chains)),
+        *(CostLoop("one_call", LikeliestChain(length), point) for length in (1, 2, 3, 4, 6, 8, 12) if chains),
+        *(CostLoop("sampled", Chain(length), SpeculativeSampling()) for length in (1, 2, 4, 6)),
+        *(CostLoop("sampled", Eagle1(widths), WithoutReplacement()) for widths in ((2, 2, 1, 1), (4, 8, 8))),
+        *(CostLoop("ranked", Eagle2(*settings), point) for settings in ranked),
+        *(CostLoop("ranked", Eagle2(*settings), point, by_level=True) for settings in ranked if fuses_trees),
+        *(CostLoop("one_call", LikeliestChain(4), pool, pooled=True) for _ in range(chains)),
+        CostLoop("sampled", Chain(4), pool, pooled=True),
+        CostLoop("ranked", Eagle2(4, 2, 6), pool, pooled=True),
+        *_choosing(verify_ms, draft_ms, chains, pool),
     )
+
+
+def choosing_loops(
+    vocab_size: int, verify_ms: list[list[float]], draft_ms: list[list[float]], chains: bool
+) -> tuple[CostLoop, ...]:
+    """What is run where only policies that choose by costs are to read the curve: fewer sizes, no other families."""
+    point = PointProposals()
+    ranked = ((1, 2, 2), (4, 2, 6), (4, 4, 12), (3, 16, 40), (5, 10, MOST_NODES - 1))
+    return (
+        *(CostLoop("one_call", LikeliestChain(length), point) for length in (1, 2, 4, 8, 12) if chains),
+        *(CostLoop("ranked", Eagle2(*settings), point, by_level=True) for settings in ranked),
+        *_choosing(verify_ms, draft_ms, chains, _pooling(vocab_size)),
+    )
+
+
+def _choosing(
+    verify_ms: list[list[float]], draft_ms: list[list[float]], chains: bool, pool: Lantern
+) -> tuple[CostLoop, ...]:
+    """Policies that choose by costs, under a rule that pools codes and one that does not."""
+    verify = tuple((int(size), float(ms)) for size, ms in verify_ms)
+    draft = tuple((int(size), float(ms)) for size, ms in draft_ms)
+    by_tree, by_chain = Roofline(verify, draft), Roofline(verify, draft, chain_ms=_guessed(draft_ms))
+    found: list[CostLoop] = []
+    for rule in (PointProposals(), pool):
+        found.append(CostLoop("cost_aware", by_tree, rule, pooled=rule is pool))
+        if chains:
+            found.append(CostLoop("cost_aware_chain", by_chain, rule, pooled=rule is pool))
+    return tuple(found)
+
+
+def _pooling(vocab_size: int) -> Lantern:
+    """LANTERN over near codes of any codebook."""
+    codes = np.random.default_rng(0).standard_normal((vocab_size, 8))
+    return Lantern(nearest_codes(codes, min(POOLED, vocab_size - 1)), delta=0.9, residual="standard")
 
 
 def _guessed(draft_ms: list[list[float]]) -> tuple[tuple[int, float], ...]:
@@ -99,7 +133,7 @@ def _guessed(draft_ms: list[list[float]]) -> tuple[tuple[int, float], ...]:
 
 
 @dataclass(slots=True)
-class Timed:
+class PassTimes:
     """Where samples go, in ms by what a pass is and its size, and the seconds within the graphs since last set to 0."""
 
     samples: defaultdict[tuple[str, int], list[float]]
@@ -111,11 +145,11 @@ class Timed:
 
 
 @dataclass(slots=True)
-class TimedTarget:
+class TimedTreeTarget:
     """A `Target` whose passes are timed."""
 
     target: EngineTarget
-    timed: Timed
+    timed: PassTimes
     what: str
     vocab_size: int = field(init=False)
     grid: Grid = field(init=False)
@@ -137,7 +171,7 @@ class TimedTarget:
 
 
 @dataclass(slots=True)
-class TimedDrafter:
+class TimedTreeDrafter:
     """A `Drafter`, and a `ChainExpander` where it can, whose passes are timed.
 
     alone: [[expanded nodes, ms], ...] of passes by themselves. grows: whether trees may be grown in one call.
@@ -145,7 +179,7 @@ class TimedDrafter:
     """
 
     drafter: EngineDrafter
-    timed: Timed
+    timed: PassTimes
     alone: list[list[float]]
     fuses_trees: bool
     levels: int = 0
@@ -189,7 +223,7 @@ class TimedDrafter:
         self.drafter.commit(tree, verdict, scored)
 
 
-class Kind(NamedTuple):
+class CycleKind(NamedTuple):
     """Cycles that cost the host alike."""
 
     family: str
@@ -199,43 +233,60 @@ class Kind(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class CycleSamples:
     """Samples in ms: of passes by "plain", "target", "draft", "chain" or "tree" and size, of the host by kind of cycle.
 
-    alone: see `TimedDrafter`.
+    alone: see `TimedTreeDrafter`.
     """
 
     alone: list[list[float]] = field(default_factory=list)
 
     passes: defaultdict[tuple[str, int], list[float]] = field(default_factory=lambda: defaultdict(list))
-    host: defaultdict[Kind, list[float]] = field(default_factory=lambda: defaultdict(list))
+    host: defaultdict[CycleKind, list[float]] = field(default_factory=lambda: defaultdict(list))
 
 
 def measure(
-    target: EngineTarget, drafter: EngineDrafter, run: tuple[Loop, ...], rounds: int, alone: list[list[float]]
-) -> Found:
-    """Time `rounds` images of plain autoregression and of every loop, after one of each that is not kept.
+    target: EngineTarget,
+    drafter: EngineDrafter,
+    run: tuple[CostLoop, ...],
+    rounds: int,
+    alone: list[list[float]],
+    conditions: Sequence[EncodedCondition],
+    report: Callable[[], None],
+) -> CycleSamples:
+    """Time `rounds` images of plain autoregression and of every loop, after the start of one that is not kept.
 
-    Loops whose trees the engines are too small for are left out, and said to be.
+    Loops whose trees the engines are too small for are left out. conditions: of the images, in turn. report: is told
+    of every image.
     """
-    target.prepare(target.encoder.of_ids(np.zeros(target.engine.shape.prefix, dtype=np.int64)))
-    found, left = Found(alone), [PLAIN, *run]
+    found, left = CycleSamples(alone), [PLAIN, *run]
     for turn in range(rounds + 1):
-        found = Found(alone) if turn <= 1 else found
+        found = CycleSamples(alone) if turn == 1 else found
+        target.prepare(conditions[turn % len(conditions)])
         for loop in tuple(left):
             try:
-                draw(target, None if loop is PLAIN else drafter, loop, turn, found)
-            except EngineError as error:
+                draw(target, None if loop is PLAIN else drafter, loop, turn, found, MOST_CYCLES if turn else WARM_UP)
+            except EngineError:
                 left.remove(loop)
-                print(f"in cycles: without {loop.policy}: {error}")
+            report()
     return found
 
 
-def draw(target: EngineTarget, drafter: EngineDrafter | None, loop: Loop, image: int, found: Found) -> None:
+def draw(
+    target: EngineTarget,
+    drafter: EngineDrafter | None,
+    loop: CostLoop,
+    image: int,
+    found: CycleSamples,
+    most_cycles: int,
+) -> None:
     """Draw one image, and add what its cycles took. The first pass, of the condition alone, is left out."""
-    timed = Timed(found.passes)
-    watched = TimedTarget(target, timed, "target" if drafter is not None else "plain")
-    drafting = drafter and TimedDrafter(drafter, timed, found.alone, drafter.fuses_trees and not loop.by_level)
+    timed = PassTimes(found.passes)
+    watched = TimedTreeTarget(target, timed, "target" if drafter is not None else "plain")
+    drafting = None
+    if drafter is not None:
+        fuses_trees = drafter.fuses_trees and not loop.by_level
+        drafting = TimedTreeDrafter(drafter, timed, found.alone, fuses_trees)
     most = min(MOST_NODES, target.engine.shape.capacity)
     started = perf_counter()
     for cycle in cycles(watched, drafting, loop.policy, loop.rule, sampling(0, image), most):
@@ -244,11 +295,13 @@ def draw(target: EngineTarget, drafter: EngineDrafter | None, loop: Loop, image:
             levels = drafting.levels if drafting is not None else 0
             grown = drafting is not None and drafting.grown
             family = "cost_aware" if grown and loop.family == "cost_aware_chain" else loop.family
-            kind = Kind(family, levels, cycle.tree.size, loop.pooled and cycle.tree.size > 1)
+            kind = CycleKind(family, levels, cycle.tree.size, loop.pooled and cycle.tree.size > 1)
             found.host[kind].append(1e3 * (spent - timed.seconds))
         timed.seconds = 0.0
         if drafting is not None:
             drafting.levels, drafting.grown = 0, False
+        if cycle.number >= most_cycles:
+            return
         started = perf_counter()
 
 
@@ -258,7 +311,7 @@ def typical(samples: list[float]) -> float:
     return float(held[held <= np.percentile(held, SLOWEST)].mean())
 
 
-def curve(found: Found, what: str) -> list[list[float]]:
+def curve(found: CycleSamples, what: str) -> list[list[float]]:
     """[[size, ms], ...] of sizes with enough samples; a target pass over the root alone is AR's where it lacks them."""
     samples = {size: held for (kind, size), held in found.passes.items() if kind == what and len(held) >= FEWEST}
     if what == "target":
@@ -266,7 +319,7 @@ def curve(found: Found, what: str) -> list[list[float]]:
     return [[size, round(typical(samples[size]), 4)] for size in sorted(samples)]
 
 
-def host_costs(found: Found, family: str) -> dict[str, float]:
+def host_costs(found: CycleSamples, family: str) -> dict[str, float]:
     """ms of a cycle, a level, a node and of pooling: least squares over the family's kinds of cycles, none below 0."""
     kinds = {kind: held for kind, held in found.host.items() if kind.family == family}
     if family not in CHOOSING:  # an image's last cell has nothing to draft
@@ -286,14 +339,14 @@ def host_costs(found: Found, family: str) -> dict[str, float]:
     return {part: round(float(cost), 5) for part, cost in zip(HOST_PARTS, costs, strict=True)}
 
 
-def to_dict(found: Found, rounds: int) -> dict[str, Any]:
+def to_dict(found: CycleSamples, rounds: int) -> dict[str, Any]:
     """What was found, as JSON holds it."""
     families = dict.fromkeys(kind.family for kind in found.host if kind.family != PLAIN.family)
     return {
         "rounds": rounds,
         "plain": {
             "target_ms": round(typical(found.passes["plain", 1]), 4),
-            "host_ms": round(typical(found.host[Kind(PLAIN.family, 0, 1, False)]), 4),
+            "host_ms": round(typical(found.host[CycleKind(PLAIN.family, 0, 1, False)]), 4),
         },
         **{f"{what}_ms": curve(found, what) for what in ("target", "draft", "chain", "tree")},
         "host_ms": {family: host_costs(found, family) for family in families},

@@ -1,4 +1,4 @@
-"""What passes over cells of a grid cost inside ZipAR's and MuLo-SD's loops: the `in_grid` part of `cost_curve`.
+"""What passes over cells of a grid cost inside ZipAR's and MuLo-SD's loops: the `in_grid` part of a cost curve.
 
 Loops take turns, one image each: row fronts of several windows, raster order among them, and drafts of the whole image
 of which a share is refused and drawn again, in islands and serially. Every pass is timed by the tokens it is fed, host
@@ -9,23 +9,23 @@ size is left out of its mean.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, Final
 
 import numpy as np
 
-from benchmarks.in_cycle import FEWEST, typical
 from underpaint.algos.arrays import FloatArray, IntArray
-from underpaint.algos.chance import Chance, sampling
+from underpaint.algos.chance import At, Chance, Role, sampling
 from underpaint.algos.draft.spec import Grid
-from underpaint.algos.spatial.mulo import Repair, draft_and_repair
+from underpaint.algos.spatial.mulo import Repair, RowDraft, draft_and_repair
 from underpaint.algos.spatial.target import Feed
 from underpaint.algos.spatial.zipar import zipar
+from underpaint.runtime.costs.in_cycle import FEWEST, typical
+from underpaint.runtime.engines.condition_encoder import EncodedCondition
 from underpaint.runtime.engines.grid_target import EngineGridTarget
 from underpaint.runtime.engines.target import EngineTarget
-from underpaint.sim.synthetic.grid_model import FixedRows
 
 WINDOWS: Final = (1, 2, 3, 4, 6, 8)
 REPAIRS: Final = (Repair(radius=0, window=2), Repair(order="serial", window=2))
@@ -33,7 +33,7 @@ REFUSED: Final = (0.1, 0.4)
 
 
 @dataclass(slots=True)
-class TimedGrid:
+class TimedCells:
     """A `GridTarget` whose passes are timed: ms by size."""
 
     target: EngineGridTarget
@@ -58,7 +58,7 @@ class TimedGrid:
 
 
 @dataclass(frozen=True, slots=True)
-class Refuse:
+class RefuseShare:
     """A `CellRule` that refuses a share of all cells, whatever they hold."""
 
     share: float
@@ -80,23 +80,41 @@ class Refuse:
         return distribution
 
 
-def measure(target: EngineTarget, rounds: int) -> dict[int, list[float]]:
-    """Samples in ms by size, of `rounds` images of every loop, after one of each that is not kept."""
-    target.prepare(target.encoder.of_ids(np.zeros(target.engine.shape.prefix, dtype=np.int64)))
-    timed = TimedGrid(EngineGridTarget(target))
+@dataclass(frozen=True, slots=True)
+class EvenRows:
+    """A `RowDrafter` that draws every cell from all tokens alike, and says nothing of distributions."""
+
+    vocab_size: int
+    width: int
+
+    def propose(self, tokens: IntArray, rows: range, chance: Chance) -> RowDraft:
+        cells = range(rows.start * self.width, rows.stop * self.width)
+        even = np.full(self.vocab_size, 1.0 / self.vocab_size)
+        return RowDraft(np.array([chance.draw(even, At(Role.DRAFT, cell)) for cell in cells], dtype=np.int64), None)
+
+
+def measure(
+    target: EngineTarget, rounds: int, conditions: Sequence[EncodedCondition], report: Callable[[], None]
+) -> dict[int, list[float]]:
+    """Samples in ms by size, of `rounds` images of every loop, after one of each that is not kept.
+
+    conditions: of the images, in turn. report: is told of every round.
+    """
+    timed = TimedCells(EngineGridTarget(target))
     grid = timed.grid
-    even = np.full((grid.cells, timed.vocab_size), 1.0 / timed.vocab_size)
-    drafter = FixedRows(even, grid.width, points=True)
+    drafter = EvenRows(timed.vocab_size, grid.width)
     for turn in range(rounds + 1):
         if turn == 1:
             timed.samples.clear()
+        target.prepare(conditions[turn % len(conditions)])
         chance = sampling(0, turn)
         for window in (*(window for window in WINDOWS if window < grid.width), grid.width):
             zipar(timed, window, chance)
         for share in REFUSED:
             for repair in REPAIRS:
-                rule = Refuse(share, np.random.default_rng(turn))
+                rule = RefuseShare(share, np.random.default_rng(turn))
                 draft_and_repair(timed, drafter, rule, repair, grid.height, chance)
+        report()
     return dict(timed.samples)
 
 

@@ -1,0 +1,236 @@
+"""The cost curve of this machine: measured on first use, kept in the user's cache folder, read from there ever after.
+
+A curve holds for one processor, one engine, one pair of models, and one number of threads and of rows a pass. Its file
+is named after all of them, so another of any finds no curve and measures its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Final, Protocol
+
+from underpaint.algos.rows import SamplingParams
+from underpaint.artifacts.cost_curve import (
+    FORMAT,
+    IN_CYCLE,
+    IN_GRID,
+    CostCurveFile,
+    engine_costs,
+    parse_cost_curve,
+    read_cost_curve,
+)
+from underpaint.artifacts.manifest import write_beside
+from underpaint.runtime.costs import in_cycle, in_grid, passes
+from underpaint.runtime.engines.condition_encoder import EncodedCondition
+from underpaint.runtime.engines.context import EngineContext, usable_cores
+from underpaint.runtime.engines.drafter import EngineDrafter
+from underpaint.runtime.engines.target import EngineTarget
+from underpaint.runtime.evaluation.machine import describe_machine, typed_command
+from underpaint.runtime.files import check_file_writable
+from underpaint.runtime.methods.method import ModelTables
+from underpaint.runtime.methods.method_config import MethodConfig
+
+_ROUNDS: Final = {False: 10, True: 40}
+"""Samples of every pass that is repeated alone, by whether the curve is a full one."""
+_IMAGES: Final = {False: 2, True: 6}
+"""Images of every decoding loop."""
+
+Report = Callable[[int, int], None]
+"""Is told of steps done, of how many."""
+
+
+class CostModels(Protocol):
+    """What is measured of a pipeline."""
+
+    @property
+    def backend(self) -> str:
+        """What runs the models."""
+        ...
+
+    @property
+    def high(self) -> EngineTarget:
+        """The target."""
+        ...
+
+    @property
+    def loaded_drafter(self) -> EngineDrafter | None:
+        """The drafter, if there is one."""
+        ...
+
+    @property
+    def context(self) -> EngineContext:
+        """Threads of the engines."""
+        ...
+
+    @property
+    def hashes(self) -> Mapping[str, str]:
+        """SHA-256 of the models by name."""
+        ...
+
+
+def cache_folder() -> Path:
+    """Where curves are kept: `underpaint/costs` in XDG_CACHE_HOME, or else in `.cache` of the home folder."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "underpaint" / "costs"
+
+
+def measured_on(models: CostModels, sampling: SamplingParams) -> dict[str, Any]:
+    """What a curve of these models holds for; `CostCurveFile.measured_on`."""
+    drafter = models.loaded_drafter
+    names = [models.high.decoder.name, *([] if drafter is None else [drafter.decoder.name])]
+    machine = describe_machine()
+    return {
+        "processor": _accelerator(models.backend) or machine["processor"],
+        "cores": machine["cores"],
+        "engine": f"{models.backend} {_engine_version(models.backend)}",
+        "sha256": {name: models.hashes[name] for name in names},
+        "threads": models.context.threads or usable_cores(),
+        "rows": 1 if sampling.guidance == 1.0 else 2,
+    }
+
+
+def curve_path(models: CostModels, sampling: SamplingParams) -> Path:
+    """The file that holds the curve of these models on this machine, once it was measured."""
+    held = json.dumps({"format": FORMAT, **measured_on(models, sampling)}, sort_keys=True)
+    return cache_folder() / f"{models.high.decoder.name}-{hashlib.sha256(held.encode()).hexdigest()[:16]}.json"
+
+
+def kept_curve(models: CostModels, sampling: SamplingParams) -> CostCurveFile | None:
+    """The curve that was measured before; None where there is none, or its file is damaged."""
+    if models.loaded_drafter is None:
+        return None
+    try:
+        return read_cost_curve(curve_path(models, sampling))
+    except ValueError:
+        return None
+
+
+def curve_of(
+    models: CostModels,
+    sampling: SamplingParams,
+    report: Report | None = None,
+    conditions: Sequence[EncodedCondition] = (),
+    *,
+    renew: bool = False,
+    full: bool = False,
+) -> CostCurveFile | None:
+    """The curve of these models on this machine: the one that was kept, or measured now and kept.
+
+    sampling: rows a pass follow from its guidance. report: is told how far the measurement is. conditions: of the
+    images that are timed; without any, one that the target takes, whatever it means. renew: measure anyway. full:
+    measure all families of methods and passes over cells too, as `simulate predict` needs them: minutes, not seconds.
+    None where there is no drafter. A cache folder that cannot be written is no error: the curve is measured again.
+    """
+    if models.loaded_drafter is None:
+        return None
+    kept = None if renew else kept_curve(models, sampling)
+    if kept is not None and not (full and not kept.in_grid):
+        return kept
+    path = curve_path(models, sampling)
+    content = (json.dumps(_measure(models, sampling, report, conditions, full)) + "\n").encode()
+    found = parse_cost_curve(content, path)
+    try:
+        check_file_writable(path)
+        write_beside(path, content)
+    except OSError:
+        pass
+    return found
+
+
+def with_costs(
+    models: CostModels,
+    tables: ModelTables,
+    configs: Sequence[MethodConfig],
+    sampling: SamplingParams,
+    report: Report | None = None,
+) -> ModelTables:
+    """`tables` with the costs of this machine, where one of the methods chooses by them."""
+    if tables.costs is not None or not any(config.needs_costs for config in configs):
+        return tables
+    curve = curve_of(models, sampling, report)
+    return tables if curve is None else tables._replace(costs=engine_costs(curve))
+
+
+def _measure(
+    models: CostModels,
+    sampling: SamplingParams,
+    report: Report | None,
+    conditions: Sequence[EncodedCondition],
+    full: bool,
+) -> dict[str, Any]:
+    target, drafter = models.high, models.loaded_drafter
+    assert drafter is not None
+    before = target.params
+    target.sample_by(sampling)
+    drafter.sample_by(sampling)
+    started = perf_counter()
+    shown = conditions or (target.encoder.example(),)
+    rounds, images = _ROUNDS[full], _IMAGES[full]
+    kinds = len(_loops(target, drafter, full, [[1, 1.0]], [[1, 1.0]])) + 1
+    most = passes.rounds_in_all(rounds) + kinds * (images + 1) + (images + 1 if full else 0)
+    done = 0
+
+    def step() -> None:
+        nonlocal done
+        done = min(done + 1, most)
+        if report is not None:
+            report(done, most)
+
+    verify, draft = passes.measure_passes(target, drafter, rounds, step)
+    verify_ms, draft_ms = passes.columns(verify), passes.columns(draft)
+    alone = draft_ms.pop("median")
+    found: dict[str, Any] = {
+        "format": FORMAT,
+        "model": {"target": target.decoder.name, "drafter": drafter.decoder.name, "rows": target.engine.rows},
+        "measured_on": measured_on(models, sampling),
+        "sampling": asdict(sampling),
+        "full": full,
+        "verify_ms": verify_ms.pop("median"),
+        "verify_spread_ms": verify_ms,
+        "draft_ms": alone,
+        "draft_spread_ms": draft_ms,
+    }
+    run = _loops(target, drafter, full, found["verify_ms"], alone)
+    cycles = in_cycle.measure(target, drafter, run, images, alone, shown, step)
+    found[IN_CYCLE] = in_cycle.to_dict(cycles, images)
+    if full:
+        found[IN_GRID] = in_grid.to_dict(in_grid.measure(target, images, shown, step), images)
+    if report is not None:
+        report(most, most)
+    target.sample_by(before)
+    drafter.sample_by(before)
+    seconds = round(perf_counter() - started, 2)
+    return {**found, "seconds": seconds, "machine": describe_machine(), "command": typed_command()}
+
+
+def _loops(
+    target: EngineTarget, drafter: EngineDrafter, full: bool, verify_ms: list[list[float]], draft_ms: list[list[float]]
+) -> tuple[in_cycle.CostLoop, ...]:
+    parts = (target.vocab_size, verify_ms, draft_ms, drafter.fuses_chains)
+    return in_cycle.loops(*parts, drafter.fuses_trees) if full else in_cycle.choosing_loops(*parts)
+
+
+def _engine_version(backend: str) -> str:
+    packages = ("onnxruntime", "onnxruntime-gpu") if backend == "cpu" else (backend, f"{backend}-cu13")
+    for package in packages:
+        try:
+            return version(package)
+        except PackageNotFoundError:
+            continue
+    return "unknown"
+
+
+def _accelerator(backend: str) -> str | None:
+    """The name of the GPU that a backend runs on; None on a processor."""
+    if backend == "cpu":
+        return None
+    from underpaint.runtime.engines.tensorrt_runtime import gpu_name  # needs PyTorch
+
+    return gpu_name()

@@ -1,0 +1,122 @@
+"""What a pass over T positions costs, repeated alone: t_verify(T) of a target, t_draft(T) of its drafter.
+
+A target pass is `score` on a chain of T nodes behind half an image; a drafter pass is `expand` of T children of the
+root: graph and host row maths together, with the share of the graph given beside. All sizes take turns within each
+round, so that a disturbance of the machine falls on all alike.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Final, NamedTuple, TypeAlias
+
+import numpy as np
+
+from underpaint.algos.step import Scored
+from underpaint.algos.tree import DraftTree, Verdict, root_only
+from underpaint.runtime.engines.drafter import EngineDrafter
+from underpaint.runtime.engines.engine import Engine
+from underpaint.runtime.engines.target import EngineTarget
+
+VERIFY_SIZES: Final = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
+DRAFT_SIZES: Final = (1, 2, 4, 6, 8, 10, 12, 16)
+_WARM_UP: Final = 2
+"""Rounds that are not kept."""
+
+
+class PassSample(NamedTuple):
+    """ms of one pass: in all, and within the graph."""
+
+    total_ms: float
+    graph_ms: float
+
+
+BySize: TypeAlias = dict[int, list[PassSample]]
+"""Samples by the size of the pass."""
+Columns: TypeAlias = dict[str, list[list[float]]]
+"""[[size, ms], ...] by figure: median, p10, p90, least, and the median of the graph's share."""
+
+
+def chain(count: int, vocab_size: int) -> DraftTree:
+    """A chain of `count` nodes of any tokens."""
+    return DraftTree(
+        tokens=np.arange(count) % vocab_size,
+        parents=np.arange(-1, count - 1),
+        drawn="top_k",
+        draft_probs=np.empty((0, vocab_size)),
+        draft_rows=np.full(count, -1),
+    )
+
+
+def halfway(target: EngineTarget) -> Scored:
+    """Begin an image and commit half of it; what was scored last."""
+    target.prepare(target.encoder.example())
+    scored = target.begin()
+    for cell in range(target.grid.cells // 2):
+        tree = root_only(cell % target.vocab_size, target.vocab_size)
+        scored = target.score(tree)
+        target.commit(tree, Verdict((), 0))
+    return scored
+
+
+def verify_once(target: EngineTarget, count: int) -> PassSample:
+    """One target pass over a chain of `count` nodes."""
+    tree = chain(count, target.vocab_size)
+    return _timed(lambda: target.score(tree), target.engine)
+
+
+def draft_once(drafter: EngineDrafter, scored: Scored, count: int) -> PassSample:
+    """One drafter pass that expands `count` children of the root."""
+    drafter.begin(scored)
+    drafter.expand(np.array([0]), np.array([-1]))
+    tokens, parents = np.arange(count) % drafter.vocab_size, np.zeros(count, dtype=np.int64)
+    return _timed(lambda: drafter.expand(tokens, parents), drafter.engine)
+
+
+def _timed(call: Callable[[], object], engine: Engine) -> PassSample:
+    before = engine.cost.seconds
+    start = time.perf_counter()
+    call()
+    total = time.perf_counter() - start
+    return PassSample(1e3 * total, 1e3 * (engine.cost.seconds - before))
+
+
+def rounds_in_all(rounds: int) -> int:
+    """Rounds of `measure_passes`, those that are not kept among them."""
+    return rounds + _WARM_UP
+
+
+def measure_passes(
+    target: EngineTarget, drafter: EngineDrafter, rounds: int, report: Callable[[], None]
+) -> tuple[BySize, BySize]:
+    """Target passes and drafter passes, `rounds` of every size that the engines take; `report` is told each round."""
+    scored = halfway(target)
+    left = min(target.grid.cells - target.grid.cells // 2, target.decoder.max_positions or VERIFY_SIZES[-1])
+    widest = drafter.decoder.max_positions or DRAFT_SIZES[-1]
+    verify: BySize = {count: [] for count in VERIFY_SIZES if count <= left}
+    draft: BySize = {count: [] for count in DRAFT_SIZES if count <= widest}
+    for turn in range(rounds_in_all(rounds)):
+        for count, samples in verify.items():
+            verify_once(target, count)  # another size has emptied the processor's own caches
+            found = verify_once(target, count)
+            if turn >= _WARM_UP:
+                samples.append(found)
+        for count, samples in draft.items():
+            draft_once(drafter, scored, count)
+            found = draft_once(drafter, scored, count)
+            if turn >= _WARM_UP:
+                samples.append(found)
+        report()
+    return verify, draft
+
+
+def columns(samples: BySize) -> Columns:
+    """The figures of every size."""
+    found: Columns = {"median": [], "p10": [], "p90": [], "least": [], "graph": []}
+    for count, held in samples.items():
+        totals = np.array([sample.total_ms for sample in held])
+        graph = float(np.median([sample.graph_ms for sample in held]))
+        low, median, high = np.percentile(totals, (10, 50, 90))
+        figures = {"median": median, "p10": low, "p90": high, "least": totals.min(), "graph": graph}
+        for name, figure in figures.items():
+            found[name].append([count, round(float(figure), 4)])
+    return found
