@@ -1,3 +1,4 @@
+# make setup  everything but the tests' tools: .venv with the runtime, so that `.venv/bin/underpaint` runs
 # make demo   draw and compare with the shipped models (installs the runtime only: no PyTorch, no download of weights)
 # make test   all tests (adds PyTorch and the development tools to the same .venv)
 # make lint   style, types and layers
@@ -10,7 +11,10 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 # The demo: prompts and seeds that 2 cores draw in well under six minutes, installation included.
 DEMO := --resolution 128 --prompts-count 8 --seeds 1 --fresh
 
-.PHONY: demo test kernels lint clean
+.PHONY: setup demo test kernels lint clean
+
+setup: .venv/.has-runtime
+	@echo "ready: $(BIN)/underpaint --help"
 
 demo: .venv/.has-runtime
 	$(BIN)/underpaint compare --temperature 0 $(DEMO) --out demo/t0 --json demo/compare-t0.json

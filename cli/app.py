@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import Annotated
 
 import typer
+from typer.completion import completion_init
 
 from underpaint.algos.plugins import VARIABLE, PluginError, load_plugins, named_by_environment
 from underpaint.cli.certify import certify
@@ -16,18 +17,31 @@ from underpaint.cli.exact import exact
 from underpaint.cli.generate import generate
 from underpaint.cli.methods import methods
 from underpaint.cli.results import app as results
+from underpaint.cli.root import HELP_NAMES, RootGroup, completion_script
 from underpaint.cli.simulate.commands import app as simulate
 from underpaint.cli.simulate.trace import trace
 from underpaint.cli.sweep import sweep
+from underpaint.cli.terminal import be_quiet
 
 _OURS = ("underpaint",)
+_NAME = "underpaint"
 
 app = typer.Typer(
     help="Draft, verify, paint: speculative decoding of visual autoregressive models, method beside method.",
+    cls=RootGroup,
+    context_settings=HELP_NAMES,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        import underpaint
+
+        typer.echo(f"underpaint {underpaint.__version__}")
+        raise typer.Exit()
 
 
 @app.callback()
@@ -36,8 +50,15 @@ def plugins(
         list[str] | None,
         typer.Option(help=f"A module or .py file that registers rules or policies; repeat for more. Also {VARIABLE}."),
     ] = None,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Print results and errors only: no progress, no notes.")
+    ] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_show_version, is_eager=True)
+    ] = False,
 ) -> None:
-    """Load rules and policies from outside before any command."""
+    """Load rules and policies from outside before any command. These options may stand anywhere on the line."""
+    be_quiet(quiet)
     with bad_input():
         load_plugins((*named_by_environment(), *(plugin or ())))
 
@@ -54,6 +75,19 @@ app.add_typer(simulate, name="simulate")
 app.add_typer(results, name="results")
 
 _HANDED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+
+@app.command()
+def completion(
+    shell: Annotated[str, typer.Argument(help="bash, zsh, fish or powershell.")],
+) -> None:
+    """Print what a shell has to read to complete commands and options; no file is changed.
+
+    In bash, for one session: eval "$(underpaint completion bash)". To keep it, put that line where your shell starts.
+    """
+    with bad_input():
+        script = completion_script(shell, _NAME)
+    typer.echo(script)
 
 
 @app.command(context_settings=_HANDED_ON, add_help_option=False)
@@ -123,8 +157,9 @@ def _needs_torch(what: str) -> Iterator[None]:
 
 def main() -> None:
     """Run the command line."""
+    completion_init()  # where a shell asks what could stand next
     try:
-        app()
+        app(prog_name=_NAME)
     except PluginError as error:  # an installed package's, which is loaded when a registry is first asked
         typer.echo(f"error: {error}", err=True)
         sys.exit(BAD_INPUT)

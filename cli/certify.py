@@ -9,6 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from underpaint.cli.errors import bad_input
+from underpaint.cli.terminal import (
+    STANDARD_OUTPUT,
+    Column,
+    Format,
+    FormatOption,
+    ResultTable,
+    check_json,
+    note,
+    show,
+    write_json,
+)
 
 if TYPE_CHECKING:
     from underpaint.algos.tree import Drawn
@@ -49,11 +60,14 @@ def certify(
     out: Annotated[Path, typer.Option(help="Where the smallest failing case is written; it replays.")] = Path(
         "failing-case.json"
     ),
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the whole certificate.")] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write the whole certificate; - is standard output.")
+    ] = None,
     replay: Annotated[
         Path | None, typer.Option(help="Judge on the case in this file alone; with its verifier unless one is named.")
     ] = None,
     gallery: Annotated[bool, typer.Option("--gallery", help="List the verifiers that ship, right and wrong.")] = False,
+    form: FormatOption = Format.table,
 ) -> None:
     """Judge a verifier of speculative decoding: lossless or not, and if not, the smallest case, its node and its slip.
 
@@ -70,14 +84,13 @@ def certify(
     from underpaint.sim.certify.measurement import Effort
 
     if gallery:
-        _list_gallery()
+        _list_gallery(form)
         return
     with bad_input():
         if not 0.001 <= margin < 1.0:
             raise ValueError(f"--margin: expected 0.001 to below 1, got {margin}")
-        for path in (out, json_file):
-            if path is not None:
-                check_file_writable(path)
+        check_file_writable(out)
+        check_json(json_file)
         effort = Effort(margin=margin, seed=seed)
         named = None if verifier is None else Spec(verifier, cast("Interface", interface), seeds)
         case: VerifierCase | None = None
@@ -98,8 +111,9 @@ def certify(
     machine, command = describe_machine(), typed_command()
     if json_file is not None:
         values = {"verifier": asdict(spec), **found.to_dict()}
-        write_beside(json_file, _as_json(with_envelope("certify", machine, command, values)))
-    typer.echo("\n".join(_shown(found, spec)))
+        write_json(json_file, with_envelope("certify", machine, command, values))
+    as_text = Format.json if json_file == STANDARD_OUTPUT else Format.table
+    note("\n".join(_shown(found, spec)), as_text)
     if found.lossless:
         return
     assert found.failing is not None
@@ -107,7 +121,7 @@ def certify(
     held = {name: plain[name] for name in ("finding", "looks_like")}
     case_values = {"verifier": asdict(spec), "case": found.failing.to_dict(), **held}
     write_beside(out, _as_json(with_envelope("certify-case", machine, command, case_values)))
-    typer.echo(f"the case is in {out}; again with: underpaint certify --replay {shlex.quote(str(out))}")
+    note(f"the case is in {out}; again with: underpaint certify --replay {shlex.quote(str(out))}", as_text)
     raise typer.Exit(NOT_LOSSLESS)
 
 
@@ -214,17 +228,20 @@ def _as_json(values: dict[str, Any]) -> bytes:
     return (json.dumps(values, indent=1) + "\n").encode()
 
 
-def _list_gallery() -> None:
-    from underpaint.cli.terminal import console, table
+def _list_gallery(form: Format) -> None:
     from underpaint.sim.certify.public_samplers import EXAMPLES
     from underpaint.sim.certify.slips import SLIPS
 
-    shown = table("gallery")
-    for column in ("name", "layout", "right", "what it does", "reported"):
-        shown.add_column(column, no_wrap=column == "name")
-    shown.add_row("right", "function", "yes", "token-wise verification with nothing exchanged", "")
+    columns = (
+        *(Column("name"), Column("layout"), Column("right")),
+        *(Column("summary", "what it does", prose=True), Column("reported", prose=True)),
+    )
+    plain = {"layout": "function", "right": True, "summary": "token-wise verification with nothing exchanged"}
+    rows: list[dict[str, Any]] = [{"name": "right", **plain, "reported": ""}]
     for name, example in EXAMPLES.items():
-        shown.add_row(name, example.interface, "no" if example.report else "yes", example.summary, example.report)
+        told = {"summary": example.summary, "reported": example.report}
+        rows.append({"name": name, "layout": example.interface, "right": not example.report, **told})
     for slip in SLIPS:
-        shown.add_row(slip.name, "function", "no", slip.summary, slip.report)
-    console().print(shown)
+        told = {"summary": slip.summary, "reported": slip.report}
+        rows.append({"name": slip.name, "layout": "function", "right": False, **told})
+    show([ResultTable("gallery", columns, rows)], form)

@@ -1,6 +1,6 @@
 """`underpaint compare`: methods beside each other, on the same prompts and seeds."""
 
-import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,6 +24,17 @@ from underpaint.cli.options import (
     read_names,
     read_sampling,
     settings_by_method,
+)
+from underpaint.cli.terminal import (
+    Column,
+    Format,
+    FormatOption,
+    ResultTable,
+    check_json,
+    figure,
+    note,
+    show,
+    told_as_json,
 )
 
 if TYPE_CHECKING:
@@ -64,7 +75,10 @@ def compare(
     low: Low = None,
     backend: Backend = "cpu",
     out: Annotated[Path, typer.Option(help="Folder for pictures and finished drawings.")] = Path("runs/compare"),
-    json_file: Annotated[Path | None, typer.Option("--json", help="Figures; default: compare.json in --out.")] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Figures; default: compare.json in --out; - is standard output.")
+    ] = None,
+    form: FormatOption = Format.table,
     save_pictures: Annotated[
         bool, typer.Option("--save-pictures", help="Write every picture as a PNG of its own, under pictures in --out.")
     ] = False,
@@ -85,7 +99,7 @@ def compare(
         with_baseline,
     )
     from underpaint.runtime.evaluation.drawing_log import DrawingLog
-    from underpaint.runtime.files import check_file_writable, check_folder_writable
+    from underpaint.runtime.files import check_folder_writable
     from underpaint.runtime.methods.registry import resolve
 
     figures = json_file or out / "compare.json"
@@ -95,7 +109,7 @@ def compare(
         own = settings_by_method(setting or [], names)
         configs = [resolve(name, checked, None, own[name], preset) for name in names]
         check_folder_writable(out)
-        check_file_writable(figures)
+        check_json(figures)
         pipeline = open_pipeline(engines, resolution, low, backend)
         sampling = read_sampling(temperature, guidance, top_k, top_p, pipeline.sampling)
         conditions = read_conditions(pipeline, prompts or [], prompts_count, prompts_skip)
@@ -111,9 +125,9 @@ def compare(
         log = DrawingLog(out, log_settings(pipeline, plan), fresh=fresh)
     curve = curve_for(pipeline, plan, log)
     draw_all(pipeline, plan, log)
-    _report(pipeline, plan, out, figures, log, curve)
+    _report(pipeline, plan, out, figures, log, curve, form)
     if save_pictures:
-        _save_pictures(pipeline, log, out / "pictures")
+        _save_pictures(pipeline, log, out / "pictures", form)
 
 
 def _report(
@@ -123,8 +137,8 @@ def _report(
     figures: Path,
     log: "DrawingLog",
     curve: "CostCurveFile | None",
+    form: Format,
 ) -> None:
-    from underpaint.artifacts.manifest import write_beside
     from underpaint.runtime.evaluation.gallery import write_acceptance, write_gallery
     from underpaint.runtime.evaluation.machine import describe_machine, typed_command
     from underpaint.runtime.evaluation.report import make_report, to_dict
@@ -135,7 +149,6 @@ def _report(
         "command": typed_command(),
         **to_dict(report, settings, dict(pipeline.fingerprint()), describe_machine(), curve),
     }
-    write_beside(figures, (json.dumps(plain, indent=1) + "\n").encode())
     title = title_of(pipeline, plan)
     captions = [condition.caption() for condition in plan.conditions]
     gallery, maps = out / "gallery.png", out / "acceptance.png"
@@ -144,9 +157,11 @@ def _report(
     write_acceptance(
         maps, report.rows, report.acceptance, f"Share of images in which a cell was an accepted draft: {title}"
     )
-    print_table(report, pipeline, title, curve)
+    if told_as_json(figures, plain):
+        return
+    print_table(report, pipeline, title, curve, form)
     for path in (figures, *([gallery] if report.gallery else []), maps):
-        typer.echo(str(path))
+        note(str(path), form)
 
 
 def title_of(pipeline: "Pipeline", plan: "ComparisonPlan") -> str:
@@ -155,7 +170,7 @@ def title_of(pipeline: "Pipeline", plan: "ComparisonPlan") -> str:
     return f"{pipeline.title()}, {sampling}, {plan.preset} settings"
 
 
-def _save_pictures(pipeline: "Pipeline", log: "DrawingLog", folder: Path) -> None:
+def _save_pictures(pipeline: "Pipeline", log: "DrawingLog", folder: Path, form: Format) -> None:
     """One PNG a drawing: pictures/METHOD/PROMPT-seedSEED.png, prompts numbered as they were given."""
     import io
 
@@ -169,66 +184,70 @@ def _save_pictures(pipeline: "Pipeline", log: "DrawingLog", folder: Path) -> Non
         Image.fromarray(pipeline.picture(drawing.tokens_array())).save(stream, "PNG")
         name = f"{places[drawing.prompt]:04d}-seed{drawing.seed}.png"
         write_beside(folder / drawing.method.replace(":", "_") / name, stream.getvalue())
-    typer.echo(str(folder))
+    note(str(folder), form)
 
 
 def print_table(
-    report: "ComparisonReport", pipeline: "Pipeline", title: str, curve: "CostCurveFile | None" = None
+    report: "ComparisonReport",
+    pipeline: "Pipeline",
+    title: str,
+    curve: "CostCurveFile | None" = None,
+    form: Format = Format.table,
 ) -> None:
     """Print a row a method, what the judge itself reads right, and the knee of the cost curve where it is known."""
-    from underpaint.cli.terminal import console, table
-
     judged = pipeline.judge is not None
-    shown = table(title)
-    shown.add_column("method\n", no_wrap=True)
-    for heading in (
-        *("loss-\nless", "speed-\nup", "95 %\ninterval", "s per\nimage", "target\nNFE", "drafter\nNFE"),
-        *(
-            "tokens\nper cycle",
-            "mean\ndepth",
-            "nodes a\ncycle",
-            "draft\nkept",
-            "over-\nhead",
-            "ms a cycle: target\n+ drafter + host",
-        ),
-        *(("prompt\naccuracy", "less AR's\n(95 %)", "Fréchet\n(floor)") if judged else ()),
-        "same\nas AR",
-    ):
-        shown.add_column(heading, justify="right", no_wrap=True)
-    for row in report.rows:
-        shown.add_row(
-            row.method,
-            "yes" if row.lossless else "no",
-            f"{row.speedup:.2f}x",
-            "-" if row.speedup_low is None else f"{row.speedup_low:.2f}-{row.speedup_high:.2f}",
-            f"{row.seconds_per_image:.3f}",
-            f"{row.target_nfe:.1f}",
-            f"{row.drafter_nfe:.1f}",
-            _figure(row.tokens_per_cycle, ".2f"),
-            _figure(row.mean_depth, ".2f"),
-            _figure(row.mean_nodes, ".2f"),
-            _figure(row.kept_share, ".0%"),
-            f"{row.overhead_share:.0%}",
-            _split(row),
-            *(_quality(row) if judged else ()),
-            _figure(row.identical_share, ".0%"),
-        )
-    console().print(shown)
+    rows = [{**asdict(row), **_joined(row)} for row in report.rows]
+    show([ResultTable(title, _columns(judged), rows)], form)
     own = pipeline.judge.reference.accuracy.get("concept_and_style") if pipeline.judge is not None else None
     if own is not None:
-        typer.echo(f"The judge itself reads {own:.3f} of real scenes right (concept and style).")
+        note(f"The judge itself reads {own:.3f} of real scenes right (concept and style).", form)
     if curve is not None:
-        typer.echo(f"On this machine {curve.knee.describe()} (`underpaint costs`, curve {curve.fingerprint[:12]}).")
+        note(f"On this machine {curve.knee.describe()} (`underpaint costs`, curve {curve.fingerprint[:12]}).", form)
 
 
-def _quality(row: "ReportRow") -> tuple[str, str, str]:
-    distance = f"{_figure(row.frechet_distance, '.1f')} ({_figure(row.frechet_floor, '.1f')})"
-    return _figure(row.prompt_accuracy, ".3f"), _difference(row), distance
+def _columns(judged: bool) -> list[Column]:
+    """What a row of a comparison shows; JSON and CSV give intervals and parts as figures of their own."""
+    quality = (
+        figure("prompt_accuracy", "prompt\naccuracy", ".3f"),
+        Column("accuracy_over_ar_interval", "less AR's\n(95 %)", right=True),
+        Column("frechet", "Fréchet\n(floor)", right=True),
+    )
+    return [
+        Column("method", "method\n"),
+        Column("lossless", "loss-\nless", right=True),
+        figure("speedup", "speed-\nup", ".2f", "x"),
+        Column("speedup_interval", "95 %\ninterval", right=True),
+        figure("seconds_per_image", "s per\nimage", ".3f"),
+        figure("target_nfe", "target\nNFE", ".1f"),
+        figure("drafter_nfe", "drafter\nNFE", ".1f"),
+        figure("tokens_per_cycle", "tokens\nper cycle", ".2f"),
+        figure("mean_depth", "mean\ndepth", ".2f"),
+        figure("mean_nodes", "nodes a\ncycle", ".2f"),
+        figure("kept_share", "draft\nkept", ".0%"),
+        figure("overhead_share", "over-\nhead", ".0%"),
+        Column("ms_per_cycle", "ms a cycle: target\n+ drafter + host", right=True),
+        *(quality if judged else ()),
+        figure("identical_share", "same\nas AR", ".0%"),
+    ]
 
 
-def _split(row: "ReportRow") -> str:
+def _joined(row: "ReportRow") -> dict[str, str]:
+    """Figures that stand in one cell."""
+    low, high = row.speedup_low, row.speedup_high
     parts = (row.target_ms_per_cycle, row.drafter_ms_per_cycle, row.host_ms_per_cycle)
-    return " + ".join(_figure(part, ".2f") for part in parts)
+    return {
+        "speedup_interval": "-" if low is None else f"{low:.2f}-{high:.2f}",
+        "ms_per_cycle": " + ".join(_figure(part, ".2f") for part in parts),
+        "accuracy_over_ar_interval": _difference(row),
+        "frechet": _frechet(row),
+    }
+
+
+def _frechet(row: "ReportRow") -> str:
+    """The distance and its floor; nothing where the distance is within what real scenes are from each other."""
+    if row.frechet_distance is None or row.frechet_floor is None or row.frechet_distance <= row.frechet_floor:
+        return "-"
+    return f"{row.frechet_distance:.1f} ({row.frechet_floor:.1f})"
 
 
 def _difference(row: "ReportRow") -> str:

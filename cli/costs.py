@@ -1,7 +1,6 @@
 """`underpaint costs`: what passes cost on this machine, measured once and kept; and the curve for other commands."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,6 +8,7 @@ import typer
 
 from underpaint.cli.errors import STOPPED, bad_input
 from underpaint.cli.options import Backend, Engines, Guidance, Resolution, TopK, TopP, open_pipeline, read_sampling
+from underpaint.cli.terminal import Column, Format, FormatOption, ResultTable, figure, note, progress, show
 
 if TYPE_CHECKING:
     from underpaint.algos.rows import SamplingParams
@@ -35,6 +35,7 @@ def costs(
             help="Measure every family of methods too, as `simulate predict` needs them: minutes, not seconds.",
         ),
     ] = False,
+    form: FormatOption = Format.table,
     export: Annotated[Path | None, typer.Option(help="Write the curve's JSON here too.")] = None,
 ) -> None:
     """Show the cost curve of this machine: milliseconds of passes by their size. Measured on first use, then kept.
@@ -57,12 +58,12 @@ def costs(
             )
     curve = _curve(pipeline, sampling, renew=renew, full=full)
     assert curve is not None
-    _show(curve)
+    _show(curve, form)
     path = curve_path(pipeline, sampling)
-    typer.echo(f"Kept in {path}" if path.is_file() else f"Not kept: {path} cannot be written")
+    note(f"Kept in {path}" if path.is_file() else f"Not kept: {path} cannot be written", form)
     if export is not None:
         write_beside(export, curve.content)
-        typer.echo(str(export))
+        note(str(export), form)
 
 
 def curve_for(pipeline: "Pipeline", plan: "ComparisonPlan", log: "DrawingLog") -> "CostCurveFile | None":
@@ -90,56 +91,49 @@ def _curve(
     pipeline: "Pipeline", sampling: "SamplingParams", *, renew: bool = False, full: bool = False
 ) -> "CostCurveFile | None":
     """The kept curve, or one measured now with a bar that shows how far it is."""
-    from underpaint.runtime.costs.machine_curve import curve_of
+    from underpaint.runtime.costs.machine_curve import curve_of, kept_curve
     from underpaint.runtime.evaluation.comparison import read_conditions
 
     try:
         if pipeline.loaded_drafter is None:
             return None
         conditions = [pipeline.high.encoder.encode(one) for one in read_conditions(pipeline, (), None)]
-        with _progress() as report:
-            return curve_of(pipeline, sampling, report, conditions, renew=renew, full=full)
+        kept = None if renew else kept_curve(pipeline, sampling)
+        if kept is not None and not full:
+            return kept
+        with progress("measuring what passes cost on this machine, once") as advance:
+            return curve_of(
+                pipeline, sampling, lambda done, most: advance(done, total=most), conditions, renew=renew, full=full
+            )
     except KeyboardInterrupt:
         typer.echo("stopped: the cost curve was not finished, and nothing of it is kept", err=True)
         raise typer.Exit(STOPPED) from None
 
 
-@contextmanager
-def _progress() -> Iterator[Callable[[int, int], None]]:
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task("measuring what passes cost on this machine (once)", total=None, visible=False)
-
-        def report(done: int, most: int) -> None:
-            progress.update(task, completed=done, total=most, visible=True)
-
-        yield report
-
-
-def _show(curve: "CostCurveFile") -> None:
-    from underpaint.cli.terminal import console, table
-
+def _show(curve: "CostCurveFile", form: Format) -> None:
     about = curve.measured_on
     title = f"{about.get('processor')}, {about.get('threads')} threads, {about.get('engine')}"
-    shown = table(f"{curve.model.get('target')} and {curve.model.get('drafter')} on {title}")
-    for head in (
-        "nodes",
-        "target pass, ms",
-        "times one node",
-        "in cycles, ms",
-        "drafter pass, ms",
-        "chain in one call, ms",
-    ):
-        shown.add_column(head, justify="right")
+    columns = (
+        Column("nodes", right=True),
+        figure("target_ms", "target\npass, ms", ".3f"),
+        figure("times_one_node", "times\none node", ".2f"),
+        figure("target_in_cycles_ms", "in\ncycles, ms", ".3f"),
+        figure("drafter_ms", "drafter\npass, ms", ".3f"),
+        figure("chain_ms", "chain in\none call, ms", ".3f"),
+    )
     within = curve.in_cycle
     verify, draft = dict(curve.verify_ms), dict(curve.draft_ms)
     inside, chains = (dict(within.target), dict(within.chain)) if within is not None else ({}, {})
-    for size in sorted({*verify, *draft}):
-        ratio = verify[size] / verify[1] if size in verify else None
-        cells = (verify.get(size), ratio, inside.get(size), draft.get(size), chains.get(size))
-        shown.add_row(str(size), *("" if cell is None else f"{cell:.3f}" for cell in cells))
-    console().print(shown)
-    typer.echo(f"On this machine {curve.knee.describe()}. Fingerprint {curve.fingerprint[:12]}.")
+    rows = [
+        {
+            "nodes": size,
+            "target_ms": verify.get(size),
+            "times_one_node": verify[size] / verify[1] if size in verify else None,
+            "target_in_cycles_ms": inside.get(size),
+            "drafter_ms": draft.get(size),
+            "chain_ms": chains.get(size),
+        }
+        for size in sorted({*verify, *draft})
+    ]
+    show([ResultTable(f"{curve.model.get('target')} and {curve.model.get('drafter')} on {title}", columns, rows)], form)
+    note(f"On this machine {curve.knee.describe()}. Fingerprint {curve.fingerprint[:12]}.", form)

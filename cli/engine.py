@@ -6,8 +6,9 @@ from typing import Annotated
 import typer
 
 from underpaint.cli.errors import bad_input
+from underpaint.cli.root import HELP_NAMES
 
-app = typer.Typer(help="Build TensorRT engines of exported models.", add_completion=False)
+app = typer.Typer(context_settings=HELP_NAMES, help="Build TensorRT engines of exported models.", add_completion=False)
 
 
 @app.command()

@@ -1,11 +1,21 @@
 """`underpaint exact`: the exact output distribution of a rule on a small synthetic model."""
 
-import json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from underpaint.cli.errors import bad_input
+from underpaint.cli.terminal import (
+    Column,
+    Format,
+    FormatOption,
+    JsonFile,
+    ResultTable,
+    check_json,
+    figure,
+    show,
+    told_as_json,
+)
 
 if TYPE_CHECKING:
     from underpaint.sim.exact.rule_report import ExactReport
@@ -26,7 +36,8 @@ def exact(
     max_nodes: Annotated[
         int, typer.Option(help="The largest draft tree, its root included; the work grows fast with it.", max=12)
     ] = 4,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    form: FormatOption = Format.table,
+    json_file: JsonFile = None,
 ) -> None:
     """Enumerate everything a rule can do: its bias, what it accepts, and what any lossless rule could accept."""
     from underpaint.algos.accept import RULES
@@ -43,13 +54,31 @@ def exact(
         elif policy_setting:
             raise ValueError("--set-policy needs --policy: name the policy that the setting is of")
         MODELS[model]
+        check_json(json_file)
         report = exact_report(rule, model, policy, settings, own, max_nodes)
-    if as_json:
-        found = report._asdict()
-        found["residuals"] = {name: one._asdict() for name, one in report.residuals.items()}
-        typer.echo(json.dumps(found, indent=1))
-    else:
+    found = report._asdict()
+    found["residuals"] = {name: one._asdict() for name, one in report.residuals.items()}
+    if told_as_json(json_file, found):
+        return
+    if form is Format.table:
         typer.echo(_shown(report))
+    residuals = [{"residual": name, **one} for name, one in found["residuals"].items()]
+    figures = ResultTable(
+        "exact",
+        [Column("figure"), Column("value")],
+        [{"figure": name, "value": value} for name, value in found.items() if name != "residuals"],
+    )
+    tables = [ResultTable("by residual", _RESIDUALS, residuals)] if residuals else []
+    show(tables if form is Format.table else [figures, *tables], form)
+
+
+_RESIDUALS = (
+    Column("residual"),
+    figure("total_variation", "total variation", ".3g"),
+    figure("total_variation_cycle", "after one cycle", ".3g"),
+    figure("accepted_tokens", "tokens kept", ".4f"),
+    figure("passes", "target passes", ".4f"),
+)
 
 
 def _shown(report: "ExactReport") -> str:
@@ -65,11 +94,4 @@ def _shown(report: "ExactReport") -> str:
         f"the best of any lossless rule        {report.transport_bound:.4f} (gap {report.transport_gap:+.4f})",
         f"target passes an image               {report.passes:.4f}",
     ]
-    if report.residuals:
-        lines.append("by residual          total variation   after one cycle   tokens kept   target passes")
-        lines += [
-            f"  {name:<18} {one.total_variation:>15.3g}   {one.total_variation_cycle:>15.3g}   "
-            f"{one.accepted_tokens:>11.4f}   {one.passes:>13.4f}"
-            for name, one in report.residuals.items()
-        ]
     return "\n".join(lines)

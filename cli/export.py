@@ -6,10 +6,11 @@ from typing import Annotated, Literal
 import typer
 
 from underpaint.cli.errors import bad_input
+from underpaint.cli.root import HELP_NAMES
 
-app = typer.Typer(help="Export a published checkpoint to ONNX.", add_completion=False)
-check_app = typer.Typer(help="Compare exported models with torch.", add_completion=False)
-caption_app = typer.Typer(help="Write the features of a caption.", add_completion=False)
+app = typer.Typer(context_settings=HELP_NAMES, help="Export a published checkpoint to ONNX.", add_completion=False)
+check_app = typer.Typer(context_settings=HELP_NAMES, help="Compare exported models with torch.", add_completion=False)
+caption_app = typer.Typer(context_settings=HELP_NAMES, help="Write the features of a caption.", add_completion=False)
 
 Heads = Annotated[
     int | None,

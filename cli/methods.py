@@ -1,18 +1,28 @@
 """`underpaint methods`: every method, tree policy and acceptance rule, with its promise and source."""
 
-import json
 from typing import Annotated, Any
 
 import typer
 
 from underpaint.cli.errors import bad_input
+from underpaint.cli.terminal import (
+    Column,
+    Format,
+    FormatOption,
+    JsonFile,
+    ResultTable,
+    check_json,
+    show,
+    told_as_json,
+)
 
 
 def methods(
     preset: Annotated[
         str | None, typer.Option(help="Show the settings of this preset, tuned or paper, each with its source.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with every setting and deviation.")] = False,
+    form: FormatOption = Format.table,
+    json_file: JsonFile = None,
 ) -> None:
     """List every method, tree policy and acceptance rule, with its promise and source, and the settings by preset."""
     from underpaint.runtime.methods.method_config import PRESETS
@@ -21,41 +31,37 @@ def methods(
     with bad_input():
         if preset is not None and preset not in PRESETS:
             raise ValueError(f"--preset: expected one of {', '.join(PRESETS)}, got {preset!r}")
-    if as_json:
-        typer.echo(json.dumps(found, indent=1))
+        check_json(json_file)
+    if told_as_json(json_file, found):
         return
-    from underpaint.cli.terminal import console, table
-
-    for name in PRESETS if preset is None else (preset,):
-        _show_preset(found["methods"], name)
-    if preset is not None:
-        return
-    for title, columns in (
-        ("methods", ("name", "draws_by", "summary")),
-        ("policies", ("name", "siblings", "source")),
-        ("rules", ("name", "promise", "covers", "source")),
-    ):
-        shown = table(title)
-        for column in columns:
-            shown.add_column(column.replace("_", " "), no_wrap=column == "name")
-        for one in found[title]:
-            shown.add_row(*(_shown(one, column) for column in columns))
-        console().print(shown)
+    tables = [_preset_table(found["methods"], name) for name in (PRESETS if preset is None else (preset,))]
+    if preset is None:
+        for title, columns in (
+            ("methods", ("name", "draws_by", "summary")),
+            ("policies", ("name", "siblings", "source")),
+            ("rules", ("name", "promise", "covers", "source")),
+        ):
+            rows = [{column: _shown(one, column) for column in columns} for one in found[title]]
+            tables.append(ResultTable(title, [Column(name, prose=name != "name") for name in columns], rows))
+    show(tables, form)
 
 
-def _show_preset(methods: list[dict[str, Any]], preset: str) -> None:
-    """Print the settings of every method in one preset, where they are from, and those at temperature 0."""
-    from underpaint.cli.terminal import console, table
-
-    shown = table(f"{preset} settings")
-    for heading in ("method", "above temperature 0", "at temperature 0", "from"):
-        shown.add_column(heading, no_wrap=heading == "method")
+def _preset_table(methods: list[dict[str, Any]], preset: str) -> ResultTable:
+    """The settings of every method in one preset, where they are from, and those at temperature 0."""
+    rows = []
     for method in methods:
         found = method["presets"][preset]
         warm, cold = _settings(found["sampled"]), _settings(found["greedy"])
         sources = "; ".join(f"{name}: {source}" for name, source in found["sources"].items())
-        shown.add_row(method["name"], warm, "the same" if warm == cold else cold, sources)
-    console().print(shown)
+        greedy = "the same" if warm == cold else cold
+        rows.append({"method": method["name"], "sampled": warm, "greedy": greedy, "from": sources})
+    columns = (
+        Column("method"),
+        Column("sampled", "above temperature 0", prose=True),
+        Column("greedy", "at temperature 0", prose=True),
+        Column("from", prose=True),
+    )
+    return ResultTable(f"{preset} settings", columns, rows)
 
 
 def _settings(config: dict[str, Any]) -> str:

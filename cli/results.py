@@ -7,6 +7,17 @@ from typing import Annotated, Any
 import typer
 
 from underpaint.cli.errors import bad_input
+from underpaint.cli.terminal import (
+    Column,
+    Format,
+    FormatOption,
+    JsonFile,
+    ResultTable,
+    check_json,
+    figure,
+    show,
+    told_as_json,
+)
 
 app = typer.Typer(help="Validate, upgrade, merge and rank files of results.", no_args_is_help=True)
 
@@ -62,43 +73,39 @@ def merge(
 @app.command()
 def leaderboard(
     paths: Files,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    form: FormatOption = Format.table,
+    json_file: JsonFile = None,
 ) -> None:
     """Rank the methods of comparisons and sweeps by speed-up, each with its run, machine, engine and temperature."""
     from underpaint.artifacts.results import leaderboard as ranked
     from underpaint.artifacts.results import merged, read_results
-    from underpaint.cli.terminal import console, table
 
     with bad_input():
+        check_json(json_file)
         rows = ranked(merged([(path.name, read_results(path)) for path in paths]))
         if not rows:
             raise ValueError("expected a comparison or a sweep among these files; a certificate has no speed")
-    if as_json:
-        typer.echo(json.dumps(rows, indent=1))
+    if told_as_json(json_file, rows):
         return
-    shown = table("leaderboard")
-    for name in _COLUMNS:
-        shown.add_column(name.replace("_", " "), no_wrap=name in ("method", "run"))
-    for row in rows:
-        shown.add_row(*(_cell(row, name) for name in _COLUMNS))
-    console().print(shown)
+    show([ResultTable("leaderboard", _COLUMNS, [{**row, "speedup_interval": _interval(row)} for row in rows])], form)
 
 
-_COLUMNS = ("method", "lossless", "speedup", "tokens_per_cycle", "accuracy", "images", "temperature", "run", "machine")
+def _interval(row: dict[str, Any]) -> str:
+    return "-" if row["speedup_low"] is None else f"{row['speedup_low']:.2f}-{row['speedup_high']:.2f}"
 
 
-def _cell(row: dict[str, Any], name: str) -> str:
-    if name == "speedup":
-        interval = "" if row["speedup_low"] is None else f" ({row['speedup_low']:.2f}-{row['speedup_high']:.2f})"
-        return f"{row['speedup']:.2f}{interval}"
-    if name == "accuracy":
-        return "" if row["prompt_accuracy"] is None else f"{row['prompt_accuracy']:.3f}"
-    if name == "lossless":
-        return "yes" if row["lossless"] else "no"
-    value = row[name]
-    if value is None:
-        return ""
-    return f"{value:.2f}" if name == "tokens_per_cycle" else str(value)
+_COLUMNS = (
+    Column("method"),
+    Column("lossless"),
+    figure("speedup", "speed-up", ".2f", "x"),
+    Column("speedup_interval", "95 %", right=True),
+    figure("tokens_per_cycle", "tokens per cycle", ".2f"),
+    figure("prompt_accuracy", "accuracy", ".3f"),
+    Column("images", right=True),
+    Column("temperature", right=True),
+    Column("run"),
+    Column("machine", prose=True),
+)
 
 
 def _as_json(values: dict[str, Any]) -> bytes:

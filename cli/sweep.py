@@ -23,6 +23,7 @@ from underpaint.cli.options import (
     read_names,
     read_sampling,
 )
+from underpaint.cli.terminal import Format, FormatOption, note
 
 DEFAULT_VARY = (
     "zipar.window=1,2,3,4,8",
@@ -58,6 +59,7 @@ def sweep(
     low: Low = None,
     backend: Backend = "cpu",
     out: Annotated[Path, typer.Option(help="Folder for the figures and finished drawings.")] = Path("runs/sweep"),
+    form: FormatOption = Format.table,
     fresh: Annotated[bool, typer.Option("--fresh", help="Discard the drawings that --out holds.")] = False,
 ) -> None:
     """Draw the same prompts at many settings and plot speed-up against quality, with the undominated ones joined.
@@ -112,6 +114,6 @@ def sweep(
     figures, plot = out / "sweep.json", out / "pareto.png"
     write_beside(figures, (json.dumps(plain, indent=1) + "\n").encode())
     write_pareto(plot, report.rows, asked, title)
-    print_table(report, pipeline, title, curve)
+    print_table(report, pipeline, title, curve, form)
     for path in (figures, plot):
-        typer.echo(str(path))
+        note(str(path), form)

@@ -1,10 +1,8 @@
 """`underpaint simulate`: what a method would gain, before anyone builds it."""
 
-import json
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -13,6 +11,18 @@ import typer
 from underpaint.cli.errors import BAD_INPUT, STOPPED, bad_input
 from underpaint.cli.simulate.predict import predict
 from underpaint.cli.simulate.spatial import fit, spatial
+from underpaint.cli.terminal import (
+    Column,
+    Format,
+    FormatOption,
+    JsonFile,
+    ResultTable,
+    check_json,
+    figure,
+    progress,
+    show,
+    told_as_json,
+)
 
 if TYPE_CHECKING:
     from underpaint.sim.report.published import Checked
@@ -33,45 +43,47 @@ def tables(
     fit_on: Annotated[
         str, typer.Option(help="Row of each table that its cost ratio is fitted on, from 0; or 'median'.")
     ] = "0",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    form: FormatOption = Format.table,
+    json_file: JsonFile = None,
 ) -> None:
     """Check published speed-ups against their own tokens per cycle, depths and steps."""
     from underpaint.sim.report.published import check, groups
 
     with bad_input():
+        check_json(json_file)
         if fit_on != "median" and not fit_on.isdigit():
             raise ValueError(f"--fit-on: expected a row's number or 'median', got {fit_on!r}")
         row = None if fit_on == "median" else int(fit_on)
         found = [check(group, row) for group in groups() if row is None or row < len(group.rows)]
         if not found:
             raise ValueError(f"--fit-on {fit_on}: no published table has that many rows")
-    if as_json:
-        typer.echo(json.dumps([[_plain(one) for one in group] for group in found], indent=1))
+    plain_rows = [[_plain(one) for one in group] for group in found]
+    if told_as_json(json_file, plain_rows):
         return
-    from underpaint.cli.terminal import console, table
-
-    for checked in found:
-        group = checked[0].group
-        shown = table(f"{group.name} ({group.paper}; {group.tag}){': ' + group.setting if group.setting else ''}")
-        own = any(one.row.paper for one in checked)
-        for head in ("method", "data", "source") if own else ("method", "data"):
-            shown.add_column(head)
-        for head in ("published", "predicted", "error", "ratio alone", "by roofline", "error"):
-            shown.add_column(head, justify="right")
-        shown.add_column("verdict")
-        for one in checked:
-            shown.add_row(
-                *(one.row.method, one.row.data),
-                *((f"{one.paper}; {one.tag}",) if own else ()),
-                *(f"{one.row.speedup:.2f}x", _number(one.predicted, ".2f", "x"), _number(one.error, "+.1%", "")),
-                _number(one.implied if group.kind in ("depth", "steps") else None, ".3f", ""),
-                *(_number(one.by_roofline, ".2f", "x"), _number(one.roofline_error, "+.1%", ""), one.verdict),
-            )
-        console().print(shown)
+    show([_published_table(checked) for checked in found], form)
 
 
-def _number(value: float | None, form: str, unit: str) -> str:
-    return "-" if value is None else format(value, form) + unit
+def _published_table(checked: "Sequence[Checked]") -> ResultTable:
+    group = checked[0].group
+    own = any(one.row.paper for one in checked)
+    columns = (
+        Column("method", prose=True),
+        Column("data"),
+        *((Column("source", prose=True),) if own else ()),
+        figure("published", "published", ".2f", "x"),
+        figure("predicted", "predicted", ".2f", "x"),
+        figure("error", "error", "+.1%"),
+        figure("implied_alone", "ratio alone", ".3f"),
+        figure("by_roofline", "by roofline", ".2f", "x"),
+        figure("roofline_error", "error", "+.1%"),
+        Column("verdict", prose=True),
+    )
+    rows = []
+    for one in checked:
+        alone = one.implied if group.kind in ("depth", "steps") else None
+        rows.append({**_plain(one), "implied_alone": alone, "source": f"{one.paper}; {one.tag}"})
+    title = f"{group.name} ({group.paper}; {group.tag}){': ' + group.setting if group.setting else ''}"
+    return ResultTable(title, columns, rows)
 
 
 def _plain(one: "Checked") -> dict[str, Any]:
@@ -86,32 +98,38 @@ def _plain(one: "Checked") -> dict[str, Any]:
 
 
 @app.command()
-def known() -> None:
+def known(form: FormatOption = Format.table) -> None:
     """List synthetic models with their settings, machines, and the sizes of published decoders."""
     from dataclasses import fields
 
-    from underpaint.cli.terminal import console, table
     from underpaint.sim.latency.machines import DECODER_SIZES, MACHINES
     from underpaint.sim.synthetic.field import SYNTHETIC_MODELS
 
-    synthetic = table("synthetic models")
-    for head in ("name", "what it is", "settings"):
-        synthetic.add_column(head)
+    title = Column("title", "what it is", prose=True)
+    synthetic = []
     for model in SYNTHETIC_MODELS:
         settings = {field.name: model.defaults.get(field.name, field.default) for field in fields(model.make)}
-        synthetic.add_row(model.name, model.title, ", ".join(f"{key}={value}" for key, value in settings.items()))
-    machines = table("machines")
-    for head in ("name", "what it is", "GB/s", "TFLOP/s", "source"):
-        machines.add_column(head)
-    for machine in MACHINES:
-        machines.add_row(machine.name, machine.title, f"{machine.bandwidth:g}", f"{machine.peak:g}", machine.source)
-    decoders = table("decoders")
-    for head in ("name", "what it is", "parameters", "cells", "source"):
-        decoders.add_column(head)
-    for size in DECODER_SIZES:
-        decoders.add_row(size.name, size.title, f"{size.parameters:.3g}", str(size.cells), size.source)
-    for shown in (synthetic, machines, decoders):
-        console().print(shown)
+        shown = ", ".join(f"{key}={value}" for key, value in settings.items())
+        synthetic.append({"name": model.name, "title": model.title, "settings": shown})
+    machines = [
+        {"name": one.name, "title": one.title, "bandwidth": one.bandwidth, "peak": one.peak, "source": one.source}
+        for one in MACHINES
+    ]
+    decoders = [
+        {"name": one.name, "title": one.title, "parameters": one.parameters, "cells": one.cells, "source": one.source}
+        for one in DECODER_SIZES
+    ]
+    rates = figure("bandwidth", "GB/s", "g"), figure("peak", "TFLOP/s", "g")
+    sizes = figure("parameters", "parameters", ".3g"), Column("cells", right=True)
+    source = Column("source", prose=True)
+    show(
+        [
+            ResultTable("synthetic models", (Column("name"), title, Column("settings", prose=True)), synthetic),
+            ResultTable("machines", (Column("name"), title, *rates, source), machines),
+            ResultTable("decoders", (Column("name"), title, *sizes, source), decoders),
+        ],
+        form,
+    )
 
 
 @app.command()
@@ -171,7 +189,11 @@ def sweep(
         check(plan, wanted)
         results = Results(out, plan)
     try:
-        with _progress(len(wanted) - len(results.missing(wanted)), len(wanted)) as report:
+        with progress("simulating", len(wanted), len(wanted) - len(results.missing(wanted))) as advance:
+
+            def report(line: dict[str, Any]) -> None:
+                advance(len(results.lines), f"{line['model']}: {line['policy']} + {line['rule']}")
+
             run_sweep(plan, results, where, report)
     except (
         SizeMissing,
@@ -180,7 +202,8 @@ def sweep(
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(BAD_INPUT) from error
     except KeyboardInterrupt:
-        typer.echo(f"stopped: {len(results.lines)} of {len(wanted)} are done; the same command goes on", err=True)
+        kept = f"{len(results.lines)} of {len(wanted)} are done and kept in {results.path}"
+        typer.echo(f"stopped: {kept}; the same command goes on", err=True)
         raise typer.Exit(STOPPED) from None
     _write_report(plan, results, out)
 
@@ -233,18 +256,3 @@ def _read_vary(given: list[str], names: Mapping[str, Sequence[str]]) -> dict[str
         # Between values stand commas, so between the widths of a static tree stand colons: 4:8:8.
         found[key] = tuple(read_setting(f"{part} '{name}'", setting, one.replace(":", ","), kinds) for one in texts)
     return found
-
-
-@contextmanager
-def _progress(done: int, size: int) -> Iterator[Callable[[dict[str, Any]], None]]:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task("simulating", total=size, completed=done)
-
-        def report(line: dict[str, Any]) -> None:
-            progress.update(task, advance=1, description=f"{line['model']}: {line['policy']} + {line['rule']}")
-
-        yield report

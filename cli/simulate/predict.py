@@ -1,12 +1,23 @@
 """`underpaint simulate predict`."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from underpaint.cli.errors import bad_input
+from underpaint.cli.terminal import (
+    Column,
+    Format,
+    FormatOption,
+    JsonFile,
+    ResultTable,
+    check_json,
+    figure,
+    note,
+    show,
+    told_as_json,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +33,8 @@ def predict(
         str | None, typer.Option(help="Methods, with commas between; default: all that the trace says enough of.")
     ] = None,
     seeds: Annotated[int, typer.Option(help="Decodings of each recorded image.", min=1)] = 1,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    form: FormatOption = Format.table,
+    json_file: JsonFile = None,
 ) -> None:
     """Predict what a comparison measured, and print both.
 
@@ -37,68 +49,86 @@ def predict(
     from underpaint.sim.replay.trace import load
 
     with bad_input():
+        check_json(json_file)
         held, curve, measured = load(trace), read_cost_curve(costs), load_comparison(compare)
         in_cycle = curve.in_cycle
         check_belong(held, measured)
         check_measured_on(curve, measured)
         wanted = None if methods is None else tuple(name.strip() for name in methods.split(","))
         found = predict_all(held, MeasuredCosts.of(curve), measured, seeds, in_cycle=in_cycle, methods=wanted)
-    if as_json:
-        rows = [
-            {
-                **one._asdict(),
-                "tokens_error": one.tokens_error,
-                "speedup_error": one.speedup_error,
-                "in_cycle": in_cycle is not None,
-                "cost_curve": curve.fingerprint,
-            }
-            for one in found
-        ]
-        typer.echo(json.dumps(rows, indent=1))
+    rows = [
+        {
+            **one._asdict(),
+            "tokens_error": one.tokens_error,
+            "speedup_error": one.speedup_error,
+            "in_cycle": in_cycle is not None,
+            "cost_curve": curve.fingerprint,
+        }
+        for one in found
+    ]
+    if told_as_json(json_file, rows):
         return
-    print_table(found, f"predicted from {trace.name} and {costs.name}, measured in {compare.name}")
+    print_table(found, f"predicted from {trace.name} and {costs.name}, measured in {compare.name}", form)
     if in_cycle is None:
-        typer.echo(
+        note(
             f"{costs.name} holds no in_cycle: passes cost what they do repeated alone, which is too little, and the "
-            "host what it took here. Measure a whole curve with `underpaint costs --full`."
+            "host what it took here. Measure a whole curve with `underpaint costs --full`.",
+            form,
         )
     elif not (curve.in_grid or all("policy" in measured.methods[one.method] for one in found)):
-        typer.echo(
+        note(
             f"{costs.name} holds no in_grid: passes of ZipAR and MuLo-SD cost what they do repeated alone, which is "
-            "too little. Measure a whole curve with `underpaint costs --full`."
+            "too little. Measure a whole curve with `underpaint costs --full`.",
+            form,
         )
     for name, reason in unpredictable(measured, held).items() if wanted is None else ():
-        typer.echo(f"Not predicted: {name}. {reason[0].upper()}{reason[1:]}.")
+        note(f"Not predicted: {name}. {reason[0].upper()}{reason[1:]}.", form)
 
 
-def print_table(found: "Sequence[Predicted]", title: str) -> None:
+def print_table(found: "Sequence[Predicted]", title: str, form: Format = Format.table) -> None:
     """Print predictions beside measurements, and how many are near enough."""
-    from underpaint.cli.terminal import console, table
     from underpaint.sim.replay.predict import SPEEDUP_TOLERANCE, TOKENS_TOLERANCE
 
-    shown = table(title)
-    shown.add_column("method\n", no_wrap=True)
-    for head in ("tokens\nmeasured", "\npredicted", "\nerror", "\nchance", "depth\nmeasured", "\npredicted"):
-        shown.add_column(head, justify="right")
-    for head in ("speed-up\nmeasured", "\npredicted", "\nerror", "host\nms/cycle"):
-        shown.add_column(head, justify="right")
-    for one in found:
-        shown.add_row(
-            *(one.method, f"{one.measured_tokens_per_cycle:.3f}", f"{one.tokens_per_cycle.mean:.3f}"),
-            *(f"{one.tokens_error:+.1%}", f"+-{one.tokens_chance:.1%}"),
-            *(f"{one.measured_mean_depth:.2f}", f"{one.mean_depth:.2f}"),
-            *(f"{one.measured_speedup:.3f}x", f"{one.speedup.mean:.3f}x", f"{one.speedup_error:+.1%}"),
-            f"{one.overhead_ms:.2f}",
-        )
-    console().print(shown)
+    columns = (
+        Column("method", "method\n"),
+        figure("tokens_measured", "tokens\nmeasured", ".3f"),
+        figure("tokens_predicted", "\npredicted", ".3f"),
+        figure("tokens_error", "\nerror", "+.1%"),
+        Column("tokens_chance", "\nchance", lambda share: f"+-{share:.1%}", right=True),
+        figure("depth_measured", "depth\nmeasured", ".2f"),
+        figure("depth_predicted", "\npredicted", ".2f"),
+        figure("speedup_measured", "speed-up\nmeasured", ".3f", "x"),
+        figure("speedup_predicted", "\npredicted", ".3f", "x"),
+        figure("speedup_error", "\nerror", "+.1%"),
+        figure("host_ms", "host\nms/cycle", ".2f"),
+    )
+    rows = [
+        {
+            "method": one.method,
+            "tokens_measured": one.measured_tokens_per_cycle,
+            "tokens_predicted": one.tokens_per_cycle.mean,
+            "tokens_error": one.tokens_error,
+            "tokens_chance": one.tokens_chance,
+            "depth_measured": one.measured_mean_depth,
+            "depth_predicted": one.mean_depth,
+            "speedup_measured": one.measured_speedup,
+            "speedup_predicted": one.speedup.mean,
+            "speedup_error": one.speedup_error,
+            "host_ms": one.overhead_ms,
+        }
+        for one in found
+    ]
+    show([ResultTable(title, columns, rows)], form)
     near = sum(abs(one.tokens_error) <= TOKENS_TOLERANCE for one in found)
     fast = sum(abs(one.speedup_error) <= SPEEDUP_TOLERANCE for one in found)
-    typer.echo(
+    note(
         f"Tokens per cycle within {TOKENS_TOLERANCE:.0%}: {near} of {len(found)}. "
-        f"Speed-up within {SPEEDUP_TOLERANCE:.0%}: {fast} of {len(found)}."
+        f"Speed-up within {SPEEDUP_TOLERANCE:.0%}: {fast} of {len(found)}.",
+        form,
     )
     chance = sum(abs(one.tokens_error) <= one.tokens_chance for one in found)
-    typer.echo(
+    note(
         f"Trace and comparison are of different prompts: chance alone makes 95% of errors in tokens smaller than '+-'; "
-        f"{chance} of {len(found)} are. More prompts on both sides narrow it."
+        f"{chance} of {len(found)} are. More prompts on both sides narrow it.",
+        form,
     )

@@ -9,6 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from underpaint.cli.errors import BAD_INPUT, bad_input
+from underpaint.cli.terminal import (
+    Column,
+    Format,
+    FormatOption,
+    JsonFile,
+    ResultTable,
+    check_json,
+    figure,
+    progress,
+    show,
+    told_as_json,
+)
 
 if TYPE_CHECKING:
     from underpaint.sim.synthetic.multi_scale import Spatial
@@ -26,7 +38,8 @@ def spatial(
     radius: Annotated[int, typer.Option(help="How far around a rejected cell is redrawn.", min=0)] = 1,
     images: Annotated[int, typer.Option(min=1)] = 4,
     seed: Annotated[int, typer.Option(min=0)] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    form: FormatOption = Format.table,
+    json_file: JsonFile = None,
 ) -> None:
     """MuLo-SD (coarse drafts, local repair) beside ZipAR, its control, by the decoding loops themselves."""
     from underpaint.algos.spatial.mulo import Repair
@@ -36,6 +49,7 @@ def spatial(
     from underpaint.sim.synthetic.multi_scale import coarse, run_mulo, run_zipar
 
     with bad_input():
+        check_json(json_file)
         costs, made = latency_model_of(machine), {name: make_synthetic_model(name, {}) for name in models.split(",")}
         sizes, thresholds = _numbers("--windows", windows, int), _numbers("--taus", taus, float)
         repairs = {
@@ -55,29 +69,34 @@ def spatial(
             raise ValueError(f"--taus: expected finite thresholds of at least 0, got {taus}")
     found: list[tuple[str, str, Spatial]] = []
     try:
-        for name, model in made.items():
-            found += [(name, f"ZipAR-{size}", run_zipar(model, costs, size, images, seed)) for size in sizes]
-            for tau in thresholds:
-                for label, repair in repairs.items():
-                    done = run_mulo(model, costs, tau, nearest, repair, rows, images, seed)
-                    found.append((name, f"MuLo-SD, tau {tau:g}, {label}", done))
+        most = len(made) * (len(sizes) + len(thresholds) * len(repairs))
+        with progress("simulating", most) as advance:
+            for name, model in made.items():
+                for size in sizes:
+                    found.append((name, f"ZipAR-{size}", run_zipar(model, costs, size, images, seed)))
+                    advance(len(found))
+                for tau in thresholds:
+                    for label, repair in repairs.items():
+                        done = run_mulo(model, costs, tau, nearest, repair, rows, images, seed)
+                        found.append((name, f"MuLo-SD, tau {tau:g}, {label}", done))
+                        advance(len(found))
     except SizeMissing as error:  # which sizes a repair asks for shows as it goes
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(BAD_INPUT) from error
-    if as_json:
-        typer.echo(json.dumps([{"model": name, "method": label, **one._asdict()} for name, label, one in found]))
+    rows_found = [{"model": name, "method": label, **one._asdict()} for name, label, one in found]
+    if told_as_json(json_file, rows_found):
         return
-    from underpaint.cli.terminal import console, table
-
-    shown = table(f"spatial methods on {machine}: {images} images; a coarse pass costs a plain step")
-    for head in ("model", "method"):
-        shown.add_column(head)
-    for head in ("target passes", "coarse passes", "drafted cells kept", "speed-up"):
-        shown.add_column(head, justify="right")
-    for name, label, one in found:
-        kept = f"{one.kept:.0%}" if one.coarse_passes else "-"
-        shown.add_row(name, label, f"{one.passes:.1f}", f"{one.coarse_passes:.0f}", kept, f"{one.speedup:.2f}x")
-    console().print(shown)
+    title = f"spatial methods on {machine}: {images} images; a coarse pass costs a plain step"
+    columns = (
+        Column("model"),
+        Column("method"),
+        figure("passes", "target passes", ".1f"),
+        figure("coarse_passes", "coarse passes", ".0f"),
+        figure("kept", "drafted cells kept", ".0%"),
+        figure("speedup", "speed-up", ".2f", "x"),
+    )
+    shown = [{**row, "kept": row["kept"] if row["coarse_passes"] else None} for row in rows_found]
+    show([ResultTable(title, columns, shown)], form)
 
 
 def _numbers(option: str, text: str, read: Any) -> list[Any]:

@@ -22,6 +22,7 @@ from underpaint.cli.options import (
     read_sampling,
     settings_by_method,
 )
+from underpaint.cli.terminal import progress
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -86,14 +87,15 @@ def trace(
         for method, _ in drafted_low:
             method.open(pipeline, conditions[0], sampling)
     used = config.target_sampling(sampling)
-    with typer.progressbar(conditions, label="recording") as going:
-        for condition in going:
+    with progress("recording", len(conditions)) as advance:
+        for done, condition in enumerate(conditions, start=1):
             target, drafter = pipeline.target(condition, used).model, pipeline.drafter(used).model
             image = recorder.add(target, drafter, noise_of(condition, seed), greedy=temperature == 0)
             for method, rows in drafted_low:
                 session = method.open(pipeline, condition, sampling)
                 at = session.rows_per_cycle
                 rows.add(session.target.model, session.drafter, image, at, noise_of(condition, seed))
+            advance(done)
     held = recorder.trace(
         {
             "model": dict(pipeline.fingerprint()),

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from underpaint.cli.option_groups import grouped
+from underpaint.cli.root import HELP_NAMES
 from underpaint.cli.train.drawn import draw
 from underpaint.cli.train.near_duplicates import report_near_duplicates
 from underpaint.cli.train.options import (
@@ -29,7 +30,11 @@ from underpaint.models.train.pictures import family_pictures
 from underpaint.models.train.start import read_start
 from underpaint.zoo.resolutions import between
 
-app = typer.Typer(help="Train the embedded models. A stopped run continues where it was.", no_args_is_help=True)
+app = typer.Typer(
+    context_settings=HELP_NAMES,
+    help="Train the embedded models. A stopped run continues where it was.",
+    no_args_is_help=True,
+)
 app.command()(draw)
 app.command()(world)
 app.command()(store)

@@ -116,7 +116,7 @@ def test_results_are_brought_up_merged_and_ranked(tmp_path):
     files = [tmp_path / name for name in ("compare-128-t0.json", "compare-128-t1.json")]
     assert called("results", "merge", *files, "--out", merged).exit_code == 0
     assert "2 runs" in called("results", "merge", *files, merged, "--out", merged).output
-    done = called("results", "leaderboard", merged, "--json")
+    done = called("results", "leaderboard", merged, "--json", "-")
     rows = json.loads(done.output)
     assert rows == sorted(rows, key=lambda row: -row["speedup"])
     assert len({row["run"] for row in rows}) == 2

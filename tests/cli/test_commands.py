@@ -241,7 +241,7 @@ def test_compare_refuses_a_folder_that_cannot_be_written(tmp_path):
 
 
 def test_methods_lists_every_registered_name_with_its_promise():
-    result = called("methods", "--json")
+    result = called("methods", "--json", "-")
     assert result.exit_code == 0
     found = json.loads(result.stdout)
     assert [one["name"] for one in found["methods"]] == [one.name for one in METHODS]
@@ -254,13 +254,13 @@ def test_methods_lists_every_registered_name_with_its_promise():
 
 
 def test_distribution_prints_exact_figures():
-    result = called("exact", "without_replacement", "--model", "peaked", "--json")
+    result = called("exact", "without_replacement", "--model", "peaked", "--json", "-")
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     assert found["promise"] == "lossless"
     assert found["total_variation"] < 1e-12
     assert found["transport_gap"] > -1e-12
-    relaxed = json.loads(called("exact", "lantern", "--set", "delta=0.3", "--policy", "eagle2", "--json").stdout)
+    relaxed = json.loads(called("exact", "lantern", "--set", "delta=0.3", "--policy", "eagle2", "--json", "-").stdout)
     assert relaxed["settings"]["delta"] == 0.3
     assert relaxed["total_variation"] > 1e-6
     assert "total variation" in called("exact", "point").stdout

@@ -20,7 +20,7 @@ def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_distribution_of_the_example_is_the_targets() -> None:
-    done = run("underpaint.cli.app", "--plugin", EXAMPLE, "exact", "last_first", "--json")
+    done = run("underpaint.cli.app", "--plugin", EXAMPLE, "exact", "last_first", "--json", "-")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["total_variation"] < 1e-12
 
@@ -83,7 +83,7 @@ def test_two_plugins_of_one_file_name_are_both_there(tmp_path: Path) -> None:
         text = (ROOT / EXAMPLE).read_text().replace('"last_first"', f'"{folder}"')
         (tmp_path / folder / "rule.py").write_text(text)
     names = ",".join(str(tmp_path / folder / "rule.py") for folder in ("one", "other"))
-    done = run("underpaint.cli.app", "methods", "--json", UNDERPAINT_PLUGINS=names)
+    done = run("underpaint.cli.app", "methods", "--json", "-", UNDERPAINT_PLUGINS=names)
     assert done.returncode == 0, done.stderr
     assert {"one", "other"} <= {rule["name"] for rule in json.loads(done.stdout)["rules"]}
 
@@ -124,9 +124,9 @@ def installed(folder: Path, text: str, points: str) -> str:
 def test_an_installed_package_adds_a_rule_by_an_entry_point(tmp_path: Path, value: str) -> None:
     points = f"[underpaint.rules]\nlenient = {value}\n"
     path = installed(tmp_path, (ROOT / RELAXED).read_text(), points)
-    done = run("underpaint.cli.app", "exact", "lenient", "--json", PYTHONPATH=path)
+    done = run("underpaint.cli.app", "exact", "lenient", "--json", "-", PYTHONPATH=path)
     assert done.returncode == 0, done.stderr
-    listed = run("underpaint.cli.app", "methods", "--json", PYTHONPATH=path)
+    listed = run("underpaint.cli.app", "methods", "--json", "-", PYTHONPATH=path)
     assert "lenient" in {rule["name"] for rule in json.loads(listed.stdout)["rules"]}
 
 
@@ -137,7 +137,7 @@ def test_an_installed_package_adds_a_method_by_an_entry_point(tmp_path: Path) ->
         "SPEC = dataclasses.replace(METHODS['eagle2'], name='of_the_house')\n"
     )
     path = installed(tmp_path, text, "[underpaint.methods]\nof_the_house = house_rule:SPEC\n")
-    listed = run("underpaint.cli.app", "methods", "--json", PYTHONPATH=path)
+    listed = run("underpaint.cli.app", "methods", "--json", "-", PYTHONPATH=path)
     assert listed.returncode == 0, listed.stderr
     assert "of_the_house" in {method["name"] for method in json.loads(listed.stdout)["methods"]}
 

@@ -68,7 +68,7 @@ def test_tokens_per_cycle_are_predicted_for_every_method(
     (tmp_path / "curve.json").write_text(json.dumps(CURVE))
     files = ("--trace", tmp_path / "one.npz", "--costs", tmp_path / "curve.json", "--compare", comparison)
     arguments = ["predict", *map(str, files)]
-    result = CliRunner().invoke(app, [*arguments, "--seeds", "2", "--json"])
+    result = CliRunner().invoke(app, [*arguments, "--seeds", "2", "--json", "-"])
     assert result.exit_code == 0, result.output
     rows = {row["method"]: row for row in json.loads(result.output)}
     assert set(rows) == set(METHODS) - {"ar"}

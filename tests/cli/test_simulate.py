@@ -59,7 +59,7 @@ def test_tables_print_published_predicted_and_error() -> None:
     code, text = call("tables")
     assert code == 0
     assert re.search(r"ADT\+LANTERN +Parti +3\.05x +2\.48x +-18\.7% .*does not fit", text)
-    code, text = call("tables", "--json", "--fit-on", "median")
+    code, text = call("tables", "--json", "-", "--fit-on", "median")
     groups = json.loads(text)
     assert code == 0
     assert {"published", "predicted", "error", "verdict", "tag"} <= groups[0][0].keys()
@@ -349,7 +349,7 @@ def test_a_trace_is_recorded_from_a_pipeline(monkeypatch: pytest.MonkeyPatch, tm
 
 def test_spatial_methods_stand_beside_their_control() -> None:
     common = ("spatial", "--models", "sharp", "--images", "1", "--windows", "4")
-    code, text = call(*common, "--taus", "0.05", "--json")
+    code, text = call(*common, "--taus", "0.05", "--json", "-")
     assert code == 0, text
     rows = {row["method"]: row for row in json.loads(text)}
     assert rows["ZipAR-4"]["passes"] == 16 + 15 * 4
@@ -453,7 +453,7 @@ def test_a_prediction_says_which_costs_it_took(monkeypatch: pytest.MonkeyPatch, 
         assert code == 0, text
         assert ("costs.json holds no in_cycle" in text) == (name == "alone")
         assert "chance alone" in text
-        (found[name],) = json.loads(call("predict", *map(str, files), "--json")[1])
+        (found[name],) = json.loads(call("predict", *map(str, files), "--json", "-")[1])
         assert found[name]["in_cycle"] == (name == "within")
     assert found["within"]["tokens_per_cycle"] == found["alone"]["tokens_per_cycle"]
     assert found["within"]["overhead_ms"] == pytest.approx(0.5, abs=0.05)

@@ -1,0 +1,145 @@
+"""Tables in four formats, options that stand anywhere, progress without a terminal."""
+
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import pytest
+from typer.testing import CliRunner
+
+from underpaint.cli import terminal
+from underpaint.cli.app import app
+from underpaint.cli.root import own_first
+from underpaint.cli.terminal import Column, Format, ResultTable, be_quiet, figure, progress, show
+
+COLUMNS = (
+    Column("name"),
+    figure("speed", "speed-\nup", ".2f", "x"),
+    Column("lossless"),
+    Column("why", "the reason", prose=True),
+    *(figure(f"figure_{at}", f"figure\nnumber {at}", ".1f") for at in range(12)),
+)
+ROWS = [
+    {"name": "adt", "speed": 1.234, "lossless": True, "why": "a long | reason " * 6, "figure_0": 4.0},
+    {"name": "eagle2", "speed": None, "lossless": False, "why": "", **{f"figure_{at}": 1.0 for at in range(12)}},
+]
+TABLE = ResultTable("results", COLUMNS, ROWS)
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 400])
+def test_a_table_fits_its_width_and_says_everything(
+    width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    show([TABLE])
+    text = capsys.readouterr().out
+    assert max(len(line) for line in text.splitlines()) <= width
+    assert "…" not in text
+    for column in COLUMNS:
+        assert column.heading.split("\n")[-1].split()[-1] in text
+    assert "1.23x" in text
+    assert text.count("adt") == text.count("eagle2") >= 1
+    assert (text.count("adt") == 1) == (width == 400)
+
+
+def test_without_a_terminal_a_table_has_120_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    show([TABLE])
+    widest = max(len(line.rstrip()) for line in capsys.readouterr().out.splitlines())
+    assert 80 < widest <= terminal.PIPED_WIDTH
+
+
+def test_programs_read_values_and_people_read_cells(capsys: pytest.CaptureFixture[str]) -> None:
+    show([TABLE], Format.json)
+    held = json.loads(capsys.readouterr().out)
+    assert [row["speed"] for row in held] == [1.234, None]
+    assert held[0]["lossless"] is True
+    show([TABLE], Format.csv)
+    read = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [row["speed"] for row in read] == ["1.234", ""]
+    assert (read[0]["lossless"], read[0]["why"]) == ("yes", ROWS[0]["why"])
+    show([TABLE], Format.markdown)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "**results**"
+    unescaped = [line.replace("\\|", "") for line in lines[2:]]
+    assert {line.count("|") for line in unescaped} == {len(COLUMNS) + 1}
+    assert "| 1.23x | yes |" in lines[4]
+    show([TABLE, ResultTable("others", COLUMNS[:1], [{"name": "ar"}])], Format.json)
+    assert json.loads(capsys.readouterr().out)["others"] == [{"name": "ar"}]
+
+
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [
+        (["compare", "--plugin", "a.py", "--seeds", "2"], ["--plugin", "a.py", "compare", "--seeds", "2"]),
+        (["compare", "--plugin=a.py", "-q"], ["--plugin=a.py", "-q", "compare"]),
+        (["compare", "--", "--quiet"], ["compare", "--", "--quiet"]),
+        (["compare", "--plugin"], ["--plugin", "compare"]),
+    ],
+)
+def test_own_options_stand_anywhere(given: Sequence[str], read: Sequence[str]) -> None:
+    assert own_first(given) == list(read)
+
+
+def test_plugins_are_loaded_wherever_they_are_named() -> None:
+    program = "from underpaint.cli.app import main; main()"
+    command = [sys.executable, "-c", program, "exact", "last_first", "--model", "near", "--json", "-"]
+    done = subprocess.run([*command, "--plugin", "docs/examples/last_first.py"], capture_output=True, text=True)
+    assert json.loads(done.stdout)["rule"] == "last_first", done.stderr
+
+
+def commands() -> list[list[str]]:
+    import typer
+
+    root = typer.main.get_command(app)
+    found: list[list[str]] = [[]]
+    for name, command in root.commands.items():  # type: ignore[attr-defined]
+        found += [[name], *([name, below] for below in getattr(command, "commands", {}))]
+    return found
+
+
+@pytest.mark.parametrize("command", commands(), ids=" ".join)
+def test_every_command_answers_to_h(command: list[str]) -> None:
+    done = CliRunner().invoke(app, [*command, "-h"])
+    assert done.exit_code == 0
+    assert done.stdout == CliRunner().invoke(app, [*command, "--help"]).stdout
+    assert "Usage" in done.stdout
+
+
+def test_completion_is_printed_and_nothing_is_edited(tmp_path: object) -> None:
+    home = {"HOME": str(tmp_path), "PATH": os.environ["PATH"]}
+    program = [sys.executable, "-c", "from underpaint.cli.app import main; main()"]
+    for shell in ("bash", "zsh", "fish"):
+        done = subprocess.run([*program, "completion", shell], env=home, capture_output=True, text=True)
+        assert "_UNDERPAINT_COMPLETE" in done.stdout, done.stderr
+    asked = {"_UNDERPAINT_COMPLETE": "complete_bash", "COMP_WORDS": "underpaint cer", "COMP_CWORD": "1"}
+    done = subprocess.run(program, env={**home, **asked}, capture_output=True, text=True)
+    assert done.stdout.split() == ["certify"], done.stderr
+    assert os.listdir(str(tmp_path)) == []
+    assert CliRunner().invoke(app, ["completion", "nonesuch"]).exit_code == 2
+
+
+def test_progress_is_plain_lines_where_there_is_no_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(terminal, "_EVERY", 0.0)
+    with progress("drawing", 3) as advance:
+        for done in range(1, 4):
+            advance(done)
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert [line.split(",")[0] for line in told.err.splitlines()] == [f"drawing: {done} of 3" for done in range(4)]
+    be_quiet(True)
+    try:
+        with progress("drawing", 3) as advance:
+            advance(1)
+        terminal.note("beside JSON", Format.json)
+        assert capsys.readouterr() == ("", "")
+    finally:
+        be_quiet(False)
