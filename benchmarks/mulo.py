@@ -69,8 +69,8 @@ VARIANTS = (
     Variant("rejection", "raster, same tau", "mulo-raster", TWO_ROWS),
     Variant("pooling", "pooled", "mulo"),
     Variant("pooling", "pooled over 100 codes, matched", "mulo", ("k=100",), "pooled"),
-    Variant("pooling", "not pooled, matched", "mulo", ("k=0",), "pooled"),
-    Variant("pooling", "not pooled, same tau", "mulo", ("k=0",)),
+    Variant("pooling", "not pooled, matched", "mulo", ("k=none",), "pooled"),
+    Variant("pooling", "not pooled, same tau", "mulo", ("k=none",)),
     Variant("rule", "LANTERN's rule", "mulo", ("rule=lantern",)),
     Variant("rule", "exact rule", "mulo", ("rule=exact",)),
     *(

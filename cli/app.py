@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from typing import Annotated
 
 import typer
-from typer.completion import completion_init
 
 from underpaint.algos.plugins import VARIABLE, PluginError, load_plugins, named_by_environment
 from underpaint.cli.certify import certify
@@ -16,8 +15,9 @@ from underpaint.cli.errors import BAD_INPUT, bad_input
 from underpaint.cli.exact import exact
 from underpaint.cli.generate import generate
 from underpaint.cli.methods import methods
+from underpaint.cli.prompts import prompts
 from underpaint.cli.results import app as results
-from underpaint.cli.root import HELP_NAMES, RootGroup, completion_script
+from underpaint.cli.root import HELP_NAMES, RootGroup, completion_script, enable_completion
 from underpaint.cli.simulate.commands import app as simulate
 from underpaint.cli.simulate.trace import trace
 from underpaint.cli.sweep import sweep
@@ -25,6 +25,7 @@ from underpaint.cli.terminal import be_quiet
 
 _OURS = ("underpaint",)
 _NAME = "underpaint"
+_INSTALL = "pip install -e '.[cpu,train]'"
 
 app = typer.Typer(
     help="Draft, verify, paint: speculative decoding of visual autoregressive models, method beside method.",
@@ -67,6 +68,7 @@ app.command()(generate)
 app.command()(compare)
 app.command()(sweep)
 app.command()(methods)
+app.command()(prompts)
 app.command()(costs)
 app.command()(exact)
 app.command()(certify)
@@ -93,7 +95,7 @@ def completion(
 @app.command(context_settings=_HANDED_ON, add_help_option=False)
 def train(context: typer.Context) -> None:
     """Train the shipped models again (needs PyTorch), a recipe each: tokenizer, targets, drafters, samplers, judge."""
-    with _needs_torch("training"):
+    with _needs_torch("training", context):
         from underpaint.cli.train.commands import app as recipes
 
         recipes(context.args, prog_name="underpaint train")
@@ -102,7 +104,7 @@ def train(context: typer.Context) -> None:
 @app.command(context_settings=_HANDED_ON, add_help_option=False)
 def export(context: typer.Context) -> None:
     """Export checkpoints to ONNX (needs PyTorch), compared with torch: the recipes', or published ones with --kind."""
-    with _needs_torch("export"):
+    with _needs_torch("export", context):
         from underpaint.cli.export import app as published
 
         if any(argument.partition("=")[0] == "--kind" for argument in context.args):
@@ -119,7 +121,7 @@ def export(context: typer.Context) -> None:
 @app.command(context_settings=_HANDED_ON, add_help_option=False)
 def check(context: typer.Context) -> None:
     """Compare exported models with torch on random and adversarial inputs (needs PyTorch)."""
-    with _needs_torch("check"):
+    with _needs_torch("check", context):
         from underpaint.cli.export import check_app
 
         check_app(context.args, prog_name="underpaint check")
@@ -128,7 +130,7 @@ def check(context: typer.Context) -> None:
 @app.command(context_settings=_HANDED_ON, add_help_option=False)
 def caption(context: typer.Context) -> None:
     """Write a caption's features by FLAN-T5 (needs PyTorch and transformers)."""
-    with _needs_torch("caption"):
+    with _needs_torch("caption", context):
         from underpaint.cli.export import caption_app
 
         caption_app(context.args, prog_name="underpaint caption")
@@ -137,27 +139,30 @@ def caption(context: typer.Context) -> None:
 @app.command(context_settings=_HANDED_ON, add_help_option=False)
 def engine(context: typer.Context) -> None:
     """Build TensorRT engines of exported models (needs PyTorch and a TensorRT package)."""
-    with _needs_torch("engine"):
+    with _needs_torch("engine", context):
         from underpaint.cli.engine import app as builder
 
         builder(context.args, prog_name="underpaint engine")
 
 
 @contextmanager
-def _needs_torch(what: str) -> Iterator[None]:
+def _needs_torch(what: str, context: typer.Context) -> Iterator[None]:
     """Tell what to install where a package of the training extra is missing; commands import some as they run."""
     try:
         yield
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] in _OURS:
             raise
-        typer.echo(f"error: {what} needs {error.name}; install it with: pip install -e '.[cpu,train]'", err=True)
+        if {"-h", "--help"} & set(context.args):
+            typer.echo(f"{context.command.help}\n\nIts options are listed where {error.name} is installed: {_INSTALL}")
+            raise typer.Exit from None
+        typer.echo(f"error: {what} needs {error.name}; install it with: {_INSTALL}", err=True)
         raise typer.Exit(BAD_INPUT) from error
 
 
 def main() -> None:
     """Run the command line."""
-    completion_init()  # where a shell asks what could stand next
+    enable_completion()
     try:
         app(prog_name=_NAME)
     except PluginError as error:  # an installed package's, which is loaded when a registry is first asked

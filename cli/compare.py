@@ -24,6 +24,7 @@ from underpaint.cli.options import (
     read_names,
     read_sampling,
     settings_by_method,
+    short_hash,
 )
 from underpaint.cli.terminal import (
     Column,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from underpaint.runtime.evaluation.report import ComparisonReport, ReportRow
     from underpaint.runtime.pipeline import Pipeline
 
+DEFAULT_OUT = Path("runs/compare")
 DEFAULT_METHODS = "ar,speculative,eagle2,adt-control-chain,adt-control-tree,adt,lantern,lantern++,adt+lantern"
 
 
@@ -74,7 +76,13 @@ def compare(
     resolution: Resolution = None,
     low: Low = None,
     backend: Backend = "cpu",
-    out: Annotated[Path, typer.Option(help="Folder for pictures and finished drawings.")] = Path("runs/compare"),
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for pictures and finished drawings; default: under runs/compare, by settings.",
+            show_default=False,
+        ),
+    ] = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Figures; default: compare.json in --out; - is standard output.")
     ] = None,
@@ -102,14 +110,13 @@ def compare(
     from underpaint.runtime.files import check_folder_writable
     from underpaint.runtime.methods.registry import resolve
 
-    figures = json_file or out / "compare.json"
     with bad_input():
         checked = SamplingParams(temperature=temperature).temperature
         names = with_baseline(read_names(methods))
         own = settings_by_method(setting or [], names)
         configs = [resolve(name, checked, None, own[name], preset) for name in names]
-        check_folder_writable(out)
-        check_json(figures)
+        check_folder_writable(out or DEFAULT_OUT)
+        check_json(json_file)
         pipeline = open_pipeline(engines, resolution, low, backend)
         sampling = read_sampling(temperature, guidance, top_k, top_p, pipeline.sampling)
         conditions = read_conditions(pipeline, prompts or [], prompts_count, prompts_skip)
@@ -122,7 +129,11 @@ def compare(
         if costs is not None:
             chosen = build_methods(pipeline, names, checked, own, preset, costs)
             plan = ComparisonPlan(chosen, conditions, tuple(range(seeds)), sampling, preset)
-        log = DrawingLog(out, log_settings(pipeline, plan), fresh=fresh)
+        told = log_settings(pipeline, plan)
+        out = out or DEFAULT_OUT / short_hash(told)
+        figures = json_file or out / "compare.json"
+        check_json(figures)
+        log = DrawingLog(out, told, fresh=fresh)
     curve = curve_for(pipeline, plan, log)
     draw_all(pipeline, plan, log)
     _report(pipeline, plan, out, figures, log, curve, form)

@@ -29,10 +29,8 @@ def draw_all(pipeline: "Pipeline", plan: "ComparisonPlan", log: "DrawingLog") ->
 
             run(pipeline, plan, log, report)
     except KeyboardInterrupt:
-        typer.echo(
-            f"stopped: {len(log)} of {plan.size} drawings are done and kept in {log.path}; the same command goes on",
-            err=True,
-        )
+        kept = f"{len(log)} of {plan.size} drawings are done"
+        typer.echo(f"stopped: {kept}; the same command goes on with {log.path}", err=True)
         raise typer.Exit(STOPPED) from None
     except RunLogInUse as error:
         typer.echo(f"error: {error}", err=True)

@@ -1,13 +1,15 @@
-"""`underpaint generate`: one picture from a prompt."""
+"""`underpaint generate`: pictures from prompts."""
 
 import io
+import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from underpaint.cli.costs import tables_with_costs
-from underpaint.cli.errors import bad_input
+from underpaint.cli.errors import STOPPED, bad_input
 from underpaint.cli.options import (
     Backend,
     Engines,
@@ -20,17 +22,46 @@ from underpaint.cli.options import (
     TopP,
     open_pipeline,
     read_sampling,
+    short_hash,
 )
+from underpaint.cli.terminal import note, progress
 
+if TYPE_CHECKING:
+    from underpaint.runtime.conditions import Condition
+    from underpaint.runtime.drawing import Drawing
+    from underpaint.runtime.pipeline import Pipeline
+
+DEFAULT_OUT = Path("runs/generate")
 _FORMATS = {".png": "PNG", ".webp": "WEBP", ".bmp": "BMP"}
 """Formats that keep every pixel."""
 
 
+class _Wanted(NamedTuple):
+    """One picture: its condition, the seed of its noise, and where it goes."""
+
+    condition: "Condition"
+    seed: int
+    path: Path
+
+
 def generate(
-    prompt: Annotated[
-        str, typer.Argument(help='Plain words, e.g. "a 3d fox, left, on a sky background"; see --engines.')
-    ],
-    out: Annotated[Path, typer.Option(help="Picture to write: .png, .webp or .bmp.")],
+    prompts: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help='Plain words, e.g. "a 3d fox, left, on a sky background"; see --engines. Several draw each.'
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Picture to write: .png, .webp or .bmp; of several pictures, their folder. Default: under "
+            "runs/generate, by settings.",
+            show_default=False,
+        ),
+    ] = None,
+    prompts_file: Annotated[
+        Path | None, typer.Option("--prompts", help="A file of prompts, one a line or as the field publishes them.")
+    ] = None,
     method: Annotated[str, typer.Option(help="How to draw it; see `underpaint methods`.")] = "adt+lantern",
     rule: Annotated[str | None, typer.Option(help="Another acceptance rule for the method's drafts.")] = None,
     preset: Preset = "tuned",
@@ -42,54 +73,131 @@ def generate(
     top_k: TopK = None,
     top_p: TopP = None,
     seed: Annotated[int, typer.Option(help="Seed of the noise: the same seed draws the same picture.")] = 0,
+    seeds: Annotated[int, typer.Option(help="Pictures of each prompt, by seeds counted from --seed.", min=1)] = 1,
     engines: Engines = None,
     resolution: Resolution = None,
     low: Low = None,
     backend: Backend = "cpu",
+    save_tokens: Annotated[
+        bool, typer.Option("--save-tokens", help="Also a .json of every picture's tokens and what it cost.")
+    ] = False,
     strip: Annotated[
         Path | None, typer.Option(help="Also a PNG of every cycle of a mulo method: draft, rejections, repair, result.")
     ] = None,
 ) -> None:
-    """Draw one picture from a prompt."""
-    from PIL import Image
-
+    """Draw pictures from prompts."""
     from underpaint.algos.rows import SamplingParams
-    from underpaint.artifacts.manifest import write_beside
     from underpaint.runtime.drawing import draw, noise_of
-    from underpaint.runtime.evaluation.strip import write_strip
-    from underpaint.runtime.files import check_file_writable
+    from underpaint.runtime.evaluation.prompt_files import read_prompts
+    from underpaint.runtime.files import check_file_writable, check_folder_writable
     from underpaint.runtime.methods.mulo_method import MuloSession
     from underpaint.runtime.methods.registry import build_method, resolve
 
     with bad_input():
         config = resolve(method, SamplingParams(temperature=temperature).temperature, rule, setting or (), preset)
-        if out.suffix.lower() not in _FORMATS:
-            raise ValueError(f"--out {out}: expected a name that ends in {', '.join(_FORMATS)}")
-        check_file_writable(out)
+        texts = list(prompts or ())
+        if prompts_file is not None:
+            if texts:
+                raise ValueError("--prompts names a file of prompts; leave it out, or leave the typed prompts out")
+            texts = [one.text for one in read_prompts(prompts_file)]
+        if not texts:
+            raise ValueError(
+                'expected a prompt, such as "a 3d fox, left, on a sky background", or --prompts FILE; `underpaint '
+                "prompts` lists the words"
+            )
+        several = len(texts) * seeds > 1
+        _check_out(out, several)
+        if out is not None and not several:
+            check_file_writable(out)
+        else:
+            check_folder_writable(out or DEFAULT_OUT)
         if strip is not None:
+            if several:
+                raise ValueError("--strip shows one picture; draw one prompt and one seed")
             if strip.suffix.lower() != ".png":
                 raise ValueError(f"--strip {strip}: expected a name that ends in .png")
             check_file_writable(strip)
         pipeline = open_pipeline(engines, resolution, low, backend)
-        condition = pipeline.condition(prompt)
-        noise_of(condition, seed)
+        conditions = [pipeline.condition(text) for text in texts]
+        sampling = read_sampling(temperature, guidance, top_k, top_p, pipeline.sampling)
+        told = {"method": method, **config.to_dict(), "sampling": repr(sampling), "model": dict(pipeline.fingerprint())}
+        wanted = _wanted(out, conditions, range(seed, seed + seeds), short_hash(told), several)
+        for one in wanted:
+            noise_of(one.condition, one.seed)
+            check_file_writable(one.path)
         if pipeline.decoder is None:
             raise ValueError(f"{pipeline.folder} holds no picture decoder; export its tokenizer into it")
-        sampling = read_sampling(temperature, guidance, top_k, top_p, pipeline.sampling)
         drawn_by = build_method(method, config, tables_with_costs(pipeline, [config], sampling))
-        session = drawn_by.open(pipeline, condition, sampling)
+        for condition in conditions:
+            session = drawn_by.open(pipeline, condition, sampling)
         if strip is not None and not isinstance(session, MuloSession):
             raise ValueError(f"--strip: '{method}' drafts no rows to show; draw by a mulo method, or leave it out")
-    drawing = draw(pipeline, drawn_by, sampling, condition, seed)
+    finished = 0
+    try:
+        with progress("drawing", len(wanted)) as advance:
+            for one in wanted:
+                drawing = draw(pipeline, drawn_by, sampling, one.condition, one.seed)
+                _write(pipeline, one, drawing, save_tokens)
+                finished += 1
+                advance(finished)
+                note(_told(one, drawing))
+    except KeyboardInterrupt:
+        typer.echo(f"stopped: {finished} of {len(wanted)} pictures are written and kept", err=True)
+        raise typer.Exit(STOPPED) from None
+    if strip is not None and isinstance(session, MuloSession):
+        from underpaint.runtime.evaluation.strip import write_strip
+
+        title = f"{conditions[0].caption()}, by {method}, seed {seed}"
+        write_strip(strip, pipeline, session.cycles(noise_of(conditions[0], seed)), title)
+
+
+def _check_out(out: Path | None, several: bool) -> None:
+    """ValueError unless `--out` names a picture, or the folder of several."""
+    if out is not None and several and out.suffix.lower() in _FORMATS:
+        raise ValueError(f"--out {out}: several pictures go into a folder; name one")
+    if out is not None and not several and out.suffix.lower() not in _FORMATS:
+        raise ValueError(f"--out {out}: expected a name that ends in {', '.join(_FORMATS)}")
+
+
+def _wanted(
+    out: Path | None, conditions: "Sequence[Condition]", seeds: range, settings: str, several: bool
+) -> list[_Wanted]:
+    """Every picture and its file: PROMPT-seedSEED.png in a folder, prompts numbered as they were given."""
+    if out is not None and not several:
+        return [_Wanted(conditions[0], seeds[0], out)]
+    folder = out or DEFAULT_OUT / settings
+    return [
+        _Wanted(condition, seed, folder / f"{place:04d}-{_slug(condition.caption())}-seed{seed}.png")
+        for place, condition in enumerate(conditions)
+        for seed in seeds
+    ]
+
+
+def _slug(text: str) -> str:
+    """A prompt as part of a file's name."""
+    words = "".join(letter if letter.isalnum() and letter.isascii() else " " for letter in text.lower()).split()
+    return "-".join(words)[:60] or "picture"
+
+
+def _write(pipeline: "Pipeline", one: _Wanted, drawing: "Drawing", save_tokens: bool) -> None:
+    from PIL import Image
+
+    from underpaint.artifacts.manifest import write_beside
+
     encoded = io.BytesIO()
     picture = Image.fromarray(pipeline.picture(drawing.tokens_array()))
-    picture.save(encoded, format=_FORMATS[out.suffix.lower()], lossless=True)
-    write_beside(out, encoded.getvalue())
-    if strip is not None and isinstance(session, MuloSession):
-        title = f"{condition.caption()}, by {method}, seed {seed}"
-        write_strip(strip, pipeline, session.cycles(noise_of(condition, seed)), title)
-    typer.echo(
-        f"{out}: {condition.caption()!r} by {method}, {drawing.seconds:.2f} s, {len(drawing.tokens)} tokens in "
-        f"{drawing.target_nfe} target and {drawing.drafter_nfe} drafter passes "
-        f"({len(drawing.tokens) / drawing.target_nfe:.2f} tokens per target pass)"
+    picture.save(encoded, format=_FORMATS[one.path.suffix.lower()], lossless=True)
+    write_beside(one.path, encoded.getvalue())
+    if save_tokens:
+        from dataclasses import asdict
+
+        held = {**asdict(drawing), "grid": list(pipeline.grid), "model": dict(pipeline.fingerprint())}
+        write_beside(one.path.with_suffix(".json"), (json.dumps(held) + "\n").encode())
+
+
+def _told(one: _Wanted, drawing: "Drawing") -> str:
+    count, passes = len(drawing.tokens), drawing.target_nfe
+    return (
+        f"{one.path}: {one.condition.caption()!r} by {drawing.method}, {drawing.seconds:.2f} s, {count} tokens in "
+        f"{passes} target and {drawing.drafter_nfe} drafter passes ({count / passes:.2f} tokens per target pass)"
     )

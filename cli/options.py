@@ -1,8 +1,9 @@
 """Options that several commands share."""
 
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -92,3 +93,10 @@ def settings_by_method(settings: list[str], names: tuple[str, ...]) -> dict[str,
             )
         found[method].append(rest)
     return found
+
+
+def short_hash(settings: Mapping[str, Any]) -> str:
+    """Ten hex digits that tell settings apart: the name of their default folder of results."""
+    from underpaint.runtime.evaluation.drawing_log import settings_hash
+
+    return settings_hash(settings)[:10]

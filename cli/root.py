@@ -1,12 +1,13 @@
 """The options of `underpaint` itself, which may stand anywhere on the line, before a command or behind it."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from importlib import import_module
+from typing import Any, Final
 
+import typer
 from typer.core import TyperGroup
 
-if TYPE_CHECKING:
-    import click
+from underpaint.cli.errors import STOPPED
 
 _WITH_VALUE: Final = ("--plugin",)
 _FLAGS: Final = ("--quiet", "-q", "--version")
@@ -17,8 +18,16 @@ HELP_NAMES: Final = {"help_option_names": ["-h", "--help"]}
 class RootGroup(TyperGroup):
     """Reads its own options wherever they stand; all behind `--` is the command's."""
 
-    def parse_args(self, ctx: "click.Context", args: list[str]) -> list[str]:
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, own_first(args))
+
+    def invoke(self, ctx: Any) -> Any:
+        """Ctrl-C in a command that keeps nothing of what it had not finished: one line, and the code of shells."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            typer.echo("stopped: nothing of what was not finished is kept", err=True)
+            raise typer.Exit(STOPPED) from None
 
 
 def own_first(args: Sequence[str]) -> list[str]:
@@ -42,10 +51,19 @@ def own_first(args: Sequence[str]) -> list[str]:
 
 def completion_script(shell: str, name: str) -> str:
     """What a shell has to read to complete the commands and options of `name`; ValueError for an unknown shell."""
-    from typer import completion
-
-    completion.completion_init()
-    known: Any = ("bash", "zsh", "fish", "powershell")
+    known = ("bash", "zsh", "fish", "powershell")
     if shell not in known:
         raise ValueError(f"completion: expected one of {', '.join(known)}, got {shell!r}")
-    return completion.get_completion_script(prog_name=name, complete_var=f"_{name.upper()}_COMPLETE", shell=shell)
+    variable = f"_{name.upper()}_COMPLETE"
+    script: str = _typer_completion().get_completion_script(prog_name=name, complete_var=variable, shell=shell)
+    return script
+
+
+def enable_completion() -> None:
+    """Answer a shell that asks what could stand next."""
+    _typer_completion().completion_init()
+
+
+def _typer_completion() -> Any:
+    """Typer's part for it, whose names it does not list as exported."""
+    return import_module("typer.completion")

@@ -1,6 +1,5 @@
 """`underpaint sweep`: speed against quality over many settings, as a plot with JSON beside it."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -22,9 +21,11 @@ from underpaint.cli.options import (
     open_pipeline,
     read_names,
     read_sampling,
+    short_hash,
 )
-from underpaint.cli.terminal import Format, FormatOption, note
+from underpaint.cli.terminal import Format, FormatOption, check_json, note, told_as_json
 
+DEFAULT_OUT = Path("runs/sweep")
 DEFAULT_VARY = (
     "zipar.window=1,2,3,4,8",
     "mulo.tau=0.1,0.3,0.5",
@@ -50,6 +51,9 @@ def sweep(
     preset: Preset = "tuned",
     temperature: Temperature = 1.0,
     prompts_count: Annotated[int, typer.Option(help="Prompts chosen from the training pairs.", min=1, max=1000)] = 16,
+    prompts_skip: Annotated[
+        int, typer.Option(help="Chosen prompts left out: those settings were tuned on.", min=0, max=1000)
+    ] = 0,
     seeds: Annotated[int, typer.Option(help="Seeds per prompt, counted from 0.", min=1)] = 1,
     guidance: Guidance = None,
     top_k: TopK = None,
@@ -58,7 +62,16 @@ def sweep(
     resolution: Resolution = None,
     low: Low = None,
     backend: Backend = "cpu",
-    out: Annotated[Path, typer.Option(help="Folder for the figures and finished drawings.")] = Path("runs/sweep"),
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for the figures and finished drawings; default: under runs/sweep, by settings.",
+            show_default=False,
+        ),
+    ] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Figures; default: sweep.json in --out; - is standard output.")
+    ] = None,
     form: FormatOption = Format.table,
     fresh: Annotated[bool, typer.Option("--fresh", help="Discard the drawings that --out holds.")] = False,
 ) -> None:
@@ -68,7 +81,6 @@ def sweep(
     drawn; the same command goes on with it.
     """
     from underpaint.algos.rows import SamplingParams
-    from underpaint.artifacts.manifest import write_beside
     from underpaint.cli.compare import print_table, title_of
     from underpaint.runtime.evaluation.comparison import (
         BASELINE,
@@ -89,17 +101,20 @@ def sweep(
         checked = SamplingParams(temperature=temperature).temperature
         asked = variants(vary or DEFAULT_VARY, setting or (), list(dict.fromkeys([BASELINE, *read_names(methods)])))
         configs = [resolve(one.method, checked, None, one.settings, preset) for one in asked]
-        check_folder_writable(out)
+        check_folder_writable(out or DEFAULT_OUT)
+        check_json(json_file)
         pipeline = open_pipeline(engines, resolution, low, backend)
         if pipeline.judge is None:
             raise ValueError(f"sweep: {pipeline.folder} holds no judge, so there is no quality to plot; use `compare`")
         sampling = read_sampling(temperature, guidance, top_k, top_p, pipeline.sampling)
         tables = tables_with_costs(pipeline, configs, sampling)
         drawn_by = tuple(build_method(one.label, config, tables) for one, config in zip(asked, configs, strict=True))
-        conditions = read_conditions(pipeline, (), prompts_count)
+        conditions = read_conditions(pipeline, (), prompts_count, prompts_skip)
         plan = ComparisonPlan(drawn_by, conditions, tuple(range(seeds)), sampling, preset)
         check_opens(pipeline, plan)
-        log = DrawingLog(out, log_settings(pipeline, plan), fresh=fresh)
+        told = log_settings(pipeline, plan)
+        out = out or DEFAULT_OUT / short_hash(told)
+        log = DrawingLog(out, told, fresh=fresh)
     curve = curve_for(pipeline, plan, log)
     draw_all(pipeline, plan, log)
     report = make_report(pipeline, plan, log)
@@ -111,9 +126,10 @@ def sweep(
     del plain["acceptance_per_cell"]
     plain["rows"] = rows_to_dict(report.rows, asked, plain["rows"])
     title = f"{title_of(pipeline, plan)}, {plan.images} images each"
-    figures, plot = out / "sweep.json", out / "pareto.png"
-    write_beside(figures, (json.dumps(plain, indent=1) + "\n").encode())
+    figures, plot = json_file or out / "sweep.json", out / "pareto.png"
     write_pareto(plot, report.rows, asked, title)
+    if told_as_json(figures, plain):
+        return
     print_table(report, pipeline, title, curve, form)
     for path in (figures, plot):
         note(str(path), form)

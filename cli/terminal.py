@@ -207,19 +207,21 @@ class _Lines:
     def __init__(self, what: str, total: int | None, done: int) -> None:
         self._what, self._total, self._first = what, total, done
         self._started = self._last = time.monotonic()
-        self._say(done)
+        if total != 1:
+            self._say(done)
 
     def __call__(self, done: int, what: str = "", *, total: int | None = None) -> None:
         self._total = self._total if total is None else total
         if time.monotonic() - self._last >= _EVERY:
-            self._say(done)
+            self._say(done, what)
 
-    def _say(self, done: int) -> None:
+    def _say(self, done: int, what: str = "") -> None:
         self._last = time.monotonic()
         took, steps = self._last - self._started, done - self._first
         left = f", about {took / steps * (self._total - done):.0f} s left" if self._total and steps > 0 else ""
         counted = f": {done} of {self._total}{left}" if self._total else ""
-        typer.echo(f"{self._what}{counted}", err=True)
+        now = f" ({' '.join(what.split())})" if what else ""
+        typer.echo(f"{self._what}{counted}{now}", err=True)
 
 
 def _rows(one: ResultTable) -> list[dict[str, Any]]:

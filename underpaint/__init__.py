@@ -10,6 +10,7 @@
 What is exported here is loaded when it is first asked for, so that `import underpaint` stays quick.
 """
 
+import os
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,6 +58,10 @@ __all__ = [
     "open_pipeline",
     "register_rule",
 ]
+
+# ONNX Runtime's official builds send what models a process opens to their authors, and keep a file of it in the user's
+# home folder, unless this is set before they are imported. Whoever wants that sets it to 0.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 # In a checkout the folders of the project lie beside this one; an installed copy holds them itself. With this line
 # `import underpaint` works in a bare checkout too, as on a machine without a package index.

@@ -140,6 +140,11 @@ class PooledCells:
         return distribution
 
 
+def pooled_codes(neighbours: IntArray, k: int | None) -> IntArray:
+    """The columns of a table of near codes [V, K] that are pooled: `k` of them; 0 takes all, None none."""
+    return neighbours[:, : 0 if k is None else k or None]
+
+
 def cell_rule(kind: Kind, neighbours: IntArray, tau: float, delta: float, greedy: bool) -> CellRule:
     """A rule of MuLo-SD by its kind.
 

@@ -3,12 +3,14 @@
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from underpaint.cli.errors import BAD_INPUT, STOPPED, bad_input
+from underpaint.cli.options import short_hash
 from underpaint.cli.simulate.predict import predict
 from underpaint.cli.simulate.spatial import fit, spatial
 from underpaint.cli.terminal import (
@@ -154,7 +156,13 @@ def sweep(
     jobs: Annotated[int | None, typer.Option(help="Processes; default: all cores.", min=1)] = None,
     engine: Annotated[str, typer.Option(help="local, or ray (needs the extra 'cluster').")] = "local",
     address: Annotated[str | None, typer.Option(help="Address of a Ray cluster; default: a local one.")] = None,
-    out: Annotated[Path, typer.Option(help="Folder for the results and the report.")] = Path("runs/sweep"),
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for the results and the report; default: under runs/simulate, by settings.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Simulate every fitting combination, price it on every machine, and write a report.
 
@@ -185,6 +193,7 @@ def sweep(
         )
         wanted = all_jobs(plan)
         where = executor(engine, jobs, address)
+        out = out or Path("runs/simulate") / short_hash(asdict(plan))
         check_folder_writable(out)
         check(plan, wanted)
         results = Results(out, plan)
@@ -202,8 +211,8 @@ def sweep(
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(BAD_INPUT) from error
     except KeyboardInterrupt:
-        kept = f"{len(results.lines)} of {len(wanted)} are done and kept in {results.path}"
-        typer.echo(f"stopped: {kept}; the same command goes on", err=True)
+        kept = f"{len(results.lines)} of {len(wanted)} are done"
+        typer.echo(f"stopped: {kept}; the same command goes on with {results.path}", err=True)
         raise typer.Exit(STOPPED) from None
     _write_report(plan, results, out)
 

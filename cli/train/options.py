@@ -1,18 +1,21 @@
 """What the recipes of `underpaint train` share: their options, encoded scenes, and how a run starts and ends."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from enum import IntEnum, StrEnum
 from pathlib import Path
 from typing import Annotated, Final, TypedDict
 
+import numpy as np
 import torch
 import typer
+from numpy.typing import NDArray
 
 from underpaint.algos.draft.spec import Grid
 from underpaint.algos.spatial.resolution import ResolutionMap
 from underpaint.cli.errors import STOPPED, bad_input
+from underpaint.cli.terminal import Advance, progress
 from underpaint.models.checkpoints import read, vq_config
 from underpaint.models.data.batches import Family
 from underpaint.models.data.scenes import Split
@@ -165,7 +168,12 @@ class Scenes:
         def pairs(split: Split, scenes: int) -> PairedCodes:
             count = scenes if own is None else min(scenes, own.count(split))
             wanted = (self.tokens, self.tokenizer_from, pictures)
-            return PairedCodes(*(encode_pictures(*wanted, side, count, split, source, device) for side in sides))
+
+            def encoded(side: int) -> NDArray[np.int16]:
+                with _encoding(side) as report:
+                    return encode_pictures(*wanted, side, count, split, source, device, report)
+
+            return PairedCodes(*(encoded(side) for side in sides))
 
         data, validation = pairs("train", settings.scenes), pairs("seen", settings.validation_scenes)
         return PairedScenes(data, validation, self.tokenizer_from, pictures, grids)
@@ -181,7 +189,22 @@ class Scenes:
 
     def _encoded(self, pictures: EmojiPictures, side: int, scenes: int, split: Split, device: str) -> TokenSet:
         wanted = (self.tokens, self.tokenizer_from, pictures)
-        return encode_scenes(*wanted, resolution=side, scenes=scenes, split=split, device=device)
+        with _encoding(side) as report:
+            return encode_scenes(*wanted, resolution=side, scenes=scenes, split=split, device=device, report=report)
+
+
+@contextmanager
+def _encoding(side: int) -> Iterator[Callable[[int, int], None]]:
+    """Progress of encoding; nothing is shown where the codes are there."""
+    with ExitStack() as opened:
+        shown: list[Advance] = []
+
+        def report(done: int, total: int) -> None:
+            if not shown:
+                shown.append(opened.enter_context(progress(f"encoding pictures of {side} px", total)))
+            shown[0](done)
+
+        yield report
 
 
 def prepare(device: str, threads: int | None) -> None:

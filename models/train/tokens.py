@@ -6,7 +6,7 @@ JSON file that names the tokenizer it came from. A build that was stopped contin
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -67,9 +67,10 @@ def encode_scenes(
     scenes: int,
     split: Split,
     device: str = "cpu",
+    report: Callable[[int, int], None] | None = None,
 ) -> TokenSet:
     """The first `scenes` scenes of a split, and their captions; see `encode_pictures`."""
-    wanted = (resolution, scenes, split, {"seed": SCENE_SEED}, device)
+    wanted = (resolution, scenes, split, {"seed": SCENE_SEED}, device, report)
     return TokenSet(encode_pictures(folder, tokenizer, pictures, *wanted), captions(range(scenes), split))
 
 
@@ -83,6 +84,7 @@ def encode_pictures(
     split: Split,
     source: Mapping[str, object],
     device: str = "cpu",
+    report: Callable[[int, int], None] | None = None,
 ) -> NDArray[np.int16]:
     """The first `count` pictures of a split as codes [count, cells], from the cache where it has them.
 
@@ -95,6 +97,7 @@ def encode_pictures(
         split: "train", "seen" or "held_out".
         source: what tells these pictures from others.
         device: "cpu" or "cuda"; a code whose choice was close may differ between them.
+        report: is told how many are encoded, of how many that the cache lacks.
 
     Raises:
         ValueError: when the cache was made by another tokenizer or from other pictures, or does not say by which.
@@ -121,4 +124,6 @@ def encode_pictures(
         with autocast(device):
             found = vq.encode(pixels)
         codes[rows] = found.cpu().numpy().astype(np.int16)
+        if report is not None:
+            report(min(start + together, len(todo)), len(todo))
     return codes

@@ -10,7 +10,7 @@ import numpy as np
 
 from underpaint.algos.chance import Chance
 from underpaint.algos.rows import SamplingParams
-from underpaint.algos.spatial.cell_rule import CellRule, Kind, cell_rule
+from underpaint.algos.spatial.cell_rule import CellRule, Kind, cell_rule, pooled_codes
 from underpaint.algos.spatial.mulo import Keys, Order, Reject, Repair, RepairCycle, draft_and_repair
 from underpaint.algos.spatial.target import GridTarget
 from underpaint.algos.tree import NO_TOKEN
@@ -34,7 +34,8 @@ class MuloConfig:
     (`benchmarks/results/mulo-compare-t1-window3.json`): serial repair, each row two cells behind the one above.
 
     tau: the pooled rule keeps a cell whose token and `k` nearest codes hold this much of the target; 0 keeps all,
-    above 1 nothing. k: codes pooled with a token; 0 pools none, None all that the table of near codes has.
+    above 1 nothing. k: codes pooled with a token; 0 pools all that the table of near codes has, as in every rule, None
+    none.
     rule: "pooled" is MuLo-SD's own; "lantern" keeps a token with its probability and that of near codes up to `delta`;
     "exact" with its probability alone.
     rows: low rows drafted a cycle; None drafts the whole image at once.
@@ -94,12 +95,13 @@ class MuloConfig:
     def build(self, method: str, tables: ModelTables) -> MuloMethod:
         """See `MethodConfig`; what depends on the grid is checked by `MuloMethod.open`."""
         most = tables.neighbours.shape[1]
-        least = 1 if self.rule == "lantern" else 0
-        if self.k is not None and not least <= self.k <= most:
-            raise ValueError(f"method '{method}': expected k in {least}..{most} under rule {self.rule}, got {self.k}")
+        if self.k is not None and not 0 <= self.k <= most:
+            raise ValueError(f"method '{method}': expected k in 0..{most} (0 takes all) or none, got {self.k}")
+        if self.k is None and self.rule == "lantern":
+            raise ValueError(f"method '{method}': rule lantern pools near codes, got k=none; take rule=exact")
         if self.draft_adaptive and self.draft_window is None:
             raise ValueError(f"method '{method}': an adaptive draft window needs draft_window to start from")
-        near = tables.neighbours[:, : self.k]
+        near = pooled_codes(tables.neighbours, self.k)
         try:
             return MuloMethod(method, self, cell_rule(self.rule, near, self.tau, self.delta, self.greedy))
         except ValueError as error:

@@ -42,7 +42,7 @@ def read_curve(curve: Curve, nodes: IntArray, what: str) -> FloatArray:
     if beyond:
         raise SizeMissing(
             f"{what}: measured from {int(sizes[0])} to {int(sizes[-1])} nodes, asked for "
-            f"{', '.join(map(str, beyond))}; measure them (`underpaint costs --renew --full`) or take smaller trees"
+            f"{', '.join(map(str, beyond))}; measure those sizes (`underpaint costs --full`) or take smaller trees"
         )
     return np.interp(nodes, sizes, times)
 

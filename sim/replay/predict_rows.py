@@ -12,7 +12,7 @@ from underpaint.algos.accept.neighbours import nearest_codes
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.chance import sampling
 from underpaint.algos.draft.spec import Grid
-from underpaint.algos.spatial.cell_rule import CellRule, cell_rule
+from underpaint.algos.spatial.cell_rule import CellRule, cell_rule, pooled_codes
 from underpaint.algos.spatial.mulo import Repair, draft_and_repair
 from underpaint.sim.batched.decoding import NEIGHBOURS
 from underpaint.sim.latency.models import MeasuredCosts
@@ -92,7 +92,7 @@ def run_rows(trace: Trace, rows: RowTrace, settings: Mapping[str, Any], seeds: i
 
 
 def _rule(trace: Trace, settings: Mapping[str, Any]) -> CellRule:
-    near = nearest_codes(trace.codebook, min(NEIGHBOURS, trace.vocab_size - 1))[:, : settings["k"]]
+    near = pooled_codes(nearest_codes(trace.codebook, min(NEIGHBOURS, trace.vocab_size - 1)), settings["k"])
     return cell_rule(settings["rule"], near, settings["tau"], settings["delta"], settings["greedy"])
 
 

@@ -114,7 +114,7 @@ def test_a_draft_of_the_whole_image_is_repaired_as_the_method_does_pass_by_pass(
         *((name, ()) for name in LOW),
         ("mulo", ("tau=0.5", "radius=0", "keys=recompute")),
         ("mulo-islands", ("tau=0.1", "k=4", "window=1")),
-        ("mulo-raster", ("tau=0.4", "k=0", "rows=none")),
+        ("mulo-raster", ("tau=0.4", "k=none", "rows=none")),
     ):
         built = build_method(
             method, resolve(method, temperature, None, (*SETTINGS.get(method, ()), *settings)), PIPELINE.tables

@@ -52,7 +52,7 @@ PLAN = SweepPlan(
 def call(*arguments: str) -> tuple[int, str]:
     result = CliRunner().invoke(app, list(arguments))
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result.exit_code, result.output
+    return result.exit_code, result.stdout if "--json" in arguments else result.output
 
 
 def test_tables_print_published_predicted_and_error() -> None:

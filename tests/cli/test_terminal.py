@@ -143,3 +143,15 @@ def test_progress_is_plain_lines_where_there_is_no_terminal(
         assert capsys.readouterr() == ("", "")
     finally:
         be_quiet(False)
+
+
+def test_ctrl_c_says_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    import underpaint.sim.exact.rule_report as reports
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(reports, "exact_report", stop)
+    done = CliRunner().invoke(app, ["exact", "point"])
+    assert done.exit_code == 130
+    assert done.stderr == "stopped: nothing of what was not finished is kept\n"

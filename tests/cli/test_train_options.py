@@ -188,7 +188,15 @@ def test_samplers_learn_between_the_sides_that_are_named(
     encoded, trained = [], []
 
     def encode(
-        folder: Path, tokenizer: Path, pictures: object, side: int, count: int, split: str, source: object, device: str
+        folder: Path,
+        tokenizer: Path,
+        pictures: object,
+        side: int,
+        count: int,
+        split: str,
+        source: object,
+        device: str,
+        report: object,
     ) -> NDArray[np.int16]:
         encoded.append((side, count, split, device))
         return np.zeros((count, (side // 8) ** 2), np.int16)

@@ -29,3 +29,13 @@ def test_what_needs_pytorch_says_so(tmp_path: Path, arguments: list[str]) -> Non
     assert "needs torch; install it with" in done.stderr
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", ["train", "export", "check", "caption", "engine"])
+def test_help_needs_no_pytorch(tmp_path: Path, command: str) -> None:
+    root = str(Path(__file__).parents[2])
+    shown = [sys.executable, "-c", START, command, "-h"]
+    done = subprocess.run(shown, cwd=tmp_path, env={"PYTHONPATH": root}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert len(done.stdout.split()) > 10

@@ -1,0 +1,107 @@
+"""`generate` of several pictures, `prompts`, and folders that settings name."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner, Result
+
+from tests.cli.synthetic_pipeline import SyntheticPipeline, replace_models
+from underpaint.cli.app import app
+from underpaint.zoo.prompts import CONCEPT_NAMES, parse
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    pipeline = SyntheticPipeline()
+    replace_models(monkeypatch, lambda resolution: pipeline)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def called(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def test_several_prompts_and_seeds_go_into_a_folder_with_their_tokens(here: Path) -> None:
+    (here / "prompts.txt").write_text("a fox\na panda, left\n")
+    done = called("generate", "--prompts", "prompts.txt", "--seeds", 2, "--seed", 5, "--out", "out", "--save-tokens")
+    assert done.exit_code == 0, done.output
+    pictures = sorted((here / "out").glob("*.png"))
+    assert [path.name[:4] + path.stem[-6:] for path in pictures] == [
+        "0000-seed5",
+        "0000-seed6",
+        "0001-seed5",
+        "0001-seed6",
+    ]
+    assert "panda-left" in pictures[2].name
+    for path in pictures:
+        held = json.loads(path.with_suffix(".json").read_text())
+        assert path.name.endswith(f"seed{held['seed']}.png")
+        alone = called("generate", held["prompt"], "--seed", held["seed"], "--out", "alone.png", "--save-tokens")
+        assert alone.exit_code == 0, alone.output
+        assert json.loads((here / "alone.json").read_text())["tokens"] == held["tokens"]
+        assert np.array_equal(np.asarray(Image.open("alone.png")), np.asarray(Image.open(path)))
+
+
+def test_default_files_tell_settings_apart(here: Path) -> None:
+    for options in ([], ["--temperature", "0"], ["--method", "eagle2"], []):
+        assert called("generate", "a fox", *options).exit_code == 0
+    assert len(list(here.glob("runs/generate/*/0000-*-seed0.png"))) == 3
+
+
+def test_two_comparisons_in_a_row_do_not_refuse_each_other(here: Path) -> None:
+    for options in (["--temperature", "0"], ["--temperature", "1"], ["--temperature", "1"]):
+        done = called("compare", "--methods", "eagle2", "--prompts-count", 1, *options)
+        assert done.exit_code == 0, done.output
+    assert len(list(here.glob("runs/compare/*/compare.json"))) == 2
+    told = called("compare", "--methods", "eagle2", "--prompts-count", 1, "--json", "-")
+    assert json.loads(told.stdout)["settings"]["temperature"] == 1.0
+
+
+def test_a_sweep_takes_the_same_options(here: Path) -> None:
+    held = []
+    for skip in (0, 1):
+        done = called(
+            *("sweep", "--vary", "lantern.delta=0.1,0.3", "--prompts-count", 1, "--prompts-skip", skip, "--json", "-")
+        )
+        assert done.exit_code == 0, done.output
+        held.append(json.loads(done.stdout))
+    assert held[0]["settings"]["prompts"] != held[1]["settings"]["prompts"]
+    assert [row["variant_of"] for row in held[0]["rows"]] == ["ar", "lantern", "lantern"]
+    assert len(list(here.glob("runs/sweep/*/pareto.png"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "expected a prompt"),
+        (["a fox", "--prompts", "absent.txt"], "leave it out, or leave the typed prompts out"),
+        (["--prompts", "absent.txt"], "absent.txt"),
+        (["a fox", "a panda", "--out", "one.png"], "several pictures go into a folder"),
+        (["a fox", "--out", "folder"], "expected a name that ends in .png"),
+        (["a fox", "--seeds", "2", "--strip", "strip.png"], "--strip shows one picture"),
+        (["a fox", "a pander"], "pander"),
+    ],
+)
+def test_what_cannot_be_drawn_is_said_before_anything_is_written(
+    here: Path, arguments: list[str], message: str
+) -> None:
+    done = called("generate", *arguments)
+    assert (done.exit_code, list(here.iterdir())) == (2, [])
+    assert message in done.output
+
+
+def test_the_vocabulary_and_random_prompts() -> None:
+    assert called("prompts", "--concepts").stdout.split("\n")[:-1] == list(CONCEPT_NAMES)
+    drawn = called("prompts", "--random", 5, "--seed", 1).stdout.splitlines()
+    assert len(drawn) == 5
+    for text in drawn:
+        assert parse(text).caption() == text
+    assert called("prompts", "--random", 5, "--seed", 1).stdout.splitlines() == drawn
+    rows = json.loads(called("prompts", "--backgrounds", "--format", "json").stdout)
+    assert {"background": "sky"} in rows
+    assert called("prompts", "--concepts", "--backgrounds").exit_code == 2
+    assert "speckled" in called("prompts").stdout
