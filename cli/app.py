@@ -16,6 +16,7 @@ from underpaint.cli.exact import exact
 from underpaint.cli.generate import generate
 from underpaint.cli.methods import methods
 from underpaint.cli.prompts import prompts
+from underpaint.cli.report import report
 from underpaint.cli.results import app as results
 from underpaint.cli.root import HELP_NAMES, RootGroup, completion_script, enable_completion
 from underpaint.cli.simulate.commands import app as simulate
@@ -66,6 +67,7 @@ def plugins(
 
 app.command()(generate)
 app.command()(compare)
+app.command()(report)
 app.command()(sweep)
 app.command()(methods)
 app.command()(prompts)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from underpaint.cli.costs import curve_for, tables_with_costs
-from underpaint.cli.drawing import draw_all
+from underpaint.cli.drawing import draw_all, record_all
 from underpaint.cli.errors import bad_input
 from underpaint.cli.options import (
     Backend,
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from underpaint.artifacts.cost_curve import CostCurveFile
     from underpaint.runtime.evaluation.comparison import ComparisonPlan
     from underpaint.runtime.evaluation.drawing_log import DrawingLog
+    from underpaint.runtime.evaluation.replay import ReplayLog
     from underpaint.runtime.evaluation.report import ComparisonReport, ReportRow
     from underpaint.runtime.pipeline import Pipeline
 
@@ -90,6 +91,14 @@ def compare(
     save_pictures: Annotated[
         bool, typer.Option("--save-pictures", help="Write every picture as a PNG of its own, under pictures in --out.")
     ] = False,
+    save_replay: Annotated[
+        int,
+        typer.Option(
+            help="Also record, step by step, how every method decodes the first so many prompts, for `underpaint "
+            "report`. They are drawn once more for it, so no timing changes.",
+            min=0,
+        ),
+    ] = 0,
     fresh: Annotated[bool, typer.Option("--fresh", help="Discard the drawings that --out holds.")] = False,
 ) -> None:
     """Draw the same prompts by several methods and report speed, cost and quality beside plain AR.
@@ -107,6 +116,7 @@ def compare(
         with_baseline,
     )
     from underpaint.runtime.evaluation.drawing_log import DrawingLog
+    from underpaint.runtime.evaluation.replay import ReplayLog
     from underpaint.runtime.files import check_folder_writable
     from underpaint.runtime.methods.registry import resolve
 
@@ -133,10 +143,11 @@ def compare(
         out = out or DEFAULT_OUT / short_hash(told)
         figures = json_file or out / "compare.json"
         check_json(figures)
-        log = DrawingLog(out, told, fresh=fresh)
+        log, replays = DrawingLog(out, told, fresh=fresh), ReplayLog(out, told)
     curve = curve_for(pipeline, plan, log)
     draw_all(pipeline, plan, log)
-    _report(pipeline, plan, out, figures, log, curve, form)
+    record_all(pipeline, plan, log, replays, save_replay)
+    _report(pipeline, plan, out, figures, log, replays, curve, form)
     if save_pictures:
         _save_pictures(pipeline, log, out / "pictures", form)
 
@@ -147,6 +158,7 @@ def _report(
     out: Path,
     figures: Path,
     log: "DrawingLog",
+    replays: "ReplayLog",
     curve: "CostCurveFile | None",
     form: Format,
 ) -> None:
@@ -154,7 +166,7 @@ def _report(
     from underpaint.runtime.evaluation.machine import describe_machine, typed_command
     from underpaint.runtime.evaluation.report import make_report, to_dict
 
-    report = make_report(pipeline, plan, log)
+    report = make_report(pipeline, plan, log, replays.replays())
     settings = {**plan.to_dict(), "resolution": pipeline.resolution, "vocab_size": pipeline.tables.vocab_size}
     plain = {
         "command": typed_command(),

@@ -10,6 +10,7 @@ from underpaint.cli.terminal import progress
 if TYPE_CHECKING:
     from underpaint.runtime.evaluation.comparison import ComparisonPlan, ComparisonProgress
     from underpaint.runtime.evaluation.drawing_log import DrawingLog
+    from underpaint.runtime.evaluation.replay import ReplayLog
     from underpaint.runtime.pipeline import Pipeline
 
 
@@ -35,3 +36,19 @@ def draw_all(pipeline: "Pipeline", plan: "ComparisonPlan", log: "DrawingLog") ->
     except RunLogInUse as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(BAD_INPUT) from error
+
+
+def record_all(
+    pipeline: "Pipeline", plan: "ComparisonPlan", log: "DrawingLog", replays: "ReplayLog", prompts: int
+) -> None:
+    """Record how every method decodes the first `prompts` prompts; what is recorded already stays."""
+    from underpaint.runtime.evaluation.replay import record_replays
+
+    if not prompts:
+        return
+    try:
+        with progress("recording replays", len(plan.methods) * min(prompts, len(plan.conditions))) as advance:
+            record_replays(pipeline, plan, log, replays, prompts, lambda done, size: advance(done))
+    except KeyboardInterrupt:
+        typer.echo(f"stopped while recording replays; the same command goes on with {replays.path}", err=True)
+        raise typer.Exit(STOPPED) from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -54,19 +54,14 @@ class DrawingLog:
             if lines:
                 self._check_head(lines[0])
             for line in lines[1:]:
-                self._hold(_drawing(line))
+                self._hold(drawing_of(line))
         except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(
                 f"{self.path} is no record of a comparison ({error}); choose another folder or delete it"
             ) from error
 
     def _check_head(self, head: Mapping[str, Any]) -> None:
-        written, before = head.get("format", 1), head["settings"]
-        if written != LOG_FORMAT:
-            raise ValueError(
-                f"{self.path} was written by another version (format {written}, expected {LOG_FORMAT}): it names "
-                "drawings and settings otherwise; choose another folder, or pass --fresh to discard it"
-            )
+        before = read_head(self.path, [head])
         if head["hash"] == settings_hash(self._settings):
             return
         now = json.loads(json.dumps(self._settings))
@@ -103,6 +98,21 @@ class DrawingLog:
         self._hold(drawing)
 
 
-def _drawing(plain: dict[str, Any]) -> Drawing:
+def read_head(path: Path, lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The settings in the first line of a log; ValueError where it is empty or of another version."""
+    if not lines:
+        raise ValueError(f"{path} is empty; repeat the comparison")
+    settings: dict[str, Any] = lines[0]["settings"]
+    written = lines[0].get("format", 1)
+    if written != LOG_FORMAT:
+        raise ValueError(
+            f"{path} was written by another version (format {written}, expected {LOG_FORMAT}): it names drawings and "
+            "settings otherwise; choose another folder, or pass --fresh to discard it"
+        )
+    return settings
+
+
+def drawing_of(plain: Mapping[str, Any]) -> Drawing:
+    """The drawing in a line of the log."""
     values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()}
     return Drawing(**values)

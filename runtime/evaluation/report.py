@@ -18,6 +18,7 @@ from underpaint.runtime.evaluation.comparison import BASELINE, ComparisonPlan
 from underpaint.runtime.evaluation.drawing_log import DrawingKey, DrawingLog
 from underpaint.runtime.evaluation.paired import PairedDifference, interval_ends, paired_difference, resampled
 from underpaint.runtime.evaluation.quality import PAIR, Reading, frechet_distance, frechet_floor, read_right
+from underpaint.runtime.evaluation.replay import Replay, mean_token_bias
 from underpaint.runtime.methods.method import DecodingMethod
 from underpaint.runtime.pipeline import Picture, PictureJudge, Pipeline
 
@@ -50,6 +51,8 @@ class ReportRow:
     interval is over prompts.
     identical_to_ar: at temperature 0, whether every image's tokens are AR's; identical_share: of the images.
     frechet_pictures: pictures behind both Fréchet figures, equal pictures of one prompt counted once.
+    token_bias: total variation between the next token's distribution under the rule and the target's, the mean over
+    draft trees of recorded replays (see `replay.Replay`); 0 where the method is lossless.
     """
 
     method: str
@@ -83,6 +86,7 @@ class ReportRow:
     identical_to_ar: bool | None
     identical_share: float | None
     images: int
+    token_bias: float | None = None
 
 
 class ComparisonReport(NamedTuple):
@@ -121,8 +125,13 @@ def accepted_cells(drawing: Drawing, grid: Grid) -> BoolArray:
     return cells.reshape(grid)
 
 
-def make_report(pipeline: Pipeline, plan: ComparisonPlan, log: DrawingLog) -> ComparisonReport:
-    """The findings of a finished comparison: pictures are decoded and judged here, where the folder's models can."""
+def make_report(
+    pipeline: Pipeline, plan: ComparisonPlan, log: DrawingLog, replays: Sequence[Replay] = ()
+) -> ComparisonReport:
+    """The findings of a finished comparison: pictures are decoded and judged here, where the folder's models can.
+
+    replays: those recorded, for the bias of relaxed methods.
+    """
     drawings = {
         method.name: [
             log[DrawingKey(method.name, condition.caption(), seed)]
@@ -133,7 +142,13 @@ def make_report(pipeline: Pipeline, plan: ComparisonPlan, log: DrawingLog) -> Co
     }
     views = _Views(pipeline, {condition.caption(): condition for condition in plan.conditions})
     grid, greedy = pipeline.grid, plan.sampling.temperature == 0
-    rows = [_row(grid, method, drawings[method.name], drawings[BASELINE], views, greedy) for method in plan.methods]
+    rows = [
+        dataclasses.replace(
+            _row(grid, method, drawings[method.name], drawings[BASELINE], views, greedy),
+            token_bias=mean_token_bias(method, replays),
+        )
+        for method in plan.methods
+    ]
     first = len(plan.conditions)
     shown = {} if pipeline.decoder is None else drawings
     return ComparisonReport(

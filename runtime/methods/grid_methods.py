@@ -108,7 +108,8 @@ class ZiparSession:
 
     def decode(self, chance: Chance) -> DecodingResult:
         """Draw one image by row fronts."""
-        return DecodingResult(zipar(self.target.model, self.window, chance, adaptive=self.adaptive).tokens)
+        decoded = zipar(self.target.model, self.window, chance, adaptive=self.adaptive)
+        return DecodingResult(decoded.tokens, steps=decoded.steps)
 
 
 _MEASURED: Final = "measured: benchmarks/results/mulo-compare-t1-window3.json"

@@ -8,8 +8,9 @@ from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.chance import Chance
 from underpaint.algos.draft import Grid
 from underpaint.algos.rows import SamplingParams
+from underpaint.algos.spatial.mulo import RepairCycle
 from underpaint.algos.spatial.target import GridTarget
-from underpaint.algos.step import Drafter, Target
+from underpaint.algos.step import Cycle, Drafter, Target
 from underpaint.artifacts.cost_curve import EngineCosts
 from underpaint.runtime.conditions import Condition
 from underpaint.runtime.engines.engine import PassTimer
@@ -99,6 +100,8 @@ class DecodingResult(NamedTuple):
     tokens: [cells]. accepted, depths, nodes: per cycle after the first pass (which has no draft), the drafted tokens
     accepted, the levels of the draft tree and its drafted nodes. kept_cells: the cells, ascending, that hold what was
     drafted for them. rejected: drafted tokens that the rule refused; what was redrawn around them is not in it.
+    cycles, repairs, steps: how it was drawn, as the loop of the method's family keeps it: draft trees and verdicts;
+    drafted rows and their repair; the cells decided in each step. One of the three.
     """
 
     tokens: IntArray
@@ -107,6 +110,9 @@ class DecodingResult(NamedTuple):
     kept_cells: tuple[int, ...] | None = None
     rejected: int | None = None
     nodes: tuple[int, ...] | None = None
+    cycles: tuple[Cycle, ...] | None = None
+    repairs: tuple[RepairCycle, ...] | None = None
+    steps: tuple[tuple[int, ...], ...] | None = None
 
 
 class DecodingSession(Protocol):

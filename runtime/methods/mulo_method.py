@@ -177,4 +177,5 @@ class MuloSession:
             cycles[-1].tokens.reshape(-1),
             kept_cells=tuple(np.flatnonzero(stays).tolist()),
             rejected=sum(int(cycle.rejected.sum()) for cycle in cycles),
+            repairs=cycles,
         )

@@ -213,4 +213,5 @@ class TreeSession:
             accepted=tuple(len(cycle.verdict.path) for cycle in drafted),
             depths=tuple(cycle.tree.depth for cycle in drafted),
             nodes=tuple(cycle.tree.size - 1 for cycle in drafted),
+            cycles=decoded.cycles,
         )

@@ -73,6 +73,7 @@ def test_the_wheel_holds_the_shipped_models_and_is_small(wheel: Path) -> None:
     }
     assert {f"underpaint/zoo/{name}" for name in shipped} <= names
     assert "underpaint/py.typed" in names
+    assert "underpaint/runtime/page/page.html" in names
     assert not [name for name in names if not name.startswith("underpaint")]
 
 

@@ -1,0 +1,141 @@
+"""One HTML page of a comparison's folder: it needs no network and nothing beside it."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final
+
+from underpaint.algos.draft import Grid
+from underpaint.artifacts.results import ResultsError, upgraded
+from underpaint.artifacts.run_log import RunLog
+from underpaint.runtime.drawing import Drawing
+from underpaint.runtime.evaluation.drawing_log import FILE_NAME, drawing_of, read_head
+from underpaint.runtime.evaluation.replay import Replay, ReplayLog
+from underpaint.runtime.page.curve import cost_curve
+from underpaint.runtime.page.frames import frames_of
+from underpaint.runtime.page.gallery import gallery
+from underpaint.runtime.page.pictures import Decode, PictureStore, code_patches, data_uri
+from underpaint.runtime.page.tables import acceptance_maps, facts, leaderboard
+
+KINDS: Final = ("compare", "evaluate")
+"""Kinds of results that a page can be made of."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonFolder:
+    """What a comparison left in its folder. results: its figures. drawings: by method and prompt, of the first seed."""
+
+    results: Mapping[str, Any]
+    drawings: Mapping[tuple[str, str], Drawing]
+    replays: tuple[Replay, ...]
+
+    @property
+    def grid(self) -> Grid:
+        """The pictures as cells."""
+        return Grid(*self.results["model"]["grid"])
+
+    @classmethod
+    def read(cls, folder: Path, figures: Path | None = None) -> ComparisonFolder:
+        """Read what `underpaint compare` wrote. figures: its JSON, where it lies elsewhere than in the folder.
+
+        Raises ValueError or OSError: no such folder, no figures, another kind or version, or of another run than the
+        drawings.
+        """
+        if not folder.is_dir():
+            raise NotADirectoryError(f"no folder {folder}; make one with `underpaint compare --out {folder}`")
+        path = figures or folder / "compare.json"
+        if not path.is_file():
+            raise ResultsError(f"{path}: there are no figures; let the comparison finish, or name its file with --json")
+        results = upgraded(path)
+        if results["kind"] not in KINDS:
+            raise ResultsError(f"{path}: expected results of {' or '.join(KINDS)}, got '{results['kind']}'")
+        drawings: dict[tuple[str, str], Drawing] = {}
+        log = folder / FILE_NAME
+        if log.is_file():
+            lines = RunLog(log).read()
+            _check_same_run(log, path, read_head(log, lines), results)
+            for drawing in map(drawing_of, lines[1:]):
+                drawings.setdefault((drawing.method, drawing.prompt), drawing)
+        return cls(results, drawings, ReplayLog(folder, None).replays())
+
+
+def _check_same_run(log: Path, path: Path, written: Mapping[str, Any], results: Mapping[str, Any]) -> None:
+    """ResultsError unless drawings and figures are of one run."""
+    told = {**results["settings"], "model": results["model"]}
+    differs = sorted(key for key, value in written.items() if json.loads(json.dumps(value)) != told.get(key))
+    if differs:
+        raise ResultsError(
+            f"{log} and {path} are of two runs (they differ in {', '.join(differs)}); repeat the comparison, or name "
+            "the figures of these drawings with --json"
+        )
+
+
+def page(found: ComparisonFolder, decode: Decode | None, why_no_pictures: str, most_prompts: int) -> str:
+    """The page.
+
+    decode: makes pictures of tokens; None leaves gallery and replay out and says `why_no_pictures`. most_prompts: of
+    the gallery, the first ones.
+    """
+    results, rows = found.results, found.results["rows"]
+    prompts = list(dict.fromkeys(prompt for _, prompt in found.drawings))[:most_prompts]
+    store = None if decode is None else PictureStore(decode)
+    data: dict[str, Any] = {"pictures": [], "replays": []}
+    pictures = why_not = f"<p>{html.escape(why_no_pictures)}</p>"
+    if store is not None and decode is not None:
+        replays = [one for one in found.replays if one.kind == "tree" or one.events]
+        data = _replay_data(replays, found.grid, store, decode)
+        replayed = {(one.method, one.prompt): turn for turn, one in enumerate(replays)}
+        pictures = gallery(found.drawings, rows, prompts, found.grid, store, replayed)
+        data["pictures"] = store.uris
+        why_not = (
+            "<p>No decoding of this comparison is recorded. Repeat its command with <code>--save-replay 2</code>: what "
+            "is drawn already stays.</p>"
+        )
+    side = results["model"].get("resolution")
+    size = f"{side} px" if side else " x ".join(map(str, results["model"]["grid"])) + " codes"
+    title = f"{len(rows)} methods at {size}, temperature {results['settings']['temperature']:g}"
+    parts = {
+        "title": html.escape(title),
+        "facts": facts(results),
+        "leaderboard": leaderboard(rows),
+        "gallery": pictures,
+        "replay-missing": "" if data["replays"] else why_not,
+        "replay-hidden": "" if data["replays"] else " hidden",
+        "maps": acceptance_maps(results.get("acceptance_per_cell", {}), rows),
+        "curve": cost_curve(results.get("cost_curve"), rows),
+        "results": _script(results),
+        "data": _script(data),
+    }
+    text = files("underpaint.runtime.page").joinpath("page.html").read_text(encoding="utf-8")
+    for name, part in parts.items():
+        text = text.replace("{{" + name + "}}", part)
+    return text
+
+
+def _replay_data(replays: Sequence[Replay], grid: Grid, store: PictureStore, decode: Decode) -> dict[str, Any]:
+    shown, codes = [], set[int]()
+    for replay in replays:
+        steps = frames_of(replay, grid)
+        codes |= steps.codes()
+        shown.append(
+            {
+                "method": replay.method,
+                "prompt": replay.prompt,
+                "seed": replay.seed,
+                "layers": [store.add(layer) for layer in steps.layers],
+                "frames": [frame.to_dict() for frame in steps.frames],
+            }
+        )
+    patches = code_patches(codes, grid, decode)
+    sheet = {"places": patches.places, "side": patches.side, "picture": data_uri(patches.sheet)}
+    return {"grid": list(grid), "replays": shown, "codes": sheet}
+
+
+def _script(values: Mapping[str, Any]) -> str:
+    """JSON that may stand in a script element."""
+    return json.dumps(values, separators=(",", ":")).replace("</", "<\\/")

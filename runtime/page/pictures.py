@@ -1,0 +1,99 @@
+"""Pictures for a page: decoded once each, and held as data inside it."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from PIL import Image
+
+from underpaint.algos.arrays import IntArray
+from underpaint.algos.draft import Grid
+from underpaint.artifacts.model_index import read_index
+from underpaint.runtime.engines.images import ImageDecoder
+from underpaint.runtime.pipeline import Picture
+
+Decode = Callable[[IntArray], Picture]
+"""Tokens [cells] to a picture [height, width, 3]."""
+
+
+def decoder_for(folder: Path, model: Mapping[str, Any]) -> Decode:
+    """What decodes the pictures of results from `model` (their fingerprint), with the models of `folder`.
+
+    Raises ValueError where the folder holds another decoder than they were made with, or none; and what `read_index`
+    and `ImageDecoder` raise.
+    """
+    index = read_index(folder)
+    name = index.tokenizer.vq_decoder
+    if name is None:
+        raise ValueError(f"{folder} holds no picture decoder; export its tokenizer into it, or name another --engines")
+    made_with = model.get("sha256", {}).get(name)
+    if index.hashes((name,))[name] != made_with:
+        raise ValueError(
+            f"{folder}: '{name}' is not the decoder that these results were made with "
+            f"(SHA-256 {str(made_with)[:12]}); name the folder of their models with --engines"
+        )
+    decode, grid = ImageDecoder(name, folder), Grid(*model["grid"])
+    return lambda tokens: decode(tokens, grid)
+
+
+class PictureStore:
+    """Pictures by their tokens, each decoded and held once, as data: URIs of lossless WebP."""
+
+    def __init__(self, decode: Decode) -> None:
+        self._decode = decode
+        self._place: dict[tuple[int, ...], int] = {}
+        self.uris: list[str] = []
+
+    def add(self, tokens: tuple[int, ...]) -> int:
+        """The place of a picture among `uris`."""
+        if tokens not in self._place:
+            self._place[tokens] = len(self.uris)
+            self.uris.append(data_uri(self.picture(tokens)))
+        return self._place[tokens]
+
+    def picture(self, tokens: tuple[int, ...]) -> Picture:
+        """The picture itself."""
+        return self._decode(np.array(tokens, dtype=np.int64))
+
+
+class CodePatches(NamedTuple):
+    """What single codes look like, side by side in one picture. places: of each code, from the left."""
+
+    places: dict[int, int]
+    side: int
+    sheet: Picture
+
+
+def code_patches(codes: Iterable[int], grid: Grid, decode: Decode) -> CodePatches:
+    """Each of `codes` as it looks in the middle of a block of its own kind, 3 cells wide where the grid allows it."""
+    wanted = sorted(codes)
+    block = min(3, grid.height, grid.width)
+    rows, columns = grid.height // block, grid.width // block
+    patches: list[Picture] = []
+    side = 1
+    for start in range(0, len(wanted), rows * columns):
+        held = wanted[start : start + rows * columns]
+        blocks = np.full(rows * columns, held[0], dtype=np.int64)
+        blocks[: len(held)] = held
+        codes_at = np.full(grid, held[0], dtype=np.int64)
+        tiled = blocks.reshape(rows, columns).repeat(block, axis=0).repeat(block, axis=1)
+        codes_at[: rows * block, : columns * block] = tiled
+        picture = decode(codes_at.ravel())
+        side = picture.shape[0] // grid.height
+        for turn in range(len(held)):
+            row, column = (block * (turn // columns) + block // 2, block * (turn % columns) + block // 2)
+            patches.append(picture[row * side : (row + 1) * side, column * side : (column + 1) * side])
+    sheet = np.concatenate(patches, axis=1) if patches else np.zeros((1, 1, 3), dtype=np.uint8)
+    return CodePatches({code: place for place, code in enumerate(wanted)}, side, sheet)
+
+
+def data_uri(picture: Picture) -> str:
+    """A picture as a data: URI."""
+    stream = io.BytesIO()
+    Image.fromarray(picture).save(stream, "WEBP", lossless=True, quality=100, method=4)
+    return "data:image/webp;base64," + base64.b64encode(stream.getvalue()).decode("ascii")

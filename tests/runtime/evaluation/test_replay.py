@@ -1,0 +1,124 @@
+"""Recording of replays: on synthetic models, and the bias that is measured on the way."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from tests.cli.synthetic_pipeline import SyntheticPipeline
+from underpaint.algos.rows import SamplingParams
+from underpaint.runtime.evaluation.comparison import ComparisonPlan, choose_prompts, run
+from underpaint.runtime.evaluation.drawing_log import DrawingLog
+from underpaint.runtime.evaluation.replay import Replay, ReplayLog, TreeEvent, record, record_replays
+from underpaint.runtime.evaluation.report import make_report
+from underpaint.runtime.methods.registry import build_method, resolve
+from underpaint.runtime.methods.tree_config import TreeMethod
+
+PIPELINE = SyntheticPipeline()
+
+
+def planned(names, temperature=1.0):
+    built = tuple(build_method(name, resolve(name, temperature), PIPELINE.tables) for name in names)
+    return ComparisonPlan(built, choose_prompts(2), (3, 4), SamplingParams(temperature=temperature))
+
+
+def drawn(plan, folder):
+    log = DrawingLog(folder, plan.to_dict())
+    run(PIPELINE, plan, log, lambda state: None)
+    return log
+
+
+def ignore(done, size):
+    del done, size
+
+
+def test_what_is_recorded_is_what_was_drawn(tmp_path):
+    plan = planned(["ar", "eagle1", "adt+lantern"])
+    log = drawn(plan, tmp_path)
+    replays = ReplayLog(tmp_path, plan.to_dict())
+    record_replays(PIPELINE, plan, log, replays, 1, ignore)
+    held = replays.replays()
+    assert [one.method for one in held] == ["ar", "eagle1", "adt+lantern"]
+    assert {one.seed for one in held} == {3}
+    for one in held:
+        drawing = log[one.key]
+        assert one.tokens == drawing.tokens
+        assert all(isinstance(event, TreeEvent) for event in one.events)
+        assert tuple(len(event.path) for event in one.events[1:]) == drawing.accepted
+        tokens = [(*(event.tokens[node] for node in event.path), event.extra) for event in one.events]
+        assert tuple(token for part in tokens for token in part) == drawing.tokens
+    assert ReplayLog(tmp_path, plan.to_dict()).replays() == held
+    assert ReplayLog(tmp_path, None).replays() == held
+
+
+def test_a_stop_keeps_what_is_recorded_and_another_run_replaces_it(tmp_path):
+    plan = planned(["ar", "eagle2"])
+    log, replays = drawn(plan, tmp_path), ReplayLog(tmp_path, plan.to_dict())
+
+    def stop(done, size):
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        record_replays(PIPELINE, plan, log, replays, 2, stop)
+    replays.path.write_bytes(replays.path.read_bytes() + b'{"method": "ea')  # what a killed process may leave
+    again = ReplayLog(tmp_path, plan.to_dict())
+    assert len(again.replays()) == 2
+    record_replays(PIPELINE, plan, log, again, 2, ignore)
+    assert len(ReplayLog(tmp_path, plan.to_dict()).replays()) == 4
+    other = ReplayLog(tmp_path, {"seeds": [9]})
+    assert other.replays() == ()
+    other.add(again.replays()[0])
+    assert len(replays.path.read_text().splitlines()) == 2
+
+
+def test_another_picture_is_told(tmp_path):
+    plan = planned(["ar", "eagle2"])
+    log = drawn(plan, tmp_path)
+    key = next(iter(log))
+    tokens = list(key.tokens)
+    tokens[5] = (tokens[5] + 1) % 40
+    asked = ReplayLog(tmp_path, plan.to_dict())
+    with pytest.raises(RuntimeError, match="another picture"):
+        record(PIPELINE, plan.methods[0], plan, Replay("ar", key.prompt, 3, "tree", (), ()).key, tuple(tokens))
+    assert asked.replays() == ()
+
+
+@pytest.mark.parametrize("name", ["eagle2", "speculative", "eagle1", "block"])
+def test_a_lossless_rule_has_no_bias_when_it_is_watched(name, tmp_path):
+    plan = planned(["ar", name])
+    log = drawn(plan, tmp_path)
+    method = plan.methods[1]
+    assert isinstance(method, TreeMethod)
+    key = Replay(name, plan.conditions[0].caption(), 3, "tree", (), ()).key
+    watched = record(PIPELINE, dataclasses.replace(method, lossless=False), plan, key, log[key].tokens)
+    assert watched.token_bias == pytest.approx(0.0, abs=1e-9)
+    assert record(PIPELINE, method, plan, key, log[key].tokens).token_bias is None
+
+
+def test_the_report_tells_the_bias(tmp_path):
+    plan = planned(["ar", "eagle2", "lantern", "zipar"])
+    log, replays = drawn(plan, tmp_path), ReplayLog(tmp_path, plan.to_dict())
+    assert [row.token_bias for row in make_report(PIPELINE, plan, log).rows] == [0.0, 0.0, None, None]
+    record_replays(PIPELINE, plan, log, replays, 2, ignore)
+    held = [one.token_bias for one in replays.replays() if one.method == "lantern"]
+    assert len(held) == 2
+    rows = make_report(PIPELINE, plan, log, replays.replays()).rows
+    assert rows[2].token_bias == pytest.approx(np.mean(held))
+    assert rows[2].token_bias > 0.0
+    assert rows[3].token_bias is None
+
+
+def test_greedy_rules_have_no_bias_to_measure(tmp_path):
+    plan = planned(["ar", "lantern"], temperature=0.0)
+    log, replays = drawn(plan, tmp_path), ReplayLog(tmp_path, plan.to_dict())
+    record_replays(PIPELINE, plan, log, replays, 1, ignore)
+    assert [one.token_bias for one in replays.replays()] == [None, None]
+
+
+def test_a_file_that_holds_no_replays_is_refused(tmp_path):
+    path = tmp_path / "replays.jsonl"
+    path.write_text(json.dumps({"format": 1, "hash": ""}) + "\n" + json.dumps({"kind": "other"}) + "\n")
+    with pytest.raises(ValueError, match="holds no replays"):
+        ReplayLog(tmp_path, None)
