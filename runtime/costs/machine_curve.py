@@ -27,7 +27,7 @@ from underpaint.artifacts.cost_curve import (
     read_cost_curve,
 )
 from underpaint.artifacts.manifest import write_beside
-from underpaint.runtime.costs import in_cycle, in_grid, passes
+from underpaint.runtime.costs import in_cycle, in_grid, loops, passes
 from underpaint.runtime.engines.condition_encoder import EncodedCondition
 from underpaint.runtime.engines.context import EngineContext, usable_cores
 from underpaint.runtime.engines.drafter import EngineDrafter
@@ -39,7 +39,7 @@ from underpaint.runtime.methods.method_config import MethodConfig
 
 _ROUNDS: Final = {False: 10, True: 40}
 """Samples of every pass that is repeated alone, by whether the curve is a full one."""
-_IMAGES: Final = {False: 2, True: 6}
+_IMAGES: Final = {False: 3, True: 4}
 """Images of every decoding loop."""
 
 Report = Callable[[int, int], None]
@@ -212,9 +212,9 @@ def _measure(
 
 def _loops(
     target: EngineTarget, drafter: EngineDrafter, full: bool, verify_ms: list[list[float]], draft_ms: list[list[float]]
-) -> tuple[in_cycle.CostLoop, ...]:
+) -> tuple[loops.CostLoop, ...]:
     parts = (target.vocab_size, verify_ms, draft_ms, drafter.fuses_chains)
-    return in_cycle.loops(*parts, drafter.fuses_trees) if full else in_cycle.choosing_loops(*parts)
+    return loops.all_loops(*parts, drafter.fuses_trees) if full else loops.choosing_loops(*parts)
 
 
 def _engine_version(backend: str) -> str:

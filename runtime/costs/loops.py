@@ -1,0 +1,95 @@
+"""The decoding loops that a cost curve is measured in: policies and rules by how the host drafts with them."""
+
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from underpaint.algos.accept.chain import SpeculativeSampling
+from underpaint.algos.accept.lantern import Lantern
+from underpaint.algos.accept.neighbours import nearest_codes
+from underpaint.algos.accept.point import PointProposals
+from underpaint.algos.accept.spec import Rule
+from underpaint.algos.accept.without_replacement import WithoutReplacement
+from underpaint.algos.draft.chain import Chain, LikeliestChain
+from underpaint.algos.draft.eagle1 import Eagle1
+from underpaint.algos.draft.eagle2 import Eagle2
+from underpaint.algos.draft.roofline import Roofline
+from underpaint.algos.draft.spec import Policy
+
+MOST_NODES: Final = 64
+POOLED: Final = 30
+"""Codes that the pooling rule adds up."""
+LONGEST_CHAIN: Final = 12
+
+
+class CostLoop(NamedTuple):
+    """A policy and a rule. family: how the host drafts, see `artifacts.cost_curve.HostFamily`."""
+
+    family: str
+    policy: Policy
+    rule: Rule
+    pooled: bool = False
+    by_level: bool = False
+    """Whether trees are grown level by level, whatever the drafter can: for what such passes cost."""
+
+
+PLAIN: Final = CostLoop("plain", LikeliestChain(), PointProposals())
+"""Plain autoregression: no drafter, so the policy is not asked."""
+
+
+def all_loops(
+    vocab_size: int, verify_ms: list[list[float]], draft_ms: list[list[float]], chains: bool, fuses_trees: bool
+) -> tuple[CostLoop, ...]:
+    """What is run for a whole curve. verify_ms, draft_ms: what policies that choose by costs are to reckon with."""
+    point, pool = PointProposals(), _pooling(vocab_size)
+    ranked = ((1, 2, 2), (2, 2, 4), (4, 2, 6), (4, 4, 12), (5, 8, 24), (3, 16, 40), (5, 10, MOST_NODES - 1))
+    return (
+        *(CostLoop("one_call", LikeliestChain(length), point) for length in (1, 2, 3, 4, 6, 8, 12) if chains),
+        *(CostLoop("sampled", Chain(length), SpeculativeSampling()) for length in (1, 2, 4, 6)),
+        *(CostLoop("sampled", Eagle1(widths), WithoutReplacement()) for widths in ((2, 2, 1, 1), (4, 8, 8))),
+        *(CostLoop("ranked", Eagle2(*settings), point) for settings in ranked),
+        *(CostLoop("ranked", Eagle2(*settings), point, by_level=True) for settings in ranked if fuses_trees),
+        *(CostLoop("one_call", LikeliestChain(4), pool, pooled=True) for _ in range(chains)),
+        CostLoop("sampled", Chain(4), pool, pooled=True),
+        CostLoop("ranked", Eagle2(4, 2, 6), pool, pooled=True),
+        *_choosing(verify_ms, draft_ms, chains, pool),
+    )
+
+
+def choosing_loops(
+    vocab_size: int, verify_ms: list[list[float]], draft_ms: list[list[float]], chains: bool
+) -> tuple[CostLoop, ...]:
+    """What is run where only policies that choose by costs are to read the curve: fewer sizes, no other families."""
+    point = PointProposals()
+    ranked = ((1, 2, 2), (4, 2, 6), (4, 4, 12), (3, 16, 40), (5, 10, MOST_NODES - 1))
+    return (
+        *(CostLoop("one_call", LikeliestChain(length), point) for length in (1, 2, 4, 8, 12) if chains),
+        *(CostLoop("ranked", Eagle2(*settings), point, by_level=True) for settings in ranked),
+        *_choosing(verify_ms, draft_ms, chains, _pooling(vocab_size)),
+    )
+
+
+def _choosing(
+    verify_ms: list[list[float]], draft_ms: list[list[float]], chains: bool, pool: Lantern
+) -> tuple[CostLoop, ...]:
+    """Policies that choose by costs, under a rule that pools codes and one that does not."""
+    verify = tuple((int(size), float(ms)) for size, ms in verify_ms)
+    draft = tuple((int(size), float(ms)) for size, ms in draft_ms)
+    by_tree, by_chain = Roofline(verify, draft), Roofline(verify, draft, chain_ms=_guessed(draft_ms))
+    found: list[CostLoop] = []
+    for rule in (PointProposals(), pool):
+        found.append(CostLoop("cost_aware", by_tree, rule, pooled=rule is pool))
+        if chains:
+            found.append(CostLoop("cost_aware_chain", by_chain, rule, pooled=rule is pool))
+    return tuple(found)
+
+
+def _pooling(vocab_size: int) -> Lantern:
+    """LANTERN over near codes of any codebook."""
+    codes = np.random.default_rng(0).standard_normal((vocab_size, 8))
+    return Lantern(nearest_codes(codes, min(POOLED, vocab_size - 1)), delta=0.9, residual="standard")
+
+
+def _guessed(draft_ms: list[list[float]]) -> tuple[tuple[int, float], ...]:
+    """ms of chains in one call, for a policy to choose by before any was timed: a level takes half of what it does."""
+    return tuple((levels, draft_ms[0][1] * (1 + levels) / 2) for levels in (1, LONGEST_CHAIN))

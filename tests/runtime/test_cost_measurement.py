@@ -1,0 +1,31 @@
+"""How samples of passes become a curve."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from underpaint.runtime.costs.in_cycle import ENOUGH, typical
+from underpaint.runtime.costs.passes import rising
+
+
+@given(st.lists(st.tuples(st.floats(0.01, 50.0), st.integers(1, 400)), min_size=1, max_size=12))
+def test_a_curve_never_falls_and_keeps_its_mean(samples: list[tuple[float, int]]) -> None:
+    curve, weights = [[size, ms] for size, (ms, _) in enumerate(samples, start=1)], [weight for _, weight in samples]
+    found = rising(curve, weights)
+    times = [ms for _, ms in found]
+    assert [size for size, _ in found] == [size for size, _ in curve]
+    assert times == sorted(times)
+    total = sum(weight * ms for (ms, weight) in samples)
+    assert sum(weight * ms for weight, ms in zip(weights, times, strict=True)) == pytest.approx(total, rel=1e-2)
+    if [ms for ms, _ in samples] == sorted(ms for ms, _ in samples):
+        assert times == [round(ms, 4) for ms, _ in samples]
+
+
+def test_a_size_that_was_disturbed_takes_part_in_its_neighbours() -> None:
+    assert rising([[1, 1.0], [2, 4.0], [4, 2.0], [8, 5.0]], [10, 1, 9, 10]) == [[1, 1.0], [2, 2.2], [4, 2.2], [8, 5.0]]
+
+
+def test_few_samples_are_told_by_their_median_and_many_by_a_mean() -> None:
+    assert typical([1.0] * 20 + [50.0] * 9) == 1.0
+    assert typical([1.0] * (ENOUGH // 2) + [3.0] * (ENOUGH // 2)) == 2.0
+    assert typical([1.0] * ENOUGH + [50.0] * (ENOUGH // 40)) == 1.0
