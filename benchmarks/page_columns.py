@@ -184,3 +184,21 @@ HOST_SHARE: tuple[Column, ...] = (
     ("host, ms", plain("host_ms", ".2f")),
     ("host share", lambda row: f"{100 * row['host_share']:.1f} %"),
 )
+
+
+def _first_flip(row: Row) -> str:
+    flip = row["first_flip"]
+    return "" if flip is None else f"cell {flip['cell']}, led by {flip['margin']:.2g}"
+
+
+INVARIANCE: tuple[Column, ...] = (
+    ("model", word("model")),
+    ("precision", word("precision")),
+    ("form", word("form")),
+    ("positions", word("count")),
+    ("worst row", lambda row: f"{row['row'] + 1} of {row['rows']}"),
+    ("largest difference of logits", plain("logits", ".2g")),
+    ("of probabilities", plain("probs", ".2g")),
+    ("flips of the likeliest", word("flips")),
+    ("the first", _first_flip),
+)

@@ -10,6 +10,7 @@ from benchmarks.page_columns import (
     CONTROLS,
     FIGURES,
     HOST_SHARE,
+    INVARIANCE,
     PAIRS,
     PREDICTED,
     PROGRAM,
@@ -24,6 +25,7 @@ from benchmarks.page_columns import (
     with_half,
     word,
 )
+from underpaint.runtime.evaluation.invariance import summary
 
 
 class Section(NamedTuple):
@@ -169,5 +171,14 @@ SECTIONS: tuple[Section, ...] = (
             {"pause": pause, "passes": ", ".join(f"{count}: {ms:.3f}" for count, ms in found.items())}
             for pause, found in result["passes_ms"]
         ],
+    ),
+    Section(
+        "invariance",
+        "The shipped models",
+        "invariance.json",
+        INVARIANCE,
+        "The worst of all rows of batches of 1, 2 and 4. chain: positions of one path. beside: one token among others "
+        "of its cell that it cannot see. What is compared: docs/how-to/check-invariance.md.",
+        lambda result: summary(result["passes"]),
     ),
 )

@@ -29,6 +29,7 @@ TITLES = {
     "exactness": "Distributions and verification on the engine",
     "settings": "Settings one at a time",
     "costs": "What passes and decisions cost",
+    "invariance": "Passes of any size beside passes of one token",
     "device": "The whole cycle on a GPU, predicted",
 }
 

@@ -122,7 +122,7 @@ def export(context: typer.Context) -> None:
 
 @app.command(context_settings=_HANDED_ON, add_help_option=False)
 def check(context: typer.Context) -> None:
-    """Compare exported models with torch on random and adversarial inputs (needs PyTorch)."""
+    """Compare exported models with torch (needs PyTorch), or by --invariance large passes with passes of one token."""
     with _needs_torch("check", context):
         from underpaint.cli.export import check_app
 

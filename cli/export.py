@@ -6,7 +6,10 @@ from typing import Annotated, Literal
 import typer
 
 from underpaint.cli.errors import bad_input
+from underpaint.cli.invariance import check_passes
+from underpaint.cli.options import Backend
 from underpaint.cli.root import HELP_NAMES
+from underpaint.cli.terminal import Format, FormatOption, JsonFile
 
 app = typer.Typer(context_settings=HELP_NAMES, help="Export a published checkpoint to ONNX.", add_completion=False)
 check_app = typer.Typer(context_settings=HELP_NAMES, help="Compare exported models with torch.", add_completion=False)
@@ -111,8 +114,30 @@ def check(
     folder: Annotated[Path, typer.Argument(help="A folder that `underpaint export --kind` wrote.")],
     greedy: Annotated[bool, typer.Option(help="Also draw a picture greedily and report where it parts.")] = True,
     seed: Annotated[int, typer.Option(help="Seed of the random inputs.", min=0)] = 0,
+    invariance: Annotated[
+        bool,
+        typer.Option(
+            "--invariance",
+            help="Instead compare passes over many positions and rows with passes over one, in any folder of models.",
+        ),
+    ] = False,
+    model: Annotated[
+        list[str] | None, typer.Option(help="With --invariance: this decoder only; repeat for more.")
+    ] = None,
+    backend: Backend = "cpu",
+    json_file: JsonFile = None,
+    form: FormatOption = Format.table,
 ) -> None:
-    """Compare the decoders, the tokenizer and the samplers of a folder with torch, on random and adversarial inputs."""
+    """Compare the decoders, the tokenizer and the samplers of a folder with torch, on random and adversarial inputs.
+
+    With --invariance nothing but the engine is needed: does a token's distribution depend on the size of its pass?
+    """
+    if invariance:
+        check_passes(folder, tuple(model or ()), backend, seed, json_file, form)
+        return
+    with bad_input():
+        if model or json_file is not None or backend != "cpu" or form is not Format.table:
+            raise ValueError("--model, --backend, --json and --format go with --invariance; add it, or leave them out")
     from underpaint.export.verify import verify
 
     with bad_input():

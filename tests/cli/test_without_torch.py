@@ -39,3 +39,11 @@ def test_help_needs_no_pytorch(tmp_path: Path, command: str) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert len(done.stdout.split()) > 10
+
+
+def test_passes_are_compared_without_pytorch(tmp_path: Path) -> None:
+    root = str(Path(__file__).parents[2])
+    shown = [sys.executable, "-c", START, "check", f"{root}/zoo", "--invariance", "--model", "judge"]
+    done = subprocess.run(shown, cwd=tmp_path, env={"PYTHONPATH": root}, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "it holds target64, drafter64, target128, drafter128" in " ".join(done.stderr.split())

@@ -1,0 +1,97 @@
+"""`underpaint check --invariance`: passes over many positions and rows against passes over one."""
+
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+
+from underpaint.cli.errors import STOPPED, bad_input
+from underpaint.cli.terminal import (
+    Column,
+    Format,
+    ResultTable,
+    check_json,
+    figure,
+    note,
+    number,
+    plain,
+    progress,
+    show,
+    told_as_json,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+FAILED: Final = 1
+
+
+def check_passes(
+    folder: Path, models: tuple[str, ...], backend: str, seed: int, json_file: Path | None, form: Format
+) -> None:
+    """Compare, print a table, write the figures; exit code 1 where rounding does not explain a difference."""
+    from underpaint.artifacts.manifest import ManifestError
+    from underpaint.artifacts.model_index import read_index
+    from underpaint.artifacts.results import with_envelope
+    from underpaint.runtime.evaluation.invariance import check_invariance
+    from underpaint.runtime.evaluation.machine import describe_machine, typed_command
+    from underpaint.runtime.pipeline import BACKENDS
+
+    with bad_input():
+        if backend not in BACKENDS:
+            raise ManifestError(f"--backend: expected one of {', '.join(BACKENDS)}, got {backend!r}")
+        check_json(json_file)
+        index, turns = read_index(folder), count(1)
+        try:
+            with progress("reading the models") as advance:
+                report = lambda what: advance(next(turns), what)  # noqa: E731
+                passes = [one.to_dict() for one in check_invariance(folder, models, backend, seed, report)]
+        except KeyboardInterrupt:
+            typer.echo("stopped: nothing is written", err=True)
+            raise typer.Exit(STOPPED) from None
+    names = sorted({one["model"] for one in passes})
+    model = {"target": ", ".join(names), "engine": backend, "sha256": index.hashes(names)}
+    values = {"model": model, "seed": seed, "passes": passes}
+    if not told_as_json(json_file, with_envelope("invariance", describe_machine(), typed_command(), values)):
+        print_passes(passes, form)
+    if not all(one["passed"] for one in passes):
+        raise typer.Exit(FAILED)
+
+
+def print_passes(passes: "Sequence[Mapping[str, Any]]", form: Format) -> None:
+    """A line for each model, form and count: the worst row of all batches."""
+    from underpaint.runtime.evaluation.invariance import ALLOWED, summary
+
+    rows = [{**one, "row": f"{one['row'] + 1} of {one['rows']}"} for one in summary(passes)]
+    show([ResultTable("a token in a pass of many, against a pass of 1: the worst over rows", _COLUMNS, rows)], form)
+    for precision, allowed in ALLOWED.items():
+        same = [one for one in passes if one["precision"] == precision]
+        if same:
+            logits, probs, relative = (max(one[name] for one in same) for name in ("logits", "probs", "relative"))
+            flips, tokens = sum(one["flips"] for one in same), sum(one["tokens"] for one in same)
+            note(
+                f"{precision}: largest difference of logits {logits:.3g} (relative {relative:.3g}, allowed "
+                f"{allowed:g}), of probabilities {probs:.3g}; {flips} flips of the likeliest among {tokens} compared "
+                f"tokens, whose smallest lead is {min(one['least_margin'] for one in same):.3g}",
+                form,
+            )
+
+
+def _flip(value: Any) -> str:
+    return "-" if value is None else f"cell {value['cell']}, lead {value['margin']:.2g}"
+
+
+_COLUMNS: Final = (
+    Column("model"),
+    Column("precision"),
+    Column("form"),
+    Column("count", right=True),
+    Column("row", right=True),
+    Column("tokens", right=True),
+    figure("logits", "logits", ".2g"),
+    Column("probs", "probabilities", number(".2g"), right=True),
+    Column("flips", right=True),
+    Column("first_flip", "first flip", _flip),
+    Column("passed", "passed", plain),
+)

@@ -1,0 +1,333 @@
+"""Does a token's distribution depend on what else is in its pass? One token at a time held against larger passes.
+
+Speculative decoding takes for granted that a pass over k + 1 positions gives each of them what a pass over that one
+alone would. Kernels choose other orders of summation for other sizes, so it holds only nearly; where two tokens are
+nearly as likely, greedy decoding then draws another picture.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.artifacts.decoder_graph import POSITION_BUCKETS, Precision
+from underpaint.artifacts.manifest import ManifestError
+from underpaint.artifacts.model_index import read_index
+from underpaint.runtime.engines.context import SHARED
+from underpaint.runtime.engines.engine import Engine, LoadedDecoder
+from underpaint.runtime.engines.loading import CPU, load_decoder
+from underpaint.runtime.engines.masks import alone, causal
+from underpaint.zoo.load import manifest
+
+COUNTS: Final = tuple(sorted({*range(1, 9), *POSITION_BUCKETS}))
+"""New positions of the passes that are compared: small drafts one by one, then the buckets of static engines."""
+ROWS: Final = (1, 2, 4)
+"""Rows of the passes: a picture alone, a guidance pair, two pairs."""
+Arithmetic: TypeAlias = Precision | Literal["int8"]
+"""What a decoder computes in. int8: float32 around matrices in 8 bits, which turn a last bit into a whole step."""
+ALLOWED: Final[Mapping[Arithmetic, float]] = {"fp32": 1e-4, "fp16": 0.05, "bf16": 0.2, "int8": 0.1}
+"""The largest difference of logits that rounding may make, over max(1, the largest logit)."""
+_STEPS: Final = 64
+"""Tokens of a sequence: the largest count fills one pass."""
+_SEQUENCES: Final = max(ROWS)
+Form: TypeAlias = Literal["chain", "beside"]
+"""chain: the positions are one path, each seeing those before it. beside: the token among others that it cannot see."""
+
+
+class ArgmaxFlip(NamedTuple):
+    """Where another token became the likeliest. margin: by how much the likeliest led in the pass of 1, in logits."""
+
+    cell: int
+    margin: float
+
+
+@dataclass(frozen=True, slots=True)
+class PassComparison:
+    """One kind of pass against passes of 1.
+
+    rows, row: of the pass, and the one compared. count: new positions. tokens: compared. logits, probs: the largest
+    absolute differences. relative: of the logits, over max(1, the largest). flips: tokens at which another code became
+    the likeliest; first_flip: the first of them. least_margin: the smallest lead of the likeliest code among all.
+    """
+
+    model: str
+    precision: Arithmetic
+    form: Form
+    rows: int
+    row: int
+    count: int
+    tokens: int
+    logits: float
+    probs: float
+    relative: float
+    flips: int
+    first_flip: ArgmaxFlip | None
+    least_margin: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether the difference is one that rounding may make."""
+        return self.relative <= ALLOWED[self.precision]
+
+    def to_dict(self) -> dict[str, Any]:
+        """It as JSON holds it, numbers to four digits."""
+        flip = None if self.first_flip is None else self.first_flip._asdict()
+        plain = {**asdict(self), "first_flip": flip, "passed": self.passed}
+        return {name: float(f"{value:.4g}") if isinstance(value, float) else value for name, value in plain.items()}
+
+
+class DecoderSequence(NamedTuple):
+    """What one row is fed. prefix [P]: ids of a condition. tokens [N]: codes.
+
+    features [N, D]: before each, for drafters. logits [N, V]: behind each, by passes of 1 in a batch of one row.
+    """
+
+    prefix: IntArray
+    tokens: IntArray
+    features: NDArray[np.float32] | None
+    logits: NDArray[np.float32]
+
+
+def check_invariance(
+    folder: Path,
+    models: Sequence[str] = (),
+    backend: str = CPU,
+    seed: int = 0,
+    report: Callable[[str], None] = lambda said: None,
+) -> Iterator[PassComparison]:
+    """Compare every target and drafter of a folder, or those of `models` only.
+
+    report: told what is compared next. Raises ManifestError or EngineError: no such model, none to compare, or one
+    that the backend does not run.
+    """
+    pairs = [(entry.target, entry.drafter) for entry in read_index(folder).resolutions]
+    known = [name for pair in pairs for name in pair if name is not None]
+    unknown = sorted(set(models) - set(known))
+    if unknown or not known:
+        raise ManifestError(
+            f"{folder}: expected targets or drafters, got {', '.join(unknown) or 'none'}; it holds "
+            f"{', '.join(known) or 'no decoder'}"
+        )
+    for target, drafter in pairs:
+        wanted = [name for name in (target, drafter) if name is not None and (not models or name in models)]
+        if not wanted:
+            continue
+        loaded = load_decoder(target, "target", folder, SHARED, backend)
+        report(f"{target}: passes of 1")
+        drawn, features = _draw(loaded, np.random.default_rng(seed))
+        if target in wanted:
+            yield from _compare(loaded, _arithmetic(folder, loaded), drawn, report)
+        if drafter in wanted and drafter is not None:
+            other = load_decoder(drafter, "drafter", folder, SHARED, backend)
+            report(f"{drafter}: passes of 1")
+            yield from _compare(other, _arithmetic(folder, other), _redrawn(other, drawn, features), report)
+
+
+def _draw(target: LoadedDecoder, rng: np.random.Generator) -> tuple[list[DecoderSequence], list[NDArray[np.float32]]]:
+    """Sequences that the target draws from random conditions, token by token, and the features [N, D] before each."""
+    engine, shape = target.open(1), target.shape
+    drawn, features = [], []
+    for _ in range(_SEQUENCES):
+        prefix = _prefix(target, rng)
+        out = _begin(engine, prefix[None])
+        steps = min(_STEPS, shape.grid.cells)
+        tokens, logits, seen = [], [], []
+        for cell in range(steps):
+            tokens.append(int(rng.choice(shape.vocab_size, p=_softmax(out[0][-1]))))
+            seen.append(out[1][-1])
+            out = _pass(engine, np.array([[tokens[-1]]]), np.array([cell]), causal(1), None)
+            engine.commit(slice(None))
+            logits.append(out[0][-1])
+        drawn.append(DecoderSequence(prefix, np.array(tokens), None, np.stack(logits)))
+        features.append(np.stack(seen))
+    engine.close()
+    return drawn, features
+
+
+def _redrawn(
+    drafter: LoadedDecoder, drawn: Sequence[DecoderSequence], features: Sequence[NDArray[np.float32]]
+) -> list[DecoderSequence]:
+    """The target's sequences as the drafter reads them, token by token, each with the target's feature before it."""
+    engine = drafter.open(1)
+    found = []
+    for sequence, seen in zip(drawn, features, strict=True):
+        engine.begin()
+        logits = []
+        for cell, token in enumerate(sequence.tokens.tolist()):
+            out = _pass(engine, np.array([[token]]), np.array([cell]), causal(1), seen[None, cell : cell + 1])
+            engine.commit(slice(None))
+            logits.append(out[0][-1])
+        found.append(DecoderSequence(np.zeros(0, dtype=np.int64), sequence.tokens, seen, np.stack(logits)))
+    engine.close()
+    return found
+
+
+def _arithmetic(folder: Path, decoder: LoadedDecoder) -> Arithmetic:
+    """The precision of a decoder's manifest, or "int8" where its weights are stored so."""
+    weights = manifest(decoder.name, folder).weights
+    if weights is None:
+        return decoder.shape.precision
+    with (folder / weights.file).open("rb") as file:  # safetensors: the size of a JSON header, then the header
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    types = {entry["dtype"] for name, entry in header.items() if name != "__metadata__"}
+    return "int8" if types & {"I8", "U8"} else decoder.shape.precision
+
+
+def _prefix(target: LoadedDecoder, rng: np.random.Generator) -> IntArray:
+    """Random ids of a condition, [P]."""
+    shape = target.shape
+    if shape.external_cond_rows:
+        return shape.vocab_size + rng.permutation(shape.external_cond_rows)[: shape.prefix]
+    return shape.vocab_size + rng.integers(max(1, shape.cond_ids), size=shape.prefix)
+
+
+def _begin(engine: Engine, prefixes: IntArray) -> tuple[FloatArray, FloatArray]:
+    """Take conditions [B, P] in; logits [P, V] and features [P, D] of the first row."""
+    shape = engine.shape
+    count = prefixes.shape[1]
+    rows = None
+    if shape.external_cond_rows:
+        rows = np.random.default_rng(1).standard_normal((shape.external_cond_rows, shape.dim)).astype(np.float32)
+    engine.begin((), rows)
+    if not count:
+        return np.zeros((1, shape.vocab_size)), np.zeros((1, shape.dim))
+    out = _pass(engine, prefixes, shape.first_cells(count), causal(count), None)
+    engine.commit(slice(None))
+    return out
+
+
+def _pass(
+    engine: Engine,
+    tokens: IntArray,
+    cells: IntArray,
+    bias: NDArray[np.float32],
+    features: NDArray[np.float32] | None,
+) -> tuple[FloatArray, FloatArray]:
+    """Logits and features [T, ...] of the first row, as copies."""
+    found = engine.run(tokens, cells, bias, features=features)
+    return found.logits[0].copy(), found.features[0].copy()
+
+
+def _compare(
+    decoder: LoadedDecoder,
+    arithmetic: Arithmetic,
+    sequences: Sequence[DecoderSequence],
+    report: Callable[[str], None],
+) -> Iterator[PassComparison]:
+    steps = sequences[0].tokens.size
+    most = steps if decoder.max_positions is None else min(steps, decoder.max_positions)
+    counts = [count for count in COUNTS if count <= most]
+    for rows in ROWS:
+        engine, own = decoder.open(rows), sequences[:rows]
+        for count in counts:
+            report(f"{decoder.name}: {rows} rows, paths of {count}")
+            for row, seen in enumerate(_chain(engine, own, count)):
+                yield seen.judged(decoder.name, arithmetic, "chain", rows, row, count)
+        report(f"{decoder.name}: {rows} rows, tokens beside others")
+        for count, every in _beside(engine, own, counts[1:]).items():
+            for row, seen in enumerate(every):
+                yield seen.judged(decoder.name, arithmetic, "beside", rows, row, count)
+        engine.close()
+
+
+@dataclass(slots=True)
+class _Seen:
+    """Differences of one row of passes, gathered over a sequence; NaN and infinity count as the largest float32."""
+
+    tokens: int = 0
+    logits: float = 0.0
+    probs: float = 0.0
+    relative: float = 0.0
+    flips: int = 0
+    first: ArgmaxFlip | None = None
+    margin: float = float("inf")
+
+    def add(self, cell: int, found: NDArray[np.float32], wanted: NDArray[np.float32]) -> None:
+        """One token's logits [V] in the pass, and in a pass of 1."""
+        apart = float(np.abs(np.nan_to_num(found).astype(np.float64) - wanted).max())
+        if not np.isfinite(found).all():
+            apart, found = float(np.finfo(np.float32).max), np.zeros_like(wanted)
+        second, best = np.partition(wanted, -2)[-2:].tolist()
+        self.tokens += 1
+        self.logits = max(self.logits, apart)
+        self.relative = max(self.relative, apart / max(1.0, float(np.abs(wanted).max())))
+        self.probs = max(self.probs, float(np.abs(_softmax(found) - _softmax(wanted)).max()))
+        self.margin = min(self.margin, best - second)
+        if int(found.argmax()) != int(wanted.argmax()):
+            self.flips += 1
+            self.first = self.first or ArgmaxFlip(cell, best - second)
+
+    def judged(self, model: str, arithmetic: Arithmetic, form: Form, rows: int, row: int, count: int) -> PassComparison:
+        """What was gathered."""
+        return PassComparison(
+            *(model, arithmetic, form, rows, row, count, self.tokens),
+            *(self.logits, self.probs, self.relative, self.flips, self.first, self.margin),
+        )
+
+
+def _opened(engine: Engine, sequences: Sequence[DecoderSequence]) -> None:
+    _begin(engine, np.stack([one.prefix for one in sequences]))
+
+
+def _features(sequences: Sequence[DecoderSequence], part: slice) -> NDArray[np.float32] | None:
+    if sequences[0].features is None:
+        return None
+    return np.stack([one.features[part] for one in sequences if one.features is not None])
+
+
+def _chain(engine: Engine, sequences: Sequence[DecoderSequence], count: int) -> list[_Seen]:
+    """Whole sequences in passes of `count`, each a path whose keys go into the cache as they came."""
+    _opened(engine, sequences)
+    seen = [_Seen() for _ in sequences]
+    steps = sequences[0].tokens.size
+    for start in range(0, steps - count + 1, count):
+        part = slice(start, start + count)
+        tokens = np.stack([one.tokens[part] for one in sequences])
+        out = engine.run(tokens, np.arange(start, start + count), causal(count), features=_features(sequences, part))
+        for row, one in enumerate(sequences):
+            for place in range(count):
+                seen[row].add(start + place, out.logits[row, place], one.logits[start + place])
+        engine.commit(slice(None))
+    return seen
+
+
+def _beside(engine: Engine, sequences: Sequence[DecoderSequence], counts: Sequence[int]) -> dict[int, list[_Seen]]:
+    """By count: every eighth token among `count` - 1 others of its cell, first, in the middle and last."""
+    _opened(engine, sequences)
+    found = {count: [_Seen() for _ in sequences] for count in counts}
+    rng = np.random.default_rng(0)
+    for cell in range(sequences[0].tokens.size):
+        own = np.stack([one.tokens[cell : cell + 1] for one in sequences])
+        features = _features(sequences, slice(cell, cell + 1))
+        for count in counts if cell % 8 == 0 else ():
+            among = None if features is None else np.repeat(features, count, axis=1)
+            for place in sorted({0, count // 2, count - 1}):
+                tokens = rng.integers(engine.shape.vocab_size, size=(len(sequences), count))
+                tokens[:, place] = own[:, 0]
+                out = engine.run(tokens, np.full(count, cell), alone(count), features=among)
+                for row, one in enumerate(sequences):
+                    found[count][row].add(cell, out.logits[row, place], one.logits[cell])
+        engine.run(own, np.array([cell]), causal(1), features=features)
+        engine.commit(slice(None))
+    return found
+
+
+def _softmax(logits: NDArray[np.float32]) -> FloatArray:
+    weights = np.exp(logits.astype(np.float64) - float(logits.max()))
+    found: FloatArray = weights / weights.sum()
+    return found
+
+
+def summary(passes: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Of comparisons as JSON holds them, the worst of every model, form and count over all rows: what a table shows."""
+    groups: dict[tuple[str, str, int], list[Mapping[str, Any]]] = {}
+    for one in passes:
+        groups.setdefault((one["model"], one["form"], one["count"]), []).append(one)
+    return [max(group, key=lambda one: (one["flips"], one["relative"])) for group in groups.values()]
