@@ -26,6 +26,9 @@ class Knee(NamedTuple):
         """It in words."""
         if self.nodes is None:
             return f"a target pass costs {self.floor_ms:.2f} ms up to {self.largest} nodes at least: no knee was found"
+        if self.nodes < 1.5:
+            more = f"{self.node_ms:.2f} ms more for every node but the first"
+            return f"a target pass costs {self.floor_ms:.2f} ms, and {more}"
         return (
             f"a target pass costs {self.floor_ms:.2f} ms up to about {self.nodes:.0f} nodes, and "
             f"{self.node_ms:.2f} ms more for every node beyond"

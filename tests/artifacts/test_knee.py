@@ -27,4 +27,6 @@ def test_a_curve_without_a_bend_says_so() -> None:
 
 
 def test_a_slope_from_the_first_node_on_bends_there() -> None:
-    assert find_knee([(size, float(size)) for size in SIZES]).nodes == 1.0
+    found = find_knee([(size, float(size)) for size in SIZES])
+    assert found.nodes == 1.0
+    assert found.describe() == "a target pass costs 1.00 ms, and 1.00 ms more for every node but the first"
