@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from underpaint.algos.arrays import FloatArray
-from underpaint.algos.chance import At, Chance, Role
+from underpaint.algos.chance import At, Chance, Enumerating, FromUniforms, Philox, Role
 
 _MOST_RACES = 1 << 10
 
@@ -86,6 +86,18 @@ class EnumeratedNoise:
         winner = self.chance.draw(_given(past, distribution), At(Role.NOISE, cell * _MOST_RACES + len(past)))
         past.append(_Past(distribution, winner))
         return winner
+
+
+def noise_of(chance: Chance) -> Noise:
+    """The cells' noise of the image that `chance` draws: the same seed and image, at addresses of its own.
+
+    Raises ValueError where `chance` draws by uniforms that nobody can extend, as recorded ones.
+    """
+    if isinstance(chance, Enumerating):
+        return EnumeratedNoise(chance)
+    if isinstance(chance, FromUniforms) and isinstance(chance.source, Philox):
+        return SampledNoise(chance.source.seed, chance.source.image)
+    raise ValueError("noise: expected randomness by a seed, got recorded uniforms, which hold no noise of cells")
 
 
 def _given(past: list[_Past], distribution: FloatArray) -> FloatArray:

@@ -48,6 +48,15 @@ SPEED: tuple[Column, ...] = (
     ("same as AR", lambda row: percent(row["identical_share"])),
 )
 
+WINDOWS: tuple[Column, ...] = (
+    ("method and settings", word("method")),
+    ("speed-up (95 %)", lambda row: interval(row, "speedup")),
+    ("target NFE", plain("target_nfe", ".0f")),
+    ("tokens per cycle", plain("tokens_per_cycle")),
+    ("host share", lambda row: percent(row["overhead_share"])),
+    ("prompt accuracy", plain("prompt_accuracy", ".3f")),
+)
+
 SPREAD: tuple[Column, ...] = (
     ("setting", word("variant")),
     ("speed-up (95 %)", lambda row: interval(row, "speedup")),

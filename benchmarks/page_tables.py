@@ -18,6 +18,7 @@ from benchmarks.page_columns import (
     SPREAD,
     STUDY,
     VERIFIED,
+    WINDOWS,
     Column,
     Row,
     figures,
@@ -112,6 +113,8 @@ SECTIONS: tuple[Section, ...] = (
             ("recognised as", lambda row: ", ".join(row["looks_like"])),
         ),
     ),
+    Section("settings", "Lossless Jacobi windows, temperature 1", "jacobi-windows-t1.json", WINDOWS),
+    Section("settings", "GSD and PJD, temperature 1", "jacobi-relaxed-t1.json", WINDOWS),
     Section("settings", "ADT-Tree with LANTERN, one setting at a time", "adt-settings-t1.json", SPREAD),
     Section(
         "settings",

@@ -10,7 +10,7 @@ from underpaint.algos.draft import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.mulo import RepairCycle
 from underpaint.algos.spatial.target import GridTarget
-from underpaint.algos.step import Cycle, Drafter, Target
+from underpaint.algos.step import Cycle, Decoded, Drafter, Target
 from underpaint.artifacts.cost_curve import EngineCosts
 from underpaint.runtime.conditions import Condition
 from underpaint.runtime.engines.engine import PassTimer
@@ -113,6 +113,18 @@ class DecodingResult(NamedTuple):
     cycles: tuple[Cycle, ...] | None = None
     repairs: tuple[RepairCycle, ...] | None = None
     steps: tuple[tuple[int, ...], ...] | None = None
+
+    @classmethod
+    def of_cycles(cls, decoded: Decoded) -> DecodingResult:
+        """Of an image that was decoded draft by draft."""
+        drafted = decoded.cycles[1:]
+        return cls(
+            decoded.tokens,
+            accepted=tuple(len(cycle.verdict.path) for cycle in drafted),
+            depths=tuple(cycle.tree.depth for cycle in drafted),
+            nodes=tuple(cycle.tree.size - 1 for cycle in drafted),
+            cycles=decoded.cycles,
+        )
 
 
 class DecodingSession(Protocol):

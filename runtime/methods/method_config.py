@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, TypeVar
 
+from underpaint.algos.accept import RULES, Rule
+from underpaint.algos.registry import build
 from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.methods.method import DecodingMethod, ModelTables
 from underpaint.runtime.methods.settings import Shown, read_setting, settings_of, split_setting
@@ -14,8 +16,9 @@ from underpaint.runtime.methods.settings import Shown, read_setting, settings_of
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-Family: TypeAlias = Literal["tree", "grid"]
-"""How an image is decoded: token by token along draft trees, or as cells of a grid in any order."""
+Family: TypeAlias = Literal["tree", "grid", "jacobi"]
+"""How an image is decoded: token by token along draft trees, as cells of a grid in any order, or in windows that the
+target drafts for itself."""
 PresetName: TypeAlias = Literal["tuned", "paper"]
 TUNED: Final = "tuned"
 """The best settings measured on the shipped models: the default."""
@@ -103,6 +106,17 @@ class MethodSpec:
 def no_settings() -> Mapping[str, Shown]:
     """Every setting at its default."""
     return MappingProxyType({})
+
+
+def build_rule(name: str, settings: Mapping[str, Shown], tables: ModelTables) -> Rule:
+    """The acceptance rule `name` with its settings, and with what it asks for of the model's tables.
+
+    Raises ValueError on a setting out of its range.
+    """
+    spec = RULES[name]
+    asked = settings_of(spec.make)
+    supplied = {key: value for key, value in tables._asdict().items() if key in asked}
+    return build(spec.make, {**settings, **supplied}, f"rule '{spec.name}'")
 
 
 def scaled_to(vocab_size: int, codes: int) -> int:

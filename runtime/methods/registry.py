@@ -8,13 +8,14 @@ from underpaint.algos.accept.spec import at_temperature
 from underpaint.algos.draft import POLICIES
 from underpaint.algos.registry import Registry
 from underpaint.runtime.methods.grid_methods import GRID_METHODS
+from underpaint.runtime.methods.jacobi_methods import JACOBI_METHODS
 from underpaint.runtime.methods.method import DecodingMethod, ModelTables
 from underpaint.runtime.methods.method_config import TUNED, MethodConfig, MethodSpec
 from underpaint.runtime.methods.tree_config import TreeConfig
 from underpaint.runtime.methods.tree_methods import TREE_METHODS
 
 METHODS: Final[Registry[MethodSpec]] = Registry("method", "underpaint.methods")
-for _spec in (*TREE_METHODS, *GRID_METHODS):
+for _spec in (*TREE_METHODS, *GRID_METHODS, *JACOBI_METHODS):
     METHODS.register(_spec)
 
 

@@ -55,6 +55,26 @@ def read_setting(what: str, name: str, text: str, known: Mapping[str, Any]) -> S
         raise ValueError(f"{what}: setting '{name}' is {_described(known[name])}, got {text!r}") from error
 
 
+def owner_of(method: str, key: str, known: Mapping[str, Mapping[str, Any]]) -> tuple[str, str]:
+    """Which part of a method a setting belongs to, and its name there.
+
+    known: the settings of each part, by the part's name, which may stand before a setting's with a dot. Raises
+    ValueError on a setting that no part has, or more than one.
+    """
+    part, dot, bare = key.partition(".")
+    qualified = bool(dot) and part in known
+    owners = [part] if qualified else [owner for owner in known if key in known[owner]]
+    if len(owners) > 1:
+        told = " and ".join(f"the {owner}'s" for owner in owners)
+        spelled = " or ".join(f"{owner}.{key}" for owner in owners)
+        raise ValueError(f"setting '{key}' is both {told}; write {spelled}")
+    if not owners:
+        every = [name for settings in known.values() for name in settings]
+        hint = suggest(key, every) if every else "it takes none"
+        raise ValueError(f"method '{method}': unknown setting '{key}'; {hint}")
+    return owners[0], bare if qualified else key
+
+
 def _read(text: str, kind: Any) -> Shown:
     if kind is bool:
         if text.lower() not in ("true", "false"):

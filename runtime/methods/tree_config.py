@@ -13,7 +13,7 @@ from underpaint.algos.accept.spec import at_temperature
 from underpaint.algos.chance import Chance
 from underpaint.algos.draft import POLICIES, Budget, Expander, Grid, Policy
 from underpaint.algos.fit import check_fits
-from underpaint.algos.registry import build, suggest
+from underpaint.algos.registry import build
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import Drafter, Target, decode
 from underpaint.algos.tree import DraftTree, Verdict, root_only
@@ -27,8 +27,15 @@ from underpaint.runtime.methods.method import (
     SessionTimers,
     Timed,
 )
-from underpaint.runtime.methods.method_config import no_settings, scaled_to
-from underpaint.runtime.methods.settings import Shown, read_setting, settings_by_default, settings_of, split_setting
+from underpaint.runtime.methods.method_config import build_rule, no_settings, scaled_to
+from underpaint.runtime.methods.settings import (
+    Shown,
+    owner_of,
+    read_setting,
+    settings_by_default,
+    settings_of,
+    split_setting,
+)
 
 COSTS_SETTING: Final = "costs"
 """The name by which a user points a cost-aware policy to a file with a cost curve."""
@@ -95,7 +102,7 @@ class TreeConfig:
         found: dict[str, dict[str, Shown]] = {"policy": dict(self.policy_settings), "rule": dict(self.rule_settings)}
         for setting in settings:
             key, value = split_setting(setting)
-            owner, chosen = _owner(method, key, known)
+            owner, chosen = owner_of(method, key, known)
             if known[owner].get(chosen) is Path:
                 found[owner].update(read_engine_costs(Path(value)).settings_for(POLICIES[self.policy]))
                 continue
@@ -131,29 +138,12 @@ class TreeConfig:
             costs = tables.costs.settings_for(POLICIES[self.policy])
             cost_aware = dataclasses.replace(self, policy_settings={**costs, **self.policy_settings})
             return cost_aware.build(method, tables._replace(costs=None))
-        spec = RULES[self.rule]
-        asked = settings_of(spec.make)
-        supplied = {key: value for key, value in tables._asdict().items() if key in asked}
-        rule = build(spec.make, {**self.rule_settings, **supplied}, f"rule '{spec.name}'")
-        lossless = spec.is_lossless(self.rule_settings)
+        rule = build_rule(self.rule, self.rule_settings, tables)
+        lossless = RULES[self.rule].is_lossless(self.rule_settings)
         if self.policy == NO_POLICY:
             return TreeMethod(method, self, NoDraft(), rule, lossless, drafts=False)
         policy = build(POLICIES[self.policy].make, dict(self.policy_settings), f"policy '{self.policy}'")
         return TreeMethod(method, self, policy, rule, lossless, drafts=True)
-
-
-def _owner(method: str, key: str, known: Mapping[str, Mapping[str, Any]]) -> tuple[str, str]:
-    """Whether a setting is the policy's or the rule's, and its name there."""
-    part, dot, bare = key.partition(".")
-    qualified = bool(dot) and part in known
-    owners = [part] if qualified else [owner for owner in known if key in known[owner]]
-    if len(owners) > 1:
-        raise ValueError(f"setting '{key}' is both the policy's and the rule's; write policy.{key} or rule.{key}")
-    if not owners:
-        every = [*known["policy"], *known["rule"]]
-        hint = suggest(key, every) if every else "it takes none"
-        raise ValueError(f"method '{method}': unknown setting '{key}'; {hint}")
-    return owners[0], bare if qualified else key
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,11 +197,4 @@ class TreeSession:
         """Draw one image by `algos.step.decode`."""
         drafter = self.drafter.model if self.drafter is not None else None
         decoded = decode(self.target.model, drafter, self.method.policy, self.method.rule, chance, self.max_nodes)
-        drafted = decoded.cycles[1:]
-        return DecodingResult(
-            decoded.tokens,
-            accepted=tuple(len(cycle.verdict.path) for cycle in drafted),
-            depths=tuple(cycle.tree.depth for cycle in drafted),
-            nodes=tuple(cycle.tree.size - 1 for cycle in drafted),
-            cycles=decoded.cycles,
-        )
+        return DecodingResult.of_cycles(decoded)

@@ -17,7 +17,8 @@ from underpaint.algos.draft import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.resolution import ResolutionMap
 from underpaint.algos.spatial.target import Feed, GridTarget
-from underpaint.algos.step import Drafter, Target
+from underpaint.algos.step import Drafter, Scored, Target
+from underpaint.algos.tree import DraftTree
 from underpaint.artifacts.model_index import ModelIndex
 from underpaint.runtime.conditions import Condition, parse_condition
 from underpaint.runtime.engines.engine import PassTimer
@@ -52,6 +53,20 @@ class TimedTarget(Wrapped):
     def score(self, asked: Any) -> Any:
         with one_pass(self.timer):
             return self.inner.score(asked)
+
+
+@dataclass
+class OneHotTarget(TimedTarget):
+    """A target at temperature 0: every distribution holds its likeliest token alone."""
+
+    def begin(self) -> Scored:
+        return self._cold(super().begin())
+
+    def score(self, asked: DraftTree) -> Scored:
+        return self._cold(super().score(asked))
+
+    def _cold(self, scored: Scored) -> Scored:
+        return scored._replace(probs=np.eye(self.vocab_size)[scored.probs.argmax(axis=-1)])
 
 
 @dataclass
@@ -146,7 +161,8 @@ class SyntheticPipeline:
 
     def target(self, condition: Condition, sampling: SamplingParams) -> Timed[Target]:
         self._last = self._distribution(condition)
-        timed = TimedTarget(SyntheticTarget(self._last, self.grid))
+        kind = OneHotTarget if sampling.temperature == 0 else TimedTarget
+        timed = kind(SyntheticTarget(self._last, self.grid))
         return Timed(timed, timed.timer)
 
     def drafter(self, sampling: SamplingParams) -> Timed[Drafter]:

@@ -1,0 +1,109 @@
+"""The Jacobi family as methods: what is lossless draws the target's distribution; bad settings are refused."""
+
+import re
+
+import pytest
+
+from tests.cli.synthetic_pipeline import SyntheticPipeline
+from underpaint.algos.chance import Chance, enumerate_outcomes, scripted
+from underpaint.algos.coupling import noise_of
+from underpaint.algos.draft import Grid
+from underpaint.algos.enumeration import target_distribution, total_variation
+from underpaint.algos.rows import SamplingParams
+from underpaint.runtime.conditions import of_prompt
+from underpaint.runtime.drawing import draw
+from underpaint.runtime.engines.engine import PassTimer
+from underpaint.runtime.methods.jacobi_methods import JACOBI_METHODS, JacobiConfig, JacobiMethod, JacobiSession
+from underpaint.runtime.methods.method import Timed
+from underpaint.runtime.methods.registry import build_method, resolve
+from underpaint.sim.synthetic.models import RandomDistribution, SyntheticTarget
+from underpaint.zoo.prompts import Prompt
+
+PIPELINE = SyntheticPipeline()
+TABLES = PIPELINE.tables
+NAMES = [spec.name for spec in JACOBI_METHODS]
+LOSSLESS = [name for name in NAMES if name not in ("gsd", "pjd")]
+PROMPT = of_prompt(Prompt("fox"))
+
+
+@pytest.mark.parametrize("preset", ["tuned", "paper"])
+@pytest.mark.parametrize("name", LOSSLESS)
+def test_lossless_ones_draw_ars_tokens_at_temperature_zero(name: str, preset: str) -> None:
+    cold = SamplingParams(temperature=0.0)
+    plain = draw(PIPELINE, build_method("ar", resolve("ar", 0.0), TABLES), cold, PROMPT, 0)
+    settings = ["window=9"] if preset == "paper" else []
+    built = build_method(name, resolve(name, 0.0, None, settings, preset), TABLES)
+    found = draw(PIPELINE, built, cold, PROMPT, 0)
+    assert built.lossless
+    assert found.tokens == plain.tokens
+    assert found.target_nfe <= plain.target_nfe
+    assert found.accepted is not None
+    assert sum(found.accepted) + found.target_nfe == len(found.tokens)
+
+
+@pytest.mark.parametrize("refill", ["uniform", "left", "above"])
+@pytest.mark.parametrize("grid", [Grid(2, 2), Grid(1, 5)], ids=str)
+@pytest.mark.parametrize("name", LOSSLESS)
+def test_lossless_ones_draw_exactly_the_targets_distribution(name: str, grid: Grid, refill: str) -> None:
+    model = RandomDistribution(2, seed=7, sharpness=1.5)
+    config = resolve(name, 1.0, None, ["window=2", f"refill={refill}"])
+    method = config.build(name, TABLES)
+    assert isinstance(method, JacobiMethod)
+
+    def program(chance: Chance) -> tuple[int, ...]:
+        session = JacobiSession(method, Timed(SyntheticTarget(model, grid), PassTimer()))
+        return tuple(session.decode(chance).tokens.tolist())
+
+    exact = target_distribution(SyntheticTarget(model, grid))
+    assert total_variation(enumerate_outcomes(program), exact) < 1e-12
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("preset", ["tuned", "paper"])
+def test_the_same_seed_draws_the_same_picture_and_another_one_another(name: str, preset: str) -> None:
+    small = ["window=3", "lead=2"] if name == "pjd" else ["window.window=5"]
+    built = build_method(name, resolve(name, 1.0, None, small, preset), TABLES)
+    drawn = [draw(PIPELINE, built, SamplingParams(), PROMPT, seed).tokens for seed in (0, 0, 1)]
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+@pytest.mark.parametrize(
+    ("name", "rule", "settings", "message"),
+    [
+        ("scd-maximal", "block", [], "looks at the drafts behind a token"),
+        ("scd-gumbel", "block", [], "looks at the drafts behind a token"),
+        ("sjd", "greedy", [], "chain of drawn tokens"),
+        ("sjd", "chian", [], "there is no 'chian'"),
+        ("pjd", "chain", [], "leave it out"),
+        ("sjd", None, ["window=0"], "length must be >= 1"),
+        ("sjd", None, ["coupling=gumble"], "coupling"),
+        ("sjd", None, ["refill=right"], "refill"),
+        ("sjd", None, ["lenght=3"], "unknown setting 'lenght'"),
+        ("gsd", None, ["window=3"], "both the window's and the rule's; write window.window or rule.window"),
+        ("gsd", None, ["group=0"], "group"),
+        ("sjd", None, ["window=100"], "set window="),
+        ("pjd", None, ["lead=99"], "expected lead in 1..4"),
+        ("pjd", None, ["window=0"], "expected window in 1..4"),
+        ("pjd", None, ["redraw=none"], "redraw"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_the_reason(
+    name: str, rule: str | None, settings: list[str], message: str
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        build_method(name, resolve(name, 1.0, rule, settings), TABLES).open(PIPELINE, PROMPT, SamplingParams())
+
+
+def test_another_rule_and_what_it_promises() -> None:
+    assert resolve("sjd", 1.0, "block").build("sjd", TABLES).lossless
+    assert not resolve("gsd", 1.0).build("gsd", TABLES).lossless
+    assert resolve("gsd", 1.0, None, ["group=1"]).build("gsd", TABLES).lossless
+    config = resolve("gsd", 1.0, None, ["rule.window=released", "window.window=4"])
+    assert isinstance(config, JacobiConfig)
+    assert (config.window, config.rule_settings["window"]) == (4, "released")
+    assert config.to_dict()["rule_settings"]["group"] == 25
+
+
+def test_recorded_uniforms_hold_no_noise_of_cells() -> None:
+    with pytest.raises(ValueError, match="recorded uniforms"):
+        noise_of(scripted({}))
