@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Literal
 
 from underpaint.algos.accept import RULES, Rule
-from underpaint.algos.arrays import IntArray
 from underpaint.algos.chance import Chance
 from underpaint.algos.coupling import noise_of
 from underpaint.algos.rows import SamplingParams
@@ -218,8 +217,8 @@ class JacobiFrontsSession:
 
     def decode(self, chance: Chance) -> DecodingResult:
         """Draw one image by `algos.spatial.jacobi_front.jacobi_fronts`."""
-        tokens: IntArray = jacobi_fronts(self.target.model, self.fronts, chance).tokens
-        return DecodingResult(tokens)
+        decoded = jacobi_fronts(self.target.model, self.fronts, chance)
+        return DecodingResult(decoded.tokens, steps=decoded.steps)
 
 
 _SJD: Final = "arXiv 2410.01699 (SJD)"
