@@ -101,7 +101,7 @@ def test_another_rule_and_what_it_promises() -> None:
     config = resolve("gsd", 1.0, None, ["rule.window=released", "window.window=4"])
     assert isinstance(config, JacobiConfig)
     assert (config.window, config.rule_settings["window"]) == (4, "released")
-    assert config.to_dict()["rule_settings"]["group"] == 25
+    assert config.to_dict()["rule_settings"]["group"] == 14
 
 
 def test_recorded_uniforms_hold_no_noise_of_cells() -> None:
