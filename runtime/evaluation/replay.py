@@ -68,7 +68,7 @@ class RepairEvent:
 
 @dataclass(frozen=True, slots=True)
 class FrontEvent:
-    """The cells decided in one step without a draft."""
+    """The cells decided in one step without a drafter: of row fronts, or of a window that the target fills itself."""
 
     cells: tuple[int, ...]
 

@@ -59,8 +59,10 @@ class ComparisonFolder:
         if log.is_file():
             lines = RunLog(log).read()
             _check_same_run(log, path, read_head(log, lines), results)
+            seed = results["settings"]["seeds"][0]
             for drawing in map(drawing_of, lines[1:]):
-                drawings.setdefault((drawing.method, drawing.prompt), drawing)
+                if drawing.seed == seed:
+                    drawings[drawing.method, drawing.prompt] = drawing
         return cls(results, drawings, ReplayLog(folder, None).replays())
 
 
@@ -82,7 +84,8 @@ def page(found: ComparisonFolder, decode: Decode | None, why_no_pictures: str, m
     the gallery, the first ones.
     """
     results, rows = found.results, found.results["rows"]
-    prompts = list(dict.fromkeys(prompt for _, prompt in found.drawings))[:most_prompts]
+    drawn = {prompt for _, prompt in found.drawings}
+    prompts = [prompt for prompt in results["settings"].get("prompts", ()) if prompt in drawn][:most_prompts]
     store = None if decode is None else PictureStore(decode)
     data: dict[str, Any] = {"pictures": [], "replays": []}
     pictures = why_not = f"<p>{html.escape(why_no_pictures)}</p>"

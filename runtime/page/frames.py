@@ -74,10 +74,9 @@ def frames_of(replay: Replay, grid: Grid) -> ReplayFrames:
         if isinstance(event, TreeEvent):
             frames.append(_tree_frame(event, f"Cycle {head}", grid))
         elif isinstance(event, FrontEvent):
-            what = (
-                f"{_count(len(event.cells), 'cell')} drawn side by side" if len(event.cells) > 1 else "one cell drawn"
-            )
-            text = f"Step {head}: {what}, from {_place(event.cells[0], grid)}. Nothing is drafted."
+            many = f"{len(event.cells)} cells decided side by side"
+            what = many if len(event.cells) > 1 else "one cell decided"
+            text = f"Step {head}: {what}, from {_place(event.cells[0], grid)}."
             frames.append(Frame(text, (Put(0, event.cells),), {"drawn": event.cells}))
         else:
             layers.append(_drafted(event, replay.tokens, grid))
