@@ -48,6 +48,15 @@ SPEED: tuple[Column, ...] = (
     ("same as AR", lambda row: percent(row["identical_share"])),
 )
 
+README_COLUMNS: tuple[Column, ...] = (
+    ("method", lambda row: f"`{row['method']}`"),
+    ("lossless", lambda row: "yes" if row["lossless"] else "no"),
+    ("speed-up (95 %)", lambda row: interval(row, "speedup")),
+    ("target passes", plain("target_nfe", ".0f")),
+    ("drafter passes", plain("drafter_nfe", ".0f")),
+    ("prompt accuracy", plain("prompt_accuracy", ".2f")),
+)
+
 WINDOWS: tuple[Column, ...] = (
     ("method and settings", word("method")),
     ("speed-up (95 %)", lambda row: interval(row, "speedup")),

@@ -41,8 +41,8 @@ class Section(NamedTuple):
 
 
 SECTIONS: tuple[Section, ...] = (
-    Section("comparison", "All tree methods, temperature 0", "compare-128-t0.json", SPEED),
-    Section("comparison", "All tree methods, temperature 1", "compare-128-t1.json", SPEED),
+    Section("comparison", "All methods, temperature 0", "compare-128-t0.json", SPEED),
+    Section("comparison", "All methods, temperature 1", "compare-128-t1.json", SPEED),
     Section(
         "comparison",
         "ADT-Tree beside trees of its mean depth that never adapt",

@@ -9,16 +9,23 @@ and ends with code 1 where a page on disk is not the one that the files make.
 import argparse
 import json
 import sys
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.page_columns import README_COLUMNS
 from benchmarks.page_tables import SECTIONS, Section
 from underpaint.artifacts.manifest import write_beside
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PAGES = ROOT / "docs" / "results"
+README = ROOT / "README.md"
+README_FILE = "compare-128-t1.json"
+README_METHODS = ("ar", "speculative", "eagle2", "adt", "scd-maximal", "adt+lantern", "zipar", "mulo-islands")
+README_BEGIN, README_END = "<!-- made by `python -m benchmarks.pages` -->", "<!-- end -->"
+_COMMAND_LETTERS = 108
 NOTE = "<!-- Made by `python -m benchmarks.pages`; do not edit. -->"
 TITLES = {
     "comparison": "Methods beside each other",
@@ -101,6 +108,26 @@ def render_pages() -> dict[str, str]:
     return pages
 
 
+def render_readme(text: str) -> str:
+    """README.md with its table made anew: `README_METHODS` of `README_FILE`, with its machine and command."""
+    result = read_result(README_FILE)
+    rows = {row["method"]: row for row in result["rows"]}
+    settings, machine = result["settings"], result["machine"]
+    count = len(settings["prompts"]) * len(settings["seeds"])
+    vocab_size = settings["vocab_size"]
+    words = (
+        f"{settings['resolution']} px, temperature {settings['temperature']:g}, the {settings['top_k']} likeliest of "
+        f"{vocab_size:,} codes, {count} pictures a method, {machine['cores']} cores of {machine['processor']}:"
+    )
+    cells = [[cell(rows[name]) for _, cell in README_COLUMNS] for name in README_METHODS]
+    table = markdown_table([heading for heading, _ in README_COLUMNS], cells)
+    begin, rest = text.split(README_BEGIN)
+    end = rest.split(README_END)[1]
+    lines = textwrap.wrap(result["command"], _COMMAND_LETTERS, break_long_words=False, break_on_hyphens=False)
+    command = " \\\n        ".join(lines)
+    return f"{begin}{README_BEGIN}\n\n{words}\n\n{table}\n\n    {command}\n\n{README_END}{end}"
+
+
 def _processor(file: str) -> str:
     return str(read_result(file).get("machine", {}).get("processor", "not recorded"))
 
@@ -111,9 +138,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="write nothing; code 1 where a page is out of date")
     asked = parser.parse_args(arguments)
     pages = render_pages()
+    readme = README.read_text(encoding="utf-8")
     if not asked.check:
         for name, text in pages.items():
             write_beside(PAGES / name, text.encode())
+        write_beside(README, render_readme(readme).encode())
         print(f"{len(pages)} pages in {PAGES.relative_to(ROOT)}")
         return 0
     stale = [
@@ -122,6 +151,7 @@ def main(arguments: list[str] | None = None) -> int:
         if not (PAGES / name).is_file() or (PAGES / name).read_text(encoding="utf-8") != text
     ]
     stale += [path.name for path in PAGES.glob("*.md") if path.name not in pages]
+    stale += [README.name] if render_readme(readme) != readme else []
     if stale:
         print(f"out of date: {', '.join(sorted(stale))}; run python -m benchmarks.pages", file=sys.stderr)
     return 1 if stale else 0

@@ -21,11 +21,15 @@ def test_a_page_that_was_edited_is_named(
     for path in pages.PAGES.glob("*.md"):
         (tmp_path / path.name).write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
     monkeypatch.setattr(pages, "PAGES", tmp_path)
+    monkeypatch.setattr(pages, "README", tmp_path / "README.txt")
+    written = (ROOT / "README.md").read_text(encoding="utf-8")
+    pages.README.write_text(written, encoding="utf-8")
     assert pages.main(["--check"]) == 0
+    pages.README.write_text(written.replace("| `ar` | yes | 1.00", "| `ar` | yes | 2.00"), encoding="utf-8")
     (tmp_path / "costs.md").write_text("faster than measured", encoding="utf-8")
     (tmp_path / "older.md").write_text("", encoding="utf-8")
     assert pages.main(["--check"]) == 1
-    assert capsys.readouterr().err == "out of date: costs.md, older.md; run python -m benchmarks.pages\n"
+    assert capsys.readouterr().err == "out of date: README.txt, costs.md, older.md; run python -m benchmarks.pages\n"
 
 
 def test_every_result_is_on_a_page() -> None:
