@@ -11,7 +11,7 @@ from typing import Any, Final
 VERSION: Final = 1
 """Version of the form that `results_schema.json` describes."""
 VERSION_KEY: Final = "results_version"
-KINDS: Final = ("compare", "sweep", "certify", "certify-case", "invariance")
+KINDS: Final = ("compare", "sweep", "evaluate", "metrics", "certify", "certify-case", "invariance")
 
 _TYPES: Final[dict[str, tuple[type, ...]]] = {
     "object": (dict,),
@@ -82,7 +82,7 @@ def upgraded(path: Path) -> dict[str, Any]:
 
 def fingerprint(found: Mapping[str, Any]) -> str:
     """12 hex digits that tell runs apart: by kind, machine, model (its hashes) and settings, not by what came out."""
-    told = {key: found.get(key) for key in ("kind", "machine", "model", "settings", "verifier")}
+    told = {key: found.get(key) for key in ("kind", "machine", "model", "settings", "verifier", "models", "weights")}
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:12]
 
 
@@ -114,14 +114,14 @@ def merged(results: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
 def leaderboard(found: Mapping[str, Any]) -> list[dict[str, Any]]:
     """A row for each method of each run, the fastest first, with what tells the runs apart.
 
-    Certificates have no speed and are left out. found: merged results, or those of one comparison or sweep.
+    Certificates and metrics have no speed and are left out. found: merged results, or those of one comparison or sweep.
     """
     runs = found["runs"] if found["kind"] == "merged" else merged([("", found)])["runs"]
     rows: list[dict[str, Any]] = []
     for run in runs:
         results = run["results"]
         model = results.get("model", {})
-        for row in results.get("rows", []):
+        for row in results["rows"] if results["kind"] in _TIMED_KINDS else ():
             rows.append(
                 {
                     "run": run["fingerprint"],
@@ -136,6 +136,7 @@ def leaderboard(found: Mapping[str, Any]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: -(row["speedup"] or 0.0))
 
 
+_TIMED_KINDS: Final = ("compare", "sweep", "evaluate")
 _SHOWN: Final = (
     "lossless",
     "speedup",

@@ -17,6 +17,7 @@ from typing import Any
 from benchmarks.page_columns import README_COLUMNS
 from benchmarks.page_tables import SECTIONS, Section
 from underpaint.artifacts.manifest import write_beside
+from underpaint.artifacts.results import read_results
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -42,8 +43,10 @@ TITLES = {
 
 
 def read_result(name: str) -> dict[str, Any]:
-    """A result file; a bare list of rows becomes {"rows": rows}."""
+    """A result file, a comparison or a sweep as the schema says; a bare list of rows becomes {"rows": rows}."""
     found = json.loads((RESULTS / name).read_text(encoding="utf-8"))
+    if isinstance(found, dict) and {"model", "settings"} <= found.keys():
+        return read_results(RESULTS / name)
     return found if isinstance(found, dict) else {"rows": found}
 
 

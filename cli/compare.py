@@ -2,13 +2,15 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from underpaint.cli.costs import curve_for, tables_with_costs
 from underpaint.cli.drawing import draw_all, record_all
 from underpaint.cli.errors import bad_input
+from underpaint.cli.evaluation.prompts import PromptOptions, choose
+from underpaint.cli.option_groups import grouped
 from underpaint.cli.options import (
     Backend,
     Engines,
@@ -39,21 +41,26 @@ from underpaint.cli.terminal import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from underpaint.artifacts.cost_curve import CostCurveFile
     from underpaint.runtime.evaluation.comparison import ComparisonPlan
     from underpaint.runtime.evaluation.drawing_log import DrawingLog
     from underpaint.runtime.evaluation.replay import ReplayLog
-    from underpaint.runtime.evaluation.report import ComparisonReport, ReportRow
+    from underpaint.runtime.evaluation.report import ReportRow
     from underpaint.runtime.pipeline import Pipeline
 
 DEFAULT_OUT = Path("runs/compare")
 DEFAULT_METHODS = "ar,speculative,eagle2,adt-control-chain,adt-control-tree,adt,lantern,lantern++,adt+lantern"
 
+_NO_FILE = PromptOptions()
 
+
+@grouped
 def compare(
     prompts: Annotated[
         list[str] | None,
-        typer.Argument(help="Prompts in quotes (see --engines); without any, --prompts-count are chosen."),
+        typer.Argument(help="Prompts in quotes (see --engines); without any, and without --prompts, some are chosen."),
     ] = None,
     methods: Annotated[str, typer.Option(help="Methods, with commas between; AR is always among them.")] = (
         DEFAULT_METHODS
@@ -61,12 +68,7 @@ def compare(
     preset: Preset = "tuned",
     temperature: Temperature = 1.0,
     seeds: Annotated[int, typer.Option(help="Seeds per prompt, counted from 0.", min=1)] = 1,
-    prompts_count: Annotated[
-        int | None, typer.Option(help="Prompts chosen from the training pairs; 8 if none is given.", min=1, max=1000)
-    ] = None,
-    prompts_skip: Annotated[
-        int, typer.Option(help="Chosen prompts left out: those settings were tuned on.", min=0, max=1000)
-    ] = 0,
+    prompt_options: PromptOptions = _NO_FILE,
     setting: Annotated[
         list[str] | None, typer.Option("--set", help="A setting of one method, method.name=value; repeat for more.")
     ] = None,
@@ -112,7 +114,6 @@ def compare(
         build_methods,
         check_opens,
         log_settings,
-        read_conditions,
         with_baseline,
     )
     from underpaint.runtime.evaluation.drawing_log import DrawingLog
@@ -129,16 +130,16 @@ def compare(
         check_json(json_file)
         pipeline = open_pipeline(engines, resolution, low, backend)
         sampling = read_sampling(temperature, guidance, top_k, top_p, pipeline.sampling)
-        conditions = read_conditions(pipeline, prompts or [], prompts_count, prompts_skip)
+        chosen = choose(pipeline, prompts or [], prompt_options)
         drawn_by = build_methods(pipeline, names, checked, own, preset)
-        plan = ComparisonPlan(drawn_by, conditions, tuple(range(seeds)), sampling, preset)
+        plan = ComparisonPlan(drawn_by, chosen.conditions, tuple(range(seeds)), sampling, preset)
         check_opens(pipeline, plan)
         if save_pictures and pipeline.decoder is None:
             raise ValueError(f"--save-pictures: {pipeline.folder} holds no picture decoder; leave it out")
         costs = tables_with_costs(pipeline, configs, sampling).costs
         if costs is not None:
-            chosen = build_methods(pipeline, names, checked, own, preset, costs)
-            plan = ComparisonPlan(chosen, conditions, tuple(range(seeds)), sampling, preset)
+            drawn_by = build_methods(pipeline, names, checked, own, preset, costs)
+            plan = ComparisonPlan(drawn_by, chosen.conditions, tuple(range(seeds)), sampling, preset)
         told = log_settings(pipeline, plan)
         out = out or DEFAULT_OUT / short_hash(told)
         figures = json_file or out / "compare.json"
@@ -147,7 +148,7 @@ def compare(
     curve = curve_for(pipeline, plan, log)
     draw_all(pipeline, plan, log)
     record_all(pipeline, plan, log, replays, save_replay)
-    _report(pipeline, plan, out, figures, log, replays, curve, form)
+    _report(pipeline, plan, out, figures, log, replays, curve, form, chosen.source)
     if save_pictures:
         _save_pictures(pipeline, log, out / "pictures", form)
 
@@ -161,17 +162,15 @@ def _report(
     replays: "ReplayLog",
     curve: "CostCurveFile | None",
     form: Format,
+    source: dict[str, Any],
 ) -> None:
     from underpaint.runtime.evaluation.gallery import write_acceptance, write_gallery
-    from underpaint.runtime.evaluation.machine import describe_machine, typed_command
-    from underpaint.runtime.evaluation.report import make_report, to_dict
+    from underpaint.runtime.evaluation.machine import typed_command
+    from underpaint.runtime.evaluation.report import make_report, to_results
 
     report = make_report(pipeline, plan, log, replays.replays())
-    settings = {**plan.to_dict(), "resolution": pipeline.resolution, "vocab_size": pipeline.tables.vocab_size}
-    plain = {
-        "command": typed_command(),
-        **to_dict(report, settings, dict(pipeline.fingerprint()), describe_machine(), curve),
-    }
+    more_settings = {"prompts_file": source} if source else {}
+    plain = to_results(pipeline, plan, report, typed_command(), curve, more_settings)
     title = title_of(pipeline, plan)
     captions = [condition.caption() for condition in plan.conditions]
     gallery, maps = out / "gallery.png", out / "acceptance.png"
@@ -182,7 +181,7 @@ def _report(
     )
     if told_as_json(figures, plain):
         return
-    print_table(report, pipeline, title, curve, form)
+    print_rows(report.rows, pipeline, title, curve, form)
     for path in (figures, *([gallery] if report.gallery else []), maps):
         note(str(path), form)
 
@@ -210,8 +209,8 @@ def _save_pictures(pipeline: "Pipeline", log: "DrawingLog", folder: Path, form: 
     note(str(folder), form)
 
 
-def print_table(
-    report: "ComparisonReport",
+def print_rows(
+    reported: "Sequence[ReportRow]",
     pipeline: "Pipeline",
     title: str,
     curve: "CostCurveFile | None" = None,
@@ -219,7 +218,7 @@ def print_table(
 ) -> None:
     """Print a row a method, what the judge itself reads right, and the knee of the cost curve where it is known."""
     judged = pipeline.judge is not None
-    rows = [{**asdict(row), **_joined(row)} for row in report.rows]
+    rows = [{**asdict(row), **_joined(row)} for row in reported]
     show([ResultTable(title, _columns(judged), rows)], form)
     own = pipeline.judge.reference.accuracy.get("concept_and_style") if pipeline.judge is not None else None
     if own is not None:

@@ -81,7 +81,7 @@ def sweep(
     drawn; the same command goes on with it.
     """
     from underpaint.algos.rows import SamplingParams
-    from underpaint.cli.compare import print_table, title_of
+    from underpaint.cli.compare import print_rows, title_of
     from underpaint.runtime.evaluation.comparison import (
         BASELINE,
         ComparisonPlan,
@@ -90,10 +90,10 @@ def sweep(
         read_conditions,
     )
     from underpaint.runtime.evaluation.drawing_log import DrawingLog
-    from underpaint.runtime.evaluation.machine import describe_machine, typed_command
+    from underpaint.runtime.evaluation.machine import typed_command
     from underpaint.runtime.evaluation.pareto import to_dict as rows_to_dict
     from underpaint.runtime.evaluation.pareto import variants, write_pareto
-    from underpaint.runtime.evaluation.report import make_report, to_dict
+    from underpaint.runtime.evaluation.report import make_report, to_results
     from underpaint.runtime.files import check_folder_writable
     from underpaint.runtime.methods.registry import build_method, resolve
 
@@ -118,11 +118,7 @@ def sweep(
     curve = curve_for(pipeline, plan, log)
     draw_all(pipeline, plan, log)
     report = make_report(pipeline, plan, log)
-    settings = {**plan.to_dict(), "resolution": pipeline.resolution, "vocab_size": pipeline.tables.vocab_size}
-    plain = {
-        "command": typed_command(),
-        **to_dict(report, settings, dict(pipeline.fingerprint()), describe_machine(), curve),
-    }
+    plain = {**to_results(pipeline, plan, report, typed_command(), curve), "kind": "sweep"}
     del plain["acceptance_per_cell"]
     plain["rows"] = rows_to_dict(report.rows, asked, plain["rows"])
     title = f"{title_of(pipeline, plan)}, {plan.images} images each"
@@ -130,6 +126,6 @@ def sweep(
     write_pareto(plot, report.rows, asked, title)
     if told_as_json(figures, plain):
         return
-    print_table(report, pipeline, title, curve, form)
+    print_rows(report.rows, pipeline, title, curve, form)
     for path in (figures, plot):
         note(str(path), form)

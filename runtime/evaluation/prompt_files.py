@@ -58,8 +58,8 @@ def read_prompts(
         text = next(text for text, seen in times.items() if seen > 1)
         where = ", ".join([one.key for one in found if one.text == text][:5])
         raise ValueError(
-            f"{path}: {len(found) - len(times)} prompts stand in it twice, first {text[:60]!r} ({where}): pictures of "
-            "one prompt and seed are the same; take them out, or keep the first of each"
+            f"{path}: {len(found) - len(times)} prompts are repeated, the first is {text[:60]!r} ({where}): "
+            "pictures of one prompt and seed are the same; take them out, or pass --skip-repeated"
         )
     by_text: dict[str, FilePrompt] = {}
     for one in found:
@@ -75,7 +75,7 @@ def read_prompts(
 
 
 def known_prompts(
-    prompts: Iterable[FilePrompt], read: Callable[[str], Read], skip_unknown: bool = False
+    prompts: Iterable[FilePrompt], read: Callable[[FilePrompt], Read], skip_unknown: bool = False
 ) -> tuple[tuple[tuple[FilePrompt, Read], ...], tuple[tuple[FilePrompt, str], ...]]:
     """The prompts that a model has words for, each as `read` gives it, and the others with the reason.
 
@@ -86,7 +86,7 @@ def known_prompts(
     unknown: list[tuple[FilePrompt, str]] = []
     for one in prompts:
         try:
-            known.append((one, read(one.text)))
+            known.append((one, read(one)))
         except ValueError as error:
             unknown.append((one, str(error)))
     if unknown and (not skip_unknown or not known):

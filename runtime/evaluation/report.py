@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -12,18 +12,17 @@ import numpy as np
 from underpaint.algos.arrays import BoolArray, FloatArray
 from underpaint.algos.draft import Grid
 from underpaint.artifacts.cost_curve import CostCurveFile
+from underpaint.artifacts.results import with_envelope
 from underpaint.runtime.conditions import Condition
 from underpaint.runtime.drawing import Drawing
 from underpaint.runtime.evaluation.comparison import BASELINE, ComparisonPlan
 from underpaint.runtime.evaluation.drawing_log import DrawingKey, DrawingLog
+from underpaint.runtime.evaluation.machine import describe_machine
 from underpaint.runtime.evaluation.paired import PairedDifference, interval_ends, paired_difference, resampled
 from underpaint.runtime.evaluation.quality import PAIR, Reading, frechet_distance, frechet_floor, read_right
 from underpaint.runtime.evaluation.replay import Replay, mean_token_bias
 from underpaint.runtime.methods.method import DecodingMethod
 from underpaint.runtime.pipeline import Picture, PictureJudge, Pipeline
-
-SCHEMA: Final = 2
-"""Version of the JSON of a comparison."""
 
 
 class Speedup(NamedTuple):
@@ -89,6 +88,15 @@ class ReportRow:
     token_bias: float | None = None
 
 
+TIMED: Final = frozenset(
+    (
+        *("seconds_per_image", "speedup", "speedup_low", "speedup_high", "overhead_share", "target_share"),
+        *("drafter_share", "resampler_share", "target_ms_per_cycle", "drafter_ms_per_cycle", "host_ms_per_cycle"),
+    )
+)
+"""Figures of a row that come from a clock; the others are the same however often a plan is drawn on one machine."""
+
+
 class ComparisonReport(NamedTuple):
     """Everything that the pictures and the table show."""
 
@@ -140,34 +148,52 @@ def make_report(
         ]
         for method in plan.methods
     }
-    views = _Views(pipeline, {condition.caption(): condition for condition in plan.conditions})
-    grid, greedy = pipeline.grid, plan.sampling.temperature == 0
-    rows = [
-        dataclasses.replace(
-            _row(grid, method, drawings[method.name], drawings[BASELINE], views, greedy),
-            token_bias=mean_token_bias(method, replays),
-        )
-        for method in plan.methods
-    ]
+    views = PictureViews(pipeline, plan.conditions)
+    grid = pipeline.grid
+    rows = tuple(
+        dataclasses.replace(row, token_bias=mean_token_bias(method, replays))
+        for method, row in zip(plan.methods, report_rows(plan, drawings, grid, views), strict=True)
+    )
     first = len(plan.conditions)
     shown = {} if pipeline.decoder is None else drawings
     return ComparisonReport(
-        tuple(rows),
+        rows,
         {name: [views.picture(drawing) for drawing in drawn[:first]] for name, drawn in shown.items()},
-        {name: np.mean([accepted_cells(one, grid) for one in drawn], axis=0) for name, drawn in drawings.items()},
+        {
+            name: np.mean([accepted_cells(one, pipeline.grid) for one in drawn], axis=0)
+            for name, drawn in drawings.items()
+        },
     )
 
 
-class _Views:
-    """Pictures and the judge's readings of them, each made once."""
+def report_rows(
+    plan: ComparisonPlan, drawings: Mapping[str, list[Drawing]], grid: Grid, views: PictureViews
+) -> tuple[ReportRow, ...]:
+    """A row for each method of a plan. drawings: by method, seed after seed, each in the order of the prompts."""
+    greedy = plan.sampling.temperature == 0
+    return tuple(
+        _row(grid, method, drawings[method.name], drawings[BASELINE], views, greedy) for method in plan.methods
+    )
 
-    def __init__(self, pipeline: Pipeline, conditions: dict[str, Condition]) -> None:
+
+class PictureViews:
+    """Pictures and the judge's readings of them, each made once.
+
+    readings: by tokens, those that are known already; what it lacks is decoded and read.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        conditions: Sequence[Condition],
+        readings: Mapping[tuple[int, ...], Reading] | None = None,
+    ) -> None:
         self._pipeline = pipeline
-        self._conditions = conditions
+        self._conditions = {condition.caption(): condition for condition in conditions}
         self._pictures: dict[tuple[int, ...], Picture] = {}
-        self._readings: dict[tuple[int, ...], Reading] = {}
+        self._readings = dict(readings or {})
         self.judge: PictureJudge | None = pipeline.judge if pipeline.decoder is not None else None
-        self.told = all(condition.attributes for condition in conditions.values())
+        self.told = all(condition.attributes for condition in conditions)
         """Whether every condition says what may be looked for."""
 
     def picture(self, drawing: Drawing) -> Picture:
@@ -190,7 +216,7 @@ def _row(
     method: DecodingMethod,
     drawn: list[Drawing],
     baseline: list[Drawing],
-    views: _Views,
+    views: PictureViews,
     greedy: bool,
 ) -> ReportRow:
     seconds = sum(one.seconds for one in drawn)
@@ -252,7 +278,7 @@ class _Quality(NamedTuple):
     pictures: int = 0
 
 
-def _quality(drawn: list[Drawing], baseline: list[Drawing], views: _Views) -> _Quality:
+def _quality(drawn: list[Drawing], baseline: list[Drawing], views: PictureViews) -> _Quality:
     judge = views.judge
     if judge is None:
         return _Quality()
@@ -285,20 +311,33 @@ def _mean(values: Sequence[int]) -> float:
     return float(np.mean(values))
 
 
-def to_dict(
+def to_results(
+    pipeline: Pipeline,
+    plan: ComparisonPlan,
     report: ComparisonReport,
-    settings: dict[str, Any],
-    model: dict[str, Any],
-    machine: dict[str, Any],
+    command: str,
     curve: CostCurveFile | None = None,
+    more_settings: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The findings as the JSON file holds them. curve: of the machine that drew; None where it is not known."""
+    """The findings as the JSON file holds them, in the form of `artifacts/results_schema.json`, kind "compare".
+
+    command: that made them. curve: of the machine that drew; None where it is not known. more_settings: what the plan
+    does not know of itself, such as the file of its prompts.
+    """
+    values = comparison_values(pipeline, plan, report.rows, more_settings or {})
+    maps = {name: np.round(cells, 4).tolist() for name, cells in report.acceptance.items()}
+    told = None if curve is None else curve.told()
+    values = {"cost_curve": told, **values, "acceptance_per_cell": maps}
+    return with_envelope("compare", describe_machine(), command, values)
+
+
+def comparison_values(
+    pipeline: Pipeline, plan: ComparisonPlan, rows: Sequence[ReportRow], more_settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Model, settings and rows as JSON holds them."""
+    sizes = {"resolution": pipeline.resolution, "vocab_size": pipeline.tables.vocab_size}
     return {
-        "schema": SCHEMA,
-        "machine": machine,
-        "cost_curve": None if curve is None else curve.told(),
-        "model": model,
-        "settings": settings,
-        "rows": [dataclasses.asdict(row) for row in report.rows],
-        "acceptance_per_cell": {name: np.round(cells, 4).tolist() for name, cells in report.acceptance.items()},
+        "model": dict(pipeline.fingerprint()),
+        "settings": {**plan.to_dict(), **sizes, **more_settings},
+        "rows": [dataclasses.asdict(row) for row in rows],
     }

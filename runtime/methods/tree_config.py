@@ -49,6 +49,7 @@ class TreeConfig:
 
     published_k: the rule's `k`, near codes pooled, where a paper gives it for `PUBLISHED_CODES` codes; it is scaled to
     the model's own codebook when the method is built. None where `k` is what the settings say.
+    cost_curve: SHA-256 of the cost curve that costs in the policy's settings come from; "" where none do.
     """
 
     policy: str
@@ -56,6 +57,7 @@ class TreeConfig:
     policy_settings: Mapping[str, Shown] = field(default_factory=no_settings)
     rule_settings: Mapping[str, Shown] = field(default_factory=no_settings)
     published_k: int | None = None
+    cost_curve: str = ""
 
     @property
     def family(self) -> Literal["tree"]:
@@ -73,13 +75,14 @@ class TreeConfig:
     def to_dict(self) -> dict[str, Any]:
         policy = settings_by_default(POLICIES[self.policy].make, GIVEN_BY_ENGINE) if self.policy != NO_POLICY else {}
         rule = settings_by_default(RULES[self.rule].make, GIVEN_BY_ENGINE)
-        found = {
+        found: dict[str, Any] = {
             "policy": self.policy,
             "policy_settings": {**policy, **self.policy_settings},
             "rule": self.rule,
             "rule_settings": {**rule, **self.rule_settings},
         }
-        return found if self.published_k is None else {**found, "published_k": self.published_k}
+        found |= {"published_k": self.published_k} if self.published_k is not None else {}
+        return found | ({"cost_curve": self.cost_curve} if self.cost_curve else {})
 
     def with_rule(self, rule: str, temperature: float) -> TreeConfig:
         """See `MethodConfig`; at temperature 0 the rule is replaced by its greedy variant."""
@@ -100,16 +103,23 @@ class TreeConfig:
             if self._takes_costs():
                 known["policy"][COSTS_SETTING] = Path
         found: dict[str, dict[str, Shown]] = {"policy": dict(self.policy_settings), "rule": dict(self.rule_settings)}
+        cost_curve = self.cost_curve
         for setting in settings:
             key, value = split_setting(setting)
             owner, chosen = owner_of(method, key, known)
             if known[owner].get(chosen) is Path:
-                found[owner].update(read_engine_costs(Path(value)).settings_for(POLICIES[self.policy]))
+                costs = read_engine_costs(Path(value))
+                found[owner].update(costs.settings_for(POLICIES[self.policy]))
+                cost_curve = costs.fingerprint
                 continue
             found[owner][chosen] = read_setting(f"{owner} of '{method}'", chosen, value, known[owner])
         published_k = None if found["rule"].get("k") != self.rule_settings.get("k") else self.published_k
         return dataclasses.replace(
-            self, policy_settings=found["policy"], rule_settings=found["rule"], published_k=published_k
+            self,
+            policy_settings=found["policy"],
+            rule_settings=found["rule"],
+            published_k=published_k,
+            cost_curve=cost_curve,
         )
 
     def _takes_costs(self) -> bool:
@@ -136,7 +146,12 @@ class TreeConfig:
             return scaled.build(method, tables)
         if tables.costs is not None and self._takes_costs():
             costs = tables.costs.settings_for(POLICIES[self.policy])
-            cost_aware = dataclasses.replace(self, policy_settings={**costs, **self.policy_settings})
+            taken = not costs.keys() <= self.policy_settings.keys()
+            cost_aware = dataclasses.replace(
+                self,
+                policy_settings={**costs, **self.policy_settings},
+                cost_curve=tables.costs.fingerprint if taken else self.cost_curve,
+            )
             return cost_aware.build(method, tables._replace(costs=None))
         rule = build_rule(self.rule, self.rule_settings, tables)
         lossless = RULES[self.rule].is_lossless(self.rule_settings)

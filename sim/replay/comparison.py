@@ -1,11 +1,11 @@
 """What `underpaint compare` measured, and whether a trace and a cost curve belong to it."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from underpaint.artifacts.cost_curve import CostCurveFile
+from underpaint.artifacts.results import read_results
 from underpaint.sim.replay.predict_rows import SETTINGS
 from underpaint.sim.replay.trace import Trace
 
@@ -21,9 +21,9 @@ class Comparison(NamedTuple):
 
 
 def load_comparison(path: Path) -> Comparison:
-    """The JSON of `underpaint compare`; ValueError where it is something else, OSError where there is none."""
+    """The JSON of `underpaint compare`; ValueError where there is none, it is of another version or something else."""
+    held = read_results(path)
     try:
-        held = json.loads(path.read_text(encoding="utf-8"))
         settings = held["settings"]
         sampler = {name: settings[name] for name in ("guidance", "temperature", "top_k", "top_p")}
         rows = {row["method"]: row for row in held["rows"]}

@@ -6,12 +6,13 @@ import pytest
 from tests.cli.synthetic_pipeline import SyntheticPipeline
 from underpaint.algos.draft import Grid
 from underpaint.algos.rows import SamplingParams
+from underpaint.artifacts.results import schema, validate
 from underpaint.runtime.drawing import Drawing, draw
 from underpaint.runtime.evaluation.comparison import ComparisonPlan, choose_prompts, run, with_baseline
 from underpaint.runtime.evaluation.drawing_log import DrawingKey, DrawingLog
 from underpaint.runtime.evaluation.gallery import write_acceptance, write_gallery
 from underpaint.runtime.evaluation.paired import paired_difference
-from underpaint.runtime.evaluation.report import accepted_cells, make_report, speedup, to_dict
+from underpaint.runtime.evaluation.report import accepted_cells, make_report, speedup, to_results
 from underpaint.runtime.methods.registry import METHODS, build_method, resolve
 from underpaint.zoo.prompts import seen_pairs
 
@@ -128,7 +129,8 @@ def test_rows_add_up_and_hold_the_figures_of_the_issue(tmp_path):
     plan = planned(["ar", "eagle2", "lantern"], prompts=4, seeds=2)
     store = finished(tmp_path, plan)
     found = make_report(PIPELINE, plan, store)
-    plain = to_dict(found, plan.to_dict(), dict(PIPELINE.fingerprint()), {"cores": 1})
+    plain = to_results(PIPELINE, plan, found, "a test")
+    assert validate(plain, schema()) == []
     assert set(plain) >= {"machine", "model", "settings", "rows"}
     wanted = {
         *("method", "lossless", "target_nfe", "drafter_nfe", "tokens_per_cycle", "mean_depth", "seconds_per_image"),

@@ -17,7 +17,7 @@ from underpaint.cli.simulate.trace import trace
 from underpaint.runtime.drawing import noise_of
 from underpaint.runtime.evaluation.comparison import ComparisonPlan, choose_prompts, run
 from underpaint.runtime.evaluation.drawing_log import DrawingLog
-from underpaint.runtime.evaluation.report import make_report, to_dict
+from underpaint.runtime.evaluation.report import make_report, to_results
 from underpaint.runtime.methods.mulo_method import MuloMethod
 from underpaint.runtime.methods.registry import build_method, resolve
 from underpaint.sim.replay.predict_rows import rows_for, run_rows
@@ -48,9 +48,7 @@ def compared(folder: Path, temperature: float, prompts: int, methods: tuple[str,
     plan = ComparisonPlan(built, choose_prompts(prompts), (0,), sampler)
     store = DrawingLog(folder, plan.to_dict())
     run(PIPELINE, plan, store, lambda state: None)
-    found = to_dict(
-        make_report(PIPELINE, plan, store), {**plan.to_dict(), "resolution": 64}, dict(PIPELINE.fingerprint()), {}
-    )
+    found = to_results(PIPELINE, plan, make_report(PIPELINE, plan, store), "a test")
     path = folder / "compare.json"
     path.write_text(json.dumps(found))
     return path

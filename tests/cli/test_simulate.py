@@ -15,6 +15,7 @@ import typer
 from typer.testing import CliRunner
 
 from tests.cli.synthetic_pipeline import GRID, VOCAB, SyntheticPipeline, replace_models
+from underpaint.artifacts.results import with_envelope
 from underpaint.artifacts.run_log import RunLogInUse
 from underpaint.cli.simulate.commands import app
 from underpaint.cli.simulate.trace import trace
@@ -416,8 +417,11 @@ def test_bad_costs_and_comparisons_are_refused(monkeypatch: pytest.MonkeyPatch, 
     refused(costs, '{"verify_ms": [[1, -2]], "draft_ms": [[1, 1]]}', "verify_ms")
     compare.touch()
     refused(compare, None, "compare.json")
-    for held in ("", "{", "{}", '{"settings": {}, "rows": []}'):
-        refused(compare, held, "is no comparison")
+    for held in ("", "{"):
+        refused(compare, held, "expected JSON")
+    refused(compare, '{"settings": {}, "rows": []}', "results upgrade")
+    values = {"model": {"target": "field", "engine": "cpu", "sha256": {}}, "settings": {"temperature": 1}, "rows": []}
+    refused(compare, json.dumps(with_envelope("compare", {"processor": "one"}, "", values)), "is no comparison")
 
 
 def test_a_prediction_says_which_costs_it_took(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -427,8 +431,10 @@ def test_a_prediction_says_which_costs_it_took(monkeypatch: pytest.MonkeyPatch, 
     assert not set(about["prompts"]) & set(load(tmp_path / "other.npz").about["prompts"])
     chain = {"policy": "chain", "policy_settings": {"length": 2}, "rule": "chain", "rule_settings": {}}
     row = {"method": "mine", "target_nfe": 9.0, "tokens_per_cycle": 2.0, "mean_depth": 2.0, "speedup": 1.25}
+    row |= {"lossless": True, "images": 1}
     settings = {**about["sampler"], "methods": {"mine": chain}, "prompts": ["another"]}
-    compared = {"settings": settings, "rows": [row], "model": about["model"]}
+    values = {"settings": settings, "rows": [row], "model": about["model"]}
+    compared = with_envelope("compare", {"processor": "one"}, "a test", values)
     (tmp_path / "compare.json").write_text(json.dumps(compared))
     alone = {"verify_ms": [[1, 1.0], [3, 2.0]], "draft_ms": [[1, 0.1]], "overhead_ms": 0.1}
     within = {

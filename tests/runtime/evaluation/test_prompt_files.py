@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from underpaint.runtime.evaluation.prompt_files import PROMPT_FORMS, find_form, known_prompts, read_prompts
+from underpaint.runtime.evaluation.prompt_files import PROMPT_FORMS, FilePrompt, find_form, known_prompts, read_prompts
 from underpaint.zoo.prompts import parse
 
 FILES = {
@@ -33,6 +33,10 @@ FILES = {
     "jsonl": ("mine.jsonl", '{"prompt": "a fox", "id": "one"}\n\n{"caption": "a \\"red\\" cat"}\n'),
     "text": ("mine.txt", "a fox\r\n\n  a \"red\" cat  \n"),
 }  # fmt: skip
+
+
+def parsed(prompt: FilePrompt):
+    return parse(prompt.text)
 
 
 def written(folder: Path, form: str) -> Path:
@@ -88,7 +92,7 @@ def test_what_a_scorer_wants_back_is_kept(tmp_path):
         ("classes.json", b'["tench"]', "expected ImageNet's classes"),
         ("own.jsonl", b'{"words": "a fox"}', "line 1: expected an object with one of prompt, caption, text"),
         ("own.jsonl", b"a fox", "line 1: expected a JSON object"),
-        ("twice.txt", b"a fox\na cat\na fox\n", "1 prompts stand in it twice, first 'a fox' .line 1, line 3."),
+        ("twice.txt", b"a fox\na cat\na fox\n", "1 prompts are repeated, the first is 'a fox' .line 1, line 3."),
     ],
 )
 def test_files_that_are_wrong_are_refused(tmp_path, name, content, message):
@@ -122,10 +126,10 @@ def test_prompts_without_words_are_counted_or_skipped(tmp_path):
     path.write_text("a 3d fox, left\nan oil painting of a castle\na flat whale\n")
     prompts = read_prompts(path)
     with pytest.raises(ValueError, match=r"1 of 3 prompts have words .*line 2.*--skip-unknown draws the rest"):
-        known_prompts(prompts, parse)
-    known, unknown = known_prompts(prompts, parse, skip_unknown=True)
+        known_prompts(prompts, parsed)
+    known, unknown = known_prompts(prompts, parsed, skip_unknown=True)
     assert [one.key for one, _ in known] == ["line 1", "line 3"]
     assert [prompt.concept for _, prompt in known] == ["fox", "whale"]
     assert [one.key for one, _ in unknown] == ["line 2"]
     with pytest.raises(ValueError, match="none of them can be drawn"):
-        known_prompts(prompts[1:2], parse, skip_unknown=True)
+        known_prompts(prompts[1:2], parsed, skip_unknown=True)

@@ -107,6 +107,24 @@ def test_prices_of_chains_and_of_plain_steps_go_to_who_knows_them(tmp_path: Path
     assert (typed["chain_ms"], typed["plain_ms"]) == (((1, 0.5), (4, 1.0)), None)
 
 
+def test_a_method_says_which_curve_its_costs_come_from(tmp_path: Path) -> None:
+    path = written(tmp_path / "costs.json")
+    own, others = read_engine_costs(path), COSTS._replace(fingerprint="ab")
+
+    def curve_of(settings: list[str], costs: EngineCosts | None, method: str = "roofline") -> str | None:
+        config = resolve(method, 1.0, settings=settings)
+        found = build_method(method, config, CODES._replace(costs=costs)).config.to_dict().get("cost_curve")
+        return None if found is None else str(found)
+
+    assert curve_of([], None) is None
+    assert curve_of([], others) == "ab"
+    assert curve_of([], others, "eagle2") is None
+    assert curve_of([f"costs={path}"], others) == own.fingerprint
+    typed = ["draft_ms=0.1", "verify_ms=1:1", "chain_ms=none", "plain_ms=1"]
+    assert curve_of(typed, others) is None
+    assert curve_of(typed[:1], others) == "ab"
+
+
 def test_what_a_user_sets_stands(tmp_path: Path) -> None:
     config = resolve("roofline", 1.0, settings=["draft_ms=1:0.1,4:0.2", "top_k=3"])
     settings = build_method("roofline", config, CODES._replace(costs=COSTS)).config.to_dict()["policy_settings"]

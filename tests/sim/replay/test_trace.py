@@ -12,6 +12,7 @@ from underpaint.algos.chance import sampling
 from underpaint.algos.draft import Grid
 from underpaint.algos.enumeration import enumerate_decoding, passes
 from underpaint.artifacts.cost_curve import HostCosts, InCycleCosts, read_cost_curve
+from underpaint.artifacts.results import with_envelope
 from underpaint.sim.batched.decoding import make_scheme, run_lockstep, run_loop
 from underpaint.sim.latency.models import MeasuredCosts
 from underpaint.sim.replay.comparison import check_belong, check_measured_on, load_comparison
@@ -204,11 +205,16 @@ def comparison(path: Path, measured: dict[str, tuple[float, float, float]]) -> P
         "eagle2": {"policy": "eagle2", "policy_settings": tree, "rule": "point", "rule_settings": {}},
     }
     rows = [
-        {"method": name, "target_nfe": 100.0, "tokens_per_cycle": tokens, "mean_depth": depth, "speedup": speed}
+        {
+            **{"method": name, "lossless": True, "target_nfe": 100.0, "tokens_per_cycle": tokens},
+            **{"mean_depth": depth, "speedup": speed, "images": 4},
+        }
         for name, (tokens, depth, speed) in measured.items()
     ]
+    model = {"target": "field", "engine": "synthetic", "sha256": {}}
     settings = {"methods": methods, "prompts": ["a compared one"], "seeds": [0], **SAMPLER}
-    path.write_text(json.dumps({"model": {"target": "field"}, "settings": settings, "rows": rows}))
+    values = {"model": model, "settings": settings, "rows": rows}
+    path.write_text(json.dumps(with_envelope("compare", {"processor": "one"}, "a test", values)))
     return path
 
 
@@ -271,5 +277,5 @@ def test_a_trace_and_a_comparison_that_do_not_belong_together(tmp_path: Path) ->
     with pytest.raises(ValueError, match=r"\(another training of target128\); record both again"):
         check_belong(dataclasses.replace(trace, about=of_old), retrained)
     (tmp_path / "none.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"none\.json is no comparison"):
+    with pytest.raises(ValueError, match=r"none\.json: there is no 'results_version'.*results upgrade"):
         load_comparison(tmp_path / "none.json")

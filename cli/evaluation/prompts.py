@@ -1,0 +1,115 @@
+"""Options that say which prompts are drawn: typed ones, a file's, or chosen ones."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from underpaint.algos.registry import suggest
+
+if TYPE_CHECKING:
+    from underpaint.runtime.conditions import Condition
+    from underpaint.runtime.evaluation.file_conditions import PromptFile
+    from underpaint.runtime.evaluation.prompt_files import FilePrompt
+    from underpaint.runtime.pipeline import Pipeline
+
+MOST_CHOSEN = 1000
+"""Prompts of the grammar that are chosen at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptOptions:
+    """Which prompts are drawn."""
+
+    prompts_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--prompts",
+            help="A file of prompts: PartiPrompts' tsv, COCO's captions, GenEval's or DPG-Bench's, ImageNet's classes, "
+            "JSON lines, or a prompt a line.",
+            show_default=False,
+        ),
+    ] = None
+    prompts_form: Annotated[
+        str | None,
+        typer.Option(
+            help="Form of the file: parti, coco, geneval, dpg, imagenet, jsonl or text. Default: by its name and first "
+            "line.",
+            show_default=False,
+        ),
+    ] = None
+    prompts_count: Annotated[
+        int | None,
+        typer.Option(
+            help="Prompts drawn: of the file (default: all), or chosen from the training pairs (default: 8).",
+            min=1,
+            show_default=False,
+        ),
+    ] = None
+    prompts_skip: Annotated[
+        int, typer.Option(help="Prompts left out before those: the ones that settings were tuned on.", min=0)
+    ] = 0
+    skip_unknown: Annotated[
+        bool, typer.Option("--skip-unknown", help="Leave out prompts of the file that the model has no words for.")
+    ] = False
+    skip_repeated: Annotated[
+        bool, typer.Option("--skip-repeated", help="Draw prompts that stand in the file twice once.")
+    ] = False
+
+    def file(self) -> "PromptFile | None":
+        """The file asked for; ValueError where an option asks for one and there is none, or for an unknown form."""
+        from underpaint.runtime.evaluation.file_conditions import PromptFile
+        from underpaint.runtime.evaluation.prompt_files import PROMPT_FORMS
+
+        if self.prompts_file is None:
+            if self.prompts_form is not None or self.skip_unknown or self.skip_repeated:
+                raise ValueError(
+                    "--prompts-form, --skip-unknown and --skip-repeated are about --prompts FILE; name one"
+                )
+            return None
+        form = next((known for known in PROMPT_FORMS if known == self.prompts_form), None)
+        if form is None and self.prompts_form is not None:
+            raise ValueError(
+                f"--prompts-form: there is no '{self.prompts_form}'; {suggest(self.prompts_form, PROMPT_FORMS)}"
+            )
+        return PromptFile(
+            self.prompts_file, form, self.prompts_count, self.prompts_skip, self.skip_unknown, self.skip_repeated
+        )
+
+
+class ChosenPrompts(NamedTuple):
+    """What is drawn. prompts: as the file has them, in the order of the conditions; empty without a file.
+
+    source: the file as results name it; empty without one.
+    """
+
+    conditions: "tuple[Condition, ...]"
+    prompts: "tuple[FilePrompt, ...]" = ()
+    source: dict[str, Any] = {}  # noqa: RUF012
+
+
+def choose(pipeline: "Pipeline", texts: Sequence[str], asked: PromptOptions) -> ChosenPrompts:
+    """What was typed, a file's prompts, or chosen ones; says on standard error what is left out of a file."""
+    from underpaint.runtime.evaluation.comparison import read_conditions
+    from underpaint.runtime.evaluation.file_conditions import read_file_conditions
+
+    file = asked.file()
+    if file is None:
+        if max(asked.prompts_count or 0, asked.prompts_skip) > MOST_CHOSEN:
+            raise ValueError(f"--prompts-count, --prompts-skip: at most {MOST_CHOSEN} are chosen; name a file for more")
+        return ChosenPrompts(read_conditions(pipeline, texts, asked.prompts_count, asked.prompts_skip))
+    if texts:
+        raise ValueError("--prompts names a file of prompts; leave it out, or leave the typed prompts out")
+    found = read_file_conditions(pipeline, file)
+    if found.unknown:
+        prompt, reason = found.unknown[0]
+        total = len(found.unknown) + len(found.conditions)
+        typer.echo(
+            f"{len(found.unknown)} of {total} prompts are left out; the first, {prompt.text[:60]!r} ({prompt.key}): "
+            f"{reason}",
+            err=True,
+        )
+    source = {**file.to_dict(), "drawn": len(found.conditions), "unknown": len(found.unknown)}
+    return ChosenPrompts(found.conditions, found.prompts, source)

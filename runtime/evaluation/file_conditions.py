@@ -1,0 +1,85 @@
+"""Conditions out of a file of prompts, as the models of a folder take them."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from underpaint.runtime.conditions import Condition
+from underpaint.runtime.evaluation.prompt_files import FilePrompt, PromptForm, find_form, known_prompts, read_prompts
+from underpaint.runtime.pipeline import Pipeline
+
+
+@dataclass(frozen=True, slots=True)
+class PromptFile:
+    """A file of prompts, and which of them are drawn.
+
+    form: None finds it out. count, skip: of the file's prompts, in its order (None: all). skip_unknown: leave out what
+    the models have no words for. skip_repeated: draw a prompt that stands in the file twice once.
+    """
+
+    path: Path
+    form: PromptForm | None = None
+    count: int | None = None
+    skip: int = 0
+    skip_unknown: bool = False
+    skip_repeated: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """What tells it from another file, as JSON holds it: name, SHA-256 and which prompts are taken."""
+        return {
+            "name": self.path.name,
+            "sha256": _hash(self.path),
+            "form": self.form or find_form(self.path),
+            "count": self.count,
+            "skip": self.skip,
+        }
+
+
+class FileConditions(NamedTuple):
+    """What is drawn of a file: a prompt and a condition each, and the prompts left out with the reason."""
+
+    prompts: tuple[FilePrompt, ...]
+    conditions: tuple[Condition, ...]
+    unknown: tuple[tuple[FilePrompt, str], ...]
+
+
+def read_file_conditions(pipeline: Pipeline, asked: PromptFile) -> FileConditions:
+    """The conditions of a file's prompts. Models of classes take ImageNet's by number; others take the text.
+
+    Raises ValueError as `read_prompts` does, where the models have no words for a prompt (unless those are skipped),
+    and where two prompts mean the same to them.
+    """
+    repeated: Literal["refuse", "first"] = "first" if asked.skip_repeated else "refuse"
+    prompts = read_prompts(asked.path, asked.form, asked.count, asked.skip, repeated)
+    classes = pipeline.index.condition == "class"
+
+    def condition_of(prompt: FilePrompt) -> Condition:
+        number = prompt.details.get("class") if classes else None
+        return pipeline.condition(prompt.text if number is None else str(number))
+
+    known, unknown = known_prompts(prompts, condition_of, asked.skip_unknown)
+    first: dict[str, FilePrompt] = {}
+    kept: list[tuple[FilePrompt, Condition]] = []
+    for prompt, condition in known:
+        other = first.setdefault(condition.caption(), prompt)
+        if other is prompt:
+            kept.append((prompt, condition))
+        elif not asked.skip_repeated:
+            raise ValueError(
+                f"{asked.path}: {other.text[:60]!r} ({other.key}) and {prompt.text[:60]!r} ({prompt.key}) are one "
+                "prompt to this model; take one out, or pass --skip-repeated"
+            )
+    return FileConditions(tuple(one for one, _ in kept), tuple(one for _, one in kept), unknown)
+
+
+def _hash(path: Path) -> str:
+    """SHA-256 of a file, or of the texts of a folder with their names."""
+    if path.is_file():
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    found = hashlib.sha256()
+    for one in sorted(path.glob("*.txt")):
+        found.update(f"{one.name}\0".encode() + hashlib.sha256(one.read_bytes()).digest())
+    return found.hexdigest()

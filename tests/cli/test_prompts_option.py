@@ -1,0 +1,122 @@
+"""`--prompts FILE`: which of a file's prompts are drawn, by models of words and of classes, and what is refused."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.cli.synthetic_pipeline import SyntheticPipeline, replace_models
+from underpaint.artifacts.model_index import ModelIndex
+from underpaint.cli.app import app
+
+LINES = "a 3d fox, left\nan oil painting of a castle\na flat whale\na flat panda\n"
+
+
+def class_models(side):
+    return SyntheticPipeline(judge=None, index=ModelIndex({}, (), condition="class"))
+
+
+@pytest.fixture(autouse=True)
+def opened_models(monkeypatch):
+    replace_models(monkeypatch, lambda side: SyntheticPipeline())
+
+
+def compare(folder, *arguments):
+    asked = ("compare", "--methods", "ar", "--out", folder / "out", *arguments)
+    return CliRunner().invoke(app, [str(one) for one in asked])
+
+
+def settings_of(folder):
+    return json.loads((folder / "out" / "compare.json").read_text())["settings"]
+
+
+def written(folder, text, name="mine.txt"):
+    path = folder / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def test_unknown_words_are_refused_with_their_number_or_skipped(tmp_path):
+    path = written(tmp_path, LINES)
+    refused = compare(tmp_path, "--prompts", path)
+    assert refused.exit_code == 2
+    assert "1 of 4 prompts have words that this model does not know" in refused.stderr
+    assert "--skip-unknown draws the rest" in refused.stderr
+    assert not (tmp_path / "out").exists()
+    drawn = compare(tmp_path, "--prompts", path, "--skip-unknown")
+    assert drawn.exit_code == 0, drawn.output
+    assert "1 of 4 prompts are left out; the first, 'an oil painting of a castle' (line 2)" in drawn.stderr
+    settings = settings_of(tmp_path)
+    assert [prompt.split(",")[0] for prompt in settings["prompts"]] == [
+        "a large 3d fox",
+        "a large flat whale",
+        "a large flat panda",
+    ]
+    source = settings["prompts_file"]
+    assert (source["name"], source["form"], source["drawn"], source["unknown"]) == ("mine.txt", "text", 3, 1)
+    assert len(source["sha256"]) == 64
+
+
+def test_count_and_skip_are_of_the_file(tmp_path):
+    path = written(tmp_path, LINES)
+    assert compare(tmp_path, "--prompts", path, "--prompts-skip", 2, "--prompts-count", 1).exit_code == 0
+    assert [prompt.split(",")[0] for prompt in settings_of(tmp_path)["prompts"]] == ["a large flat whale"]
+
+
+def test_models_of_classes_take_imagenets_by_number(tmp_path, monkeypatch):
+    replace_models(monkeypatch, class_models)
+    classes = {"0": ["n01440764", "tench"], "207": ["n02099601", "golden_retriever"]}
+    path = written(tmp_path, json.dumps(classes), "imagenet_class_index.json")
+    result = compare(tmp_path, "--prompts", path)
+    assert result.exit_code == 0, result.output
+    assert settings_of(tmp_path)["prompts"] == ["0", "207"]
+
+
+def test_models_of_classes_have_no_captions(tmp_path, monkeypatch):
+    replace_models(monkeypatch, class_models)
+    refused = compare(tmp_path, "--prompts", written(tmp_path, LINES))
+    assert refused.exit_code == 2
+    assert "4 of 4 prompts" in refused.stderr
+    assert "expected a class" in refused.stderr
+
+
+def test_prompts_that_are_one_to_the_model_are_refused_or_drawn_once(tmp_path):
+    path = written(tmp_path, "a 3d fox, left\na 3D  fox, left\n")
+    refused = compare(tmp_path, "--prompts", path)
+    assert refused.exit_code == 2
+    assert "(line 1) and 'a 3D  fox, left' (line 2) are one prompt to this model" in refused.stderr
+    assert compare(tmp_path, "--prompts", path, "--skip-repeated").exit_code == 0
+    assert len(settings_of(tmp_path)["prompts"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "options", "message"),
+    [
+        ("none.txt", None, [], "there is no such file of prompts"),
+        ("parti.tsv", b"Text\tCategory\na fox\tx\n", [], "expected a column 'prompt'"),
+        ("latin.txt", "a caf\u00e9".encode("latin-1"), [], "expected UTF-8, byte 5"),
+        ("twice.txt", b"a fox\na cat\na fox\n", [], "pass --skip-repeated"),
+        ("mine.txt", b"a fox\n", ["--prompts-form", "part"], "did you mean 'parti'"),
+        ("mine.txt", b"a fox\n", ["--prompts-count", "2"], "it has 1 prompts"),
+        ("mine.txt", b"a fox\n", ["a panda"], "leave the typed prompts out"),
+    ],
+)
+def test_files_that_cannot_be_drawn_are_refused(tmp_path, name, content, options, message):
+    path = tmp_path / name if content is None else written(tmp_path, content, name)
+    refused = compare(tmp_path, *options, "--prompts", path)
+    assert refused.exit_code == 2, refused.output
+    assert message in refused.stderr
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("options", [["--skip-unknown"], ["--skip-repeated"], ["--prompts-form", "parti"]])
+def test_options_of_a_file_need_one(tmp_path, options):
+    refused = compare(tmp_path, *options)
+    assert refused.exit_code == 2
+    assert "are about --prompts FILE" in refused.stderr
+
+
+def test_no_more_prompts_are_chosen_than_there_are(tmp_path):
+    refused = compare(tmp_path, "--prompts-count", 1001)
+    assert refused.exit_code == 2
+    assert "at most 1000 are chosen" in refused.stderr
