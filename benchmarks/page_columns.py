@@ -169,6 +169,16 @@ CERTIFIED: tuple[Column, ...] = (
     ("false alarms", lambda row: str(len(row["false_alarms"]))),
 )
 
+DISTURBED: tuple[Column, ...] = (
+    ("run", word("run")),
+    ("method", word("method")),
+    ("pictures", word("images")),
+    ("target NFE", plain("target_nfe", ".12g")),
+    ("tokens per cycle", plain("tokens_per_cycle", ".16g")),
+    ("prompt accuracy", plain("prompt_accuracy", ".12g")),
+    ("Fréchet distance", plain("frechet_distance", ".16g")),
+)
+
 PROGRAM: tuple[Column, ...] = (
     ("model", word("model")),
     ("method", word("method")),

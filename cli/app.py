@@ -12,6 +12,7 @@ from underpaint.cli.certify import certify
 from underpaint.cli.compare import compare
 from underpaint.cli.costs import costs
 from underpaint.cli.errors import BAD_INPUT, bad_input
+from underpaint.cli.evaluation.evaluate import evaluate
 from underpaint.cli.exact import exact
 from underpaint.cli.generate import generate
 from underpaint.cli.methods import methods
@@ -69,6 +70,7 @@ app.command()(generate)
 app.command()(compare)
 app.command()(report)
 app.command()(sweep)
+app.command()(evaluate)
 app.command()(methods)
 app.command()(prompts)
 app.command()(costs)

@@ -1,0 +1,257 @@
+"""Finished jobs on disk: shards of tar, each written by one process, so that runs on one folder do not meet.
+
+A shard holds two members a job, as WebDataset has it: KEY.png, the picture, and then KEY.json, the drawing with its
+tokens, its cost and what the judge saw. What a killed process left unfinished at a shard's end does not count.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import secrets
+import socket
+import tarfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Final, NamedTuple
+
+import numpy as np
+
+from underpaint.runtime.drawing import Drawing
+from underpaint.runtime.evaluation.drawing_log import settings_hash
+from underpaint.runtime.evaluation.jobs.drawer import DrawnJob
+from underpaint.runtime.evaluation.quality import Reading
+
+HEAD_NAME: Final = "evaluation.json"
+SHARD_FORMAT: Final = 1
+SHARD_JOBS: Final = 1000
+"""Jobs of a shard, at most."""
+
+
+class StoredJobs(NamedTuple):
+    """What a folder holds. repeated: jobs drawn more than once; differing: of those, how many with other tokens."""
+
+    drawings: dict[str, Drawing]
+    readings: dict[str, Reading]
+    processors: dict[str, int]
+    repeated: int
+    differing: int
+
+
+class EvaluationFolder:
+    """The folder of one evaluation: `evaluation.json`, which says what it draws, and `shards`."""
+
+    def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
+        """Look, and write nothing yet. Raises ValueError where the folder holds another evaluation or none."""
+        self.folder = folder
+        self._head = {"format": SHARD_FORMAT, "hash": settings_hash(settings), "settings": dict(settings)}
+        self._check_head()
+
+    @property
+    def shards(self) -> list[Path]:
+        """The shards, by name."""
+        return sorted((self.folder / "shards").glob("*.tar"))
+
+    def claim(self) -> None:
+        """Say what the folder holds, for other runs to see. Raises ValueError where one was quicker with another."""
+        path = self.folder / HEAD_NAME
+        self.folder.mkdir(parents=True, exist_ok=True)
+        beside = self.folder / f".{HEAD_NAME}.{secrets.token_hex(8)}"
+        beside.write_text(json.dumps(self._head), encoding="utf-8")
+        try:
+            if not path.exists():
+                _publish(beside, path)
+        finally:
+            beside.unlink()
+        self._check_head()
+
+    def _check_head(self) -> None:
+        path = self.folder / HEAD_NAME
+        if not path.exists():
+            if self.shards:
+                raise ValueError(f"{self.folder} holds shards and no {HEAD_NAME}; choose another folder")
+            return
+        try:
+            held = json.loads(path.read_text(encoding="utf-8"))
+            written, told, before = held["format"], held["hash"], held["settings"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{path} is no evaluation ({error!r}); choose another folder or delete it") from error
+        if written != SHARD_FORMAT:
+            raise ValueError(f"{path}: format {written}, expected {SHARD_FORMAT}; choose another folder")
+        if told != self._head["hash"]:
+            raise ValueError(
+                f"{path} belongs to another evaluation (it differs in {', '.join(_differences(before, self._head))}); "
+                "repeat that command to go on with it, or choose another folder"
+            )
+
+    def stored_keys(self) -> set[str]:
+        """The keys of the jobs that are finished."""
+        return {str(record["key"]) for path in self.shards for record in _records(path)}
+
+    def read(self) -> StoredJobs:
+        """Every finished job; of one drawn twice, that of the first shard by name."""
+        drawings: dict[str, Drawing] = {}
+        readings: dict[str, Reading] = {}
+        processors: dict[str, int] = {}
+        repeated = differing = 0
+        numbers: dict[int, int] = {}
+        for path in self.shards:
+            for record in _records(path):
+                key, drawing = record["key"], _drawing(record["drawing"], numbers)
+                if key in drawings:
+                    repeated += 1
+                    differing += drawings[key].tokens != drawing.tokens
+                    continue
+                drawings[key] = drawing
+                processors[record["processor"]] = processors.get(record["processor"], 0) + 1
+                if record["reading"] is not None:
+                    features = np.array(record["reading"]["features"], dtype=np.float64)
+                    readings[key] = Reading(record["reading"]["values"], features)
+        return StoredJobs(drawings, readings, processors, repeated, differing)
+
+
+class StoredPicture(NamedTuple):
+    """A picture of an evaluation, and where its PNG lies. model: the model's place in the plan."""
+
+    model: int
+    method: str
+    prompt: str
+    seed: int
+    shard: Path
+    offset: int
+    size: int
+
+    def png(self) -> bytes:
+        """The picture's file."""
+        with self.shard.open("rb") as file:
+            file.seek(self.offset)
+            return file.read(self.size)
+
+
+def read_plan(folder: Path) -> dict[str, Any]:
+    """What an evaluation's folder says that it draws; ValueError where it is none."""
+    path = folder / HEAD_NAME
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["settings"]
+        found["models"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{folder} is no folder of `underpaint evaluate` ({path.name}: {error!r})") from error
+    return found
+
+
+def stored_pictures(folder: Path) -> list[StoredPicture]:
+    """The pictures of an evaluation's folder, in an order that says nothing of who drew them, or when."""
+    found: dict[str, StoredPicture] = {}
+    for path in sorted((folder / "shards").glob("*.tar")):
+        places: dict[str, tuple[int, int]] = {}
+        for member, content in _members(path):
+            key, _, kind = member.name.partition(".")
+            if kind == "png":
+                places[key] = member.offset_data, member.size
+            elif key in places:
+                record = json.loads(content)
+                drawing = record["drawing"]
+                told = record["model"], drawing["method"], drawing["prompt"], drawing["seed"]
+                found.setdefault(key, StoredPicture(*told, path, *places[key]))
+    return sorted(found.values())
+
+
+class ShardWriter:
+    """Writes shards that no other process writes to. A context manager."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / "shards"
+        self._name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._file: BinaryIO | None = None
+        self._tar: tarfile.TarFile | None = None
+        self._jobs = 0
+
+    def __enter__(self) -> ShardWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close()
+
+    def add(self, job: DrawnJob) -> None:
+        """Write a finished job; it is on the disk when this returns."""
+        if self._jobs % SHARD_JOBS == 0:
+            self._close()
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._file = (self._folder / f"{self._name}-{self._jobs // SHARD_JOBS:05d}.tar").open("xb")
+            self._tar = tarfile.open(fileobj=self._file, mode="w")  # noqa: SIM115
+        assert self._tar is not None
+        assert self._file is not None
+        if job.picture is not None:
+            _add(self._tar, f"{job.key}.png", job.picture)
+        _add(self._tar, f"{job.key}.json", json.dumps(job.to_dict()).encode())
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._jobs += 1
+
+    def _close(self) -> None:
+        if self._tar is not None and self._file is not None:
+            self._tar.close()
+            self._file.close()
+        self._tar = self._file = None
+
+
+def _publish(beside: Path, path: Path) -> None:
+    """Give a whole file its name, never over another's; a file system without links gets a copy."""
+    try:
+        os.link(beside, path)
+    except FileExistsError:
+        return
+    except OSError:
+        if not path.exists():
+            path.write_bytes(beside.read_bytes())
+
+
+def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
+    member = tarfile.TarInfo(name)
+    member.size = len(content)
+    tar.addfile(member, io.BytesIO(content))
+
+
+def _members(path: Path) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
+    """Head and content of the whole members of a shard, up to where a killed process stopped."""
+    with contextlib.suppress(tarfile.ReadError), tarfile.open(path, "r:") as tar:
+        for member in tar:
+            held = tar.extractfile(member)
+            content = b"" if held is None else held.read()
+            if len(content) == member.size:
+                yield member, content
+
+
+def _records(path: Path) -> Iterator[dict[str, Any]]:
+    for member, content in _members(path):
+        if member.name.endswith(".json"):
+            yield json.loads(content)
+
+
+def _drawing(plain: dict[str, Any], numbers: dict[int, int]) -> Drawing:
+    """A drawing out of its record. numbers: keeps one object a number, as there are few and tokens are many."""
+    values: dict[str, Any] = {
+        name: tuple(numbers.setdefault(one, one) for one in value) if isinstance(value, list) else value
+        for name, value in plain.items()
+    }
+    return Drawing(**values)
+
+
+def _differences(before: Mapping[str, Any], head: Mapping[str, Any]) -> list[str]:
+    """In which settings of which models two evaluations differ."""
+    theirs, ours = before.get("models", []), head["settings"].get("models", [])
+    if len(theirs) != len(ours):
+        return [f"the number of models, {len(theirs)} and {len(ours)}"]
+    return sorted(
+        {
+            key
+            for old, new in zip(theirs, ours, strict=True)
+            for key in old.keys() | new.keys()
+            if old.get(key) != new.get(key)
+        }
+    )

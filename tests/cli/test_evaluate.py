@@ -1,0 +1,160 @@
+"""`underpaint evaluate`: figures that do not depend on who drew what, ends of every kind, and bad input."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.cli.synthetic_pipeline import SyntheticPipeline, replace_models
+from underpaint.artifacts.results import read_results
+from underpaint.cli.app import app
+from underpaint.runtime.evaluation.jobs import workers
+from underpaint.runtime.evaluation.report import TIMED
+
+ROOT = Path(__file__).parents[2]
+SMALL = ("--methods", "eagle2", "--resolution", "64", "--prompts-count", "3", "--seeds", "2")
+
+
+def called(*arguments):
+    return CliRunner().invoke(app, [str(one) for one in arguments])
+
+
+def statistics(path):
+    rows = read_results(path)["rows"]
+    return [{name: value for name, value in row.items() if name not in TIMED} for row in rows]
+
+
+@pytest.fixture
+def synthetic(monkeypatch):
+    replace_models(monkeypatch, lambda side: SyntheticPipeline())
+
+
+@pytest.mark.usefixtures("synthetic")
+def test_figures_are_those_of_compare(tmp_path):
+    asked = ("--methods", "eagle2,lantern", "--prompts-count", 3, "--seeds", 2)
+    result = called("evaluate", *asked, "--jobs", 0, "--out", tmp_path / "jobs")
+    assert result.exit_code == 0, result.output
+    assert called("compare", *asked, "--out", tmp_path / "alone").exit_code == 0
+    assert statistics(tmp_path / "jobs" / "evaluate.json") == statistics(tmp_path / "alone" / "compare.json")
+    held = {path: path.read_bytes() for path in (tmp_path / "jobs").rglob("*.tar")}
+    assert called("evaluate", *asked, "--jobs", 0, "--out", tmp_path / "jobs").exit_code == 0
+    assert {path: path.read_bytes() for path in (tmp_path / "jobs").rglob("*.tar")} == held
+
+
+@pytest.mark.usefixtures("synthetic")
+def test_figures_are_written_when_the_last_part_is_there(tmp_path):
+    asked = ("evaluate", "--methods", "eagle2", "--prompts-count", 3, "--jobs", 0, "--out", tmp_path)
+    first = called(*asked, "--shard", "2/2")
+    assert first.exit_code == 0, first.output
+    assert "part 2 of 2 is drawn; 3 of 6 are missing" in first.stdout
+    assert not (tmp_path / "evaluate.json").exists()
+    assert called(*asked, "--shard", "1/2").exit_code == 0
+    found = read_results(tmp_path / "evaluate.json")
+    assert found["drawn"] == {"processors": found["drawn"]["processors"], "repeated": 0, "differing": 0}
+    assert sum(found["drawn"]["processors"].values()) == 6
+
+
+def test_several_models_are_told_apart_in_one_file(tmp_path, monkeypatch):
+    replace_models(monkeypatch, lambda side: SyntheticPipeline(resolution=side or 128, name=f"target{side}"))
+    asked = ("evaluate", "--methods", "ar", "--prompts-count", 2, "--jobs", 0, "--out", tmp_path)
+    result = called(*asked, "--engines", "a@64", "--engines", "b@128")
+    assert result.exit_code == 0, result.output
+    found = read_results(tmp_path / "evaluate.json")
+    assert found["kind"] == "merged"
+    assert [run["results"]["model"]["target"] for run in found["runs"]] == ["target64", "target128"]
+    assert called("results", "leaderboard", tmp_path / "evaluate.json").exit_code == 0
+
+
+@pytest.mark.usefixtures("synthetic")
+def test_a_stop_keeps_what_is_drawn_and_another_run_is_refused(tmp_path, monkeypatch):
+    asked = ("evaluate", "--methods", "eagle2", "--prompts-count", 3, "--jobs", 0, "--out", tmp_path)
+    real = workers.InlineWorker.run
+
+    def stopping(self, jobs):
+        for place, found in enumerate(real(self, jobs)):
+            if place == 4:
+                raise KeyboardInterrupt
+            yield found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(workers.InlineWorker, "run", stopping)
+        stopped = called(*asked)
+    assert stopped.exit_code == 130
+    assert "the same command goes on" in stopped.stderr
+    other = called(*asked, "--temperature", "0.5")
+    assert other.exit_code == 2
+    assert "belongs to another evaluation (it differs in temperature)" in other.stderr
+    assert called(*asked).exit_code == 0
+    assert len(list((tmp_path / "shards").iterdir())) == 2
+
+
+@pytest.mark.usefixtures("synthetic")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--shard", "3/2"], "expected i/n"),
+        (["--on", "rai"], "did you mean 'ray'"),
+        (["--address", "auto"], "pass --on ray"),
+        (["--methods", "adtt"], "did you mean 'adt'"),
+        (["--methods", "roofline"], "--set roofline.costs=FILE"),
+        (["--engines", "a", "--engines", "a"], "two of those named are the same"),
+        (["--engines", "a@64", "--engines", "b", "--low", "c"], "--low belongs to one model"),
+        (["--prompts", "none.txt"], "there is no such file of prompts"),
+        (["a pandda"], "did you mean 'panda'"),
+    ],
+)
+def test_bad_input_is_refused_before_any_work(tmp_path, arguments, message):
+    result = called("evaluate", "--prompts-count", "2", *arguments, "--out", tmp_path / "out")
+    if "a pandda" in arguments:
+        result = called("evaluate", *arguments, "--out", tmp_path / "out")
+    assert result.exit_code == 2, result.output
+    assert message in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds the workers in /proc, which this system lacks")
+def test_a_run_killed_twice_has_the_figures_of_one_that_was_not(tmp_path):
+    """A worker dies and its job is drawn again; then the whole run dies, and the same command goes on."""
+
+    def command(out):
+        return [sys.executable, "-m", "underpaint", "evaluate", *SMALL, "--jobs", "2", "--out", str(out)]
+
+    def finished():
+        return sum(path.read_bytes().count(b".json\0") for path in (tmp_path / "killed" / "shards").glob("*.tar"))
+
+    def wait_for(count):
+        until = time.monotonic() + 60.0
+        while finished() < count:
+            assert time.monotonic() < until
+            time.sleep(0.02)
+
+    running = subprocess.Popen(command(tmp_path / "killed"), cwd=ROOT, stderr=subprocess.DEVNULL)
+    wait_for(2)
+    os.kill(children_of(running.pid)[-1], signal.SIGKILL)
+    wait_for(5)
+    running.kill()
+    running.wait()
+    assert 5 <= finished() < 12
+    subprocess.run(command(tmp_path / "killed"), cwd=ROOT, check=True, capture_output=True)
+    subprocess.run(command(tmp_path / "whole"), cwd=ROOT, check=True, capture_output=True)
+    assert statistics(tmp_path / "killed" / "evaluate.json") == statistics(tmp_path / "whole" / "evaluate.json")
+
+
+def children_of(pid):
+    """Worker processes of a process: those that multiprocessing spawned."""
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(status.read_text().rpartition(")")[2].split()[1])
+            words = (status.parent / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if parent == pid and b"spawn_main" in words:
+            found.append(int(status.parent.name))
+    return sorted(found)
