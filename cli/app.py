@@ -13,6 +13,7 @@ from underpaint.cli.compare import compare
 from underpaint.cli.costs import costs
 from underpaint.cli.errors import BAD_INPUT, bad_input
 from underpaint.cli.evaluation.evaluate import evaluate
+from underpaint.cli.evaluation.metrics import app as metrics
 from underpaint.cli.exact import exact
 from underpaint.cli.generate import generate
 from underpaint.cli.methods import methods
@@ -79,6 +80,7 @@ app.command()(certify)
 app.command()(trace)
 app.add_typer(simulate, name="simulate")
 app.add_typer(results, name="results")
+app.add_typer(metrics, name="metrics")
 
 _HANDED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from underpaint.algos.arrays import BoolArray, FloatArray
+from underpaint.runtime.evaluation.metrics.features import gaussian_distance
 from underpaint.zoo.prompts import SLOT_VALUES
 from underpaint.zoo.resolutions import SHIPPED_RESOLUTIONS
 
@@ -109,14 +110,9 @@ def frechet_distance(left: FloatArray, right: FloatArray) -> float:
     """
     if left.shape[0] < 2 or right.shape[0] < 2 or left.shape[1:] != right.shape[1:]:
         raise ValueError(f"frechet_distance: expected [n >= 2, F] and [m >= 2, F], got {left.shape} and {right.shape}")
-    apart = left.mean(axis=0) - right.mean(axis=0)
-    cov_left = np.cov(left, rowvar=False).reshape(left.shape[1], -1)
-    cov_right = np.cov(right, rowvar=False).reshape(right.shape[1], -1)
-    # (C_l C_r)^(1/2) has the trace of (C_l^(1/2) C_r C_l^(1/2))^(1/2), which is symmetric.
-    values, vectors = np.linalg.eigh(cov_left)
-    root = (vectors * np.sqrt(np.clip(values, 0.0, None))) @ vectors.T
-    between = np.sqrt(np.clip(np.linalg.eigvalsh(root @ cov_right @ root), 0.0, None)).sum()
-    return max(0.0, float(apart @ apart + np.trace(cov_left) + np.trace(cov_right) - 2.0 * between))
+    width = left.shape[1]
+    covariances = [np.cov(features, rowvar=False).reshape(width, width) for features in (left, right)]
+    return gaussian_distance(left.mean(axis=0), covariances[0], right.mean(axis=0), covariances[1])
 
 
 def frechet_floor(reference: Reference, count: int, seed: int = 0) -> float | None:

@@ -150,10 +150,7 @@ def make_report(
     }
     views = PictureViews(pipeline, plan.conditions)
     grid = pipeline.grid
-    rows = tuple(
-        dataclasses.replace(row, token_bias=mean_token_bias(method, replays))
-        for method, row in zip(plan.methods, report_rows(plan, drawings, grid, views), strict=True)
-    )
+    rows = report_rows(plan, drawings, grid, views, replays)
     first = len(plan.conditions)
     shown = {} if pipeline.decoder is None else drawings
     return ComparisonReport(
@@ -167,13 +164,22 @@ def make_report(
 
 
 def report_rows(
-    plan: ComparisonPlan, drawings: Mapping[str, list[Drawing]], grid: Grid, views: PictureViews
+    plan: ComparisonPlan,
+    drawings: Mapping[str, list[Drawing]],
+    grid: Grid,
+    views: PictureViews,
+    replays: Sequence[Replay] = (),
 ) -> tuple[ReportRow, ...]:
-    """A row for each method of a plan. drawings: by method, seed after seed, each in the order of the prompts."""
+    """A row for each method of a plan.
+
+    drawings: by method, seed after seed, each in the order of the prompts. replays: see `make_report`.
+    """
     greedy = plan.sampling.temperature == 0
-    return tuple(
-        _row(grid, method, drawings[method.name], drawings[BASELINE], views, greedy) for method in plan.methods
-    )
+    found = []
+    for method in plan.methods:
+        row = _row(grid, method, drawings[method.name], drawings[BASELINE], views, greedy)
+        found.append(dataclasses.replace(row, token_bias=mean_token_bias(method, replays)))
+    return tuple(found)
 
 
 class PictureViews:

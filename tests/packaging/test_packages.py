@@ -68,7 +68,8 @@ def test_drawing_imports_neither_torch_nor_onnx():
         ROOT / "runtime" / "engines" / name
         for name in ("tensorrt_engine.py", "tensorrt_runtime.py", "device_memory.py")
     )
-    own = {*(ROOT / "cli" / "train").glob("*.py"), *on_gpus, *on_device}  # imported only as they run
+    scoring = ROOT / "cli" / "evaluation" / "scoring.py"
+    own = {*(ROOT / "cli" / "train").glob("*.py"), scoring, *on_gpus, *on_device}  # imported only as they run
     modules = sorted(
         ".".join(("underpaint", *file.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__")
         for top in ("algos", "artifacts", "sim", "runtime", "zoo", "cli")

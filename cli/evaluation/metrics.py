@@ -1,0 +1,170 @@
+"""`underpaint metrics`: what the pictures of an evaluation are worth by the field's own networks and benchmarks."""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from underpaint.cli.errors import bad_input
+
+if TYPE_CHECKING:
+    from underpaint.runtime.evaluation.jobs.shards import StoredPicture
+    from underpaint.runtime.evaluation.metrics.scorers import BenchmarkPrompt, BenchmarkScore
+
+app = typer.Typer(help="Score the pictures of an evaluation, by weights on this machine.", no_args_is_help=True)
+METRICS = ("fid", "kid", "precision-recall", "is", "clip", "hps", "aesthetic")
+BENCHMARKS = ("geneval", "dpg")
+
+Folder = Annotated[Path, typer.Argument(help="A folder of `underpaint evaluate`.")]
+Benchmark = Annotated[str, typer.Argument(help="geneval or dpg.")]
+
+
+@app.command()
+def score(
+    folder: Folder,
+    metrics: Annotated[str, typer.Option(help=f"With commas between: {', '.join(METRICS)}.")] = "fid",
+    inception: Annotated[Path | None, typer.Option(help="torch-fidelity's Inception weights.")] = None,
+    reference: Annotated[
+        Path | None, typer.Option(help="Real pictures: a folder of them, or ADM's reference batch (.npz; FID alone).")
+    ] = None,
+    clip: Annotated[Path | None, typer.Option(help="A folder with a CLIP in the format of transformers.")] = None,
+    hps: Annotated[Path | None, typer.Option(help="HPSv2's checkpoint; --clip is then ViT-H-14.")] = None,
+    aesthetic: Annotated[Path | None, typer.Option(help="LAION's aesthetic predictor; --clip is ViT-L-14.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The figures; default: metrics.json in the folder.")] = None,
+) -> None:
+    """Score every method's pictures; nothing is downloaded, and a missing file is refused before any work."""
+    from underpaint.artifacts.manifest import write_beside
+    from underpaint.artifacts.results import with_envelope
+    from underpaint.cli.options import read_names
+    from underpaint.runtime.evaluation.jobs.shards import read_plan
+    from underpaint.runtime.evaluation.machine import describe_machine, typed_command
+    from underpaint.runtime.files import check_file_writable
+
+    figures = out or folder / "metrics.json"
+    with bad_input(), _installed():
+        from underpaint.cli.evaluation.scoring import Networks, check_asked, score_method
+
+        wanted = read_names(metrics)
+        check_asked(wanted, METRICS, inception=inception, reference=reference, clip=clip, hps=hps, aesthetic=aesthetic)
+        plan = read_plan(folder)
+        groups = _by_method(folder)
+        check_file_writable(figures)
+        networks = Networks.open(wanted, inception, reference, clip, hps, aesthetic)
+    rows = []
+    for (model, method), pictures in groups.items():
+        named = plan["models"][model]["model"]["target"]
+        found = score_method(networks, wanted, pictures)
+        rows.append({"model": named, "method": method, "images": len(pictures), **found})
+        typer.echo(f"{named} {method}: " + ", ".join(f"{name} {value:.4g}" for name, value in found.items()))
+    values = {"weights": networks.hashes, "models": [one["model"] for one in plan["models"]], "rows": rows}
+    plain = with_envelope("metrics", describe_machine(), typed_command(), values)
+    write_beside(figures, (json.dumps(plain, indent=1) + "\n").encode())
+    typer.echo(str(figures))
+
+
+@app.command()
+def write(
+    benchmark: Benchmark,
+    folder: Folder,
+    prompts: Annotated[Path, typer.Option(help="The benchmark's file of prompts that the evaluation drew.")],
+    out: Annotated[Path, typer.Option(help="Where the pictures go: a folder for each model and method in it.")],
+) -> None:
+    """Write pictures in the layout that GenEval's or DPG-Bench's own scorer reads."""
+    from underpaint.runtime.evaluation.jobs.shards import read_plan
+    from underpaint.runtime.evaluation.metrics.scorers import write_dpg, write_geneval
+    from underpaint.runtime.files import check_folder_writable
+
+    with bad_input():
+        _check_benchmark(benchmark)
+        plan = read_plan(folder)
+        groups = _by_method(folder)
+        check_folder_writable(out)
+        found = {
+            f"{plan['models'][model]['model']['target']}-{model}-{method.replace(':', '_')}": _prompts_of(
+                plan["models"][model], pictures, prompts
+            )
+            for (model, method), pictures in groups.items()
+        }
+    for name, ready in found.items():
+        with bad_input():
+            if benchmark == "geneval":
+                write_geneval(out / name, ready)
+                typer.echo(f"{out / name}: score it with GenEval's evaluation/evaluate_images.py {out / name}")
+            else:
+                side = write_dpg(out / name, ready)
+                count = max(len(one.pictures) for one in ready)
+                options = f"--image-root-path {out / name} --resolution {side} --pic-num {count}"
+                typer.echo(f"{out / name}: score it with DPG-Bench's compute_dpg_bench.py {options}")
+
+
+@app.command()
+def read(
+    benchmark: Benchmark,
+    path: Annotated[Path, typer.Argument(help="What the benchmark's own scorer wrote.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Read the results of GenEval's or DPG-Bench's own scorer."""
+    from underpaint.runtime.evaluation.metrics.scorers import read_dpg, read_geneval
+
+    with bad_input():
+        _check_benchmark(benchmark)
+        found: BenchmarkScore = read_geneval(path) if benchmark == "geneval" else read_dpg(path)
+    if as_json:
+        typer.echo(json.dumps({"benchmark": benchmark, **found._asdict()}, indent=1))
+        return
+    typer.echo(f"{benchmark}: {found.overall:.4f} over {found.pictures} pictures")
+    for name, value in found.parts.items():
+        typer.echo(f"  {name}: {value:.4f}")
+
+
+@contextmanager
+def _installed() -> Iterator[None]:
+    """ValueError, saying what to install, where a package of the extra is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "underpaint").partition(".")[0] == "underpaint":
+            raise
+        raise ValueError(f"metrics need {error.name}; install it with: pip install -e '.[cpu,metrics]'") from error
+
+
+def _check_benchmark(name: str) -> None:
+    from underpaint.algos.registry import suggest
+
+    if name not in BENCHMARKS:
+        raise ValueError(f"there is no benchmark '{name}' here; {suggest(name, BENCHMARKS)}")
+
+
+def _by_method(folder: Path) -> "dict[tuple[int, str], list[StoredPicture]]":
+    from underpaint.runtime.evaluation.jobs.shards import stored_pictures
+
+    groups: dict[tuple[int, str], list[StoredPicture]] = defaultdict(list)
+    for one in stored_pictures(folder):
+        groups[one.model, one.method].append(one)
+    if not groups:
+        raise ValueError(f"{folder} holds no pictures; let `underpaint evaluate` draw some, by models with a decoder")
+    return groups
+
+
+def _prompts_of(model: dict[str, Any], pictures: "list[StoredPicture]", path: Path) -> "list[BenchmarkPrompt]":
+    """The benchmark's prompts, in its order, with their pictures by seed; ValueError where others were drawn."""
+    from underpaint.runtime.evaluation.metrics.scorers import BenchmarkPrompt
+    from underpaint.runtime.evaluation.prompt_files import read_prompts
+
+    keys = dict(zip(model.get("prompt_keys", ()), model["prompts"], strict=False))
+    by_caption: dict[str, list[StoredPicture]] = defaultdict(list)
+    for one in pictures:
+        by_caption[one.prompt].append(one)
+    found = []
+    for prompt in read_prompts(path, repeated="first"):
+        drawn = by_caption.get(keys.get(prompt.key, ""), [])
+        if drawn:
+            pngs = [one.png() for one in sorted(drawn, key=lambda one: one.seed)]
+            found.append(BenchmarkPrompt(prompt.key, prompt.text, prompt.details, pngs))
+    if not found:
+        raise ValueError(f"{path}: the evaluation drew none of its prompts; pass it to evaluate as --prompts")
+    return found
