@@ -19,10 +19,10 @@ MOST_BYTES = 6_000_000
 
 
 def report(
-    folder: Annotated[Path, typer.Argument(help="What `underpaint compare` wrote: its --out.")],
+    folder: Annotated[Path, typer.Argument(help="What `underpaint compare` or `evaluate` wrote: its --out.")],
     out: Annotated[Path | None, typer.Option(help="The page to write; default: report.html in the folder.")] = None,
     json_file: Annotated[
-        Path | None, typer.Option("--json", help="The figures, where `compare --json` put them elsewhere.")
+        Path | None, typer.Option("--json", help="The figures, where --json put them elsewhere.")
     ] = None,
     engines: Engines = None,
     gallery: Annotated[int, typer.Option(help="Prompts shown in the gallery, the first ones.", min=1)] = 8,

@@ -15,6 +15,7 @@ from underpaint.artifacts.results import ResultsError, upgraded
 from underpaint.artifacts.run_log import RunLog
 from underpaint.runtime.drawing import Drawing
 from underpaint.runtime.evaluation.drawing_log import FILE_NAME, drawing_of, read_head
+from underpaint.runtime.evaluation.jobs.shards import HEAD_NAME, EvaluationFolder, read_plan
 from underpaint.runtime.evaluation.replay import Replay, ReplayLog
 from underpaint.runtime.page.curve import cost_curve
 from underpaint.runtime.page.frames import frames_of
@@ -41,29 +42,45 @@ class ComparisonFolder:
 
     @classmethod
     def read(cls, folder: Path, figures: Path | None = None) -> ComparisonFolder:
-        """Read what `underpaint compare` wrote. figures: its JSON, where it lies elsewhere than in the folder.
+        """Read what `compare` or `evaluate` wrote. figures: its JSON, where it lies elsewhere than in the folder.
 
         Raises ValueError or OSError: no such folder, no figures, another kind or version, or of another run than the
         drawings.
         """
         if not folder.is_dir():
             raise NotADirectoryError(f"no folder {folder}; make one with `underpaint compare --out {folder}`")
-        path = figures or folder / "compare.json"
+        evaluated = (folder / HEAD_NAME).is_file()
+        path = figures or folder / ("evaluate.json" if evaluated else "compare.json")
         if not path.is_file():
-            raise ResultsError(f"{path}: there are no figures; let the comparison finish, or name its file with --json")
+            raise ResultsError(f"{path}: there are no figures; let the run finish, or name their file with --json")
         results = upgraded(path)
         if results["kind"] not in KINDS:
-            raise ResultsError(f"{path}: expected results of {' or '.join(KINDS)}, got '{results['kind']}'")
-        drawings: dict[tuple[str, str], Drawing] = {}
-        log = folder / FILE_NAME
-        if log.is_file():
-            lines = RunLog(log).read()
-            _check_same_run(log, path, read_head(log, lines), results)
-            seed = results["settings"]["seeds"][0]
-            for drawing in map(drawing_of, lines[1:]):
-                if drawing.seed == seed:
-                    drawings[drawing.method, drawing.prompt] = drawing
+            raise ResultsError(
+                f"{path}: expected results of one model, of {' or '.join(KINDS)}, got '{results['kind']}'; evaluate "
+                "one model in a folder for a page of its own"
+            )
+        found = _evaluated(folder, path, results) if evaluated else _compared(folder, path, results)
+        seed = results["settings"]["seeds"][0]
+        drawings = {(one.method, one.prompt): one for one in found if one.seed == seed}
         return cls(results, drawings, ReplayLog(folder, None).replays())
+
+
+def _compared(folder: Path, path: Path, results: Mapping[str, Any]) -> list[Drawing]:
+    """The drawings of a comparison's log; none where there is no log beside the figures."""
+    log = folder / FILE_NAME
+    if not log.is_file():
+        return []
+    lines = RunLog(log).read()
+    _check_same_run(log, path, read_head(log, lines), results)
+    return [drawing_of(line) for line in lines[1:]]
+
+
+def _evaluated(folder: Path, path: Path, results: Mapping[str, Any]) -> list[Drawing]:
+    """The drawings of an evaluation's shards."""
+    plan = read_plan(folder)
+    told = {key: value for key, value in plan["models"][0].items() if key != "prompt_keys"}
+    _check_same_run(folder / HEAD_NAME, path, told, results)
+    return list(EvaluationFolder(folder, plan).read().drawings.values())
 
 
 def _check_same_run(log: Path, path: Path, written: Mapping[str, Any], results: Mapping[str, Any]) -> None:

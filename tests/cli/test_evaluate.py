@@ -1,5 +1,6 @@
 """`underpaint evaluate`: figures that do not depend on who drew what, ends of every kind, and bad input."""
 
+import json
 import os
 import signal
 import subprocess
@@ -158,3 +159,29 @@ def children_of(pid):
         if parent == pid and b"spawn_main" in words:
             found.append(int(status.parent.name))
     return sorted(found)
+
+
+def test_an_evaluation_becomes_a_page(tmp_path):
+    asked = ("--methods", "eagle2", "--resolution", 64, "--prompts-count", 1, "--jobs", 0, "--out", tmp_path)
+    assert called("evaluate", *asked).exit_code == 0
+    result = called("report", tmp_path)
+    assert result.exit_code == 0, result.output
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    (prompt,) = read_results(tmp_path / "evaluate.json")["settings"]["prompts"]
+    assert prompt in text
+    assert text.count("data:image/png;base64,") + text.count("data:image/webp;base64,") >= 2
+    changed = json.loads((tmp_path / "evaluate.json").read_text())
+    changed["settings"]["temperature"] = 0.5
+    (tmp_path / "evaluate.json").write_text(json.dumps(changed))
+    refused = called("report", tmp_path)
+    assert refused.exit_code == 2
+    assert "are of two runs (they differ in temperature)" in refused.output
+
+
+def test_a_page_shows_one_model(tmp_path, monkeypatch):
+    replace_models(monkeypatch, lambda side: SyntheticPipeline(resolution=side or 128, name=f"target{side}"))
+    asked = ("evaluate", "--methods", "ar", "--prompts-count", 2, "--jobs", 0, "--out", tmp_path)
+    assert called(*asked, "--engines", "a@64", "--engines", "b@128").exit_code == 0
+    refused = called("report", tmp_path)
+    assert refused.exit_code == 2
+    assert "expected results of one model" in refused.output
