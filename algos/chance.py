@@ -8,13 +8,15 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from math import fsum, inf
-from typing import Any, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 
 from underpaint.algos.arrays import FloatArray
 
 _BLOCK = 64
+MOST_SEED: Final = 2**64 - 1
+"""The largest seed, and number of a picture: the generator's key holds two words of 64 bits."""
 
 
 class Role(IntEnum):
@@ -153,9 +155,9 @@ class Philox:
 
 
 def sampling(seed: int, image: int = 0) -> FromUniforms:
-    """Randomness for sampling picture number `image` under `seed` (both >= 0)."""
-    if seed < 0 or image < 0:
-        raise ValueError(f"sampling: expected seed >= 0 and image >= 0, got {seed} and {image}")
+    """Randomness for sampling picture number `image` under `seed`, both from 0 to `MOST_SEED`."""
+    if not (0 <= seed <= MOST_SEED and 0 <= image <= MOST_SEED):
+        raise ValueError(f"sampling: expected seed >= 0 and image >= 0, at most {MOST_SEED}, got {seed} and {image}")
     return FromUniforms(Philox(seed, image))
 
 

@@ -60,7 +60,7 @@ def named(plugin: str) -> Iterator[None]:
         yield
     except PluginError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise PluginError(f"plug-in {plugin}: {type(error).__name__}: {error} ({_place(error)})") from error
 
 

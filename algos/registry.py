@@ -95,6 +95,12 @@ def settings_fields(make: Callable[..., Any]) -> dict[str, dataclasses.Field[Any
     return {field.name: field for field in dataclasses.fields(make) if field.init}
 
 
+def check_dataclass(what: str, make: object) -> None:
+    """ValueError unless what is registered as `what` is a dataclass, whose fields are its settings."""
+    if not (isinstance(make, type) and dataclasses.is_dataclass(make)):
+        raise ValueError(f"{what}: expected make to be a dataclass, whose fields are its settings, got {make!r}")
+
+
 def default_settings(make: Callable[..., Any]) -> dict[str, Any]:
     """The defaults of the settings of the dataclass `make`; a setting without a default is left out."""
     found: dict[str, Any] = {}

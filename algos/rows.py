@@ -1,17 +1,24 @@
 """Maths on rows of logits: guidance, temperature, top-k, top-p, softmax. One source for every array library."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
+
+LEAST_TEMPERATURE: Final = 1e-4
+MOST_TEMPERATURE: Final = 1e4
+MOST_GUIDANCE: Final = 1e4
+"""Beyond these, logits in float32 or float16 overflow, or nothing of them is left."""
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How logits become a distribution; target and drafter must share one for an exact rule to be exact.
 
-    guidance: classifier-free guidance scale s, logits = uncond + s (cond - uncond); 1 is no guidance.
-    temperature: >= 0; at 0 the distribution is one-hot on the (first) largest logit.
+    guidance: classifier-free guidance scale s, logits = uncond + s (cond - uncond), from 0 to `MOST_GUIDANCE`; 1 is no
+        guidance.
+    temperature: 0, or from `LEAST_TEMPERATURE` to `MOST_TEMPERATURE`; at 0 the distribution is one-hot on the (first)
+        largest logit.
     top_k: tokens kept by logit, ties with the last kept included; 0 keeps all.
     top_p: smallest set of tokens of at least this mass is kept; 1 keeps all.
     """
@@ -22,9 +29,13 @@ class SamplingParams:
     top_p: float = 1.0
 
     def __post_init__(self) -> None:
+        warm = self.temperature == 0 or LEAST_TEMPERATURE <= self.temperature <= MOST_TEMPERATURE
         for name, value, right, expected in (
-            ("guidance", self.guidance, self.guidance >= 0, ">= 0"),
-            ("temperature", self.temperature, self.temperature >= 0, ">= 0 (0 takes the likeliest token)"),
+            ("guidance", self.guidance, 0 <= self.guidance <= MOST_GUIDANCE, f">= 0 and at most {MOST_GUIDANCE:g}"),
+            (
+                *("temperature", self.temperature, warm),
+                f">= 0 (0 takes the likeliest token; others lie from {LEAST_TEMPERATURE:g} to {MOST_TEMPERATURE:g})",
+            ),
             ("top_k", self.top_k, self.top_k >= 0, ">= 0 (0 keeps all)"),
             ("top_p", self.top_p, 0 < self.top_p <= 1, "in (0, 1]"),
         ):

@@ -4,11 +4,11 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from underpaint.algos.registry import build
+from underpaint.artifacts.typed_json import build_typed
 
 FORMAT: Final = 2
 """Version of the manifest's fields and of what a graph's inputs and outputs mean (`artifacts.decoder_graph`)."""
@@ -122,20 +122,18 @@ def read(path: Path) -> Manifest:
     if found != FORMAT:
         raise ManifestError(f"{path}: expected format {FORMAT}, got {found}; {_REMEDY}")
     try:
-        return build(Manifest, _typed(values, path), f"manifest {path}")
+        made = build_typed(Manifest, values, f"manifest {path}")
+        for file in (made.file, *([made.weights.file] if made.weights else [])):
+            check_beside(file, f"manifest {path}")
     except ValueError as error:
         raise ManifestError(f"{error}; {_REMEDY}") from error
+    return made
 
 
-def _typed(values: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """The nested parts as their own types."""
-    found = dict(values)
-    if isinstance(values.get("weights"), dict):
-        found["weights"] = build(WeightsEntry, values["weights"], f"{path}: weights")
-    if isinstance(values.get("export"), dict):
-        record = build(ExportRecord, values["export"], f"{path}: export")
-        found["export"] = replace(record, buckets=tuple(record.buckets))
-    return found
+def check_beside(file: str, what: str) -> None:
+    """Raise ValueError unless `file` is the plain name of a file, so that it lies in the folder of what names it."""
+    if not file or file in (".", "..") or Path(file).name != file or "\\" in file or "\0" in file:
+        raise ValueError(f"{what}: expected the name of a file in its own folder, got {file!r}")
 
 
 def check(manifest: Manifest, folder: Path) -> Path:

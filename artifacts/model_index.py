@@ -13,9 +13,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from underpaint.algos.registry import build, suggest
+from underpaint.algos.registry import suggest
 from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts.manifest import Manifest, ManifestError, read, write_beside
+from underpaint.artifacts.typed_json import build_typed
 
 INDEX: Final = "model_index.json"
 INDEX_FORMAT: Final = 2
@@ -87,7 +88,7 @@ class ModelIndex:
 
     def sampling(self) -> SamplingParams:
         """How the models are meant to be sampled."""
-        return build(SamplingParams, self.sampling_params, f"{INDEX}: sampling_params")
+        return build_typed(SamplingParams, self.sampling_params, f"{INDEX}: sampling_params")
 
     def hashes(self, names: Iterable[str]) -> dict[str, str]:
         """The SHA-256 of models by name: of the weights where they lie in a file of their own, else of the file.
@@ -221,7 +222,7 @@ def _parsed(folder: Path) -> ModelIndex:
         held = json.loads(path.read_text(encoding="utf-8"))
         if held.get("format") != INDEX_FORMAT:
             raise ManifestError(f"{path}: expected format {INDEX_FORMAT}, got {held.get('format')}; {_REMEDY}")
-        index = build(ModelIndex, _typed(held, path), str(path))
+        index = build_typed(ModelIndex, _without_costs(held), str(path))
         _check_names(index)
         index.sampling()
         _known_condition(index.condition, str(path))
@@ -232,24 +233,13 @@ def _parsed(folder: Path) -> ModelIndex:
     return index
 
 
-def _typed(held: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """The parts of an index as their own types."""
-    # Folders once named a cost curve; every machine measures its own now.
-    resolutions = [
-        {name: value for name, value in {**entry, "grid": _pair(entry["grid"])}.items() if name != "costs"}
-        for entry in held["resolutions"]
-    ]
-    return {
-        **held,
-        "models": {name: build(ModelEntry, entry, f"{path}: {name}") for name, entry in held["models"].items()},
-        "resolutions": tuple(build(ResolutionEntry, entry, f"{path}: resolutions") for entry in resolutions),
-        "tokenizer": build(TokenizerEntry, held["tokenizer"], f"{path}: tokenizer"),
-    }
-
-
-def _pair(sides: Any) -> tuple[int, int]:
-    height, width = (int(side) for side in sides)
-    return height, width
+def _without_costs(held: Mapping[str, Any]) -> dict[str, Any]:
+    """An index without the cost curves that folders once named: every machine measures its own now."""
+    entries = held["resolutions"]
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        return dict(held)
+    kept = [{name: value for name, value in entry.items() if name != "costs"} for entry in entries]
+    return {**held, "resolutions": kept}
 
 
 def _check_names(index: ModelIndex) -> None:

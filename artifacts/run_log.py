@@ -22,6 +22,8 @@ class RunLog:
 
     def read(self) -> list[Any]:
         """Take up the whole lines that the file holds. Raises ValueError where one of them is no JSON."""
+        if self.path.is_dir():
+            raise IsADirectoryError(f"{self.path} is a folder where the record of the run should be; remove it")
         held = self.path.read_bytes() if self._seen else b""
         sound = held[: held.rfind(b"\n") + 1]
         lines = [json.loads(line) for line in sound.splitlines()]

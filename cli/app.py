@@ -8,10 +8,11 @@ from typing import Annotated
 import typer
 
 from underpaint.algos.plugins import VARIABLE, PluginError, load_plugins, named_by_environment
+from underpaint.artifacts.manifest import ManifestError
 from underpaint.cli.certify import certify
 from underpaint.cli.compare import compare
 from underpaint.cli.costs import costs
-from underpaint.cli.errors import BAD_INPUT, bad_input
+from underpaint.cli.errors import BAD_INPUT, bad_input, machine_errors
 from underpaint.cli.evaluation.evaluate import evaluate
 from underpaint.cli.evaluation.metrics import app as metrics
 from underpaint.cli.exact import exact
@@ -170,8 +171,10 @@ def main() -> None:
     """Run the command line."""
     enable_completion()
     try:
-        app(prog_name=_NAME)
-    except PluginError as error:  # an installed package's, which is loaded when a registry is first asked
+        with machine_errors():
+            app(prog_name=_NAME)
+    # A plug-in of an installed package, which is loaded when a registry is first asked; the package's own tables.
+    except (PluginError, ManifestError) as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(BAD_INPUT)
 

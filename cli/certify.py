@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from underpaint.algos.chance import MOST_SEED
 from underpaint.cli.errors import bad_input
 from underpaint.cli.terminal import (
     STANDARD_OUTPUT,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from underpaint.sim.certify.certificate import Certificate
     from underpaint.sim.certify.measurement import Effort, Measurement
     from underpaint.sim.certify.verifier import Verifier
+
 
 NOT_LOSSLESS = 1
 """The exit code of a verifier that is not lossless."""
@@ -50,13 +52,19 @@ def certify(
         bool, typer.Option("--seeds", help="With --as process: it draws by a seed of its own, judge it by samples.")
     ] = False,
     cases: Annotated[int, typer.Option(help="Cases to judge it on.", min=1, max=1000)] = 24,
-    seed: Annotated[int, typer.Option(help="Seed of the cases.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the cases.", min=0, max=MOST_SEED)] = 0,
     margin: Annotated[
         float, typer.Option(help="Where it is judged by samples: find a probability that is off by this much.")
     ] = 0.03,
-    timeout: Annotated[float, typer.Option(help="Seconds without an answer that count as hung.", min=0.1)] = 10.0,
-    seconds: Annotated[float, typer.Option(help="Begin no further case after so many seconds.", min=1)] = 300.0,
-    shrink_seconds: Annotated[float, typer.Option(help="Look so long for a smaller failing case.", min=0)] = 15.0,
+    timeout: Annotated[
+        float, typer.Option(help="Seconds without an answer that count as hung.", min=0.1, max=86_400)
+    ] = 10.0,
+    seconds: Annotated[
+        float, typer.Option(help="Begin no further case after so many seconds.", min=1, max=86_400)
+    ] = 300.0,
+    shrink_seconds: Annotated[
+        float, typer.Option(help="Look so long for a smaller failing case.", min=0, max=86_400)
+    ] = 15.0,
     out: Annotated[Path, typer.Option(help="Where the smallest failing case is written; it replays.")] = Path(
         "failing-case.json"
     ),
@@ -77,7 +85,7 @@ def certify(
     from underpaint.artifacts.manifest import write_beside
     from underpaint.artifacts.results import with_envelope
     from underpaint.runtime.evaluation.machine import describe_machine, typed_command
-    from underpaint.runtime.files import check_file_writable
+    from underpaint.runtime.files import check_apart, check_file_writable
     from underpaint.sim.certify.adapters import Spec
     from underpaint.sim.certify.certificate import certify as judge
     from underpaint.sim.certify.isolated import open_isolated
@@ -91,6 +99,7 @@ def certify(
             raise ValueError(f"--margin: expected 0.001 to below 1, got {margin}")
         check_file_writable(out)
         check_json(json_file)
+        check_apart({"--out": out, "--json": json_file})
         effort = Effort(margin=margin, seed=seed)
         named = None if verifier is None else Spec(verifier, cast("Interface", interface), seeds)
         case: VerifierCase | None = None

@@ -21,6 +21,7 @@ from underpaint.cli.options import (
     Temperature,
     TopK,
     TopP,
+    check_costs,
     describe_sampling,
     open_pipeline,
     read_names,
@@ -48,9 +49,12 @@ if TYPE_CHECKING:
     from underpaint.runtime.evaluation.drawing_log import DrawingLog
     from underpaint.runtime.evaluation.replay import ReplayLog
     from underpaint.runtime.evaluation.report import ReportRow
+    from underpaint.runtime.methods.method import DecodingMethod
     from underpaint.runtime.pipeline import Pipeline
 
 DEFAULT_OUT = Path("runs/compare")
+GALLERY = "gallery.png"
+MAPS = "acceptance.png"
 DEFAULT_METHODS = "ar,speculative,eagle2,adt-control-chain,adt-control-tree,adt,lantern,lantern++,adt+lantern"
 
 _NO_FILE = PromptOptions()
@@ -67,7 +71,7 @@ def compare(
     ),
     preset: Preset = "tuned",
     temperature: Temperature = 1.0,
-    seeds: Annotated[int, typer.Option(help="Seeds per prompt, counted from 0.", min=1)] = 1,
+    seeds: Annotated[int, typer.Option(help="Seeds per prompt, counted from 0.", min=1, max=1_000_000)] = 1,
     prompt_options: PromptOptions = _NO_FILE,
     setting: Annotated[
         list[str] | None, typer.Option("--set", help="A setting of one method, method.name=value; repeat for more.")
@@ -112,13 +116,14 @@ def compare(
     from underpaint.runtime.evaluation.comparison import (
         ComparisonPlan,
         build_methods,
+        check_log,
         check_opens,
         log_settings,
         with_baseline,
     )
-    from underpaint.runtime.evaluation.drawing_log import DrawingLog
+    from underpaint.runtime.evaluation.drawing_log import FILE_NAME, DrawingLog
     from underpaint.runtime.evaluation.replay import ReplayLog
-    from underpaint.runtime.files import check_folder_writable
+    from underpaint.runtime.files import check_apart, check_folder_writable
     from underpaint.runtime.methods.registry import resolve
 
     with bad_input():
@@ -129,9 +134,11 @@ def compare(
         check_folder_writable(out or DEFAULT_OUT)
         check_json(json_file)
         pipeline = open_pipeline(engines, resolution, low, backend)
-        sampling = read_sampling(temperature, guidance, top_k, top_p, pipeline.sampling)
+        sampling = read_sampling(temperature, guidance, top_k, top_p, pipeline)
         chosen = choose(pipeline, prompts or [], prompt_options)
         drawn_by = build_methods(pipeline, names, checked, own, preset)
+        check_promises(drawn_by)
+        check_costs(setting or (), pipeline)
         plan = ComparisonPlan(drawn_by, chosen.conditions, tuple(range(seeds)), sampling, preset)
         check_opens(pipeline, plan)
         if save_pictures and pipeline.decoder is None:
@@ -144,13 +151,26 @@ def compare(
         out = out or DEFAULT_OUT / short_hash(told)
         figures = json_file or out / "compare.json"
         check_json(figures)
+        kept = {"the record of drawings": out / FILE_NAME, "the gallery": out / GALLERY, "the maps": out / MAPS}
+        check_apart({**kept, "--json": figures})
         log, replays = DrawingLog(out, told, fresh=fresh), ReplayLog(out, told)
+        check_log(log, plan, pipeline)
     curve = curve_for(pipeline, plan, log)
     draw_all(pipeline, plan, log)
     record_all(pipeline, plan, log, replays, save_replay)
     _report(pipeline, plan, out, figures, log, replays, curve, form, chosen.source)
     if save_pictures:
         _save_pictures(pipeline, log, out / "pictures", form)
+
+
+def check_promises(methods: "Sequence[DecodingMethod]") -> None:
+    """ValueError where a plug-in's rule promises to be lossless and is not: it would be shown as lossless."""
+    from underpaint.runtime.methods.tree_config import TreeConfig
+    from underpaint.sim.exact.promise import check_promise
+
+    for method in methods:
+        if isinstance(method.config, TreeConfig):
+            check_promise(method.config.rule, method.config.rule_settings)
 
 
 def _report(
@@ -173,7 +193,7 @@ def _report(
     plain = to_results(pipeline, plan, report, typed_command(), curve, more_settings)
     title = title_of(pipeline, plan)
     captions = [condition.caption() for condition in plan.conditions]
-    gallery, maps = out / "gallery.png", out / "acceptance.png"
+    gallery, maps = out / GALLERY, out / MAPS
     if report.gallery:
         write_gallery(gallery, report.rows, report.gallery, captions, f"One row a method: {title}")
     write_acceptance(

@@ -51,7 +51,7 @@ def costs(
         if export is not None:
             check_file_writable(export)
         pipeline = open_pipeline(engines, resolution, None, backend)
-        sampling = read_sampling(1.0, guidance, top_k, top_p, pipeline.sampling)
+        sampling = read_sampling(1.0, guidance, top_k, top_p, pipeline)
         if pipeline.loaded_drafter is None:
             raise ValueError(
                 f"{pipeline.folder} holds no drafter for {pipeline.entry.target}: export one into it first"

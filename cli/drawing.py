@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 def draw_all(pipeline: "Pipeline", plan: "ComparisonPlan", log: "DrawingLog") -> None:
     """Draw what `log` lacks of the plan; on Ctrl-C say where it stands and leave."""
     from underpaint.artifacts.run_log import RunLogInUse
+    from underpaint.runtime.engines.context import EngineError
     from underpaint.runtime.evaluation.comparison import run
 
     try:
@@ -33,7 +34,7 @@ def draw_all(pipeline: "Pipeline", plan: "ComparisonPlan", log: "DrawingLog") ->
         kept = f"{len(log)} of {plan.size} drawings are done"
         typer.echo(f"stopped: {kept}; the same command goes on with {log.path}", err=True)
         raise typer.Exit(STOPPED) from None
-    except RunLogInUse as error:
+    except (RunLogInUse, EngineError) as error:  # the other writer, or a tree that no pass of the engine holds
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(BAD_INPUT) from error
 

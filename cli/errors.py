@@ -1,23 +1,52 @@
-"""Bad input: one message on standard error, exit code 2, before any work."""
+"""What went wrong, in one message on standard error: bad input before any work, and what the machine lacks in it."""
 
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
 import typer
 
 BAD_INPUT = 2
 STOPPED = 130
 """The exit code after Ctrl-C, as shells count it."""
+_STORAGE: Final = frozenset(
+    (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENAMETOOLONG)
+)
+"""Errors of a disk, not of the program."""
 
 
 @contextmanager
-def bad_input() -> Iterator[None]:
-    """Turn a ValueError or an OSError of validation into its message and exit code 2.
+def bad_input(*kinds: type[Exception]) -> Iterator[None]:
+    """Turn errors of validation into their message and exit code 2: `kinds`, or else ValueError and OSError.
 
-    Nothing but validation belongs inside: an error in the work itself is a bug, and keeps its traceback.
+    Nothing but validation belongs inside: an error in the work itself is a bug, and keeps its traceback. Where work can
+    meet an error that is no bug, `kinds` names it.
     """
+    caught = kinds or (ValueError, OSError)
     try:
         yield
-    except (ValueError, OSError) as error:
+    except caught as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(BAD_INPUT) from error
+
+
+@contextmanager
+def machine_errors() -> Iterator[None]:
+    """Turn a disk that is full or cannot be written, and memory that runs out, into a message and exit code 2."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _STORAGE:
+            raise
+        where = f"{error.filename}: " if error.filename else ""
+        typer.echo(
+            f"error: {where}{error.strerror or error}; make room there, or choose another place for the output. What "
+            "was finished before is kept",
+            err=True,
+        )
+        raise SystemExit(BAD_INPUT) from error
+    except MemoryError as error:
+        told = f" ({error})" if str(error) else ""
+        typer.echo(f"error: the memory of this machine does not suffice{told}; ask for less at once", err=True)
+        raise SystemExit(BAD_INPUT) from error

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from underpaint.sim.exact.rule_report import ExactReport
 
 
+NOT_KEPT = 1
+"""The exit code of a rule that breaks its promise."""
+
+
 def exact(
     rule: Annotated[str, typer.Argument(help="An acceptance rule; see `underpaint methods`.")],
     model: Annotated[str, typer.Option(help="A synthetic target and drafter: flat, peaked, near or far.")] = "flat",
@@ -44,6 +48,7 @@ def exact(
     from underpaint.algos.draft import POLICIES
     from underpaint.runtime.methods.method import GIVEN_BY_ENGINE
     from underpaint.runtime.methods.settings import read_settings
+    from underpaint.sim.exact.promise import keeps_promise
     from underpaint.sim.exact.rule_report import MODELS, exact_report
 
     with bad_input():
@@ -56,9 +61,10 @@ def exact(
         MODELS[model]
         check_json(json_file)
         report = exact_report(rule, model, policy, settings, own, max_nodes)
-    found = report._asdict()
+    found = {**report._asdict(), "keeps_promise": keeps_promise(report)}
     found["residuals"] = {name: one._asdict() for name, one in report.residuals.items()}
     if told_as_json(json_file, found):
+        _require_promise(report)
         return
     if form is Format.table:
         typer.echo(_shown(report))
@@ -70,6 +76,20 @@ def exact(
     )
     tables = [ResultTable("by residual", _RESIDUALS, residuals)] if residuals else []
     show(tables if form is Format.table else [figures, *tables], form)
+    _require_promise(report)
+
+
+def _require_promise(report: "ExactReport") -> None:
+    """Say that a rule breaks its promise, and end with `NOT_KEPT`."""
+    from underpaint.sim.exact.promise import keeps_promise
+
+    if keeps_promise(report) is False:
+        typer.echo(
+            f"error: rule '{report.rule}' promises to be lossless and is not: total variation "
+            f"{report.total_variation:.3g}; mend the rule, or its promise",
+            err=True,
+        )
+        raise typer.Exit(NOT_KEPT)
 
 
 _RESIDUALS = (

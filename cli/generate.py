@@ -17,9 +17,11 @@ from underpaint.cli.options import (
     Low,
     Preset,
     Resolution,
+    Seed,
     Temperature,
     TopK,
     TopP,
+    check_costs,
     open_pipeline,
     read_sampling,
     short_hash,
@@ -72,8 +74,10 @@ def generate(
     guidance: Guidance = None,
     top_k: TopK = None,
     top_p: TopP = None,
-    seed: Annotated[int, typer.Option(help="Seed of the noise: the same seed draws the same picture.")] = 0,
-    seeds: Annotated[int, typer.Option(help="Pictures of each prompt, by seeds counted from --seed.", min=1)] = 1,
+    seed: Seed = 0,
+    seeds: Annotated[
+        int, typer.Option(help="Pictures of each prompt, by seeds counted from --seed.", min=1, max=1_000_000)
+    ] = 1,
     engines: Engines = None,
     resolution: Resolution = None,
     low: Low = None,
@@ -88,8 +92,9 @@ def generate(
     """Draw pictures from prompts."""
     from underpaint.algos.rows import SamplingParams
     from underpaint.runtime.drawing import draw, noise_of
+    from underpaint.runtime.engines.context import EngineError
     from underpaint.runtime.evaluation.prompt_files import read_prompts
-    from underpaint.runtime.files import check_file_writable, check_folder_writable
+    from underpaint.runtime.files import check_apart, check_file_writable, check_folder_writable
     from underpaint.runtime.methods.mulo_method import MuloSession
     from underpaint.runtime.methods.registry import build_method, resolve
 
@@ -117,9 +122,11 @@ def generate(
             if strip.suffix.lower() != ".png":
                 raise ValueError(f"--strip {strip}: expected a name that ends in .png")
             check_file_writable(strip)
+            check_apart({"--out": out, "--strip": strip})
         pipeline = open_pipeline(engines, resolution, low, backend)
+        check_costs(setting or (), pipeline)
         conditions = [pipeline.condition(text) for text in texts]
-        sampling = read_sampling(temperature, guidance, top_k, top_p, pipeline.sampling)
+        sampling = read_sampling(temperature, guidance, top_k, top_p, pipeline)
         told = {"method": method, **config.to_dict(), "sampling": repr(sampling), "model": dict(pipeline.fingerprint())}
         wanted = _wanted(out, conditions, range(seed, seed + seeds), short_hash(told), several)
         for one in wanted:
@@ -134,7 +141,8 @@ def generate(
             raise ValueError(f"--strip: '{method}' drafts no rows to show; draw by a mulo method, or leave it out")
     finished = 0
     try:
-        with progress("drawing", len(wanted)) as advance:
+        # What the engine cannot pass over shows as it draws.
+        with bad_input(EngineError), progress("drawing", len(wanted)) as advance:
             for one in wanted:
                 drawing = draw(pipeline, drawn_by, sampling, one.condition, one.seed)
                 _write(pipeline, one, drawing, save_tokens)

@@ -1,12 +1,13 @@
 """Options that several commands share."""
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from underpaint.algos.chance import MOST_SEED
 from underpaint.algos.registry import suggest
 from underpaint.algos.rows import SamplingParams
 
@@ -21,6 +22,10 @@ Guidance = Annotated[
     typer.Option(help="Classifier-free guidance scale; 1 is none. Default: the one the model ships with."),
 ]
 TopK = Annotated[int | None, typer.Option(help="Tokens kept by likelihood; 0 keeps all. Default: as the model ships.")]
+Seed = Annotated[
+    int,
+    typer.Option(help="Seed of the noise: the same seed draws the same picture.", min=0, max=MOST_SEED),
+]
 TopP = Annotated[
     float | None, typer.Option(help="Smallest mass of likeliest tokens kept; 1 keeps all. Default: as the model ships.")
 ]
@@ -59,9 +64,12 @@ def open_pipeline(engines: Path | None, resolution: int | None, low: Path | None
 
 
 def read_sampling(
-    temperature: float, guidance: float | None, top_k: int | None, top_p: float | None, shipped: SamplingParams
+    temperature: float, guidance: float | None, top_k: int | None, top_p: float | None, pipeline: "Pipeline"
 ) -> SamplingParams:
     """The sampling asked for; what was left out is as the model ships. ValueError out of range."""
+    shipped, codes = pipeline.sampling, pipeline.tables.vocab_size
+    if top_k is not None and top_k > codes:
+        raise ValueError(f"--top-k: expected at most {codes}, the codes of this model, or 0 for all; got {top_k}")
     return SamplingParams(
         guidance=shipped.guidance if guidance is None else guidance,
         temperature=temperature,
@@ -80,6 +88,24 @@ def describe_sampling(sampling: SamplingParams, vocab_size: int) -> str:
 def read_names(text: str) -> tuple[str, ...]:
     """Names with commas between."""
     return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def check_costs(settings: Iterable[str], pipeline: "Pipeline") -> None:
+    """ValueError where a `costs=FILE` among `name=value` settings is a cost curve of other models."""
+    from underpaint.artifacts.cost_curve import read_cost_curve
+
+    here = pipeline.fingerprint()
+    for setting in settings:
+        name, _, value = setting.partition("=")
+        if name.strip().rpartition(".")[2] != "costs":
+            continue
+        told = read_cost_curve(Path(value.strip())).model
+        for part in ("target", "drafter"):
+            if None not in (told.get(part), here.get(part)) and told[part] != here[part]:
+                raise ValueError(
+                    f"{setting}: the curve is of another {part}, {told[part]}, than the {here[part]} that draws here; "
+                    "measure one of these models"
+                )
 
 
 def settings_by_method(settings: list[str], names: tuple[str, ...]) -> dict[str, list[str]]:

@@ -54,7 +54,7 @@ def sweep(
     prompts_skip: Annotated[
         int, typer.Option(help="Chosen prompts left out: those settings were tuned on.", min=0, max=1000)
     ] = 0,
-    seeds: Annotated[int, typer.Option(help="Seeds per prompt, counted from 0.", min=1)] = 1,
+    seeds: Annotated[int, typer.Option(help="Seeds per prompt, counted from 0.", min=1, max=1_000_000)] = 1,
     guidance: Guidance = None,
     top_k: TopK = None,
     top_p: TopP = None,
@@ -85,16 +85,17 @@ def sweep(
     from underpaint.runtime.evaluation.comparison import (
         BASELINE,
         ComparisonPlan,
+        check_log,
         check_opens,
         log_settings,
         read_conditions,
     )
-    from underpaint.runtime.evaluation.drawing_log import DrawingLog
+    from underpaint.runtime.evaluation.drawing_log import FILE_NAME, DrawingLog
     from underpaint.runtime.evaluation.machine import typed_command
     from underpaint.runtime.evaluation.pareto import to_dict as rows_to_dict
     from underpaint.runtime.evaluation.pareto import variants, write_pareto
     from underpaint.runtime.evaluation.report import make_report, to_results
-    from underpaint.runtime.files import check_folder_writable
+    from underpaint.runtime.files import check_apart, check_folder_writable
     from underpaint.runtime.methods.registry import build_method, resolve
 
     with bad_input():
@@ -106,7 +107,7 @@ def sweep(
         pipeline = open_pipeline(engines, resolution, low, backend)
         if pipeline.judge is None:
             raise ValueError(f"sweep: {pipeline.folder} holds no judge, so there is no quality to plot; use `compare`")
-        sampling = read_sampling(temperature, guidance, top_k, top_p, pipeline.sampling)
+        sampling = read_sampling(temperature, guidance, top_k, top_p, pipeline)
         tables = tables_with_costs(pipeline, configs, sampling)
         drawn_by = tuple(build_method(one.label, config, tables) for one, config in zip(asked, configs, strict=True))
         conditions = read_conditions(pipeline, (), prompts_count, prompts_skip)
@@ -114,7 +115,10 @@ def sweep(
         check_opens(pipeline, plan)
         told = log_settings(pipeline, plan)
         out = out or DEFAULT_OUT / short_hash(told)
+        figures, plot = json_file or out / "sweep.json", out / "pareto.png"
+        check_apart({"the record of drawings": out / FILE_NAME, "the plot": plot, "--json": figures})
         log = DrawingLog(out, told, fresh=fresh)
+        check_log(log, plan, pipeline)
     curve = curve_for(pipeline, plan, log)
     draw_all(pipeline, plan, log)
     report = make_report(pipeline, plan, log)
@@ -122,7 +126,6 @@ def sweep(
     del plain["acceptance_per_cell"]
     plain["rows"] = rows_to_dict(report.rows, asked, plain["rows"])
     title = f"{title_of(pipeline, plan)}, {plan.images} images each"
-    figures, plot = json_file or out / "sweep.json", out / "pareto.png"
     write_pareto(plot, report.rows, asked, title)
     if told_as_json(figures, plain):
         return

@@ -215,9 +215,9 @@ def export_all(runs: Path, out: Path, names: tuple[str, ...] = tuple(MODELS)) ->
     return tuple(written)
 
 
-def main(arguments: list[str] | None = None, program: str = "underpaint export") -> int:
-    """Parse, export, print one line a file; exit status 2 on bad input or a failed comparison."""
-    parser = argparse.ArgumentParser(
+def parser(program: str) -> argparse.ArgumentParser:
+    """What `underpaint export` takes without --kind."""
+    found = argparse.ArgumentParser(
         prog=program,
         description="Export trained checkpoints to ONNX. Weights are rounded to float16, every graph is compared with "
         "its torch module through the runtime's own engine, and nothing is written where they differ. "
@@ -225,15 +225,20 @@ def main(arguments: list[str] | None = None, program: str = "underpaint export")
         epilog="Checkpoints are read from RUNS/<recipe>/checkpoint.pt, where <recipe> is tokenizer, guided_64, "
         "drafter_64, guided_128, drafter_128, judge, sampler_up_pixel, sampler_down_ce or superres.",
     )
-    parser.add_argument(
+    found.add_argument(
         "names",
         nargs="*",
         metavar="MODEL",
         help=f"which of {', '.join(MODELS)}; all of these if none is named; only if named: {', '.join(OTHERS)}",
     )
-    parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of the recipes' runs (default: runs)")
-    parser.add_argument("--out", type=Path, default=OUT, help=f"folder to write to (default: {OUT})")
-    given = parser.parse_args(arguments)
+    found.add_argument("--runs", type=Path, default=Path("runs"), help="folder of the recipes' runs (default: runs)")
+    found.add_argument("--out", type=Path, default=OUT, help=f"folder to write to (default: {OUT})")
+    return found
+
+
+def main(arguments: list[str] | None = None, program: str = "underpaint export") -> int:
+    """Parse, export, print one line a file; exit status 2 on bad input or a failed comparison."""
+    given = parser(program).parse_args(arguments)
     try:
         written = export_all(given.runs, given.out, tuple(given.names) or tuple(MODELS))
     except (ValueError, OSError) as error:

@@ -1,17 +1,17 @@
 """Read checkpoints written by the recipes."""
 
-import pickle
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from underpaint.models.config import build
 from underpaint.models.decoder import Decoder
 from underpaint.models.decoder_config import DecoderConfig
-from underpaint.models.published.files import read_checkpoint
+from underpaint.models.published.files import UNREADABLE, read_checkpoint
 from underpaint.models.published.load import load as load_published
 from underpaint.models.published.training_format import format_1_config, format_1_drafter, format_1_target
 from underpaint.models.text import CaptionedTarget, drafter_config, share_ends
@@ -25,11 +25,24 @@ def load_whole(path: Path, device: str | torch.device = "cpu") -> dict[str, Any]
         raise ValueError(damaged)
     try:
         saved = torch.load(path, map_location=device, weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError) as error:
+    except UNREADABLE as error:
         raise ValueError(damaged) from error
-    if not isinstance(saved, dict) or "config" not in saved or "model" not in saved:
+    parts = ("config", "model")
+    if not isinstance(saved, dict) or not all(isinstance(saved.get(part), dict) for part in parts):
         raise ValueError(f"{path} is not a checkpoint of these recipes: it needs 'config' and 'model'")
     return saved
+
+
+def take_weights(model: nn.Module, state: Mapping[str, Any], what: str | Path) -> None:
+    """`model.load_state_dict`; ValueError, naming `what` they are of, where they are not the model's."""
+    try:
+        model.load_state_dict(state)
+    except (RuntimeError, TypeError, AttributeError) as error:
+        wrong = " ".join(str(error).split())
+        raise ValueError(
+            f"{what}: its weights are not those of the widths that it names ({wrong[:160]}); it is damaged or was "
+            "edited: train it again, or name another"
+        ) from error
 
 
 def read(path: Path, kind: str) -> dict[str, Any]:
@@ -64,7 +77,7 @@ def load_vq(path: Path) -> VQModel:
         return _published_vq(path)
     saved = read(path, "tokenizer")
     model = VQModel(build(VQConfig, saved["config"]["vq"]))
-    model.load_state_dict(saved["model"])
+    take_weights(model, saved["model"], path)
     return model.eval()
 
 
@@ -83,7 +96,7 @@ def _is_published(path: Path) -> bool:
         return False
     try:
         held = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except (pickle.UnpicklingError, RuntimeError):
+    except UNREADABLE:
         return False
     return isinstance(held, dict) and "config" not in held
 
@@ -95,11 +108,11 @@ def _published_vq(path: Path) -> VQModel:
     return found
 
 
-def target_of(saved: Mapping[str, Any]) -> CaptionedTarget:
-    """The target in a checkpoint's mapping."""
+def target_of(saved: Mapping[str, Any], what: str | Path = "a target's checkpoint") -> CaptionedTarget:
+    """The target in a checkpoint's mapping, which `what` names in errors; ValueError where it does not hold one."""
     config = saved["config"]
     target = CaptionedTarget(decoder_config(config), config_caption_dim(config), config["words"])
-    target.load_state_dict(format_1_target(saved) if "transformer" in config else saved["model"])
+    take_weights(target, format_1_target(saved) if "transformer" in config else saved["model"], what)
     return target
 
 
@@ -114,13 +127,16 @@ def decoder_config(config: Mapping[str, Any]) -> DecoderConfig:
 
 
 def config_caption_dim(config: Mapping[str, Any]) -> int:
-    """The width of caption features in a target's checkpoint."""
-    return int(config["transformer"]["caption_dim"] if "transformer" in config else config["caption_dim"])
+    """The width of caption features in a target's checkpoint; ValueError where it does not say."""
+    found = config.get("transformer", config).get("caption_dim")
+    if type(found) is not int or found < 1:
+        raise ValueError(f"a target's checkpoint does not say the width of its captions: caption_dim is {found!r}")
+    return found
 
 
 def load_target(path: Path) -> CaptionedTarget:
     """The target of a checkpoint, in eval mode."""
-    return target_of(read(path, "target")).eval()
+    return target_of(read(path, "target"), path).eval()
 
 
 def load_drafter(path: Path, target: Decoder) -> Decoder:
@@ -131,5 +147,5 @@ def load_drafter(path: Path, target: Decoder) -> Decoder:
     own = format_1_drafter(saved) if "transformer" in saved["config"] else dict(saved["model"])
     for name in ("codes.weight", "head.weight"):
         own[name] = target.state_dict()[name]
-    drafter.load_state_dict(own)
+    take_weights(drafter, own, path)
     return drafter.eval()

@@ -3,18 +3,17 @@
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from underpaint.algos import registry
+from underpaint.artifacts.typed_json import build_typed
 
 Config = TypeVar("Config")
 
 
-def build(kind: type[Config], values: Mapping[str, Any]) -> Config:
-    """`algos.registry.build` of the dataclass `kind`; lists, which is what a checkpoint makes of tuples, become tuples.
+def build(kind: type[Config], values: object) -> Config:
+    """The dataclass `kind` of a checkpoint's mapping; lists, which is what a checkpoint makes of tuples, become tuples.
 
-    Raises ValueError for a key that `kind` has not, or one without a default that is absent.
+    Raises ValueError for a key that `kind` has not, one without a default that is absent, or a value of another type.
     """
-    plain = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
-    return registry.build(kind, plain, kind.__name__)
+    return build_typed(kind, values, kind.__name__)
 
 
 def plain(values: Any) -> Any:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from underpaint.models.checkpoints import read
+from underpaint.models.checkpoints import read, take_weights
 from underpaint.models.config import build
 from underpaint.models.data.batches import FAMILY_SLOTS, Family
 
@@ -113,5 +113,5 @@ def load_judge(path: Path) -> Judge:
     """Return the judge of a checkpoint, in eval mode."""
     saved = read(path, "judge")
     model = Judge(build(JudgeConfig, saved["config"]["judge"]), saved["config"].get("scenes", "emoji"))
-    model.load_state_dict(saved["model"])
+    take_weights(model, saved["model"], path)
     return model.eval()

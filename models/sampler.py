@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from underpaint.models.checkpoints import read
+from underpaint.models.checkpoints import read, take_weights
 from underpaint.models.config import build
 from underpaint.models.typed import call
 from underpaint.models.vq import VQModel
@@ -168,7 +168,7 @@ def load_sampler(path: Path) -> TokenSampler:
     """The token sampler of a checkpoint, in eval mode."""
     saved = read(path, "sampler")
     model = TokenSampler(build(SamplerConfig, saved["config"]["sampler"]))
-    model.load_state_dict(_weights(saved))
+    take_weights(model, _weights(saved), path)
     return model.eval()
 
 
@@ -176,5 +176,5 @@ def load_super_resolution(path: Path) -> SuperResolution:
     """The super-resolution network of a checkpoint, in eval mode."""
     saved = read(path, "superres")
     model = SuperResolution(build(SuperResolutionConfig, saved["config"]["superres"]))
-    model.load_state_dict(_weights(saved))
+    take_weights(model, _weights(saved), path)
     return model.eval()

@@ -22,6 +22,7 @@ from underpaint.runtime.drawing import draw as draw_once
 from underpaint.runtime.evaluation.comparison import (
     ComparisonPlan,
     build_methods,
+    check_log,
     check_opens,
     log_settings,
     read_conditions,
@@ -138,6 +139,7 @@ def compare(
 
 def _compared(pipeline: Pipeline, plan: ComparisonPlan, folder: Path) -> ComparisonReport:
     log = DrawingLog(folder, log_settings(pipeline, plan))
+    check_log(log, plan, pipeline)
     run(pipeline, plan, log, _ignore)
     return make_report(pipeline, plan, log)
 

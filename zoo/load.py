@@ -16,6 +16,16 @@ class Located(NamedTuple):
     path: Path
     manifest: Manifest
 
+    def size(self, setting: str) -> int:
+        """A setting that counts something; ManifestError unless the manifest holds it as a whole number from 1 on."""
+        found = self.manifest.settings.get(setting)
+        if type(found) is not int or found < 1:
+            raise ManifestError(
+                f"{self.manifest.name}: its manifest's setting {setting}: expected a whole number from 1 on, got "
+                f"{found!r}; export the model again"
+            )
+        return found
+
 
 def names(folder: Path = FOLDER) -> tuple[str, ...]:
     """The models of `folder`, sorted."""

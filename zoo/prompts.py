@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import difflib
 import itertools
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.resources import files
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from underpaint.zoo.tables import read_tables
 
 WORD_SLOTS: Final = 8
 """Length of a word-id row: style, up to three concept words, size, place, texture, colour."""
@@ -36,14 +36,13 @@ class Concept(NamedTuple):
     code_point: str
 
 
-def _tables() -> dict[str, Any]:
-    tables: dict[str, Any] = json.loads(
-        files("underpaint.zoo").joinpath("emoji_scenes.json").read_text(encoding="utf-8")
-    )
-    return tables
-
-
-_TABLES: Final = _tables()
+_TABLES: Final = read_tables(
+    "emoji_scenes.json",
+    {
+        **dict.fromkeys(("concepts", "styles", "sizes", "places", "textures", "words", "held_out"), list),
+        **dict.fromkeys(("colours", "defaults"), dict),
+    },
+)
 CONCEPTS: Final[tuple[Concept, ...]] = tuple(Concept(**entry) for entry in _TABLES["concepts"])
 STYLES: Final[tuple[str, ...]] = tuple(_TABLES["styles"])
 SIZES: Final[tuple[str, ...]] = tuple(_TABLES["sizes"])

@@ -9,33 +9,34 @@ tables stand in `textured_scenes.json`.
 from __future__ import annotations
 
 import itertools
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from importlib.resources import files
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from underpaint.zoo.prompts import nearest
 from underpaint.zoo.resolutions import RESOLUTIONS
+from underpaint.zoo.tables import read_tables
 
 Rgb = tuple[int, int, int]
-
-
-def _tables() -> dict[str, Any]:
-    text = files("underpaint.zoo").joinpath("textured_scenes.json").read_text(encoding="utf-8")
-    tables: dict[str, Any] = json.loads(text)
-    return tables
 
 
 def _colours(table: Mapping[str, list[list[int]]]) -> dict[str, tuple[Rgb, ...]]:
     return {name: tuple((red, green, blue) for red, green, blue in stops) for name, stops in table.items()}
 
 
-_TABLES: Final = _tables()
+_TABLES: Final = read_tables(
+    "textured_scenes.json",
+    {
+        **dict.fromkeys(
+            ("concepts", "companions", "finishes", "relations", "grounds", "lights", "depths", "held_out"), list
+        ),
+        **dict.fromkeys(("colours", "skies"), dict),
+    },
+)
 THINGS: Final[tuple[str, ...]] = tuple(_TABLES["concepts"])
 """What the two main things of a scene can be; names of `underpaint.zoo.prompts.CONCEPTS`."""
 COMPANIONS: Final[tuple[str, ...]] = tuple(_TABLES["companions"])

@@ -4,13 +4,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, get_args
 
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.batched.spec import BatchedRuleOf, no_batched_rule
 from underpaint.algos.chance import Chance
-from underpaint.algos.registry import Registry, default_settings
-from underpaint.algos.tree import DraftTree, Drawn, Verdict
+from underpaint.algos.registry import Registry, check_dataclass, default_settings
+from underpaint.algos.tree import DRAWN, DraftTree, Drawn, Verdict
 
 Residual: TypeAlias = Literal["paper", "released", "standard"]
 """Whose residual a relaxed rule draws from: the paper's, the authors' released code's, or that of plain speculative
@@ -98,6 +98,18 @@ class RuleSpec:
     looks_ahead: bool = False
     batched: BatchedRuleOf = no_batched_rule
     device: str | None = None
+
+    def __post_init__(self) -> None:
+        """Raise ValueError where what a plug-in registers is no rule: a promise or a kind of tree that there is not."""
+        check_dataclass(f"rule '{self.name}'", self.make)
+        if self.promise not in get_args(Promise):
+            raise ValueError(
+                f"rule '{self.name}': expected a promise of {', '.join(get_args(Promise))}, got {self.promise!r}"
+            )
+        if not self.drawn or not self.drawn <= {*DRAWN}:
+            raise ValueError(
+                f"rule '{self.name}': expected drawn to name some of {', '.join(DRAWN)}, got {sorted(self.drawn)}"
+            )
 
     def check_covers(self, drawn: Drawn) -> None:
         """Raise ValueError unless the rule covers trees drawn this way."""

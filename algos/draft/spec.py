@@ -7,8 +7,8 @@ from typing import Any, NamedTuple, Protocol
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.batched.spec import BatchedPolicyOf, no_batched_policy
 from underpaint.algos.chance import Chance
-from underpaint.algos.registry import Registry
-from underpaint.algos.tree import DraftTree, Drawn, Verdict
+from underpaint.algos.registry import Registry, check_dataclass
+from underpaint.algos.tree import DRAWN, DraftTree, Drawn, Verdict
 
 
 class Grid(NamedTuple):
@@ -153,6 +153,12 @@ class PolicySpec:
     cost_aware: bool = False
     examples: tuple[Mapping[str, Any], ...] = ()
     batched: BatchedPolicyOf = no_batched_policy
+
+    def __post_init__(self) -> None:
+        """Raise ValueError where what a plug-in registers is no policy."""
+        check_dataclass(f"policy '{self.name}'", self.make)
+        if self.drawn not in DRAWN:
+            raise ValueError(f"policy '{self.name}': expected drawn of {', '.join(DRAWN)}, got {self.drawn!r}")
 
 
 POLICIES: Registry[PolicySpec] = Registry("policy", "underpaint.policies")

@@ -147,7 +147,7 @@ def _plan_model(
     pipeline = spec.open(own_threads=False)
     names = with_baseline(methods)
     own = {name: tuple(texts) for name, texts in settings_by_method(settings, names).items()}
-    params = read_sampling(*sampling, pipeline.sampling)
+    params = read_sampling(*sampling, pipeline)
     chosen = choose(pipeline, prompts, prompt_options)
     for name in names:
         if resolve(name, params.temperature, None, own.get(name, ()), preset).needs_costs:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from underpaint.algos.chance import MOST_SEED
 from underpaint.cli.errors import BAD_INPUT, STOPPED, bad_input
 from underpaint.cli.options import short_hash
 from underpaint.cli.simulate.predict import predict
@@ -151,9 +152,9 @@ def sweep(
         typer.Option(help="Values of a setting, model.noise=0.2,0.8 or policy.depth=3,5 or rule.delta=0.1; repeat."),
     ] = None,
     precision: Annotated[float, typer.Option(help="Half the 95 % interval of a speed-up, as a share of it.")] = 0.02,
-    most_images: Annotated[int, typer.Option(help="Images per simulation at most.", min=2)] = 1024,
-    seed: Annotated[int, typer.Option(min=0)] = 0,
-    jobs: Annotated[int | None, typer.Option(help="Processes; default: all cores.", min=1)] = None,
+    most_images: Annotated[int, typer.Option(help="Images per simulation at most.", min=2, max=65_536)] = 1024,
+    seed: Annotated[int, typer.Option(min=0, max=MOST_SEED)] = 0,
+    jobs: Annotated[int | None, typer.Option(help="Processes; default: all cores.", min=1, max=1024)] = None,
     engine: Annotated[str, typer.Option(help="local, or ray (needs the extra 'cluster').")] = "local",
     address: Annotated[str | None, typer.Option(help="Address of a Ray cluster; default: a local one.")] = None,
     out: Annotated[

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from underpaint.algos.chance import MOST_SEED
 from underpaint.cli.errors import BAD_INPUT, bad_input
 from underpaint.cli.terminal import (
     Column,
@@ -36,8 +37,8 @@ def spatial(
     nearest: Annotated[int, typer.Option(help="Codes pooled with a drafted one.", min=1)] = 8,
     rows: Annotated[int, typer.Option(help="Rows drafted a cycle, in steps of 2.", min=2)] = 4,
     radius: Annotated[int, typer.Option(help="How far around a rejected cell is redrawn.", min=0)] = 1,
-    images: Annotated[int, typer.Option(min=1)] = 4,
-    seed: Annotated[int, typer.Option(min=0)] = 0,
+    images: Annotated[int, typer.Option(min=1, max=10_000)] = 4,
+    seed: Annotated[int, typer.Option(min=0, max=MOST_SEED)] = 0,
     form: FormatOption = Format.table,
     json_file: JsonFile = None,
 ) -> None:
@@ -59,8 +60,8 @@ def spatial(
         }
         for model in made.values():
             coarse(model)
-            for window in sizes:
-                Repair(window=window).check(model.grid)
+            for repair in (*(Repair(window=window) for window in sizes), *repairs.values()):
+                repair.check(model.grid)
             if rows % 2 or rows > model.grid.height:
                 raise ValueError(f"--rows: expected an even number up to {model.grid.height}, got {rows}")
             if nearest >= model.vocab_size:
@@ -110,7 +111,7 @@ def fit(
     trace: Annotated[Path, typer.Option(help="The trace to fit to.")],
     vocab_size: Annotated[int, typer.Option(help="Codes of the fitted field.")] = 128,
     clusters: Annotated[int, typer.Option(help="Clusters of the fitted field.")] = 8,
-    seed: Annotated[int, typer.Option(min=0)] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=MOST_SEED)] = 0,
 ) -> None:
     """Fit an image field to a trace; print its settings as JSON, and how near its statistics came."""
     from underpaint.sim.replay.trace import load, statistics

@@ -14,6 +14,7 @@ from underpaint.cli.options import (
     Low,
     Preset,
     Resolution,
+    Seed,
     Temperature,
     TopK,
     TopP,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from underpaint.runtime.methods.method import ModelTables
     from underpaint.runtime.methods.method_config import MethodConfig
     from underpaint.runtime.methods.mulo_method import MuloMethod
+    from underpaint.runtime.pipeline import Pipeline
     from underpaint.sim.replay.row_trace import RowRecorder
 
 APART = 64
@@ -49,7 +51,7 @@ def trace(
     ] = None,
     depths: Annotated[int, typer.Option(help="How many tokens past the root the drafter is followed.", min=1)] = 6,
     keep: Annotated[int, typer.Option(help="Likeliest tokens kept of each distribution.", min=1)] = 256,
-    seed: Annotated[int, typer.Option(min=0)] = 0,
+    seed: Seed = 0,
     guidance: Guidance = None,
     top_k: TopK = None,
     top_p: TopP = None,
@@ -68,26 +70,33 @@ def trace(
     """
     from underpaint.algos.rows import SamplingParams
     from underpaint.runtime.drawing import noise_of
+    from underpaint.runtime.engines.context import EngineError
     from underpaint.runtime.evaluation.comparison import read_conditions
     from underpaint.runtime.files import check_file_writable
+    from underpaint.runtime.methods.method_config import PRESETS
     from underpaint.runtime.methods.registry import resolve
     from underpaint.sim.replay.trace import Recorder, save
 
     with bad_input():
         config = resolve("ar", SamplingParams(temperature=temperature).temperature)
+        if preset not in PRESETS:
+            raise ValueError(f"--preset: expected one of {', '.join(PRESETS)}, got {preset!r}")
+        if out.suffix != ".npz":
+            raise ValueError(f"--out {out}: expected a name that ends in .npz")
         names = read_names(methods)
         own = settings_by_method(setting or [], names)
         configs = {name: resolve(name, temperature, None, own[name], preset) for name in names}
         check_file_writable(out)
         pipeline = open_pipeline(engines, resolution, low, backend)
-        sampling = read_sampling(temperature, guidance, top_k, top_p, pipeline.sampling)
+        sampling = read_sampling(temperature, guidance, top_k, top_p, pipeline)
+        read_trace_sizes(pipeline, depths, keep, prompts_count)
         recorder = Recorder(pipeline.tables.codebook, pipeline.tables.neighbours, depths, keep)
         conditions = read_conditions(pipeline, (), prompts_count, prompts_skip)
         drafted_low = _drafted_low(configs, pipeline.tables, keep)
         for method, _ in drafted_low:
             method.open(pipeline, conditions[0], sampling)
     used = config.target_sampling(sampling)
-    with progress("recording", len(conditions)) as advance:
+    with bad_input(EngineError), progress("recording", len(conditions)) as advance:
         for done, condition in enumerate(conditions, start=1):
             target, drafter = pipeline.target(condition, used).model, pipeline.drafter(used).model
             image = recorder.add(target, drafter, noise_of(condition, seed), greedy=temperature == 0)
@@ -113,6 +122,20 @@ def trace(
         f"entropy {held.target_entropy.mean():.2f} nats, overlap of drafter and target by tokens past the root: {shown}"
     )
     typer.echo(str(out))
+
+
+def read_trace_sizes(pipeline: "Pipeline", depths: int, keep: int, images: int) -> None:
+    """ValueError, with the largest that would do, where a trace of these sizes is none of the model's, or too large."""
+    from underpaint.algos.memory import check_memory
+
+    cells, codes = pipeline.grid.cells, pipeline.tables.vocab_size
+    if depths >= cells:
+        raise ValueError(f"--depths: expected at most {cells - 1}, the cells behind the first, got {depths}")
+    if keep > codes:
+        raise ValueError(f"--keep: expected at most {codes}, the codes of this model, got {keep}")
+    # Of an image in work: distributions of target and drafts in float64; of a recorded one: tokens and masses kept.
+    check_memory("recording an image", "--depths", depths, 3 * 8 * cells * codes)
+    check_memory("the recorded images", "--prompts-count", images, 2 * 16 * cells * (depths + 1) * keep)
 
 
 def _drafted_low(

@@ -54,7 +54,7 @@ def tokenizer(
     init_from: InitFrom = None,
     family: SceneFamily = Scenery.emoji,
     codes: Annotated[
-        int | None, typer.Option(help="Codes; by default 1024, or 4096 of textured scenes.", min=2)
+        int | None, typer.Option(help="Codes; by default 1024, or 4096 of textured scenes.", min=2, max=2**18)
     ] = None,
     run: Run,
 ) -> None:

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from underpaint.artifacts.lock import check_free
 from underpaint.cli.errors import STOPPED, bad_input
 from underpaint.cli.train.options import Device, Pixels, Resolution, Seed, Threads, prepare, trained_target
 from underpaint.models.train.drawn import DrawSettings, draw_scenes
@@ -20,13 +21,15 @@ DRAWN = Path("runs/drawn")
 
 def draw(
     resolution: Resolution = Pixels.small,
-    scenes: Annotated[int, typer.Option(help="How many; captions of the first training scenes.", min=1)] = 4096,
+    scenes: Annotated[
+        int, typer.Option(help="How many; captions of the first training scenes.", min=1, max=10_000_000)
+    ] = 4096,
     target_from: Annotated[Path | None, typer.Option("--target", help="Checkpoint of the guided target.")] = None,
     greedy_share: Annotated[float, typer.Option(help="Share that is drawn at temperature 0.")] = 0.5,
     temperature: Annotated[float, typer.Option(help="Of the others.")] = 1.0,
     top_k: Annotated[int, typer.Option(help="Of the others; 0 keeps every token.")] = 5,
     out: Annotated[Path, typer.Option(help="Folder of the drawings, by target; `train drafter --drawn`.")] = DRAWN,
-    minutes: Annotated[float | None, typer.Option(help="Stop after this long.", min=0.01)] = None,
+    minutes: Annotated[float | None, typer.Option(help="Stop after this long.", min=0.01, max=60 * 24 * 365)] = None,
     device: Device = "cpu",
     seed: Seed = 0,
     threads: Threads = None,
@@ -36,8 +39,11 @@ def draw(
     with bad_input(), _progress() as progress:
         prepare(device, threads)
         settings = DrawSettings(greedy_share, temperature, top_k, seed)
-        trained_target(wanted, int(resolution))
         check_folder_writable(out)
+        check_free(out)
+        codes = trained_target(wanted, int(resolution)).vocab_size
+        if top_k > codes:
+            raise ValueError(f"--top-k: expected at most {codes}, the codes of this target, or 0 for all; got {top_k}")
         drawn = draw_scenes(
             out,
             wanted,

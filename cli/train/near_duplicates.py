@@ -14,7 +14,7 @@ from underpaint.cli.train.options import Pixels, Resolution, SceneFamily, Scener
 from underpaint.models.checkpoints import load_vq
 from underpaint.models.train.near_duplicates import DuplicateReport, near_duplicates
 from underpaint.models.train.pictures import family_pictures
-from underpaint.runtime.files import check_folder_writable
+from underpaint.runtime.files import check_file_writable
 
 RANKS = "1,2,4,8,16,32,64,128,256"
 
@@ -23,7 +23,7 @@ def report_near_duplicates(
     tokenizer: Annotated[Path | None, typer.Option(help="Checkpoint; by default that of the scenes' own run.")] = None,
     family: SceneFamily = Scenery.textured,
     resolution: Resolution = Pixels.large,
-    pictures: Annotated[int, typer.Option(help="How many fresh scenes.", min=1)] = 64,
+    pictures: Annotated[int, typer.Option(help="How many fresh scenes.", min=1, max=10_000)] = 64,
     ranks: Annotated[str, typer.Option(help="Which neighbours, separated by commas.")] = RANKS,
     out: Annotated[Path | None, typer.Option(help="JSON file of the figures.")] = None,
     threads: Threads = None,
@@ -36,7 +36,7 @@ def report_near_duplicates(
         except ValueError as error:
             raise ValueError(f"--ranks: expected numbers such as {RANKS}, got {ranks!r}") from error
         if out is not None:
-            check_folder_writable(out.parent)
+            check_file_writable(out)
         vq = load_vq(tokenizer or Path(family.run("runs/tokenizer")) / "checkpoint.pt")
         found = near_duplicates(vq, family_pictures(family.family), side=int(resolution), count=pictures, ranks=wanted)
         if out is not None:

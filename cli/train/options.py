@@ -1,5 +1,6 @@
 """What the recipes of `underpaint train` share: their options, encoded scenes, and how a run starts and ends."""
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from underpaint.algos.draft.spec import Grid
 from underpaint.algos.spatial.resolution import ResolutionMap
+from underpaint.artifacts.lock import check_free
 from underpaint.cli.errors import STOPPED, bad_input
 from underpaint.cli.terminal import Advance, progress
 from underpaint.models.checkpoints import read, vq_config
@@ -30,11 +32,15 @@ from underpaint.runtime.files import check_folder_writable
 from underpaint.zoo.resolutions import RESOLUTIONS
 
 Out = Annotated[Path | None, typer.Option(help="Folder of the run; the default is under runs/.")]
-Steps = Annotated[int | None, typer.Option(help="Optimiser steps in all.", min=1)]
-Minutes = Annotated[float | None, typer.Option(help="Stop after this long; the schedule adapts.", min=0.01)]
+Steps = Annotated[int | None, typer.Option(help="Optimiser steps in all.", min=1, max=2**31 - 1)]
+Minutes = Annotated[
+    float | None, typer.Option(help="Stop after this long; the schedule adapts.", min=0.01, max=60 * 24 * 365)
+]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
-Seed = Annotated[int, typer.Option(help="Seed of weights and batches.", min=0)]
-Threads = Annotated[int | None, typer.Option(help="CPU threads.", min=1)]
+Seed = Annotated[int, typer.Option(help="Seed of weights and batches.", min=0, max=2**31 - 1)]
+MOST_THREADS: Final = max(256, os.cpu_count() or 1)
+"""More threads than that help on no machine, and PyTorch takes memory for each until it fails."""
+Threads = Annotated[int | None, typer.Option(help="CPU threads.", min=1, max=MOST_THREADS)]
 
 InitFrom = Annotated[Path | None, typer.Option(help="Start from the weights of this checkpoint.")]
 TokenizerFrom = Annotated[Path, typer.Option("--tokenizer", help="Checkpoint of the tokenizer.")]
@@ -130,6 +136,7 @@ class Run:
             prepare(self.device, self.threads)
             folder = self.out or Path(default)
             check_folder_writable(folder)
+            check_free(folder)
             yield folder
 
     def common(self, loop: LoopSettings) -> Common:

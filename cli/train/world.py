@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from underpaint.artifacts.lock import check_free
 from underpaint.cli.errors import STOPPED, bad_input
 from underpaint.cli.train.options import Device, Seed, Threads, prepare
 from underpaint.models import weights
@@ -18,7 +19,9 @@ from underpaint.runtime.files import check_folder_writable
 
 
 def world(
-    hours: Annotated[float, typer.Option(help="Of all stages together; each has a share of them.", min=0.001)],
+    hours: Annotated[
+        float, typer.Option(help="Of all stages together; each has a share of them.", min=0.001, max=24 * 365)
+    ],
     out: Annotated[Path, typer.Option(help="Folder of the world, a folder a stage.")] = Path("runs/world"),
     device: Device = "cpu",
     seed: Seed = 0,
@@ -28,6 +31,7 @@ def world(
     with bad_input():
         prepare(device, threads)
         check_folder_writable(out)
+        check_free(out)
         settings = WorldSettings()
         typer.echo(f"{out}: products in {str(product_type(device)).removeprefix('torch.')} on {device}")
         stages = textured_stages(out, TexturedPictures(), settings=settings, seed=seed, device=device)
@@ -56,5 +60,6 @@ def store(
     with bad_input():
         if not name.replace("_", "").isalnum():
             raise ValueError(f"NAME: expected letters, digits and underscores, got {name!r}")
+        check_folder_writable(out)
         about = weights.store(checkpoint, name, recipe, out)
     typer.echo(f"{out / about.file}: {about.bytes / 2**20:.2f} MiB, step {about.training['step']}")

@@ -12,6 +12,8 @@ import os
 import shutil
 import subprocess
 import tarfile
+import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -20,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from underpaint.artifacts.manifest import write_beside
 from underpaint.zoo.prompts import CONCEPTS, STYLES, Concept
 
 SPRITE_SIDE: Final = 256
@@ -78,22 +81,31 @@ def art_folder(folder: Path | None = None) -> Path:
 def load_sprites(folder: Path | None = None) -> Sprites:
     """Return the sprite array, fetching and rasterising the art first where the cache lacks it.
 
-    Raises RuntimeError when npm cannot fetch a package, ValueError when a tarball's checksum is wrong.
+    Raises OSError when npm cannot fetch a package, ValueError when a tarball's checksum is wrong.
     """
     folder = art_folder(folder)
     atlas = folder / _ATLAS_NAME
     key = _atlas_key()
-    if atlas.exists():
-        with np.load(atlas) as stored:
-            if str(stored["key"]) == key:
-                sprites: Sprites = stored["sprites"]
-                return sprites
-    sprites = _rasterise_all(folder)
-    partial = atlas.with_name(f"{_ATLAS_NAME}.{os.getpid()}.partial")
-    with partial.open("wb") as file:
-        np.savez_compressed(file, sprites=sprites, key=np.array(key))
-    os.replace(partial, atlas)
+    sprites = _cached(atlas, key)
+    if sprites is None:
+        sprites = _rasterise_all(folder)
+        packed = io.BytesIO()
+        np.savez_compressed(packed, sprites=sprites, key=np.array(key))
+        write_beside(atlas, packed.getvalue())
     return sprites
+
+
+def _cached(atlas: Path, key: str) -> Sprites | None:
+    """The sprites in the cache; None where it has none of this key. One that was cut short is made again."""
+    if not atlas.is_file():
+        return None
+    try:
+        with atlas.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+            sprites: Sprites = stored["sprites"]
+            whole = (len(CONCEPTS), len(STYLES), SPRITE_SIDE, SPRITE_SIDE, 4)
+            return sprites if str(stored["key"]) == key and sprites.shape == whole else None
+    except (zipfile.BadZipFile, zlib.error, KeyError, ValueError, EOFError):
+        return None
 
 
 def _atlas_key() -> str:
@@ -121,10 +133,10 @@ def fetch(package: ArtPackage, folder: Path) -> Path:
         npm = shutil.which("npm")
         wanted = f"{package.name}@{package.version}"
         if npm is None:
-            raise RuntimeError(f"npm is needed to fetch {wanted}: install it, or put its tarball at {tarball}")
+            raise OSError(f"npm is needed to fetch {wanted}: install it, or put its tarball at {tarball}")
         done = subprocess.run([npm, "pack", wanted], cwd=folder, capture_output=True, text=True, check=False)
         if done.returncode != 0 or not tarball.exists():
-            raise RuntimeError(f"npm pack {wanted} failed; put its tarball at {tarball}:\n{done.stderr[-800:]}")
+            raise OSError(f"npm pack {wanted} failed; put its tarball at {tarball}:\n{done.stderr[-800:]}")
     found = hashlib.sha256(tarball.read_bytes()).hexdigest()
     if found != package.sha256:
         raise ValueError(f"{tarball}: expected SHA-256 {package.sha256}, found {found}; delete it and fetch again")

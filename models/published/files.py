@@ -6,7 +6,7 @@ import pickle
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
 from hashlib import sha256
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import torch
@@ -28,6 +28,10 @@ _NAMED: Final = 5
 
 Recipe: TypeAlias = Callable[[], Tensor]
 """Makes one parameter out of a checkpoint's, when it is called."""
+
+
+UNREADABLE: Final = (pickle.UnpicklingError, RuntimeError, EOFError, IndexError, KeyError, TypeError, AttributeError)
+"""What PyTorch's unpickler raises on a file that is no checkpoint: it stumbles over whatever bytes there are."""
 
 
 class CheckpointError(ValueError):
@@ -84,6 +88,12 @@ def _files(path: Path) -> tuple[Path, ...]:
         if (path / name).is_file():
             listed = _json(path / name).get("weight_map")
             names = sorted({str(shard) for shard in listed.values()}) if isinstance(listed, dict) else []
+            outside = [shard for shard in names if _leads_outside(shard)]
+            if outside:
+                raise CheckpointError(
+                    f"{path / name}: expected shards in its own folder, got {_some(outside)}: a checkpoint that names "
+                    "other files is not to be trusted; get it from its authors again"
+                )
             missing = [shard for shard in names if not (path / shard).is_file()]
             if missing or not names:
                 said = (
@@ -98,6 +108,12 @@ def _files(path: Path) -> tuple[Path, ...]:
     if len(found) != 1:
         raise CheckpointError(f"{path}: expected one checkpoint file or an index, got {len(found)}; name the file")
     return (found[0],)
+
+
+def _leads_outside(shard: str) -> bool:
+    """Whether the name of a shard leads out of the folder of its index. Links, as hubs store files, may point away."""
+    place = PurePosixPath(shard)
+    return place.is_absolute() or ".." in place.parts or "\\" in shard or "\0" in shard or shard in ("", ".")
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -121,15 +137,33 @@ def _read(file: Path) -> Any:
         with torch.serialization.safe_globals([argparse.Namespace]):
             return _load(file)
     except pickle.UnpicklingError as error:
+        if not _is_pickle(file):
+            raise CheckpointError(
+                f"{file}: no PyTorch checkpoint, its first bytes are none; name another file"
+            ) from error
         raise CheckpointError(
-            f"{file}: refused, its pickle asks for more than tensors and plain data ({str(error).splitlines()[0]}); "
-            "convert it to safetensors on a machine that you can lose"
+            f"{file}: refused, its pickle asks for more than tensors and plain data ({_asked_for(error)}); convert it "
+            "to safetensors on a machine that you can lose"
         ) from error
-    except (RuntimeError, EOFError, OSError) as error:
+    except (*UNREADABLE, OSError) as error:
         raise CheckpointError(
             f"{file}: cut short or no PyTorch checkpoint ({str(error).splitlines()[0] if str(error) else 'end of file'}"
             "); copy it again"
         ) from error
+
+
+def _is_pickle(file: Path) -> bool:
+    """Whether a file begins as one of PyTorch's does: a zip archive, or a pickle of protocol 2 or later."""
+    with file.open("rb") as stream:
+        start = stream.read(2)
+    return start == b"PK" or (start[:1] == b"\x80" and start[1:] in (b"\x02", b"\x03", b"\x04", b"\x05"))
+
+
+def _asked_for(error: Exception) -> str:
+    """The line of PyTorch's refusal that says what was asked for, without its advice to read the file unsafely."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = [line for line in lines if "GLOBAL" in line or "Unsupported" in line]
+    return (told or lines or [type(error).__name__])[0][:160]
 
 
 def _mapped(file: Path) -> bool:

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from underpaint.artifacts.lock import held
 from underpaint.models.checkpoints import load_target
 from underpaint.models.sample import sample
 from underpaint.models.text import CaptionedTarget
@@ -142,7 +143,7 @@ def draw_scenes(
     todo = [chunk for chunk in range(chunks) if (rows[places[chunk]] < 0).any()]
     drawn = (chunks - len(todo)) * CHUNK
     progress(drawn, len(word_ids))
-    with stop_on_interrupt() as asked:
+    with held(folder), stop_on_interrupt() as asked:
         for chunk in todo:
             here = places[chunk]
             rows[here, word_ids.shape[1] :] = _draw_chunk(model, word_ids[here], settings, chunk)

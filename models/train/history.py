@@ -37,6 +37,20 @@ def runs_with(saved: Mapping[str, Any] | None, given: Given, loop: Mapping[str, 
     return [*before, {"first_step": saved["step"], "how": how}]
 
 
+def refuse_other_seed(path: Path, saved: Mapping[str, Any], given: Given) -> None:
+    """ValueError where the run saved at `path` was started with another seed: its batches would be others.
+
+    A run of an older recipe, which does not say its seed, is continued.
+    """
+    runs: list[dict[str, Any]] = saved.get("runs", [])
+    before, now = (runs[-1]["how"].get("seed") if runs else None), given.how.get("seed")
+    if before is not None and now is not None and before != now:
+        raise ValueError(
+            f"{path} was trained with seed {before}, now wanted {now}; give --seed {before} to continue it, or another "
+            "--out"
+        )
+
+
 def refuse_other(out: Path, given: Given) -> None:
     """ValueError where the run in `out` was started with a seed or settings other than `given`'s; its loop may differ.
 

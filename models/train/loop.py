@@ -18,8 +18,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
+from underpaint.artifacts.lock import held
 from underpaint.models.checkpoints import load_whole
-from underpaint.models.train.history import Given, runs_with
+from underpaint.models.train.history import Given, refuse_other_seed, runs_with
 from underpaint.models.train.interrupt import stop_on_interrupt
 from underpaint.models.train.muon import Optimisers
 
@@ -165,7 +166,7 @@ class _Log:
             self.progress.stop()
 
 
-def _resume(path: Path, config: Mapping[str, Any], device: torch.device) -> dict[str, Any] | None:
+def _resume(path: Path, config: Mapping[str, Any], given: Given, device: torch.device) -> dict[str, Any] | None:
     if not path.exists():
         return None
     saved = load_whole(path, device)
@@ -173,6 +174,7 @@ def _resume(path: Path, config: Mapping[str, Any], device: torch.device) -> dict
         raise ValueError(
             f"{path} holds another model ({saved['config']}); wanted {dict(config)}. Choose another --out."
         )
+    refuse_other_seed(path, saved, given)
     return saved
 
 
@@ -206,9 +208,26 @@ def train(
         title: name on the progress bar.
 
     Raises:
-        ValueError: when `out` holds a checkpoint of another config.
+        ValueError: when `out` holds a checkpoint of another config, or of another seed.
+        FolderInUse: when another process trains in `out`.
         FloatingPointError: when the loss is not finite.
     """
+    with held(out):
+        return _train(model, loss, out, settings, config, validate, after_step, given or Given(), title)
+
+
+def _train(
+    model: nn.Module,
+    loss: Callable[[int], Loss],
+    out: Path,
+    settings: LoopSettings,
+    config: Mapping[str, Any],
+    validate: Callable[[], dict[str, float]] | None,
+    after_step: Callable[[int], None] | None,
+    given: Given,
+    title: str,
+) -> TrainingResult:
+    """See `train`, which holds the folder."""
     path = out / CHECKPOINT
     device = next(model.parameters()).device
     optimiser = Optimisers(
@@ -216,7 +235,7 @@ def train(
     )
     step, before = 0, 0.0
     validation: dict[str, float] = {}
-    saved = _resume(path, config, device)
+    saved = _resume(path, config, given, device)
     if saved is not None:
         model.load_state_dict(saved["raw"])
         if "optimizer" in saved:  # weights of the repository bring none: a fresh one goes on from them
@@ -225,7 +244,7 @@ def train(
     averager = Averager(model, settings.ema_decay)
     if saved is not None:
         averager.state = {name: value.clone() for name, value in saved["model"].items()}
-    first, runs = step, runs_with(saved, given or Given(), asdict(settings))
+    first, runs = step, runs_with(saved, given, asdict(settings))
     log, started = _Log(settings, title), time.monotonic()
     saved_at = started
 

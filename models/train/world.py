@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from underpaint.artifacts import lock
 from underpaint.artifacts.manifest import write_beside
 from underpaint.models import weights
 from underpaint.models.train.loop import CHECKPOINT, TrainingResult
@@ -71,6 +72,20 @@ def train_world(
     names = [stage.name for stage in stages]
     if not names or len(set(names)) < len(names):
         raise ValueError(f"world: expected stages of different names, got {', '.join(names) or 'none'}")
+    with lock.held(out):
+        return _train_stages(out, hours, stages, about, stored, report)
+
+
+def _train_stages(
+    out: Path,
+    hours: float,
+    stages: Sequence[Stage],
+    about: Mapping[str, Any],
+    stored: Path,
+    report: Callable[[StageReport], None],
+) -> list[StageReport]:
+    """See `train_world`, which holds the folder."""
+    names = [stage.name for stage in stages]
     _check(out / ABOUT, about)
     whole = sum(stage.share for stage in stages)
     found: list[StageReport] = []

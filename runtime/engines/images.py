@@ -17,7 +17,7 @@ class ImageDecoder:
 
     def __init__(self, name: str = "vq_decoder", folder: Path = FOLDER, settings: EngineContext | None = None) -> None:
         located = runnable(locate(name, "image_decoder", folder))
-        self.vocab_size = int(located.manifest.settings["vocab_size"])
+        self.vocab_size = located.size("vocab_size")
         self._session: Any = open_session(located.path, settings)
 
     def __call__(self, codes: IntArray, grid: Grid) -> NDArray[np.uint8]:
@@ -37,7 +37,7 @@ class ImageEncoder:
 
     def __init__(self, name: str = "vq_encoder", folder: Path = FOLDER, settings: EngineContext | None = None) -> None:
         located = runnable(locate(name, "image_encoder", folder))
-        self.stride = int(located.manifest.settings["stride"])
+        self.stride = located.size("stride")
         self._session: Any = open_session(located.path, settings)
 
     def __call__(self, picture: NDArray[np.uint8]) -> IntArray:

@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from underpaint.artifacts.manifest import ManifestError
 from underpaint.runtime.engines.context import EngineContext, EngineError, open_session
 from underpaint.runtime.engines.images import to_unit
-from underpaint.zoo.load import FOLDER, locate
+from underpaint.zoo.load import FOLDER, Located, locate
 
 
 class Judged(NamedTuple):
@@ -19,14 +20,25 @@ class Judged(NamedTuple):
     features: NDArray[np.float32]
 
 
+def _slots(located: Located, outputs: set[str]) -> tuple[str, ...]:
+    """The slots of the prompt grammar that the graph scores; ManifestError where its manifest names others."""
+    named = located.manifest.settings.get("slots")
+    if not isinstance(named, list) or not all(isinstance(slot, str) for slot in named) or not outputs >= {*named}:
+        raise ManifestError(
+            f"{located.manifest.name}: its manifest's setting slots: expected outputs of its graph, got {named!r}; "
+            "export the model again"
+        )
+    return tuple(named)
+
+
 class OnnxJudge:
     """Scores pictures."""
 
     def __init__(self, name: str = "judge", folder: Path = FOLDER, settings: EngineContext | None = None) -> None:
         located = locate(name, "judge", folder)
-        self.side = int(located.manifest.settings["side"])
-        self._slots = tuple(located.manifest.settings["slots"])
+        self.side = located.size("side")
         self._session: Any = open_session(located.path, settings)
+        self._slots = _slots(located, {each.name for each in self._session.get_outputs()})
 
     def __call__(self, pictures: Sequence[NDArray[np.uint8]]) -> Judged:
         """Judge square pictures [S, S, 3], S a multiple of `side`; larger ones are averaged down by areas."""

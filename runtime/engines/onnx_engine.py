@@ -16,7 +16,7 @@ from underpaint.runtime.engines.cache import CacheOwner, HostMemory, KeyValueCac
 from underpaint.runtime.engines.context import EngineContext, EngineError, bind, open_session
 from underpaint.runtime.engines.engine import FusedTreeOutput, PassOutput, PassTimer
 from underpaint.runtime.engines.sampling_inputs import SamplingInputs
-from underpaint.runtime.engines.shape import DecoderShape, read_shape
+from underpaint.runtime.engines.shape import DecoderShape, check_graph, read_shape
 from underpaint.zoo.load import locate
 
 _TreeSizes: TypeAlias = tuple[int, int, int]
@@ -79,7 +79,9 @@ def load_onnx(name: str, kind: str, folder: Path, context: EngineContext | None 
             f"{name}: expected a float32 export for ONNX Runtime on the CPU, got {shape.precision}; export with "
             "--precision fp32, or build TensorRT engines of this one"
         )
-    return OnnxDecoder(open_session(located.path, context), shape, name)
+    session = open_session(located.path, context)
+    check_graph(shape, session.get_inputs(), session.get_outputs(), name)
+    return OnnxDecoder(session, shape, name)
 
 
 class OnnxEngine(CacheOwner):

@@ -1,6 +1,6 @@
 """The settings in a decoder's manifest: what an engine must know of a graph."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -8,12 +8,14 @@ import numpy as np
 
 from underpaint.algos.arrays import IntArray
 from underpaint.algos.draft.spec import Grid
-from underpaint.algos.registry import build
-from underpaint.artifacts.decoder_graph import Precision
+from underpaint.artifacts.decoder_graph import PREDICTED_FEATURES, DecoderSizes, Precision, pass_inputs, pass_outputs
+from underpaint.artifacts.typed_json import build_typed
 from underpaint.runtime.engines.context import EngineError
 
 PREFIX_CELL: Final = -1
 """The cell of a condition position where all of them stand at one."""
+_MOST_SLOTS: Final = 1 << 20
+"""Of a cache: no model draws a million codes, and memory is taken for all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +101,50 @@ class DecoderShape:
 
 
 def read_shape(settings: Mapping[str, Any], name: str) -> DecoderShape:
-    """The shape in a manifest's settings; EngineError names what is wrong."""
-    plain = {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()}
+    """The shape in a manifest's settings; EngineError names what is wrong: a setting, its type, or a size."""
+    what = f"manifest of '{name}': settings"
     try:
-        return build(DecoderShape, plain, f"manifest of '{name}'")
+        shape = build_typed(DecoderShape, settings, what)
+        _check_sizes(shape, what)
     except ValueError as error:
         raise EngineError(f"{error}; export the model again") from error
+    return shape
+
+
+def _check_sizes(shape: DecoderShape, what: str) -> None:
+    for size in ("vocab_size", "height", "width", "layers", "heads", "head_dim", "dim"):
+        if getattr(shape, size) < 1:
+            raise ValueError(f"{what}: {size}: expected at least 1, got {getattr(shape, size)}")
+    cells = shape.height * shape.width
+    if not cells <= shape.capacity <= _MOST_SLOTS:
+        raise ValueError(f"{what}: capacity: expected {cells} slots for {cells} cells, or more, got {shape.capacity}")
+
+
+def check_graph(shape: DecoderShape, inputs: Iterable[Any], outputs: Iterable[Any], name: str) -> None:
+    """EngineError unless a graph's inputs and outputs (each has a name and a shape) are of the sizes that `shape` says.
+
+    A manifest that was edited by hand would else end in the middle of a pass.
+    """
+    read = {each.name: tuple(each.shape) for each in inputs}
+    written = {each.name: tuple(each.shape) for each in outputs}
+    sizes = DecoderSizes(
+        layers=shape.layers,
+        heads=shape.heads,
+        head_dim=shape.head_dim,
+        dim=shape.dim,
+        vocab_size=shape.vocab_size,
+        precision=shape.precision,
+        drafter=PREDICTED_FEATURES in written,
+        external_cond_rows=bool(shape.external_cond_rows),
+    )
+    for found, wanted in ((read, pass_inputs(sizes)), (written, pass_outputs(sizes))):
+        for spec in wanted:
+            held = found.get(spec.name)
+            if held is None or len(held) != len(spec.shape):
+                raise EngineError(f"{name}: its graph has no '{spec.name}' of its manifest's settings; export it again")
+            for size, told in zip(held, spec.shape, strict=True):
+                if isinstance(size, int) and isinstance(told, int) and size != told:
+                    raise EngineError(
+                        f"{name}: its manifest's settings make {spec.name} {list(spec.shape)}, the graph has "
+                        f"{list(held)}: one of them was edited; export it again"
+                    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -22,8 +23,12 @@ from underpaint.runtime.pipeline import Pipeline
 from underpaint.zoo.prompts import sample, seen_pairs
 
 BASELINE: Final = "ar"
+MOST_DRAWINGS: Final = 1_000_000
+"""Of one comparison: as many take days where they take longest, and their records some gigabytes."""
 PROMPT_SEED: Final = 20251
 """Seed of the prompts that a comparison chooses by itself."""
+MOST_PROMPTS: Final = 10_000
+"""That are ever chosen: the first so many take seconds to find, and the grammar has few more to choose from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +53,14 @@ class ComparisonPlan:
         ):
             if not values:
                 raise ValueError(f"compare: expected at least one {what}, got none")
-            twice = sorted({value for value in values if values.count(value) > 1})
+            twice = sorted(value for value, count in Counter(values).items() if count > 1)
             if twice:
                 raise ValueError(f"compare: {what} {', '.join(twice)} is named twice; keep one")
+        if self.size > MOST_DRAWINGS:
+            raise ValueError(
+                f"compare: expected at most {MOST_DRAWINGS:,} drawings in all, got {self.size:,}: {len(self.methods)} "
+                f"methods, {len(self.conditions)} prompts and {len(self.seeds):,} seeds; ask for fewer"
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as JSON holds it; files of features are told apart by their SHA-256."""
@@ -100,6 +110,10 @@ def choose_prompts(count: int, skip: int = 0) -> tuple[Condition, ...]:
     """
     rng = np.random.default_rng(PROMPT_SEED)
     pairs = seen_pairs()
+    if skip + count > MOST_PROMPTS:
+        raise ValueError(
+            f"prompts: expected at most {MOST_PROMPTS:,} to be skipped and chosen together, got {skip:,} and {count:,}"
+        )
     chosen: list[Condition] = []
     seen: set[str] = set()
     shown: set[str] = set()
@@ -165,6 +179,27 @@ def build_methods(
 def log_settings(pipeline: Pipeline, plan: ComparisonPlan) -> dict[str, Any]:
     """What a run log says of a comparison: only the same comparison goes on with it."""
     return {**plan.to_dict(), "model": dict(pipeline.fingerprint())}
+
+
+def check_log(log: DrawingLog, plan: ComparisonPlan, pipeline: Pipeline) -> None:
+    """ValueError where a recorded drawing is none of the plan's, or not of these models: a log that was edited."""
+    known = {DrawingKey(method.name, condition.caption(), seed) for method, condition, seed in plan.turns()}
+    grid, codes = pipeline.grid, pipeline.tables.vocab_size
+    for drawing in log:
+        wrong = ""
+        if DrawingKey(drawing.method, drawing.prompt, drawing.seed) not in known:
+            wrong = "is not of this comparison"
+        elif len(drawing.tokens) != grid.cells or not all(0 <= token < codes for token in drawing.tokens):
+            wrong = f"should hold {grid.cells} tokens from 0 to {codes - 1}"
+        elif drawing.accepted is not None and 1 + sum(drawing.accepted) + len(drawing.accepted) != grid.cells:
+            wrong = f"has cycles that do not cover {grid.cells} cells"
+        elif any(cell >= grid.cells for cell in drawing.kept_cells or ()):
+            wrong = f"keeps a cell beyond {grid.cells - 1}"
+        if wrong:
+            raise ValueError(
+                f"{log.path}: the drawing of {drawing.prompt!r} by {drawing.method}, seed {drawing.seed}, {wrong}: the "
+                "file was edited, or is of other models; pass --fresh to discard it, or choose another folder"
+            )
 
 
 def check_opens(models: PipelineModels, plan: ComparisonPlan) -> None:

@@ -6,10 +6,12 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from math import inf
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from underpaint.artifacts.run_log import RunLog
+from underpaint.artifacts.typed_json import build_typed
 from underpaint.runtime.drawing import Drawing
 
 FILE_NAME: Final = "drawings.jsonl"
@@ -28,6 +30,10 @@ class DrawingKey(NamedTuple):
 def settings_hash(settings: Mapping[str, Any]) -> str:
     """A SHA-256 of settings, whatever the order of their keys."""
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+
+
+class OtherComparison(ValueError):
+    """A folder that holds another comparison, or one of another version."""
 
 
 class DrawingLog:
@@ -55,9 +61,11 @@ class DrawingLog:
                 self._check_head(lines[0])
             for line in lines[1:]:
                 self._hold(drawing_of(line))
-        except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
+        except OtherComparison:
+            raise
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(
-                f"{self.path} is no record of a comparison ({error}); choose another folder or delete it"
+                f"{self.path} is no record of a comparison, or was edited ({error}); choose another folder or delete it"
             ) from error
 
     def _check_head(self, head: Mapping[str, Any]) -> None:
@@ -66,7 +74,7 @@ class DrawingLog:
             return
         now = json.loads(json.dumps(self._settings))
         differs = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
-        raise ValueError(
+        raise OtherComparison(
             f"{self.path} belongs to another comparison (it differs in {', '.join(differs)}); repeat that command to "
             "go on with it, choose another folder, or pass --fresh to discard it"
         )
@@ -105,14 +113,23 @@ def read_head(path: Path, lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     settings: dict[str, Any] = lines[0]["settings"]
     written = lines[0].get("format", 1)
     if written != LOG_FORMAT:
-        raise ValueError(
+        raise OtherComparison(
             f"{path} was written by another version (format {written}, expected {LOG_FORMAT}): it names drawings and "
             "settings otherwise; choose another folder, or pass --fresh to discard it"
         )
     return settings
 
 
-def drawing_of(plain: Mapping[str, Any]) -> Drawing:
-    """The drawing in a line of the log."""
-    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()}
-    return Drawing(**values)
+def drawing_of(plain: object) -> Drawing:
+    """The drawing in a line of the log; ValueError where a field is missing, unknown, of another type or range."""
+    found = build_typed(Drawing, plain, "a drawing")
+    for name in ("seconds", "target_seconds", "drafter_seconds", "resampler_seconds"):
+        if not 0.0 <= getattr(found, name) < inf:
+            raise ValueError(f"a drawing: {name}: expected a time of at least 0, got {getattr(found, name)}")
+    counts = (found.seed, found.drafter_nfe, found.rejected or 0)
+    listed = (found.tokens, found.accepted, found.depths, found.nodes, found.kept_cells)
+    if found.target_nfe < 1 or min(counts) < 0 or any(min(one, default=0) < 0 for one in listed if one is not None):
+        raise ValueError("a drawing: expected one target pass or more, and no number below 0")
+    if found.seconds == 0.0:
+        raise ValueError("a drawing: seconds: expected more than 0")
+    return found

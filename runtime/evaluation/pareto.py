@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from itertools import product
+from math import prod
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -24,6 +25,10 @@ _QUIET: Final = "#9aa0a8"
 _COLOURS: Final = ("#1d6fb8", "#b45309", "#2f8f5b", "#8b5cf6", "#c0264b", "#0e7490", "#6b7280")
 CLOSE: Final = 0.02
 """An accuracy this far below AR's still counts as AR's."""
+
+
+MOST_VARIANTS: Final = 500
+"""Of one sweep: each is a row of the table and a mark in the plot, and draws every prompt."""
 
 
 class Variant(NamedTuple):
@@ -54,6 +59,11 @@ def variants(varied: Sequence[str], fixed: Sequence[str], methods: Sequence[str]
         if name in axes[method]:
             raise ValueError(f"--set {text}: '{method}.{name}' varies; give the value to --vary, or leave it out there")
         held[method].append(f"{name}={value}")
+    count = sum(prod(len(values) for values in by_name.values()) for by_name in axes.values())
+    if count > MOST_VARIANTS:
+        raise ValueError(
+            f"--vary: expected at most {MOST_VARIANTS} methods and variants, got {count:,}; vary fewer values"
+        )
     found = []
     for method, by_name in axes.items():
         for combination in product(*by_name.values()):

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -77,12 +78,12 @@ def load_reference(path: Path, side: int) -> Reference:
     Raises OSError where it cannot be read, ValueError where it holds something else.
     """
     try:
-        with np.load(path, allow_pickle=False) as held:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as held:
             accuracy = json.loads(str(held["accuracy"]))[str(side)]
             halves = [held[f"features_{half}_{side}"].astype(np.float64) for half in "ab"]
     except KeyError as error:
         raise ValueError(f"{path}: no real scenes of {side} px in it (no {error}); export it again") from error
-    except (ValueError, EOFError) as error:
+    except (ValueError, EOFError, BadZipFile) as error:
         raise ValueError(f"{path} is not a reference of real scenes ({error}); export it again") from error
     return Reference(halves[0], halves[1], {slot: float(share) for slot, share in accuracy.items()})
 

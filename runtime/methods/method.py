@@ -68,6 +68,11 @@ class PipelineModels(Protocol):
         """Nodes of the largest tree that the target scores, its root included."""
         ...
 
+    @property
+    def tables(self) -> ModelTables:
+        """The codebook and what belongs to it."""
+        ...
+
     def target(self, condition: Condition, sampling: SamplingParams) -> Timed[Target]:
         """The target under a condition, until another is set."""
         ...

@@ -12,6 +12,7 @@ from underpaint.algos.accept import RULES, Rule
 from underpaint.algos.accept.spec import at_temperature
 from underpaint.algos.chance import Chance
 from underpaint.algos.draft import POLICIES, Budget, Expander, Grid, Policy
+from underpaint.algos.draft.limits import check_limits
 from underpaint.algos.fit import check_fits
 from underpaint.algos.registry import build
 from underpaint.algos.rows import SamplingParams
@@ -86,6 +87,8 @@ class TreeConfig:
 
     def with_rule(self, rule: str, temperature: float) -> TreeConfig:
         """See `MethodConfig`; at temperature 0 the rule is replaced by its greedy variant."""
+        if self.policy == NO_POLICY:
+            raise ValueError(f"plain autoregression drafts nothing that rule '{rule}' could accept; leave the rule out")
         changed = dataclasses.replace(
             self, rule=at_temperature(RULES[rule], temperature).name, rule_settings=no_settings(), published_k=None
         )
@@ -187,7 +190,9 @@ class TreeMethod:
     drafts: bool
 
     def open(self, models: PipelineModels, condition: Condition, sampling: SamplingParams) -> TreeSession:
-        """Take the target and, where the method drafts, the drafter."""
+        """Take the target and, where the method drafts, the drafter; ValueError where a tree would be cut."""
+        if self.drafts:
+            check_limits(self.config.policy_settings, models.max_nodes, models.tables.vocab_size)
         used = self.config.target_sampling(sampling)
         target = models.target(condition, used)
         drafter = models.drafter(used) if self.drafts else None

@@ -6,7 +6,6 @@ the cell (and, for the drafter, on how many tokens past the root it is), not on 
 
 import io
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from underpaint.algos.draft.top_tokens import top
 from underpaint.algos.step import Drafter, Scored, Target
 from underpaint.algos.transport import overlap
 from underpaint.algos.tree import Verdict, root_only
+from underpaint.artifacts.manifest import write_beside
 from underpaint.sim.replay.row_trace import ARRAYS as ROW_ARRAYS
 from underpaint.sim.replay.row_trace import RowTrace
 from underpaint.sim.synthetic.table_model import TableModel
@@ -199,10 +199,7 @@ def save(trace: Trace, path: Path) -> None:
         arrays.update({_row_array(place, name): _narrow(getattr(one, name)) for name in ROW_ARRAYS})
     held = io.BytesIO()
     np.savez_compressed(held, head=np.array(json.dumps(head, sort_keys=True)), **arrays)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
-    beside.write_bytes(held.getvalue())
-    os.replace(beside, path)
+    write_beside(path, held.getvalue())
 
 
 def load(path: Path) -> Trace:
@@ -211,7 +208,7 @@ def load(path: Path) -> Trace:
     Raises ValueError where the file is none or of another format, OSError where there is none.
     """
     try:
-        with np.load(path, allow_pickle=False) as held:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as held:
             head = json.loads(str(held["head"]))
             arrays = {name: _wide(held[name]) for name in _ARRAYS}
             rows = tuple(

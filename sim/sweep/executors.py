@@ -103,6 +103,8 @@ def executor(engine: str, jobs: int | None = None, address: str | None = None) -
     count = usable_cores() if jobs is None else jobs
     if count < 1:
         raise ValueError(f"jobs: expected at least 1, got {count}")
+    if engine == "local" and address is not None:
+        raise ValueError(f"--address {address}: a cluster's address needs --engine ray; leave it out to run here")
     if engine == "local":
         return LocalExecutor(count)
     if engine == "ray":

@@ -6,14 +6,16 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
+from math import prod
 from pathlib import Path
 from typing import Any, Final
 
 from underpaint.algos.accept import RULES
 from underpaint.algos.draft import POLICIES
+from underpaint.algos.draft.limits import check_limits
 from underpaint.algos.fit import fits
 from underpaint.algos.registry import suggest
-from underpaint.sim.batched.decoding import Scheme, make_scheme, run_loop
+from underpaint.sim.batched.decoding import MOST_NODES, Scheme, make_scheme, run_loop
 from underpaint.sim.latency.run_times import CURVE, RunTimes, run_times_of
 from underpaint.sim.replay.trace import load, replay
 from underpaint.sim.synthetic.field import SYNTHETIC_MODELS, make_synthetic_model
@@ -21,6 +23,8 @@ from underpaint.sim.synthetic.table_model import TableModel
 
 TRACE: Final = ".npz"
 """How the names of traces end, which are the paths of their files."""
+MOST_JOBS: Final = 10_000
+"""Of one sweep: as many take a day on two cores."""
 _PARTS: Final = ("model", "policy", "rule")
 _GIVEN: Final = frozenset(("neighbours", "codebook"))
 """Settings of rules that come from the model."""
@@ -105,6 +109,14 @@ def _variants(part: str, name: str, vary: Mapping[str, tuple[Any, ...]]) -> list
     return [json.dumps(dict(zip(axes, values, strict=True)), sort_keys=True) for values in found]
 
 
+def _variant_count(part: str, name: str, vary: Mapping[str, tuple[Any, ...]]) -> int:
+    """How many `_variants` there are."""
+    known = settings_known(part, name)
+    return prod(
+        len(values) for key, values in vary.items() if key.partition(".")[0] == part and key.partition(".")[2] in known
+    )
+
+
 def jobs(plan: SweepPlan) -> list[Job]:
     """All jobs whose rule fits the policy.
 
@@ -112,10 +124,17 @@ def jobs(plan: SweepPlan) -> list[Job]:
     """
     _check_vary(plan)
     found: list[Job] = []
-    for model, policy, rule in itertools.product(plan.models, plan.policies, plan.rules):
-        if not fits(RULES[rule], POLICIES[policy]):
-            continue
-        parts = (_variants(*pair, plan.vary) for pair in zip(_PARTS, (model, policy, rule), strict=True))
+    fitting = [
+        named
+        for named in itertools.product(plan.models, plan.policies, plan.rules)
+        if fits(RULES[named[2]], POLICIES[named[1]])
+    ]
+    count = sum(prod(_variant_count(*pair, plan.vary) for pair in zip(_PARTS, named, strict=True)) for named in fitting)
+    if count > MOST_JOBS:
+        raise ValueError(f"sweep: expected at most {MOST_JOBS:,} simulations, got {count:,}; vary fewer values")
+    for named in fitting:
+        model, policy, rule = named
+        parts = (_variants(*pair, plan.vary) for pair in zip(_PARTS, named, strict=True))
         for of_model, of_policy, of_rule in itertools.product(*parts):
             found.append(Job(model, of_model, policy, of_policy, rule, of_rule))
     if not found:
@@ -153,6 +172,7 @@ def check(plan: SweepPlan, wanted: Sequence[Job]) -> None:
             continue
         checked.add(parts)
         scheme = scheme_of(model, job)
+        check_limits(json.loads(job.policy_settings), MOST_NODES, model.vocab_size)
         if measured:
             runs = run_loop(model, scheme, 1, plan.seed, chains=times_chains(measured))
             for one in measured:

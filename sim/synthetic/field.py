@@ -3,12 +3,14 @@
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 import numpy as np
 
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.draft.spec import Grid
+from underpaint.algos.memory import check_memory
 from underpaint.algos.registry import Registry, build
 from underpaint.sim.synthetic.table_model import TableModel
 
@@ -17,7 +19,7 @@ _FREE_CODE_DIMENSIONS = 4
 
 def _check(model: str, least: float, **settings: float) -> None:
     for name, value in settings.items():
-        if not (np.isfinite(value) and value >= least):
+        if not (isfinite(value) and value >= least):
             raise ValueError(f"synthetic model '{model}': {name} must be at least {least:g}, got {value!r}")
 
 
@@ -25,6 +27,36 @@ def _check_share(model: str, **settings: float) -> None:
     for name, value in settings.items():
         if not 0.0 <= value <= 1.0:
             raise ValueError(f"synthetic model '{model}': {name} must be in [0, 1], got {value!r}")
+
+
+_MOST_SIDE = 1024
+_MOST_CODES = 65_536
+_MOST_NUMBERS = 2**27
+"""Of a table, or of the pool of images: a gigabyte of them."""
+_MOST_SEED = 2**64 - 1
+
+
+def _check_most(
+    model: str, *, height: int, width: int, images: int, vocab_size: int, tables: int, rows: str, seed: int
+) -> None:
+    """ValueError, with the largest that would do, where sizes are beyond what tables can hold.
+
+    tables: rows of all tables together; rows: the setting that they mostly come from.
+    """
+    for name, value, most in (
+        ("height", height, _MOST_SIDE),
+        ("width", width, _MOST_SIDE),
+        ("vocab_size", vocab_size, min(_MOST_CODES, _MOST_NUMBERS // tables)),
+        (rows, tables, _MOST_NUMBERS // vocab_size),
+        ("images", images, max(1, _MOST_NUMBERS // (height * width))),
+        ("seed", seed, _MOST_SEED),
+    ):
+        if value > most:
+            told = f", {value:,} rows in all" if name == rows else ""
+            limit = f"so that there are {most:,} at most" if name == rows else f"must be at most {most:,}"
+            raise ValueError(f"synthetic model '{model}': {name} {limit}, got {value:,}{told}; take smaller sizes")
+    # Target and drafts, and as much again while they are made.
+    check_memory(f"the tables of synthetic model '{model}'", "vocab_size", vocab_size, 3 * 8 * tables)
 
 
 def softmax(logits: FloatArray) -> FloatArray:
@@ -76,6 +108,16 @@ def rows_model(
     _check(name, 0, seed=settings.seed)
     _check(name, 1e-3, concentration=settings.concentration)
     _check_share(name, error=settings.error)
+    _check_most(
+        name,
+        height=settings.height,
+        width=settings.width,
+        images=settings.images,
+        vocab_size=settings.vocab_size,
+        tables=2 * settings.rows,
+        rows="rows",
+        seed=settings.seed,
+    )
     draws = np.random.default_rng(settings.seed)
     target, other = make(settings, draws), make(settings, draws)
     grid = Grid(settings.height, settings.width)
@@ -136,6 +178,16 @@ class FieldSettings:
                 f"synthetic model '{name}': vocab_size must be at least 2 and a multiple of clusters = "
                 f"{self.clusters}, got {self.vocab_size}"
             )
+        _check_most(
+            name,
+            height=self.height,
+            width=self.width,
+            images=self.images,
+            vocab_size=self.vocab_size,
+            tables=(1 + self.depth_known) * self.levels * (self.clusters + 1) ** 2,
+            rows="levels x clusters x depth_known",
+            seed=self.seed,
+        )
 
 
 def difficulty(settings: FieldSettings, draws: np.random.Generator, grid: Grid) -> IntArray:

@@ -105,7 +105,7 @@ def test_generate_takes_another_rule_and_settings(tmp_path):
         ([PROMPT, "--top-p", "0"], "top_p must be in (0, 1]"),
         ([PROMPT, "--set", "betta=1"], "did you mean 'beta'"),
         ([PROMPT, "--set", "delta=7"], "delta must be in [0, 1]"),
-        ([PROMPT, "--seed", "-1"], "seed >= 0"),
+        ([PROMPT, "--seed", "-1"], "--seed"),
         ([PROMPT, "--method", "mulo", "--set", "tau=nan"], "expected a threshold tau >= 0"),
         ([PROMPT, "--method", "mulo", "--set", "tau=high"], "setting 'tau' is a number"),
         ([PROMPT, "--method", "mulo", "--set", "radius=4"], "radius: expected 0..3"),

@@ -73,7 +73,7 @@ def test_the_cache_is_used_and_belongs_to_its_packages(folder: Path, monkeypatch
     assert [path.name for path in folder.iterdir()] == ["sprites.npz"]
     monkeypatch.setattr("shutil.which", lambda _: None)
     monkeypatch.setattr(art, "_FLAT_FILES", {})
-    with pytest.raises(RuntimeError, match=r"npm is needed to fetch @lobehub/fluent-emoji-3d@1\.1\.0"):
+    with pytest.raises(OSError, match=r"npm is needed to fetch @lobehub/fluent-emoji-3d@1\.1\.0"):
         art.load_sprites()
 
 

@@ -1,0 +1,33 @@
+"""How large a tree a policy may ask for: an engine scores so many nodes, and a larger tree would be cut in silence."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+_NODES: Final = ("total_tokens",)
+_LEVELS: Final = ("depth", "length", "start_depth", "max_depth", "min_depth", "mean_depth")
+_CHILDREN: Final = ("top_k", "start_width", "max_width", "min_width")
+"""Settings of policies that count a tree's drafted nodes, its levels, and the children of a node. Policies of one's own
+that use these names are checked too."""
+
+
+def check_limits(settings: Mapping[str, Any], max_nodes: int, vocab_size: int) -> None:
+    """Raise ValueError, with the largest that would do, where a setting given to a policy asks for more than there is.
+
+    max_nodes: of the largest tree that the target scores, its root included. vocab_size: V.
+    """
+    drafted = max_nodes - 1
+    for names, most, why in (
+        (_NODES, drafted, f"the engine scores {max_nodes} nodes, the root included"),
+        (_LEVELS, drafted, f"the engine scores {max_nodes} nodes, the root included"),
+        (_CHILDREN, min(drafted, vocab_size), f"the engine scores {max_nodes} nodes, and there are {vocab_size} codes"),
+    ):
+        for name in names:
+            value = settings.get(name)
+            if isinstance(value, int | float) and value > most:
+                raise ValueError(f"setting {name}: expected at most {most}, got {value}: {why}")
+    widths = settings.get("widths", ())
+    if sum(widths) > drafted or max(widths, default=0) > vocab_size:
+        raise ValueError(
+            f"setting widths: expected at most {drafted} nodes in all levels, got {sum(widths)}: the engine scores "
+            f"{max_nodes} nodes, the root included, and there are {vocab_size} codes"
+        )

@@ -1,0 +1,36 @@
+"""Whether this machine's memory holds what is asked for, before any of it is made."""
+
+from pathlib import Path
+from typing import Final
+
+_GIB: Final = 2**30
+_UNKNOWN: Final = 8 * _GIB
+"""Taken where the system does not tell."""
+
+
+def free_bytes() -> int:
+    """Memory that can still be taken: what the system says is available, or less where a control group allows less."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        told = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, ValueError, StopIteration):
+        return _UNKNOWN
+    try:
+        most = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
+        used = int(Path("/sys/fs/cgroup/memory.current").read_text(encoding="ascii"))
+        return told if most == "max" else min(told, max(0, int(most) - used))
+    except (OSError, ValueError):
+        return told
+
+
+def check_memory(what: str, setting: str, asked: int, bytes_each: int) -> None:
+    """ValueError, with the largest that would do, where `asked` things of `bytes_each` bytes take more than is free.
+
+    what: is being made; setting: by which so many are asked for.
+    """
+    free = free_bytes()
+    if asked * bytes_each > free:
+        raise ValueError(
+            f"{setting}: {what} would take {asked * bytes_each / _GIB:,.1f} GiB at {asked:,}, this machine has "
+            f"{free / _GIB:,.1f} GiB free; expected at most {free // max(bytes_each, 1):,}"
+        )

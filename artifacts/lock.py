@@ -1,0 +1,44 @@
+"""A folder that one process at a time works in. A process that ends, however it ends, gives the folder free."""
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+FILE: Final = ".in-use"
+
+
+class FolderInUse(OSError):
+    """Another process works in the folder."""
+
+
+def check_free(folder: Path) -> None:
+    """Raise FolderInUse where another process holds `folder`; leaves nothing behind."""
+    path = folder / FILE
+    if not path.is_file():
+        return
+    with path.open("rb") as file:
+        _take(file.fileno(), folder)
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Hold `folder`, which is made where there is none, against other processes; FolderInUse where one has it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / FILE
+    with path.open("ab") as file:
+        _take(file.fileno(), folder)
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def _take(descriptor: int, folder: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise FolderInUse(
+            f"{folder}: another process works in this folder; wait until it ends, stop it, or choose another --out"
+        ) from error

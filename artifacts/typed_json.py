@@ -1,0 +1,76 @@
+"""Dataclasses out of files that people may have edited: every value is of its field's declared type, or is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import is_dataclass
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from underpaint.algos.registry import build
+
+Made = TypeVar("Made")
+
+
+def build_typed(kind: type[Made], values: object, what: str) -> Made:
+    """The dataclass `kind` of a JSON object, nested dataclasses and tuples made of objects and lists on the way.
+
+    Raises ValueError, naming `what` and the field: no object, unknown or missing fields, a value of another type.
+    """
+    if not isinstance(values, Mapping):
+        raise ValueError(f"{what}: expected an object, got {_told(values)}")
+    hints = get_type_hints(kind)
+    known = {
+        name: _read(hints[name], value, f"{what}: {name}") if name in hints else value for name, value in values.items()
+    }
+    return build(kind, known, what)
+
+
+def _read(kind: Any, value: Any, what: str) -> Any:
+    """`value` as the type `kind`; ValueError where it is another."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return value
+    if is_dataclass(kind) and isinstance(kind, type):
+        return build_typed(kind, value, what)
+    if origin in (Union, UnionType):
+        if value is None and NoneType in parts:
+            return None
+        first: ValueError | None = None
+        for part in parts:
+            try:
+                return _read(part, value, what)
+            except ValueError as error:
+                first = first or error
+        raise first or ValueError(f"{what}: no type fits")
+    if origin is Literal and value in parts and not isinstance(value, bool):
+        return value
+    if origin is tuple and isinstance(value, list | tuple):
+        kinds = [parts[0]] * len(value) if parts[-1] is Ellipsis else list(parts)
+        if len(kinds) == len(value):
+            return tuple(_read(part, one, what) for part, one in zip(kinds, value, strict=True))
+    elif origin is list and isinstance(value, list):
+        return [_read(parts[0], one, what) for one in value]
+    elif isinstance(origin, type) and issubclass(origin, Mapping) and isinstance(value, Mapping):
+        return {name: _read(parts[1], one, f"{what}: {name}") for name, one in value.items()}
+    elif (kind is float and isinstance(value, int | float) and not isinstance(value, bool)) or (
+        kind in (str, int, bool, NoneType) and type(value) is kind
+    ):
+        return value
+    raise ValueError(f"{what}: expected {_named(kind)}, got {_told(value)}")
+
+
+def _named(kind: Any) -> str:
+    words = {str: "a text", int: "a whole number", float: "a number", bool: "true or false", NoneType: "null"}
+    origin = get_origin(kind)
+    if origin is Literal:
+        return "one of " + ", ".join(map(repr, get_args(kind)))
+    if origin in (tuple, list):
+        held = get_args(kind)
+        return f"a list of {len(held)}" if origin is tuple and held[-1] is not Ellipsis else "a list"
+    return words.get(kind, "an object")
+
+
+def _told(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

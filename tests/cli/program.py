@@ -1,0 +1,67 @@
+"""The command line as a user's shell starts it, in this process: `underpaint.cli.app.main` with its error handling."""
+
+import io
+import shlex
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
+from time import monotonic, process_time
+from typing import NamedTuple
+
+import pytest
+
+from underpaint.algos.accept import RULES
+from underpaint.algos.draft import POLICIES
+from underpaint.cli.app import main
+
+
+class Ran(NamedTuple):
+    """How a command ended. crash: the traceback that a user would see; empty where there is none. cpu_seconds: of this
+    process, which a busy machine does not lengthen much."""
+
+    code: int
+    out: str
+    err: str
+    crash: str
+    seconds: float
+    cpu_seconds: float
+
+
+def run_program(line: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Ran:
+    """Run `underpaint LINE` in `folder`; plug-ins that it registers are forgotten again."""
+    out, err, crash, code = io.StringIO(), io.StringIO(), "", 0
+    started, worked = monotonic(), process_time()
+    with monkeypatch.context() as patch, _forgetting():
+        patch.chdir(folder)
+        patch.setattr(sys, "argv", ["underpaint", *shlex.split(line)])
+        with redirect_stdout(out), redirect_stderr(err):
+            try:
+                main()
+            except SystemExit as ended:
+                code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+            except BaseException:
+                crash = traceback.format_exc()
+    return Ran(code, out.getvalue(), err.getvalue(), crash, monotonic() - started, process_time() - worked)
+
+
+@contextmanager
+def _forgetting() -> Iterator[None]:
+    """Leave registries and loaded plug-ins as they are."""
+    held = [(registry._specs, dict(registry._specs)) for registry in (RULES, POLICIES)]
+    try:
+        yield
+    finally:
+        for specs, before in held:
+            for name in specs.keys() - before.keys():
+                del specs[name]
+        for name in [name for name in sys.modules if name.startswith("underpaint_plugin_")]:
+            del sys.modules[name]
+
+
+def listing(folder: Path) -> dict[str, tuple[int, int]]:
+    """Every file and folder below `folder`, with its size and the time of its last change."""
+    return {
+        str(path.relative_to(folder)): (path.lstat().st_size, path.lstat().st_mtime_ns) for path in folder.rglob("*")
+    }

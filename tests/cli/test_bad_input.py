@@ -1,0 +1,45 @@
+"""Bad input, command by command: exit code 2, one message that says what to do, nothing written, no traceback."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.cli.bad_commands import COMMANDS, SUBCOMMANDS
+from tests.cli.bad_files import make_files
+from tests.cli.program import listing, run_program
+
+MOST_SECONDS = 5.0
+HUNG_SECONDS = 30.0
+"""By the clock, on a machine that other tests keep busy too."""
+_USAGE = re.compile(r"^usage:", re.IGNORECASE)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("bad")
+    make_files(folder)
+    return folder
+
+
+@pytest.mark.parametrize(("line", "says"), COMMANDS, ids=[line for line, _ in COMMANDS])
+def test_bad_input_is_refused(files: Path, monkeypatch: pytest.MonkeyPatch, line: str, says: str) -> None:
+    before = listing(files)
+    ran = run_program(line, files, monkeypatch)
+    assert not ran.crash, ran.crash
+    assert ran.code == 2, (ran.code, ran.out, ran.err)
+    assert listing(files) == before
+    told = ran.err.strip()
+    assert told.startswith("error: ") or _USAGE.match(told) or not told, told
+    assert told.count("error: ") <= 1, told
+    assert says in " ".join((told or ran.out).replace("\u2502", " ").split()), told
+    assert ran.cpu_seconds < MOST_SECONDS
+    assert ran.seconds < HUNG_SECONDS
+
+
+def test_every_subcommand_is_among_them() -> None:
+    assert len(COMMANDS) >= 150
+    assert len({line for line, _ in COMMANDS}) == len(COMMANDS)
+    lines = [re.sub(r"^--plugin \S+ ", "", line) for line, _ in COMMANDS]
+    for name in SUBCOMMANDS:
+        assert any(line == name or line.startswith(f"{name} ") for line in lines), name
