@@ -91,13 +91,16 @@ def _curve(
     pipeline: "Pipeline", sampling: "SamplingParams", *, renew: bool = False, full: bool = False
 ) -> "CostCurveFile | None":
     """The kept curve, or one measured now with a bar that shows how far it is."""
+    from underpaint.runtime.conditions import GRAMMAR_CONDITION
     from underpaint.runtime.costs.machine_curve import curve_of, kept_curve
-    from underpaint.runtime.evaluation.comparison import read_conditions
+    from underpaint.runtime.evaluation.comparison import choose_prompts
 
     try:
         if pipeline.loaded_drafter is None:
             return None
-        conditions = [pipeline.high.encoder.encode(one) for one in read_conditions(pipeline, (), None)]
+        # Other models are timed on the condition that their encoder makes up.
+        chosen = choose_prompts(8) if pipeline.index.condition == GRAMMAR_CONDITION else ()
+        conditions = [pipeline.high.encoder.encode(one) for one in chosen]
         kept = None if renew else kept_curve(pipeline, sampling)
         if kept is not None and not full:
             return kept

@@ -2,7 +2,7 @@
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -38,6 +38,10 @@ APART = 64
 """Chosen prompts that a trace leaves out unless told otherwise: those that `underpaint compare` starts from."""
 
 
+_KEEP: Final = 256
+"""Likeliest tokens kept where nothing is asked for."""
+
+
 def trace(
     prompts_count: Annotated[int, typer.Option(help="Images, each on a prompt of its own.", min=1, max=500)] = 16,
     prompts_skip: Annotated[int, typer.Option(help="Chosen prompts left out: those to compare on.", min=0)] = APART,
@@ -50,7 +54,9 @@ def trace(
         list[str] | None, typer.Option("--set", help="A setting of one of them, method.name=value; repeat for more.")
     ] = None,
     depths: Annotated[int, typer.Option(help="How many tokens past the root the drafter is followed.", min=1)] = 6,
-    keep: Annotated[int, typer.Option(help="Likeliest tokens kept of each distribution.", min=1)] = 256,
+    keep: Annotated[
+        int | None, typer.Option(help="Likeliest tokens kept of each distribution; default: 256, or all.", min=1)
+    ] = None,
     seed: Seed = 0,
     guidance: Guidance = None,
     top_k: TopK = None,
@@ -89,6 +95,7 @@ def trace(
         check_file_writable(out)
         pipeline = open_pipeline(engines, resolution, low, backend)
         sampling = read_sampling(temperature, guidance, top_k, top_p, pipeline)
+        keep = min(_KEEP, pipeline.tables.vocab_size) if keep is None else keep
         read_trace_sizes(pipeline, depths, keep, prompts_count)
         recorder = Recorder(pipeline.tables.codebook, pipeline.tables.neighbours, depths, keep)
         conditions = read_conditions(pipeline, (), prompts_count, prompts_skip)

@@ -439,27 +439,27 @@ COMMANDS: Final = (
     ),
     (
         "simulate predict --trace real.npz --costs costs_model.json --compare nowhere.json",
-        "[Errno 2] No such file or directory: 'nowhere.json'",
+        "nowhere.json: there is no such file",
     ),
     (
         "simulate predict --trace real.npz --costs costs_model.json --compare object.json",
-        "object.json is no comparison",
+        "object.json: there is no 'results_version'",
     ),
     (
         "simulate predict --trace real.npz --costs costs_model.json --compare list.json",
-        "must be integers or slices, not str'))",
+        "list.json: expected a JSON object, got list",
     ),
     (
         "simulate predict --trace real.npz --costs costs_model.json --compare compare_rows_none.json",
-        "compare_rows_none.json is no comparison",
+        "compare_rows_none.json: rows: expected array, got null",
     ),
     (
         "simulate predict --trace real.npz --costs costs_model.json --compare compare_rows_text.json",
-        "must be integers, not 'str'\")); write",
+        "compare_rows_text.json: rows[0]: expected object",
     ),
     (
         "simulate predict --trace real.npz --costs costs_model.json --compare compare_settings_none.json",
-        "compare_settings_none.json is no",
+        "compare_settings_none.json: settings: expected object, got null",
     ),
     (
         "simulate predict --trace real.npz --costs costs_model.json --compare compared/compare.json --seeds 0",
@@ -487,8 +487,8 @@ COMMANDS: Final = (
     ("results upgrade compared/compare.json --out loop", "cannot write loop: it is a symbolic link"),
     ("results upgrade compared/compare.json --out text.txt/x", "is not a folder; choose another place"),
     ("results merge nowhere.json", "nowhere.json: there is no such file"),
-    ("results merge compared/compare.json --out a_folder", "there is no 'results_version': it wa"),
-    ("results merge compared/compare.json --out loop", "there is no 'results_version': it wa"),
+    ("results merge compared/compare.json --out a_folder", "cannot write a_folder: it is a folder"),
+    ("results merge compared/compare.json --out loop", "cannot write loop: it is a symbolic link"),
     ("results leaderboard nowhere.json", "nowhere.json: there is no such file"),
     ("results leaderboard object.json", "there is no 'results_version': it wa"),
     ("train", "tokenizer"),

@@ -57,9 +57,9 @@ def call(*arguments: str) -> tuple[int, str]:
 
 
 def test_tables_print_published_predicted_and_error() -> None:
-    code, text = call("tables")
+    code, text = call("tables", "--format", "markdown")
     assert code == 0
-    assert re.search(r"ADT\+LANTERN +Parti +3\.05x +2\.48x +-18\.7% .*does not fit", text)
+    assert re.search(r"\| ADT\+LANTERN \| Parti \| 3\.05x \| 2\.48x \| -18\.7% \| .*does not fit", text)
     code, text = call("tables", "--json", "-", "--fit-on", "median")
     groups = json.loads(text)
     assert code == 0

@@ -73,7 +73,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         (["tokenizer", "--decoder-only", "--init-from", "absent.pt"], "no checkpoint at absent.pt"),
         (["tokenizer", "--init-from", "target.pt"], "holds a 'target' checkpoint; wanted 'tokenizer'"),
-        (["tokenizer", "--minutes", "nan"], "0.01"),
+        (["tokenizer", "--minutes", "nan"], "525600"),
         (["tokenizer", "--out", "/proc/run"], "cannot write into /proc/run"),
         (["tokenizer", "--init-from", "tokenizer_narrow.pt"], "a tokenizer of ch 32 to start from, got one of ch 16"),
         (["target", "--init-from", "drafter.pt"], "holds a 'drafter' checkpoint; wanted 'target'"),
