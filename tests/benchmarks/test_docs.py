@@ -1,10 +1,14 @@
 """Pages of figures are made from the recorded results, and every benchmark is listed."""
 
+import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from benchmarks import pages
+from benchmarks.page_tables import EARLIER
+from underpaint.zoo.load import manifest, names
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -35,6 +39,28 @@ def test_a_page_that_was_edited_is_named(
 def test_every_result_is_on_a_page() -> None:
     shown = {section.file for section in pages.SECTIONS}
     assert {path.name for path in RESULTS.glob("*.json")} <= shown
+
+
+def hashes_in(value: object) -> Iterator[tuple[str, str]]:
+    """Every model that a result names, with its hash."""
+    if isinstance(value, dict):
+        named = value.get("sha256")
+        if isinstance(named, dict):
+            yield from ((name, digest) for name, digest in named.items() if isinstance(digest, str))
+        for inner in value.values():
+            yield from hashes_in(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from hashes_in(inner)
+
+
+def test_results_are_of_the_shipped_models_or_say_that_they_are_not() -> None:
+    shipped = {name: (held.weights.sha256 if (held := manifest(name)).weights else held.sha256) for name in names()}
+    told = {section.file for section in pages.SECTIONS if EARLIER in section.words}
+    found = {path.name: dict(hashes_in(json.loads(path.read_text()))) for path in RESULTS.glob("*.json")}
+    others = {file for file, models in found.items() if any(shipped.get(name) != one for name, one in models.items())}
+    assert sum(bool(models) for models in found.values()) > 15
+    assert others == told
 
 
 def test_every_benchmark_is_listed() -> None:
