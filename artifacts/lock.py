@@ -1,6 +1,7 @@
 """A folder that one process at a time works in. A process that ends, however it ends, gives the folder free."""
 
 import fcntl
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,12 +28,24 @@ def held(folder: Path) -> Iterator[None]:
     """Hold `folder`, which is made where there is none, against other processes; FolderInUse where one has it."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / FILE
-    with path.open("ab") as file:
-        _take(file.fileno(), folder)
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)
+    while True:
+        with path.open("ab") as file:
+            _take(file.fileno(), folder)
+            if not _names(path, file.fileno()):  # its holder ended, and took the file away, while it was being opened
+                continue
+            try:
+                yield
+            finally:
+                path.unlink(missing_ok=True)
+            return
+
+
+def _names(path: Path, descriptor: int) -> bool:
+    """Whether `path` still names the open file."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
 
 
 def _take(descriptor: int, folder: Path) -> None:
