@@ -30,6 +30,8 @@ FORMAT: Final = 2
 _FORMAT_1: Final[Mapping[str, HostFamily]] = {"priced": "cost_aware", "weighed": "cost_aware_chain"}
 _REMEDY: Final = "measure it again with `underpaint costs --renew --full --export FILE`"
 IN_CYCLE: Final = "in_cycle"
+DRIFT: Final = 4 / 3
+"""Times of one pass that differ by more than this factor are of two states of the machine."""
 IN_GRID: Final = "in_grid"
 
 
@@ -122,6 +124,30 @@ class CostCurveFile:
     def knee(self) -> Knee:
         """Of the target's passes, repeated alone."""
         return find_knee(self.verify_ms)
+
+    def disturbed(self) -> str | None:
+        """What tells that the machine did other work during one part of the measurement; None where nothing does.
+
+        A pass repeated alone costs no more than the same pass inside a decoding loop, which finds its caches empty.
+        """
+        alone = self.verify_ms[0][1]
+        if self.in_cycle is None or alone <= DRIFT * self.in_cycle.plain_target_ms:
+            return None
+        return (
+            f"the machine was disturbed while this curve was measured: a plain pass took {alone:.2f} ms alone and "
+            f"{self.in_cycle.plain_target_ms:.2f} ms inside a decoding loop, which should be no less; measure it again "
+            "with `underpaint costs --renew`"
+        )
+
+    def outdated(self, plain_ms: float) -> str | None:
+        """What tells that passes cost something else now; None where nothing does. plain_ms: of a plain pass, now."""
+        then = None if self.in_cycle is None else self.in_cycle.plain_target_ms
+        if then is None or then / DRIFT <= plain_ms <= then * DRIFT:
+            return None
+        return (
+            f"a plain pass took {plain_ms:.2f} ms here, and {then:.2f} ms when the cost curve was measured: what "
+            "chooses by it may choose worse; measure it again with `underpaint costs --renew`"
+        )
 
     def told(self) -> dict[str, Any]:
         """What a record of results says of it: the fingerprint, the knee and the target's passes."""

@@ -91,23 +91,16 @@ def _curve(
     pipeline: "Pipeline", sampling: "SamplingParams", *, renew: bool = False, full: bool = False
 ) -> "CostCurveFile | None":
     """The kept curve, or one measured now with a bar that shows how far it is."""
-    from underpaint.runtime.conditions import GRAMMAR_CONDITION
     from underpaint.runtime.costs.machine_curve import curve_of, kept_curve
-    from underpaint.runtime.evaluation.comparison import choose_prompts
 
     try:
         if pipeline.loaded_drafter is None:
             return None
-        # Other models are timed on the condition that their encoder makes up.
-        chosen = choose_prompts(8) if pipeline.index.condition == GRAMMAR_CONDITION else ()
-        conditions = [pipeline.high.encoder.encode(one) for one in chosen]
         kept = None if renew else kept_curve(pipeline, sampling)
         if kept is not None and not full:
             return kept
         with progress("measuring what passes cost on this machine, once") as advance:
-            return curve_of(
-                pipeline, sampling, lambda done, most: advance(done, total=most), conditions, renew=renew, full=full
-            )
+            return curve_of(pipeline, sampling, lambda done, most: advance(done, total=most), renew=renew, full=full)
     except KeyboardInterrupt:
         typer.echo("stopped: the cost curve was not finished, and nothing of it is kept", err=True)
         raise typer.Exit(STOPPED) from None
@@ -140,3 +133,6 @@ def _show(curve: "CostCurveFile", form: Format) -> None:
     ]
     show([ResultTable(f"{curve.model.get('target')} and {curve.model.get('drafter')} on {title}", columns, rows)], form)
     note(f"On this machine {curve.knee.describe()}. Fingerprint {curve.fingerprint[:12]}.", form)
+    warning = curve.disturbed()
+    if warning is not None:
+        note(f"Beware: {warning}.", form)

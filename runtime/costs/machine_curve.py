@@ -27,11 +27,14 @@ from underpaint.artifacts.cost_curve import (
     read_cost_curve,
 )
 from underpaint.artifacts.manifest import write_beside
+from underpaint.artifacts.model_index import ModelIndex
+from underpaint.runtime.conditions import GRAMMAR_CONDITION
 from underpaint.runtime.costs import in_cycle, in_grid, loops, passes
 from underpaint.runtime.engines.condition_encoder import EncodedCondition
 from underpaint.runtime.engines.context import EngineContext, usable_cores
 from underpaint.runtime.engines.drafter import EngineDrafter
 from underpaint.runtime.engines.target import EngineTarget
+from underpaint.runtime.evaluation.comparison import choose_prompts
 from underpaint.runtime.evaluation.machine import describe_machine, typed_command
 from underpaint.runtime.files import check_file_writable
 from underpaint.runtime.methods.method import ModelTables
@@ -39,6 +42,7 @@ from underpaint.runtime.methods.method_config import MethodConfig
 
 _ROUNDS: Final = {False: 10, True: 40}
 """Samples of every pass that is repeated alone, by whether the curve is a full one."""
+_PROMPTS: Final = 8
 _IMAGES: Final = {False: 3, True: 4}
 """Images of every decoding loop."""
 
@@ -67,6 +71,11 @@ class CostModels(Protocol):
     @property
     def context(self) -> EngineContext:
         """Threads of the engines."""
+        ...
+
+    @property
+    def index(self) -> ModelIndex:
+        """What the folder of the models says of them."""
         ...
 
     @property
@@ -116,15 +125,14 @@ def curve_of(
     models: CostModels,
     sampling: SamplingParams,
     report: Report | None = None,
-    conditions: Sequence[EncodedCondition] = (),
     *,
     renew: bool = False,
     full: bool = False,
 ) -> CostCurveFile | None:
     """The curve of these models on this machine: the one that was kept, or measured now and kept.
 
-    sampling: rows a pass follow from its guidance. report: is told how far the measurement is. conditions: of the
-    images that are timed; without any, one that the target takes, whatever it means. renew: measure anyway. full:
+    sampling: rows a pass follow from its guidance. report: is told how far the measurement is. renew: measure anyway.
+    full:
     measure all families of methods and passes over cells too, as `simulate predict` needs them: minutes, not seconds.
     None where there is no drafter. A cache folder that cannot be written is no error: the curve is measured again.
     """
@@ -134,7 +142,7 @@ def curve_of(
     if kept is not None and not (full and not kept.in_grid):
         return kept
     path = curve_path(models, sampling)
-    content = (json.dumps(_measure(models, sampling, report, conditions, full)) + "\n").encode()
+    content = (json.dumps(_measure(models, sampling, report, full)) + "\n").encode()
     found = parse_cost_curve(content, path)
     try:
         check_file_writable(path)
@@ -162,7 +170,6 @@ def _measure(
     models: CostModels,
     sampling: SamplingParams,
     report: Report | None,
-    conditions: Sequence[EncodedCondition],
     full: bool,
 ) -> dict[str, Any]:
     target, drafter = models.high, models.loaded_drafter
@@ -171,7 +178,7 @@ def _measure(
     target.sample_by(sampling)
     drafter.sample_by(sampling)
     started = perf_counter()
-    shown = conditions or (target.encoder.example(),)
+    shown = _conditions(models)
     rounds, images = _ROUNDS[full], _IMAGES[full]
     kinds = len(_loops(target, drafter, full, [[1, 1.0]], [[1, 1.0]])) + 1
     most = passes.rounds_in_all(rounds) + kinds * (images + 1) + (images + 1 if full else 0)
@@ -208,6 +215,14 @@ def _measure(
     drafter.sample_by(before)
     seconds = round(perf_counter() - started, 2)
     return {**found, "seconds": seconds, "machine": describe_machine(), "command": typed_command()}
+
+
+def _conditions(models: CostModels) -> tuple[EncodedCondition, ...]:
+    """Of the images that are timed: prompts of the grammar, or what the target's encoder makes up for other models."""
+    encoder = models.high.encoder
+    if models.index.condition == GRAMMAR_CONDITION:
+        return tuple(encoder.encode(one) for one in choose_prompts(_PROMPTS))
+    return (encoder.example(),)
 
 
 def _loops(

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.synthetic_pipeline import SyntheticPipeline
-from underpaint.artifacts.cost_curve import EngineCosts, read_engine_costs
+from underpaint.artifacts.cost_curve import EngineCosts, read_cost_curve, read_engine_costs
 from underpaint.runtime.methods.registry import build_method, resolve
 
 CODES = SyntheticPipeline().tables
@@ -50,6 +50,18 @@ def test_what_was_measured_inside_cycles_goes_first(tmp_path: Path) -> None:
     without = read_engine_costs(written(tmp_path / "costs.json", in_cycle={**IN_CYCLE, "chain_ms": []}))
     assert without._replace(fingerprint="") == WITHIN._replace(chain_ms=None, plain_ms=1.3 + 0.3)
     assert read_engine_costs(written(tmp_path / "old.json", in_cycle=None))._replace(fingerprint="") == COSTS
+
+
+def test_a_curve_of_another_state_of_the_machine_is_told(tmp_path: Path) -> None:
+    curve = read_cost_curve(written(tmp_path / "costs.json", in_cycle=IN_CYCLE))  # 2.0 ms alone, 1.3 ms in cycles
+    assert "took 2.00 ms alone and 1.30 ms inside" in str(curve.disturbed())
+    calm = written(tmp_path / "calm.json", in_cycle={**IN_CYCLE, "plain": {"target_ms": 1.6, "host_ms": 0.3}})
+    assert read_cost_curve(calm).disturbed() is None
+    assert "took 1.80 ms here, and 1.30 ms when" in str(curve.outdated(1.8))
+    assert "took 0.90 ms here" in str(curve.outdated(0.9))
+    assert curve.outdated(1.0) is curve.outdated(1.7) is None
+    short = read_cost_curve(written(tmp_path / "short.json"))
+    assert short.disturbed() is short.outdated(99.0) is None
 
 
 @pytest.mark.parametrize(
