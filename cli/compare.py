@@ -16,12 +16,15 @@ from underpaint.cli.options import (
     Engines,
     Guidance,
     Low,
+    MethodSettings,
     Preset,
     Resolution,
+    Seeds,
     Temperature,
     TopK,
     TopP,
     check_costs,
+    check_promises,
     describe_sampling,
     open_pipeline,
     read_names,
@@ -42,20 +45,21 @@ from underpaint.cli.terminal import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from underpaint.artifacts.cost_curve import CostCurveFile
     from underpaint.runtime.evaluation.comparison import ComparisonPlan
     from underpaint.runtime.evaluation.drawing_log import DrawingLog
     from underpaint.runtime.evaluation.replay import ReplayLog
     from underpaint.runtime.evaluation.report import ReportRow
-    from underpaint.runtime.methods.method import DecodingMethod
     from underpaint.runtime.pipeline import Pipeline
 
 DEFAULT_OUT = Path("runs/compare")
 GALLERY = "gallery.png"
 MAPS = "acceptance.png"
-DEFAULT_METHODS = "ar,speculative,eagle2,adt-control-chain,adt-control-tree,adt,lantern,lantern++,adt+lantern"
+DEFAULT_METHODS = (
+    "ar,speculative,eagle2,adt-control-chain,adt-control-tree,adt,scd-maximal,lantern,lantern++,adt+lantern"
+)
 
 _NO_FILE = PromptOptions()
 
@@ -71,11 +75,9 @@ def compare(
     ),
     preset: Preset = "tuned",
     temperature: Temperature = 1.0,
-    seeds: Annotated[int, typer.Option(help="Seeds per prompt, counted from 0.", min=1, max=1_000_000)] = 1,
+    seeds: Seeds = 1,
     prompt_options: PromptOptions = _NO_FILE,
-    setting: Annotated[
-        list[str] | None, typer.Option("--set", help="A setting of one method, method.name=value; repeat for more.")
-    ] = None,
+    setting: MethodSettings = None,
     guidance: Guidance = None,
     top_k: TopK = None,
     top_p: TopP = None,
@@ -137,7 +139,7 @@ def compare(
         sampling = read_sampling(temperature, guidance, top_k, top_p, pipeline)
         chosen = choose(pipeline, prompts or [], prompt_options)
         drawn_by = build_methods(pipeline, names, checked, own, preset)
-        check_promises(drawn_by)
+        check_promises(configs)
         check_costs(setting or (), pipeline)
         plan = ComparisonPlan(drawn_by, chosen.conditions, tuple(range(seeds)), sampling, preset)
         check_opens(pipeline, plan)
@@ -163,16 +165,6 @@ def compare(
         _save_pictures(pipeline, log, out / "pictures", form)
 
 
-def check_promises(methods: "Sequence[DecodingMethod]") -> None:
-    """ValueError where a plug-in's rule promises to be lossless and is not: it would be shown as lossless."""
-    from underpaint.runtime.methods.tree_config import TreeConfig
-    from underpaint.sim.exact.promise import check_promise
-
-    for method in methods:
-        if isinstance(method.config, TreeConfig):
-            check_promise(method.config.rule, method.config.rule_settings)
-
-
 def _report(
     pipeline: "Pipeline",
     plan: "ComparisonPlan",
@@ -182,7 +174,7 @@ def _report(
     replays: "ReplayLog",
     curve: "CostCurveFile | None",
     form: Format,
-    source: dict[str, Any],
+    source: "Mapping[str, Any]",
 ) -> None:
     from underpaint.runtime.evaluation.gallery import write_acceptance, write_gallery
     from underpaint.runtime.evaluation.machine import typed_command
@@ -237,6 +229,8 @@ def print_rows(
     form: Format = Format.table,
 ) -> None:
     """Print a row a method, what the judge itself reads right, and the knee of the cost curve where it is known."""
+    from underpaint.runtime.evaluation.comparison import BASELINE
+
     judged = pipeline.judge is not None
     rows = [{**asdict(row), **_joined(row)} for row in reported]
     show([ResultTable(title, _columns(judged), rows)], form)
@@ -245,6 +239,10 @@ def print_rows(
         note(f"The judge itself reads {own:.3f} of real scenes right (concept and style).", form)
     if curve is not None:
         note(f"On this machine {curve.knee.describe()} (`underpaint costs`, curve {curve.fingerprint[:12]}).", form)
+        plain = next((row.target_ms_per_cycle for row in reported if row.method == BASELINE), None)
+        warning = None if plain is None else curve.outdated(plain)
+        if warning is not None:
+            note(f"Beware: {warning}.", form)
 
 
 def _columns(judged: bool) -> list[Column]:

@@ -1,9 +1,10 @@
 """Options that several commands share."""
 
+import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -12,6 +13,7 @@ from underpaint.algos.registry import suggest
 from underpaint.algos.rows import SamplingParams
 
 if TYPE_CHECKING:
+    from underpaint.runtime.methods.method_config import MethodConfig
     from underpaint.runtime.pipeline import Pipeline
 
 Temperature = Annotated[
@@ -50,6 +52,12 @@ Low = Annotated[
     typer.Option(help="Folder of a smaller target of the same codes, for methods that draft with one."),
 ]
 Backend = Annotated[str, typer.Option(help="What runs the models: cpu (ONNX Runtime), tensorrt or tensorrt-rtx.")]
+Seeds = Annotated[int, typer.Option(help="Seeds per prompt, counted from 0.", min=1, max=1_000_000)]
+MethodSettings = Annotated[
+    list[str] | None, typer.Option("--set", help="A setting of one method, method.name=value; repeat for more.")
+]
+MOST_THREADS: Final = max(256, os.cpu_count() or 1)
+"""More threads or processes than that help on no machine, and each takes memory."""
 Preset = Annotated[
     str, typer.Option(help="Settings of the methods: tuned (best measured on the shipped models) or paper.")
 ]
@@ -106,6 +114,15 @@ def check_costs(settings: Iterable[str], pipeline: "Pipeline") -> None:
                     f"{setting}: the curve is of another {part}, {told[part]}, than the {here[part]} that draws here; "
                     "measure one of these models"
                 )
+
+
+def check_promises(configs: "Iterable[MethodConfig]") -> None:
+    """ValueError where a plug-in's rule promises to be lossless and is not: it would be shown as lossless."""
+    from underpaint.sim.exact.promise import check_promise
+
+    for config in configs:
+        if config.acceptance is not None:
+            check_promise(*config.acceptance)
 
 
 def settings_by_method(settings: list[str], names: tuple[str, ...]) -> dict[str, list[str]]:

@@ -15,9 +15,11 @@ from underpaint.cli.options import (
     Low,
     Preset,
     Resolution,
+    Seeds,
     Temperature,
     TopK,
     TopP,
+    check_promises,
     open_pipeline,
     read_names,
     read_sampling,
@@ -54,7 +56,7 @@ def sweep(
     prompts_skip: Annotated[
         int, typer.Option(help="Chosen prompts left out: those settings were tuned on.", min=0, max=1000)
     ] = 0,
-    seeds: Annotated[int, typer.Option(help="Seeds per prompt, counted from 0.", min=1, max=1_000_000)] = 1,
+    seeds: Seeds = 1,
     guidance: Guidance = None,
     top_k: TopK = None,
     top_p: TopP = None,
@@ -102,6 +104,7 @@ def sweep(
         checked = SamplingParams(temperature=temperature).temperature
         asked = variants(vary or DEFAULT_VARY, setting or (), list(dict.fromkeys([BASELINE, *read_names(methods)])))
         configs = [resolve(one.method, checked, None, one.settings, preset) for one in asked]
+        check_promises(configs)
         check_folder_writable(out or DEFAULT_OUT)
         check_json(json_file)
         pipeline = open_pipeline(engines, resolution, low, backend)

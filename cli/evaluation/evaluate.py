@@ -11,14 +11,18 @@ from underpaint.cli.errors import BAD_INPUT, STOPPED, bad_input
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
 from underpaint.cli.option_groups import grouped
 from underpaint.cli.options import (
+    MOST_THREADS,
     Backend,
     Guidance,
     Low,
+    MethodSettings,
     Preset,
     Resolution,
+    Seeds,
     Temperature,
     TopK,
     TopP,
+    check_promises,
     read_names,
     read_sampling,
     settings_by_method,
@@ -52,11 +56,9 @@ def evaluate(
     ),
     preset: Preset = "tuned",
     temperature: Temperature = 1.0,
-    seeds: Annotated[int, typer.Option(help="Seeds per prompt, counted from 0.", min=1)] = 1,
+    seeds: Seeds = 1,
     prompt_options: PromptOptions = _NO_FILE,
-    setting: Annotated[
-        list[str] | None, typer.Option("--set", help="A setting of one method, method.name=value; repeat for more.")
-    ] = None,
+    setting: MethodSettings = None,
     guidance: Guidance = None,
     top_k: TopK = None,
     top_p: TopP = None,
@@ -65,9 +67,17 @@ def evaluate(
     backend: Backend = "cpu",
     jobs: Annotated[
         int | None,
-        typer.Option(help="Workers; 0 draws in this process. Default: the cores here.", min=0, show_default=False),
+        typer.Option(
+            help="Workers; 0 draws in this process. Default: the cores here.",
+            min=0,
+            max=MOST_THREADS,
+            show_default=False,
+        ),
     ] = None,
-    threads: Annotated[int, typer.Option(help="Threads of a worker. Figures of other threads do not mix.", min=1)] = 1,
+    threads: Annotated[
+        int,
+        typer.Option(help="Threads of a worker. Figures of other threads do not mix.", min=1, max=MOST_THREADS),
+    ] = 1,
     on: Annotated[str, typer.Option(help="Where workers run: local (processes) or ray (actors, one a GPU).")] = "local",
     address: Annotated[
         str | None, typer.Option(help="Of a Ray cluster; default: a local one.", show_default=False)
@@ -82,7 +92,8 @@ def evaluate(
     them may run on one folder. The figures are written once every part is there.
     """
     from underpaint.algos.plugins import named_by_environment
-    from underpaint.runtime.evaluation.jobs.plan import JobShare
+    from underpaint.runtime.evaluation.comparison import with_baseline
+    from underpaint.runtime.evaluation.jobs.plan import EvaluationPlan, JobShare
     from underpaint.runtime.evaluation.jobs.run import count_missing
     from underpaint.runtime.evaluation.jobs.shards import EvaluationFolder
     from underpaint.runtime.files import check_file_writable, check_folder_writable
@@ -90,7 +101,7 @@ def evaluate(
     figures = out / "evaluate.json"
     with bad_input():
         share = JobShare.parse(shard)
-        own = read_names(methods)
+        names = with_baseline(read_names(methods))
         check_folder_writable(out)
         check_file_writable(figures)
         specs = [
@@ -99,9 +110,9 @@ def evaluate(
 
         def planned(spec: "ModelSpec") -> "ModelPlan":
             sampling = (temperature, guidance, top_k, top_p)
-            return _plan_model(spec, own, preset, sampling, seeds, setting or [], prompts or [], prompt_options)
+            return _plan_model(spec, names, preset, sampling, seeds, setting or [], prompts or [], prompt_options)
 
-        plan = _plan([planned(spec) for spec in specs])
+        plan = EvaluationPlan(tuple(planned(spec) for spec in specs))
         named = (*named_by_environment(), *((context.parent.params.get("plugin") if context.parent else None) or ()))
         pool = _pool(plan, on, jobs, address, tuple(str(one) for one in named))
         folder = EvaluationFolder(out, plan.to_dict())
@@ -132,7 +143,7 @@ def _spec(name: str, resolution: int | None, low: Path | None, backend: str, thr
 
 def _plan_model(
     spec: "ModelSpec",
-    methods: tuple[str, ...],
+    names: tuple[str, ...],
     preset: str,
     sampling: tuple[float, float | None, int | None, float | None],
     seeds: int,
@@ -140,17 +151,18 @@ def _plan_model(
     prompts: list[str],
     prompt_options: PromptOptions,
 ) -> "ModelPlan":
-    from underpaint.runtime.evaluation.comparison import ComparisonPlan, build_methods, with_baseline
+    from underpaint.runtime.evaluation.comparison import ComparisonPlan, build_methods
     from underpaint.runtime.evaluation.jobs.plan import ModelPlan
     from underpaint.runtime.methods.registry import resolve
 
     pipeline = spec.open(own_threads=False)
-    names = with_baseline(methods)
     own = {name: tuple(texts) for name, texts in settings_by_method(settings, names).items()}
     params = read_sampling(*sampling, pipeline)
     chosen = choose(pipeline, prompts, prompt_options)
-    for name in names:
-        if resolve(name, params.temperature, None, own.get(name, ()), preset).needs_costs:
+    configs = {name: resolve(name, params.temperature, None, own.get(name, ()), preset) for name in names}
+    check_promises(configs.values())
+    for name, config in configs.items():
+        if config.needs_costs:
             raise ValueError(
                 f"evaluate: '{name}' chooses by what passes cost, and workers' machines may differ; name one curve for "
                 f"all of them: --set {name}.costs=FILE, as `underpaint costs --export FILE` writes it"
@@ -160,12 +172,6 @@ def _plan_model(
     return ModelPlan.make(
         spec, pipeline, comparison, own, chosen.source, tuple(prompt.key for prompt in chosen.prompts)
     )
-
-
-def _plan(models: "list[ModelPlan]") -> "EvaluationPlan":
-    from underpaint.runtime.evaluation.jobs.plan import EvaluationPlan
-
-    return EvaluationPlan(tuple(models))
 
 
 def _pool(

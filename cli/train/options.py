@@ -1,6 +1,5 @@
 """What the recipes of `underpaint train` share: their options, encoded scenes, and how a run starts and ends."""
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from underpaint.algos.draft.spec import Grid
 from underpaint.algos.spatial.resolution import ResolutionMap
 from underpaint.artifacts.lock import check_free
 from underpaint.cli.errors import STOPPED, bad_input
+from underpaint.cli.options import MOST_THREADS
 from underpaint.cli.terminal import Advance, progress
 from underpaint.models.checkpoints import read, vq_config
 from underpaint.models.data.batches import Family
@@ -38,8 +38,6 @@ Minutes = Annotated[
 ]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
 Seed = Annotated[int, typer.Option(help="Seed of weights and batches.", min=0, max=2**31 - 1)]
-MOST_THREADS: Final = max(256, os.cpu_count() or 1)
-"""More threads than that help on no machine, and PyTorch takes memory for each until it fails."""
 Threads = Annotated[int | None, typer.Option(help="CPU threads.", min=1, max=MOST_THREADS)]
 
 InitFrom = Annotated[Path | None, typer.Option(help="Start from the weights of this checkpoint.")]

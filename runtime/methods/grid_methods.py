@@ -44,6 +44,10 @@ class ZiparConfig:
         return "row fronts"
 
     @property
+    def acceptance(self) -> None:
+        """Nothing is drafted, so nothing is accepted."""
+
+    @property
     def needs_costs(self) -> bool:
         """Nothing is chosen by what passes cost."""
         return False

@@ -60,6 +60,10 @@ class JacobiConfig:
         return f"{self.coupling} window + {self.rule}"
 
     @property
+    def acceptance(self) -> tuple[str, Mapping[str, Shown]]:
+        return self.rule, self.rule_settings
+
+    @property
     def needs_costs(self) -> bool:
         return False
 
@@ -82,14 +86,21 @@ class JacobiConfig:
         return replace(self, rule=spec.name, rule_settings=no_settings())
 
     def with_settings(self, method: str, settings: Sequence[str]) -> JacobiConfig:
-        """See `MethodConfig`; `window.` or `rule.` before a name tells two of one name apart."""
-        known = {"window": _window_settings(), "rule": settings_of(RULES[self.rule].make, GIVEN_BY_ENGINE)}
-        found: dict[str, dict[str, Any]] = {"window": {}, "rule": dict(self.rule_settings)}
-        for setting in settings:
-            key, value = split_setting(setting)
-            owner, name = owner_of(method, key, known)
-            found[owner][name] = read_setting(f"method '{method}'", name, value, known[owner])
-        return replace(self, rule_settings=found["rule"], **found["window"])
+        """See `MethodConfig`; `window.` or `rule.` before a name tells two of one name apart.
+
+        `rule=NAME` takes another rule, as `with_rule` does, wherever it stands; other settings are of that one then.
+        """
+        pairs = [split_setting(setting) for setting in settings]
+        start = self
+        for key, value in pairs:
+            start = start.with_rule(value, 1.0) if key == "rule" else start
+        known = {"window": _window_settings(), "rule": settings_of(RULES[start.rule].make, GIVEN_BY_ENGINE)}
+        found: dict[str, dict[str, Any]] = {"window": {}, "rule": dict(start.rule_settings)}
+        for key, value in pairs:
+            if key != "rule":
+                owner, name = owner_of(method, key, known)
+                found[owner][name] = read_setting(f"method '{method}'", name, value, known[owner])
+        return replace(start, rule_settings=found["rule"], **found["window"])
 
     def target_sampling(self, asked: SamplingParams) -> SamplingParams:
         """As asked: at temperature 0 the distributions are one-hot, and every draw the likeliest token."""
@@ -166,6 +177,10 @@ class JacobiFrontsConfig:
         return "parallel row windows"
 
     @property
+    def acceptance(self) -> None:
+        """It accepts by min(1, p / q), as a part of the loop."""
+
+    @property
     def needs_costs(self) -> bool:
         return False
 
@@ -232,7 +247,7 @@ _GUESS: Final = "our guess: the paper leaves it open"
 def _windows(
     name: str, summary: str, tuned: JacobiConfig, paper: JacobiConfig, sources: Mapping[str, str]
 ) -> MethodSpec:
-    measured = {"window, refill": _MEASURED, **{name: _MEASURED for name in sources if name == "group"}}
+    measured = dict.fromkeys(("window", "refill", *tuned.rule_settings), _MEASURED)
     return MethodSpec(name, summary, Preset(tuned, tuned, measured), Preset(paper, paper, sources))
 
 

@@ -43,6 +43,11 @@ class MethodConfig(Protocol):
         ...
 
     @property
+    def acceptance(self) -> tuple[str, Mapping[str, Shown]] | None:
+        """The acceptance rule with the settings given to it; None where the loop accepts by itself."""
+        ...
+
+    @property
     def needs_costs(self) -> bool:
         """Whether it chooses by what passes cost on the engine, and was not told."""
         ...

@@ -72,6 +72,10 @@ class MuloConfig:
         return f"rows from 1 / {self.ratio} of the side + {self.rule}, {self.reject} repair, {self.order}"
 
     @property
+    def acceptance(self) -> None:
+        """The rule of rows is a setting of the loop: `rule`."""
+
+    @property
     def needs_costs(self) -> bool:
         """See `MethodConfig`."""
         return False

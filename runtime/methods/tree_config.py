@@ -69,6 +69,10 @@ class TreeConfig:
         return f"{self.policy} + {self.rule}"
 
     @property
+    def acceptance(self) -> tuple[str, Mapping[str, Shown]]:
+        return self.rule, self.rule_settings
+
+    @property
     def needs_costs(self) -> bool:
         """See `MethodConfig`."""
         return self._takes_costs() and not {"verify_ms", "draft_ms"} <= self.policy_settings.keys()

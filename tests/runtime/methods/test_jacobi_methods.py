@@ -107,3 +107,14 @@ def test_another_rule_and_what_it_promises() -> None:
 def test_recorded_uniforms_hold_no_noise_of_cells() -> None:
     with pytest.raises(ValueError, match="recorded uniforms"):
         noise_of(scripted({}))
+
+
+def test_the_rule_is_a_setting_wherever_it_stands() -> None:
+    for settings in (["rule=gsd", "group=3"], ["group=3", "rule=gsd"]):
+        config = resolve("sjd", 1.0, None, settings)
+        assert isinstance(config, JacobiConfig)
+        assert (config.rule, config.rule_settings, config.window) == ("gsd", {"group": 3}, 12)
+    with pytest.raises(ValueError, match="looks at the drafts behind a token"):
+        resolve("scd-maximal", 1.0, None, ["rule=block"])
+    assert resolve("pjd", 1.0).acceptance is None
+    assert resolve("sjd", 1.0).acceptance == ("chain", {})
