@@ -10,6 +10,8 @@ import typer
 
 from underpaint.cli.costs import tables_with_costs
 from underpaint.cli.errors import STOPPED, bad_input
+from underpaint.cli.evaluation.prompts import PromptOptions, choose
+from underpaint.cli.option_groups import grouped
 from underpaint.cli.options import (
     Backend,
     Engines,
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from underpaint.runtime.pipeline import Pipeline
 
 DEFAULT_OUT = Path("runs/generate")
+_NO_FILE = PromptOptions()
 _FORMATS = {".png": "PNG", ".webp": "WEBP", ".bmp": "BMP"}
 """Formats that keep every pixel."""
 
@@ -46,6 +49,7 @@ class _Wanted(NamedTuple):
     path: Path
 
 
+@grouped
 def generate(
     prompts: Annotated[
         list[str] | None,
@@ -61,9 +65,7 @@ def generate(
             show_default=False,
         ),
     ] = None,
-    prompts_file: Annotated[
-        Path | None, typer.Option("--prompts", help="A file of prompts, one a line or as the field publishes them.")
-    ] = None,
+    prompt_options: PromptOptions = _NO_FILE,
     method: Annotated[str, typer.Option(help="How to draw it; see `underpaint methods`.")] = "adt+lantern",
     rule: Annotated[str | None, typer.Option(help="Another acceptance rule for the method's drafts.")] = None,
     preset: Preset = "tuned",
@@ -93,39 +95,33 @@ def generate(
     from underpaint.algos.rows import SamplingParams
     from underpaint.runtime.drawing import draw, noise_of
     from underpaint.runtime.engines.context import EngineError
-    from underpaint.runtime.evaluation.prompt_files import read_prompts
-    from underpaint.runtime.files import check_apart, check_file_writable, check_folder_writable
+    from underpaint.runtime.files import check_apart, check_file_writable
     from underpaint.runtime.methods.mulo_method import MuloSession
     from underpaint.runtime.methods.registry import build_method, resolve
 
     with bad_input():
         config = resolve(method, SamplingParams(temperature=temperature).temperature, rule, setting or (), preset)
         texts = list(prompts or ())
-        if prompts_file is not None:
-            if texts:
-                raise ValueError("--prompts names a file of prompts; leave it out, or leave the typed prompts out")
-            texts = [one.text for one in read_prompts(prompts_file)]
-        if not texts:
+        if not texts and prompt_options == _NO_FILE:
             raise ValueError(
-                'expected a prompt, such as "a 3d fox, left, on a sky background", or --prompts FILE; `underpaint '
-                "prompts` lists the words"
+                'expected a prompt, such as "a 3d fox, left, on a sky background", --prompts FILE, or --prompts-count; '
+                "`underpaint prompts` lists the words"
             )
-        several = len(texts) * seeds > 1
-        _check_out(out, several)
-        if out is not None and not several:
-            check_file_writable(out)
-        else:
-            check_folder_writable(out or DEFAULT_OUT)
+        # Typed prompts say how many pictures there will be; a file or a vocabulary only says it once it is read.
+        if texts:
+            _check_place(out, len(texts) * seeds > 1)
         if strip is not None:
-            if several:
-                raise ValueError("--strip shows one picture; draw one prompt and one seed")
             if strip.suffix.lower() != ".png":
                 raise ValueError(f"--strip {strip}: expected a name that ends in .png")
             check_file_writable(strip)
             check_apart({"--out": out, "--strip": strip})
         pipeline = open_pipeline(engines, resolution, low, backend)
         check_costs(setting or (), pipeline)
-        conditions = [pipeline.condition(text) for text in texts]
+        conditions = choose(pipeline, texts, prompt_options).conditions
+        several = len(conditions) * seeds > 1
+        _check_place(out, several)
+        if strip is not None and several:
+            raise ValueError("--strip shows one picture; draw one prompt and one seed")
         sampling = read_sampling(temperature, guidance, top_k, top_p, pipeline)
         told = {"method": method, **config.to_dict(), "sampling": repr(sampling), "model": dict(pipeline.fingerprint())}
         wanted = _wanted(out, conditions, range(seed, seed + seeds), short_hash(told), several)
@@ -159,12 +155,18 @@ def generate(
         write_strip(strip, pipeline, session.cycles(noise_of(conditions[0], seed)), title)
 
 
-def _check_out(out: Path | None, several: bool) -> None:
-    """ValueError unless `--out` names a picture, or the folder of several."""
+def _check_place(out: Path | None, several: bool) -> None:
+    """ValueError unless `--out` names a picture, or the folder of several, that can be written."""
+    from underpaint.runtime.files import check_file_writable, check_folder_writable
+
     if out is not None and several and out.suffix.lower() in _FORMATS:
         raise ValueError(f"--out {out}: several pictures go into a folder; name one")
     if out is not None and not several and out.suffix.lower() not in _FORMATS:
         raise ValueError(f"--out {out}: expected a name that ends in {', '.join(_FORMATS)}")
+    if out is not None and not several:
+        check_file_writable(out)
+    else:
+        check_folder_writable(out or DEFAULT_OUT)
 
 
 def _wanted(

@@ -1,8 +1,9 @@
 """Options that say which prompts are drawn: typed ones, a file's, or chosen ones."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
@@ -87,7 +88,7 @@ class ChosenPrompts(NamedTuple):
 
     conditions: "tuple[Condition, ...]"
     prompts: "tuple[FilePrompt, ...]" = ()
-    source: dict[str, Any] = {}  # noqa: RUF012
+    source: Mapping[str, Any] = MappingProxyType({})
 
 
 def choose(pipeline: "Pipeline", texts: Sequence[str], asked: PromptOptions) -> ChosenPrompts:
