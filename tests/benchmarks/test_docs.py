@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import pages
+from benchmarks import gallery, pages
 from benchmarks.page_tables import EARLIER
 from underpaint.zoo.load import manifest, names
 
@@ -61,6 +61,16 @@ def test_results_are_of_the_shipped_models_or_say_that_they_are_not() -> None:
     others = {file for file, models in found.items() if any(shipped.get(name) != one for name, one in models.items())}
     assert sum(bool(models) for models in found.values()) > 15
     assert others == told
+
+
+def test_the_readmes_picture_is_of_the_recorded_methods(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(gallery, "METHODS", ("ar", "mulo-islands"))
+    out = tmp_path / "gallery.png"
+    gallery.main(["--columns", "1", "--out", str(out)])
+    assert capsys.readouterr().out == f"{out}\n"
+    assert out.read_bytes().startswith(b"\x89PNG")
 
 
 def test_every_benchmark_is_listed() -> None:
