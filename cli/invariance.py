@@ -45,7 +45,10 @@ def check_passes(
         index, turns = read_index(folder), count(1)
         try:
             with progress("reading the models") as advance:
-                report = lambda what: advance(next(turns), what)  # noqa: E731
+
+                def report(what: str) -> None:
+                    advance(next(turns), what)
+
                 passes = [one.to_dict() for one in check_invariance(folder, models, backend, seed, report)]
         except KeyboardInterrupt:
             typer.echo("stopped: nothing is written", err=True)

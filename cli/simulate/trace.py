@@ -12,6 +12,7 @@ from underpaint.cli.options import (
     Engines,
     Guidance,
     Low,
+    MethodSettings,
     Preset,
     Resolution,
     Seed,
@@ -50,9 +51,7 @@ def trace(
         str, typer.Option(help="Methods to predict, with commas between; of MuLo-SD's, drafted rows are recorded too.")
     ] = "",
     preset: Preset = "tuned",
-    setting: Annotated[
-        list[str] | None, typer.Option("--set", help="A setting of one of them, method.name=value; repeat for more.")
-    ] = None,
+    setting: MethodSettings = None,
     depths: Annotated[int, typer.Option(help="How many tokens past the root the drafter is followed.", min=1)] = 6,
     keep: Annotated[
         int | None, typer.Option(help="Likeliest tokens kept of each distribution; default: 256, or all.", min=1)

@@ -57,8 +57,8 @@ def missing_weights(path: Path | None, kind: str) -> ValueError:
     one = PUBLISHED[kind]
     given = "no file was named" if path is None else f"there is nothing at {path}"
     return ValueError(
-        f"{one.what} needs {one.file} ({one.licence}), published at {one.published}; {given}. Nothing is downloaded: "
-        "fetch it yourself and name it"
+        f"for {one.what}: expected {one.file} ({one.licence}), published at {one.published}; {given}. Nothing is "
+        "downloaded: fetch it yourself and name it"
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -263,7 +264,7 @@ def _row(
         accuracy_over_ar=None if quality.over_ar is None else quality.over_ar.mean,
         accuracy_over_ar_low=None if quality.over_ar is None else quality.over_ar.low,
         accuracy_over_ar_high=None if quality.over_ar is None else quality.over_ar.high,
-        attribute_accuracy=quality.by_attribute,
+        attribute_accuracy=dict(quality.by_attribute),
         frechet_distance=quality.distance,
         frechet_floor=quality.floor,
         frechet_pictures=quality.pictures,
@@ -278,7 +279,7 @@ class _Quality(NamedTuple):
 
     accuracy: float | None = None
     over_ar: PairedDifference | None = None
-    by_attribute: dict[str, float] = {}  # noqa: RUF012
+    by_attribute: Mapping[str, float] = MappingProxyType({})
     distance: float | None = None
     floor: float | None = None
     pictures: int = 0

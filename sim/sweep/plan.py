@@ -3,8 +3,8 @@
 import hashlib
 import itertools
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from functools import lru_cache
 from math import prod
 from pathlib import Path
@@ -86,18 +86,18 @@ def scheme_of(model: TableModel, job: Job) -> Scheme:
     return make_scheme(model, job.policy, job.rule, json.loads(job.policy_settings), json.loads(job.rule_settings))
 
 
-def settings_made_by(part: str, name: str) -> type[Any] | None:
+def settings_made_by(part: str, name: str) -> Callable[..., Any] | None:
     """The dataclass of the settings of a synthetic model, policy or rule; None for a trace. ValueError on an unknown
     name."""
     if part == "model":
         return None if name.endswith(TRACE) else SYNTHETIC_MODELS[name].make
-    return POLICIES[name].make if part == "policy" else RULES[name].make  # type: ignore[return-value]
+    return POLICIES[name].make if part == "policy" else RULES[name].make
 
 
 def settings_known(part: str, name: str) -> set[str]:
     """The settings that a synthetic model, policy or rule has, less those that come from the model."""
     make = settings_made_by(part, name)
-    return set() if make is None else {field.name for field in fields(make) if field.init} - _GIVEN
+    return {field.name for field in fields(make) if field.init} - _GIVEN if is_dataclass(make) else set()
 
 
 def _variants(part: str, name: str, vary: Mapping[str, tuple[Any, ...]]) -> list[str]:

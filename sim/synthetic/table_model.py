@@ -92,8 +92,8 @@ class _Canvas:
         known = len(self.committed)
         upper = NO_TOKEN if above < 0 else self.committed[above] if above < known else path[above - known]
         before = path[-1] if path else self.committed[-1] if self.committed else NO_TOKEN
-        row = self.model.rows(self.image, np.int64(cell), np.int64(before), np.int64(upper))  # type: ignore[arg-type]
-        return int(row)
+        image, cells, left, above_it = (np.asarray(one) for one in (self.image, cell, before, upper))
+        return int(self.model.rows(image, cells, left, above_it))
 
     def commit(self, tree: DraftTree, verdict: Verdict) -> None:
         """Take in the root and the accepted nodes."""

@@ -175,7 +175,7 @@ def test_a_missing_file_is_named_with_its_licence_and_its_place(kind, tmp_path):
 
 
 def test_a_missing_clip_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="needs a folder in the format of transformers"):
+    with pytest.raises(ValueError, match="expected a folder in the format of transformers"):
         Clip(tmp_path / "none")
     with pytest.raises(ValueError, match="expected a CLIP"):
         Clip(tmp_path)

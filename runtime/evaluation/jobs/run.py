@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from underpaint.artifacts.results import merged, with_envelope
 from underpaint.runtime.evaluation.comparison import ComparisonProgress
@@ -13,13 +13,16 @@ from underpaint.runtime.evaluation.jobs.workers import WorkerPool
 from underpaint.runtime.evaluation.machine import describe_machine
 from underpaint.runtime.evaluation.report import PictureViews, ReportRow, comparison_values, report_rows
 
+EVERYTHING: Final = JobShare()
+"""The whole plan."""
+
 
 def draw_missing(
     plan: EvaluationPlan,
     folder: EvaluationFolder,
     pool: WorkerPool,
     report: Callable[[ComparisonProgress], None],
-    share: JobShare = JobShare(),  # noqa: B008
+    share: JobShare = EVERYTHING,
 ) -> None:
     """Draw the part of the plan that `folder` does not hold yet. A stop leaves every finished drawing in it.
 
