@@ -10,6 +10,7 @@ import pytest
 from tests.conformance.conftest import CONFIG, Models
 from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts.cost_curve import engine_costs, read_cost_curve
+from underpaint.artifacts.model_index import ModelIndex
 from underpaint.runtime.costs.in_cycle import CycleKind, CycleSamples, host_costs
 from underpaint.runtime.costs.machine_curve import cache_folder, curve_of, curve_path, kept_curve
 from underpaint.runtime.engines.context import EngineContext
@@ -28,6 +29,7 @@ class Measured:
     hashes: Mapping[str, str] = field(default_factory=lambda: {"target": "1", "drafter": "2"})
     context: EngineContext = field(default_factory=lambda: EngineContext(threads=1))
     backend: str = "cpu"
+    index: ModelIndex = field(default_factory=lambda: ModelIndex({}, ()))
 
 
 @pytest.fixture
