@@ -11,7 +11,7 @@ from typing import Any, Final
 VERSION: Final = 1
 """Version of the form that `results_schema.json` describes."""
 VERSION_KEY: Final = "results_version"
-KINDS: Final = ("compare", "sweep", "evaluate", "metrics", "certify", "certify-case", "invariance")
+KINDS: Final = ("compare", "sweep", "evaluate", "metrics", "certify", "certify-case", "invariance", "premises")
 
 _TYPES: Final[dict[str, tuple[type, ...]]] = {
     "object": (dict,),

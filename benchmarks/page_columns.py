@@ -230,3 +230,10 @@ INVARIANCE: tuple[Column, ...] = (
     ("flips of the likeliest", word("flips")),
     ("the first", _first_flip),
 )
+
+PREMISES: tuple[Column, ...] = (
+    ("figure", word("figure")),
+    ("value", plain("value", ".3f")),
+    ("95 %", lambda row: "" if row["low"] is None else f"{row['low']:.3f} to {row['high']:.3f}"),
+    ("published", lambda row: row["published"] or ""),
+)

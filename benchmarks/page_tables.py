@@ -14,6 +14,7 @@ from benchmarks.page_columns import (
     INVARIANCE,
     PAIRS,
     PREDICTED,
+    PREMISES,
     PROGRAM,
     SPEED,
     SPREAD,
@@ -47,6 +48,14 @@ class Section(NamedTuple):
 SECTIONS: tuple[Section, ...] = (
     Section("comparison", "All methods, temperature 0", "compare-128-t0.json", SPEED),
     Section("comparison", "All methods, temperature 1", "compare-128-t1.json", SPEED),
+    Section(
+        "premises",
+        "The shipped models at the papers' sampling",
+        "premises-128.json",
+        PREMISES,
+        "The papers sample at temperature 1 without top-k. Calm, busy and object are told from the picture alone. What "
+        "each figure is: docs/how-to/check-premises.md.",
+    ),
     Section(
         "comparison",
         "ADT-Tree beside trees of its mean depth that never adapt",

@@ -30,6 +30,7 @@ _COMMAND_LETTERS = 108
 NOTE = "<!-- Made by `python -m benchmarks.pages`; do not edit. -->"
 TITLES = {
     "comparison": "Methods beside each other",
+    "premises": "What the papers take for granted",
     "mulo-sd": "MuLo-SD and ZipAR",
     "roofline": "`roofline` in simulation",
     "simulator": "The simulator against the engine",
@@ -66,7 +67,10 @@ def conditions(result: Mapping[str, Any]) -> list[str]:
         found.append(f"Sampling: temperature {settings['temperature']:g}, {sampling}.")
         count = len(settings["prompts"]) * len(settings["seeds"])
         preset = settings.get("preset")
-        found.append(f"Pictures: {count} a method" + (f"; preset `{preset}`." if preset else "."))
+        alone = result.get("kind") == "premises"
+        found.append(
+            f"Pictures: {count}" + ("" if alone else " a method") + (f"; preset `{preset}`." if preset else ".")
+        )
     elif sampler is not None:
         found.append(f"Sampling: top-k {sampler['top_k'] or 'all codes'}, top-p {sampler['top_p']:g}.")
     model = result.get("model")

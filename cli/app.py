@@ -15,6 +15,7 @@ from underpaint.cli.costs import costs
 from underpaint.cli.errors import BAD_INPUT, bad_input, machine_errors
 from underpaint.cli.evaluation.evaluate import evaluate
 from underpaint.cli.evaluation.metrics import app as metrics
+from underpaint.cli.evaluation.premises import premises
 from underpaint.cli.exact import exact
 from underpaint.cli.generate import generate
 from underpaint.cli.methods import methods
@@ -78,6 +79,7 @@ app.command()(prompts)
 app.command()(costs)
 app.command()(exact)
 app.command()(certify)
+app.command()(premises)
 app.command()(trace)
 app.add_typer(simulate, name="simulate")
 app.add_typer(results, name="results")

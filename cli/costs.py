@@ -75,6 +75,11 @@ def curve_for(pipeline: "Pipeline", plan: "ComparisonPlan", log: "DrawingLog") -
     return _curve(pipeline, plan.sampling)
 
 
+def curve_for_model(pipeline: "Pipeline", sampling: "SamplingParams") -> "CostCurveFile | None":
+    """The curve of this machine, kept or measured now; None where the models have no drafter."""
+    return _curve(pipeline, sampling)
+
+
 def tables_with_costs(
     pipeline: "Pipeline", configs: "Sequence[MethodConfig]", sampling: "SamplingParams"
 ) -> "ModelTables":

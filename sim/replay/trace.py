@@ -89,7 +89,9 @@ class Trace:
                 raise ValueError(f"trace: expected drafted rows {(images, cells)}, got {one.drafts.shape}")
 
 
-class _Image(NamedTuple):
+class DrawnImage(NamedTuple):
+    """Tokens [C] drawn one by one, and the target's pass before each, whose row 0 is the token's distribution."""
+
     tokens: IntArray
     scored: list[Scored]
 
@@ -102,7 +104,7 @@ def record_image(
     Returns the tokens [C], the target's distributions [C, V] and the drafter's [D, C, V]; cells that no root lies d
     tokens before repeat the nearest smaller depth. greedy: take the likeliest token, as the greedy rules do.
     """
-    image = _draw(target, chance, greedy)
+    image = draw_image(target, chance, greedy)
     cells = image.tokens.size
     distributions = np.stack([scored.probs[0] for scored in image.scored])
     drafted = np.zeros((depths, *distributions.shape))
@@ -121,7 +123,8 @@ def record_image(
     return image.tokens, distributions, drafted
 
 
-def _draw(target: Target, chance: Chance, greedy: bool) -> _Image:
+def draw_image(target: Target, chance: Chance, greedy: bool) -> DrawnImage:
+    """Draw one image by plain autoregression. greedy: take the likeliest token, as the greedy rules do."""
     scored = [target.begin()]
     tokens: list[int] = []
     for cell in range(target.grid.cells):
@@ -133,7 +136,7 @@ def _draw(target: Target, chance: Chance, greedy: bool) -> _Image:
             tree = root_only(tokens[-1], target.vocab_size)
             scored.append(target.score(tree))
             target.commit(tree, Verdict((), tokens[-1]))
-    return _Image(np.array(tokens, dtype=np.int64), scored)
+    return DrawnImage(np.array(tokens, dtype=np.int64), scored)
 
 
 def entropy(distributions: FloatArray) -> FloatArray:

@@ -1,0 +1,221 @@
+"""`underpaint premises`: the figures that the papers argue from, of any model."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import numpy as np
+import typer
+
+from underpaint.cli.costs import curve_for_model
+from underpaint.cli.errors import STOPPED, bad_input
+from underpaint.cli.evaluation.prompts import PromptOptions, choose
+from underpaint.cli.option_groups import grouped
+from underpaint.cli.options import (
+    Backend,
+    Engines,
+    Guidance,
+    Resolution,
+    Seed,
+    Temperature,
+    TopK,
+    TopP,
+    describe_sampling,
+    open_pipeline,
+    read_sampling,
+)
+from underpaint.cli.terminal import (
+    Column,
+    Format,
+    FormatOption,
+    ResultTable,
+    check_json,
+    figure,
+    note,
+    progress,
+    show,
+    told_as_json,
+)
+
+if TYPE_CHECKING:
+    from underpaint.artifacts.cost_curve import CostCurveFile
+    from underpaint.runtime.pipeline import Pipeline
+    from underpaint.sim.premises.figures import Figure, Premises
+
+_NO_FILE = PromptOptions()
+_MOST_IMAGES: Final = 500
+_PASSES: Final = (8, 16)
+"""Nodes of the passes that the table names."""
+_PUBLISHED: Final = {
+    "overlap 1": "about 0.04 of drafted tokens accepted (LlamaGen, arXiv 2410.03355)",
+}
+"""What papers say of LlamaGen, by row."""
+
+
+@grouped
+def premises(
+    prompts: Annotated[
+        list[str] | None, typer.Argument(help="What to draw, as `generate` takes it; default: chosen prompts.")
+    ] = None,
+    prompt_options: PromptOptions = _NO_FILE,
+    seeds: Annotated[
+        int, typer.Option(help="Images of each prompt, by seeds counted from --seed.", min=1, max=500)
+    ] = 1,
+    seed: Seed = 0,
+    temperature: Temperature = 1.0,
+    guidance: Guidance = None,
+    top_k: TopK = None,
+    top_p: TopP = None,
+    depths: Annotated[
+        int, typer.Option(help="How many tokens past the root the drafter is followed.", min=1, max=64)
+    ] = 4,
+    nearest: Annotated[int, typer.Option(help="Codes near the drawn one whose mass is summed.", min=1, max=100)] = 10,
+    costs: Annotated[
+        bool, typer.Option("--costs/--no-costs", help="Also what target passes cost inside decoding cycles.")
+    ] = True,
+    engines: Engines = None,
+    resolution: Resolution = None,
+    backend: Backend = "cpu",
+    form: FormatOption = Format.table,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write the figures here; - is standard output.")
+    ] = None,
+    picture: Annotated[Path | None, typer.Option(help="Write a picture (.png) of them here.")] = None,
+) -> None:
+    """Say of any model what the papers take for granted: flat distributions, near-duplicate codes, local difficulty.
+
+    Pictures are drawn by plain autoregression, and the drafter reads them. The distributions are those that tokens are
+    drawn from: after guidance, temperature, top-k and top-p. The papers' setting is --top-k 0.
+    """
+    from underpaint.artifacts.manifest import write_beside
+    from underpaint.artifacts.results import with_envelope
+    from underpaint.runtime.drawing import noise_of
+    from underpaint.runtime.engines.context import EngineError
+    from underpaint.runtime.evaluation.machine import describe_machine, typed_command
+    from underpaint.runtime.files import check_apart, check_file_writable
+    from underpaint.sim.premises.figures import PremiseRecorder
+    from underpaint.sim.premises.plot import premises_png
+    from underpaint.sim.premises.regions import cell_regions
+
+    with bad_input():
+        if temperature == 0:
+            raise ValueError("--temperature: expected more than 0; at 0 every distribution holds one token")
+        check_json(json_file)
+        if picture is not None:
+            if picture.suffix.lower() != ".png":
+                raise ValueError(f"--picture {picture}: expected a name that ends in .png")
+            check_file_writable(picture)
+        check_apart({"--json": json_file, "--picture": picture})
+        pipeline = open_pipeline(engines, resolution, None, backend)
+        sampling = read_sampling(temperature, guidance, top_k, top_p, pipeline)
+        conditions = choose(pipeline, prompts or (), prompt_options).conditions
+        images = [(condition, one) for condition in conditions for one in range(seed, seed + seeds)]
+        _check_sizes(pipeline, len(images), depths)
+        recorder = PremiseRecorder(pipeline.tables.neighbours, depths, nearest)
+    curve = None
+    try:
+        with bad_input(EngineError), progress("drawing", len(images)) as advance:
+            drafter = None if pipeline.loaded_drafter is None else pipeline.drafter(sampling).model
+            for done, (condition, number) in enumerate(images, start=1):
+                target = pipeline.target(condition, sampling).model
+                tokens = recorder.add(target, drafter, noise_of(condition, number))
+                if pipeline.decoder is not None:
+                    recorder.place(cell_regions(pipeline.picture(tokens), pipeline.grid))
+                advance(done)
+        found = recorder.premises()
+        if costs:
+            curve = curve_for_model(pipeline, sampling)
+    except KeyboardInterrupt:
+        typer.echo("stopped: nothing was written", err=True)
+        raise typer.Exit(STOPPED) from None
+    passes = _passes(curve)
+    rows = _rows(found, passes)
+    title = f"{pipeline.fingerprint()['target']}, {pipeline.title()}, {describe_sampling(sampling, found.vocab_size)}"
+    if picture is not None:
+        write_beside(picture, premises_png(found, f"{title}, {len(images)} images", passes))
+        note(str(picture), Format.json if json_file == Path("-") else form)
+    values = {
+        "model": dict(pipeline.fingerprint()),
+        "settings": {
+            **{name: getattr(sampling, name) for name in ("temperature", "guidance", "top_k", "top_p")},
+            "prompts": [condition.caption() for condition in conditions],
+            "seeds": list(range(seed, seed + seeds)),
+            "nearest": nearest,
+            "depths": found.depths,
+        },
+        "rows": rows,
+        "by_cell": {
+            "top_probability": found.top_probability.mean(axis=0).round(6).tolist(),
+            "entropy": found.entropy.mean(axis=0).round(6).tolist(),
+        },
+        "passes": [{"nodes": size, "times": times} for size, times in passes],
+    }
+    if not told_as_json(json_file, with_envelope("premises", describe_machine(), typed_command(), values)):
+        show([ResultTable(f"{title}: {len(images)} images", _COLUMNS, rows)], form)
+        for row in rows:
+            if row["published"] is not None:
+                note(f"Published of {row['figure']}: {row['published']}.", form)
+        if curve is not None:
+            note(f"On this machine {curve.knee.describe()}.", form)
+
+
+def _check_sizes(pipeline: "Pipeline", images: int, depths: int) -> None:
+    """ValueError, with the largest that would do, where so many images or depths cannot be held."""
+    from underpaint.algos.memory import check_memory
+
+    cells, codes = pipeline.grid.cells, pipeline.tables.vocab_size
+    if images > _MOST_IMAGES:
+        raise ValueError(f"--prompts-count, --seeds: expected at most {_MOST_IMAGES} images, got {images}")
+    if depths >= cells:
+        raise ValueError(f"--depths: expected at most {cells - 1}, the cells behind the first, got {depths}")
+    check_memory("recording an image", "--depths", depths, 3 * 8 * cells * codes)
+    check_memory("the recorded images", "--prompts-count", images, 2 * 4 * cells * codes)
+
+
+def _passes(curve: "CostCurveFile | None") -> list[tuple[int, float]]:
+    """(nodes, times a plain pass) of target passes inside decoding cycles, by measured size."""
+    if curve is None or curve.in_cycle is None:
+        return []
+    return [(size, ms / curve.in_cycle.plain_target_ms) for size, ms in curve.in_cycle.target]
+
+
+def _rows(found: "Premises", passes: list[tuple[int, float]]) -> list[dict[str, Any]]:
+    from underpaint.sim.premises.figures import Figure, mean_figure
+    from underpaint.sim.premises.regions import REGIONS
+
+    rows: list[dict[str, Any]] = []
+
+    def add(key: str, name: str, one: "Figure | None") -> None:
+        if one is not None:
+            held = {"value": one.value, "low": one.low, "high": one.high, "published": _PUBLISHED.get(key)}
+            rows.append({"figure": name, **held})
+
+    add("top", "likeliest token, mean probability", found.mean_top())
+    add("perplexity", "perplexity", found.perplexity())
+    for name in REGIONS:
+        where = f"{name} cells ({found.region_share(name):.0%})"
+        add("region", f"likeliest token in {where}", found.region_top(name))
+    add("factor", "likeliest token, surest region over least sure", found.region_factor())
+    add("near", f"mass of the {found.nearest} nearest codes", mean_figure(found.near_mass))
+    add("control", f"mass of {found.nearest} random codes as frequent", mean_figure(found.control_mass))
+    add("ratio", "nearest codes over random ones", found.near_ratio())
+    for depth in range(found.depths):
+        past = f"{depth + 1} past the root"
+        add(f"overlap {depth + 1}", f"overlap of drafter and target, {past}", found.acceptance_at(depth))
+        add("agreement", f"same likeliest token, {past}", found.agreement_at(depth))
+        add("draft top", f"drafter's likeliest token, {past}", found.draft_top_at(depth))
+    add("left", "overlap, correlation with the left cell's", found.locality("left"))
+    add("above", "overlap, correlation with the upper cell's", found.locality("above"))
+    add("elsewhere", "the same with another image's cell", found.locality("elsewhere"))
+    for size in _PASSES:
+        if passes and passes[0][0] <= size <= passes[-1][0]:
+            times = float(np.interp(size, [one for one, _ in passes], [one for _, one in passes]))
+            add(f"pass {size}", f"a target pass over {size} nodes in a cycle, plain passes", Figure(times, None, None))
+    return rows
+
+
+_COLUMNS: Final = (
+    Column("figure"),
+    figure("value", "value", ".3f"),
+    figure("low", "95 % from", ".3f"),
+    figure("high", "to", ".3f"),
+)

@@ -1,0 +1,285 @@
+"""The figures that the papers argue from, taken from what a target and its drafter thought of every cell.
+
+Flat distributions and near-duplicate codes: arXiv 2410.03355 (LANTERN). Difficulty that is local, so that the
+neighbouring tree tells how deep to draft: ADT-Tree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
+from underpaint.algos.chance import Chance
+from underpaint.algos.draft.spec import Grid
+from underpaint.algos.step import Drafter, Target
+from underpaint.algos.transport import overlap
+from underpaint.sim.premises.regions import REGIONS
+from underpaint.sim.replay.trace import draw_image, entropy, record_image
+
+NEAREST: Final = 10
+"""Codes near a drawn one whose mass is summed."""
+_WINDOW: Final = 16
+"""A control has one of so many ranks of frequency to either side of the code that it stands for."""
+_RESAMPLES: Final = 2000
+_SEED: Final = 11
+
+
+class Figure(NamedTuple):
+    """A figure over all images, with the ends of its 95 % interval by a bootstrap over images; None of one image."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Premises:
+    """Images I, cells C, drafter depths D (tokens past the root; none without a drafter).
+
+    grid, vocab_size: of the model. top_probability, entropy: [I, C], of the target's distribution that is drawn from;
+    nats. near_mass: [I, C], its mass on the `nearest` codes next to the drawn one, itself left out. control_mass: the
+    same of as many random codes, each as frequent as the near code that it stands for. acceptance: [I, D, C], the
+    overlap 1 - TV of drafter and target. agreement: [I, D, C], whether their likeliest tokens are one. draft_top:
+    [I, D, C]. regions: [I, C] places in `REGIONS`; None where no picture could be made.
+    """
+
+    grid: Grid
+    vocab_size: int
+    nearest: int
+    top_probability: FloatArray
+    entropy: FloatArray
+    near_mass: FloatArray
+    control_mass: FloatArray
+    acceptance: FloatArray
+    agreement: BoolArray
+    draft_top: FloatArray
+    regions: IntArray | None
+
+    @property
+    def depths(self) -> int:
+        """D."""
+        return int(self.acceptance.shape[1])
+
+    def mean_top(self) -> Figure:
+        """Mean probability of the likeliest token."""
+        return mean_figure(self.top_probability)
+
+    def perplexity(self) -> Figure:
+        """exp of the mean entropy: so many codes would be as hard to tell if all were equally likely."""
+        return _bootstrap(lambda rows: float(np.exp(self.entropy[rows].mean())), len(self.entropy))
+
+    def near_ratio(self) -> Figure:
+        """Mean mass of the near codes over that of their controls; infinite where the controls hold none."""
+        return _bootstrap(
+            lambda rows: _ratio(self.near_mass[rows].mean(), self.control_mass[rows].mean()), len(self.near_mass)
+        )
+
+    def drafted(self, depth: int) -> slice:
+        """Cells that a draft reaches `depth` tokens past its root (0 first): none lies before."""
+        return slice(depth + 1, None)
+
+    def acceptance_at(self, depth: int) -> Figure:
+        """Mean overlap of drafter and target, `depth` tokens past the root (0 first)."""
+        return mean_figure(self.acceptance[:, depth, self.drafted(depth)])
+
+    def agreement_at(self, depth: int) -> Figure:
+        """Share of cells where drafter and target hold the same token for the likeliest."""
+        return mean_figure(np.asarray(self.agreement[:, depth, self.drafted(depth)], np.float64))
+
+    def draft_top_at(self, depth: int) -> Figure:
+        """Mean probability of the drafter's likeliest token."""
+        return mean_figure(self.draft_top[:, depth, self.drafted(depth)])
+
+    def region_share(self, region: str) -> float:
+        """The share of cells that lie there; 0 without pictures."""
+        return 0.0 if self.regions is None else float((self.regions == REGIONS.index(region)).mean())
+
+    def region_top(self, region: str) -> Figure | None:
+        """Mean probability of the likeliest token in a region; None where no cell lies there."""
+        return self._region_mean(self.top_probability, region)
+
+    def region_entropy(self, region: str) -> Figure | None:
+        """Mean entropy in a region, in nats; None where no cell lies there."""
+        return self._region_mean(self.entropy, region)
+
+    def region_factor(self) -> Figure | None:
+        """Mean likeliest probability of the region where it is largest over that where it is smallest.
+
+        The two regions are those of all images, in every resampling too. None with fewer than two regions.
+        """
+        tops = {name: one.value for name in REGIONS if (one := self.region_top(name)) is not None}
+        if self.regions is None or len(tops) < 2:
+            return None
+        most, least = max(tops, key=tops.__getitem__), min(tops, key=tops.__getitem__)
+        parts = [self._sums(self.top_probability, name) for name in (most, least)]
+
+        def factor(rows: IntArray) -> float:
+            means = [_ratio(total[rows].sum(), count[rows].sum()) for total, count in parts]
+            return _ratio(*means)
+
+        return _bootstrap(factor, len(self.regions))
+
+    def locality(self, side: str) -> Figure | None:
+        """Correlation over cells of a cell's acceptance right after the root with that of the cell "left" or "above".
+
+        "elsewhere": with the left cell of the next image, which shares its place in the grid and nothing else; the
+        control, 0 where the place alone tells nothing. None without a drafter, and on a grid without such a cell.
+        """
+        if not self.depths or min(self.grid) < 2:
+            return None
+        acceptance = self.acceptance[:, 0].reshape(-1, *self.grid)
+        if side == "above":
+            pair = acceptance[:, 1:, :], acceptance[:, :-1, :]
+        elif side == "left":
+            pair = acceptance[:, :, 1:], acceptance[:, :, :-1]
+        else:
+            pair = acceptance[:, :, 1:], np.roll(acceptance, 1, axis=0)[:, :, :-1]
+        # Nothing is drafted into the first cell.
+        keep = np.ones(pair[0].shape[1:], dtype=np.bool_)
+        keep[0, 0] = False
+        mine, its = pair[0][:, keep], pair[1][:, keep]
+        return _bootstrap(lambda rows: _correlation(mine[rows], its[rows]), len(acceptance))
+
+    def _region_mean(self, cells: FloatArray, region: str) -> Figure | None:
+        if self.region_share(region) == 0.0:
+            return None
+        total, count = self._sums(cells, region)
+        return _bootstrap(lambda rows: _ratio(total[rows].sum(), count[rows].sum()), len(cells))
+
+    def _sums(self, cells: FloatArray, region: str) -> tuple[FloatArray, FloatArray]:
+        assert self.regions is not None
+        inside = np.equal(self.regions, REGIONS.index(region)).astype(np.float64)
+        return (cells * inside).sum(axis=1), inside.sum(axis=1)
+
+
+class PremiseRecorder:
+    """Collects images, whole distributions and all, and takes the figures.
+
+    neighbours: [V, k] of `algos.accept.neighbours.nearest_codes`, k at least `nearest`. depths: tokens past the root
+    that the drafter is followed. ValueError where the table has too few columns.
+    """
+
+    def __init__(self, neighbours: IntArray, depths: int, nearest: int = NEAREST) -> None:
+        if not 1 <= nearest <= neighbours.shape[1]:
+            raise ValueError(f"premises: expected 1..{neighbours.shape[1]} nearest codes, got {nearest}")
+        if 2 * nearest + 2 > neighbours.shape[0]:
+            raise ValueError(
+                f"premises: of {neighbours.shape[0]} codes, {nearest} near ones leave too few to compare with; "
+                f"expected at most {neighbours.shape[0] // 2 - 1}"
+            )
+        self._near, self._depths = neighbours[:, :nearest], depths
+        self._distributions: list[NDArray[np.float32]] = []
+        self._tokens: list[IntArray] = []
+        self._drafts: list[tuple[FloatArray, BoolArray, FloatArray]] = []
+        self._regions: list[IntArray] = []
+        self._grid = Grid(0, 0)
+
+    def add(self, target: Target, drafter: Drafter | None, chance: Chance) -> IntArray:
+        """Draw an image by plain autoregression, let the drafter, if any, read it, and keep both: its tokens [C]."""
+        self._grid = target.grid
+        if drafter is None:
+            image = draw_image(target, chance, greedy=False)
+            tokens, distributions = image.tokens, np.stack([scored.probs[0] for scored in image.scored])
+            drafted = np.zeros((0, *distributions.shape))
+        else:
+            tokens, distributions, drafted = record_image(target, drafter, chance, self._depths, greedy=False)
+        self._tokens.append(tokens)
+        self._distributions.append(distributions.astype(np.float32))
+        self._drafts.append(
+            (
+                overlap(distributions[None], drafted),
+                np.equal(drafted.argmax(axis=-1), distributions.argmax(axis=-1)[None]),
+                drafted.max(axis=-1),
+            )
+        )
+        return tokens
+
+    def place(self, regions: IntArray) -> None:
+        """Where the cells of the image added last lie: [C] places in `REGIONS`."""
+        self._regions.append(regions)
+
+    def premises(self) -> Premises:
+        """All figures; ValueError if nothing was added."""
+        if not self._tokens:
+            raise ValueError("premises: nothing was drawn; add an image first")
+        distributions, tokens = np.stack(self._distributions), np.stack(self._tokens)
+        near = self._near[tokens]
+        frequency = distributions.mean(axis=(0, 1), dtype=np.float64)
+        controls = matched_codes(tokens, near, frequency, np.random.default_rng(_SEED))
+        acceptance, agreement, draft_top = (np.stack(part) for part in zip(*self._drafts, strict=True))
+        return Premises(
+            grid=self._grid,
+            vocab_size=distributions.shape[-1],
+            nearest=near.shape[-1],
+            top_probability=distributions.max(axis=-1).astype(np.float64),
+            entropy=np.stack([entropy(one.astype(np.float64)) for one in distributions]),
+            near_mass=np.take_along_axis(distributions, near, -1).sum(axis=-1, dtype=np.float64),
+            control_mass=np.take_along_axis(distributions, controls, -1).sum(axis=-1, dtype=np.float64),
+            acceptance=acceptance,
+            agreement=agreement,
+            draft_top=draft_top,
+            regions=np.stack(self._regions) if len(self._regions) == len(self._tokens) else None,
+        )
+
+
+def matched_codes(tokens: IntArray, near: IntArray, frequency: FloatArray, rng: np.random.Generator) -> IntArray:
+    """For each near code a random one that is about as frequent: [..., k], distinct, none near and none the token.
+
+    tokens: [...]. near: [..., k]. frequency: [V]. A control has one of the nearest free ranks of frequency, within 16
+    to either side where that many are free. 2 k + 2 <= V is needed.
+    """
+    by_rank = np.argsort(-frequency, kind="stable")
+    rank = np.empty_like(by_rank)
+    rank[by_rank] = np.arange(by_rank.size)
+    found = np.empty_like(near)
+    for place in np.ndindex(tokens.shape):
+        taken = {int(tokens[place]), *near[place].tolist()}
+        for column, code in enumerate(near[place].tolist()):
+            window = _WINDOW
+            while True:
+                start = max(0, int(rank[code]) - window)
+                free = [one for one in by_rank[start : int(rank[code]) + window + 1].tolist() if one not in taken]
+                if free:
+                    break
+                window *= 2
+            chosen = free[int(rng.integers(len(free)))]
+            taken.add(chosen)
+            found[(*place, column)] = chosen
+    return found
+
+
+def mean_figure(cells: FloatArray) -> Figure:
+    """The mean of [I, ...], with an interval over images."""
+    means = cells.reshape(len(cells), -1).mean(axis=1)
+    return _bootstrap(lambda rows: float(means[rows].mean()), len(cells))
+
+
+def _bootstrap(figure: Any, images: int) -> Figure:
+    """`figure` of all images and of resampled ones; it takes places [n] of images."""
+    value = float(figure(np.arange(images)))
+    if images < 2:
+        return Figure(value, None, None)
+    drawn = np.random.default_rng(_SEED).integers(images, size=(_RESAMPLES, images))
+    found = np.array([figure(rows) for rows in drawn])
+    found = found[np.isfinite(found)]
+    if not found.size:
+        return Figure(value, None, None)
+    low, high = np.quantile(found, [0.025, 0.975])
+    return Figure(value, float(low), float(high))
+
+
+def _ratio(upper: float, lower: float) -> float:
+    if lower == 0.0:
+        return float("nan") if upper == 0.0 else float("inf")
+    return float(upper / lower)
+
+
+def _correlation(left: FloatArray, right: FloatArray) -> float:
+    """Pearson's, 0 where one side never changes."""
+    first, second = left.reshape(-1) - left.mean(), right.reshape(-1) - right.mean()
+    scale = float(np.sqrt((first @ first) * (second @ second)))
+    return float(first @ second) / scale if scale > 1e-12 else 0.0
