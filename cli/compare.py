@@ -40,6 +40,7 @@ from underpaint.cli.terminal import (
     check_json,
     figure,
     note,
+    progress,
     show,
     told_as_json,
 )
@@ -107,6 +108,14 @@ def compare(
             min=0,
         ),
     ] = 0,
+    likelihood: Annotated[
+        bool,
+        typer.Option(
+            "--likelihood",
+            help="Also how likely the target itself holds the drawn tokens (temperature 1, nothing cut off): "
+            "some passes a drawing, after all are drawn.",
+        ),
+    ] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Discard the drawings that --out holds.")] = False,
 ) -> None:
     """Draw the same prompts by several methods and report speed, cost and quality beside plain AR.
@@ -160,7 +169,7 @@ def compare(
     curve = curve_for(pipeline, plan, log)
     draw_all(pipeline, plan, log)
     record_all(pipeline, plan, log, replays, save_replay)
-    _report(pipeline, plan, out, figures, log, replays, curve, form, chosen.source)
+    _report(pipeline, plan, out, figures, log, replays, curve, form, chosen.source, likelihood)
     if save_pictures:
         _save_pictures(pipeline, log, out / "pictures", form)
 
@@ -175,12 +184,21 @@ def _report(
     curve: "CostCurveFile | None",
     form: Format,
     source: "Mapping[str, Any]",
+    likelihood: bool,
 ) -> None:
     from underpaint.runtime.evaluation.gallery import write_acceptance, write_gallery
     from underpaint.runtime.evaluation.machine import typed_command
     from underpaint.runtime.evaluation.report import make_report, to_results
 
-    report = make_report(pipeline, plan, log, replays.replays())
+    with progress("looking at the pictures of methods", len(plan.methods)) as advance:
+        report = make_report(
+            pipeline,
+            plan,
+            log,
+            replays.replays(),
+            likelihood=likelihood,
+            report=lambda done, most: advance(done, total=most),
+        )
     more_settings = {"prompts_file": source} if source else {}
     plain = to_results(pipeline, plan, report, typed_command(), curve, more_settings)
     title = title_of(pipeline, plan)
@@ -233,7 +251,7 @@ def print_rows(
 
     judged = pipeline.judge is not None
     rows = [{**asdict(row), **_joined(row)} for row in reported]
-    show([ResultTable(title, _columns(judged), rows)], form)
+    show([ResultTable(title, _columns(judged, reported), rows)], form)
     own = pipeline.judge.reference.accuracy.get("concept_and_style") if pipeline.judge is not None else None
     if own is not None:
         note(f"The judge itself reads {own:.3f} of real scenes right (concept and style).", form)
@@ -245,11 +263,12 @@ def print_rows(
             note(f"Beware: {warning}.", form)
 
 
-def _columns(judged: bool) -> list[Column]:
+def _columns(judged: bool, reported: "Sequence[ReportRow]") -> list[Column]:
     """What a row of a comparison shows; JSON and CSV give intervals and parts as figures of their own."""
     quality = (
         figure("prompt_accuracy", "prompt\naccuracy", ".3f"),
         Column("accuracy_over_ar_interval", "less AR's\n(95 %)", right=True),
+        Column("log_probability_interval", "judge's log-probability\nless AR's (95 %)", right=True),
         Column("frechet", "Fréchet\n(floor)", right=True),
     )
     return [
@@ -267,6 +286,12 @@ def _columns(judged: bool) -> list[Column]:
         figure("overhead_share", "over-\nhead", ".0%"),
         Column("ms_per_cycle", "ms a cycle: target\n+ drafter + host", right=True),
         *(quality if judged else ()),
+        Column("auc_interval", "told from AR's\nAUC (95 %)", right=True),
+        *(
+            (Column("log_likelihood_interval", "log-likelihood\nless AR's (95 %)", right=True),)
+            if any(row.log_likelihood is not None for row in reported)
+            else ()
+        ),
         figure("identical_share", "same\nas AR", ".0%"),
     ]
 
@@ -278,7 +303,10 @@ def _joined(row: "ReportRow") -> dict[str, str]:
     return {
         "speedup_interval": "-" if low is None else f"{low:.2f}-{high:.2f}",
         "ms_per_cycle": " + ".join(_figure(part, ".2f") for part in parts),
-        "accuracy_over_ar_interval": _difference(row),
+        "accuracy_over_ar_interval": _difference(row, "accuracy_over_ar"),
+        "log_probability_interval": _difference(row, "attribute_log_probability_over_ar"),
+        "auc_interval": "-" if row.auc is None else f"{row.auc:.3f} ({row.auc_low:.3f} to {row.auc_high:.3f})",
+        "log_likelihood_interval": _difference(row, "log_likelihood_over_ar"),
         "frechet": _frechet(row),
     }
 
@@ -290,10 +318,10 @@ def _frechet(row: "ReportRow") -> str:
     return f"{row.frechet_distance:.1f} ({row.frechet_floor:.1f})"
 
 
-def _difference(row: "ReportRow") -> str:
-    if row.accuracy_over_ar_low is None:
-        return _figure(row.accuracy_over_ar, "+.3f")
-    return f"{row.accuracy_over_ar:+.3f} ({row.accuracy_over_ar_low:+.3f} to {row.accuracy_over_ar_high:+.3f})"
+def _difference(row: "ReportRow", name: str) -> str:
+    """A paired difference to the baseline with its interval."""
+    value, low, high = (getattr(row, key) for key in (name, f"{name}_low", f"{name}_high"))
+    return _figure(value, "+.3f") if low is None else f"{value:+.3f} ({low:+.3f} to {high:+.3f})"
 
 
 def _figure(value: float | None, form: str) -> str:

@@ -54,7 +54,8 @@ class PictureJudge:
         """What the judge sees in a picture [side, side, 3]."""
         judged = self.engine([picture])
         values = {slot: known[int(judged.scores[slot][0].argmax())] for slot, known in SLOT_VALUES.items()}
-        return Reading(values, judged.features[0].astype(np.float64))
+        scores = {slot: judged.scores[slot][0].astype(np.float64) for slot in SLOT_VALUES}
+        return Reading(values, judged.features[0].astype(np.float64), scores)
 
 
 @dataclass(slots=True)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 from zipfile import BadZipFile
 
@@ -36,6 +37,9 @@ class Reading(NamedTuple):
     """The value of every slot of `SLOT_VALUES`."""
     features: FloatArray
     """[F] (64 in the shipped judge)."""
+    scores: Mapping[str, FloatArray] = MappingProxyType({})
+    """Class scores (logits) [classes] by slot, in the order of `SLOT_VALUES`; empty in records of before they were
+    kept."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -14,16 +13,15 @@ from underpaint.algos.arrays import BoolArray, FloatArray
 from underpaint.algos.draft import Grid
 from underpaint.artifacts.cost_curve import CostCurveFile
 from underpaint.artifacts.results import with_envelope
-from underpaint.runtime.conditions import Condition
 from underpaint.runtime.drawing import Drawing
 from underpaint.runtime.evaluation.comparison import BASELINE, ComparisonPlan
 from underpaint.runtime.evaluation.drawing_log import DrawingKey, DrawingLog
 from underpaint.runtime.evaluation.machine import describe_machine
-from underpaint.runtime.evaluation.paired import PairedDifference, interval_ends, paired_difference, resampled
-from underpaint.runtime.evaluation.quality import PAIR, Reading, frechet_distance, frechet_floor, read_right
+from underpaint.runtime.evaluation.paired import PairedDifference, interval_ends, resampled
+from underpaint.runtime.evaluation.picture_quality import PictureViews, picture_quality
 from underpaint.runtime.evaluation.replay import Replay, mean_token_bias
 from underpaint.runtime.methods.method import DecodingMethod
-from underpaint.runtime.pipeline import Picture, PictureJudge, Pipeline
+from underpaint.runtime.pipeline import Picture, Pipeline
 
 
 class Speedup(NamedTuple):
@@ -51,6 +49,9 @@ class ReportRow:
     interval is over prompts.
     identical_to_ar: at temperature 0, whether every image's tokens are AR's; identical_share: of the images.
     frechet_pictures: pictures behind both Fréchet figures, equal pictures of one prompt counted once.
+    attribute_log_probability: the judge's mean log-probability of the prompt's attributes, in nats; over_ar: less the
+    baseline's, paired. auc: how well a classifier tells the method's pictures from the baseline's, 0.5 where it cannot
+    (see `two_sample`). log_likelihood: the target's mean log-probability of a token, in nats, where it was asked for.
     token_bias: total variation between the next token's distribution under the rule and the target's, the mean over
     draft trees of recorded replays (see `replay.Replay`); 0 where the method is lossless.
     """
@@ -86,6 +87,17 @@ class ReportRow:
     identical_to_ar: bool | None
     identical_share: float | None
     images: int
+    attribute_log_probability: float | None = None
+    attribute_log_probability_over_ar: float | None = None
+    attribute_log_probability_over_ar_low: float | None = None
+    attribute_log_probability_over_ar_high: float | None = None
+    auc: float | None = None
+    auc_low: float | None = None
+    auc_high: float | None = None
+    log_likelihood: float | None = None
+    log_likelihood_over_ar: float | None = None
+    log_likelihood_over_ar_low: float | None = None
+    log_likelihood_over_ar_high: float | None = None
     token_bias: float | None = None
 
 
@@ -135,11 +147,18 @@ def accepted_cells(drawing: Drawing, grid: Grid) -> BoolArray:
 
 
 def make_report(
-    pipeline: Pipeline, plan: ComparisonPlan, log: DrawingLog, replays: Sequence[Replay] = ()
+    pipeline: Pipeline,
+    plan: ComparisonPlan,
+    log: DrawingLog,
+    replays: Sequence[Replay] = (),
+    *,
+    likelihood: bool = False,
+    report: Callable[[int, int], None] | None = None,
 ) -> ComparisonReport:
     """The findings of a finished comparison: pictures are decoded and judged here, where the folder's models can.
 
-    replays: those recorded, for the bias of relaxed methods.
+    replays: those recorded, for the bias of relaxed methods. likelihood: also how likely the target holds the tokens,
+    a few passes for each different drawing. report: is told of methods done, of how many.
     """
     drawings = {
         method.name: [
@@ -149,9 +168,9 @@ def make_report(
         ]
         for method in plan.methods
     }
-    views = PictureViews(pipeline, plan.conditions)
-    grid = pipeline.grid
-    rows = report_rows(plan, drawings, grid, views, replays)
+    judged_by = plan.sampling if likelihood else None
+    views = PictureViews(pipeline, plan.conditions, compared=True, likelihood=judged_by)
+    rows = report_rows(plan, drawings, pipeline.grid, views, replays, report)
     first = len(plan.conditions)
     shown = {} if pipeline.decoder is None else drawings
     return ComparisonReport(
@@ -170,52 +189,20 @@ def report_rows(
     grid: Grid,
     views: PictureViews,
     replays: Sequence[Replay] = (),
+    report: Callable[[int, int], None] | None = None,
 ) -> tuple[ReportRow, ...]:
     """A row for each method of a plan.
 
-    drawings: by method, seed after seed, each in the order of the prompts. replays: see `make_report`.
+    drawings: by method, seed after seed, each in the order of the prompts. replays, report: see `make_report`.
     """
     greedy = plan.sampling.temperature == 0
     found = []
     for method in plan.methods:
         row = _row(grid, method, drawings[method.name], drawings[BASELINE], views, greedy)
         found.append(dataclasses.replace(row, token_bias=mean_token_bias(method, replays)))
+        if report is not None:
+            report(len(found), len(plan.methods))
     return tuple(found)
-
-
-class PictureViews:
-    """Pictures and the judge's readings of them, each made once.
-
-    readings: by tokens, those that are known already; what it lacks is decoded and read.
-    """
-
-    def __init__(
-        self,
-        pipeline: Pipeline,
-        conditions: Sequence[Condition],
-        readings: Mapping[tuple[int, ...], Reading] | None = None,
-    ) -> None:
-        self._pipeline = pipeline
-        self._conditions = {condition.caption(): condition for condition in conditions}
-        self._pictures: dict[tuple[int, ...], Picture] = {}
-        self._readings = dict(readings or {})
-        self.judge: PictureJudge | None = pipeline.judge if pipeline.decoder is not None else None
-        self.told = all(condition.attributes for condition in conditions)
-        """Whether every condition says what may be looked for."""
-
-    def picture(self, drawing: Drawing) -> Picture:
-        if drawing.tokens not in self._pictures:
-            self._pictures[drawing.tokens] = self._pipeline.picture(drawing.tokens_array())
-        return self._pictures[drawing.tokens]
-
-    def reading(self, drawing: Drawing, judge: PictureJudge) -> Reading:
-        if drawing.tokens not in self._readings:
-            self._readings[drawing.tokens] = judge.read(self.picture(drawing))
-        return self._readings[drawing.tokens]
-
-    def read_right(self, drawn: Sequence[Drawing], judge: PictureJudge) -> dict[str, BoolArray]:
-        readings = [self.reading(drawing, judge) for drawing in drawn]
-        return read_right(readings, [self._conditions[drawing.prompt].attributes for drawing in drawn])
 
 
 def _row(
@@ -238,7 +225,7 @@ def _row(
     per_cycle = None if lengths is None else 1e3 * seconds / sum(one.target_nfe for one in drawn)
     host_share = 1.0 - target_share - drafter_share - resampler_share
     same = [one.tokens == other.tokens for one, other in zip(drawn, baseline, strict=True)]
-    quality = _quality(drawn, baseline, views)
+    quality = picture_quality(drawn, baseline, views)
     return ReportRow(
         method=drawn[0].method,
         lossless=method.lossless,
@@ -261,9 +248,14 @@ def _row(
         drafter_ms_per_cycle=None if per_cycle is None else drafter_share * per_cycle,
         host_ms_per_cycle=None if per_cycle is None else host_share * per_cycle,
         prompt_accuracy=quality.accuracy,
-        accuracy_over_ar=None if quality.over_ar is None else quality.over_ar.mean,
-        accuracy_over_ar_low=None if quality.over_ar is None else quality.over_ar.low,
-        accuracy_over_ar_high=None if quality.over_ar is None else quality.over_ar.high,
+        **_over_ar("accuracy_over_ar", quality.over_ar),
+        attribute_log_probability=quality.log_probability,
+        **_over_ar("attribute_log_probability_over_ar", quality.log_probability_over_ar),
+        auc=None if quality.told_apart is None else quality.told_apart.auc,
+        auc_low=None if quality.told_apart is None else quality.told_apart.low,
+        auc_high=None if quality.told_apart is None else quality.told_apart.high,
+        log_likelihood=quality.log_likelihood,
+        **_over_ar("log_likelihood_over_ar", quality.log_likelihood_over_ar),
         attribute_accuracy=dict(quality.by_attribute),
         frechet_distance=quality.distance,
         frechet_floor=quality.floor,
@@ -274,34 +266,10 @@ def _row(
     )
 
 
-class _Quality(NamedTuple):
-    """What the judge says of a method's pictures; nothing without a judge."""
-
-    accuracy: float | None = None
-    over_ar: PairedDifference | None = None
-    by_attribute: Mapping[str, float] = MappingProxyType({})
-    distance: float | None = None
-    floor: float | None = None
-    pictures: int = 0
-
-
-def _quality(drawn: list[Drawing], baseline: list[Drawing], views: PictureViews) -> _Quality:
-    judge = views.judge
-    if judge is None:
-        return _Quality()
-    distinct = {(one.prompt, one.tokens): one for one in drawn}
-    features = np.stack([views.reading(one, judge).features for one in distinct.values()])
-    distance = frechet_distance(features, judge.reference.features_a) if len(features) > 1 else None
-    found = _Quality(distance=distance, floor=frechet_floor(judge.reference, len(features)), pictures=len(features))
-    if not views.told:
-        return found
-    right, base_right = views.read_right(drawn, judge), views.read_right(baseline, judge)[PAIR]
-    seeds = len({one.seed for one in drawn})
-    return found._replace(
-        accuracy=float(right[PAIR].mean()),
-        over_ar=paired_difference(base_right.reshape(seeds, -1), right[PAIR].reshape(seeds, -1)),
-        by_attribute={slot: float(hits.mean()) for slot, hits in right.items() if slot != PAIR},
-    )
+def _over_ar(name: str, found: PairedDifference | None) -> dict[str, float | None]:
+    """A difference to the baseline as three figures of a row."""
+    mean, low, high = (None, None, None) if found is None else found
+    return {name: mean, f"{name}_low": low, f"{name}_high": high}
 
 
 def _per_cycle(drawn: Sequence[Drawing]) -> tuple[float | None, float | None, float | None]:

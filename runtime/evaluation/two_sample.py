@@ -16,8 +16,8 @@ import numpy as np
 from underpaint.algos.arrays import FloatArray
 from underpaint.runtime.evaluation.paired import interval_ends, resampled
 
-_SMALLEST: Final = 8
-"""Pairs below which no half can teach anything."""
+LEAST_PROMPTS: Final = 8
+"""Prompts below which no half can teach anything."""
 
 
 class TwoSample(NamedTuple):
@@ -52,6 +52,11 @@ def area_under_curve(negative: FloatArray, positive: FloatArray) -> float:
     return float(below.mean() / (2 * negative.size))
 
 
+def has_features(height: int, width: int) -> bool:
+    """Whether `picture_features` reads pictures of this size."""
+    return height == width and height % 16 == 0
+
+
 def picture_features(pictures: FloatArray) -> FloatArray:
     """What the network sees of pictures uint8 or float [n, S, S, 3], 0 to 255: [n, features] float64.
 
@@ -59,7 +64,7 @@ def picture_features(pictures: FloatArray) -> FloatArray:
     halving loses, over the squares of a 4 x 4 grid: where colours lie, and how much detail of which fineness there is.
     S must be a multiple of 16.
     """
-    if pictures.ndim != 4 or pictures.shape[1] != pictures.shape[2] or pictures.shape[3] != 3 or pictures.shape[1] % 16:
+    if pictures.ndim != 4 or pictures.shape[3] != 3 or not has_features(*pictures.shape[1:3]):
         raise ValueError(f"features: expected pictures [n, S, S, 3], S a multiple of 16, got {pictures.shape}")
     count, size = pictures.shape[:2]
     unit = pictures.astype(np.float64) / 255
@@ -82,36 +87,38 @@ def _means(planes: FloatArray, side: int) -> FloatArray:
 
 
 def two_sample_test(baseline: FloatArray, method: FloatArray, settings: ClassifierSettings | None = None) -> TwoSample:
-    """How well a network tells the rows of two sets apart, judged on rows that it did not learn from.
+    """How well a network tells the pictures of two sets apart, judged on prompts that it did not learn from.
 
     Args:
-        baseline: features [prompts, F], say of `picture_features` or the judge's; row i is of prompt i.
+        baseline: features [prompts, F] or [prompts, seeds, F], say of `picture_features`; row i is of prompt i.
         method: the same of the method, on the same prompts and seeds.
         settings: of the network.
 
-    Raises ValueError where shapes differ, numbers are not finite, or there are fewer than eight pairs.
+    Raises ValueError where shapes differ, numbers are not finite, or there are fewer than eight prompts.
     """
     settings = settings or ClassifierSettings()
-    if baseline.shape != method.shape or baseline.ndim != 2 or len(baseline) < _SMALLEST:
+    if baseline.shape != method.shape or baseline.ndim not in (2, 3) or len(baseline) < LEAST_PROMPTS:
         raise ValueError(
-            f"two-sample test: expected two of [pairs, F] with {_SMALLEST} pairs or more, got {baseline.shape} and "
-            f"{method.shape}"
+            f"two-sample test: expected two of [prompts, F] or [prompts, seeds, F] with {LEAST_PROMPTS} prompts or "
+            f"more, got {baseline.shape} and {method.shape}"
         )
     if not (np.all(np.isfinite(baseline)) and np.all(np.isfinite(method))):
         raise ValueError("two-sample test: expected finite features, got NaN or infinity")
-    pairs = len(baseline)
-    place = np.random.default_rng([settings.seed, pairs]).permutation(pairs)
-    scores = np.empty((2, pairs))
+    prompts, width = len(baseline), baseline.shape[-1]
+    base, own = (side.reshape(prompts, -1, width) for side in (baseline, method))
+    place = np.random.default_rng([settings.seed, prompts]).permutation(prompts)
+    scores = np.empty((2, prompts, base.shape[1]))
     halves = [place[0::2], place[1::2]]
     for learnt, judged in (halves, halves[::-1]):
-        score = _trained(baseline[learnt], method[learnt], settings)
-        scores[0, judged], scores[1, judged] = score(baseline[judged]), score(method[judged])
-    auc = float(np.mean([area_under_curve(*scores[:, half]) for half in halves]))
-    # A prompt is resampled with both of its pictures, within its half: scores of two networks are not comparable.
+        score = _trained(base[learnt].reshape(-1, width), own[learnt].reshape(-1, width), settings)
+        for side, rows in enumerate((base, own)):
+            scores[side, judged] = score(rows[judged].reshape(-1, width)).reshape(len(judged), -1)
+    auc = float(np.mean([area_under_curve(*scores[:, half].reshape(2, -1)) for half in halves]))
+    # A prompt is resampled with all of its pictures, within its half: scores of two networks are not comparable.
     found = []
     for half in halves:
         chosen = half[resampled(len(half))]
-        found.append([area_under_curve(scores[0, row], scores[1, row]) for row in chosen])
+        found.append([area_under_curve(scores[0, row].ravel(), scores[1, row].ravel()) for row in chosen])
     return TwoSample(auc, *interval_ends(np.mean(found, axis=0)))
 
 

@@ -126,7 +126,8 @@ class SyntheticJudge:
     def read(self, picture: Picture) -> Reading:
         shades = picture[::16, ::16, 0].astype(np.float64).ravel()
         first = {slot: values[int(shades[0]) % len(values)] for slot, values in SLOT_VALUES.items()}
-        return Reading(first, shades[:5] / 128.0 - 1.0)
+        scores = {slot: np.resize(shades / 64.0, len(values)) for slot, values in SLOT_VALUES.items()}
+        return Reading(first, shades[:5] / 128.0 - 1.0, scores)
 
 
 @dataclass

@@ -158,6 +158,38 @@ def test_rows_add_up_and_hold_the_figures_of_the_issue(tmp_path):
     assert lantern.tokens_per_cycle > eagle2.tokens_per_cycle
 
 
+def test_quality_beside_ar_is_paired_and_exact_where_tokens_are_equal(tmp_path):
+    plan = planned(["ar", "eagle2", "lantern"], temperature=0.0, prompts=9)
+    log = finished(tmp_path, plan)
+    told = []
+    found = make_report(PIPELINE, plan, log, likelihood=True, report=lambda done, most: told.append((done, most)))
+    base, eagle2, lantern = found.rows
+    assert told == [(1, 3), (2, 3), (3, 3)]
+    assert (eagle2.auc, eagle2.auc_low, eagle2.auc_high) == (0.5, 0.5, 0.5)
+    assert eagle2.attribute_log_probability == base.attribute_log_probability < 0
+    assert eagle2.log_likelihood == base.log_likelihood < 0
+    for row in found.rows:
+        for name in ("attribute_log_probability", "log_likelihood"):
+            apart, low, high = (getattr(row, f"{name}_over_ar{end}") for end in ("", "_low", "_high"))
+            assert apart == pytest.approx(getattr(row, name) - getattr(base, name))
+            assert low <= apart <= high
+    assert 0 <= lantern.auc_low <= lantern.auc <= lantern.auc_high <= 1
+    assert lantern.log_likelihood != base.log_likelihood
+    assert validate(to_results(PIPELINE, plan, found, "a test"), schema()) == []
+    assert make_report(PIPELINE, plan, log).rows[2].log_likelihood is None
+
+
+def test_few_prompts_and_readings_without_scores_leave_figures_out(tmp_path, monkeypatch):
+    plan = planned(["ar", "lantern"], prompts=4)
+    log = finished(tmp_path, plan)
+    assert make_report(PIPELINE, plan, log).rows[1].auc is None
+    read = PIPELINE.judge.read
+    monkeypatch.setattr(PIPELINE.judge, "read", lambda picture: read(picture)._replace(scores={}), raising=False)
+    row = make_report(PIPELINE, plan, log).rows[1]
+    assert row.attribute_log_probability is None
+    assert row.prompt_accuracy is not None
+
+
 def test_equal_pictures_of_a_prompt_count_once_in_the_distance(tmp_path):
     plan = planned(["ar", "eagle2"], temperature=0.0, prompts=3, seeds=2)
     rows = make_report(PIPELINE, plan, finished(tmp_path, plan)).rows

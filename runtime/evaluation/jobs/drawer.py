@@ -42,7 +42,13 @@ class DrawnJob(NamedTuple):
             "key": self.key,
             "model": self.model,
             "drawing": dataclasses.asdict(self.drawing),
-            "reading": None if seen is None else {"values": dict(seen.values), "features": seen.features.tolist()},
+            "reading": None
+            if seen is None
+            else {
+                "values": dict(seen.values),
+                "features": seen.features.tolist(),
+                "scores": {slot: scores.tolist() for slot, scores in seen.scores.items()},
+            },
             "processor": self.processor,
         }
 

@@ -11,7 +11,8 @@ from underpaint.runtime.evaluation.jobs.plan import EvaluationPlan, JobShare, Mo
 from underpaint.runtime.evaluation.jobs.shards import EvaluationFolder, ShardWriter, StoredJobs
 from underpaint.runtime.evaluation.jobs.workers import WorkerPool
 from underpaint.runtime.evaluation.machine import describe_machine
-from underpaint.runtime.evaluation.report import PictureViews, ReportRow, comparison_values, report_rows
+from underpaint.runtime.evaluation.picture_quality import PictureViews
+from underpaint.runtime.evaluation.report import ReportRow, comparison_values, report_rows
 
 EVERYTHING: Final = JobShare()
 """The whole plan."""

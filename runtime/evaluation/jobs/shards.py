@@ -109,7 +109,9 @@ class EvaluationFolder:
                 processors[record["processor"]] = processors.get(record["processor"], 0) + 1
                 if record["reading"] is not None:
                     features = np.array(record["reading"]["features"], dtype=np.float64)
-                    readings[key] = Reading(record["reading"]["values"], features)
+                    told = record["reading"].get("scores", {})
+                    scores = {slot: np.array(one, dtype=np.float64) for slot, one in told.items()}
+                    readings[key] = Reading(record["reading"]["values"], features, scores)
         return StoredJobs(drawings, readings, processors, repeated, differing)
 
 

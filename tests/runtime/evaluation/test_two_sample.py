@@ -60,6 +60,19 @@ def test_the_halves_share_no_prompt() -> None:
     assert abs(two_sample_test(rows[0], rows[1], ClassifierSettings(steps=300, decay=0)).auc - 0.5) < 0.2
 
 
+def test_several_seeds_of_a_prompt_stay_in_one_half() -> None:
+    """A mark of the prompt that differs between the sets helps on no prompt that was held out."""
+    rng = np.random.default_rng(4)
+    marks = rng.permutation(np.repeat(np.eye(30)[:, None], 6, axis=1), axis=0)
+    base = np.concatenate([marks, np.zeros((30, 6, 30))], axis=-1) + 0.01 * rng.normal(0, 1, (30, 6, 60))
+    own = np.concatenate([np.zeros((30, 6, 30)), marks], axis=-1) + 0.01 * rng.normal(0, 1, (30, 6, 60))
+    leaked = two_sample_test(base.reshape(180, 1, 60), own.reshape(180, 1, 60), ClassifierSettings(decay=0))
+    assert leaked.auc > 0.95
+    assert abs(two_sample_test(base, own, ClassifierSettings(decay=0)).auc - 0.5) < 0.3
+    flat = rng.normal(0, 1, (2, 30, 5))
+    assert two_sample_test(flat[0], flat[1]) == two_sample_test(flat[0][:, None], flat[1][:, None])
+
+
 def test_finer_texture_is_seen_though_no_colour_moves() -> None:
     rng = np.random.default_rng(2)
     noise = rng.normal(0, 20, (2, 40, 32, 32, 1))

@@ -1,0 +1,60 @@
+"""How likely the target itself holds an image's tokens: a measure of quality that needs no judge."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from underpaint.algos.arrays import IntArray
+from underpaint.algos.rows import SamplingParams
+from underpaint.algos.step import Scored, Target
+from underpaint.algos.tree import DraftTree, Verdict
+from underpaint.runtime.conditions import Condition
+from underpaint.runtime.methods.method import PipelineModels
+
+SMALLEST: Final = 1e-12
+"""A probability below this counts as this, so that one token that the target rules out leaves the mean finite."""
+
+
+def whole_distribution(sampling: SamplingParams) -> SamplingParams:
+    """The sampling whose distributions tokens are judged by: guidance as drawn, temperature 1, nothing cut off."""
+    return replace(sampling, temperature=1.0, top_k=0, top_p=1.0)
+
+
+def image_log_likelihood(
+    models: PipelineModels, condition: Condition, tokens: IntArray, sampling: SamplingParams
+) -> float:
+    """Mean log-probability of an image's tokens [cells] under the target, in nats a token; see `whole_distribution`.
+
+    The tokens are read in passes of as many as the target's largest pass holds.
+    """
+    target = models.target(condition, whole_distribution(sampling)).model
+    return tokens_log_likelihood(target, tokens, models.max_nodes)
+
+
+def tokens_log_likelihood(target: Target, tokens: IntArray, most: int) -> float:
+    """Mean log-probability of tokens [cells] under a target that stands before them; at most `most` a pass."""
+    first = target.begin()
+    found = [_log(first, 0, int(tokens[0]))]
+    read, last = 0, len(tokens) - 1  # the last token is judged, and never read
+    while read < last:
+        count = min(most, last - read)
+        chain = tokens[read : read + count].astype(np.int64)
+        tree = DraftTree(
+            tokens=chain,
+            parents=np.arange(-1, count - 1, dtype=np.int64),
+            drawn="top_k",
+            draft_probs=np.empty((0, target.vocab_size)),
+            draft_rows=np.full(count, -1, dtype=np.int64),
+        )
+        scored = target.score(tree)
+        found += [_log(scored, place, int(tokens[read + place + 1])) for place in range(count)]
+        read += count
+        target.commit(tree, Verdict(tuple(range(1, count)), int(tokens[read])))
+    return float(np.mean(found))
+
+
+def _log(scored: Scored, row: int, token: int) -> float:
+    return float(np.log(max(float(scored.probs[row][token]), SMALLEST)))

@@ -1,0 +1,170 @@
+"""A method's pictures beside the baseline's: what the judge reads, what a classifier tells apart, and likelihood."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+
+from underpaint.algos.arrays import BoolArray, FloatArray
+from underpaint.algos.rows import SamplingParams
+from underpaint.runtime.conditions import Condition
+from underpaint.runtime.drawing import Drawing
+from underpaint.runtime.evaluation.likelihood import image_log_likelihood
+from underpaint.runtime.evaluation.paired import PairedDifference, attribute_log_probability, paired_difference
+from underpaint.runtime.evaluation.quality import PAIR, Reading, frechet_distance, frechet_floor, read_right
+from underpaint.runtime.evaluation.two_sample import (
+    LEAST_PROMPTS,
+    TwoSample,
+    has_features,
+    picture_features,
+    two_sample_test,
+)
+from underpaint.runtime.pipeline import Picture, PictureJudge, Pipeline
+from underpaint.zoo.prompts import SLOT_VALUES
+
+
+class PictureViews:
+    """Pictures, the judge's readings of them and what a classifier sees in them, each made once.
+
+    readings: by tokens, those that are known already; what it lacks is decoded and read. compared: whether pictures may
+    be compared by a classifier, which decodes them all. likelihood: how tokens were drawn, where it is to be told how
+    likely the target holds them.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        conditions: Sequence[Condition],
+        readings: Mapping[tuple[int, ...], Reading] | None = None,
+        *,
+        compared: bool = False,
+        likelihood: SamplingParams | None = None,
+    ) -> None:
+        self._pipeline = pipeline
+        self._conditions = {condition.caption(): condition for condition in conditions}
+        self._pictures: dict[tuple[int, ...], Picture] = {}
+        self._features: dict[tuple[int, ...], FloatArray] = {}
+        self._likely: dict[tuple[str, tuple[int, ...]], float] = {}
+        self._readings = dict(readings or {})
+        self._likelihood = likelihood
+        self.judge: PictureJudge | None = pipeline.judge if pipeline.decoder is not None else None
+        self.compared = compared and pipeline.decoder is not None
+        self.told = all(condition.attributes for condition in conditions)
+        """Whether every condition says what may be looked for."""
+
+    @property
+    def likelihood(self) -> bool:
+        """Whether it is to be told how likely the target holds the tokens."""
+        return self._likelihood is not None
+
+    def picture(self, drawing: Drawing) -> Picture:
+        if drawing.tokens not in self._pictures:
+            self._pictures[drawing.tokens] = self._pipeline.picture(drawing.tokens_array())
+        return self._pictures[drawing.tokens]
+
+    def reading(self, drawing: Drawing, judge: PictureJudge) -> Reading:
+        if drawing.tokens not in self._readings:
+            self._readings[drawing.tokens] = judge.read(self.picture(drawing))
+        return self._readings[drawing.tokens]
+
+    def features(self, drawing: Drawing) -> FloatArray:
+        """[F] of the classifier."""
+        if drawing.tokens not in self._features:
+            self._features[drawing.tokens] = picture_features(self.picture(drawing)[None].astype(np.float64))[0]
+        return self._features[drawing.tokens]
+
+    def log_likelihood(self, drawing: Drawing) -> float:
+        """The target's mean log-probability of the drawing's tokens; ask only where `likelihood` is."""
+        assert self._likelihood is not None
+        key = drawing.prompt, drawing.tokens
+        if key not in self._likely:
+            condition = self._conditions[drawing.prompt]
+            self._likely[key] = image_log_likelihood(
+                self._pipeline, condition, drawing.tokens_array(), self._likelihood
+            )
+        return self._likely[key]
+
+    def read_right(self, drawn: Sequence[Drawing], judge: PictureJudge) -> dict[str, BoolArray]:
+        readings = [self.reading(drawing, judge) for drawing in drawn]
+        return read_right(readings, [self._conditions[drawing.prompt].attributes for drawing in drawn])
+
+    def attribute_log_probability(self, drawn: Sequence[Drawing], judge: PictureJudge) -> FloatArray | None:
+        """[drawings] nats; None where a reading was recorded without scores."""
+        found = []
+        for drawing in drawn:
+            scores = self.reading(drawing, judge).scores
+            if not scores:
+                return None
+            wanted = self._conditions[drawing.prompt].attributes
+            places = {slot: SLOT_VALUES[slot].index(value) for slot, value in wanted.items()}
+            found.append(attribute_log_probability({slot: one[None] for slot, one in scores.items()}, places)[0])
+        return np.array(found)
+
+
+class PictureQuality(NamedTuple):
+    """Figures of a method's pictures; None where there is no judge, no decoder, or nothing was asked for.
+
+    told_apart: from the baseline's, by a classifier. Log-probabilities and likelihoods are means, in nats.
+    """
+
+    accuracy: float | None = None
+    over_ar: PairedDifference | None = None
+    by_attribute: Mapping[str, float] = MappingProxyType({})
+    log_probability: float | None = None
+    log_probability_over_ar: PairedDifference | None = None
+    distance: float | None = None
+    floor: float | None = None
+    pictures: int = 0
+    told_apart: TwoSample | None = None
+    log_likelihood: float | None = None
+    log_likelihood_over_ar: PairedDifference | None = None
+
+
+def picture_quality(drawn: list[Drawing], baseline: list[Drawing], views: PictureViews) -> PictureQuality:
+    """Of a method's drawings beside the baseline's; both seed after seed, in the order of the prompts."""
+    seeds = len({one.seed for one in drawn})
+    prompts = len(drawn) // seeds
+    found = PictureQuality()
+    if views.compared and prompts >= LEAST_PROMPTS and has_features(*views.picture(drawn[0]).shape[:2]):
+        own, base = (_by_prompt([views.features(one) for one in side], seeds) for side in (drawn, baseline))
+        found = found._replace(told_apart=two_sample_test(base, own))
+    if views.likelihood:
+        own, base = (np.array([views.log_likelihood(one) for one in side]) for side in (drawn, baseline))
+        found = found._replace(
+            log_likelihood=float(own.mean()),
+            log_likelihood_over_ar=paired_difference(base.reshape(seeds, -1), own.reshape(seeds, -1)),
+        )
+    judge = views.judge
+    if judge is None:
+        return found
+    distinct = {(one.prompt, one.tokens): one for one in drawn}
+    features = np.stack([views.reading(one, judge).features for one in distinct.values()])
+    found = found._replace(
+        distance=frechet_distance(features, judge.reference.features_a) if len(features) > 1 else None,
+        floor=frechet_floor(judge.reference, len(features)),
+        pictures=len(features),
+    )
+    if not views.told:
+        return found
+    right, base_right = views.read_right(drawn, judge), views.read_right(baseline, judge)[PAIR]
+    found = found._replace(
+        accuracy=float(right[PAIR].mean()),
+        over_ar=paired_difference(base_right.reshape(seeds, -1), right[PAIR].reshape(seeds, -1)),
+        by_attribute={slot: float(hits.mean()) for slot, hits in right.items() if slot != PAIR},
+    )
+    likely, base_likely = (views.attribute_log_probability(side, judge) for side in (drawn, baseline))
+    if likely is None or base_likely is None:
+        return found
+    return found._replace(
+        log_probability=float(likely.mean()),
+        log_probability_over_ar=paired_difference(base_likely.reshape(seeds, -1), likely.reshape(seeds, -1)),
+    )
+
+
+def _by_prompt(features: Sequence[FloatArray], seeds: int) -> FloatArray:
+    """[prompts, seeds, F] of features that stand seed after seed."""
+    rows = np.stack(features)
+    return rows.reshape(seeds, -1, rows.shape[-1]).transpose(1, 0, 2)
