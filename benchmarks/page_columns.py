@@ -237,3 +237,10 @@ PREMISES: tuple[Column, ...] = (
     ("95 %", lambda row: "" if row["low"] is None else f"{row['low']:.3f} to {row['high']:.3f}"),
     ("published", lambda row: row["published"] or ""),
 )
+
+DUPLICATES: tuple[Column, ...] = (
+    ("replaced by", lambda row: f"neighbour {row['rank']}" if row["rank"] else "a random code"),
+    ("cosine of the codes", plain("cosine", ".2f")),
+    ("PSNR to the scene, dB", plain("psnr", ".1f")),
+    ("change of the picture, MSE", plain("change_mse", ".0f")),
+)

@@ -14,6 +14,7 @@ from underpaint.cli.train.options import Pixels, Resolution, SceneFamily, Scener
 from underpaint.models.checkpoints import load_vq
 from underpaint.models.train.near_duplicates import DuplicateReport, near_duplicates
 from underpaint.models.train.pictures import family_pictures
+from underpaint.runtime.evaluation.machine import describe_machine, typed_command
 from underpaint.runtime.files import check_file_writable
 
 RANKS = "1,2,4,8,16,32,64,128,256"
@@ -40,7 +41,8 @@ def report_near_duplicates(
         vq = load_vq(tokenizer or Path(family.run("runs/tokenizer")) / "checkpoint.pt")
         found = near_duplicates(vq, family_pictures(family.family), side=int(resolution), count=pictures, ranks=wanted)
         if out is not None:
-            write_beside(out, (json.dumps(found.to_dict(), indent=1) + "\n").encode())
+            told = {**found.to_dict(), "machine": describe_machine(), "command": typed_command()}
+            write_beside(out, (json.dumps(told, indent=1) + "\n").encode())
     Console().print(_table(found))
 
 
