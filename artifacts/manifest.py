@@ -2,13 +2,13 @@
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from underpaint.artifacts.typed_json import build_typed
+from underpaint.artifacts.whole_file import replacing
 
 FORMAT: Final = 2
 """Version of the manifest's fields and of what a graph's inputs and outputs mean (`artifacts.decoder_graph`)."""
@@ -91,13 +91,8 @@ def digest(path: Path) -> str:
 
 def write_beside(path: Path, content: bytes) -> None:
     """Write `content` to a neighbour of `path`, then rename it: a reader sees the old file or the whole new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        beside.write_bytes(content)
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
+    with replacing(path) as file:
+        file.write(content)
 
 
 def write(manifest: Manifest, folder: Path) -> Path:

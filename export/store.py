@@ -14,6 +14,7 @@ import onnx
 from onnx import TensorProto, numpy_helper
 
 from underpaint.artifacts import manifest
+from underpaint.artifacts.lock import held
 from underpaint.artifacts.manifest import ExportRecord, Manifest, WeightsEntry, digest
 from underpaint.artifacts.model_index import INDEX, write_index
 from underpaint.export.graph import external
@@ -21,6 +22,7 @@ from underpaint.export.weight_file import SUFFIX, WeightFile, header_room
 
 LICENCE: Final = "Apache-2.0 (weights); trained on pictures under the licences in models/data/LICENCES.md"
 PACKAGES: Final = ("torch", "onnx", "onnxruntime", "numpy")
+_ASIDE: Final = ".export."
 _LEAST_WEIGHT: Final = 16
 """Floating constants of fewer numbers are no weights: an epsilon, a scale."""
 
@@ -53,11 +55,23 @@ def staged(folder: Path, family: str | None = None) -> Iterator[Path]:
     """A folder beside the models of `folder` whose files move among them at the end, with a new index, all or none.
 
     family: of the checkpoint, for the index. Raises ManifestError where the models would not belong together;
-    OSError, as for a full disk. In every case `folder` stays as it was.
+    OSError, as for a full disk; FolderInUse where another process works in it. In every case `folder` stays as it was.
     """
     made = not folder.exists()
-    folder.mkdir(parents=True, exist_ok=True)
-    aside = Path(mkdtemp(dir=folder, prefix=".export."))
+    try:
+        with held(folder):
+            for left in folder.glob(f"{_ASIDE}*"):  # of an export that was killed: no other is at work here
+                shutil.rmtree(left, ignore_errors=True)
+            with _moved_into(folder, family) as aside:
+                yield aside
+    finally:
+        if made and folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
+
+
+@contextmanager
+def _moved_into(folder: Path, family: str | None) -> Iterator[Path]:
+    aside = Path(mkdtemp(dir=folder, prefix=_ASIDE))
     try:
         yield aside
         _write_index_of_both(folder, aside, family)
@@ -69,8 +83,6 @@ def staged(folder: Path, family: str | None = None) -> Iterator[Path]:
         raise OSError(error.errno, f"{what}, or choose another folder") from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
-        if made and not any(folder.iterdir()):
-            folder.rmdir()
 
 
 def _write_index_of_both(folder: Path, aside: Path, family: str | None) -> None:

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from underpaint.artifacts import manifest
 from underpaint.artifacts.manifest import Manifest
+from underpaint.artifacts.whole_file import replacing
 from underpaint.models.checkpoints import load_whole, story
 from underpaint.models.config import plain
 
@@ -118,8 +119,6 @@ def restore(name: str, out: Path, folder: Path = FOLDER) -> Path:
     state |= {part: torch.zeros(shape) for part, shape in about.settings["zeros"].items()}
     told = {key: about.training[key] for key in ("step", "elapsed_seconds", "validation", "runs")}
     saved = {"config": about.settings["config"], "model": state, "raw": state} | told
-    out.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(path.name + ".part")
-    torch.save(saved, beside)
-    beside.replace(path)
+    with replacing(path) as file:
+        torch.save(saved, file)
     return path

@@ -5,7 +5,6 @@ what to validate. The loop owns the optimiser, the schedule, averaging, checkpoi
 """
 
 import math
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from torch import Tensor, nn
 
 from underpaint.artifacts.lock import held
+from underpaint.artifacts.whole_file import replacing
 from underpaint.models.checkpoints import load_whole
 from underpaint.models.train.history import Given, refuse_other_seed, runs_with
 from underpaint.models.train.interrupt import stop_on_interrupt
@@ -82,16 +82,12 @@ def save_atomically(payload: Mapping[str, Any], path: Path) -> None:
 
     Raises OSError where the disk is full or cannot be written; what `path` held before stays.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(path.name + ".part")
     try:
-        torch.save(dict(payload), beside)
-        os.replace(beside, path)
+        with replacing(path) as file:
+            torch.save(dict(payload), file)
     except (OSError, RuntimeError) as error:
         kept = "the checkpoint before it is kept" if path.exists() else "nothing was kept before"
         raise OSError(f"{path} could not be written ({error}): {kept}. Free some space and run again") from error
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def rate_share(settings: LoopSettings, step: int, elapsed_seconds: float) -> float:

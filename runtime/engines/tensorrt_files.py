@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
-from tempfile import mkdtemp
 from types import ModuleType
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from underpaint.algos.registry import build
+from underpaint.artifacts.lock import held
 from underpaint.artifacts.manifest import Manifest, ManifestError
 from underpaint.runtime.engines.context import EngineError
 from underpaint.zoo.load import manifest
@@ -86,7 +86,13 @@ def write_engine(folder: Path, content: bytes, record: EngineRecord) -> Path:
     Raises OSError, as for a full disk: the engine that was there before, and its record, stay.
     """
     place = paths(folder, record.model, record.backend)
-    staged = Path(mkdtemp(dir=folder, prefix=".engine."))
+    staged = folder / f".{place.engine.name}.staged"  # what a killed build left there is written over
+    with held(staged):
+        _write_pair(staged, place, content, record)
+    return place.engine
+
+
+def _write_pair(staged: Path, place: Paths, content: bytes, record: EngineRecord) -> None:
     try:
         (staged / place.engine.name).write_bytes(content)
         (staged / place.record.name).write_text(json.dumps(asdict(record), indent=1) + "\n", encoding="utf-8")
@@ -94,11 +100,10 @@ def write_engine(folder: Path, content: bytes, record: EngineRecord) -> Path:
         for part in (place.engine, place.record):
             os.replace(staged / part.name, part)
     except OSError as error:
-        what = f"{error.strerror} while writing the engine of '{record.model}' into {folder}"
+        what = f"{error.strerror} while writing the engine of '{record.model}' into {staged.parent}"
         raise OSError(error.errno, f"{what}; make room there and build it again") from error
     finally:
         shutil.rmtree(staged, ignore_errors=True)
-    return place.engine
 
 
 class EngineFile(NamedTuple):

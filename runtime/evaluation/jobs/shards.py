@@ -20,6 +20,7 @@ from typing import Any, BinaryIO, Final, NamedTuple
 
 import numpy as np
 
+from underpaint.artifacts.whole_file import part_of, written_beside
 from underpaint.runtime.drawing import Drawing
 from underpaint.runtime.evaluation.drawing_log import settings_hash
 from underpaint.runtime.evaluation.jobs.drawer import DrawnJob
@@ -58,14 +59,11 @@ class EvaluationFolder:
     def claim(self) -> None:
         """Say what the folder holds, for other runs to see. Raises ValueError where one was quicker with another."""
         path = self.folder / HEAD_NAME
-        self.folder.mkdir(parents=True, exist_ok=True)
-        beside = self.folder / f".{HEAD_NAME}.{secrets.token_hex(8)}"
-        beside.write_text(json.dumps(self._head), encoding="utf-8")
-        try:
+        with written_beside(path) as file:
+            file.write(json.dumps(self._head).encode())
+            file.flush()
             if not path.exists():
-                _publish(beside, path)
-        finally:
-            beside.unlink()
+                _publish(part_of(path), path)
         self._check_head()
 
     def _check_head(self) -> None:

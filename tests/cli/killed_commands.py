@@ -1,0 +1,179 @@
+"""A process that forks a child for every command and kills it at the named call: `python -m tests.cli.killed_commands`.
+
+It imports what commands need once, before any thread is there, so that a kill costs no more than the command itself.
+"""
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Moment(NamedTuple):
+    """The call, counted from 1, before which a process is killed: `replace`, `link` or `fsync` of `os`."""
+
+    call: str
+    turn: int = 1
+
+
+class Ended(NamedTuple):
+    """code: below 0 where a signal ended it. err: standard error."""
+
+    code: int
+    err: str
+
+
+class Commands:
+    """The other end of this module's process."""
+
+    def __init__(self) -> None:
+        self._child = subprocess.Popen(
+            [sys.executable, "-m", "tests.cli.killed_commands"],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, line: str, folder: Path, prepared: str = "", killed_at: Moment | None = None) -> Ended:
+        """`underpaint LINE` in `folder`, after the preparation of that name, killed or to its end."""
+        asked = {"line": line, "folder": str(folder), "prepared": prepared, "killed_at": killed_at}
+        assert self._child.stdin is not None
+        assert self._child.stdout is not None
+        self._child.stdin.write(json.dumps(asked) + "\n")
+        self._child.stdin.flush()
+        return Ended(*json.loads(self._child.stdout.readline()))
+
+    def close(self) -> None:
+        assert self._child.stdin is not None
+        self._child.stdin.close()
+        self._child.wait(30)
+        assert self._child.stdout is not None
+        self._child.stdout.close()
+
+
+def _synthetic() -> None:
+    """No engine: every command opens a synthetic pipeline."""
+    from tests.cli.synthetic_pipeline import SyntheticPipeline
+    from underpaint.runtime.pipeline import Pipeline
+
+    def opened(folder: Any = None, *, resolution: int | None = None, **options: Any) -> SyntheticPipeline:
+        return SyntheticPipeline()
+
+    Pipeline.open = staticmethod(opened)
+
+
+def _known_curve() -> None:
+    """Nothing is measured: the curve is a short one."""
+    from underpaint.runtime.costs import machine_curve
+
+    curve = {"verify_ms": [[1, 2.0], [8, 5.0]], "draft_ms": [[1, 0.5], [8, 0.75]], "machine": {}}
+    machine_curve._measure = lambda *given: curve
+
+
+def _no_tensorrt() -> None:
+    """No builder: an engine is a few bytes."""
+    from underpaint.export import tensorrt_build
+    from underpaint.runtime.engines import tensorrt_runtime
+
+    tensorrt_build.backend_module = lambda backend: SimpleNamespace(__version__="0.0")
+    tensorrt_build.build_engine = lambda *given: b"an engine" * 100
+    tensorrt_runtime.gpu_name = lambda: "a stand-in"
+
+
+def _features() -> None:
+    """No text encoder: a caption's features are zeros."""
+    import numpy as np
+
+    from underpaint.models.published import captions
+
+    captions.caption_features = lambda *given: np.zeros((3, 12), np.float32)
+
+
+def _scores() -> None:
+    """No network: every set of pictures has one score."""
+    from underpaint.cli.evaluation import scoring
+
+    scoring.Networks.open = lambda *given: SimpleNamespace(hashes={})
+    scoring.score_method = lambda *given: {"fid": 1.0}
+
+
+PREPARED: dict[str, Callable[[], None]] = {
+    "": lambda: None,
+    "synthetic": _synthetic,
+    "known_curve": _known_curve,
+    "no_tensorrt": _no_tensorrt,
+    "features": _features,
+    "scores": _scores,
+}
+
+
+def _kill_before(moment: Moment) -> None:
+    called, left = getattr(os, moment.call), [moment.turn]
+
+    def counted(*given: Any, **named: Any) -> Any:
+        left[0] -= 1
+        if not left[0]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return called(*given, **named)
+
+    setattr(os, moment.call, counted)
+
+
+def _command(line: str, folder: str, prepared: str, killed_at: list[Any] | None, errors: int) -> int:
+    from underpaint.cli.app import main
+
+    os.chdir(folder)
+    os.environ["XDG_CACHE_HOME"] = f"{folder}/cache"
+    null = os.open(os.devnull, os.O_RDWR)
+    for place, at in ((null, 0), (null, 1), (errors, 2)):
+        os.dup2(place, at)
+    sys.argv = ["underpaint", *shlex.split(line)]
+    try:
+        PREPARED[prepared]()
+        if killed_at is not None:
+            _kill_before(Moment(*killed_at))
+        main()
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        return 70
+    return 0
+
+
+def _serve() -> None:
+    import matplotlib.pyplot  # noqa: F401
+    import torch  # noqa: F401
+
+    import underpaint.cli.evaluation.scoring
+    import underpaint.cli.train.commands
+    import underpaint.export.checkpoint
+    import underpaint.runtime.pipeline  # noqa: F401
+
+    for request in sys.stdin:
+        asked = json.loads(request)
+        reading, writing = os.pipe()
+        child = os.fork()
+        if not child:
+            os.close(reading)
+            os._exit(_command(**asked, errors=writing))
+        os.close(writing)
+        with os.fdopen(reading, "rb") as stream:
+            said = stream.read().decode(errors="replace")
+        _, status = os.waitpid(child, 0)
+        print(json.dumps([os.waitstatus_to_exitcode(status), said]), flush=True)
+
+
+if __name__ == "__main__":
+    _serve()

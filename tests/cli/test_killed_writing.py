@@ -1,0 +1,158 @@
+"""Kill -9 at the worst moment of every command that writes: nothing half-written, and the same command then works."""
+
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+
+from tests.cli.killed_commands import Commands, Moment
+from tests.cli.program import listing
+from tests.models.tiny import save_target, tiny_target
+from tests.published.checkpoints import save_llamagen, save_vq
+
+RENAME, LINK, SYNC = Moment("replace"), Moment("link"), Moment("fsync")
+DRAWN = "--prompts-count 2 --resolution 64"
+EXPORT = "export c2i.pt --kind llamagen-c2i --heads 2 --grid 4 --top-k 5 --out"
+
+
+class Case(NamedTuple):
+    """What is killed, when, and what must be there once the same command was run again.
+
+    kept: what the killed process leaves under its final name, which is whole: a log goes on.
+    """
+
+    line: str
+    prepared: str
+    killed_at: Moment
+    written: tuple[str, ...]
+    kept: tuple[str, ...] = ()
+
+
+CASES = (
+    Case('generate "a fox" --out fox.png --save-tokens', "synthetic", RENAME, ("fox.png", "fox.json")),
+    Case(
+        *('generate "a fox" --out fox.png --save-tokens', "synthetic", Moment("replace", 2)),
+        *(("fox.png", "fox.json"), ("fox.png",)),
+    ),
+    Case(
+        *(f"compare --methods eagle2 {DRAWN} --out x --json figures.json", "synthetic", Moment("replace", 3)),
+        *(("figures.json", "x/drawings.jsonl"), ("x/drawings.jsonl", "x/*.png")),
+    ),
+    Case(f"trace {DRAWN} --depths 2 --keep 8 --out x.npz", "synthetic", RENAME, ("x.npz",)),
+    Case("certify verifier.py:verify --cases 1 --json x.json", "", RENAME, ("x.json", "failing-case.json")),
+    Case("results upgrade compared/compare.json", "", RENAME, ("compared/compare.json",)),
+    Case("results merge whole.json --out x.json", "", RENAME, ("x.json",)),
+    Case("results leaderboard whole.json --json x.json", "", RENAME, ("x.json",)),
+    Case("report compared --out x.html", "synthetic", RENAME, ("x.html",)),
+    Case(f"evaluate --methods ar --jobs 0 {DRAWN} --out x", "synthetic", LINK, ("x/evaluate.json",)),
+    Case(
+        *(f"evaluate --methods ar --jobs 0 {DRAWN} --out x", "synthetic", SYNC, ("x/evaluate.json",)),
+        ("x/evaluation.json", "x/shards/*.tar"),
+    ),
+    Case(
+        *(f"evaluate --methods ar --jobs 0 {DRAWN} --out x", "synthetic", RENAME, ("x/evaluate.json",)),
+        ("x/evaluation.json", "x/shards/*.tar"),
+    ),
+    Case(
+        *("metrics score evaluated --inception inception.pth --reference real", "scores", RENAME),
+        ("evaluated/metrics.json",),
+    ),
+    Case(
+        *("metrics write geneval evaluated --prompts prompts.jsonl --out x", "", Moment("replace", 2)),
+        *(("x/*/00000/metadata.jsonl", "x/*/00000/samples/0000.png"), ("metadata.jsonl",)),
+    ),
+    Case("costs --resolution 128 --export x.json", "known_curve", RENAME, ("x.json", "cache/underpaint/costs/*.json")),
+    Case(
+        *("costs --resolution 128 --export x.json", "known_curve", Moment("replace", 2), ("x.json",)),
+        ("cache/underpaint/costs/*.json",),
+    ),
+    Case(f"premises {DRAWN} --json x.json --picture x.png", "synthetic", RENAME, ("x.json", "x.png")),
+    Case("simulate tables --json x.json", "", RENAME, ("x.json",)),
+    Case(
+        *("simulate sweep --models flat --policies chain,eagle2 --rules chain --most-images 2 --jobs 1 --out x", ""),
+        *(Moment("fsync", 2), ("x/results.jsonl", "x/report.html"), ("x/results.jsonl",)),
+    ),
+    Case(
+        *("simulate sweep --models flat --policies chain --rules chain --most-images 2 --jobs 1 --out x", ""),
+        *(RENAME, ("x/results.jsonl", "x/report.html"), ("x/results.jsonl",)),
+    ),
+    Case("train store tokenizer.pt tiny --recipe again --out x", "", RENAME, ("x/tiny.safetensors", "x/tiny.json")),
+    Case(
+        *("train store tokenizer.pt tiny --recipe again --out x", "", Moment("replace", 2)),
+        *(("x/tiny.safetensors", "x/tiny.json"), ("x/tiny.safetensors",)),
+    ),
+    Case(f"{EXPORT} x", "", RENAME, ("x/target.onnx", "x/model_index.json")),
+    Case(f"{EXPORT} x", "", Moment("replace", 6), ("x/target.onnx", "x/model_index.json"), ("x/*",)),
+    Case("engine exported", "no_tensorrt", RENAME, ("exported/target.tensorrt.engine",)),
+    Case(
+        *("engine exported", "no_tensorrt", Moment("replace", 2), ("exported/target.tensorrt.record",)),
+        ("exported/*.engine",),
+    ),
+    Case("caption . text --out x.npy", "features", RENAME, ("x.npy",)),
+)
+
+
+@pytest.fixture(scope="module")
+def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
+    started = Commands()
+    yield started
+    started.close()
+
+
+@pytest.fixture(scope="module")
+def files(commands: Commands, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the commands read."""
+    folder = tmp_path_factory.mktemp("files")
+    (folder / "verifier.py").write_text("def verify(draft, uniforms):\n    return [], 0\n")
+    wanted = '{"tag": "colors", "include": [{"class": "fox", "count": 1}], "prompt": "a 3d fox, left"}\n'
+    (folder / "prompts.jsonl").write_text(wanted)
+    save_target(folder / "target.pt", tiny_target())
+    save_llamagen(folder / "c2i.pt", captions=False)
+    save_vq(folder / "vq.pt")
+    held = torch.load(folder / "vq.pt", weights_only=True)["model"]
+    told = {"step": 3, "elapsed_seconds": 1.0, "validation": {}, "runs": []}
+    torch.save({"config": {"kind": "tokenizer"}, "model": held, "raw": held, **told}, folder / "tokenizer.pt")
+    (folder / "inception.pth").touch()
+    (folder / "real").mkdir()
+    for line, prepared in (
+        (f"compare --methods ar {DRAWN} --out compared", "synthetic"),
+        ("results upgrade compared/compare.json --out whole.json", ""),
+        ("evaluate --methods ar --jobs 0 --prompts prompts.jsonl --seeds 3 --out evaluated", "synthetic"),
+        (f"{EXPORT} exported", ""),
+    ):
+        ran = commands.run(line, folder, prepared)
+        assert ran.code == 0, ran.err
+    return folder
+
+
+def hidden(folder: Path) -> list[str]:
+    return [str(path.relative_to(folder)) for path in folder.rglob(".*")]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.line.split(' --')[0]} {case.killed_at.turn}")
+def test_a_killed_command_leaves_nothing_half_written_and_works_again(
+    commands: Commands, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: Case
+) -> None:
+    work = tmp_path / "work"
+    shutil.copytree(files, work)
+    line = case.line
+    before = listing(work)
+    killed = commands.run(line, work, case.prepared, case.killed_at)
+    assert killed.code == -signal.SIGKILL, killed.err
+    after = listing(work)
+    assert {name: after[name] for name in before if Path(name).suffix} == {
+        name: found for name, found in before.items() if Path(name).suffix
+    }
+    made = [name for name in after.keys() - before.keys() if (work / name).is_file()]
+    visible = [name for name in made if not any(part[0] == "." for part in Path(name).parts)]
+    unasked = [name for name in visible if not any(Path(name).match(kept) for kept in case.kept)]
+    assert unasked == []
+    again = commands.run(line, work, case.prepared)
+    assert again.code == (1 if line.startswith("certify") else 0), again.err
+    for wanted in case.written:
+        assert list(work.glob(wanted)), wanted
+    assert hidden(work) == []
