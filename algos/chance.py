@@ -33,6 +33,7 @@ class Role(IntEnum):
     WINDOW = 8
     NOISE = 9
     COUPLE = 10
+    CANDIDATE = 11
 
 
 class At(NamedTuple):

@@ -149,6 +149,7 @@ SECTIONS: tuple[Section, ...] = (
         "clock takes is the same.",
     ),
     Section("settings", "Lossless Jacobi windows, temperature 1", "jacobi-windows-t1.json", WINDOWS),
+    Section("settings", "SJD-PAC, temperature 1", "sjd-pac-windows-t1.json", WINDOWS),
     Section("settings", "GSD and PJD, temperature 1", "jacobi-relaxed-t1.json", WINDOWS),
     Section("settings", "ADT-Tree with LANTERN, one setting at a time", "adt-settings-t1.json", SPREAD),
     Section(

@@ -51,6 +51,8 @@ def proposal_distributions(tree: DraftTree, node: int, children: Sequence[int]) 
         if untried is not None:
             untried[token] = False
             distribution[token] = 0.0
+            if not untried.any():  # every token was proposed
+                return
             distribution = normalised(distribution if distribution.any() else untried.astype(np.float64))
 
 

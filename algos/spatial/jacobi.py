@@ -9,11 +9,14 @@ distribution that its cell is judged by. Drafts drawn anew have it under every r
 have it under rules that decide token by token, which have not looked at them. A rule that looks ahead (block and
 traversal verification) has: where it stopped says something of the drafts behind, and their coupled successors are
 biased. Such a pair is refused.
+
+With more than one candidate for the window's first cells the window is a tree (SJD-PAC; see `window_tree`). What held
+beyond the last pass is coupled on from the nodes that follow the accepted path.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
@@ -24,8 +27,9 @@ from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.coupling import Noise
 from underpaint.algos.draft.spec import Grid
 from underpaint.algos.enumeration import emitted
+from underpaint.algos.spatial.window_tree import WindowDraft, tail_nodes, tree_nodes, window_tree
 from underpaint.algos.step import Cycle, Decoded, Target, check_probs
-from underpaint.algos.tree import NO_TOKEN, DraftTree, root_only
+from underpaint.algos.tree import NO_TOKEN, Drawn, root_only
 
 Coupling: TypeAlias = Literal["independent", "maximal", "gumbel"]
 """How a draft is made from its cell's new distribution: anew (SJD, arXiv 2410.01699); by maximal coupling with the
@@ -36,37 +40,64 @@ Refill: TypeAlias = Literal["uniform", "left", "above"]
 At the start of a row there is no left cell, in the first row none above; the other is copied then."""
 
 
-class WindowDraft(NamedTuple):
-    """A cell of the window: its token, and the distribution [V] it was drawn from."""
-
-    token: int
-    distribution: FloatArray
-
-
 @dataclass(frozen=True, slots=True)
 class JacobiWindow:
-    """Settings. length: drafts in the window, >= 1 (the released code of SJD holds 16, of SCD 64)."""
+    """Settings.
+
+    length: drafts in the window, >= 1 (the released code of SJD holds 16, of SCD 64).
+    candidates: tokens proposed for each of the first `levels` cells, >= 1; 1 is a chain. levels: 1..length.
+    """
 
     length: int = 16
     coupling: Coupling = "independent"
     refill: Refill = "uniform"
+    candidates: int = 1
+    levels: int = 1
 
     def __post_init__(self) -> None:
-        if self.length < 1:
-            raise ValueError(f"window: length must be >= 1, got {self.length}")
+        for name, number in (("length", self.length), ("candidates", self.candidates), ("levels", self.levels)):
+            if number < 1:
+                raise ValueError(f"window: {name} must be >= 1, got {number}")
+        if self.candidates > 1 and self.levels > self.length:
+            raise ValueError(f"window: levels must be at most the window's {self.length} drafts, got {self.levels}")
         for name, value, known in (("coupling", self.coupling, Coupling), ("refill", self.refill, Refill)):
             if value not in get_args(known):
                 raise ValueError(f"window: {name} must be one of {', '.join(get_args(known))}, got {value!r}")
 
+    @property
+    def nodes(self) -> int:
+        """Nodes of its largest tree, the root included."""
+        return tree_nodes(self.length, self.candidates, self.levels)
 
-def check_coupling(rule: RuleSpec, coupling: Coupling) -> None:
-    """Raise ValueError, with the reason, where `rule` is not what it promises in windows of this coupling."""
+
+def drawn_for(rule: RuleSpec, coupling: Coupling, candidates: int = 1) -> Drawn:
+    """How the window's drafts count as drawn for `rule`.
+
+    Raises ValueError, with the reason, where `rule` is not what it promises in windows of this coupling and with so
+    many candidates, or does not cover them.
+    """
     if rule.looks_ahead and coupling != "independent":
         raise ValueError(
             f"jacobi: rule '{rule.name}' looks at the drafts behind a token before it decides, so the drafts that "
             f"coupling '{coupling}' carries over would be biased; choose coupling 'independent', or a rule that "
             "decides token by token, such as 'chain'"
         )
+    if candidates == 1:
+        known: tuple[Drawn, ...] = ("iid", "without_replacement")
+        fits = [drawn for drawn in known if drawn in rule.drawn]
+        if rule.greedy or not fits:
+            raise ValueError(
+                f"jacobi: rule '{rule.name}' does not judge drawn tokens; a Jacobi window is a chain of drawn tokens, "
+                "choose a rule for those, such as 'chain'"
+            )
+        return fits[0]
+    if rule.greedy or rule.needs_chain or rule.looks_ahead or "without_replacement" not in rule.drawn:
+        raise ValueError(
+            f"jacobi: rule '{rule.name}' does not fit {candidates} candidates a cell, which are drawn without "
+            "replacement and stand below every candidate before them; choose a rule for those that decides token by "
+            "token, such as 'without_replacement', or candidates=1"
+        )
+    return "without_replacement"
 
 
 def maximal_coupling(held: int, draft: FloatArray, target: FloatArray, chance: Chance, at: At) -> int:
@@ -84,33 +115,21 @@ def maximal_coupling(held: int, draft: FloatArray, target: FloatArray, chance: C
     return chance.draw(rest, at) if rest.any() else held
 
 
-def chain_of(root: int, drafts: list[WindowDraft], vocab_size: int) -> DraftTree:
-    """The window as a draft tree: a chain below `root`, each node with its stale distribution."""
-    if not drafts:
-        return root_only(root, vocab_size)
-    count = len(drafts)
-    return DraftTree(
-        tokens=np.array([root, *(draft.token for draft in drafts)], dtype=np.int64),
-        parents=np.arange(-1, count, dtype=np.int64),
-        drawn="iid",
-        draft_probs=np.stack([draft.distribution for draft in drafts]),
-        draft_rows=np.append(np.arange(count, dtype=np.int64), -1),
-    )
-
-
 def jacobi_cycles(
     target: Target, rule: Rule, chance: Chance, window: JacobiWindow, noise: Noise | None = None
 ) -> Iterator[Cycle]:
     """Decode one image in Jacobi windows, cycle by cycle.
 
-    rule: any rule that covers "iid" chains: "chain" is SJD's own, "gsd" is GSD. One that looks ahead needs coupling
-        "independent"; a rule that no registered spec made is not checked.
+    rule: any rule that covers chains of drawn tokens: "chain" is SJD's own, "gsd" is GSD. One that looks ahead needs
+        coupling "independent". With more than one candidate, a token-wise rule for siblings without replacement. A rule
+        that no registered spec made is not checked; it is given "iid" chains, and trees "without_replacement".
     noise: the cells' noise, for coupling "gumbel" only.
     Raises ValueError where the noise is missing or not wanted, and where rule and coupling do not fit each other.
     """
     spec = spec_of(rule)
+    drawn: Drawn = "iid" if window.candidates == 1 else "without_replacement"
     if spec is not None:
-        check_coupling(spec, window.coupling)
+        drawn = drawn_for(spec, window.coupling, window.candidates)
     if (window.coupling == "gumbel") != (noise is not None):
         raise ValueError(f"jacobi: coupling '{window.coupling}' {'needs' if noise is None else 'takes no'} noise")
     grid, vocab_size = target.grid, target.vocab_size
@@ -123,7 +142,11 @@ def jacobi_cycles(
         here, cell = chance.cycle(index), len(tokens)
         wanted = min(window.length, grid.cells - cell - 1)
         drafts = _refilled(tokens, drafts, wanted, grid, window.refill, vocab_size, here)
-        tree = chain_of(tokens[-1], drafts, vocab_size)
+        tree = (
+            window_tree(tokens[-1], drafts, window.candidates, window.levels, drawn, cell, here)
+            if drafts
+            else root_only(tokens[-1], vocab_size)
+        )
         tree.check(vocab_size)
         probs = target.score(tree).probs
         check_probs(probs, tree, vocab_size)
@@ -132,9 +155,10 @@ def jacobi_cycles(
         yield Cycle(index, cell, tree, verdict)
         tokens.extend(emitted(tree, verdict))
         done = len(verdict.path) + 1
+        nodes = tail_nodes(tree, verdict.path, len(drafts))
         drafts = [
-            _redrawn(draft, probs[place], cell + place, here, window.coupling, noise)
-            for place, draft in enumerate(drafts[done:], start=done)
+            _redrawn(draft, probs[node], cell + place, here, window.coupling, noise)
+            for place, (draft, node) in enumerate(zip(drafts[done:], nodes, strict=True), start=done)
         ]
         index += 1
 

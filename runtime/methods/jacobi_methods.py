@@ -10,7 +10,7 @@ from underpaint.algos.accept import RULES, Rule
 from underpaint.algos.chance import Chance
 from underpaint.algos.coupling import noise_of
 from underpaint.algos.rows import SamplingParams
-from underpaint.algos.spatial.jacobi import Coupling, JacobiWindow, Refill, check_coupling, jacobi_decode
+from underpaint.algos.spatial.jacobi import Coupling, JacobiWindow, Refill, drawn_for, jacobi_decode
 from underpaint.algos.spatial.jacobi_front import JacobiFronts, Redraw, jacobi_fronts
 from underpaint.algos.spatial.jacobi_front import Refill as FrontRefill
 from underpaint.algos.spatial.target import GridTarget
@@ -42,7 +42,8 @@ _RULE_FIELDS: Final = ("rule", "rule_settings")
 class JacobiConfig:
     """Implements `method_config.MethodConfig`: windows along the raster; see `algos.spatial.jacobi`.
 
-    window: drafts in a pass, >= 1. rule: any that covers chains of drawn tokens, with its settings.
+    window: drafts along the raster in a pass, >= 1. rule: any that covers chains of drawn tokens, with its settings.
+    candidates: tokens proposed for each of the first `levels` cells, which makes the window a tree; 1 is a chain.
     """
 
     window: int = 16
@@ -50,6 +51,8 @@ class JacobiConfig:
     refill: Refill = "uniform"
     rule: str = _CHAIN
     rule_settings: Mapping[str, Shown] = field(default_factory=no_settings)
+    candidates: int = 1
+    levels: int = 1
 
     @property
     def family(self) -> Literal["jacobi"]:
@@ -57,7 +60,8 @@ class JacobiConfig:
 
     @property
     def draws_by(self) -> str:
-        return f"{self.coupling} window + {self.rule}"
+        tree = f" of {self.candidates} candidates" if self.candidates > 1 else ""
+        return f"{self.coupling} window{tree} + {self.rule}"
 
     @property
     def acceptance(self) -> tuple[str, Mapping[str, Shown]]:
@@ -80,9 +84,7 @@ class JacobiConfig:
     def with_rule(self, rule: str, temperature: float) -> JacobiConfig:
         """See `MethodConfig`. The rule is the same at temperature 0, where distributions are one-hot."""
         spec = RULES[rule]
-        if spec.greedy or "iid" not in spec.drawn:
-            raise ValueError(f"--rule {rule}: a Jacobi window is a chain of drawn tokens; choose a rule for those")
-        check_coupling(spec, self.coupling)
+        drawn_for(spec, self.coupling, self.candidates)
         return replace(self, rule=spec.name, rule_settings=no_settings())
 
     def with_settings(self, method: str, settings: Sequence[str]) -> JacobiConfig:
@@ -93,22 +95,24 @@ class JacobiConfig:
         pairs = [split_setting(setting) for setting in settings]
         start = self
         for key, value in pairs:
-            start = start.with_rule(value, 1.0) if key == "rule" else start
+            start = replace(start, rule=RULES[value].name, rule_settings=no_settings()) if key == "rule" else start
         known = {"window": _window_settings(), "rule": settings_of(RULES[start.rule].make, GIVEN_BY_ENGINE)}
         found: dict[str, dict[str, Any]] = {"window": {}, "rule": dict(start.rule_settings)}
         for key, value in pairs:
             if key != "rule":
                 owner, name = owner_of(method, key, known)
                 found[owner][name] = read_setting(f"method '{method}'", name, value, known[owner])
-        return replace(start, rule_settings=found["rule"], **found["window"])
+        asked = replace(start, rule_settings=found["rule"], **found["window"])
+        drawn_for(RULES[asked.rule], asked.coupling, asked.candidates)
+        return asked
 
     def target_sampling(self, asked: SamplingParams) -> SamplingParams:
         """As asked: at temperature 0 the distributions are one-hot, and every draw the likeliest token."""
         return asked
 
     def build(self, method: str, tables: ModelTables) -> JacobiMethod:
-        window = JacobiWindow(self.window, self.coupling, self.refill)
-        check_coupling(RULES[self.rule], self.coupling)
+        window = JacobiWindow(self.window, self.coupling, self.refill, self.candidates, self.levels)
+        drawn_for(RULES[self.rule], self.coupling, self.candidates)
         lossless = RULES[self.rule].is_lossless(self.rule_settings)
         return JacobiMethod(method, self, window, build_rule(self.rule, self.rule_settings, tables), lossless)
 
@@ -133,10 +137,14 @@ class JacobiMethod:
 
     def open(self, models: PipelineModels, condition: Condition, sampling: SamplingParams) -> JacobiSession:
         """Take the target; ValueError where its passes are too small for the window."""
-        if self.window.length + 1 > models.max_nodes:
+        window = self.window
+        if window.nodes > models.max_nodes:
+            beside = window.nodes - window.length
+            fewer = f"window={models.max_nodes - beside} or less" if models.max_nodes > beside else "fewer candidates"
+            of = f" of {window.candidates} candidates in {window.levels} cells" if window.candidates > 1 else ""
             raise ValueError(
-                f"method '{self.name}': window {self.window.length} needs passes of {self.window.length + 1} "
-                f"positions, these models take {models.max_nodes}; set window={models.max_nodes - 1} or less"
+                f"method '{self.name}': window {window.length}{of} needs passes of {window.nodes} positions, these "
+                f"models take {models.max_nodes}; set {fewer}"
             )
         return JacobiSession(self, models.target(condition, sampling))
 
@@ -239,6 +247,7 @@ class JacobiFrontsSession:
 _SJD: Final = "arXiv 2410.01699 (SJD)"
 _SCD: Final = "arXiv 2510.24211 (SCD)"
 _GSD: Final = "arXiv 2508.07747 (GSD)"
+_PAC: Final = "arXiv 2603.18599 (SJD-PAC)"
 _PJD: Final = "arXiv 2606.05703 (PJD)"
 _MEASURED: Final = "measured: on 8 prompts apart from those reported (docs/results/settings.md)"
 _GUESS: Final = "our guess: the paper leaves it open"
@@ -247,7 +256,8 @@ _GUESS: Final = "our guess: the paper leaves it open"
 def _windows(
     name: str, summary: str, tuned: JacobiConfig, paper: JacobiConfig, sources: Mapping[str, str]
 ) -> MethodSpec:
-    measured = dict.fromkeys(("window", "refill", *tuned.rule_settings), _MEASURED)
+    tree = ("candidates", "levels") if tuned.candidates > 1 else ()
+    measured = dict.fromkeys(("window", "refill", *tree, *tuned.rule_settings), _MEASURED)
     return MethodSpec(name, summary, Preset(tuned, tuned, measured), Preset(paper, paper, sources))
 
 
@@ -277,6 +287,19 @@ JACOBI_METHODS: Final = (
     ),
     _coupled("maximal", "coupled maximally"),
     _coupled("gumbel", "raced by the same noise"),
+    _windows(
+        "sjd-pac",
+        "SJD-PAC: a maximally coupled Jacobi window, with candidates beside the drafts of its first cells",
+        JacobiConfig(16, "maximal", "left", "without_replacement", candidates=2, levels=1),
+        JacobiConfig(45, "maximal", "uniform", "without_replacement", candidates=4, levels=2),
+        {
+            "coupling": f"{_PAC}: adaptive continuation keeps what a maximal coupling keeps",
+            "candidates, levels": f"{_PAC}: K x D = 4 x 3, the root's level counted; the released code has 3 x 3",
+            "window": f"{_PAC}: L = 64 positions a pass, of which the tree of candidates takes 21",
+            "refill": f"{_PAC}, released code: a random token",
+            "rule": f"{_PAC}: candidates without replacement; its code takes the longest path, which is not lossless",
+        },
+    ),
     _windows(
         "gsd",
         "GSD: a Jacobi window, a token judged together with codes of like probability and like look",

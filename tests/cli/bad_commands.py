@@ -695,5 +695,8 @@ COMMANDS: Final = (
     ("generate --prompts nowhere.txt", "there is no such file of prompts"),
     ("generate --skip-unknown --out x.png", "are about --prompts FILE; name one"),
     ("compare --methods scd-maximal --set scd-maximal.rule=block --out x", "looks at the drafts behind a token"),
+    ("compare --methods sjd-pac --set sjd-pac.rule=chain --out x", "does not fit 2 candidates a cell"),
+    ("compare --methods sjd-pac --set sjd-pac.candidates=0 --out x", "candidates must be >= 1"),
+    ('generate "a fox" --method sjd-pac --set candidates=9 --set levels=3 --out x.png', "set fewer candidates"),
     ("simulate sweep --machines costs_model_text.json --out x", "expected JSON with verify_ms"),
 )

@@ -412,7 +412,6 @@ MUTANTS = [
     ("accept/neighbours.py", 'np.einsum("ce,ce->c", apart, apart)', "rough[code - start, near]"),
     ("accept/neighbours.py", "if not 1 <= k < count:", "if not 1 <= k <= count:"),
     ("accept/neighbours.py", "np.any(neighbours == np.arange(count)[:, None])", "np.any(neighbours[:, :0])"),
-    ("spatial/jacobi.py", "_redrawn(draft, probs[place]", "_redrawn(draft, probs[place - 1]"),
     (
         "spatial/jacobi.py",
         "return WindowDraft(chance.draw(distribution, at), distribution)",
@@ -420,19 +419,8 @@ MUTANTS = [
     ),
     (
         "spatial/jacobi.py",
-        "return WindowDraft(noise.race(distribution, cell), distribution)",
-        "return WindowDraft(noise.race(distribution, cell), draft.distribution)",
-    ),
-    (
-        "spatial/jacobi.py",
         "maximal_coupling(draft.token, draft.distribution, distribution, chance, at), distribution)",
         "draft.token, distribution)",
-    ),
-    ("spatial/jacobi.py", "enumerate(drafts[done:], start=done)", "enumerate(drafts[done:], start=done - 1)"),
-    (
-        "spatial/jacobi.py",
-        "distribution = np.eye(1, vocab_size, token)[0]",
-        "distribution = np.full(vocab_size, 1.0 / vocab_size)",
     ),
     ("spatial/jacobi.py", "chance.draw(rest, at) if", "chance.draw(target, at) if"),
     ("coupling.py", "second[others] * edge - first[others]", "second[others] * edge"),

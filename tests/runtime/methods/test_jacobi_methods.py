@@ -16,6 +16,7 @@ from underpaint.runtime.engines.engine import PassTimer
 from underpaint.runtime.methods.jacobi_methods import JACOBI_METHODS, JacobiConfig, JacobiMethod, JacobiSession
 from underpaint.runtime.methods.method import Timed
 from underpaint.runtime.methods.registry import build_method, resolve
+from underpaint.runtime.pipeline import Pipeline
 from underpaint.sim.synthetic.models import RandomDistribution, SyntheticTarget
 from underpaint.zoo.prompts import Prompt
 
@@ -24,6 +25,11 @@ TABLES = PIPELINE.tables
 NAMES = [spec.name for spec in JACOBI_METHODS]
 LOSSLESS = [name for name in NAMES if name not in ("gsd", "pjd")]
 PROMPT = of_prompt(Prompt("fox"))
+
+
+@pytest.fixture(scope="module")
+def shipped() -> Pipeline:
+    return Pipeline.open(resolution=128)
 
 
 @pytest.mark.parametrize("preset", ["tuned", "paper"])
@@ -39,6 +45,20 @@ def test_lossless_ones_draw_ars_tokens_at_temperature_zero(name: str, preset: st
     assert found.target_nfe <= plain.target_nfe
     assert found.accepted is not None
     assert sum(found.accepted) + found.target_nfe == len(found.tokens)
+
+
+@pytest.mark.parametrize(("preset", "concepts"), [("tuned", ("fox", "panda", "pizza")), ("paper", ("fox",))])
+def test_a_window_with_candidates_draws_ars_tokens_on_the_shipped_models(
+    shipped: Pipeline, preset: str, concepts: tuple[str, ...]
+) -> None:
+    cold = SamplingParams(guidance=2.0, temperature=0.0)
+    plain, with_tree = (
+        build_method(name, resolve(name, 0.0, preset=preset), shipped.tables) for name in ("ar", "sjd-pac")
+    )
+    for prompt in map(of_prompt, map(Prompt, concepts)):
+        expected, found = (draw(shipped, built, cold, prompt, 0) for built in (plain, with_tree))
+        assert found.tokens == expected.tokens
+        assert found.target_nfe < expected.target_nfe / 2
 
 
 @pytest.mark.parametrize("refill", ["uniform", "left", "above"])
@@ -81,7 +101,20 @@ def test_the_same_seed_draws_the_same_picture_and_another_one_another(name: str,
         ("sjd", None, ["lenght=3"], "unknown setting 'lenght'"),
         ("gsd", None, ["window=3"], "both the window's and the rule's; write window.window or rule.window"),
         ("gsd", None, ["group=0"], "group"),
-        ("sjd", None, ["window=100"], "set window="),
+        ("sjd", None, ["window=100"], "set window=31 or less"),
+        ("sjd-pac", None, ["window=30", "candidates=3"], "set window=29 or less"),
+        (
+            "sjd-pac",
+            None,
+            ["candidates=9", "levels=2"],
+            "needs passes of 105 positions, these models take 32; set fewer",
+        ),
+        ("sjd-pac", None, ["levels=17"], "levels must be at most the window's 16 drafts"),
+        ("sjd-pac", None, ["candidates=0"], "candidates must be >= 1"),
+        ("sjd-pac", "chain", [], "does not fit 2 candidates a cell"),
+        ("sjd-pac", "traversal", ["coupling=independent"], "looks at the drafts behind a token"),
+        ("sjd-pac", None, ["rule=traversal", "coupling=independent"], "does not fit 2 candidates a cell"),
+        ("scd-maximal", None, ["candidates=2"], "rule 'chain' does not fit 2 candidates a cell"),
         ("pjd", None, ["lead=99"], "expected lead in 1..4"),
         ("pjd", None, ["window=0"], "expected window in 1..4"),
         ("pjd", None, ["redraw=none"], "redraw"),
@@ -102,6 +135,20 @@ def test_another_rule_and_what_it_promises() -> None:
     assert isinstance(config, JacobiConfig)
     assert (config.window, config.rule_settings["window"]) == (4, "released")
     assert config.to_dict()["rule_settings"]["group"] == 14
+
+
+def test_candidates_are_a_setting_of_every_window() -> None:
+    assert resolve("sjd-pac", 1.0, None, ["candidates=1", "rule=chain"]).build("sjd-pac", TABLES).lossless
+    assert resolve("sjd", 1.0, None, ["candidates=3", "rule=without_replacement"]).build("sjd", TABLES).lossless
+    assert not resolve("gsd", 1.0, None, ["candidates=2"]).build("gsd", TABLES).lossless
+    paper = resolve("sjd-pac", 1.0, preset="paper").build("sjd-pac", TABLES)
+    assert isinstance(paper, JacobiMethod)
+    assert paper.window.nodes == 64
+    plain, none_beside = (
+        draw(PIPELINE, build_method("x", resolve(name, 1.0, None, settings), TABLES), SamplingParams(), PROMPT, 4)
+        for name, settings in (("scd-maximal", ["window=6"]), ("sjd-pac", ["window=6", "candidates=1"]))
+    )
+    assert plain.tokens == none_beside.tokens
 
 
 def test_recorded_uniforms_hold_no_noise_of_cells() -> None:

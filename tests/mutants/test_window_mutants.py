@@ -1,0 +1,190 @@
+"""Planted bugs in Jacobi windows and their trees: stale noise, a wrong neighbour, tokens behind a rejection, a window
+that is too long."""
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.mutants.harness import caught, check_is_caught, load
+from underpaint.algos.accept import RULES
+from underpaint.algos.chance import Chance, enumerate_outcomes, sampling
+from underpaint.algos.coupling import EnumeratedNoise
+from underpaint.algos.draft import Grid
+from underpaint.algos.enumeration import emitted, target_distribution, total_variation
+from underpaint.algos.spatial import jacobi
+from underpaint.algos.spatial.jacobi import JacobiWindow
+from underpaint.sim.synthetic.models import RandomDistribution, SyntheticTarget
+
+RULE = RULES["without_replacement"].make()
+WINDOWS = (
+    (3, Grid(1, 5), JacobiWindow(3, "maximal", "left", 2, 2)),
+    (3, Grid(2, 2), JacobiWindow(3, "maximal", "uniform", 2, 2)),
+    (2, Grid(1, 5), JacobiWindow(3, "gumbel", "above", 1)),
+)
+
+
+def check_exact(module: ModuleType) -> None:
+    for vocab_size, grid, window in WINDOWS:
+        distribution = RandomDistribution(vocab_size, seed=7, sharpness=1.5)
+
+        def program(
+            chance: Chance,
+            grid: Grid = grid,
+            window: JacobiWindow = window,
+            distribution: RandomDistribution = distribution,
+        ) -> tuple[int, ...]:
+            noise = EnumeratedNoise(chance) if window.coupling == "gumbel" else None
+            target = SyntheticTarget(distribution, grid)
+            return tuple(module.jacobi_decode(target, RULE, chance, window, noise).tokens.tolist())
+
+        exact = target_distribution(SyntheticTarget(distribution, grid))
+        assert total_variation(enumerate_outcomes(program), exact) < 1e-9
+
+
+def check_refill(module: ModuleType) -> None:
+    """A new cell of the window holds the token to its left or above, the other where there is none."""
+    grid = Grid(3, 4)
+    for refill in ("left", "above"):
+        window, tokens = JacobiWindow(3, "maximal", refill), list[int]()
+        held: list[int] = []
+        for cycle in module.jacobi_cycles(
+            SyntheticTarget(RandomDistribution(9), grid), RULE, sampling(2), window, None
+        ):
+            drafts = cycle.tree.tokens[1:].tolist()
+            known = tokens + drafts
+            assert len(known) < grid.cells
+            for cell in range(len(tokens) + len(held), len(known)):
+                row, column = divmod(cell, grid.width)
+                above = row > 0 and (refill == "above" or column == 0)
+                assert known[cell] == known[cell - grid.width if above else cell - 1]
+            tokens.extend(emitted(cycle.tree, cycle.verdict))
+            held = drafts[len(cycle.verdict.path) + 1 :]
+
+
+def check_window(module: ModuleType) -> None:
+    """A window ends with the image, however long it is, and draws all of it."""
+    grid = Grid(2, 3)
+    for length in (1, 4, 5, 9):
+        window = JacobiWindow(length, "maximal", "left", 2, 1)
+        target = SyntheticTarget(RandomDistribution(9), grid)
+        done = list(module.jacobi_cycles(target, RULE, sampling(1), window, None))
+        assert sum(len(cycle.verdict.path) + 1 for cycle in done) == grid.cells
+        for cycle in done[1:]:
+            assert cycle.tree.depth == min(length, grid.cells - cycle.cell - 1)
+
+
+def check_redrawn(module: ModuleType) -> None:
+    """Where a distribution depends on the cell alone, a draft that was redrawn from it is sure to be kept."""
+    redrawn = 0
+    cells = SyntheticTarget(lambda prefix: RandomDistribution(8)((len(prefix),)), Grid(1, 30))
+    window = JacobiWindow(4, "maximal", "uniform", 2, 2)
+    for cycle in module.jacobi_cycles(cells, RULE, sampling(0), window, None):
+        assert len(cycle.verdict.path) >= min(redrawn, cycle.tree.depth)
+        redrawn = cycle.tree.depth - len(cycle.verdict.path) - 1
+
+
+CHECKS: dict[str, Callable[[ModuleType], None]] = {
+    "exact": check_exact,
+    "refill": check_refill,
+    "window": check_window,
+    "redrawn": check_redrawn,
+}
+
+MUTANTS: dict[str, tuple[str, str, str]] = {
+    "the coupling's noise is the first cycle's": (
+        "exact",
+        "cell + place, here, window.coupling, noise)",
+        "cell + place, chance, window.coupling, noise)",
+    ),
+    "all cells race by one noise": ("exact", "noise.race(distribution, cell)", "noise.race(distribution, 0)"),
+    "a race by the last distribution": (
+        "exact",
+        "noise.race(distribution, cell), distribution)",
+        "noise.race(draft.distribution, cell), distribution)",
+    ),
+    "the coupling judges by the distribution of the pass before last": (
+        "exact",
+        "maximal_coupling(draft.token, draft.distribution, distribution, chance, at), distribution)",
+        "maximal_coupling(draft.token, draft.distribution, distribution, chance, at), draft.distribution)",
+    ),
+    "what was drafted is kept though it was rejected": (
+        "exact",
+        "verdict = rule(tree, probs, here)",
+        "verdict = rule(tree, probs, here)\n        below = tree.children()[verdict.path[-1] if verdict.path else 0]\n"
+        "        room = grid.cells - len(tokens) - len(verdict.path) - 1\n"
+        "        verdict = verdict._replace(path=(*verdict.path, *below[:1])) if room > 0 else verdict",
+    ),
+    "the tail's distributions are the parents'": (
+        "redrawn",
+        "_redrawn(draft, probs[node]",
+        "_redrawn(draft, probs[tree.parents[node]]",
+    ),
+    "the tail begins where the path ended": (
+        "exact",
+        "zip(drafts[done:], nodes, strict=True), start=done)",
+        "zip(drafts[done - 1 :], nodes, strict=False), start=done)",
+    ),
+    "a copy counts as a uniform draw": (
+        "exact",
+        "distribution = np.eye(1, vocab_size, token)[0]",
+        "distribution = np.full(vocab_size, 1.0 / vocab_size)",
+    ),
+    "left of a row's start is the end of the row above": ("refill", "or column == 0)", ")"),
+    "above is the row's own width too far": ("refill", "cell - grid.width if above", "cell - 2 * grid.width if above"),
+    "the left neighbour is two cells away": ("refill", "else cell - 1]", "else cell - 2]"),
+    "above wherever there is a row above": ("refill", '(refill == "above" or column == 0)', "True"),
+    "a window over the image's end": ("window", "grid.cells - cell - 1)", "grid.cells - cell)"),
+    "the window stops one short": ("window", "min(window.length, ", "min(window.length - 1, "),
+}
+
+TREE_MUTANTS = {
+    "a candidate is drawn with replacement": ("left[tokens[-1]] = 0.0", "pass"),
+    "the candidates are the likeliest": (
+        "chance.draw(left, At(Role.CANDIDATE, address + place))",
+        "int(left.argmax())",
+    ),
+    "the drafts stand in reverse": ("*(draft.token for draft in drafts)", "*(draft.token for draft in drafts[::-1])"),
+    "candidates are judged by the next cell's distribution": (
+        "rows[node] = place\n",
+        "rows[node] = min(place + 1, count - 1)\n",
+    ),
+    "candidates of the next cell": ("proposals[place][held:]", "proposals[min(place + 1, count - 1)][held:]"),
+    "the tail follows the last candidates": ("first.setdefault(parent, node)", "first[parent] = node"),
+    "the tail stands one node too high": ("node = first.get(node, place)", "node = first.get(node, place - 1)"),
+}
+
+
+def with_tree(tree: ModuleType) -> ModuleType:
+    """The windows' module over another `window_tree`."""
+    module: Any = load("spatial/jacobi.py")
+    module.window_tree, module.tail_nodes = tree.window_tree, tree.tail_nodes
+    return module  # type: ignore[no-any-return]
+
+
+def check_tree(tree: ModuleType) -> None:
+    check_exact(with_tree(tree))
+    drafts = [tree.WindowDraft(token, np.full(6, 1 / 6)) for token in (3, 1, 4, 0)]
+    made = tree.window_tree(5, drafts, 2, 2, "without_replacement", 0, sampling(0))
+    for node in range(made.size):
+        nodes = tree.tail_nodes(made, made.path_to(node), 4)
+        assert made.tokens[nodes].tolist() == [3, 1, 4, 0][made.depths()[node] : 3]
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_windows_pass_before_a_bug_is_planted(name: str) -> None:
+    CHECKS[name](jacobi)
+
+
+@pytest.mark.parametrize("bug", MUTANTS)
+def test_the_bug_in_a_window_is_caught(bug: str) -> None:
+    check, old, new = MUTANTS[bug]
+    with caught():
+        CHECKS[check](load("spatial/jacobi.py", old, new))
+
+
+@pytest.mark.parametrize("bug", TREE_MUTANTS)
+def test_the_bug_in_a_windows_tree_is_caught(bug: str) -> None:
+    check_is_caught(check_tree, "spatial/window_tree.py", *TREE_MUTANTS[bug])
