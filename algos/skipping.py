@@ -1,40 +1,79 @@
 """Verification skipping (VVS): now and then a drafted path is committed without a target pass."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
 from underpaint.algos.accept.spec import Rule
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.chance import At, Chance, Role
-from underpaint.algos.draft.spec import Expander, Policy
-from underpaint.algos.step import Cycle, Drafter, Target, check_probs, cycles
+from underpaint.algos.draft.spec import Expander, FusedTreeLevel, FusedTreeSpec, Policy
+from underpaint.algos.draft.tree_builder import fuses_trees
+from underpaint.algos.enumeration import emitted
+from underpaint.algos.path_similarity import path_similarity
+from underpaint.algos.step import Cycle, Decoded, Drafter, Target, check_probs, cycles
 from underpaint.algos.tree import DraftTree, Verdict
+
+Schedule: TypeAlias = Literal["uniform", "similarity"]
+"""Which cycles are skipped: every n-th, or those whose drafted paths look alike."""
+SkipWatch: TypeAlias = Callable[[DraftTree, FloatArray], None]
+"""Told of each skipped tree once the target has scored its root: the tree, and the target's distribution [V]."""
 
 
 @dataclass(frozen=True, slots=True)
 class Skipping:
-    """When to skip (arXiv 2511.13587, uniform policy), and how much to commit then.
+    """When to skip (arXiv 2511.13587), and how much to commit then. Two skips never follow each other.
 
-    every: cycles numbered by its multiples are skipped; 0 skips none, else >= 2, as two skips never follow each other.
+    schedule: "uniform" skips the cycles numbered by multiples of `every`; 0 skips none, else >= 2. "similarity" skips
+        where the paths of the draft tree are alike: `path_similarity` with this `decay` is at least `threshold`.
     longest: the most tokens committed in a skipped cycle, >= 1. The mean number accepted per verified cycle, rounded
     down, is another bound, so nothing is skipped before something was accepted.
     """
 
     every: int = 4
     longest: int = 4
+    schedule: Schedule = "uniform"
+    threshold: float = 0.7
+    decay: float = 0.9
 
     def __post_init__(self) -> None:
         if self.every < 0 or self.every == 1:
             raise ValueError(f"skipping: every must be 0 (never) or >= 2 (no two skips in a row), got {self.every}")
         if self.longest < 1:
             raise ValueError(f"skipping: longest must be >= 1, got {self.longest}")
+        if self.schedule not in get_args(Schedule):
+            raise ValueError(
+                f"skipping: schedule must be one of {', '.join(get_args(Schedule))}, got {self.schedule!r}"
+            )
+        if not -1.0 <= self.threshold <= 1.0:
+            raise ValueError(f"skipping: threshold must be a cosine, from -1 to 1, got {self.threshold!r}")
+        if not 0.0 < self.decay <= 1.0:
+            raise ValueError(f"skipping: decay must be above 0 and at most 1, got {self.decay!r}")
+
+    @property
+    def never(self) -> bool:
+        """Whether every cycle is verified."""
+        return self.schedule == "uniform" and self.every == 0
+
+
+def skipped_distribution(tree: DraftTree, vocab_size: int) -> FloatArray:
+    """The distribution [V] of the first token that a skipped cycle commits, given its tree: that of the root's child on
+    the way to a leaf, uniform over the leaves. ValueError on a tree with no drafts."""
+    if tree.size < 2:
+        raise ValueError("skipping: a tree with no drafts is never skipped")
+    is_leaf = np.ones(tree.size, dtype=np.bool_)
+    is_leaf[tree.parents[1:]] = False
+    found, leaves = np.zeros(vocab_size), np.flatnonzero(is_leaf).tolist()
+    for leaf in leaves:
+        found[tree.tokens[tree.path_to(leaf)[0]]] += 1.0 / len(leaves)
+    return found
 
 
 @dataclass(slots=True)
 class _UncommittedDrafter:
-    """An `Expander` that goes on below tokens which the drafter has not committed yet, from its own features."""
+    """A `TreeExpander` that goes on below tokens which the drafter has not committed yet, from its own features."""
 
     drafter: Expander
     vocab_size: int = field(init=False)
@@ -55,6 +94,19 @@ class _UncommittedDrafter:
         for node in self._add(tokens, above):
             self._here.append(node)
         return np.stack(self._distributions[-tokens.size :])
+
+    @property
+    def fuses_trees(self) -> bool:
+        """Where nothing was expanded since the last commit, as a drafter grows trees from what it has committed."""
+        return fuses_trees(self.drafter) and not self._distributions
+
+    def expand_tree(self, root: int, growth: FusedTreeSpec) -> list[FusedTreeLevel]:
+        assert fuses_trees(self.drafter)
+        levels = self.drafter.expand_tree(root, growth)
+        self._known[self._above, root] = 0
+        self._here = [0]
+        self._distributions.append(levels[0].distributions[0].copy())
+        return levels
 
     def descend(self, tokens: Sequence[int]) -> None:
         """The next root will stand below `tokens`, which begin with the present one."""
@@ -100,6 +152,9 @@ class _SkippedCycles:
     rule: Rule
     skipping: Skipping
     committed_to: Drafter
+    codebook: FloatArray | None = None
+    watch: SkipWatch | None = None
+    skipped: DraftTree | None = None
     drafter: _UncommittedDrafter = field(init=False)
     pending: tuple[int, ...] = ()
     accepted: int = 0
@@ -113,11 +168,17 @@ class _SkippedCycles:
         return len(self.pending)
 
     def decide(self, tree: DraftTree, number: int, chance: Chance) -> tuple[Verdict, bool]:
-        every = self.skipping.every
-        may_skip = every > 0 and number % every == 0 and tree.size > 1 and not self.pending
-        if may_skip and self.accepted >= self.verified > 0:
+        may_skip = tree.size > 1 and not self.pending and self.accepted >= self.verified > 0
+        if may_skip and self._is_due(tree, number):
             return self._skip(tree, chance), False
         return self._verify(tree, chance), True
+
+    def _is_due(self, tree: DraftTree, number: int) -> bool:
+        settings = self.skipping
+        if settings.schedule == "uniform":
+            return settings.every > 0 and number % settings.every == 0
+        assert self.codebook is not None
+        return path_similarity(tree, self.codebook, settings.decay) >= settings.threshold
 
     def _verify(self, tree: DraftTree, chance: Chance) -> Verdict:
         """One pass over the pending tokens and `tree`: the former stay, the rule decides the latter."""
@@ -129,7 +190,9 @@ class _SkippedCycles:
         self.target.commit(joined, whole)
         self.committed_to.commit(joined, whole, scored)
         self.drafter.committed()
-        self.pending = ()
+        if self.watch is not None and self.skipped is not None:
+            self.watch(self.skipped, scored.probs[0])
+        self.pending, self.skipped = (), None
         self.verified += 1
         self.accepted += len(verdict.path)
         return verdict
@@ -142,6 +205,7 @@ class _SkippedCycles:
         path = tree.path_to(chance.draw(is_leaf, At(Role.PATH, 0)))[:most]
         self.pending = tuple(int(tree.tokens[node]) for node in (0, *path[:-1]))
         self.drafter.descend(self.pending)
+        self.skipped = tree
         return Verdict(path[:-1], int(tree.tokens[path[-1]]))
 
 
@@ -153,14 +217,38 @@ def skipping_cycles(
     chance: Chance,
     skipping: Skipping,
     max_nodes: int = 64,
+    codebook: FloatArray | None = None,
+    watch: SkipWatch | None = None,
 ) -> Iterator[Cycle]:
     """Decode one image with some cycles not verified; with `skipping.every` 0, as `algos.step.cycles`.
 
+    codebook: [V, E], for schedule "similarity". watch: told of every skipped tree that the next pass covers.
+
     A skipped cycle makes no target pass. The next pass scores what it committed as a chain above the new tree; those
     tokens stay whatever the target says of them, and enter its cache and the drafter's then.
-    Raises ValueError where `max_nodes` leaves no room for the pending tokens, or the policy breaks its budget.
+    Raises ValueError where `max_nodes` leaves no room for the pending tokens, the codebook is missing, or the policy
+    breaks its budget.
     """
     if max_nodes <= skipping.longest:
         raise ValueError(f"skipping: expected max_nodes > longest = {skipping.longest}, got {max_nodes}")
-    verification = _SkippedCycles(target, rule, skipping, drafter)
+    if skipping.schedule == "similarity" and codebook is None:
+        raise ValueError("skipping: schedule 'similarity' compares codes; give the codebook")
+    verification = _SkippedCycles(target, rule, skipping, drafter, codebook, watch)
     yield from cycles(target, drafter, policy, rule, chance, max_nodes, verification)
+
+
+def skipping_decode(
+    target: Target,
+    drafter: Drafter,
+    policy: Policy,
+    rule: Rule,
+    chance: Chance,
+    skipping: Skipping,
+    max_nodes: int = 64,
+    codebook: FloatArray | None = None,
+    watch: SkipWatch | None = None,
+) -> Decoded:
+    """Decode one image (see `skipping_cycles`)."""
+    done = tuple(skipping_cycles(target, drafter, policy, rule, chance, skipping, max_nodes, codebook, watch))
+    tokens = [token for cycle in done for token in emitted(cycle.tree, cycle.verdict)]
+    return Decoded(np.array(tokens, dtype=np.int64), done)

@@ -17,6 +17,7 @@ from underpaint.algos.accept.traversal import TraversalVerification
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import Chance
 from underpaint.algos.enumeration import next_token_distribution
+from underpaint.algos.skipping import skipped_distribution
 from underpaint.algos.spatial.mulo import RepairCycle
 from underpaint.algos.step import Cycle
 from underpaint.algos.tree import DraftTree, Verdict
@@ -87,7 +88,8 @@ class Replay:
 
     token_bias: the mean over draft trees of the total variation between the next token's exact distribution under the
     rule and the target's; for siblings that are drawn, the target's is a lossless rule's on the same siblings, which
-    bounds the bias over all draws from above. None where no tree was drafted, or the rule is greedy.
+    bounds the bias over all draws from above. Of a tree that was never verified: between the drafted path's first token
+    and the target's distribution. None where no tree was drafted, or the rule is greedy.
     """
 
     method: str
@@ -123,7 +125,7 @@ def record(
     watched: _BiasWatch | None = None
     if isinstance(method, TreeMethod) and not method.lossless and not RULES[method.config.rule].greedy:
         watched = _BiasWatch(method.rule)
-        method = dataclasses.replace(method, rule=watched)
+        method = dataclasses.replace(method, rule=watched, watch=watched.skipped)
     result = method.open(models, condition, plan.sampling).decode(noise_of(condition, key.seed))
     if tuple(result.tokens.tolist()) != tokens:
         raise RuntimeError(f"{key}: drawn again, it is another picture; the models or the engine changed meanwhile")
@@ -182,6 +184,11 @@ class _BiasWatch:
             exact = probs[0] if tree.drawn == "top_k" else _next(TraversalVerification(), top, probs[nodes])
             self.found.append(float(0.5 * np.abs(_next(self.rule, top, probs[nodes]) - exact).sum()))
         return self.rule(tree, probs, chance)
+
+    def skipped(self, tree: DraftTree, probs: FloatArray) -> None:
+        """Note how far a cycle that nobody verified moves the next token from `probs` [V]."""
+        committed = skipped_distribution(tree, probs.size)
+        self.found.append(float(0.5 * np.abs(committed - probs).sum()))
 
 
 def _next(rule: Rule, tree: DraftTree, probs: FloatArray) -> FloatArray:

@@ -10,12 +10,14 @@ from typing import Any, Final, Literal
 
 from underpaint.algos.accept import RULES, Rule
 from underpaint.algos.accept.spec import at_temperature
+from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import Chance
 from underpaint.algos.draft import POLICIES, Budget, Expander, Grid, Policy
 from underpaint.algos.draft.limits import check_limits
 from underpaint.algos.fit import check_fits
 from underpaint.algos.registry import build
 from underpaint.algos.rows import SamplingParams
+from underpaint.algos.skipping import Skipping, SkipWatch, skipping_decode
 from underpaint.algos.step import Drafter, Target, decode
 from underpaint.algos.tree import DraftTree, Verdict, root_only
 from underpaint.artifacts.cost_curve import read_engine_costs
@@ -51,6 +53,7 @@ class TreeConfig:
     published_k: the rule's `k`, near codes pooled, where a paper gives it for `PUBLISHED_CODES` codes; it is scaled to
     the model's own codebook when the method is built. None where `k` is what the settings say.
     cost_curve: SHA-256 of the cost curve that costs in the policy's settings come from; "" where none do.
+    skipping: settings of `algos.skipping.Skipping`; None where every cycle is verified.
     """
 
     policy: str
@@ -59,6 +62,7 @@ class TreeConfig:
     rule_settings: Mapping[str, Shown] = field(default_factory=no_settings)
     published_k: int | None = None
     cost_curve: str = ""
+    skipping: Mapping[str, Shown] | None = None
 
     @property
     def family(self) -> Literal["tree"]:
@@ -66,7 +70,7 @@ class TreeConfig:
 
     @property
     def draws_by(self) -> str:
-        return f"{self.policy} + {self.rule}"
+        return f"{self.policy} + {self.rule}{', some cycles skipped' if self.skipping is not None else ''}"
 
     @property
     def acceptance(self) -> tuple[str, Mapping[str, Shown]]:
@@ -87,6 +91,8 @@ class TreeConfig:
             "rule_settings": {**rule, **self.rule_settings},
         }
         found |= {"published_k": self.published_k} if self.published_k is not None else {}
+        if self.skipping is not None:
+            found["skipping"] = {**settings_by_default(Skipping), **self.skipping}
         return found | ({"cost_curve": self.cost_curve} if self.cost_curve else {})
 
     def with_rule(self, rule: str, temperature: float) -> TreeConfig:
@@ -100,7 +106,7 @@ class TreeConfig:
         return changed
 
     def with_settings(self, method: str, settings: Sequence[str]) -> TreeConfig:
-        """See `MethodConfig`; `policy.` or `rule.` before a name tells two of one name apart.
+        """See `MethodConfig`; `policy.`, `rule.` or `skipping.` before a name tells two of one name apart.
 
         A policy that chooses by cost takes `costs=FILE`, a curve that `underpaint costs` wrote, in place of its parts.
         """
@@ -110,6 +116,8 @@ class TreeConfig:
             if self._takes_costs():
                 known["policy"][COSTS_SETTING] = Path
         found: dict[str, dict[str, Shown]] = {"policy": dict(self.policy_settings), "rule": dict(self.rule_settings)}
+        if self.skipping is not None:
+            known["skipping"], found["skipping"] = settings_of(Skipping), dict(self.skipping)
         cost_curve = self.cost_curve
         for setting in settings:
             key, value = split_setting(setting)
@@ -127,6 +135,7 @@ class TreeConfig:
             rule_settings=found["rule"],
             published_k=published_k,
             cost_curve=cost_curve,
+            skipping=found.get("skipping"),
         )
 
     def _takes_costs(self) -> bool:
@@ -165,7 +174,10 @@ class TreeConfig:
         if self.policy == NO_POLICY:
             return TreeMethod(method, self, NoDraft(), rule, lossless, drafts=False)
         policy = build(POLICIES[self.policy].make, dict(self.policy_settings), f"policy '{self.policy}'")
-        return TreeMethod(method, self, policy, rule, lossless, drafts=True)
+        if self.skipping is None:
+            return TreeMethod(method, self, policy, rule, lossless, drafts=True)
+        skipping = build(Skipping, dict(self.skipping), f"skipping of '{method}'")
+        return TreeMethod(method, self, policy, rule, lossless and skipping.never, drafts=True, skipping=skipping)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +196,10 @@ class NoDraft:
 
 @dataclass(frozen=True, slots=True)
 class TreeMethod:
-    """Implements `method.DecodingMethod`. `drafts` is False for plain autoregression, which needs no drafter."""
+    """Implements `method.DecodingMethod`. `drafts` is False for plain autoregression, which needs no drafter.
+
+    skipping: when a cycle is not verified; None verifies all. watch: told of every skipped tree, see `SkipWatch`.
+    """
 
     name: str
     config: TreeConfig
@@ -192,6 +207,8 @@ class TreeMethod:
     rule: Rule
     lossless: bool
     drafts: bool
+    skipping: Skipping | None = None
+    watch: SkipWatch | None = None
 
     def open(self, models: PipelineModels, condition: Condition, sampling: SamplingParams) -> TreeSession:
         """Take the target and, where the method drafts, the drafter; ValueError where a tree would be cut."""
@@ -200,7 +217,7 @@ class TreeMethod:
         used = self.config.target_sampling(sampling)
         target = models.target(condition, used)
         drafter = models.drafter(used) if self.drafts else None
-        return TreeSession(self, target, drafter, models.max_nodes)
+        return TreeSession(self, target, drafter, models.max_nodes, models.tables.codebook)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +228,7 @@ class TreeSession:
     target: Timed[Target]
     drafter: Timed[Drafter] | None
     max_nodes: int
+    codebook: FloatArray
 
     @property
     def timers(self) -> SessionTimers:
@@ -218,7 +236,12 @@ class TreeSession:
         return SessionTimers(self.target.timer, self.drafter.timer if self.drafter is not None else None)
 
     def decode(self, chance: Chance) -> DecodingResult:
-        """Draw one image by `algos.step.decode`."""
+        """Draw one image by `algos.step.decode`, or, where some cycles are skipped, by `algos.skipping`."""
+        method, target = self.method, self.target.model
+        if method.skipping is not None and self.drafter is not None:
+            models = target, self.drafter.model, method.policy, method.rule
+            return DecodingResult.of_cycles(
+                skipping_decode(*models, chance, method.skipping, self.max_nodes, self.codebook, method.watch)
+            )
         drafter = self.drafter.model if self.drafter is not None else None
-        decoded = decode(self.target.model, drafter, self.method.policy, self.method.rule, chance, self.max_nodes)
-        return DecodingResult.of_cycles(decoded)
+        return DecodingResult.of_cycles(decode(target, drafter, method.policy, method.rule, chance, self.max_nodes))

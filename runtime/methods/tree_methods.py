@@ -95,6 +95,7 @@ _PAPER_ADAPTIVE: Final = PolicySettings(
         "beta, step_depth, step_width, start_depth, max_depth, start_width, max_width": _UNPUBLISHED,
     },
 )
+_SKIPS: Final = "not tuned: those of the paper"
 _SCALED: Final = "scaled to the codebook, k * V / 16384"
 _PAPER_LANTERN: Final = RuleSettings(
     {"delta": 0.1, "residual": "paper"},
@@ -114,18 +115,33 @@ _PAPER_RELATIVE: Final = RuleSettings(
 _OURS: Final = PolicySettings(sources={"all": "our own method: there is no paper, both presets are the same"})
 
 
-def _preset(policy: str, rule: str, tree: PolicySettings, acceptance: RuleSettings) -> Preset:
-    """A preset by the policy and rule above temperature 0; at 0 both have counterparts."""
+def _preset(
+    policy: str, rule: str, tree: PolicySettings, acceptance: RuleSettings, skipping: PolicySettings | None = None
+) -> Preset:
+    """A preset by the policy and rule above temperature 0; at 0 both have counterparts. skipping: None verifies all."""
     at_zero = _LIKELIEST.get(policy, policy), at_temperature(RULES[rule], 0.0).name
     greedy_tree = tree.settings if tree.greedy is None else tree.greedy
+    skipped = None if skipping is None else skipping.settings
     return Preset(
-        TreeConfig(policy, rule, tree.settings, acceptance.sampled, acceptance.published_k),
-        TreeConfig(*at_zero, greedy_tree, acceptance.greedy, acceptance.published_k),
-        {**tree.sources, **acceptance.sources},
+        TreeConfig(policy, rule, tree.settings, acceptance.sampled, acceptance.published_k, skipping=skipped),
+        TreeConfig(*at_zero, greedy_tree, acceptance.greedy, acceptance.published_k, skipping=skipped),
+        {**tree.sources, **acceptance.sources, **({} if skipping is None else skipping.sources)},
     )
 
 
 _PLAIN: Final = RuleSettings()
+_VVS: Final = "arXiv 2511.13587 (VVS)"
+_SKIPPING: Final = PolicySettings({"every": 4}, {"every, schedule, longest": _SKIPS})
+_PAPER_SKIPPING: Final = PolicySettings(
+    {"every": 4, "longest": 5},
+    {
+        "every": f"{_VVS}: i = 4 in the table of results; the released script has 5",
+        "schedule": f"{_VVS}: the uniform one; schedule=similarity is the other",
+        "threshold": f"{_VVS}: 0.65 to 0.70; its code has 0.70",
+        "decay": f"{_VVS}, released code",
+        "longest": f"{_VVS}: the path or the mean number accepted, the shorter one; 5 is the whole path",
+    },
+)
 
 
 def _method(
@@ -209,6 +225,22 @@ TREE_METHODS: Final = (
         "ADT-Tree's tree with LANTERN++'s acceptance",
         (_ADAPTIVE, _RELATIVE_ON_CHAINS),
         (_PAPER_ADAPTIVE, _PAPER_RELATIVE),
+    ),
+    MethodSpec(
+        "vvs",
+        "VVS: EAGLE-2's tree with LANTERN's acceptance, and now and then a path committed without a target pass",
+        _preset("eagle2", "lantern", _DEEPER_TREE, _LANTERN, _SKIPPING),
+        _preset(
+            "eagle2",
+            "lantern",
+            _PAPER_TREE,
+            _PAPER_LANTERN._replace(
+                sampled={"delta": 0.2, "residual": "paper"},
+                greedy={"delta": 0.2},
+                sources={**_PAPER_LANTERN.sources, "delta": f"{_VVS}, released script"},
+            ),
+            _PAPER_SKIPPING,
+        ),
     ),
     _method(
         "roofline",

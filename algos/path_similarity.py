@@ -1,0 +1,31 @@
+"""How much the paths of a draft tree look alike: the measure by which VVS skips verification (arXiv 2511.13587)."""
+
+import numpy as np
+
+from underpaint.algos.arrays import FloatArray
+from underpaint.algos.tree import DraftTree
+
+
+def path_similarity(tree: DraftTree, codebook: FloatArray, decay: float) -> float:
+    """The mean over pairs of paths from the root to a leaf of their codes' similarity, level by level; 0 for one path.
+
+    codebook: [V, E]. A pair has the weighted mean over the tree's levels of the cosine between its two codes there;
+    0 at a level that one of them does not reach. Level l = 0, 1, ... has a weight in proportion to decay^l.
+    Deviation: the released code compares every other path only.
+    """
+    is_leaf = np.ones(tree.size, dtype=np.bool_)
+    is_leaf[tree.parents[1:]] = False
+    leaves = np.flatnonzero(is_leaf).tolist()
+    if len(leaves) < 2:
+        return 0.0
+    codes = np.zeros((len(leaves), tree.depth, codebook.shape[1]))
+    for row, leaf in zip(codes, leaves, strict=True):
+        path = tree.tokens[list(tree.path_to(leaf))]
+        row[: path.size] = codebook[path]
+    lengths = np.linalg.norm(codes, axis=2, keepdims=True)
+    np.divide(codes, lengths, out=codes, where=lengths > 0.0)
+    weights = decay ** np.arange(tree.depth, dtype=np.float64)
+    weights /= weights.sum()
+    total = codes.sum(axis=0)  # the pairs of a level: the square of the sum, less each path with itself
+    squares = np.einsum("le,le->l", total, total) - np.einsum("nle,nle->l", codes, codes)
+    return float(weights @ squares / (len(leaves) * (len(leaves) - 1)))
