@@ -18,13 +18,18 @@ def part_of(path: Path) -> Path:
 def written_beside(path: Path) -> Iterator[BinaryIO]:
     """A new empty file at `part_of(path)`, which is gone afterwards unless it was renamed.
 
-    Another process of this machine that writes `path` too waits until then. Makes the folder. Raises OSError.
+    Another process of this machine that writes `path` too waits until then. Makes the folder. Raises OSError, which
+    names `path` where a write fails, as on a full disk.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = part_of(path)
     with _new_and_locked(beside) as file:
         try:
             yield file
+        except OSError as error:
+            if error.errno is None or error.filename is not None:
+                raise
+            raise OSError(error.errno, error.strerror, str(path)) from error
         finally:
             if _names(beside, file):
                 beside.unlink()

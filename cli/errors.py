@@ -10,9 +10,8 @@ import typer
 BAD_INPUT = 2
 STOPPED = 130
 """The exit code after Ctrl-C, as shells count it."""
-_STORAGE: Final = frozenset(
-    (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENAMETOOLONG)
-)
+_FULL: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+_STORAGE: Final = _FULL | {errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENAMETOOLONG}
 """Errors of a disk, not of the program."""
 
 
@@ -27,7 +26,8 @@ def bad_input(*kinds: type[Exception]) -> Iterator[None]:
     try:
         yield
     except caught as error:
-        typer.echo(f"error: {error}", err=True)
+        full = isinstance(error, OSError) and error.errno in _FULL
+        typer.echo(f"error: {_told(error) if full else error}", err=True)
         raise typer.Exit(BAD_INPUT) from error
 
 
@@ -39,14 +39,18 @@ def machine_errors() -> Iterator[None]:
     except OSError as error:
         if error.errno not in _STORAGE:
             raise
-        where = f"{error.filename}: " if error.filename else ""
-        typer.echo(
-            f"error: {where}{error.strerror or error}; make room there, or choose another place for the output. What "
-            "was finished before is kept",
-            err=True,
-        )
+        typer.echo(f"error: {_told(error)}", err=True)
         raise SystemExit(BAD_INPUT) from error
     except MemoryError as error:
         told = f" ({error})" if str(error) else ""
         typer.echo(f"error: the memory of this machine does not suffice{told}; ask for less at once", err=True)
         raise SystemExit(BAD_INPUT) from error
+
+
+def _told(error: OSError) -> str:
+    """What a disk lacks, and what to do, unless the message says that already."""
+    said = str(error.strerror or error)
+    if "make room" in said:
+        return said
+    where = f"{error.filename}: " if error.filename else ""
+    return f"{where}{said}; make room there, or choose another place for the output. What was finished before is kept"

@@ -80,7 +80,8 @@ def _moved_into(folder: Path, family: str | None) -> Iterator[Path]:
             os.replace(file, folder / file.name)
     except OSError as error:
         what = f"{error.strerror or error} while writing into {folder}, which stays as it was; make room there"
-        raise OSError(error.errno, f"{what}, or choose another folder") from error
+        told = f"{what}, or choose another folder"
+        raise (OSError(told) if error.errno is None else OSError(error.errno, told)) from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from underpaint.cli.compare import DEFAULT_METHODS, print_rows, title_of
-from underpaint.cli.errors import BAD_INPUT, STOPPED, bad_input
+from underpaint.cli.errors import STOPPED, bad_input
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
 from underpaint.cli.option_groups import grouped
 from underpaint.cli.options import (
@@ -210,7 +210,7 @@ def _draw(plan: "EvaluationPlan", folder: "EvaluationFolder", pool: "WorkerPool"
 
     size = len(share.of(plan.jobs()))
     try:
-        with progress("drawing", size) as advance:
+        with bad_input(WorkerError, OSError, ValueError), progress("drawing", size) as advance:
 
             def report(state: "ComparisonProgress") -> None:
                 last = state.last
@@ -220,9 +220,6 @@ def _draw(plan: "EvaluationPlan", folder: "EvaluationFolder", pool: "WorkerPool"
     except KeyboardInterrupt:
         typer.echo("stopped; what is drawn is kept, and the same command goes on", err=True)
         raise typer.Exit(STOPPED) from None
-    except (WorkerError, OSError, ValueError) as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(BAD_INPUT) from error
 
 
 def _report(plan: "EvaluationPlan", folder: "EvaluationFolder", figures: Path, form: Format) -> None:

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -62,60 +62,62 @@ class Commands:
         self._child.stdout.close()
 
 
-def _synthetic() -> None:
+Patch = tuple[Any, str, Any]
+"""An object, the name of what is replaced in it, and by what."""
+
+
+def _synthetic() -> Iterator[Patch]:
     """No engine: every command opens a synthetic pipeline."""
     from tests.cli.synthetic_pipeline import SyntheticPipeline
     from underpaint.runtime.pipeline import Pipeline
 
-    def opened(folder: Any = None, *, resolution: int | None = None, **options: Any) -> SyntheticPipeline:
-        return SyntheticPipeline()
-
-    Pipeline.open = staticmethod(opened)
+    yield Pipeline, "open", staticmethod(lambda *given, **named: SyntheticPipeline())
 
 
-def _known_curve() -> None:
+def _known_curve() -> Iterator[Patch]:
     """Nothing is measured: the curve is a short one."""
     from underpaint.runtime.costs import machine_curve
 
     curve = {"verify_ms": [[1, 2.0], [8, 5.0]], "draft_ms": [[1, 0.5], [8, 0.75]], "machine": {}}
-    machine_curve._measure = lambda *given: curve
+    yield machine_curve, "_measure", lambda *given: curve
 
 
-def _no_tensorrt() -> None:
+def _no_tensorrt() -> Iterator[Patch]:
     """No builder: an engine is a few bytes."""
     from underpaint.export import tensorrt_build
     from underpaint.runtime.engines import tensorrt_runtime
 
-    tensorrt_build.backend_module = lambda backend: SimpleNamespace(__version__="0.0")
-    tensorrt_build.build_engine = lambda *given: b"an engine" * 100
-    tensorrt_runtime.gpu_name = lambda: "a stand-in"
+    yield tensorrt_build, "backend_module", lambda backend: SimpleNamespace(__version__="0.0")
+    yield tensorrt_build, "build_engine", lambda *given: b"an engine" * 100
+    yield tensorrt_runtime, "gpu_name", lambda: "a stand-in"
 
 
-def _features() -> None:
+def _features() -> Iterator[Patch]:
     """No text encoder: a caption's features are zeros."""
     import numpy as np
 
     from underpaint.models.published import captions
 
-    captions.caption_features = lambda *given: np.zeros((3, 12), np.float32)
+    yield captions, "caption_features", lambda *given: np.zeros((3, 12), np.float32)
 
 
-def _scores() -> None:
+def _scores() -> Iterator[Patch]:
     """No network: every set of pictures has one score."""
     from underpaint.cli.evaluation import scoring
 
-    scoring.Networks.open = lambda *given: SimpleNamespace(hashes={})
-    scoring.score_method = lambda *given: {"fid": 1.0}
+    yield scoring.Networks, "open", lambda *given: SimpleNamespace(hashes={})
+    yield scoring, "score_method", lambda *given: {"fid": 1.0}
 
 
-PREPARED: dict[str, Callable[[], None]] = {
-    "": lambda: None,
+PREPARED: dict[str, Callable[[], Iterator[Patch]]] = {
+    "": lambda: iter(()),
     "synthetic": _synthetic,
     "known_curve": _known_curve,
     "no_tensorrt": _no_tensorrt,
     "features": _features,
     "scores": _scores,
 }
+"""What stands in for what a test has not: engines, networks, a GPU."""
 
 
 def _kill_before(moment: Moment) -> None:
@@ -140,7 +142,8 @@ def _command(line: str, folder: str, prepared: str, killed_at: list[Any] | None,
         os.dup2(place, at)
     sys.argv = ["underpaint", *shlex.split(line)]
     try:
-        PREPARED[prepared]()
+        for place, name, stand_in in PREPARED[prepared]():
+            setattr(place, name, stand_in)
         if killed_at is not None:
             _kill_before(Moment(*killed_at))
         main()

@@ -4,24 +4,41 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.killed_commands import PREPARED
 from tests.cli.program import Ran, listing, run_program
+from tests.models.tiny import save_target, tiny_target
+from tests.published.checkpoints import save_llamagen
 from tests.published.limits import files_of_at_most
+from underpaint.runtime import files as probing
 
 NO_ROOM = 1024
 """Bytes of a file at most: fewer than a probe of the disk writes."""
 SOME_ROOM = 1 << 16
 """As many as a probe writes."""
 PROMPT = '"a fox" --resolution 64'
+GENEVAL = '{"tag": "colors", "include": [{"class": "fox", "count": 1}], "prompt": "a 3d fox, left"}\n'
+DRAWN = "--prompts-count 1 --resolution 64"
+STAGES = ("tokenizer", "target", "guided", "drafter", "judge", "sampler", "superres")
+EXPORT = "export c2i.pt --kind llamagen-c2i --heads 2 --grid 4 --top-k 5 --out"
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("disk")
     (folder / "verifier.py").write_text("def verify(draft, uniforms):\n    return [], 0\n")
+    (folder / "prompts.jsonl").write_text(GENEVAL)
+    (folder / "inception.pth").touch()
+    (folder / "real").mkdir()
+    save_target(folder / "target.pt", tiny_target())
+    save_llamagen(folder / "c2i.pt", captions=False)
     with pytest.MonkeyPatch.context() as patch:
+        for place, name, stand_in in PREPARED["synthetic"]():
+            patch.setattr(place, name, stand_in)
         for line in (
             "compare --methods ar --prompts-count 1 --resolution 64 --out compared",
             "results upgrade compared/compare.json --out whole.json",
+            "evaluate --methods ar --jobs 0 --resolution 64 --prompts prompts.jsonl --out evaluated",
+            f"{EXPORT} exported",
         ):
             ran = run_program(line, folder, patch)
             assert ran.code == 0, ran.err
@@ -47,7 +64,17 @@ def limited(line: str, folder: Path, monkeypatch: pytest.MonkeyPatch, count: int
         "certify verifier.py:verify --cases 1 --json x.json",
         "results upgrade compared/compare.json",
         "results merge whole.json --out x.json",
-        "train judge --steps 1 --out x",
+        "results leaderboard whole.json --json x.json",
+        "costs --export x.json",
+        f"evaluate --methods ar --jobs 0 {DRAWN} --out x",
+        "metrics score evaluated --inception inception.pth --reference real",
+        "metrics write geneval evaluated --prompts prompts.jsonl --out x",
+        "report compared --out x.html",
+        f"premises {DRAWN} --json x.json",
+        f"premises {DRAWN} --picture x.png",
+        "engine exported --backend tensorrt-rtx",
+        *(f"train {stage} --steps 1 --out x" for stage in STAGES),
+        "train near-duplicates --out x.json",
         "train world --hours 1 --out x",
         "train draw --out x --target verifier.py",
         "train store verifier.py name --recipe x --out x",
@@ -84,3 +111,52 @@ def test_a_disk_that_fills_up_in_the_work_is_told(
     assert [name for name in left if not name.endswith((".png", ".json"))] == kept
     assert not [name for name in left if name.endswith(".part")]
     assert run_program(line, files, monkeypatch).code == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "prepared", "kept"),
+    [
+        ("costs --export x.json", "known_curve", ()),
+        (f"evaluate --methods ar --jobs 0 {DRAWN} --out x", "synthetic", ()),
+        ("metrics score evaluated --inception inception.pth --reference real", "scores", ()),
+        ("metrics write geneval evaluated --prompts prompts.jsonl --out x", "", ()),
+        ("certify verifier.py:verify --cases 1 --json x.json", "", ()),
+        ("report compared --out x.html", "synthetic", ()),
+        ("results upgrade compared/compare.json", "", ()),
+        ("results merge whole.json --out x.json", "", ()),
+        ("results leaderboard whole.json --json x.json", "", ()),
+        (f"premises {DRAWN} --no-costs --json x.json", "synthetic", ()),
+        (f"premises {DRAWN} --no-costs --picture x.png", "synthetic", ()),
+        (f"generate {PROMPT} --out fox.png --save-tokens", "synthetic", ()),
+        (f"compare --methods ar {DRAWN} --out x", "synthetic", ("x/drawings.jsonl",)),
+        (f"trace {DRAWN} --depths 2 --keep 8 --out x.npz", "synthetic", ()),
+        ("simulate tables --json x.json", "", ()),
+        (
+            "simulate sweep --models flat --policies chain --rules chain --most-images 2 --jobs 1 --out x",
+            *("", ("x/results.jsonl",)),
+        ),
+        (f"{EXPORT} x", "", ()),
+        ("engine exported", "no_tensorrt", ()),
+        ("caption . text --out x.npy", "features", ()),
+    ],
+)
+def test_a_disk_that_is_full_once_the_work_is_done_is_told(
+    files: Path, monkeypatch: pytest.MonkeyPatch, line: str, prepared: str, kept: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(probing, "_PROBED", b"")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(files / "cache"))
+    for place, name, stand_in in PREPARED[prepared]():
+        monkeypatch.setattr(place, name, stand_in)
+    before = listing(files)
+    ran = limited(line, files, monkeypatch, 1)
+    assert not ran.crash, ran.crash
+    assert ran.code == 2, (ran.out, ran.err)
+    (said,) = [line for line in ran.err.splitlines() if line.startswith("error: ")]
+    assert said.count("make room there") == 1
+    assert "Errno" not in said
+    after = listing(files)
+    made = {name for name in after.keys() - before.keys() if (files / name).is_file()}
+    assert made <= set(kept)
+    assert {name: after[name] for name in before if (files / name).is_file()} == {
+        name: held for name, held in before.items() if (files / name).is_file()
+    }
