@@ -26,8 +26,8 @@ def bad_input(*kinds: type[Exception]) -> Iterator[None]:
     try:
         yield
     except caught as error:
-        full = isinstance(error, OSError) and error.errno in _FULL
-        typer.echo(f"error: {_told(error) if full else error}", err=True)
+        said = _told(error) if isinstance(error, OSError) and error.errno in _FULL else error
+        typer.echo(f"error: {said}", err=True)
         raise typer.Exit(BAD_INPUT) from error
 
 
