@@ -25,8 +25,12 @@ HostFamily: TypeAlias = Literal["one_call", "sampled", "ranked", "cost_aware", "
 (both in one call where the drafter can); a tree whose levels and nodes are chosen by cost; a chain in one call, or
 nothing, where a policy compared both by their costs."""
 
-FORMAT: Final = 2
-"""Of the file. Format 1, which has no such key, gives two of the host's families other names."""
+Siblings: TypeAlias = Literal["sampled", "ranked"]
+"""How the siblings of a tree that one call drafts are chosen."""
+
+FORMAT: Final = 3
+"""Of the file. Format 1, which has no such key, gives two of the host's families other names; formats 1 and 2 price
+levels of trees that one call drafts without a price of the call."""
 _FORMAT_1: Final[Mapping[str, HostFamily]] = {"priced": "cost_aware", "weighed": "cost_aware_chain"}
 _REMEDY: Final = "measure it again with `underpaint costs --renew --full --export FILE`"
 IN_CYCLE: Final = "in_cycle"
@@ -53,6 +57,13 @@ class HostCosts(NamedTuple):
     pooled: float
 
 
+class TreeCallCosts(NamedTuple):
+    """ms of a call that drafts a whole tree, and of each level in it by the nodes that it expands."""
+
+    call: float
+    levels: Curve
+
+
 @dataclass(frozen=True, slots=True)
 class InCycleCosts:
     """ms of what happens inside decoding loops, where a pass takes longer than the same pass repeated alone: the
@@ -60,8 +71,8 @@ class InCycleCosts:
 
     plain_target_ms, plain_host_ms: of a pass of plain autoregression, and of the host around it.
     target: of a target pass by its nodes, in cycles that draft. draft: of a drafter pass by the nodes it expands.
-    chain: of one call that drafts a chain, by levels; tree: of a level of a tree that one call drafts, by the nodes it
-    expands; empty where the drafter has none.
+    chain: of one call that drafts a chain, by levels; tree: of trees that one call drafts, by how siblings are chosen;
+    empty where the drafter has none.
     host: by family.
     """
 
@@ -71,15 +82,19 @@ class InCycleCosts:
     draft: Curve
     chain: Curve
     host: Mapping[HostFamily, HostCosts]
-    tree: Curve = ()
+    tree: Mapping[Siblings, TreeCallCosts] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_curve(IN_CYCLE, "target_ms", "node", self.target)
         check_curve(IN_CYCLE, "draft_ms", "node", self.draft)
         if self.chain:
             check_curve(IN_CYCLE, "chain_ms", "level", self.chain)
-        if self.tree:
-            check_curve(IN_CYCLE, "tree_ms", "node", self.tree)
+        for siblings, tree in self.tree.items():
+            check_curve(IN_CYCLE, f"tree_ms of '{siblings}'", "node", tree.levels)
+            if not (isfinite(tree.call) and tree.call >= 0.0):
+                raise ValueError(
+                    f"{IN_CYCLE}: tree_ms of '{siblings}': a call must take at least 0 ms, got {tree.call}"
+                )
         for name, parts in (("plain", (self.plain_target_ms, self.plain_host_ms)), *self.host.items()):
             if not all(isfinite(part) and part >= 0.0 for part in parts):
                 raise ValueError(f"{IN_CYCLE}: times of '{name}' must be at least 0, got {tuple(parts)}")
@@ -177,7 +192,7 @@ def parse_cost_curve(content: bytes, path: Path) -> CostCurveFile:
         raise ValueError(
             f"{path}: expected JSON with verify_ms and draft_ms, each [[nodes, ms], ...] ({error!r}); {_REMEDY}"
         ) from error
-    if held.get("format", 1) not in (1, FORMAT):
+    if held.get("format", 1) not in range(1, FORMAT + 1):
         raise ValueError(f"{path}: expected format {FORMAT}, got {held['format']}; {_REMEDY}")
     check_curve(str(path), "verify_ms", "node", verify)
     check_curve(str(path), "draft_ms", "node", draft)
@@ -210,10 +225,22 @@ def _in_cycle(path: Path, part: Any) -> InCycleCosts | None:
             _curve(part["draft_ms"]),
             _curve(part["chain_ms"]),
             host,
-            _curve(part.get("tree_ms", ())),
+            _trees(part.get("tree_ms", {})),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path}: '{IN_CYCLE}' is not as `underpaint costs` writes it ({error}); {_REMEDY}") from error
+
+
+def _trees(part: Any) -> dict[Siblings, TreeCallCosts]:
+    names: tuple[Siblings, ...] = get_args(Siblings)
+    if isinstance(part, list):  # formats 1 and 2
+        return {name: TreeCallCosts(0.0, _curve(part)) for name in names if part}
+    unknown = part.keys() - set(names)
+    if unknown:
+        raise ValueError(f"tree_ms holds {', '.join(sorted(unknown))}")
+    return {
+        name: TreeCallCosts(float(part[name]["call"]), _curve(part[name]["levels"])) for name in names if name in part
+    }
 
 
 def _curve(pairs: Any) -> Curve:

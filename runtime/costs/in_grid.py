@@ -22,7 +22,7 @@ from underpaint.algos.draft.spec import Grid
 from underpaint.algos.spatial.mulo import Repair, RowDraft, draft_and_repair
 from underpaint.algos.spatial.target import Feed
 from underpaint.algos.spatial.zipar import zipar
-from underpaint.runtime.costs.in_cycle import FEWEST, typical
+from underpaint.runtime.costs.samples import FEWEST, typical
 from underpaint.runtime.engines.condition_encoder import EncodedCondition
 from underpaint.runtime.engines.grid_target import EngineGridTarget
 from underpaint.runtime.engines.target import EngineTarget

@@ -29,7 +29,7 @@ from underpaint.artifacts.cost_curve import (
 from underpaint.artifacts.manifest import write_beside
 from underpaint.artifacts.model_index import ModelIndex
 from underpaint.runtime.conditions import GRAMMAR_CONDITION
-from underpaint.runtime.costs import in_cycle, in_grid, loops, passes
+from underpaint.runtime.costs import in_cycle, in_grid, loops, passes, samples
 from underpaint.runtime.engines.condition_encoder import EncodedCondition
 from underpaint.runtime.engines.context import EngineContext, usable_cores
 from underpaint.runtime.engines.drafter import EngineDrafter
@@ -180,8 +180,8 @@ def _measure(
     started = perf_counter()
     shown = _conditions(models)
     rounds, images = _ROUNDS[full], _IMAGES[full]
-    kinds = len(_loops(target, drafter, full, [[1, 1.0]], [[1, 1.0]])) + 1
-    most = passes.rounds_in_all(rounds) + kinds * (images + 1) + (images + 1 if full else 0)
+    kinds = len(_loops(target, drafter, full, [[1, 1.0]], [[1, 1.0]]))
+    most = passes.rounds_in_all(rounds) + in_cycle.turns(kinds) * (images + 1) + (images + 1 if full else 0)
     done = 0
 
     def step() -> None:
@@ -205,8 +205,8 @@ def _measure(
         "draft_spread_ms": draft_ms,
     }
     run = _loops(target, drafter, full, found["verify_ms"], alone)
-    cycles = in_cycle.measure(target, drafter, run, images, alone, shown, step)
-    found[IN_CYCLE] = in_cycle.to_dict(cycles, images)
+    cycles = in_cycle.measure(target, drafter, run, images, shown, step)
+    found[IN_CYCLE] = samples.to_dict(cycles, images)
     if full:
         found[IN_GRID] = in_grid.to_dict(in_grid.measure(target, images, shown, step), images)
     if report is not None:

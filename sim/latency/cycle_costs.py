@@ -5,13 +5,10 @@ import numpy as np
 from underpaint.algos.accept import RULES
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.draft import POLICIES
-from underpaint.artifacts.cost_curve import IN_CYCLE, Curve, HostFamily, InCycleCosts
+from underpaint.artifacts.cost_curve import IN_CYCLE, Curve, HostFamily, InCycleCosts, Siblings, TreeCallCosts
 from underpaint.sim.batched.decoding import Scheme
 from underpaint.sim.latency.models import read_curve
 from underpaint.sim.report.statistics import Runs
-
-_FUSED = ("sampled", "ranked")
-"""Families whose trees one call drafts, where the drafter can."""
 
 
 def host_ms(costs: InCycleCosts, runs: Runs, family: HostFamily, pooled: bool) -> FloatArray:
@@ -62,14 +59,33 @@ def image_ms(costs: InCycleCosts, runs: Runs, family: HostFamily, pooled: bool) 
     drafted = runs.verify.copy()
     drafted[:, 1] = _alone(runs) if family == "cost_aware" else 0
     plain = runs.verify[:, 1] - runs.decodings - drafted[:, 1]
-    ms = host_ms(costs, runs, family, pooled) + runs.decodings * costs.plain_ms + plain * costs.plain_target_ms
+    ms = (
+        host_ms(costs, runs, family, pooled)
+        + _draft_ms(costs, runs, single, family)
+        + runs.decodings * costs.plain_ms
+        + plain * costs.plain_target_ms
+    )
     for counts, curve, what in (
         (drafted, costs.target, "target passes"),
-        (single, costs.tree if costs.tree and family in _FUSED else costs.draft, "drafter passes"),
         (runs.chained, costs.chain, "chains in one call"),
     ):
         ms += _curve_ms(counts, curve, what)
     return ms
+
+
+def _draft_ms(costs: InCycleCosts, runs: Runs, levels: IntArray, family: HostFamily) -> FloatArray:
+    """[I] ms of trees: one by one by their levels, or in one call each where the drafter can and the family does."""
+    one_call = _tree_call(costs, family)
+    if one_call is None:
+        return _curve_ms(levels, costs.draft, "drafter passes")
+    calls = runs.cycles - _alone(runs) - runs.chained.sum(axis=1)
+    ms: FloatArray = one_call.call * calls + _curve_ms(levels, one_call.levels, "levels of trees in one call")
+    return ms
+
+
+def _tree_call(costs: InCycleCosts, family: HostFamily) -> TreeCallCosts | None:
+    siblings: dict[HostFamily, Siblings] = {"sampled": "sampled", "ranked": "ranked"}
+    return costs.tree.get(siblings[family]) if family in siblings else None
 
 
 def _alone(runs: Runs) -> IntArray:

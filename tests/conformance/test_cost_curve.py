@@ -11,8 +11,16 @@ from tests.conformance.conftest import CONFIG, Models
 from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts.cost_curve import engine_costs, read_cost_curve
 from underpaint.artifacts.model_index import ModelIndex
-from underpaint.runtime.costs.in_cycle import CycleKind, CycleSamples, host_costs
 from underpaint.runtime.costs.machine_curve import cache_folder, curve_of, curve_path, kept_curve
+from underpaint.runtime.costs.samples import (
+    PLAIN_STEP,
+    CycleKind,
+    CycleSamples,
+    TreeCall,
+    at_mean_speed,
+    host_costs,
+    tree_costs,
+)
 from underpaint.runtime.engines.context import EngineContext
 from underpaint.runtime.engines.drafter import EngineDrafter
 from underpaint.runtime.engines.target import EngineTarget
@@ -110,7 +118,10 @@ def test_a_whole_curve_holds_every_family_and_passes_over_cells(measured: Measur
     assert {1, 2, 3, 5} <= dict(costs.target).keys()
     assert {1, 2} <= dict(costs.draft).keys()
     assert {1, 2, 4} <= dict(costs.chain).keys()
-    assert {1, 2} <= dict(costs.tree).keys()
+    assert costs.tree.keys() == {"sampled", "ranked"}
+    for tree in costs.tree.values():
+        times = [ms for _, ms in tree.levels]
+        assert times == sorted(times)
     assert found.in_grid[0][0] == 1
     assert found.in_grid[-1][0] == CONFIG.cells - 1  # a whole draft, its last cell never fed
     assert all(ms > 0 for _, ms in found.in_grid)
@@ -128,7 +139,7 @@ def timed(family: str, levels: int, nodes: int, pooled: bool) -> float:
 
 
 def test_the_host_is_split_into_what_it_is_made_of() -> None:
-    found = CycleSamples([])
+    found = CycleSamples()
     shapes = [(1, 2), (2, 5), (4, 7), (4, 13), (0, 1)]
     for family in ("ranked", "cost_aware", "cost_aware_chain"):
         for levels, nodes in shapes:
@@ -144,9 +155,35 @@ def test_the_host_is_split_into_what_it_is_made_of() -> None:
     for family, own in (("ranked", 0.3), ("cost_aware", 0.6), ("cost_aware_chain", 0.5)):
         costs = host_costs(found, family)
         assert costs == pytest.approx({"cycle": own, "level": 0.2, "node": 0.01, "pooled": 0.5}, abs=1e-4)
-    falling = CycleSamples([])
+    falling = CycleSamples()
     for levels in (1, 2, 3):
         falling.host[CycleKind("ranked", levels, levels + 1, False)].extend([1.0 - 0.1 * levels] * 10)
     assert min(host_costs(falling, "ranked").values()) == 0.0
     with pytest.raises(ValueError, match="too few cycles of 'sampled'"):
         host_costs(falling, "sampled")
+
+
+def test_a_call_is_told_from_the_levels_in_it() -> None:
+    found = CycleSamples()
+    for levels, width in ((1, 1), (2, 1), (4, 1), (6, 1), (4, 3), (3, 8)):
+        ms = 0.3 + 0.25 + (levels - 1) * {1: 0.25, 3: 0.4, 8: 0.7}[width]
+        found.tree_calls[TreeCall("sampled", levels, width)].extend([ms] * 10)
+    found.tree_calls[TreeCall("sampled", 2, 2)].append(9.0)  # too few to count
+    assert tree_costs(found, "sampled") == {"call": 0.3, "levels": [[1, 0.25], [3, 0.4], [8, 0.7]]}
+    with pytest.raises(ValueError, match="too few trees with ranked siblings"):
+        tree_costs(found, "ranked")
+
+
+def test_a_drift_of_the_machine_between_bursts_falls_out() -> None:
+    bursts = []
+    for slower in (1.0, 1.5, 0.5):
+        found = CycleSamples()
+        found.passes["plain", 1].extend([0.75 * slower] * 8)
+        found.host[PLAIN_STEP].extend([0.25 * slower] * 8)
+        found.passes["target", 4].extend([2.0 * slower] * 8)
+        found.tree_calls[TreeCall("ranked", 2, 2)].append(1.0 * slower)
+        bursts.append(found)
+    whole = at_mean_speed(bursts)
+    assert whole.plain_ms == pytest.approx(1.0)
+    assert whole.passes["target", 4] == pytest.approx([2.0] * 24)
+    assert whole.tree_calls[TreeCall("ranked", 2, 2)] == pytest.approx([1.0] * 3)

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from underpaint.runtime.costs.in_cycle import ENOUGH, typical
 from underpaint.runtime.costs.passes import rising
+from underpaint.runtime.costs.samples import ENOUGH, typical
 
 
 @given(st.lists(st.tuples(st.floats(0.01, 50.0), st.integers(1, 400)), min_size=1, max_size=12))

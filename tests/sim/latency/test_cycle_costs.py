@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from underpaint.artifacts.cost_curve import HostCosts, HostFamily, InCycleCosts, read_cost_curve
+from underpaint.artifacts.cost_curve import HostCosts, HostFamily, InCycleCosts, TreeCallCosts, read_cost_curve
 from underpaint.sim.batched.decoding import make_scheme, run_lockstep, run_loop
 from underpaint.sim.latency.cycle_costs import family_of, host_ms, image_ms, pools
 from underpaint.sim.latency.models import SizeMissing
@@ -56,17 +56,25 @@ def runs(chained: dict[int, int]) -> Runs:
 ALONE = {"verify_ms": [[1, 1.0]], "draft_ms": [[1, 0.5]]}
 
 
-def test_levels_of_trees_grown_in_one_call_have_a_price_of_their_own(tmp_path: Path) -> None:
-    grown = dataclasses.replace(COSTS, tree=((1, 0.125), (4, 0.5)))
-    for family, cheaper in (("ranked", True), ("one_call", False)):
-        by_level, in_one_call = (float(image_ms(costs, runs({}), family, False)[0]) for costs in (COSTS, grown))
-        assert in_one_call == pytest.approx(by_level - cheaper * 0.5 * (8 * 0.25 + 0.5))
+def test_trees_drafted_in_one_call_have_a_price_of_their_own(tmp_path: Path) -> None:
+    grown = dataclasses.replace(COSTS, tree={"ranked": TreeCallCosts(0.375, ((1, 0.125), (4, 0.5)))})
+    by_level, in_one_call = (float(image_ms(costs, runs({}), "ranked", False)[0]) for costs in (COSTS, grown))
+    assert in_one_call == pytest.approx(by_level - 0.5 * (8 * 0.25 + 0.5) + 2 * 0.375)
+    assert image_ms(grown, runs({4: 1}), "ranked", False) == pytest.approx(
+        image_ms(COSTS, runs({4: 1}), "ranked", False) - 0.5 * (4 * 0.25 + 0.5) + 0.375
+    ), "a chain in one call is no tree"
+    drawn = dataclasses.replace(grown, host={**COSTS.host, "sampled": COSTS.host["ranked"]})
+    assert image_ms(drawn, runs({}), "sampled", False) == pytest.approx(by_level), "its siblings were not measured"
     path = tmp_path / "costs.json"
-    path.write_text(json.dumps({**ALONE, "in_cycle": {**JSON, "tree_ms": [[1, 0.125], [4, 0.5]]}}))
-    assert read_cost_curve(path).in_cycle == grown
-    path.write_text(json.dumps({**ALONE, "in_cycle": {**JSON, "tree_ms": [[2, 0.5]]}}))
-    with pytest.raises(ValueError, match="tree_ms must name rising sizes"):
-        read_cost_curve(path)
+    for told, held in (
+        ({"ranked": {"call": 0.375, "levels": [[1, 0.125], [4, 0.5]]}}, grown.tree),
+        ([[1, 0.125], [4, 0.5]], {name: TreeCallCosts(0.0, ((1, 0.125), (4, 0.5))) for name in ("sampled", "ranked")}),
+        ([], {}),
+    ):
+        path.write_text(json.dumps({**ALONE, "in_cycle": {**JSON, "tree_ms": told}}))
+        found = read_cost_curve(path).in_cycle
+        assert found is not None
+        assert found.tree == held
 
 
 def test_a_file_is_read(tmp_path: Path) -> None:
@@ -89,6 +97,9 @@ def test_a_file_is_read(tmp_path: Path) -> None:
         ({"plain": {"target_ms": 1.0}}, "host_ms"),
         ({"plain": {"target_ms": 1.0, "host_ms": -1.0}}, "times of 'plain' must be at least 0"),
         ({"host_ms": {"ranked": {"cycle": 1.0}}}, "level"),
+        ({"tree_ms": {"ranked": {"call": 0.5, "levels": [[2, 0.5]]}}}, "tree_ms of 'ranked' must name rising sizes"),
+        ({"tree_ms": {"ranked": {"call": -1.0, "levels": [[1, 0.5]]}}}, "a call must take at least 0 ms"),
+        ({"tree_ms": {"guessed": {}}}, "tree_ms holds guessed"),
         ({"host_ms": 3}, "not as `underpaint costs` writes it"),
     ],
 )
@@ -244,7 +255,7 @@ def test_the_names_of_the_first_format_are_still_read_and_later_formats_refused(
     assert found.in_cycle is not None
     assert found.in_cycle.host == {"cost_aware": HostCosts(**one), "cost_aware_chain": HostCosts(**one)}
     assert found.fingerprint == hashlib.sha256(path.read_bytes()).hexdigest()
-    for changed, message in (({"format": 3}, "expected format 2, got 3"), ({}, "host_ms holds guessed")):
+    for changed, message in (({"format": 4}, "expected format 3, got 4"), ({}, "host_ms holds guessed")):
         path.write_text(json.dumps({**ALONE, **changed, "in_cycle": {**JSON, "host_ms": {"guessed": one}}}))
         with pytest.raises(ValueError, match=message):
             read_cost_curve(path)

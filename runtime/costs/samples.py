@@ -1,0 +1,165 @@
+"""Samples of decoding loops, and the prices that are fitted to them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, TypeVar
+
+import numpy as np
+
+from underpaint.algos.arrays import FloatArray
+from underpaint.runtime.costs.loops import PLAIN
+from underpaint.runtime.costs.passes import rising
+
+FEWEST: Final = 5
+"""Samples of a size that count."""
+ENOUGH: Final = 200
+"""Samples from which on a mean is taken."""
+SLOWEST: Final = 95
+"""Percentile of a size's samples beyond which they are left out."""
+CHOOSING: Final = ("cost_aware", "cost_aware_chain")
+"""Families whose policies choose by costs: what cycles they make is not known beforehand, so few of a kind count."""
+HOST_PARTS: Final = ("cycle", "level", "node", "pooled")
+Kind = TypeVar("Kind", bound=Hashable)
+
+
+class CycleKind(NamedTuple):
+    """Cycles that cost the host alike."""
+
+    family: str
+    levels: int
+    nodes: int
+    pooled: bool
+
+
+PLAIN_STEP: Final = CycleKind(PLAIN.family, 0, 1, False)
+
+
+class TreeCall(NamedTuple):
+    """Calls of the drafter that cost alike: trees of so many levels, that expand `width` nodes below the root's.
+
+    siblings: "sampled" or "ranked".
+    """
+
+    siblings: str
+    levels: int
+    width: int
+
+
+@dataclass(frozen=True, slots=True)
+class CycleSamples:
+    """Samples in ms: of passes by "plain", "target", "draft" or "chain" and size, of trees drafted in one call, and of
+    the host by kind of cycle."""
+
+    passes: defaultdict[tuple[str, int], list[float]] = field(default_factory=lambda: defaultdict(list))
+    tree_calls: defaultdict[TreeCall, list[float]] = field(default_factory=lambda: defaultdict(list))
+    host: defaultdict[CycleKind, list[float]] = field(default_factory=lambda: defaultdict(list))
+
+    @property
+    def plain_ms(self) -> float:
+        """A step of plain autoregression."""
+        return typical(self.passes["plain", 1]) + typical(self.host[PLAIN_STEP])
+
+    def add(self, more: CycleSamples, factor: float) -> None:
+        """Take the samples of `more`, `factor` times as long."""
+        _extend(self.passes, more.passes, factor)
+        _extend(self.tree_calls, more.tree_calls, factor)
+        _extend(self.host, more.host, factor)
+
+
+def _extend(held: defaultdict[Kind, list[float]], more: Mapping[Kind, list[float]], factor: float) -> None:
+    for kind, samples in more.items():
+        held[kind].extend([factor * ms for ms in samples])
+
+
+def at_mean_speed(bursts: Sequence[CycleSamples]) -> CycleSamples:
+    """The samples of all bursts, each scaled so that its plain steps take what they take on average over all bursts.
+
+    A burst is a few loops and an image of plain autoregression beside them.
+    """
+    steps = [found.plain_ms for found in bursts]
+    mean, whole = float(np.mean(steps)), CycleSamples()
+    for found, step in zip(bursts, steps, strict=True):
+        whole.add(found, mean / step)
+    return whole
+
+
+def typical(samples: Sequence[float]) -> float:
+    """The mean, the slowest left out; the median of so few that one disturbance would move the mean."""
+    held = np.array(samples)
+    if held.size < ENOUGH:
+        return float(np.median(held))
+    return float(held[held <= np.percentile(held, SLOWEST)].mean())
+
+
+def nonnegative_fit(parts: FloatArray, samples: Sequence[Sequence[float]]) -> FloatArray:
+    """[P] ms of each part: least squares over [K, P] parts of K kinds and their samples, none below 0."""
+    weights = np.sqrt([len(held) for held in samples])
+    wanted = np.array([typical(held) for held in samples])
+    costs, used = np.zeros(parts.shape[1]), np.arange(parts.shape[1])
+    while used.size:
+        fitted = np.linalg.lstsq(parts[:, used] * weights[:, None], wanted * weights, rcond=None)[0]
+        if fitted.min() >= 0.0:
+            costs[used] = fitted
+            break
+        used = np.delete(used, fitted.argmin())
+    return costs
+
+
+def curve(found: CycleSamples, what: str) -> list[list[float]]:
+    """[[size, ms], ...] of sizes with enough samples, never falling with the size.
+
+    A target pass over the root alone is plain autoregression's where loops that draft lack it.
+    """
+    samples = {size: held for (kind, size), held in found.passes.items() if kind == what and len(held) >= FEWEST}
+    if what == "target":
+        samples.setdefault(1, found.passes["plain", 1])
+    sizes = sorted(samples)
+    return rising([[size, typical(samples[size])] for size in sizes], [len(samples[size]) for size in sizes])
+
+
+def tree_costs(found: CycleSamples, siblings: str) -> dict[str, Any]:
+    """{call, levels}: ms of a call, and [[expanded nodes, ms], ...] of each level in it, never falling with the nodes.
+
+    Least squares over the kinds of calls, of the call and of what each width adds to a level; the first level expands
+    the root alone.
+    """
+    kinds = {call: held for call, held in found.tree_calls.items() if call.siblings == siblings and len(held) >= FEWEST}
+    if not kinds:
+        raise ValueError(f"in_cycle: too few trees with {siblings} siblings were drafted in one call; take more rounds")
+    widths = sorted({1, *(call.width for call in kinds)})
+    parts = np.array(
+        [[1.0, call.levels, *[(call.levels - 1.0) * (call.width >= width) for width in widths[1:]]] for call in kinds]
+    )
+    call, *added = nonnegative_fit(parts, list(kinds.values())).tolist()
+    levels = [[width, round(ms, 5)] for width, ms in zip(widths, np.cumsum(added).tolist(), strict=True)]
+    return {"call": round(call, 5), "levels": levels}
+
+
+def host_costs(found: CycleSamples, family: str) -> dict[str, float]:
+    """ms of a cycle, a level, a node and of pooling: least squares over the family's kinds of cycles, none below 0."""
+    kinds = {kind: held for kind, held in found.host.items() if kind.family == family}
+    if family not in CHOOSING:  # an image's last cell has nothing to draft
+        kinds = {kind: held for kind, held in kinds.items() if kind.levels and len(held) >= FEWEST}
+    if not kinds:
+        raise ValueError(f"in_cycle: too few cycles of '{family}' were timed; take more rounds")
+    parts = np.array([[1.0, kind.levels, kind.nodes, kind.pooled] for kind in kinds])
+    costs = nonnegative_fit(parts, list(kinds.values())).tolist()
+    return {part: round(cost, 5) for part, cost in zip(HOST_PARTS, costs, strict=True)}
+
+
+def to_dict(found: CycleSamples, rounds: int) -> dict[str, Any]:
+    """What was found, as JSON holds it: the `in_cycle` part of a cost curve."""
+    families = dict.fromkeys(kind.family for kind in found.host if kind.family != PLAIN.family)
+    return {
+        "rounds": rounds,
+        "plain": {
+            "target_ms": round(typical(found.passes["plain", 1]), 4),
+            "host_ms": round(typical(found.host[PLAIN_STEP]), 4),
+        },
+        **{f"{what}_ms": curve(found, what) for what in ("target", "draft", "chain")},
+        "tree_ms": {name: tree_costs(found, name) for name in sorted({call.siblings for call in found.tree_calls})},
+        "host_ms": {family: host_costs(found, family) for family in families},
+    }
