@@ -75,6 +75,22 @@ SPREAD: tuple[Column, ...] = (
     ("less AR's (95 %)", lambda row: interval(row, "accuracy_over_ar", "+.3f")),
 )
 
+MEASURES = {
+    "accuracy": "prompt accuracy",
+    "attribute_log_probability": "judge's log-probability",
+    "log_likelihood": "target's log-likelihood",
+    "auc": "AUC of a classifier, less 0.5",
+}
+
+DAMAGE: tuple[Column, ...] = (
+    ("tokens replaced", lambda row: percent(row["share"]) if row["share"] else "none (control)"),
+    ("by their k-th nearest, k", lambda row: str(row["rank"]) if row["share"] else "-"),
+    ("measure", lambda row: MEASURES[row["measure"]]),
+    ("less the undamaged (95 %)", lambda row: interval(row, "difference", "+.3f")),
+    ("sees it", lambda row: "yes" if row["sees"] else "no"),
+    ("pictures needed", lambda row: str(row["pictures_needed"] or "-")),
+)
+
 PREDICTED: tuple[Column, ...] = (
     ("method", word("method")),
     ("tokens per cycle, measured", plain("measured_tokens_per_cycle", ".3f")),

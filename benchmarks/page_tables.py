@@ -8,6 +8,7 @@ from benchmarks.page_columns import (
     CERTIFIED,
     CHAINS,
     CONTROLS,
+    DAMAGE,
     DISTURBED,
     DUPLICATES,
     FIGURES,
@@ -81,6 +82,15 @@ SECTIONS: tuple[Section, ...] = (
     Section("comparison", "ADT-Tree with LANTERN on 1,000 prompts, temperature 1", "accuracy-128-t1.json", SPEED),
     Section("comparison", "`roofline` beside ADT-Tree, temperature 0", "roofline-128-t0.json", SPEED),
     Section("comparison", "`roofline` beside ADT-Tree, temperature 1", "roofline-128-t1.json", SPEED),
+    Section(
+        "quality",
+        "Known damage: which measure sees it, and with how many pictures",
+        "quality-damage.json",
+        DAMAGE,
+        "Two pictures of AR a prompt, with different noise; in the second, tokens are replaced by near codes. "
+        "*Pictures needed* gives a chance of 0.8 that the 95 % interval leaves out no damage; for the classifier it is "
+        "the fewest prompts of 25, 50, 100 and 200 from which on its interval does.",
+    ),
     Section("mulo-sd", "MuLo-SD at its best measured settings", "mulo-compare-t1-window3.json", SPEED),
     Section("mulo-sd", "MuLo-SD, islands at draft window 2", "mulo-compare-t1.json", SPEED, EARLIER),
     Section("mulo-sd", "What each part adds", "mulo-ablation.json", SPEED, EARLIER),

@@ -31,6 +31,7 @@ NOTE = "<!-- Made by `python -m benchmarks.pages`; do not edit. -->"
 TITLES = {
     "comparison": "Methods beside each other",
     "premises": "What the papers take for granted",
+    "quality": "What measures of quality can tell",
     "mulo-sd": "MuLo-SD and ZipAR",
     "roofline": "`roofline` in simulation",
     "simulator": "The simulator against the engine",

@@ -29,6 +29,7 @@ REFUSED = [
     ("pair_statistics", ["--resolution", "96"], "invalid choice: 96"),
     ("pair_statistics", ["--methods", "eagle2,lantern", "--resolution", "64"], "'lantern' is none"),
     ("pair_statistics", ["--methods", "eagel2", "--resolution", "64"], "did you mean 'eagle2'"),
+    ("quality_damage", ["--prompts-count", "7"], "expected a whole number from 8"),
     ("roofline_study", ["--rules", "exact"], "expected rules of point, lantern"),
     ("roofline_study", ["--jobs", "0"], "expected a whole number from 1"),
     ("samplers", ["--scenes", "1"], "expected a whole number from 2"),
