@@ -25,8 +25,8 @@ from underpaint.algos.accept.spec import Rule, RuleSpec, spec_of
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.coupling import Noise
-from underpaint.algos.draft.spec import Grid
 from underpaint.algos.enumeration import emitted
+from underpaint.algos.spatial.lookup import NO_LOOKUP, Lookup, LookupTable
 from underpaint.algos.spatial.window_tree import WindowDraft, tail_nodes, tree_nodes, window_tree
 from underpaint.algos.step import Cycle, Decoded, Target, check_probs
 from underpaint.algos.tree import NO_TOKEN, Drawn, root_only
@@ -35,9 +35,10 @@ Coupling: TypeAlias = Literal["independent", "maximal", "gumbel"]
 """How a draft is made from its cell's new distribution: anew (SJD, arXiv 2410.01699); by maximal coupling with the
 draft that stood there, or by a race over noise that stays with the cell (SCD, arXiv 2510.24211)."""
 
-Refill: TypeAlias = Literal["uniform", "left", "above"]
+Refill: TypeAlias = Literal["uniform", "left", "above", "lookup"]
 """What the window's new cells hold: a uniform draw, or a copy of the cell to the left or above (point proposals).
-At the start of a row there is no left cell, in the first row none above; the other is copied then."""
+At the start of a row there is no left cell, in the first row none above; the other is copied then. "lookup" draws
+from what the target said of the last decided cell with the same neighbours (see `lookup`), or copies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,7 @@ class JacobiWindow:
 
     length: drafts in the window, >= 1 (the released code of SJD holds 16, of SCD 64).
     candidates: tokens proposed for each of the first `levels` cells, >= 1; 1 is a chain. levels: 1..length.
+    lookup: what drafts are drawn from where their left token has changed; as published, from the last pass alone.
     """
 
     length: int = 16
@@ -53,6 +55,7 @@ class JacobiWindow:
     refill: Refill = "uniform"
     candidates: int = 1
     levels: int = 1
+    lookup: Lookup = NO_LOOKUP
 
     def __post_init__(self) -> None:
         for name, number in (("length", self.length), ("candidates", self.candidates), ("levels", self.levels)):
@@ -138,10 +141,12 @@ def jacobi_cycles(
     verdict = rule(tree, probs, chance.cycle(0))
     yield Cycle(0, 0, tree, verdict)
     tokens, drafts, index = [verdict.token], list[WindowDraft](), 1
+    table = LookupTable(grid, window.lookup)
+    table.decide(tokens, normalised(probs[0]))
     while len(tokens) < grid.cells:
         here, cell = chance.cycle(index), len(tokens)
         wanted = min(window.length, grid.cells - cell - 1)
-        drafts = _refilled(tokens, drafts, wanted, grid, window.refill, vocab_size, here)
+        drafts = _refilled(tokens, drafts, wanted, table, window.refill, vocab_size, here)
         tree = (
             window_tree(tokens[-1], drafts, window.candidates, window.levels, drawn, cell, here)
             if drafts
@@ -153,20 +158,30 @@ def jacobi_cycles(
         verdict = rule(tree, probs, here)
         target.commit(tree, verdict)
         yield Cycle(index, cell, tree, verdict)
-        tokens.extend(emitted(tree, verdict))
+        for token, node in zip(emitted(tree, verdict), (0, *verdict.path), strict=True):
+            tokens.append(token)
+            table.decide(tokens, normalised(probs[node]))
         done = len(verdict.path) + 1
         nodes = tail_nodes(tree, verdict.path, len(drafts))
-        drafts = [
-            _redrawn(draft, probs[node], cell + place, here, window.coupling, noise)
-            for place, (draft, node) in enumerate(zip(drafts[done:], nodes, strict=True), start=done)
-        ]
+        held, known, last = drafts[done:], list(tokens), len(drafts)
+        drafts = []
+        for place, (draft, node) in enumerate(zip(held, nodes, strict=True), start=done):
+            row, left = normalised(probs[node]), int(tree.tokens[node])
+            table.see(cell + place, left, row)
+            distribution = table.redraft(known, left, row)
+            drafts.append(_redrawn(draft, distribution, cell + place, here, window.coupling, noise))
+            known.append(drafts[-1].token)
+        if window.lookup.last_row and held and len(known) < grid.cells - 1:
+            row, left = normalised(probs[last]), held[-1].token
+            table.see(len(known), left, row)
+            distribution = table.redraft(known, left, row)
+            drafts.append(WindowDraft(here.draw(distribution, At(Role.DRAFT, len(known))), distribution))
         index += 1
 
 
 def _redrawn(
-    draft: WindowDraft, row: FloatArray, cell: int, chance: Chance, coupling: Coupling, noise: Noise | None
+    draft: WindowDraft, distribution: FloatArray, cell: int, chance: Chance, coupling: Coupling, noise: Noise | None
 ) -> WindowDraft:
-    distribution = normalised(row)
     at = At(Role.DRAFT, cell)
     if noise is not None:
         return WindowDraft(noise.race(distribution, cell), distribution)
@@ -179,22 +194,25 @@ def _refilled(
     tokens: list[int],
     drafts: list[WindowDraft],
     wanted: int,
-    grid: Grid,
+    table: LookupTable,
     refill: Refill,
     vocab_size: int,
     chance: Chance,
 ) -> list[WindowDraft]:
     """`drafts` cut or filled up to `wanted` cells."""
-    drafts = drafts[:wanted]
+    drafts, width = drafts[:wanted], table.grid.width
     known = tokens + [draft.token for draft in drafts]
     for cell in range(len(known), len(tokens) + wanted):
         if refill == "uniform":
             distribution = np.full(vocab_size, 1.0 / vocab_size)
             token = chance.draw(distribution, At(Role.REFILL, cell))
+        elif refill == "lookup" and (found := table.guess(known)) is not None:
+            distribution = found
+            token = chance.draw(distribution, At(Role.REFILL, cell))
         else:
-            row, column = divmod(cell, grid.width)
+            row, column = divmod(cell, width)
             above = row > 0 and (refill == "above" or column == 0)
-            token = known[cell - grid.width if above else cell - 1]
+            token = known[cell - width if above else cell - 1]
             distribution = np.eye(1, vocab_size, token)[0]
         known.append(token)
         drafts.append(WindowDraft(token, distribution))

@@ -13,6 +13,7 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.jacobi import Coupling, JacobiWindow, Refill, drawn_for, jacobi_decode
 from underpaint.algos.spatial.jacobi_front import JacobiFronts, Redraw, jacobi_fronts
 from underpaint.algos.spatial.jacobi_front import Refill as FrontRefill
+from underpaint.algos.spatial.lookup import Lookup
 from underpaint.algos.spatial.target import GridTarget
 from underpaint.algos.step import Target
 from underpaint.runtime.conditions import Condition
@@ -44,6 +45,7 @@ class JacobiConfig:
 
     window: drafts along the raster in a pass, >= 1. rule: any that covers chains of drawn tokens, with its settings.
     candidates: tokens proposed for each of the first `levels` cells, which makes the window a tree; 1 is a chain.
+    passes, beside, left, last_row: see `algos.spatial.lookup.Lookup`.
     """
 
     window: int = 16
@@ -53,6 +55,10 @@ class JacobiConfig:
     rule_settings: Mapping[str, Shown] = field(default_factory=no_settings)
     candidates: int = 1
     levels: int = 1
+    passes: bool = False
+    beside: float = 0.0
+    left: float = 0.0
+    last_row: bool = False
 
     @property
     def family(self) -> Literal["jacobi"]:
@@ -111,7 +117,8 @@ class JacobiConfig:
         return asked
 
     def build(self, method: str, tables: ModelTables) -> JacobiMethod:
-        window = JacobiWindow(self.window, self.coupling, self.refill, self.candidates, self.levels)
+        lookup = Lookup(self.passes, self.beside, self.left, self.last_row)
+        window = JacobiWindow(self.window, self.coupling, self.refill, self.candidates, self.levels, lookup)
         drawn_for(RULES[self.rule], self.coupling, self.candidates)
         lossless = RULES[self.rule].is_lossless(self.rule_settings)
         return JacobiMethod(method, self, window, build_rule(self.rule, self.rule_settings, tables), lossless)
@@ -274,6 +281,12 @@ def _coupled(coupling: Coupling, words: str) -> MethodSpec:
     )
 
 
+_LOOKUP: Final = JacobiConfig(14, "maximal", "lookup", passes=True, beside=0.85, left=0.3, last_row=True)
+_LOOKUP_SOURCES: Final = {
+    "window, beside, left": "measured: passes over 14 prompts apart from those reported",
+    "all": "our own method: there is no paper, both presets are the same",
+}
+
 JACOBI_METHODS: Final = (
     _windows(
         "sjd",
@@ -299,6 +312,11 @@ JACOBI_METHODS: Final = (
             "refill": f"{_PAC}, released code: a random token",
             "rule": f"{_PAC}: candidates without replacement; its code takes the longest path, which is not lossless",
         },
+    ),
+    MethodSpec(
+        "jacobi-lookup",
+        "a coupled Jacobi window whose drafts are drawn from what the target said beside the same tokens before",
+        *(Preset(_LOOKUP, _LOOKUP, sources) for sources in (_LOOKUP_SOURCES, _LOOKUP_SOURCES)),
     ),
     _windows(
         "gsd",

@@ -119,13 +119,13 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
     ),
     "the tail's distributions are the parents'": (
         "redrawn",
-        "_redrawn(draft, probs[node]",
-        "_redrawn(draft, probs[tree.parents[node]]",
+        "row, left = normalised(probs[node]), int(",
+        "row, left = normalised(probs[tree.parents[node]]), int(",
     ),
     "the tail begins where the path ended": (
         "exact",
-        "zip(drafts[done:], nodes, strict=True), start=done)",
-        "zip(drafts[done - 1 :], nodes, strict=False), start=done)",
+        "held, known, last = drafts[done:], list(tokens), len(drafts)",
+        "held, known, last = drafts[done - 1 : -1], list(tokens), len(drafts)",
     ),
     "a copy counts as a uniform draw": (
         "exact",
@@ -133,12 +133,46 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
         "distribution = np.full(vocab_size, 1.0 / vocab_size)",
     ),
     "left of a row's start is the end of the row above": ("refill", "or column == 0)", ")"),
-    "above is the row's own width too far": ("refill", "cell - grid.width if above", "cell - 2 * grid.width if above"),
+    "above is the row's own width too far": ("refill", "cell - width if above", "cell - 2 * width if above"),
     "the left neighbour is two cells away": ("refill", "else cell - 1]", "else cell - 2]"),
     "above wherever there is a row above": ("refill", '(refill == "above" or column == 0)', "True"),
     "a window over the image's end": ("window", "grid.cells - cell - 1)", "grid.cells - cell)"),
     "the window stops one short": ("window", "min(window.length, ", "min(window.length - 1, "),
 }
+
+LOOKUP_MUTANTS = {
+    "the weights add up to more than one": (
+        "+ (1.0 - self.settings.left) * distribution",
+        "+ (1.0 + self.settings.left) * distribution",
+    ),
+    "an earlier pass behind any token": (".get(left)\n        if again", ".get(stale_left)\n        if again"),
+    "the neighbour above is the one above and left": (
+        "found = self._beside.get((left, known[cell - self.grid.width]))",
+        "found = self._beside.get((left, known[cell - self.grid.width - 1]))",
+    ),
+    "all tokens on the left are taken for one": ("{})[left] = distribution", "{})[0] = distribution"),
+    "a guess by the token above alone": ("if found is None and column:", "if False:"),
+}
+
+
+def check_lookup(lookup: ModuleType) -> None:
+    """What is found is what was said beside the same tokens, and drafts are distributions."""
+    said = [np.eye(4)[token] for token in range(4)]
+    table = lookup.LookupTable(Grid(2, 3), lookup.Lookup(passes=True, beside=0.75, left=0.5))
+    tokens: list[int] = []
+    for token, distribution in zip((1, 2, 3, 2), said, strict=True):
+        tokens.append(token)
+        table.decide(tokens, distribution)
+    assert table.redraft(tokens, 2, said[0]) is said[0]
+    assert table.redraft(tokens, 0, said[0]).tolist() == [0.5, 0.0, 0.5, 0.0]
+    assert table.guess(tokens) is said[2]
+    assert table.guess([*tokens, 0]) is None
+    table.see(4, 2, said[1])
+    assert table.redraft(tokens, 0, said[0]) is said[1]
+    table.decide([*tokens, 0], said[1])  # cell 4: 2 on the left, 2 above
+    assert table.redraft([9, 2, 9, 2], 0, said[3]).tolist() == [0.0, 0.75, 0.0, 0.25]
+    assert table.guess([9, 2, 9, 2]) is said[1]
+
 
 TREE_MUTANTS = {
     "a candidate is drawn with replacement": ("left[tokens[-1]] = 0.0", "pass"),
@@ -181,10 +215,16 @@ def test_windows_pass_before_a_bug_is_planted(name: str) -> None:
 @pytest.mark.parametrize("bug", MUTANTS)
 def test_the_bug_in_a_window_is_caught(bug: str) -> None:
     check, old, new = MUTANTS[bug]
+    module = load("spatial/jacobi.py", old, new)
     with caught():
-        CHECKS[check](load("spatial/jacobi.py", old, new))
+        CHECKS[check](module)
 
 
 @pytest.mark.parametrize("bug", TREE_MUTANTS)
 def test_the_bug_in_a_windows_tree_is_caught(bug: str) -> None:
     check_is_caught(check_tree, "spatial/window_tree.py", *TREE_MUTANTS[bug])
+
+
+@pytest.mark.parametrize("bug", LOOKUP_MUTANTS)
+def test_the_bug_in_a_lookup_is_caught(bug: str) -> None:
+    check_is_caught(check_lookup, "spatial/lookup.py", *LOOKUP_MUTANTS[bug])
