@@ -1,5 +1,6 @@
 """Planted bugs in the relaxed rules: the rule agrees with a second reading of it, and each of its mutants does not."""
 
+import itertools
 from collections.abc import Callable
 from itertools import product
 from types import ModuleType
@@ -260,6 +261,52 @@ def check_skipping(module: ModuleType) -> None:
 
     image = run(SyntheticTarget(noted, Grid(1, 30)), sampling(0))
     assert {image[:count] for count in range(27)} <= seen  # all of it was scored as one sequence
+    check_schedules(module)
+
+
+def check_schedules(module: ModuleType) -> None:
+    """Which cycles are skipped follows from their numbers or from the codes, and from what was accepted before."""
+    forked = DraftTree(np.array([0, 1, 2, 0, 3]), np.array([-1, 0, 0, 1, 1]), "top_k", np.empty((0, 4)), np.full(5, -1))
+    assert module.skipped_distribution(forked, 4).tolist() == pytest.approx([0, 2 / 3, 1 / 3, 0], abs=CLOSE)
+    distribution, codes = RandomDistribution(4, seed=3), np.eye(4)
+    for codebook, settings, due in (
+        (None, module.Skipping(3, 2), lambda number, alike: number % 3 == 0),
+        (codes, module.Skipping(0, 2, "similarity", 0.75), lambda number, alike: alike),
+        (np.ones((4, 2)), module.Skipping(0, 2, "similarity", 0.75), lambda number, alike: True),
+    ):
+        models = SyntheticTarget(distribution, Grid(1, 60)), SyntheticDrafter(distribution)
+        policy, rule = ShapePolicy((0, 0), "iid"), RULES["multi_round"].make()
+        done = list(module.skipping_cycles(*models, policy, rule, sampling(4), settings, 8, codebook))
+        skipped, ready, last = 0, False, False
+        for number, cycle in enumerate(done):
+            alike = cycle.tree.size == 3 and cycle.tree.tokens[1] == cycle.tree.tokens[2]
+            wanted = ready and not last and cycle.tree.size > 1 and due(number, alike)
+            assert cycle.verified is not bool(wanted)
+            last = not cycle.verified
+            skipped += last
+            verified = [one for one in done[1 : number + 1] if one.verified]
+            ready = sum(len(one.verdict.path) for one in verified) >= len(verified) > 0
+        assert skipped > 2
+
+
+def check_similarity(module: ModuleType) -> None:
+    """The cosine of every pair of paths, level by level, added up one by one."""
+    generator = np.random.default_rng(5)
+    codes = generator.standard_normal((6, 3))
+    codes[5] = 0.0
+    for parents in ((-1, 0, 0, 1, 1, 2, 3), (-1, 0, 0, 0), (-1, 0, 1, 2), (-1, 0, 1, 1, 3)):
+        tokens = generator.integers(6, size=len(parents))
+        tree = DraftTree(tokens, np.array(parents), "top_k", np.empty((0, 6)), np.full(len(parents), -1))
+        paths = [tree.path_to(node) for node in range(1, tree.size) if node not in parents]
+        total, count = 0.0, 0
+        for first, second in itertools.combinations(paths, 2):
+            count += 1
+            for level, (one, other) in enumerate(zip(first, second, strict=False)):
+                lengths = np.linalg.norm(codes[tokens[one]]) * np.linalg.norm(codes[tokens[other]])
+                cosine = codes[tokens[one]] @ codes[tokens[other]] / lengths if lengths > 0.0 else 0.0
+                total += cosine * 0.5**level / sum(0.5**depth for depth in range(tree.depth))
+        expected = total / count if count else 0.0
+        assert abs(module.path_similarity(tree, codes, 0.5) - expected) < CLOSE
 
 
 CHECKS: dict[str, Callable[[ModuleType], None]] = {
@@ -273,6 +320,7 @@ CHECKS: dict[str, Callable[[ModuleType], None]] = {
     "spatial/jacobi.py": check_jacobi,
     "coupling.py": check_race,
     "skipping.py": check_skipping,
+    "path_similarity.py": check_similarity,
 }
 
 MUTANTS = [
@@ -432,6 +480,17 @@ MUTANTS = [
     ("skipping.py", "(0, *path[:-1])", "(*path[:-1],)"),
     ("skipping.py", "int(tree.tokens[path[-1]])", "int(tree.tokens[path[0]])"),
     ("skipping.py", "self._above = self._reach(self._above, token)", "self._reach(self._above, token)"),
+    # when: every other number, two in a row, unlike paths instead of alike ones
+    ("skipping.py", "number % settings.every == 0", "number % settings.every == 1"),
+    ("skipping.py", "not self.pending and self.accepted", "self.accepted"),
+    ("skipping.py", "settings.decay) >= settings.threshold", "settings.decay) < settings.threshold"),
+    ("skipping.py", "+= 1.0 / len(leaves)", "= 1.0 / len(leaves)"),
+    # the mean over pairs: with each path beside itself, over too many pairs, levels alike, nodes inside
+    ("path_similarity.py", ' - np.einsum("nle,nle->l", codes, codes)', ""),
+    ("path_similarity.py", "(len(leaves) * (len(leaves) - 1))", "len(leaves) ** 2"),
+    ("path_similarity.py", "decay ** np.arange(tree.depth, dtype=np.float64)", "np.ones(tree.depth)"),
+    ("path_similarity.py", "np.linalg.norm(codes, axis=2", "np.linalg.norm(codes, axis=1"),
+    ("path_similarity.py", "is_leaf[tree.parents[1:]] = False", "is_leaf[0] = False"),
 ]
 
 
