@@ -427,7 +427,7 @@ COMMANDS: Final = (
     ),
     (
         "simulate predict --trace real.npz --costs costs_format.json --compare compared/compare.json",
-        "expected format 2, got 99",
+        "expected format 3, got 99",
     ),
     (
         "simulate predict --trace real.npz --costs costs_overhead.json --compare compared/compare.json",

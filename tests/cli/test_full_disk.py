@@ -128,7 +128,7 @@ def test_a_disk_that_fills_up_in_the_work_is_told(
         (f"premises {DRAWN} --no-costs --json x.json", "synthetic", ()),
         (f"premises {DRAWN} --no-costs --picture x.png", "synthetic", ()),
         (f"generate {PROMPT} --out fox.png --save-tokens", "synthetic", ()),
-        (f"compare --methods ar {DRAWN} --out x", "synthetic", ("x/drawings.jsonl",)),
+        (f"compare --methods ar {DRAWN} --out drawn", "synthetic", ("drawn/drawings.jsonl",)),
         (f"trace {DRAWN} --depths 2 --keep 8 --out x.npz", "synthetic", ()),
         ("simulate tables --json x.json", "", ()),
         (
