@@ -122,7 +122,8 @@ def test_at_temperature_zero_every_lossless_method_draws_what_ar_draws(tmp_path)
     plan = planned(["ar", *LOSSLESS], temperature=0.0, prompts=4)
     rows = make_report(PIPELINE, plan, finished(tmp_path, plan)).rows
     assert [row.identical_to_ar for row in rows] == [True] * len(rows)
-    assert all(row.target_nfe < 16 for row in rows if row.method != "ar")
+    assert all(row.target_nfe < 16 for row in rows if row.drafter_nfe)
+    assert all(row.target_nfe <= 16 for row in rows), "windows without a drafter gain next to nothing on random tokens"
 
 
 def test_rows_add_up_and_hold_the_figures_of_the_issue(tmp_path):

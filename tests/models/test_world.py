@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 import torch
@@ -104,8 +105,8 @@ def test_a_full_disk_keeps_what_was_trained(tmp_path: Path, monkeypatch: pytest.
     train(module, loss, tmp_path, settings, {"kind": "line"})
     before = (tmp_path / CHECKPOINT).read_bytes()
 
-    def full(payload: object, path: Path) -> None:
-        path.write_bytes(b"half")
+    def full(payload: object, file: BinaryIO) -> None:
+        file.write(b"half")
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(loop.torch, "save", full)
