@@ -35,6 +35,8 @@ from underpaint.runtime.evaluation.invariance import summary
 EARLIER = "Of an earlier target and drafter, not made anew since."
 """Stands above results of models that no longer ship."""
 
+LOSSLESS = "32 prompts. `jacobi-lookup` is ours; so is `roofline`. Every method beside the others, on the same machine."
+
 
 class Section(NamedTuple):
     """A table of one result file on one page."""
@@ -67,6 +69,8 @@ SECTIONS: tuple[Section, ...] = (
         "their own codes the scenes come back at 23.2 dB. The weights are those of the repository (models/weights).",
         lambda result: result["replacements"],
     ),
+    Section("comparison", "Lossless methods in one run, temperature 1", "lossless-128-t1.json", SPEED, LOSSLESS),
+    Section("comparison", "Lossless methods in one run, temperature 0", "lossless-128-t0.json", SPEED, LOSSLESS),
     Section(
         "comparison",
         "ADT-Tree beside trees of its mean depth that never adapt",
