@@ -13,9 +13,7 @@ def path_similarity(tree: DraftTree, codebook: FloatArray, decay: float) -> floa
     0 at a level that one of them does not reach. Level l = 0, 1, ... has a weight in proportion to decay^l.
     Deviation: the released code compares every other path only.
     """
-    is_leaf = np.ones(tree.size, dtype=np.bool_)
-    is_leaf[tree.parents[1:]] = False
-    leaves = np.flatnonzero(is_leaf).tolist()
+    leaves = tree.leaves
     if len(leaves) < 2:
         return 0.0
     codes = np.zeros((len(leaves), tree.depth, codebook.shape[1]))

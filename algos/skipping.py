@@ -63,9 +63,7 @@ def skipped_distribution(tree: DraftTree, vocab_size: int) -> FloatArray:
     the way to a leaf, uniform over the leaves. ValueError on a tree with no drafts."""
     if tree.size < 2:
         raise ValueError("skipping: a tree with no drafts is never skipped")
-    is_leaf = np.ones(tree.size, dtype=np.bool_)
-    is_leaf[tree.parents[1:]] = False
-    found, leaves = np.zeros(vocab_size), np.flatnonzero(is_leaf).tolist()
+    found, leaves = np.zeros(vocab_size), tree.leaves
     for leaf in leaves:
         found[tree.tokens[tree.path_to(leaf)[0]]] += 1.0 / len(leaves)
     return found
@@ -199,8 +197,8 @@ class _SkippedCycles:
 
     def _skip(self, tree: DraftTree, chance: Chance) -> Verdict:
         """Commit a path to a leaf of `tree`, uniform over the leaves, cut to length, without a target pass."""
-        is_leaf = np.ones(tree.size)
-        is_leaf[tree.parents[1:]] = 0.0
+        is_leaf = np.zeros(tree.size)
+        is_leaf[tree.leaves] = 1.0
         most = min(self.skipping.longest, self.accepted // self.verified)
         path = tree.path_to(chance.draw(is_leaf, At(Role.PATH, 0)))[:most]
         self.pending = tuple(int(tree.tokens[node]) for node in (0, *path[:-1]))

@@ -67,6 +67,14 @@ class DraftTree:
         return _depths(tuple(self.parents.tolist()))
 
     @property
+    def leaves(self) -> list[int]:
+        """The nodes without children, ascending."""
+        has_none = np.ones(self.size, dtype=np.bool_)
+        has_none[self.parents[1:]] = False
+        found: list[int] = np.flatnonzero(has_none).tolist()
+        return found
+
+    @property
     def depth(self) -> int:
         """Edges on the longest path."""
         return int(self.depths().max())

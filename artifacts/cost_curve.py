@@ -25,9 +25,6 @@ HostFamily: TypeAlias = Literal["one_call", "sampled", "ranked", "cost_aware", "
 (both in one call where the drafter can); a tree whose levels and nodes are chosen by cost; a chain in one call, or
 nothing, where a policy compared both by their costs."""
 
-Siblings: TypeAlias = Literal["sampled", "ranked"]
-"""How the siblings of a tree that one call drafts are chosen."""
-
 FORMAT: Final = 3
 """Of the file. Format 1, which has no such key, gives two of the host's families other names; formats 1 and 2 price
 levels of trees that one call drafts without a price of the call."""
@@ -71,8 +68,8 @@ class InCycleCosts:
 
     plain_target_ms, plain_host_ms: of a pass of plain autoregression, and of the host around it.
     target: of a target pass by its nodes, in cycles that draft. draft: of a drafter pass by the nodes it expands.
-    chain: of one call that drafts a chain, by levels; tree: of trees that one call drafts, by how siblings are chosen;
-    empty where the drafter has none.
+    chain: of one call that drafts a chain, by levels; tree: of trees that one call drafts, by family ("sampled" and
+    "ranked"); empty where the drafter has none.
     host: by family.
     """
 
@@ -82,19 +79,17 @@ class InCycleCosts:
     draft: Curve
     chain: Curve
     host: Mapping[HostFamily, HostCosts]
-    tree: Mapping[Siblings, TreeCallCosts] = field(default_factory=dict)
+    tree: Mapping[HostFamily, TreeCallCosts] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_curve(IN_CYCLE, "target_ms", "node", self.target)
         check_curve(IN_CYCLE, "draft_ms", "node", self.draft)
         if self.chain:
             check_curve(IN_CYCLE, "chain_ms", "level", self.chain)
-        for siblings, tree in self.tree.items():
-            check_curve(IN_CYCLE, f"tree_ms of '{siblings}'", "node", tree.levels)
+        for family, tree in self.tree.items():
+            check_curve(IN_CYCLE, f"tree_ms of '{family}'", "node", tree.levels)
             if not (isfinite(tree.call) and tree.call >= 0.0):
-                raise ValueError(
-                    f"{IN_CYCLE}: tree_ms of '{siblings}': a call must take at least 0 ms, got {tree.call}"
-                )
+                raise ValueError(f"{IN_CYCLE}: tree_ms of '{family}': a call must take at least 0 ms, got {tree.call}")
         for name, parts in (("plain", (self.plain_target_ms, self.plain_host_ms)), *self.host.items()):
             if not all(isfinite(part) and part >= 0.0 for part in parts):
                 raise ValueError(f"{IN_CYCLE}: times of '{name}' must be at least 0, got {tuple(parts)}")
@@ -231,8 +226,8 @@ def _in_cycle(path: Path, part: Any) -> InCycleCosts | None:
         raise ValueError(f"{path}: '{IN_CYCLE}' is not as `underpaint costs` writes it ({error}); {_REMEDY}") from error
 
 
-def _trees(part: Any) -> dict[Siblings, TreeCallCosts]:
-    names: tuple[Siblings, ...] = get_args(Siblings)
+def _trees(part: Any) -> dict[HostFamily, TreeCallCosts]:
+    names: tuple[HostFamily, ...] = ("sampled", "ranked")
     if isinstance(part, list):  # formats 1 and 2
         return {name: TreeCallCosts(0.0, _curve(part)) for name in names if part}
     unknown = part.keys() - set(names)

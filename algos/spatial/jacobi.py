@@ -68,6 +68,11 @@ class JacobiWindow:
                 raise ValueError(f"window: {name} must be one of {', '.join(get_args(known))}, got {value!r}")
 
     @property
+    def looks_up(self) -> bool:
+        """Whether drafts are drawn from more than the last pass."""
+        return self.refill == "lookup" or self.lookup.any
+
+    @property
     def nodes(self) -> int:
         """Nodes of its largest tree, the root included."""
         return tree_nodes(self.length, self.candidates, self.levels)
@@ -142,7 +147,8 @@ def jacobi_cycles(
     yield Cycle(0, 0, tree, verdict)
     tokens, drafts, index = [verdict.token], list[WindowDraft](), 1
     table = LookupTable(grid, window.lookup)
-    table.decide(tokens, normalised(probs[0]))
+    if window.looks_up:
+        table.decide(tokens, normalised(probs[0]))
     while len(tokens) < grid.cells:
         here, cell = chance.cycle(index), len(tokens)
         wanted = min(window.length, grid.cells - cell - 1)
@@ -160,7 +166,8 @@ def jacobi_cycles(
         yield Cycle(index, cell, tree, verdict)
         for token, node in zip(emitted(tree, verdict), (0, *verdict.path), strict=True):
             tokens.append(token)
-            table.decide(tokens, normalised(probs[node]))
+            if window.looks_up:
+                table.decide(tokens, normalised(probs[node]))
         done = len(verdict.path) + 1
         nodes = tail_nodes(tree, verdict.path, len(drafts))
         held, known, last = drafts[done:], list(tokens), len(drafts)
@@ -175,19 +182,23 @@ def jacobi_cycles(
             row, left = normalised(probs[last]), held[-1].token
             table.see(len(known), left, row)
             distribution = table.redraft(known, left, row)
-            drafts.append(WindowDraft(here.draw(distribution, At(Role.DRAFT, len(known))), distribution))
+            drafts.append(_drawn(distribution, len(known), here, noise))
         index += 1
 
 
 def _redrawn(
     draft: WindowDraft, distribution: FloatArray, cell: int, chance: Chance, coupling: Coupling, noise: Noise | None
 ) -> WindowDraft:
+    if coupling != "maximal":
+        return _drawn(distribution, cell, chance, noise)
     at = At(Role.DRAFT, cell)
-    if noise is not None:
-        return WindowDraft(noise.race(distribution, cell), distribution)
-    if coupling == "maximal":
-        return WindowDraft(maximal_coupling(draft.token, draft.distribution, distribution, chance, at), distribution)
-    return WindowDraft(chance.draw(distribution, at), distribution)
+    return WindowDraft(maximal_coupling(draft.token, draft.distribution, distribution, chance, at), distribution)
+
+
+def _drawn(distribution: FloatArray, cell: int, chance: Chance, noise: Noise | None) -> WindowDraft:
+    """A draft by the cell's own noise, where it has some, or drawn anew."""
+    token = chance.draw(distribution, At(Role.DRAFT, cell)) if noise is None else noise.race(distribution, cell)
+    return WindowDraft(token, distribution)
 
 
 def _refilled(

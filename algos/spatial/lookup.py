@@ -30,6 +30,11 @@ class Lookup:
     left: float = 0.0
     last_row: bool = False
 
+    @property
+    def any(self) -> bool:
+        """Whether anything is looked up for drafts that the window held."""
+        return self.passes or self.beside > 0.0 or self.left > 0.0
+
     def __post_init__(self) -> None:
         for name, weight in (("beside", self.beside), ("left", self.left)):
             if not 0.0 <= weight <= 1.0:

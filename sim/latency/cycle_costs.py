@@ -5,7 +5,7 @@ import numpy as np
 from underpaint.algos.accept import RULES
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.draft import POLICIES
-from underpaint.artifacts.cost_curve import IN_CYCLE, Curve, HostFamily, InCycleCosts, Siblings, TreeCallCosts
+from underpaint.artifacts.cost_curve import IN_CYCLE, Curve, HostFamily, InCycleCosts
 from underpaint.sim.batched.decoding import Scheme
 from underpaint.sim.latency.models import read_curve
 from underpaint.sim.report.statistics import Runs
@@ -75,17 +75,12 @@ def image_ms(costs: InCycleCosts, runs: Runs, family: HostFamily, pooled: bool) 
 
 def _draft_ms(costs: InCycleCosts, runs: Runs, levels: IntArray, family: HostFamily) -> FloatArray:
     """[I] ms of trees: one by one by their levels, or in one call each where the drafter can and the family does."""
-    one_call = _tree_call(costs, family)
+    one_call = costs.tree.get(family)
     if one_call is None:
         return _curve_ms(levels, costs.draft, "drafter passes")
     calls = runs.cycles - _alone(runs) - runs.chained.sum(axis=1)
     ms: FloatArray = one_call.call * calls + _curve_ms(levels, one_call.levels, "levels of trees in one call")
     return ms
-
-
-def _tree_call(costs: InCycleCosts, family: HostFamily) -> TreeCallCosts | None:
-    siblings: dict[HostFamily, Siblings] = {"sampled": "sampled", "ranked": "ranked"}
-    return costs.tree.get(siblings[family]) if family in siblings else None
 
 
 def _alone(runs: Runs) -> IntArray:

@@ -19,6 +19,7 @@ from underpaint.algos.draft import Grid
 from underpaint.algos.enumeration import emitted, target_distribution, total_variation
 from underpaint.algos.spatial import jacobi, window_tree
 from underpaint.algos.spatial.jacobi import Coupling, JacobiWindow, Refill, jacobi_cycles, jacobi_decode
+from underpaint.algos.spatial.lookup import Lookup
 from underpaint.algos.spatial.window_tree import WindowDraft, tail_nodes, tree_nodes
 from underpaint.algos.tree import DraftTree, Verdict
 from underpaint.sim.synthetic.models import PrefixDistribution, RandomDistribution, SyntheticTarget
@@ -55,6 +56,18 @@ def test_candidates_beside_the_drafts_are_lossless(
     grid: Grid, length: int, levels: int, rule: str, coupling: Coupling, refill: Refill
 ) -> None:
     assert missed(grid, JacobiWindow(length, coupling, refill, 2, levels), RULES[rule].make()) < 1e-12
+
+
+@pytest.mark.parametrize("refill", ["left", "lookup"])
+@pytest.mark.parametrize("candidates", [1, 2])
+def test_candidates_that_are_looked_up_are_lossless(refill: Refill, candidates: int) -> None:
+    lookup = Lookup(passes=True, beside=0.85, left=0.3, last_row=True)
+    for grid, length in ((Grid(2, 2), 2), (Grid(1, 5), 3)):
+        for coupling in COUPLINGS:
+            window = JacobiWindow(length, coupling, refill, candidates, candidates, lookup)
+            assert missed(grid, window, vocab_size=2) < 1e-12
+            if coupling != "gumbel":
+                assert missed(grid, window) < 1e-12
 
 
 @pytest.mark.parametrize("refill", ["left", "above"])

@@ -462,8 +462,8 @@ MUTANTS = [
     ("accept/neighbours.py", "np.any(neighbours == np.arange(count)[:, None])", "np.any(neighbours[:, :0])"),
     (
         "spatial/jacobi.py",
-        "return WindowDraft(chance.draw(distribution, at), distribution)",
-        "return WindowDraft(chance.draw(distribution, at), draft.distribution)",
+        "return _drawn(distribution, cell, chance, noise)",
+        "return WindowDraft(_drawn(distribution, cell, chance, noise).token, draft.distribution)",
     ),
     (
         "spatial/jacobi.py",
@@ -490,7 +490,7 @@ MUTANTS = [
     ("path_similarity.py", "(len(leaves) * (len(leaves) - 1))", "len(leaves) ** 2"),
     ("path_similarity.py", "decay ** np.arange(tree.depth, dtype=np.float64)", "np.ones(tree.depth)"),
     ("path_similarity.py", "np.linalg.norm(codes, axis=2", "np.linalg.norm(codes, axis=1"),
-    ("path_similarity.py", "is_leaf[tree.parents[1:]] = False", "is_leaf[0] = False"),
+    ("path_similarity.py", "leaves = tree.leaves", "leaves = list(range(1, tree.size))"),
 ]
 
 

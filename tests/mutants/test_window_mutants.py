@@ -102,8 +102,8 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
     "all cells race by one noise": ("exact", "noise.race(distribution, cell)", "noise.race(distribution, 0)"),
     "a race by the last distribution": (
         "exact",
-        "noise.race(distribution, cell), distribution)",
-        "noise.race(draft.distribution, cell), distribution)",
+        "return _drawn(distribution, cell, chance, noise)",
+        "return WindowDraft(_drawn(draft.distribution, cell, chance, noise).token, distribution)",
     ),
     "the coupling judges by the distribution of the pass before last": (
         "exact",
