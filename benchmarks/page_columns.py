@@ -91,6 +91,13 @@ DAMAGE: tuple[Column, ...] = (
     ("pictures needed", lambda row: str(row["pictures_needed"] or "-")),
 )
 
+PAIRED: tuple[Column, ...] = (
+    ("beside", word("method")),
+    ("lossless", lambda row: "yes" if row["lossless"] else "no"),
+    ("pictures", plain("pictures", ".0f")),
+    ("times faster (95 %)", lambda row: interval(row, "faster", ".3f")),
+)
+
 PREDICTED: tuple[Column, ...] = (
     ("method", word("method")),
     ("tokens per cycle, measured", plain("measured_tokens_per_cycle", ".3f")),

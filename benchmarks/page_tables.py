@@ -14,6 +14,7 @@ from benchmarks.page_columns import (
     FIGURES,
     HOST_SHARE,
     INVARIANCE,
+    PAIRED,
     PAIRS,
     PREDICTED,
     PREMISES,
@@ -35,7 +36,7 @@ from underpaint.runtime.evaluation.invariance import summary
 EARLIER = "Of an earlier target and drafter, not made anew since."
 """Stands above results of models that no longer ship."""
 
-LOSSLESS = "32 prompts. `jacobi-lookup` is ours; so is `roofline`. Every method beside the others, on the same machine."
+LOSSLESS = "48 prompts. `jacobi-lookup` and `roofline` are ours."
 
 
 class Section(NamedTuple):
@@ -70,7 +71,9 @@ SECTIONS: tuple[Section, ...] = (
         lambda result: result["replacements"],
     ),
     Section("comparison", "Lossless methods in one run, temperature 1", "lossless-128-t1.json", SPEED, LOSSLESS),
+    Section("comparison", "`jacobi-lookup` beside each of them, temperature 1", "paired-lossless-t1.json", PAIRED),
     Section("comparison", "Lossless methods in one run, temperature 0", "lossless-128-t0.json", SPEED, LOSSLESS),
+    Section("comparison", "`jacobi-lookup` beside each of them, temperature 0", "paired-lossless-t0.json", PAIRED),
     Section(
         "comparison",
         "ADT-Tree beside trees of its mean depth that never adapt",
@@ -164,6 +167,14 @@ SECTIONS: tuple[Section, ...] = (
     ),
     Section("settings", "Lossless Jacobi windows, temperature 1", "jacobi-windows-t1.json", WINDOWS),
     Section("settings", "SJD-PAC, temperature 1", "sjd-pac-windows-t1.json", WINDOWS),
+    Section(
+        "settings",
+        "`jacobi-lookup`, each part off and on, temperature 1",
+        "jacobi-lookup-parts-t1.json",
+        WINDOWS,
+        "With all four off it is SCD with this window, 14.",
+    ),
+    Section("settings", "`jacobi-lookup`, window and weight, temperature 1", "jacobi-lookup-windows-t1.json", WINDOWS),
     Section("settings", "GSD and PJD, temperature 1", "jacobi-relaxed-t1.json", WINDOWS),
     Section("settings", "ADT-Tree with LANTERN, one setting at a time", "adt-settings-t1.json", SPREAD),
     Section(

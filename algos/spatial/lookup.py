@@ -20,25 +20,23 @@ class Lookup:
     """Settings: what is looked up for a draft whose left token has changed. All off: SCD (arXiv 2510.24211).
 
     passes: the same cell in an earlier pass, beside the token that now stands on the left.
-    beside, left: else the last decided cell with the same tokens on the left and above, or on the left alone; its
-        distribution gets this weight, 0..1, and the last pass's the rest.
+    beside: else the last decided cell with the same tokens on the left and above; its distribution gets this weight,
+        0..1, and the last pass's the rest.
     last_row: the first cell behind the window is drafted from the last distribution of the pass, not guessed.
     """
 
     passes: bool = False
     beside: float = 0.0
-    left: float = 0.0
     last_row: bool = False
 
     @property
     def any(self) -> bool:
         """Whether anything is looked up for drafts that the window held."""
-        return self.passes or self.beside > 0.0 or self.left > 0.0
+        return self.passes or self.beside > 0.0
 
     def __post_init__(self) -> None:
-        for name, weight in (("beside", self.beside), ("left", self.left)):
-            if not 0.0 <= weight <= 1.0:
-                raise ValueError(f"lookup: {name} must be in 0..1, got {weight!r}")
+        if not 0.0 <= self.beside <= 1.0:
+            raise ValueError(f"lookup: beside must be in 0..1, got {self.beside!r}")
 
 
 NO_LOOKUP: Final = Lookup()
@@ -85,14 +83,9 @@ class LookupTable:
         if again is not None:
             return again
         row, column = divmod(cell, self.grid.width)
-        if not column:
-            return distribution
-        if self.settings.beside and row:
-            found = self._beside.get((left, known[cell - self.grid.width]))
-            if found is not None:
-                return self.settings.beside * found + (1.0 - self.settings.beside) * distribution
-        found = self._left.get(left) if self.settings.left else None
-        return distribution if found is None else self.settings.left * found + (1.0 - self.settings.left) * distribution
+        weight = self.settings.beside
+        found = self._beside.get((left, known[cell - self.grid.width])) if weight and row and column else None
+        return distribution if found is None else weight * found + (1.0 - weight) * distribution
 
     def guess(self, known: list[int]) -> FloatArray | None:
         """What to draft the next cell from, of which no pass said anything: by left and above, left, or above."""

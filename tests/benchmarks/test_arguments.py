@@ -29,6 +29,7 @@ REFUSED = [
     ("pair_statistics", ["--resolution", "96"], "invalid choice: 96"),
     ("pair_statistics", ["--methods", "eagle2,lantern", "--resolution", "64"], "'lantern' is none"),
     ("pair_statistics", ["--methods", "eagel2", "--resolution", "64"], "did you mean 'eagle2'"),
+    ("paired_speed", ["absent"], "no folder absent"),
     ("quality_damage", ["--prompts-count", "7"], "expected a whole number from 8"),
     ("roofline_study", ["--rules", "exact"], "expected rules of point, lantern"),
     ("roofline_study", ["--jobs", "0"], "expected a whole number from 1"),
@@ -43,6 +44,7 @@ REFUSED = [
     ("simulate", ["--images", "0"], "expected a whole number from 2"),
     ("verification", ["--prompts-count", "0"], "expected a whole number from 1"),
 ]
+POSITIONAL = {"settings": "adt", "paired_speed": "absent"}
 FOLDER = Path(report.__file__).parent
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py") if "from benchmarks.report import" in path.read_text())
 
@@ -65,5 +67,5 @@ def test_bad_arguments_are_refused_in_one_line(name, arguments, message, capsys)
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_place_that_cannot_be_written_is_refused_before_any_work(name, capsys):
-    method = ["adt"] if name == "settings" else []
-    assert "cannot write into /proc/here" in refused(name, [*method, "--out", "/proc/here/found.json"], capsys)
+    first = [POSITIONAL[name]] if name in POSITIONAL else []
+    assert "cannot write into /proc/here" in refused(name, [*first, "--out", "/proc/here/found.json"], capsys)

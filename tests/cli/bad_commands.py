@@ -699,7 +699,7 @@ COMMANDS: Final = (
     ("compare --methods vvs --set vvs.threshold=2 --out x", "threshold must be a cosine"),
     ("compare --methods vvs --set vvs.schedule=dynamic --out x", "schedule"),
     ("compare --methods sjd-pac --set sjd-pac.rule=chain --out x", "does not fit 2 candidates a cell"),
-    ("compare --methods jacobi-lookup --set jacobi-lookup.left=2 --out x", "left must be in 0..1"),
+    ("compare --methods jacobi-lookup --set jacobi-lookup.beside=2 --out x", "beside must be in 0..1"),
     ("compare --methods sjd-pac --set sjd-pac.candidates=0 --out x", "candidates must be >= 1"),
     ('generate "a fox" --method sjd-pac --set candidates=9 --set levels=3 --out x.png', "set fewer candidates"),
     ("simulate sweep --machines costs_model_text.json --out x", "expected JSON with verify_ms"),

@@ -61,7 +61,7 @@ def test_candidates_beside_the_drafts_are_lossless(
 @pytest.mark.parametrize("refill", ["left", "lookup"])
 @pytest.mark.parametrize("candidates", [1, 2])
 def test_candidates_that_are_looked_up_are_lossless(refill: Refill, candidates: int) -> None:
-    lookup = Lookup(passes=True, beside=0.85, left=0.3, last_row=True)
+    lookup = Lookup(passes=True, beside=0.85, last_row=True)
     for grid, length in ((Grid(2, 2), 2), (Grid(1, 5), 3)):
         for coupling in COUPLINGS:
             window = JacobiWindow(length, coupling, refill, candidates, candidates, lookup)

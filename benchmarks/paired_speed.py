@@ -1,0 +1,56 @@
+"""One method beside every other of a comparison, picture by picture: how many times faster it is.
+
+Run: python -m benchmarks.paired_speed FOLDER [--method jacobi-lookup] [--out FILE]
+
+FOLDER is what `underpaint compare --out` wrote; its log holds what every picture took. A comparison tells each method
+beside plain AR; two methods are told apart more surely beside each other, on the same pictures. Pictures are those of
+the first seed. Intervals: 95 %, bootstrap over pictures. The last line is JSON; --out writes it to a file too.
+"""
+
+from pathlib import Path
+
+from benchmarks.report import finish, options, parse, refusing
+from underpaint.algos.registry import suggest
+from underpaint.runtime.evaluation.report import speedup
+from underpaint.runtime.page.document import ComparisonFolder
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = options("paired_speed", __doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--method", default="jacobi-lookup")
+    asked = parse(parser, arguments)
+    with refusing(parser):
+        found = ComparisonFolder.read(asked.folder)
+        names = tuple(row["method"] for row in found.results["rows"])
+        if asked.method not in names:
+            raise ValueError(f"{asked.folder} holds no method '{asked.method}'; {suggest(asked.method, names)}")
+        if not found.drawings:
+            raise ValueError(f"{asked.folder} holds figures and no drawings.jsonl; name the folder of the comparison")
+    rows = []
+    for row in found.results["rows"]:
+        if row["method"] == asked.method:
+            continue
+        prompts = [prompt for method, prompt in found.drawings if method == row["method"]]
+        theirs, own = (
+            [found.drawings[method, prompt].seconds for prompt in prompts] for method in (row["method"], asked.method)
+        )
+        faster = speedup(theirs, own)
+        rows.append(
+            {
+                "method": row["method"],
+                "lossless": row["lossless"],
+                "pictures": len(prompts),
+                "faster": faster.ratio,
+                "faster_low": faster.low,
+                "faster_high": faster.high,
+            }
+        )
+        print(f"{row['method']:20s} {faster.ratio:.3f} ({faster.low} to {faster.high})")
+    results = found.results
+    compared = {name: results[name] for name in ("command", "machine")}
+    finish({"of": asked.method, "model": results["model"], "compared": compared, "rows": rows}, asked.out)
+
+
+if __name__ == "__main__":
+    main()
