@@ -59,7 +59,8 @@ DEFAULT_OUT = Path("runs/compare")
 GALLERY = "gallery.png"
 MAPS = "acceptance.png"
 DEFAULT_METHODS = (
-    "ar,speculative,eagle2,adt-control-chain,adt-control-tree,adt,scd-maximal,lantern,lantern++,adt+lantern"
+    "ar,speculative,eagle2,adt-control-chain,adt-control-tree,adt,scd-maximal,jacobi-lookup,"
+    "lantern,lantern++,adt+lantern"
 )
 
 _NO_FILE = PromptOptions()
