@@ -1,8 +1,6 @@
 """`underpaint`: the command line. Thin: it parses, calls and prints."""
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Annotated
 
 import typer
@@ -12,11 +10,13 @@ from underpaint.artifacts.manifest import ManifestError
 from underpaint.cli.certify import certify
 from underpaint.cli.compare import compare
 from underpaint.cli.costs import costs
-from underpaint.cli.errors import BAD_INPUT, bad_input, machine_errors
+from underpaint.cli.engine import engine
+from underpaint.cli.errors import BAD_INPUT, TorchCommand, bad_input, machine_errors
 from underpaint.cli.evaluation.evaluate import evaluate
 from underpaint.cli.evaluation.metrics import app as metrics
 from underpaint.cli.evaluation.premises import premises
 from underpaint.cli.exact import exact
+from underpaint.cli.export import caption, check, export
 from underpaint.cli.generate import generate
 from underpaint.cli.methods import methods
 from underpaint.cli.prompts import prompts
@@ -27,10 +27,9 @@ from underpaint.cli.simulate.commands import app as simulate
 from underpaint.cli.simulate.trace import trace
 from underpaint.cli.sweep import sweep
 from underpaint.cli.terminal import be_quiet
+from underpaint.cli.train.commands import app as train
 
-_OURS = ("underpaint",)
 _NAME = "underpaint"
-_INSTALL = "pip install -e '.[cpu,train]'"
 
 app = typer.Typer(
     help="Draft, verify, paint: speculative decoding of visual autoregressive models, method beside method.",
@@ -85,7 +84,11 @@ app.add_typer(simulate, name="simulate")
 app.add_typer(results, name="results")
 app.add_typer(metrics, name="metrics")
 
-_HANDED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
+app.add_typer(train, name="train")
+app.command(cls=TorchCommand)(export)
+app.command(cls=TorchCommand)(check)
+app.command(cls=TorchCommand)(caption)
+app.command(cls=TorchCommand)(engine)
 
 
 @app.command()
@@ -99,74 +102,6 @@ def completion(
     with bad_input():
         script = completion_script(shell, _NAME)
     typer.echo(script)
-
-
-@app.command(context_settings=_HANDED_ON, add_help_option=False)
-def train(context: typer.Context) -> None:
-    """Train the shipped models again (needs PyTorch), a recipe each: tokenizer, targets, drafters, samplers, judge."""
-    with _needs_torch("training", context):
-        from underpaint.cli.train.commands import app as recipes
-
-        recipes(context.args, prog_name="underpaint train")
-
-
-@app.command(context_settings=_HANDED_ON, add_help_option=False)
-def export(context: typer.Context) -> None:
-    """Export checkpoints to ONNX (needs PyTorch), compared with torch: the recipes', or published ones with --kind."""
-    with _needs_torch("export", context):
-        from underpaint.cli.export import app as published
-
-        if any(argument.partition("=")[0] == "--kind" for argument in context.args):
-            published(context.args, prog_name="underpaint export")
-        if {"--help", "-h"} & set(context.args):
-            typer.echo("Two forms. With --kind, a published checkpoint:")
-            published(["--help"], prog_name="underpaint export", standalone_mode=False)
-            typer.echo("Without --kind, the checkpoints of this project's own recipes:\n")
-        from underpaint.export.trained_models import main as run
-
-        raise typer.Exit(run(context.args, "underpaint export"))
-
-
-@app.command(context_settings=_HANDED_ON, add_help_option=False)
-def check(context: typer.Context) -> None:
-    """Compare exported models with torch (needs PyTorch), or by --invariance large passes with passes of one token."""
-    with _needs_torch("check", context):
-        from underpaint.cli.export import check_app
-
-        check_app(context.args, prog_name="underpaint check")
-
-
-@app.command(context_settings=_HANDED_ON, add_help_option=False)
-def caption(context: typer.Context) -> None:
-    """Write a caption's features by FLAN-T5 (needs PyTorch and transformers)."""
-    with _needs_torch("caption", context):
-        from underpaint.cli.export import caption_app
-
-        caption_app(context.args, prog_name="underpaint caption")
-
-
-@app.command(context_settings=_HANDED_ON, add_help_option=False)
-def engine(context: typer.Context) -> None:
-    """Build TensorRT engines of exported models (needs PyTorch and a TensorRT package)."""
-    with _needs_torch("engine", context):
-        from underpaint.cli.engine import app as builder
-
-        builder(context.args, prog_name="underpaint engine")
-
-
-@contextmanager
-def _needs_torch(what: str, context: typer.Context) -> Iterator[None]:
-    """Tell what to install where a package of the training extra is missing; commands import some as they run."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] in _OURS:
-            raise
-        if {"-h", "--help"} & set(context.args):
-            typer.echo(f"{context.command.help}\n\nIts options are listed where {error.name} is installed: {_INSTALL}")
-            raise typer.Exit from None
-        typer.echo(f"error: {what} needs {error.name}; install it with: {_INSTALL}", err=True)
-        raise typer.Exit(BAD_INPUT) from error
 
 
 def main() -> None:

@@ -6,19 +6,18 @@ from typing import Annotated
 import typer
 
 from underpaint.cli.errors import bad_input
-from underpaint.cli.root import HELP_NAMES
-
-app = typer.Typer(context_settings=HELP_NAMES, help="Build TensorRT engines of exported models.", add_completion=False)
 
 
-@app.command()
 def engine(
     folder: Annotated[Path, typer.Argument(help="A folder that `underpaint export --kind` wrote.")],
     backend: Annotated[str, typer.Option(help="tensorrt or tensorrt-rtx.")] = "tensorrt",
     model: Annotated[list[str] | None, typer.Option(help="Build this one only; repeat for more.")] = None,
     buckets: Annotated[str, typer.Option(help="Numbers of new positions, with commas between.")] = "1,8,16,32,64",
 ) -> None:
-    """Parse, build and record; the engines are tied to graph, version and, where there is one, this machine's GPU."""
+    """Build TensorRT engines of exported models (needs PyTorch and a TensorRT package).
+
+    An engine is tied to its graph, the package's version and, where there is one, this machine's GPU.
+    """
     from underpaint.export.tensorrt_build import build_folder
     from underpaint.runtime.engines.context import EngineError
     from underpaint.runtime.engines.tensorrt_files import ANY_GPU

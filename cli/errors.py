@@ -3,13 +3,16 @@
 import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 BAD_INPUT = 2
 STOPPED = 130
 """The exit code after Ctrl-C, as shells count it."""
+_OURS: Final = "underpaint"
+_INSTALL: Final = "pip install -e '.[cpu,train]'"
 _FULL: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 _STORAGE: Final = _FULL | {errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENAMETOOLONG}
 """Errors of a disk, not of the program."""
@@ -45,6 +48,36 @@ def machine_errors() -> Iterator[None]:
         told = f" ({error})" if str(error) else ""
         typer.echo(f"error: the memory of this machine does not suffice{told}; ask for less at once", err=True)
         raise SystemExit(BAD_INPUT) from error
+
+
+class TorchCommand(TyperCommand):
+    """A command that imports packages of the training extra as it runs; its help and its completion need none."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run it; tell what to install where a package is missing."""
+        with _needed(ctx.command_path):
+            return super().invoke(ctx)
+
+
+class TorchGroup(TyperGroup):
+    """Commands of that kind."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run one; tell what to install where a package is missing."""
+        with _needed(ctx.command_path):
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _needed(command: str) -> Iterator[None]:
+    """Turn a package that is not installed into a message that says how it is, and exit code 2."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] == _OURS:
+            raise
+        typer.echo(f"error: `{command}` needs {error.name}; install it with: {_INSTALL}", err=True)
+        raise typer.Exit(BAD_INPUT) from error
 
 
 def _told(error: OSError) -> str:

@@ -1,70 +1,90 @@
-"""`underpaint export CHECKPOINT --kind ...` and `underpaint check DIR`: published models in, compared graphs out."""
+"""`underpaint export` and `underpaint check`: checkpoints in, graphs compared with torch out; `underpaint caption`."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from underpaint.cli.errors import bad_input
 from underpaint.cli.invariance import check_passes
 from underpaint.cli.options import Backend
-from underpaint.cli.root import HELP_NAMES
 from underpaint.cli.terminal import Format, FormatOption, JsonFile
+from underpaint.cli.train.stages import stages
+from underpaint.export.trained_names import OTHER_NAMES, OUT, RUNS, SHIPPED_NAMES
 
-app = typer.Typer(context_settings=HELP_NAMES, help="Export a published checkpoint to ONNX.", add_completion=False)
-check_app = typer.Typer(context_settings=HELP_NAMES, help="Compare exported models with torch.", add_completion=False)
-caption_app = typer.Typer(context_settings=HELP_NAMES, help="Write the features of a caption.", add_completion=False)
+if TYPE_CHECKING:
+    from underpaint.artifacts.manifest import Manifest
+
+_PUBLISHED = "A published checkpoint, with --kind"
+_OWN = "Checkpoints of this project's own recipes, without --kind"
+
+
+def _published(told: str, *names: str, least: int | None = None) -> Any:
+    """An option of published checkpoints, in their part of the help."""
+    return typer.Option(*names, help=told, min=least, rich_help_panel=_PUBLISHED)
+
 
 Heads = Annotated[
     int | None,
-    typer.Option(
-        help="Attention heads, where the width is none of the published (llamagen-*, tar-dtok, drafters).", min=1
-    ),
+    _published("Attention heads, where the width is none of the published (llamagen-*, tar-dtok, drafters).", least=1),
 ]
 Grid = Annotated[
     str | None,
-    typer.Option(
-        help="Cells along a side: pixels / 16 (every target, and its drafter); rows x columns, as 48x64 (lumina)."
-    ),
+    _published("Cells along a side: pixels / 16 (every target, and its drafter); rows x columns, as 48x64 (lumina)."),
 ]
 Prefix = Annotated[
     int | None,
-    typer.Option(
-        help="Condition positions (tar-dtok: 729, 169, 81), or the longest prompt (tar-lm, chameleon).", min=1
-    ),
+    _published("Condition positions (tar-dtok: 729, 169, 81), or the longest prompt (tar-lm, chameleon).", least=1),
 ]
-FirstCode = Annotated[int | None, typer.Option(help="Vocabulary id of code 0 (tar-lm).", min=0)]
+FirstCode = Annotated[int | None, _published("Vocabulary id of code 0 (tar-lm).", least=0)]
 PictureLayout = Annotated[
     Literal["anole", "lumina"],
-    typer.Option("--layout", help="What stands among the codes of a picture (chameleon): anole or lumina."),
+    _published("What stands among the codes of a picture (chameleon): anole or lumina.", "--layout"),
 ]
 UncondKeep = Annotated[
     tuple[int, int] | None,
-    typer.Option(help="Ids at a prompt's beginning and end that stay where it is left out (tar-lm; chameleon: 1 1)."),
+    _published("Ids at a prompt's beginning and end that stay where it is left out (tar-lm; chameleon: 1 1)."),
 ]
 LEAST_SIDE = 4
 """A comparison with torch draws a tree of 11 nodes."""
 _KINDS = "llamagen-c2i, llamagen-t2i, tar-dtok, tar-lm, chameleon, eagle-drafter, vq, chameleon-vq or sampler"
 
 
-@app.command()
 def export(
-    checkpoint: Annotated[str, typer.Argument(help="File or folder, or a hub name: owner/model, owner/model/file.")],
-    kind: Annotated[str, typer.Option(help=f"What it is: {_KINDS}.")],
-    out: Annotated[Path, typer.Option(help="Folder of models; one folder holds a target, its drafter, its tokenizer.")],
-    precision: Annotated[
-        Literal["fp32", "fp16", "bf16"], typer.Option(help="fp32, fp16 or bf16: of weights, caches and hidden states.")
-    ] = "fp32",
-    target: Annotated[
-        str | None, typer.Option(help="The checkpoint that a drafter was trained for (eagle-drafter).")
+    context: typer.Context,
+    given: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[MODEL]... or CHECKPOINT",
+            help=f"Without --kind, which of {', '.join(SHIPPED_NAMES)}; all of these if none is named; only if named: "
+            f"{', '.join(OTHER_NAMES)}. With --kind, the checkpoint: a file or folder, or a hub name: owner/model, "
+            "owner/model/file.",
+            show_default=False,
+            autocompletion=lambda: [*SHIPPED_NAMES, *OTHER_NAMES],
+        ),
     ] = None,
-    target_kind: Annotated[str | None, typer.Option(help="Its kind.")] = None,
-    top_k: Annotated[
-        int, typer.Option(help="Tokens that the exported top-k sampler keeps (every target).", min=0)
-    ] = 1000,
-    neighbours: Annotated[
-        int, typer.Option(help="Nearest codes kept of each, for LANTERN (vq, chameleon*).", min=1)
-    ] = 1000,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help=f"Folder of models; {OUT} without --kind. One folder holds a target, its drafter, its tokenizer."
+        ),
+    ] = None,
+    runs: Annotated[
+        Path,
+        typer.Option(
+            help="Folder of the recipes' runs: RUNS/<recipe>/checkpoint.pt, where <recipe> is tokenizer, guided_64, "
+            "drafter_64, guided_128, drafter_128, judge, sampler_up_pixel, sampler_down_ce or superres.",
+            rich_help_panel=_OWN,
+        ),
+    ] = RUNS,
+    kind: Annotated[str | None, _published(f"What it is: {_KINDS}.")] = None,
+    precision: Annotated[
+        Literal["fp32", "fp16", "bf16"], _published("fp32, fp16 or bf16: of weights, caches and hidden states.")
+    ] = "fp32",
+    target: Annotated[str | None, _published("The checkpoint that a drafter was trained for (eagle-drafter).")] = None,
+    target_kind: Annotated[str | None, _published("Its kind.")] = None,
+    top_k: Annotated[int, _published("Tokens that the exported top-k sampler keeps (every target).", least=0)] = 1000,
+    neighbours: Annotated[int, _published("Nearest codes kept of each, for LANTERN (vq, chameleon*).", least=1)] = 1000,
     heads: Heads = None,
     grid: Grid = None,
     prefix: Prefix = None,
@@ -72,28 +92,68 @@ def export(
     layout: PictureLayout = "anole",
     uncond_keep: UncondKeep = None,
     eight_bits: Annotated[
-        bool, typer.Option("--eight-bits", help="Multiply in 8 bits: quicker on a CPU, a little less alike (drafters).")
+        bool, _published("Multiply in 8 bits: quicker on a CPU, a little less alike (drafters).", "--eight-bits")
     ] = False,
 ) -> None:
-    """Load, write the graphs, compare them with torch, and only then put them in place."""
+    """Export checkpoints to ONNX (needs PyTorch): those of this project's recipes, or a published one with --kind.
+
+    Every graph is compared with its torch module through the runtime's own engine before any file is put in place.
+    Each file gets a JSON manifest beside it, and the folder an index: all of them, or none. Weights of the recipes'
+    own checkpoints are rounded to float16.
+    """
+    if kind is None:
+        with bad_input():
+            _refuse_options_of_kind(context)
+        _export_trained(tuple(given or ()), runs, out or OUT)
+        return
     from underpaint.export.checkpoint import Request, export_checkpoint
     from underpaint.models.published.load import find
     from underpaint.models.published.options import LoadOptions
     from underpaint.runtime.files import check_folder_writable
 
     with bad_input():
+        if given is None or len(given) != 1:
+            named = " ".join(given or ()) or "none"
+            raise ValueError(f"--kind exports one checkpoint: expected its file, folder or hub name, got {named}")
+        if out is None:
+            raise ValueError("--kind needs --out, a folder for the models")
+        if runs != RUNS:
+            raise ValueError("--runs is of this project's own checkpoints; leave out --runs, or --kind")
         options = LoadOptions(heads, *_read_grid(grid), prefix, first_code, layout, uncond_keep)
         check_folder_writable(out)
         if (target is None) != (target_kind is None):
             raise ValueError("--target and --target-kind belong together")
         pair = None if target is None or target_kind is None else (target_kind, find(target))
-        given = (kind, find(checkpoint), precision, options, pair, options, top_k, neighbours, eight_bits)
-        request = Request(*given)
-        written = export_checkpoint(request, out)
+        asked = (kind, find(given[0]), precision, options, pair, options, top_k, neighbours, eight_bits)
+        written = export_checkpoint(Request(*asked), out)
     for found in written:
-        worst = max(found.parity.values(), default=0.0)
-        typer.echo(f"{found.file}: {found.bytes / 2**20:.1f} MiB, largest difference from torch {worst:.2g}")
+        _tell(found)
     typer.echo(f"{out}: check with `underpaint check {out}`, build with `underpaint engine {out}`")
+
+
+def _export_trained(names: tuple[str, ...], runs: Path, out: Path) -> None:
+    from underpaint.export.trained_models import export_all
+    from underpaint.runtime.files import check_folder_writable
+
+    with bad_input(), stages() as told:
+        check_folder_writable(out)
+        written = export_all(runs, out, names or SHIPPED_NAMES, told)
+    for found in written:
+        _tell(found)
+    typer.echo(f"in all {sum(found.bytes for found in written) / 2**20:.2f} MiB in {out}")
+
+
+def _refuse_options_of_kind(context: typer.Context) -> None:
+    """ValueError where an option was given that says how to read a published checkpoint, but not of which kind."""
+    for option in context.command.params:
+        chosen = context.get_parameter_source(option.name or "")
+        if getattr(option, "rich_help_panel", None) == _PUBLISHED and chosen is not None and chosen.name != "DEFAULT":
+            raise ValueError(f"{option.opts[0]} goes with --kind, which says what the checkpoint is; add it")
+
+
+def _tell(found: "Manifest") -> None:
+    worst = max(found.parity.values(), default=0.0)
+    typer.echo(f"{found.file}: {found.bytes / 2**20:.2f} MiB, largest difference from torch {worst:.2g}")
 
 
 def _read_grid(text: str | None) -> tuple[int | None, int | None]:
@@ -109,7 +169,6 @@ def _read_grid(text: str | None) -> tuple[int | None, int | None]:
     return rows, None if rows == columns else columns
 
 
-@check_app.command()
 def check(
     folder: Annotated[Path, typer.Argument(help="A folder that `underpaint export --kind` wrote.")],
     greedy: Annotated[bool, typer.Option(help="Also draw a picture greedily and report where it parts.")] = True,
@@ -151,7 +210,6 @@ def check(
         raise typer.Exit(1)
 
 
-@caption_app.command()
 def caption(
     encoder: Annotated[Path, typer.Argument(help="Folder of the text encoder: FLAN-T5's weights and tokenizer.")],
     text: Annotated[str, typer.Argument(help="The caption.")],

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Protocol
 import typer
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 PIPED_WIDTH: Final = 120
@@ -182,13 +182,17 @@ class Advance(Protocol):
 
 
 @contextmanager
-def progress(what: str, total: int | None = None, done: int = 0) -> Iterator[Advance]:
-    """Progress on standard error: a bar on a terminal, else a line at the start and every ten seconds; or nothing."""
+def progress(what: str, total: int | None = None, done: int = 0, unit: str = "") -> Iterator[Advance]:
+    """Progress on standard error: a bar on a terminal, else a line at the start and every ten seconds; or nothing.
+
+    unit: "bytes" where steps are bytes, which are shown as MiB.
+    """
     screen = Console(stderr=True)
     if _verbosity.quiet:
         yield lambda done, what="", *, total=None: None
     elif screen.is_terminal:
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        counted = DownloadColumn(binary_units=True) if unit == "bytes" else MofNCompleteColumn()
+        columns = (TextColumn("{task.description}"), BarColumn(), counted, TimeRemainingColumn())
         with Progress(*columns, console=screen) as bar:
             task = bar.add_task(what, total=total, completed=done)
 
@@ -198,14 +202,14 @@ def progress(what: str, total: int | None = None, done: int = 0) -> Iterator[Adv
 
             yield advance
     else:
-        yield _Lines(what, total, done)
+        yield _Lines(what, total, done, unit)
 
 
 class _Lines:
     """Progress as plain lines."""
 
-    def __init__(self, what: str, total: int | None, done: int) -> None:
-        self._what, self._total, self._first = what, total, done
+    def __init__(self, what: str, total: int | None, done: int, unit: str) -> None:
+        self._what, self._total, self._first, self._unit = what, total, done, unit
         self._started = self._last = time.monotonic()
         if total != 1:
             self._say(done)
@@ -219,9 +223,12 @@ class _Lines:
         self._last = time.monotonic()
         took, steps = self._last - self._started, done - self._first
         left = f", about {took / steps * (self._total - done):.0f} s left" if self._total and steps > 0 else ""
-        counted = f": {done} of {self._total}{left}" if self._total else ""
+        counted = f": {self._told(done, self._total)}{left}" if self._total else ""
         now = f" ({' '.join(what.split())})" if what else ""
         typer.echo(f"{self._what}{counted}{now}", err=True)
+
+    def _told(self, done: int, total: int) -> str:
+        return f"{done / 2**20:.1f} of {total / 2**20:.1f} MiB" if self._unit == "bytes" else f"{done} of {total}"
 
 
 def _rows(one: ResultTable) -> list[dict[str, Any]]:

@@ -1,8 +1,6 @@
-"""Export checkpoints that were trained here into a folder of models: `underpaint export --help`."""
+"""Export checkpoints that were trained here into a folder of models: `underpaint export` without --kind."""
 
-import argparse
 import shutil
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -13,29 +11,33 @@ from underpaint.export.decoder_weights import round_to_half
 from underpaint.export.decoders import export_captioned_target, export_trained_drafter
 from underpaint.export.samplers import Between, export_between
 from underpaint.export.store import Origin, staged
+from underpaint.export.trained_names import OTHER_NAMES, SHIPPED_NAMES
 from underpaint.export.vision import export_judge, export_tokenizer, fold_norms, write_reference
 from underpaint.models.checkpoints import load_drafter, load_target, load_vq, read, story
+from underpaint.models.data.art import Report, unheard
 from underpaint.models.judge import load_judge
 from underpaint.models.sampler import load_sampler, load_super_resolution
 from underpaint.models.train.pictures import EmojiPictures
 from underpaint.runtime.evaluation.quality import reference_name
 from underpaint.runtime.resampling.registry import SUPER_RESOLUTION, TRAINED_BY, recipe_of
 from underpaint.zoo.load import FOLDER
-from underpaint.zoo.resolutions import SHIPPED_RESOLUTIONS, between
+from underpaint.zoo.resolutions import RESOLUTIONS, SHIPPED_RESOLUTIONS, between
 
 SOURCE: Final = "trained from random weights on EmojiScenes, by the recipe"
 _CHECKPOINT: Final = "checkpoint.pt"
-OUT: Final = Path("runs/export")
-"""Where exports go unless they are told: never into the models that ship."""
 FAMILY: Final = GRAMMAR_FAMILY
 
 
 class Folders(NamedTuple):
-    """Where an export reads and writes: runs of the recipes, the folder's models, and where new files go at first."""
+    """Where an export reads and writes: runs of the recipes, the folder's models, and where new files go at first.
+
+    report: hears how far the art is, which one of the exports needs.
+    """
 
     runs: Path
     held: Path
     aside: Path
+    report: Report
 
     def checkpoint(self, name: str) -> Path:
         """The checkpoint of a run."""
@@ -141,7 +143,7 @@ def _reference(*sides: int) -> Exported:
         fold_norms(judge)  # the judge that ships is the folded, rounded one
         round_to_half(judge)
         origin = _origin("judge", reference_name(sides[0]), path, "judge")
-        return (write_reference(judge, EmojiPictures().sheet, folders.aside, origin, sides),)
+        return (write_reference(judge, EmojiPictures(report=folders.report).sheet, folders.aside, origin, sides),)
 
     return Exported(("judge",), write)
 
@@ -157,40 +159,29 @@ _BETWEEN: Final = {
 }
 
 
-MODELS: Final[Mapping[str, Exported]] = {
+_KNOWN: Final[Mapping[str, Exported]] = {
     "tokenizer": Exported(("tokenizer",), _write_tokenizer),
-    "target64": _target(64),
-    "drafter64": _drafter(64, eight_bits=True),
-    "target128": _target(128),
-    "drafter128": _drafter(128, eight_bits=True),
     "judge": Exported(("judge",), _write_judge),
     "judge_reference": _reference(*SHIPPED_RESOLUTIONS),
-    **{name: _BETWEEN[name] for name in ("sampler_up", "sampler_down", "superres")},
-}
-"""What can be exported; "tokenizer" writes vq_decoder, vq_encoder and codebook, which samplers look for in the folder;
-"judge_reference" needs the art."""
-
-
-OTHERS: Final[Mapping[str, Exported]] = {
-    "drafter64_float": _drafter(64, eight_bits=False),
-    "drafter128_float": _drafter(128, eight_bits=False),
-    "target256": _target(256),
-    "drafter256": _drafter(256, eight_bits=True),
-    "drafter256_float": _drafter(256, eight_bits=False),
     "judge_reference256": _reference(256),
-    **{name: export for name, export in _BETWEEN.items() if name not in MODELS},
+    **{f"target{side}": _target(side) for side in RESOLUTIONS},
+    **{f"drafter{side}": _drafter(side, eight_bits=True) for side in RESOLUTIONS},
+    **{f"drafter{side}_float": _drafter(side, eight_bits=False) for side in RESOLUTIONS},
+    **_BETWEEN,
 }
-"""What is exported only when it is named: drafters in float32, to compare the 8-bit ones with (into a folder of their
-own: a folder holds one drafter a grid), the samplers that other losses trained, which the latent kinds of
-`runtime.resampling.registry` look for, and all of 256 px, of which nothing ships."""
+MODELS: Final[Mapping[str, Exported]] = {name: _KNOWN[name] for name in SHIPPED_NAMES}
+OTHERS: Final[Mapping[str, Exported]] = {name: _KNOWN[name] for name in OTHER_NAMES}
 
 
-def export_all(runs: Path, out: Path, names: tuple[str, ...] = tuple(MODELS)) -> tuple[Manifest, ...]:
+def export_all(
+    runs: Path, out: Path, names: tuple[str, ...] = SHIPPED_NAMES, report: Report = unheard
+) -> tuple[Manifest, ...]:
     """Export `names` from the checkpoints under `runs` (guided_64/checkpoint.pt, ...) into `out`, with its index.
 
     The words of the prompts go with them. Raises ValueError on an unknown name, FileNotFoundError on a missing
     checkpoint, both before any work; ManifestError where `out` is of an older format; ParityError where a graph does
     not compute what its torch module does. Then `out` stays as it was: all of `names` are written, or none.
+    `report` hears of the progress.
     """
     known = {**MODELS, **OTHERS}
     unknown = [name for name in names if name not in known]
@@ -210,46 +201,7 @@ def export_all(runs: Path, out: Path, names: tuple[str, ...] = tuple(MODELS)) ->
     written: list[Manifest] = []
     with staged(out, FAMILY) as aside:
         shutil.copyfile(FOLDER / GRAMMAR, aside / GRAMMAR)
-        for name in names:
-            written.extend(known[name].write(Folders(runs, out, aside)))
+        for done, name in enumerate(names):
+            report("exporting", done, len(names), "models")
+            written.extend(known[name].write(Folders(runs, out, aside, report)))
     return tuple(written)
-
-
-def parser(program: str) -> argparse.ArgumentParser:
-    """What `underpaint export` takes without --kind."""
-    found = argparse.ArgumentParser(
-        prog=program,
-        description="Export trained checkpoints to ONNX. Weights are rounded to float16, every graph is compared with "
-        "its torch module through the runtime's own engine, and nothing is written where they differ. "
-        "Each file gets a JSON manifest beside it, and the folder an index: all of them, or none.",
-        epilog="Checkpoints are read from RUNS/<recipe>/checkpoint.pt, where <recipe> is tokenizer, guided_64, "
-        "drafter_64, guided_128, drafter_128, judge, sampler_up_pixel, sampler_down_ce or superres.",
-    )
-    found.add_argument(
-        "names",
-        nargs="*",
-        metavar="MODEL",
-        help=f"which of {', '.join(MODELS)}; all of these if none is named; only if named: {', '.join(OTHERS)}",
-    )
-    found.add_argument("--runs", type=Path, default=Path("runs"), help="folder of the recipes' runs (default: runs)")
-    found.add_argument("--out", type=Path, default=OUT, help=f"folder to write to (default: {OUT})")
-    return found
-
-
-def main(arguments: list[str] | None = None, program: str = "underpaint export") -> int:
-    """Parse, export, print one line a file; exit status 2 on bad input or a failed comparison."""
-    given = parser(program).parse_args(arguments)
-    try:
-        written = export_all(given.runs, given.out, tuple(given.names) or tuple(MODELS))
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    for manifest in written:
-        worst = max(manifest.parity.values(), default=0.0)
-        print(f"{manifest.file}: {manifest.bytes / 2**20:.2f} MiB, largest difference from torch {worst:.2g}")
-    print(f"in all {sum(manifest.bytes for manifest in written) / 2**20:.2f} MiB in {given.out}")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from underpaint.cli.errors import TorchGroup
 from underpaint.cli.option_groups import grouped
 from underpaint.cli.root import HELP_NAMES
 from underpaint.cli.train.drawn import draw
@@ -22,17 +23,15 @@ from underpaint.cli.train.options import (
     Scenery,
     Scenes,
     report,
-    trained_target,
 )
+from underpaint.cli.train.stages import stages
 from underpaint.cli.train.world import store, world
-from underpaint.models.checkpoints import vq_config
-from underpaint.models.train.pictures import family_pictures
-from underpaint.models.train.start import read_start
 from underpaint.zoo.resolutions import between
 
 app = typer.Typer(
+    cls=TorchGroup,
     context_settings=HELP_NAMES,
-    help="Train the embedded models. A stopped run continues where it was.",
+    help="Train the shipped models again (needs PyTorch), a recipe each. A stopped run continues where it was.",
     no_args_is_help=True,
 )
 app.command()(draw)
@@ -59,6 +58,8 @@ def tokenizer(
     run: Run,
 ) -> None:
     """Train the VQ tokenizer, shared by all resolutions; it sees 64 and 128 px, and 256 px of textured scenes."""
+    from underpaint.models.train.pictures import family_pictures
+    from underpaint.models.train.start import read_start
     from underpaint.models.train.tokenizer import DECODER_LOOP, recipe_of, train_tokenizer
 
     with run.started(family.run("runs/decoder" if decoder_only else "runs/tokenizer")) as folder:
@@ -67,9 +68,11 @@ def tokenizer(
         recipe = recipe_of(family.family)
         config = replace(recipe.config, codebook_size=codes or recipe.config.codebook_size)
         read_start(init_from, "tokenizer", config)
+        with stages() as told:
+            pictures = family_pictures(family.family, told)
         outcome = train_tokenizer(
             folder,
-            family_pictures(family.family),
+            pictures,
             config=config,
             settings=recipe.settings,
             family=family.family,
@@ -83,6 +86,7 @@ def tokenizer(
 @_recipe
 def target(*, resolution: Resolution = Pixels.small, init_from: InitFrom = None, scenes: Scenes, run: Run) -> None:
     """Train a target; above 64 px it starts from the target of half the side unless --init-from names another."""
+    from underpaint.cli.train.encoded import encoded
     from underpaint.models.train.target import LOOPS, read_target_start, shipped_config, train_target
 
     pixels = int(resolution)
@@ -90,7 +94,7 @@ def target(*, resolution: Resolution = Pixels.small, init_from: InitFrom = None,
         if pixels > Pixels.small and init_from is None:
             init_from = Path(f"runs/target_{pixels // 2}/checkpoint.pt")
         read_target_start(init_from, shipped_config(pixels))
-        data, validation = scenes.at(pixels, run.device)
+        data, validation = encoded(scenes, pixels, run.device)
         common = run.common(LOOPS[pixels])
         report(train_target(folder, data, validation, pixels, init_from=init_from, **common), folder)
 
@@ -105,6 +109,7 @@ def guided(
     run: Run,
 ) -> None:
     """Bake guidance into a target, so that one row draws what a guidance pair drew; drafters and exports read this."""
+    from underpaint.cli.train.encoded import encoded, trained_target
     from underpaint.models.train.guided import LOOPS, train_guided
 
     pixels = int(resolution)
@@ -113,7 +118,7 @@ def guided(
         if not guidance > 1.0:
             raise ValueError(f"--guidance: expected more than 1 (1 is the target as it is), got {guidance}")
         trained_target(wanted, pixels)
-        data, validation = scenes.at(pixels, run.device)
+        data, validation = encoded(scenes, pixels, run.device)
         common = run.common(LOOPS[pixels])
         report(train_guided(folder, data, validation, wanted, pixels, guidance, **common), folder)
 
@@ -134,7 +139,9 @@ def drafter(
     run: Run,
 ) -> None:
     """Train the drafter of a guided target."""
+    from underpaint.cli.train.encoded import encoded, trained_target
     from underpaint.models.train.drafter import LOOPS, SETTINGS, train_drafter
+    from underpaint.models.train.start import read_start
 
     pixels = int(resolution)
     wanted = target_from or Path(f"runs/guided_{pixels}/checkpoint.pt")
@@ -145,7 +152,7 @@ def drafter(
             raise FileNotFoundError(f"--drawn: no folder {drawn}; make one with `underpaint train draw`")
         settings = SETTINGS[pixels] if drawn_share is None else replace(SETTINGS[pixels], drawn_share=drawn_share)
         read_start(init_from, "drafter", trained_target(wanted, pixels))
-        data, validation = scenes.at(pixels, run.device)
+        data, validation = encoded(scenes, pixels, run.device)
         outcome = train_drafter(
             *(folder, data, validation, wanted, pixels),
             settings=settings,
@@ -160,9 +167,11 @@ def drafter(
 def judge(*, family: SceneFamily = Scenery.emoji, run: Run) -> None:
     """Train the judge, which reads what a picture shows."""
     from underpaint.models.train.judge import DEFAULT_LOOP, train_judge
+    from underpaint.models.train.pictures import family_pictures
 
     with run.started(family.run("runs/judge")) as folder:
-        sheet = family_pictures(family.family).sheet
+        with stages() as told:
+            sheet = family_pictures(family.family, told).sheet
         report(train_judge(folder, sheet, **run.common(DEFAULT_LOOP)), folder)
 
 
@@ -197,6 +206,8 @@ def sampler(
     run: Run,
 ) -> None:
     """Train a latent sampler, which turns codes at one resolution into codes at another, or back."""
+    from underpaint.cli.train.encoded import encoded_pairs
+    from underpaint.models.checkpoints import vq_config
     from underpaint.models.sampler import SamplerConfig
     from underpaint.models.train.sampler import LOOPS, LOSSES, read_sampler_start, settings_for, train_sampler
 
@@ -210,7 +221,7 @@ def sampler(
         config = SamplerConfig(direction.value, vq.codebook_size, ratio=ratio, high_blocks=ratio)
         read_sampler_start(init_from, config, scenes.tokenizer_from)
         outcome = train_sampler(
-            *(folder, scenes.pairs(pair, run.device), config),
+            *(folder, encoded_pairs(scenes, pair, run.device), config),
             losses=LOSSES[losses],
             settings=settings_for(pair.high, pair.grids(vq.stride).high.cells),
             init_from=init_from,
@@ -222,10 +233,11 @@ def sampler(
 @_recipe
 def superres(*, pair: Pair, scenes: Scenes, run: Run) -> None:
     """Train the super-resolution network of the pixel sampler."""
+    from underpaint.cli.train.encoded import encoded_pairs
     from underpaint.models.train.superres import LOOP, settings_for, train_super_resolution
 
     with run.started(f"runs/superres{between(pair.low, pair.high)}") as folder:
-        pairs, settings = scenes.pairs(pair, run.device), settings_for(pair.high)
+        pairs, settings = encoded_pairs(scenes, pair, run.device), settings_for(pair.high)
         report(train_super_resolution(folder, pairs, settings=settings, **run.common(LOOP)), folder)
 
 

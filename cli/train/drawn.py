@@ -11,9 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from underpaint.artifacts.lock import check_free
 from underpaint.cli.errors import STOPPED, bad_input
-from underpaint.cli.train.options import Device, Pixels, Resolution, Seed, Threads, prepare, trained_target
-from underpaint.models.train.drawn import DrawSettings, draw_scenes
-from underpaint.models.train.pictures import captions
+from underpaint.cli.train.options import Device, Pixels, Resolution, Seed, Threads, prepare
 from underpaint.runtime.files import check_folder_writable
 
 DRAWN = Path("runs/drawn")
@@ -35,6 +33,10 @@ def draw(
     threads: Threads = None,
 ) -> None:
     """Let a guided target draw scenes for its drafter to learn from. A stopped run continues where it was."""
+    from underpaint.cli.train.encoded import trained_target
+    from underpaint.models.train.drawn import DrawSettings, draw_scenes
+    from underpaint.models.train.pictures import captions
+
     wanted = target_from or Path(f"runs/guided_{int(resolution)}/checkpoint.pt")
     with bad_input(), _progress() as progress:
         prepare(device, threads)

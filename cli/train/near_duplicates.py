@@ -1,21 +1,26 @@
 """`underpaint train near-duplicates`: how alike a tokenizer's codes are."""
 
-import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from underpaint.artifacts.manifest import write_beside
 from underpaint.cli.errors import bad_input
+from underpaint.cli.terminal import (
+    Column,
+    Format,
+    FormatOption,
+    ResultTable,
+    check_json,
+    figure,
+    show,
+    told_as_json,
+)
 from underpaint.cli.train.options import Pixels, Resolution, SceneFamily, Scenery, Threads, prepare
-from underpaint.models.checkpoints import load_vq
-from underpaint.models.train.near_duplicates import DuplicateReport, near_duplicates
-from underpaint.models.train.pictures import family_pictures
-from underpaint.runtime.evaluation.machine import describe_machine, typed_command
-from underpaint.runtime.files import check_file_writable
+from underpaint.cli.train.stages import stages
+
+if TYPE_CHECKING:
+    from underpaint.models.train.near_duplicates import DuplicateReport
 
 RANKS = "1,2,4,8,16,32,64,128,256"
 
@@ -26,36 +31,47 @@ def report_near_duplicates(
     resolution: Resolution = Pixels.large,
     pictures: Annotated[int, typer.Option(help="How many fresh scenes.", min=1, max=10_000)] = 64,
     ranks: Annotated[str, typer.Option(help="Which neighbours, separated by commas.")] = RANKS,
-    out: Annotated[Path | None, typer.Option(help="JSON file of the figures.")] = None,
+    json_file: Annotated[
+        Path | None,
+        typer.Option("--json", "--out", help="Write everything as JSON to this file; - is standard output."),
+    ] = None,
     threads: Threads = None,
+    form: FormatOption = Format.table,
 ) -> None:
     """Replace every code of real scenes by its k-th nearest code, and say what that does to their pictures."""
+    from underpaint.models.checkpoints import load_vq
+    from underpaint.models.train.near_duplicates import near_duplicates
+    from underpaint.models.train.pictures import family_pictures
+    from underpaint.runtime.evaluation.machine import describe_machine, typed_command
+
     with bad_input():
         prepare("cpu", threads)
         try:
             wanted = [int(part) for part in ranks.split(",")]
         except ValueError as error:
             raise ValueError(f"--ranks: expected numbers such as {RANKS}, got {ranks!r}") from error
-        if out is not None:
-            check_file_writable(out)
+        check_json(json_file)
         vq = load_vq(tokenizer or Path(family.run("runs/tokenizer")) / "checkpoint.pt")
-        found = near_duplicates(vq, family_pictures(family.family), side=int(resolution), count=pictures, ranks=wanted)
-        if out is not None:
-            told = {**found.to_dict(), "machine": describe_machine(), "command": typed_command()}
-            write_beside(out, (json.dumps(told, indent=1) + "\n").encode())
-    Console().print(_table(found))
+        with stages() as told:
+            scenes = family_pictures(family.family, told)
+            found = near_duplicates(vq, scenes, side=int(resolution), count=pictures, ranks=wanted, report=told)
+        values = {**found.to_dict(), "machine": describe_machine(), "command": typed_command()}
+        if told_as_json(json_file, values):
+            return
+    show([_table(found)], form)
 
 
-def _table(found: DuplicateReport) -> Table:
+def _table(found: "DuplicateReport") -> ResultTable:
     title = (
         f"{found.pictures} pictures of {found.side} px: PSNR {found.psnr:.2f} dB, {found.codes_used} of "
         f"{found.codebook} codes, perplexity {found.perplexity:.0f}"
     )
-    table = Table(title=title)
-    for heading in ("replaced by", "cosine", "change, MSE", "change, dB", "PSNR, dB", "one cell, MSE"):
-        table.add_column(heading, justify="right")
-    for row in found.replacements:
-        name = f"neighbour {row.rank}" if row.rank else "a random code"
-        figures = (row.cosine, row.change_mse, row.change_db, row.psnr, row.one_cell_mse)
-        table.add_row(name, *(f"{value:.3g}" for value in figures))
-    return table
+    columns = (
+        Column("rank", "replaced\nby", lambda rank: f"neighbour {rank}" if rank else "a random code"),
+        figure("cosine", "cosine", ".3g"),
+        figure("change_mse", "change,\nMSE", ".3g"),
+        figure("change_db", "change,\ndB", ".3g"),
+        figure("psnr", "PSNR,\ndB", ".3g"),
+        figure("one_cell_mse", "one cell,\nMSE", ".3g"),
+    )
+    return ResultTable(title, columns, found.to_dict()["replacements"])

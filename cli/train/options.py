@@ -1,35 +1,27 @@
-"""What the recipes of `underpaint train` share: their options, encoded scenes, and how a run starts and ends."""
+"""Options that the recipes of `underpaint train` share, and how a run starts and ends. Reading them needs no PyTorch:
+what does is imported once a command runs.
+"""
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import IntEnum, StrEnum
 from pathlib import Path
-from typing import Annotated, Final, TypedDict
+from typing import TYPE_CHECKING, Annotated, Final, TypedDict
 
-import numpy as np
-import torch
 import typer
-from numpy.typing import NDArray
 
 from underpaint.algos.draft.spec import Grid
 from underpaint.algos.spatial.resolution import ResolutionMap
 from underpaint.artifacts.lock import check_free
 from underpaint.cli.errors import STOPPED, bad_input
 from underpaint.cli.options import MOST_THREADS
-from underpaint.cli.terminal import Advance, progress
-from underpaint.models.checkpoints import read, vq_config
-from underpaint.models.data.batches import Family
-from underpaint.models.data.scenes import Split
-from underpaint.models.decoder_config import DecoderConfig
-from underpaint.models.train.loop import LoopSettings, TrainingResult
-from underpaint.models.train.pictures import SCENE_SEED, EmojiPictures, FolderPictures, Pictures
-from underpaint.models.train.sampler import PairedCodes, PairedScenes, settings_for
-from underpaint.models.train.start import widths
-from underpaint.models.train.target import SETTINGS, STRIDE
-from underpaint.models.train.tokens import TokenSet, encode_pictures, encode_scenes
 from underpaint.runtime.files import check_folder_writable
 from underpaint.zoo.resolutions import RESOLUTIONS
+
+if TYPE_CHECKING:
+    from underpaint.models.data.batches import Family
+    from underpaint.models.train.loop import LoopSettings, TrainingResult
 
 Out = Annotated[Path | None, typer.Option(help="Folder of the run; the default is under runs/.")]
 Steps = Annotated[int | None, typer.Option(help="Optimiser steps in all.", min=1, max=2**31 - 1)]
@@ -64,7 +56,7 @@ class Scenery(StrEnum):
     textured = "textured"
 
     @property
-    def family(self) -> Family:
+    def family(self) -> "Family":
         """The family as recipes name it."""
         return "emoji" if self is Scenery.emoji else "textured"
 
@@ -111,7 +103,7 @@ class Pair:
 class Common(TypedDict):
     """What every recipe is given by name."""
 
-    loop: LoopSettings
+    loop: "LoopSettings"
     seed: int
     device: str
 
@@ -137,7 +129,7 @@ class Run:
             check_free(folder)
             yield folder
 
-    def common(self, loop: LoopSettings) -> Common:
+    def common(self, loop: "LoopSettings") -> Common:
         """The options as recipes take them; `loop` is the recipe's own, which they may shorten."""
         own = replace(loop, steps=self.steps or loop.steps, minutes=self.minutes)
         return Common(loop=own, seed=self.seed, device=self.device)
@@ -145,75 +137,16 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Scenes:
-    """Options of scenes as a tokenizer's codes, encoded on first use."""
+    """Options of scenes as a tokenizer's codes, encoded on first use: `underpaint.cli.train.encoded`."""
 
     tokenizer_from: TokenizerFrom = TOKENIZER
     tokens: Tokens = Path("runs/tokens")
 
-    def at(self, resolution: int, device: str) -> tuple[TokenSet, TokenSet]:
-        """Training and validation codes at a resolution, encoded on `device`."""
-        pictures, settings = self._pictures(f"{resolution} px"), SETTINGS[resolution]
-
-        def encoded(split: Split, scenes: int) -> TokenSet:
-            return self._encoded(pictures, resolution, scenes, split, device)
-
-        return encoded("train", settings.scenes), encoded("seen", settings.validation_scenes)
-
-    def pairs(self, pair: Pair, device: str) -> PairedScenes:
-        """Training and validation codes at both resolutions, their tokenizer, the pictures, and the two grids."""
-        pair.check()
-        sides = pair.low, pair.high
-        grids = pair.grids(vq_config(self.tokenizer_from).stride)
-        settings = settings_for(pair.high, grids.high.cells)
-        own = None if pair.pictures_from is None else FolderPictures(pair.pictures_from)
-        self._tell(f"{sides[0]} and {sides[1]} px")
-        pictures: Pictures = EmojiPictures() if own is None else own
-        source = {"seed": SCENE_SEED} if own is None else own.source
-
-        def pairs(split: Split, scenes: int) -> PairedCodes:
-            count = scenes if own is None else min(scenes, own.count(split))
-            wanted = (self.tokens, self.tokenizer_from, pictures)
-
-            def encoded(side: int) -> NDArray[np.int16]:
-                with _encoding(side) as report:
-                    return encode_pictures(*wanted, side, count, split, source, device, report)
-
-            return PairedCodes(*(encoded(side) for side in sides))
-
-        data, validation = pairs("train", settings.scenes), pairs("seen", settings.validation_scenes)
-        return PairedScenes(data, validation, self.tokenizer_from, pictures, grids)
-
-    def _pictures(self, sizes: str) -> EmojiPictures:
-        read(self.tokenizer_from, "tokenizer")
-        self._tell(sizes)
-        return EmojiPictures()
-
-    def _tell(self, sizes: str) -> None:
-        check_folder_writable(self.tokens)
-        typer.echo(f"codes at {sizes} in {self.tokens} (encoded on first use)")
-
-    def _encoded(self, pictures: EmojiPictures, side: int, scenes: int, split: Split, device: str) -> TokenSet:
-        wanted = (self.tokens, self.tokenizer_from, pictures)
-        with _encoding(side) as report:
-            return encode_scenes(*wanted, resolution=side, scenes=scenes, split=split, device=device, report=report)
-
-
-@contextmanager
-def _encoding(side: int) -> Iterator[Callable[[int, int], None]]:
-    """Progress of encoding; nothing is shown where the codes are there."""
-    with ExitStack() as opened:
-        shown: list[Advance] = []
-
-        def report(done: int, total: int) -> None:
-            if not shown:
-                shown.append(opened.enter_context(progress(f"encoding pictures of {side} px", total)))
-            shown[0](done)
-
-        yield report
-
 
 def prepare(device: str, threads: int | None) -> None:
     """Take `threads` of the CPU; ValueError on a device that is not there."""
+    import torch
+
     if device not in ("cpu", "cuda"):
         raise ValueError(f"--device is cpu or cuda; got {device!r}")
     if device == "cuda" and not torch.cuda.is_available():
@@ -222,16 +155,7 @@ def prepare(device: str, threads: int | None) -> None:
         torch.set_num_threads(threads)
 
 
-def trained_target(path: Path, resolution: int) -> DecoderConfig:
-    """The widths of the target at `path`; OSError or ValueError, before any work, unless it draws `resolution`."""
-    config = widths(path, read(path, "target"), DecoderConfig)
-    if config.grid_side * STRIDE != resolution:
-        side = config.grid_side * STRIDE
-        raise ValueError(f"{path} draws {side} px; wanted {resolution}: say --resolution {side}, or another --target")
-    return config
-
-
-def report(outcome: TrainingResult, folder: Path) -> None:
+def report(outcome: "TrainingResult", folder: Path) -> None:
     """Say how a run ended; exit code 130 where it is to be continued."""
     state = "finished" if outcome.finished else "stopped; run again to continue"
     figures = ", ".join(f"{name} {value:.4g}" for name, value in outcome.validation.items())

@@ -2,20 +2,18 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from underpaint.artifacts.lock import check_free
 from underpaint.cli.errors import STOPPED, bad_input
 from underpaint.cli.train.options import Device, Seed, Threads, prepare
-from underpaint.models import weights
-from underpaint.models.config import plain
-from underpaint.models.train.pictures import TexturedPictures
-from underpaint.models.train.precision import product_type
-from underpaint.models.train.textured_world import WorldSettings, textured_stages
-from underpaint.models.train.world import StageReport, train_world
+from underpaint.cli.train.stages import stages
 from underpaint.runtime.files import check_folder_writable
+
+if TYPE_CHECKING:
+    from underpaint.models.train.world import StageReport
 
 
 def world(
@@ -28,20 +26,28 @@ def world(
     threads: Threads = None,
 ) -> None:
     """Train tokenizer, judge, target, drafters and samplers of textured scenes in order. Run again to continue."""
+    from underpaint.models.config import plain
+    from underpaint.models.train.pictures import TexturedPictures
+    from underpaint.models.train.precision import product_type
+    from underpaint.models.train.textured_world import WorldSettings, textured_stages
+    from underpaint.models.train.world import train_world
+
     with bad_input():
         prepare(device, threads)
         check_folder_writable(out)
         check_free(out)
         settings = WorldSettings()
         typer.echo(f"{out}: products in {str(product_type(device)).removeprefix('torch.')} on {device}")
-        stages = textured_stages(out, TexturedPictures(), settings=settings, seed=seed, device=device)
+        with stages() as told:
+            pictures = TexturedPictures(report=told)
+        parts = textured_stages(out, pictures, settings=settings, seed=seed, device=device)
         about = {"scenes": "textured", "seed": seed, "settings": plain(asdict(settings))}
-        found = train_world(out, hours, stages, about, report=_told)
+        found = train_world(out, hours, parts, about, report=_told)
     if found[-1].state == "stopped":
         raise typer.Exit(STOPPED)
 
 
-def _told(one: StageReport) -> None:
+def _told(one: "StageReport") -> None:
     if one.outcome is None:
         typer.echo(f"{one.name}: closed, later stages stand on it")
         return
@@ -54,12 +60,17 @@ def store(
     checkpoint: Annotated[Path, typer.Argument(help="Checkpoint of a recipe.")],
     name: Annotated[str, typer.Argument(help="Name of the weights, such as tokenizer_textured.")],
     recipe: Annotated[str, typer.Option(help="The command that makes the checkpoint again.")],
-    out: Annotated[Path, typer.Option(help="Folder of the weights.")] = weights.FOLDER,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the weights; by default the one that the package keeps.")
+    ] = None,
 ) -> None:
     """Round a checkpoint's weights to 16 and 8 bits, for the repository to keep, beside a manifest of its making."""
+    from underpaint.models import weights
+
+    folder = out or weights.FOLDER
     with bad_input():
         if not name.replace("_", "").isalnum():
             raise ValueError(f"NAME: expected letters, digits and underscores, got {name!r}")
-        check_folder_writable(out)
-        about = weights.store(checkpoint, name, recipe, out)
-    typer.echo(f"{out / about.file}: {about.bytes / 2**20:.2f} MiB, step {about.training['step']}")
+        check_folder_writable(folder)
+        about = weights.store(checkpoint, name, recipe, folder)
+    typer.echo(f"{folder / about.file}: {about.bytes / 2**20:.2f} MiB, step {about.training['step']}")

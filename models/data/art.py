@@ -12,11 +12,14 @@ import os
 import shutil
 import subprocess
 import tarfile
+import tempfile
 import zipfile
 import zlib
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,12 +39,13 @@ Sprites = NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class ArtPackage:
-    """One npm package of art, pinned by version and by the SHA-256 of its tarball."""
+    """One npm package of art, pinned by version and by the SHA-256 and the size of its tarball."""
 
     name: str
     version: str
     tarball: str
     sha256: str
+    bytes: int
 
 
 PACKAGES: Final[dict[str, ArtPackage]] = {
@@ -50,12 +54,14 @@ PACKAGES: Final[dict[str, ArtPackage]] = {
         "1.1.0",
         "lobehub-fluent-emoji-3d-1.1.0.tgz",
         "c1bb7eee7de090205a232518a9ab4adb3df458bfbe8a1f78232991194c8b2e58",
+        15_792_027,
     ),
     "flat": ArtPackage(
         "fluentui-emoji",
         "1.3.0",
         "fluentui-emoji-1.3.0.tgz",
         "ec892e607e854859b812c7d827801756adc19955b0ef56d4ae8afcddd19492c5",
+        23_804_319,
     ),
 }
 
@@ -70,6 +76,15 @@ _FLAT_FILES: Final = {
 """Flat files are named after the Unicode short name; these concepts have a plainer name than that."""
 
 
+Report: TypeAlias = Callable[[str, int, int, str], None]
+"""Hears of progress: what is being done, how far it is, of how much, and in which unit, such as bytes."""
+_LOOK_SECONDS: Final = 0.25
+
+
+def unheard(what: str, done: int, total: int, unit: str) -> None:
+    """Nobody listens."""
+
+
 def art_folder(folder: Path | None = None) -> Path:
     """Return the cache folder: the argument, else the UNDERPAINT_ART variable, else `.art` beside `models`."""
     if folder is not None:
@@ -78,7 +93,7 @@ def art_folder(folder: Path | None = None) -> Path:
     return Path(named) if named else Path(__file__).resolve().parents[2] / ".art"
 
 
-def load_sprites(folder: Path | None = None) -> Sprites:
+def load_sprites(folder: Path | None = None, report: Report = unheard) -> Sprites:
     """Return the sprite array, fetching and rasterising the art first where the cache lacks it.
 
     Raises OSError when npm cannot fetch a package, ValueError when a tarball's checksum is wrong.
@@ -88,7 +103,7 @@ def load_sprites(folder: Path | None = None) -> Sprites:
     key = _atlas_key()
     sprites = _cached(atlas, key)
     if sprites is None:
-        sprites = _rasterise_all(folder)
+        sprites = _rasterise_all(folder, report)
         packed = io.BytesIO()
         np.savez_compressed(packed, sprites=sprites, key=np.array(key))
         write_beside(atlas, packed.getvalue())
@@ -116,31 +131,71 @@ def _atlas_key() -> str:
     return hashlib.sha256("|".join([*STYLES, *parts]).encode()).hexdigest()
 
 
-def _rasterise_all(folder: Path) -> Sprites:
+def _rasterise_all(folder: Path, report: Report) -> Sprites:
     sprites = np.zeros((len(CONCEPTS), len(STYLES), SPRITE_SIDE, SPRITE_SIDE, 4), dtype=np.uint8)
     for style_index, style in enumerate(STYLES):
-        tarball = fetch(PACKAGES[style], folder)
+        tarball = fetch(PACKAGES[style], folder, report)
         for concept_index, image in enumerate(_read_images(tarball, style)):
+            report(f"drawing the {style} art", concept_index, len(CONCEPTS), "pictures")
             sprites[concept_index, style_index] = _square(image)
     return sprites
 
 
-def fetch(package: ArtPackage, folder: Path) -> Path:
-    """Return the package's tarball in `folder`, asking npm for it when it is not there, and check it."""
+def fetch(package: ArtPackage, folder: Path, report: Report = unheard) -> Path:
+    """Return the package's tarball in `folder`, asking npm for it when it is not there, and check it.
+
+    Raises OSError where npm cannot fetch it, ValueError where it is not the one that is pinned.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     tarball = folder / package.tarball
     if not tarball.exists():
-        npm = shutil.which("npm")
-        wanted = f"{package.name}@{package.version}"
-        if npm is None:
-            raise OSError(f"npm is needed to fetch {wanted}: install it, or put its tarball at {tarball}")
-        done = subprocess.run([npm, "pack", wanted], cwd=folder, capture_output=True, text=True, check=False)
-        if done.returncode != 0 or not tarball.exists():
-            raise OSError(f"npm pack {wanted} failed; put its tarball at {tarball}:\n{done.stderr[-800:]}")
+        with tempfile.TemporaryDirectory(prefix=".fetching-", dir=folder) as aside:
+            _download(package, tarball, Path(aside), report)
+            _check(Path(aside) / package.tarball, package, "npm fetched another archive; check npm's registry")
+            os.replace(Path(aside) / package.tarball, tarball)
+    _check(tarball, package, "delete it and fetch again")
+    return tarball
+
+
+def _check(tarball: Path, package: ArtPackage, remedy: str) -> None:
     found = hashlib.sha256(tarball.read_bytes()).hexdigest()
     if found != package.sha256:
-        raise ValueError(f"{tarball}: expected SHA-256 {package.sha256}, found {found}; delete it and fetch again")
-    return tarball
+        raise ValueError(f"{tarball}: expected SHA-256 {package.sha256}, found {found}; {remedy}")
+
+
+def _download(package: ArtPackage, wanted: Path, aside: Path, report: Report) -> None:
+    """Let npm write the tarball into `aside`, by its own registry, proxy and certificates.
+
+    npm says nothing of its progress: what it has is the size of its cache, which is in `aside` too.
+    """
+    npm, name = shutil.which("npm"), f"{package.name}@{package.version}"
+    if npm is None:
+        raise OSError(f"npm is needed to fetch {name}: install it, or put its tarball at {wanted}")
+    cache, said = aside / "cache", aside / "said"
+    with said.open("wb") as stream:
+        running = subprocess.Popen([npm, "pack", name, "--cache", cache], cwd=aside, stdout=stream, stderr=stream)
+        try:
+            while True:
+                report(f"fetching {name}", min(_size(cache), package.bytes), package.bytes, "bytes")
+                with suppress(subprocess.TimeoutExpired):
+                    running.wait(_LOOK_SECONDS)
+                    break
+        finally:
+            running.kill()
+            running.wait()
+    if running.returncode != 0 or not (aside / package.tarball).exists():
+        told = said.read_text(errors="replace")[-800:]
+        raise OSError(f"npm pack {name} failed; put its tarball at {wanted}, or run again:\n{told}")
+    report(f"fetching {name}", package.bytes, package.bytes, "bytes")
+
+
+def _size(folder: Path) -> int:
+    """Bytes of the files below a folder that another program is writing."""
+    found = 0
+    for file in folder.rglob("*"):
+        with suppress(OSError):  # moved meanwhile
+            found += file.stat().st_size if file.is_file() else 0
+    return found
 
 
 def _member_names(style: str, concept: Concept) -> tuple[str, ...]:
@@ -151,7 +206,7 @@ def _member_names(style: str, concept: Concept) -> tuple[str, ...]:
     return (f"package/icons/flat/{_FLAT_FILES.get(concept.name, concept.name.replace(' ', '-'))}.svg",)
 
 
-def _read_images(tarball: Path, style: str) -> list[Image.Image]:
+def _read_images(tarball: Path, style: str) -> Iterator[Image.Image]:
     wanted = {name for concept in CONCEPTS for name in _member_names(style, concept)}
     found: dict[str, bytes] = {}
     with tarfile.open(tarball) as archive:
@@ -160,13 +215,11 @@ def _read_images(tarball: Path, style: str) -> list[Image.Image]:
                 content = archive.extractfile(member)
                 if content is not None:
                     found[member.name] = content.read()
-    images = []
     for concept in CONCEPTS:
         names = [name for name in _member_names(style, concept) if name in found]
         if not names:
             raise ValueError(f"{tarball}: no {style} picture of {concept.name!r} ({concept.code_point})")
-        images.append(_decode(found[names[0]], style))
-    return images
+        yield _decode(found[names[0]], style)
 
 
 def _decode(content: bytes, style: str) -> Image.Image:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from underpaint.algos.accept.neighbours import nearest_codes
 from underpaint.algos.arrays import IntArray
+from underpaint.models.data.art import Report, unheard
 from underpaint.models.data.scenes import Split
 from underpaint.models.train.pictures import Pictures, to_pixels
 from underpaint.models.vq import VQModel
@@ -69,6 +70,7 @@ def near_duplicates(
     split: Split = "seen",
     seed: int = 0,
     together: int = 8,
+    report: Report = unheard,
 ) -> DuplicateReport:
     """Encode `count` pictures, decode them with every code replaced, and compare.
 
@@ -81,6 +83,7 @@ def near_duplicates(
         split: of the scenes.
         seed: of the codes drawn at random, and of the cells for `one_cell_mse`.
         together: pictures decoded at once.
+        report: hears how many of the replacements are done.
 
     Raises ValueError where `count` or a rank is out of range.
     """
@@ -102,7 +105,8 @@ def near_duplicates(
     used = shares[shares > 0]
     cells = torch.from_numpy(rng.integers(codes.shape[1], size=count))
     replacements = []
-    for rank in (*ranks, 0):
+    for done, rank in enumerate((*ranks, 0)):
+        report("replacing codes", done, len(ranks) + 1, "ranks")
         others = torch.from_numpy(_others(codes.numpy(), nearest, rank, rng))
         changed = _decoded(vq, others, together)
         one = codes.clone()

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from underpaint.models.data.art import load_sprites
+from underpaint.models.data.art import Report, load_sprites, unheard
 from underpaint.models.data.batches import FAMILIES, Family
 from underpaint.models.data.scenes import Scene, Split, SpriteSheet, render, scene
 from underpaint.models.data.textured_render import TexturedSheet, render_textured
@@ -36,8 +36,8 @@ class Pictures(Protocol):
 class EmojiPictures:
     """Renders scenes on demand; sprites are loaded, and at first fetched, once."""
 
-    def __init__(self, art: Path | None = None) -> None:
-        self.sheet = SpriteSheet(load_sprites(art))
+    def __init__(self, art: Path | None = None, report: Report = unheard) -> None:
+        self.sheet = SpriteSheet(load_sprites(art, report))
 
     def __call__(self, indices: Sequence[int], size: int, split: Split) -> NDArray[np.uint8]:
         """Render scenes `indices` of `split` at `size` px."""
@@ -47,8 +47,8 @@ class EmojiPictures:
 class TexturedPictures:
     """Renders scenes of the second family on demand; sprites are loaded, and at first fetched, once."""
 
-    def __init__(self, art: Path | None = None) -> None:
-        self.sheet = TexturedSheet(load_sprites(art))
+    def __init__(self, art: Path | None = None, report: Report = unheard) -> None:
+        self.sheet = TexturedSheet(load_sprites(art, report))
 
     def __call__(self, indices: Sequence[int], size: int, split: Split) -> NDArray[np.uint8]:
         """Render scenes `indices` of `split` at `size` px."""
@@ -56,11 +56,11 @@ class TexturedPictures:
         return np.stack([render_textured(one, self.sheet, size) for one in shown])
 
 
-def family_pictures(family: Family, art: Path | None = None) -> EmojiPictures | TexturedPictures:
-    """Return the renderer of a family of scenes; ValueError for an unknown one."""
+def family_pictures(family: Family, report: Report = unheard) -> EmojiPictures | TexturedPictures:
+    """Return the renderer of a family of scenes; ValueError for an unknown one. `report` hears of the art's way."""
     if family not in FAMILIES:
         raise ValueError(f"scenes: expected one of {', '.join(FAMILIES)}, got {family!r}")
-    return EmojiPictures(art) if family == "emoji" else TexturedPictures(art)
+    return EmojiPictures(report=report) if family == "emoji" else TexturedPictures(report=report)
 
 
 class FolderPictures:

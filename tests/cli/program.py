@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from time import monotonic, process_time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
+import typer
 
 from underpaint.algos.accept import RULES
 from underpaint.algos.draft import POLICIES
-from underpaint.cli.app import main
+from underpaint.cli.app import app, main
 
 
 class Ran(NamedTuple):
@@ -65,3 +66,18 @@ def listing(folder: Path) -> dict[str, tuple[int, int]]:
     return {
         str(path.relative_to(folder)): (path.lstat().st_size, path.lstat().st_mtime_ns) for path in folder.rglob("*")
     }
+
+
+def subcommands(groups: bool = False) -> list[str]:
+    """Every command of the program by its full name, as "train judge"; with `groups`, what holds commands too."""
+    found: list[str] = []
+
+    def visit(command: Any, name: str) -> None:
+        for word, below in getattr(command, "commands", {}).items():
+            full = f"{name} {word}".strip()
+            if groups or not hasattr(below, "commands"):
+                found.append(full)
+            visit(below, full)
+
+    visit(typer.main.get_command(app), "")
+    return found

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.bad_commands import COMMANDS, SUBCOMMANDS
+from tests.cli.bad_commands import COMMANDS
 from tests.cli.bad_files import make_files
-from tests.cli.program import listing, run_program
+from tests.cli.program import listing, run_program, subcommands
 
 MOST_SECONDS = 5.0
 HUNG_SECONDS = 30.0
@@ -38,8 +38,10 @@ def test_bad_input_is_refused(files: Path, monkeypatch: pytest.MonkeyPatch, line
 
 
 def test_every_subcommand_is_among_them() -> None:
+    """Each of the program as it is: none is listed by hand."""
     assert len(COMMANDS) >= 150
     assert len({line for line, _ in COMMANDS}) == len(COMMANDS)
     lines = [re.sub(r"^--plugin \S+ ", "", line) for line, _ in COMMANDS]
-    for name in SUBCOMMANDS:
-        assert any(line == name or line.startswith(f"{name} ") for line in lines), name
+    names = subcommands()
+    assert {"train judge", "simulate predict", "export", "metrics write"} <= set(names)
+    assert [name for name in names if not any(f"{line} ".startswith(f"{name} ") for line in lines)] == []

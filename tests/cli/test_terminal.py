@@ -11,10 +11,12 @@ from collections.abc import Sequence
 import pytest
 from typer.testing import CliRunner
 
+from tests.cli.program import subcommands
 from underpaint.cli import terminal
 from underpaint.cli.app import app
 from underpaint.cli.root import own_first
 from underpaint.cli.terminal import Column, Format, ResultTable, be_quiet, figure, progress, show
+from underpaint.cli.train.stages import stages
 
 COLUMNS = (
     Column("name"),
@@ -94,21 +96,11 @@ def test_plugins_are_loaded_wherever_they_are_named() -> None:
     assert json.loads(done.stdout)["rule"] == "last_first", done.stderr
 
 
-def commands() -> list[list[str]]:
-    import typer
-
-    root = typer.main.get_command(app)
-    found: list[list[str]] = [[]]
-    for name, command in root.commands.items():  # type: ignore[attr-defined]
-        found += [[name], *([name, below] for below in getattr(command, "commands", {}))]
-    return found
-
-
-@pytest.mark.parametrize("command", commands(), ids=" ".join)
-def test_every_command_answers_to_h(command: list[str]) -> None:
-    done = CliRunner().invoke(app, [*command, "-h"])
+@pytest.mark.parametrize("command", ["", *subcommands(groups=True)])
+def test_every_command_answers_to_h(command: str) -> None:
+    done = CliRunner().invoke(app, [*command.split(), "-h"])
     assert done.exit_code == 0
-    assert done.stdout == CliRunner().invoke(app, [*command, "--help"]).stdout
+    assert done.stdout == CliRunner().invoke(app, [*command.split(), "--help"]).stdout
     assert "Usage" in done.stdout
 
 
@@ -143,6 +135,19 @@ def test_progress_is_plain_lines_where_there_is_no_terminal(
         assert capsys.readouterr() == ("", "")
     finally:
         be_quiet(False)
+
+
+def test_each_stage_has_its_progress_and_bytes_are_told_as_mib(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(terminal, "_EVERY", 0.0)
+    with stages() as told:
+        for done in (0, 1 << 20, 3 << 20):
+            told("fetching", done, 3 << 20, "bytes")
+        told("drawing", 1, 2, "pictures")
+    lines = [line.split(",")[0] for line in capsys.readouterr().err.splitlines()]
+    assert "fetching: 1.0 of 3.0 MiB" in lines
+    assert lines[-1] == "drawing: 1 of 2"
 
 
 def test_ctrl_c_says_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -161,7 +161,7 @@ def test_a_stopped_run_says_so_and_exits_as_a_shell_does(tmp_path: Path, monkeyp
         return TrainingResult(7, False, {"accuracy": 0.5})
 
     monkeypatch.setattr("underpaint.models.train.judge.train_judge", stopped)
-    monkeypatch.setattr("underpaint.models.train.pictures.load_sprites", lambda art: {})
+    monkeypatch.setattr("underpaint.models.train.pictures.load_sprites", lambda art, report: {})
     monkeypatch.setattr("underpaint.models.train.pictures.SpriteSheet", lambda sprites: sprites)
     given = ["--out", str(tmp_path), "--steps", "9", "--minutes", "0.5", "--seed", "3"]
     result = CliRunner().invoke(app, ["judge", *given])
@@ -206,8 +206,8 @@ def test_samplers_learn_between_the_sides_that_are_named(
         return TrainingResult(1, True, {})
 
     monkeypatch.chdir(checkpoints)
-    monkeypatch.setattr("underpaint.cli.train.options.encode_pictures", encode)
-    monkeypatch.setattr("underpaint.cli.train.options.EmojiPictures", lambda: None)
+    monkeypatch.setattr("underpaint.cli.train.encoded.encode_pictures", encode)
+    monkeypatch.setattr("underpaint.cli.train.encoded.EmojiPictures", lambda report: None)
     monkeypatch.setattr(sampler, "train_sampler", train)
     monkeypatch.setattr(superres, "train_super_resolution", train)
     for command in (["sampler", "--direction", "down"], ["superres"]):

@@ -1,12 +1,18 @@
 """The command line of an installation that draws and compares, but does not train or export."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
+
+from tests.cli.program import subcommands
+from underpaint.cli.app import app
 
 START = "import sys; sys.modules['torch'] = None; from underpaint.cli.app import main; main()"
+ALL = [[], *(name.split() for name in subcommands(groups=True))]
 
 
 @pytest.mark.parametrize(
@@ -31,14 +37,55 @@ def test_what_needs_pytorch_says_so(tmp_path: Path, arguments: list[str]) -> Non
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("command", ["train", "export", "check", "caption", "engine"])
-def test_help_needs_no_pytorch(tmp_path: Path, command: str) -> None:
-    root = str(Path(__file__).parents[2])
-    shown = [sys.executable, "-c", START, command, "-h"]
-    done = subprocess.run(shown, cwd=tmp_path, env={"PYTHONPATH": root}, capture_output=True, text=True)
+def without_torch(code: str, tmp_path: Path, **more: str) -> subprocess.CompletedProcess[str]:
+    """Run Python where PyTorch cannot be imported."""
+    program = f"import sys; sys.modules['torch'] = None; {code}"
+    env = {"PYTHONPATH": str(Path(__file__).parents[2]), "COLUMNS": "200", **more}
+    return subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=env, capture_output=True, text=True)
+
+
+def test_every_help_is_whole_without_pytorch(tmp_path: Path) -> None:
+    """The help of every command, of `train` and of `export` with them, is what it is where PyTorch is."""
+    wanted = {" ".join(command): helped(command) for command in ALL}
+    code = (
+        "import json; from typer.testing import CliRunner; from underpaint.cli.app import app; "
+        f"print(json.dumps([CliRunner().invoke(app, [*words, '--help']).output for words in {ALL!r}]))"
+    )
+    done = without_torch(code, tmp_path)
     assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    assert len(done.stdout.split()) > 10
+    assert dict(zip(wanted, json.loads(done.stdout), strict=True)) == wanted
+    for options in (wanted["train drafter"], wanted["export"]):
+        assert "PyTorch is installed" not in options
+        assert "--target" in options
+    assert "--first-code" in wanted["export"]
+    assert "superres_64_256" in wanted["export"]
+    assert len([name for name in wanted if name.startswith("train ")]) == 11
+
+
+def helped(command: list[str]) -> str:
+    done = CliRunner().invoke(app, [*command, "--help"], env={"COLUMNS": "200"})
+    assert done.exit_code == 0
+    return done.output
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("underpaint train sam", ["sampler"]),
+        ("underpaint train sampler --los", ["--losses"]),
+        ("underpaint train sampler --losses p", ["pixel"]),
+        ("underpaint export --prec", ["--precision"]),
+        ("underpaint export superres_64", ["superres_64_256"]),
+        ("underpaint check --inv", ["--invariance"]),
+        ("underpaint engine --buck", ["--buckets"]),
+        ("underpaint caption --o", ["--out"]),
+    ],
+)
+def test_a_shell_completes_without_pytorch(tmp_path: Path, typed: str, offered: list[str]) -> None:
+    words = {"COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split()) - 1)}
+    code = "from underpaint.cli.app import main; main()"
+    done = without_torch(code, tmp_path, _UNDERPAINT_COMPLETE="complete_bash", **words)
+    assert done.stdout.split() == offered, done.stderr
 
 
 def test_passes_are_compared_without_pytorch(tmp_path: Path) -> None:

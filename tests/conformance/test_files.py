@@ -10,15 +10,16 @@ import onnxruntime
 import pytest
 import torch
 from safetensors.numpy import load_file
+from typer.testing import CliRunner
 
 from tests.conformance.conftest import CONFIG, ORIGIN, WORDS, Models
 from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts import manifest
 from underpaint.artifacts.manifest import ManifestError
+from underpaint.cli.app import app
 from underpaint.export.decoder_parity import compare
 from underpaint.export.decoders import export_captioned_target
 from underpaint.export.store import ParityError, draft_manifest, staged, store_onnx
-from underpaint.export.trained_models import main
 from underpaint.models.text import CaptionedTarget, with_condition_table
 from underpaint.runtime.engines.context import EngineContext, EngineError, bind, open_session
 from underpaint.runtime.engines.loading import load_decoder
@@ -191,8 +192,8 @@ def test_weights_that_float16_cannot_hold_are_refused(tmp_path: Path) -> None:
         export_captioned_target("target", target, tmp_path, ORIGIN)
 
 
-def test_the_command_names_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["target64", "--runs", str(tmp_path), "--out", str(tmp_path / "out")]) == 2
-    assert "no checkpoint at" in capsys.readouterr().err
-    assert main(["nothing", "--runs", str(tmp_path), "--out", str(tmp_path / "out")]) == 2
-    assert "there is no nothing; known: tokenizer" in capsys.readouterr().err
+def test_the_command_names_what_is_missing(tmp_path: Path) -> None:
+    for name, says in (("target64", "no checkpoint at"), ("nothing", "there is no nothing; known: tokenizer")):
+        done = CliRunner().invoke(app, ["export", name, "--runs", str(tmp_path), "--out", str(tmp_path / "out")])
+        assert done.exit_code == 2
+        assert says in done.stderr

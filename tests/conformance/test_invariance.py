@@ -15,7 +15,6 @@ from tests.conformance.conftest import Models
 from underpaint.artifacts.model_index import write_index
 from underpaint.artifacts.results import read_results
 from underpaint.cli.app import app
-from underpaint.cli.export import check_app
 from underpaint.runtime.evaluation import invariance
 from underpaint.runtime.evaluation.invariance import COUNTS, ROWS, check_invariance, summary
 
@@ -177,7 +176,7 @@ def test_the_command_fails_on_a_planted_defect(sound: Path, tmp_path: Path) -> N
 
 
 def refused(arguments: list[str]) -> str:
-    done = CliRunner().invoke(check_app, arguments)
+    done = CliRunner().invoke(app, ["check", *arguments])
     assert done.exit_code == 2, done.output
     return " ".join(done.output.split())
 

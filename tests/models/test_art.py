@@ -2,6 +2,8 @@
 
 import hashlib
 import io
+import os
+import sys
 import tarfile
 from dataclasses import replace
 from pathlib import Path
@@ -90,3 +92,98 @@ def test_a_missing_picture_is_an_error(folder: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(art.PACKAGES, "flat", package)
     with pytest.raises(ValueError, match="no flat picture of 'corn'"):
         art.load_sprites(folder)
+
+
+NPM = """#!{python}
+import sys, time
+from pathlib import Path
+assert sys.argv[1:4] == ["pack", "{wanted}", "--cache"], sys.argv
+cache = Path(sys.argv[4]) / "_cacache" / "tmp"
+cache.mkdir(parents=True)
+archive = Path("{archive}").read_bytes()
+for turn in range(1, 5):
+    (cache / "part").write_bytes(archive[: len(archive) * turn // 4])
+    time.sleep({pause})
+if {sent} < len(archive):
+    print("npm error code EINTEGRITY", file=sys.stderr)
+    sys.exit(1)
+Path("{tarball}").write_bytes(archive)
+"""
+
+
+def npm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: art.ArtPackage, archive: Path, **more: float) -> None:
+    """A program of that name first on the path, which hands out `archive` as npm does, in four parts."""
+    folder = tmp_path / "bin"
+    folder.mkdir(exist_ok=True)
+    told = {"pause": 0.1, "sent": 10**9, **more}
+    wanted = {"wanted": f"{package.name}@{package.version}", "archive": archive, "tarball": package.tarball}
+    (folder / "npm").write_text(NPM.format(python=sys.executable, **wanted, **told))
+    (folder / "npm").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    path = tmp_path / "archive"
+    path.write_bytes(np.random.default_rng(0).bytes(400_000))
+    return path
+
+
+@pytest.fixture
+def package(archive: Path) -> art.ArtPackage:
+    content = archive.read_bytes()
+    return replace(art.PACKAGES["3d"], sha256=hashlib.sha256(content).hexdigest(), bytes=len(content))
+
+
+def test_a_download_tells_how_many_bytes_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: art.ArtPackage, archive: Path
+) -> None:
+    npm(tmp_path, monkeypatch, package, archive, pause=0.4)
+    heard: list[tuple[str, int, int, str]] = []
+    fetched = art.fetch(package, tmp_path / "art", lambda *told: heard.append(told))
+    assert fetched.read_bytes() == archive.read_bytes()
+    assert {(what, total, unit) for what, _, total, unit in heard} == {
+        ("fetching @lobehub/fluent-emoji-3d@1.1.0", 400_000, "bytes")
+    }
+    bytes_there = [done for _, done, _, _ in heard]
+    assert bytes_there == sorted(bytes_there)
+    assert bytes_there[-1] == 400_000
+    assert set(bytes_there) >= {100_000, 200_000, 300_000}
+    assert [path.name for path in (tmp_path / "art").iterdir()] == [package.tarball]
+    heard.clear()
+    art.fetch(package, tmp_path / "art", lambda *told: heard.append(told))
+    assert heard == []
+
+
+def test_a_download_that_fails_says_why_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: art.ArtPackage, archive: Path
+) -> None:
+    npm(tmp_path, monkeypatch, package, archive, pause=0, sent=1000)
+    with pytest.raises(OSError, match=r"npm pack @lobehub(.|\n)*put its tarball at (.|\n)*EINTEGRITY"):
+        art.fetch(package, tmp_path / "art")
+    archive.write_bytes(archive.read_bytes()[:1000])
+    npm(tmp_path, monkeypatch, package, archive, pause=0)
+    with pytest.raises(ValueError, match=r"expected SHA-256 .* npm fetched another archive"):
+        art.fetch(package, tmp_path / "art")
+    assert list((tmp_path / "art").iterdir()) == []
+
+
+def test_ctrl_c_ends_the_download(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: art.ArtPackage, archive: Path
+) -> None:
+    npm(tmp_path, monkeypatch, package, archive, pause=30)
+
+    def stop(what: str, done: int, total: int, unit: str) -> None:
+        if done:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        art.fetch(package, tmp_path / "art", stop)
+    assert list((tmp_path / "art").iterdir()) == []
+
+
+def test_drawing_the_art_is_told_too(folder: Path) -> None:
+    heard: list[tuple[str, int, int, str]] = []
+    art.load_sprites(folder, lambda *told: heard.append(told))
+    assert [what for what, done, *_ in heard if not done] == ["drawing the 3d art", "drawing the flat art"]
+    assert {(total, unit) for _, _, total, unit in heard} == {(len(CONCEPTS), "pictures")}

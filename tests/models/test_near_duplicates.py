@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from typer.testing import CliRunner
 
 from tests.models.test_tokenizer import TINY_VQ, flat_pictures
-from underpaint.cli.train import near_duplicates as command
 from underpaint.cli.train.commands import app
 from underpaint.models.data.scenes import Split
 from underpaint.models.train.near_duplicates import near_duplicates
@@ -73,16 +72,16 @@ def test_wrong_arguments_are_refused(paired: VQModel) -> None:
 
 
 def test_the_command_writes_what_it_shows(paired: VQModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def pictures(family: str) -> Pictures:
+    def pictures(family: str, report: object) -> Pictures:
         return flat_pictures
 
     def tokenizer(path: Path) -> VQModel:
         return paired
 
-    monkeypatch.setattr(command, "family_pictures", pictures)
-    monkeypatch.setattr(command, "load_vq", tokenizer)
+    monkeypatch.setattr("underpaint.models.train.pictures.family_pictures", pictures)
+    monkeypatch.setattr("underpaint.models.checkpoints.load_vq", tokenizer)
     out = tmp_path / "duplicates.json"
-    arguments = ["near-duplicates", "--resolution", "64", "--pictures", "2", "--ranks", "1,4", "--out", str(out)]
+    arguments = ["near-duplicates", "--resolution", "64", "--pictures", "2", "--ranks", "1,4", "--json", str(out)]
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 0, done.output
     assert "a random code" in done.output

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from tests.models.test_scenes import made_up_sprites
 from underpaint.cli.train.commands import app
 from underpaint.models.checkpoints import load_whole, target_of
+from underpaint.models.data.art import Report, unheard
 from underpaint.models.data.textured_render import TexturedSheet
 from underpaint.models.judge import JudgeConfig
 from underpaint.models.train.drafter import DrafterSettings
@@ -43,7 +44,7 @@ SETTINGS = WorldSettings(
 
 
 class MadeUp(TexturedPictures):
-    def __init__(self) -> None:
+    def __init__(self, report: Report = unheard) -> None:
         self.sheet = TexturedSheet(made_up_sprites())
 
 
@@ -69,7 +70,7 @@ def test_all_stages_run_and_stand_on_each_other(tmp_path: Path) -> None:
 
 
 def test_bad_input_to_the_command_is_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("underpaint.cli.train.world.TexturedPictures", MadeUp)
+    monkeypatch.setattr("underpaint.models.train.pictures.TexturedPictures", MadeUp)
     (tmp_path / "world.json").write_text('{"seed": 5}')
     done = CliRunner().invoke(app, ["world", "--hours", "1", "--out", str(tmp_path)])
     assert done.exit_code == 2

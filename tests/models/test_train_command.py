@@ -31,7 +31,7 @@ def test_bad_input_exits_with_2(arguments: list[str]) -> None:
 
 
 def test_an_absent_tokenizer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("underpaint.cli.train.commands.family_pictures", lambda family: None)
+    monkeypatch.setattr("underpaint.models.train.pictures.family_pictures", lambda family, report: None)
     result = RUNNER.invoke(app, ["target", "--tokenizer", str(tmp_path / "none.pt"), "--tokens", str(tmp_path)])
     assert result.exit_code == 2
     assert "underpaint train tokenizer" in result.output

@@ -8,23 +8,12 @@ from typing import Any
 import pytest
 import typer
 
-from underpaint.cli import export as exporting
 from underpaint.cli.app import app
-from underpaint.cli.engine import app as engine
 from underpaint.cli.root import own_first
-from underpaint.cli.train.commands import app as train
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 OUTSIDE = {"results"}  # pages made of recorded commands: those were run, by the program as it was then
-INNER = {
-    "train": train,
-    "engine": engine,
-    "caption": exporting.caption_app,
-    "check": exporting.check_app,
-    "export": exporting.app,
-}
-"""Commands whose options another program reads."""
 
 
 def commands() -> list[tuple[str, str]]:
@@ -44,8 +33,7 @@ def commands() -> list[tuple[str, str]]:
 def read(program: typer.Typer, arguments: list[str]) -> None:
     """Parse as the program does, and run nothing; click's errors where an option or a value is none."""
     command: Any = typer.main.get_command(program)
-    left = own_first(arguments) if program is app else arguments
-    context = command.make_context("underpaint", list(left), resilient_parsing=False)
+    context = command.make_context("underpaint", own_first(arguments), resilient_parsing=False)
     while hasattr(command, "commands"):
         rest = [*context._protected_args, *context.args]
         _, command, rest = command.resolve_command(context, rest)
@@ -61,15 +49,7 @@ def called(line: str) -> list[str]:
 
 @pytest.mark.parametrize(("page", "line"), commands())
 def test_a_documented_command_is_read(page: str, line: str) -> None:
-    words = called(line)
-    if words[0] == "export" and "--kind" not in words:
-        from underpaint.export.trained_models import parser  # the recipes' own form
-
-        parser("underpaint export").parse_args(words[1:])
-    elif words[0] in INNER:
-        read(INNER[words[0]], words[1:])
-    else:
-        read(app, words)
+    read(app, called(line))
 
 
 def test_there_are_many_and_a_wrong_one_is_seen() -> None:

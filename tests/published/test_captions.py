@@ -7,7 +7,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from underpaint.cli.export import caption_app
+from underpaint.cli.app import app
 from underpaint.models.published.captions import caption_features
 from underpaint.models.published.files import CheckpointError
 
@@ -45,7 +45,7 @@ def test_features_are_the_encoders_last_hidden_states(encoder: Path) -> None:
 
 def test_the_command_writes_a_file_or_says_why_not(encoder: Path, tmp_path: Path) -> None:
     runner, out = CliRunner(), tmp_path / "cat.npy"
-    result = runner.invoke(caption_app, [str(encoder), "a red cat", "--out", str(out)])
+    result = runner.invoke(app, ["caption", str(encoder), "a red cat", "--out", str(out)])
     assert result.exit_code == 0, result.output
     assert np.load(out).shape == (3, 12)
     for arguments, message in (
@@ -54,7 +54,7 @@ def test_the_command_writes_a_file_or_says_why_not(encoder: Path, tmp_path: Path
         ([str(encoder), "a", "--out", str(tmp_path / "cat.txt")], "ends in .npy"),
         ([str(encoder), "a", "--out", "/proc/cat.npy"], "cannot write into /proc"),
     ):
-        result = runner.invoke(caption_app, arguments)
+        result = runner.invoke(app, ["caption", *arguments])
         assert result.exit_code == 2
         assert message in result.output
     with pytest.raises(CheckpointError, match="no T5 encoder"):

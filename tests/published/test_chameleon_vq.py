@@ -18,7 +18,6 @@ from tests.published.chameleon_vq import BLOCKS, CH, LATENT, MULTIPLIERS, STRIDE
 from tests.published.checkpoints import noise, save_vq
 from tests.published.text_models import CODES, IMAGE_IDS, MAP, OPTIONS, PROMPT, chameleon, save_anole_drafter
 from underpaint.cli.app import app as underpaint
-from underpaint.cli.export import app, check_app
 from underpaint.export.checkpoint import Request, export_checkpoint
 from underpaint.export.tokenizer import require_same_codes
 from underpaint.models.published.files import CheckpointError
@@ -152,7 +151,7 @@ def test_a_file_of_another_form_is_one_line(
 ) -> None:
     save_vqgan(tmp_path / "vqgan.ckpt", change(vqgan_weights(CODES)))
     own = ["--kind", "chameleon-vq", "--out", str(tmp_path / "out")]
-    result = CliRunner().invoke(app, [str(tmp_path / "vqgan.ckpt"), *own])
+    result = CliRunner().invoke(underpaint, ["export", str(tmp_path / "vqgan.ckpt"), *own])
     assert result.exit_code == 2
     assert message in result.output
     assert result.output.count("\n") == 1
@@ -195,7 +194,7 @@ def test_a_tokenizer_of_other_codes_than_the_targets_is_refused(anole: Path, tmp
     ):
         save_vqgan(tmp_path / "vqgan.ckpt", state)
         own = ["--kind", "chameleon-vq", "--out", str(anole / "out")]
-        result = CliRunner().invoke(app, [str(tmp_path / "vqgan.ckpt"), *own])
+        result = CliRunner().invoke(underpaint, ["export", str(tmp_path / "vqgan.ckpt"), *own])
         assert result.exit_code == 2
         assert re.search(message, result.output), result.output
     assert manifest("vq_decoder", anole / "out").export == manifest("vq_decoder", release / "out").export
@@ -213,7 +212,7 @@ def test_an_exported_chameleon_draws_pictures(anole: Path, tmp_path: Path) -> No
     from transformers.models.chameleon.modeling_chameleon import ChameleonImageVocabularyMapping
 
     runner = CliRunner()
-    result = runner.invoke(check_app, [str(anole / "out")])
+    result = runner.invoke(underpaint, ["check", str(anole / "out")])
     assert result.exit_code == 0, result.output
     assert "vq_decoder (fp32): passed" in result.output
     prompt = ",".join(str(int(each)) for each in PROMPT[0])

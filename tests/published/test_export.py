@@ -25,7 +25,6 @@ from underpaint.algos.step import decode
 from underpaint.artifacts.manifest import ManifestError, check
 from underpaint.artifacts.model_index import read_index
 from underpaint.cli.app import app as underpaint
-from underpaint.cli.export import app, check_app
 from underpaint.export import checkpoint, decoders
 from underpaint.export.checkpoint import Request, export_checkpoint
 from underpaint.export.decoder_parity import LARGE, _told_apart, compare, prepare
@@ -232,7 +231,7 @@ def test_check_names_a_damaged_record(
     found = json.loads((out / "target.json").read_text())
     change(found["export"])
     (out / "target.json").write_text(json.dumps(found))
-    result = CliRunner().invoke(check_app, [str(out), "--no-greedy"])
+    result = CliRunner().invoke(underpaint, ["check", str(out), "--no-greedy"])
     assert result.exit_code == 2
     assert message in result.output
 
@@ -263,9 +262,9 @@ def test_commands(tmp_path: Path) -> None:
     save_llamagen(tmp_path / "c2i.pt", captions=False)
     out = tmp_path / "out"
     own = ["--kind", "llamagen-c2i", "--heads", str(HEADS), "--grid", str(SIDE), "--out", str(out)]
-    result = runner.invoke(app, [str(tmp_path / "c2i.pt"), *own])
+    result = runner.invoke(underpaint, ["export", str(tmp_path / "c2i.pt"), *own])
     assert result.exit_code == 0, result.output
-    result = runner.invoke(check_app, [str(out)])
+    result = runner.invoke(underpaint, ["check", str(out)])
     assert result.exit_code == 0, result.output
     assert "target (fp32): passed" in result.output
     for arguments, message in (
@@ -275,16 +274,16 @@ def test_commands(tmp_path: Path) -> None:
         ([str(tmp_path / "c2i.pt"), *own, "--target", "x"], "belong together"),
         ([str(tmp_path / "c2i.pt"), *own, "--out", "/proc/out"], "cannot write into /proc/out"),
     ):
-        result = runner.invoke(app, arguments)
+        result = runner.invoke(underpaint, ["export", *arguments])
         assert result.exit_code == 2
         assert message in result.output
     found = json.loads((out / "target.json").read_text())
     found["export"]["checkpoint_sha256"] = "0"
     (out / "target.json").write_text(json.dumps(found))
-    result = runner.invoke(check_app, [str(out)])
+    result = runner.invoke(underpaint, ["check", str(out)])
     assert result.exit_code == 2
     assert "another checkpoint" in result.output
-    assert "no model_index.json" in runner.invoke(check_app, [str(tmp_path)]).output
+    assert "no model_index.json" in runner.invoke(underpaint, ["check", str(tmp_path)]).output
 
 
 def test_help_has_the_options_of_both_forms() -> None:

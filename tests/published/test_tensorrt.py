@@ -21,7 +21,7 @@ from tests.published.limits import files_of_at_most
 from tests.published.test_chameleon_vq import save_vqgan
 from underpaint.artifacts.decoder_graph import MASKED_SCORE
 from underpaint.artifacts.manifest import ManifestError
-from underpaint.cli.engine import app
+from underpaint.cli.app import app
 from underpaint.export.checkpoint import Request, export_checkpoint
 from underpaint.export.tensorrt_build import batch_counts, build_folder
 from underpaint.models.published.options import LoadOptions
@@ -290,7 +290,7 @@ def test_the_device_cache_commits_as_the_hosts_does(small: Path) -> None:
 
 def test_the_engine_command(small: Path, tmp_path: Path) -> None:
     runner = CliRunner()
-    result = runner.invoke(app, [str(small), "--backend", BACKEND, "--model", "sampler"])
+    result = runner.invoke(app, ["engine", str(small), "--backend", BACKEND, "--model", "sampler"])
     assert result.exit_code == 0, result.output
     assert "sampler.tensorrt-rtx.engine" in result.output
     for arguments, message in (
@@ -301,7 +301,7 @@ def test_the_engine_command(small: Path, tmp_path: Path) -> None:
         ([str(small), "--backend", BACKEND, "--model", "judge"], "got judge"),
         ([str(tmp_path / "none"), "--backend", BACKEND], "no folder"),
     ):
-        result = runner.invoke(app, arguments)
+        result = runner.invoke(app, ["engine", *arguments])
         assert result.exit_code == 2
         assert message in result.output
 
@@ -310,7 +310,7 @@ def test_the_engine_command(small: Path, tmp_path: Path) -> None:
 def test_without_a_gpu_nothing_falls_back(small: Path) -> None:
     with pytest.raises(EngineError, match="no GPU"):
         load_tensorrt("target", "target", small, BACKEND)
-    result = CliRunner().invoke(app, [str(small), "--backend", "tensorrt"])
+    result = CliRunner().invoke(app, ["engine", str(small), "--backend", "tensorrt"])
     assert result.exit_code == 2
     assert "no GPU" in result.output
 

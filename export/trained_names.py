@@ -1,0 +1,47 @@
+"""The names of what `underpaint export` makes of this project's own checkpoints. Reading them needs no PyTorch."""
+
+from pathlib import Path
+from typing import Final
+
+from underpaint.zoo.resolutions import SHIPPED_RESOLUTIONS, between
+
+OUT: Final = Path("runs/export")
+"""Where exports go unless they are told: never into the models that ship."""
+RUNS: Final = Path("runs")
+"""Where the recipes leave their checkpoints: RUNS/<recipe>/checkpoint.pt."""
+SHIPPED_NAMES: Final = (
+    "tokenizer",
+    "target64",
+    "drafter64",
+    "target128",
+    "drafter128",
+    "judge",
+    "judge_reference",
+    "sampler_up",
+    "sampler_down",
+    "superres",
+)
+"""What is exported where nothing is named; "tokenizer" writes vq_decoder, vq_encoder and codebook, which samplers look
+for in the folder; "judge_reference" needs the art."""
+_BETWEEN: Final = (
+    "sampler_up",
+    "sampler_up_ce",
+    "sampler_up_gan",
+    "sampler_down",
+    "sampler_down_pixel",
+    "sampler_down_gan",
+    "superres",
+)
+_PAIRS: Final = (SHIPPED_RESOLUTIONS, (64, 256), (128, 256))
+OTHER_NAMES: Final = (
+    "drafter64_float",
+    "drafter128_float",
+    "target256",
+    "drafter256",
+    "drafter256_float",
+    "judge_reference256",
+    *(name + between(*pair) for pair in _PAIRS for name in _BETWEEN if name + between(*pair) not in SHIPPED_NAMES),
+)
+"""What is exported only when it is named: drafters in float32, to compare the 8-bit ones with (into a folder of their
+own: a folder holds one drafter a grid), the samplers that other losses trained, which the latent kinds of
+`runtime.resampling.registry` look for, and all of 256 px, of which nothing ships."""
