@@ -14,6 +14,7 @@ from underpaint.cli.errors import BAD_INPUT, STOPPED, bad_input
 from underpaint.cli.options import short_hash
 from underpaint.cli.simulate.predict import predict
 from underpaint.cli.simulate.spatial import fit, spatial
+from underpaint.cli.simulate.windows import window_recipes, windows_apart
 from underpaint.cli.terminal import (
     Column,
     Format,
@@ -144,12 +145,22 @@ def sweep(
     rules: Annotated[str, typer.Option(help="Rules; pairs that do not fit are left out.")] = (
         "chain,without_replacement,point,lantern,lantern_pp"
     ),
+    windows: Annotated[
+        str,
+        typer.Option(
+            help="Jacobi methods besides, with commas between: sjd, scd-maximal, ... They need no drafter. "
+            '--policies "" leaves the trees out.'
+        ),
+    ] = "",
     machines: Annotated[
         str, typer.Option(help="machine/model or machine/model/batch8, or cost curve files, with commas between.")
     ] = ("a100/llamagen-xl,h100/llamagen-xl"),
     vary: Annotated[
         list[str] | None,
-        typer.Option(help="Values of a setting, model.noise=0.2,0.8 or policy.depth=3,5 or rule.delta=0.1; repeat."),
+        typer.Option(
+            help="Values of a setting, model.noise=0.2,0.8 or policy.depth=3,5 or rule.delta=0.1 or "
+            "window.refill=left,above; repeat. window.temperature=0,1 runs windows at temperature 0 too."
+        ),
     ] = None,
     precision: Annotated[float, typer.Option(help="Half the 95 % interval of a speed-up, as a share of it.")] = 0.02,
     most_images: Annotated[int, typer.Option(help="Images per simulation at most.", min=2, max=65_536)] = 1024,
@@ -181,16 +192,20 @@ def sweep(
     with bad_input():
         if not 0.0 < precision < 1.0:
             raise ValueError(f"--precision: expected a share above 0 and below 1, got {precision}")
-        names = {"model": _split(models), "policy": _split(policies), "rule": _split(rules)}
+        jacobi = _split(windows) if windows else ()
+        trees = _split(policies) if policies or not jacobi else ()
+        names = {"model": _split(models), "policy": trees, "rule": _split(rules) if trees else ()}
+        of_windows, of_trees = windows_apart(vary or [])
         plan = SweepPlan(
             models=names["model"],
             policies=names["policy"],
             rules=names["rule"],
             machines=_split(machines),
-            vary=_read_vary(vary or [], names),
+            vary=_read_vary(of_trees, names),
             precision=precision,
             most_images=most_images,
             seed=seed,
+            windows=window_recipes(jacobi, of_windows),
         )
         wanted = all_jobs(plan)
         where = executor(engine, jobs, address)
@@ -202,7 +217,7 @@ def sweep(
         with progress("simulating", len(wanted), len(wanted) - len(results.missing(wanted))) as advance:
 
             def report(line: dict[str, Any]) -> None:
-                advance(len(results.lines), f"{line['model']}: {line['policy']} + {line['rule']}")
+                advance(len(results.lines), f"{line['model']}: {line['policy']} {line['rule']}")
 
             run_sweep(plan, results, where, report)
     except (
@@ -220,6 +235,7 @@ def sweep(
 
 def _write_report(plan: "SweepPlan", results: "Results", out: Path) -> None:
     from underpaint.artifacts.manifest import write_beside
+    from underpaint.cli.simulate.plots import label
     from underpaint.cli.simulate.report import page
 
     command = shlex.join(["underpaint", *sys.argv[1:]])
@@ -228,7 +244,7 @@ def _write_report(plan: "SweepPlan", results: "Results", out: Path) -> None:
     speed = best["speedup"][plan.machines[0]]
     typer.echo(
         f"{len(results.lines)} simulations on {len(plan.machines)} latency models. Fastest on {plan.machines[0]}: "
-        f"{best['policy']} + {best['rule']} in {best['model']}, {speed[0]:.2f}x ({speed[1]:.2f} to {speed[2]:.2f})."
+        f"{label(best)} in {best['model']}, {speed[0]:.2f}x ({speed[1]:.2f} to {speed[2]:.2f})."
     )
     for path in (results.path, out / "report.html"):
         typer.echo(str(path))

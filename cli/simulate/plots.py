@@ -35,8 +35,9 @@ def _svg(figure: Figure) -> str:
 
 
 def label(line: Line) -> str:
-    """Policy and rule."""
-    return f"{line['policy']} + {line['rule']}"
+    """Policy and rule; a window's method and its rule, where it has one, and temperature 0."""
+    words = f"{line['policy']} + {line['rule']}" if line["rule"] else str(line["policy"])
+    return words + (", temperature 0" if line.get("temperature") == 0.0 else "")
 
 
 def _grouped(lines: Sequence[Line]) -> dict[str, list[Line]]:

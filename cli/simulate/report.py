@@ -57,7 +57,7 @@ def depth_maps(lines: Sequence[Line]) -> Plot | None:
     for line in lines:
         if line["policy"] != "adt" or line["engine"] != "lockstep":
             continue
-        job = Job(**{field.name: line[field.name] for field in dataclasses.fields(Job)})
+        job = Job.of(line)
         model = synthetic_model_of(job.model, job.model_settings)
         model = dataclasses.replace(model, starts=model.starts[:1])
         settings = json.loads(job.policy_settings), json.loads(job.rule_settings)

@@ -56,12 +56,7 @@ def make_scheme(
     """
     rule_spec, policy_spec = RULES[rule], POLICIES[policy]
     check_fits(rule_spec, policy_spec)
-    given = dict(rule_settings or {})
-    if rule_spec.codebook:
-        given.setdefault("neighbours", nearest_codes(model.codebook, min(NEIGHBOURS, model.vocab_size - 1)))
-    if rule_spec.embeddings:
-        given.setdefault("codebook", model.codebook)
-    made_rule = build(rule_spec.make, given, f"rule '{rule}'")
+    made_rule = make_rule(model, rule, rule_settings or {})
     shape = {key: tuple(value) if isinstance(value, list) else value for key, value in (policy_settings or {}).items()}
     made_policy = build(policy_spec.make, shape, f"policy '{policy}'")
     batched_policy = policy_spec.batched(made_policy)
@@ -70,8 +65,18 @@ def make_scheme(
     if batched_policy is not None and batched_policy.most_nodes > MOST_NODES:
         batched_policy = None
     batched_rule = rule_spec.batched(made_rule, policy_spec.drawn != "top_k")
-    lossless = rule_spec.is_lossless(given)
+    lossless = rule_spec.is_lossless(dict(rule_settings or {}))
     return Scheme(policy, rule, made_policy, made_rule, lossless, batched_policy, batched_rule)
+
+
+def make_rule(model: TableModel, rule: str, settings: Mapping[str, Any]) -> Rule:
+    """A rule by name; `neighbours` and `codebook` come from the model. ValueError on an unknown name or setting."""
+    spec, given = RULES[rule], dict(settings)
+    if spec.codebook:
+        given.setdefault("neighbours", nearest_codes(model.codebook, min(NEIGHBOURS, model.vocab_size - 1)))
+    if spec.embeddings:
+        given.setdefault("codebook", model.codebook)
+    return build(spec.make, given, f"rule '{rule}'")
 
 
 def run_loop(

@@ -16,13 +16,16 @@ from underpaint.algos.draft.limits import check_limits
 from underpaint.algos.fit import fits
 from underpaint.algos.registry import suggest
 from underpaint.sim.batched.decoding import MOST_NODES, Scheme, make_scheme, run_loop
-from underpaint.sim.latency.run_times import CURVE, RunTimes, run_times_of
+from underpaint.sim.latency.run_times import CURVE, InCycleTimes, RunTimes, latency_model_of, run_times_of
 from underpaint.sim.replay.trace import load, replay
 from underpaint.sim.synthetic.field import SYNTHETIC_MODELS, make_synthetic_model
 from underpaint.sim.synthetic.table_model import TableModel
+from underpaint.sim.synthetic.windows import WindowRecipe, WindowScheme, make_window_scheme, run_windows
 
 TRACE: Final = ".npz"
 """How the names of traces end, which are the paths of their files."""
+TREES: Final = "tree"
+"""The loop of a policy and a rule."""
 MOST_JOBS: Final = 10_000
 """Of one sweep: as many take a day on two cores."""
 _PARTS: Final = ("model", "policy", "rule")
@@ -33,7 +36,11 @@ _GIVEN: Final = frozenset(("neighbours", "codebook"))
 @dataclass(frozen=True, slots=True)
 class Job:
     """One simulation: a scheme on a synthetic model. Settings are JSON text, sorted, so that jobs compare and
-    travel."""
+    travel.
+
+    loop: `TREES`, or that of a window's recipe; then `policy` is the method's name, and the settings are the recipe's.
+    temperature: see `WindowRecipe`; trees have it in their rules.
+    """
 
     model: str
     model_settings: str
@@ -41,19 +48,42 @@ class Job:
     policy_settings: str
     rule: str
     rule_settings: str
+    loop: str = TREES
+    temperature: float = 1.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """The job as JSON holds it; of trees as before there were windows."""
+        told = asdict(self)
+        if self.loop == TREES:
+            del told["loop"], told["temperature"]
+        return told
+
+    @classmethod
+    def of(cls, line: Mapping[str, Any]) -> "Job":
+        """The job of a line of results."""
+        return cls(**{field.name: line[field.name] for field in fields(cls) if field.name in line})
 
     @property
     def key(self) -> str:
         """A short hash that names the job."""
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:16]
+        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:16]
+
+    @property
+    def recipe(self) -> WindowRecipe | None:
+        """Of a window; None of trees."""
+        if self.loop == TREES:
+            return None
+        parts = (self.policy, self.loop, self.policy_settings, self.rule, self.rule_settings)
+        return WindowRecipe(*parts, self.temperature)
 
 
 @dataclass(frozen=True, slots=True)
 class SweepPlan:
     """A sweep. vary: "model.noise", "policy.depth", "rule.delta" to the values it takes, where it is known.
 
-    machines: "machine/model" or the path of a cost curve. precision: half the 95 % interval of every speed-up, as a
-    share of it, at most; most_images: images at most to get there.
+    machines: "machine/model" or the path of a cost curve. windows: methods of the Jacobi family, at each setting that
+    is to be tried; they stand beside the pairs of policies and rules, of which there may be none then. precision: half
+    the 95 % interval of every speed-up, as a share of it, at most; most_images: images at most to get there.
     """
 
     models: tuple[str, ...]
@@ -64,13 +94,17 @@ class SweepPlan:
     precision: float = 0.02
     most_images: int = 1024
     seed: int = 0
+    windows: tuple[WindowRecipe, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as JSON holds it, with the SHA-256 of every trace and cost curve; OSError where one is gone."""
         named = [name for name in self.models if name.endswith(TRACE)]
         named += [name for name in self.machines if name.endswith(CURVE)]
         hashes = {name: hashlib.sha256(Path(name).read_bytes()).hexdigest() for name in named}
-        return {**json.loads(json.dumps(asdict(self))), "files": hashes}
+        told = json.loads(json.dumps(asdict(self)))
+        if not self.windows:
+            del told["windows"]  # as before there were any
+        return {**told, "files": hashes}
 
 
 @lru_cache(maxsize=8)
@@ -84,6 +118,12 @@ def synthetic_model_of(name: str, settings: str) -> TableModel:
 def scheme_of(model: TableModel, job: Job) -> Scheme:
     """The job's policy and rule, ready for its model."""
     return make_scheme(model, job.policy, job.rule, json.loads(job.policy_settings), json.loads(job.rule_settings))
+
+
+def window_scheme_of(model: TableModel, job: Job) -> WindowScheme | None:
+    """The job's window, ready for its model; None of trees."""
+    recipe = job.recipe
+    return None if recipe is None else make_window_scheme(model, recipe)
 
 
 def settings_made_by(part: str, name: str) -> Callable[..., Any] | None:
@@ -130,6 +170,7 @@ def jobs(plan: SweepPlan) -> list[Job]:
         if fits(RULES[named[2]], POLICIES[named[1]])
     ]
     count = sum(prod(_variant_count(*pair, plan.vary) for pair in zip(_PARTS, named, strict=True)) for named in fitting)
+    count += sum(_variant_count("model", name, plan.vary) for name in plan.models) * len(plan.windows)
     if count > MOST_JOBS:
         raise ValueError(f"sweep: expected at most {MOST_JOBS:,} simulations, got {count:,}; vary fewer values")
     for named in fitting:
@@ -137,6 +178,10 @@ def jobs(plan: SweepPlan) -> list[Job]:
         parts = (_variants(*pair, plan.vary) for pair in zip(_PARTS, named, strict=True))
         for of_model, of_policy, of_rule in itertools.product(*parts):
             found.append(Job(model, of_model, policy, of_policy, rule, of_rule))
+    for name in plan.models if plan.windows else ():
+        for of_model, one in itertools.product(_variants("model", name, plan.vary), plan.windows):
+            window = (one.method, one.settings, one.rule, one.rule_settings, one.loop, one.temperature)
+            found.append(Job(name, of_model, *window))
     if not found:
         raise ValueError(f"sweep: no rule of {', '.join(plan.rules)} fits a policy of {', '.join(plan.policies)}")
     return found
@@ -163,20 +208,39 @@ def check(plan: SweepPlan, wanted: Sequence[Job]) -> None:
     is wrong: a setting, a trace, a cost curve, or the sizes that it lacks.
     """
     prices = {machine: run_times_of(machine) for machine in plan.machines}
+    for machine, one in prices.items() if plan.windows else ():
+        if isinstance(one, InCycleTimes):
+            raise ValueError(
+                f"{machine}: measured inside cycles that draft, which says nothing of Jacobi windows: they have no "
+                "drafter; price them on a roofline, such as a100/llamagen-xl, or by a curve of passes alone"
+            )
     measured = [prices[machine] for machine in plan.machines if machine.endswith(CURVE)]
     checked: set[tuple[Any, ...]] = set()
     for job in sorted(wanted, key=lambda job: (job.model, job.model_settings)):
         model = synthetic_model_of(job.model, job.model_settings)
-        parts = (model.vocab_size, job.policy, job.policy_settings, job.rule, job.rule_settings)
+        parts = (model.grid, model.vocab_size, job.policy, job.policy_settings, job.rule, job.rule_settings)
         if parts in checked:
             continue
         checked.add(parts)
+        window = window_scheme_of(model, job)
+        if window is not None:
+            _check_window(window, plan)
+            continue
         scheme = scheme_of(model, job)
         check_limits(json.loads(job.policy_settings), MOST_NODES, model.vocab_size)
         if measured:
             runs = run_loop(model, scheme, 1, plan.seed, chains=times_chains(measured))
             for one in measured:
                 one.image_ms(scheme, runs)
+
+
+def _check_window(scheme: WindowScheme, plan: SweepPlan) -> None:
+    """Ask measured machines for the price of one image."""
+    curves = [latency_model_of(machine) for machine in plan.machines if machine.endswith(CURVE)]
+    if curves:
+        runs = run_windows(scheme, 1, plan.seed)
+        for costs in curves:
+            runs.image_ms(costs)
 
 
 def times_chains(prices: Iterable[RunTimes]) -> bool:

@@ -1,18 +1,27 @@
 """Sweeps: every fitting rule, policy, setting and synthetic model, simulated once and timed by every latency model."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from underpaint.artifacts.run_log import RunLog
 from underpaint.sim.batched.decoding import Lockstep, Scheme, make_scheme, run_lockstep, run_loop
 from underpaint.sim.exact.bias import alignment, token_bias
-from underpaint.sim.latency.run_times import RunTimes, run_times_of, speedup
-from underpaint.sim.report.statistics import Runs, mean_depth, ratio, tokens_per_cycle
+from underpaint.sim.latency.run_times import latency_model_of, run_times_of, speedup
+from underpaint.sim.report.statistics import Estimate, Runs, mean_depth, ratio, tokens_per_cycle
+from underpaint.sim.report.statistics import speedup as speedup_alone
 from underpaint.sim.sweep.executors import Executor
-from underpaint.sim.sweep.plan import Job, SweepPlan, jobs, scheme_of, synthetic_model_of, times_chains
+from underpaint.sim.sweep.plan import (
+    Job,
+    SweepPlan,
+    jobs,
+    scheme_of,
+    synthetic_model_of,
+    times_chains,
+    window_scheme_of,
+)
 from underpaint.sim.synthetic.table_model import TableModel
+from underpaint.sim.synthetic.windows import WindowScheme, run_windows
 
 FILE_NAME: Final = "results.jsonl"
 _HEAD: Final = b'{"plan": '
@@ -35,33 +44,63 @@ def simulate(work: Work) -> dict[str, Any]:
     """One line of results: the job's figures, and its speed-up on every machine."""
     job = work.job
     model = synthetic_model_of(job.model, job.model_settings)
-    scheme = scheme_of(model, job)
-    prices = {machine: run_times_of(machine) for machine in work.machines}
-    chains = times_chains(prices.values())
-    runs: Runs | None = None
-    first: Lockstep | None = None
-    while True:
-        done = 0 if runs is None else runs.images
-        wanted = _images_wanted(runs, prices, work, scheme)
-        if wanted <= done:
-            break
-        if scheme.vectorised:
-            lockstep = run_lockstep(model, scheme, wanted - done, work.seed, done, chains)
-            first, more = first or lockstep, lockstep.runs
-        else:
-            more = run_loop(model, scheme, wanted - done, work.seed, done, chains=chains)
-        runs = more if runs is None else runs.and_more(more)
-    assert runs is not None
-    children = scheme.batched_policy.most_children if scheme.batched_policy is not None else 0
-    seen = first or run_lockstep(model, plain_scheme(model), _FIRST_IMAGES, work.seed)
+    window = window_scheme_of(model, job)
+    found = _of_trees(model, work) if window is None else _of_windows(window, work)
+    seen = found.lockstep or run_lockstep(model, plain_scheme(model), _FIRST_IMAGES, work.seed)
     return {
         "key": job.key,
-        **asdict(job),
-        **_figures(runs, prices, scheme),
-        "engine": "loop" if first is None else "lockstep",
+        **job.to_dict(),
+        **_figures(found.runs, found.speedups(found.runs)),
+        "engine": "loop" if found.lockstep is None else "lockstep",
         "alignment": alignment(model, seen, work.seed),
-        "token_bias": None if first is None else token_bias(model, scheme, children, first, work.seed),
+        "token_bias": found.token_bias,
     }
+
+
+Speedups: TypeAlias = Callable[[Runs], Mapping[str, Estimate]]
+"""The speed-up of runs on each machine."""
+
+
+class _Simulated(NamedTuple):
+    """A job's runs, its prices, how far it moves the next token (None: not known), and its first lockstep, if any."""
+
+    runs: Runs
+    speedups: Speedups
+    token_bias: float | None
+    lockstep: Lockstep | None = None
+
+
+def _of_trees(model: TableModel, work: Work) -> _Simulated:
+    scheme = scheme_of(model, work.job)
+    prices = {machine: run_times_of(machine) for machine in work.machines}
+    chains = times_chains(prices.values())
+    first: Lockstep | None = None
+
+    def speedups(runs: Runs) -> dict[str, Estimate]:
+        return {machine: speedup(one, scheme, runs) for machine, one in prices.items()}
+
+    def more(images: int, done: int) -> Runs:
+        nonlocal first
+        if not scheme.vectorised:
+            return run_loop(model, scheme, images, work.seed, done, chains=chains)
+        lockstep = run_lockstep(model, scheme, images, work.seed, done, chains)
+        first = first or lockstep
+        return lockstep.runs
+
+    runs = _precise(work, _FIRST_IMAGES if scheme.vectorised else _LOOP_IMAGES, more, speedups)
+    children = scheme.batched_policy.most_children if scheme.batched_policy is not None else 0
+    bias = None if first is None else token_bias(model, scheme, children, first, work.seed)
+    return _Simulated(runs, speedups, bias, first)
+
+
+def _of_windows(scheme: WindowScheme, work: Work) -> _Simulated:
+    costs = {machine: latency_model_of(machine) for machine in work.machines}
+
+    def speedups(runs: Runs) -> dict[str, Estimate]:
+        return {machine: speedup_alone(runs, one) for machine, one in costs.items()}
+
+    runs = _precise(work, _LOOP_IMAGES, lambda images, done: run_windows(scheme, images, work.seed, done), speedups)
+    return _Simulated(runs, speedups, 0.0 if scheme.lossless else None)
 
 
 def plain_scheme(model: TableModel) -> Scheme:
@@ -69,19 +108,24 @@ def plain_scheme(model: TableModel) -> Scheme:
     return make_scheme(model, "chain", "chain")
 
 
-def _images_wanted(runs: Runs | None, prices: Mapping[str, RunTimes], work: Work, scheme: Scheme) -> int:
+def _precise(work: Work, first: int, more: Callable[[int, int], Runs], speedups: Speedups) -> Runs:
+    """As many images as the precision takes, `first` to begin with. more: so many images from a number on."""
+    runs = more(min(work.most_images, first), 0)
+    while (wanted := _images_wanted(runs, speedups, work)) > runs.images:
+        runs = runs.and_more(more(wanted - runs.images, runs.images))
+    return runs
+
+
+def _images_wanted(runs: Runs, speedups: Speedups, work: Work) -> int:
     """Images in all that the precision should take, from those that are done."""
-    if runs is None:
-        return min(work.most_images, _FIRST_IMAGES if scheme.vectorised else _LOOP_IMAGES)
-    worst = max(speedup(one, scheme, runs).half_width for one in prices.values())
+    worst = max(one.half_width for one in speedups(runs).values())
     if worst <= work.precision or runs.images >= work.most_images:
         return runs.images
     needed = int(1.15 * runs.images * (worst / work.precision) ** 2) + 1
     return min(work.most_images, max(needed, runs.images + 8), 8 * runs.images)
 
 
-def _figures(runs: Runs, prices: Mapping[str, RunTimes], scheme: Scheme) -> dict[str, Any]:
-    speeds = {machine: speedup(one, scheme, runs) for machine, one in prices.items()}
+def _figures(runs: Runs, speeds: Mapping[str, Estimate]) -> dict[str, Any]:
     return {
         "images": runs.images,
         "tokens_per_cycle": tokens_per_cycle(runs).mean,

@@ -99,6 +99,91 @@ def test_a_sweep_writes_results_and_a_page_of_its_own(tmp_path: Path) -> None:
     assert (tmp_path / FILE_NAME).read_bytes() == before
 
 
+WINDOWS = [
+    *("sweep", "--models", "field", "--policies", "", "--windows", "scd-maximal,gsd,pjd", "--jobs", "1"),
+    *("--machines", "a100/llamagen-b,h200/llamagen-b", "--precision", "0.2", "--most-images", "40"),
+    *(part for setting in SMALL for part in ("--vary", setting)),
+    *("--vary", "window.refill=left,uniform", "--vary", "window.temperature=0,1", "--vary", "window.group=3"),
+]
+
+
+def test_windows_stand_in_a_sweep_at_every_setting_and_temperature(tmp_path: Path) -> None:
+    code, text = call(*WINDOWS, "--out", str(tmp_path))
+    assert code == 0, text
+    lines = [json.loads(line) for line in (tmp_path / FILE_NAME).read_text().splitlines()[1:]]
+    assert len(lines) == 3 * 2 * 2
+    assert {line["loop"] for line in lines} == {"jacobi", "jacobi fronts"}
+    assert {line["token_bias"] for line in lines if line["policy"] == "scd-maximal"} == {0.0}
+    assert {line["token_bias"] for line in lines if line["policy"] != "scd-maximal"} == {None}
+    assert {json.loads(line["rule_settings"])["group"] for line in lines if line["policy"] == "gsd"} == {3}
+    for line in lines:
+        assert line["drafter_passes"] == 0.0
+        assert line["target_passes"] == pytest.approx(36 / line["speedup"]["h200/llamagen-b"][0], rel=0.3)
+    cold = [line["temperature"] for line in lines]
+    assert sorted(set(cold)) == [0.0, 1.0]
+    page = (tmp_path / "report.html").read_text()
+    assert "scd-maximal + chain, temperature 0" in page
+    before = (tmp_path / FILE_NAME).read_bytes()
+    assert call(*WINDOWS, "--out", str(tmp_path))[0] == 0
+    assert (tmp_path / FILE_NAME).read_bytes() == before
+
+
+def test_trees_are_simulated_as_they_were_without_windows_beside_them(tmp_path: Path) -> None:
+    """A sweep's keys and lines do not change because windows stand beside its trees."""
+    alone, beside = tmp_path / "alone", tmp_path / "beside"
+    assert call(*CHAINS, "--out", str(alone))[0] == 0
+    assert call(*CHAINS, "--windows", "sjd", "--out", str(beside))[0] == 0
+    lines = [[json.loads(line) for line in (out / FILE_NAME).read_text().splitlines()] for out in (alone, beside)]
+    assert "windows" not in lines[0][0]["plan"]
+    assert "loop" not in lines[0][1]
+    assert lines[1][1:-1] == lines[0][1:]
+    assert lines[1][-1]["policy"] == "sjd"
+
+
+def test_windows_are_not_priced_inside_cycles_that_draft(tmp_path: Path) -> None:
+    curve = tmp_path / "curve.json"
+    held = {"verify_ms": [[1, 1.0], [128, 1.5]], "draft_ms": [[1, 0.2], [128, 0.3]]}
+    curve.write_text(json.dumps(held))
+    arguments = (*WINDOWS, "--machines", str(curve))
+    assert call(*arguments, "--out", str(tmp_path / "alone"))[0] == 0
+    host = {"cycle": 0.1, "level": 0.1, "node": 0.01, "pooled": 0.0}
+    inside = {
+        "plain": {"target_ms": 1.0, "host_ms": 0.1},
+        **{"target_ms": [[1, 1.0], [128, 1.5]], "draft_ms": [[1, 0.2]], "chain_ms": [], "host_ms": {"sampled": host}},
+    }
+    curve.write_text(json.dumps({**held, "in_cycle": inside}))
+    code, text = call(*arguments, "--out", str(tmp_path / "inside"))
+    assert code == 2
+    assert "says nothing of Jacobi windows" in text
+    curve.write_text(json.dumps({**held, "verify_ms": [[1, 1.0], [4, 1.5]]}))
+    code, text = call(*arguments, "--out", str(tmp_path / "short"))
+    assert code == 2
+    assert "measured from 1 to 4 nodes" in text
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        (("--windows", "sdj"), "did you mean 'sjd'|there is no 'sdj'"),
+        (("--windows", "eagle2"), "'eagle2' decodes in no Jacobi window"),
+        (("--windows", "sjd,sjd"), "each once"),
+        (("--windows", "sjd"), "none of sjd has this setting"),
+        (("--vary", "window.window=0"), "length must be >= 1, got 0"),
+        (("--vary", "window.window=x"), "setting 'window' is a whole number, got 'x'"),
+        (("--vary", "window.refill=left"), "each setting and value once"),
+        (("--vary", "window.lead=99"), r"expected lead in 1\.\.6"),
+        (("--windows", "scd-maximal,gsd", "--vary", "window.rule=block"), "would be biased"),
+        (("--windows", ""), "expected names with commas between"),
+        (("--windows", "", "--policies", "chain", "--rules", "chain"), "no --windows are asked for"),
+    ],
+)
+def test_bad_windows_are_named_before_any_work(tmp_path: Path, extra: tuple[str, ...], message: str) -> None:
+    code, text = call(*WINDOWS, "--out", str(tmp_path / "out"), *extra)
+    assert code == 2, text
+    assert re.search(message, text)
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(
     ("extra", "message"),
     [

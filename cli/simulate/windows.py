@@ -1,0 +1,74 @@
+"""Jacobi methods of `underpaint simulate sweep`: by name, at the settings that are to be tried."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from underpaint.sim.synthetic.windows import WindowRecipe
+
+PART: Final = "window"
+"""What stands before the settings of windows in --vary."""
+TEMPERATURE: Final = "temperature"
+
+
+def windows_apart(vary: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The texts of --vary that are about windows, and the others."""
+    own = [text for text in vary if text.startswith(f"{PART}.")]
+    return own, [text for text in vary if text not in own]
+
+
+def window_recipes(methods: Sequence[str], vary: Sequence[str]) -> tuple[WindowRecipe, ...]:
+    """Each method, tuned but for what varies, at every combination of the values of those settings that it has.
+
+    vary: `window.name=value,value`; `window.temperature=0,1` besides what a method has. Raises ValueError on a method
+    of another family, a setting that none has, and values that are unreadable or given twice.
+    """
+    from underpaint.runtime.methods.registry import resolve
+    from underpaint.sim.synthetic.windows import WindowRecipe
+
+    axes, temperatures = _axes(vary)
+    if vary and not methods:
+        raise ValueError(f"--vary {vary[0]}: no --windows are asked for")
+    found: list[WindowRecipe] = []
+    used: set[str] = set()
+    for method in methods:
+        plain = WindowRecipe.of(method, resolve(method, 1.0).to_dict())
+        own = {name: found_as for name in axes if (found_as := _spelled(plain, name)) is not None}
+        used |= own.keys()
+        for values in itertools.product(*(axes[name] for name in own)):
+            settings = [f"{name}={value}" for name, value in zip(own.values(), values, strict=True)]
+            recorded = resolve(method, 1.0, settings=settings).to_dict()
+            found += [WindowRecipe.of(method, recorded, temperature) for temperature in temperatures]
+    for name in axes.keys() - used:
+        raise ValueError(f"--vary {PART}.{name}: none of {', '.join(methods)} has this setting")
+    return tuple(found)
+
+
+def _axes(vary: Sequence[str]) -> tuple[dict[str, list[str]], list[float]]:
+    """The values of each setting, and the temperatures."""
+    axes: dict[str, list[str]] = {}
+    for text in vary:
+        key, equals, values = text.partition("=")
+        name, texts = key.removeprefix(f"{PART}."), [value.strip() for value in values.split(",") if value.strip()]
+        if not equals or not texts or name in axes or len(set(texts)) != len(texts):
+            raise ValueError(f"--vary {text}: expected {PART}.setting=value,value, each setting and value once")
+        axes[name] = texts
+    try:
+        return axes, [float(text) for text in axes.pop(TEMPERATURE, ["1"])]
+    except ValueError as error:
+        raise ValueError(f"--vary {PART}.{TEMPERATURE}: expected 0, 1 or both") from error
+
+
+def _spelled(recipe: WindowRecipe, name: str) -> str | None:
+    """A setting as the method knows it, the window's own before the rule's of the same name; None where it has none."""
+    part, dot, bare = name.partition(".")
+    if dot:
+        owner = {PART: recipe.settings, "rule": recipe.rule_settings}.get(part, "{}")
+        return name if bare in json.loads(owner) else None
+    if name in json.loads(recipe.settings):
+        return f"{PART}.{name}" if recipe.rule else name
+    return name if name in json.loads(recipe.rule_settings) or (name == "rule" and recipe.rule) else None
