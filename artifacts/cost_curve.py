@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from math import isfinite
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
 from underpaint.algos.draft.spec import PolicySpec
@@ -242,13 +243,23 @@ def _curve(pairs: Any) -> Curve:
     return tuple((int(size), float(ms)) for size, ms in pairs)
 
 
+class TreeCosts(NamedTuple):
+    """What trees cost that the drafter drafts in one call, the host's share in each part: target passes by nodes, the
+    call, and each level in it."""
+
+    verify_ms: Curve
+    call_ms: float
+    draft_ms: float
+
+
 class EngineCosts(NamedTuple):
     """What a cost-aware policy takes from a curve.
 
     verify_ms: of a target pass by its nodes. draft_ms: of a drafter pass by the nodes it expands. chain_ms: of a chain
     drafted in one call, by its levels; None where that is not known, or the drafter cannot. plain_ms: of a cycle that
     drafts nothing; None where that is not known apart from a target pass over one node. fingerprint: of the curve's
-    file, "" where the costs come from none.
+    file, "" where the costs come from none. trees: of static trees that one call drafts, by how their siblings are
+    chosen ("sampled" and "ranked"); none where the drafter cannot.
     """
 
     verify_ms: Curve
@@ -256,10 +267,17 @@ class EngineCosts(NamedTuple):
     chain_ms: Curve | None = None
     plain_ms: float | None = None
     fingerprint: str = ""
+    trees: Mapping[str, TreeCosts] = MappingProxyType({})
 
     def settings_for(self, spec: PolicySpec) -> dict[str, Any]:
-        """The settings of a cost-aware policy. Where `draft_ms` is one number, it is that of a pass over one node."""
+        """The settings of a cost-aware policy. Where `draft_ms` is one number, it is that of a pass over one node.
+
+        A policy with a setting `call_ms` drafts a whole tree in one call, and takes the prices of those.
+        """
         known = settings_fields(spec.make)
+        call = self.trees.get("ranked" if spec.drawn == "top_k" else "sampled")
+        if "call_ms" in known and call is not None:
+            return call._asdict()
         found: dict[str, Any] = {"verify_ms": self.verify_ms, "draft_ms": self.draft_ms}
         if known["draft_ms"].type in (float, "float"):
             found["draft_ms"] = self.draft_ms[0][1]
@@ -291,7 +309,27 @@ def engine_costs(curve: CostCurveFile) -> EngineCosts:
         found = found._replace(chain_ms=_chain_ms(within.chain, own, chain), plain_ms=plain_ms)
     if found.plain_ms is None or found.plain_ms <= 0.0:
         raise ValueError(f"{curve.name}.json: a plain step must take a positive time, got {found.plain_ms}")
-    return found._replace(fingerprint=curve.fingerprint)
+    return found._replace(fingerprint=curve.fingerprint, trees=_tree_costs(within))
+
+
+def _tree_costs(within: InCycleCosts) -> dict[str, TreeCosts]:
+    """Static trees in one call; where only chains in one call were measured, they cost what those do."""
+    names: tuple[HostFamily, ...] = ("sampled", "ranked")
+    found: dict[str, TreeCosts] = {}
+    for name in names:
+        tree, host = within.tree.get(name), within.host.get(name)
+        if tree is None or host is None:
+            host = within.host.get("one_call")
+            if not within.chain or host is None:
+                continue
+            (first, first_ms), (last, last_ms) = within.chain[0], within.chain[-1]
+            level = max(0.0, (last_ms - first_ms) / (last - first)) if last > first else first_ms
+            call = max(0.0, first_ms - level)
+        else:
+            call, level = tree.call, tree.levels[0][1]
+        verify = tuple((nodes, ms + host.cycle + host.node * nodes) for nodes, ms in within.target)
+        found[name] = TreeCosts(verify, call, level + host.level)
+    return found
 
 
 def read_engine_costs(path: Path) -> EngineCosts:

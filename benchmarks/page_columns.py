@@ -66,6 +66,21 @@ WINDOWS: tuple[Column, ...] = (
     ("prompt accuracy", plain("prompt_accuracy", ".3f")),
 )
 
+JUDGED_WINDOWS: tuple[Column, ...] = (
+    *WINDOWS,
+    (
+        "judge's log-probability, less AR's (95 %)",
+        lambda row: interval(row, "attribute_log_probability_over_ar", "+.2f"),
+    ),
+)
+
+RANKS: tuple[Column, ...] = (
+    ("temperature", plain("temperature", "g")),
+    ("draws by", word("draws_by")),
+    ("cycles", plain("cycles", ".0f")),
+    ("kept, by rank", lambda row: ", ".join(f"{kept:.3f}" for kept in row["acceptance"])),
+)
+
 SPREAD: tuple[Column, ...] = (
     ("setting", word("variant")),
     ("speed-up (95 %)", lambda row: interval(row, "speedup")),

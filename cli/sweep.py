@@ -44,7 +44,10 @@ DEFAULT_VARY = (
 def sweep(
     vary: Annotated[
         list[str] | None,
-        typer.Option(help="method.name=value,value,...; repeat for more: all combinations within a method."),
+        typer.Option(
+            help="method.name=value,value,...; repeat for more: all combinations within a method. Semicolons between "
+            "values that have commas themselves."
+        ),
     ] = None,
     methods: Annotated[str, typer.Option(help="Methods drawn once besides, as they are, with commas between.")] = "",
     setting: Annotated[

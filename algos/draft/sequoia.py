@@ -1,9 +1,9 @@
 """Sequoia: the best static tree for a measured acceptance by rank and an engine's cost curve."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.chance import Chance
 from underpaint.algos.draft.costs import MEASURED_DRAFT_MS, MEASURED_VERIFY_MS, Between, CostCurve, cost_curve
 from underpaint.algos.draft.settings import at_least
-from underpaint.algos.draft.shape import fill_sampled
+from underpaint.algos.draft.shape import fill_sampled, fill_top_k
 from underpaint.algos.draft.spec import POLICIES, Budget, Expander, Grid, PolicySpec
 from underpaint.algos.tree import DraftTree, Shape, Verdict
 
@@ -23,7 +23,7 @@ class StaticTree(NamedTuple):
     tokens: float
     """Expected tokens a cycle, the extra one included."""
     cost_ms: float
-    """One drafter pass a level and one target pass."""
+    """One drafter pass a level, in a call that may cost something besides, and one target pass."""
 
 
 @dataclass(slots=True)
@@ -32,38 +32,83 @@ class Sequoia:
 
     acceptance: [ranks] the probability that, where a node's children are tried, the one of this rank is kept.
         Measure it with `acceptance_by_rank`; the default halves from 0.5 and is an example, not a measurement.
-    verify_ms, draft_ms, between: the engine's cost curve, see `CostCurve`.
+    verify_ms, draft_ms, between: the engine's cost curve, see `CostCurve`. call_ms: where the drafter drafts a whole
+        tree in one call, what the call costs beyond its levels, of `draft_ms` each; >= 0.
     max_depth: levels at most, >= 1.
     """
 
     acceptance: tuple[float, ...] = (0.5, 0.25, 0.125, 0.0625)
     verify_ms: tuple[tuple[int, float], ...] = MEASURED_VERIFY_MS
     draft_ms: float = MEASURED_DRAFT_MS
+    call_ms: float = 0.0
     between: Between = "line"
     max_depth: int = 8
     _costs: CostCurve = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.acceptance = tuple(self.acceptance)
-        if not self.acceptance or not all(0 <= chance_of <= 1 for chance_of in self.acceptance):
-            raise ValueError(f"policy 'sequoia': acceptance must be probabilities by rank, got {self.acceptance}")
-        at_least("sequoia", 1, max_depth=self.max_depth)
+        _check("sequoia", self.acceptance, self.max_depth, self.call_ms)
         self._costs = cost_curve(self.verify_ms, self.draft_ms, self.between)
 
     def begin(self, grid: Grid) -> None: ...
 
     def grow(self, drafter: Expander, root: int, budget: Budget, chance: Chance) -> DraftTree:
         """Node i is drawn at `At(Role.DRAFT, i)`; near the image's end the tree is planned anew."""
-        depth = max(0, min(self.max_depth, budget.max_depth))
-        plan = best_static_tree(self.acceptance, self._costs, depth, max(1, budget.max_nodes))
-        return fill_sampled(plan.shape, drafter, root, chance)
+        shape = _within(budget, self.acceptance, self._costs, self.max_depth, self.call_ms)
+        return fill_sampled(shape, drafter, root, chance)
 
     def observe(self, tree: DraftTree, verdict: Verdict, cell: int) -> None: ...
 
 
+@dataclass(slots=True)
+class SequoiaTopK:
+    """The same tree filled with the likeliest tokens, for decoding at temperature 0, where nothing is drawn.
+
+    acceptance: [ranks] as `Sequoia`'s, of the likeliest tokens. The other settings are `Sequoia`'s.
+    """
+
+    acceptance: tuple[float, ...] = (0.5, 0.25, 0.125, 0.0625)
+    verify_ms: tuple[tuple[int, float], ...] = MEASURED_VERIFY_MS
+    draft_ms: float = MEASURED_DRAFT_MS
+    call_ms: float = 0.0
+    between: Between = "line"
+    max_depth: int = 8
+    _costs: CostCurve = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.acceptance = tuple(self.acceptance)
+        _check("sequoia_top_k", self.acceptance, self.max_depth, self.call_ms)
+        self._costs = cost_curve(self.verify_ms, self.draft_ms, self.between)
+
+    def begin(self, grid: Grid) -> None: ...
+
+    def grow(self, drafter: Expander, root: int, budget: Budget, chance: Chance) -> DraftTree:
+        """No draw is made."""
+        shape = _within(budget, self.acceptance, self._costs, self.max_depth, self.call_ms)
+        return fill_top_k(shape, drafter, root)
+
+    def observe(self, tree: DraftTree, verdict: Verdict, cell: int) -> None: ...
+
+
+def _check(policy: str, acceptance: tuple[float, ...], max_depth: int, call_ms: float) -> None:
+    if not acceptance or not all(0 <= chance_of <= 1 for chance_of in acceptance):
+        raise ValueError(f"policy '{policy}': acceptance must be probabilities by rank, got {acceptance}")
+    at_least(policy, 1, max_depth=max_depth)
+    at_least(policy, 0, call_ms=call_ms)
+
+
+def _within(budget: Budget, acceptance: tuple[float, ...], costs: CostCurve, max_depth: int, call_ms: float) -> Shape:
+    depth = max(0, min(max_depth, budget.max_depth))
+    return best_static_tree(acceptance, costs, depth, max(1, budget.max_nodes), call_ms).shape
+
+
 @lru_cache(maxsize=256)
-def best_static_tree(acceptance: tuple[float, ...], costs: CostCurve, max_depth: int, max_nodes: int) -> StaticTree:
+def best_static_tree(
+    acceptance: tuple[float, ...], costs: CostCurve, max_depth: int, max_nodes: int, call_ms: float = 0.0
+) -> StaticTree:
     """The shape of most expected tokens per millisecond, of at most `max_depth` levels and `max_nodes` nodes.
+
+    call_ms: of drafting anything at all, beyond its levels.
 
     The expected tokens of a tree are the sum over its nodes of the product of acceptance[rank] along the path (the
     root's product, 1, is the extra token). The plain step, a root alone, is one of the shapes.
@@ -74,7 +119,7 @@ def best_static_tree(acceptance: tuple[float, ...], costs: CostCurve, max_depth:
     best, best_rate = StaticTree((-1,), 1.0, float(verify[0])), 1.0 / float(verify[0])
     for depth in range(1, min(max_depth, largest - 1) + 1):
         tables.append(_deeper(acceptance, tables[-1].value))
-        spent = depth * costs.draft_ms + verify[:largest]
+        spent = call_ms + depth * costs.draft_ms + verify[:largest]
         rates = tables[-1].value[1:] / spent
         nodes = int(rates.argmax())
         if rates[nodes] > best_rate:
@@ -157,6 +202,11 @@ def acceptance_by_rank(verified: Iterable[tuple[DraftTree, Verdict]], ranks: int
     return tuple(hits / trials for hits, trials in zip(kept, tried, strict=True))
 
 
+_EXAMPLE: Final[Mapping[str, Any]] = {
+    "acceptance": (0.6, 0.2),
+    "max_depth": 2,
+    "verify_ms": ((1, 1.0), (5, 1.2)),
+}
 SPEC = POLICIES.register(
     PolicySpec(
         name="sequoia",
@@ -165,6 +215,17 @@ SPEC = POLICIES.register(
         source="arXiv 2402.12374, section 3",
         deviations="size and depth are chosen within the measured cost curve only",
         cost_aware=True,
-        examples=({"acceptance": (0.6, 0.2), "max_depth": 2, "verify_ms": ((1, 1.0), (5, 1.2))},),
+        examples=(_EXAMPLE,),
+    )
+)
+LIKELIEST = POLICIES.register(
+    PolicySpec(
+        name="sequoia_top_k",
+        make=SequoiaTopK,
+        drawn="top_k",
+        source="arXiv 2402.12374, section 3: the same trees at temperature 0",
+        deviations="size and depth are chosen within the measured cost curve only",
+        cost_aware=True,
+        examples=(_EXAMPLE,),
     )
 )

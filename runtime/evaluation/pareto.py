@@ -42,6 +42,7 @@ class Variant(NamedTuple):
 def variants(varied: Sequence[str], fixed: Sequence[str], methods: Sequence[str]) -> tuple[Variant, ...]:
     """Every combination of `method.name=value,value,...` within a method, and each of `methods` at its defaults.
 
+    Where a value has commas itself, a semicolon stands between values: `eagle1.widths=2,2,1;3,2`.
     fixed: `method.name=value` for all of a method's variants. Raises ValueError on texts of another form, a method
     that a fixed setting names in vain, and a setting varied twice or also fixed.
     """
@@ -50,7 +51,7 @@ def variants(varied: Sequence[str], fixed: Sequence[str], methods: Sequence[str]
         method, name, values = _parts(text)
         if name in axes.setdefault(method, {}):
             raise ValueError(f"--vary {text}: '{method}.{name}' varies already; give all its values at once")
-        axes[method][name] = [value.strip() for value in values.split(",")]
+        axes[method][name] = [value.strip() for value in values.split(";" if ";" in values else ",")]
     held: dict[str, list[str]] = {method: [] for method in axes}
     for text in fixed:
         method, name, value = _parts(text)

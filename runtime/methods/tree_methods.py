@@ -10,7 +10,7 @@ from underpaint.runtime.methods.method_config import MethodSpec, Preset, no_sett
 from underpaint.runtime.methods.settings import Shown
 from underpaint.runtime.methods.tree_config import NO_POLICY, TreeConfig
 
-_LIKELIEST: Final = {"chain": "chain_top1", "eagle1": "static_top_k"}
+_LIKELIEST: Final = {"chain": "chain_top1", "eagle1": "static_top_k", "sequoia": "sequoia_top_k"}
 """At temperature 0: the policy of the likeliest tokens, in place of one that draws them."""
 _NONE: Final = no_settings()
 _NO_SOURCES: Final[Mapping[str, str]] = MappingProxyType({})
@@ -62,6 +62,24 @@ _CONTROL_TREE: Final = PolicySettings(
     {"mean_depth": _CONTROL_SOURCE, "top_k": "that of 'eagle2'", "total_tokens": "that of 'adt'"},
     {"mean_depth": 3.75, "top_k": 2, "total_tokens": 12},
 )
+_SWEPT: Final = "measured: on 24 prompts apart from those reported (docs/results/settings.md)"
+_BY_RANK: Final = "measured: python -m benchmarks.rank_acceptance, as the paper has it measured for each pair of models"
+_RANKED: Final = {"acceptance": (0.7561, 0.0845, 0.0315, 0.012)}
+_RANKED_AT_ZERO: Final = {"acceptance": (0.7792, 0.0863, 0.0382, 0.0221)}
+_PLANNED: Final = PolicySettings(
+    {**_RANKED, "max_depth": 8},
+    {"acceptance": _BY_RANK, "max_depth": _SWEPT},
+    {**_RANKED_AT_ZERO, "max_depth": 8},
+)
+_OPT: Final = PolicySettings(
+    {"total_tokens": 4, "threshold": 0.2, "max_depth": 8},
+    {"total_tokens, threshold": _SWEPT, "max_depth": "a bound that the threshold comes before"},
+    {"total_tokens": 6, "threshold": 0.2, "max_depth": 8},
+)
+_JUDGED_TREE: Final = PolicySettings(
+    {"widths": (2, 2, 1, 1, 1)},
+    {"widths": f"{_SWEPT}; the fastest that forks: on a chain it is 'block'"},
+)
 
 _STANDARD: Final[Mapping[str, Shown]] = {"residual": "standard"}
 _LANTERN: Final = RuleSettings(
@@ -87,6 +105,23 @@ _PAPER_STATIC: Final = PolicySettings(
     {"widths": (8, 16, 14, 11, 8)},
     {"widths": "arXiv 2502.06352 (LANTERN++): 57 nodes in 5 levels; which nodes have children is our guess"},
 )
+_PAPER_JUDGED_TREE: Final = PolicySettings(
+    {"widths": (2, 4, 8, 16)},
+    {"widths": "our guess: the abstract says 'different tree architectures'; 30 nodes in 4 levels, each twice as wide"},
+)
+_PAPER_PLANNED: Final = PolicySettings(
+    {**_RANKED, "max_depth": 10},
+    {
+        "acceptance": _BY_RANK,
+        "size and depth": "arXiv 2402.12374 (Sequoia): those of most tokens a millisecond on the measured cost curve",
+        "max_depth": "our guess: a bound that leaves the choice to the cost curve",
+    },
+    {**_RANKED_AT_ZERO, "max_depth": 10},
+)
+_PAPER_OPT: Final = PolicySettings(
+    {"total_tokens": 50, "threshold": 0.7, "max_depth": 10},
+    {"total_tokens, threshold, max_depth": "arXiv 2406.17276 (OPT-Tree), released demo"},
+)
 _UNPUBLISHED: Final = "our guess: not published, and no code was released"
 _PAPER_ADAPTIVE: Final = PolicySettings(
     {"start_depth": 4, "max_depth": 8, "start_width": 6, "max_width": 10, "total_tokens": 59},
@@ -95,7 +130,6 @@ _PAPER_ADAPTIVE: Final = PolicySettings(
         "beta, step_depth, step_width, start_depth, max_depth, start_width, max_width": _UNPUBLISHED,
     },
 )
-_SKIPS: Final = "not tuned: those of the paper"
 _SCALED: Final = "scaled to the codebook, k * V / 16384"
 _PAPER_LANTERN: Final = RuleSettings(
     {"delta": 0.1, "residual": "paper"},
@@ -122,16 +156,21 @@ def _preset(
     at_zero = _LIKELIEST.get(policy, policy), at_temperature(RULES[rule], 0.0).name
     greedy_tree = tree.settings if tree.greedy is None else tree.greedy
     skipped = None if skipping is None else skipping.settings
+    greedy_skipped = skipped if skipping is None or skipping.greedy is None else skipping.greedy
     return Preset(
         TreeConfig(policy, rule, tree.settings, acceptance.sampled, acceptance.published_k, skipping=skipped),
-        TreeConfig(*at_zero, greedy_tree, acceptance.greedy, acceptance.published_k, skipping=skipped),
+        TreeConfig(*at_zero, greedy_tree, acceptance.greedy, acceptance.published_k, skipping=greedy_skipped),
         {**tree.sources, **acceptance.sources, **({} if skipping is None else skipping.sources)},
     )
 
 
 _PLAIN: Final = RuleSettings()
 _VVS: Final = "arXiv 2511.13587 (VVS)"
-_SKIPPING: Final = PolicySettings({"every": 4}, {"every, schedule, longest": _SKIPS})
+_SKIPPING: Final = PolicySettings(
+    {"every": 3, "longest": 3},
+    {"every, longest, schedule": f"{_SWEPT}; skipping by similarity was no faster"},
+    {"every": 4, "longest": 4},
+)
 _PAPER_SKIPPING: Final = PolicySettings(
     {"every": 4, "longest": 5},
     {
@@ -173,11 +212,32 @@ TREE_METHODS: Final = (
         (_PAPER_STATIC, _PLAIN),
     ),
     _method(
+        "traversal",
+        ("eagle1", "traversal"),
+        "traversal verification: EAGLE-1's drawn tree, judged from its leaves to its root",
+        (_JUDGED_TREE, _PLAIN),
+        (_PAPER_JUDGED_TREE, _PLAIN),
+    ),
+    _method(
+        "sequoia",
+        ("sequoia", "without_replacement"),
+        "Sequoia: the static tree of most tokens a millisecond, by the acceptance of each rank and the cost curve",
+        (_PLANNED, _PLAIN),
+        (_PAPER_PLANNED, _PLAIN),
+    ),
+    _method(
         "eagle2",
         ("eagle2", "point"),
         "EAGLE-2: a dynamic tree of the likeliest tokens",
         (_TREE, _PLAIN),
         (_PAPER_TREE, _PLAIN),
+    ),
+    _method(
+        "opt-tree",
+        ("opt", "point"),
+        "OPT-Tree: the likeliest paths, grown while a level adds enough to the expected length",
+        (_OPT, _PLAIN),
+        (_PAPER_OPT, _PLAIN),
     ),
     _method(
         "adt-control-chain",

@@ -36,6 +36,17 @@ def test_variants_are_all_combinations_within_a_method():
     assert found[2].method == "mulo"
 
 
+def test_semicolons_stand_between_values_that_have_commas():
+    found = variants(["traversal.widths=2,1;2,2,1; 3", "zipar.window=2,3"], [], [])
+    assert [one.settings for one in found] == [
+        ("widths=2,1",),
+        ("widths=2,2,1",),
+        ("widths=3",),
+        ("window=2",),
+        ("window=3",),
+    ]
+
+
 @pytest.mark.parametrize(
     ("varied", "fixed", "message"),
     [

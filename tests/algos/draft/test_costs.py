@@ -60,22 +60,35 @@ def value_and_depth(shape: Shape, acceptance: tuple[float, ...]) -> tuple[float,
     draft_ms=st.sampled_from([0.0, 0.02, 0.1, 1.0]),
     max_depth=st.integers(0, 4),
     max_nodes=st.integers(1, 6),
+    call_ms=st.floats(0.0, 3.0),
 )
 def test_sequoia_finds_the_best_of_all_shapes(
-    acceptance: tuple[float, ...], slopes: list[float], draft_ms: float, max_depth: int, max_nodes: int
+    acceptance: tuple[float, ...],
+    slopes: list[float],
+    draft_ms: float,
+    max_depth: int,
+    max_nodes: int,
+    call_ms: float,
 ) -> None:
     sizes = tuple((nodes + 1, cost) for nodes, cost in enumerate(np.cumsum([1.0, *slopes]).tolist()))
-    plan = best_static_tree(acceptance, CostCurve(sizes, draft_ms), max_depth, max_nodes)
+    plan = best_static_tree(acceptance, CostCurve(sizes, draft_ms), max_depth, max_nodes, call_ms)
     rates = {}
     for shape in shapes(max_nodes):
         value, depth = value_and_depth(shape, acceptance)
         if depth <= max_depth:
-            rates[shape] = value / (depth * draft_ms + sizes[len(shape) - 1][1])
+            drafting = call_ms + depth * draft_ms if depth else 0.0
+            rates[shape] = value / (drafting + sizes[len(shape) - 1][1])
     assert plan.shape in rates
     assert rates[plan.shape] == pytest.approx(max(rates.values()), rel=1e-12)
     value, depth = value_and_depth(plan.shape, acceptance)
     assert plan.tokens == pytest.approx(value, rel=1e-12)
     assert plan.cost_ms >= depth * draft_ms + sizes[len(plan.shape) - 1][1] - 1e-12
+
+
+def test_a_call_that_costs_more_than_it_brings_is_not_made() -> None:
+    costs = CostCurve(FLAT, 0.1)
+    assert len(best_static_tree((0.9,), costs, 8, 16, 0.3).shape) == 9
+    assert best_static_tree((0.9,), costs, 8, 16, 9.0).shape == (-1,)
 
 
 def test_acceptance_by_rank_counts_children_that_could_be_kept() -> None:

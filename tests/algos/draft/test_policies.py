@@ -17,7 +17,10 @@ from underpaint.algos.registry import build
 from underpaint.algos.tree import DraftTree, Verdict
 
 ALL = [pytest.param(spec, id=spec.name) for spec in POLICIES]
-NOT_ADAPTED = [pytest.param(name, id=name) for name in ("chain", "chain_top1", "eagle1", "static_top_k", "sequoia")]
+NOT_ADAPTED = [
+    pytest.param(name, id=name)
+    for name in ("chain", "chain_top1", "eagle1", "static_top_k", "sequoia", "sequoia_top_k")
+]
 
 
 @st.composite
@@ -133,7 +136,7 @@ def test_siblings_are_drawn_without_replacement(drafter: PathDrafter, widths: tu
         assert weight == pytest.approx(expected, abs=1e-12)
 
 
-@pytest.mark.parametrize("name", ["chain", "eagle1", "sequoia", "static_top_k"])
+@pytest.mark.parametrize("name", ["chain", "eagle1", "sequoia", "sequoia_top_k", "static_top_k"])
 @given(drafter=drafters(), depth=st.integers(0, 5), nodes=st.integers(1, 20), seed=st.integers(0, 99))
 def test_a_static_tree_filled_in_one_call_is_the_same_tree(
     name: str, drafter: PathDrafter, depth: int, nodes: int, seed: int
@@ -191,6 +194,10 @@ def test_a_chain_is_drawn_from_its_distributions(drafter: PathDrafter, length: i
         ("sequoia", {"acceptance": (0.5, -0.1)}),
         ("sequoia", {"acceptance": (1.5,)}),
         ("sequoia", {"max_depth": 0}),
+        ("sequoia_top_k", {"acceptance": (0.5, 2.0)}),
+        ("sequoia_top_k", {"max_depth": 0}),
+        ("sequoia_top_k", {"call_ms": -0.1}),
+        ("sequoia", {"call_ms": float("nan")}),
         ("sequoia", {"verify_ms": ()}),
         ("sequoia", {"verify_ms": ((8, 2.0),)}),
         ("roofline", {"verify_ms": ((1, 1.0), (8, 2.0), (8, 3.0))}),

@@ -47,9 +47,32 @@ WITHIN = EngineCosts(
 def test_what_was_measured_inside_cycles_goes_first(tmp_path: Path) -> None:
     found = read_engine_costs(written(tmp_path / "costs.json", overhead_ms=0.5, in_cycle=IN_CYCLE))
     assert found._replace(fingerprint="") == WITHIN
+    assert found.trees == {}  # the host was not measured around static trees
     without = read_engine_costs(written(tmp_path / "costs.json", in_cycle={**IN_CYCLE, "chain_ms": []}))
     assert without._replace(fingerprint="") == WITHIN._replace(chain_ms=None, plain_ms=1.3 + 0.3)
     assert read_engine_costs(written(tmp_path / "old.json", in_cycle=None))._replace(fingerprint="") == COSTS
+
+
+def test_a_static_tree_in_one_call_is_priced_as_one(tmp_path: Path) -> None:
+    """By its own family where it was measured, else as chains in one call; never as so many passes of the drafter."""
+    host = {**IN_CYCLE["host_ms"], "one_call": {"cycle": 0.5, "level": 0.0, "node": 0.25, "pooled": 0.0}}
+    short = {**IN_CYCLE, "host_ms": host}
+    whole = {
+        **short,
+        "host_ms": {**host, "ranked": {"cycle": 1.0, "level": 0.125, "node": 0.5, "pooled": 0.0}},
+        "tree_ms": {"ranked": {"call": 0.375, "levels": [[1, 0.25], [2, 0.5]]}},
+    }
+
+    def prices(held: object, method: str, temperature: float) -> tuple[object, ...]:
+        path = written(tmp_path / "costs.json", in_cycle=held)
+        config = resolve(method, temperature, settings=[f"costs={path}"])
+        settings = build_method(method, config, CODES).config.to_dict()["policy_settings"]
+        return tuple(settings[name] for name in ("verify_ms", "call_ms", "draft_ms"))
+
+    chain = ((1, 3.75), (4, 5.5)), pytest.approx(0.4), pytest.approx(0.1)
+    assert prices(short, "sequoia", 1.0) == prices(short, "sequoia", 0.0) == prices(whole, "sequoia", 1.0) == chain
+    assert prices(whole, "sequoia", 0.0) == (((1, 4.5), (4, 7.0)), 0.375, 0.375)
+    assert prices({**short, "chain_ms": []}, "sequoia", 1.0) == (WITHIN.verify_ms, 0.0, WITHIN.draft_ms[0][1])
 
 
 def test_a_curve_of_another_state_of_the_machine_is_told(tmp_path: Path) -> None:
