@@ -1,12 +1,24 @@
 """`underpaint compare`: methods beside each other, on the same prompts and seeds."""
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from underpaint.cli.comparison_table import print_rows, title_of
 from underpaint.cli.costs import curve_for, tables_with_costs
+from underpaint.cli.device import (
+    DEFAULT_METHODS as DEVICE_METHODS,
+)
+from underpaint.cli.device import (
+    DEVICE,
+    DeviceOptions,
+    check_options,
+    describe,
+    draw_all_on_device,
+    plan_on_device,
+    show_device_rows,
+)
 from underpaint.cli.drawing import draw_all, record_all
 from underpaint.cli.errors import bad_input
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
@@ -25,7 +37,6 @@ from underpaint.cli.options import (
     TopP,
     check_costs,
     check_promises,
-    describe_sampling,
     open_pipeline,
     read_names,
     read_sampling,
@@ -33,26 +44,22 @@ from underpaint.cli.options import (
     short_hash,
 )
 from underpaint.cli.terminal import (
-    Column,
     Format,
     FormatOption,
-    ResultTable,
     check_json,
-    figure,
     note,
     progress,
-    show,
     told_as_json,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from underpaint.artifacts.cost_curve import CostCurveFile
+    from underpaint.runtime.device.drawing import DevicePlan
     from underpaint.runtime.evaluation.comparison import ComparisonPlan
     from underpaint.runtime.evaluation.drawing_log import DrawingLog
     from underpaint.runtime.evaluation.replay import ReplayLog
-    from underpaint.runtime.evaluation.report import ReportRow
     from underpaint.runtime.pipeline import Pipeline
 
 DEFAULT_OUT = Path("runs/compare")
@@ -64,6 +71,7 @@ DEFAULT_METHODS = (
 )
 
 _NO_FILE = PromptOptions()
+_NO_DEVICE = DeviceOptions()
 
 
 @grouped
@@ -87,6 +95,7 @@ def compare(
     resolution: Resolution = None,
     low: Low = None,
     backend: Backend = "cpu",
+    device: DeviceOptions = _NO_DEVICE,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -126,12 +135,14 @@ def compare(
     """
     from underpaint.algos.rows import SamplingParams
     from underpaint.runtime.evaluation.comparison import (
+        EAGER,
         ComparisonPlan,
         build_methods,
         check_log,
         check_opens,
         log_settings,
         with_baseline,
+        with_eager_baseline,
     )
     from underpaint.runtime.evaluation.drawing_log import FILE_NAME, DrawingLog
     from underpaint.runtime.evaluation.replay import ReplayLog
@@ -140,26 +151,34 @@ def compare(
 
     with bad_input():
         checked = SamplingParams(temperature=temperature).temperature
-        names = with_baseline(read_names(methods))
+        check_options(backend, device)
+        if backend == DEVICE and (likelihood or save_replay):
+            raise ValueError(
+                "--likelihood and --save-replay need passes on the host; leave them out, or --backend device"
+            )
+        wanted = DEVICE_METHODS if backend == DEVICE and methods == DEFAULT_METHODS else methods
+        names = with_baseline(tuple(name for name in read_names(wanted) if backend != DEVICE or name != EAGER))
         own = settings_by_method(setting or [], names)
         configs = [resolve(name, checked, None, own[name], preset) for name in names]
         check_folder_writable(out or DEFAULT_OUT)
         check_json(json_file)
-        pipeline = open_pipeline(engines, resolution, low, backend)
+        pipeline = open_pipeline(engines, resolution, low, backend, on_device=True)
         sampling = read_sampling(temperature, guidance, top_k, top_p, pipeline)
         chosen = choose(pipeline, prompts or [], prompt_options)
         drawn_by = build_methods(pipeline, names, checked, own, preset)
         check_promises(configs)
         check_costs(setting or (), pipeline)
         plan = ComparisonPlan(drawn_by, chosen.conditions, tuple(range(seeds)), sampling, preset)
+        on_device = None if backend != DEVICE else plan_on_device(pipeline, plan.methods, sampling, device)
         check_opens(pipeline, plan)
         if save_pictures and pipeline.decoder is None:
             raise ValueError(f"--save-pictures: {pipeline.folder} holds no picture decoder; leave it out")
-        costs = tables_with_costs(pipeline, configs, sampling).costs
+        costs = None if on_device is not None else tables_with_costs(pipeline, configs, sampling).costs
         if costs is not None:
             drawn_by = build_methods(pipeline, names, checked, own, preset, costs)
             plan = ComparisonPlan(drawn_by, chosen.conditions, tuple(range(seeds)), sampling, preset)
-        told = log_settings(pipeline, plan)
+        plan = plan if on_device is None else with_eager_baseline(plan)
+        told = log_settings(pipeline, plan) | ({} if on_device is None else {"device": describe(on_device)})
         out = out or DEFAULT_OUT / short_hash(told)
         figures = json_file or out / "compare.json"
         check_json(figures)
@@ -167,10 +186,14 @@ def compare(
         check_apart({**kept, "--json": figures})
         log, replays = DrawingLog(out, told, fresh=fresh), ReplayLog(out, told)
         check_log(log, plan, pipeline)
-    curve = curve_for(pipeline, plan, log)
-    draw_all(pipeline, plan, log)
-    record_all(pipeline, plan, log, replays, save_replay)
-    _report(pipeline, plan, out, figures, log, replays, curve, form, chosen.source, likelihood)
+    if on_device is not None:
+        curve = None
+        draw_all_on_device(on_device, plan, log)
+    else:
+        curve = curve_for(pipeline, plan, log)
+        draw_all(pipeline, plan, log)
+        record_all(pipeline, plan, log, replays, save_replay)
+    _report(pipeline, plan, out, figures, log, replays, curve, form, chosen.source, likelihood, on_device)
     if save_pictures:
         _save_pictures(pipeline, log, out / "pictures", form)
 
@@ -186,6 +209,7 @@ def _report(
     form: Format,
     source: "Mapping[str, Any]",
     likelihood: bool,
+    on_device: "DevicePlan | None",
 ) -> None:
     from underpaint.runtime.evaluation.gallery import write_acceptance, write_gallery
     from underpaint.runtime.evaluation.machine import typed_command
@@ -200,7 +224,9 @@ def _report(
             likelihood=likelihood,
             report=lambda done, most: advance(done, total=most),
         )
-    more_settings = {"prompts_file": source} if source else {}
+    more_settings: dict[str, Any] = {"prompts_file": source} if source else {}
+    if on_device is not None:
+        more_settings |= {"device": describe(on_device)}
     plain = to_results(pipeline, plan, report, typed_command(), curve, more_settings)
     title = title_of(pipeline, plan)
     captions = [condition.caption() for condition in plan.conditions]
@@ -212,15 +238,12 @@ def _report(
     )
     if told_as_json(figures, plain):
         return
-    print_rows(report.rows, pipeline, title, curve, form)
+    if on_device is None:
+        print_rows(report.rows, pipeline, title, curve, form)
+    else:
+        show_device_rows(report.rows, f"{title}, {on_device.told()}", form, pipeline.judge is not None)
     for path in (figures, *([gallery] if report.gallery else []), maps):
         note(str(path), form)
-
-
-def title_of(pipeline: "Pipeline", plan: "ComparisonPlan") -> str:
-    """What a table is of: the size of the pictures, how they are sampled, and the preset of the methods' settings."""
-    sampling = describe_sampling(plan.sampling, pipeline.tables.vocab_size)
-    return f"{pipeline.title()}, {sampling}, {plan.preset} settings"
 
 
 def _save_pictures(pipeline: "Pipeline", log: "DrawingLog", folder: Path, form: Format) -> None:
@@ -238,92 +261,3 @@ def _save_pictures(pipeline: "Pipeline", log: "DrawingLog", folder: Path, form: 
         name = f"{places[drawing.prompt]:04d}-seed{drawing.seed}.png"
         write_beside(folder / drawing.method.replace(":", "_") / name, stream.getvalue())
     note(str(folder), form)
-
-
-def print_rows(
-    reported: "Sequence[ReportRow]",
-    pipeline: "Pipeline",
-    title: str,
-    curve: "CostCurveFile | None" = None,
-    form: Format = Format.table,
-) -> None:
-    """Print a row a method, what the judge itself reads right, and the knee of the cost curve where it is known."""
-    from underpaint.runtime.evaluation.comparison import BASELINE
-
-    judged = pipeline.judge is not None
-    rows = [{**asdict(row), **_joined(row)} for row in reported]
-    show([ResultTable(title, _columns(judged, reported), rows)], form)
-    own = pipeline.judge.reference.accuracy.get("concept_and_style") if pipeline.judge is not None else None
-    if own is not None:
-        note(f"The judge itself reads {own:.3f} of real scenes right (concept and style).", form)
-    if curve is not None:
-        note(f"On this machine {curve.knee.describe()} (`underpaint costs`, curve {curve.fingerprint[:12]}).", form)
-        plain = next((row.target_ms_per_cycle for row in reported if row.method == BASELINE), None)
-        warning = None if plain is None else curve.outdated(plain)
-        if warning is not None:
-            note(f"Beware: {warning}.", form)
-
-
-def _columns(judged: bool, reported: "Sequence[ReportRow]") -> list[Column]:
-    """What a row of a comparison shows; JSON and CSV give intervals and parts as figures of their own."""
-    quality = (
-        figure("prompt_accuracy", "prompt\naccuracy", ".3f"),
-        Column("accuracy_over_ar_interval", "less AR's\n(95 %)", right=True),
-        Column("log_probability_interval", "judge's log-probability\nless AR's (95 %)", right=True),
-        Column("frechet", "Fréchet\n(floor)", right=True),
-    )
-    return [
-        Column("method", "method\n"),
-        Column("lossless", "loss-\nless", right=True),
-        figure("speedup", "speed-\nup", ".2f", "x"),
-        Column("speedup_interval", "95 %\ninterval", right=True),
-        figure("seconds_per_image", "s per\nimage", ".3f"),
-        figure("target_nfe", "target\nNFE", ".1f"),
-        figure("drafter_nfe", "drafter\nNFE", ".1f"),
-        figure("tokens_per_cycle", "tokens\nper cycle", ".2f"),
-        figure("mean_depth", "mean\ndepth", ".2f"),
-        figure("mean_nodes", "nodes a\ncycle", ".2f"),
-        figure("kept_share", "draft\nkept", ".0%"),
-        figure("overhead_share", "over-\nhead", ".0%"),
-        Column("ms_per_cycle", "ms a cycle: target\n+ drafter + host", right=True),
-        *(quality if judged else ()),
-        Column("auc_interval", "told from AR's\nAUC (95 %)", right=True),
-        *(
-            (Column("log_likelihood_interval", "log-likelihood\nless AR's (95 %)", right=True),)
-            if any(row.log_likelihood is not None for row in reported)
-            else ()
-        ),
-        figure("identical_share", "same\nas AR", ".0%"),
-    ]
-
-
-def _joined(row: "ReportRow") -> dict[str, str]:
-    """Figures that stand in one cell."""
-    low, high = row.speedup_low, row.speedup_high
-    parts = (row.target_ms_per_cycle, row.drafter_ms_per_cycle, row.host_ms_per_cycle)
-    return {
-        "speedup_interval": "-" if low is None else f"{low:.2f}-{high:.2f}",
-        "ms_per_cycle": " + ".join(_figure(part, ".2f") for part in parts),
-        "accuracy_over_ar_interval": _difference(row, "accuracy_over_ar"),
-        "log_probability_interval": _difference(row, "attribute_log_probability_over_ar"),
-        "auc_interval": "-" if row.auc is None else f"{row.auc:.3f} ({row.auc_low:.3f} to {row.auc_high:.3f})",
-        "log_likelihood_interval": _difference(row, "log_likelihood_over_ar"),
-        "frechet": _frechet(row),
-    }
-
-
-def _frechet(row: "ReportRow") -> str:
-    """The distance and its floor; nothing where the distance is within what real scenes are from each other."""
-    if row.frechet_distance is None or row.frechet_floor is None or row.frechet_distance <= row.frechet_floor:
-        return "-"
-    return f"{row.frechet_distance:.1f} ({row.frechet_floor:.1f})"
-
-
-def _difference(row: "ReportRow", name: str) -> str:
-    """A paired difference to the baseline with its interval."""
-    value, low, high = (getattr(row, key) for key in (name, f"{name}_low", f"{name}_high"))
-    return _figure(value, "+.3f") if low is None else f"{value:+.3f} ({low:+.3f} to {high:+.3f})"
-
-
-def _figure(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)

@@ -9,6 +9,14 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from underpaint.cli.costs import tables_with_costs
+from underpaint.cli.device import (
+    DEVICE,
+    DeviceOptions,
+    WantedPicture,
+    check_options,
+    draw_on_device,
+    plan_on_device,
+)
 from underpaint.cli.errors import STOPPED, bad_input
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
 from underpaint.cli.option_groups import grouped
@@ -37,6 +45,7 @@ if TYPE_CHECKING:
 
 DEFAULT_OUT = Path("runs/generate")
 _NO_FILE = PromptOptions()
+_NO_DEVICE = DeviceOptions()
 _FORMATS = {".png": "PNG", ".webp": "WEBP", ".bmp": "BMP"}
 """Formats that keep every pixel."""
 
@@ -84,6 +93,7 @@ def generate(
     resolution: Resolution = None,
     low: Low = None,
     backend: Backend = "cpu",
+    device: DeviceOptions = _NO_DEVICE,
     save_tokens: Annotated[
         bool, typer.Option("--save-tokens", help="Also a .json of every picture's tokens and what it cost.")
     ] = False,
@@ -100,6 +110,9 @@ def generate(
     from underpaint.runtime.methods.registry import build_method, resolve
 
     with bad_input():
+        check_options(backend, device)
+        if backend == DEVICE and strip is not None:
+            raise ValueError("--strip needs passes on the host; leave it or --backend device out")
         config = resolve(method, SamplingParams(temperature=temperature).temperature, rule, setting or (), preset)
         texts = list(prompts or ())
         if not texts and prompt_options == _NO_FILE:
@@ -115,7 +128,7 @@ def generate(
                 raise ValueError(f"--strip {strip}: expected a name that ends in .png")
             check_file_writable(strip)
             check_apart({"--out": out, "--strip": strip})
-        pipeline = open_pipeline(engines, resolution, low, backend)
+        pipeline = open_pipeline(engines, resolution, low, backend, on_device=True)
         check_costs(setting or (), pipeline)
         conditions = choose(pipeline, texts, prompt_options).conditions
         several = len(conditions) * seeds > 1
@@ -130,21 +143,27 @@ def generate(
             check_file_writable(one.path)
         if pipeline.decoder is None:
             raise ValueError(f"{pipeline.folder} holds no picture decoder; export its tokenizer into it")
-        drawn_by = build_method(method, config, tables_with_costs(pipeline, [config], sampling))
+        tables = pipeline.tables if backend == DEVICE else tables_with_costs(pipeline, [config], sampling)
+        drawn_by = build_method(method, config, tables)
+        on_device = None if backend != DEVICE else plan_on_device(pipeline, [drawn_by], sampling, device)
         for condition in conditions:
             session = drawn_by.open(pipeline, condition, sampling)
         if strip is not None and not isinstance(session, MuloSession):
             raise ValueError(f"--strip: '{method}' drafts no rows to show; draw by a mulo method, or leave it out")
+    if on_device is not None:
+        draw_on_device(
+            on_device, drawn_by, sampling, wanted, lambda one, drawing: _finish(pipeline, save_tokens, one, drawing)
+        )
+        return
     finished = 0
     try:
         # What the engine cannot pass over shows as it draws.
         with bad_input(EngineError), progress("drawing", len(wanted)) as advance:
             for one in wanted:
                 drawing = draw(pipeline, drawn_by, sampling, one.condition, one.seed)
-                _write(pipeline, one, drawing, save_tokens)
+                _finish(pipeline, save_tokens, one, drawing)
                 finished += 1
                 advance(finished)
-                note(_told(one, drawing))
     except KeyboardInterrupt:
         typer.echo(f"stopped: {finished} of {len(wanted)} pictures are written and kept", err=True)
         raise typer.Exit(STOPPED) from None
@@ -189,7 +208,13 @@ def _slug(text: str) -> str:
     return "-".join(words)[:60] or "picture"
 
 
-def _write(pipeline: "Pipeline", one: _Wanted, drawing: "Drawing", save_tokens: bool) -> None:
+def _finish(pipeline: "Pipeline", save_tokens: bool, one: WantedPicture, drawing: "Drawing") -> None:
+    """Write a picture and say so."""
+    _write(pipeline, one, drawing, save_tokens)
+    note(_told(one, drawing))
+
+
+def _write(pipeline: "Pipeline", one: WantedPicture, drawing: "Drawing", save_tokens: bool) -> None:
     from PIL import Image
 
     from underpaint.artifacts.manifest import write_beside
@@ -205,7 +230,7 @@ def _write(pipeline: "Pipeline", one: _Wanted, drawing: "Drawing", save_tokens: 
         write_beside(one.path.with_suffix(".json"), (json.dumps(held) + "\n").encode())
 
 
-def _told(one: _Wanted, drawing: "Drawing") -> str:
+def _told(one: WantedPicture, drawing: "Drawing") -> str:
     count, passes = len(drawing.tokens), drawing.target_nfe
     return (
         f"{one.path}: {one.condition.caption()!r} by {drawing.method}, {drawing.seconds:.2f} s, {count} tokens in "

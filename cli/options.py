@@ -51,7 +51,13 @@ Low = Annotated[
     Path | None,
     typer.Option(help="Folder of a smaller target of the same codes, for methods that draft with one."),
 ]
-Backend = Annotated[str, typer.Option(help="What runs the models: cpu (ONNX Runtime), tensorrt or tensorrt-rtx.")]
+Backend = Annotated[
+    str,
+    typer.Option(
+        help="What runs the models: cpu (ONNX Runtime), tensorrt or tensorrt-rtx; compare and generate also take "
+        "device: the whole cycle on a GPU."
+    ),
+]
 Seeds = Annotated[int, typer.Option(help="Seeds per prompt, counted from 0.", min=1, max=1_000_000)]
 MethodSettings = Annotated[
     list[str] | None, typer.Option("--set", help="A setting of one method, method.name=value; repeat for more.")
@@ -63,10 +69,16 @@ Preset = Annotated[
 ]
 
 
-def open_pipeline(engines: Path | None, resolution: int | None, low: Path | None, backend: str) -> "Pipeline":
-    """The models that the options name; raises as `Pipeline.open` does."""
-    from underpaint.runtime.pipeline import Pipeline
+def open_pipeline(
+    engines: Path | None, resolution: int | None, low: Path | None, backend: str, on_device: bool = False
+) -> "Pipeline":
+    """The models that the options name; raises as `Pipeline.open` does. on_device: whether the command draws there."""
+    from underpaint.runtime.engines.elsewhere import DEVICE
+    from underpaint.runtime.pipeline import BACKENDS, Pipeline
     from underpaint.zoo.load import FOLDER
+
+    if backend == DEVICE and not on_device:
+        raise ValueError(f"--backend device: of compare and generate; expected one of {', '.join(BACKENDS)} here")
 
     return Pipeline.open(engines or FOLDER, resolution=resolution, low=low, backend=backend)
 

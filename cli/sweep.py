@@ -86,7 +86,7 @@ def sweep(
     drawn; the same command goes on with it.
     """
     from underpaint.algos.rows import SamplingParams
-    from underpaint.cli.compare import print_rows, title_of
+    from underpaint.cli.comparison_table import print_rows, title_of
     from underpaint.runtime.evaluation.comparison import (
         BASELINE,
         ComparisonPlan,

@@ -23,6 +23,9 @@ class Drawing:
     accepted, depths, nodes, kept_cells, rejected: see `methods.method.DecodingResult`. seconds: from the condition to
     the last token; the picture's own decoding is not in it. target_seconds, drafter_seconds: within the forward
     passes; resampler_seconds: between two resolutions.
+    batch: images that were drawn together, among which the seconds are divided. device_seconds: within the device's
+    own program, which runs all models (target_seconds and drafter_seconds are then 0); None where there is none.
+    peak_bytes: of the device's memory.
     """
 
     method: str
@@ -40,6 +43,9 @@ class Drawing:
     rejected: int | None = None
     resampler_seconds: float = 0.0
     nodes: tuple[int, ...] | None = None
+    batch: int = 1
+    device_seconds: float | None = None
+    peak_bytes: int | None = None
 
     def tokens_array(self) -> IntArray:
         """[cells] int64."""

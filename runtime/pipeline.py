@@ -21,6 +21,7 @@ from underpaint.artifacts.model_index import ModelIndex, ResolutionEntry, read_i
 from underpaint.runtime.conditions import Condition, parse_condition
 from underpaint.runtime.engines.context import SHARED, EngineContext, EngineError
 from underpaint.runtime.engines.drafter import EngineDrafter
+from underpaint.runtime.engines.elsewhere import DEVICE
 from underpaint.runtime.engines.grid_target import EngineGridTarget
 from underpaint.runtime.engines.images import ImageDecoder
 from underpaint.runtime.engines.judge import OnnxJudge
@@ -41,6 +42,8 @@ NEIGHBOURS: Final = 100
 """Columns of the table of nearest codes where a folder brings none: the most that a rule's `k` can ask for."""
 BACKENDS: Final = ("cpu", "tensorrt", "tensorrt-rtx")
 """ONNX Runtime on the CPU, and engines that `underpaint engine` built of the same graphs."""
+ALL_BACKENDS: Final = (*BACKENDS, DEVICE)
+"""And the device, which draws whole batches by programs of its own (`runtime.device`); see `engines.elsewhere`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +100,12 @@ class Pipeline:
 
         resolution: side of the pictures in pixels; None takes the largest of the folder. low: a second folder, whose
         target draws the same codes on a smaller grid, for methods that draft with one; without it, a smaller target of
-        the same folder does. backend: one of `BACKENDS`. context: threads of the sessions; without it the models share
-        their threads, if the process has no session yet.
+        the same folder does. backend: one of `ALL_BACKENDS`. context: threads of the sessions; without it the models
+        share their threads, if the process has no session yet.
         Raises ManifestError or EngineError (both ValueError), or OSError, naming the file and what to do.
         """
-        if backend not in BACKENDS:
-            raise EngineError(f"backend: expected one of {', '.join(BACKENDS)}, got {backend!r}")
+        if backend not in ALL_BACKENDS:
+            raise EngineError(f"backend: expected one of {', '.join(ALL_BACKENDS)}, got {backend!r}")
         index = read_index(folder)
         if not index.resolutions:
             raise ManifestError(

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from underpaint.cli.compare import DEFAULT_METHODS, print_rows, title_of
+from underpaint.cli.compare import DEFAULT_METHODS
+from underpaint.cli.comparison_table import print_rows, title_of
 from underpaint.cli.errors import STOPPED, bad_input
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
 from underpaint.cli.option_groups import grouped

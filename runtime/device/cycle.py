@@ -14,7 +14,8 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.algos.tree import Drawn
 from underpaint.runtime.device.forwards import DeviceDecoder
 from underpaint.runtime.device.growth import Growth, Plan, plan_of
-from underpaint.runtime.device.kernels.commit import advance, commit_features, prepare
+from underpaint.runtime.device.kernels.commit import advance, commit_features
+from underpaint.runtime.device.kernels.layout import prepare
 from underpaint.runtime.device.kernels.probs import probs
 from underpaint.runtime.device.kernels.tree_meta import MOST_NODES, tree_meta
 from underpaint.runtime.device.kernels.uniforms import uniforms
@@ -71,10 +72,11 @@ class DeviceCycle:
             self._growth = plan.make(self.state, drafter, method.draft_sampler or method.sampler)
         self._live = prefix + grid.cells // 2
 
-    def begin(self, condition: Tensor, seeds: Tensor, images: Tensor, hidden: int = 0) -> None:
+    def begin(self, condition: Tensor, seeds: Tensor, images: Tensor, hidden: Tensor | None = None) -> None:
         """Take in conditions [R, P, F] and decide every image's first token, by the rule, as cycle 0.
 
-        seeds, images: [B] int64, the noise of each image. hidden: leading condition positions that nothing sees.
+        seeds, images: [B] int64, the noise of each image. hidden: [R] int64, leading condition positions that a row
+        does not see; None for none.
         """
         state, progress = self.state, self.state.progress
         state.noise.seeds.copy_(seeds)
@@ -86,10 +88,11 @@ class DeviceCycle:
         state.tree.parents[:, 0] = -1
         length = condition.shape[1]
         progress.prefixes.fill_(length)
-        if hidden:
-            state.target_cache.unseen.clamp_(min=hidden)
+        state.target_cache.unseen.zero_()
+        if hidden is not None:
+            state.target_cache.unseen.copy_(hidden)
         positions = torch.arange(-length, 0, device=condition.device).repeat(state.batch, 1)
-        made = self._target.hidden(condition, None, positions, state.target_cache.prefill(hidden))
+        made = self._target.hidden(condition, None, positions, state.target_cache.prefill())
         state.features[:, :1].copy_(made[:, -1:])
         if self._growth is not None:
             self._growth.begin()
@@ -158,7 +161,7 @@ class DeviceCycle:
     def _advance(self) -> None:
         state, verdicts = self.state, self.state.verdicts
         commit_features(state.features, state.pending_features, verdicts.path, verdicts.taken)
-        advance(state.tree.tokens, verdicts.path, verdicts.taken, verdicts.token, verdicts.status, state.progress)
+        advance(state.tree, state.depths, verdicts, state.progress)
 
 
 def _covered(rule: Rule) -> Drawn:

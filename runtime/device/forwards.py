@@ -118,11 +118,8 @@ class Cache:
 
         return attended
 
-    def prefill(self, hidden: int = 0) -> Attend:
-        """Causal attention of the condition alone, kept as the first positions; outside the captured program.
-
-        hidden: leading positions that nothing sees.
-        """
+    def prefill(self) -> Attend:
+        """Causal attention of the condition alone, kept as the first positions; outside the captured program."""
 
         def attended(layer: int, qkv: Tensor, turns: Turns, positions: Tensor) -> Tensor:
             query, key, value = _turned(qkv, turns, positions, self.committed.shape[5])
@@ -131,7 +128,7 @@ class Cache:
             self.committed[layer, 1, :, :, :count] = value
             scores = (query * query.shape[3] ** -0.5) @ key.transpose(2, 3)
             place = torch.arange(count, device=query.device)
-            first = self.unseen.clamp(min=hidden)[:, None, None, None]
+            first = self.unseen[:, None, None, None]
             sees = (place[None, :] <= place[:, None]) & ((place[None, :] >= first) | (place[None, :] == place[:, None]))
             weights = scores.float().masked_fill(~sees, float("-inf")).softmax(dim=-1)
             mixed: Tensor = weights.to(value.dtype) @ value

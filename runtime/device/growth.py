@@ -11,6 +11,7 @@ from typing import Final, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from underpaint.algos.draft import POLICIES
 from underpaint.algos.draft.adt import AdtTree
 from underpaint.algos.draft.chain import Chain, LikeliestChain
 from underpaint.algos.draft.eagle1 import Eagle1
@@ -362,7 +363,8 @@ def plan_of(policy: Policy, grid: Grid, vocab_size: int, max_nodes: int) -> Plan
         return _ranked_plan(settings, policy, grid, vocab_size, max_nodes, most)
     raise ValueError(
         f"device: policy {type(policy).__name__} has no form on the device; those that have one: "
-        f"{', '.join(kind.__name__ for kind in DEVICE_POLICIES)}; choose one of them, or decode on the host"
+        f"{', '.join(spec.name for spec in POLICIES if spec.make in DEVICE_POLICIES)}; choose one of them, or decode "
+        "on the host"
     )
 
 

@@ -1,7 +1,9 @@
 """Decoding batches on the device: one captured graph, replayed until every image is done."""
 
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+import os
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import Final, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -11,6 +13,7 @@ from underpaint.algos.draft.spec import Grid
 from underpaint.runtime.device.cycle import DeviceCycle, DeviceMethod, method_plan
 from underpaint.runtime.device.forwards import DeviceDecoder
 from underpaint.runtime.device.kernels.walk import DONE, NO_SUPPORT, NOT_DRAWN, NOT_FINITE
+from underpaint.runtime.device.language import INTERPRETED, MODE
 from underpaint.runtime.device.state import Envelope, needed_bytes
 
 LEAST_CAPABILITY: Final = (8, 0)
@@ -21,16 +24,24 @@ ENDINGS: Final = {
 }
 
 
+Watch: TypeAlias = Callable[[list[int]], None]
+"""Is told, at every look, how many cells of each image are decided."""
+
+
 class DeviceError(ValueError):
     """The device, the batch or the memory is not what decoding needs."""
 
 
 class DecodedImage(NamedTuple):
-    """One image. tokens: [cells] int64, None where it ended with an error; cycles: how many it took."""
+    """One image. tokens: [cells] int64, None where it ended with an error; cycles: how many it took.
+
+    history [cycles, 3] int64: see `kernels.layout.Progress`.
+    """
 
     tokens: IntArray | None
     cycles: int
     error: str | None
+    history: IntArray
 
 
 def open_device(name: str) -> torch.device:
@@ -38,15 +49,65 @@ def open_device(name: str) -> torch.device:
 
     Raises DeviceError where there is none, or one that kernels are not compiled for.
     """
-    device = torch.device(name)
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise DeviceError(f"device '{name}': expected cuda, cuda:1, ... or cpu") from error
     if device.type == "cpu":
+        if not INTERPRETED:
+            raise DeviceError(
+                f"device 'cpu': kernels are compiled in this process; set {MODE}=interpret, and try again"
+            )
         return device
     if device.type != "cuda" or not torch.cuda.is_available():
         raise DeviceError(f"device '{name}': there is no CUDA device here; 'cpu' tries it, slowly, by interpreting")
+    if device.index is not None and device.index >= torch.cuda.device_count():
+        raise DeviceError(f"device '{name}': there are {torch.cuda.device_count()} CUDA devices here, counted from 0")
     if torch.cuda.get_device_capability(device) < LEAST_CAPABILITY:
         major, minor = torch.cuda.get_device_capability(device)
         raise DeviceError(f"device '{name}': expected compute capability 8.0 or newer, got {major}.{minor}")
+    if INTERPRETED:
+        raise DeviceError(
+            f"device '{name}': kernels are interpreted in this process; unset {MODE} and TRITON_INTERPRET"
+        )
     return device
+
+
+class DeviceClock:
+    """Seconds that the device spends within `with` blocks: by CUDA events, on the CPU by the clock.
+
+    A pause of the device between two launches of one block counts as the device's.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._cuda = device.type == "cuda"
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget what was measured."""
+        self._seconds = 0.0
+        self._pairs: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+
+    def __enter__(self) -> None:
+        if self._cuda:
+            first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            first.record()
+            self._pairs.append((first, last))
+        else:
+            self._seconds -= perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        if self._cuda:
+            self._pairs[-1][1].record()
+        else:
+            self._seconds += perf_counter()
+
+    def seconds(self) -> float:
+        """What was measured since the start; waits for the device."""
+        if self._cuda:
+            torch.cuda.synchronize()
+        passed: float = sum(first.elapsed_time(last) for first, last in self._pairs)
+        return self._seconds + 1e-3 * passed
 
 
 class DeviceRunner:
@@ -69,13 +130,17 @@ class DeviceRunner:
         number_bytes = torch.empty(0, dtype=target.dtype).element_size()
         check_memory(device, needed_bytes(batch, envelope, grid.cells, prefix, *shapes, number_bytes))
         self.cycle = DeviceCycle(target, drafter, method, grid, prefix, batch, device)
+        self.clock = DeviceClock(device)
         self._graph: torch.cuda.CUDAGraph | None = None
 
     @torch.no_grad()
-    def begin(self, condition: Tensor, seeds: Sequence[int], images: Sequence[int], hidden: int = 0) -> None:
+    def begin(
+        self, condition: Tensor, seeds: Sequence[int], images: Sequence[int], hidden: Tensor | None = None
+    ) -> None:
         """Start images; condition [rows * n, P, F] for n <= batch images, the conditional rows first.
 
-        seeds and images name their noise. A short batch is filled up with copies of its last image.
+        seeds and images name their noise, from 0 to `algos.chance.MOST_SEED`. hidden [rows * n] int64: leading
+        positions that a row does not see. A short batch is filled up with copies of its last image.
         """
         count = len(images)
         if not 1 <= count <= self.batch or len(seeds) != count:
@@ -87,8 +152,11 @@ class DeviceRunner:
         filled = torch.tensor([min(place, count - 1) for place in range(self.batch)], device=condition.device)
         index = torch.cat([filled + row * count for row in range(rows)])
         kept = filled.tolist()
-        keys = torch.tensor([[part[place] for place in kept] for part in (seeds, images)], device=self._device)
-        self.cycle.begin(condition[index], keys[0], keys[1], hidden)
+        named = [[_signed(part[place]) for place in kept] for part in (seeds, images)]
+        keys = torch.tensor(named, dtype=torch.int64, device=self._device)
+        self.clock.restart()
+        with self.clock:
+            self.cycle.begin(condition[index], keys[0], keys[1], None if hidden is None else hidden[index])
 
     @torch.no_grad()
     def capture(self) -> None:
@@ -114,29 +182,42 @@ class DeviceRunner:
         else:
             self._graph.replay()
 
-    def finish(self, count: int, poll: int = 8) -> list[DecodedImage]:
+    def finish(self, count: int, poll: int = 8, watch: Watch | None = None) -> list[DecodedImage]:
         """Go on until the first `count` images are done, looking every `poll` cycles, and read them back."""
         state = self.cycle.state
-        status = state.verdicts.status
-        while not bool((status > 0).all()):
-            for _ in range(poll if self._device.type == "cuda" else 1):
-                self.step()
-        decided, cycles, ended = state.progress.decided.cpu(), state.progress.cycles.tolist(), status.tolist()
+        told = torch.stack([state.verdicts.status, state.progress.cells]).tolist()
+        while not all(told[0]):
+            if watch is not None:
+                watch(told[1][:count])
+            with self.clock:
+                for _ in range(poll if self._device.type == "cuda" else 1):
+                    self.step()
+            told = torch.stack([state.verdicts.status, state.progress.cells]).tolist()
+        progress, ended = state.progress, told[0]
+        decided, cycles, history = progress.decided.cpu(), progress.cycles.tolist(), progress.history.cpu().numpy()
         made = []
         for place in range(count):
             error = None if ended[place] == DONE else ENDINGS[ended[place]]
             tokens = decided[place].numpy() if error is None else None
-            made.append(DecodedImage(tokens, cycles[place], error))
+            made.append(DecodedImage(tokens, cycles[place], error, history[place, : cycles[place]]))
         return made
 
 
-def check_memory(device: torch.device, needed: int) -> None:
+def _signed(number: int) -> int:
+    """An unsigned word of 64 bits as the signed one that a tensor holds."""
+    return number - (1 << 64) if number >> 63 else number
+
+
+def check_memory(device: torch.device, needed: int, what: str = "beside the weights") -> None:
     """Raise DeviceError, saying how much is needed, where the device has less memory free."""
-    if device.type != "cuda":
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+    elif "SC_AVPHYS_PAGES" in os.sysconf_names:
+        free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+    else:
         return
-    free, _ = torch.cuda.mem_get_info(device)
     if needed > free:
         raise DeviceError(
-            f"this batch needs {needed / 2**30:.1f} GiB beside the weights, the device has {free / 2**30:.1f} free; "
+            f"this batch needs {needed / 2**30:.1f} GiB {what}, the device has {free / 2**30:.1f} free; "
             "lower the batch, or the policy's tree"
         )

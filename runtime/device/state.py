@@ -8,7 +8,7 @@ from torch import Tensor
 
 from underpaint.algos.chance import Role
 from underpaint.runtime.device.forwards import Cache, ForwardSizes
-from underpaint.runtime.device.kernels.commit import Lengths, Progress
+from underpaint.runtime.device.kernels.layout import Lengths, Progress
 from underpaint.runtime.device.kernels.tree_meta import MOST_NODES
 from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts
 
@@ -105,6 +105,7 @@ class State:
             pending=whole(batch, pending),
             pending_counts=whole(batch),
             decided=whole(batch, cells),
+            history=whole(batch, cells, 3),
         )
         lengths = Lengths(
             target=whole(batch),

@@ -5,6 +5,7 @@ from typing import Final
 
 from underpaint.runtime.engines.condition_encoder import ConditionEncoder
 from underpaint.runtime.engines.context import EngineContext, open_session
+from underpaint.runtime.engines.elsewhere import DEVICE, load_elsewhere
 from underpaint.runtime.engines.engine import LoadedDecoder
 from underpaint.runtime.engines.onnx_engine import load_onnx
 from underpaint.runtime.engines.shape import DecoderShape
@@ -21,10 +22,13 @@ def load_decoder(
     """The decoder `name` of a folder ("target" or "drafter" in `kind`), its files checked.
 
     backend: "cpu" for ONNX Runtime; "tensorrt" or "tensorrt-rtx" for an engine built of the same graph, of whose
-    threads and memory the context says nothing. Raises ManifestError or EngineError, naming the file and what to do.
+    threads and memory the context says nothing; "device" for what `runtime.device` runs by itself.
+    Raises ManifestError or EngineError, naming the file and what to do.
     """
     if backend == CPU:
         return load_onnx(name, kind, folder, context)
+    if backend == DEVICE:
+        return load_elsewhere(name, locate(name, kind, folder))
     backend_module(backend)
     from underpaint.runtime.engines.tensorrt_engine import load_tensorrt  # needs PyTorch for its memory
 

@@ -33,6 +33,8 @@ class DecoderShape:
     uncond_keep: of a prompt, how many ids at its beginning and at its end stay where it is left out; empty for a model
     that is drawn without guidance. image_start_ids: rows of the embedding behind every prompt.
     eol_token: the row behind every line of codes but the last, at cells -prefix - eol_tokens to -prefix - 1.
+    rope, rope_base, norm_eps, post_norm: options of `models.decoder_config.DecoderConfig` that the graph holds and its
+    weights do not tell; for runtimes that read the weights alone. rope is None where an older export does not say.
     """
 
     vocab_size: int
@@ -52,6 +54,10 @@ class DecoderShape:
     uncond_keep: tuple[int, ...] = ()
     image_start_ids: tuple[int, ...] = ()
     eol_token: int | None = None
+    rope: Literal["grid", "line", "none"] | None = None
+    rope_base: float = 10000.0
+    norm_eps: float = 1e-5
+    post_norm: bool = False
 
     @property
     def prompted(self) -> bool:

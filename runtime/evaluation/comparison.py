@@ -23,6 +23,8 @@ from underpaint.runtime.pipeline import Pipeline
 from underpaint.zoo.prompts import sample, seen_pairs
 
 BASELINE: Final = "ar"
+EAGER: Final = "ar-eager"
+"""On a device, plain autoregression by the loop that papers time; the baseline itself is one captured program there."""
 MOST_DRAWINGS: Final = 1_000_000
 """Of one comparison: as many take days where they take longest, and their records some gigabytes."""
 PROMPT_SEED: Final = 20251
@@ -156,6 +158,12 @@ def read_conditions(
 def with_baseline(names: Sequence[str]) -> tuple[str, ...]:
     """The methods asked for, with plain AR first: every speed-up is against it."""
     return tuple(names) if BASELINE in names else (BASELINE, *names)
+
+
+def with_eager_baseline(plan: ComparisonPlan) -> ComparisonPlan:
+    """A plan for a device, with plain AR once more as its last method: by the loop that papers time."""
+    plain: Any = next(method for method in plan.methods if method.name == BASELINE)
+    return dataclasses.replace(plan, methods=(*plan.methods, dataclasses.replace(plain, name=EAGER)))
 
 
 def build_methods(

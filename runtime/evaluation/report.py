@@ -14,7 +14,7 @@ from underpaint.algos.draft import Grid
 from underpaint.artifacts.cost_curve import CostCurveFile
 from underpaint.artifacts.results import with_envelope
 from underpaint.runtime.drawing import Drawing
-from underpaint.runtime.evaluation.comparison import BASELINE, ComparisonPlan
+from underpaint.runtime.evaluation.comparison import BASELINE, EAGER, ComparisonPlan
 from underpaint.runtime.evaluation.drawing_log import DrawingKey, DrawingLog
 from underpaint.runtime.evaluation.machine import describe_machine
 from underpaint.runtime.evaluation.paired import PairedDifference, interval_ends, resampled
@@ -44,6 +44,10 @@ class ReportRow:
     passes nor between two resolutions.
     target_ms_per_cycle, drafter_ms_per_cycle, host_ms_per_cycle: the seconds within the target, within the drafter and
     outside the models, over target passes (the first pass, which has no draft, among them).
+    Drawn on a device (`runtime.device`), one program runs all models: device_ms_per_cycle is what it takes,
+    host_ms_per_cycle and overhead_share are the rest, and the target's and the drafter's figures are None or 0. batch:
+    images drawn together, among which the seconds are divided. peak_bytes: of the device's memory. speedup_over_eager:
+    over plain AR by the loop that papers time; speedup is over AR as one captured program.
     prompt_accuracy, attribute_accuracy and what follows from them: where the folder holds a judge, and the conditions
     say what it may look for. accuracy_over_ar: prompt accuracy less the baseline's on the same prompts and seeds; the
     interval is over prompts.
@@ -69,7 +73,7 @@ class ReportRow:
     speedup: float
     speedup_low: float | None
     speedup_high: float | None
-    overhead_share: float
+    overhead_share: float | None
     target_share: float
     drafter_share: float
     resampler_share: float
@@ -99,12 +103,17 @@ class ReportRow:
     log_likelihood_over_ar_low: float | None = None
     log_likelihood_over_ar_high: float | None = None
     token_bias: float | None = None
+    batch: int = 1
+    device_ms_per_cycle: float | None = None
+    peak_bytes: int | None = None
+    speedup_over_eager: float | None = None
 
 
 TIMED: Final = frozenset(
     (
         *("seconds_per_image", "speedup", "speedup_low", "speedup_high", "overhead_share", "target_share"),
         *("drafter_share", "resampler_share", "target_ms_per_cycle", "drafter_ms_per_cycle", "host_ms_per_cycle"),
+        *("device_ms_per_cycle", "speedup_over_eager"),
     )
 )
 """Figures of a row that come from a clock; the others are the same however often a plan is drawn on one machine."""
@@ -199,6 +208,10 @@ def report_rows(
     found = []
     for method in plan.methods:
         row = _row(grid, method, drawings[method.name], drawings[BASELINE], views, greedy)
+        eager = drawings.get(EAGER)
+        if eager is not None:
+            over = speedup([one.seconds for one in eager], [one.seconds for one in drawings[method.name]]).ratio
+            row = dataclasses.replace(row, speedup_over_eager=over)
         found.append(dataclasses.replace(row, token_bias=mean_token_bias(method, replays)))
         if report is not None:
             report(len(found), len(plan.methods))
@@ -223,7 +236,11 @@ def _row(
     drafter_share = sum(one.drafter_seconds for one in drawn) / seconds
     resampler_share = sum(one.resampler_seconds for one in drawn) / seconds
     per_cycle = None if lengths is None else 1e3 * seconds / sum(one.target_nfe for one in drawn)
-    host_share = 1.0 - target_share - drafter_share - resampler_share
+    inside = [one.device_seconds for one in drawn if one.device_seconds is not None]
+    device_share = sum(inside) / seconds if inside else 0.0
+    known = bool(inside) or drawn[0].method != EAGER
+    host_share = 1.0 - target_share - drafter_share - resampler_share - device_share if known else None
+    on_device = drawn[0].method == EAGER or bool(inside)
     same = [one.tokens == other.tokens for one, other in zip(drawn, baseline, strict=True)]
     quality = picture_quality(drawn, baseline, views)
     return ReportRow(
@@ -244,9 +261,9 @@ def _row(
         target_share=target_share,
         drafter_share=drafter_share,
         resampler_share=resampler_share,
-        target_ms_per_cycle=None if per_cycle is None else target_share * per_cycle,
-        drafter_ms_per_cycle=None if per_cycle is None else drafter_share * per_cycle,
-        host_ms_per_cycle=None if per_cycle is None else host_share * per_cycle,
+        target_ms_per_cycle=None if per_cycle is None or on_device else target_share * per_cycle,
+        drafter_ms_per_cycle=None if per_cycle is None or on_device else drafter_share * per_cycle,
+        host_ms_per_cycle=None if per_cycle is None or host_share is None else host_share * per_cycle,
         prompt_accuracy=quality.accuracy,
         **_over_ar("accuracy_over_ar", quality.over_ar),
         attribute_log_probability=quality.log_probability,
@@ -263,6 +280,9 @@ def _row(
         identical_to_ar=all(same) if greedy else None,
         identical_share=sum(same) / len(same) if greedy else None,
         images=len(drawn),
+        batch=max(one.batch for one in drawn),
+        device_ms_per_cycle=device_share * per_cycle if inside and per_cycle is not None else None,
+        peak_bytes=max((one.peak_bytes for one in drawn if one.peak_bytes is not None), default=None),
     )
 
 

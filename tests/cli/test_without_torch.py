@@ -24,6 +24,7 @@ ALL = [[], *(name.split() for name in subcommands(groups=True))]
         ["check", "folder"],
         ["caption", "encoder", "a cat", "--out", "cat.npy"],
         ["engine", "."],
+        ["compare", "--backend", "device", "--out", "folder"],
     ],
     ids=" ".join,
 )

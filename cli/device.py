@@ -1,0 +1,216 @@
+"""`--backend device`: the whole cycle on a GPU, or, slowly, in Triton's interpreter on the CPU."""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
+
+import typer
+
+from underpaint.cli.errors import BAD_INPUT, STOPPED, bad_input
+from underpaint.cli.terminal import Advance, Column, Format, ResultTable, figure, note, progress, show
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from underpaint.algos.rows import SamplingParams
+    from underpaint.runtime.conditions import Condition
+    from underpaint.runtime.device.drawing import DevicePlan
+    from underpaint.runtime.drawing import Drawing
+    from underpaint.runtime.evaluation.comparison import ComparisonPlan
+    from underpaint.runtime.evaluation.drawing_log import DrawingLog
+    from underpaint.runtime.evaluation.report import ReportRow
+    from underpaint.runtime.methods.method import DecodingMethod
+    from underpaint.runtime.pipeline import Pipeline
+
+DEVICE: Final = "device"
+DEFAULT_METHODS: Final = "ar,speculative,eagle2,adt,lantern,lantern++,adt+lantern"
+"""Those of a comparison's own defaults that have a form on the device."""
+_INSTALL: Final = "pip install 'underpaint[device]'"
+_MODE: Final = "UNDERPAINT_TRITON"
+"""What `runtime.device.language` reads as it is imported."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceOptions:
+    """Options of `--backend device`."""
+
+    device: Annotated[
+        str | None,
+        typer.Option(
+            help="With --backend device: cuda (the default), cuda:1, ..., or cpu, which interprets the same program: "
+            "slow, to try it.",
+            show_default=False,
+        ),
+    ] = None
+    batch: Annotated[
+        int | None,
+        typer.Option(help="With --backend device: images that are drawn together; default: 1.", show_default=False),
+    ] = None
+
+
+class WantedPicture(Protocol):
+    """One picture: its condition, the seed of its noise, and where it goes."""
+
+    @property
+    def condition(self) -> "Condition": ...
+
+    @property
+    def seed(self) -> int: ...
+
+    @property
+    def path(self) -> "Path": ...
+
+
+def check_options(backend: str, options: DeviceOptions) -> None:
+    """ValueError where options of the device stand beside another backend."""
+    if backend != DEVICE and options != DeviceOptions():
+        raise ValueError("--device and --batch are of --backend device; pass it too, or leave them out")
+
+
+def plan_on_device(
+    pipeline: "Pipeline", methods: "Sequence[DecodingMethod]", sampling: "SamplingParams", options: DeviceOptions
+) -> "DevicePlan":
+    """What is to be drawn, checked; ValueError where a package, a device, a form or memory is missing."""
+    name = options.device or "cuda"
+    with _imported(name):
+        from underpaint.runtime.device.drawing import plan_drawing
+        from underpaint.runtime.device.runner import open_device
+    found = plan_drawing(pipeline, methods, sampling, open_device(name), 1 if options.batch is None else options.batch)
+    if name == "cpu":
+        typer.echo("--device cpu interprets the device's program: it is slow, and its times mean nothing", err=True)
+    return found
+
+
+def describe(plan: "DevicePlan") -> dict[str, Any]:
+    """The device as a record of results holds it."""
+    import torch
+
+    told: dict[str, Any] = {"name": str(plan.device), "batch": plan.batch, "torch": torch.__version__}
+    if plan.device.type == "cuda":
+        told["name"] = torch.cuda.get_device_name(plan.device)
+    return told
+
+
+@contextmanager
+def _imported(name: str) -> Iterator[None]:
+    """Import the device's room within: interpreted for the CPU. ValueError where a package is missing."""
+    before = os.environ.get(_MODE)
+    if name == "cpu":
+        os.environ[_MODE] = "interpret"
+    try:
+        yield
+    except ImportError as error:
+        if (error.name or "").startswith("underpaint"):
+            raise
+        told = f"--backend device needs {error.name}; install it with: {_INSTALL}" if error.name else str(error)
+        raise ValueError(told) from error
+    finally:
+        if before is None:
+            os.environ.pop(_MODE, None)
+        else:
+            os.environ[_MODE] = before
+
+
+def draw_all_on_device(device: "DevicePlan", plan: "ComparisonPlan", log: "DrawingLog") -> None:
+    """Draw what `log` lacks of the plan; on Ctrl-C say where it stands and leave."""
+    from underpaint.artifacts.run_log import RunLogInUse
+    from underpaint.runtime.device.comparison import run_on_device
+    from underpaint.runtime.device.runner import DeviceError
+    from underpaint.runtime.engines.context import EngineError
+
+    try:
+        with progress("drawing" if len(log) < plan.size else "nothing left to draw", plan.size, len(log)) as advance:
+            if len(log) < plan.size:
+                run_on_device(device.open(), plan, log, lambda done, what: advance(done, what))
+    except KeyboardInterrupt:
+        kept = f"{len(log)} of {plan.size} drawings are done"
+        typer.echo(f"stopped: {kept}; the same command goes on with {log.path}", err=True)
+        raise typer.Exit(STOPPED) from None
+    except (RunLogInUse, EngineError, DeviceError) as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(BAD_INPUT) from error
+
+
+def draw_on_device(
+    device: "DevicePlan",
+    method: "DecodingMethod",
+    sampling: "SamplingParams",
+    wanted: "Sequence[WantedPicture]",
+    finish: "Callable[[WantedPicture, Drawing], None]",
+) -> None:
+    """Draw pictures batch by batch and hand each to `finish`; exit code 2 where one ended with an error."""
+    from underpaint.runtime.device.drawing import Wanted
+    from underpaint.runtime.device.runner import DeviceError
+    from underpaint.runtime.drawing import Drawing
+    from underpaint.runtime.engines.context import EngineError
+
+    finished, failed = 0, list[str]()
+    try:
+        with bad_input(EngineError, DeviceError), progress("drawing", len(wanted)) as advance:
+            program = device.open().program(method, sampling)
+            for first in range(0, len(wanted), device.batch):
+                part = wanted[first : first + device.batch]
+                asked = [Wanted(one.condition, one.seed) for one in part]
+                if first == 0 and device.device.type == "cuda":
+                    program.prime(asked)
+                watch = partial(_tell, advance, finished, device.pipeline.grid.cells)
+                for one, found in zip(part, program.draw(asked, watch), strict=True):
+                    if isinstance(found, Drawing):
+                        finish(one, found)
+                        finished += 1
+                    else:
+                        failed.append(f"{one.path}: {found.error}")
+                advance(finished)
+    except KeyboardInterrupt:
+        typer.echo(f"stopped: {finished} of {len(wanted)} pictures are written and kept", err=True)
+        raise typer.Exit(STOPPED) from None
+    if failed:
+        told = "; ".join(failed)
+        typer.echo(f"error: {len(failed)} pictures were not drawn, the others are written: {told}", err=True)
+        raise typer.Exit(BAD_INPUT)
+
+
+def _tell(advance: Advance, finished: int, most: int, cells: list[int]) -> None:
+    """Say how far the images of a batch are."""
+    from underpaint.runtime.device.comparison import span
+
+    advance(finished, f"{span(cells)} of {most} cells")
+
+
+def show_device_rows(reported: "Sequence[ReportRow]", title: str, form: Format, judged: bool) -> None:
+    """Print a row a method, with the figures that a device has."""
+    rows = [_shown(row) for row in reported]
+    columns = [
+        Column("method", "method\n"),
+        Column("lossless", "loss-\nless", right=True),
+        figure("speedup", "speed-up\nover ar", ".2f", "x"),
+        figure("speedup_over_eager", "over\nar-eager", ".2f", "x"),
+        figure("seconds_per_image", "s per\nimage", ".3f"),
+        figure("target_nfe", "target\nNFE", ".1f"),
+        figure("drafter_nfe", "drafter\nNFE", ".1f"),
+        figure("tokens_per_cycle", "tokens\nper cycle", ".2f"),
+        figure("mean_depth", "mean\ndepth", ".2f"),
+        figure("mean_nodes", "nodes a\ncycle", ".2f"),
+        figure("kept_share", "draft\nkept", ".0%"),
+        figure("device_ms_per_cycle", "ms a cycle:\ndevice", ".3f"),
+        figure("host_ms_per_cycle", "and\nhost", ".3f"),
+        figure("peak_mib", "peak\nMiB", ".0f"),
+        *((figure("prompt_accuracy", "prompt\naccuracy", ".3f"),) if judged else ()),
+        figure("identical_share", "same\nas AR", ".0%"),
+    ]
+    show([ResultTable(title, columns, rows)], form)
+    note("ar is plain autoregression as one program; ar-eager is the loop that papers time.", form)
+
+
+def _shown(row: "ReportRow") -> dict[str, Any]:
+    names = (
+        *("method", "lossless", "speedup", "speedup_over_eager", "seconds_per_image", "target_nfe", "drafter_nfe"),
+        *("tokens_per_cycle", "mean_depth", "mean_nodes", "kept_share", "device_ms_per_cycle", "host_ms_per_cycle"),
+        *("prompt_accuracy", "identical_share"),
+    )
+    peak = None if row.peak_bytes is None else row.peak_bytes / 2**20
+    return {**{name: getattr(row, name) for name in names}, "peak_mib": peak}

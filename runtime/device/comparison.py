@@ -1,0 +1,67 @@
+"""A comparison drawn on the device: method after method, batch after batch, into the same log as on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from underpaint.runtime.device.drawing import DeviceDrawer, NotDrawn, Wanted
+from underpaint.runtime.device.runner import DeviceError
+from underpaint.runtime.drawing import Drawing
+from underpaint.runtime.evaluation.comparison import ComparisonPlan
+from underpaint.runtime.evaluation.drawing_log import DrawingKey, DrawingLog
+
+Report: TypeAlias = Callable[[int, str], None]
+"""Is told how many drawings are done, and what is being drawn."""
+
+
+def run_on_device(drawer: DeviceDrawer, plan: ComparisonPlan, log: DrawingLog, report: Report) -> None:
+    """Draw what `log` does not hold yet. A stop (Ctrl-C) leaves every finished batch in it.
+
+    On a GPU one batch of each method goes uncounted first: it compiles, captures and allocates.
+    Raises DeviceError, after all else is drawn and logged, where pictures ended with an error.
+    """
+    failed: list[str] = []
+    for method in plan.methods:
+        missing = [
+            Wanted(condition, seed)
+            for seed in plan.seeds
+            for condition in plan.conditions
+            if DrawingKey(method.name, condition.caption(), seed) not in log
+        ]
+        if not missing:
+            continue
+        report(len(log), f"{method.name}: making its program")
+        program = drawer.program(method, plan.sampling)
+        if drawer.cuda:
+            program.prime(missing[: drawer.batch])
+        for first in range(0, len(missing), drawer.batch):
+            wanted = missing[first : first + drawer.batch]
+            for one in program.draw(wanted, cells_told(report, log, method.name, drawer)):
+                if isinstance(one, Drawing):
+                    log.add(one)
+                    report(len(log), f"{method.name:14s} {one.seconds:6.2f} s")
+                else:
+                    failed.append(_told(method.name, one))
+    if failed:
+        raise DeviceError(f"{len(failed)} pictures were not drawn; the others are kept: {'; '.join(failed)}")
+
+
+def cells_told(report: Report, log: DrawingLog, name: str, drawer: DeviceDrawer) -> Callable[[list[int]], None]:
+    """Tells, while a batch is drawn, how far its images are."""
+    most = drawer.pipeline.grid.cells
+
+    def told(cells: list[int]) -> None:
+        report(len(log), f"{name}: {span(cells)} of {most} cells")
+
+    return told
+
+
+def span(cells: list[int]) -> str:
+    """How far images are: "12", or "12 to 40" where they differ."""
+    least, most = min(cells), max(cells)
+    return str(least) if least == most else f"{least} to {most}"
+
+
+def _told(method: str, one: NotDrawn) -> str:
+    return f"{one.wanted.condition.caption()!r} by {method}, seed {one.wanted.seed}: {one.error}"

@@ -1,0 +1,274 @@
+"""Drawing batches on the device by named methods: which of them can, how much memory that takes, and what it cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Final, NamedTuple, Protocol
+
+import torch
+
+from underpaint.algos.accept import RULES
+from underpaint.algos.accept.spec import spec_of
+from underpaint.algos.draft import POLICIES
+from underpaint.algos.rows import SamplingParams
+from underpaint.algos.tree import Drawn
+from underpaint.runtime.conditions import Condition
+from underpaint.runtime.device.cycle import DeviceMethod, method_plan
+from underpaint.runtime.device.eager import EagerLoop
+from underpaint.runtime.device.folder import DeviceModels, FolderModels
+from underpaint.runtime.device.growth import DEVICE_POLICIES
+from underpaint.runtime.device.rules import DEVICE_RULES, Shape, device_rule
+from underpaint.runtime.device.runner import DecodedImage, DeviceError, DeviceRunner, Watch, check_memory
+from underpaint.runtime.device.state import Envelope, needed_bytes
+from underpaint.runtime.drawing import Drawing
+from underpaint.runtime.evaluation.comparison import EAGER
+from underpaint.runtime.methods.method import DecodingMethod
+from underpaint.runtime.methods.method_config import MethodSpec
+from underpaint.runtime.methods.registry import METHODS
+from underpaint.runtime.methods.tree_config import NO_POLICY, TreeConfig, TreeMethod
+from underpaint.runtime.pipeline import Pipeline
+
+MOST_BATCH: Final = 256
+"""Images of a batch."""
+
+
+class Wanted(NamedTuple):
+    """One picture: its condition and the seed of its noise."""
+
+    condition: Condition
+    seed: int
+
+
+class NotDrawn(NamedTuple):
+    """A picture that ended with an error, which the others of its batch did not."""
+
+    wanted: Wanted
+    error: str
+
+
+class BatchProgram(Protocol):
+    """A method ready to draw batches."""
+
+    def prime(self, wanted: Sequence[Wanted]) -> None:
+        """Compile, capture and allocate, so that no later drawing is charged for it."""
+        ...
+
+    def draw(self, wanted: Sequence[Wanted], watch: Watch | None = None) -> list[Drawing | NotDrawn]:
+        """Draw at most a batch."""
+        ...
+
+
+def has_form(spec: MethodSpec, temperature: float) -> bool:
+    """Whether a registered method can be drawn on the device."""
+    config = spec.tuned.at(temperature)
+    if not isinstance(config, TreeConfig) or config.skipping is not None or config.rule not in DEVICE_RULES:
+        return False
+    return config.policy == NO_POLICY or POLICIES[config.policy].make in DEVICE_POLICIES
+
+
+def device_method(method: DecodingMethod, sampling: SamplingParams) -> DeviceMethod:
+    """A method as the device takes it.
+
+    Raises DeviceError where it is not one of draft trees that are all verified, naming the methods that are.
+    """
+    if not isinstance(method, TreeMethod) or method.skipping is not None:
+        known = ", ".join(spec.name for spec in METHODS if has_form(spec, sampling.temperature))
+        raise DeviceError(
+            f"method '{method.name}' has no form on the device; those that have one: {known}, and POLICY:RULE of "
+            "such parts; choose one of them, or another --backend"
+        )
+    policy = method.policy if method.drafts else None
+    return DeviceMethod(policy, method.rule, method.config.target_sampling(sampling))
+
+
+@dataclass(frozen=True, slots=True)
+class DevicePlan:
+    """What is to be drawn on a device, checked before any weight is read; make one with `plan_drawing`.
+
+    needed: bytes of the largest program's buffers.
+    """
+
+    pipeline: Pipeline
+    folder: FolderModels
+    device: torch.device
+    batch: int
+    rows: int
+    needed: int
+
+    def told(self) -> str:
+        """The device and the batch in words."""
+        where = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else f"{self.device}, interpreted"
+        return f"{where}, batches of {self.batch}"
+
+    def open(self) -> DeviceDrawer:
+        """Read the weights."""
+        encoder = self.pipeline.high.encoder
+        models = DeviceModels.read(self.folder, encoder, self.rows, self.device)
+        return DeviceDrawer(self.pipeline, models, self.batch)
+
+
+def plan_drawing(
+    pipeline: Pipeline,
+    methods: Sequence[DecodingMethod],
+    sampling: SamplingParams,
+    device: torch.device,
+    batch: int,
+) -> DevicePlan:
+    """Check that every method can be drawn in batches of `batch` (1 to `MOST_BATCH`), and that memory suffices.
+
+    Raises DeviceError or ValueError: a method, policy or rule without a form on the device, with the names of those
+    that have one; a tree beyond what the device holds; too little memory, with how much is needed.
+    """
+    if not 1 <= batch <= MOST_BATCH:
+        raise DeviceError(f"--batch: expected 1 to {MOST_BATCH} images, got {batch}")
+    folder, rows = FolderModels.of(pipeline), 1 if sampling.guidance == 1.0 else 2
+    shape, grid = folder.target.shape, pipeline.grid
+    if shape.eol_token is not None:
+        raise DeviceError(
+            f"{folder.target.name}: pictures with end-of-line tokens have no form on the device; choose another "
+            "--backend"
+        )
+    target, drafter = folder.sizes(rows)
+    needed = 0
+    for method in methods:
+        form = device_method(method, sampling)
+        try:
+            plan = method_plan(form, grid, shape.vocab_size)
+            envelope = Envelope(1, 0, 1, 1, 1) if plan is None else plan.envelope
+            drawn = min(_covered(form)) if plan is None else plan.drawn
+            sizes = Shape(1, envelope.nodes, shape.vocab_size, drawn, envelope.levels, envelope.children)
+            device_rule(form.rule, sizes, torch.device("cpu"))
+        except ValueError as error:
+            raise DeviceError(f"method '{method.name}': {str(error).removeprefix('device: ')}") from error
+        drafts = None if plan is None else drafter
+        shapes = (target, drafts, folder.number_bytes)
+        needed = max(needed, needed_bytes(batch, envelope, grid.cells, max(1, shape.prefix), *shapes))
+    weights = folder.weight_bytes()
+    check_memory(device, needed + weights, f"({weights / 2**30:.1f} of them for the weights)")
+    return DevicePlan(pipeline, folder, device, batch, rows, needed)
+
+
+def _covered(form: DeviceMethod) -> frozenset[Drawn]:
+    spec = spec_of(form.rule)
+    return RULES["point"].drawn if spec is None else spec.drawn
+
+
+class DeviceDrawer:
+    """Makes programs of methods, on models that were read."""
+
+    def __init__(self, pipeline: Pipeline, models: DeviceModels, batch: int) -> None:
+        self.pipeline, self.models, self.batch = pipeline, models, batch
+
+    def program(self, method: DecodingMethod, sampling: SamplingParams) -> BatchProgram:
+        """The program of a method; it holds memory until it is forgotten."""
+        if method.name == EAGER:
+            return _EagerProgram(self, method, sampling)
+        return _CapturedProgram(self, method, sampling)
+
+    @property
+    def cuda(self) -> bool:
+        """Whether there is a GPU to measure."""
+        return self.models.device.type == "cuda"
+
+
+class _Program:
+    """What both kinds of programs share: conditions, the clock, and the memory at its peak."""
+
+    def __init__(self, drawer: DeviceDrawer, method: DecodingMethod, sampling: SamplingParams) -> None:
+        self._drawer, self._models, self._name = drawer, drawer.models, method.name
+        self._form = device_method(method, sampling)
+        if drawer.cuda:
+            torch.cuda.reset_peak_memory_stats(drawer.models.device)
+
+    def draw(self, wanted: Sequence[Wanted], watch: Watch | None = None) -> list[Drawing | NotDrawn]:
+        if self._drawer.cuda:
+            torch.cuda.synchronize()
+        started = perf_counter()
+        images = self._decoded(wanted, watch)
+        seconds = (perf_counter() - started) / len(wanted)
+        peak = torch.cuda.max_memory_allocated(self._models.device) if self._drawer.cuda else None
+        device_seconds, levels = self._device_seconds(), self._levels
+        found: list[Drawing | NotDrawn] = []
+        for one, image in zip(wanted, images, strict=True):
+            if image.tokens is None:
+                found.append(NotDrawn(one, image.error or "it ended with an error"))
+                continue
+            drafted = image.history[1:]
+            accepted, depths, nodes = (tuple(drafted[:, part].tolist()) for part in range(3))
+            found.append(
+                Drawing(
+                    method=self._name,
+                    prompt=one.condition.caption(),
+                    seed=one.seed,
+                    tokens=tuple(image.tokens.tolist()),
+                    accepted=accepted,
+                    depths=depths,
+                    target_nfe=image.cycles,
+                    drafter_nfe=levels * (image.cycles - 1),
+                    seconds=seconds,
+                    target_seconds=0.0,
+                    drafter_seconds=0.0,
+                    nodes=nodes,
+                    batch=len(wanted),
+                    device_seconds=None if device_seconds is None else device_seconds / len(wanted),
+                    peak_bytes=peak,
+                )
+            )
+        return found
+
+    _levels = 0
+
+    def _device_seconds(self) -> float | None:
+        return None
+
+    def _decoded(self, wanted: Sequence[Wanted], watch: Watch | None) -> list[DecodedImage]:
+        raise NotImplementedError
+
+
+class _CapturedProgram(_Program):
+    def __init__(self, drawer: DeviceDrawer, method: DecodingMethod, sampling: SamplingParams) -> None:
+        super().__init__(drawer, method, sampling)
+        models, pipeline = drawer.models, drawer.pipeline
+        prefix = max(1, pipeline.high.decoder.shape.prefix)
+        drafter = None if self._form.policy is None else models.drafter
+        self._runner = DeviceRunner(
+            models.target, drafter, self._form, pipeline.grid, prefix, drawer.batch, models.device
+        )
+        self._levels = self._runner.cycle.envelope.levels
+
+    def prime(self, wanted: Sequence[Wanted]) -> None:
+        self._begin(wanted)
+        self._runner.capture()
+
+    def _begin(self, wanted: Sequence[Wanted]) -> None:
+        batch = self._models.embed([one.condition for one in wanted])
+        images = [one.condition.noise_key for one in wanted]
+        self._runner.begin(batch.rows, [one.seed for one in wanted], images, batch.hidden)
+
+    def _device_seconds(self) -> float:
+        return self._runner.clock.seconds()
+
+    def _decoded(self, wanted: Sequence[Wanted], watch: Watch | None) -> list[DecodedImage]:
+        self._begin(wanted)
+        return self._runner.finish(len(wanted), watch=watch)
+
+
+class _EagerProgram(_Program):
+    def __init__(self, drawer: DeviceDrawer, method: DecodingMethod, sampling: SamplingParams) -> None:
+        super().__init__(drawer, method, sampling)
+        spec = spec_of(self._form.rule)
+        greedy = spec is not None and spec.greedy
+        models = drawer.models
+        self._loop = EagerLoop(models.module, models.rows, self._form.sampler, greedy, drawer.pipeline.grid)
+
+    def prime(self, wanted: Sequence[Wanted]) -> None:
+        self.draw(wanted)
+
+    def _decoded(self, wanted: Sequence[Wanted], watch: Watch | None) -> list[DecodedImage]:
+        batch = self._models.embed([one.condition for one in wanted])
+        images = [one.condition.noise_key for one in wanted]
+        tokens = self._loop.decode(batch.rows, [one.seed for one in wanted], images, batch.hidden, watch)
+        nothing = torch.zeros(tokens.shape[1], 3, dtype=torch.int64).numpy()
+        return [DecodedImage(line, tokens.shape[1], None, nothing) for line in tokens]

@@ -1,0 +1,94 @@
+"""Plain autoregression as papers time it: the module called token by token, its cache concatenated at every step.
+
+Nothing is captured and no kernel is ours. It is the baseline that published speed-ups are against; the tuned one is the
+captured cycle (`runner`). It draws by the same addressed noise, so both draw the same pictures but for rounding.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from underpaint.algos.arrays import IntArray
+from underpaint.algos.chance import Philox, Role
+from underpaint.algos.draft.spec import Grid
+from underpaint.algos.rows import SamplingParams
+from underpaint.models.decoder import Decoder, causal_bias
+from underpaint.runtime.device.runner import Watch
+
+_MASKED: Final = -30000.0
+"""Added to a score where a position may not see."""
+
+
+class EagerLoop:
+    """Decodes batches; greedy: by the likeliest token, whatever the sampler says."""
+
+    def __init__(self, model: Decoder, rows: int, sampler: SamplingParams, greedy: bool, grid: Grid) -> None:
+        self._model, self._rows, self._sampler, self._greedy, self._grid = model, rows, sampler, greedy, grid
+
+    @torch.no_grad()
+    def decode(
+        self,
+        condition: Tensor,
+        seeds: Sequence[int],
+        images: Sequence[int],
+        hidden: Tensor,
+        watch: Watch | None = None,
+    ) -> IntArray:
+        """Tokens [n, cells] of n images; condition [rows * n, P, F], hidden [rows * n]: see `DeviceRunner.begin`."""
+        model, count, length = self._model, len(images), condition.shape[1]
+        device, cells = condition.device, self._grid.cells
+        noise = torch.from_numpy(_noise(seeds, images, cells)).to(device)
+        places = torch.arange(length, device=device)
+        unseen = torch.where(places < hidden[:, None], _MASKED, 0.0)
+        own = torch.eye(length, dtype=torch.bool, device=device)
+        bias = torch.where(own, 0.0, causal_bias(length).to(device) + unseen[:, None, :])
+        past = model.empty_cache(condition.shape[0]), model.empty_cache(condition.shape[0])
+        made = model.step_rows(condition, torch.arange(-length, 0, device=device), bias, *past)
+        decided = []
+        for cell in range(cells):
+            past = _behind(past[0], made.keys), _behind(past[1], made.values)
+            token = self._token(made.logits[:, -1].view(self._rows, count, -1), noise[:, cell])
+            decided.append(token)
+            if cell + 1 == cells:
+                break
+            if watch is not None:
+                watch([cell + 1] * count)
+            seen = torch.zeros(condition.shape[0], 1, length + cell + 1, device=device)
+            seen[:, 0, :length] = unseen
+            place = torch.tensor([cell], device=device)
+            made = model.step(token.repeat(self._rows)[:, None], place, seen, *past)
+        found: IntArray = torch.stack(decided, dim=1).cpu().numpy()
+        return found
+
+    def _token(self, logits: Tensor, uniforms: Tensor) -> Tensor:
+        """A token [n] of each image, from logits [rows, n, V]."""
+        sampler = self._sampler
+        rows = logits[0] if self._rows == 1 else logits[1] + sampler.guidance * (logits[0] - logits[1])
+        if self._greedy or sampler.temperature == 0:
+            return rows.argmax(dim=-1)
+        if 0 < sampler.top_k < rows.shape[1]:
+            rows = rows.masked_fill(rows < rows.topk(sampler.top_k, dim=-1).values[:, -1:], -torch.inf)
+        probs = (rows / sampler.temperature).softmax(dim=-1)
+        if sampler.top_p < 1:
+            falling = probs.sort(dim=-1, descending=True).values
+            kept = (falling.cumsum(dim=-1) - falling < sampler.top_p).sum(dim=-1, keepdim=True)
+            probs = probs.masked_fill(probs < falling.gather(1, kept - 1), 0.0)
+        cumulated = probs.double().cumsum(dim=-1)
+        drawn = torch.searchsorted(cumulated, (uniforms * cumulated[:, -1])[:, None], right=True)[:, 0]
+        return drawn.clamp(max=rows.shape[1] - 1)
+
+
+def _behind(before: list[Tensor], new: list[Tensor]) -> list[Tensor]:
+    """Keys, or values, of every layer with the new positions' behind them."""
+    return [torch.cat(pair, dim=2) for pair in zip(before, new, strict=True)]
+
+
+def _noise(
+    seeds: Sequence[int], images: Sequence[int], cells: int
+) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+    """[n, cells]: what each cell's token is drawn by, as `algos.step.decode` does: cycle t, the bonus of the root."""
+    sources = [Philox(seed, image) for seed, image in zip(seeds, images, strict=True)]
+    return np.array([[one.uniforms(cycle, Role.BONUS, 1)[0] for cycle in range(cells)] for one in sources])

@@ -1,0 +1,105 @@
+"""A pipeline's models on a device: decoders read from its folder, conditions embedded for a batch."""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from underpaint.models.decoder import Decoder
+from underpaint.runtime.conditions import Condition
+from underpaint.runtime.device.decoder import DecoderForward
+from underpaint.runtime.device.forwards import ForwardSizes
+from underpaint.runtime.device.weights import DTYPES, read_decoder, stored_numbers
+from underpaint.runtime.engines.condition_encoder import ConditionEncoder
+from underpaint.runtime.engines.context import EngineError
+from underpaint.runtime.engines.elsewhere import ElsewhereDecoder
+from underpaint.runtime.engines.shape import DecoderShape
+from underpaint.runtime.pipeline import Pipeline
+
+
+class EmbeddedBatch(NamedTuple):
+    """Conditions of n images. rows [R * n, P, F], the conditional ones first; hidden [R * n] int64: leading positions
+    that a row does not see."""
+
+    rows: Tensor
+    hidden: Tensor
+
+
+class FolderModels(NamedTuple):
+    """The decoders of a folder, checked but not read."""
+
+    target: ElsewhereDecoder
+    drafter: ElsewhereDecoder | None
+
+    @classmethod
+    def of(cls, pipeline: Pipeline) -> Self:
+        """Those of a pipeline that was opened for the device."""
+        target = pipeline.high.decoder
+        drafter = None if pipeline.loaded_drafter is None else pipeline.loaded_drafter.decoder
+        if not isinstance(target, ElsewhereDecoder) or not isinstance(drafter, ElsewhereDecoder | None):
+            raise EngineError(f"{pipeline.folder}: expected models opened with backend device, got {pipeline.backend}")
+        return cls(target, drafter)
+
+    def sizes(self, rows: int) -> tuple[ForwardSizes, ForwardSizes | None]:
+        """Sizes of target and drafter; rows: 1, or 2 for a guidance pair."""
+        drafter = None if self.drafter is None else _sizes(self.drafter.shape, rows)
+        return _sizes(self.target.shape, rows), drafter
+
+    @property
+    def number_bytes(self) -> int:
+        """Bytes of a number of the target's features, keys and values."""
+        return DTYPES[self.target.shape.precision].itemsize
+
+    def weight_bytes(self) -> int:
+        """Bytes that the weights take on the device; heads are held in float32 too where weights are narrower."""
+        total = 0
+        for one in (self.target, self.drafter):
+            if one is not None:
+                size, shape = DTYPES[one.shape.precision].itemsize, one.shape
+                total += stored_numbers(one.located) * size + (size < 4) * 4 * shape.dim * shape.vocab_size
+        return total
+
+
+class DeviceModels:
+    """Decoders on the device, for one or two rows of guidance."""
+
+    def __init__(
+        self, target: Decoder, drafter: Decoder | None, encoder: ConditionEncoder, rows: int, device: torch.device
+    ) -> None:
+        self.rows, self.device, self.module = rows, device, target
+        self.target = DecoderForward(target, rows)
+        self.drafter = None if drafter is None else DecoderForward(drafter, rows)
+        self._encoder = encoder
+
+    @classmethod
+    def read(cls, folder: FolderModels, encoder: ConditionEncoder, rows: int, device: torch.device) -> Self:
+        """Read the weights; EngineError where a file is not what its manifest says."""
+        target, drafter = (
+            None if one is None else read_decoder(one.located, one.shape, device)
+            for one in (folder.target, folder.drafter)
+        )
+        assert target is not None
+        return cls(target, drafter, encoder, rows, device)
+
+    @torch.no_grad()
+    def embed(self, conditions: Sequence[Condition]) -> EmbeddedBatch:
+        """Conditions, filled up at their beginning to the longest; EngineError on one that the model does not take."""
+        encoded = [self._encoder.encode(one) for one in conditions]
+        longest = max(one.tokens.shape[1] for one in encoded)
+        rows, hidden = [], []
+        for one in encoded:
+            tokens = torch.from_numpy(np.ascontiguousarray(one.tokens[: self.rows])).to(self.device)
+            outside = None if one.cond_rows is None else torch.from_numpy(one.cond_rows).to(self.device)
+            made = self.module.embed(tokens, outside).to(self.target.dtype)
+            missing = longest - made.shape[1]
+            rows.append(torch.nn.functional.pad(made, (0, 0, missing, 0)))
+            hidden.append([missing + count for count in one.hidden[: self.rows]])
+        together = torch.stack(rows, dim=1).flatten(0, 1)
+        unseen = torch.tensor(hidden, dtype=torch.int64, device=self.device).t().flatten()
+        return EmbeddedBatch(together, unseen)
+
+
+def _sizes(shape: DecoderShape, rows: int) -> ForwardSizes:
+    return ForwardSizes(rows, shape.layers, shape.heads, shape.head_dim, shape.dim, shape.vocab_size)

@@ -1,0 +1,121 @@
+"""Where each image stands, and what its next cycle is laid out by."""
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
+
+
+class Progress(NamedTuple):
+    """Where each image stands, [B] int64 where nothing else is said.
+
+    cells: the raster index that the next cycle's root's children are in, which is also how many tokens are decided.
+    cycles: numbers of the cycles to come. roots: last decided tokens. prefixes: condition positions in the cache.
+    pending [B, D + 1] int64: tokens that the drafter has not been fed, the root last; pending_counts of them.
+    decided [B, cells] int64. history [B, cells, 3] int64: of each cycle, the drafted tokens that were accepted, the
+    levels of its tree and its drafted nodes.
+    """
+
+    cells: Tensor
+    cycles: Tensor
+    roots: Tensor
+    prefixes: Tensor
+    pending: Tensor
+    pending_counts: Tensor
+    decided: Tensor
+    history: Tensor
+
+
+class Lengths(NamedTuple):
+    """What a cycle is laid out by, [B] int64 where nothing else is said.
+
+    target: positions in the target's cache. draft_before, draft: positions in the drafter's cache before and after
+    its pending tokens. last: where the root stands among them. levels: levels that the image grows.
+    pending_positions [B, D + 1] and level_positions [B, L + 1]: cells of the pending tokens, and of each level's.
+    """
+
+    target: Tensor
+    draft_before: Tensor
+    draft: Tensor
+    last: Tensor
+    levels: Tensor
+    pending_positions: Tensor
+    level_positions: Tensor
+    level_rows: Tensor
+
+
+@kernel
+def prepare_kernel(
+    status,
+    cells,
+    prefixes,
+    pending_counts,
+    depths,
+    totals,
+    target,
+    draft_before,
+    draft,
+    last,
+    levels,
+    pending_positions,
+    level_positions,
+    level_rows,
+    most,
+    batch,
+    rows,
+    P,
+    L,
+    PENDING: tl.constexpr,
+    LEVELS: tl.constexpr,
+    WIDTH: tl.constexpr,
+) -> None:
+    """One program an image."""
+    image = tl.program_id(0)
+    cell = tl.load(cells + image)
+    count = tl.load(pending_counts + image)
+    deepest = tl.minimum(tl.load(depths + image), tl.load(totals + image))
+    tl.store(target + image, tl.load(prefixes + image) + cell - 1)
+    tl.store(draft_before + image, cell - count)
+    tl.store(draft + image, cell)
+    tl.store(last + image, tl.maximum(count - 1, 0))
+    deepest = tl.maximum(tl.minimum(deepest, most - cell), 0)
+    tl.store(levels + image, deepest)
+    lane = tl.arange(0, PENDING)
+    tl.store(pending_positions + image * P + lane, tl.minimum(cell - count + lane, most), lane < P)
+    lane = tl.arange(0, LEVELS)
+    column = tl.arange(0, WIDTH)
+    place = (lane[:, None] * batch + image) * rows + column[None, :]
+    here = tl.minimum(cell - 1 + lane, most)
+    tl.store(
+        level_positions + place, here[:, None] + column[None, :] * 0, (lane < L)[:, None] & (column < rows)[None, :]
+    )
+    going = tl.load(status + image) == 0
+    tl.store(level_rows + lane * batch + image, tl.where(going & (lane < deepest), rows, 0), lane < L)
+
+
+def prepare(status: Tensor, progress: Progress, depths: Tensor, totals: Tensor, lengths: Lengths) -> None:
+    """Lay out a cycle: no tree is deeper than `depths`, larger than `totals` [B] int64, or runs past the picture."""
+    batch, positions = lengths.pending_positions.shape
+    levels, _, rows = lengths.level_positions.shape
+    launch(
+        prepare_kernel,
+        (batch,),
+        8 * batch * (10 + positions + levels * (rows + 1)),
+        status,
+        progress.cells,
+        progress.prefixes,
+        progress.pending_counts,
+        depths,
+        totals,
+        *lengths,
+        progress.decided.shape[1] - 1,
+        batch,
+        rows,
+        positions,
+        levels,
+        PENDING=next_power_of_2(max(2, positions)),
+        LEVELS=next_power_of_2(max(2, levels)),
+        WIDTH=next_power_of_2(max(2, rows)),
+        warps=1,
+    )

@@ -1,0 +1,181 @@
+"""Decoders out of a folder of models: the weights beside an exported graph, back in a `models.decoder.Decoder`.
+
+The export turns matrices, joins tables and may store 8 bits (`export.decoder_weights`); this turns them back. Options
+that weights do not tell stand in the manifest's settings.
+"""
+
+import json
+from math import prod
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from underpaint.models.decoder import Decoder
+from underpaint.models.decoder_config import DecoderConfig
+from underpaint.runtime.engines.context import EngineError
+from underpaint.runtime.engines.shape import DecoderShape
+from underpaint.zoo.load import Located
+
+DTYPES: Final = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+"""By the `precision` of a decoder's manifest."""
+_STORED: Final = {
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "U8": torch.uint8,
+    "I64": torch.int64,
+}
+_ZERO: Final = 128
+"""What stands for 0 in a matrix of 8 bits."""
+_SCALES: Final = ("q_scale", "q_shift", "k_scale", "k_shift")
+
+
+class StoredWeights:
+    """A safetensors file, read tensor by tensor from a map of it. Raises EngineError where it is none."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            self._bytes = np.memmap(path, dtype=np.uint8, mode="c")
+            room = int.from_bytes(self._bytes[:8].tobytes(), "little")
+            header: dict[str, Any] = json.loads(self._bytes[8 : 8 + room].tobytes())
+        except (OSError, ValueError) as error:
+            raise EngineError(f"{path}: expected a safetensors file ({error}); export the model again") from error
+        self._start = 8 + room
+        self._entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._entries
+
+    def numbers(self) -> int:
+        """How many numbers it holds, scales and padding left out."""
+        left_out = (".scale",)
+        shapes = [one["shape"] for name, one in self._entries.items() if not name.endswith(left_out)]
+        return sum(prod(shape) for shape in shapes)
+
+    def _raw(self, name: str) -> Tensor:
+        if name not in self._entries:
+            raise EngineError(f"{self._path}: there is no tensor '{name}' in it; export the model again")
+        entry = self._entries[name]
+        first, last = (self._start + place for place in entry["data_offsets"])
+        return torch.from_numpy(self._bytes[first:last]).view(_STORED[entry["dtype"]]).reshape(entry["shape"])
+
+    def __getitem__(self, name: str) -> Tensor:
+        """A tensor; of 8 bits, what they stand for, as the matrix [K, N] that was stored, K up to a whole block."""
+        found = self._raw(name)
+        if found.dtype != torch.uint8:
+            return found
+        width, blocks, _ = found.shape
+        scale = self._raw(f"{name}.scale").reshape(width, blocks, 1)
+        columns = ((found.float() - _ZERO) * scale).reshape(width, -1)
+        return columns.t()
+
+
+def config_of(shape: DecoderShape, stored: StoredWeights, name: str, drafter: bool) -> DecoderConfig:
+    """The options of an exported decoder. EngineError where its manifest does not say how positions are turned."""
+    rope: Any = "none" if "positions" in stored else shape.rope
+    if rope is None and shape.prefix_cells == "each":
+        raise EngineError(
+            f"{name}: its manifest does not say how positions are turned: it was exported by an older version; export "
+            "the model again to draw on the device"
+        )
+    if shape.external_cond_rows:
+        condition: Any = "external"
+    else:
+        condition = "none" if drafter else "table"
+    joined = stored["embedding"].shape[0] - shape.vocab_size
+    conditions = stored["conditions"].shape[0] if "conditions" in stored else joined
+    return DecoderConfig(
+        dim=shape.dim,
+        layers=shape.layers,
+        heads=shape.heads,
+        hidden=stored["layers.0.gate_up"].shape[1] // 2,
+        vocab_size=shape.vocab_size,
+        grid_side=shape.height,
+        grid_width=shape.width,
+        prefix=stored["positions"].shape[0] - shape.grid.cells if "positions" in stored else max(1, shape.prefix),
+        norm_eps=shape.norm_eps,
+        rope=rope or "grid",
+        rope_base=shape.rope_base,
+        qk_norm="layers.0.q_scale" in stored,
+        post_norm=shape.post_norm,
+        first_norm="layers.0.attention_norm" in stored,
+        final_norm="norm" in stored,
+        qkv_bias="layers.0.qkv_bias" in stored,
+        condition=condition,
+        cond_ids=conditions if condition == "table" else 0,
+        drafter=drafter,
+        fc_bias=False,
+        eol_token=None if shape.eol_token is None else shape.eol_token - shape.vocab_size,
+    )
+
+
+@torch.no_grad()
+def read_decoder(located: Located, shape: DecoderShape, device: torch.device) -> Decoder:
+    """The decoder of a folder on a device, in its manifest's precision; EngineError where something is missing."""
+    name, entry = located.manifest.name, located.manifest.weights
+    if entry is None:
+        raise EngineError(f"{name}: its graph has no weights in a file of their own; export the model again")
+    stored = StoredWeights(located.path.parent / entry.file)
+    config = config_of(shape, stored, name, drafter="fc_feature" in stored)
+    with torch.device("meta"):
+        model = Decoder(config)
+    wanted, dtype = model.state_dict(), DTYPES[shape.precision]
+    found = {key: value.to(device, dtype) for key, value in _state(stored, config).items()}
+    for key, value in wanted.items():
+        if key not in found or found[key].shape != value.shape:
+            got = list(found[key].shape) if key in found else "nothing"
+            raise EngineError(
+                f"{name}: expected {key} {list(value.shape)}, got {got}; its manifest and its weights differ: export "
+                "the model again"
+            )
+    model.load_state_dict(found, assign=True)
+    return model.eval()
+
+
+def _state(stored: StoredWeights, config: DecoderConfig) -> dict[str, Tensor]:
+    """Parameters by the names of `models.decoder.Decoder`."""
+    codes = stored["embedding"][: config.vocab_size]
+    found = {"codes.weight": codes, "head.weight": stored["head"][: config.dim].t().contiguous()}
+    if config.condition == "table":
+        joined = "conditions" not in stored
+        found["conditions.weight"] = stored["embedding"][config.vocab_size :] if joined else stored["conditions"]
+    if config.final_norm:
+        found["norm.weight"] = stored["norm"]
+    if config.rope == "none":
+        found["positions.weight"] = stored["positions"]
+    if config.drafter:
+        # Where the graph holds what the input layer makes of embeddings, the rest of that layer is the identity.
+        feature = stored["fc_feature"]
+        embedding = stored["fc_embedding"] if "fc_embedding" in stored else torch.eye(config.dim)
+        found["fc.weight"] = torch.cat([feature.float(), embedding.float()]).t().contiguous()
+    for place in range(config.layers):
+        found |= {f"layers.{place}.{key}": value for key, value in _layer(stored, config, place).items()}
+    return found
+
+
+def _layer(stored: StoredWeights, config: DecoderConfig, place: int) -> dict[str, Tensor]:
+    here = f"layers.{place}."
+    depths = {"qkv": config.dim, "out": config.dim, "gate_up": config.dim, "down": config.hidden}
+    found = {f"{part}.weight": stored[here + part][:depth].t().contiguous() for part, depth in depths.items()}
+    found["ffn_norm.weight"] = stored[here + "ffn_norm"]
+    if config.first_norm or place:
+        found["attention_norm.weight"] = stored[here + "attention_norm"]
+    if config.qkv_bias:
+        found["qkv.bias"] = stored[here + "qkv_bias"]
+    if config.rope == "none":  # there the export scales the queries' rows
+        for part in ("qkv.weight", "qkv.bias")[: 1 + config.qkv_bias]:
+            found[part] = found[part].float()
+            found[part][: config.dim] *= config.head_dim**0.5
+    if config.qk_norm:
+        found |= {part: stored[here + part] for part in _SCALES}
+    return found
+
+
+def stored_numbers(located: Located) -> int:
+    """How many numbers the weights of a model are, scales left out."""
+    entry = located.manifest.weights
+    return 0 if entry is None else StoredWeights(located.path.parent / entry.file).numbers()

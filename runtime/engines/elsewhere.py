@@ -1,0 +1,51 @@
+"""Decoders that run on a device of their own: on the host there is their shape, and no pass."""
+
+from typing import Any, Final, NamedTuple, NoReturn
+
+from underpaint.algos.rows import SamplingParams
+from underpaint.runtime.engines.context import EngineError
+from underpaint.runtime.engines.engine import PassTimer
+from underpaint.runtime.engines.shape import DecoderShape, read_shape
+from underpaint.zoo.load import Located
+
+DEVICE: Final = "device"
+"""The backend whose whole cycle runs in `runtime.device`."""
+
+
+class ElsewhereEngine:
+    """Holds the place of an engine: it says what the decoder is, and refuses every pass."""
+
+    def __init__(self, decoder: "ElsewhereDecoder", rows: int) -> None:
+        self.shape, self.rows, self.cost, self._name = decoder.shape, rows, PassTimer(), decoder.name
+
+    def sample_by(self, params: SamplingParams) -> None:
+        """See `Engine`: the device is told by its own program."""
+
+    def close(self) -> None:
+        """See `Engine`: it holds no memory."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise EngineError(
+            f"{self._name}: with --backend device the host makes no pass ({name}); use another backend for it"
+        )
+
+
+class ElsewhereDecoder(NamedTuple):
+    """Implements `LoadedDecoder`, as far as a method asks before it draws. located: its file, checked."""
+
+    name: str
+    shape: DecoderShape
+    located: Located
+
+    @property
+    def max_positions(self) -> int | None:
+        """See `LoadedDecoder`: the device has limits of its own."""
+        return None
+
+    def open(self, rows: int) -> Any:
+        return ElsewhereEngine(self, rows)
+
+
+def load_elsewhere(name: str, located: Located) -> ElsewhereDecoder:
+    """The decoder of a checked file; ManifestError or EngineError as `read_shape` raises."""
+    return ElsewhereDecoder(name, read_shape(located.manifest.settings, name), located)

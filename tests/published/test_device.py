@@ -1,0 +1,109 @@
+"""`--backend device` on an export folder, by the interpreter: the host's tokens, its figures, and pictures."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from typer.testing import CliRunner
+
+from tests.published.checkpoints import HEADS, SIDE, eagle_weights, save_llamagen
+from underpaint.cli.app import app
+from underpaint.export.checkpoint import Request, export_checkpoint
+from underpaint.models.published.options import LoadOptions
+from underpaint.runtime.device import drawing
+from underpaint.runtime.device.runner import DecodedImage
+
+TINY = LoadOptions(heads=HEADS, grid_side=SIDE)
+ON_DEVICE = ("--backend", "device", "--device", "cpu")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, tokenizer: Path) -> Path:
+    work = tmp_path_factory.mktemp("device")
+    save_llamagen(work / "c2i.pt", captions=False)
+    save_file(eagle_weights(), work / "eagle.safetensors")
+    out = work / "out"
+    shutil.copytree(tokenizer, out)
+    export_checkpoint(Request("llamagen-c2i", work / "c2i.pt", options=TINY), out)
+    pair = ("llamagen-c2i", work / "c2i.pt")
+    export_checkpoint(Request("eagle-drafter", work / "eagle.safetensors", target=pair, target_options=TINY), out)
+    return out
+
+
+def compared(folder: Path, out: Path, *more: str) -> tuple[dict[tuple[str, str], Any], dict[str, Any], str]:
+    """Drawings by method and prompt, the report, and what was printed."""
+    asked = ["compare", "1", "3", "--engines", str(folder), "--top-k", "0", "--guidance", "2", "--out", str(out)]
+    result = CliRunner().invoke(app, [*asked, *more])
+    assert result.exit_code == 0, result.output
+    lines = [json.loads(line) for line in (out / "drawings.jsonl").read_text().splitlines()]
+    held = {(line["method"], line["prompt"]): line for line in lines if "tokens" in line}
+    return held, json.loads((out / "compare.json").read_text()), result.output
+
+
+def test_a_comparison_on_the_device_draws_the_host_s_tokens(folder: Path, tmp_path: Path) -> None:
+    cold = ("--temperature", "0", "--methods", "ar,eagle2")
+    host, host_report, _ = compared(folder, tmp_path / "host", *cold)
+    device, report, printed = compared(folder, tmp_path / "device", *cold, *ON_DEVICE, "--batch", "2")
+    assert device.keys() == host.keys() | {("ar-eager", "1"), ("ar-eager", "3")}
+    for (method, prompt), line in device.items():
+        assert line["tokens"] == host["ar", prompt]["tokens"], method
+        assert line["batch"] == 2
+    wanted, rows = ({row["method"]: row for row in one["rows"]} for one in (host_report, report))
+    for figure in ("tokens_per_cycle", "target_nfe", "mean_depth", "mean_nodes", "kept_share"):
+        assert rows["eagle2"][figure] == pytest.approx(wanted["eagle2"][figure]), figure
+    assert rows["ar-eager"]["speedup_over_eager"] == rows["ar"]["speedup"] == 1
+    assert rows["eagle2"]["speedup_over_eager"] > 0
+    assert rows["eagle2"]["device_ms_per_cycle"] > rows["eagle2"]["host_ms_per_cycle"] > 0
+    assert rows["eagle2"]["identical_to_ar"] is True
+    assert report["settings"]["device"] == {"name": "cpu", "batch": 2, "torch": torch.__version__}
+    assert "interprets the device's program: it is slow" in printed
+    again = compared(folder, tmp_path / "device", *cold, *ON_DEVICE, "--batch", "2")
+    assert "nothing left to draw" in again[2]
+
+
+def test_plain_decoding_draws_the_host_s_tokens_at_temperature_1(folder: Path, tmp_path: Path) -> None:
+    host, _, _ = compared(folder, tmp_path / "host", "--methods", "ar")
+    device, _, _ = compared(folder, tmp_path / "device", "--methods", "ar", *ON_DEVICE)
+    for method in ("ar", "ar-eager"):
+        assert [device[method, prompt]["tokens"] for prompt in "13"] == [
+            host["ar", prompt]["tokens"] for prompt in "13"
+        ]
+
+
+def test_pictures_are_drawn_in_batches(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = ["generate", "1", "3", "--engines", str(folder), "--top-k", "0", "--method", "ar", "--seeds", "2"]
+    asked += ["--save-tokens", "--temperature", "1"]
+    by = {"host": (), "device": (*ON_DEVICE, "--batch", "3")}
+    found = {}
+    for name, more in by.items():
+        result = CliRunner().invoke(app, [*asked, "--out", str(tmp_path / name), *more])
+        assert result.exit_code == 0, result.output
+        files = sorted((tmp_path / name).iterdir())
+        found[name] = {file.name: json.loads(file.read_text())["tokens"] for file in files if file.suffix == ".json"}
+        assert len(files) == 8
+    assert found["device"] == found["host"]
+
+    whole = drawing.DeviceRunner.finish
+
+    def spoilt(runner: Any, count: int, **given: Any) -> list[DecodedImage]:
+        made = whole(runner, count, **given)
+        return [made[0]._replace(tokens=None, error="its logits held NaN"), *made[1:]]
+
+    monkeypatch.setattr(drawing.DeviceRunner, "finish", spoilt)
+    result = CliRunner().invoke(app, [*asked, "--out", str(tmp_path / "spoilt"), *by["device"], "--batch", "4"])
+    assert result.exit_code == 2
+    assert "1 pictures were not drawn, the others are written: " in result.output
+    assert "its logits held NaN" in result.output
+    assert len([*(tmp_path / "spoilt").glob("*.png")]) == 3
+
+
+def test_too_little_memory_is_told_before_weights_are_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sysconf", lambda name: 1)
+    monkeypatch.setattr("underpaint.runtime.device.folder.read_decoder", lambda *_: pytest.fail("weights were read"))
+    result = CliRunner().invoke(app, ["compare", "1", "--engines", str(folder), "--methods", "ar", *ON_DEVICE])
+    assert result.exit_code == 2
+    assert "GiB (0.0 of them for the weights), the device has 0.0 free; lower the batch" in result.output

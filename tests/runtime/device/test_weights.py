@@ -1,0 +1,71 @@
+"""Weights that an export wrote are read back as the decoder that they are of."""
+
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.runtime.device.test_kernels import FAMILIES, model_of
+from underpaint.artifacts.manifest import Manifest, WeightsEntry
+from underpaint.export.decoders import GraphFormat, shape_of, write_graph
+from underpaint.models.decoder import Decoder, causal_bias
+from underpaint.runtime.device.weights import DTYPES, read_decoder, stored_numbers
+from underpaint.runtime.engines.context import EngineError
+from underpaint.runtime.engines.shape import DecoderShape, read_shape
+from underpaint.zoo.load import Located
+
+CPU = torch.device("cpu")
+
+
+def written(model: Decoder, folder: Path, form: GraphFormat) -> tuple[Located, DecoderShape]:
+    path = folder / "model.onnx"
+    write_graph(model, form, path)
+    shape = shape_of(model, form.precision)
+    settings = asdict(shape)
+    told = Manifest("model", "target", path.name, "", 0, "", "", "", settings)
+    return Located(path, replace(told, weights=WeightsEntry("model.safetensors", 0, ""))), shape
+
+
+def passed(model: Decoder) -> torch.Tensor:
+    config, tokens = model.config, torch.tensor([[1, 4, 2, 6, 3]])
+    features = torch.linspace(-1, 1, 5 * config.dim).view(1, 5, -1).to(model.head.weight.dtype)
+    past = model.empty_cache(1)
+    with torch.no_grad():
+        return model.step(tokens, torch.arange(5), causal_bias(5), past, past, features=features).logits
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_decoder_reads_back_as_itself(tmp_path: Path, family: str) -> None:
+    model = model_of(replace(FAMILIES[family], rope_base=500.0, norm_eps=1e-3))
+    located, _ = written(model, tmp_path, GraphFormat())
+    found = read_decoder(located, read_shape(located.manifest.settings, "model"), CPU)
+    assert torch.allclose(passed(found), passed(model), atol=2e-5)
+    assert not torch.allclose(passed(found), passed(model_of(FAMILIES[family])), atol=2e-5)
+    held = sum(part.numel() for part in found.state_dict().values())
+    assert stored_numbers(located) >= 0.5 * held
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_precision_is_the_manifest_s(tmp_path: Path, precision: str) -> None:
+    model = model_of(FAMILIES["llamagen"])
+    located, shape = written(model, tmp_path, GraphFormat(precision))
+    found = read_decoder(located, shape, CPU)
+    assert {part.dtype for part in found.parameters()} == {DTYPES[precision]}
+    assert torch.allclose(passed(found.float()), passed(model), rtol=0.1, atol=0.1)
+
+
+def test_eight_bits_read_back_as_what_they_stand_for(tmp_path: Path) -> None:
+    model = model_of(FAMILIES["drafter"])
+    located, shape = written(model, tmp_path, GraphFormat(eight_bits=True))
+    apart = (passed(read_decoder(located, shape, CPU)) - passed(model)).abs().max()
+    assert 0 < apart < 0.2
+
+
+def test_an_export_that_does_not_say_how_it_turns_is_refused(tmp_path: Path) -> None:
+    located, shape = written(model_of(FAMILIES["chameleon"]), tmp_path, GraphFormat())
+    with pytest.raises(EngineError, match="exported by an older version; export the model again"):
+        read_decoder(located, replace(shape, rope=None), CPU)
+    other = replace(shape, dim=2 * shape.dim)
+    with pytest.raises(EngineError, match="its manifest and its weights differ"):
+        read_decoder(located, other, CPU)
