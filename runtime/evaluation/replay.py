@@ -5,28 +5,20 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 
-from underpaint.algos.accept import RULES
-from underpaint.algos.accept.spec import Rule
-from underpaint.algos.accept.traversal import TraversalVerification
-from underpaint.algos.arrays import FloatArray
-from underpaint.algos.chance import Chance
-from underpaint.algos.enumeration import next_token_distribution
-from underpaint.algos.skipping import skipped_distribution
 from underpaint.algos.spatial.mulo import RepairCycle
 from underpaint.algos.step import Cycle
-from underpaint.algos.tree import DraftTree, Verdict
 from underpaint.artifacts.run_log import RunLog
 from underpaint.runtime.drawing import noise_of
 from underpaint.runtime.evaluation.comparison import ComparisonPlan
 from underpaint.runtime.evaluation.drawing_log import DrawingKey, DrawingLog, settings_hash
+from underpaint.runtime.evaluation.token_bias import draw_watched
 from underpaint.runtime.methods.method import DecodingMethod, DecodingResult, PipelineModels
-from underpaint.runtime.methods.tree_config import TreeMethod
 
 FILE_NAME: Final = "replays.jsonl"
 REPLAY_FORMAT: Final = 1
@@ -86,10 +78,8 @@ _EVENTS: Final[Mapping[str, type[TreeEvent] | type[RepairEvent] | type[FrontEven
 class Replay:
     """One picture's decoding. tokens: [cells].
 
-    token_bias: the mean over draft trees of the total variation between the next token's exact distribution under the
-    rule and the target's; for siblings that are drawn, the target's is a lossless rule's on the same siblings, which
-    bounds the bias over all draws from above. Of a tree that was never verified: between the drafted path's first token
-    and the target's distribution. None where no tree was drafted, or the rule is greedy.
+    token_bias: how far the tokens are from the target's distribution, as total variation (see
+    `token_bias.draw_watched`); None where it was not measured.
     """
 
     method: str
@@ -122,15 +112,10 @@ def record(
 ) -> Replay:
     """Draw `key` of a plan again and keep how. tokens: what was drawn before; RuntimeError where it is other now."""
     condition = next(each for each in plan.conditions if each.caption() == key.prompt)
-    watched: _BiasWatch | None = None
-    if isinstance(method, TreeMethod) and not method.lossless and not RULES[method.config.rule].greedy:
-        watched = _BiasWatch(method.rule)
-        method = dataclasses.replace(method, rule=watched, watch=watched.skipped)
-    result = method.open(models, condition, plan.sampling).decode(noise_of(condition, key.seed))
+    result, bias = draw_watched(models, method, condition, plan.sampling, noise_of(condition, key.seed))
     if tuple(result.tokens.tolist()) != tokens:
         raise RuntimeError(f"{key}: drawn again, it is another picture; the models or the engine changed meanwhile")
     kind, events = _events(result)
-    bias = float(np.mean(watched.found)) if watched is not None and watched.found else None
     return Replay(*key, kind, tokens, events, bias)
 
 
@@ -161,38 +146,6 @@ def _repair_event(cycle: RepairCycle) -> RepairEvent:
         steps=tuple(tuple(map(int, step)) for step in cycle.steps),
         tokens=tuple(cycle.tokens.ravel()[first:stop].tolist()),
     )
-
-
-@dataclass(slots=True)
-class _BiasWatch:
-    """Implements `Rule` by another one; notes how far it moves the next token at each tree's root."""
-
-    rule: Rule
-    found: list[float] = field(default_factory=list)
-
-    def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:
-        children = np.flatnonzero(tree.parents == 0)
-        if children.size:
-            nodes = np.append(0, children)
-            top = DraftTree(
-                tokens=tree.tokens[nodes],
-                parents=np.append(-1, np.zeros(children.size, dtype=np.int64)),
-                drawn=tree.drawn,
-                draft_probs=tree.draft_probs,
-                draft_rows=np.append(tree.draft_rows[0], np.full(children.size, -1)),
-            )
-            exact = probs[0] if tree.drawn == "top_k" else _next(TraversalVerification(), top, probs[nodes])
-            self.found.append(float(0.5 * np.abs(_next(self.rule, top, probs[nodes]) - exact).sum()))
-        return self.rule(tree, probs, chance)
-
-    def skipped(self, tree: DraftTree, probs: FloatArray) -> None:
-        """Note how far a cycle that nobody verified moves the next token from `probs` [V]."""
-        committed = skipped_distribution(tree, probs.size)
-        self.found.append(float(0.5 * np.abs(committed - probs).sum()))
-
-
-def _next(rule: Rule, tree: DraftTree, probs: FloatArray) -> FloatArray:
-    return next_token_distribution(rule, tree, probs.astype(np.float64))
 
 
 def mean_token_bias(method: DecodingMethod, replays: Sequence[Replay]) -> float | None:

@@ -56,8 +56,8 @@ class ReportRow:
     attribute_log_probability: the judge's mean log-probability of the prompt's attributes, in nats; over_ar: less the
     baseline's, paired. auc: how well a classifier tells the method's pictures from the baseline's, 0.5 where it cannot
     (see `two_sample`). log_likelihood: the target's mean log-probability of a token, in nats, where it was asked for.
-    token_bias: total variation between the next token's distribution under the rule and the target's, the mean over
-    draft trees of recorded replays (see `replay.Replay`); 0 where the method is lossless.
+    token_bias: how far the tokens are from the target's distribution, as total variation: the mean over recorded
+    replays (see `token_bias.draw_watched`); 0 where the method is lossless.
     """
 
     method: str

@@ -72,14 +72,11 @@ _PLANNED: Final = PolicySettings(
     {**_RANKED_AT_ZERO, "max_depth": 8},
 )
 _OPT: Final = PolicySettings(
-    {"total_tokens": 4, "threshold": 0.2, "max_depth": 8},
+    {"total_tokens": 6, "threshold": 0.4, "max_depth": 8},
     {"total_tokens, threshold": _SWEPT, "max_depth": "a bound that the threshold comes before"},
-    {"total_tokens": 6, "threshold": 0.2, "max_depth": 8},
+    {"total_tokens": 8, "threshold": 0.2, "max_depth": 8},
 )
-_JUDGED_TREE: Final = PolicySettings(
-    {"widths": (2, 2, 1, 1, 1)},
-    {"widths": f"{_SWEPT}; the fastest that forks: on a chain it is 'block'"},
-)
+_JUDGED_TREE: Final = PolicySettings({"widths": (2, 1, 1, 1)}, {"widths": _SWEPT})
 
 _STANDARD: Final[Mapping[str, Shown]] = {"residual": "standard"}
 _LANTERN: Final = RuleSettings(

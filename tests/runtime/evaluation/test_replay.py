@@ -8,10 +8,12 @@ import pytest
 
 from tests.cli.synthetic_pipeline import SyntheticPipeline
 from underpaint.algos.rows import SamplingParams
+from underpaint.runtime.drawing import noise_of
 from underpaint.runtime.evaluation.comparison import ComparisonPlan, choose_prompts, run
 from underpaint.runtime.evaluation.drawing_log import DrawingLog
 from underpaint.runtime.evaluation.replay import Replay, ReplayLog, TreeEvent, record, record_replays
 from underpaint.runtime.evaluation.report import make_report
+from underpaint.runtime.evaluation.token_bias import draw_watched
 from underpaint.runtime.methods.registry import build_method, resolve
 from underpaint.runtime.methods.tree_config import TreeMethod
 
@@ -107,7 +109,50 @@ def test_the_report_tells_the_bias(tmp_path):
     rows = make_report(PIPELINE, plan, log, replays.replays()).rows
     assert rows[2].token_bias == pytest.approx(np.mean(held))
     assert rows[2].token_bias > 0.0
-    assert rows[3].token_bias is None
+    assert rows[3].token_bias == pytest.approx(np.mean([one.token_bias for one in replays.replays()][3::4]))
+    assert rows[3].token_bias > 0.0
+
+
+@pytest.mark.parametrize("name", ["gsd", "zipar", "zipar-adaptive", "pjd", "vvs"])
+def test_a_relaxed_method_s_bias_is_measured_while_the_same_picture_is_drawn(name, tmp_path):
+    plan = planned(["ar", name])
+    log = drawn(plan, tmp_path)
+    key = Replay(name, plan.conditions[0].caption(), 3, "tree", (), ()).key
+    found = record(PIPELINE, plan.methods[1], plan, key, log[key].tokens)
+    assert found.tokens == log[key].tokens
+    assert found.token_bias is not None
+    assert 0.0 < found.token_bias < 1.0
+
+
+def test_cells_that_a_low_resolution_drafted_have_no_bias_to_measure(tmp_path):
+    plan = planned(["ar", "mulo"])
+    log = drawn(plan, tmp_path)
+    key = Replay("mulo", plan.conditions[0].caption(), 3, "tree", (), ()).key
+    assert record(PIPELINE, plan.methods[1], plan, key, log[key].tokens).token_bias is None
+
+
+@pytest.mark.parametrize(("name", "settings"), [("zipar", ["window=none"]), ("gsd", ["rule=chain"])])
+def test_what_is_lossless_in_truth_has_no_bias_when_it_is_watched(name, settings, tmp_path):
+    """Raster order by row fronts, and a window by the exact rule, told that they are relaxed."""
+    method = build_method(name, resolve(name, 1.0, settings=settings), PIPELINE.tables)
+    plain = planned(["ar"])
+    plan = dataclasses.replace(plain, methods=(*plain.methods, method))
+    assert method.lossless
+    relaxed = _Relaxed(method) if name == "zipar" else dataclasses.replace(method, lossless=False)
+    condition = plan.conditions[0]
+    found = draw_watched(PIPELINE, relaxed, condition, plan.sampling, noise_of(condition, 3))
+    assert found.token_bias == pytest.approx(0.0, abs=1e-9)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Relaxed:
+    """A method that promises nothing."""
+
+    method: object
+    lossless: bool = False
+
+    def open(self, *asked):
+        return self.method.open(*asked)
 
 
 def test_greedy_rules_have_no_bias_to_measure(tmp_path):

@@ -1,0 +1,164 @@
+"""How far a method's tokens are from the target's distribution, measured while a picture is drawn once more."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from underpaint.algos.accept import RULES
+from underpaint.algos.accept.spec import Rule
+from underpaint.algos.accept.traversal import TraversalVerification
+from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.chance import Chance
+from underpaint.algos.draft import Grid
+from underpaint.algos.enumeration import next_token_distribution
+from underpaint.algos.rows import SamplingParams
+from underpaint.algos.skipping import skipped_distribution
+from underpaint.algos.spatial.target import Feed, GridTarget
+from underpaint.algos.tree import DraftTree, Verdict
+from underpaint.runtime.conditions import Condition
+from underpaint.runtime.methods.grid_methods import ZiparSession
+from underpaint.runtime.methods.jacobi_methods import JacobiFrontsSession, JacobiMethod
+from underpaint.runtime.methods.method import DecodingMethod, DecodingResult, PipelineModels
+from underpaint.runtime.methods.tree_config import TreeMethod
+
+
+class Watched(NamedTuple):
+    """A drawing, and the mean total variation of its tokens; None where it was not measured."""
+
+    result: DecodingResult
+    token_bias: float | None
+
+
+def draw_watched(
+    models: PipelineModels, method: DecodingMethod, condition: Condition, sampling: SamplingParams, chance: Chance
+) -> Watched:
+    """Draw one image and measure on the way how far each decision moves the next token from the target's distribution.
+
+    Of draft trees and windows: between the next token's exact distribution under the rule and the target's, at each
+    root; for siblings that are drawn, the target's is a lossless rule's on the same siblings, which bounds the bias
+    over all draws from above. Of a tree that was never verified: between the drafted path's first token and the
+    target's distribution. Of row fronts: between the distribution that each cell had when it was decided and the
+    target's beside the finished picture, every cell before it there. What an adaptive window redraws is not in it.
+    Not measured: lossless methods, temperature 0, and cells that a low resolution drafted.
+    """
+    if method.lossless or sampling.temperature == 0.0:
+        return Watched(method.open(models, condition, sampling).decode(chance), None)
+    watch: RuleWatch | None = None
+    if isinstance(method, TreeMethod) and not RULES[method.config.rule].greedy:
+        watch = RuleWatch(method.rule)
+        method = dataclasses.replace(method, rule=watch, watch=watch.skipped)
+    elif isinstance(method, JacobiMethod):
+        watch = RuleWatch(method.rule)
+        method = dataclasses.replace(method, rule=watch)
+    session = method.open(models, condition, sampling)
+    if isinstance(session, ZiparSession | JacobiFrontsSession):
+        seen = SeenTarget(session.target.model)
+        timed = session.target._replace(model=seen)
+        result = dataclasses.replace(session, target=timed).decode(chance)
+        return Watched(result, seen.bias(result, beside_picture(seen.target, result.tokens, models.max_nodes)))
+    result = session.decode(chance)
+    return Watched(result, float(np.mean(watch.found)) if watch is not None and watch.found else None)
+
+
+@dataclass(slots=True)
+class RuleWatch:
+    """Implements `Rule` by another one; notes how far it moves the next token at each tree's root."""
+
+    rule: Rule
+    found: list[float] = field(default_factory=list)
+
+    def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:
+        children = np.flatnonzero(tree.parents == 0)
+        if children.size:
+            nodes = np.append(0, children)
+            top = DraftTree(
+                tokens=tree.tokens[nodes],
+                parents=np.append(-1, np.zeros(children.size, dtype=np.int64)),
+                drawn=tree.drawn,
+                draft_probs=tree.draft_probs,
+                draft_rows=np.append(tree.draft_rows[0], np.full(children.size, -1)),
+            )
+            exact = probs[0] if tree.drawn == "top_k" else _next(TraversalVerification(), top, probs[nodes])
+            self.found.append(_apart(_next(self.rule, top, probs[nodes]), exact))
+        return self.rule(tree, probs, chance)
+
+    def skipped(self, tree: DraftTree, probs: FloatArray) -> None:
+        """Note how far a cycle that nobody verified moves the next token from `probs` [V]."""
+        self.found.append(_apart(skipped_distribution(tree, probs.size), probs))
+
+
+def _next(rule: Rule, tree: DraftTree, probs: FloatArray) -> FloatArray:
+    return next_token_distribution(rule, tree, probs.astype(np.float64))
+
+
+def _apart(one: FloatArray, other: FloatArray) -> float:
+    return float(0.5 * np.abs(one - other).sum())
+
+
+@dataclass(slots=True)
+class SeenTarget:
+    """Implements `GridTarget` by another one; keeps what every pass said of every cell.
+
+    passes: of each pass, the first over the condition, the distributions [V] by cell.
+    """
+
+    target: GridTarget
+    passes: list[dict[int, FloatArray]] = field(default_factory=list)
+
+    @property
+    def vocab_size(self) -> int:
+        """V."""
+        return self.target.vocab_size
+
+    @property
+    def grid(self) -> Grid:
+        """The image to draw."""
+        return self.target.grid
+
+    def begin(self) -> FloatArray:
+        first = self.target.begin()
+        self.passes = [{0: np.array(first, dtype=np.float64)}]
+        return first
+
+    def score(self, feed: Feed) -> FloatArray:
+        rows = self.target.score(feed)
+        behind = (feed.cells + 1).tolist()
+        self.passes.append({cell: np.array(row, dtype=np.float64) for cell, row in zip(behind, rows, strict=True)})
+        return rows
+
+    def commit(self, rows: IntArray) -> None:
+        self.target.commit(rows)
+
+    def bias(self, result: DecodingResult, own: FloatArray) -> float:
+        """The mean over cells of the total variation between what the pass of its step said of it and `own` [cells, V].
+
+        A step follows one pass; the first one has the condition's besides, which says something of cell 0 alone.
+        """
+        steps = result.steps or ()
+        before = len(self.passes) - len(steps)  # passes without a step of their own: the condition's, or none
+        found = []
+        for number, cells in enumerate(steps, start=before):
+            for cell in cells:
+                said = self.passes[number].get(cell)
+                found.append(_apart(self.passes[0][cell] if said is None else said, own[cell]))
+        return float(np.mean(found))
+
+
+def beside_picture(target: GridTarget, tokens: IntArray, most: int) -> FloatArray:
+    """[cells, V] float64: the target's distribution of each of tokens [cells], given all before it in raster order.
+
+    At most `most` tokens a pass.
+    """
+    cells = tokens.size
+    found = [np.array(target.begin(), dtype=np.float64)[None]]
+    for first in range(0, cells - 1, most):
+        here = np.arange(first, min(first + most, cells - 1))
+        cached = np.broadcast_to(np.arange(cells) < first, (here.size, cells))
+        feed = Feed(here, tokens[here].astype(np.int64), np.tri(here.size, dtype=np.bool_), cached)
+        found.append(np.array(target.score(feed), dtype=np.float64))
+        target.commit(np.arange(here.size))
+    return np.concatenate(found)
