@@ -25,14 +25,22 @@ def written_beside(path: Path) -> Iterator[BinaryIO]:
     beside = part_of(path)
     with _new_and_locked(beside) as file:
         try:
-            yield file
-        except OSError as error:
-            if error.errno is None or error.filename is not None:
-                raise
-            raise OSError(error.errno, error.strerror, str(path)) from error
+            with named(path):
+                yield file
         finally:
             if _names(beside, file):
                 beside.unlink()
+
+
+@contextmanager
+def named(path: Path) -> Iterator[None]:
+    """An OSError of a write, as on a full disk, names `path`; one that names a file already stays as it is."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import nn
@@ -16,6 +16,15 @@ from underpaint.models.published.load import load as load_published
 from underpaint.models.published.training_format import format_1_config, format_1_drafter, format_1_target
 from underpaint.models.text import CaptionedTarget, drafter_config, share_ends
 from underpaint.models.vq import VQConfig, VQModel
+
+_NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
+    "tokenizer": ("vq",),
+    "target": ("words",),
+    "judge": ("judge",),
+    "sampler": ("sampler",),
+    "superres": ("superres",),
+}
+"""What the config of a kind of checkpoint says, without which nothing can be built."""
 
 
 def load_whole(path: Path, device: str | torch.device = "cpu") -> dict[str, Any]:
@@ -58,6 +67,12 @@ def read(path: Path, kind: str) -> dict[str, Any]:
     found = saved["config"].get("kind")
     if found != kind:
         raise ValueError(f"{path} holds a {found!r} checkpoint; wanted {kind!r}")
+    lacking = [part for part in _NEEDED.get(kind, ()) if part not in saved["config"]]
+    if lacking:
+        raise ValueError(
+            f"{path} is a damaged {kind} checkpoint: its config does not say {', '.join(lacking)}; train it again with "
+            f"`underpaint train {kind}`, or name another"
+        )
     return saved
 
 

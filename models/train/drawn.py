@@ -21,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 
 from underpaint.artifacts.lock import held
+from underpaint.artifacts.whole_file import named
 from underpaint.models.checkpoints import load_target
 from underpaint.models.sample import sample
 from underpaint.models.text import CaptionedTarget
@@ -80,7 +81,7 @@ def _open(folder: Path, name: str, width: int, settings: DrawSettings, words: ND
     if held < len(words):
         fresh = np.full((len(words) - held, width), -1, np.int16)
         fresh[:, : words.shape[1]] = words[held:]
-        with path.open("r+b") as file:
+        with named(path), path.open("r+b") as file:
             file.seek(2 * width * held)  # over what is left of a row that was cut short
             file.write(fresh.tobytes())
     rows: NDArray[np.int16] = np.memmap(path, np.int16, "r+", shape=(max(held, len(words)), width))

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from underpaint.artifacts.manifest import write_beside
+from underpaint.artifacts.whole_file import named
 from underpaint.models.checkpoints import load_vq
 from underpaint.models.data.scenes import Split
 from underpaint.models.train.pictures import SCENE_SEED, Pictures, captions, to_pixels
@@ -112,7 +113,7 @@ def encode_pictures(
     path = stem.with_suffix(".codes")
     held = path.stat().st_size // (2 * cells) if path.exists() else 0
     if held < count:
-        with path.open("ab") as file:
+        with named(path), path.open("ab") as file:
             file.write(np.full((count - held, cells), -1, np.int16).tobytes())
     codes: NDArray[np.int16] = np.memmap(path, np.int16, "r+", shape=(count, cells))
     todo = np.flatnonzero(codes[:, 0] < 0)

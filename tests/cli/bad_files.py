@@ -143,6 +143,8 @@ def _checkpoints(folder: Path) -> None:
     narrow = asdict(replace(shipped_config(64), dim=128, heads=2))
     save("narrow.pt", {"config": {"kind": "target", "words": WORDS, "decoder": narrow}, "model": {}})
     save("no_config.pt", {"model": {}})
+    save("tokenizer_bare.pt", {"config": {"kind": "tokenizer"}, "model": {}})
+    save("target_bare.pt", {"config": {"kind": "target"}, "model": {}})
     save("config_list.pt", {"config": [], "model": {}})
     save("config_no_kind.pt", {"config": {}, "model": {}})
     save("widths_text.pt", {"config": {"kind": "target", "words": WORDS, "decoder": "wide"}, "model": {}})

@@ -109,6 +109,27 @@ def _scores() -> Iterator[Patch]:
     yield scoring, "score_method", lambda *given: {"fid": 1.0}
 
 
+def _tiny_recipes() -> Iterator[Patch]:
+    """No art, and models of a few hundred weights: every recipe has two steps of seconds together."""
+    from dataclasses import replace
+
+    from tests.models.test_scenes import made_up_sprites
+    from tests.models.test_textured_world import SETTINGS
+    from underpaint.models import checkpoints
+    from underpaint.models.judge import JudgeConfig
+    from underpaint.models.train import drawn, judge, pictures, textured_world, world
+    from underpaint.models.vq import VQModel
+
+    yield pictures, "load_sprites", lambda *given: made_up_sprites()
+    yield textured_world, "WorldSettings", lambda: SETTINGS
+    yield world, "_restored", lambda *given: None
+    yield drawn, "CHUNK", 4
+    yield checkpoints, "load_vq", lambda path: VQModel(SETTINGS.vq).eval()
+    yield judge, "DEFAULT_LOOP", replace(judge.DEFAULT_LOOP, checkpoint_seconds=0.0)
+    yield judge, "JudgeConfig", lambda: JudgeConfig((4, 4, 4, 4), 8)
+    yield judge, "JudgeSettings", lambda: SETTINGS.judging
+
+
 PREPARED: dict[str, Callable[[], Iterator[Patch]]] = {
     "": lambda: iter(()),
     "synthetic": _synthetic,
@@ -116,6 +137,7 @@ PREPARED: dict[str, Callable[[], Iterator[Patch]]] = {
     "no_tensorrt": _no_tensorrt,
     "features": _features,
     "scores": _scores,
+    "tiny_recipes": _tiny_recipes,
 }
 """What stands in for what a test has not: engines, networks, a GPU."""
 

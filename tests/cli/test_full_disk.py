@@ -1,14 +1,20 @@
 """A full disk: every command that writes finds it before the work; one that fills up in the work is told as well."""
 
+import json
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.cli.killed_commands import PREPARED
 from tests.cli.program import Ran, listing, run_program
-from tests.models.tiny import save_target, tiny_target
+from tests.models.test_textured_world import SETTINGS
+from tests.models.tiny import CAPTION_DIM, TINY, save_target, tiny_target
 from tests.published.checkpoints import save_llamagen
 from tests.published.limits import files_of_at_most
+from underpaint.models.text import CaptionedTarget
+from underpaint.models.vq import VQModel
 from underpaint.runtime import files as probing
 
 NO_ROOM = 1024
@@ -19,6 +25,9 @@ PROMPT = '"a fox" --resolution 64'
 GENEVAL = '{"tag": "colors", "include": [{"class": "fox", "count": 1}], "prompt": "a 3d fox, left"}\n'
 DRAWN = "--prompts-count 1 --resolution 64"
 STAGES = ("tokenizer", "target", "guided", "drafter", "judge", "sampler", "superres")
+RUNS = "trained"
+DRAW = f"train draw --target {RUNS}/guided_64/checkpoint.pt --scenes 8"
+PREDICT = "simulate predict --trace trace.npz --costs costs.json --compare compared/compare.json"
 EXPORT = "export c2i.pt --kind llamagen-c2i --heads 2 --grid 4 --top-k 5 --out"
 
 
@@ -31,14 +40,20 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "real").mkdir()
     save_target(folder / "target.pt", tiny_target())
     save_llamagen(folder / "c2i.pt", captions=False)
+    wide = CaptionedTarget(replace(TINY, grid_side=8), CAPTION_DIM)
+    save_target(folder / RUNS / "guided_64" / "checkpoint.pt", wide)
+    (folder / "costs.json").write_text(
+        json.dumps({"verify_ms": [[1, 2.0], [8, 5.0]], "draft_ms": [[1, 0.5], [8, 0.75]]})
+    )
     with pytest.MonkeyPatch.context() as patch:
         for place, name, stand_in in PREPARED["synthetic"]():
             patch.setattr(place, name, stand_in)
         for line in (
-            "compare --methods ar --prompts-count 1 --resolution 64 --out compared",
+            "compare --methods ar,eagle2 --prompts-count 1 --resolution 64 --out compared",
             "results upgrade compared/compare.json --out whole.json",
             "evaluate --methods ar --jobs 0 --resolution 64 --prompts prompts.jsonl --out evaluated",
             f"{EXPORT} exported",
+            f"trace {DRAWN} --prompts-skip 8 --depths 2 --keep 8 --out trace.npz",
         ):
             ran = run_program(line, folder, patch)
             assert ran.code == 0, ran.err
@@ -79,6 +94,8 @@ def limited(line: str, folder: Path, monkeypatch: pytest.MonkeyPatch, count: int
         "train draw --out x --target verifier.py",
         "train store verifier.py name --recipe x --out x",
         "export verifier.py --kind vq --out x",
+        f"export target64 --runs {RUNS} --out x",
+        f"{PREDICT} --json x.json",
         "caption . text --out x.npy",
     ],
 )
@@ -136,6 +153,11 @@ def test_a_disk_that_fills_up_in_the_work_is_told(
             *("", ("x/results.jsonl",)),
         ),
         (f"{EXPORT} x", "", ()),
+        (f"export target64 --runs {RUNS} --out x", "", ()),
+        (f"{PREDICT} --json x.json", "", ()),
+        ("train near-duplicates --pictures 2 --ranks 1 --json x.json", "tiny_recipes", ()),
+        (f"{DRAW} --out x", "tiny_recipes", ()),
+        ("train world --hours 1 --out x", "tiny_recipes", ()),
         ("engine exported", "no_tensorrt", ()),
         ("caption . text --out x.npy", "features", ()),
     ],
@@ -160,3 +182,46 @@ def test_a_disk_that_is_full_once_the_work_is_done_is_told(
     assert {name: after[name] for name in before if (files / name).is_file()} == {
         name: held for name, held in before.items() if (files / name).is_file()
     }
+
+
+def test_a_disk_that_fills_up_in_a_training_keeps_the_last_checkpoint(
+    files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The recipe saves after every step; the disk has room for the probe, the log and no checkpoint."""
+    for place, name, stand_in in PREPARED["tiny_recipes"]():
+        monkeypatch.setattr(place, name, stand_in)
+    line = "train judge --steps {} --out x"
+    first = limited(line.format(2), tmp_path, monkeypatch, SOME_ROOM)
+    assert (first.code, first.crash) == (2, "")
+    (said,) = [line for line in first.err.splitlines() if line.startswith("error: ")]
+    assert "x/checkpoint.pt could not be written" in said
+    assert "nothing was kept before" in said
+    assert [name for name in listing(tmp_path) if name != "x"] == []
+    assert run_program(line.format(1), tmp_path, monkeypatch).code == 0
+    held = (tmp_path / "x" / "checkpoint.pt").read_bytes()
+    assert len(held) > SOME_ROOM
+    again = limited(line.format(3), tmp_path, monkeypatch, SOME_ROOM)
+    assert (again.code, again.crash) == (2, "")
+    assert "the checkpoint before it is kept" in again.err
+    assert [path.name for path in (tmp_path / "x").iterdir()] == ["checkpoint.pt"]
+    assert (tmp_path / "x" / "checkpoint.pt").read_bytes() == held
+    done = run_program(line.format(3), tmp_path, monkeypatch)
+    assert done.code == 0
+    assert "3 steps, finished" in done.out
+
+
+def test_a_disk_that_fills_up_while_pictures_are_encoded_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is room for the probe, and none for the codes of all training scenes."""
+    for place, name, stand_in in PREPARED["tiny_recipes"]():
+        monkeypatch.setattr(place, name, stand_in)
+    vq = VQModel(SETTINGS.vq)
+    saved = {"config": {"kind": "tokenizer", "vq": asdict(vq.config)}, "model": vq.state_dict()}
+    torch.save(saved, tmp_path / "tokenizer.pt")
+    ran = limited("train target --tokenizer tokenizer.pt --tokens codes --out x", tmp_path, monkeypatch, SOME_ROOM)
+    assert (ran.code, ran.crash) == (2, "")
+    (said,) = [line for line in ran.err.splitlines() if line.startswith("error: ")]
+    assert "codes/train_64.codes" in said
+    assert "make room there" in said
+    assert not (tmp_path / "x" / "checkpoint.pt").exists()

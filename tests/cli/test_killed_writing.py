@@ -3,6 +3,7 @@
 import shutil
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,11 +12,15 @@ import torch
 
 from tests.cli.killed_commands import Commands, Moment
 from tests.cli.program import listing
-from tests.models.tiny import save_target, tiny_target
+from tests.models.tiny import CAPTION_DIM, TINY, save_target, tiny_target
 from tests.published.checkpoints import save_llamagen, save_vq
+from underpaint.models.text import CaptionedTarget
 
 RENAME, LINK, SYNC = Moment("replace"), Moment("link"), Moment("fsync")
 DRAWN = "--prompts-count 2 --resolution 64"
+RUNS = "trained"
+DRAW = f"train draw --target {RUNS}/guided_64/checkpoint.pt --scenes 8"
+PREDICT = "simulate predict --trace trace.npz --costs costs.json --compare compared/compare.json"
 EXPORT = "export c2i.pt --kind llamagen-c2i --heads 2 --grid 4 --top-k 5 --out"
 
 
@@ -87,6 +92,24 @@ CASES = (
     ),
     Case(f"{EXPORT} x", "", RENAME, ("x/target.onnx", "x/model_index.json")),
     Case(f"{EXPORT} x", "", Moment("replace", 6), ("x/target.onnx", "x/model_index.json"), ("x/*",)),
+    Case(f"export target64 --runs {RUNS} --out x", "", RENAME, ("x/target64.onnx", "x/model_index.json")),
+    Case(
+        *(f"export target64 --runs {RUNS} --out x", "", Moment("replace", 6)),
+        *(("x/target64.onnx", "x/model_index.json"), ("x/*",)),
+    ),
+    Case(f"{PREDICT} --json x.json", "", RENAME, ("x.json",)),
+    Case("train near-duplicates --pictures 2 --ranks 1 --json x.json", "tiny_recipes", RENAME, ("x.json",)),
+    Case(f"{DRAW} --out x", "tiny_recipes", RENAME, ("x/*.json", "x/*.rows")),
+    Case("train judge --steps 3 --out x", "tiny_recipes", RENAME, ("x/checkpoint.pt",)),
+    Case(
+        *("train judge --steps 3 --out x", "tiny_recipes", Moment("replace", 2), ("x/checkpoint.pt",)),
+        ("x/checkpoint.pt",),
+    ),
+    Case("train world --hours 1 --out x", "tiny_recipes", RENAME, ("x/world.json", "x/judge/checkpoint.pt")),
+    Case(
+        *("train world --hours 1 --out x", "tiny_recipes", Moment("replace", 3), ("x/*/checkpoint.pt",)),
+        ("x/world.json", "x/*/checkpoint.pt"),
+    ),
     Case("engine exported", "no_tensorrt", RENAME, ("exported/target.tensorrt.engine",)),
     Case(
         *("engine exported", "no_tensorrt", Moment("replace", 2), ("exported/target.tensorrt.record",)),
@@ -116,10 +139,14 @@ def files(commands: Commands, tmp_path_factory: pytest.TempPathFactory) -> Path:
     held = torch.load(folder / "vq.pt", weights_only=True)["model"]
     told = {"step": 3, "elapsed_seconds": 1.0, "validation": {}, "runs": []}
     torch.save({"config": {"kind": "tokenizer"}, "model": held, "raw": held, **told}, folder / "tokenizer.pt")
+    wide = CaptionedTarget(replace(TINY, grid_side=8), CAPTION_DIM)
+    save_target(folder / RUNS / "guided_64" / "checkpoint.pt", wide)
     (folder / "inception.pth").touch()
     (folder / "real").mkdir()
     for line, prepared in (
-        (f"compare --methods ar {DRAWN} --out compared", "synthetic"),
+        (f"compare --methods ar,eagle2 {DRAWN} --out compared", "synthetic"),
+        (f"trace {DRAWN} --prompts-skip 8 --depths 2 --keep 8 --out trace.npz", "synthetic"),
+        ("costs --resolution 128 --export costs.json", "known_curve"),
         ("results upgrade compared/compare.json --out whole.json", ""),
         ("evaluate --methods ar --jobs 0 --prompts prompts.jsonl --seeds 3 --out evaluated", "synthetic"),
         (f"{EXPORT} exported", ""),
