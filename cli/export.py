@@ -170,7 +170,12 @@ def _read_grid(text: str | None) -> tuple[int | None, int | None]:
 
 
 def check(
-    folder: Annotated[Path, typer.Argument(help="A folder that `underpaint export --kind` wrote.")],
+    folder: Annotated[
+        Path | None,
+        typer.Argument(
+            help="A folder that `underpaint export --kind` wrote; with --invariance the shipped models by default."
+        ),
+    ] = None,
     greedy: Annotated[bool, typer.Option(help="Also draw a picture greedily and report where it parts.")] = True,
     seed: Annotated[int, typer.Option(help="Seed of the random inputs.", min=0)] = 0,
     invariance: Annotated[
@@ -191,10 +196,14 @@ def check(
 
     With --invariance nothing but the engine is needed: does a token's distribution depend on the size of its pass?
     """
+    from underpaint.zoo.load import FOLDER
+
     if invariance:
-        check_passes(folder, tuple(model or ()), backend, seed, json_file, form)
+        check_passes(folder or FOLDER, tuple(model or ()), backend, seed, json_file, form)
         return
     with bad_input():
+        if folder is None:
+            raise ValueError("expected the folder of exported models; the shipped ones are compared with --invariance")
         if model or json_file is not None or backend != "cpu" or form is not Format.table:
             raise ValueError("--model, --backend, --json and --format go with --invariance; add it, or leave them out")
     from underpaint.export.verify import verify

@@ -637,7 +637,7 @@ COMMANDS: Final = (
     ("export target.pt --kind llamagen-c2i --out text.txt", "is not a folder; choose another place"),
     ("export target.pt --kind llamagen-c2i --out loop", "is a symbolic link that leads nowhere; choose"),
     ("export target.pt --kind llamagen-c2i", "--kind needs --out, a folder"),
-    ("check", "Missing argument"),
+    ("check", "expected the folder of exported models"),
     ("check nowhere", "no folder nowhere; make one with `underpaint"),
     ("check text.txt", "no folder text.txt; make one with `underpaint"),
     ("check a_folder", "a_folder is no folder of models that this"),

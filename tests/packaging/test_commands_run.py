@@ -1,0 +1,72 @@
+"""Every command of the documents that no tag excuses is run as written, on the wheel, outside the checkout.
+
+A page is run from top to bottom in a folder of its own, as a reader would. What a reader has to bring lies there.
+"""
+
+import fcntl
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.packaging.documents import ROOT, documented_commands
+
+SECONDS = 600
+PARTI = "Prompt\tCategory\na 3d fox, left\tAnimals\nan oil painting of a robot\tArts\na flat balloon\tArtifacts\n"
+POLICY_PAGE = ROOT / "docs" / "how-to" / "add-a-policy.md"
+
+
+def saved_policy() -> str:
+    """The code that the page on policies asks to save."""
+    (block,) = re.findall(r"\n\n((?:    .*\n|\n)+)Save it as `one_token.py`", POLICY_PAGE.read_text(encoding="utf-8"))
+    return re.sub(r"^    ", "", block, flags=re.MULTILINE)
+
+
+BROUGHT: Mapping[str, Mapping[str, str]] = {
+    "docs/how-to/draw-a-file-of-prompts.md": {"PartiPrompts.tsv": PARTI},
+    "docs/how-to/add-a-policy.md": {"one_token.py": saved_policy()},
+}
+"""Files that a page takes as given, beside the examples and the recorded results."""
+RUN = sorted({one.page for one in documented_commands() if one.why_not_run is None})
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, unpacked once for all workers."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    site = shared / "installed_wheel"
+    with (shared / "installed_wheel.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not site.is_dir():
+            command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
+            done = subprocess.run([*command, "--target", str(site), str(ROOT)], capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr
+    return site
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", RUN)
+def test_the_commands_of_a_page_run(page: str, installed: Path, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "docs" / "examples", tmp_path / "docs" / "examples")
+    shutil.copytree(ROOT / "benchmarks" / "results" / "device", tmp_path / "benchmarks" / "results" / "device")
+    for name, text in BROUGHT.get(page, {}).items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    paths = os.pathsep.join((str(installed / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]))
+    env = {**os.environ, "PATH": paths, "PYTHONPATH": str(installed), "HOME": str(tmp_path), "COLUMNS": "120"}
+    where = ["python", "-c", "import underpaint; print(underpaint.__file__)"]
+    found = subprocess.run(where, cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
+    assert found.stdout.startswith(str(installed))
+    for one in documented_commands():
+        if one.page != page or one.why_not_run is not None:
+            continue
+        done = subprocess.run(
+            ["bash", "-c", one.line], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=SECONDS
+        )
+        assert done.returncode == one.exit_code, f"{one.line}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+        assert "Traceback" not in done.stderr
