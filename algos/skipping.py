@@ -13,7 +13,7 @@ from underpaint.algos.draft.spec import Expander, FusedTreeLevel, FusedTreeSpec,
 from underpaint.algos.draft.tree_builder import fuses_trees
 from underpaint.algos.enumeration import emitted
 from underpaint.algos.path_similarity import path_similarity
-from underpaint.algos.step import Cycle, Decoded, Drafter, Target, check_probs, cycles
+from underpaint.algos.step import Cycle, Decoded, Drafter, Scored, Target, check_probs, cycles
 from underpaint.algos.tree import DraftTree, Verdict
 
 Schedule: TypeAlias = Literal["uniform", "similarity"]
@@ -164,6 +164,9 @@ class _SkippedCycles:
     @property
     def reserved_nodes(self) -> int:
         return len(self.pending)
+
+    def begin(self, scored: Scored, verdict: Verdict) -> None:
+        self.committed_to.begin(scored)
 
     def decide(self, tree: DraftTree, number: int, chance: Chance) -> tuple[Verdict, bool]:
         may_skip = tree.size > 1 and not self.pending and self.accepted >= self.verified > 0

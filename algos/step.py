@@ -106,6 +106,10 @@ class Verification(Protocol):
         """Nodes of the next target pass that the draft tree cannot have."""
         ...
 
+    def begin(self, scored: Scored, verdict: Verdict) -> None:
+        """Start an image: what `Target.begin` returned, and what cycle 0 decided."""
+        ...
+
     def decide(self, tree: DraftTree, number: int, chance: Chance) -> tuple[Verdict, bool]:
         """The verdict on the tree of cycle `number`, and whether the target scored it. Commits what it decides."""
         ...
@@ -119,6 +123,10 @@ class EveryCycle:
     drafter: Drafter | None
     rule: Rule
     reserved_nodes: int = 0
+
+    def begin(self, scored: Scored, verdict: Verdict) -> None:
+        if self.drafter is not None:
+            self.drafter.begin(scored)
 
     def decide(self, tree: DraftTree, number: int, chance: Chance) -> tuple[Verdict, bool]:
         scored = self.target.score(tree)
@@ -147,8 +155,7 @@ def cycles(
     check_probs(scored.probs, tree, vocab_size)
     verdict = rule(tree, scored.probs, chance.cycle(0))
     policy.begin(grid)
-    if drafter is not None:
-        drafter.begin(scored)
+    verification.begin(scored, verdict)
     yield Cycle(0, 0, tree, verdict)
     cell, number = 1, 1
     while cell < grid.cells:
@@ -185,14 +192,15 @@ def decode(
     rule: Rule,
     chance: Chance,
     max_nodes: int = 64,
+    verification: Verification | None = None,
 ) -> Decoded:
     """Decode one image.
 
-    drafter: None for plain autoregression (one token a cycle, no policy asked).
+    drafter: None for plain autoregression (one token a cycle, no policy asked). verification: see `cycles`.
     max_nodes: the largest tree that the target can score, its root included.
     Raises ValueError where the policy, the rule or the target break the contract.
     """
-    done = tuple(cycles(target, drafter, policy, rule, chance, max_nodes))
+    done = tuple(cycles(target, drafter, policy, rule, chance, max_nodes, verification))
     tokens: list[int] = []
     for cycle in done:
         tokens.extend(int(cycle.tree.tokens[node]) for node in cycle.verdict.path)

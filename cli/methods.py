@@ -67,6 +67,7 @@ def _preset_table(methods: list[dict[str, Any]], preset: str) -> ResultTable:
 def _settings(config: dict[str, Any]) -> str:
     """A configuration's settings on a line; a `k` that is scaled to the codebook as the paper gives it."""
     parts = {**config.get("policy_settings", {}), **config.get("rule_settings", {}), **config.get("settings", {})}
+    parts |= {f"window.{name}": value for name, value in config.get("window", {}).items()}
     if "published_k" in config:
         parts["k"] = f"{config['published_k']} of 16384"
     return ", ".join(f"{name}={value}" for name, value in parts.items() if value is not None and name != "greedy")

@@ -22,7 +22,8 @@ from underpaint.algos.draft.costs import (
 from underpaint.algos.draft.lookahead import LeastCosts, best_tree_size, falling, forecast_level, may_reach_rate
 from underpaint.algos.draft.settings import at_least
 from underpaint.algos.draft.spec import POLICIES, Budget, Expander, Grid, PolicySpec
-from underpaint.algos.draft.tree_builder import TreeBuilder, fuses_chains, likeliest_chain
+from underpaint.algos.draft.tree_builder import TreeBuilder, fuses_chains, has_window, likeliest_chain
+from underpaint.algos.draft.window_rate import Backoff, WindowRate
 from underpaint.algos.tree import DraftTree, Verdict, root_only
 
 NO_CHAIN: Final = ChainForecast(0, 0.0)
@@ -46,7 +47,12 @@ class Roofline:
     tree is forecast once in `lookahead_interval` cycles only: that takes longer than the forecast of a chain, and
     neighbouring cells are much alike.
 
-    Every choice follows from the past, so point proposals stay lossless.
+    **Windows.** Where the drafter has a Jacobi window beside it, the window is tried after the first tree. What its
+    passes yield, over what a pass of so many nodes costs, is compared with a plain step, the best chain and the
+    forecast tree; the drafter rests while the window is ahead. What is behind is looked at again after `second_look`
+    cycles, then after twice as many, and so on.
+
+    Every choice follows from the past, so point proposals stay lossless, and so do windows.
 
     verify_ms, draft_ms, between: the engine's cost curve, see `CostCurve` and `draft_table`; measure them on yours.
     chain_ms: (levels, ms) pairs, rising from 1 level: a chain drafted in one call, the host's share of it included. The
@@ -61,6 +67,9 @@ class Roofline:
         cycles; each such trial doubles the wait for the next, from the first number up to the second; >= 1.
     lookahead_interval: where a chain is forecast and a tree does not seem to pay, cycles until the next forecast of a
         tree, >= 1.
+    windows: passes over the window in a trial, >= 0; 0 leaves windows out. window_decay: weight of a pass over the
+        window against that of the next, in (0, 1].
+    second_look: cycles until what is behind, the window or the rest, is looked at again, >= 1.
     """
 
     verify_ms: tuple[tuple[int, float], ...] = MEASURED_VERIFY_MS
@@ -79,6 +88,9 @@ class Roofline:
     probe_first: int = 4
     probe_most: int = 16
     lookahead_interval: int = 8
+    windows: int = 12
+    window_decay: float = 0.9
+    second_look: int = 24
     _most: int = field(init=False, repr=False)
     _longest: int = field(init=False, repr=False)
     _verify: SizeCosts = field(init=False, repr=False)
@@ -93,13 +105,18 @@ class Roofline:
     _plain_cycles: int = field(init=False, repr=False, default=0)
     _probe_wait: int = field(init=False, repr=False, default=1)
     _lookahead_wait: int = field(init=False, repr=False, default=0)
+    _window: WindowRate = field(init=False, repr=False)
+    _drafted_window: bool = field(init=False, repr=False, default=False)
+    _again: Backoff = field(init=False, repr=False)
+    _saved: float = field(init=False, repr=False, default=0.0)
 
     def __post_init__(self) -> None:
         at_least("roofline", 1, top_k=self.top_k, max_depth=self.max_depth, lookahead_interval=self.lookahead_interval)
-        at_least("roofline", 1, probe_first=self.probe_first)
+        at_least("roofline", 1, probe_first=self.probe_first, second_look=self.second_look)
+        at_least("roofline", 0, windows=self.windows)
         at_least("roofline", self.probe_first, probe_most=self.probe_most)
         weights = {name: getattr(self, name) for name in ("prior", "band_prior", "chain_prior")}
-        decays = {name: getattr(self, name) for name in ("decay", "chain_decay")}
+        decays = {name: getattr(self, name) for name in ("decay", "chain_decay", "window_decay")}
         at_least("roofline", 0, above=self.above, **weights, **decays)
         if min(weights.values()) == 0 or max(decays.values()) > 1:
             raise ValueError(f"policy 'roofline': expected weights > 0 and decays <= 1, got {weights} and {decays}")
@@ -113,7 +130,7 @@ class Roofline:
         plain_ms = self._verify.ms[0] if self.plain_ms is None else self.plain_ms
         if not 0 < plain_ms < np.inf:
             raise ValueError(f"policy 'roofline': plain_ms must be a positive time, got {self.plain_ms!r}")
-        self._plain_rate = 1.0 / plain_ms
+        self._plain_rate, self._saved = 1.0 / plain_ms, max(0.0, self._verify.ms[0] - plain_ms)
         self.begin(Grid(1, 1))
 
     def begin(self, grid: Grid) -> None:
@@ -121,18 +138,27 @@ class Roofline:
         self._acceptance = AcceptanceEstimator(grid, self.chain_prior, self.chain_decay, self.above, self.band_prior)
         self._cell, self._plain_cycles, self._probe_wait, self._lookahead_wait = 1, 0, self.probe_first, 0
         self._builder = None
+        self._window, self._again = WindowRate(self.windows, self.window_decay), Backoff(self.second_look)
 
     def grow(self, drafter: Expander, root: int, budget: Budget, chance: Chance) -> DraftTree:
-        """No draw is made."""
+        """No draw is made but by the window."""
         most = min(self._most, budget.max_nodes - 1)
         deepest = min(self.max_depth, budget.max_depth, most)
-        self._builder = None
+        self._builder, self._drafted_window = None, False
         if deepest <= 0:
             return root_only(root, drafter.vocab_size)
-        chain = NO_CHAIN
+        chain, length = NO_CHAIN, self._window_length(drafter, budget, most)
+        if length and self._window.on_trial:
+            return self._draft_window(drafter, length, chance)
         if self._longest and fuses_chains(drafter):
             longest = min(self._longest, budget.max_depth, most)
             chain = self._acceptance.best_chain(self._cell, longest, self._chain)
+        if length and (rate := self._window_rate(length)) > max(chain.rate, self._plain_rate):
+            if self._again.is_due() and self._forecast_pays(rate, deepest, most):
+                return self._draft_tree(drafter, root, deepest, most)
+            return self._draft_window(drafter, length, chance)
+        if length and self._again.is_due():
+            self._window.begin_trial()
         if chain.levels and self._lookahead_wait:
             self._lookahead_wait -= 1
         elif self._tree_pays(chain, deepest, most):
@@ -143,6 +169,21 @@ class Roofline:
         if self._time_to_probe():
             return self._draft_tree(drafter, root, deepest, most)
         return root_only(root, drafter.vocab_size)
+
+    def _window_length(self, drafter: Expander, budget: Budget, most: int) -> int:
+        """Drafts of the window that could be had now; 0 where there is none. The first tree comes before it."""
+        if not (self.windows and has_window(drafter)) or self._calibration.neighbour_probs(self._cell) is None:
+            return 0
+        return min(drafter.window_length, budget.max_depth, most)
+
+    def _window_rate(self, length: int) -> float:
+        """Expected tokens per ms of a pass over the window. No drafter pass empties the caches before it."""
+        return self._window.tokens / (self._verify.ms[length] - self._saved)
+
+    def _draft_window(self, drafter: Expander, length: int, chance: Chance) -> DraftTree:
+        assert has_window(drafter)
+        self._drafted_window = True
+        return drafter.draft_window(length, chance)
 
     def _tree_pays(self, chain: ChainForecast, deepest: int, most: int) -> bool:
         """Whether a tree should yield more than `chain` and than a plain step."""
@@ -210,6 +251,9 @@ class Roofline:
         """Learns from every committed token whose parent was expanded, verified or not."""
         accepted = len(verdict.path)
         self._cell = cell + accepted + 1
+        if self._drafted_window:
+            self._window.learn(accepted + 1)
+            return
         if self._builder is None:
             hits = [True] * accepted
             if accepted < tree.size - 1:

@@ -116,6 +116,20 @@ class TreeExpander(Expander, Protocol):
         ...
 
 
+class WindowExpander(Expander, Protocol):
+    """What a drafter may have besides: a Jacobi window, whose drafts the target's last passes gave (see
+    `algos.spatial.jacobi`)."""
+
+    @property
+    def window_length(self) -> int:
+        """The most drafts in the window; 0 where there is none."""
+        ...
+
+    def draft_window(self, length: int, chance: Chance) -> DraftTree:
+        """The window below the root, of at most `length` drafts, `length` >= 1, as a tree. No drafter pass."""
+        ...
+
+
 class Policy(Protocol):
     """A tree policy. It may carry state within an image; `begin` forgets it."""
 

@@ -50,7 +50,10 @@ def draw_watched(
     watch: RuleWatch | None = None
     if isinstance(method, TreeMethod) and not RULES[method.config.rule].greedy:
         watch = RuleWatch(method.rule)
-        method = dataclasses.replace(method, rule=watch, watch=watch.skipped)
+        window = method.window
+        if window is not None and window.rule is method.rule:
+            window = window._replace(rule=watch)
+        method = dataclasses.replace(method, rule=watch, watch=watch.skipped, window=window)
     elif isinstance(method, JacobiMethod):
         watch = RuleWatch(method.rule)
         method = dataclasses.replace(method, rule=watch)

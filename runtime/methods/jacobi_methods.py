@@ -10,9 +10,10 @@ from underpaint.algos.accept import RULES, Rule
 from underpaint.algos.chance import Chance
 from underpaint.algos.coupling import noise_of
 from underpaint.algos.rows import SamplingParams
-from underpaint.algos.spatial.jacobi import Coupling, JacobiWindow, Refill, drawn_for, jacobi_decode
+from underpaint.algos.spatial.jacobi import jacobi_decode
 from underpaint.algos.spatial.jacobi_front import JacobiFronts, Redraw, jacobi_fronts
 from underpaint.algos.spatial.jacobi_front import Refill as FrontRefill
+from underpaint.algos.spatial.jacobi_window import Coupling, JacobiWindow, Refill, drawn_for
 from underpaint.algos.spatial.lookup import Lookup
 from underpaint.algos.spatial.target import GridTarget
 from underpaint.algos.step import Target

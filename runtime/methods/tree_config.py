@@ -12,12 +12,15 @@ from underpaint.algos.accept import RULES, Rule
 from underpaint.algos.accept.spec import at_temperature
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import Chance
+from underpaint.algos.coupling import noise_of
 from underpaint.algos.draft import POLICIES, Budget, Expander, Grid, Policy
 from underpaint.algos.draft.limits import check_limits
 from underpaint.algos.fit import check_fits
 from underpaint.algos.registry import build
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.skipping import Skipping, SkipWatch, skipping_decode
+from underpaint.algos.spatial.jacobi import WindowDrafter, WindowedCycles
+from underpaint.algos.spatial.jacobi_window import HeldWindow
 from underpaint.algos.step import Drafter, Target, decode
 from underpaint.algos.tree import DraftTree, Verdict, root_only
 from underpaint.artifacts.cost_curve import read_engine_costs
@@ -39,6 +42,7 @@ from underpaint.runtime.methods.settings import (
     settings_of,
     split_setting,
 )
+from underpaint.runtime.methods.window_settings import WindowPlan, WindowSettings, window_plan
 
 COSTS_SETTING: Final = "costs"
 """The name by which a user points a cost-aware policy to a file with a cost curve."""
@@ -54,6 +58,7 @@ class TreeConfig:
     the model's own codebook when the method is built. None where `k` is what the settings say.
     cost_curve: SHA-256 of the cost curve that costs in the policy's settings come from; "" where none do.
     skipping: settings of `algos.skipping.Skipping`; None where every cycle is verified.
+    window: settings of `WindowSettings`; None where no Jacobi window stands beside the policy's trees.
     """
 
     policy: str
@@ -63,6 +68,7 @@ class TreeConfig:
     published_k: int | None = None
     cost_curve: str = ""
     skipping: Mapping[str, Shown] | None = None
+    window: Mapping[str, Shown] | None = None
 
     @property
     def family(self) -> Literal["tree"]:
@@ -70,7 +76,8 @@ class TreeConfig:
 
     @property
     def draws_by(self) -> str:
-        return f"{self.policy} + {self.rule}{', some cycles skipped' if self.skipping is not None else ''}"
+        window = ", Jacobi windows" if self.window is not None else ""
+        return f"{self.policy} + {self.rule}{window}{', some cycles skipped' if self.skipping is not None else ''}"
 
     @property
     def acceptance(self) -> tuple[str, Mapping[str, Shown]]:
@@ -93,6 +100,8 @@ class TreeConfig:
         found |= {"published_k": self.published_k} if self.published_k is not None else {}
         if self.skipping is not None:
             found["skipping"] = {**settings_by_default(Skipping), **self.skipping}
+        if self.window is not None:
+            found["window"] = {**settings_by_default(WindowSettings), **self.window}
         return found | ({"cost_curve": self.cost_curve} if self.cost_curve else {})
 
     def with_rule(self, rule: str, temperature: float) -> TreeConfig:
@@ -106,7 +115,7 @@ class TreeConfig:
         return changed
 
     def with_settings(self, method: str, settings: Sequence[str]) -> TreeConfig:
-        """See `MethodConfig`; `policy.`, `rule.` or `skipping.` before a name tells two of one name apart.
+        """See `MethodConfig`; `policy.`, `rule.`, `skipping.` or `window.` before a name tells two of one name apart.
 
         A policy that chooses by cost takes `costs=FILE`, a curve that `underpaint costs` wrote, in place of its parts.
         """
@@ -118,6 +127,8 @@ class TreeConfig:
         found: dict[str, dict[str, Shown]] = {"policy": dict(self.policy_settings), "rule": dict(self.rule_settings)}
         if self.skipping is not None:
             known["skipping"], found["skipping"] = settings_of(Skipping), dict(self.skipping)
+        if self.window is not None:
+            known["window"], found["window"] = settings_of(WindowSettings), dict(self.window)
         cost_curve = self.cost_curve
         for setting in settings:
             key, value = split_setting(setting)
@@ -136,6 +147,7 @@ class TreeConfig:
             published_k=published_k,
             cost_curve=cost_curve,
             skipping=found.get("skipping"),
+            window=found.get("window"),
         )
 
     def _takes_costs(self) -> bool:
@@ -174,6 +186,10 @@ class TreeConfig:
         if self.policy == NO_POLICY:
             return TreeMethod(method, self, NoDraft(), rule, lossless, drafts=False)
         policy = build(POLICIES[self.policy].make, dict(self.policy_settings), f"policy '{self.policy}'")
+        if self.window is not None:
+            settings = build(WindowSettings, dict(self.window), f"window of '{method}'")
+            plan = window_plan(settings, self.rule, rule)
+            return TreeMethod(method, self, policy, rule, lossless, drafts=True, window=plan)
         if self.skipping is None:
             return TreeMethod(method, self, policy, rule, lossless, drafts=True)
         skipping = build(Skipping, dict(self.skipping), f"skipping of '{method}'")
@@ -198,6 +214,7 @@ class NoDraft:
 class TreeMethod:
     """Implements `method.DecodingMethod`. `drafts` is False for plain autoregression, which needs no drafter.
 
+    window: the Jacobi window beside the policy's trees, if any.
     skipping: when a cycle is not verified; None verifies all. watch: told of every skipped tree, see `SkipWatch`.
     """
 
@@ -209,6 +226,7 @@ class TreeMethod:
     drafts: bool
     skipping: Skipping | None = None
     watch: SkipWatch | None = None
+    window: WindowPlan | None = None
 
     def open(self, models: PipelineModels, condition: Condition, sampling: SamplingParams) -> TreeSession:
         """Take the target and, where the method drafts, the drafter; ValueError where a tree would be cut."""
@@ -236,7 +254,7 @@ class TreeSession:
         return SessionTimers(self.target.timer, self.drafter.timer if self.drafter is not None else None)
 
     def decode(self, chance: Chance) -> DecodingResult:
-        """Draw one image by `algos.step.decode`, or, where some cycles are skipped, by `algos.skipping`."""
+        """Draw one image by `algos.step.decode`, with the window if there is one, or else by `algos.skipping`."""
         method, target = self.method, self.target.model
         if method.skipping is not None and self.drafter is not None:
             models = target, self.drafter.model, method.policy, method.rule
@@ -244,4 +262,12 @@ class TreeSession:
                 skipping_decode(*models, chance, method.skipping, self.max_nodes, self.codebook, method.watch)
             )
         drafter = self.drafter.model if self.drafter is not None else None
+        if method.window is not None and drafter is not None:
+            window, window_rule, likeliest = method.window
+            noise = noise_of(chance) if window.coupling == "gumbel" else None
+            held = HeldWindow(window, target.grid, target.vocab_size, "iid", noise, likeliest)
+            verification = WindowedCycles(target, WindowDrafter(held, drafter), method.rule, window_rule)
+            return DecodingResult.of_cycles(
+                decode(target, drafter, method.policy, method.rule, chance, self.max_nodes, verification)
+            )
         return DecodingResult.of_cycles(decode(target, drafter, method.policy, method.rule, chance, self.max_nodes))

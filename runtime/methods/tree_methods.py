@@ -147,16 +147,24 @@ _OURS: Final = PolicySettings(sources={"all": "our own method: there is no paper
 
 
 def _preset(
-    policy: str, rule: str, tree: PolicySettings, acceptance: RuleSettings, skipping: PolicySettings | None = None
+    policy: str,
+    rule: str,
+    tree: PolicySettings,
+    acceptance: RuleSettings,
+    skipping: PolicySettings | None = None,
+    window: Mapping[str, Shown] | None = None,
 ) -> Preset:
-    """A preset by the policy and rule above temperature 0; at 0 both have counterparts. skipping: None verifies all."""
+    """A preset by the policy and rule above temperature 0; at 0 both have counterparts. skipping: None verifies all.
+
+    window: settings of a Jacobi window beside the trees; None where there is none.
+    """
     at_zero = _LIKELIEST.get(policy, policy), at_temperature(RULES[rule], 0.0).name
     greedy_tree = tree.settings if tree.greedy is None else tree.greedy
-    skipped = None if skipping is None else skipping.settings
+    skipped, scale = None if skipping is None else skipping.settings, acceptance.published_k
     greedy_skipped = skipped if skipping is None or skipping.greedy is None else skipping.greedy
     return Preset(
-        TreeConfig(policy, rule, tree.settings, acceptance.sampled, acceptance.published_k, skipping=skipped),
-        TreeConfig(*at_zero, greedy_tree, acceptance.greedy, acceptance.published_k, skipping=greedy_skipped),
+        TreeConfig(policy, rule, tree.settings, acceptance.sampled, scale, skipping=skipped, window=window),
+        TreeConfig(*at_zero, greedy_tree, acceptance.greedy, scale, skipping=greedy_skipped, window=window),
         {**tree.sources, **acceptance.sources, **({} if skipping is None else skipping.sources)},
     )
 
@@ -299,17 +307,16 @@ TREE_METHODS: Final = (
             _PAPER_SKIPPING,
         ),
     ),
-    _method(
+    MethodSpec(
         "roofline",
-        ("roofline", "point"),
-        "trees, or chains in one call, of most expected tokens per millisecond on the engine's cost curve",
-        (_OURS, _PLAIN),
+        "trees, chains in one call or Jacobi windows, whichever gives most expected tokens per millisecond on the "
+        "engine's cost curve",
+        *(_preset("roofline", "point", _OURS, _PLAIN, window=_NONE) for _ in range(2)),
     ),
-    _method(
+    MethodSpec(
         "roofline+lantern",
-        ("roofline", "lantern"),
-        "roofline's trees with LANTERN's acceptance",
-        (_OURS, _LANTERN),
-        (_OURS, _PAPER_LANTERN),
+        "roofline's trees and windows with LANTERN's acceptance",
+        _preset("roofline", "lantern", _OURS, _LANTERN, window=_NONE),
+        _preset("roofline", "lantern", _OURS, _PAPER_LANTERN, window=_NONE),
     ),
 )

@@ -12,8 +12,9 @@ from underpaint.algos.accept import RULES, Rule
 from underpaint.algos.arrays import IntArray
 from underpaint.algos.chance import sampling
 from underpaint.algos.coupling import noise_of
-from underpaint.algos.spatial.jacobi import JacobiWindow, drawn_for, jacobi_decode
+from underpaint.algos.spatial.jacobi import jacobi_decode
 from underpaint.algos.spatial.jacobi_front import JacobiFronts, jacobi_fronts
+from underpaint.algos.spatial.jacobi_window import JacobiWindow, drawn_for
 from underpaint.algos.spatial.lookup import Lookup
 from underpaint.sim.batched.decoding import MOST_NODES, make_rule
 from underpaint.sim.report.statistics import Runs

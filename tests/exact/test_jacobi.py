@@ -13,14 +13,8 @@ from underpaint.algos.chance import At, Chance, Role, enumerate_outcomes, sampli
 from underpaint.algos.coupling import EnumeratedNoise, SampledNoise, second_race
 from underpaint.algos.draft import Grid
 from underpaint.algos.enumeration import emitted, target_distribution, total_variation
-from underpaint.algos.spatial.jacobi import (
-    Coupling,
-    JacobiWindow,
-    Refill,
-    jacobi_cycles,
-    jacobi_decode,
-    maximal_coupling,
-)
+from underpaint.algos.spatial.jacobi import jacobi_cycles, jacobi_decode
+from underpaint.algos.spatial.jacobi_window import Coupling, JacobiWindow, Refill, maximal_coupling
 from underpaint.algos.spatial.lookup import Lookup
 from underpaint.algos.tree import DraftTree, Verdict
 from underpaint.sim.synthetic.models import PrefixDistribution, RandomDistribution, SyntheticTarget

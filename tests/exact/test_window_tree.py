@@ -17,8 +17,9 @@ from underpaint.algos.chance import At, Chance, Role, enumerate_outcomes, sampli
 from underpaint.algos.coupling import EnumeratedNoise, noise_of
 from underpaint.algos.draft import Grid
 from underpaint.algos.enumeration import emitted, target_distribution, total_variation
-from underpaint.algos.spatial import jacobi, window_tree
-from underpaint.algos.spatial.jacobi import Coupling, JacobiWindow, Refill, jacobi_cycles, jacobi_decode
+from underpaint.algos.spatial import jacobi_window, window_tree
+from underpaint.algos.spatial.jacobi import jacobi_cycles, jacobi_decode
+from underpaint.algos.spatial.jacobi_window import Coupling, JacobiWindow, Refill
 from underpaint.algos.spatial.lookup import Lookup
 from underpaint.algos.spatial.window_tree import WindowDraft, tail_nodes, tree_nodes
 from underpaint.algos.tree import DraftTree, Verdict
@@ -175,7 +176,7 @@ def test_candidates_from_the_residual_are_biased(monkeypatch: pytest.MonkeyPatch
     """KangJialiang/SJD-PAC, `torch.multinomial(res_p, ...)`: the other candidates are drawn from the residual of the
     coupling, and judged as if they were drawn from the distribution itself."""
     owed: dict[int, FloatArray] = {}
-    right = jacobi.maximal_coupling
+    right = jacobi_window.maximal_coupling
 
     def noted(held: int, draft: FloatArray, target: FloatArray, chance: Chance, at: At) -> int:
         owed[at.node] = excess(target, draft)
@@ -190,7 +191,7 @@ def test_candidates_from_the_residual_are_biased(monkeypatch: pytest.MonkeyPatch
             tokens.append(chance.draw(left, At(Role.CANDIDATE, address + place)))
         return tokens
 
-    monkeypatch.setattr(jacobi, "maximal_coupling", noted)
+    monkeypatch.setattr(jacobi_window, "maximal_coupling", noted)
     monkeypatch.setattr(window_tree, "_proposals", from_residual)
     assert missed(Grid(1, 5), JacobiWindow(3, "maximal", "left", 2, 2)) == pytest.approx(0.135, rel=0.02)
 

@@ -29,7 +29,7 @@ from underpaint.algos.chance import At, Chance, Role, enumerate_outcomes, sampli
 from underpaint.algos.coupling import EnumeratedNoise
 from underpaint.algos.draft import Grid
 from underpaint.algos.enumeration import emitted, target_distribution, total_variation
-from underpaint.algos.spatial.jacobi import JacobiWindow
+from underpaint.algos.spatial.jacobi_window import JacobiWindow
 from underpaint.algos.tree import DraftTree, Drawn
 from underpaint.sim.synthetic.models import RandomDistribution, SyntheticDrafter, SyntheticTarget
 
@@ -184,7 +184,9 @@ def check_neighbours(module: ModuleType) -> None:
         module.check_neighbours(np.array([[1], [1]]), "table")
 
 
-def check_jacobi(module: ModuleType) -> None:
+def check_jacobi(window_module: ModuleType) -> None:
+    module: Any = load("spatial/jacobi.py")
+    module.HeldWindow = window_module.HeldWindow
     distribution = RandomDistribution(2, seed=7, sharpness=1.5)
     for grid, length, coupling, refill in (
         (Grid(1, 4), 3, "independent", "uniform"),
@@ -214,7 +216,7 @@ def check_jacobi(module: ModuleType) -> None:
 
     def coupled(chance: Chance) -> tuple[int, int]:
         held = chance.draw(first, At(Role.DRAFT, 1))
-        return held, module.maximal_coupling(held, first, second, chance, At(Role.DRAFT, 2))
+        return held, window_module.maximal_coupling(held, first, second, chance, At(Role.DRAFT, 2))
 
     joint = enumerate_outcomes(coupled)
     assert abs(sum(weight for (held, new), weight in joint.items() if held == new) - 0.6) < CLOSE
@@ -317,7 +319,7 @@ CHECKS: dict[str, Callable[[ModuleType], None]] = {
     "accept/typical.py": check_typical,
     "accept/mulo.py": check_mulo,
     "accept/neighbours.py": check_neighbours,
-    "spatial/jacobi.py": check_jacobi,
+    "spatial/jacobi_window.py": check_jacobi,
     "coupling.py": check_race,
     "skipping.py": check_skipping,
     "path_similarity.py": check_similarity,
@@ -461,16 +463,16 @@ MUTANTS = [
     ("accept/neighbours.py", "if not 1 <= k < count:", "if not 1 <= k <= count:"),
     ("accept/neighbours.py", "np.any(neighbours == np.arange(count)[:, None])", "np.any(neighbours[:, :0])"),
     (
-        "spatial/jacobi.py",
+        "spatial/jacobi_window.py",
         "return _drawn(distribution, cell, chance, noise)",
         "return WindowDraft(_drawn(distribution, cell, chance, noise).token, draft.distribution)",
     ),
     (
-        "spatial/jacobi.py",
+        "spatial/jacobi_window.py",
         "maximal_coupling(draft.token, draft.distribution, distribution, chance, at), distribution)",
         "draft.token, distribution)",
     ),
-    ("spatial/jacobi.py", "chance.draw(rest, at) if", "chance.draw(target, at) if"),
+    ("spatial/jacobi_window.py", "chance.draw(rest, at) if", "chance.draw(target, at) if"),
     ("coupling.py", "second[others] * edge - first[others]", "second[others] * edge"),
     ("coupling.py", "high = min(high", "high = max(high"),
     ("coupling.py", "(high - low)", "high"),

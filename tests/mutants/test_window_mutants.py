@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.exact.test_windows_beside_trees import check_kept, check_mixed
 from tests.mutants.harness import caught, check_is_caught, load
 from underpaint.algos.accept import RULES
 from underpaint.algos.chance import Chance, enumerate_outcomes, sampling
@@ -15,7 +16,7 @@ from underpaint.algos.coupling import EnumeratedNoise
 from underpaint.algos.draft import Grid
 from underpaint.algos.enumeration import emitted, target_distribution, total_variation
 from underpaint.algos.spatial import jacobi
-from underpaint.algos.spatial.jacobi import JacobiWindow
+from underpaint.algos.spatial.jacobi_window import JacobiWindow
 from underpaint.sim.synthetic.models import RandomDistribution, SyntheticTarget
 
 RULE = RULES["without_replacement"].make()
@@ -91,13 +92,15 @@ CHECKS: dict[str, Callable[[ModuleType], None]] = {
     "refill": check_refill,
     "window": check_window,
     "redrawn": check_redrawn,
+    "mixed": check_mixed,
+    "kept": check_kept,
 }
 
 MUTANTS: dict[str, tuple[str, str, str]] = {
     "the coupling's noise is the first cycle's": (
         "exact",
-        "cell + place, here, window.coupling, noise)",
-        "cell + place, chance, window.coupling, noise)",
+        "cell + place, chance, window.coupling, self.noise)",
+        "cell + place, chance.cycle(0), window.coupling, self.noise)",
     ),
     "all cells race by one noise": ("exact", "noise.race(distribution, cell)", "noise.race(distribution, 0)"),
     "a race by the last distribution": (
@@ -110,34 +113,52 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
         "maximal_coupling(draft.token, draft.distribution, distribution, chance, at), distribution)",
         "maximal_coupling(draft.token, draft.distribution, distribution, chance, at), draft.distribution)",
     ),
-    "what was drafted is kept though it was rejected": (
-        "exact",
-        "verdict = rule(tree, probs, here)",
-        "verdict = rule(tree, probs, here)\n        below = tree.children()[verdict.path[-1] if verdict.path else 0]\n"
-        "        room = grid.cells - len(tokens) - len(verdict.path) - 1\n"
-        "        verdict = verdict._replace(path=(*verdict.path, *below[:1])) if room > 0 else verdict",
-    ),
     "the tail's distributions are the parents'": (
         "redrawn",
-        "row, left = normalised(probs[node]), int(",
-        "row, left = normalised(probs[tree.parents[node]]), int(",
+        "row, left = self._said(probs[node]), int(",
+        "row, left = self._said(probs[tree.parents[node]]), int(",
     ),
     "the tail begins where the path ended": (
         "exact",
-        "held, known, last = drafts[done:], list(tokens), len(drafts)",
-        "held, known, last = drafts[done - 1 : -1], list(tokens), len(drafts)",
+        "held, known, last = drafts[done:], list(self._tokens), len(drafts)",
+        "held, known, last = drafts[done - 1 : -1], list(self._tokens), len(drafts)",
     ),
     "a copy counts as a uniform draw": (
         "exact",
-        "distribution = np.eye(1, vocab_size, token)[0]",
+        "distribution = _certain(token, vocab_size)",
         "distribution = np.full(vocab_size, 1.0 / vocab_size)",
     ),
     "left of a row's start is the end of the row above": ("refill", "or column == 0)", ")"),
     "above is the row's own width too far": ("refill", "cell - width if above", "cell - 2 * width if above"),
     "the left neighbour is two cells away": ("refill", "else cell - 1]", "else cell - 2]"),
     "above wherever there is a row above": ("refill", '(refill == "above" or column == 0)', "True"),
-    "a window over the image's end": ("window", "grid.cells - cell - 1)", "grid.cells - cell)"),
-    "the window stops one short": ("window", "min(window.length, ", "min(window.length - 1, "),
+    "a window over the image's end": (
+        "window",
+        "min(self.window.length, length)",
+        "min(self.window.length, length + 1)",
+    ),
+    "the window stops one short": ("window", "min(self.window.length, ", "min(self.window.length - 1, "),
+}
+
+LOOP_MUTANTS: dict[str, tuple[str, str, str]] = {
+    "what was drafted is kept though it was rejected": (
+        "exact",
+        "verdict = rule(tree, probs, chance)",
+        "verdict = rule(tree, probs, chance)\n"
+        "        below = tree.children()[verdict.path[-1] if verdict.path else 0]\n"
+        "        more = tree.depth > len(verdict.path)\n"
+        "        verdict = verdict._replace(path=(*verdict.path, *below[:1])) if more else verdict",
+    ),
+    "a pass over another tree leaves the window as it was": (
+        "kept",
+        "window.pass_over(tree, verdict, probs)",
+        "window._decide(tree, verdict, probs)",
+    ),
+    "the window is taken for one of the drafter's trees": (
+        "mixed",
+        "self.window_rule if is_window else self.rule",
+        "self.rule",
+    ),
 }
 
 LOOKUP_MUTANTS = {
@@ -191,11 +212,18 @@ TREE_MUTANTS = {
 }
 
 
-def with_tree(tree: ModuleType) -> ModuleType:
-    """The windows' module over another `window_tree`."""
+def with_window(window: ModuleType) -> ModuleType:
+    """The decoding loop over another `jacobi_window`."""
     module: Any = load("spatial/jacobi.py")
-    module.window_tree, module.tail_nodes = tree.window_tree, tree.tail_nodes
+    module.HeldWindow = window.HeldWindow
     return module  # type: ignore[no-any-return]
+
+
+def with_tree(tree: ModuleType) -> ModuleType:
+    """The decoding loop over another `window_tree`."""
+    window: Any = load("spatial/jacobi_window.py")
+    window.window_tree, window.tail_nodes = tree.window_tree, tree.tail_nodes
+    return with_window(window)
 
 
 def check_tree(tree: ModuleType) -> None:
@@ -215,6 +243,14 @@ def test_windows_pass_before_a_bug_is_planted(name: str) -> None:
 @pytest.mark.parametrize("bug", MUTANTS)
 def test_the_bug_in_a_window_is_caught(bug: str) -> None:
     check, old, new = MUTANTS[bug]
+    module = with_window(load("spatial/jacobi_window.py", old, new))
+    with caught():
+        CHECKS[check](module)
+
+
+@pytest.mark.parametrize("bug", LOOP_MUTANTS)
+def test_the_bug_in_the_loop_is_caught(bug: str) -> None:
+    check, old, new = LOOP_MUTANTS[bug]
     module = load("spatial/jacobi.py", old, new)
     with caught():
         CHECKS[check](module)

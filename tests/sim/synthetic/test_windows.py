@@ -11,7 +11,8 @@ from underpaint.algos.chance import Chance, enumerate_outcomes, sampling
 from underpaint.algos.coupling import EnumeratedNoise
 from underpaint.algos.draft import Grid
 from underpaint.algos.enumeration import emitted, total_variation
-from underpaint.algos.spatial.jacobi import JacobiWindow, jacobi_cycles
+from underpaint.algos.spatial.jacobi import jacobi_cycles
+from underpaint.algos.spatial.jacobi_window import JacobiWindow
 from underpaint.algos.spatial.zipar import raster
 from underpaint.algos.tree import NO_TOKEN
 from underpaint.runtime.methods.jacobi_methods import JACOBI_METHODS

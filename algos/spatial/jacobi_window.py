@@ -1,0 +1,232 @@
+"""A Jacobi window between its passes: its settings, the drafts it holds, and how they are drafted anew."""
+
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias, get_args
+
+import numpy as np
+
+from underpaint.algos.accept.proposals import excess, normalised
+from underpaint.algos.accept.spec import RuleSpec
+from underpaint.algos.arrays import FloatArray
+from underpaint.algos.chance import At, Chance, Role
+from underpaint.algos.coupling import Noise
+from underpaint.algos.draft.spec import Grid
+from underpaint.algos.enumeration import emitted
+from underpaint.algos.spatial.lookup import NO_LOOKUP, Lookup, LookupTable
+from underpaint.algos.spatial.window_tree import WindowDraft, tail_nodes, tree_nodes, window_tree
+from underpaint.algos.tree import DraftTree, Drawn, Verdict, root_only
+
+Coupling: TypeAlias = Literal["independent", "maximal", "gumbel"]
+"""How a draft is made from its cell's new distribution: anew (SJD, arXiv 2410.01699); by maximal coupling with the
+draft that stood there, or by a race over noise that stays with the cell (SCD, arXiv 2510.24211)."""
+
+Refill: TypeAlias = Literal["uniform", "left", "above", "lookup"]
+"""What the window's new cells hold: a uniform draw, or a copy of the cell to the left or above (point proposals).
+At the start of a row there is no left cell, in the first row none above; the other is copied then. "lookup" draws
+from what the target said of the last decided cell with the same neighbours (see `lookup`), or copies."""
+
+
+@dataclass(frozen=True, slots=True)
+class JacobiWindow:
+    """Settings.
+
+    length: drafts in the window, >= 1 (the released code of SJD holds 16, of SCD 64).
+    candidates: tokens proposed for each of the first `levels` cells, >= 1; 1 is a chain. levels: 1..length.
+    lookup: what drafts are drawn from where their left token has changed; as published, from the last pass alone.
+    """
+
+    length: int = 16
+    coupling: Coupling = "independent"
+    refill: Refill = "uniform"
+    candidates: int = 1
+    levels: int = 1
+    lookup: Lookup = NO_LOOKUP
+
+    def __post_init__(self) -> None:
+        for name, number in (("length", self.length), ("candidates", self.candidates), ("levels", self.levels)):
+            if number < 1:
+                raise ValueError(f"window: {name} must be >= 1, got {number}")
+        if self.candidates > 1 and self.levels > self.length:
+            raise ValueError(f"window: levels must be at most the window's {self.length} drafts, got {self.levels}")
+        for name, value, known in (("coupling", self.coupling, Coupling), ("refill", self.refill, Refill)):
+            if value not in get_args(known):
+                raise ValueError(f"window: {name} must be one of {', '.join(get_args(known))}, got {value!r}")
+
+    @property
+    def looks_up(self) -> bool:
+        """Whether drafts are drawn from more than the last pass."""
+        return self.refill == "lookup" or self.lookup.any
+
+    @property
+    def nodes(self) -> int:
+        """Nodes of its largest tree, the root included."""
+        return tree_nodes(self.length, self.candidates, self.levels)
+
+
+def drawn_for(rule: RuleSpec, coupling: Coupling, candidates: int = 1) -> Drawn:
+    """How the window's drafts count as drawn for `rule`.
+
+    Raises ValueError, with the reason, where `rule` is not what it promises in windows of this coupling and with so
+    many candidates, or does not cover them.
+    """
+    if rule.looks_ahead and coupling != "independent":
+        raise ValueError(
+            f"jacobi: rule '{rule.name}' looks at the drafts behind a token before it decides, so the drafts that "
+            f"coupling '{coupling}' carries over would be biased; choose coupling 'independent', or a rule that "
+            "decides token by token, such as 'chain'"
+        )
+    if candidates == 1:
+        known: tuple[Drawn, ...] = ("iid", "without_replacement")
+        fits = [drawn for drawn in known if drawn in rule.drawn]
+        if rule.greedy or not fits:
+            raise ValueError(
+                f"jacobi: rule '{rule.name}' does not judge drawn tokens; a Jacobi window is a chain of drawn tokens, "
+                "choose a rule for those, such as 'chain'"
+            )
+        return fits[0]
+    if rule.greedy or rule.needs_chain or rule.looks_ahead or "without_replacement" not in rule.drawn:
+        raise ValueError(
+            f"jacobi: rule '{rule.name}' does not fit {candidates} candidates a cell, which are drawn without "
+            "replacement and stand below every candidate before them; choose a rule for those that decides token by "
+            "token, such as 'without_replacement', or candidates=1"
+        )
+    return "without_replacement"
+
+
+def maximal_coupling(held: int, draft: FloatArray, target: FloatArray, chance: Chance, at: At) -> int:
+    """A draw from `target` [V] that is `held`, itself a draw from `draft` [V], with probability 1 - TV.
+
+    Flips at `At(Role.COUPLE, at.node)` and draws at `at`. ValueError where `draft` could not have drawn `held`.
+    """
+    if not draft[held] > 0.0:
+        raise ValueError(
+            f"maximal_coupling: token {held} has no probability in the distribution it is said to be drawn from"
+        )
+    if chance.flip(float(target[held]), At(Role.COUPLE, at.node), out_of=float(draft[held])):
+        return held
+    rest = excess(target, draft)
+    return chance.draw(rest, at) if rest.any() else held
+
+
+@dataclass(slots=True)
+class HeldWindow:
+    """The window of one image between its passes: its drafts, and what the target said.
+
+    drawn: how its drafts count as drawn, see `drawn_for`. noise: the cells' noise, for coupling "gumbel" only.
+    likeliest: each draft is the likeliest token of its distribution, for rules that decide by the likeliest.
+    """
+
+    window: JacobiWindow
+    grid: Grid
+    vocab_size: int
+    drawn: Drawn
+    noise: Noise | None = None
+    likeliest: bool = False
+    _tokens: list[int] = field(init=False, default_factory=list)
+    _drafts: list[WindowDraft] = field(init=False, default_factory=list)
+    _table: LookupTable = field(init=False)
+
+    def begin(self, probs: FloatArray, token: int) -> None:
+        """Start an image. probs: [1, V], of its first cell, which `token` was drawn for."""
+        self._tokens, self._drafts = [token], []
+        self._table = LookupTable(self.grid, self.window.lookup)
+        if self.window.looks_up:
+            self._table.decide(self._tokens, self._said(probs[0]))
+
+    def draft(self, length: int, chance: Chance) -> DraftTree:
+        """The window below the last decided token, filled up to `length` drafts, >= 0, or to its own length."""
+        cell, wanted = len(self._tokens), min(self.window.length, length)
+        drafts = self._drafts = _refilled(
+            self._tokens, self._drafts, wanted, self._table, self.window.refill, self.vocab_size, chance
+        )
+        if not drafts:
+            return root_only(self._tokens[-1], self.vocab_size)
+        window = self.window
+        return window_tree(self._tokens[-1], drafts, window.candidates, window.levels, self.drawn, cell, chance)
+
+    def pass_over(self, tree: DraftTree, verdict: Verdict, probs: FloatArray) -> None:
+        """Take in a pass over another tree: drafts of the cells that it decided go, those behind them stay.
+
+        Nobody has looked at these, so each still has the distribution that it is judged by.
+        """
+        self._decide(tree, verdict, probs)
+        self._drafts = self._drafts[len(verdict.path) + 1 :]
+
+    def redraft(self, tree: DraftTree, verdict: Verdict, probs: FloatArray, chance: Chance) -> None:
+        """Take in a pass over `tree`, the window's own, and draft anew behind what it decided."""
+        cell, drafts, table, window = len(self._tokens), self._drafts, self._table, self.window
+        self._decide(tree, verdict, probs)
+        done = len(verdict.path) + 1
+        nodes = tail_nodes(tree, verdict.path, len(drafts))
+        held, known, last = drafts[done:], list(self._tokens), len(drafts)
+        drafts = []
+        for place, (draft, node) in enumerate(zip(held, nodes, strict=True), start=done):
+            row, left = self._said(probs[node]), int(tree.tokens[node])
+            table.see(cell + place, left, row)
+            distribution = table.redraft(known, left, row)
+            drafts.append(_redrawn(draft, distribution, cell + place, chance, window.coupling, self.noise))
+            known.append(drafts[-1].token)
+        if window.lookup.last_row and held and len(known) < self.grid.cells - 1:
+            row, left = self._said(probs[last]), held[-1].token
+            table.see(len(known), left, row)
+            distribution = table.redraft(known, left, row)
+            drafts.append(_drawn(distribution, len(known), chance, self.noise))
+        self._drafts = drafts
+
+    def _decide(self, tree: DraftTree, verdict: Verdict, probs: FloatArray) -> None:
+        for token, node in zip(emitted(tree, verdict), (0, *verdict.path), strict=True):
+            self._tokens.append(token)
+            if self.window.looks_up:
+                self._table.decide(self._tokens, self._said(probs[node]))
+
+    def _said(self, row: FloatArray) -> FloatArray:
+        return _certain(int(row.argmax()), self.vocab_size) if self.likeliest else normalised(row)
+
+
+def _redrawn(
+    draft: WindowDraft, distribution: FloatArray, cell: int, chance: Chance, coupling: Coupling, noise: Noise | None
+) -> WindowDraft:
+    if coupling != "maximal":
+        return _drawn(distribution, cell, chance, noise)
+    at = At(Role.DRAFT, cell)
+    return WindowDraft(maximal_coupling(draft.token, draft.distribution, distribution, chance, at), distribution)
+
+
+def _drawn(distribution: FloatArray, cell: int, chance: Chance, noise: Noise | None) -> WindowDraft:
+    """A draft by the cell's own noise, where it has some, or drawn anew."""
+    token = chance.draw(distribution, At(Role.DRAFT, cell)) if noise is None else noise.race(distribution, cell)
+    return WindowDraft(token, distribution)
+
+
+def _refilled(
+    tokens: list[int],
+    drafts: list[WindowDraft],
+    wanted: int,
+    table: LookupTable,
+    refill: Refill,
+    vocab_size: int,
+    chance: Chance,
+) -> list[WindowDraft]:
+    """`drafts` cut or filled up to `wanted` cells."""
+    drafts, width = drafts[:wanted], table.grid.width
+    known = tokens + [draft.token for draft in drafts]
+    for cell in range(len(known), len(tokens) + wanted):
+        if refill == "uniform":
+            distribution = np.full(vocab_size, 1.0 / vocab_size)
+            token = chance.draw(distribution, At(Role.REFILL, cell))
+        elif refill == "lookup" and (found := table.guess(known)) is not None:
+            distribution = found
+            token = chance.draw(distribution, At(Role.REFILL, cell))
+        else:
+            row, column = divmod(cell, width)
+            above = row > 0 and (refill == "above" or column == 0)
+            token = known[cell - width if above else cell - 1]
+            distribution = _certain(token, vocab_size)
+        known.append(token)
+        drafts.append(WindowDraft(token, distribution))
+    return drafts
+
+
+def _certain(token: int, vocab_size: int) -> FloatArray:
+    found: FloatArray = np.eye(1, vocab_size, token)[0]
+    return found
