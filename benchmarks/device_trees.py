@@ -47,6 +47,8 @@ def agrees(name: str, device: Any, nodes: int, vocab_size: int, seed: int) -> bo
     if spec.codebook:
         settings["neighbours"] = (np.arange(vocab_size)[:, None] + np.arange(1, 21)) % vocab_size
         settings["k"] = 10
+    if spec.embeddings:
+        settings["codebook"] = np.random.default_rng(seed).standard_normal((vocab_size, 8))
     rule = spec.make(**settings)
     for drawn in sorted(spec.drawn):
         tree, probs = random_tree(

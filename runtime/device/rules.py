@@ -11,17 +11,21 @@ from underpaint.algos.accept import RULES, Rule
 from underpaint.algos.accept.block import BlockVerification
 from underpaint.algos.accept.chain import SpeculativeSampling
 from underpaint.algos.accept.greedy import GreedyMatch
+from underpaint.algos.accept.gsd import GroupedSpeculation
 from underpaint.algos.accept.lantern import Lantern, LanternPP
 from underpaint.algos.accept.lantern_greedy import LanternGreedy, LanternPPGreedy
 from underpaint.algos.accept.multi_round import MultiRound
 from underpaint.algos.accept.point import PointProposals
+from underpaint.algos.accept.traversal import TraversalVerification
 from underpaint.algos.accept.typical import TypicalAcceptance
 from underpaint.algos.accept.without_replacement import WithoutReplacement
 from underpaint.algos.tree import Drawn
 from underpaint.runtime.device.kernels import pool
+from underpaint.runtime.device.kernels.proposals import POINTS, kind_of
 from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts
 from underpaint.runtime.device.kernels.walk_block import walk_block
 from underpaint.runtime.device.kernels.walk_drawn import walk_drawn
+from underpaint.runtime.device.kernels.walk_gsd import Groups, walk_gsd
 from underpaint.runtime.device.kernels.walk_lantern import Pools, walk_lantern
 from underpaint.runtime.device.kernels.walk_longest import (
     FIRST,
@@ -32,6 +36,7 @@ from underpaint.runtime.device.kernels.walk_longest import (
     walk_longest,
 )
 from underpaint.runtime.device.kernels.walk_point import walk_point
+from underpaint.runtime.device.kernels.walk_traversal import walk_traversal
 
 
 class Shape(NamedTuple):
@@ -131,13 +136,44 @@ def _typical(rule: TypicalAcceptance, shape: Shape, device: torch.device) -> Dec
     return decide
 
 
+def _traversal(rule: TraversalVerification, shape: Shape, device: torch.device) -> Decide:
+    size = (shape.batch, shape.levels + 1, shape.vocab_size)
+    drawn = kind_of(shape.drawn)
+    left = torch.zeros(size, dtype=torch.float64, device=device)
+    drafted = torch.zeros((1, 1, 1) if drawn == POINTS.value else size, dtype=torch.float64, device=device)
+    return lambda tree, depths, out: walk_traversal(tree, out, left, drafted, drawn, shape.children)
+
+
+def _grouped(rule: GroupedSpeculation, shape: Shape, device: torch.device) -> Decide:
+    if rule.codebook.shape[0] != shape.vocab_size:
+        raise ValueError(
+            f"device: gsd: expected a codebook of V = {shape.vocab_size} codes, got {rule.codebook.shape[0]}"
+        )
+    codebook = torch.as_tensor(rule.codebook, device=device).contiguous()
+    released = rule.window == "released"
+    groups = Groups(
+        codebook,
+        torch.tensor([rule.gap], dtype=torch.float64, device=device),
+        torch.tensor([rule.distance**2], dtype=codebook.dtype, device=device),
+        rule.group,
+        rule.group // 2 if released else (rule.group - 1) // 2,
+        released,
+    )
+    left, drafted, drawn = _scratch(shape, device), _scratch(shape, device), kind_of(shape.drawn)
+    return lambda tree, depths, out: walk_gsd(tree, out, left, drafted, groups, drawn, shape.children, shape.levels)
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceRule:
-    """A rule's form on the device. make: from an instance of the rule's class to its launches."""
+    """A rule's form on the device. make: from an instance of the rule's class to its launches.
+
+    lacks: residuals that have no form.
+    """
 
     name: str
     kind: type
     make: _Make
+    lacks: frozenset[str] = frozenset()
 
 
 DEVICE_RULES: Final[dict[str, DeviceRule]] = {
@@ -154,6 +190,8 @@ DEVICE_RULES: Final[dict[str, DeviceRule]] = {
         DeviceRule("lantern_greedy", LanternGreedy, _lantern_greedy),
         DeviceRule("lantern_pp_greedy", LanternPPGreedy, _lantern_greedy),
         DeviceRule("typical", TypicalAcceptance, _typical),
+        DeviceRule("traversal", TraversalVerification, _traversal),
+        DeviceRule("gsd", GroupedSpeculation, _grouped, frozenset({"standard"})),
     )
 }
 """Rules with a form on the device, by their names in `algos.accept.RULES`."""
@@ -170,6 +208,12 @@ def device_rule(rule: Rule, shape: Shape, device: torch.device) -> Decide:
             spec.check_covers(shape.drawn)
             if spec.needs_chain and shape.children > 1:
                 raise ValueError(f"device: rule '{form.name}' covers chains, got trees; choose a chain policy")
+            residual = getattr(rule, "residual", None)
+            if residual in form.lacks:
+                has = ", ".join(name for name in spec.residuals if name not in form.lacks)
+                raise ValueError(
+                    f"device: rule '{form.name}' has no form with residual '{residual}'; those that have one: {has}"
+                )
             return form.make(rule, shape, device)
     raise ValueError(
         f"device: rule {type(rule).__name__} has no form on the device; those that have one: "

@@ -43,6 +43,10 @@ METHODS: Final[dict[str, tuple[str | None, str, dict[str, Any]]]] = {
     "lantern++": ("eagle2", "lantern_pp", {"residual": "paper"}),
     "lantern-eagle1": ("eagle1", "lantern", {"residual": "paper"}),
     "adt+lantern": ("adt", "lantern", {"residual": "paper"}),
+    "traversal": ("eagle1", "traversal", {}),
+    "traversal-eagle2": ("eagle2", "traversal", {}),
+    "gsd": ("eagle1", "gsd", {"residual": "paper"}),
+    "gsd-eagle2": ("eagle2", "gsd", {"residual": "paper"}),
 }
 """Policy, rule and the policy's settings (a rule's residual among them), all with the papers' trees of 60 nodes."""
 
@@ -56,6 +60,8 @@ def method_of(name: str, vocab_size: int, top_k: int = 1000, guidance: float = 4
         steps = np.arange(1, near + 2)
         given["neighbours"] = (np.arange(vocab_size)[:, None] + steps) % vocab_size
         given["k"] = near
+    if RULES[rule].embeddings:
+        given["codebook"] = np.random.default_rng(0).standard_normal((vocab_size, 8)).astype(np.float32)
     sampler = SamplingParams(guidance=guidance, top_k=top_k)
     return DeviceMethod(None if policy is None else POLICIES[policy].make(**own), RULES[rule].make(**given), sampler)
 

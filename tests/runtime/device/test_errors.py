@@ -28,7 +28,7 @@ def test_the_registry_names_the_rules_that_have_a_form() -> None:
 @pytest.mark.parametrize(
     ("policy", "rule", "settings", "told"),
     [
-        ("chain", "traversal", {}, "no form on the device; those that have one: greedy, point"),
+        ("chain", "cool", {}, "no form on the device; those that have one: greedy, point"),
         ("roofline", "point", {}, "no form on the device; those that have one: .*chain_top1"),
         ("adt", "point", {"init": "random"}, "those that have one: horizontal, vertical"),
         ("chain", "point", {}, "covers top_k trees"),

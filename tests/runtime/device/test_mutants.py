@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.device_trees import random_tree
 from tests.runtime.device import trees
 from tests.runtime.device.tables import TableForward, Tables
 from tests.runtime.device.trees import Case, by_device, by_reference
@@ -69,6 +70,23 @@ def verdicts_agree(rule: str, *made: Case) -> Callable[[], bool]:
     return agree
 
 
+def random_case(drawn: str, seed: int) -> Case:
+    tree, probs = random_tree(drawn, False, 8, 5, seed)
+    uniforms = np.random.default_rng(seed).random((3, 8))
+    return Case(tree, probs, dict(zip(trees.ROLES[1:], uniforms, strict=True)))
+
+
+def random_verdicts_agree(rule: str, drawn: str, **settings: object) -> Callable[[], bool]:
+    made = [random_case(drawn, seed) for seed in range(16)]
+
+    def agree() -> bool:
+        decided = RULES[rule].make(**settings)
+        return by_device(decided, made) == by_reference(decided, made)
+
+    return agree
+
+
+CODES = np.arange(10.0).reshape(5, 2) % 3.0
 EVEN = [0.25, 0.25, 0.5, 0.0]
 IMPOSSIBLE = case("top_k", [-1, 0], [0, 3], [EVEN, EVEN], EVEN, accept=0.0)
 SECOND = case("top_k", [-1, 0, 0], [0, 0, 1], [EVEN] * 3, EVEN, accept=0.3, residual=0.6, bonus=0.1)
@@ -128,6 +146,30 @@ MUTANTS = {
     "a draw counts up to the token before": (
         ("row_maths", "axis=0) <= target) & inside", "axis=0) < target) & inside"),
         verdicts_agree("point", case("top_k", [-1], [0], [[0.0, 0.5, 0.5, 0.0]], EVEN, bonus=0.0)),
+    ),
+    "a rejected child leaves its parent's weight": (
+        ("walk_traversal", "tl.where(total > 0.0, lowered, nothing)", "above"),
+        random_verdicts_agree("traversal", "top_k"),
+    ),
+    "a rejected child's offer stays lacking": (
+        ("walk_traversal", "tl.store(lacking + place, here / total, inside)", "pass"),
+        random_verdicts_agree("traversal", "iid"),
+    ),
+    "a later sibling is offered what the first one was": (
+        ("walk_traversal", "if KIND == WITHOUT:", "if KIND == 9:"),
+        random_verdicts_agree("traversal", "without_replacement"),
+    ),
+    "a group reaches one token too far": (
+        ("walk_gsd", "group - before - 1", "group - before"),
+        random_verdicts_agree("gsd", "without_replacement", codebook=CODES, group=1, gap=0.9, distance=9.0),
+    ),
+    "codes of any look are alike": (
+        ("walk_gsd", "(apart < tl.load(limits)) &", "(apart >= 0.0) &"),
+        random_verdicts_agree("gsd", "iid", codebook=CODES, group=3, gap=0.9, distance=1.5),
+    ),
+    "codes of any weight are alike": (
+        ("walk_gsd", "< tl.load(gaps)", "< 9.0"),
+        random_verdicts_agree("gsd", "top_k", codebook=CODES, group=3, gap=0.05, distance=9.0),
     ),
     "every image draws by the first one's noise": (
         ("uniforms", "tl.load(images + image)", "tl.load(images)"),

@@ -5,18 +5,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.runtime.device.trees import by_device, by_reference, cases
+from tests.runtime.device.trees import CPU, by_device, by_reference, cases
 from underpaint.algos.accept import RULES, Rule, RuleSpec
 from underpaint.algos.registry import build
 from underpaint.algos.tree import Drawn
-from underpaint.runtime.device.rules import DEVICE_RULES
+from underpaint.runtime.device.rules import DEVICE_RULES, Shape, device_rule
 
 FORMS = [
     pytest.param(RULES[name], drawn, residual, id="-".join(filter(None, (name, drawn, residual))))
     for name in DEVICE_RULES
     for drawn in sorted(RULES[name].drawn)
     for residual in RULES[name].residuals or (None,)
-    if residual is None or drawn in RULES[name].residuals[residual]
+    if residual is None or (drawn in RULES[name].residuals[residual] and residual not in DEVICE_RULES[name].lacks)
 ]
 
 
@@ -36,6 +36,11 @@ def rules(draw: st.DrawFn, spec: RuleSpec, vocab_size: int, residual: str | None
             chosen["delta"] = draw(st.sampled_from([0.0, 0.07, 0.26, 0.6, 1.0]))
     if spec.name.endswith("_greedy"):
         chosen["choose"] = draw(st.sampled_from(["longest", "first"]))
+    if spec.embeddings:
+        codes = st.lists(st.sampled_from([-1.0, 0.0, 0.5]), min_size=3 * vocab_size, max_size=3 * vocab_size)
+        chosen |= {"codebook": np.array(draw(codes)).reshape(vocab_size, 3), "group": draw(st.integers(1, vocab_size))}
+        chosen |= {"gap": draw(st.sampled_from([0.11, 0.53])), "distance": draw(st.sampled_from([0.8, 1.7, 9.0]))}
+        chosen["window"] = draw(st.sampled_from(["paper", "released"]))
     if spec.name == "typical":
         chosen |= {"epsilon": draw(st.sampled_from([0.05, 0.3])), "alpha": draw(st.sampled_from([0.3, 2.0, np.inf]))}
         chosen["choose"] = draw(st.sampled_from(["likeliest", "first"]))
@@ -52,3 +57,9 @@ def test_the_verdict_is_the_reference_s(
     made = [data.draw(cases(vocab_size, drawn, spec.needs_chain)) for _ in range(3)]
     rule = data.draw(rules(spec, vocab_size, residual))
     assert by_device(rule, made) == by_reference(rule, made)
+
+
+def test_a_residual_without_a_form_is_refused() -> None:
+    rule = RULES["gsd"].make(codebook=np.zeros((5, 2)), residual="standard")
+    with pytest.raises(ValueError, match="no form with residual 'standard'; those that have one: paper, released"):
+        device_rule(rule, Shape(1, 4, 5, "top_k", 2, 2), CPU)

@@ -1,0 +1,36 @@
+"""What each sibling was proposed from, as `algos.accept.proposals.proposal_distributions`."""
+
+from underpaint.algos.tree import Drawn
+from underpaint.runtime.device.language import kernel, tl
+
+IID: tl.constexpr = tl.constexpr(0)
+WITHOUT: tl.constexpr = tl.constexpr(1)
+POINTS: tl.constexpr = tl.constexpr(2)
+"""How siblings were drawn; points are one-hot, so nothing is kept of them."""
+
+
+def kind_of(drawn: Drawn) -> int:
+    """The kernels' number of a kind of tree."""
+    kinds: dict[Drawn, int] = {"iid": IID.value, "without_replacement": WITHOUT.value, "top_k": POINTS.value}
+    return kinds[drawn]
+
+
+@kernel
+def offer_others(offered, gone, V, BLOCK: tl.constexpr) -> None:
+    """`offered` [V] float64 with the tokens `gone` [G] at 0 and sum 1 again; where that leaves 0, even on the rest."""
+    left = tl.full((), 0.0, tl.float64)
+    untried = tl.full((), 0.0, tl.float64)
+    for start in range(0, V, BLOCK):
+        place = start + tl.arange(0, BLOCK)
+        inside = place < V
+        fresh = (tl.sum((place[:, None] == gone[None, :]).to(tl.int32), axis=1) == 0) & inside
+        untried += tl.sum(fresh.to(tl.float64), axis=0)
+        left += tl.sum(tl.where(fresh, tl.load(offered + place, inside, other=0.0), 0.0), axis=0)
+    tl.debug_barrier()
+    for start in range(0, V, BLOCK):
+        place = start + tl.arange(0, BLOCK)
+        inside = place < V
+        fresh = (tl.sum((place[:, None] == gone[None, :]).to(tl.int32), axis=1) == 0) & inside
+        here = tl.load(offered + place, inside, other=0.0)
+        scaled = tl.where(left > 0.0, here / tl.where(left > 0.0, left, 1.0), 1.0 / tl.maximum(untried, 1.0))
+        tl.store(offered + place, tl.where(fresh, scaled, 0.0), inside)
