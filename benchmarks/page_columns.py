@@ -81,6 +81,29 @@ RANKS: tuple[Column, ...] = (
     ("kept, by rank", lambda row: ", ".join(f"{kept:.3f}" for kept in row["acceptance"])),
 )
 
+
+def dominators(measure: str) -> Callable[[Row], str]:
+    """The column of who is faster and no worse by a measure; those beyond the noise in bold."""
+
+    def cell(row: Row) -> str:
+        told = row[f"{measure}_dominated"]
+        return ", ".join(f"**{name}**" if name in told["clearly"] else name for name in told["by"]) or "-"
+
+    return cell
+
+
+FRONTIER: tuple[Column, ...] = (
+    ("method", word("method")),
+    ("lossless", lambda row: "yes" if row["lossless"] else "no"),
+    ("speed-up (95 %)", lambda row: interval(row, "speedup")),
+    ("total variation a token (95 %)", lambda row: interval(row, "token_bias", ".3f")),
+    ("speed-up bought by 0.1 of it", plain("bought", "+.2f")),
+    ("log-likelihood, less AR's (95 %)", lambda row: interval(row, "log_likelihood_over_ar", "+.2f")),
+    ("accuracy, less AR's (95 %)", lambda row: interval(row, "accuracy_over_ar", "+.2f")),
+    ("dominated, by bias", dominators("token_bias")),
+    ("by likelihood", dominators("log_likelihood_over_ar")),
+)
+
 SPREAD: tuple[Column, ...] = (
     ("setting", word("variant")),
     ("speed-up (95 %)", lambda row: interval(row, "speedup")),

@@ -30,6 +30,7 @@ _COMMAND_LETTERS = 108
 NOTE = "<!-- Made by `python -m benchmarks.pages`; do not edit. -->"
 TITLES = {
     "comparison": "Methods beside each other",
+    "frontier": "Speed against bias and against quality",
     "premises": "What the papers take for granted",
     "quality": "What measures of quality can tell",
     "mulo-sd": "MuLo-SD and ZipAR",
@@ -74,6 +75,8 @@ def conditions(result: Mapping[str, Any]) -> list[str]:
         )
     elif sampler is not None:
         found.append(f"Sampling: top-k {sampler['top_k'] or 'all codes'}, top-p {sampler['top_p']:g}.")
+    if "replays" in result:
+        found.append(f"Pictures: {result['pictures']} a method; bias on {result['replays']} of them.")
     model = result.get("model")
     if isinstance(model, Mapping) and "engine" in model:
         found.append(f"Model: {model.get('target', 'target')}, {model['engine']}.")
@@ -81,6 +84,8 @@ def conditions(result: Mapping[str, Any]) -> list[str]:
     if machine is not None:
         engine = f", ONNX Runtime {machine['onnxruntime']}" if "onnxruntime" in machine else ""
         found.append(f"Machine: {machine['cores']} cores of {machine['processor']}{engine}.")
+    if "compared" in result:
+        found.append(f"Compared by: `{result['compared']['command']}`")
     if "command" in result:
         found.append(f"Command: `{result['command']}`")
     return found

@@ -18,6 +18,8 @@ REFUSED = [
     ("decide", ["--neighbours", "3", "--vocab-size", "64", "--delta", "-1"], "delta"),
     ("device", ["--device", "cuda:99"], "there is no CUDA device here"),
     ("device", ["--device", "cpu", "--methods", "eagel2"], "there is no eagel2"),
+    ("frontier", ["absent"], "no folder absent"),
+    ("frontier", ["absent", "--picture", "/proc/here/it.png"], "cannot write into /proc/here"),
     ("gpu", ["--rounds", "0"], "expected a whole number from 1, got '0'"),
     ("gpu", ["--backend", "cuda"], "invalid choice: 'cuda'"),
     ("grow", ["--depth", "deep"], "expected a whole number from 1, got 'deep'"),
@@ -31,6 +33,7 @@ REFUSED = [
     ("pair_statistics", ["--methods", "eagel2", "--resolution", "64"], "did you mean 'eagle2'"),
     ("paired_speed", ["absent"], "no folder absent"),
     ("quality_damage", ["--prompts-count", "7"], "expected a whole number from 8"),
+    ("rank_acceptance", ["--ranks", "0"], "expected a whole number from 1"),
     ("roofline_study", ["--rules", "exact"], "expected rules of point, lantern"),
     ("roofline_study", ["--jobs", "0"], "expected a whole number from 1"),
     ("samplers", ["--scenes", "1"], "expected a whole number from 2"),
@@ -44,7 +47,7 @@ REFUSED = [
     ("simulate", ["--images", "0"], "expected a whole number from 2"),
     ("verification", ["--prompts-count", "0"], "expected a whole number from 1"),
 ]
-POSITIONAL = {"settings": "adt", "paired_speed": "absent"}
+POSITIONAL = {"settings": "adt", "paired_speed": "absent", "frontier": "absent"}
 FOLDER = Path(report.__file__).parent
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py") if "from benchmarks.report import" in path.read_text())
 

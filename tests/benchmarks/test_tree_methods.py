@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import benchmarks.pair_statistics as pair_statistics
+import benchmarks.rank_acceptance as rank_acceptance
 import benchmarks.settings as settings
 import benchmarks.verification as verification
 from benchmarks.pair_statistics import COLUMNS, Distributions, score
@@ -60,6 +61,19 @@ def test_what_block_and_traversal_add_is_reported_by_policy(tmp_path, capsys):
         assert row["gain_high"] >= row["gain"] - 1e-12
         assert row["cycles"] > 0
     assert found["rows"][-1]["gain"] == pytest.approx(0.0, abs=1e-12)  # on point proposals both keep the same
+
+
+def test_how_often_a_draft_of_each_rank_is_kept(tmp_path, capsys):
+    found = figures(
+        rank_acceptance.main, ["--prompts-count", "4", "--prompts-skip", "0", "--ranks", "3"], tmp_path, capsys
+    )
+    assert [row["temperature"] for row in found["rows"]] == [0.0, 1.0]
+    for row in found["rows"]:
+        assert len(row["acceptance"]) == 3
+        assert all(0.0 <= kept <= 1.0 for kept in row["acceptance"])
+        assert row["acceptance"][0] > 0.0
+        assert row["cycles"] > 0
+    assert found["rows"][0]["draws_by"] == "static_top_k + greedy"
 
 
 def test_variants_stand_beside_ar_and_a_stopped_run_goes_on(tmp_path, capsys):
