@@ -111,6 +111,14 @@ def test_runs_add_up_and_cost_what_their_passes_do(name: str) -> None:
     np.testing.assert_allclose(runs.image_ms(costs), [float(costs.verify_ms(one.passes).sum()) for one in images])
 
 
+def test_every_image_has_noise_of_its_own() -> None:
+    """The pool of images repeats; what is drawn of it does not."""
+    scheme = scheme_of("scd-maximal")
+    first, again = (decode_windows(scheme, image, 5).tokens.tolist() for image in (0, MODEL.images))
+    assert first == decode_windows(scheme, 0, 5).tokens.tolist()
+    assert first != again
+
+
 def test_a_pass_over_a_window_is_priced_by_its_positions() -> None:
     """On a machine whose passes cost the same up to 64 positions, a window is as fast as it saves passes."""
     runs = run_windows(scheme_of("scd-maximal"), 4, 0)
