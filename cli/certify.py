@@ -122,7 +122,7 @@ def certify(
         values = {"verifier": asdict(spec), **found.to_dict()}
         write_json(json_file, with_envelope("certify", machine, command, values))
     as_text = Format.json if json_file == STANDARD_OUTPUT else Format.table
-    note("\n".join(_shown(found, spec)), as_text)
+    typer.echo("\n".join(_shown(found, spec)), err=json_file == STANDARD_OUTPUT)
     if found.lossless:
         return
     assert found.failing is not None

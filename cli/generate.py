@@ -36,7 +36,7 @@ from underpaint.cli.options import (
     read_sampling,
     short_hash,
 )
-from underpaint.cli.terminal import note, progress
+from underpaint.cli.terminal import is_quiet, progress
 
 if TYPE_CHECKING:
     from underpaint.runtime.conditions import Condition
@@ -209,9 +209,9 @@ def _slug(text: str) -> str:
 
 
 def _finish(pipeline: "Pipeline", save_tokens: bool, one: WantedPicture, drawing: "Drawing") -> None:
-    """Write a picture and say so."""
+    """Write a picture and say so; with --quiet, where it is."""
     _write(pipeline, one, drawing, save_tokens)
-    note(_told(one, drawing))
+    typer.echo(str(one.path) if is_quiet() else _told(one, drawing))
 
 
 def _write(pipeline: "Pipeline", one: WantedPicture, drawing: "Drawing", save_tokens: bool) -> None:

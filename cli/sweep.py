@@ -8,6 +8,8 @@ import typer
 from underpaint.cli.costs import curve_for, tables_with_costs
 from underpaint.cli.drawing import draw_all
 from underpaint.cli.errors import bad_input
+from underpaint.cli.evaluation.prompts import PromptOptions, choose
+from underpaint.cli.option_groups import grouped
 from underpaint.cli.options import (
     Backend,
     Engines,
@@ -41,6 +43,10 @@ DEFAULT_VARY = (
 )
 
 
+_NO_FILE = PromptOptions()
+
+
+@grouped
 def sweep(
     vary: Annotated[
         list[str] | None,
@@ -55,10 +61,7 @@ def sweep(
     ] = None,
     preset: Preset = "tuned",
     temperature: Temperature = 1.0,
-    prompts_count: Annotated[int, typer.Option(help="Prompts chosen from the training pairs.", min=1, max=1000)] = 16,
-    prompts_skip: Annotated[
-        int, typer.Option(help="Chosen prompts left out: those settings were tuned on.", min=0, max=1000)
-    ] = 0,
+    prompt_options: PromptOptions = _NO_FILE,
     seeds: Seeds = 1,
     guidance: Guidance = None,
     top_k: TopK = None,
@@ -93,7 +96,6 @@ def sweep(
         check_log,
         check_opens,
         log_settings,
-        read_conditions,
     )
     from underpaint.runtime.evaluation.drawing_log import FILE_NAME, DrawingLog
     from underpaint.runtime.evaluation.machine import typed_command
@@ -116,8 +118,8 @@ def sweep(
         sampling = read_sampling(temperature, guidance, top_k, top_p, pipeline)
         tables = tables_with_costs(pipeline, configs, sampling)
         drawn_by = tuple(build_method(one.label, config, tables) for one, config in zip(asked, configs, strict=True))
-        conditions = read_conditions(pipeline, (), prompts_count, prompts_skip)
-        plan = ComparisonPlan(drawn_by, conditions, tuple(range(seeds)), sampling, preset)
+        chosen = choose(pipeline, (), prompt_options)
+        plan = ComparisonPlan(drawn_by, chosen.conditions, tuple(range(seeds)), sampling, preset)
         check_opens(pipeline, plan)
         told = log_settings(pipeline, plan)
         out = out or DEFAULT_OUT / short_hash(told)
@@ -128,7 +130,8 @@ def sweep(
     curve = curve_for(pipeline, plan, log)
     draw_all(pipeline, plan, log)
     report = make_report(pipeline, plan, log)
-    plain = {**to_results(pipeline, plan, report, typed_command(), curve), "kind": "sweep"}
+    more = {"prompts_file": chosen.source} if chosen.source else {}
+    plain = {**to_results(pipeline, plan, report, typed_command(), curve, more), "kind": "sweep"}
     del plain["acceptance_per_cell"]
     plain["rows"] = rows_to_dict(report.rows, asked, plain["rows"])
     title = f"{title_of(pipeline, plan)}, {plan.images} images each"

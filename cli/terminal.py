@@ -58,6 +58,11 @@ def be_quiet(quiet: bool) -> None:
     _verbosity.quiet = quiet
 
 
+def is_quiet() -> bool:
+    """Whether they are left out."""
+    return _verbosity.quiet
+
+
 def plain(value: Any) -> str:
     """A cell as it is read: nothing for None."""
     if value is None:
@@ -134,11 +139,9 @@ def show(tables: Sequence[ResultTable], form: Format = Format.table) -> None:
 
 
 def note(text: str, form: Format = Format.table) -> None:
-    """Say something beside a table: on standard error where standard output is to be read by a program."""
-    if form is Format.table:
-        typer.echo(text)
-    elif not _verbosity.quiet:
-        typer.echo(text, err=True)
+    """Say something beside a table, unless notes are left out: on standard error where a program reads the output."""
+    if not _verbosity.quiet:
+        typer.echo(text, err=form is not Format.table)
 
 
 def write_json(path: Path, values: Any) -> None:

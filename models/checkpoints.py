@@ -19,7 +19,6 @@ from underpaint.models.vq import VQConfig, VQModel
 
 _NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
     "tokenizer": ("vq",),
-    "target": ("words",),
     "judge": ("judge",),
     "sampler": ("sampler",),
     "superres": ("superres",),
@@ -126,7 +125,10 @@ def _published_vq(path: Path) -> VQModel:
 def target_of(saved: Mapping[str, Any], what: str | Path = "a target's checkpoint") -> CaptionedTarget:
     """The target in a checkpoint's mapping, which `what` names in errors; ValueError where it does not hold one."""
     config = saved["config"]
-    target = CaptionedTarget(decoder_config(config), config_caption_dim(config), config["words"])
+    sizes, width = decoder_config(config), config_caption_dim(config)
+    if "words" not in config:
+        raise ValueError(f"{what}: it does not say its words; it is damaged or was edited: train it again")
+    target = CaptionedTarget(sizes, width, config["words"])
     take_weights(target, format_1_target(saved) if "transformer" in config else saved["model"], what)
     return target
 

@@ -111,7 +111,8 @@ def evaluate(
 
         def planned(spec: "ModelSpec") -> "ModelPlan":
             sampling = (temperature, guidance, top_k, top_p)
-            return _plan_model(spec, names, preset, sampling, seeds, setting or [], prompts or [], prompt_options)
+            asked = (preset, sampling, seeds, setting or [], prompts or [], prompt_options)
+            return _plan_model(spec, names, *asked, out, inline=jobs == 0 and on == "local")
 
         plan = EvaluationPlan(tuple(planned(spec) for spec in specs))
         named = (*named_by_environment(), *((context.parent.params.get("plugin") if context.parent else None) or ()))
@@ -151,8 +152,12 @@ def _plan_model(
     settings: list[str],
     prompts: list[str],
     prompt_options: PromptOptions,
+    out: Path,
+    *,
+    inline: bool,
 ) -> "ModelPlan":
     from underpaint.runtime.evaluation.comparison import ComparisonPlan, build_methods
+    from underpaint.runtime.evaluation.jobs.costs import costs_file
     from underpaint.runtime.evaluation.jobs.plan import ModelPlan
     from underpaint.runtime.methods.registry import resolve
 
@@ -162,17 +167,20 @@ def _plan_model(
     chosen = choose(pipeline, prompts, prompt_options)
     configs = {name: resolve(name, params.temperature, None, own.get(name, ()), preset) for name in names}
     check_promises(configs.values())
-    for name, config in configs.items():
-        if config.needs_costs:
-            raise ValueError(
-                f"evaluate: '{name}' chooses by what passes cost, and workers' machines may differ; name one curve for "
-                f"all of them: --set {name}.costs=FILE, as `underpaint costs --export FILE` writes it"
-            )
+    priced = [name for name, config in configs.items() if config.needs_costs]
+    if priced:
+        curve = costs_file(out, spec, pipeline, params, inline=inline, tell=_tell_of_costs)
+        own |= {name: (*own.get(name, ()), f"costs={curve}") for name in priced}
     built = build_methods(pipeline, names, params.temperature, own, preset)
     comparison = ComparisonPlan(built, chosen.conditions, tuple(range(seeds)), params, preset)
     return ModelPlan.make(
         spec, pipeline, comparison, own, chosen.source, tuple(prompt.key for prompt in chosen.prompts)
     )
+
+
+def _tell_of_costs() -> None:
+    with progress("measuring what passes cost on this machine, once"):
+        pass
 
 
 def _pool(

@@ -1,17 +1,14 @@
 """`underpaint train draw`: what a target draws itself, for its drafter to learn from."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from underpaint.artifacts.lock import check_free
 from underpaint.cli.errors import STOPPED, bad_input
 from underpaint.cli.train.options import Device, Pixels, Resolution, Seed, Threads, prepare
+from underpaint.cli.train.stages import stages
 from underpaint.runtime.files import check_folder_writable
 
 DRAWN = Path("runs/drawn")
@@ -38,7 +35,7 @@ def draw(
     from underpaint.models.train.pictures import captions
 
     wanted = target_from or Path(f"runs/guided_{int(resolution)}/checkpoint.pt")
-    with bad_input(), _progress() as progress:
+    with bad_input(), stages() as told:
         prepare(device, threads)
         settings = DrawSettings(greedy_share, temperature, top_k, seed)
         check_folder_writable(out)
@@ -54,22 +51,9 @@ def draw(
             settings=settings,
             minutes=minutes,
             device=device,
-            progress=progress,
+            progress=lambda rows, total: told("drawing scenes", rows, total, "scenes"),
         )
     state = "finished" if drawn.rows == drawn.wanted else "stopped; run again to continue"
     typer.echo(f"{out}: {drawn.rows} of {drawn.wanted} scenes drawn, {state}")
     if drawn.rows < drawn.wanted:
         raise typer.Exit(STOPPED)
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[int, int], None]]:
-    """A progress bar on a terminal, a line a chunk elsewhere."""
-    console = Console()
-    if not console.is_terminal:
-        yield lambda rows, wanted: print(f"{rows} of {wanted} scenes drawn", flush=True)
-        return
-    columns = (TextColumn("drawn"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console) as bar:
-        task = bar.add_task("drawn")
-        yield lambda rows, wanted: bar.update(task, completed=rows, total=wanted)

@@ -5,10 +5,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import numpy as np
-import typer
 from numpy.typing import NDArray
 
-from underpaint.cli.terminal import Advance, progress
+from underpaint.cli.terminal import Advance, note, progress
 from underpaint.cli.train.options import Pair, Scenes
 from underpaint.cli.train.stages import stages
 from underpaint.models.checkpoints import read, vq_config
@@ -77,7 +76,7 @@ def trained_target(path: Path, resolution: int) -> DecoderConfig:
 
 def _tell(scenes: Scenes, sizes: str) -> None:
     check_folder_writable(scenes.tokens)
-    typer.echo(f"codes at {sizes} in {scenes.tokens} (encoded on first use)")
+    note(f"codes at {sizes} in {scenes.tokens} (encoded on first use)")
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from underpaint.algos.spatial.resolution import ResolutionMap
 from underpaint.artifacts.lock import check_free
 from underpaint.cli.errors import STOPPED, bad_input
 from underpaint.cli.options import MOST_THREADS
+from underpaint.cli.terminal import is_quiet
 from underpaint.runtime.files import check_folder_writable
 from underpaint.zoo.resolutions import RESOLUTIONS
 
@@ -122,7 +123,9 @@ class Run:
     @contextmanager
     def started(self, default: str) -> Iterator[Path]:
         """The folder to train in. Bad input on the way is one message and exit code 2: recipes check as they start."""
-        with bad_input():
+        from underpaint.models.train.shown import shown
+
+        with bad_input(), shown(not is_quiet()):
             prepare(self.device, self.threads)
             folder = self.out or Path(default)
             check_folder_writable(folder)

@@ -8,6 +8,7 @@ import typer
 
 from underpaint.artifacts.lock import check_free
 from underpaint.cli.errors import STOPPED, bad_input
+from underpaint.cli.terminal import is_quiet, note
 from underpaint.cli.train.options import Device, Seed, Threads, prepare
 from underpaint.cli.train.stages import stages
 from underpaint.runtime.files import check_folder_writable
@@ -29,15 +30,16 @@ def world(
     from underpaint.models.config import plain
     from underpaint.models.train.pictures import TexturedPictures
     from underpaint.models.train.precision import product_type
+    from underpaint.models.train.shown import shown
     from underpaint.models.train.textured_world import WorldSettings, textured_stages
     from underpaint.models.train.world import train_world
 
-    with bad_input():
+    with bad_input(), shown(not is_quiet()):
         prepare(device, threads)
         check_folder_writable(out)
         check_free(out)
         settings = WorldSettings()
-        typer.echo(f"{out}: products in {str(product_type(device)).removeprefix('torch.')} on {device}")
+        note(f"{out}: products in {str(product_type(device)).removeprefix('torch.')} on {device}")
         with stages() as told:
             pictures = TexturedPictures(report=told)
         parts = textured_stages(out, pictures, settings=settings, seed=seed, device=device)

@@ -5,6 +5,7 @@ what to validate. The loop owns the optimiser, the schedule, averaging, checkpoi
 """
 
 import math
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ from underpaint.models.checkpoints import load_whole
 from underpaint.models.train.history import Given, refuse_other_seed, runs_with
 from underpaint.models.train.interrupt import stop_on_interrupt
 from underpaint.models.train.muon import Optimisers
+from underpaint.models.train.shown import is_shown
 
 CHECKPOINT = "checkpoint.pt"
 HEADS = ("output.weight", "head.weight", "conv_out.weight")
@@ -138,13 +140,13 @@ class Averager:
 
 
 class _Log:
-    """A progress bar on a terminal, one line every so often elsewhere."""
+    """A progress bar on a terminal, one line every so often elsewhere; on standard error, or nothing if not shown."""
 
     def __init__(self, settings: LoopSettings, title: str) -> None:
-        self.console = Console()
+        self.console = Console(stderr=True)
         self.settings = settings
         self.progress: Progress | None = None
-        if self.console.is_terminal:
+        if self.console.is_terminal and is_shown():
             columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
             self.progress = Progress(*columns, console=self.console)
             self.task = self.progress.add_task(title, total=settings.steps)
@@ -153,7 +155,8 @@ class _Log:
     def line(self, step: int, figures: Mapping[str, float]) -> None:
         text = f"step {step} " + " ".join(f"{name} {value:.4g}" for name, value in figures.items())
         if self.progress is None:
-            print(text, flush=True)
+            if is_shown():
+                print(text, file=sys.stderr, flush=True)
         else:
             self.progress.update(self.task, completed=step, description=text)
 

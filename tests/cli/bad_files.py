@@ -144,6 +144,8 @@ def _checkpoints(folder: Path) -> None:
     save("narrow.pt", {"config": {"kind": "target", "words": WORDS, "decoder": narrow}, "model": {}})
     save("no_config.pt", {"model": {}})
     save("tokenizer_bare.pt", {"config": {"kind": "tokenizer"}, "model": {}})
+    wordless = {name: value for name, value in described.items() if name != "words"}
+    save("target_wordless.pt", {"config": wordless, "model": {}})
     save("target_bare.pt", {"config": {"kind": "target"}, "model": {}})
     save("config_list.pt", {"config": [], "model": {}})
     save("config_no_kind.pt", {"config": {}, "model": {}})

@@ -1,5 +1,6 @@
 """`underpaint evaluate`: figures that do not depend on who drew what, ends of every kind, and bad input."""
 
+import hashlib
 import json
 import os
 import signal
@@ -12,9 +13,10 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.cli.synthetic_pipeline import SyntheticPipeline, replace_models
+from underpaint.artifacts.cost_curve import parse_cost_curve
 from underpaint.artifacts.results import read_results
 from underpaint.cli.app import app
-from underpaint.runtime.evaluation.jobs import workers
+from underpaint.runtime.evaluation.jobs import costs, workers
 from underpaint.runtime.evaluation.report import TIMED
 
 ROOT = Path(__file__).parents[2]
@@ -94,6 +96,30 @@ def test_a_stop_keeps_what_is_drawn_and_another_run_is_refused(tmp_path, monkeyp
     assert len(list((tmp_path / "shards").iterdir())) == 2
 
 
+CURVE = {"verify_ms": [[1, 2.0], [8, 5.0]], "draft_ms": [[1, 0.5], [8, 0.75]], "machine": {}}
+
+
+@pytest.mark.usefixtures("synthetic")
+def test_a_method_that_chooses_by_costs_measures_them_once_for_all_parts(tmp_path, monkeypatch):
+    measured = []
+
+    def measure(*given):
+        measured.append(1)
+        return parse_cost_curve(json.dumps({**CURVE, "overhead_ms": len(measured)}).encode(), Path("costs.json"))
+
+    monkeypatch.setattr(costs, "curve_of", measure)
+    asked = ("evaluate", "--methods", "roofline", "--prompts-count", 2, "--jobs", 0, "--out", tmp_path / "x")
+    first = called(*asked, "--shard", "1/2")
+    assert first.exit_code == 0, first.output
+    assert "measuring what passes cost" in first.stderr
+    (curve,) = (tmp_path / "x").glob("costs-*.json")
+    held = curve.read_bytes()
+    assert called(*asked, "--shard", "2/2").exit_code == 0
+    assert (measured, curve.read_bytes()) == ([1], held)
+    config = read_results(tmp_path / "x" / "evaluate.json")["settings"]["methods"]["roofline"]
+    assert config["cost_curve"] == hashlib.sha256(held).hexdigest()
+
+
 @pytest.mark.usefixtures("synthetic")
 @pytest.mark.parametrize(
     ("arguments", "message"),
@@ -102,7 +128,6 @@ def test_a_stop_keeps_what_is_drawn_and_another_run_is_refused(tmp_path, monkeyp
         (["--on", "rai"], "did you mean 'ray'"),
         (["--address", "auto"], "pass --on ray"),
         (["--methods", "adtt"], "did you mean 'adt'"),
-        (["--methods", "roofline"], "--set roofline.costs=FILE"),
         (["--engines", "a", "--engines", "a"], "two of those named are the same"),
         (["--engines", "a@64", "--engines", "b", "--low", "c"], "--low belongs to one model"),
         (["--prompts", "none.txt"], "there is no such file of prompts"),

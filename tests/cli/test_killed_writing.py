@@ -1,5 +1,6 @@
 """Kill -9 at the worst moment of every command that writes: nothing half-written, and the same command then works."""
 
+import json
 import shutil
 import signal
 from collections.abc import Iterator
@@ -141,12 +142,13 @@ def files(commands: Commands, tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.save({"config": {"kind": "tokenizer"}, "model": held, "raw": held, **told}, folder / "tokenizer.pt")
     wide = CaptionedTarget(replace(TINY, grid_side=8), CAPTION_DIM)
     save_target(folder / RUNS / "guided_64" / "checkpoint.pt", wide)
+    curve = {"verify_ms": [[1, 2.0], [8, 5.0]], "draft_ms": [[1, 0.5], [8, 0.75]]}
+    (folder / "costs.json").write_text(json.dumps(curve))
     (folder / "inception.pth").touch()
     (folder / "real").mkdir()
     for line, prepared in (
         (f"compare --methods ar,eagle2 {DRAWN} --out compared", "synthetic"),
         (f"trace {DRAWN} --prompts-skip 8 --depths 2 --keep 8 --out trace.npz", "synthetic"),
-        ("costs --resolution 128 --export costs.json", "known_curve"),
         ("results upgrade compared/compare.json --out whole.json", ""),
         ("evaluate --methods ar --jobs 0 --prompts prompts.jsonl --seeds 3 --out evaluated", "synthetic"),
         (f"{EXPORT} exported", ""),

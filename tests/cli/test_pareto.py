@@ -5,6 +5,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.cli.synthetic_pipeline import SyntheticPipeline, replace_models
+from underpaint.artifacts.results import read_results
 from underpaint.cli.app import app
 from underpaint.runtime.evaluation import comparison
 from underpaint.runtime.evaluation.pareto import is_pareto_optimal, variants
@@ -105,6 +106,16 @@ def test_a_sweep_stops_goes_on_and_ends_in_a_plot_and_figures(tmp_path, monkeypa
     assert rows["eagle2"]["rejected_share"] is None
     assert rows["ar"]["kept_share"] is None
     assert any(one["pareto"] for one in plain["rows"])
+
+
+def test_a_sweep_draws_the_prompts_of_a_file(tmp_path):
+    file = tmp_path / "prompts.txt"
+    file.write_text("a 3d fox, left\na flat drum\n")
+    done = swept("--vary", "zipar.window=2", "--prompts", file, "--prompts-skip", 1, "--out", tmp_path / "x")
+    assert done.exit_code == 0, done.output
+    plain = read_results(tmp_path / "x" / "sweep.json")
+    assert plain["settings"]["prompts"] == ["a large flat drum, centre, on a sky background"]
+    assert plain["settings"]["prompts_file"]["drawn"] == 1
 
 
 @pytest.mark.parametrize(

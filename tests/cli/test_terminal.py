@@ -132,6 +132,7 @@ def test_progress_is_plain_lines_where_there_is_no_terminal(
         with progress("drawing", 3) as advance:
             advance(1)
         terminal.note("beside JSON", Format.json)
+        terminal.note("beside a table")
         assert capsys.readouterr() == ("", "")
     finally:
         be_quiet(False)

@@ -11,7 +11,10 @@ import typer
 from numpy.typing import NDArray
 from typer.testing import CliRunner
 
+from tests.cli.killed_commands import PREPARED
+from underpaint.cli.app import app as program
 from underpaint.cli.option_groups import grouped
+from underpaint.cli.terminal import be_quiet
 from underpaint.cli.train.commands import app
 from underpaint.models.sampler import SamplerConfig
 from underpaint.models.train.target import shipped_config
@@ -223,3 +226,18 @@ def test_samplers_learn_between_the_sides_that_are_named(
     large = sides[1] == 256
     assert (settings.batch, settings.drawn, others.batch) == ((12, 1, 2) if large else (48, 4, 8))
     assert encoded[:2] == [(side, settings.scenes, "train", "cpu") for side in sides]
+
+
+def test_quiet_leaves_out_the_steps_of_a_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for place, name, stand_in in PREPARED["tiny_recipes"]():
+        monkeypatch.setattr(place, name, stand_in)
+    try:
+        for quiet, told in (([], "step 1 loss"), (["--quiet"], "")):
+            out = tmp_path / f"run{len(quiet)}"
+            result = CliRunner().invoke(program, ["train", "judge", "--steps", "1", "--out", str(out), *quiet])
+            assert result.exit_code == 0, result.output
+            assert result.stderr.startswith(told)
+            assert bool(result.stderr) == bool(told)
+            assert "1 steps, finished" in result.stdout
+    finally:
+        be_quiet(False)

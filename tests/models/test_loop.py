@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from underpaint.models.train.loop import CHECKPOINT, LoopSettings, Loss, rate_share, train
+from underpaint.models.train.shown import shown
 
 SETTINGS = LoopSettings(steps=12, learning_rate=0.1, warmup_steps=2, ema_decay=0.9, validate_every=4)
 CONFIG = {"kind": "line", "width": 3}
@@ -101,3 +102,13 @@ def test_the_schedule_follows_whichever_of_steps_and_minutes_is_further_on() -> 
 def test_settings_out_of_range_raise(change: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="must be"):
         replace(SETTINGS, **change)
+
+
+def test_steps_are_told_on_standard_error_or_not_at_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = line()
+    train(model, loss_of(model), tmp_path / "told", SETTINGS, CONFIG)
+    told = capsys.readouterr()
+    assert (told.out, told.err.startswith("step 1 loss ")) == ("", True)
+    with shown(False):
+        train(model, loss_of(model), tmp_path / "silent", SETTINGS, CONFIG)
+    assert capsys.readouterr() == ("", "")
