@@ -21,7 +21,8 @@ from underpaint.algos.spatial.target import Feed, GridTarget
 from underpaint.algos.tree import DraftTree, Verdict
 from underpaint.runtime.conditions import Condition
 from underpaint.runtime.methods.grid_methods import ZiparSession
-from underpaint.runtime.methods.jacobi_methods import JacobiFrontsSession, JacobiMethod
+from underpaint.runtime.methods.jacobi_config import JacobiMethod
+from underpaint.runtime.methods.jacobi_front_config import JacobiFrontsSession
 from underpaint.runtime.methods.method import DecodingMethod, DecodingResult, PipelineModels
 from underpaint.runtime.methods.tree_config import TreeMethod
 

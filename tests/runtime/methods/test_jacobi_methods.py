@@ -13,7 +13,8 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.conditions import of_prompt
 from underpaint.runtime.drawing import draw
 from underpaint.runtime.engines.engine import PassTimer
-from underpaint.runtime.methods.jacobi_methods import JACOBI_METHODS, JacobiConfig, JacobiMethod, JacobiSession
+from underpaint.runtime.methods.jacobi_config import JacobiConfig, JacobiMethod, JacobiSession
+from underpaint.runtime.methods.jacobi_methods import JACOBI_METHODS
 from underpaint.runtime.methods.method import Timed
 from underpaint.runtime.methods.registry import build_method, resolve
 from underpaint.runtime.pipeline import Pipeline
