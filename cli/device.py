@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from underpaint.runtime.pipeline import Pipeline
 
 DEVICE: Final = "device"
-DEFAULT_METHODS: Final = "ar,speculative,eagle2,adt,lantern,lantern++,adt+lantern"
+DEFAULT_METHODS: Final = "ar,speculative,eagle2,adt-control-chain,adt-control-tree,adt,lantern,lantern++,adt+lantern"
 """Those of a comparison's own defaults that have a form on the device."""
 _INSTALL: Final = "pip install 'underpaint[device]'"
 _MODE: Final = "UNDERPAINT_TRITON"

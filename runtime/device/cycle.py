@@ -13,12 +13,13 @@ from underpaint.algos.draft.spec import Grid, Policy
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.tree import Drawn
 from underpaint.runtime.device.forwards import DeviceDecoder
-from underpaint.runtime.device.growth import Growth, Plan, plan_of
+from underpaint.runtime.device.growth import Growth
 from underpaint.runtime.device.kernels.commit import advance, commit_features
 from underpaint.runtime.device.kernels.layout import prepare
 from underpaint.runtime.device.kernels.probs import probs
 from underpaint.runtime.device.kernels.tree_meta import MOST_NODES, tree_meta
 from underpaint.runtime.device.kernels.uniforms import uniforms
+from underpaint.runtime.device.plans import Plan, plan_of
 from underpaint.runtime.device.rules import Shape, device_rule
 from underpaint.runtime.device.state import Envelope, State
 

@@ -18,7 +18,7 @@ from underpaint.runtime.conditions import Condition
 from underpaint.runtime.device.cycle import DeviceMethod, method_plan
 from underpaint.runtime.device.eager import EagerLoop
 from underpaint.runtime.device.folder import DeviceModels, FolderModels
-from underpaint.runtime.device.growth import DEVICE_POLICIES
+from underpaint.runtime.device.plans import DEVICE_POLICIES
 from underpaint.runtime.device.rules import DEVICE_RULES, Shape, device_rule
 from underpaint.runtime.device.runner import DecodedImage, DeviceError, DeviceRunner, Watch, check_memory
 from underpaint.runtime.device.state import Envelope, needed_bytes

@@ -43,6 +43,8 @@ METHODS: Final[dict[str, tuple[str | None, str, dict[str, Any]]]] = {
     "lantern++": ("eagle2", "lantern_pp", {"residual": "paper"}),
     "lantern-eagle1": ("eagle1", "lantern", {"residual": "paper"}),
     "adt+lantern": ("adt", "lantern", {"residual": "paper"}),
+    "static": ("static_top_k", "point", {}),
+    "scheduled": ("scheduled", "point", {"mean_depth": 3.5, "top_k": 10}),
     "traversal": ("eagle1", "traversal", {}),
     "traversal-eagle2": ("eagle2", "traversal", {}),
     "gsd": ("eagle1", "gsd", {"residual": "paper"}),

@@ -151,3 +151,79 @@ def draw_children(
         BLOCK=min(1024, next_power_of_2(vocab_size)),
         warps=8,
     )
+
+
+@kernel
+def take_children_kernel(
+    tops,
+    places,
+    wanted,
+    tokens,
+    exists,
+    levels,
+    rows,
+    held,
+    nodes,
+    first,
+    level,
+    ROWS: tl.constexpr,
+    MOST: tl.constexpr,
+    HELD: tl.constexpr,
+) -> None:
+    """One program a (row, image): the likeliest of all tiles, one after another."""
+    row, image = tl.program_id(0), tl.program_id(1)
+    lane = tl.arange(0, ROWS)
+    want = tl.load(wanted + lane, lane < rows, other=0)
+    place = first + tl.sum(tl.where(lane < row, want, 0), axis=0)
+    here = tl.sum(tl.where(lane == row, want, 0), axis=0)
+    alive = tl.load(exists + image * nodes + tl.load(places + row)) == 1
+    alive = alive & (level < tl.load(levels + image))
+    column = tl.arange(0, HELD)
+    packed = tl.load(tops + (image * rows + row) * held + column, column < held, other=-1)
+    turns = tl.arange(0, MOST)
+    best = tl.full((MOST,), -1, tl.int64)
+    for turn in range(MOST):
+        top = tl.max(packed, axis=0)
+        best = tl.where(turns == turn, top, best)
+        packed = tl.where(packed == top, -1, packed)
+    there = alive & (best >= 0)
+    target = image * nodes + place + turns
+    tl.store(tokens + target, tl.where(there, 0x7FFFFFFF - (best & 0x7FFFFFFF), 0), turns < here)
+    tl.store(exists + target, there.to(tl.int64), turns < here)
+
+
+def take_children(
+    tops: Tensor,
+    places: Tensor,
+    wanted: Tensor,
+    tokens: Tensor,
+    exists: Tensor,
+    levels: Tensor,
+    first: int,
+    level: int,
+    most: int,
+) -> None:
+    """Give the nodes of one level of a static tree their likeliest tokens, of tops [B, F, tiles, most]: see `tile_top`.
+
+    All else as in `draw_children`.
+    """
+    batch, rows, tiles, count = tops.shape
+    launch(
+        take_children_kernel,
+        (rows, batch),
+        8 * tops.numel(),
+        tops,
+        places,
+        wanted,
+        tokens,
+        exists,
+        levels,
+        rows,
+        tiles * count,
+        tokens.shape[1],
+        first,
+        level,
+        ROWS=next_power_of_2(rows),
+        MOST=next_power_of_2(most),
+        HELD=next_power_of_2(max(2, tiles * count)),
+    )

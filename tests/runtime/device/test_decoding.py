@@ -19,7 +19,7 @@ from underpaint.runtime.device.kernels.walk import DONE, NOT_FINITE
 
 GRID = Grid(3, 4)
 V = 7
-COLD = {"chain": "greedy", "without_replacement": "greedy", "point": "greedy"}
+COLD = {"traversal": "greedy", "chain": "greedy", "without_replacement": "greedy", "point": "greedy"}
 NEAR = nearest_codes(np.random.default_rng(3).standard_normal((V, 2)), 4)
 
 
@@ -37,6 +37,9 @@ METHODS = {
     "eagle1": ("eagle1", "without_replacement", {"widths": (3, 3, 2)}),
     "eagle2": ("eagle2", "point", {"depth": 3, "top_k": 3, "total_tokens": 7}),
     "adt": ("adt", "point", {"max_depth": 3, "start_depth": 2, "max_width": 3, "start_width": 2, "total_tokens": 7}),
+    "static": ("static_top_k", "point", {"widths": (3, 3, 2)}),
+    "scheduled": ("scheduled", "point", {"mean_depth": 1.7, "top_k": 2, "total_tokens": 5}),
+    "traversal": ("eagle1", "traversal", {"widths": (2, 3)}),
     "lantern": ("eagle2", "lantern", {"depth": 2, "top_k": 3, "total_tokens": 6}),
     "lantern++": ("eagle2", "lantern_pp", {"depth": 2, "top_k": 3, "total_tokens": 6}),
 }

@@ -96,9 +96,10 @@ OFFERED = case("without_replacement", [-1, 0, 0], [0, 2, 1], [[0.5, 0.375, 0.125
 FORKED = case("top_k", [-1, 0, 1, 0], [0, 1, 2, 2], [EVEN, [0, 0, 1, 0], [1, 0, 0, 0], [0, 1, 0, 0]], EVEN)
 
 
-def decoding(seed_of: int = 0) -> list[list[int]]:
+def decoding(policy: str = "chain", rule: str = "chain", **settings: object) -> list[list[int]]:
     tables = Tables(4, 5, 1)
-    how = cycles.DeviceMethod(POLICIES["chain"].make(length=2), RULES["chain"].make(), SamplingParams())
+    made = POLICIES[policy].make(**(settings or {"length": 2}))
+    how = cycles.DeviceMethod(made, RULES[rule].make(), SamplingParams())
     target = TableForward(tables, False)
     run = cycles.DeviceCycle(
         target, TableForward(tables.near(5, 0.4), True), how, Grid(2, 3), 1, 2, torch.device("cpu")
@@ -116,6 +117,15 @@ def decode_as_before() -> bool:
     if not DECODED:
         DECODED.append(decoding())
     return decoding() == DECODED[0]
+
+
+STATIC: list[list[list[int]]] = []
+
+
+def static_as_before() -> bool:
+    found = decoding("static_top_k", "point", widths=(2, 2))
+    STATIC.append(found)
+    return found == STATIC[0]
 
 
 MUTANTS = {
@@ -170,6 +180,10 @@ MUTANTS = {
     "codes of any weight are alike": (
         ("walk_gsd", "< tl.load(gaps)", "< 9.0"),
         random_verdicts_agree("gsd", "top_k", codebook=CODES, group=3, gap=0.05, distance=9.0),
+    ),
+    "a level takes each node's second likeliest first": (
+        ("children", "top = tl.max(packed, axis=0)\n", "top = tl.min(packed, axis=0)\n"),
+        static_as_before,
     ),
     "every image draws by the first one's noise": (
         ("uniforms", "tl.load(images + image)", "tl.load(images)"),

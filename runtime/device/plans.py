@@ -1,0 +1,112 @@
+"""Which tree policies have a form on the device, and the fixed envelope of each one's trees."""
+
+from collections.abc import Callable
+from math import ceil
+from typing import Final, NamedTuple
+
+import torch
+
+from underpaint.algos.draft import POLICIES
+from underpaint.algos.draft.adt import AdtTree
+from underpaint.algos.draft.chain import Chain, LikeliestChain
+from underpaint.algos.draft.eagle1 import Eagle1, StaticTopK
+from underpaint.algos.draft.eagle2 import Eagle2
+from underpaint.algos.draft.scheduled import ScheduledTree
+from underpaint.algos.draft.shape import chain_shape, ranked_shape
+from underpaint.algos.draft.spec import Grid, Policy
+from underpaint.algos.rows import SamplingParams
+from underpaint.algos.tree import Drawn
+from underpaint.runtime.device.forwards import DeviceDecoder
+from underpaint.runtime.device.growth import Growth, Limits
+from underpaint.runtime.device.ranked_growth import Adaptation, NextDepths, RankedGrowth, Schedule
+from underpaint.runtime.device.state import Envelope, State
+from underpaint.runtime.device.static_growth import StaticGrowth
+
+
+class Plan(NamedTuple):
+    """What a policy needs on the device. make: its growth, given the batch's buffers, the drafter and its sampler."""
+
+    envelope: Envelope
+    drawn: Drawn
+    make: Callable[[State, DeviceDecoder, SamplingParams], Growth]
+
+
+DEVICE_POLICIES: Final = (Chain, LikeliestChain, Eagle1, StaticTopK, Eagle2, ScheduledTree, AdtTree)
+"""Policies with a form on the device."""
+
+
+def plan_of(policy: Policy, grid: Grid, vocab_size: int, max_nodes: int) -> Plan:
+    """The envelope and the growth of a policy; ValueError for one without a form on the device."""
+    if isinstance(policy, Chain):
+        return _static_plan(chain_shape(min(policy.length, max_nodes - 1, grid.cells - 2)), "iid", max_nodes)
+    if isinstance(policy, Eagle1):
+        return _static_plan(ranked_shape(tuple(policy.widths)), "without_replacement", max_nodes)
+    if isinstance(policy, StaticTopK):
+        return _static_plan(ranked_shape(tuple(policy.widths)), "top_k", max_nodes)
+    if isinstance(policy, LikeliestChain):
+        return _ranked_plan((policy.length, 1, policy.length), None, grid, vocab_size, max_nodes, policy.length)
+    if isinstance(policy, Eagle2):
+        settings = (policy.depth, policy.top_k, policy.total_tokens)
+        return _ranked_plan(settings, None, grid, vocab_size, max_nodes, policy.total_tokens)
+    if isinstance(policy, ScheduledTree):
+        settings = (ceil(policy.mean_depth), policy.top_k, policy.total_tokens)
+        return _ranked_plan(settings, policy, grid, vocab_size, max_nodes, policy.total_tokens)
+    if isinstance(policy, AdtTree):
+        most = policy.total_tokens
+        if policy.nodes == "proportional":
+            most = ceil(most * policy.max_depth * policy.max_width / (policy.start_depth * policy.start_width))
+        settings = (policy.max_depth, policy.max_width, policy.total_tokens)
+        return _ranked_plan(settings, policy, grid, vocab_size, max_nodes, most)
+    raise ValueError(
+        f"device: policy {type(policy).__name__} has no form on the device; those that have one: "
+        f"{', '.join(spec.name for spec in POLICIES if spec.make in DEVICE_POLICIES)}; choose one of them, or decode "
+        "on the host"
+    )
+
+
+def _static_plan(shape: tuple[int, ...], drawn: Drawn, max_nodes: int) -> Plan:
+    if len(shape) > max_nodes:
+        raise ValueError(
+            f"device: the static tree has {len(shape)} nodes, the target scores at most {max_nodes}; lower its widths"
+        )
+    depths = [0] * len(shape)
+    counts = [0] * len(shape)
+    for place, above in enumerate(shape[1:], start=1):
+        depths[place] = depths[above] + 1
+        counts[above] += 1
+    expanded = [depths[place] for place in range(len(shape)) if counts[place]]
+    widest = max(expanded.count(depth) for depth in set(expanded))
+    sampled = drawn != "top_k"
+    envelope = Envelope(len(shape), max(depths), widest, max(counts), len(expanded) if sampled else widest)
+    return Plan(envelope, drawn, lambda state, drafter, sampler: StaticGrowth(state, drafter, sampler, shape, sampled))
+
+
+def _ranked_plan(
+    settings: tuple[int, int, int],
+    changing: AdtTree | ScheduledTree | None,
+    grid: Grid,
+    vocab_size: int,
+    max_nodes: int,
+    most: int,
+) -> Plan:
+    depth, width, total = settings
+    nodes = 1 + min(most, max_nodes - 1)
+    levels = max(1, min(depth, nodes - 1, grid.cells - 2))
+    width = min(width, vocab_size)
+    envelope = Envelope(nodes, levels, width, width, max(1, width))
+
+    def make(state: State, drafter: DeviceDecoder, sampler: SamplingParams) -> Growth:
+        limits = Limits(
+            *(
+                torch.full((state.batch,), number, dtype=torch.int64, device=state.roles.device)
+                for number in (depth, width, min(total, max_nodes - 1))
+            )
+        )
+        depths: NextDepths | None = None
+        if isinstance(changing, AdtTree):
+            depths = Adaptation(changing, state, grid)
+        elif changing is not None:
+            depths = Schedule(changing, state)
+        return RankedGrowth(state, drafter, sampler, limits, depths)
+
+    return Plan(envelope, "top_k", make)

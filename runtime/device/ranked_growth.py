@@ -1,0 +1,176 @@
+"""Trees of the drafter's likeliest tokens, ranked: EAGLE-2's, chains, ADT-Tree's and those of a schedule."""
+
+from math import floor
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from underpaint.algos.draft.adt import AdtTree
+from underpaint.algos.draft.scheduled import ScheduledTree
+from underpaint.algos.draft.spec import Grid
+from underpaint.algos.rows import SamplingParams
+from underpaint.runtime.device.forwards import DeviceDecoder
+from underpaint.runtime.device.growth import DraftPasses, Limits
+from underpaint.runtime.device.kernels.adapt import AdaptSettings, AdaptState, adapt
+from underpaint.runtime.device.kernels.children import tile_top, tiles_of
+from underpaint.runtime.device.kernels.growth import Candidates, ExpandedRows, grow_level, take_best
+from underpaint.runtime.device.kernels.probs import probs
+from underpaint.runtime.device.state import State
+
+
+class NextDepths(Protocol):
+    """Says, cycle by cycle, how deep, wide and large the next trees are."""
+
+    def begin(self, limits: Limits) -> None:
+        """Start images."""
+        ...
+
+    def observe(self, state: State, limits: Limits) -> None:
+        """Set the limits of the next cycle, after the images have advanced."""
+        ...
+
+
+class RankedGrowth:
+    """EAGLE-2's tree and its relatives: a level's best candidates are expanded, and the best of all are verified."""
+
+    def __init__(
+        self,
+        state: State,
+        drafter: DeviceDecoder,
+        sampler: SamplingParams,
+        limits: Limits,
+        depths: "NextDepths | None",
+    ) -> None:
+        batch, envelope, device = state.batch, state.envelope, state.roles.device
+        self._passes = DraftPasses(drafter, state, state.progress.decided.shape[1] // 2)
+        self._sampler, self.limits, self._depths = sampler, limits, depths
+        levels, width, children = envelope.levels, envelope.frontier, envelope.children
+        assert state.draft_cache is not None
+
+        def whole(*shape: int) -> Tensor:
+            return torch.zeros(shape, dtype=torch.int64, device=device)
+
+        shape = (levels, batch, width)
+        self._front = ExpandedRows(
+            whole(*shape),
+            whole(*shape),
+            whole(*shape),
+            torch.zeros(shape, dtype=torch.float64, device=device),
+            whole(*shape, state.draft_cache.words),
+        )
+        self._front.scores.select(0, 0).select(1, 0).fill_(1.0)
+        self._front.candidates.select(0, 0).fill_(-1)
+        count = levels * width * children
+        self._found = Candidates(
+            whole(batch, count),
+            whole(batch, count),
+            torch.zeros(batch, count, dtype=torch.float64, device=device),
+            whole(batch, count),
+            whole(batch, count),
+        )
+        vocab_size = drafter.shape.vocab_size
+        self._probs = torch.zeros(batch, width, vocab_size, device=device)
+        self._root_probs = torch.zeros(batch, 1, vocab_size, device=device)
+        self._tops = whole(batch, width, tiles_of(vocab_size), children)
+        self._root_tops = whole(batch, 1, tiles_of(vocab_size), children)
+
+    def begin(self) -> None:
+        if self._depths is not None:
+            self._depths.begin(self.limits)
+
+    def grow(self, state: State) -> None:
+        front, width = self._front, state.envelope.frontier
+        finite = state.verdicts.finite.narrow(1, state.envelope.nodes, state.envelope.draft_rows)
+        for level in range(state.envelope.levels):
+            if level == 0:
+                logits, made, tops = self._passes.root(), self._root_probs, self._root_tops
+            else:
+                tokens, slots, masks = (part.select(0, level) for part in (front.tokens, front.slots, front.masks))
+                logits = self._passes.level(level, tokens, slots, masks, (level - 1) * width)
+                made, tops = self._probs, self._tops
+            rows = state.lengths.level_rows.select(0, level)
+            probs(logits, made, state.draft_support, finite, rows, self._sampler)
+            tile_top(made, tops)
+            grow_level(tops, self.limits.widths, state.lengths.levels, front, self._found, level)
+        tree = state.tree
+        take_best(self._found, self.limits.totals, state.progress.roots, tree.tokens, tree.parents, tree.counts)
+
+    def observe(self, state: State) -> None:
+        if self._depths is not None:
+            self._depths.observe(state, self.limits)
+
+
+class Adaptation:
+    """ADT-Tree's memory and settings; see `kernels.adapt`."""
+
+    def __init__(self, policy: AdtTree, state: State, grid: Grid) -> None:
+        if policy.init == "random":
+            raise ValueError(
+                "device: ADT-Tree's init 'random' has no form on the device; those that have one: horizontal, vertical"
+            )
+        self._row = grid.width
+        self._settings = AdaptSettings(
+            beta=float(policy.beta),
+            ratio=policy.acceptance == "ratio",
+            vertical=policy.init == "vertical",
+            row_start={"carry": 0, "upper": 1, "default": 2}[policy.row_start],
+            of_last=policy.acceptance_of == "last_tree",
+            steps=(policy.step_depth, policy.step_width),
+            start=(policy.start_depth, policy.start_width),
+            least=(policy.min_depth, policy.min_width),
+            most=(policy.max_depth, policy.max_width),
+            total=policy.total_tokens,
+            proportional=policy.nodes == "proportional",
+        )
+        size, device = (state.batch, grid.cells + 1), state.roles.device
+        self._state = AdaptState(
+            torch.zeros(size, dtype=torch.int64, device=device),
+            torch.zeros(size, dtype=torch.int64, device=device),
+            torch.full(size, -1.0, dtype=torch.float64, device=device),
+        )
+
+    def begin(self, limits: Limits) -> None:
+        """Start images: no cell has a tree, and the next tree has the start's depth and width."""
+        settings, held = self._settings, self._state
+        held.depths.zero_()
+        held.widths.zero_()
+        held.accepted.fill_(-1.0)
+        for kept, limit, start in (
+            (held.depths, limits.depths, settings.start[0]),
+            (held.widths, limits.widths, settings.start[1]),
+        ):
+            kept.select(1, kept.shape[1] - 1).fill_(start)
+            limit.fill_(start)
+        limits.totals.fill_(settings.total)
+
+    def observe(self, state: State, limits: Limits) -> None:
+        """Learn from the verdicts."""
+        adapt(
+            self._state,
+            self._settings,
+            state.depths,
+            state.tree.counts,
+            state.verdicts.taken,
+            state.progress.cells,
+            *limits,
+            self._row,
+        )
+
+
+class Schedule:
+    """Depths that follow a mean, whatever was accepted; see `algos.draft.scheduled`."""
+
+    def __init__(self, policy: ScheduledTree, state: State) -> None:
+        cells, mean = state.progress.decided.shape[1], policy.mean_depth
+        # A cycle's number is one more than the number of trees before it: cycle 0 drafts nothing.
+        depths = [max(1, floor(tree * mean) - floor((tree - 1) * mean)) for tree in range(1, cells + 1)]
+        self._depths = torch.tensor([depths[0], *depths], dtype=torch.int64, device=state.roles.device)
+
+    def begin(self, limits: Limits) -> None:
+        """Start images: the schedule starts over."""
+        limits.depths.copy_(self._depths[:1].expand_as(limits.depths))
+
+    def observe(self, state: State, limits: Limits) -> None:
+        """The depths of the cycles to come."""
+        torch.index_select(self._depths, 0, state.progress.cycles, out=limits.depths)
