@@ -43,7 +43,7 @@ COLUMNS: Final = (
         "token bias",
         "token_bias",
         ".4f",
-        note="total variation between the next token's distribution under the rule and the target's; 0 where lossless",
+        note="total variation between a token's distribution as it was decided and the target's; 0 where lossless",
     ),
     FigureColumn(
         "prompt accuracy", "prompt_accuracy", ".3f", note="of the pictures, those the judge reads as the prompt says"
