@@ -37,14 +37,15 @@ class OptTree:
         total = max(0, min(self.total_tokens, budget.max_nodes - 1))
         deepest = min(self.max_depth, budget.max_depth, total)
         growing = TreeBuilder(drafter, root)
-        frontier, length, gain = 1, 0.0, self.threshold
+        frontier, length, gain, expanded = 1, 0.0, self.threshold, 0
         while growing.depth < deepest and gain >= self.threshold and growing.add_level(frontier, total):
+            expanded += len(growing.levels[-1].expanded)
             scores = growing.scores()
             best = best_first(scores, total)
             gain = float(scores[best].sum()) - length
             length += gain
-            frontier = int((best >= growing.levels[-1].first).sum())
-            if frontier == 0:
+            frontier = min(int((best >= growing.levels[-1].first).sum()), budget.max_nodes - expanded)
+            if frontier <= 0:
                 break
         return growing.tree(total)
 
@@ -57,8 +58,10 @@ SPEC = POLICIES.register(
         make=OptTree,
         drawn="top_k",
         source="arXiv 2406.17276",
-        deviations="a level expands only the nodes among the best so far, not the best n of the level: the same tree "
-        "for fewer expansions; the last level is kept although it added less than the threshold, as it is paid for",
+        deviations="no more nodes are expanded in all than the target's largest pass holds, as the drafter keeps each "
+        "of them until the verdict; a level expands only the nodes among the best so far, not the best n of the level: "
+        "the same tree for fewer expansions; the last level is kept although it added less than the threshold, as it "
+        "is paid for",
         examples=({"total_tokens": 6, "threshold": 0.2, "max_depth": 3},),
     )
 )

@@ -115,6 +115,15 @@ def test_opt_grows_while_a_level_adds_enough(
     )
 
 
+@given(drafter=drafters(), nodes=st.integers(1, 30), max_depth=st.integers(1, 8))
+def test_opt_expands_no_more_nodes_than_a_pass_of_the_target_holds(
+    drafter: PathDrafter, nodes: int, max_depth: int
+) -> None:
+    """A drafter keeps every node that it expanded until the verdict, and has no more room than that."""
+    OptTree(50, 0.0, max_depth).grow(drafter, 0, Budget(max_depth, nodes), sampling(0))
+    assert sum(drafter.passes) <= nodes
+
+
 def scores(drafter: PathDrafter, paths: list[Path]) -> list[float]:
     products = []
     for path in paths:
