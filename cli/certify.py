@@ -49,7 +49,7 @@ def certify(
     ] = None,
     chain: Annotated[bool, typer.Option("--chain", help="Judge chains alone: no node has two children.")] = False,
     seeds: Annotated[
-        bool, typer.Option("--seeds", help="With --as process: it draws by a seed of its own, judge it by samples.")
+        bool, typer.Option("--own-seed", help="With --as process: it draws by a seed of its own, judge it by samples.")
     ] = False,
     cases: Annotated[int, typer.Option(help="Cases to judge it on.", min=1, max=1000)] = 24,
     seed: Annotated[int, typer.Option(help="Seed of the cases.", min=0, max=MOST_SEED)] = 0,

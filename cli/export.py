@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from underpaint.algos.chance import MOST_SEED
 from underpaint.cli.errors import bad_input
 from underpaint.cli.invariance import check_passes
 from underpaint.cli.options import Backend
@@ -177,7 +178,7 @@ def check(
         ),
     ] = None,
     greedy: Annotated[bool, typer.Option(help="Also draw a picture greedily and report where it parts.")] = True,
-    seed: Annotated[int, typer.Option(help="Seed of the random inputs.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the random inputs.", min=0, max=MOST_SEED)] = 0,
     invariance: Annotated[
         bool,
         typer.Option(

@@ -5,6 +5,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
+from underpaint.algos.chance import MOST_SEED
 from underpaint.cli.errors import bad_input
 from underpaint.cli.terminal import Column, Format, FormatOption, ResultTable, show
 from underpaint.zoo.prompts import COLOURS, CONCEPT_NAMES, PLACES, SIZES, STYLES, TEXTURES, sample, seen_pairs
@@ -26,7 +27,7 @@ def prompts(
     random: Annotated[
         int | None, typer.Option(help="So many prompts drawn at random, one a line.", min=1, max=100_000)
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of --random.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of --random.", min=0, max=MOST_SEED)] = 0,
     form: FormatOption = Format.table,
 ) -> None:
     """List the words of a prompt by what they say, or draw prompts at random: a file of them is a prompt file.

@@ -21,8 +21,8 @@ MOST_BYTES = 6_000_000
 def report(
     folder: Annotated[Path, typer.Argument(help="What `underpaint compare` or `evaluate` wrote: its --out.")],
     out: Annotated[Path | None, typer.Option(help="The page to write; default: report.html in the folder.")] = None,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="The figures, where --json put them elsewhere.")
+    figures: Annotated[
+        Path | None, typer.Option("--figures", help="Their JSON, where --json of the comparison put it elsewhere.")
     ] = None,
     engines: Engines = None,
     gallery: Annotated[int, typer.Option(help="Prompts shown in the gallery, the first ones.", min=1)] = 8,
@@ -44,7 +44,7 @@ def report(
 
     place = out or folder / "report.html"
     with bad_input():
-        found = ComparisonFolder.read(folder, json_file)
+        found = ComparisonFolder.read(folder, figures)
         check_file_writable(place)
         decode: Decode | None = None
         why = "No drawings stand beside the figures, so there is nothing to show here."

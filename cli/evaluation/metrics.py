@@ -10,6 +10,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from underpaint.cli.errors import bad_input
+from underpaint.cli.terminal import (
+    Column,
+    Format,
+    FormatOption,
+    JsonFile,
+    ResultTable,
+    check_json,
+    figure,
+    note,
+    progress,
+    show,
+    told_as_json,
+)
 
 if TYPE_CHECKING:
     from underpaint.runtime.evaluation.jobs.shards import StoredPicture
@@ -35,6 +48,7 @@ def score(
     hps: Annotated[Path | None, typer.Option(help="HPSv2's checkpoint; --clip is then ViT-H-14.")] = None,
     aesthetic: Annotated[Path | None, typer.Option(help="LAION's aesthetic predictor; --clip is ViT-L-14.")] = None,
     out: Annotated[Path | None, typer.Option(help="The figures; default: metrics.json in the folder.")] = None,
+    form: FormatOption = Format.table,
 ) -> None:
     """Score every method's pictures; nothing is downloaded, and a missing file is refused before any work."""
     from underpaint.artifacts.manifest import write_beside
@@ -54,16 +68,20 @@ def score(
         groups = _by_method(folder)
         check_file_writable(figures)
         networks = Networks.open(wanted, inception, reference, clip, hps, aesthetic)
-    rows = []
-    for (model, method), pictures in groups.items():
-        named = plan["models"][model]["model"]["target"]
-        found = score_method(networks, wanted, pictures)
-        rows.append({"model": named, "method": method, "images": len(pictures), **found})
-        typer.echo(f"{named} {method}: " + ", ".join(f"{name} {value:.4g}" for name, value in found.items()))
+    rows: list[dict[str, Any]] = []
+    with progress("scoring methods", len(groups)) as advance:
+        for done, ((model, method), pictures) in enumerate(groups.items()):
+            named = plan["models"][model]["model"]["target"]
+            advance(done, f"{named} {method}")
+            found = score_method(networks, wanted, pictures)
+            rows.append({"model": named, "method": method, "images": len(pictures), **found})
     values = {"weights": networks.hashes, "models": [one["model"] for one in plan["models"]], "rows": rows}
     plain = with_envelope("metrics", describe_machine(), typed_command(), values)
     write_beside(figures, (json.dumps(plain, indent=1) + "\n").encode())
-    typer.echo(str(figures))
+    told = (figure(name, name.replace("_", " "), ".4g") for name in list(rows[0])[3:])
+    columns = (Column("method"), Column("model"), Column("images", right=True), *told)
+    show([ResultTable("scores", columns, rows)], form)
+    note(str(figures), form)
 
 
 @app.command()
@@ -105,20 +123,22 @@ def write(
 def read(
     benchmark: Benchmark,
     path: Annotated[Path, typer.Argument(help="What the benchmark's own scorer wrote.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json_file: JsonFile = None,
+    form: FormatOption = Format.table,
 ) -> None:
     """Read the results of GenEval's or DPG-Bench's own scorer."""
     from underpaint.runtime.evaluation.metrics.scorers import read_dpg, read_geneval
 
     with bad_input():
         _check_benchmark(benchmark)
+        check_json(json_file)
         found: BenchmarkScore = read_geneval(path) if benchmark == "geneval" else read_dpg(path)
-    if as_json:
-        typer.echo(json.dumps({"benchmark": benchmark, **found._asdict()}, indent=1))
-        return
-    typer.echo(f"{benchmark}: {found.overall:.4f} over {found.pictures} pictures")
-    for name, value in found.parts.items():
-        typer.echo(f"  {name}: {value:.4f}")
+        if told_as_json(json_file, {"benchmark": benchmark, **found._asdict()}):
+            return
+    rows = [{"part": "overall", "score": found.overall}]
+    rows += [{"part": name, "score": value} for name, value in found.parts.items()]
+    title = f"{benchmark}, {found.pictures} pictures"
+    show([ResultTable(title, (Column("part"), figure("score", "score", ".4f")), rows)], form)
 
 
 @contextmanager

@@ -32,7 +32,7 @@ def predict(
     methods: Annotated[
         str | None, typer.Option(help="Methods, with commas between; default: all that the trace says enough of.")
     ] = None,
-    seeds: Annotated[int, typer.Option(help="Decodings of each recorded image.", min=1)] = 1,
+    seeds: Annotated[int, typer.Option(help="Decodings of each recorded image.", min=1, max=1000)] = 1,
     form: FormatOption = Format.table,
     json_file: JsonFile = None,
 ) -> None:

@@ -52,7 +52,7 @@ class ComparisonFolder:
         evaluated = (folder / HEAD_NAME).is_file()
         path = figures or folder / ("evaluate.json" if evaluated else "compare.json")
         if not path.is_file():
-            raise ResultsError(f"{path}: there are no figures; let the run finish, or name their file with --json")
+            raise ResultsError(f"{path}: there are no figures; let the run finish, or name their file with --figures")
         results = upgraded(path)
         if results["kind"] not in KINDS:
             raise ResultsError(

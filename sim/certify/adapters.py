@@ -59,7 +59,7 @@ class Spec:
         if self.interface not in INTERFACES:
             raise ValueError(f"--as: expected one of {', '.join(INTERFACES)}, got {self.interface!r}")
         if self.seeds and self.interface != "process":
-            raise ValueError("--seeds is for --as process; a Python function that takes a seed is --as seeded")
+            raise ValueError("--own-seed is for --as process; a Python function that takes a seed is --as seeded")
         if self.target.startswith((GALLERY, RULE)) and self.interface != "function":
             raise ValueError(f"--as: {self.target} says itself how it is called; leave the option out")
 

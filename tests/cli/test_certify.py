@@ -75,7 +75,7 @@ def test_a_failing_case_replays(tmp_path):
         (("gallery:right", "--drawn", "greedy"), "--drawn: expected one of iid"),
         (("gallery:flashinfer-chain", "--drawn", "top_k"), "judged on iid trees"),
         (("rule:point", "--drawn", "iid"), "covers top_k trees"),
-        (("gallery:right", "--seeds"), "--seeds is for --as process"),
+        (("gallery:right", "--own-seed"), "--own-seed is for --as process"),
         (("gallery:right", "--margin", "0"), "--margin: expected"),
         (("no-such-program", "--as", "process"), "cannot be started"),
         (("", "--as", "process"), "an empty one"),

@@ -167,7 +167,7 @@ def test_other_prompts_than_were_drawn_are_refused(drawn, tmp_path):
 
 def test_a_scorers_results_are_read_back(tmp_path):
     (tmp_path / "results.jsonl").write_text('{"tag": "colors", "correct": true}\n{"tag": "colors", "correct": false}\n')
-    result = called("metrics", "read", "geneval", tmp_path / "results.jsonl", "--json")
+    result = called("metrics", "read", "geneval", tmp_path / "results.jsonl", "--json", "-")
     assert json.loads(result.stdout) == {
         **{"benchmark": "geneval", "overall": 0.5},
         **{"parts": {"colors": 0.5}, "pictures": 2},
