@@ -22,7 +22,7 @@ def called(*arguments):
 def documented():
     """The commands of the how-to, in order."""
     lines = PAGE.read_text(encoding="utf-8").splitlines()
-    return [shlex.split(line)[1:] for line in lines if line.startswith("    underpaint ")]
+    return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("    underpaint ")]
 
 
 def test_the_documented_commands_do_what_the_page_says(tmp_path, monkeypatch):
