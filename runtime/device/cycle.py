@@ -12,10 +12,11 @@ from underpaint.algos.accept import Rule
 from underpaint.algos.draft.spec import Grid, Policy
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.tree import Drawn
-from underpaint.runtime.device.forwards import DeviceDecoder
+from underpaint.runtime.device.forwards import DeviceDecoder, gather_rows
 from underpaint.runtime.device.growth import Growth
 from underpaint.runtime.device.kernels.commit import advance, commit_features
 from underpaint.runtime.device.kernels.layout import prepare
+from underpaint.runtime.device.kernels.lines import LineBuffers, commit_lines, lay_lines
 from underpaint.runtime.device.kernels.probs import probs
 from underpaint.runtime.device.kernels.tree_meta import MOST_NODES, tree_meta
 from underpaint.runtime.device.kernels.uniforms import uniforms
@@ -54,15 +55,20 @@ class DeviceCycle:
         batch: int,
         device: torch.device,
         max_nodes: int = MOST_NODES,
+        line_token: int | None = None,
     ) -> None:
-        plan = method_plan(method, grid, target.shape.vocab_size, max_nodes)
+        """line_token: what `target` embeds behind every line of the picture but the last; None for nothing."""
+        plan = method_plan(method, grid, target.shape.vocab_size, most_nodes(max_nodes, line_token))
         if plan is not None and drafter is None:
             raise ValueError("device: this policy drafts, and no drafter was given")
         envelope = Envelope(1, 0, 1, 1, 1) if plan is None else plan.envelope
         self.grid, self.envelope, self.method = grid, envelope, method
         self._target = target
         drafting = None if plan is None or drafter is None else drafter.shape
-        self.state = State.allocate(batch, envelope, grid.cells, prefix, target.shape, drafting, target.dtype, device)
+        lines = 0 if line_token is None else grid.height - 1
+        sizes = (batch, envelope, grid.cells, prefix, target.shape, drafting)
+        self.state = State.allocate(*sizes, target.dtype, device, lines)
+        self._line_token, self._lines = line_token, None if line_token is None else _line_buffers(self.state)
         drawn: Drawn = "top_k" if plan is None else plan.drawn
         if plan is None and method.rule is not None:
             drawn = _covered(method.rule)
@@ -116,20 +122,33 @@ class DeviceCycle:
         if self._growth is not None:
             self._growth.grow(state)
         self._lay_out_tree()
-        attend = state.target_cache.attend(0, state.lengths.target, state.tree.masks.unsqueeze(2), self._live)
-        embedded = self._target.embed(state.tree.tokens)
-        state.features.copy_(self._target.hidden(embedded, None, state.positions, attend))
+        if self._lines is None:
+            made = self._passed(state.tree.tokens, state.positions, state.tree.masks)
+            state.features.copy_(made)
+        else:
+            assert self._line_token is not None
+            width, token = self.grid.width, self._line_token
+            lay_lines(state.tree, state.positions, state.progress, state.lengths, self._lines, width, token)
+            made = self._passed(self._lines.tokens, self._lines.positions, self._lines.masks)
+            state.features.copy_(gather_rows(made, self._lines.outputs, self._target.shape.rows))
         self._verify(state.features)
-        state.target_cache.commit(
-            state.verdicts.path,
-            state.verdicts.taken,
-            state.lengths.target,
-            state.envelope.levels + 1,
-            walked=True,
-        )
+        self._commit()
         self._advance()
         if self._growth is not None:
             self._growth.observe(state)
+
+    def _passed(self, tokens: Tensor, positions: Tensor, masks: Tensor) -> Tensor:
+        """The target's features [R, T, F] of T new positions."""
+        attend = self.state.target_cache.attend(0, self.state.lengths.target, masks.unsqueeze(2), self._live)
+        return self._target.hidden(self._target.embed(tokens), None, positions, attend)
+
+    def _commit(self) -> None:
+        state, path, taken = self.state, self.state.verdicts.path, self.state.verdicts.taken
+        most = state.envelope.levels + 1
+        if self._lines is not None:
+            commit_lines(state.verdicts, self._lines)
+            path, taken, most = self._lines.path, self._lines.counts, 2 * most
+        state.target_cache.commit(path, taken, state.lengths.target, most, walked=True)
 
     def _draw_noise(self) -> None:
         state = self.state
@@ -163,6 +182,22 @@ class DeviceCycle:
         state, verdicts = self.state, self.state.verdicts
         commit_features(state.features, state.pending_features, verdicts.path, verdicts.taken)
         advance(state.tree, state.depths, verdicts, state.progress)
+
+
+def most_nodes(max_nodes: int, line_token: int | None) -> int:
+    """Nodes of the largest tree: with end-of-line tokens half as many, so that one word of a mask names both."""
+    return max_nodes if line_token is None else min(max_nodes, MOST_NODES // 2)
+
+
+def _line_buffers(state: State) -> LineBuffers:
+    nodes, device = state.envelope.nodes, state.roles.device
+
+    def whole(*shape: int) -> Tensor:
+        return torch.zeros(shape, dtype=torch.int64, device=device)
+
+    batch, twice = state.batch, 2 * nodes
+    tokens, positions, masks, path = (whole(batch, twice) for _ in range(4))
+    return LineBuffers(tokens, positions, masks, whole(batch, nodes), path, whole(batch))
 
 
 def _covered(rule: Rule) -> Drawn:

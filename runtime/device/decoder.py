@@ -1,7 +1,7 @@
 """Forward passes of `models.decoder.Decoder`, target or drafter, on the device: nine launches a layer.
 
 The weights are the module's own; its layers' forward passes are not used, so the same code runs on weights that have
-shapes alone. Pictures with end-of-line tokens are not drawn here.
+shapes alone. An end-of-line token is one more code, `line_token`; who lays out a pass puts it behind the lines.
 """
 
 from typing import NamedTuple, Self
@@ -55,12 +55,12 @@ class DecoderForward:
 
     def __init__(self, model: Decoder, rows: int) -> None:
         config = model.config
-        if config.eol_token is not None:
-            raise ValueError(
-                "device: pictures with end-of-line tokens have no form on the device; draw them on the host engines"
-            )
         self.config, self.rows, self.device = config, rows, model.head.weight.device
         self.codes, self.dtype = model.codes.weight.detach(), model.codes.weight.dtype
+        self.line_token = None
+        if config.eol_token is not None and model.conditions is not None:
+            row = model.conditions.weight.detach()[config.eol_token : config.eol_token + 1]
+            self.codes, self.line_token = torch.cat([self.codes, row]), config.vocab_size
         self.positions = None if model.positions is None else model.positions.weight.detach()
         table = None if config.rope == "none" else rope_table(config).to(self.device)
         self.layers = tuple(LayerWeights.of(layer, table) for layer in model.layers if isinstance(layer, Layer))

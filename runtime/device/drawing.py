@@ -15,9 +15,10 @@ from underpaint.algos.draft import POLICIES
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.tree import Drawn
 from underpaint.runtime.conditions import Condition
-from underpaint.runtime.device.cycle import DeviceMethod, method_plan
+from underpaint.runtime.device.cycle import DeviceMethod, method_plan, most_nodes
 from underpaint.runtime.device.eager import EagerLoop
 from underpaint.runtime.device.folder import DeviceModels, FolderModels
+from underpaint.runtime.device.kernels.tree_meta import MOST_NODES
 from underpaint.runtime.device.plans import DEVICE_POLICIES
 from underpaint.runtime.device.rules import DEVICE_RULES, Shape, device_rule
 from underpaint.runtime.device.runner import DecodedImage, DeviceError, DeviceRunner, Watch, check_memory
@@ -125,17 +126,12 @@ def plan_drawing(
         raise DeviceError(f"--batch: expected 1 to {MOST_BATCH} images, got {batch}")
     folder, rows = FolderModels.of(pipeline), 1 if sampling.guidance == 1.0 else 2
     shape, grid = folder.target.shape, pipeline.grid
-    if shape.eol_token is not None:
-        raise DeviceError(
-            f"{folder.target.name}: pictures with end-of-line tokens have no form on the device; choose another "
-            "--backend"
-        )
     target, drafter = folder.sizes(rows)
     needed = 0
     for method in methods:
         form = device_method(method, sampling)
         try:
-            plan = method_plan(form, grid, shape.vocab_size)
+            plan = method_plan(form, grid, shape.vocab_size, most_nodes(MOST_NODES, shape.eol_token))
             envelope = Envelope(1, 0, 1, 1, 1) if plan is None else plan.envelope
             drawn = min(_covered(form)) if plan is None else plan.drawn
             sizes = Shape(1, envelope.nodes, shape.vocab_size, drawn, envelope.levels, envelope.children)
@@ -144,7 +140,9 @@ def plan_drawing(
             raise DeviceError(f"method '{method.name}': {str(error).removeprefix('device: ')}") from error
         drafts = None if plan is None else drafter
         shapes = (target, drafts, folder.number_bytes)
-        needed = max(needed, needed_bytes(batch, envelope, grid.cells, max(1, shape.prefix), *shapes))
+        needed = max(
+            needed, needed_bytes(batch, envelope, grid.cells, max(1, shape.prefix) + shape.eol_tokens, *shapes)
+        )
     weights = folder.weight_bytes()
     check_memory(device, needed + weights, f"({weights / 2**30:.1f} of them for the weights)")
     return DevicePlan(pipeline, folder, device, batch, rows, needed)
@@ -234,7 +232,14 @@ class _CapturedProgram(_Program):
         prefix = max(1, pipeline.high.decoder.shape.prefix)
         drafter = None if self._form.policy is None else models.drafter
         self._runner = DeviceRunner(
-            models.target, drafter, self._form, pipeline.grid, prefix, drawer.batch, models.device
+            models.target,
+            drafter,
+            self._form,
+            pipeline.grid,
+            prefix,
+            drawer.batch,
+            models.device,
+            models.target.line_token,
         )
         self._levels = self._runner.cycle.envelope.levels
 

@@ -39,7 +39,9 @@ class EagerLoop:
     ) -> IntArray:
         """Tokens [n, cells] of n images; condition [rows * n, P, F], hidden [rows * n]: see `DeviceRunner.begin`."""
         model, count, length = self._model, len(images), condition.shape[1]
-        device, cells = condition.device, self._grid.cells
+        device, cells, width = condition.device, self._grid.cells, self._grid.width
+        eol = model.config.eol_token
+        line = None if eol is None else model.config.vocab_size + eol
         noise = torch.from_numpy(_noise(seeds, images, cells)).to(device)
         places = torch.arange(length, device=device)
         unseen = torch.where(places < hidden[:, None], _MASKED, 0.0)
@@ -56,10 +58,15 @@ class EagerLoop:
                 break
             if watch is not None:
                 watch([cell + 1] * count)
-            seen = torch.zeros(condition.shape[0], 1, length + cell + 1, device=device)
-            seen[:, 0, :length] = unseen
-            place = torch.tensor([cell], device=device)
-            made = model.step(token.repeat(self._rows)[:, None], place, seen, *past)
+            fed, fed_at = token.repeat(self._rows)[:, None], [cell]
+            if line is not None and cell % width == width - 1:
+                fed = torch.cat([fed, torch.full_like(fed, line)], dim=1)
+                fed_at.append(cells + cell // width)
+            count_fed = len(fed_at)
+            seen = torch.zeros(condition.shape[0], count_fed, past[0][0].shape[2] + count_fed, device=device)
+            seen[:, :, :length] = unseen[:, None, :]
+            seen[:, :, -count_fed:] += causal_bias(count_fed).to(device)
+            made = model.step(fed, torch.tensor(fed_at, device=device), seen, *past)
         found: IntArray = torch.stack(decided, dim=1).cpu().numpy()
         return found
 

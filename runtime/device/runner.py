@@ -10,8 +10,9 @@ from torch import Tensor
 
 from underpaint.algos.arrays import IntArray
 from underpaint.algos.draft.spec import Grid
-from underpaint.runtime.device.cycle import DeviceCycle, DeviceMethod, method_plan
+from underpaint.runtime.device.cycle import DeviceCycle, DeviceMethod, method_plan, most_nodes
 from underpaint.runtime.device.forwards import DeviceDecoder
+from underpaint.runtime.device.kernels.tree_meta import MOST_NODES
 from underpaint.runtime.device.kernels.walk import DONE, NO_SUPPORT, NOT_DRAWN, NOT_FINITE
 from underpaint.runtime.device.language import INTERPRETED, MODE
 from underpaint.runtime.device.state import Envelope, needed_bytes
@@ -122,14 +123,16 @@ class DeviceRunner:
         prefix: int,
         batch: int,
         device: torch.device,
+        line_token: int | None = None,
     ) -> None:
+        """prefix: condition positions at most; line_token: see `DeviceCycle`."""
         self.batch, self.grid, self._device = batch, grid, device
-        plan = method_plan(method, grid, target.shape.vocab_size)
+        plan = method_plan(method, grid, target.shape.vocab_size, most_nodes(MOST_NODES, line_token))
         envelope = Envelope(1, 0, 1, 1, 1) if plan is None else plan.envelope
         shapes = (target.shape, None if drafter is None or plan is None else drafter.shape)
         number_bytes = torch.empty(0, dtype=target.dtype).element_size()
         check_memory(device, needed_bytes(batch, envelope, grid.cells, prefix, *shapes, number_bytes))
-        self.cycle = DeviceCycle(target, drafter, method, grid, prefix, batch, device)
+        self.cycle = DeviceCycle(target, drafter, method, grid, prefix, batch, device, line_token=line_token)
         self.clock = DeviceClock(device)
         self._graph: torch.cuda.CUDAGraph | None = None
 

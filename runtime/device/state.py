@@ -80,9 +80,11 @@ class State:
         drafter: ForwardSizes | None,
         dtype: torch.dtype,
         device: torch.device,
+        lines: int = 0,
     ) -> Self:
         """Buffers for `batch` images of `cells` tokens behind at most `prefix` condition positions.
 
+        lines: end-of-line tokens of an image, for which the target has twice the slots.
         Raises ValueError where the envelope is larger than a tree's bits.
         """
         if envelope.nodes > MOST_NODES:
@@ -153,7 +155,7 @@ class State:
             verdicts=verdicts,
             support=zeros(batch, nodes, dtype=torch.int32),
             draft_support=zeros(batch, drafted, dtype=torch.int32),
-            target_cache=Cache(target, batch, prefix + cells, nodes, dtype, device),
+            target_cache=Cache(target, batch, prefix + cells + lines, nodes * (1 + (lines > 0)), dtype, device),
             draft_cache=None
             if drafter is None
             else Cache(drafter, batch, cells + pending, envelope.slots, dtype, device),

@@ -107,3 +107,23 @@ def test_too_little_memory_is_told_before_weights_are_read(folder: Path, monkeyp
     result = CliRunner().invoke(app, ["compare", "1", "--engines", str(folder), "--methods", "ar", *ON_DEVICE])
     assert result.exit_code == 2
     assert "GiB (0.0 of them for the weights), the device has 0.0 free; lower the batch" in result.output
+
+
+def test_lumina_s_lines_are_drawn_as_on_the_host(tmp_path: Path) -> None:
+    """Prompts of unequal length in one batch, a guidance pair, and a token behind every line."""
+    pytest.importorskip("transformers", reason="the extra 'chameleon' is not installed")
+    from tests.published.text_models import LUMINA, chameleon
+
+    chameleon(False, 4).save_pretrained(tmp_path / "lumina")
+    export_checkpoint(Request("chameleon", tmp_path / "lumina", options=LUMINA, neighbours=5), tmp_path / "out")
+    cold = ["--temperature", "0", "--methods", "ar", "--guidance", "3", "--top-k", "0"]
+    found = {}
+    for name, more in {"host": (), "device": (*ON_DEVICE, "--batch", "2")}.items():
+        asked = ["compare", "1,40,41,42,59", "1,59", "--engines", str(tmp_path / "out"), "--out", str(tmp_path / name)]
+        result = CliRunner().invoke(app, [*asked, *cold, *more])
+        assert result.exit_code == 0, result.output
+        lines = [json.loads(line) for line in (tmp_path / name / "drawings.jsonl").read_text().splitlines()]
+        found[name] = {(line["method"], line["prompt"]): line["tokens"] for line in lines if "tokens" in line}
+    assert len(found["device"]) == 4
+    for (method, prompt), tokens in found["device"].items():
+        assert tokens == found["host"]["ar", prompt], method

@@ -1,0 +1,135 @@
+"""End-of-line tokens in a cycle: a node whose cell ends a line of the picture is followed by one.
+
+The reference is `runtime.engines.eol_tokens`. A pass over N nodes has 2 N positions: node i in slot i, the token behind
+it in slot N + i, which stands idle where the node ends no line.
+"""
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+from underpaint.runtime.device.kernels.layout import Lengths, Progress
+from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts
+from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
+
+
+class LineBuffers(NamedTuple):
+    """int64: tokens, positions, masks [B, 2 N] of a pass; outputs [B, N], the slot that says what follows each node.
+
+    path [B, 2 N] and counts [B]: the slots to commit behind the root's, and how many with it.
+    """
+
+    tokens: Tensor
+    positions: Tensor
+    masks: Tensor
+    outputs: Tensor
+    path: Tensor
+    counts: Tensor
+
+
+@kernel
+def lay_lines_kernel(
+    tree_tokens,
+    cells,
+    tree_masks,
+    counts,
+    progress_cells,
+    prefixes,
+    target,
+    tokens,
+    positions,
+    masks,
+    outputs,
+    N,
+    W,
+    most,
+    eol,
+    NODES: tl.constexpr,
+) -> None:
+    """One program an image."""
+    image = tl.program_id(0)
+    node = tl.arange(0, NODES)
+    here = node.to(tl.int64)
+    inside = node < N
+    cell = tl.load(cells + image * N + node, inside, other=0)
+    mask = tl.load(tree_masks + image * N + node, inside, other=0)
+    ends = (node < tl.load(counts + image)) & (cell % W == W - 1) & (cell < most)
+    own = tl.full((NODES,), 1, tl.int64) << here
+    lines = tl.sum(tl.where(ends, own, 0), axis=0)
+    behind = (mask & lines & ~own) << N
+    place = image * 2 * N + node
+    tl.store(tokens + place, tl.load(tree_tokens + image * N + node, inside, other=0), inside)
+    tl.store(positions + place, cell, inside)
+    tl.store(masks + place, mask | behind, inside)
+    tl.store(tokens + place + N, here * 0 + eol, inside)
+    tl.store(positions + place + N, tl.where(ends, most + 1 + cell // W, 0), inside)
+    tl.store(masks + place + N, tl.where(ends, mask | behind, 0) | (own << N), inside)
+    tl.store(outputs + image * N + node, tl.where(ends, here + N, here), inside)
+    drawn = tl.load(progress_cells + image) - 1
+    tl.store(target + image, tl.load(prefixes + image) + drawn + drawn // W)
+
+
+def lay_lines(
+    tree: BatchTree, cells: Tensor, progress: Progress, lengths: Lengths, out: LineBuffers, width: int, eol: int
+) -> None:
+    """Lay out a pass, and put end-of-line tokens among the cached positions of lengths.target.
+
+    cells [B, N] int64: of the nodes; width: of a line; eol: the token. N is at most 32.
+    """
+    batch, nodes = tree.tokens.shape
+    launch(
+        lay_lines_kernel,
+        (batch,),
+        8 * batch * 10 * nodes,
+        tree.tokens,
+        cells,
+        tree.masks,
+        tree.counts,
+        progress.cells,
+        progress.prefixes,
+        lengths.target,
+        out.tokens,
+        out.positions,
+        out.masks,
+        out.outputs,
+        nodes,
+        width,
+        progress.decided.shape[1] - 1,
+        eol,
+        NODES=next_power_of_2(max(2, nodes)),
+        warps=1,
+    )
+
+
+@kernel
+def commit_lines_kernel(path, taken, outputs, slots, counts, N, NODES: tl.constexpr) -> None:
+    """One program an image: every committed node's slot, and behind it that of its end-of-line token."""
+    image = tl.program_id(0)
+    count = tl.load(taken + image)
+    lane = tl.arange(0, NODES)
+    inside = lane < count
+    node = tl.load(path + image * N + lane - 1, inside & (lane > 0), other=0)
+    ends = inside & (tl.load(outputs + image * N + node, inside, other=0) >= N)
+    more = ends.to(tl.int64)
+    place = image * 2 * N + lane + tl.cumsum(more, axis=0) - more - 1
+    tl.store(slots + place, node, inside & (lane > 0))
+    tl.store(slots + place + 1, node + N, ends)
+    tl.store(counts + image, count + tl.sum(more, axis=0))
+
+
+def commit_lines(verdicts: Verdicts, out: LineBuffers) -> None:
+    """Fill out.path and out.counts from the verdicts."""
+    batch, nodes = verdicts.path.shape
+    launch(
+        commit_lines_kernel,
+        (batch,),
+        8 * batch * 5 * nodes,
+        verdicts.path,
+        verdicts.taken,
+        out.outputs,
+        out.path,
+        out.counts,
+        nodes,
+        NODES=next_power_of_2(max(2, nodes)),
+        warps=1,
+    )
