@@ -1,6 +1,6 @@
 """One method beside every other of a comparison, picture by picture: how many times faster it is.
 
-Run: python -m benchmarks.paired_speed FOLDER [--method jacobi-lookup] [--json FILE] [--out FILE]
+Run: python -m benchmarks.paired_speed FOLDER [--method jacobi-lookup] [--figures FILE] [--out FILE]
 
 FOLDER is what `underpaint compare --out` wrote; its log holds what every picture took. A comparison tells each method
 beside plain AR; two methods are told apart more surely beside each other, on the same pictures. Pictures are those of
@@ -19,10 +19,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser = options("paired_speed", __doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--method", default="jacobi-lookup")
-    parser.add_argument("--json", type=Path, help="the figures, where `compare --json` wrote them elsewhere")
+    parser.add_argument("--figures", type=Path, help="the figures, where `compare --json` wrote them elsewhere")
     asked = parse(parser, arguments)
     with refusing(parser):
-        found = ComparisonFolder.read(asked.folder, asked.json)
+        found = ComparisonFolder.read(asked.folder, asked.figures)
         names = tuple(row["method"] for row in found.results["rows"])
         if asked.method not in names:
             raise ValueError(f"{asked.folder} holds no method '{asked.method}'; {suggest(asked.method, names)}")

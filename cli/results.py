@@ -25,14 +25,15 @@ Files = Annotated[list[Path], typer.Argument(help="Files that compare --json, sw
 
 
 @app.command()
-def validate(paths: Files) -> None:
+def validate(paths: Files, form: FormatOption = Format.table) -> None:
     """Check files against the schema; exit code 2 at the first that is not as it says."""
     from underpaint.artifacts.results import VERSION, read_results
 
     with bad_input():
         found = [(path, read_results(path)) for path in paths]
-    for path, one in found:
-        typer.echo(f"{path}: {one['kind']}, version {VERSION}, as the schema says")
+    columns = (Column("file"), Column("kind"), Column("version", right=True))
+    rows = [{"file": str(path), "kind": one["kind"], "version": VERSION} for path, one in found]
+    show([ResultTable("as the schema says", columns, rows)], form)
 
 
 @app.command()

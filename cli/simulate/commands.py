@@ -23,6 +23,7 @@ from underpaint.cli.terminal import (
     ResultTable,
     check_json,
     figure,
+    note,
     progress,
     show,
     told_as_json,
@@ -175,6 +176,8 @@ def sweep(
             show_default=False,
         ),
     ] = None,
+    form: FormatOption = Format.table,
+    json_file: JsonFile = None,
 ) -> None:
     """Simulate every fitting combination, price it on every machine, and write a report.
 
@@ -190,6 +193,7 @@ def sweep(
     from underpaint.sim.sweep.run import run as run_sweep
 
     with bad_input():
+        check_json(json_file)
         if not 0.0 < precision < 1.0:
             raise ValueError(f"--precision: expected a share above 0 and below 1, got {precision}")
         jacobi = _split(windows) if windows else ()
@@ -231,23 +235,35 @@ def sweep(
         typer.echo(f"stopped: {kept}; the same command goes on with {results.path}", err=True)
         raise typer.Exit(STOPPED) from None
     _write_report(plan, results, out)
+    if not told_as_json(json_file, results.lines):
+        _show_winners(plan, results, out, form)
 
 
 def _write_report(plan: "SweepPlan", results: "Results", out: Path) -> None:
     from underpaint.artifacts.manifest import write_beside
-    from underpaint.cli.simulate.plots import label
     from underpaint.cli.simulate.report import page
 
     command = shlex.join(["underpaint", *sys.argv[1:]])
     write_beside(out / "report.html", page(results.lines, plan, command).encode())
-    best = max(results.lines, key=lambda line: float(line["speedup"][plan.machines[0]][0]))
-    speed = best["speedup"][plan.machines[0]]
-    typer.echo(
-        f"{len(results.lines)} simulations on {len(plan.machines)} latency models. Fastest on {plan.machines[0]}: "
-        f"{label(best)} in {best['model']}, {speed[0]:.2f}x ({speed[1]:.2f} to {speed[2]:.2f})."
+
+
+def _show_winners(plan: "SweepPlan", results: "Results", out: Path, form: Format) -> None:
+    from underpaint.cli.simulate.report import winners
+
+    rows = []
+    for row in winners(results.lines, plan):
+        mean, low, high = row["speedup"]
+        rows.append({**row, "speedup": mean, "speedup_interval": f"{low:.2f}-{high:.2f}"})
+    columns = (
+        *(Column(name) for name in ("model", "machine", "among", "fastest")),
+        figure("speedup", "speed-up", ".2f", "x"),
+        Column("speedup_interval", "95 %", right=True),
+        Column("settings", prose=True),
     )
+    show([ResultTable("the fastest", columns, rows)], form)
+    note(f"{len(results.lines)} simulations on {len(plan.machines)} latency models", form)
     for path in (results.path, out / "report.html"):
-        typer.echo(str(path))
+        note(str(path), form)
 
 
 def _split(text: str) -> tuple[str, ...]:

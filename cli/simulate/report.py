@@ -93,7 +93,8 @@ def page(lines: Sequence[Line], plan: SweepPlan, command: str) -> str:
     )
 
 
-def _winners(lines: Sequence[Line], plan: SweepPlan) -> str:
+def winners(lines: Sequence[Line], plan: SweepPlan) -> list[dict[str, Any]]:
+    """The fastest by any rule and the fastest lossless one, of every model and machine; speedup: (mean, low, high)."""
     rows = []
     for model in dict.fromkeys(line["model"] for line in lines):
         for machine in plan.machines:
@@ -104,9 +105,18 @@ def _winners(lines: Sequence[Line], plan: SweepPlan) -> str:
             ):
                 if members:
                     best = max(members, key=lambda line: float(line["speedup"][machine][0]))
-                    cells = (model, machine, what, label(best), _short(best["policy_settings"], best["rule_settings"]))
-                    words = "".join(f"<td class=words data-value=''>{html.escape(cell)}</td>" for cell in cells)
-                    rows.append(f"<tr>{words}<td>{_speed(best['speedup'][machine])}</td></tr>")
+                    names = {"model": model, "machine": machine, "among": what, "fastest": label(best)}
+                    settings = _short(best["policy_settings"], best["rule_settings"])
+                    rows.append({**names, "settings": settings, "speedup": best["speedup"][machine]})
+    return rows
+
+
+def _winners(lines: Sequence[Line], plan: SweepPlan) -> str:
+    rows = []
+    for row in winners(lines, plan):
+        cells = (str(row[name]) for name in ("model", "machine", "among", "fastest", "settings"))
+        words = "".join(f"<td class=words data-value=''>{html.escape(cell)}</td>" for cell in cells)
+        rows.append(f"<tr>{words}<td>{_speed(row['speedup'])}</td></tr>")
     heads = "".join(f"<th class=words>{head}</th>" for head in ("model", "machine", "among", "fastest", "settings"))
     table = f"<table><thead><tr>{heads}<th>speed-up</th></tr></thead><tbody>{''.join(rows)}</tbody></table>"
     return f"<h2>The fastest</h2><div class=wide>{table}</div>"

@@ -344,6 +344,7 @@ COMMANDS: Final = (
     ("simulate tables --fit-on -1", "--fit-on: expected a row's number or 'median', got '-1'"),
     ("simulate tables --fit-on 99999999999999999999999", "--fit-on 99999999999999999999999: no published"),
     ("simulate known extra", "Got unexpected extra argument(s)"),
+    ("simulate sweep --json a_folder", "cannot write a_folder: it is a folder"),
     ("simulate sweep --models nobody --out x", "there is no 'nobody'; known: dirichl"),
     ('simulate sweep --models "" --out x', "expected names with commas between, each once, got ''"),
     ("simulate sweep --policies eagle2 --rules chain --out x", "sweep: no rule of chain fits a policy of eagle2"),

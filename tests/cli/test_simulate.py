@@ -95,8 +95,17 @@ def test_a_sweep_writes_results_and_a_page_of_its_own(tmp_path: Path) -> None:
     assert "Difficulty and depth" in page
     assert not re.search(r"(src|href)=.https?:", page)
     before = (tmp_path / FILE_NAME).read_bytes()
-    assert call(*SWEEP, "--out", str(tmp_path))[0] == 0
+    assert json.loads(call(*SWEEP, "--out", str(tmp_path), "--json", "-")[1]) == lines
     assert (tmp_path / FILE_NAME).read_bytes() == before
+    code, text = call(*SWEEP, "--out", str(tmp_path), "--format", "markdown")
+    fastest = {
+        among: max(
+            line["speedup"]["h100/llamagen-b"][0] for line in lines if among == "any rule" or not line["token_bias"]
+        )
+        for among in ("any rule", "lossless")
+    }
+    for among, speed in fastest.items():
+        assert re.search(rf"\| field \| h100/llamagen-b \| {among} \| [^|]+ \| {speed:.2f}x \|", text)
 
 
 WINDOWS = [
