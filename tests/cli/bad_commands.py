@@ -190,11 +190,11 @@ COMMANDS: Final = (
     ("compare --backend device --device cpu --batch 257 --out x", "--batch: expected 1 to 256 images, got 257"),
     (
         "compare --backend device --device cpu --methods zipar --out x",
-        "method 'zipar' has no form on the device; those that have one: ar, speculative, block, eagle1, eagle2,",
+        "method 'zipar' has no form on the device; those that have one: ar, speculative, block, eagle1, traversal,",
     ),
     (
         "compare --backend device --device cpu --methods vvs --out x",
-        "method 'vvs' has no form on the device; those that have one: ar, speculative, block, eagle1, eagle2,",
+        "method 'vvs' has no form on the device; those that have one: ar, speculative, block, eagle1, traversal,",
     ),
     (
         "compare --backend device --device cpu --methods eagle2:neighbour_budget --out x",

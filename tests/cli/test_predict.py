@@ -25,7 +25,7 @@ from underpaint.sim.replay.trace import load
 
 LOW = ("mulo", "mulo-islands", "mulo-raster")
 METHODS = ("ar", "speculative", "eagle1", "eagle2", "adt", "lantern", "roofline", "zipar", *LOW)
-SETTINGS = {"mulo-islands": ("draft_window=2",)}
+SETTINGS = {"mulo-islands": ("draft_window=2",), "roofline": ("windows=0",)}
 """The low grid of the synthetic pipeline is 2 x 2."""
 NARROW = ("--set", "mulo-islands.draft_window=2")
 PIPELINE = SyntheticPipeline()
@@ -198,3 +198,18 @@ def test_bad_methods_of_a_trace_are_refused(monkeypatch: pytest.MonkeyPatch, tmp
         assert refused.exit_code == 2, refused.output
         assert message in " ".join(refused.output.split())
     assert not (tmp_path / "one.npz").exists()
+
+
+def test_windows_beside_trees_are_not_predicted_and_the_reason_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert recorded(monkeypatch, tmp_path / "one.npz", "--prompts-count", "4").exit_code == 0
+    monkeypatch.setitem(SETTINGS, "roofline", ())
+    comparison = compared(tmp_path, 1.0, 2, ("ar", "adt", "roofline"))
+    (tmp_path / "curve.json").write_text(json.dumps(CURVE))
+    files = ("--trace", tmp_path / "one.npz", "--costs", tmp_path / "curve.json", "--compare", comparison)
+    result = CliRunner().invoke(app, ["predict", *map(str, files)])
+    assert result.exit_code == 0, result.output
+    assert "Jacobi windows read the target behind tokens that no trace holds; windows=0" in result.output
+    asked = CliRunner().invoke(app, ["predict", *map(str, files), "--methods", "roofline"])
+    assert asked.exit_code == 2

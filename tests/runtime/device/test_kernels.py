@@ -203,11 +203,6 @@ def test_a_condition_is_taken_in_as_the_model_does(family: str) -> None:
         torch.testing.assert_close(cache.committed[layer, 0, :, :, :3], step.keys[layer], atol=2e-5, rtol=1e-5)
 
 
-def test_pictures_with_line_tokens_are_refused() -> None:
-    with pytest.raises(ValueError, match="end-of-line tokens"):
-        DecoderForward(model_of(replace(CONFIG, rope="line", eol_token=3)), 1)
-
-
 def test_masks_of_more_slots_than_one_word_holds() -> None:
     masks = causal_masks(70, 2, torch.device("cpu"))
     for place in (0, 62, 63, 64, 69):
