@@ -1,11 +1,13 @@
 """`underpaint export` and `underpaint check`: checkpoints in, graphs compared with torch out; `underpaint caption`."""
 
+from math import isqrt
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
 from underpaint.algos.chance import MOST_SEED
+from underpaint.algos.memory import free_bytes
 from underpaint.cli.errors import bad_input
 from underpaint.cli.invariance import check_passes
 from underpaint.cli.options import Backend
@@ -46,6 +48,8 @@ UncondKeep = Annotated[
     tuple[int, int] | None,
     _published("Ids at a prompt's beginning and end that stay where it is left out (tar-lm; chameleon: 1 1)."),
 ]
+_MASKS: Final = 3
+"""Of all pairs of cells, held at once when passes are compared with torch."""
 LEAST_SIDE = 4
 """A comparison with torch draws a tree of 11 nodes."""
 _KINDS = "llamagen-c2i, llamagen-t2i, tar-dtok, tar-lm, chameleon, eagle-drafter, vq, chameleon-vq or sampler"
@@ -167,7 +171,19 @@ def _read_grid(text: str | None) -> tuple[int | None, int | None]:
             f"--grid: expected cells along a side, {LEAST_SIDE} or more, or rows x columns as 48x64, got {text!r}"
         )
     rows, columns = int(parts[0]), int(parts[-1])
+    _check_mask(rows * columns)
     return rows, None if rows == columns else columns
+
+
+def _check_mask(cells: int) -> None:
+    """ValueError where this machine cannot hold the masks float32 [cells, cells] of a comparison with torch."""
+    free = free_bytes()
+    if _MASKS * 4 * cells**2 > free:
+        most = isqrt(isqrt(free // (_MASKS * 4)))
+        raise ValueError(
+            f"--grid: {cells:,} cells are more than this machine's memory compares with torch ({free / 2**30:.0f} GiB "
+            f"are free); expected at most {most}x{most}"
+        )
 
 
 def check(

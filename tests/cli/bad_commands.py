@@ -636,6 +636,7 @@ COMMANDS: Final = (
     ("export loop --kind llamagen-c2i --out x", "no checkpoint at loop; give a file (.safetensors,"),
     ("export target.pt --kind eagle-drafter --target target.pt --out x", "--target and --target-kind belong together"),
     ("export target.pt --kind sampler --out x", "expected what `underpaint train sampler` or"),
+    ("export target.pt --kind llamagen-c2i --grid 100000 --out x", "expected at most"),
     ("export target.pt --kind llamagen-c2i --grid 3 --out x", "expected cells along a side, 4 or more, or rows"),
     ("export target.pt --kind llamagen-c2i --heads 0 --out x", "Invalid value for '--heads': Input should be"),
     ("export target.pt --kind llamagen-c2i --out text.txt", "is not a folder; choose another place"),
