@@ -45,7 +45,8 @@ def compared(folder: Path, out: Path, *more: str) -> tuple[dict[tuple[str, str],
 
 
 def test_a_comparison_on_the_device_draws_the_host_s_tokens(folder: Path, tmp_path: Path) -> None:
-    cold = ("--temperature", "0", "--methods", "ar,eagle2")
+    small = ("--set", "eagle2.depth=2", "--set", "eagle2.total_tokens=3")
+    cold = ("--temperature", "0", "--methods", "ar,eagle2", *small)
     host, host_report, _ = compared(folder, tmp_path / "host", *cold)
     device, report, printed = compared(folder, tmp_path / "device", *cold, *ON_DEVICE, "--batch", "2")
     assert device.keys() == host.keys() | {("ar-eager", "1"), ("ar-eager", "3")}
