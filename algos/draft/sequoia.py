@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 
@@ -37,6 +37,7 @@ class Sequoia:
     max_depth: levels at most, >= 1.
     """
 
+    name: ClassVar[str] = "sequoia"
     acceptance: tuple[float, ...] = (0.5, 0.25, 0.125, 0.0625)
     verify_ms: tuple[tuple[int, float], ...] = MEASURED_VERIFY_MS
     draft_ms: float = MEASURED_DRAFT_MS
@@ -47,59 +48,37 @@ class Sequoia:
 
     def __post_init__(self) -> None:
         self.acceptance = tuple(self.acceptance)
-        _check("sequoia", self.acceptance, self.max_depth, self.call_ms)
+        if not self.acceptance or not all(0 <= chance_of <= 1 for chance_of in self.acceptance):
+            raise ValueError(f"policy '{self.name}': acceptance must be probabilities by rank, got {self.acceptance}")
+        at_least(self.name, 1, max_depth=self.max_depth)
+        at_least(self.name, 0, call_ms=self.call_ms)
         self._costs = cost_curve(self.verify_ms, self.draft_ms, self.between)
 
     def begin(self, grid: Grid) -> None: ...
 
     def grow(self, drafter: Expander, root: int, budget: Budget, chance: Chance) -> DraftTree:
         """Node i is drawn at `At(Role.DRAFT, i)`; near the image's end the tree is planned anew."""
-        shape = _within(budget, self.acceptance, self._costs, self.max_depth, self.call_ms)
-        return fill_sampled(shape, drafter, root, chance)
+        return fill_sampled(self._shape(budget), drafter, root, chance)
 
     def observe(self, tree: DraftTree, verdict: Verdict, cell: int) -> None: ...
+
+    def _shape(self, budget: Budget) -> Shape:
+        depth = max(0, min(self.max_depth, budget.max_depth))
+        return best_static_tree(self.acceptance, self._costs, depth, max(1, budget.max_nodes), self.call_ms).shape
 
 
 @dataclass(slots=True)
-class SequoiaTopK:
+class SequoiaTopK(Sequoia):
     """The same tree filled with the likeliest tokens, for decoding at temperature 0, where nothing is drawn.
 
-    acceptance: [ranks] as `Sequoia`'s, of the likeliest tokens. The other settings are `Sequoia`'s.
+    acceptance: [ranks] as `Sequoia`'s, of the likeliest tokens.
     """
 
-    acceptance: tuple[float, ...] = (0.5, 0.25, 0.125, 0.0625)
-    verify_ms: tuple[tuple[int, float], ...] = MEASURED_VERIFY_MS
-    draft_ms: float = MEASURED_DRAFT_MS
-    call_ms: float = 0.0
-    between: Between = "line"
-    max_depth: int = 8
-    _costs: CostCurve = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        self.acceptance = tuple(self.acceptance)
-        _check("sequoia_top_k", self.acceptance, self.max_depth, self.call_ms)
-        self._costs = cost_curve(self.verify_ms, self.draft_ms, self.between)
-
-    def begin(self, grid: Grid) -> None: ...
+    name: ClassVar[str] = "sequoia_top_k"
 
     def grow(self, drafter: Expander, root: int, budget: Budget, chance: Chance) -> DraftTree:
         """No draw is made."""
-        shape = _within(budget, self.acceptance, self._costs, self.max_depth, self.call_ms)
-        return fill_top_k(shape, drafter, root)
-
-    def observe(self, tree: DraftTree, verdict: Verdict, cell: int) -> None: ...
-
-
-def _check(policy: str, acceptance: tuple[float, ...], max_depth: int, call_ms: float) -> None:
-    if not acceptance or not all(0 <= chance_of <= 1 for chance_of in acceptance):
-        raise ValueError(f"policy '{policy}': acceptance must be probabilities by rank, got {acceptance}")
-    at_least(policy, 1, max_depth=max_depth)
-    at_least(policy, 0, call_ms=call_ms)
-
-
-def _within(budget: Budget, acceptance: tuple[float, ...], costs: CostCurve, max_depth: int, call_ms: float) -> Shape:
-    depth = max(0, min(max_depth, budget.max_depth))
-    return best_static_tree(acceptance, costs, depth, max(1, budget.max_nodes), call_ms).shape
+        return fill_top_k(self._shape(budget), drafter, root)
 
 
 @lru_cache(maxsize=256)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
@@ -171,7 +172,7 @@ class DeviceDrawer:
         return self.models.device.type == "cuda"
 
 
-class _Program:
+class _Program(ABC):
     """What both kinds of programs share: conditions, the clock, and the memory at its peak."""
 
     def __init__(self, drawer: DeviceDrawer, method: DecodingMethod, sampling: SamplingParams) -> None:
@@ -221,8 +222,9 @@ class _Program:
     def _device_seconds(self) -> float | None:
         return None
 
+    @abstractmethod
     def _decoded(self, wanted: Sequence[Wanted], watch: Watch | None) -> list[DecodedImage]:
-        raise NotImplementedError
+        """Draw a batch, in the order asked for."""
 
 
 class _CapturedProgram(_Program):
