@@ -204,6 +204,10 @@ COMMANDS: Final = (
         "compare --backend device --device cpu --methods opt:point --out x",
         "policy OptTree has no form on the device; those that have one: ",
     ),
+    (
+        "compare --methods roofline --set roofline.window.length=800 --out x",
+        "window.length: expected at most 63, got 800: the engine scores 64 nodes",
+    ),
     ("compare --batch 2 --out x", "--device and --batch are of --backend device; pass it too, or leave them out"),
     ("compare --backend device --likelihood --out x", "--likelihood and --save-replay need passes on the host;"),
     ("costs --backend device", "--backend device: of compare and generate; expected one of cpu, tensorrt,"),
