@@ -10,7 +10,7 @@ moved where the last of them is tried, see `_first_and_last`.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -69,6 +69,15 @@ def move_to_draft(probs: FloatArray, draft: FloatArray, neighbours: IntArray, de
     return np.maximum(target + scale * flow, 0.0)
 
 
+def check_budget(what: str, neighbours: IntArray, k: int, delta: float) -> None:
+    """Raise ValueError on a table, a `k` or a budget that does not make sense."""
+    check_neighbours(neighbours, what)
+    if not 0.0 <= delta <= 1.0:
+        raise ValueError(f"{what}: delta must be in [0, 1], got {delta!r}")
+    if not 0 <= k <= neighbours.shape[1]:
+        raise ValueError(f"{what}: expected k from 0 (all) to {neighbours.shape[1]}, the columns of the table, got {k}")
+
+
 @dataclass(frozen=True, slots=True)
 class NeighbourBudget:
     """Try siblings exactly in a distribution near the target's; the next token is at most `delta` from the target.
@@ -83,14 +92,7 @@ class NeighbourBudget:
     delta: float = 0.1
 
     def __post_init__(self) -> None:
-        check_neighbours(self.neighbours, "neighbour_budget")
-        if not 0.0 <= self.delta <= 1.0:
-            raise ValueError(f"neighbour_budget: delta must be in [0, 1], got {self.delta!r}")
-        if not 0 <= self.k <= self.neighbours.shape[1]:
-            raise ValueError(
-                f"neighbour_budget: expected k from 0 (all) to {self.neighbours.shape[1]}, the columns of the table, "
-                f"got {self.k}"
-            )
+        check_budget("neighbour_budget", self.neighbours, self.k, self.delta)
 
     def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:
         """Decide the tree; see `Rule`."""
@@ -109,18 +111,32 @@ class NeighbourBudget:
         if len(children) == 1:
             return try_siblings(tree, node, children, move_to_draft(target, draft, near, self.delta), chance)
         left, most = _first_and_last(target, draft, near, self.delta, tree.drawn, len(children))
-        proposals = proposal_distributions(tree, node, children)
-        for child, drafted in zip(children, proposals, strict=True):
-            if child == children[-1]:
-                left = move_to_draft(left, drafted, near, most)
-            token = int(tree.tokens[child])
-            if chance.flip(float(left[token]), At(Role.ACCEPT, child), out_of=float(drafted[token])):
-                return SiblingOutcome(child, left)
-            rest = excess(left, drafted)
-            if not rest.any():  # they differ by rounding alone, and so does this rejection from an acceptance
-                return SiblingOutcome(None, left)
-            left = normalised(rest)
-        return SiblingOutcome(None, left)
+        return try_moved(tree, node, children, left, near, most, chance)
+
+
+def try_moved(
+    tree: DraftTree,
+    node: int,
+    children: Sequence[int],
+    target: FloatArray,
+    neighbours: IntArray,
+    most: float,
+    chance: Chance,
+) -> SiblingOutcome:
+    """Try drawn siblings exactly in `target` [V], but the last one with up to `most` moved towards what it was drawn
+    from."""
+    left = target
+    for child, drafted in zip(children, proposal_distributions(tree, node, children), strict=True):
+        if child == children[-1]:
+            left = move_to_draft(left, drafted, neighbours, most)
+        token = int(tree.tokens[child])
+        if chance.flip(float(left[token]), At(Role.ACCEPT, child), out_of=float(drafted[token])):
+            return SiblingOutcome(child, left)
+        rest = excess(left, drafted)
+        if not rest.any():  # they differ by rounding alone, and so does this rejection from an acceptance
+            return SiblingOutcome(None, left)
+        left = normalised(rest)
+    return SiblingOutcome(None, left)
 
 
 def _first_and_last(
@@ -135,15 +151,34 @@ def _first_and_last(
     """
     if delta >= float(excess(target, draft).sum()):
         return move_to_draft(target, draft, near, delta), 1.0
+    reached = last_sibling(target, draft, drawn, count).reached
+    return target, min(1.0, delta / reached) if reached > 0.0 else 1.0
+
+
+class LastSibling(NamedTuple):
+    """The last of several drawn siblings: tried with probability at most `reached`, in the distribution `left` [V]."""
+
+    reached: float
+    left: FloatArray
+
+
+def last_sibling(target: FloatArray, draft: FloatArray, drawn: Drawn, count: int) -> LastSibling:
+    """What the last of `count` siblings is tried in. Exact for independent siblings, and for one.
+
+    For others, the probability of the first rejection stands for `reached`, and what it leaves for `left`.
+    """
     left, reached = target, 1.0
-    for _ in range(count - 1 if drawn == "iid" else 1):
+    for _ in range(count - 1 if drawn == "iid" else min(1, count - 1)):
         rest = excess(left, draft)
         reached *= float(rest.sum())
+        if not reached > 0.0:
+            return LastSibling(0.0, left)
         left = normalised(rest)
-    return target, min(1.0, delta / reached)
+    return LastSibling(reached, left)
 
 
-def _bound_at(settings: Any, node: DraftedNode) -> float:
+def bound_at(settings: Any, node: DraftedNode) -> float:
+    """`RuleSpec.bound_at` of a budget: `delta`."""
     return float(settings["delta"])
 
 
@@ -155,7 +190,7 @@ SPEC = RULES.register(
         drawn=frozenset({"top_k", "without_replacement", "iid"}),
         source="this project; compare arXiv 2410.03355 (LANTERN)",
         bound="total variation at most delta a node, over all of its siblings, points or drawn",
-        bound_at=_bound_at,
+        bound_at=bound_at,
         lossless_when=lambda settings: settings["delta"] == 0.0,
         examples=every_combination(delta=(0.0, 0.0713, 0.2371, 0.93)),
         codebook=True,

@@ -108,7 +108,7 @@ MUTANTS = [
     ("np.maximum(proposal - target, 0.0), np.maximum(target - proposal, 0.0)", "proposal, target"),
     ("decided_by = move_to_points(distribution, tokens, near, self.delta)", "decided_by = distribution"),
     ("if child == children[-1]:", "if child in children:"),
-    ("delta / reached)", "1.0)"),
+    ("min(1.0, delta / reached)", "1.0"),
     ("if delta >= float(excess(target, draft).sum()):", "if delta >= 0.0:"),
     ("count - 1 if drawn", "count if drawn"),
 ]
