@@ -20,6 +20,9 @@ from underpaint.algos.accept.proposals import excess, normalised, proposal_distr
 from underpaint.algos.accept.spec import RULES, DraftedNode, RuleSpec, every_combination
 from underpaint.algos.accept.walk import SiblingOutcome, walk
 from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.batched.moving import MovedDrafts, MovedPoints
+from underpaint.algos.batched.spec import BatchedRule
+from underpaint.algos.batched.walk import BatchedWalk
 from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.tree import DraftTree, Drawn, Verdict
 
@@ -177,6 +180,11 @@ def last_sibling(target: FloatArray, draft: FloatArray, drawn: Drawn, count: int
     return LastSibling(reached, left)
 
 
+def _batched(rule: NeighbourBudget, sampled_siblings: bool) -> BatchedRule:
+    near = rule.neighbours[:, : rule.k or None]
+    return BatchedWalk(MovedDrafts(near, rule.delta) if sampled_siblings else MovedPoints(near, rule.delta))
+
+
 def bound_at(settings: Any, node: DraftedNode) -> float:
     """`RuleSpec.bound_at` of a budget: `delta`."""
     return float(settings["delta"])
@@ -194,6 +202,7 @@ SPEC = RULES.register(
         lossless_when=lambda settings: settings["delta"] == 0.0,
         examples=every_combination(delta=(0.0, 0.0713, 0.2371, 0.93)),
         codebook=True,
+        batched=_batched,
         greedy_variant="lantern_greedy",
     )
 )

@@ -67,6 +67,7 @@ def test_most_rules_have_a_batched_form() -> None:
         "point",
         "without_replacement",
         "lantern",
+        "neighbour_budget",
         "mulo",
         "greedy",
     }

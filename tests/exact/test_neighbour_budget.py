@@ -17,6 +17,7 @@ from underpaint.algos.accept.lantern import Lantern
 from underpaint.algos.accept.neighbour_budget import NeighbourBudget, move_to_draft, move_to_points
 from underpaint.algos.accept.neighbours import nearest_codes
 from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.batched.moving import move_rows_to_drafts, move_rows_to_points
 from underpaint.algos.tree import Drawn
 
 VOCAB = 5
@@ -96,6 +97,23 @@ def test_one_point_is_kept_at_least_as_often_as_lantern_keeps_it(
     theirs = point_distribution(Lantern(near, k=0, delta=delta), target, (token,))
     assert apart(ours, target) >= apart(theirs, target) - ROUNDING  # the budget is used up, a prefix of codes may not
     assert ours[token] >= theirs[token] - ROUNDING
+
+
+@given(st.lists(st.tuples(distributions(VOCAB), distributions(VOCAB)), min_size=1, max_size=4), POINTS, NEAR, DELTAS)
+def test_many_rows_move_as_each_alone(
+    pairs: list[tuple[FloatArray, FloatArray]], tokens: tuple[int, ...], near: IntArray, delta: float
+) -> None:
+    targets, drafts = np.array([one for one, _ in pairs]), np.array([other for _, other in pairs])
+    most = np.linspace(0.0, delta, len(pairs))
+    found = move_rows_to_drafts(targets, drafts, near, most)
+    alone = [move_to_draft(one, other, near, float(m)) for (one, other), m in zip(pairs, most, strict=True)]
+    assert np.abs(found - alone).max() < ROUNDING
+    turns = np.arange(len(pairs)) % len(tokens) + 1
+    there = np.arange(len(tokens)) < turns[:, None]
+    moved = targets.copy()
+    move_rows_to_points(moved, np.tile(tokens, (len(pairs), 1)), there, near, delta)
+    alone = [move_to_points(one, tokens[:turn], near, delta) for one, turn in zip(targets, turns, strict=True)]
+    assert np.abs(moved - alone).max() < ROUNDING
 
 
 MUTANTS = [

@@ -1,0 +1,145 @@
+"""`neighbour_budget` over many nodes at once: mass moves to drafted codes from their nearest codes."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
+from underpaint.algos.batched.spec import ImageBatch
+from underpaint.algos.batched.walk import BatchedSiblingOutcome, draw_dense
+
+
+def move_rows_to_points(
+    rows: FloatArray, tokens: IntArray, there: BoolArray, neighbours: IntArray, delta: float
+) -> None:
+    """As `accept.neighbour_budget.move_to_points`, in place: `rows` [M, V] of sum 1, tokens [M, k], of which `there`
+    [M, k] are proposed."""
+    at = np.arange(rows.shape[0])[:, None]
+    wanted = np.zeros(rows.shape, dtype=np.bool_)
+    on, turn = there.nonzero()
+    wanted[on, tokens[on, turn]] = True
+    left = np.full(rows.shape[0], delta)
+    for turn in range(tokens.shape[1]):
+        near = neighbours[tokens[:, turn]]
+        masses = np.where(wanted[at, near] | ~there[:, turn, None], 0.0, rows[at, near])
+        taken = np.diff(np.minimum(masses.cumsum(axis=1), left[:, None]), axis=1, prepend=0.0)
+        rows[at, near] -= taken
+        whole = taken.sum(axis=1)
+        rows[at[:, 0], tokens[:, turn]] += whole
+        left -= whole
+    np.maximum(rows, 0.0, out=rows)
+
+
+def move_rows_to_drafts(targets: FloatArray, drafts: FloatArray, neighbours: IntArray, most: FloatArray) -> FloatArray:
+    """As `accept.neighbour_budget.move_to_draft` for each row: `targets` and `drafts` [M, V] of sum 1, `most` [M]."""
+    size = targets.shape[1]
+    flow = np.zeros(targets.size)
+    spare = np.maximum(targets - drafts, 0.0).reshape(-1)
+    lacking = np.maximum(drafts - targets, 0.0).reshape(-1)
+    lacking *= (most > 0.0).repeat(size)
+    takers = np.flatnonzero(lacking)
+    lacking = lacking[takers]
+    first, codes = takers - takers % size, takers % size
+    for column in neighbours.T:
+        from_codes = first + column[codes]
+        asked = np.minimum(lacking, spare[from_codes])
+        some = np.flatnonzero(asked)
+        if not some.size:
+            continue
+        asked, places = asked[some], from_codes[some]
+        demand = np.bincount(places, weights=asked, minlength=spare.size)[places]
+        given = asked * np.minimum(1.0, spare[places] / demand)
+        lacking[some] -= given
+        flow[takers[some]] += given
+        out = np.bincount(places, weights=given, minlength=spare.size)
+        spare = np.maximum(spare - out, 0.0)
+        flow -= out
+    flow = flow.reshape(targets.shape)
+    total = np.maximum(flow, 0.0).sum(axis=1)
+    scale = np.minimum(1.0, np.divide(most, total, out=np.zeros_like(total), where=total > 0.0))
+    return np.maximum(targets + scale[:, None] * flow, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class MovedPoints:
+    """Point proposals in the moved distribution: trying them one by one is drawing once."""
+
+    neighbours: IntArray
+    delta: float
+
+    def __call__(
+        self, batch: ImageBatch, level: int, rows: IntArray, tokens: IntArray, there: BoolArray
+    ) -> BatchedSiblingOutcome:
+        """See `BatchedSiblingRule`."""
+        moved = _normalised(batch.tables.target, rows)
+        move_rows_to_points(moved, tokens, there, self.neighbours, self.delta)
+        drawn = draw_dense(batch, moved)
+        accepted = np.full(rows.size, -1)
+        on, child = ((tokens == drawn[:, None]) & there).nonzero()
+        accepted[on] = child
+        return BatchedSiblingOutcome(accepted, drawn)
+
+
+@dataclass(frozen=True, slots=True)
+class MovedDrafts:
+    """Siblings drawn without replacement (one alone: independently), tried in the moved distribution."""
+
+    neighbours: IntArray
+    delta: float
+
+    def __call__(
+        self, batch: ImageBatch, level: int, rows: IntArray, tokens: IntArray, there: BoolArray
+    ) -> BatchedSiblingOutcome:
+        """See `BatchedSiblingRule`."""
+        left = _normalised(batch.tables.target, rows)
+        drafted = _normalised(batch.tables.draft[batch.tables.draft_depth(level)], rows)
+        count = there.sum(axis=1)
+        owed = np.maximum(left - drafted, 0.0).sum(axis=1)
+        whole = (count == 1) | (self.delta >= owed)
+        left = move_rows_to_drafts(left, drafted, self.neighbours, np.where(whole, self.delta, 0.0))
+        most = np.where(whole, 1.0, np.minimum(1.0, self.delta / np.where(whole, 1.0, owed)))
+        most[count == 1] = 0.0
+        accepted, extra = np.full(rows.size, -1), np.full(rows.size, -1)
+        on = np.arange(rows.size)
+        for turn in range(tokens.shape[1]):
+            out = np.flatnonzero(count[on] <= turn)
+            if out.size:
+                extra[on[out]] = draw_dense(batch, left[out])
+                stay = np.flatnonzero(count[on] > turn)
+                on, left, drafted = on[stay], left[stay], drafted[stay]
+            if not on.size:
+                return BatchedSiblingOutcome(accepted, extra)
+            last = np.where(count[on] == turn + 1, most[on], 0.0)
+            left = move_rows_to_drafts(left, drafted, self.neighbours, last)
+            places, proposed = np.arange(on.size), tokens[on, turn]
+            won = batch.draws.random(on.size) * drafted[places, proposed] < left[places, proposed]
+            accepted[on[won]] = turn
+            lost = np.flatnonzero(~won)
+            on, left, drafted, proposed = on[lost], left[lost], drafted[lost], proposed[lost]
+            rest = np.maximum(left - drafted, 0.0)
+            total = rest.sum(axis=1)
+            sure = np.flatnonzero(total == 0.0)  # they differ by rounding alone: the extra token is drawn as it stands
+            rest[sure], total[sure] = left[sure], left[sure].sum(axis=1)
+            left = rest / total[:, None]
+            drafted = _without(drafted, tokens[on, : turn + 1])
+        extra[on] = draw_dense(batch, left)
+        return BatchedSiblingOutcome(accepted, extra)
+
+
+def _normalised(table: FloatArray, rows: IntArray) -> FloatArray:
+    """[M, V] float64 rows of `table`, of sum 1."""
+    found: FloatArray = table.take(rows, axis=0).astype(np.float64)
+    found /= found.sum(axis=1, keepdims=True)
+    return found
+
+
+def _without(distributions: FloatArray, tried: IntArray) -> FloatArray:
+    """`distributions` [M, V] without the tokens `tried` [M, j], of sum 1; what is empty then is even over the others,
+    if there are others."""
+    np.put_along_axis(distributions, tried, 0.0, axis=1)
+    dry = np.flatnonzero(distributions.sum(axis=1) == 0.0)
+    even = np.ones((dry.size, distributions.shape[1]))
+    np.put_along_axis(even, tried[dry], 0.0, axis=1)
+    distributions[dry] = even
+    total = distributions.sum(axis=1, keepdims=True)
+    return np.divide(distributions, total, out=distributions, where=total > 0.0)
