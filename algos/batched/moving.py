@@ -16,8 +16,8 @@ def move_rows_to_points(
     [M, k] are proposed."""
     at = np.arange(rows.shape[0])[:, None]
     wanted = np.zeros(rows.shape, dtype=np.bool_)
-    on, turn = there.nonzero()
-    wanted[on, tokens[on, turn]] = True
+    on, place = there.nonzero()
+    wanted[on, tokens[on, place]] = True
     left = np.full(rows.shape[0], delta)
     for turn in range(tokens.shape[1]):
         near = neighbours[tokens[:, turn]]
@@ -54,10 +54,11 @@ def move_rows_to_drafts(targets: FloatArray, drafts: FloatArray, neighbours: Int
         out = np.bincount(places, weights=given, minlength=spare.size)
         spare = np.maximum(spare - out, 0.0)
         flow -= out
-    flow = flow.reshape(targets.shape)
-    total = np.maximum(flow, 0.0).sum(axis=1)
+    gained = flow.reshape(targets.shape)
+    total = np.maximum(gained, 0.0).sum(axis=1)
     scale = np.minimum(1.0, np.divide(most, total, out=np.zeros_like(total), where=total > 0.0))
-    return np.maximum(targets + scale[:, None] * flow, 0.0)
+    moved: FloatArray = np.maximum(targets + scale[:, None] * gained, 0.0)
+    return moved
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,4 +143,5 @@ def _without(distributions: FloatArray, tried: IntArray) -> FloatArray:
     np.put_along_axis(even, tried[dry], 0.0, axis=1)
     distributions[dry] = even
     total = distributions.sum(axis=1, keepdims=True)
-    return np.divide(distributions, total, out=distributions, where=total > 0.0)
+    np.divide(distributions, total, out=distributions, where=total > 0.0)
+    return distributions
