@@ -272,7 +272,9 @@ class EngineCosts(NamedTuple):
     def settings_for(self, spec: PolicySpec) -> dict[str, Any]:
         """The settings of a cost-aware policy. Where `draft_ms` is one number, it is that of a pass over one node.
 
-        A policy with a setting `call_ms` drafts a whole tree in one call, and takes the prices of those.
+        A policy with a setting `call_ms` drafts a whole tree in one call, and takes the prices of those. One with a
+        setting `tree_ms` may draft such a tree of drawn siblings: the call, with what the host does in such a cycle
+        more than in others, and each level.
         """
         known = settings_fields(spec.make)
         call = self.trees.get("ranked" if spec.drawn == "top_k" else "sampled")
@@ -281,6 +283,10 @@ class EngineCosts(NamedTuple):
         found: dict[str, Any] = {"verify_ms": self.verify_ms, "draft_ms": self.draft_ms}
         if known["draft_ms"].type in (float, "float"):
             found["draft_ms"] = self.draft_ms[0][1]
+        drawn = self.trees.get("sampled")
+        if "tree_ms" in known and drawn is not None:
+            more = max(0.0, drawn.verify_ms[0][1] - self.verify_ms[0][1])
+            found["tree_ms"] = (drawn.call_ms + more, drawn.draft_ms)
         return {**found, **{name: getattr(self, name) for name in ("chain_ms", "plain_ms") if name in known}}
 
 

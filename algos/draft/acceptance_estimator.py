@@ -9,6 +9,8 @@ from underpaint.algos.draft.spec import Grid
 FIRST_ACCEPTANCE: Final = 0.5
 """The probability that the likeliest token is accepted, before any was tried."""
 
+_ONE_LEVEL: Final = SizeCosts([1.0], [float("inf")])
+
 
 class ChainForecast(NamedTuple):
     """The best chain to draft in one call and verify whole, and the rate that should give."""
@@ -105,6 +107,10 @@ class AcceptanceEstimator:
             faded *= decay
             cell += 1
         return ChainForecast(best, rate)
+
+    def first_chance(self, cell: int) -> float:
+        """The probability that the first token of a draft for `cell` is accepted."""
+        return self.best_chain(cell, 1, _ONE_LEVEL).rate - 1.0
 
     def _extend(self, levels: int) -> None:
         while len(self._level_tried) < levels:

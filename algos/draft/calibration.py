@@ -83,6 +83,11 @@ class Calibration:
 
         return adjust
 
+    @property
+    def knows_any(self) -> bool:
+        """Whether anything was learned of this image."""
+        return self._last_row is not None
+
     def neighbour_probs(self, cell: int) -> FloatArray | None:
         """[k] the draft probabilities, by rank, that `cell` should have: the mean of its decided neighbours'.
 

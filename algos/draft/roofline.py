@@ -1,7 +1,7 @@
 """Our own policy: each tree maximises the expected tokens per millisecond on the engine at hand."""
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 
@@ -13,16 +13,19 @@ from underpaint.algos.draft.costs import (
     MEASURED_VERIFY_MS,
     Between,
     ChainCosts,
+    CostCurve,
     DraftCosts,
     SizeCosts,
     chain_table,
     cost_curve,
     draft_table,
 )
-from underpaint.algos.draft.lookahead import LeastCosts, best_tree_size, falling, forecast_level, may_reach_rate
+from underpaint.algos.draft.drawn_trees import NO_TREE, DrawnTrees
+from underpaint.algos.draft.point_trees import PointTrees
+from underpaint.algos.draft.sequoia import StaticTree
 from underpaint.algos.draft.settings import at_least
 from underpaint.algos.draft.spec import POLICIES, Budget, Expander, Grid, PolicySpec
-from underpaint.algos.draft.tree_builder import TreeBuilder, fuses_chains, has_window, likeliest_chain
+from underpaint.algos.draft.tree_builder import draws_siblings, fuses_chains, has_window, likeliest_chain
 from underpaint.algos.draft.window_rate import Backoff, WindowRate
 from underpaint.algos.tree import DraftTree, Verdict, root_only
 
@@ -52,13 +55,19 @@ class Roofline:
     forecast tree; the drafter rests while the window is ahead. What is behind is looked at again after `second_look`
     cycles, then after twice as many, and so on.
 
-    Every choice follows from the past, so point proposals stay lossless, and so do windows.
+    **Drawn siblings.** Where trees of drawn siblings are judged by a rule of their own, Sequoia's tree is planned anew
+    as acceptance moves (see `DrawnTrees`), and drafted where it should yield more than all else.
+
+    Every choice follows from the past, so point proposals stay lossless, and so do windows and drawn siblings: how many
+    children a node has is settled before any is drawn.
 
     verify_ms, draft_ms, between: the engine's cost curve, see `CostCurve` and `draft_table`; measure them on yours.
     chain_ms: (levels, ms) pairs, rising from 1 level: a chain drafted in one call, the host's share of it included. The
         largest measured is the longest chain. None: the cost is not known, and every tree is drafted level by level.
     plain_ms: a cycle that drafts nothing, > 0. None: as `verify_ms` says of the root alone; it may be cheaper, as
         no drafter pass empties the caches before it.
+    tree_ms: of a tree of drawn siblings that is drafted in one call: the call, and each level in it. None: levels are
+        drafted one by one, each for what a pass over one node takes.
     top_k: nodes expanded a level at most, and children of each, >= 1.
     max_depth: levels drafted one by one at most, >= 1.
     prior, decay, above, band_prior: see `Calibration`; > 0, in [0, 1], >= 0, > 0.
@@ -70,12 +79,15 @@ class Roofline:
     windows: passes over the window in a trial, >= 0; 0 leaves windows out. window_decay: weight of a pass over the
         window against that of the next, in (0, 1].
     second_look: cycles until what is behind, the window or the rest, is looked at again, >= 1.
+    siblings: drawn at a node at most, >= 0; 0 leaves drawn trees out. sibling_prior: see `DrawnTrees`, > 0.
+    sibling_trial: trees of drawn siblings that are tried whatever they seem to yield, >= 0.
     """
 
     verify_ms: tuple[tuple[int, float], ...] = MEASURED_VERIFY_MS
     draft_ms: DraftCosts = MEASURED_DRAFT_MS
     chain_ms: ChainCosts | None = None
     plain_ms: float | None = None
+    tree_ms: tuple[float, float] | None = None
     between: Between = "line"
     top_k: int = 16
     max_depth: int = 8
@@ -91,31 +103,36 @@ class Roofline:
     windows: int = 12
     window_decay: float = 0.9
     second_look: int = 24
+    siblings: int = 4
+    sibling_prior: float = 2.0
+    sibling_trial: int = 2
     _most: int = field(init=False, repr=False)
     _longest: int = field(init=False, repr=False)
     _verify: SizeCosts = field(init=False, repr=False)
     _draft: list[float] = field(init=False, repr=False)
     _chain: SizeCosts = field(init=False, repr=False)
-    _floor: LeastCosts = field(init=False, repr=False)
     _plain_rate: float = field(init=False, repr=False)
     _calibration: Calibration = field(init=False, repr=False)
     _acceptance: AcceptanceEstimator = field(init=False, repr=False)
     _cell: int = field(init=False, repr=False, default=1)
-    _builder: TreeBuilder | None = field(init=False, repr=False, default=None)
     _plain_cycles: int = field(init=False, repr=False, default=0)
     _probe_wait: int = field(init=False, repr=False, default=1)
     _lookahead_wait: int = field(init=False, repr=False, default=0)
     _window: WindowRate = field(init=False, repr=False)
-    _drafted_window: bool = field(init=False, repr=False, default=False)
+    _drafted: Literal["chain", "tree", "drawn", "window"] = field(init=False, repr=False, default="chain")
+    _trees: PointTrees = field(init=False, repr=False)
+    _drawn: DrawnTrees = field(init=False, repr=False)
+    _drawn_trials: int = field(init=False, repr=False, default=0)
+    _drawn_costs: tuple[CostCurve, float] = field(init=False, repr=False)
     _again: Backoff = field(init=False, repr=False)
     _saved: float = field(init=False, repr=False, default=0.0)
 
     def __post_init__(self) -> None:
         at_least("roofline", 1, top_k=self.top_k, max_depth=self.max_depth, lookahead_interval=self.lookahead_interval)
         at_least("roofline", 1, probe_first=self.probe_first, second_look=self.second_look)
-        at_least("roofline", 0, windows=self.windows)
+        at_least("roofline", 0, windows=self.windows, siblings=self.siblings, sibling_trial=self.sibling_trial)
         at_least("roofline", self.probe_first, probe_most=self.probe_most)
-        weights = {name: getattr(self, name) for name in ("prior", "band_prior", "chain_prior")}
+        weights = {name: getattr(self, name) for name in ("prior", "band_prior", "chain_prior", "sibling_prior")}
         decays = {name: getattr(self, name) for name in ("decay", "chain_decay", "window_decay")}
         at_least("roofline", 0, above=self.above, **weights, **decays)
         if min(weights.values()) == 0 or max(decays.values()) > 1:
@@ -126,7 +143,9 @@ class Roofline:
         self._most, self._longest = verify.size - 1, call.size
         self._verify, self._draft = SizeCosts.of(verify), draft.tolist()
         self._chain = SizeCosts.of(call + verify[1 : call.size + 1])
-        self._floor = LeastCosts(min(self._verify.ms), max(0.0, self._verify.slopes[0]), min(self._draft))
+        call_ms, level_ms = self.tree_ms or (0.0, self._draft[0])
+        at_least("roofline", 0, **{"tree_ms of a call": call_ms, "tree_ms of a level": level_ms})
+        self._drawn_costs = cost_curve(self.verify_ms, level_ms, self.between), call_ms
         plain_ms = self._verify.ms[0] if self.plain_ms is None else self.plain_ms
         if not 0 < plain_ms < np.inf:
             raise ValueError(f"policy 'roofline': plain_ms must be a positive time, got {self.plain_ms!r}")
@@ -137,14 +156,17 @@ class Roofline:
         self._calibration = Calibration(grid, self.prior, self.decay, self.above, self.band_prior)
         self._acceptance = AcceptanceEstimator(grid, self.chain_prior, self.chain_decay, self.above, self.band_prior)
         self._cell, self._plain_cycles, self._probe_wait, self._lookahead_wait = 1, 0, self.probe_first, 0
-        self._builder = None
+        self._trees = PointTrees(self._calibration, self._verify, self._draft, self.top_k)
+        first = AcceptanceEstimator(grid, self.chain_prior, self.chain_decay, self.above, self.band_prior)
+        self._drawn = DrawnTrees(first, *self._drawn_costs, max(1, self.siblings), self.max_depth, self.sibling_prior)
+        self._drawn_trials = self.sibling_trial
         self._window, self._again = WindowRate(self.windows, self.window_decay), Backoff(self.second_look)
 
     def grow(self, drafter: Expander, root: int, budget: Budget, chance: Chance) -> DraftTree:
-        """No draw is made but by the window."""
+        """The window and drawn siblings draw; nothing else does."""
         most = min(self._most, budget.max_nodes - 1)
         deepest = min(self.max_depth, budget.max_depth, most)
-        self._builder, self._drafted_window = None, False
+        self._drafted = "chain"
         if deepest <= 0:
             return root_only(root, drafter.vocab_size)
         chain, length = NO_CHAIN, self._window_length(drafter, budget, most)
@@ -153,18 +175,26 @@ class Roofline:
         if self._longest and fuses_chains(drafter):
             longest = min(self._longest, budget.max_depth, most)
             chain = self._acceptance.best_chain(self._cell, longest, self._chain)
-        if length and (rate := self._window_rate(length)) > max(chain.rate, self._plain_rate):
-            if self._again.is_due() and self._forecast_pays(rate, deepest, most):
+        drawn = self._plan_drawn(drafter)
+        if drawn is not NO_TREE and self._drawn_trials and self._calibration.knows_any:
+            self._drawn_trials -= 1
+            return self._draft_drawn(drafter, root, self._drawn.trial_tree(), budget, chance)
+        rate = max(chain.rate, drawn.rate, self._plain_rate)
+        if length and (ahead := self._window_rate(length)) > rate:
+            if self._again.is_due() and self._tree_pays(ahead, deepest, most):
                 return self._draft_tree(drafter, root, deepest, most)
             return self._draft_window(drafter, length, chance)
         if length and self._again.is_due():
             self._window.begin_trial()
-        if chain.levels and self._lookahead_wait:
+        drafts = chain.levels > 0 or len(drawn.shape) > 1
+        if drafts and self._lookahead_wait:
             self._lookahead_wait -= 1
-        elif self._tree_pays(chain, deepest, most):
+        elif self._looked_and_pays(drafts, rate, deepest, most):
             return self._draft_tree(drafter, root, deepest, most)
-        if chain.rate > self._plain_rate:
+        if rate > self._plain_rate:
             self._plain_cycles, self._probe_wait = 0, self.probe_first
+            if drawn.rate == rate:
+                return self._draft_drawn(drafter, root, drawn, budget, chance)
             return likeliest_chain(drafter, root, chain.levels)
         if self._time_to_probe():
             return self._draft_tree(drafter, root, deepest, most)
@@ -172,7 +202,7 @@ class Roofline:
 
     def _window_length(self, drafter: Expander, budget: Budget, most: int) -> int:
         """Drafts of the window that could be had now; 0 where there is none. The first tree comes before it."""
-        if not (self.windows and has_window(drafter)) or self._calibration.neighbour_probs(self._cell) is None:
+        if not (self.windows and has_window(drafter)) or not self._calibration.knows_any:
             return 0
         return min(drafter.window_length, budget.max_depth, most)
 
@@ -182,44 +212,37 @@ class Roofline:
 
     def _draft_window(self, drafter: Expander, length: int, chance: Chance) -> DraftTree:
         assert has_window(drafter)
-        self._drafted_window = True
+        self._drafted = "window"
         return drafter.draft_window(length, chance)
 
-    def _tree_pays(self, chain: ChainForecast, deepest: int, most: int) -> bool:
-        """Whether a tree should yield more than `chain` and than a plain step."""
-        rate = max(chain.rate, self._plain_rate)
-        if not chain.levels:
-            return self._forecast_pays(rate, 1, most)
-        pays = self._forecast_pays(rate, deepest, most)
-        self._lookahead_wait = 0 if pays else self.lookahead_interval - 1
+    def _plan_drawn(self, drafter: Expander) -> StaticTree:
+        """The best tree of drawn siblings; a root alone, of rate 0, where none can be had."""
+        return self._drawn.best(self._cell) if self.siblings and draws_siblings(drafter) else NO_TREE
+
+    def _draft_drawn(
+        self, drafter: Expander, root: int, planned: StaticTree, budget: Budget, chance: Chance
+    ) -> DraftTree:
+        self._drafted = "drawn"
+        return self._drawn.draft_tree(drafter, root, planned, budget, chance)
+
+    def _draft_tree(self, drafter: Expander, root: int, deepest: int, most: int) -> DraftTree:
+        self._drafted = "tree"
+        return self._trees.draft_tree(drafter, root, self._cell, deepest, most)
+
+    def _tree_pays(self, rate: float, deepest: int, most: int) -> bool:
+        """Whether a tree of likeliest tokens should have a higher rate; then drafting pays, and is not put off."""
+        pays = self._trees.pay(self._cell, rate, deepest, most)
+        if pays:
+            self._plain_cycles, self._probe_wait = 0, self.probe_first
         return pays
 
-    def _forecast_pays(self, rate: float, deepest: int, most: int) -> bool:
-        """Whether a tree of at most `deepest` levels should have a higher rate, by the neighbours' draft probabilities.
-
-        Every level is forecast as the first: the mean probabilities by rank, and the trust at the coming cell.
-        """
-        probs = self._calibration.neighbour_probs(self._cell)
-        if probs is None:
-            return True
-        profile = self._calibration.at(self._cell)(probs[None])[0]
-        best = falling(profile, most)
-        if not may_reach_rate(rate, best, self._floor, deepest):
-            return False
-        scores, last, drafting_ms = profile, profile, self._draft[0]
-        found = best_tree_size(best, self._verify, drafting_ms).rate
-        for _ in range(1, deepest):
-            if found > rate:
-                break
-            ahead = forecast_level(scores, last, profile, self._verify, self._draft, drafting_ms, most)
-            if ahead.rate <= found:
-                break
-            last = np.multiply.outer(falling(last, ahead.frontier), profile).reshape(-1)
-            scores, found = np.concatenate((scores, last)), ahead.rate
-            drafting_ms += self._draft[ahead.frontier - 1]
-        if found > rate:
-            self._plain_cycles, self._probe_wait = 0, self.probe_first
-        return found > rate
+    def _looked_and_pays(self, drafts: bool, rate: float, deepest: int, most: int) -> bool:
+        """The same beside something that drafts, or not; where it does, the next look waits."""
+        if not drafts:
+            return self._tree_pays(rate, 1, most)
+        pays = self._tree_pays(rate, deepest, most)
+        self._lookahead_wait = 0 if pays else self.lookahead_interval - 1
+        return pays
 
     def _time_to_probe(self) -> bool:
         """Whether to try drafting although it should not pay: after ever longer waits."""
@@ -229,53 +252,21 @@ class Roofline:
         self._plain_cycles, self._probe_wait = 0, min(2 * self._probe_wait, self.probe_most)
         return True
 
-    def _draft_tree(self, drafter: Expander, root: int, deepest: int, most: int) -> DraftTree:
-        """DraftLevel by level."""
-        builder = self._builder = TreeBuilder(drafter, root)
-        builder.add_level(1, self.top_k, self._calibration.at(self._cell))
-        drafting_ms, scores = self._draft[0], builder.levels[0].scores
-        choice = best_tree_size(falling(scores, most), self._verify, drafting_ms)
-        while builder.depth < deepest:
-            adjust, last = self._calibration.at(self._cell + builder.depth), builder.levels[-1]
-            profile = adjust(np.add.reduce(last.probs, axis=0, keepdims=True) / last.probs.shape[0])[0]
-            ahead = forecast_level(scores, last.scores, profile, self._verify, self._draft, drafting_ms, most)
-            if ahead.rate <= choice.rate:
-                break
-            builder.add_level(ahead.frontier, self.top_k, adjust)
-            drafting_ms += self._draft[ahead.frontier - 1]
-            scores = np.concatenate((scores, builder.levels[-1].scores))
-            choice = best_tree_size(falling(scores, most), self._verify, drafting_ms)
-        return builder.tree(choice.nodes)
-
     def observe(self, tree: DraftTree, verdict: Verdict, cell: int) -> None:
-        """Learns from every committed token whose parent was expanded, verified or not."""
-        accepted = len(verdict.path)
+        """Learns from what was accepted, and, where a tree of likeliest tokens was drafted, from its probabilities."""
+        accepted, drafted = len(verdict.path), self._drafted
         self._cell = cell + accepted + 1
-        if self._drafted_window:
+        if drafted == "window":
             self._window.learn(accepted + 1)
-            return
-        if self._builder is None:
+        elif drafted == "drawn":
+            self._drawn.learn(tree, verdict, cell)
+        elif drafted == "tree":
+            self._acceptance.learn(cell, self._trees.learn(tree, verdict, cell))
+        else:
             hits = [True] * accepted
             if accepted < tree.size - 1:
                 hits.append(verdict.token == int(tree.tokens[accepted + 1]))
             self._acceptance.learn(cell, hits)
-            return
-        committed = [*tree.tokens[list(verdict.path)].tolist(), verdict.token]
-        hits, number = [], -1
-        for step, (token, level) in enumerate(zip(committed, self._builder.levels, strict=False)):
-            if number not in level.expanded:
-                break
-            row = level.expanded.index(number)
-            probs = level.probs[row]
-            offered = level.tokens[row, : np.count_nonzero(probs)].tolist()
-            found = offered.index(token) if token in offered else None
-            self._calibration.learn(cell + step, probs, found)
-            hits.append(found == 0)
-            if found is None:
-                break
-            number = level.first + row * probs.size + found
-        self._acceptance.learn(cell, hits)
-        self._builder = None
 
 
 SPEC = POLICIES.register(

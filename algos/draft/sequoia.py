@@ -25,6 +25,11 @@ class StaticTree(NamedTuple):
     cost_ms: float
     """One drafter pass a level, in a call that may cost something besides, and one target pass."""
 
+    @property
+    def rate(self) -> float:
+        """Expected tokens per ms."""
+        return self.tokens / self.cost_ms
+
 
 @dataclass(slots=True)
 class Sequoia:

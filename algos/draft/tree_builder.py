@@ -137,6 +137,11 @@ def has_window(drafter: Expander) -> TypeGuard[WindowExpander]:
     return getattr(drafter, "window_length", 0) > 0
 
 
+def draws_siblings(drafter: Expander) -> bool:
+    """Whether trees of drawn siblings are judged as such; where not, a tree holds likeliest tokens."""
+    return getattr(drafter, "draws_siblings", False) is True
+
+
 @lru_cache(maxsize=64)
 def _best_of(levels: int, width: int) -> FusedTreeSpec:
     return FusedTreeSpec(

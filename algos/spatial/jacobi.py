@@ -14,8 +14,8 @@ With more than one candidate for the window's first cells the window is a tree (
 beyond the last pass is coupled on from the nodes that follow the accepted path.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -39,6 +39,8 @@ class WindowDrafter:
     drafter: Drafter | None = None
     drafted: DraftTree | None = None
     """The last tree that the window drafted."""
+    draws_siblings: bool = False
+    """Whether a policy may draw siblings, as a rule for those stands by."""
 
     @property
     def vocab_size(self) -> int:
@@ -79,14 +81,18 @@ class WindowDrafter:
 class WindowedCycles:
     """The `Verification` of decoding with a Jacobi window: one target pass over every tree, the window's or another.
 
-    rule judges the drafter's trees, window_rule the window's.
+    window_rule judges the window, drawn_rules the drafter's trees by how their siblings were drawn, rule all others.
     """
 
     target: Target
     drafter: WindowDrafter
     rule: Rule
     window_rule: Rule
+    drawn_rules: Mapping[Drawn, Rule] = field(default_factory=dict)
     reserved_nodes: int = 0
+
+    def __post_init__(self) -> None:
+        self.drafter.draws_siblings = {"iid", "without_replacement"} <= self.drawn_rules.keys()
 
     def begin(self, scored: Scored, verdict: Verdict) -> None:
         if self.drafter.drafter is not None:
@@ -100,7 +106,7 @@ class WindowedCycles:
         probs, window = scored.probs, self.drafter.window
         check_probs(probs, tree, self.target.vocab_size)
         is_window = tree is self.drafter.drafted
-        rule = self.window_rule if is_window else self.rule
+        rule = self.window_rule if is_window else self.drawn_rules.get(tree.drawn, self.rule)
         verdict = rule(tree, probs, chance)
         self.target.commit(tree, verdict)
         if self.drafter.drafter is not None:

@@ -42,7 +42,7 @@ from underpaint.runtime.methods.settings import (
     settings_of,
     split_setting,
 )
-from underpaint.runtime.methods.window_settings import WindowPlan, WindowSettings, window_plan
+from underpaint.runtime.methods.window_settings import DrawnSettings, WindowPlan, WindowSettings, window_plan
 
 COSTS_SETTING: Final = "costs"
 """The name by which a user points a cost-aware policy to a file with a cost curve."""
@@ -59,6 +59,7 @@ class TreeConfig:
     cost_curve: SHA-256 of the cost curve that costs in the policy's settings come from; "" where none do.
     skipping: settings of `algos.skipping.Skipping`; None where every cycle is verified.
     window: settings of `WindowSettings`; None where no Jacobi window stands beside the policy's trees.
+    drawn: settings of `DrawnSettings`; None where the policy may not draw siblings beside trees of likeliest tokens.
     """
 
     policy: str
@@ -69,6 +70,7 @@ class TreeConfig:
     cost_curve: str = ""
     skipping: Mapping[str, Shown] | None = None
     window: Mapping[str, Shown] | None = None
+    drawn: Mapping[str, Shown] | None = None
 
     @property
     def family(self) -> Literal["tree"]:
@@ -77,6 +79,7 @@ class TreeConfig:
     @property
     def draws_by(self) -> str:
         window = ", Jacobi windows" if self.window is not None else ""
+        window += ", drawn siblings" if self.drawn is not None else ""
         return f"{self.policy} + {self.rule}{window}{', some cycles skipped' if self.skipping is not None else ''}"
 
     @property
@@ -102,6 +105,8 @@ class TreeConfig:
             found["skipping"] = {**settings_by_default(Skipping), **self.skipping}
         if self.window is not None:
             found["window"] = {**settings_by_default(WindowSettings), **self.window}
+        if self.drawn is not None:
+            found["drawn"] = {**settings_by_default(DrawnSettings), **self.drawn}
         return found | ({"cost_curve": self.cost_curve} if self.cost_curve else {})
 
     def with_rule(self, rule: str, temperature: float) -> TreeConfig:
@@ -109,13 +114,18 @@ class TreeConfig:
         if self.policy == NO_POLICY:
             raise ValueError(f"plain autoregression drafts nothing that rule '{rule}' could accept; leave the rule out")
         changed = dataclasses.replace(
-            self, rule=at_temperature(RULES[rule], temperature).name, rule_settings=no_settings(), published_k=None
+            self,
+            rule=at_temperature(RULES[rule], temperature).name,
+            rule_settings=no_settings(),
+            published_k=None,
+            drawn=self.drawn if rule == self.rule else None,
         )
         changed.check()
         return changed
 
     def with_settings(self, method: str, settings: Sequence[str]) -> TreeConfig:
-        """See `MethodConfig`; `policy.`, `rule.`, `skipping.` or `window.` before a name tells two of one name apart.
+        """See `MethodConfig`; `policy.`, `rule.`, `skipping.`, `window.` or `drawn.` before a name tells two of
+        one name apart.
 
         A policy that chooses by cost takes `costs=FILE`, a curve that `underpaint costs` wrote, in place of its parts.
         """
@@ -129,6 +139,8 @@ class TreeConfig:
             known["skipping"], found["skipping"] = settings_of(Skipping), dict(self.skipping)
         if self.window is not None:
             known["window"], found["window"] = settings_of(WindowSettings), dict(self.window)
+        if self.drawn is not None:
+            known["drawn"], found["drawn"] = settings_of(DrawnSettings), dict(self.drawn)
         cost_curve = self.cost_curve
         for setting in settings:
             key, value = split_setting(setting)
@@ -148,6 +160,7 @@ class TreeConfig:
             cost_curve=cost_curve,
             skipping=found.get("skipping"),
             window=found.get("window"),
+            drawn=found.get("drawn"),
         )
 
     def _takes_costs(self) -> bool:
@@ -189,6 +202,8 @@ class TreeConfig:
         if self.window is not None:
             settings = build(WindowSettings, dict(self.window), f"window of '{method}'")
             plan = window_plan(settings, self.rule, rule)
+            if self.drawn is not None:
+                plan = plan._replace(drawn_rules=build(DrawnSettings, dict(self.drawn), f"drawn of '{method}'").rules())
             return TreeMethod(method, self, policy, rule, lossless, drafts=True, window=plan)
         if self.skipping is None:
             return TreeMethod(method, self, policy, rule, lossless, drafts=True)
@@ -268,10 +283,10 @@ class TreeSession:
             )
         drafter = self.drafter.model if self.drafter is not None else None
         if method.window is not None and drafter is not None:
-            window, window_rule, likeliest = method.window
+            window, window_rule, likeliest, drawn_rules = method.window
             noise = noise_of(chance) if window.coupling == "gumbel" else None
             held = HeldWindow(window, target.grid, target.vocab_size, "iid", noise, likeliest)
-            verification = WindowedCycles(target, WindowDrafter(held, drafter), method.rule, window_rule)
+            verification = WindowedCycles(target, WindowDrafter(held, drafter), method.rule, window_rule, drawn_rules)
             return DecodingResult.of_cycles(
                 decode(target, drafter, method.policy, method.rule, chance, self.max_nodes, verification)
             )

@@ -1,5 +1,6 @@
 """The methods of the tree family: a tree policy and an acceptance rule each, with their settings by preset."""
 
+import dataclasses
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -153,17 +154,20 @@ def _preset(
     acceptance: RuleSettings,
     skipping: PolicySettings | None = None,
     window: Mapping[str, Shown] | None = None,
+    drawn: Mapping[str, Shown] | None = None,
 ) -> Preset:
     """A preset by the policy and rule above temperature 0; at 0 both have counterparts. skipping: None verifies all.
 
-    window: settings of a Jacobi window beside the trees; None where there is none.
+    window: settings of a Jacobi window beside the trees; None where there is none. drawn: of the rules for siblings
+    that the policy draws above temperature 0; None where it draws none.
     """
     at_zero = _LIKELIEST.get(policy, policy), at_temperature(RULES[rule], 0.0).name
     greedy_tree = tree.settings if tree.greedy is None else tree.greedy
     skipped, scale = None if skipping is None else skipping.settings, acceptance.published_k
     greedy_skipped = skipped if skipping is None or skipping.greedy is None else skipping.greedy
+    sampled = TreeConfig(policy, rule, tree.settings, acceptance.sampled, scale, skipping=skipped, window=window)
     return Preset(
-        TreeConfig(policy, rule, tree.settings, acceptance.sampled, scale, skipping=skipped, window=window),
+        dataclasses.replace(sampled, drawn=drawn),
         TreeConfig(*at_zero, greedy_tree, acceptance.greedy, scale, skipping=greedy_skipped, window=window),
         {**tree.sources, **acceptance.sources, **({} if skipping is None else skipping.sources)},
     )
@@ -309,9 +313,9 @@ TREE_METHODS: Final = (
     ),
     MethodSpec(
         "roofline",
-        "trees, chains in one call or Jacobi windows, whichever gives most expected tokens per millisecond on the "
-        "engine's cost curve",
-        *(_preset("roofline", "point", _OURS, _PLAIN, window=_NONE) for _ in range(2)),
+        "chains in one call, trees of likeliest tokens or of drawn siblings, or Jacobi windows, whichever gives most "
+        "expected tokens per millisecond on the engine's cost curve",
+        *(_preset("roofline", "point", _OURS, _PLAIN, window=_NONE, drawn=_NONE) for _ in range(2)),
     ),
     MethodSpec(
         "roofline+lantern",

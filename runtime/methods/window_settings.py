@@ -1,11 +1,14 @@
-"""The settings of a Jacobi window beside a tree policy, and the rule that judges it."""
+"""What a tree policy may draft besides its own trees: Jacobi windows and drawn siblings, and the rules for those."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
 from underpaint.algos.accept import RULES, Rule
 from underpaint.algos.spatial.jacobi_window import Coupling, JacobiWindow, Refill, drawn_for
 from underpaint.algos.spatial.lookup import Lookup
+from underpaint.algos.tree import Drawn
 
 LOSSLESS_IN_WINDOWS = "chain"
 
@@ -27,15 +30,45 @@ class WindowSettings:
         return JacobiWindow(self.length, self.coupling, self.refill, lookup=lookup)
 
 
+@dataclass(frozen=True, slots=True)
+class DrawnSettings:
+    """The lossless rules that judge drawn siblings of a policy whose own trees hold likeliest tokens.
+
+    chain: of chains, and tree: of trees, drawn without replacement; see `RULES`.
+    """
+
+    chain: str = "block"
+    tree: str = "without_replacement"
+
+    def rules(self) -> dict[Drawn, Rule]:
+        """By how siblings were drawn. ValueError where a rule is none, is not lossless or does not cover them."""
+        found: dict[Drawn, Rule] = {}
+        wanted: tuple[tuple[str, Drawn, str], ...] = (
+            ("chain", "iid", self.chain),
+            ("tree", "without_replacement", self.tree),
+        )
+        for setting, drawn, name in wanted:
+            spec = RULES[name]
+            spec.check_covers(drawn)
+            if not spec.is_lossless({}):
+                raise ValueError(f"drawn.{setting}: expected a lossless rule, got '{name}', which is {spec.promise}")
+            if setting == "tree" and spec.needs_chain:
+                raise ValueError(f"drawn.{setting}: expected a rule for trees, got '{name}', which covers chains")
+            found[drawn] = spec.make()
+        return found
+
+
 class WindowPlan(NamedTuple):
     """A window beside a tree policy.
 
-    rule: what judges it. likeliest: its drafts are the likeliest tokens, as the rule decides by these.
+    rule: what judges it. likeliest: its drafts are the likeliest tokens, as the rule decides by these. drawn_rules:
+    what judges drawn siblings of the policy, by how they were drawn; empty where it is not to draw any.
     """
 
     window: JacobiWindow
     rule: Rule
     likeliest: bool
+    drawn_rules: Mapping[Drawn, Rule] = MappingProxyType({})
 
 
 def window_plan(settings: WindowSettings, name: str, rule: Rule) -> WindowPlan:

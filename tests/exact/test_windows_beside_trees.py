@@ -1,6 +1,6 @@
 """A Jacobi window beside a drafter's trees: whichever is drafted, cycle by cycle, the picture is the target's."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 
 import numpy as np
@@ -20,7 +20,7 @@ from underpaint.algos.spatial import jacobi
 from underpaint.algos.spatial.jacobi_window import Coupling, HeldWindow, JacobiWindow, Refill
 from underpaint.algos.spatial.lookup import Lookup
 from underpaint.algos.step import Decoded, decode
-from underpaint.algos.tree import DraftTree, Verdict, root_only
+from underpaint.algos.tree import DraftTree, Drawn, Verdict, root_only
 from underpaint.sim.synthetic.models import (
     Blend,
     PrefixDistribution,
@@ -30,6 +30,7 @@ from underpaint.sim.synthetic.models import (
 )
 
 WINDOW, CHAIN, PLAIN = "window", "chain", "plain"
+NOTHING_DRAWN: Mapping[Drawn, str] = {}
 COUPLINGS: list[Coupling] = ["independent", "maximal", "gumbel"]
 REFILLS: list[Refill] = ["uniform", "left", "lookup"]
 LOOKUP = Lookup(passes=True, beside=0.85, last_row=True)
@@ -67,22 +68,30 @@ def decoded(
     chance: Chance,
     drafting: PrefixDistribution,
     rules: tuple[str, str] = ("point", "chain"),
+    drawn: Mapping[Drawn, str] = NOTHING_DRAWN,
 ) -> Decoded:
     """By a drafter that knows little, with `module`'s loop."""
     rule, window_rule = (RULES[name].make() for name in rules)
     noise, drafter = noise_of(chance) if window.coupling == "gumbel" else None, SyntheticDrafter(drafting)
     held = HeldWindow(window, target.grid, target.vocab_size, "iid", noise, likeliest=rules[0] == "greedy")
-    verification = module.WindowedCycles(target, module.WindowDrafter(held, drafter), rule, window_rule)
+    of_drawn = {how: RULES[name].make() for how, name in drawn.items()}
+    verification = module.WindowedCycles(target, module.WindowDrafter(held, drafter), rule, window_rule, of_drawn)
     return decode(target, drafter, policy, rule, chance, 8, verification)
 
 
 def missed(
-    module: ModuleType, make: Callable[[], Policy], window: JacobiWindow, grid: Grid, target: PrefixDistribution
+    module: ModuleType,
+    make: Callable[[], Policy],
+    window: JacobiWindow,
+    grid: Grid,
+    target: PrefixDistribution,
+    drawn: Mapping[Drawn, str] = NOTHING_DRAWN,
 ) -> float:
+    """The total variation of the picture's law from the target's."""
     drafting = Blend(target, RandomDistribution(2, seed=6, sharpness=2.0), 0.5)
 
     def program(chance: Chance) -> tuple[int, ...]:
-        done = decoded(module, SyntheticTarget(target, grid), make(), window, chance, drafting)
+        done = decoded(module, SyntheticTarget(target, grid), make(), window, chance, drafting, drawn=drawn)
         return tuple(done.tokens.tolist())
 
     return total_variation(enumerate_outcomes(program), target_distribution(SyntheticTarget(target, grid)))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.algos.draft.drafters import ChainingDrafter
+from tests.algos.draft.test_drawn_trees import SHAPES, check_learned
 from tests.mutants.harness import check_is_caught, load
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import sampling
@@ -108,15 +109,29 @@ def check_policy(module: ModuleType) -> None:
         assert drafter.asked, "no chain was drafted"
 
 
+def check_trees(module: ModuleType) -> None:
+    """The same of a policy with these trees."""
+    policy: Any = load("draft/roofline.py")
+    policy.PointTrees = module.PointTrees
+    check_policy(policy)
+
+
+def check_siblings(module: ModuleType) -> None:
+    """What is learned of drawn siblings."""
+    check_learned(module, [(shape, last) for shape in SHAPES for last in range(5)])
+
+
 CHECKS: dict[str, tuple[str, Callable[[ModuleType], None]]] = {
     "estimator": ("draft/acceptance_estimator.py", check_estimator),
     "costs": ("draft/costs.py", check_costs),
     "policy": ("draft/roofline.py", check_policy),
+    "trees": ("draft/point_trees.py", check_trees),
+    "drawn": ("draft/drawn_trees.py", check_siblings),
 }
 ABOVE_ACCEPTED = "above * above_accepted"
 RIGHT = "above_tried[below + 1]"
-OF_CHAIN = "            self._acceptance.learn(cell, hits)\n            return"
-OF_TREE = "self._acceptance.learn(cell, hits)\n        self._builder"
+OF_CHAIN = "\n            self._acceptance.learn(cell, hits)"
+OF_TREE = "self._acceptance.learn(cell, self._trees.learn(tree, verdict, cell))"
 PLANTED = {
     "the left neighbour never fades": ("estimator", "** (cell - self._last)", "** 0"),
     "within a draft the left neighbour never fades": ("estimator", "faded = self._decay\n", "faded = 1.0\n"),
@@ -145,8 +160,13 @@ PLANTED = {
         OF_CHAIN.replace("learn(cell, hits)", "learn(cell, hits[:1]), self._acceptance.learn(cell + 1, hits[1:])"),
     ),
     "a chain's cells are one off": ("policy", OF_CHAIN, OF_CHAIN.replace("cell", "cell + 1")),
-    "any sibling is the likeliest": ("policy", "found == 0", "found is not None"),
-    "trees teach nothing of chains": ("policy", OF_TREE, "self._builder"),
+    "any sibling is the likeliest": ("trees", "found == 0", "found is not None"),
+    "trees teach nothing of chains": ("policy", OF_TREE, "self._trees.learn(tree, verdict, cell)"),
+    "siblings behind the accepted one were tried": ("drawn", "if child == accepted:", "if False:"),
+    "later siblings are tried whatever came before": ("drawn", "left -= found[-1]", "pass"),
+    "no later sibling is accepted": ("drawn", "+= child == accepted", "+= 0"),
+    "the first sibling is accepted wherever one is": ("drawn", "below[node][0] == accepted", "accepted > 0"),
+    "what was learned of the first sibling is one cell off": ("drawn", "learn(cell, hits)", "learn(cell + 1, hits)"),
     "an image of the same size is never forgotten": (
         "policy",
         "= AcceptanceEstimator(grid,",

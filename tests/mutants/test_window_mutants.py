@@ -156,7 +156,7 @@ LOOP_MUTANTS: dict[str, tuple[str, str, str]] = {
     ),
     "the window is taken for one of the drafter's trees": (
         "mixed",
-        "self.window_rule if is_window else self.rule",
+        "self.window_rule if is_window else self.drawn_rules.get(tree.drawn, self.rule)",
         "self.rule",
     ),
 }

@@ -13,6 +13,7 @@ from underpaint.algos.draft import Budget, Grid
 from underpaint.algos.draft.acceptance_estimator import FIRST_ACCEPTANCE, AcceptanceEstimator, ChainForecast
 from underpaint.algos.draft.costs import SizeCosts, chain_table
 from underpaint.algos.draft.lookahead import LeastCosts, best_tree_size, falling, forecast_level, may_reach_rate
+from underpaint.algos.draft.point_trees import PointTrees
 from underpaint.algos.draft.roofline import Roofline
 from underpaint.algos.tree import DraftTree, Verdict
 
@@ -135,13 +136,13 @@ def test_a_chain_is_drafted_where_one_call_is_cheap() -> None:
 @pytest.mark.parametrize(("every", "looks"), [(1, 12), (3, 5), (8, 3)])
 def test_beside_chains_a_tree_is_forecast_now_and_then(every: int, looks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     forecasts: list[bool] = []
-    forecast = Roofline._forecast_pays
+    forecast = PointTrees.pay
 
-    def look(self: Roofline, rate: float, deepest: int, most: int) -> bool:
-        forecasts.append(forecast(self, rate, deepest, most))
+    def look(self: PointTrees, cell: int, rate: float, deepest: int, most: int) -> bool:
+        forecasts.append(forecast(self, cell, rate, deepest, most))
         return forecasts[-1]
 
-    monkeypatch.setattr(Roofline, "_forecast_pays", look)
+    monkeypatch.setattr(PointTrees, "pay", look)
     drafter = peaked(0.9)
     played(replace(SLOW_LEVELS, lookahead_interval=every), drafter, 9, 12)
     assert forecasts == [True] + [False] * (looks - 1), "the first cycle grows a tree, as nothing is known"
