@@ -163,9 +163,11 @@ def _over(name: str) -> Callable[[Row], str]:
 STUDY: tuple[Column, ...] = (
     ("synthetic model", word("model")),
     ("machine", word("machine")),
-    *((name, _speed_of(name)) for name in ("chain", "static tree", "eagle2", "adt", "adt, equal nodes", "roofline")),
+    *((name, _speed_of(name)) for name in ("chain", "static tree", "eagle2", "adt", "adt, equal nodes")),
+    *((name, _speed_of(name)) for name in ("jacobi-lookup", "points only", "no windows", "no siblings", "roofline")),
     ("roofline over adt (95 %)", _over("adt")),
-    ("drawn siblings kept", _speed_of("sampled")),
+    ("drawn siblings, tuned", _speed_of("sampled")),
+    ("roofline over those (95 %)", _over("sampled")),
 )
 
 CHAINS: tuple[Column, ...] = (

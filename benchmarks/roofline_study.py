@@ -8,7 +8,8 @@ is given is the machine's cost curve. ADT-Tree runs once more with as many nodes
 equal nodes"). Times are modelled by the machine's costs: the shipped models' measured curve, and rooflines. Synthetic
 models of several seeds differ in their distributions; all methods draw the same images of them. "sampled" trees keep
 the draft distribution and
-need another rule than trees of likeliest tokens: they stand beside the others, not among them. The last line is JSON.
+need another rule than trees of likeliest tokens: they stand beside the others, not among them. Under the exact rule
+`roofline` runs with each of its parts left out too, and a Jacobi window alone beside it. The last line is JSON.
 """
 
 import itertools
@@ -21,13 +22,16 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from benchmarks.report import at_least, finish, options, parse
-from underpaint.sim.batched.decoding import make_scheme, run_lockstep, run_loop
+from underpaint.runtime.methods.registry import resolve
+from underpaint.runtime.methods.window_settings import DrawnSettings, WindowSettings, window_plan
+from underpaint.sim.batched.decoding import Beside, make_rule, make_scheme, run_lockstep, run_loop
 from underpaint.sim.latency.models import Costs, SizeMissing
 from underpaint.sim.latency.run_times import latency_model_of
 from underpaint.sim.report.statistics import Estimate, Runs, mean_depth, ratio, speedup, tokens_per_cycle
 from underpaint.sim.sweep.executors import executor, usable_cores
 from underpaint.sim.synthetic.field import make_synthetic_model
 from underpaint.sim.synthetic.table_model import TableModel
+from underpaint.sim.synthetic.windows import WindowRecipe, WindowScheme, make_window_scheme, run_windows
 
 CURVE: Final = Path(__file__).with_name("costs128.json")
 """Measured on two cores of an Intel Xeon: a machine beside others, in which any curve would do."""
@@ -48,6 +52,16 @@ SYNTHETIC_MODELS: Final = {
 RULES: Final[Mapping[str, Mapping[str, Any]]] = {"point": {}, "lantern": {"k": 8, "delta": 0.2}}
 
 Settings = Mapping[str, Any]
+PARTS: Final = {
+    "roofline": ("windows", "siblings"),
+    "no windows": ("siblings",),
+    "no siblings": ("windows",),
+    "points only": (),
+}
+"""What `roofline` may draft beside trees of likeliest tokens, under the exact rule; elsewhere nothing."""
+ROOFLINES: Final = frozenset(PARTS)
+WINDOW: Final = "jacobi-lookup"
+WINDOWS: Final = [{"window": length} for length in (7, 14, 28, 56)]
 
 
 def _grid(**axes: Sequence[Any]) -> list[Settings]:
@@ -94,6 +108,7 @@ class Task:
     machine: str
     seeds: int
     images: int
+    beside: tuple[str, ...] = ()
 
 
 class Ran(NamedTuple):
@@ -129,16 +144,34 @@ def models_of(name: str, seeds: int) -> Iterator[tuple[int, TableModel]]:
         yield seed, make_synthetic_model(kind, {**settings, "seed": seed})
 
 
+def window_of(task: Task, model: TableModel) -> WindowScheme:
+    """`jacobi-lookup` with a window of the task's length."""
+    recorded = resolve(WINDOW, 1.0, settings=[f"window={json.loads(task.settings)['window']}"])
+    return make_window_scheme(model, WindowRecipe.of(WINDOW, recorded.to_dict()))
+
+
+def beside_of(task: Task, model: TableModel) -> Beside | None:
+    """A window as `jacobi-lookup`'s, and rules for drawn siblings, as the method `roofline` has them."""
+    if not task.beside:
+        return None
+    plan = window_plan(WindowSettings(), "point", make_rule(model, "point", {}))
+    return Beside(plan.window, plan.rule, DrawnSettings().rules() if "siblings" in task.beside else {})
+
+
 def work(task: Task) -> Ran:
     rule = SAMPLED_RULE.get((task.rule, task.policy), task.rule)
     runs: Runs | None = None
     for seed, model in models_of(task.model, task.seeds):
+        if task.method == WINDOW:
+            more = run_windows(window_of(task, model), task.images, seed)
+            runs = more if runs is None else runs.and_more(more)
+            continue
         scheme = make_scheme(model, task.policy, rule, json.loads(task.settings), RULES.get(rule))
         if scheme.vectorised:
             more = run_lockstep(model, scheme, task.images, seed).runs
         else:
             most = largest(latency_model_of(task.machine)) if task.machine else LARGEST
-            more = run_loop(model, scheme, task.images, seed, max_nodes=most)
+            more = run_loop(model, scheme, task.images, seed, max_nodes=most, beside=beside_of(task, model))
         runs = more if runs is None else runs.and_more(more)
     assert runs is not None
     return Ran(task, runs)
@@ -150,9 +183,14 @@ def first_tasks(rules: Sequence[str], models: Sequence[str], seeds: int, images:
     for model, rule in itertools.product(models, rules):
         for method, grid in RIVALS.items():
             found += [Task(model, rule, method, policy, json.dumps(own), "", seeds, images) for policy, own in grid]
-        for machine in MACHINES:
-            own = json.dumps(curve_settings(latency_model_of(machine)))
-            found.append(Task(model, rule, "roofline", "roofline", own, machine, seeds, images))
+        if rule == "point":
+            found += [Task(model, rule, WINDOW, WINDOW, json.dumps(own), "", seeds, images) for own in WINDOWS]
+        for machine, (name, beside) in itertools.product(MACHINES, PARTS.items()):
+            if rule != "point" and name != "roofline":
+                continue
+            own = {**curve_settings(latency_model_of(machine)), **({} if "windows" in beside else {"windows": 0})}
+            beside = beside if rule == "point" else ()
+            found.append(Task(model, rule, name, "roofline", json.dumps(own), machine, seeds, images, beside))
     return found
 
 
@@ -208,7 +246,7 @@ def plain(one: Ran, costs: Costs) -> dict[str, Any]:
         "depth": round(mean_depth(one.runs).mean, 3),
         "nodes_per_pass": round(nodes_of(one.runs), 3),
         "policy": one.task.policy,
-        "settings": {} if one.task.method == "roofline" else json.loads(one.task.settings),
+        "settings": {} if one.task.method in ROOFLINES else json.loads(one.task.settings),
     }
 
 
@@ -222,11 +260,11 @@ def report(ran: Sequence[Ran]) -> list[dict[str, Any]]:
     for model, rule, machine in places(ran):
         costs, best = latency_model_of(machine), chosen(ran, model, rule, machine)
         methods = {method: plain(one, costs) for method, one in best.items()}
-        rivals = [method for method in best if method not in ("roofline", "sampled")]
+        rivals = [method for method in best if method not in {*ROOFLINES, "sampled"}]
         strongest = max(rivals, key=lambda method: float(methods[method]["speedup"][0]))
         over = {
             against: [round(part, 4) for part in times_faster(best["roofline"], best[against], costs)]
-            for against in dict.fromkeys(("adt", "adt, equal nodes", strongest))
+            for against in dict.fromkeys(("adt", "adt, equal nodes", "sampled", strongest))
         }
         name = Path(machine).stem if machine.endswith(".json") else machine
         rows.append(

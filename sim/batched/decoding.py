@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,10 +12,14 @@ from underpaint.algos.accept.neighbours import nearest_codes
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.batched.spec import BatchedPolicy, BatchedRule
 from underpaint.algos.chance import sampling
+from underpaint.algos.coupling import noise_of
 from underpaint.algos.draft import POLICIES, Policy
 from underpaint.algos.fit import check_fits
 from underpaint.algos.registry import build
+from underpaint.algos.spatial.jacobi import WindowDrafter, WindowedCycles
+from underpaint.algos.spatial.jacobi_window import HeldWindow, JacobiWindow
 from underpaint.algos.step import decode
+from underpaint.algos.tree import Drawn
 from underpaint.sim.batched.images import TableBatch, TableLookups
 from underpaint.sim.report.statistics import Runs
 from underpaint.sim.synthetic.table_model import TableDrafter, TableModel, TableTarget
@@ -79,6 +84,14 @@ def make_rule(model: TableModel, rule: str, settings: Mapping[str, Any]) -> Rule
     return build(spec.make, given, f"rule '{rule}'")
 
 
+class Beside(NamedTuple):
+    """What a policy may draft beside its own trees, and what judges it; see `WindowedCycles`."""
+
+    window: JacobiWindow
+    window_rule: Rule
+    drawn_rules: Mapping[Drawn, Rule] = MappingProxyType({})
+
+
 def run_loop(
     model: TableModel,
     scheme: Scheme,
@@ -87,17 +100,25 @@ def run_loop(
     first_image: int = 0,
     max_nodes: int = MOST_NODES,
     chains: bool = False,
+    beside: Beside | None = None,
 ) -> Runs:
     """Decode images first_image.. with the decoding loop, trees of at most `max_nodes` nodes.
 
-    chains: whether the drafter drafts a chain of its likeliest tokens in one call.
+    chains: whether the drafter drafts a chain of its likeliest tokens in one call. beside: Jacobi windows and drawn
+    siblings for a policy that knows them; None for neither.
     """
     if images < 1:
         raise ValueError(f"runs: expected at least one image, got {images}")
     runs: Runs | None = None
     for image in range(first_image, first_image + images):
         target, drafter = TableTarget(model, image), TableDrafter(model, image, chains)
-        decoded = decode(target, drafter, scheme.policy, scheme.rule, sampling(seed, image), max_nodes)
+        chance, verification = sampling(seed, image), None
+        if beside is not None:
+            noise = noise_of(chance) if beside.window.coupling == "gumbel" else None
+            held = HeldWindow(beside.window, model.grid, model.vocab_size, "iid", noise)
+            drawing = WindowDrafter(held, drafter)
+            verification = WindowedCycles(target, drawing, scheme.rule, beside.window_rule, beside.drawn_rules)
+        decoded = decode(target, drafter, scheme.policy, scheme.rule, chance, max_nodes, verification)
         drafted = decoded.cycles[1:]
         one = Runs(
             cells=model.grid.cells,
