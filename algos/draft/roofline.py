@@ -7,6 +7,7 @@ import numpy as np
 
 from underpaint.algos.chance import Chance
 from underpaint.algos.draft.acceptance_estimator import AcceptanceEstimator, ChainForecast
+from underpaint.algos.draft.backoff import Backoff
 from underpaint.algos.draft.calibration import Calibration
 from underpaint.algos.draft.costs import (
     MEASURED_DRAFT_MS,
@@ -26,10 +27,11 @@ from underpaint.algos.draft.sequoia import StaticTree
 from underpaint.algos.draft.settings import at_least
 from underpaint.algos.draft.spec import POLICIES, Budget, Expander, Grid, PolicySpec
 from underpaint.algos.draft.tree_builder import draws_siblings, fuses_chains, has_window, likeliest_chain
-from underpaint.algos.draft.window_rate import Backoff, WindowRate
 from underpaint.algos.tree import DraftTree, Verdict, root_only
 
 NO_CHAIN: Final = ChainForecast(0, 0.0)
+TRIED_ACCEPTANCE: Final = 0.8
+"""Of a window's draft, by which the length of its trial is chosen."""
 
 
 @dataclass(slots=True)
@@ -50,10 +52,11 @@ class Roofline:
     tree is forecast once in `lookahead_interval` cycles only: that takes longer than the forecast of a chain, and
     neighbouring cells are much alike.
 
-    **Windows.** Where the drafter has a Jacobi window beside it, the window is tried after the first tree. What its
-    passes yield, over what a pass of so many nodes costs, is compared with a plain step, the best chain and the
-    forecast tree; the drafter rests while the window is ahead. What is behind is looked at again after `second_look`
-    cycles, then after twice as many, and so on.
+    **Windows.** Where the drafter has a Jacobi window beside it, the window is tried after the first tree. From how
+    often its drafts were accepted at each place and in the neighbourhood (see `AcceptanceEstimator`) follow the length
+    that pays best and its rate, which is compared with that of a plain step, the best chain and the forecast trees; the
+    drafter rests while the window is ahead. What is behind is looked at again after `second_look` cycles, then after
+    twice as many, and so on.
 
     **Drawn siblings.** Where trees of drawn siblings are judged by a rule of their own, Sequoia's tree is planned anew
     as acceptance moves (see `DrawnTrees`), and drafted where it should yield more than all else.
@@ -76,8 +79,8 @@ class Roofline:
         cycles; each such trial doubles the wait for the next, from the first number up to the second; >= 1.
     lookahead_interval: where a chain is forecast and a tree does not seem to pay, cycles until the next forecast of a
         tree, >= 1.
-    windows: passes over the window in a trial, >= 0; 0 leaves windows out. window_decay: weight of a pass over the
-        window against that of the next, in (0, 1].
+    windows: passes over the window in a trial, >= 0; 0 leaves windows out. Its acceptance is estimated with the
+        weights of chains.
     second_look: cycles until what is behind, the window or the rest, is looked at again, >= 1.
     siblings: drawn at a node at most, >= 0; 0 leaves drawn trees out. sibling_prior: see `DrawnTrees`, > 0.
     sibling_trial: trees of drawn siblings that are tried whatever they seem to yield, >= 0.
@@ -101,7 +104,6 @@ class Roofline:
     probe_most: int = 16
     lookahead_interval: int = 8
     windows: int = 12
-    window_decay: float = 0.9
     second_look: int = 24
     siblings: int = 4
     sibling_prior: float = 2.0
@@ -118,14 +120,16 @@ class Roofline:
     _plain_cycles: int = field(init=False, repr=False, default=0)
     _probe_wait: int = field(init=False, repr=False, default=1)
     _lookahead_wait: int = field(init=False, repr=False, default=0)
-    _window: WindowRate = field(init=False, repr=False)
+    _window: AcceptanceEstimator = field(init=False, repr=False)
+    _window_costs: SizeCosts = field(init=False, repr=False)
+    _window_trials: int = field(init=False, repr=False, default=0)
+    _trial_length: int = field(init=False, repr=False, default=1)
     _drafted: Literal["chain", "tree", "drawn", "window"] = field(init=False, repr=False, default="chain")
     _trees: PointTrees = field(init=False, repr=False)
     _drawn: DrawnTrees = field(init=False, repr=False)
     _drawn_trials: int = field(init=False, repr=False, default=0)
     _drawn_costs: tuple[CostCurve, float] = field(init=False, repr=False)
     _again: Backoff = field(init=False, repr=False)
-    _saved: float = field(init=False, repr=False, default=0.0)
 
     def __post_init__(self) -> None:
         at_least("roofline", 1, top_k=self.top_k, max_depth=self.max_depth, lookahead_interval=self.lookahead_interval)
@@ -133,7 +137,7 @@ class Roofline:
         at_least("roofline", 0, windows=self.windows, siblings=self.siblings, sibling_trial=self.sibling_trial)
         at_least("roofline", self.probe_first, probe_most=self.probe_most)
         weights = {name: getattr(self, name) for name in ("prior", "band_prior", "chain_prior", "sibling_prior")}
-        decays = {name: getattr(self, name) for name in ("decay", "chain_decay", "window_decay")}
+        decays = {name: getattr(self, name) for name in ("decay", "chain_decay")}
         at_least("roofline", 0, above=self.above, **weights, **decays)
         if min(weights.values()) == 0 or max(decays.values()) > 1:
             raise ValueError(f"policy 'roofline': expected weights > 0 and decays <= 1, got {weights} and {decays}")
@@ -149,7 +153,11 @@ class Roofline:
         plain_ms = self._verify.ms[0] if self.plain_ms is None else self.plain_ms
         if not 0 < plain_ms < np.inf:
             raise ValueError(f"policy 'roofline': plain_ms must be a positive time, got {self.plain_ms!r}")
-        self._plain_rate, self._saved = 1.0 / plain_ms, max(0.0, self._verify.ms[0] - plain_ms)
+        self._plain_rate = 1.0 / plain_ms
+        # No drafter pass empties the caches before a pass over the window, as none does before a plain step.
+        self._window_costs = SizeCosts.of(verify[1:] - max(0.0, self._verify.ms[0] - plain_ms))
+        tokens = 1.0 + np.cumsum(TRIED_ACCEPTANCE ** np.arange(1, verify.size))
+        self._trial_length = 1 + int(np.argmax(tokens / self._window_costs.ms)) if verify.size > 1 else 1
         self.begin(Grid(1, 1))
 
     def begin(self, grid: Grid) -> None:
@@ -160,7 +168,8 @@ class Roofline:
         first = AcceptanceEstimator(grid, self.chain_prior, self.chain_decay, self.above, self.band_prior)
         self._drawn = DrawnTrees(first, *self._drawn_costs, max(1, self.siblings), self.max_depth, self.sibling_prior)
         self._drawn_trials = self.sibling_trial
-        self._window, self._again = WindowRate(self.windows, self.window_decay), Backoff(self.second_look)
+        self._window = AcceptanceEstimator(grid, self.chain_prior, self.chain_decay, self.above, self.band_prior)
+        self._window_trials, self._again = self.windows, Backoff(self.second_look)
 
     def grow(self, drafter: Expander, root: int, budget: Budget, chance: Chance) -> DraftTree:
         """The window and drawn siblings draw; nothing else does."""
@@ -169,23 +178,24 @@ class Roofline:
         self._drafted = "chain"
         if deepest <= 0:
             return root_only(root, drafter.vocab_size)
-        chain, length = NO_CHAIN, self._window_length(drafter, budget, most)
-        if length and self._window.on_trial:
-            return self._draft_window(drafter, length, chance)
-        if self._longest and fuses_chains(drafter):
-            longest = min(self._longest, budget.max_depth, most)
-            chain = self._acceptance.best_chain(self._cell, longest, self._chain)
+        longest = self._longest_window(drafter, budget, most)
+        if longest and self._window_trials:
+            self._window_trials -= 1
+            return self._draft_window(drafter, min(self._trial_length, longest), chance)
         drawn = self._plan_drawn(drafter)
         if drawn is not NO_TREE and self._drawn_trials and self._calibration.knows_any:
             self._drawn_trials -= 1
             return self._draft_drawn(drafter, root, self._drawn.trial_tree(), budget, chance)
+        chain, window = NO_CHAIN, self._window.best_chain(self._cell, longest, self._window_costs)
+        if self._longest and fuses_chains(drafter):
+            chain = self._acceptance.best_chain(self._cell, min(self._longest, budget.max_depth, most), self._chain)
         rate = max(chain.rate, drawn.rate, self._plain_rate)
-        if length and (ahead := self._window_rate(length)) > rate:
-            if self._again.is_due() and self._tree_pays(ahead, deepest, most):
+        if window.rate > rate:
+            if self._again.is_due() and self._tree_pays(window.rate, deepest, most):
                 return self._draft_tree(drafter, root, deepest, most)
-            return self._draft_window(drafter, length, chance)
-        if length and self._again.is_due():
-            self._window.begin_trial()
+            return self._draft_window(drafter, window.levels, chance)
+        if longest and self._again.is_due():
+            self._window_trials = self.windows
         drafts = chain.levels > 0 or len(drawn.shape) > 1
         if drafts and self._lookahead_wait:
             self._lookahead_wait -= 1
@@ -200,15 +210,11 @@ class Roofline:
             return self._draft_tree(drafter, root, deepest, most)
         return root_only(root, drafter.vocab_size)
 
-    def _window_length(self, drafter: Expander, budget: Budget, most: int) -> int:
-        """Drafts of the window that could be had now; 0 where there is none. The first tree comes before it."""
-        if not (self.windows and has_window(drafter)) or not self._calibration.knows_any:
+    def _longest_window(self, drafter: Expander, budget: Budget, most: int) -> int:
+        """The most drafts of the window that could be had now; 0 where there is none. The first tree comes before."""
+        if not (self.windows and has_window(drafter) and self._calibration.knows_any):
             return 0
         return min(drafter.window_length, budget.max_depth, most)
-
-    def _window_rate(self, length: int) -> float:
-        """Expected tokens per ms of a pass over the window. No drafter pass empties the caches before it."""
-        return self._window.tokens / (self._verify.ms[length] - self._saved)
 
     def _draft_window(self, drafter: Expander, length: int, chance: Chance) -> DraftTree:
         assert has_window(drafter)
@@ -257,7 +263,7 @@ class Roofline:
         accepted, drafted = len(verdict.path), self._drafted
         self._cell = cell + accepted + 1
         if drafted == "window":
-            self._window.learn(accepted + 1)
+            self._window.learn(cell, [True] * accepted + [False] * (accepted < tree.size - 1))
         elif drafted == "drawn":
             self._drawn.learn(tree, verdict, cell)
         elif drafted == "tree":

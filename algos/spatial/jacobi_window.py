@@ -134,11 +134,15 @@ class HeldWindow:
             self._table.decide(self._tokens, self._said(probs[0]))
 
     def draft(self, length: int, chance: Chance) -> DraftTree:
-        """The window below the last decided token, filled up to `length` drafts, >= 0, or to its own length."""
+        """The window below the last decided token, filled up to `length` drafts, >= 0, or to its own length.
+
+        What it holds behind a shorter length stays as it is.
+        """
         cell, wanted = len(self._tokens), min(self.window.length, length)
-        drafts = self._drafts = _refilled(
-            self._tokens, self._drafts, wanted, self._table, self.window.refill, self.vocab_size, chance
+        drafts = _refilled(
+            self._tokens, self._drafts[:wanted], wanted, self._table, self.window.refill, self.vocab_size, chance
         )
+        self._drafts[:wanted] = drafts
         if not drafts:
             return root_only(self._tokens[-1], self.vocab_size)
         window = self.window
@@ -157,8 +161,9 @@ class HeldWindow:
         cell, drafts, table, window = len(self._tokens), self._drafts, self._table, self.window
         self._decide(tree, verdict, probs)
         done = len(verdict.path) + 1
-        nodes = tail_nodes(tree, verdict.path, len(drafts))
-        held, known, last = drafts[done:], list(self._tokens), len(drafts)
+        last = tree.depth
+        nodes, behind = tail_nodes(tree, verdict.path, last), drafts[max(done, last) :]
+        held, known = drafts[done:last], list(self._tokens)
         drafts = []
         for place, (draft, node) in enumerate(zip(held, nodes, strict=True), start=done):
             row, left = self._said(probs[node]), int(tree.tokens[node])
@@ -169,9 +174,12 @@ class HeldWindow:
         if window.lookup.last_row and held and len(known) < self.grid.cells - 1:
             row, left = self._said(probs[last]), held[-1].token
             table.see(len(known), left, row)
-            distribution = table.redraft(known, left, row)
-            drafts.append(_drawn(distribution, len(known), chance, self.noise))
-        self._drafts = drafts
+            distribution, cell = table.redraft(known, left, row), len(known)
+            if behind:
+                drafts.append(_redrawn(behind.pop(0), distribution, cell, chance, window.coupling, self.noise))
+            else:
+                drafts.append(_drawn(distribution, cell, chance, self.noise))
+        self._drafts = drafts + behind
 
     def _decide(self, tree: DraftTree, verdict: Verdict, probs: FloatArray) -> None:
         for token, node in zip(emitted(tree, verdict), (0, *verdict.path), strict=True):
@@ -207,8 +215,8 @@ def _refilled(
     vocab_size: int,
     chance: Chance,
 ) -> list[WindowDraft]:
-    """`drafts` cut or filled up to `wanted` cells."""
-    drafts, width = drafts[:wanted], table.grid.width
+    """`drafts`, at most `wanted`, filled up to so many cells."""
+    drafts, width = list(drafts), table.grid.width
     known = tokens + [draft.token for draft in drafts]
     for cell in range(len(known), len(tokens) + wanted):
         if refill == "uniform":

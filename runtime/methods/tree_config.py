@@ -247,10 +247,11 @@ class TreeMethod:
         """Take the target and, where the method drafts, the drafter; ValueError where a tree would be cut."""
         if self.drafts:
             check_limits(self.config.policy_settings, models.max_nodes, models.tables.vocab_size)
-        if self.window is not None and self.window.window.nodes > models.max_nodes:
+        length = (self.config.window or {}).get("length")
+        if isinstance(length, int) and length >= models.max_nodes:
             raise ValueError(
-                f"window.length: expected at most {models.max_nodes - 1}, got {self.window.window.length}: the engine "
-                f"scores {models.max_nodes} nodes, the root included"
+                f"window.length: expected at most {models.max_nodes - 1}, got {length}: the engine scores "
+                f"{models.max_nodes} nodes, the root included"
             )
         used = self.config.target_sampling(sampling)
         target = models.target(condition, used)

@@ -3,21 +3,26 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from underpaint.algos.accept import RULES, Rule
 from underpaint.algos.spatial.jacobi_window import Coupling, JacobiWindow, Refill, drawn_for
 from underpaint.algos.spatial.lookup import Lookup
 from underpaint.algos.tree import Drawn
 
-LOSSLESS_IN_WINDOWS = "chain"
+LOSSLESS_IN_WINDOWS: Final = "chain"
+ANY_LENGTH: Final = 1024
+"""Of a window that the policy bounds."""
 
 
 @dataclass(frozen=True, slots=True)
 class WindowSettings:
-    """Those of `algos.spatial.jacobi_window.JacobiWindow` and `algos.spatial.lookup.Lookup`, for a chain of drafts."""
+    """Those of `algos.spatial.jacobi_window.JacobiWindow` and `algos.spatial.lookup.Lookup`, for a chain of drafts.
 
-    length: int = 14
+    length: of the window at most; None: whatever the policy asks for and a target pass holds.
+    """
+
+    length: int | None = None
     coupling: Coupling = "maximal"
     refill: Refill = "lookup"
     passes: bool = True
@@ -27,7 +32,9 @@ class WindowSettings:
     def window(self) -> JacobiWindow:
         """ValueError where a setting is none."""
         lookup = Lookup(self.passes, self.beside, self.last_row)
-        return JacobiWindow(self.length, self.coupling, self.refill, lookup=lookup)
+        return JacobiWindow(
+            ANY_LENGTH if self.length is None else self.length, self.coupling, self.refill, lookup=lookup
+        )
 
 
 @dataclass(frozen=True, slots=True)
