@@ -29,6 +29,8 @@ from underpaint.algos.draft.spec import POLICIES, Budget, Expander, Grid, Policy
 from underpaint.algos.draft.tree_builder import draws_siblings, fuses_chains, has_window, likeliest_chain
 from underpaint.algos.tree import DraftTree, Verdict, root_only
 
+WEIGHTS: Final = ("prior", "band_prior", "chain_prior", "window_prior", "sibling_prior")
+DECAYS: Final = ("decay", "chain_decay", "window_decay")
 NO_CHAIN: Final = ChainForecast(0, 0.0)
 TRIED_ACCEPTANCE: Final = 0.8
 """Of a window's draft, by which the length of its trial is chosen."""
@@ -79,8 +81,10 @@ class Roofline:
         cycles; each such trial doubles the wait for the next, from the first number up to the second; >= 1.
     lookahead_interval: where a chain is forecast and a tree does not seem to pay, cycles until the next forecast of a
         tree, >= 1.
-    windows: passes over the window in a trial, >= 0; 0 leaves windows out. Its acceptance is estimated with the
-        weights of chains.
+    windows: passes over the window in a trial, >= 0; 0 leaves windows out. What the first half of them yields is
+        forgotten, as they fill the window. least_window: drafts in a pass over it at least, >= 1: shorter passes would
+        pay at once, but the drafts behind them would be no better at the next. window_prior, window_decay: those of
+        `AcceptanceEstimator`.
     second_look: cycles until what is behind, the window or the rest, is looked at again, >= 1.
     siblings: drawn at a node at most, >= 0; 0 leaves drawn trees out. sibling_prior: see `DrawnTrees`, > 0.
     sibling_trial: trees of drawn siblings that are tried whatever they seem to yield, >= 0.
@@ -103,8 +107,11 @@ class Roofline:
     probe_first: int = 4
     probe_most: int = 16
     lookahead_interval: int = 8
-    windows: int = 12
-    second_look: int = 24
+    windows: int = 20
+    least_window: int = 14
+    window_prior: float = 8.0
+    window_decay: float = 0.6
+    second_look: int = 12
     siblings: int = 4
     sibling_prior: float = 2.0
     sibling_trial: int = 2
@@ -120,6 +127,7 @@ class Roofline:
     _plain_cycles: int = field(init=False, repr=False, default=0)
     _probe_wait: int = field(init=False, repr=False, default=1)
     _lookahead_wait: int = field(init=False, repr=False, default=0)
+    _grid: Grid = field(init=False, repr=False)
     _window: AcceptanceEstimator = field(init=False, repr=False)
     _window_costs: SizeCosts = field(init=False, repr=False)
     _window_trials: int = field(init=False, repr=False, default=0)
@@ -133,11 +141,16 @@ class Roofline:
 
     def __post_init__(self) -> None:
         at_least("roofline", 1, top_k=self.top_k, max_depth=self.max_depth, lookahead_interval=self.lookahead_interval)
-        at_least("roofline", 1, probe_first=self.probe_first, second_look=self.second_look)
+        at_least(
+            "roofline", 1, probe_first=self.probe_first, second_look=self.second_look, least_window=self.least_window
+        )
         at_least("roofline", 0, windows=self.windows, siblings=self.siblings, sibling_trial=self.sibling_trial)
         at_least("roofline", self.probe_first, probe_most=self.probe_most)
-        weights = {name: getattr(self, name) for name in ("prior", "band_prior", "chain_prior", "sibling_prior")}
-        decays = {name: getattr(self, name) for name in ("decay", "chain_decay")}
+        weights = {
+            name: getattr(self, name)
+            for name in ("prior", "band_prior", "chain_prior", "window_prior", "sibling_prior")
+        }
+        decays = {name: getattr(self, name) for name in ("decay", "chain_decay", "window_decay")}
         at_least("roofline", 0, above=self.above, **weights, **decays)
         if min(weights.values()) == 0 or max(decays.values()) > 1:
             raise ValueError(f"policy 'roofline': expected weights > 0 and decays <= 1, got {weights} and {decays}")
@@ -155,7 +168,9 @@ class Roofline:
             raise ValueError(f"policy 'roofline': plain_ms must be a positive time, got {self.plain_ms!r}")
         self._plain_rate = 1.0 / plain_ms
         # No drafter pass empties the caches before a pass over the window, as none does before a plain step.
-        self._window_costs = SizeCosts.of(verify[1:] - max(0.0, self._verify.ms[0] - plain_ms))
+        window_ms = verify[1:] - max(0.0, self._verify.ms[0] - plain_ms)
+        window_ms[: self.least_window] = window_ms[: self.least_window][-1:]
+        self._window_costs = SizeCosts.of(window_ms)
         tokens = 1.0 + np.cumsum(TRIED_ACCEPTANCE ** np.arange(1, verify.size))
         self._trial_length = 1 + int(np.argmax(tokens / self._window_costs.ms)) if verify.size > 1 else 1
         self.begin(Grid(1, 1))
@@ -168,8 +183,8 @@ class Roofline:
         first = AcceptanceEstimator(grid, self.chain_prior, self.chain_decay, self.above, self.band_prior)
         self._drawn = DrawnTrees(first, *self._drawn_costs, max(1, self.siblings), self.max_depth, self.sibling_prior)
         self._drawn_trials = self.sibling_trial
-        self._window = AcceptanceEstimator(grid, self.chain_prior, self.chain_decay, self.above, self.band_prior)
-        self._window_trials, self._again = self.windows, Backoff(self.second_look)
+        self._grid, self._again = grid, Backoff(self.second_look)
+        self._try_window()
 
     def grow(self, drafter: Expander, root: int, budget: Budget, chance: Chance) -> DraftTree:
         """The window and drawn siblings draw; nothing else does."""
@@ -181,6 +196,8 @@ class Roofline:
         longest = self._longest_window(drafter, budget, most)
         if longest and self._window_trials:
             self._window_trials -= 1
+            if self._window_trials == self.windows // 2:  # what the first passes yielded, which fill it, is forgotten
+                self._window = self._new_estimator()
             return self._draft_window(drafter, min(self._trial_length, longest), chance)
         drawn = self._plan_drawn(drafter)
         if drawn is not NO_TREE and self._drawn_trials and self._calibration.knows_any:
@@ -195,7 +212,7 @@ class Roofline:
                 return self._draft_tree(drafter, root, deepest, most)
             return self._draft_window(drafter, window.levels, chance)
         if longest and self._again.is_due():
-            self._window_trials = self.windows
+            self._try_window()
         drafts = chain.levels > 0 or len(drawn.shape) > 1
         if drafts and self._lookahead_wait:
             self._lookahead_wait -= 1
@@ -209,6 +226,13 @@ class Roofline:
         if self._time_to_probe():
             return self._draft_tree(drafter, root, deepest, most)
         return root_only(root, drafter.vocab_size)
+
+    def _try_window(self) -> None:
+        """Forget what was learned of the window: it gets better as the image grows."""
+        self._window, self._window_trials = self._new_estimator(), self.windows
+
+    def _new_estimator(self) -> AcceptanceEstimator:
+        return AcceptanceEstimator(self._grid, self.window_prior, self.window_decay, self.above, self.band_prior)
 
     def _longest_window(self, drafter: Expander, budget: Budget, most: int) -> int:
         """The most drafts of the window that could be had now; 0 where there is none. The first tree comes before."""

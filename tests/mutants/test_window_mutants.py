@@ -120,8 +120,8 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
     ),
     "the tail begins where the path ended": (
         "exact",
-        "held, known, last = drafts[done:], list(self._tokens), len(drafts)",
-        "held, known, last = drafts[done - 1 : -1], list(self._tokens), len(drafts)",
+        "held, known = drafts[done:last], list(self._tokens)",
+        "held, known = drafts[done - 1 : last - 1], list(self._tokens)",
     ),
     "a copy counts as a uniform draw": (
         "exact",
@@ -138,6 +138,12 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
         "min(self.window.length, length + 1)",
     ),
     "the window stops one short": ("window", "min(self.window.length, ", "min(self.window.length - 1, "),
+}
+
+BEHIND_MUTANTS = {
+    "what stands behind a shorter pass is lost": ("self._drafts = drafts + behind", "self._drafts = drafts"),
+    "what stands behind a shorter pass moves on a cell": ("drafts[max(done, last) :]", "drafts[max(done, last) + 1 :]"),
+    "what the pass decided behind its drafts stays": ("drafts[max(done, last) :]", "drafts[last:]"),
 }
 
 LOOP_MUTANTS: dict[str, tuple[str, str, str]] = {
@@ -264,3 +270,10 @@ def test_the_bug_in_a_windows_tree_is_caught(bug: str) -> None:
 @pytest.mark.parametrize("bug", LOOKUP_MUTANTS)
 def test_the_bug_in_a_lookup_is_caught(bug: str) -> None:
     check_is_caught(check_lookup, "spatial/lookup.py", *LOOKUP_MUTANTS[bug])
+
+
+@pytest.mark.parametrize("bug", BEHIND_MUTANTS)
+def test_the_bug_behind_a_shorter_pass_is_caught(bug: str) -> None:
+    module = with_window(load("spatial/jacobi_window.py", *BEHIND_MUTANTS[bug]))
+    with caught():
+        check_kept(module)
