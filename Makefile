@@ -21,13 +21,13 @@ demo: .venv/.has-runtime
 	$(BIN)/underpaint compare --temperature 1 $(DEMO) --out demo/t1 --json demo/compare-t1.json
 
 test: .venv/.has-tools
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 # OpenBLAS as on AMD and older Intel machines, then as with AVX-512, or as on still older machines where there is none.
 kernels: .venv/.has-tools
 	for core in Haswell $$(grep -q avx512f /proc/cpuinfo && echo SkylakeX || echo Nehalem); do \
 	    echo "OPENBLAS_CORETYPE=$$core"; \
-	    OPENBLAS_CORETYPE=$$core $(BIN)/python -m pytest -q -n 2 tests/exact tests/mutants || exit 1; \
+	    OPENBLAS_CORETYPE=$$core $(BIN)/python -m pytest -q -n 2 --dist worksteal tests/exact tests/mutants || exit 1; \
 	done
 
 lint: .venv/.has-tools

@@ -3,9 +3,13 @@
 Plug-ins that UNDERPAINT_PLUGINS names join the registries, so every test over them covers those rules too.
 """
 
+import gc
 import os
 from collections.abc import Iterator
 
+import tests.one_core  # noqa: F401  (before any library counts the cores)
+
+# isort: split
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -22,6 +26,21 @@ settings.register_profile(
 settings.register_profile("nightly", parent=settings.get_profile("ci"), derandomize=False, max_examples=400)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 load_plugins(named_by_environment())
+# Tracing a module makes millions of objects that live on: looking through them often is a third of its time.
+gc.set_threshold(50_000, 50, 50)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Modules with slow tests first, so that no worker is left alone with one at the end."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays: no collection needs to look at it again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
