@@ -24,6 +24,10 @@ _TYPES: Final[dict[str, tuple[type, ...]]] = {
 }
 
 
+_LARGE: Final = 16 << 10
+"""Bytes of results beyond which nobody reads them line by line."""
+
+
 class ResultsError(ValueError):
     """A file of results that is missing, damaged, of another version, or not what the schema says."""
 
@@ -34,6 +38,12 @@ def schema() -> dict[str, Any]:
     text = files("underpaint.artifacts").joinpath("results_schema.json").read_text(encoding="utf-8")
     found: dict[str, Any] = json.loads(text)
     return found
+
+
+def results_text(values: Any) -> str:
+    """JSON of results: a value a line, or without any space where that would be larger than `_LARGE`; ends a line."""
+    text = json.dumps(values, indent=1)
+    return (text if len(text) <= _LARGE else json.dumps(values, separators=(",", ":"))) + "\n"
 
 
 def with_envelope(kind: str, machine: Mapping[str, Any], command: str, values: Mapping[str, Any]) -> dict[str, Any]:

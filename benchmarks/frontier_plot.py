@@ -15,6 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from PIL import Image
 
+from benchmarks.small_png import with_palette
+
 Row = Mapping[str, Any]
 
 
@@ -83,7 +85,8 @@ def draw_frontier(rows: Sequence[Row]) -> bytes:
     figure.supxlabel(note, fontsize=8, color=_SOFT, x=0.01, ha="left")
     drawn = io.BytesIO()
     figure.savefig(drawn, format="png", dpi=110)
-    return _small(drawn)
+    with Image.open(drawn) as picture:
+        return with_palette(picture, _COLOURS)
 
 
 def _panel(axes: Axes, rows: Sequence[Row], name: str, measure: Measure, styles: Mapping[str, tuple[str, str]]) -> None:
@@ -135,11 +138,3 @@ def _styles(rows: Sequence[Row]) -> dict[str, tuple[str, str]]:
         found[row["method"]] = (colours[family], _MARKERS[used[family] % len(_MARKERS)])
         used[family] += 1
     return found
-
-
-def _small(drawn: io.BytesIO) -> bytes:
-    """The PNG with a palette."""
-    packed = io.BytesIO()
-    picture = Image.open(drawn).convert("RGB").quantize(_COLOURS, dither=Image.Dither.NONE)
-    picture.save(packed, "PNG", optimize=True)
-    return packed.getvalue()

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from benchmarks.pages import README_FILE, ROOT, read_result
 from benchmarks.report import at_least, parse, refusing
+from benchmarks.small_png import shrink
 from underpaint.runtime.drawing import draw
 from underpaint.runtime.evaluation.gallery import write_gallery
 from underpaint.runtime.evaluation.report import ReportRow
@@ -44,6 +45,7 @@ def main(arguments: list[str] | None = None) -> None:
     count = len(settings["prompts"]) * len(settings["seeds"])
     title = f"Temperature {temperature:g}; speed-ups over plain autoregression, of {count} pictures a method"
     write_gallery(asked.out, rows, pictures, prompts, title)
+    shrink(asked.out)
     print(asked.out)
 
 

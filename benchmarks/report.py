@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from underpaint.artifacts.manifest import write_beside
+from underpaint.artifacts.results import results_text
 from underpaint.runtime.evaluation.comparison import ComparisonProgress
 from underpaint.runtime.evaluation.machine import describe_machine, typed_command
 from underpaint.runtime.files import check_file_writable
@@ -60,7 +61,7 @@ def progress(state: ComparisonProgress) -> None:
 
 def finish(figures: Mapping[str, Any], out: Path | None) -> None:
     """Print the figures with their machine and command as the last line, and write it to `out` whole."""
-    line = json.dumps({**figures, "machine": describe_machine(), "command": typed_command()})
+    held = {**figures, "machine": describe_machine(), "command": typed_command()}
     if out is not None:
-        write_beside(out, (line + "\n").encode())
-    print(line)
+        write_beside(out, results_text(held).encode())
+    print(json.dumps(held))

@@ -1,6 +1,5 @@
 """`underpaint results`: files of results, of this machine and of others: validated, merged, ranked."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -43,14 +42,14 @@ def upgrade(
 ) -> None:
     """Bring a file to this version of the schema."""
     from underpaint.artifacts.manifest import write_beside
-    from underpaint.artifacts.results import VERSION, upgraded
+    from underpaint.artifacts.results import VERSION, results_text, upgraded
     from underpaint.runtime.files import check_file_writable
 
     place = out or path
     with bad_input():
         found = upgraded(path)
         check_file_writable(place)
-    write_beside(place, _as_json(found))
+    write_beside(place, results_text(found).encode())
     typer.echo(f"{place}: {found['kind']}, version {VERSION}")
 
 
@@ -61,13 +60,13 @@ def merge(
 ) -> None:
     """Put results into one file; runs are told apart by machine, engine, model hashes and settings."""
     from underpaint.artifacts.manifest import write_beside
-    from underpaint.artifacts.results import merged, read_results
+    from underpaint.artifacts.results import merged, read_results, results_text
     from underpaint.runtime.files import check_file_writable
 
     with bad_input():
         found = merged([(path.name, read_results(path)) for path in paths])
         check_file_writable(out)
-    write_beside(out, _as_json(found))
+    write_beside(out, results_text(found).encode())
     typer.echo(f"{out}: {len(found['runs'])} runs")
 
 
@@ -107,7 +106,3 @@ _COLUMNS = (
     Column("run"),
     Column("machine", prose=True),
 )
-
-
-def _as_json(values: dict[str, Any]) -> bytes:
-    return (json.dumps(values, indent=1) + "\n").encode()

@@ -147,12 +147,13 @@ def note(text: str, form: Format = Format.table) -> None:
 def write_json(path: Path, values: Any) -> None:
     """Write JSON to a file, whole or not at all; the name - is standard output."""
     from underpaint.artifacts.manifest import write_beside
+    from underpaint.artifacts.results import results_text
 
-    text = json.dumps(values, indent=1)
+    text = results_text(values)
     if path == STANDARD_OUTPUT:
-        typer.echo(text)
+        typer.echo(text, nl=False)
     else:
-        write_beside(path, (text + "\n").encode())
+        write_beside(path, text.encode())
 
 
 def told_as_json(path: Path | None, values: Any) -> bool:

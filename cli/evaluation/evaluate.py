@@ -1,6 +1,5 @@
 """`underpaint evaluate`: runs of any size, by many workers, that go on after whatever stopped them."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -233,11 +232,12 @@ def _draw(plan: "EvaluationPlan", folder: "EvaluationFolder", pool: "WorkerPool"
 
 def _report(plan: "EvaluationPlan", folder: "EvaluationFolder", figures: Path, form: Format) -> None:
     from underpaint.artifacts.manifest import write_beside
+    from underpaint.artifacts.results import results_text
     from underpaint.runtime.evaluation.jobs.run import evaluation_report
     from underpaint.runtime.evaluation.machine import typed_command
 
     found = evaluation_report(plan, folder, typed_command())
-    write_beside(figures, (json.dumps(found.results, indent=1) + "\n").encode())
+    write_beside(figures, results_text(found.results).encode())
     for model, rows in zip(plan.models, found.rows, strict=True):
         title = f"{Path(model.task.spec.folder).name}: {title_of(model.pipeline, model.comparison)}"
         print_rows(rows, model.pipeline, title, form=form)

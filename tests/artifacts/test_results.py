@@ -13,6 +13,7 @@ from underpaint.artifacts.results import (
     leaderboard,
     merged,
     read_results,
+    results_text,
     schema,
     upgraded,
     validate,
@@ -128,3 +129,12 @@ def test_our_reading_of_the_schema_agrees_with_jsonschema():
     check.check_schema(schema())
     for values in (compared(), compared(rows=[{}]), compared(kind="x"), compared(machine=3), read_results(RECORDED[0])):
         assert check.is_valid(values) == (validate(values, schema()) == [])
+
+
+def test_large_results_are_one_line_of_the_same_values() -> None:
+    small, large = {"rows": [1, 0.1, None]}, {"rows": [{"speedup": 0.1 + at} for at in range(2000)]}
+    assert results_text(small) == '{\n "rows": [\n  1,\n  0.1,\n  null\n ]\n}\n'
+    text = results_text(large)
+    assert text.index("\n") == len(text) - 1
+    assert " " not in text
+    assert json.loads(text) == large
