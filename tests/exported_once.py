@@ -68,3 +68,10 @@ def exports_shared(base: Path) -> Iterator[None]:
         for user in (samplers, vision):
             patch.setattr(user, "to_onnx", export)
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def graphs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """For a folder's `conftest.py` to take up: every test in it, and those that follow, export equal modules once."""
+    with exports_shared(tmp_path_factory.getbasetemp()):
+        yield

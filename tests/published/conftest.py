@@ -1,19 +1,12 @@
 """One exported tokenizer for all tests, and one export of equal modules: torch's own exporter takes its time."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.exported_once import exports_shared
+from tests.exported_once import graphs  # noqa: F401
 from tests.published.checkpoints import save_vq
 from underpaint.export.checkpoint import Request, export_checkpoint
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _graphs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with exports_shared(tmp_path_factory.getbasetemp()):
-        yield
 
 
 @pytest.fixture(scope="session")

@@ -26,6 +26,7 @@ from underpaint.runtime.resampling.registry import open_resampler
 from underpaint.runtime.resampling.tokens import TokenResampler
 from underpaint.zoo.load import manifest
 
+pytestmark = pytest.mark.slow
 RESOLUTIONS = (8, 16)
 GRIDS = ResolutionMap(Grid(4, 4), Grid(8, 8))
 NETWORKS = ("sampler_up_ce_8_16", "sampler_up_8_16", "sampler_down_8_16", "superres_8_16")
