@@ -2,7 +2,7 @@
 # make demo   draw and compare with the shipped models (installs the runtime only: no PyTorch, no download of weights)
 # make test   all tests (adds PyTorch and the development tools to the same .venv)
 # make lint   style, types and layers
-# make kernels  the exact and the mutant tests under two ways in which processors round matrix products
+# make kernels  the exact and the mutant tests as other processors than this one round matrix products
 # make clean  remove .venv and the demo's output
 
 PYTHON ?= python3
@@ -23,9 +23,9 @@ demo: .venv/.has-runtime
 test: .venv/.has-tools
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
-# OpenBLAS as on AMD and older Intel machines, then as with AVX-512, or as on still older machines where there is none.
+# OpenBLAS as on other machines than this, whose own way `make test` runs: tests/kernels.py.
 kernels: .venv/.has-tools
-	for core in Haswell $$(grep -q avx512f /proc/cpuinfo && echo SkylakeX || echo Nehalem); do \
+	for core in $$($(BIN)/python -m tests.kernels); do \
 	    echo "OPENBLAS_CORETYPE=$$core"; \
 	    OPENBLAS_CORETYPE=$$core $(BIN)/python -m pytest -q -n 2 --dist worksteal tests/exact tests/mutants || exit 1; \
 	done
