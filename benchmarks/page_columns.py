@@ -43,6 +43,7 @@ SPEED: tuple[Column, ...] = (
     ("tokens per cycle", plain("tokens_per_cycle")),
     ("mean depth", plain("mean_depth")),
     ("host share", lambda row: percent(row["overhead_share"])),
+    ("bias of a token", plain("token_bias", ".3f")),
     ("prompt accuracy", plain("prompt_accuracy", ".3f")),
     ("less AR's (95 %)", lambda row: interval(row, "accuracy_over_ar", "+.3f")),
     ("same as AR", lambda row: percent(row["identical_share"])),
@@ -168,6 +169,24 @@ STUDY: tuple[Column, ...] = (
     ("roofline over adt (95 %)", _over("adt")),
     ("drawn siblings, tuned", _speed_of("sampled")),
     ("roofline over those (95 %)", _over("sampled")),
+)
+
+_SIMULATED_ON = [(machine, model) for machine in ("a100", "h200") for model in ("field", "flat", "patchy")]
+
+
+def simulated_by_method(result: Row) -> Iterable[Row]:
+    """One row for each method and preset, with its speed-up on every machine and synthetic model."""
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in result["rows"]:
+        one = found.setdefault((row["method"], row["preset"]), {"method": row["method"], "preset": row["preset"]})
+        one[f"{row['machine'].partition('/')[0]}, {row['model']}"] = row["speedup"]
+    return found.values()
+
+
+SIMULATED: tuple[Column, ...] = (
+    ("method", lambda row: f"`{row['method']}`"),
+    ("settings", word("preset")),
+    *((f"{machine.upper()}, {model}", plain(f"{machine}, {model}")) for machine, model in _SIMULATED_ON),
 )
 
 CHAINS: tuple[Column, ...] = (

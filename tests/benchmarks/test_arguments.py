@@ -38,6 +38,8 @@ REFUSED = [
     ("rank_acceptance", ["--ranks", "0"], "expected a whole number from 1"),
     ("roofline_study", ["--rules", "exact"], "expected rules of point, lantern"),
     ("roofline_study", ["--jobs", "0"], "expected a whole number from 1"),
+    ("simulated_methods", ["--methods", "ar"], "expected methods of speculative"),
+    ("simulated_methods", ["--images", "1"], "expected a whole number from 2"),
     ("samplers", ["--scenes", "1"], "expected a whole number from 2"),
     ("samplers", ["--from", "128", "--to", "64"], "--from 128 --to 64: expected the smaller side first"),
     ("samplers", ["--folder", "/nowhere", "--kinds", "bicubic"], "/nowhere"),
