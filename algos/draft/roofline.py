@@ -84,7 +84,8 @@ class Roofline:
     windows: passes over the window in a trial, >= 0; 0 leaves windows out. What the first half of them yields is
         forgotten, as they fill the window. least_window: drafts in a pass over it at least, >= 1: shorter passes would
         pay at once, but the drafts behind them would be no better at the next. window_prior, window_decay: those of
-        `AcceptanceEstimator`.
+        `AcceptanceEstimator`. window_margin: by how much the rest has to be ahead, >= 1, as each pass over the window
+        makes its drafts better too.
     second_look: cycles until what is behind, the window or the rest, is looked at again, >= 1.
     siblings: drawn at a node at most, >= 0; 0 leaves drawn trees out. sibling_prior: see `DrawnTrees`, > 0.
     sibling_trial: trees of drawn siblings that are tried whatever they seem to yield, >= 0.
@@ -111,10 +112,11 @@ class Roofline:
     least_window: int = 14
     window_prior: float = 8.0
     window_decay: float = 0.6
+    window_margin: float = 1.5
     second_look: int = 12
     siblings: int = 4
     sibling_prior: float = 2.0
-    sibling_trial: int = 2
+    sibling_trial: int = 1
     _most: int = field(init=False, repr=False)
     _longest: int = field(init=False, repr=False)
     _verify: SizeCosts = field(init=False, repr=False)
@@ -150,6 +152,7 @@ class Roofline:
             name: getattr(self, name)
             for name in ("prior", "band_prior", "chain_prior", "window_prior", "sibling_prior")
         }
+        at_least("roofline", 1, window_margin=self.window_margin)
         decays = {name: getattr(self, name) for name in ("decay", "chain_decay", "window_decay")}
         at_least("roofline", 0, above=self.above, **weights, **decays)
         if min(weights.values()) == 0 or max(decays.values()) > 1:
@@ -204,11 +207,12 @@ class Roofline:
             self._drawn_trials -= 1
             return self._draft_drawn(drafter, root, self._drawn.trial_tree(), budget, chance)
         chain, window = NO_CHAIN, self._window.best_chain(self._cell, longest, self._window_costs)
+        window_rate = self.window_margin * window.rate
         if self._longest and fuses_chains(drafter):
             chain = self._acceptance.best_chain(self._cell, min(self._longest, budget.max_depth, most), self._chain)
         rate = max(chain.rate, drawn.rate, self._plain_rate)
-        if window.rate > rate:
-            if self._again.is_due() and self._tree_pays(window.rate, deepest, most):
+        if window_rate > rate:
+            if self._again.is_due() and self._tree_pays(window_rate, deepest, most):
                 return self._draft_tree(drafter, root, deepest, most)
             return self._draft_window(drafter, window.levels, chance)
         if longest and self._again.is_due():
