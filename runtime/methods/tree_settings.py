@@ -1,0 +1,156 @@
+"""Settings of the tree methods, by preset, and where each is from."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from underpaint.runtime.methods.method_config import no_settings
+from underpaint.runtime.methods.settings import Shown
+
+NONE: Final = no_settings()
+NO_SOURCES: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+class PolicySettings(NamedTuple):
+    """A policy's settings, and where they are from. greedy: those at temperature 0; None where they are the same."""
+
+    settings: Mapping[str, Shown] = NONE
+    sources: Mapping[str, str] = NO_SOURCES
+    greedy: Mapping[str, Shown] | None = None
+
+
+class RuleSettings(NamedTuple):
+    """A rule's settings above temperature 0, those of its greedy variant at 0, and where they are from.
+
+    published_k: see `TreeConfig`.
+    """
+
+    sampled: Mapping[str, Shown] = NONE
+    greedy: Mapping[str, Shown] = NONE
+    sources: Mapping[str, str] = NO_SOURCES
+    published_k: int | None = None
+
+
+TUNING: Final = "measured: chosen on 1,000 prompts apart from those reported (docs/results/settings.md)"
+TREE: Final = PolicySettings({"depth": 5, "top_k": 2, "total_tokens": 6}, {"depth, top_k, total_tokens": TUNING})
+DEEPER_TREE: Final = PolicySettings({"depth": 6, "top_k": 2, "total_tokens": 8}, {"depth, top_k, total_tokens": TUNING})
+ADAPTIVE: Final = PolicySettings(
+    {"start_depth": 4, "max_depth": 8, "start_width": 1, "max_width": 1, "total_tokens": 12},
+    {
+        "start_depth, max_depth, total_tokens": TUNING,
+        "start_width, max_width": "measured: on two cores every branch costs more than it brings, and one chain is "
+        "drafted in a single call",
+    },
+)
+STATIC: Final = PolicySettings({"widths": (2, 2, 1, 1, 1)}, {"widths": TUNING})
+CHAIN: Final = PolicySettings({"length": 5}, {"length": TUNING})
+CONTROL_SOURCE: Final = "measured: benchmarks/adt_controls.py, so that the mean depth is ADT-Tree's"
+CONTROL_CHAIN: Final = PolicySettings(
+    {"mean_depth": 2.86, "top_k": 1},
+    {"mean_depth": CONTROL_SOURCE, "top_k": "1 makes a chain"},
+    {"mean_depth": 3.74, "top_k": 1},
+)
+CONTROL_TREE: Final = PolicySettings(
+    {"mean_depth": 2.86, "top_k": 2, "total_tokens": 12},
+    {"mean_depth": CONTROL_SOURCE, "top_k": "that of 'eagle2'", "total_tokens": "that of 'adt'"},
+    {"mean_depth": 3.75, "top_k": 2, "total_tokens": 12},
+)
+SWEPT: Final = "measured: on 24 prompts apart from those reported (docs/results/settings.md)"
+BY_RANK: Final = "measured: python -m benchmarks.rank_acceptance, as the paper has it measured for each pair of models"
+RANKED: Final = {"acceptance": (0.7561, 0.0845, 0.0315, 0.012)}
+RANKED_AT_ZERO: Final = {"acceptance": (0.7792, 0.0863, 0.0382, 0.0221)}
+PLANNED: Final = PolicySettings(
+    {**RANKED, "max_depth": 8},
+    {"acceptance": BY_RANK, "max_depth": SWEPT},
+    {**RANKED_AT_ZERO, "max_depth": 8},
+)
+OPT: Final = PolicySettings(
+    {"total_tokens": 6, "threshold": 0.4, "max_depth": 8},
+    {"total_tokens, threshold": SWEPT, "max_depth": "a bound that the threshold comes before"},
+    {"total_tokens": 8, "threshold": 0.2, "max_depth": 8},
+)
+JUDGED_TREE: Final = PolicySettings({"widths": (2, 1, 1, 1)}, {"widths": SWEPT})
+
+STANDARD: Final[Mapping[str, Shown]] = {"residual": "standard"}
+LANTERN: Final = RuleSettings(
+    {"k": 14, "delta": 0.6, **STANDARD}, {"k": 10, "delta": 0.4}, {"k, delta, residual": TUNING}
+)
+RELATIVE: Final = RuleSettings(
+    {"k": 10, "factor": 5.0, **STANDARD}, {"k": 10, "factor": 5.0}, {"k, factor, residual": TUNING}
+)
+RELATIVE_ON_CHAINS: Final = RuleSettings(
+    {"k": 20, "factor": 3.0, **STANDARD}, {"k": 20, "factor": 3.0}, {"k, factor, residual": TUNING}
+)
+
+FREE: Final = "our guess: the paper leaves it open"
+PAPER_CHAIN: Final = PolicySettings({"length": 5}, {"length": f"{FREE} (gamma)"})
+PAPER_TREE: Final = PolicySettings(
+    {"depth": 5, "top_k": 10, "total_tokens": 59},
+    {
+        "top_k, total_tokens": "arXiv 2406.16858 (EAGLE-2): 60 nodes with the root, 10 a level",
+        "depth": "arXiv 2410.03355 (LANTERN), released code: 5 levels; EAGLE's own code has up to 7",
+    },
+)
+PAPER_STATIC: Final = PolicySettings(
+    {"widths": (8, 16, 14, 11, 8)},
+    {"widths": "arXiv 2502.06352 (LANTERN++): 57 nodes in 5 levels; which nodes have children is our guess"},
+)
+PAPER_JUDGED_TREE: Final = PolicySettings(
+    {"widths": (2, 4, 8, 16)},
+    {"widths": "our guess: the abstract says 'different tree architectures'; 30 nodes in 4 levels, each twice as wide"},
+)
+PAPER_PLANNED: Final = PolicySettings(
+    {**RANKED, "max_depth": 10},
+    {
+        "acceptance": BY_RANK,
+        "size and depth": "arXiv 2402.12374 (Sequoia): those of most tokens a millisecond on the measured cost curve",
+        "max_depth": "our guess: a bound that leaves the choice to the cost curve",
+    },
+    {**RANKED_AT_ZERO, "max_depth": 10},
+)
+PAPER_OPT: Final = PolicySettings(
+    {"total_tokens": 50, "threshold": 0.7, "max_depth": 10},
+    {"total_tokens, threshold, max_depth": "arXiv 2406.17276 (OPT-Tree), released demo"},
+)
+UNPUBLISHED: Final = "our guess: not published, and no code was released"
+PAPER_ADAPTIVE: Final = PolicySettings(
+    {"start_depth": 4, "max_depth": 8, "start_width": 6, "max_width": 10, "total_tokens": 59},
+    {
+        "total_tokens": "arXiv 2410.03355 (LANTERN), released code, which ADT-Tree's repository is a fork of",
+        "beta, step_depth, step_width, start_depth, max_depth, start_width, max_width": UNPUBLISHED,
+    },
+)
+SCALED: Final = "scaled to the codebook, k * V / 16384"
+PAPER_LANTERN: Final = RuleSettings(
+    {"delta": 0.1, "residual": "paper"},
+    {"delta": 0.1},
+    {"k": f"arXiv 2410.03355, released code: 1,000 of 16,384 codes, {SCALED}", "delta": "the same code's default"},
+    1000,
+)
+PAPER_RELATIVE: Final = RuleSettings(
+    {"factor": 5.0, "residual": "paper"},
+    {"factor": 5.0},
+    {
+        "k": f"arXiv 2502.06352, released script: 10 of 8,192 codes, which is 20 of 16,384, {SCALED}",
+        "factor": "the same script (Lumina-mGPT, k = 10: lambda = 5)",
+    },
+    20,
+)
+OURS: Final = PolicySettings(sources={"all": "our own method: there is no paper, both presets are the same"})
+PLAIN: Final = RuleSettings()
+VVS: Final = "arXiv 2511.13587 (VVS)"
+SKIPPING: Final = PolicySettings(
+    {"every": 3, "longest": 3},
+    {"every, longest, schedule": f"{SWEPT}; skipping by similarity was no faster"},
+    {"every": 4, "longest": 4},
+)
+PAPER_SKIPPING: Final = PolicySettings(
+    {"every": 4, "longest": 5},
+    {
+        "every": f"{VVS}: i = 4 in the table of results; the released script has 5",
+        "schedule": f"{VVS}: the uniform one; schedule=similarity is the other",
+        "threshold": f"{VVS}: 0.65 to 0.70; its code has 0.70",
+        "decay": f"{VVS}, released code",
+        "longest": f"{VVS}: the path or the mean number accepted, the shorter one; 5 is the whole path",
+    },
+)
