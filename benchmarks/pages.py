@@ -14,8 +14,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.claim_parts import Judged
+from benchmarks.claims import CLAIMS, PAPERS, RULE, introduction, tallied
 from benchmarks.page_columns import README_COLUMNS
-from benchmarks.page_tables import SECTIONS, Section
+from benchmarks.page_tables import EARLIER, SECTIONS, Section
+from benchmarks.verdicts import Records
 from underpaint.artifacts.manifest import write_beside
 from underpaint.artifacts.results import read_results
 
@@ -27,6 +30,8 @@ README_FILE = "compare-128-t1.json"
 README_METHODS = ("ar", "eagle2", "adt", "scd-maximal", "jacobi-lookup", "adt+lantern", "zipar", "mulo-islands")
 README_BEGIN, README_END = "<!-- made by `python -m benchmarks.pages` -->", "<!-- end -->"
 _COMMAND_LETTERS = 108
+CLAIMS_TITLE = "The papers' claims, one by one"
+CLAIM_COLUMNS = ("claim", "published", "measured here (95 %)", "verdict", "record and command", "remark")
 NOTE = "<!-- Made by `python -m benchmarks.pages`; do not edit. -->"
 TITLES = {
     "comparison": "Methods beside each other",
@@ -103,9 +108,43 @@ def render_section(section: Section) -> str:
     return "\n\n".join([*parts, table])
 
 
+def claim_records() -> Records:
+    """What is recorded of what the claims ask for, by file name."""
+    files = dict.fromkeys(file for claim in CLAIMS for file in claim.files)
+    return {file: read_result(file) for file in files if (RESULTS / file).is_file()}
+
+
+def render_claims(records: Records) -> str:
+    """The page of claims: a table for each paper, and every record that they read, with its command."""
+    earlier = {section.file for section in SECTIONS if EARLIER in section.words}
+    judged = {claim: claim.judge(records) for claim in CLAIMS}
+
+    def read(file: str) -> str:
+        known = f"[`{file}`](#{file.replace('.', '')})" if file in records else f"`{file}`"
+        return f"{known}, of an earlier target" if file in earlier else known
+
+    def verdict(found: Judged) -> str:
+        return f"**{found.verdict}**" + (f"; {found.beside}" if found.beside else "")
+
+    parts = [NOTE, f"# {CLAIMS_TITLE}", introduction(records), RULE, tallied(judged.values())]
+    for paper in PAPERS:
+        rows = [
+            (one.text, one.published, found.figure, verdict(found), ", ".join(map(read, one.files)), found.remark)
+            for one, found in judged.items()
+            if one.paper == paper
+        ]
+        parts += [f"## {paper}", markdown_table(CLAIM_COLUMNS, rows)]
+    parts.append("## Records and commands")
+    for file, result in sorted(records.items()):
+        words = [EARLIER] if file in earlier else []
+        lines = [*conditions(result), *([] if "command" in result else ["Command: not recorded"])]
+        parts += [f"### {file}", *words, "\n".join(f"- {line}" for line in lines)]
+    return "\n\n".join(parts) + "\n"
+
+
 def render_pages() -> dict[str, str]:
     """Every page by file name."""
-    pages = {}
+    pages = {"claims.md": render_claims(claim_records())}
     for name, title in TITLES.items():
         sections = [section for section in SECTIONS if section.page == name and (RESULTS / section.file).is_file()]
         body = "\n\n".join([NOTE, f"# {title}", *(render_section(section) for section in sections)])
@@ -115,7 +154,10 @@ def render_pages() -> dict[str, str]:
         for section in SECTIONS
         if (RESULTS / section.file).is_file()
     ]
-    words = "Each page is made from recorded files, each of which holds its command. Ratios differ by machine."
+    words = (
+        f"[{CLAIMS_TITLE}](claims.md): what the three papers say, and what was measured here.\n\n"
+        "Each page is made from recorded files, each of which holds its command. Ratios differ by machine."
+    )
     index = markdown_table(("What", "File", "Processor"), rows)
     pages["index.md"] = "\n\n".join([NOTE, "# Results", words, index]) + "\n"
     return pages

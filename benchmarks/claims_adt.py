@@ -1,0 +1,141 @@
+"""The claims of ADT-Tree that models of this size can test."""
+
+from benchmarks.claim_parts import (
+    ACCURACY,
+    ADT,
+    COMPARED,
+    PREMISES,
+    SETTINGS,
+    Claim,
+    faster,
+    keeps_accuracy,
+    over_ar,
+    simulated,
+)
+from benchmarks.verdicts import (
+    Counted,
+    Figure,
+    Figured,
+    NoFigureError,
+    Records,
+    Sense,
+    difference,
+    figure,
+    pick,
+    ratio,
+)
+
+_LEFT, _UPPER = "overlap, correlation with the left cell's", "overlap, correlation with the upper cell's"
+_OTHER = "the same with another image's cell"
+
+_WIDTH = "The tuned tree is one token wide: `step_width` changes nothing, and with `step_depth=0` nothing adapts."
+_EQUAL_DEPTH = "The control drafts chains of ADT-Tree's mean depth and node count and never adapts: what adapting adds."
+
+
+def _drawn_otherwise(records: Records) -> Counted:
+    """Of how many pictures ADT-Tree drew other tokens than plain decoding, where nothing is drawn by chance."""
+    row = pick(records, COMPARED[0], method="adt")
+    return Counted(round(row["images"] * (1 - row["identical_share"])), row["images"])
+
+
+def _variant(better: str, worse: str) -> Figured:
+    """Two variants of the settings, one over the other."""
+    return ratio(SETTINGS, {"variant": better}, {"variant": worse})
+
+
+def _depth_alone(records: Records) -> Figure:
+    """Adapting depth over adapting nothing: a width of one token at most makes them the two variants without a step."""
+    default, without = (pick(records, SETTINGS, variant=name) for name in ("default", "step_width=0"))
+    if default["tokens_per_cycle"] != without["tokens_per_cycle"]:
+        raise NoFigureError("The trees of this record adapt their width too")
+    return _variant("step_width=0", "step_depth=0")(records)._replace(note=_WIDTH)
+
+
+ADT_CLAIMS = (
+    over_ar(ADT, "adt", 0, 2.21),
+    over_ar(ADT, "adt", 1, 1.05, "about 1.05x (reviews)"),
+    faster(ADT, "adt", "eagle2", 0, "1.36x (2.21 / 1.62)", 2.21 / 1.62),
+    faster(ADT, "adt", "eagle2", 1, "no figure", remark="The paper's 1.36x is at temperature 0."),
+    simulated(ADT, "adt", "eagle2", "1.36x at temperature 0", 2.21 / 1.62),
+    *(faster(ADT, "adt", "adt-control-chain", t, "not compared", remark=_EQUAL_DEPTH) for t in (0, 1)),
+    Claim(
+        ADT,
+        "ADT-Tree is lossless: it never draws other tokens than plain decoding, temperature 0.",
+        "lossless",
+        (COMPARED[0],),
+        _drawn_otherwise,
+        Sense.NEVER,
+        remark="At temperature 1 it is proved by enumeration in the tests.",
+    ),
+    *(
+        Claim(
+            ADT,
+            f"ADT-Tree's mean depth is below EAGLE-2's, temperature {t}, in levels.",
+            published,
+            (COMPARED[t],),
+            difference(COMPARED[t], {"method": "adt"}, {"method": "eagle2"}, "mean_depth"),
+            Sense.BELOW,
+            0.0,
+            form="+.2f",
+            needs="intervals of `mean_depth` over pictures",
+            remark="EAGLE-2's own depth was tuned for this machine.",
+        )
+        for t, published in ((0, "3.86 levels"), (1, "no figure"))
+    ),
+    *(
+        Claim(
+            ADT,
+            f"Difficulty is local: overlap correlates with {where} cell's more than with another image's cell.",
+            "no figure",
+            (PREMISES,),
+            difference(PREMISES, {"figure": name}, {"figure": _OTHER}, "value"),
+            bound=0.0,
+            form="+.2f",
+        )
+        for where, name in (("the left", _LEFT), ("the upper", _UPPER))
+    ),
+    Claim(
+        ADT,
+        "Regions differ in difficulty: the likeliest token of the surest region has more than that of the least sure.",
+        "no figure",
+        (PREMISES,),
+        figure(PREMISES, "value", figure="likeliest token, surest region over least sure"),
+    ),
+    *(
+        Claim(
+            ADT,
+            f"Starting from the {better} comes before {worse}, by speed.",
+            "horizontal wins",
+            (SETTINGS,),
+            _variant(first, second),
+            remark="With LANTERN, temperature 1.",
+        )
+        for better, worse, first, second in (
+            ("left neighbour's tree (horizontal)", "the upper one's (vertical)", "default", "init=vertical"),
+            ("upper neighbour's tree (vertical)", "a random one", "init=vertical", "init=random"),
+            ("left neighbour's tree (horizontal)", "a random one", "default", "init=random"),
+        )
+    ),
+    Claim(
+        ADT,
+        "Adapting the depth alone is faster than adapting nothing.",
+        "no figure",
+        (SETTINGS,),
+        _depth_alone,
+    ),
+    Claim(
+        ADT,
+        "Adapting the width alone is faster than adapting nothing.",
+        "no figure",
+        needs="`step_depth=0` with trees that may fork, `step_width` 0 and 1, on one set of prompts",
+        remark=_WIDTH,
+    ),
+    *(
+        faster(ADT, "adt+lantern", "lantern", t, published, value)
+        for t, published, value in ((0, "1.03x (3.13 / 3.03)", 3.13 / 3.03), (1, "no figure", None))
+    ),
+    *(
+        keeps_accuracy(ADT, "adt+lantern", ACCURACY[t], f", temperature {t}", "CLIP score 0.3081 against 0.3086")
+        for t in (0, 1)
+    ),
+)
