@@ -143,7 +143,7 @@ LANTERN_CLAIMS = (
     _bound("iid", 1, "one draft drawn by chance", "The bound is of one pooled distribution; each draft has another."),
     Claim(
         LANTERN,
-        "The same on the engine: the mean bias of a token is below `delta`, as a share of it.",
+        "On the engine the mean bias of a token is below `delta`: the share of it that is spent is below 1.",
         "bound by `delta`",
         (FRONTIER, COMPARED[1]),
         _spent_delta,
