@@ -42,7 +42,7 @@ from underpaint.runtime.evaluation.invariance import summary
 EARLIER = "Of an earlier target and drafter, not made anew since."
 """Stands above results of models that no longer ship."""
 
-OURS = "Picture by picture, on the 48 prompts of the tables above. `jacobi-lookup` and `roofline` are ours."
+OURS = "Picture by picture, on the prompts of the tables above. `jacobi-lookup` and `roofline` are ours."
 
 
 class Section(NamedTuple):
@@ -214,6 +214,19 @@ SECTIONS: tuple[Section, ...] = (
         "With all four off it is SCD with this window, 14.",
     ),
     Section("settings", "`jacobi-lookup`, window and weight, temperature 1", "jacobi-lookup-windows-t1.json", WINDOWS),
+    Section(
+        "settings",
+        "`roofline`, each part off and on, temperature 1",
+        "roofline-parts-t1.json",
+        WINDOWS,
+        "`max_depth=1` leaves trees of likeliest tokens with one level.",
+    ),
+    Section(
+        "settings",
+        "`roofline` without chains in one call, temperature 1",
+        "roofline-no-chains-t1.json",
+        WINDOWS,
+    ),
     Section("settings", "Traversal verification, Sequoia and OPT-Tree, temperature 1", "trees-t1.json", WINDOWS),
     Section("settings", "Sequoia and OPT-Tree, temperature 0", "trees-t0.json", WINDOWS),
     Section("settings", "How often a draft of each rank is kept", "rank-acceptance.json", RANKS),

@@ -205,6 +205,15 @@ COMMANDS: Final = (
         "policy OptTree has no form on the device; those that have one: ",
     ),
     (
+        "compare --methods roofline --set roofline.drawn.tree=block --out x",
+        "rule 'block' covers iid trees, not 'without_replacement' ones",
+    ),
+    (
+        "compare --methods roofline --set roofline.drawn.chain=lantern --out x",
+        "drawn.chain: expected a lossless rule, got 'lantern'",
+    ),
+    ("compare --methods roofline --set roofline.siblings=-1 --out x", "siblings must be at least 0, got -1"),
+    (
         "compare --methods roofline --set roofline.window.length=800 --out x",
         "window.length: expected at most 63, got 800: the engine scores 64 nodes",
     ),
