@@ -111,9 +111,9 @@ def _siblings(account: Account, tree: DraftTree, probs: FloatArray, near: IntArr
         plan = plan_points(tree, probs, near)
         return PointSiblings(account, plan, account.offer(plan.curve))
     if not account.levels.seen:
-        return DrawnSiblings(account, near, None, np.ones((0, PRICES.size)), account.rate)
+        return BudgetedSiblings(account, near, None, np.ones((0, PRICES.size)), account.rate)
     curve, worth = account.levels.plan()
-    return DrawnSiblings(account, near, price_of(curve, account.rate), worth, account.rate)
+    return BudgetedSiblings(account, near, price_of(curve, account.rate), worth, account.rate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ class PointSiblings:
 
 
 @dataclass(frozen=True, slots=True)
-class DrawnSiblings:
+class BudgetedSiblings:
     """`SiblingRule` of drawn siblings: nothing that is decided here depends on the tokens drawn at this node or below.
 
     price: None where the picture has seen no tree yet: then each node may spend `rate`. worth: [levels, P].

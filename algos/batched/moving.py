@@ -95,10 +95,10 @@ class MovedDrafts:
         left = _normalised(batch.tables.target, rows)
         drafted = _normalised(batch.tables.draft[batch.tables.draft_depth(level)], rows)
         count = there.sum(axis=1)
-        owed = np.maximum(left - drafted, 0.0).sum(axis=1)
-        whole = (count == 1) | (self.delta >= owed)
+        lacking = np.maximum(left - drafted, 0.0).sum(axis=1)
+        whole = (count == 1) | (self.delta >= lacking)
         left = move_rows_to_drafts(left, drafted, self.neighbours, np.where(whole, self.delta, 0.0))
-        most = np.where(whole, 1.0, np.minimum(1.0, self.delta / np.where(whole, 1.0, owed)))
+        most = np.where(whole, 1.0, np.minimum(1.0, self.delta / np.where(whole, 1.0, lacking)))
         most[count == 1] = 0.0
         accepted, extra = np.full(rows.size, -1), np.full(rows.size, -1)
         on = np.arange(rows.size)

@@ -1,7 +1,9 @@
 """Compile a cycle's kernels for GPUs that are not there, and report their registers and spills.
 
-`python -m underpaint.runtime.device.compile_ahead` compiles every kernel of every method at LlamaGen-XL's and at 7B's
-sizes and prints JSON; exit code 1 where one is beyond the budget.
+`python -m underpaint.runtime.device.compile_ahead [80 90 120] [--every-size]` compiles every kernel of every method
+at LlamaGen-XL's and at 7B's sizes and prints JSON; exit code 1 where one is beyond the budget. A kernel that differs by
+its sizes alone is compiled at the largest of them, which takes most registers, or at each with `--every-size`
+(minutes).
 """
 
 import json
@@ -11,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -26,6 +29,7 @@ MOST_REGISTERS: Final = 224
 """Of a thread, below the 255 at which the compiler begins to spill."""
 MOST_STACK: Final = 16
 """Bytes a thread: the frame of a float64 division's slow path; spilled registers take more."""
+EVERY_SIZE: Final = "--every-size"
 _TYPES: Final = {
     torch.float32: "*fp32",
     torch.float64: "*fp64",
@@ -34,6 +38,10 @@ _TYPES: Final = {
     torch.int64: "*i64",
     torch.int32: "*i32",
 }
+
+
+SIZES: Final = re.compile(r".*BLOCK|ROWS|NODES|CHILDREN|COUNT|LEVELS|MOST(_.*)?|WIDTH|W|TOTAL|WORDS|LANES|D|TURNS")
+"""Constants that say how much a kernel does, and not what."""
 
 
 class Compiled(NamedTuple):
@@ -72,6 +80,19 @@ def distinct(launches: Iterable[Launch]) -> list[Launch]:
     return list(found.values())
 
 
+def largest(launches: Iterable[Launch]) -> list[Launch]:
+    """Of launches that differ by their sizes alone, the one with the largest product of those."""
+    found: dict[str, tuple[float, Launch]] = {}
+    for launch in distinct(launches):
+        types, constants = signature(launch)
+        sizes = [float(value) for name, value in constants.items() if SIZES.fullmatch(name)]
+        kind = repr((launch.name, types, {name: one for name, one in constants.items() if not SIZES.fullmatch(name)}))
+        size = prod(sizes)
+        if kind not in found or size > found[kind][0]:
+            found[kind] = size, launch
+    return [launch for _, launch in found.values()]
+
+
 def compile_for(launch: Launch, capability: int) -> Compiled:
     """Compile one launch; whatever Triton refuses it raises."""
     if INTERPRETED:
@@ -104,16 +125,18 @@ def resources(cubin: bytes) -> tuple[int, int]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Compile everything for the capabilities named (all without one); 1 where a kernel is beyond the budget."""
+    """Compile for the capabilities named (all without one); 1 where a kernel is beyond the budget."""
     from underpaint.runtime.device.program import count_cycle
     from underpaint.runtime.device.sizes import METHODS, SEVEN_B, XL, method_of
 
-    capabilities = [int(argument) for argument in arguments] or list(CAPABILITIES)
+    every_size = EVERY_SIZE in arguments
+    capabilities = [int(argument) for argument in arguments if argument != EVERY_SIZE] or list(CAPABILITIES)
     launches: list[Launch] = []
     for config in (XL, SEVEN_B):
         for name in METHODS:
             launches += count_cycle(config, method_of(name, config.vocab_size), batch=1).launches
-    made = [compile_for(launch, capability) for capability in capabilities for launch in distinct(launches)]
+    chosen = distinct(launches) if every_size else largest(launches)
+    made = [compile_for(launch, capability) for capability in capabilities for launch in chosen]
     print(json.dumps([one._asdict() for one in made], indent=1))
     return int(any(one.stack > MOST_STACK or one.registers > MOST_REGISTERS for one in made))
 

@@ -28,7 +28,7 @@ class IsolatedVerifier:
     def __init__(self, spec: Spec, timeout: float = 10.0) -> None:
         self.spec, self.timeout = spec, timeout
         self._context = multiprocessing.get_context("spawn")
-        self._at = self._context.Value("q", 0)
+        self._at = self._context.Value("q", 0, lock=False)  # the child writes it while this process waits
         self._start()
 
     def __enter__(self) -> Self:
