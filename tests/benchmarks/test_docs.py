@@ -1,6 +1,7 @@
 """Pages of figures are made from the recorded results, and every benchmark is listed."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -78,3 +79,13 @@ def test_every_benchmark_is_listed() -> None:
     scripts = [path for path in RESULTS.parent.glob("*.py") if "__main__" in path.read_text(encoding="utf-8")]
     assert len(scripts) > 10
     assert [path.stem for path in scripts if f"`python -m benchmarks.{path.stem}" not in page] == []
+
+
+def test_no_record_names_a_path_of_one_machine() -> None:
+    """A command is to be typed again elsewhere: its files are named from the folder that it runs in."""
+    records = sorted(RESULTS.rglob("*.json"))
+    assert len(records) > 30
+    found = {
+        path.name: re.findall(r"(?<![\w.])/(?:tmp|home|root|work|Users)/[^ \"]*", path.read_text()) for path in records
+    }
+    assert {name: paths for name, paths in found.items() if paths} == {}
