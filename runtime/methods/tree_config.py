@@ -59,7 +59,8 @@ class TreeConfig:
     cost_curve: SHA-256 of the cost curve that costs in the policy's settings come from; "" where none do.
     skipping: settings of `algos.skipping.Skipping`; None where every cycle is verified.
     window: settings of `WindowSettings`; None where no Jacobi window stands beside the policy's trees.
-    drawn: settings of `DrawnSettings`; None where the policy may not draw siblings beside trees of likeliest tokens.
+    drawn: settings of `DrawnSettings`; None where the policy may not draw siblings beside trees of likeliest tokens. It
+    needs `window`: both are judged by the same `WindowedCycles`.
     """
 
     policy: str
@@ -198,6 +199,8 @@ class TreeConfig:
         lossless = RULES[self.rule].is_lossless(self.rule_settings)
         if self.policy == NO_POLICY:
             return TreeMethod(method, self, NoDraft(), rule, lossless, drafts=False)
+        if self.drawn is not None and self.window is None:
+            raise ValueError(f"method '{method}': drawn siblings need settings of a window beside them, got none")
         policy = build(POLICIES[self.policy].make, dict(self.policy_settings), f"policy '{self.policy}'")
         if self.window is not None:
             settings = build(WindowSettings, dict(self.window), f"window of '{method}'")
