@@ -24,7 +24,7 @@ import numpy as np
 from benchmarks.report import at_least, finish, options, parse
 from underpaint.runtime.methods.registry import resolve
 from underpaint.runtime.methods.window_settings import DrawnSettings, WindowSettings, window_plan
-from underpaint.sim.batched.decoding import Beside, make_rule, make_scheme, run_lockstep, run_loop
+from underpaint.sim.batched.decoding import AlternativeDrafts, make_rule, make_scheme, run_lockstep, run_loop
 from underpaint.sim.latency.models import Costs, SizeMissing
 from underpaint.sim.latency.run_times import latency_model_of
 from underpaint.sim.report.statistics import Estimate, Runs, mean_depth, ratio, speedup, tokens_per_cycle
@@ -150,12 +150,12 @@ def window_of(task: Task, model: TableModel) -> WindowScheme:
     return make_window_scheme(model, WindowRecipe.of(WINDOW, recorded.to_dict()))
 
 
-def beside_of(task: Task, model: TableModel) -> Beside | None:
+def beside_of(task: Task, model: TableModel) -> AlternativeDrafts | None:
     """A window as `jacobi-lookup`'s, and rules for drawn siblings, as the method `roofline` has them."""
     if not task.beside:
         return None
     plan = window_plan(WindowSettings(), "point", make_rule(model, "point", {}))
-    return Beside(plan.window, plan.rule, DrawnSettings().rules() if "siblings" in task.beside else {})
+    return AlternativeDrafts(plan.window, plan.rule, DrawnSettings().rules() if "siblings" in task.beside else {})
 
 
 def work(task: Task) -> Ran:

@@ -23,7 +23,7 @@ from underpaint.runtime.methods.method import ModelTables
 from underpaint.runtime.methods.method_config import PRESETS, MethodConfig
 from underpaint.runtime.methods.registry import METHODS, resolve
 from underpaint.runtime.methods.tree_config import NO_POLICY, TreeConfig
-from underpaint.sim.batched.decoding import MOST_NODES, NEIGHBOURS, Beside, Scheme, run_loop
+from underpaint.sim.batched.decoding import MOST_NODES, NEIGHBOURS, AlternativeDrafts, Scheme, run_loop
 from underpaint.sim.latency.models import Costs
 from underpaint.sim.latency.run_times import latency_model_of
 from underpaint.sim.report.statistics import Runs, speedup, tokens_per_cycle
@@ -81,7 +81,7 @@ def tree_runs(model: TableModel, config: TreeConfig, task: Task) -> Runs:
     scheme = Scheme(made.config.policy, made.config.rule, made.policy, made.rule, made.lossless, None, None)
     beside = None
     if made.window is not None:
-        beside = Beside(made.window.window, made.window.rule, made.window.drawn_rules)
+        beside = AlternativeDrafts(made.window.window, made.window.rule, made.window.drawn_rules)
     return run_loop(model, scheme, task.images, SEED, beside=beside)
 
 

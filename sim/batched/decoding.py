@@ -84,7 +84,7 @@ def make_rule(model: TableModel, rule: str, settings: Mapping[str, Any]) -> Rule
     return build(spec.make, given, f"rule '{rule}'")
 
 
-class Beside(NamedTuple):
+class AlternativeDrafts(NamedTuple):
     """What a policy may draft beside its own trees, and what judges it; see `WindowedCycles`."""
 
     window: JacobiWindow
@@ -100,7 +100,7 @@ def run_loop(
     first_image: int = 0,
     max_nodes: int = MOST_NODES,
     chains: bool = False,
-    beside: Beside | None = None,
+    beside: AlternativeDrafts | None = None,
 ) -> Runs:
     """Decode images first_image.. with the decoding loop, trees of at most `max_nodes` nodes.
 
