@@ -161,11 +161,12 @@ def _over(name: str) -> Callable[[Row], str]:
     return cell
 
 
+_PARTS = ("jacobi-lookup", "points only", "no windows", "with replacement", "no siblings", "roofline")
 STUDY: tuple[Column, ...] = (
     ("synthetic model", word("model")),
     ("machine", word("machine")),
     *((name, _speed_of(name)) for name in ("chain", "static tree", "eagle2", "adt", "adt, equal nodes")),
-    *((name, _speed_of(name)) for name in ("jacobi-lookup", "points only", "no windows", "no siblings", "roofline")),
+    *((name, _speed_of(name)) for name in _PARTS),
     ("roofline over adt (95 %)", _over("adt")),
     ("drawn siblings, tuned", _speed_of("sampled")),
     ("roofline over those (95 %)", _over("sampled")),

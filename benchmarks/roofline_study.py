@@ -9,7 +9,8 @@ equal nodes"). Times are modelled by the machine's costs: the shipped models' me
 models of several seeds differ in their distributions; all methods draw the same images of them. "sampled" trees keep
 the draft distribution and
 need another rule than trees of likeliest tokens: they stand beside the others, not among them. Under the exact rule
-`roofline` runs with each of its parts left out too, and a Jacobi window alone beside it. The last line is JSON.
+`roofline` runs with each of its parts left out too ("with replacement" is "no windows" with siblings drawn so), and a
+Jacobi window alone beside it. The last line is JSON.
 """
 
 import itertools
@@ -55,6 +56,7 @@ Settings = Mapping[str, Any]
 PARTS: Final = {
     "roofline": ("windows", "siblings"),
     "no windows": ("siblings",),
+    "with replacement": ("siblings", "replacement"),
     "no siblings": ("windows",),
     "points only": (),
 }
@@ -155,7 +157,8 @@ def beside_of(task: Task, model: TableModel) -> AlternativeDrafts | None:
     if not task.beside:
         return None
     plan = window_plan(WindowSettings(), "point", make_rule(model, "point", {}))
-    return AlternativeDrafts(plan.window, plan.rule, DrawnSettings().rules() if "siblings" in task.beside else {})
+    drawn = DrawnSettings("multi_round") if "replacement" in task.beside else DrawnSettings()
+    return AlternativeDrafts(plan.window, plan.rule, drawn.rules() if "siblings" in task.beside else {})
 
 
 def work(task: Task) -> Ran:
@@ -188,7 +191,8 @@ def first_tasks(rules: Sequence[str], models: Sequence[str], seeds: int, images:
         for machine, (name, beside) in itertools.product(MACHINES, PARTS.items()):
             if rule != "point" and name != "roofline":
                 continue
-            own = {**curve_settings(latency_model_of(machine)), **({} if "windows" in beside else {"windows": 0})}
+            own = dict(curve_settings(latency_model_of(machine)))
+            own |= ({} if "windows" in beside else {"windows": 0}) | {"with_replacement": "replacement" in beside}
             beside = beside if rule == "point" else ()
             found.append(Task(model, rule, name, "roofline", json.dumps(own), machine, seeds, images, beside))
     return found

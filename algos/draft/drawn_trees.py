@@ -28,6 +28,7 @@ class DrawnTrees:
     first: of the likelihood that the first sibling drawn is accepted, by level. costs: of target passes by nodes, and
     `draft_ms` for each level; call_ms: of a call that drafts, beyond its levels. siblings: of a node at most, >= 1.
     max_depth: levels at most. prior: weight, in siblings tried, of the belief `LATER_ACCEPTANCE`, > 0.
+    with_replacement: siblings are independent draws (SpecInfer, arXiv 2305.09781); else each is another token.
     """
 
     first: AcceptanceEstimator
@@ -36,6 +37,7 @@ class DrawnTrees:
     siblings: int
     max_depth: int
     prior: float
+    with_replacement: bool = False
     _tried: list[int] = field(init=False, repr=False)
     _accepted: list[int] = field(init=False, repr=False)
 
@@ -63,10 +65,10 @@ class DrawnTrees:
     def draft_tree(
         self, drafter: Expander, root: int, planned: StaticTree, budget: Budget, chance: Chance
     ) -> DraftTree:
-        """Node i is drawn at `At(Role.DRAFT, i)`. A chain's nodes are independent draws, and it is called so."""
+        """Node i is drawn at `At(Role.DRAFT, i)`. A chain's nodes are independent draws: it is "iid" in any case."""
         shape = within(planned.shape, budget)
-        is_chain = shape == chain_shape(len(shape) - 1)
-        return fill_sampled(shape, drafter, root, chance, "iid" if is_chain else "without_replacement")
+        is_iid = self.with_replacement or shape == chain_shape(len(shape) - 1)
+        return fill_sampled(shape, drafter, root, chance, "iid" if is_iid else "without_replacement")
 
     def learn(self, tree: DraftTree, verdict: Verdict, cell: int) -> None:
         """Take in what was decided of a drawn tree whose children are judged in the order drawn."""

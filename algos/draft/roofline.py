@@ -88,7 +88,8 @@ class Roofline:
         makes its drafts better too.
     second_look: cycles until what is behind, the window or the rest, is looked at again, >= 1.
     siblings: drawn at a node at most, >= 0; 0 leaves drawn trees out. sibling_prior: see `DrawnTrees`, > 0.
-    sibling_trial: trees of drawn siblings that are tried whatever they seem to yield, >= 0.
+    sibling_trial: trees of drawn siblings that are tried whatever they seem to yield, >= 0. with_replacement: siblings
+        are independent draws, which a rule for "iid" trees has to judge.
     """
 
     verify_ms: tuple[tuple[int, float], ...] = MEASURED_VERIFY_MS
@@ -117,6 +118,7 @@ class Roofline:
     siblings: int = 4
     sibling_prior: float = 2.0
     sibling_trial: int = 1
+    with_replacement: bool = False
     _most: int = field(init=False, repr=False)
     _longest: int = field(init=False, repr=False)
     _verify: SizeCosts = field(init=False, repr=False)
@@ -184,7 +186,10 @@ class Roofline:
         self._cell, self._plain_cycles, self._probe_wait, self._lookahead_wait = 1, 0, self.probe_first, 0
         self._trees = PointTrees(self._calibration, self._verify, self._draft, self.top_k)
         first = AcceptanceEstimator(grid, self.chain_prior, self.chain_decay, self.above, self.band_prior)
-        self._drawn = DrawnTrees(first, *self._drawn_costs, max(1, self.siblings), self.max_depth, self.sibling_prior)
+        most = max(1, self.siblings)
+        self._drawn = DrawnTrees(
+            first, *self._drawn_costs, most, self.max_depth, self.sibling_prior, self.with_replacement
+        )
         self._drawn_trials = self.sibling_trial
         self._grid, self._again = grid, Backoff(self.second_look)
         self._try_window()
@@ -196,16 +201,16 @@ class Roofline:
         self._drafted = "chain"
         if deepest <= 0:
             return root_only(root, drafter.vocab_size)
+        drawn = self._plan_drawn(drafter)
+        if drawn is not NO_TREE and self._drawn_trials and self._calibration.knows_any:
+            self._drawn_trials -= 1  # before the window's trial, behind which the drafter would have more to read
+            return self._draft_drawn(drafter, root, self._drawn.trial_tree(), budget, chance)
         longest = self._longest_window(drafter, budget, most)
         if longest and self._window_trials:
             self._window_trials -= 1
             if self._window_trials == self.windows // 2:  # what the first passes yielded, which fill it, is forgotten
                 self._window = self._new_estimator()
             return self._draft_window(drafter, min(self._trial_length, longest), chance)
-        drawn = self._plan_drawn(drafter)
-        if drawn is not NO_TREE and self._drawn_trials and self._calibration.knows_any:
-            self._drawn_trials -= 1
-            return self._draft_drawn(drafter, root, self._drawn.trial_tree(), budget, chance)
         chain, window = NO_CHAIN, self._window.best_chain(self._cell, longest, self._window_costs)
         window_rate = self.window_margin * window.rate
         if self._longest and fuses_chains(drafter):

@@ -61,22 +61,23 @@ def within(shape: Shape, budget: Budget) -> Shape:
 def fill_sampled(
     shape: Shape, drafter: Expander, root: int, chance: Chance, drawn: Drawn = "without_replacement"
 ) -> DraftTree:
-    """Fill `shape` with siblings drawn without replacement from the drafter's distributions; one drafter pass a level.
+    """Fill `shape` with siblings drawn from the drafter's distributions; one drafter pass a level.
 
-    Node i is drawn at `At(Role.DRAFT, i)`. A distribution with fewer tokens of positive probability than the shape has
-    children yields as many as it has; what would stand below the missing ones is left out. drawn: what the tree is
-    called; one child a node is "iid" too.
+    Node i is drawn at `At(Role.DRAFT, i)`. drawn: "without_replacement": a distribution with fewer tokens of positive
+    probability than the shape has children yields as many as it has; what would stand below the missing ones is left
+    out. "iid": with replacement, so siblings may be equal. One child a node is both.
     """
+    repeats = drawn == "iid" and len(set(shape)) < len(shape)
 
     def pick(distributions: FloatArray, counts: list[int], first: int) -> list[list[int]]:
         picked: list[list[int]] = []
         for distribution, count in zip(distributions, counts, strict=True):
-            picked.append(_without_replacement(distribution, count, first, chance))
+            picked.append(_draw_siblings(distribution, count, first, chance, repeats))
             first += len(picked[-1])
         return picked
 
     filled = None
-    if isinstance(chance, FromUniforms):
+    if isinstance(chance, FromUniforms) and not repeats:  # a drafter's one call draws without replacement
         filled = fill_fused(shape, drafter, root, partial(chance.uniforms, Role.DRAFT))
     tokens, parents, draft_rows, distributions = filled or _fill(shape, drafter, root, pick)
     return DraftTree(
@@ -103,15 +104,16 @@ def fill_top_k(shape: Shape, drafter: Expander, root: int) -> DraftTree:
     return point_tree(tokens, parents, drafter.vocab_size)
 
 
-def _without_replacement(distribution: FloatArray, count: int, first: int, chance: Chance) -> list[int]:
-    support = distribution.nonzero()[
-        0
-    ]  # a distribution cut by top-k is short: draws from it alone are the same, and cheaper
+def _draw_siblings(distribution: FloatArray, count: int, first: int, chance: Chance, repeats: bool) -> list[int]:
+    """`count` tokens, nodes `first` on; repeats: with replacement."""
+    # A distribution cut by top-k is short: draws from its support alone are the same, and cheaper.
+    support = distribution.nonzero()[0]
     left = distribution[support].astype(np.float64)
     tokens: list[int] = []
-    for node in range(first, first + min(count, support.size)):
+    for node in range(first, first + (count if repeats else min(count, support.size))):
         place = chance.draw(left, At(Role.DRAFT, node))
-        left[place] = 0.0
+        if not repeats:
+            left[place] = 0.0
         tokens.append(int(support[place]))
     return tokens
 

@@ -206,7 +206,10 @@ class TreeConfig:
             settings = build(WindowSettings, dict(self.window), f"window of '{method}'")
             plan = window_plan(settings, self.rule, rule)
             if self.drawn is not None:
-                plan = plan._replace(drawn_rules=build(DrawnSettings, dict(self.drawn), f"drawn of '{method}'").rules())
+                drawn = build(DrawnSettings, dict(self.drawn), f"drawn of '{method}'")
+                plan = plan._replace(
+                    drawn_rules=drawn.rules(self.policy_settings.get("with_replacement", False) is True)
+                )
             return TreeMethod(method, self, policy, rule, lossless, drafts=True, window=plan)
         if self.skipping is None:
             return TreeMethod(method, self, policy, rule, lossless, drafts=True)

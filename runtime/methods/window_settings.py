@@ -41,14 +41,18 @@ class WindowSettings:
 class DrawnSettings:
     """The lossless rules that judge drawn siblings of a policy whose own trees hold likeliest tokens.
 
-    chain: of chains, and tree: of trees, drawn without replacement; see `RULES`.
+    chain: of independent draws: chains, and trees whose siblings are drawn with replacement. tree: of trees drawn without
+    replacement. See `RULES`.
     """
 
     chain: str = "block"
     tree: str = "without_replacement"
 
-    def rules(self) -> dict[Drawn, Rule]:
-        """By how siblings were drawn. ValueError where a rule is none, is not lossless or does not cover them."""
+    def rules(self, with_replacement: bool = False) -> dict[Drawn, Rule]:
+        """By how siblings were drawn. ValueError where a rule is none, is not lossless or does not cover them.
+
+        with_replacement: whether trees are drawn so.
+        """
         found: dict[Drawn, Rule] = {}
         wanted: tuple[tuple[str, Drawn, str], ...] = (
             ("chain", "iid", self.chain),
@@ -59,8 +63,11 @@ class DrawnSettings:
             spec.check_covers(drawn)
             if not spec.is_lossless({}):
                 raise ValueError(f"drawn.{setting}: expected a lossless rule, got '{name}', which is {spec.promise}")
-            if setting == "tree" and spec.needs_chain:
-                raise ValueError(f"drawn.{setting}: expected a rule for trees, got '{name}', which covers chains")
+            if spec.needs_chain and (setting == "tree" or with_replacement):
+                remedy = "; siblings drawn with replacement take 'multi_round'" if setting == "chain" else ""
+                raise ValueError(
+                    f"drawn.{setting}: expected a rule for trees, got '{name}', which covers chains{remedy}"
+                )
             found[drawn] = spec.make()
         return found
 

@@ -209,6 +209,11 @@ COMMANDS: Final = (
         "rule 'block' covers iid trees, not 'without_replacement' ones",
     ),
     (
+        "compare --methods roofline --set roofline.with_replacement=true --out x",
+        "drawn.chain: expected a rule for trees, got 'block', which covers chains; siblings drawn with replacement take "
+        "'multi_round'",
+    ),
+    (
         "compare --methods roofline --set roofline.drawn.chain=lantern --out x",
         "drawn.chain: expected a lossless rule, got 'lantern'",
     ),

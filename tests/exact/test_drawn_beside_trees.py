@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.exact.test_windows_beside_trees import decoded, missed
 from tests.strategies import pools
-from underpaint.algos.chance import Chance, sampling
+from underpaint.algos.chance import Chance, enumerate_outcomes, sampling
 from underpaint.algos.draft import Budget, Expander, Grid
 from underpaint.algos.draft.roofline import Roofline
 from underpaint.algos.draft.shape import fill_sampled, within
@@ -18,7 +18,12 @@ from underpaint.algos.draft.tree_builder import draws_siblings, has_window, like
 from underpaint.algos.spatial import jacobi
 from underpaint.algos.spatial.jacobi_window import JacobiWindow
 from underpaint.algos.tree import DraftTree, Drawn, Shape, Verdict
-from underpaint.sim.synthetic.models import PrefixDistribution, RandomDistribution, SyntheticTarget
+from underpaint.sim.synthetic.models import (
+    PrefixDistribution,
+    RandomDistribution,
+    SyntheticDrafter,
+    SyntheticTarget,
+)
 
 WINDOW = JacobiWindow(3, "maximal", "lookup")
 PAIR: Shape = (-1, 0, 0)
@@ -29,6 +34,7 @@ JUDGED: list[dict[Drawn, str]] = [
     {"iid": "chain", "without_replacement": "traversal"},
 ]
 RULES_OF = JUDGED[0]
+WITH_REPLACEMENT: dict[Drawn, str] = {"iid": "multi_round", "without_replacement": "without_replacement"}
 DRAWING_PAYS = Roofline(((1, 1.0), (5, 1.02)), 0.01, None, top_k=2, windows=0, siblings=2, max_depth=2)
 """A cost curve on which wide trees cost nothing."""
 
@@ -61,6 +67,17 @@ class DrawsInTurn:
 ARMS: tuple[tuple[Shape | str, ...], ...] = ((PAIR, "point"), (CHAIN, PAIR), ("window", FORKED), (CHAIN, "window"))
 
 
+class DrawsWithReplacement(DrawsInTurn):
+    """The same, and siblings may be equal."""
+
+    def grow(self, drafter: Expander, root: int, budget: Budget, chance: Chance) -> DraftTree:
+        arm = self.arms[self.number % len(self.arms)]
+        if isinstance(arm, str):
+            return super().grow(drafter, root, budget, chance)
+        self.number += 1
+        return fill_sampled(within(arm, budget), drafter, root, chance, "iid")
+
+
 class KeepsTheLikelier(DrawsInTurn):
     """A bug: of two drawn siblings, the one that the drafter likes less is left out once it was drawn."""
 
@@ -85,6 +102,31 @@ def test_drawn_siblings_points_and_windows_in_turn_are_lossless(
         assert missed(jacobi, lambda: DrawsInTurn(arms), WINDOW, grid, distribution, judged) < 1e-12
 
 
+@pytest.mark.parametrize("arms", ARMS, ids=range(len(ARMS)))
+def test_siblings_drawn_with_replacement_are_lossless(arms: tuple[Shape | str, ...]) -> None:
+    for grid in (Grid(2, 2), Grid(1, 5)):
+        distribution = RandomDistribution(2, seed=7, sharpness=1.5)
+        assert missed(jacobi, lambda: DrawsWithReplacement(arms), WINDOW, grid, distribution, WITH_REPLACEMENT) < 1e-12
+
+
+@pytest.mark.parametrize("drawn", ["iid", "without_replacement"])
+def test_a_pair_of_siblings_has_its_law(drawn: Drawn) -> None:
+    distribution = RandomDistribution(3, seed=7, sharpness=1.5)
+    share = distribution((0,))
+
+    def program(chance: Chance) -> tuple[int, ...]:
+        drafter = SyntheticDrafter(distribution)
+        return tuple(fill_sampled(PAIR, drafter, 0, chance, drawn).tokens[1:].tolist())
+
+    found = enumerate_outcomes(program)
+    for first, second in np.ndindex(3, 3):
+        alike = first == second
+        wanted = share[first] * share[second]
+        if drawn == "without_replacement":
+            wanted = 0.0 if alike else wanted / (1.0 - share[first])
+        assert found.get((first, second), 0.0) == pytest.approx(wanted, abs=1e-12)
+
+
 @given(pools(2), st.sampled_from(ARMS), st.sampled_from(JUDGED))
 def test_any_distributions(
     distribution: PrefixDistribution, arms: tuple[Shape | str, ...], judged: dict[Drawn, str]
@@ -101,7 +143,9 @@ def by_roofline(make: Callable[[], Roofline]) -> list[str]:
     return [cycle.tree.drawn if cycle.tree.size > 1 else "plain" for cycle in done.cycles[1:]]
 
 
-@pytest.mark.parametrize("judged", JUDGED, ids=["token by token", "looking ahead"])
+@pytest.mark.parametrize(
+    "judged", [*JUDGED, WITH_REPLACEMENT], ids=["token by token", "looking ahead", "with replacement"]
+)
 @pytest.mark.parametrize("windows", [0, 1])
 def test_roofline_that_draws_siblings_is_lossless(windows: int, judged: dict[Drawn, str]) -> None:
     def policy() -> Roofline:
@@ -114,6 +158,7 @@ def test_roofline_that_draws_siblings_is_lossless(windows: int, judged: dict[Dra
             siblings=2,
             max_depth=2,
             lookahead_interval=2,
+            with_replacement=judged is WITH_REPLACEMENT,
         )
 
     for grid in (Grid(1, 5), Grid(2, 2)):
