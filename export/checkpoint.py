@@ -17,7 +17,13 @@ from underpaint.export.probabilities import write_sampler
 from underpaint.export.samplers import KIND as SAMPLER
 from underpaint.export.samplers import export_trained, load_trained
 from underpaint.export.store import Origin, draft_manifest, finish, require_parity, staged
-from underpaint.export.tokenizer import codebook_of, export_published_tokenizer, require_same_codes, store_codes
+from underpaint.export.tokenizer import (
+    codebook_of,
+    export_published_tokenizer,
+    require_runnable,
+    require_same_codes,
+    store_codes,
+)
 from underpaint.models.published.families import FAMILIES
 from underpaint.models.published.load import load
 from underpaint.models.published.options import LoadOptions, Published
@@ -113,6 +119,8 @@ def export_checkpoint(request: Request, folder: Path) -> tuple[Manifest, ...]:
         _LICENCE,
         export=_record(request, loaded.checkpoint.digest()),
     )
+    if loaded.vq is not None:
+        require_runnable(request.precision)
     require_same_codes(loaded, folder)
     spec = FAMILIES[request.kind]
     with staged(folder, None if spec.read_target is None else spec.family) as aside:

@@ -114,7 +114,7 @@ def _head(graph: GraphWriter, nodes: DecoderNodes, hidden: str) -> None:
     features = names.PREDICTED_FEATURES if config.drafter else names.FEATURES
     wide = graph.node("Concat", [shape, graph.integers(config.dim)], axis=0)
     graph.node("Reshape", [graph.widen(hidden), wide], features)
-    rows = graph.widen(graph.product(hidden, "head"))
+    rows = graph.wide_product(hidden, "head")
     tall = graph.node("Concat", [shape, graph.integers(config.vocab_size)], axis=0)
     graph.node("Reshape", [rows, tall], names.LOGITS)
 

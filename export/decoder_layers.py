@@ -2,8 +2,9 @@
 
 What makes a one-token pass fast is few nodes and few bytes: one matrix for q, k and v and one for gate and up,
 residuals added inside the matrix products, one rotary node for q, k and v together (v turns by nothing, q is
-scaled by its table), keys stored with slots last so that neither the cache nor a weight is ever transposed. Scores
-are added and normalised in float32 whatever the precision, so that a decision on flat logits is not one of rounding.
+scaled by its table), keys stored with slots last so that neither the cache nor a weight is ever transposed. Whatever
+the precision, positions turn by float32 tables, and scores are products in float32, added and normalised in it, so
+that a decision on flat logits is not one of rounding.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from underpaint.export.decoder_weights import RotaryTable
-from underpaint.export.graph import GraphWriter
+from underpaint.export.graph import ARRAYS, GraphWriter
 from underpaint.models.decoder import QK_NORM_EPS
 from underpaint.models.decoder_config import DecoderConfig
 
@@ -64,8 +65,8 @@ def decoder_nodes(graph: GraphWriter, config: DecoderConfig, rotary: RotaryTable
     tables = None
     if rotary is not None:
         tables = (
-            graph.table(rotary.cosine, "cosine"),
-            graph.table(rotary.sine, "sine"),
+            graph.constant(rotary.cosine, "cosine"),
+            graph.constant(rotary.sine, "sine"),
             graph.constant(rotary.rows_of, "rows_of"),
         )
     return DecoderNodes(
@@ -152,7 +153,8 @@ def _query_key_value(
     if nodes.config.qk_norm:
         heads = _norm_heads(graph, nodes, heads, stem)
     if nodes.rotary is not None and given.positions is not None:
-        heads = graph.node("RotaryEmbedding", [heads, *nodes.rotary[:2], given.positions], num_heads=1)
+        turned = graph.node("RotaryEmbedding", [graph.widen(heads), *nodes.rotary[:2], given.positions], num_heads=1)
+        heads = graph.narrow(turned)
     laid_out = graph.node("Transpose", [graph.node("Reshape", [heads, given.grid_shape])], perm=[0, 2, 1, 3])
     query, key, value = graph.split(laid_out, nodes.qkv_sizes, 1, [None, *names])
     return query, key, value
@@ -160,7 +162,7 @@ def _query_key_value(
 
 def _norm_heads(graph: GraphWriter, nodes: DecoderNodes, heads: str, stem: str) -> str:
     query, key, value = graph.split(heads, nodes.qkv_sizes, 1, [None, None, None])
-    ones = graph.table(np.ones(nodes.config.head_dim, dtype=np.float32), "ones")
+    ones = graph.constant(np.ones(nodes.config.head_dim, dtype=ARRAYS[graph.precision]), "ones")
     found = []
     for part, which in ((query, "q"), (key, "k")):
         normed = graph.node("LayerNormalization", [part, ones], axis=-1, epsilon=QK_NORM_EPS)
@@ -171,16 +173,13 @@ def _norm_heads(graph: GraphWriter, nodes: DecoderNodes, heads: str, stem: str) 
 
 def _attend(graph: GraphWriter, query: str, seen: Sequence[Seen], given: LayerPass) -> str:
     """Values [B, H, T, hd] mixed by one softmax over all that is seen."""
-    scores = [graph.node("MatMul", [query, part.keys]) for part in seen]
-    if any(part.bias for part in seen):
-        wide = [graph.widen(score) for score in scores]
-        biased = [
-            score if part.bias is None else graph.node("Add", [score, part.bias])
-            for score, part in zip(wide, seen, strict=True)
-        ]
-        joined = graph.node("Concat", biased, axis=3)
-    else:
-        joined = graph.widen(graph.node("Concat", scores, axis=3))
+    query = graph.widen(query)
+    scores = [graph.node("MatMul", [query, graph.widen(part.keys)]) for part in seen]
+    biased = [
+        score if part.bias is None else graph.node("Add", [score, part.bias])
+        for score, part in zip(scores, seen, strict=True)
+    ]
+    joined = graph.node("Concat", biased, axis=3)
     if given.bias is not None:
         joined = graph.node("Add", [joined, given.bias])
     shares = graph.narrow(graph.node("Softmax", [joined], axis=-1))

@@ -80,23 +80,21 @@ def export_decoder(
         compared(name, decoder, whole, GraphFormat(stored=form.stored))
         differences = compare(path, "fp32", decoder, whole, greedy=False).worst()
         require_parity(name, differences, MOST_EIGHT_BITS)
-    elif form.precision == "bf16":  # ONNX Runtime's CPU provider has no bfloat16: the same numbers, in float32
-        differences = compared(name, decoder, whole, GraphFormat()).worst()
     else:
+        if form.precision == "bf16":  # whose own rounding would hide a small mistake: the same numbers, in float32
+            compared(name, decoder, whole, GraphFormat())
         differences = compare(path, form.precision, decoder, whole, greedy=False).worst()
         require_parity(name, differences, MOST[form.precision])
     draft = draft_manifest(name, "drafter" if decoder.config.drafter else "target", origin, asdict(shape))
     return finish(draft, path, differences)
 
 
-def compared(
-    name: str, decoder: Decoder, conditioner: Conditioner | None, form: GraphFormat, greedy: bool = False, seed: int = 0
-) -> Report:
+def compared(name: str, decoder: Decoder, conditioner: Conditioner | None, form: GraphFormat, seed: int = 0) -> Report:
     """The report on a graph of `decoder` that is written for this alone; ParityError on a difference."""
     with TemporaryDirectory() as beside:
         path = Path(beside) / f"{name}.onnx"
         write_graph(decoder, form, path)
-        report = compare(path, form.precision, decoder, conditioner, greedy, seed)
+        report = compare(path, form.precision, decoder, conditioner, False, seed)
     require_parity(name, report.worst(), MOST[form.precision])
     return report
 

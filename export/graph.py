@@ -135,10 +135,6 @@ class GraphWriter:
         """Store a row of int64."""
         return self.constant(np.array(values, dtype=np.int64), "integers")
 
-    def table(self, values: NDArray[np.float32], stem: str) -> str:
-        """Store a derived table in the graph, in the graph's precision."""
-        return self.constant(values.astype(ARRAYS[self.precision]), stem)
-
     def weight(self, name: str) -> str:
         """The weight `name` in the graph's precision, stored once."""
         self._load(name)
@@ -158,6 +154,12 @@ class GraphWriter:
         if added is None:
             return self.node("MatMul", [value, self._values[name]])
         return self.node("Gemm", [value, self._values[name], added])
+
+    def wide_product(self, value: str, name: str) -> str:
+        """`product` in float32 whatever the graph's precision is: of the same factors, but with nothing rounded."""
+        if self.precision == "fp32":
+            return self.product(value, name)
+        return self.node("MatMul", [self.widen(value), self.widen(self.weight(name))])
 
     def _load(self, name: str) -> None:
         """Store the weight `name` where it is not stored yet."""

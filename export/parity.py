@@ -13,11 +13,8 @@ from underpaint.artifacts.decoder_graph import Precision
 from underpaint.models.decoder import Conditioner
 from underpaint.runtime.engines.context import EngineContext, open_session
 
-MOST: Final[Mapping[Precision, float]] = {"fp32": 1e-4, "fp16": 0.05, "bf16": 1e-4}
-"""The largest difference from torch in float32 that passes, over max(1, largest expected).
-
-bfloat16 graphs do not run on the CPU: the same graph in float32, with the rounded weights, stands in for them.
-"""
+MOST: Final[Mapping[Precision, float]] = {"fp32": 1e-4, "fp16": 0.05, "bf16": 0.1}
+"""The largest difference from torch in float32, on the same rounded weights, over max(1, largest expected)."""
 _CHUNKS: Final = (1, 2, 1, 8, 5, 16, 1)
 """New positions a pass, in turn: one token, small trees, large trees."""
 _PARENTS: Final = (-1, 0, 0, 1, 1, 2, 3, 5, 0, 8, 4)

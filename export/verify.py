@@ -23,14 +23,14 @@ from underpaint.zoo.load import manifest
 class Result:
     """One model's report. allowed: the largest error that passes.
 
-    stand_in: the graph compared is in float32, in place of one that does not run on the CPU.
+    twin: the graph compared is not the model's own, but one of the same weights in float32.
     """
 
     name: str
     precision: str
     report: Report
     allowed: float
-    stand_in: bool
+    twin: bool = False
 
     @property
     def passed(self) -> bool:
@@ -39,12 +39,12 @@ class Result:
 
     def lines(self) -> list[str]:
         """The report in words."""
-        what = f"{self.name} ({self.precision}{', compared as float32' if self.stand_in else ''})"
+        what = f"{self.name} ({self.precision}{', its weights in a float32 graph' if self.twin else ''})"
         found = [f"{what}: {'passed' if self.passed else 'FAILED'}, allowed {self.allowed:g}"]
         for case, outputs in self.report.cases.items():
             shown = ", ".join(f"{name} {each.largest:.2g} / {each.mean:.2g}" for name, each in outputs.items())
             found.append(f"  {case}: largest / mean error {shown}")
-        if self.name == "target":
+        if self.name == "target" and not self.twin:
             apart = self.report.parting
             same, parts = "greedy decoding draws the same picture", "greedy decoding parts at cell"
             found.append(
@@ -71,7 +71,7 @@ def verify(folder: Path, greedy: bool, seed: int) -> Iterator[Result]:
     files = {name: check(found, folder) for name, found in known.items()}
     for name in ("target", "drafter"):
         if name in records:
-            yield _decoder(folder, name, files[name], records[name], greedy, seed)
+            yield from _decoder(folder, name, files[name], records[name], greedy, seed)
     if "condition" in records:
         yield _condition(files["condition"], records["condition"], seed)
     paths: dict[str, Path] = {name: files[name] for name in HALVES if name in records}
@@ -81,8 +81,7 @@ def verify(folder: Path, greedy: bool, seed: int) -> Iterator[Result]:
             raise ManifestError(f"{folder}: '{request.kind}' is no tokenizer; export again")
         reports = compare_tokenizer(loaded.vq.float(), request.precision, paths)
         for name, report in reports.items():
-            allowed = TOKENIZER_MOST[request.precision]
-            yield Result(name, request.precision, report, allowed, request.precision == "bf16")
+            yield Result(name, request.precision, report, TOKENIZER_MOST[request.precision])
     for name in between:
         yield _between(files[name], records[name])
 
@@ -98,7 +97,7 @@ def _condition(graph: Path, found: Manifest, seed: int) -> Result:
         raise ManifestError(f"{found.name}: '{request.kind}' has no condition of features; export again")
     stored = "fp32" if request.precision == "bf16" else request.precision
     report = compare_conditioner(loaded.conditioner.float(), graph, seed)
-    return Result(found.name, stored, report, MOST[stored], False)
+    return Result(found.name, stored, report, MOST[stored])
 
 
 def _between(graph: Path, found: Manifest) -> Result:
@@ -107,7 +106,7 @@ def _between(graph: Path, found: Manifest) -> Result:
     _require_checkpoint(found, request, digest(request.checkpoint))
     cases = cases_of(trained.network)
     report = compare_module(trained.network, cases.feed, cases.result, cases.inputs, graph)
-    return Result(found.name, request.precision, report, SAMPLER_MOST, False)
+    return Result(found.name, request.precision, report, SAMPLER_MOST)
 
 
 def _loaded(found: Manifest) -> tuple[Request, Published]:
@@ -125,7 +124,7 @@ def _require_checkpoint(found: Manifest, request: Request, sha: str) -> None:
         )
 
 
-def _decoder(folder: Path, name: str, graph: Path, found: Manifest, greedy: bool, seed: int) -> Result:
+def _decoder(folder: Path, name: str, graph: Path, found: Manifest, greedy: bool, seed: int) -> Iterator[Result]:
     request, loaded = _loaded(found)
     decoder, conditioner = loaded.decoder, loaded.conditioner
     if decoder is None or read_shape(found.settings, name) != shape_of(decoder, request.precision):
@@ -134,8 +133,7 @@ def _decoder(folder: Path, name: str, graph: Path, found: Manifest, greedy: bool
     whole = None if conditioner is None else conditioner.float()
     greedy = greedy and name == "target"
     if request.precision == "bf16":
-        report = compared(name, decoder, whole, GraphFormat(), greedy, seed)
-        return Result(name, "bf16", report, MOST["bf16"], True)
+        yield Result(name, "bf16", compared(name, decoder, whole, GraphFormat(), seed), MOST["fp32"], True)
     report = compare(graph, request.precision, decoder, whole, greedy, seed)
     allowed = MOST_EIGHT_BITS if request.eight_bits else MOST[request.precision]
-    return Result(name, request.precision, report, allowed, False)
+    yield Result(name, request.precision, report, allowed)

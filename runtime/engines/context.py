@@ -84,9 +84,10 @@ def _require_pool(threads: int | None) -> None:
         )
 
 
-def open_session(path: Path, context: EngineContext | None = None) -> Any:
+def open_session(path: Path, context: EngineContext | None = None, content: bytes | None = None) -> Any:
     """An `onnxruntime.InferenceSession` on exactly the provider asked for.
 
+    content: a graph to run in place of the one at `path`, with the weights beside that.
     Raises EngineError: no such file, a file that is no model, a provider that this machine or wheel lacks.
     """
     context = context or EngineContext()
@@ -101,7 +102,9 @@ def open_session(path: Path, context: EngineContext | None = None) -> Any:
         )
     options = _options(context)
     try:
-        session = onnxruntime.InferenceSession(str(path), options, providers=[wanted])
+        if content is not None:
+            options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(path.parent))
+        session = onnxruntime.InferenceSession(content or str(path), options, providers=[wanted])
     except Exception as error:  # onnxruntime's own exceptions share no base but Exception
         raise EngineError(f"{path}: onnxruntime could not load it ({error}); export the model again") from error
     running = session.get_providers()

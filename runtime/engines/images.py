@@ -55,8 +55,8 @@ def runnable(located: Located) -> Located:
     """The model itself. Raises EngineError on a bfloat16 graph, which ONNX Runtime does not run on a CPU."""
     if located.manifest.settings.get("precision") == "bf16":
         raise EngineError(
-            f"{located.path}: ONNX Runtime runs no bfloat16 on the CPU; export the tokenizer with --precision fp16 or "
-            "fp32, or build a TensorRT engine of this one"
+            f"{located.path}: ONNX Runtime, which draws the pictures of every backend, runs no bfloat16 on the CPU; "
+            "export the tokenizer again with --precision fp32 or fp16"
         )
     return located
 

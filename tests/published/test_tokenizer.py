@@ -1,5 +1,7 @@
 """A published tokenizer in every precision, through ONNX Runtime; LlamaGen's own golden case among them."""
 
+import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -66,12 +68,16 @@ def test_half_precision_halves_the_file_and_draws(golden: tuple[str, Path]) -> N
     assert len(narrow) >= len(kernels) / 2
 
 
-def test_bfloat16_is_compared_in_float32_and_not_run_here(tmp_path: Path) -> None:
+def test_a_bfloat16_tokenizer_which_nothing_runs_is_refused(tokenizer: Path, tmp_path: Path) -> None:
     save_vq(tmp_path / "vq.pt")
-    export_checkpoint(Request("vq", tmp_path / "vq.pt", "bf16", neighbours=VOCAB - 1), tmp_path / "out")
-    assert max(manifest("vq_decoder", tmp_path / "out").parity.values()) < 1e-4
-    assert not list((tmp_path / "out").glob("*twin*"))
-    with pytest.raises(EngineError, match="runs no bfloat16"):
+    with pytest.raises(ValueError, match="--precision bf16: expected fp32 or fp16 of a tokenizer"):
+        export_checkpoint(Request("vq", tmp_path / "vq.pt", "bf16", neighbours=VOCAB - 1), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    shutil.copytree(tokenizer, tmp_path / "out")
+    path = tmp_path / "out" / "vq_decoder.json"  # as an earlier version wrote it
+    held = json.loads(path.read_text())
+    path.write_text(json.dumps(held | {"settings": held["settings"] | {"precision": "bf16"}}))
+    with pytest.raises(EngineError, match="export the tokenizer again with --precision fp32 or fp16"):
         ImageDecoder(folder=tmp_path / "out")
 
 
