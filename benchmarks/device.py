@@ -137,18 +137,27 @@ def time_ms(device: Any, run: Callable[[], Any], rounds: int) -> float:
 
 
 def timed(device: Any, model: str, name: str, batch: int, rounds: int) -> dict[str, Any]:
-    """A method's cycle: ms by events, and what its program implies."""
+    """A method's cycle on a model of random weights; see `cycle_figures`."""
+    import torch
+
+    from underpaint.runtime.device.sizes import SEVEN_B, XL
+
+    config, dtype = XL if model == "llamagen-xl" else SEVEN_B, torch.bfloat16
+    if device.type == "cpu":
+        config, rounds, dtype = replace(config, dim=32, layers=1, heads=2, hidden=16, vocab_size=128), 1, torch.float32
+    return cycle_figures(device, config, dtype, name, batch, rounds)
+
+
+def cycle_figures(device: Any, config: Any, dtype: Any, name: str, batch: int, rounds: int) -> dict[str, Any]:
+    """A method's cycle, sampling and all, as one captured graph: ms by events, and what its program implies."""
     import torch
 
     from underpaint.algos.draft.spec import Grid
     from underpaint.runtime.device.decoder import DecoderForward, shapes_alone
     from underpaint.runtime.device.program import count_cycle
     from underpaint.runtime.device.runner import DeviceRunner
-    from underpaint.runtime.device.sizes import SEVEN_B, XL, method_of
+    from underpaint.runtime.device.sizes import method_of
 
-    config, dtype = XL if model == "llamagen-xl" else SEVEN_B, torch.bfloat16
-    if device.type == "cpu":
-        config, rounds, dtype = replace(config, dim=32, layers=1, heads=2, hidden=16, vocab_size=128), 1, torch.float32
     drafts = replace(config, layers=1, drafter=True, fc_bias=False, condition="none", cond_ids=0, prefix=1)
     decoders = []
     with torch.no_grad():

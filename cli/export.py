@@ -88,7 +88,6 @@ def export(
     ] = "fp32",
     target: Annotated[str | None, _published("The checkpoint that a drafter was trained for (eagle-drafter).")] = None,
     target_kind: Annotated[str | None, _published("Its kind.")] = None,
-    top_k: Annotated[int, _published("Tokens that the exported top-k sampler keeps (every target).", least=0)] = 1000,
     neighbours: Annotated[int, _published("Nearest codes kept of each, for LANTERN (vq, chameleon*).", least=1)] = 1000,
     heads: Heads = None,
     grid: Grid = None,
@@ -129,7 +128,7 @@ def export(
         if (target is None) != (target_kind is None):
             raise ValueError("--target and --target-kind belong together")
         pair = None if target is None or target_kind is None else (target_kind, find(target))
-        asked = (kind, find(given[0]), precision, options, pair, options, top_k, neighbours, eight_bits)
+        asked = (kind, find(given[0]), precision, options, pair, options, neighbours, eight_bits)
         written = export_checkpoint(Request(*asked), out)
     for found in written:
         _tell(found)

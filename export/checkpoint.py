@@ -5,18 +5,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-
-from underpaint.algos.rows import SamplingParams, sampling_probs
 from underpaint.artifacts.decoder_graph import POSITION_BUCKETS, Precision
 from underpaint.artifacts.manifest import ExportRecord, Manifest, ManifestError, digest
 from underpaint.artifacts.model_index import read_manifests
 from underpaint.export.decoders import GraphFormat, export_conditioner, export_decoder
-from underpaint.export.graph import OPSET, GraphWriter
-from underpaint.export.probabilities import write_sampler
+from underpaint.export.graph import OPSET
 from underpaint.export.samplers import KIND as SAMPLER
 from underpaint.export.samplers import export_trained, load_trained
-from underpaint.export.store import Origin, draft_manifest, finish, require_parity, staged
+from underpaint.export.store import Origin, staged
 from underpaint.export.tokenizer import (
     codebook_of,
     export_published_tokenizer,
@@ -27,11 +23,9 @@ from underpaint.export.tokenizer import (
 from underpaint.models.published.families import FAMILIES
 from underpaint.models.published.load import load
 from underpaint.models.published.options import LoadOptions, Published
-from underpaint.runtime.engines.context import EngineContext, open_session
 
 NEIGHBOURS: Final = 1000
 """Columns of the neighbour table: LANTERN's largest published k."""
-TOP_K: Final = 1000
 _LICENCE: Final = "that of the published weights; see their authors' page"
 
 
@@ -39,7 +33,7 @@ _LICENCE: Final = "that of the published weights; see their authors' page"
 class Request:
     """What to export. target, target_options: the checkpoint that a drafter reads (kind, path).
 
-    eight_bits: multiply in 8 bits (drafters). top_k, neighbours: of the sampler and the neighbour table beside it.
+    eight_bits: multiply in 8 bits (drafters). neighbours: columns of the neighbour table beside a tokenizer.
     """
 
     kind: str
@@ -48,7 +42,6 @@ class Request:
     options: LoadOptions = field(default_factory=LoadOptions)
     target: tuple[str, Path] | None = None
     target_options: LoadOptions = field(default_factory=LoadOptions)
-    top_k: int = TOP_K
     neighbours: int = NEIGHBOURS
     eight_bits: bool = False
 
@@ -141,31 +134,9 @@ def _decoder(
     config = decoder.config
     name = "drafter" if config.drafter else "target"
     written = [export_decoder(name, decoder, conditioner, form, folder, origin)]
-    if not config.drafter:
-        written += _samplers(config.vocab_size, request.top_k, folder, origin)
     if conditioner is not None:
         written.append(export_conditioner(conditioner, request.precision, folder, origin))
     codebook = codebook_of(loaded)
     if codebook is not None:
         written += store_codes(codebook, request.neighbours, folder, origin)
     return tuple(written)
-
-
-def _samplers(vocab_size: int, top_k: int, folder: Path, origin: Origin) -> list[Manifest]:
-    """The graphs of the row maths for TensorRT, with and without top-k, compared with `algos.rows.sampling_probs`."""
-    written = []
-    for name, count in (("sampler", 0), ("sampler_top_k", min(top_k, vocab_size))):
-        path = folder / f"{name}.onnx"
-        graph = GraphWriter(name)
-        write_sampler(graph, vocab_size, count)
-        graph.write(path)
-        session = open_session(path, EngineContext())
-        logits = np.random.default_rng(0).standard_normal((2, 5, vocab_size)).astype(np.float32)
-        scalars = {"guidance": np.array([3.0], np.float32), "temperature": np.array([0.7], np.float32)}
-        found = session.run(None, {"logits": logits, **scalars})[0]
-        wanted = sampling_probs(logits, SamplingParams(guidance=3.0, temperature=0.7, top_k=count))
-        parity = {"random": float(np.abs(found - wanted).max())}
-        require_parity(name, parity, 1e-5)
-        draft = draft_manifest(name, "sampler", origin, {"vocab_size": vocab_size, "top_k": count})
-        written.append(finish(draft, path, parity))
-    return written

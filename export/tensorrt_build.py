@@ -1,10 +1,12 @@
 """Build TensorRT engines of an export folder, with `tensorrt` or with `tensorrt_rtx`: one build code, two packages.
 
-Precision is the graph's own: networks are strongly typed. Every optimisation profile of a decoder has fixed shapes
-(rows, new positions, all cache slots), so that one captured CUDA graph serves every cycle.
+Precision is the graph's own: networks are strongly typed. An engine is for one number of rows. Each of its optimisation
+profiles has fixed shapes (new positions, all cache slots), so that one captured CUDA graph serves every cycle.
 """
 
+import json
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
@@ -14,28 +16,25 @@ import onnx
 
 from underpaint.artifacts import decoder_graph as graph_names
 from underpaint.artifacts.decoder_graph import POSITION_BUCKETS
-from underpaint.artifacts.manifest import Manifest, write_beside
+from underpaint.artifacts.manifest import write_beside
+from underpaint.artifacts.model_index import read_index
 from underpaint.runtime.engines.context import EngineError
+from underpaint.runtime.engines.engine import rows_of
 from underpaint.runtime.engines.shape import DecoderShape, read_shape
 from underpaint.runtime.engines.tensorrt_files import (
     ANY_GPU,
     EngineRecord,
     Profile,
     backend_module,
-    paths,
     write_engine,
 )
-from underpaint.zoo.load import locate, names
+from underpaint.runtime.files import user_cache_folder
+from underpaint.zoo.load import Located, locate, names
 from underpaint.zoo.load import manifest as read_manifest
 
-ROWS: Final = (1, 2)
-GRAPHS: Final = (
-    *("target", "drafter", "condition", "image_decoder", "image_encoder", "sampler"),
-    *("upsampler", "downsampler", "superres"),
-)
-_LARGEST_TREE: Final = 64
+KINDS: Final = ("target", "drafter")
+"""What the runtime opens on TensorRT. Conditions and pictures run on ONNX Runtime, whatever runs the decoders."""
 _WORKSPACE_BYTES: Final = 4 << 30
-_DEFAULT_GRID: Final = 16
 
 Shape = tuple[int, ...]
 
@@ -46,38 +45,40 @@ def build_folder(
     gpu: str = ANY_GPU,
     only: tuple[str, ...] = (),
     buckets: tuple[int, ...] = POSITION_BUCKETS,
+    rows: tuple[int, ...] = (),
 ) -> Iterator[tuple[Path, EngineRecord]]:
-    """Build the engine of every graph in `folder` (or of those in `only`), one after the other.
+    """Build engines of every decoder in `folder` (or of those in `only`), one after the other.
 
-    gpu: the name of this machine's GPU, which the engine is then tied to.
+    gpu: the name of this machine's GPU, which the engine is then tied to. rows: of passes, an engine for each number;
+    empty for what the folder's models are meant to be sampled with: 1, or 2 where guidance is not 1.
     Raises EngineError where the package is missing or refuses a graph, naming its reason; ManifestError on damage.
     """
     module = backend_module(backend)
-    known = [name for name in names(folder) if read_manifest(name, folder).kind in GRAPHS]
+    known = [name for name in names(folder) if read_manifest(name, folder).kind in KINDS]
     unknown = sorted(set(only) - set(known))
     if unknown or not known:
-        raise EngineError(f"{folder}: expected models among {', '.join(known) or 'none'}, got {', '.join(unknown)}")
+        raise EngineError(
+            f"{folder}: expected models among {', '.join(known) or 'none'}, the targets and drafters, got "
+            f"{', '.join(unknown)}; what else is in the folder runs on ONNX Runtime"
+        )
+    batches = rows or (rows_of(read_index(folder).sampling()),)
     for name in known:
         if not only or name in only:
-            yield _build_one(folder, name, module, backend, gpu, buckets)
+            located = locate(name, read_manifest(name, folder).kind, folder)  # read and hashed once
+            for count in batches:
+                yield _build_one(located, module, backend, gpu, buckets, count)
 
 
 def _build_one(
-    folder: Path, name: str, module: ModuleType, backend: str, gpu: str, buckets: tuple[int, ...]
+    located: Located, module: ModuleType, backend: str, gpu: str, buckets: tuple[int, ...], rows: int
 ) -> tuple[Path, EngineRecord]:
-    found = read_manifest(name, folder)
-    located = locate(name, found.kind, folder)
-    counts: tuple[tuple[int, int], ...] = ()
-    if found.kind in ("target", "drafter"):
-        shape = read_shape(found.settings, name)
-        counts = batch_counts(shape, buckets)
-        profiles = [decoder_profile(shape, found.shapes, rows, count) for rows, count in counts]
-    else:
-        profiles = [_other_profile(found, folder)]
-    timing = paths(folder, name, backend).timing
-    content = build_engine(located.path, profiles, module, timing)
+    found, folder = located.manifest, located.path.parent
+    shape = read_shape(found.settings, found.name)
+    counts = position_counts(shape, buckets)
+    profiles = [decoder_profile(shape, found.shapes, rows, count) for count in counts]
+    content = build_engine(located.path, profiles, module, shape.precision, timing_file(backend, module, gpu))
     record = EngineRecord(
-        model=name,
+        model=found.name,
         backend=backend,
         version=module.__version__,
         gpu=gpu,
@@ -85,21 +86,21 @@ def _build_one(
         weights_sha256=None if found.weights is None else found.weights.sha256,
         engine_sha256=sha256(content).hexdigest(),
         engine_bytes=len(content),
-        precision=str(found.settings.get("precision", "fp32")),
-        batch_counts=counts,
+        precision=shape.precision,
+        rows=rows,
+        counts=counts,
     )
     return write_engine(folder, content, record), record
 
 
-def batch_counts(shape: DecoderShape, buckets: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
-    """(rows, new positions) of the profiles: every bucket, at most a whole image, and the prefill.
+def position_counts(shape: DecoderShape, buckets: tuple[int, ...]) -> tuple[int, ...]:
+    """New positions of the profiles: every bucket, at most a whole image, and the prefill.
 
     Where lines end in tokens of their own, which a pass over as many nodes may all bring, also twice the largest.
     """
     image = shape.grid.cells + shape.eol_tokens
     most = (2 * max(buckets),) if shape.eol_tokens else ()
-    counts = {min(count, image) for count in (*buckets, *most)} | {max(shape.prefix, 1)}
-    return tuple((rows, count) for rows in ROWS for count in sorted(counts))
+    return tuple(sorted({min(count, image) for count in (*buckets, *most)} | {max(shape.prefix, 1)}))
 
 
 def decoder_profile(shape: DecoderShape, inputs: Mapping[str, Any], rows: int, count: int) -> Profile:
@@ -119,51 +120,13 @@ def decoder_profile(shape: DecoderShape, inputs: Mapping[str, Any], rows: int, c
     return Profile({name: (fixed, fixed, fixed) for name, fixed in known.items() if name in inputs})
 
 
-def _other_profile(found: Manifest, folder: Path) -> Profile:
-    height, width = _grid(folder)
-    if found.kind == "image_decoder":
-        fixed: Shape = (1, height, width)
-        return Profile({"codes": (fixed, fixed, fixed)})
-    if found.kind == "image_encoder":
-        stride = int(found.settings["stride"])
-        fixed = (1, 3, height * stride, width * stride)
-        return Profile({"pixels": (fixed, fixed, fixed)})
-    if found.kind in ("upsampler", "downsampler"):
-        return _rows_profile(found)
-    if found.kind == "superres":
-        sizes = [_stride(folder) * int(cells) for cells in found.settings["low"]]
-        fixed = (1, 3, *sizes)
-        return Profile({"pixels": (fixed, fixed, fixed)})
-    if found.kind == "sampler":
-        vocab = int(found.settings["vocab_size"])
-        one = ((1,), (1,), (1,))
-        logits = ((1, 1, vocab), (2, 16, vocab), (2, _LARGEST_TREE, vocab))
-        return Profile({"logits": logits, "guidance": one, "temperature": one})
-    return Profile({})
+def timing_file(backend: str, module: ModuleType, gpu: str) -> Path:
+    """Where measured kernels are kept: in the user's cache folder, by package, version and GPU."""
+    named = sha256(json.dumps([backend, module.__version__, gpu]).encode()).hexdigest()[:16]
+    return user_cache_folder() / "timing" / f"{backend}-{named}.cache"
 
 
-def _rows_profile(found: Manifest) -> Profile:
-    """Any number of drawn rows: they are resampled as they come."""
-    low, high = ([int(side) for side in found.settings[which]] for which in ("low", "high"))
-    height, width = low if found.kind == "upsampler" else high
-    step = 1 if found.kind == "upsampler" else height // low[0]
-    return Profile({"codes": ((1, step, width), (1, height, width), (1, height, width))})
-
-
-def _stride(folder: Path) -> int:
-    """Pixels a code along a side."""
-    return int(read_manifest("vq_encoder", folder).settings["stride"])
-
-
-def _grid(folder: Path) -> tuple[int, int]:
-    """Rows and columns of codes."""
-    if "target" in names(folder):
-        settings = read_manifest("target", folder).settings
-        return int(settings["height"]), int(settings["width"])
-    return _DEFAULT_GRID, _DEFAULT_GRID
-
-
-def build_engine(path: Path, profiles: list[Profile], module: ModuleType, timing: Path) -> bytes:
+def build_engine(path: Path, profiles: list[Profile], module: ModuleType, precision: str, timing: Path) -> bytes:
     """The serialised engine of a graph. `timing`: the cache of measured kernels, read and written where supported.
 
     Raises EngineError with what the parser or the builder said.
@@ -181,19 +144,31 @@ def build_engine(path: Path, profiles: list[Profile], module: ModuleType, timing
         raise EngineError(f"{path.name}: {module.__name__} cannot read it: {'; '.join(reasons[:3] or said[-3:])}")
     config = builder.create_builder_config()
     config.set_memory_pool_limit(module.MemoryPoolType.WORKSPACE, _WORKSPACE_BYTES)
-    config.clear_flag(module.BuilderFlag.TF32)  # on by default: products of float32 would keep 10 bits of each factor
+    if precision == "fp32":
+        # On by default: products would keep 10 bits of each factor. In half precision no factor has more.
+        config.clear_flag(module.BuilderFlag.TF32)
     inputs = {network.get_input(index).name for index in range(network.num_inputs)}
     for profile in profiles:
         _add_profile(builder, config, profile, inputs)
     measured = module.__name__ == "tensorrt"  # RTX measures when it first runs, and has no cache here
     if measured:
-        config.set_timing_cache(config.create_timing_cache(timing.read_bytes() if timing.is_file() else b""), True)
+        _take_measured(config, timing)
     built = builder.build_serialized_network(network, config)
     if built is None:
         raise EngineError(f"{path.name}: {module.__name__} could not build it: {'; '.join(said[-3:])}")
     if measured:
-        write_beside(timing, bytes(config.get_timing_cache().serialize()))
+        with suppress(OSError):  # the engine is built; the next build measures again
+            timing.parent.mkdir(parents=True, exist_ok=True)
+            write_beside(timing, bytes(config.get_timing_cache().serialize()))
     return bytes(built)
+
+
+def _take_measured(config: Any, timing: Path) -> None:
+    """Let the builder take kernels from the file where they were measured on this GPU, else begin anew."""
+    for content in (timing.read_bytes() if timing.is_file() else b"", b""):
+        cache = config.create_timing_cache(content)
+        if cache is not None and config.set_timing_cache(cache, False):  # False: another device's is refused
+            return
 
 
 def _add_profile(builder: Any, config: Any, profile: Profile, inputs: set[str]) -> None:

@@ -12,6 +12,12 @@ _PROBED: Final = bytes(1 << 16)
 """What a probe writes: a disk that has no room for this has none for any output."""
 
 
+def user_cache_folder() -> Path:
+    """What holds for this machine alone is kept in `underpaint` in XDG_CACHE_HOME, or else in the home's `.cache`."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "underpaint"
+
+
 def check_folder_writable(folder: Path) -> None:
     """Raise OSError unless files can be made and filled in `folder`, which need not exist yet; leaves nothing behind.
 

@@ -201,7 +201,7 @@ class Pipeline:
 
     def grid_target(self, condition: Condition, sampling: SamplingParams, cells: int = 1) -> Timed[GridTarget]:
         """The target under a condition, cell by cell in any order; EngineError where no pass holds `cells`."""
-        self.high.check_pass(cells)
+        self.high.check_pass(cells, sampling)
         target = under(self.high, condition, sampling)
         return Timed(EngineGridTarget(target), target.engine.cost)
 
@@ -210,7 +210,7 @@ class Pipeline:
     ) -> Timed[GridTarget]:
         """The target of 1 / `ratio` of the side; EngineError where there is none, or no pass of it holds `cells`."""
         low = self.low.target(ratio)
-        low.check_pass(cells)
+        low.check_pass(cells, sampling)
         target = under(low, condition, sampling)
         return Timed(EngineGridTarget(target), target.engine.cost)
 

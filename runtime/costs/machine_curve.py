@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
@@ -36,7 +35,7 @@ from underpaint.runtime.engines.drafter import EngineDrafter
 from underpaint.runtime.engines.target import EngineTarget
 from underpaint.runtime.evaluation.comparison import choose_prompts
 from underpaint.runtime.evaluation.machine import describe_machine, typed_command
-from underpaint.runtime.files import check_file_writable
+from underpaint.runtime.files import check_file_writable, user_cache_folder
 from underpaint.runtime.methods.method import ModelTables
 from underpaint.runtime.methods.method_config import MethodConfig
 
@@ -85,9 +84,8 @@ class CostModels(Protocol):
 
 
 def cache_folder() -> Path:
-    """Where curves are kept: `underpaint/costs` in XDG_CACHE_HOME, or else in `.cache` of the home folder."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "underpaint" / "costs"
+    """Where curves are kept: `costs` in the user's cache folder."""
+    return user_cache_folder() / "costs"
 
 
 def measured_on(models: CostModels, sampling: SamplingParams) -> dict[str, Any]:

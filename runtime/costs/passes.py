@@ -90,8 +90,9 @@ def measure_passes(
 ) -> tuple[BySize, BySize]:
     """Target passes and drafter passes, `rounds` of every size that the engines take; `report` is told each round."""
     scored = halfway(target)
-    left = min(target.grid.cells - target.grid.cells // 2, target.decoder.max_positions or VERIFY_SIZES[-1])
-    widest = drafter.decoder.max_positions or DRAFT_SIZES[-1]
+    rows = target.engine.rows
+    left = min(target.grid.cells - target.grid.cells // 2, target.decoder.max_positions(rows) or VERIFY_SIZES[-1])
+    widest = drafter.decoder.max_positions(rows) or DRAFT_SIZES[-1]
     verify: BySize = {count: [] for count in VERIFY_SIZES if count <= left}
     draft: BySize = {count: [] for count in DRAFT_SIZES if count <= widest}
     for turn in range(rounds_in_all(rounds)):

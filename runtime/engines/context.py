@@ -1,19 +1,14 @@
-"""Where engines run, on which threads and in which memory; sessions that run there, or not at all."""
+"""On which threads and in which memory engines of ONNX Runtime run; sessions that run there, or not at all."""
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal
 
 import onnxruntime
 
-Provider: TypeAlias = Literal["cpu", "cuda", "tensorrt"]
-PROVIDERS: Final[Mapping[Provider, str]] = {
-    "cpu": "CPUExecutionProvider",
-    "cuda": "CUDAExecutionProvider",
-    "tensorrt": "TensorrtExecutionProvider",
-}
+_PROVIDER: Final = "CPUExecutionProvider"
+"""Of ONNX Runtime's, the one that engines run on: their caches lie in the host's memory."""
 _ERROR: Final = 3
 _CREATED_BEFORE: Final = "already been created"
 
@@ -24,9 +19,8 @@ class EngineError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class EngineContext:
-    """Where the engines opened in it run, on which threads, and how they take memory.
+    """On which threads the engines opened in it run, and how they take memory.
 
-    provider: where; there is no fallback to another.
     threads: of one operation, >= 1; None takes the cores this process may use. They wait for work by spinning,
         which is what makes passes of a millisecond fast; give busy machines fewer.
     pool: "own" gives every session threads of its own; "shared" runs them all on the process's one pool. Models that
@@ -37,15 +31,12 @@ class EngineContext:
     arena: whether a session keeps the memory of its intermediate results for the next pass, or gives it back.
     """
 
-    provider: Provider = "cpu"
     threads: int | None = None
     pool: Literal["own", "shared"] = "own"
     lingering: bool = True
     arena: bool = True
 
     def __post_init__(self) -> None:
-        if self.provider not in PROVIDERS:
-            raise EngineError(f"context: provider must be one of {', '.join(PROVIDERS)}, got {self.provider!r}")
         if self.threads is not None and self.threads < 1:
             raise EngineError(f"context: threads must be >= 1, got {self.threads}")
         if self.pool not in ("own", "shared"):
@@ -85,34 +76,21 @@ def _require_pool(threads: int | None) -> None:
 
 
 def open_session(path: Path, context: EngineContext | None = None, content: bytes | None = None) -> Any:
-    """An `onnxruntime.InferenceSession` on exactly the provider asked for.
+    """An `onnxruntime.InferenceSession` on the CPU.
 
     content: a graph to run in place of the one at `path`, with the weights beside that.
-    Raises EngineError: no such file, a file that is no model, a provider that this machine or wheel lacks.
+    Raises EngineError: no such file, a file that is no model.
     """
     context = context or EngineContext()
-    wanted = PROVIDERS[context.provider]
     if not path.is_file():
         raise EngineError(f"no model file at {path}; write it with `underpaint export`")
-    available = onnxruntime.get_available_providers()
-    if wanted not in available:
-        raise EngineError(
-            f"provider '{context.provider}' ({wanted}) is not in this onnxruntime, which has {', '.join(available)}; "
-            "install onnxruntime-gpu instead of onnxruntime (never both), or choose 'cpu'"
-        )
     options = _options(context)
     try:
         if content is not None:
             options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(path.parent))
-        session = onnxruntime.InferenceSession(content or str(path), options, providers=[wanted])
+        session = onnxruntime.InferenceSession(content or str(path), options, providers=[_PROVIDER])
     except Exception as error:  # onnxruntime's own exceptions share no base but Exception
         raise EngineError(f"{path}: onnxruntime could not load it ({error}); export the model again") from error
-    running = session.get_providers()
-    if running[0] != wanted:
-        raise EngineError(
-            f"{path}: asked for {wanted}, onnxruntime fell back to {running[0]}; check the driver and its libraries, "
-            "or choose 'cpu'"
-        )
     session.disable_fallback()
     return session
 

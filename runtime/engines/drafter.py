@@ -18,7 +18,7 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import Scored
 from underpaint.algos.tree import DraftTree, Verdict
 from underpaint.runtime.engines.context import EngineContext, EngineError
-from underpaint.runtime.engines.engine import GuidanceEngines, LoadedDecoder, PassOutput
+from underpaint.runtime.engines.engine import Engine, GuidanceEngines, LoadedDecoder, PassOutput
 from underpaint.runtime.engines.loading import CPU, load_decoder
 from underpaint.runtime.engines.masks import alone, causal, hide
 from underpaint.zoo.load import FOLDER
@@ -50,7 +50,7 @@ class EngineDrafter:
     def sample_by(self, params: SamplingParams) -> None:
         """Say how logits become distributions, as the target was told; `begin` comes next."""
         self.params = params
-        self.engine = self._engines.under(params)
+        self._engine: Engine | None = None
         self._tokens: list[int] = []
         """Committed tokens that are not in the cache yet."""
         self._features: list[FloatArray] = []
@@ -62,9 +62,16 @@ class EngineDrafter:
         self._forget_nodes()
 
     @property
+    def engine(self) -> Engine:
+        """What runs its passes, opened when it is first asked for: what the sampling does not need is never loaded."""
+        if self._engine is None:
+            self._engine = self._engines.under(self.params)
+        return self._engine
+
+    @property
     def vocab_size(self) -> int:
         """V."""
-        return self.engine.shape.vocab_size
+        return self.decoder.shape.vocab_size
 
     @property
     def fuses_chains(self) -> bool:
@@ -193,6 +200,7 @@ class EngineDrafter:
 
     def close(self) -> None:
         """Give its engines' memory back."""
+        self._engine = None
         self._engines.close()
 
 

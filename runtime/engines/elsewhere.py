@@ -38,7 +38,11 @@ class ElsewhereDecoder(NamedTuple):
     located: Located
 
     @property
-    def max_positions(self) -> int | None:
+    def row_counts(self) -> tuple[int, ...] | None:
+        """See `LoadedDecoder`: any number."""
+        return None
+
+    def max_positions(self, rows: int) -> int | None:
         """See `LoadedDecoder`: the device has limits of its own."""
         return None
 

@@ -190,8 +190,15 @@ class LoadedDecoder(Protocol):
         ...
 
     @property
-    def max_positions(self) -> int | None:
-        """The most new positions of a pass; None where only the cache bounds them."""
+    def row_counts(self) -> tuple[int, ...] | None:
+        """The numbers of rows that it was built for; None where it runs any."""
+        ...
+
+    def max_positions(self, rows: int) -> int | None:
+        """The most new positions of a pass of `rows` rows; None where only the cache bounds them.
+
+        Raises EngineError where it was not built for so many rows.
+        """
         ...
 
     def open(self, rows: int) -> Engine:
@@ -199,24 +206,33 @@ class LoadedDecoder(Protocol):
         ...
 
 
+def rows_of(params: SamplingParams) -> int:
+    """Rows of a pass: one with guidance 1, else a guidance pair."""
+    return 1 if params.guidance == 1.0 else 2
+
+
 class GuidanceEngines:
-    """Opens an engine for a number of rows when it is first needed, so at most two, whatever the sampling."""
+    """Opens an engine when it is first needed; one at a time, whatever the sampling.
+
+    An engine of another number of rows takes the place of the one before, whose memory is given back: engines of
+    static shapes hold weights of their own.
+    """
 
     def __init__(self, decoder: LoadedDecoder) -> None:
         self._decoder = decoder
-        self._engines: dict[int, Engine] = {}
+        self._open: Engine | None = None
 
     def under(self, params: SamplingParams) -> Engine:
         """The engine of one row (guidance 1), or of a guidance pair, that samples by `params` from now on."""
-        rows = 1 if params.guidance == 1.0 else 2
-        if rows not in self._engines:
-            self._engines[rows] = self._decoder.open(rows)
-        engine = self._engines[rows]
-        engine.sample_by(params)
-        return engine
+        rows = rows_of(params)
+        if self._open is None or self._open.rows != rows:
+            self.close()
+            self._open = self._decoder.open(rows)
+        self._open.sample_by(params)
+        return self._open
 
     def close(self) -> None:
-        """Close them."""
-        for engine in self._engines.values():
-            engine.close()
-        self._engines.clear()
+        """Close it."""
+        if self._open is not None:
+            self._open.close()
+            self._open = None

@@ -53,7 +53,11 @@ class OnnxDecoder(NamedTuple):
     name: str
 
     @property
-    def max_positions(self) -> int | None:
+    def row_counts(self) -> tuple[int, ...] | None:
+        """See `LoadedDecoder`: any number."""
+        return None
+
+    def max_positions(self, rows: int) -> int | None:
         """See `LoadedDecoder`: any number."""
         return None
 
@@ -67,12 +71,6 @@ def load_onnx(name: str, kind: str, folder: Path, context: EngineContext | None 
     Raises ManifestError (missing, damaged, another kind) or EngineError (not loadable as asked).
     """
     located = locate(name, kind, folder)
-    context = context or EngineContext()
-    if context.provider != "cpu":
-        raise EngineError(
-            f"decoder: expected provider 'cpu', got '{context.provider}': caches live in host memory, which another "
-            "device would copy at every pass"
-        )
     shape = read_shape(located.manifest.settings, name)
     if shape.precision != "fp32":
         raise EngineError(

@@ -15,7 +15,7 @@ from underpaint.artifacts.decoder_graph import MASKED_SCORE
 from underpaint.runtime.conditions import Condition
 from underpaint.runtime.engines.condition_encoder import ConditionEncoder, EncodedCondition
 from underpaint.runtime.engines.context import EngineContext, EngineError
-from underpaint.runtime.engines.engine import GuidanceEngines, LoadedDecoder, PassOutput
+from underpaint.runtime.engines.engine import Engine, GuidanceEngines, LoadedDecoder, PassOutput, rows_of
 from underpaint.runtime.engines.eol_tokens import EolLayout, PassLayout
 from underpaint.runtime.engines.loading import CPU, load_decoder, load_encoder
 from underpaint.runtime.engines.masks import causal, tree_bias
@@ -62,7 +62,7 @@ class EngineTarget:
                 "without guidance; use --guidance 1, or export it with --kept"
             )
         self.params = params
-        self.engine = self._engines.under(params)
+        self._engine: Engine | None = None
         self._prefix: int | None = None
         """Condition positions of the picture that was begun; a prompt may be shorter than the longest."""
         self._scored: DraftTree | None = None
@@ -70,23 +70,30 @@ class EngineTarget:
         self._layout: PassLayout | None = None
 
     @property
+    def engine(self) -> Engine:
+        """What runs its passes, opened when it is first asked for: what the sampling does not need is never loaded."""
+        if self._engine is None:
+            self._engine = self._engines.under(self.params)
+        return self._engine
+
+    @property
     def vocab_size(self) -> int:
         """V."""
-        return self.engine.shape.vocab_size
+        return self.decoder.shape.vocab_size
 
     @property
     def grid(self) -> Grid:
         """The image to draw."""
-        return self.engine.shape.grid
+        return self.decoder.shape.grid
 
     @property
     def prefix(self) -> int | None:
         """Condition positions of the picture that was begun; None before."""
         return self._prefix
 
-    def check_pass(self, cells: int) -> None:
-        """EngineError where the engine takes no pass over so many cells at once."""
-        most, shape = self.decoder.max_positions, self.decoder.shape
+    def check_pass(self, cells: int, params: SamplingParams) -> None:
+        """EngineError where the engine of this sampling takes no pass over so many cells at once."""
+        most, shape = self.decoder.max_positions(rows_of(params)), self.decoder.shape
         eol = 0 if shape.eol_token is None else -(-cells // shape.width)
         if most is not None and min(cells + eol, shape.grid.cells + shape.eol_tokens) > most:
             raise EngineError(
@@ -139,6 +146,7 @@ class EngineTarget:
 
     def close(self) -> None:
         """Give its engines' memory back."""
+        self._engine = None
         self._engines.close()
 
 

@@ -4,9 +4,12 @@ New keys and values stay on the device; logits and features come back in one cop
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
+from types import ModuleType
 from typing import Any, Final, NamedTuple
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
@@ -16,13 +19,17 @@ from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.draft.spec import FusedTreeSpec
 from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts import decoder_graph as names
+from underpaint.artifacts.manifest import ManifestError
+from underpaint.runtime.engines import tensorrt_runtime
 from underpaint.runtime.engines.cache import CacheOwner, KeyValueCache
 from underpaint.runtime.engines.context import EngineError
 from underpaint.runtime.engines.device_memory import TYPES, DeviceMemory, layered
 from underpaint.runtime.engines.engine import PassOutput, PassTimer
 from underpaint.runtime.engines.padding import PassInputs, fill
-from underpaint.runtime.engines.shape import DecoderShape
+from underpaint.runtime.engines.shape import DecoderShape, read_shape
+from underpaint.runtime.engines.tensorrt_files import backend_module, read_record, row_counts
 from underpaint.runtime.engines.tensorrt_runtime import TensorRTRuntime, open_runtime
+from underpaint.zoo.load import manifest
 
 _WARM_UPS: Final = 2
 _new_stream: Final[Callable[[], torch.cuda.Stream]] = torch.cuda.Stream
@@ -44,26 +51,56 @@ class _Bucket(NamedTuple):
     captured: torch.cuda.CUDAGraph | None
 
 
-class TensorRTDecoder(NamedTuple):
-    """Implements `LoadedDecoder`."""
+@dataclass(frozen=True, slots=True)
+class TensorRTDecoder:
+    """Implements `LoadedDecoder`. Its files are read as the first engine of their number of rows is opened.
+
+    live: what the open engines share, by rows. It goes with the last of them, and the GPU's memory with it.
+    """
 
     name: str
     shape: DecoderShape
-    runtime: TensorRTRuntime
+    folder: Path
+    kind: str
+    backend: str
+    module: ModuleType
+    live: WeakValueDictionary[int, TensorRTRuntime] = field(default_factory=WeakValueDictionary)
 
     @property
-    def max_positions(self) -> int | None:
+    def row_counts(self) -> tuple[int, ...] | None:
+        """See `LoadedDecoder`: those that engines were built for."""
+        return row_counts(self.folder, self.name, self.backend)
+
+    def max_positions(self, rows: int) -> int | None:
         """See `LoadedDecoder`: those of the largest profile."""
-        return max(count for _, count in self.runtime.record.batch_counts)
+        return max(read_record(self.folder, self.name, self.backend, rows).counts)
 
     def open(self, rows: int) -> "TensorRTEngine":
-        return TensorRTEngine(self, rows)
+        """See `LoadedDecoder`; see `open_runtime` for what it refuses."""
+        runtime = self.live.get(rows)
+        if runtime is None:
+            runtime = open_runtime(self.name, self.kind, self.folder, self.backend, rows, self.module)
+            self.live[rows] = runtime
+        return TensorRTEngine(self.shape, runtime)
 
 
 def load_tensorrt(name: str, kind: str, folder: Path, backend: str) -> TensorRTDecoder:
-    """The engine of decoder `name`; see `open_runtime` for what it refuses."""
-    runtime, shape = open_runtime(name, kind, folder, backend)
-    return TensorRTDecoder(name, shape, runtime)
+    """The decoder `name` by the engines that were built of it.
+
+    Raises ManifestError without a manifest of this kind; EngineError without the package, a GPU, or any such engine.
+    """
+    module = backend_module(backend)
+    tensorrt_runtime.gpu_name()
+    known = manifest(name, folder)
+    if known.kind != kind:
+        raise ManifestError(f"'{name}' is a {known.kind}, expected a {kind}; choose another model")
+    found = TensorRTDecoder(name, read_shape(known.settings, name), folder, kind, backend, module)
+    if not found.row_counts:
+        raise EngineError(
+            f"{folder} holds no {backend} engine of '{name}'; build it with `underpaint engine {folder} --backend "
+            f"{backend}`"
+        )
+    return found
 
 
 class TensorRTEngine(CacheOwner):
@@ -74,25 +111,21 @@ class TensorRTEngine(CacheOwner):
     fuses_trees: Final = False
     """See `Engine`."""
 
-    def __init__(self, decoder: TensorRTDecoder, rows: int) -> None:
-        self.shape = decoder.shape
-        self.rows = rows
+    def __init__(self, shape: DecoderShape, runtime: TensorRTRuntime) -> None:
+        self.shape = shape
+        self.rows = runtime.record.rows
         self.cost = PassTimer()
-        self.memory = DeviceMemory(decoder.shape, rows)
-        self.cache = KeyValueCache(self.memory, rows)
-        self._cond_rows = np.zeros((decoder.shape.external_cond_rows, decoder.shape.dim), dtype=np.float32)
-        self._runtime = decoder.runtime
+        self.memory = DeviceMemory(shape, self.rows)
+        self.cache = KeyValueCache(self.memory, self.rows)
+        self._cond_rows = np.zeros((shape.external_cond_rows, shape.dim), dtype=np.float32)
+        self._runtime: TensorRTRuntime | None = runtime
         self._stream = _new_stream()
-        engine = decoder.runtime.engine
+        engine = runtime.engine
         every = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
         inputs = frozenset(name for name in every if engine.get_tensor_mode(name).name == "INPUT")
         self._inputs = inputs
         self._predicted = names.PREDICTED_FEATURES if names.FEATURES in inputs else names.FEATURES
-        self._profiles = {
-            count: index for index, (batch, count) in enumerate(decoder.runtime.record.batch_counts) if batch == rows
-        }
-        if not self._profiles:
-            raise EngineError(f"{decoder.name}: its engine has no profile for {rows} rows; build it again")
+        self._profiles = {count: index for index, count in enumerate(runtime.record.counts)}
         self._buckets: dict[int, _Bucket] = {}
 
     @property
@@ -125,15 +158,14 @@ class TensorRTEngine(CacheOwner):
             raise EngineError("decoder: TensorRT's graphs are plain passes; draft level by level")
         self.shape.check_cells(cells)
         count = cells.shape[-1]
-        if not self._profiles:
-            raise EngineError("decoder: this engine is closed; open another one")
+        runtime = self._opened()
         fitting = [size for size in self._profiles if size >= count]
         if not fitting:
             raise EngineError(
                 f"decoder: expected at most {max(self._profiles)} new positions a pass, got {count}; draft fewer nodes "
                 f"a cycle, or build with larger --buckets (as 1,8,16,32,64,{count})"
             )
-        bucket = self._bucket(min(fitting))
+        bucket = self._bucket(runtime, min(fitting))
         seen = self.cache.past_bias if past_bias is None else past_bias
         buffers = {name: each.numpy() for name, each in bucket.host.items()}
         fill(buffers, PassInputs(tokens, cells, bias, seen, features))
@@ -155,7 +187,12 @@ class TensorRTEngine(CacheOwner):
 
     def close(self) -> None:
         self._buckets.clear()
-        self._profiles.clear()
+        self._runtime = None
+
+    def _opened(self) -> TensorRTRuntime:
+        if self._runtime is None:
+            raise EngineError("decoder: this engine is closed; open another one")
+        return self._runtime
 
     def _pass(self, bucket: _Bucket, count: int) -> PassOutput:
         self._stream.wait_stream(torch.cuda.current_stream())  # commits of the last pass come first
@@ -178,10 +215,10 @@ class TensorRTEngine(CacheOwner):
         if not context.execute_async_v3(self._stream.cuda_stream):
             raise EngineError("decoder: TensorRT could not run a pass; its log says why")
 
-    def _bucket(self, count: int) -> _Bucket:
+    def _bucket(self, runtime: TensorRTRuntime, count: int) -> _Bucket:
         if count not in self._buckets:
-            self._buckets[count] = self._make(count)
-            self._runtime.keep_compiled()
+            self._buckets[count] = self._make(runtime, count)
+            runtime.keep_compiled()
         return self._buckets[count]
 
     def _hold(self, host: dict[str, torch.Tensor]) -> None:
@@ -189,7 +226,7 @@ class TensorRTEngine(CacheOwner):
         if names.EXTERNAL_COND_ROWS in host:
             host[names.EXTERNAL_COND_ROWS].numpy()[:] = self._cond_rows
 
-    def _make(self, count: int) -> _Bucket:
+    def _make(self, runtime: TensorRTRuntime, count: int) -> _Bucket:
         """Buffers, a context on its profile, and a capture after warm-up passes."""
         shape, rows = self.shape, self.rows
         sizes = {
@@ -213,18 +250,18 @@ class TensorRTEngine(CacheOwner):
             read[name] = torch.zeros((rows, count, wide), pin_memory=True)
         new = (rows, shape.heads, count, shape.head_dim)
         keys, values = (layered(shape.layers, new, TYPES[shape.precision], "cuda") for _ in range(2))
-        context = self._context(count, host, device, keys, values)
+        context = self._context(runtime.new_context(), count, host, device, keys, values)
         return _Bucket(context, device, host, read, keys, values, self._capture(context))
 
     def _context(
         self,
+        context: Any,
         count: int,
         host: dict[str, torch.Tensor],
         device: dict[str, torch.Tensor],
         new_keys: torch.Tensor,
         new_values: torch.Tensor,
     ) -> Any:
-        context = self._runtime.new_context()
         if not context.set_optimization_profile_async(self._profiles[count], self._stream.cuda_stream):
             raise EngineError(f"decoder: the engine refuses its profile of {count} positions; build it again")
         bound = {name: device[name] for name in host}

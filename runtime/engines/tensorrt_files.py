@@ -38,7 +38,8 @@ class Profile:
 class EngineRecord:
     """What ties an engine to its graph, its GPU and the version that built it.
 
-    batch_counts: (rows, new positions) of each optimisation profile of a decoder, in order.
+    rows: of every pass. One engine for several numbers of rows would hold its weights once for each of them, and load
+    them all. counts: new positions of each optimisation profile, in order; profiles share the weights.
     """
 
     model: str
@@ -50,7 +51,8 @@ class EngineRecord:
     engine_sha256: str
     engine_bytes: int
     precision: str
-    batch_counts: tuple[tuple[int, int], ...]
+    rows: int
+    counts: tuple[int, ...]
 
 
 class Paths(NamedTuple):
@@ -60,14 +62,18 @@ class Paths(NamedTuple):
     record: Path
     runtime: Path
     """What TensorRT for RTX compiled for this machine when it ran the engine; made again where it is missing."""
-    timing: Path
 
 
-def paths(folder: Path, model: str, backend: str) -> Paths:
-    """Where the engine of `model` lies."""
-    stem = f"{model}.{backend}"
-    engine, record, runtime = (folder / f"{stem}.{part}" for part in ("engine", "record", "runtime"))
-    return Paths(engine, record, runtime, folder / f"timing.{backend}.cache")
+def paths(folder: Path, model: str, backend: str, rows: int) -> Paths:
+    """Where the engine of `model` for passes of `rows` rows lies."""
+    return Paths(*(folder / f"{model}.{backend}.rows{rows}.{part}" for part in Paths._fields))
+
+
+def row_counts(folder: Path, model: str, backend: str) -> tuple[int, ...]:
+    """The numbers of rows that `model` has engines for."""
+    start, end = f"{model}.{backend}.rows", ".record"
+    found = (file.name.removeprefix(start).removesuffix(end) for file in folder.glob(f"{start}*{end}"))
+    return tuple(sorted(int(text) for text in found if text.isdecimal()))
 
 
 def backend_module(backend: str) -> ModuleType:
@@ -85,7 +91,7 @@ def write_engine(folder: Path, content: bytes, record: EngineRecord) -> Path:
 
     Raises OSError, as for a full disk: the engine that was there before, and its record, stay.
     """
-    place = paths(folder, record.model, record.backend)
+    place = paths(folder, record.model, record.backend, record.rows)
     staged = folder / f".{place.engine.name}.staged"  # what a killed build left there is written over
     with held(staged):
         _write_pair(staged, place, content, record)
@@ -114,7 +120,28 @@ class EngineFile(NamedTuple):
     manifest: Manifest
 
 
-def read_engine(folder: Path, model: str, kind: str, backend: str, version: str, gpu: str) -> EngineFile:
+def read_record(folder: Path, model: str, backend: str, rows: int) -> EngineRecord:
+    """What the engine of a model for `rows` rows was built from; EngineError where it is missing or damaged."""
+    place, again = paths(folder, model, backend, rows), _again(folder, backend, rows)
+    if not place.record.is_file() or not place.engine.is_file():
+        built = ", ".join(str(count) for count in row_counts(folder, model, backend)) or "none"
+        raise EngineError(
+            f"{folder} holds no {backend} engine of '{model}' for {rows} rows, of which guidance 1 takes 1 and any "
+            f"other 2 (built for: {built}); {again}"
+        )
+    try:
+        values = json.loads(place.record.read_text(encoding="utf-8"))
+        counts = tuple(int(count) for count in values["counts"])
+        return build(EngineRecord, {**values, "counts": counts}, str(place.record))
+    except (ValueError, KeyError, TypeError) as error:
+        raise EngineError(f"{place.record}: damaged ({error}); {again}") from error
+
+
+def _again(folder: Path, backend: str, rows: int) -> str:
+    return f"build it with `underpaint engine {folder} --backend {backend} --rows {rows}`"
+
+
+def read_engine(folder: Path, model: str, kind: str, backend: str, rows: int, version: str, gpu: str) -> EngineFile:
     """The engine of a model, read and hashed once. The graph that it was built from need not be there to run it.
 
     Raises ManifestError without a manifest of this kind; EngineError where the engine is missing, damaged, or was built
@@ -123,19 +150,12 @@ def read_engine(folder: Path, model: str, kind: str, backend: str, version: str,
     known = manifest(model, folder)
     if known.kind != kind:
         raise ManifestError(f"'{model}' is a {known.kind}, expected a {kind}; choose another model")
-    place = paths(folder, model, backend)
-    again = f"build it again with `underpaint engine {folder} --backend {backend}`"
-    if not place.record.is_file() or not place.engine.is_file():
-        raise EngineError(f"{folder} holds no {backend} engine of '{model}'; {again}")
-    try:
-        values = json.loads(place.record.read_text(encoding="utf-8"))
-        counts = tuple((int(rows), int(count)) for rows, count in values["batch_counts"])
-        record = build(EngineRecord, {**values, "batch_counts": counts}, str(place.record))
-    except (ValueError, KeyError, TypeError) as error:
-        raise EngineError(f"{place.record}: damaged ({error}); {again}") from error
+    record, again = read_record(folder, model, backend, rows), _again(folder, backend, rows)
+    place = paths(folder, model, backend, rows)
     content = place.engine.read_bytes()
     for what, found, wanted in (
         ("model", record.model, model),
+        ("rows", record.rows, rows),
         ("graph (sha256)", record.onnx_sha256, known.sha256),
         ("weights (sha256)", record.weights_sha256, None if known.weights is None else known.weights.sha256),
         (f"{backend} version", record.version, version),

@@ -10,8 +10,7 @@ import torch
 
 from underpaint.artifacts.manifest import write_beside
 from underpaint.runtime.engines.context import EngineError
-from underpaint.runtime.engines.shape import DecoderShape, read_shape
-from underpaint.runtime.engines.tensorrt_files import EngineRecord, backend_module, paths, read_engine
+from underpaint.runtime.engines.tensorrt_files import EngineRecord, paths, read_engine
 
 
 def gpu_name() -> str:
@@ -22,7 +21,7 @@ def gpu_name() -> str:
     return f"{torch.cuda.get_device_name()} (sm_{major}{minor})"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True)
 class TensorRTRuntime:
     """A deserialised engine, and what its contexts share.
 
@@ -80,16 +79,14 @@ class TensorRTRuntime:
                 write_beside(self.compiled_file, content)
 
 
-def open_runtime(name: str, kind: str, folder: Path, backend: str) -> tuple[TensorRTRuntime, DecoderShape]:
+def open_runtime(name: str, kind: str, folder: Path, backend: str, rows: int, module: ModuleType) -> TensorRTRuntime:
     """The engine of decoder `name`, refused unless graph, GPU and version are those that it was built for."""
-    module = backend_module(backend)
-    found = read_engine(folder, name, kind, backend, module.__version__, gpu_name())
+    found = read_engine(folder, name, kind, backend, rows, module.__version__, gpu_name())
     runtime = module.Runtime(module.Logger(module.Logger.ERROR))
     engine = runtime.deserialize_cuda_engine(found.content)
-    place = paths(folder, name, backend)
+    place = paths(folder, name, backend, rows)
     if engine is None:
         raise EngineError(
             f"{place.engine}: {backend} cannot read it on this machine; build it here with `underpaint engine`"
         )
-    shape = read_shape(found.manifest.settings, name)
-    return TensorRTRuntime(found.record, module, runtime, engine, place.runtime), shape
+    return TensorRTRuntime(found.record, module, runtime, engine, place.runtime)

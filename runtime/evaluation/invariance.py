@@ -222,9 +222,10 @@ def _compare(
     report: Callable[[str], None],
 ) -> Iterator[PassComparison]:
     steps = sequences[0].tokens.size
-    most = steps if decoder.max_positions is None else min(steps, decoder.max_positions)
-    counts = [count for count in COUNTS if count <= most]
-    for rows in ROWS:
+    built = decoder.row_counts
+    for rows in ROWS if built is None else sorted(set(ROWS) & set(built)):
+        most = decoder.max_positions(rows) or steps
+        counts = [count for count in COUNTS if count <= min(steps, most)]
         engine, own = decoder.open(rows), sequences[:rows]
         for count in counts:
             report(f"{decoder.name}: {rows} rows, paths of {count}")

@@ -679,7 +679,11 @@ COMMANDS: Final = (
     ("engine a_folder", "no GPU: this PyTorch sees none; check the driver,"),
     ("engine a_folder --backend gpu", "--backend: expected tensorrt or tensorrt-rtx, got 'gpu'"),
     ("engine a_folder --buckets x", "--buckets: expected numbers with commas between, got 'x'"),
-    ("engine m_no_index --backend tensorrt-rtx", "drafter128.onnx: tensorrt_rtx cannot read it:"),
+    ("engine a_folder --rows x", "--rows: expected numbers with commas between, got 'x'"),
+    ("engine a_folder --rows 0,1", "--rows: expected numbers from 1 to 64, got '0,1'"),
+    ("engine a_folder --rows 65", "--rows: expected numbers from 1 to 64, got '65'"),
+    ("engine m_no_index --backend tensorrt-rtx", "m_no_index is no folder of models that this"),
+    ("engine m_no_index --backend tensorrt-rtx --rows 1", "drafter128.onnx: tensorrt_rtx cannot read it:"),
     ("engine m_cut_manifest --backend tensorrt-rtx", "expected JSON, got Expecting value: line 1"),
     ("engine m_sha --model nobody --backend tensorrt-rtx", "expected models among drafter128, drafter64,"),
     (

@@ -28,7 +28,7 @@ STAGES = ("tokenizer", "target", "guided", "drafter", "judge", "sampler", "super
 RUNS = "trained"
 DRAW = f"train draw --target {RUNS}/guided_64/checkpoint.pt --scenes 8"
 PREDICT = "simulate predict --trace trace.npz --costs costs.json --compare compared/compare.json"
-EXPORT = "export c2i.pt --kind llamagen-c2i --heads 2 --grid 4 --top-k 5 --out"
+EXPORT = "export c2i.pt --kind llamagen-c2i --heads 2 --grid 4 --out"
 
 
 @pytest.fixture(scope="module")

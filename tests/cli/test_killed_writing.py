@@ -22,7 +22,7 @@ DRAWN = "--prompts-count 2 --resolution 64"
 RUNS = "trained"
 DRAW = f"train draw --target {RUNS}/guided_64/checkpoint.pt --scenes 8"
 PREDICT = "simulate predict --trace trace.npz --costs costs.json --compare compared/compare.json"
-EXPORT = "export c2i.pt --kind llamagen-c2i --heads 2 --grid 4 --top-k 5 --out"
+EXPORT = "export c2i.pt --kind llamagen-c2i --heads 2 --grid 4 --out"
 
 
 class Case(NamedTuple):
@@ -92,7 +92,7 @@ CASES = (
         *(("x/tiny.safetensors", "x/tiny.json"), ("x/tiny.safetensors",)),
     ),
     Case(f"{EXPORT} x", "", RENAME, ("x/target.onnx", "x/model_index.json")),
-    Case(f"{EXPORT} x", "", Moment("replace", 6), ("x/target.onnx", "x/model_index.json"), ("x/*",)),
+    Case(f"{EXPORT} x", "", Moment("replace", 3), ("x/target.onnx", "x/model_index.json"), ("x/*",)),
     Case(f"export target64 --runs {RUNS} --out x", "", RENAME, ("x/target64.onnx", "x/model_index.json")),
     Case(
         *(f"export target64 --runs {RUNS} --out x", "", Moment("replace", 6)),
@@ -111,9 +111,9 @@ CASES = (
         *("train world --hours 1 --out x", "tiny_recipes", Moment("replace", 3), ("x/*/checkpoint.pt",)),
         ("x/world.json", "x/*/checkpoint.pt"),
     ),
-    Case("engine exported", "no_tensorrt", RENAME, ("exported/target.tensorrt.engine",)),
+    Case("engine exported", "no_tensorrt", RENAME, ("exported/target.tensorrt.rows2.engine",)),
     Case(
-        *("engine exported", "no_tensorrt", Moment("replace", 2), ("exported/target.tensorrt.record",)),
+        *("engine exported", "no_tensorrt", Moment("replace", 2), ("exported/target.tensorrt.rows2.record",)),
         ("exported/*.engine",),
     ),
     Case("caption . text --out x.npy", "features", RENAME, ("x.npy",)),

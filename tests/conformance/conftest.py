@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tests.conformance.families import PUBLISHED, Family, Outputs
+from tests.conformance.on_tensorrt import halves, on_tensorrt  # noqa: F401
 from tests.exported_once import graphs  # noqa: F401
 from underpaint.algos.arrays import IntArray
 from underpaint.export.decoders import export_captioned_target, export_trained_drafter

@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
+from weakref import WeakSet
 
 import numpy as np
 import pytest
 import torch
 
-from underpaint.export.tensorrt_build import batch_counts, decoder_profile, plain_pass
+from underpaint.export.tensorrt_build import decoder_profile, plain_pass, position_counts
 from underpaint.runtime.engines import device_memory, tensorrt_engine, tensorrt_runtime
 from underpaint.runtime.engines.context import EngineContext, open_session
 from underpaint.runtime.engines.shape import read_shape
@@ -152,10 +153,13 @@ class Engine:
     """A graph on ONNX Runtime behind the methods of NVIDIA's engine."""
 
     capturable = True
+    live: ClassVar[WeakSet["Engine"]] = WeakSet()
+    """Those that hold weights in memory."""
 
     def __init__(self, content: bytes) -> None:
+        Engine.live.add(self)
         known = json.loads(content)
-        self.name = Path(known["graph"]).stem
+        self.name = f"{Path(known['graph']).stem} {known['rows']}"
         self.session = open_session(Path(known["graph"]), EngineContext(threads=1))
         self.profiles = known["profiles"]
         self.inputs = [each.name for each in self.session.get_inputs()]
@@ -231,18 +235,20 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
         ExecutionContextAllocationStrategy=SimpleNamespace(ON_PROFILE_CHANGE="ON_PROFILE_CHANGE"),
         DynamicShapesKernelSpecializationStrategy=SimpleNamespace(LAZY="LAZY", EAGER="EAGER", NONE="NONE"),
     )
-    monkeypatch.setattr(tensorrt_runtime, "backend_module", lambda backend: module)
+    monkeypatch.setattr(tensorrt_engine, "backend_module", lambda backend: module)
 
 
-def build(folder: Path, name: str, buckets: tuple[int, ...]) -> None:
-    """Write the engine of a decoder as `export.tensorrt_build` would."""
+def build(folder: Path, name: str, buckets: tuple[int, ...], batches: tuple[int, ...] = (1, 2)) -> None:
+    """Write the engines of a decoder as `export.tensorrt_build` would."""
     found = manifest(name, folder)
     shape = read_shape(found.settings, name)
-    counts = batch_counts(shape, buckets)
-    profiles = [decoder_profile(shape, found.shapes, rows, count).shapes for rows, count in counts]
+    counts = position_counts(shape, buckets)
     plain = folder / f"{name}.plain.onnx"  # beside the weights, which it points to
     plain.write_bytes(plain_pass(folder / found.file))
-    content = json.dumps({"graph": str(plain), "profiles": profiles}).encode()
     weights = None if found.weights is None else found.weights.sha256
-    sums = (found.sha256, weights, sha256(content).hexdigest(), len(content))
-    write_engine(folder, content, EngineRecord(name, BACKEND, VERSION, GPU, *sums, shape.precision, counts))
+    for rows in batches:
+        profiles = [decoder_profile(shape, found.shapes, rows, count).shapes for count in counts]
+        content = json.dumps({"graph": str(plain), "profiles": profiles, "rows": rows}).encode()
+        sums = (found.sha256, weights, sha256(content).hexdigest(), len(content))
+        record = EngineRecord(name, BACKEND, VERSION, GPU, *sums, shape.precision, rows, counts)
+        write_engine(folder, content, record)

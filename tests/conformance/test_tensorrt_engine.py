@@ -1,21 +1,18 @@
 """The engine on TensorRT passes what every engine passes, with a TensorRT that ONNX Runtime stands in for."""
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from shutil import copytree, ignore_patterns
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
 from typer.testing import CliRunner
 
-from benchmarks import gpu
 from tests.conformance import stand_in
 from tests.conformance.families import TINY, Family
+from tests.conformance.on_tensorrt import opened
 from tests.conformance.test_engine import (
     PAIR,
     TOKENS,
@@ -32,23 +29,18 @@ from tests.conformance.test_engine import (
     tree_of,
 )
 from tests.conformance.test_grid_engine import Recorded
-from tests.published.checkpoints import eagle_weights, save_llamagen, save_vq
 from underpaint.algos.chance import sampling
-from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.cell_rule import PooledCells
 from underpaint.algos.spatial.mulo import Repair, draft_and_repair
 from underpaint.algos.spatial.zipar import zipar
 from underpaint.cli.app import app as underpaint
 from underpaint.export.checkpoint import Request, export_checkpoint
-from underpaint.runtime.engines.context import EngineContext, EngineError
+from underpaint.runtime.engines.context import EngineContext
 from underpaint.runtime.engines.device_memory import layered
-from underpaint.runtime.engines.drafter import EngineDrafter
-from underpaint.runtime.engines.engine import LoadedDecoder
 from underpaint.runtime.engines.grid_target import EngineGridTarget
-from underpaint.runtime.engines.loading import load_decoder, load_encoder
+from underpaint.runtime.engines.loading import load_decoder
 from underpaint.runtime.engines.masks import causal
 from underpaint.runtime.engines.target import EngineTarget
-from underpaint.runtime.engines.tensorrt_engine import load_tensorrt
 from underpaint.sim.synthetic.grid_model import FixedRows
 
 __all__ = [
@@ -63,53 +55,7 @@ __all__ = [
     "test_rejected_nodes_never_enter_the_cache",
     "test_the_guidance_pair_equals_two_separate_runs",
 ]
-BUCKETS = (1, 8, 16)
-
-
-def opened(name: str, folder: Path) -> LoadedDecoder:
-    if not list(folder.glob(f"{name}.*.engine")):
-        stand_in.build(folder, name, BUCKETS)
-    return load_tensorrt(name, name, folder, stand_in.BACKEND)
-
-
-@pytest.fixture(autouse=True)
-def _on_tensorrt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever a test opens runs on TensorRT's engine."""
-    stand_in.stand_in(monkeypatch)
-    for kind in (EngineTarget, EngineDrafter):
-        monkeypatch.setattr(kind, "open", partial(_open, kind, kind.open))
-
-
-def _open(
-    kind: type,
-    as_ever: Callable[..., object],
-    name: str,
-    params: SamplingParams,
-    folder: Path,
-    context: EngineContext | None = None,
-    backend: str = stand_in.BACKEND,
-) -> object:
-    if backend == "cpu":
-        return as_ever(name, params, folder, context)
-    decoder = opened(name, folder)
-    encoder = [load_encoder(decoder.shape, folder, context)] if kind is EngineTarget else []
-    return kind(decoder, params, *encoder)
-
-
-@pytest.fixture(scope="module")
-def halves(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A class-conditional target and its drafter, in float16 and in float32."""
-    work = tmp_path_factory.mktemp("halves")
-    save_llamagen(work / "c2i.pt", captions=False)
-    save_vq(work / "vq.pt")
-    export_checkpoint(Request("vq", work / "vq.pt"), work / "reference")
-    save_file(eagle_weights(), work / "eagle.safetensors")
-    pair = ("llamagen-c2i", work / "c2i.pt")
-    for precision, name in (("fp16", "out"), ("fp32", "reference")):
-        export_checkpoint(Request(*pair, precision, TINY), work / name)
-        drafter = Request("eagle-drafter", work / "eagle.safetensors", precision, target=pair, target_options=TINY)
-        export_checkpoint(drafter, work / name)
-    return work
+pytestmark = pytest.mark.usefixtures("on_tensorrt")
 
 
 def passes(folder: Path) -> list[np.ndarray]:
@@ -149,41 +95,6 @@ def test_what_cannot_be_captured_runs_all_the_same(halves: Path, monkeypatch: py
     monkeypatch.setattr("underpaint.runtime.engines.tensorrt_engine.TensorRTEngine.captured", True)
     for found, wanted in zip(passes(halves / "reference"), expected, strict=True):
         np.testing.assert_array_equal(found, wanted)
-
-
-def test_what_an_engine_was_not_built_for_is_said(halves: Path) -> None:
-    loaded = load_tensorrt("target", "target", halves / "reference", stand_in.BACKEND)
-    with pytest.raises(EngineError, match="no profile for 3 rows"):
-        loaded.open(3)
-    target = EngineTarget(loaded, SamplingParams(guidance=2.0))
-    with pytest.raises(EngineError, match="expected cells from -1 to 15"):
-        target.engine.run(TOKENS[:1], np.array([16]), causal(1))
-    with pytest.raises(EngineError, match="expected at most 16 new positions a pass, got 17"):
-        target.engine.run(np.zeros(17, dtype=np.int64), np.arange(17) % 16, causal(17))
-
-
-def test_the_gpu_benchmark_measures_what_it_says(halves: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "BUCKETS", (1, 8))
-    monkeypatch.setattr(gpu, "CLASS", 3)
-    folder, reference = halves / "out", halves / "reference"
-    for name in ("target", "drafter"):
-        opened(name, folder)
-        apart = gpu.parity(name, folder, reference, stand_in.BACKEND)
-        assert set(apart) == {"1", "3", "4", "8"}
-        assert 0 < max(apart.values()) < 0.05
-        found = gpu.timings(name, folder, stand_in.BACKEND, 2)
-        assert [count for count, _ in found["ms"]] == [1, 8]
-        assert found["captured"]
-    parts = gpu.greedy(folder, reference, stand_in.BACKEND)
-    assert parts["parts_at"] is None or parts["margin"] < 0.1
-
-
-def test_a_part_that_fails_costs_the_gpu_benchmark_no_other(capsys: pytest.CaptureFixture[str]) -> None:
-    result = {"gpu": "one"}
-    gpu.attempt("broken", lambda: {}["missing"], result)
-    gpu.attempt("whole", lambda: 2.0, result)
-    assert result == {"gpu": "one", "broken_not_run": "KeyError: 'missing'", "whole": 2.0}
-    assert "Traceback" in capsys.readouterr().err
 
 
 def test_methods_are_compared_on_tensorrt(halves: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,13 +195,6 @@ def test_what_was_compiled_for_this_machine_is_compiled_once(
         passes(folder)
         compiled.append(stand_in.RuntimeCache.compiled - before)
     assert compiled[0] == compiled[2] > compiled[1] == 0
-
-
-def test_an_engine_lends_its_memory_until_it_is_closed(halves: Path) -> None:
-    engine = opened("target", halves / "reference").open(1)
-    engine.close()
-    with pytest.raises(EngineError, match="closed"):
-        engine.run(TOKENS[:1], np.array([0]), causal(1))
 
 
 def test_every_layer_begins_where_tensorrt_takes_an_address() -> None:

@@ -57,7 +57,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, tokenizer: Path) -> Path:
 
 
 def test_an_export_is_whole_and_recorded(folder: Path) -> None:
-    names = {"target", "drafter", "sampler", "sampler_top_k", "vq_decoder", "vq_encoder", "codebook", "neighbours"}
+    names = {"target", "drafter", "vq_decoder", "vq_encoder", "codebook", "neighbours"}
     index = read_index(folder)
     assert set(index.models) == names
     assert (index.family, index.resolutions[0].drafter) == ("llamagen", "drafter")
@@ -176,7 +176,7 @@ def test_a_failed_export_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monk
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoint, "_samplers", full)
+    monkeypatch.setattr(checkpoint, "codebook_of", full)
     with pytest.raises(OSError, match="No space left"):
         export_checkpoint(request, tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -199,9 +199,7 @@ def test_a_full_disk_is_said_and_the_folder_stays(folder: Path, tmp_path: Path) 
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize(
-    "name", ["sampler.onnx", "sampler_top_k.onnx", "neighbours.npz", "codebook.npz", "drafter.onnx"]
-)
+@pytest.mark.parametrize("name", ["vq_encoder.onnx", "neighbours.npz", "codebook.npz", "drafter.onnx"])
 def test_check_finds_every_damaged_model(folder: Path, tmp_path: Path, name: str) -> None:
     out = tmp_path / "out"
     shutil.copytree(folder, out)

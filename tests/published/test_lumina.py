@@ -73,7 +73,7 @@ def test_a_wide_picture_names_its_height_and_its_width(tmp_path: Path) -> None:
     values["vocabulary_map"]["<reserved08803>"] = free
     config.write_text(json.dumps(values))
     export = ["export", str(tmp_path / "lumina"), "--kind", "chameleon", "--layout", "lumina", "--prefix", "11"]
-    export += ["--neighbours", "5", "--top-k", "5", "--out", str(tmp_path / "out")]
+    export += ["--neighbours", "5", "--out", str(tmp_path / "out")]
     result = CliRunner().invoke(underpaint, [*export, "--grid", "4x6"])
     assert result.exit_code == 0, result.output
     (found,) = verify(tmp_path / "out", True, 1)

@@ -12,18 +12,18 @@ from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 from benchmarks.gpu import main as benchmark
-from benchmarks.gpu import onnxruntime_token_ms
 from tests.conformance import stand_in
 from tests.published import text_models
-from tests.published.chameleon_vq import vqgan_weights
-from tests.published.checkpoints import HEADS, SIDE, eagle_weights, save_dtok, save_llamagen, save_vq
+from tests.published.checkpoints import HEADS, SIDE, eagle_weights, save_dtok, save_llamagen
 from tests.published.limits import files_of_at_most
-from tests.published.test_chameleon_vq import save_vqgan
 from underpaint.artifacts.decoder_graph import MASKED_SCORE
 from underpaint.artifacts.manifest import ManifestError
 from underpaint.cli.app import app
 from underpaint.export.checkpoint import Request, export_checkpoint
-from underpaint.export.tensorrt_build import batch_counts, build_folder
+from underpaint.export.tensorrt_build import (
+    build_folder,
+    position_counts,
+)
 from underpaint.models.published.options import LoadOptions
 from underpaint.runtime.engines.cache import HostMemory, KeyValueCache
 from underpaint.runtime.engines.context import EngineError
@@ -36,9 +36,10 @@ from underpaint.runtime.engines.tensorrt_files import (
     backend_module,
     paths,
     read_engine,
+    row_counts,
     write_engine,
 )
-from underpaint.zoo.load import manifest
+from underpaint.zoo.load import manifest, names
 
 tensorrt = pytest.importorskip("tensorrt_rtx", reason="the extra 'tensorrt-rtx' is not installed")
 BACKEND = "tensorrt-rtx"
@@ -51,39 +52,34 @@ def exported(work: Path, precision: str) -> Path:
     save_file(eagle_weights(), work / "eagle.safetensors")
     out = work / "out"
     pair = ("llamagen-t2i", work / "t2i.pt")
-    export_checkpoint(Request("llamagen-t2i", work / "t2i.pt", precision, TINY, top_k=5), out)
+    export_checkpoint(Request("llamagen-t2i", work / "t2i.pt", precision, TINY), out)
     drafter = Request("eagle-drafter", work / "eagle.safetensors", precision, target=pair, target_options=TINY)
     export_checkpoint(drafter, out)
     return out
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_every_graph_builds(tmp_path: Path, precision: str) -> None:
+def test_what_the_runtime_opens_is_built_and_nothing_else(tmp_path: Path, precision: str) -> None:
     folder = exported(tmp_path, precision)
-    built = {record.model: record for _, record in build_folder(folder, BACKEND, buckets=(1, 8))}
-    assert set(built) == {"target", "drafter", "condition", "sampler", "sampler_top_k"}
-    assert built["target"].precision == precision
-    # A prefill of three condition positions, and two buckets; one row and two.
-    assert built["target"].batch_counts == ((1, 1), (1, 3), (1, 8), (2, 1), (2, 3), (2, 8))
-    for name, record in built.items():
-        place = paths(folder, name, BACKEND)
+    built = [record for _, record in build_folder(folder, BACKEND, buckets=(1, 8))]
+    assert set(names(folder)) > {"target", "drafter", "condition"}
+    # A guidance pair, as these models are meant to be sampled.
+    assert [(record.model, record.rows) for record in built] == [("drafter", 2), ("target", 2)]
+    assert {record.precision for record in built} == {precision}
+    # A prefill of three condition positions, and two buckets.
+    assert built[1].counts == (1, 3, 8)
+    for record in built:
+        place = paths(folder, record.model, BACKEND, 2)
         assert place.engine.stat().st_size == record.engine_bytes > 1000
         assert record.gpu == ANY_GPU
         assert record.version == tensorrt.__version__
+    assert len(list(folder.glob("*.engine"))) == 2
+    assert not list(folder.glob("*.cache"))
 
 
-def test_the_tokenizer_builds(tokenizer: Path, tmp_path: Path) -> None:
-    shutil.copytree(tokenizer, tmp_path / "out")
-    built = {record.model: record.precision for _, record in build_folder(tmp_path / "out", BACKEND)}
-    assert built == {"vq_decoder": "fp32", "vq_encoder": "fp32"}
-
-
-@pytest.mark.parametrize("precision", ["fp16"])
-def test_the_tokenizer_builds_in_half_precision(tmp_path: Path, precision: str) -> None:
-    save_vq(tmp_path / "vq.pt")
-    export_checkpoint(Request("vq", tmp_path / "vq.pt", precision, neighbours=8), tmp_path / "out")
-    built = {record.model: record.precision for _, record in build_folder(tmp_path / "out", BACKEND)}
-    assert built == {"vq_decoder": precision, "vq_encoder": precision}
+def test_pictures_are_no_engines_work(tokenizer: Path) -> None:
+    with pytest.raises(EngineError, match="expected models among none, the targets and drafters, got vq_decoder; what"):
+        list(build_folder(tokenizer, BACKEND, only=("vq_decoder",)))
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
@@ -116,43 +112,19 @@ def test_text_models_build(tmp_path: Path, precision: str) -> None:
     ):
         built = {record.model: record for _, record in build_folder(tmp_path / name, BACKEND, only=parts, buckets=(1,))}
         assert {record.precision for record in built.values()} == {precision}
-        assert built["target"].batch_counts == tuple((rows, count) for rows in (1, 2) for count in counts)
+        assert built["target"].counts == counts
+        assert built["target"].rows == (1 if name == "tar" else 2), "Tar's language model is drawn without guidance"
 
 
 def test_a_pass_may_be_as_large_as_the_image(tmp_path: Path) -> None:
     """Methods that draft a whole image ask for it; a larger profile would serve no pass."""
     save_llamagen(tmp_path / "c2i.pt", captions=False)
     export_checkpoint(Request("llamagen-c2i", tmp_path / "c2i.pt", options=TINY), tmp_path / "out")
-    ((_, record),) = build_folder(tmp_path / "out", BACKEND, only=("target",), buckets=(1, 100))
-    assert record.batch_counts == ((1, 1), (1, 16), (2, 1), (2, 16))
+    built = [record for _, record in build_folder(tmp_path / "out", BACKEND, buckets=(1, 100), rows=(1, 2))]
+    assert [(record.rows, record.counts) for record in built] == [(1, (1, 16)), (2, (1, 16))]
     shape = replace(read_shape(manifest("target", tmp_path / "out").settings, "target"), eol_token=3)
-    assert [count for _, count in batch_counts(shape, (1, 8))] == [1, 8, 16] * 2
-    assert [count for _, count in batch_counts(shape, (1, 8, 64))] == [1, 8, 19] * 2
-
-
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_chameleons_tokenizer_builds(tmp_path: Path, precision: str) -> None:
-    save_vqgan(tmp_path / "tokenizer" / "vqgan.ckpt", vqgan_weights(16))
-    export_checkpoint(Request("chameleon-vq", tmp_path / "tokenizer", precision, neighbours=5), tmp_path / "out")
-    built = {record.model: record.precision for _, record in build_folder(tmp_path / "out", BACKEND)}
-    assert built == {"vq_decoder": precision, "vq_encoder": precision}
-
-
-def test_float32_is_not_rounded_by_the_builder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """TF32, which keeps 10 bits of each factor, is a builder's default."""
-    flags, build = [], tensorrt.Builder.build_serialized_network
-
-    def spied(self: object, network: object, config: object) -> object:
-        flags.append(config.get_flag(tensorrt.BuilderFlag.TF32))  # type: ignore[attr-defined]
-        return build(self, network, config)
-
-    monkeypatch.setattr(tensorrt.Builder, "build_serialized_network", spied)
-    save_dtok(tmp_path / "dtok.pth")
-    export_checkpoint(
-        Request("tar-dtok", tmp_path / "dtok.pth", options=LoadOptions(heads=HEADS, prefix=6)), tmp_path / "out"
-    )
-    list(build_folder(tmp_path / "out", BACKEND, only=("condition",)))
-    assert flags == [False]
+    assert position_counts(shape, (1, 8)) == (1, 8, 16)
+    assert position_counts(shape, (1, 8, 64)) == (1, 8, 19)
 
 
 def test_nvidias_package_has_what_the_runtime_asks_for() -> None:
@@ -161,8 +133,10 @@ def test_nvidias_package_has_what_the_runtime_asks_for() -> None:
         (stand_in.Context, tensorrt.IExecutionContext),
         (stand_in.Engine, tensorrt.ICudaEngine),
         (stand_in.Config, tensorrt.IRuntimeConfig),
+        (stand_in.RuntimeCache, tensorrt.IRuntimeCache),
     ):
-        asked = {name for name in vars(ours) if not name.startswith("_")} - {"capturable"}
+        asked = {name for name in vars(ours) if not name.startswith("_")}
+        asked -= {"capturable", "live", "compiled", "gpu", "need"}
         assert asked <= set(dir(theirs))
     assert tensorrt.IRuntimeConfig.dynamic_shapes_kernel_specialization_strategy.fset is not None
     assert "ON_PROFILE_CHANGE" in tensorrt.ExecutionContextAllocationStrategy.__members__
@@ -175,13 +149,13 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     work = tmp_path_factory.mktemp("engines")
     save_llamagen(work / "c2i.pt", captions=False)
     export_checkpoint(Request("llamagen-c2i", work / "c2i.pt", options=TINY), work / "out")
-    list(build_folder(work / "out", BACKEND, "NVIDIA X", only=("target",), buckets=(1,)))
+    list(build_folder(work / "out", BACKEND, "NVIDIA X", buckets=(1,), rows=(1,)))
     return work / "out"
 
 
 def test_an_engine_is_tied_to_graph_gpu_and_version(small: Path) -> None:
     version = tensorrt.__version__
-    _, record, known = read_engine(small, "target", "target", BACKEND, version, "NVIDIA X")
+    _, record, known = read_engine(small, "target", "target", BACKEND, 1, version, "NVIDIA X")
     assert known.weights is not None
     assert (record.onnx_sha256, record.weights_sha256) == (known.sha256, known.weights.sha256)
     for wanted, gpu, message in (
@@ -189,52 +163,51 @@ def test_an_engine_is_tied_to_graph_gpu_and_version(small: Path) -> None:
         (version, "NVIDIA Y", "built for NVIDIA X, this machine has NVIDIA Y"),
     ):
         with pytest.raises(EngineError, match=message):
-            read_engine(small, "target", "target", BACKEND, wanted, gpu)
-    content = paths(small, "target", BACKEND).engine.read_bytes()
+            read_engine(small, "target", "target", BACKEND, 1, wanted, gpu)
+    place = paths(small, "target", BACKEND, 1)
+    content = place.engine.read_bytes()
     try:
         write_engine(small, content, replace(record, onnx_sha256="0" * 64))
         with pytest.raises(EngineError, match=r"expected graph \(sha256\)"):
-            read_engine(small, "target", "target", BACKEND, version, "NVIDIA X")
+            read_engine(small, "target", "target", BACKEND, 1, version, "NVIDIA X")
         write_engine(small, content, replace(record, weights_sha256="0" * 64))
         with pytest.raises(EngineError, match=r"expected weights \(sha256\)"):
-            read_engine(small, "target", "target", BACKEND, version, "NVIDIA X")
+            read_engine(small, "target", "target", BACKEND, 1, version, "NVIDIA X")
         write_engine(small, content, record)
-        paths(small, "target", BACKEND).engine.write_bytes(content[:-1])
+        place.engine.write_bytes(content[:-1])
         with pytest.raises(EngineError, match="expected engine bytes"):
-            read_engine(small, "target", "target", BACKEND, version, "NVIDIA X")
-        paths(small, "target", BACKEND).record.write_text("{}")
+            read_engine(small, "target", "target", BACKEND, 1, version, "NVIDIA X")
+        place.record.write_text("{}")
         with pytest.raises(EngineError, match="damaged"):
-            read_engine(small, "target", "target", BACKEND, version, "NVIDIA X")
+            read_engine(small, "target", "target", BACKEND, 1, version, "NVIDIA X")
     finally:
         write_engine(small, content, record)
-    with pytest.raises(EngineError, match="holds no tensorrt-rtx engine"):
-        read_engine(small, "sampler", "sampler", BACKEND, version, "NVIDIA X")
+    with pytest.raises(EngineError, match=r"of 'target' for 2 rows.*built for: 1\); build it with .* --rows 2"):
+        read_engine(small, "target", "target", BACKEND, 2, version, "NVIDIA X")
 
 
 def test_a_full_disk_leaves_the_engine_that_was_there(small: Path, tmp_path: Path) -> None:
     version = tensorrt.__version__
-    _, record, _ = read_engine(small, "target", "target", BACKEND, version, "NVIDIA X")
+    _, record, _ = read_engine(small, "target", "target", BACKEND, 1, version, "NVIDIA X")
     shutil.copytree(small, tmp_path / "out")
     names = sorted(file.name for file in (tmp_path / "out").iterdir())
     with files_of_at_most(1000), pytest.raises(OSError, match="while writing the engine of 'target'"):
         write_engine(tmp_path / "out", bytes(2000), record)
-    assert read_engine(tmp_path / "out", "target", "target", BACKEND, version, "NVIDIA X")[1] == record
+    assert read_engine(tmp_path / "out", "target", "target", BACKEND, 1, version, "NVIDIA X")[1] == record
     assert names == sorted(file.name for file in (tmp_path / "out").iterdir())
 
 
 def test_what_cannot_be_built_is_said(small: Path, tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="--backend: expected tensorrt or tensorrt-rtx"):
         list(build_folder(small, "cuda"))
-    with pytest.raises(EngineError, match="expected models among"):
-        list(build_folder(small, BACKEND, only=("vq_decoder",)))
     with pytest.raises(EngineError, match="expected models among none"):
         list(build_folder(tmp_path, BACKEND))
-    graph = small / "sampler.onnx"
+    graph = small / "target.onnx"
     content = graph.read_bytes()
     try:
         graph.write_bytes(content[:-5])
         with pytest.raises(ManifestError, match="cut short"):
-            list(build_folder(small, BACKEND, only=("sampler",)))
+            list(build_folder(small, BACKEND))
     finally:
         graph.write_bytes(content)
 
@@ -248,7 +221,7 @@ def test_a_backend_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_record_is_plain_json(small: Path) -> None:
-    values = json.loads(paths(small, "target", BACKEND).record.read_text())
+    values = json.loads(paths(small, "target", BACKEND, 1).record.read_text())
     assert set(values) == set(EngineRecord.__slots__)
 
 
@@ -290,14 +263,23 @@ def test_the_device_cache_commits_as_the_hosts_does(small: Path) -> None:
 
 def test_the_engine_command(small: Path, tmp_path: Path) -> None:
     runner = CliRunner()
-    result = runner.invoke(app, ["engine", str(small), "--backend", BACKEND, "--model", "sampler"])
+    folder = tmp_path / "exported"
+    shutil.copytree(small, folder)
+    arguments = ["--backend", BACKEND, "--model", "target", "--buckets", "1,8", "--rows", "2,1"]
+    result = runner.invoke(app, ["engine", str(folder), *arguments])
     assert result.exit_code == 0, result.output
-    assert "sampler.tensorrt-rtx.engine" in result.output
+    told = result.output.splitlines()
+    assert [line.partition(":")[0] for line in told] == [f"target.{BACKEND}.rows{rows}.engine" for rows in (1, 2)]
+    assert "fp32, 2 profiles of 1 row, for any" in told[0]
+    assert row_counts(folder, "target", BACKEND) == (1, 2)
+    tmp_path = tmp_path / "empty"
+    tmp_path.mkdir()
     for arguments, message in (
         ([str(tmp_path), "--backend", BACKEND], "expected models among none"),
         ([str(small), "--backend", "cuda"], "expected tensorrt or tensorrt-rtx"),
         ([str(small), "--backend", BACKEND, "--buckets", "0,8"], "expected numbers from 1"),
         ([str(small), "--backend", BACKEND, "--buckets", "8,x"], "expected numbers with commas between"),
+        ([str(small), "--backend", BACKEND, "--rows", "0"], "--rows: expected numbers from 1 to 64"),
         ([str(small), "--backend", BACKEND, "--model", "judge"], "got judge"),
         ([str(tmp_path / "none"), "--backend", BACKEND], "no folder"),
     ):
@@ -316,14 +298,8 @@ def test_without_a_gpu_nothing_falls_back(small: Path) -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="says what a machine without a GPU cannot do")
-def test_the_gpu_benchmark_says_plainly_what_was_not_run(
-    small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_gpu_benchmark_says_plainly_what_was_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert benchmark(["--out", str(tmp_path / "gpu.json")]) == 2
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert found == json.loads((tmp_path / "gpu.json").read_text())
     assert found["not_run"].startswith("no GPU")
-    # Its pass through ONNX Runtime feeds what the graph takes; the CUDA provider itself is not here.
-    assert onnxruntime_token_ms(small, 1, "cpu") > 0
-    with pytest.raises(EngineError, match="CUDAExecutionProvider"):
-        onnxruntime_token_ms(small, 1)

@@ -11,7 +11,6 @@ from underpaint.runtime.engines.context import SHARED, EngineContext, EngineErro
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"provider": "tpu"}, "provider must be one of cpu, cuda, tensorrt, got 'tpu'"),
         ({"threads": 0}, "threads must be >= 1, got 0"),
         ({"pool": "each"}, "pool must be own or shared, got 'each'"),
     ],

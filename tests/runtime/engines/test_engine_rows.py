@@ -75,8 +75,13 @@ def test_sampling_changes_between_passes_and_engines_do_not_pile_up(decoder: Loa
         output = one.run(np.array([3]), np.array([0]), causal(1))
         from_host = output._replace(probs=None).probs_at(slice(None), params)
         np.testing.assert_allclose(output.probs_at(slice(None), params), from_host, atol=1e-6)
-    assert engines.under(SamplingParams(guidance=2.0)) is engines.under(SamplingParams(guidance=3.0)) is not one
+    pair = engines.under(SamplingParams(guidance=2.0))
+    assert pair is engines.under(SamplingParams(guidance=3.0)) is not one
+    assert (one.rows, pair.rows) == (1, 2)
+    with pytest.raises(EngineError, match="closed"):  # one at a time
+        one.run(np.array([3]), np.array([0]), causal(1))
     engines.close()
+    one = pair
     with pytest.raises(EngineError, match="closed"):
         one.run(np.array([3]), np.array([0]), causal(1))
 

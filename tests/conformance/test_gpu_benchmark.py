@@ -1,0 +1,131 @@
+"""The benchmark for GPUs, on the TensorRT that stands in: wrong engines end it with code 1."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from shutil import copytree, ignore_patterns
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks import gpu
+from tests.conformance import stand_in
+from tests.conformance.on_tensorrt import opened
+from underpaint.algos.arrays import FloatArray
+from underpaint.export.parity import MOST
+from underpaint.runtime.engines.engine import PassOutput
+from underpaint.runtime.engines.tensorrt_engine import TensorRTEngine
+
+
+@pytest.fixture(autouse=True)
+def _stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in.stand_in(monkeypatch)
+    monkeypatch.setattr(gpu, "BUCKETS", (1, 8))
+    monkeypatch.setattr(gpu, "CLASS", 3)
+
+
+def test_the_gpu_benchmark_measures_what_it_says(halves: Path) -> None:
+    folder, reference = halves / "out", halves / "reference"
+    for name in ("target", "drafter"):
+        opened(name, folder)
+        apart = gpu.parity(name, folder, reference, stand_in.BACKEND)
+        assert set(apart) == {"1", "3", "4", "8"}
+        assert 0 < max(apart.values()) < 0.05
+        found = gpu.timings(name, folder, stand_in.BACKEND, 2)
+        assert [count for count, _ in found["ms"]] == [1, 8]
+        assert found["captured"]
+    parts = gpu.greedy(folder, reference, stand_in.BACKEND)
+    assert parts["parts_at"] is None or parts["margin"] < gpu.MOST_MARGIN["fp16"]
+    assert gpu.token_ms(folder, stand_in.BACKEND) > 0
+
+
+def test_a_part_that_fails_costs_the_gpu_benchmark_no_other(capsys: pytest.CaptureFixture[str]) -> None:
+    result = {"gpu": "one"}
+    gpu.attempt("broken", lambda: {}["missing"], result)
+    gpu.attempt("whole", lambda: 2.0, result)
+    assert result == {"gpu": "one", "broken_not_run": "KeyError: 'missing'", "whole": 2.0}
+    assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.fixture
+def small(halves: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole benchmark runs on small models, and on no GPU."""
+    folder = tmp_path / "engines"
+    copytree(halves / "out", folder, ignore=ignore_patterns("*.engine", "*.record"))
+
+    def built(
+        folder: Path, backend: str, name: str, only: tuple[str, ...], buckets: tuple[int, ...], rows: tuple[int, ...]
+    ) -> list[tuple[Path, SimpleNamespace]]:
+        assert (backend, name) == (stand_in.BACKEND, stand_in.GPU)
+        for each in only:
+            stand_in.build(folder, each, buckets, rows)
+        return [(folder, SimpleNamespace(engine_bytes=1))] * len(only)
+
+    monkeypatch.setattr(gpu, "lacking", lambda backend: [])
+    monkeypatch.setattr(gpu, "gpu_name", lambda: stand_in.GPU)
+    monkeypatch.setattr(gpu, "prepare", lambda work, precision: (folder, halves / "reference"))
+    monkeypatch.setattr(gpu, "build_folder", built)
+    monkeypatch.setattr(gpu, "best_token_ms", lambda precision, rounds: 0.5)
+
+
+def ran(capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any], str]:
+    """Exit code, figures, and what was said on standard error."""
+    code = gpu.main(["--rounds", "1"])
+    out, err = capsys.readouterr()
+    return code, json.loads(out.splitlines()[-1]), err
+
+
+@pytest.mark.usefixtures("small")
+def test_right_engines_pass(capsys: pytest.CaptureFixture[str]) -> None:
+    code, found, _ = ran(capsys)
+    assert (code, found["failed"]) == (0, [])
+    assert not [name for name in found if name.endswith("not_run")]
+    assert found["best_token_ms"] == 0.5
+    assert set(found["target_passes"]) == {"ms", "captured"}
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("spoil", [lambda logits: logits[..., ::-1].copy(), lambda logits: logits * np.nan])
+def test_wrong_engines_fail_and_each_threshold_is_named(
+    spoil: Callable[[FloatArray], FloatArray], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Engines whose logits stand at the wrong codes, or are no numbers."""
+    as_ever = TensorRTEngine.run
+
+    def wrong(engine: TensorRTEngine, *given: Any, **named: Any) -> PassOutput:
+        out = as_ever(engine, *given, **named)
+        return out._replace(logits=spoil(out.logits))
+
+    monkeypatch.setattr(TensorRTEngine, "run", wrong)
+    code, found, err = ran(capsys)
+    assert code == 1
+    told = found["failed"]
+    assert {line.partition(":")[0] for line in told} >= {"target_parity", "drafter_parity"}
+    assert f"expected at most {MOST['fp16']:g}" in told[0]
+    assert all(f"FAILED {line}" in err for line in told)
+
+
+@pytest.mark.usefixtures("small")
+def test_an_engine_that_draws_another_picture_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where the choice was not close; of two tokens that are nearly as likely, either may come."""
+    for margin, ends in ((0.04, 0), (0.06, 1), (float("nan"), 1)):
+        monkeypatch.setattr(gpu, "greedy", lambda *given, margin=margin: {"parts_at": 0, "margin": margin})
+        code, found, _ = ran(capsys)
+        assert code == ends
+        if ends:
+            assert found["failed"][0].startswith("greedy: parts from float32 at cell 0, whose best two tokens lie")
+
+
+@pytest.mark.usefixtures("small")
+def test_a_part_that_is_lacking_ends_it_with_another_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The baseline among them: without it, times of engines say little."""
+    monkeypatch.setattr(gpu, "best_token_ms", lambda precision, rounds: {}["triton"])
+    code, found, _ = ran(capsys)
+    assert (code, found["best_token_ms_not_run"]) == (2, "KeyError: 'triton'")
+    assert found["token_ms"] > 0
