@@ -23,14 +23,14 @@ from underpaint.zoo.load import manifest
 class Result:
     """One model's report. allowed: the largest error that passes.
 
-    twin: the graph compared is not the model's own, but one of the same weights in float32.
+    float32_copy: the graph compared is not the model's own, but one of the same weights in float32.
     """
 
     name: str
     precision: str
     report: Report
     allowed: float
-    twin: bool = False
+    float32_copy: bool = False
 
     @property
     def passed(self) -> bool:
@@ -39,12 +39,12 @@ class Result:
 
     def lines(self) -> list[str]:
         """The report in words."""
-        what = f"{self.name} ({self.precision}{', its weights in a float32 graph' if self.twin else ''})"
+        what = f"{self.name} ({self.precision}{', its weights in a float32 graph' if self.float32_copy else ''})"
         found = [f"{what}: {'passed' if self.passed else 'FAILED'}, allowed {self.allowed:g}"]
         for case, outputs in self.report.cases.items():
             shown = ", ".join(f"{name} {each.largest:.2g} / {each.mean:.2g}" for name, each in outputs.items())
             found.append(f"  {case}: largest / mean error {shown}")
-        if self.name == "target" and not self.twin:
+        if self.name == "target" and not self.float32_copy:
             apart = self.report.parting
             same, parts = "greedy decoding draws the same picture", "greedy decoding parts at cell"
             found.append(

@@ -113,11 +113,12 @@ def test_the_bfloat16_graph_itself_is_compared(tmp_path: Path, monkeypatch: pyte
     export_checkpoint(asked, tmp_path / "right")
     found = manifest("target", tmp_path / "right").parity
     assert 1e-3 < max(found.values()) < MOST["bf16"]
-    twin, itself = verify(tmp_path / "right", True, 0)
-    assert (twin.twin, twin.allowed, itself.twin, itself.allowed) == (True, MOST["fp32"], False, MOST["bf16"])
-    assert max(twin.report.worst().values()) < 1e-4 < 1e-3 < max(itself.report.worst().values())
-    assert "its weights in a float32 graph" in twin.lines()[0]
-    assert not any("greedy" in line for line in twin.lines())
+    copied, itself = verify(tmp_path / "right", True, 0)
+    assert (copied.float32_copy, copied.allowed) == (True, MOST["fp32"])
+    assert (itself.float32_copy, itself.allowed) == (False, MOST["bf16"])
+    assert max(copied.report.worst().values()) < 1e-4 < 1e-3 < max(itself.report.worst().values())
+    assert "its weights in a float32 graph" in copied.lines()[0]
+    assert not any("greedy" in line for line in copied.lines())
     assert any("greedy decoding" in line for line in itself.lines())
 
     def coarse(graph: GraphWriter, value: str) -> str:
@@ -127,12 +128,12 @@ def test_the_bfloat16_graph_itself_is_compared(tmp_path: Path, monkeypatch: pyte
         return narrow(graph, value)
 
     monkeypatch.setattr(GraphWriter, "narrow", coarse)
-    with pytest.raises(ParityError, match=r"of at most 0\.1, got"):  # the twin, compared first, passes
+    with pytest.raises(ParityError, match=r"of at most 0\.1, got"):  # the copy in float32, compared first, passes
         export_checkpoint(asked, tmp_path / "wrong")
 
 
 def test_a_small_mistake_is_told_from_bfloat16s_own_rounding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The graph itself may differ by a tenth; the same mistake in its float32 twin is found."""
+    """The graph itself may differ by a tenth; the same mistake in its float32 copy is found."""
     asked, turns = request(tmp_path, "bf16"), GraphWriter.widen
 
     def shrunk(graph: GraphWriter, value: str) -> str:
