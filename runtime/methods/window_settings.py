@@ -41,8 +41,8 @@ class WindowSettings:
 class DrawnSettings:
     """The lossless rules that judge drawn siblings of a policy whose own trees hold likeliest tokens.
 
-    chain: of independent draws: chains, and trees whose siblings are drawn with replacement. tree: of trees drawn without
-    replacement. See `RULES`.
+    chain: of independent draws: chains, and trees whose siblings are drawn with replacement. tree: of trees drawn
+    without replacement. See `RULES`.
     """
 
     chain: str = "block"

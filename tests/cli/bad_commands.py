@@ -210,8 +210,8 @@ COMMANDS: Final = (
     ),
     (
         "compare --methods roofline --set roofline.with_replacement=true --out x",
-        "drawn.chain: expected a rule for trees, got 'block', which covers chains; siblings drawn with replacement take "
-        "'multi_round'",
+        "drawn.chain: expected a rule for trees, got 'block', which covers chains; siblings drawn with replacement "
+        "take 'multi_round'",
     ),
     (
         "compare --methods roofline --set roofline.drawn.chain=lantern --out x",
