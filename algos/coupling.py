@@ -47,15 +47,19 @@ class SampledNoise:
         _checked(weights)
         noise = self._rows.get(cell)
         if noise is None or noise.size != weights.size:
-            counter = np.array([0, 0, Role.NOISE, cell], dtype=np.uint64)
-            keyed = np.array([self.seed, self.image], dtype=np.uint64)
-            noise = np.random.Generator(np.random.Philox(counter=counter, key=keyed)).exponential(size=weights.size)
+            noise = self.row(cell, weights.size)
             if len(self._rows) >= self.keep:
                 self._rows.pop(next(iter(self._rows)))
             self._rows[cell] = noise
         arrivals = np.full(weights.size, np.inf)
         np.divide(noise, weights, out=arrivals, where=weights > 0.0)
         return int(arrivals.argmin())
+
+    def row(self, cell: int, vocab_size: int) -> FloatArray:
+        """The noise [V] of a cell."""
+        counter = np.array([0, 0, Role.NOISE, cell], dtype=np.uint64)
+        keyed = np.array([self.seed, self.image], dtype=np.uint64)
+        return np.random.Generator(np.random.Philox(counter=counter, key=keyed)).exponential(size=vocab_size)
 
 
 class _Past(NamedTuple):

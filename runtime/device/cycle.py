@@ -11,6 +11,7 @@ from torch import Tensor
 from underpaint.algos.accept import Rule
 from underpaint.algos.draft.spec import Grid, Policy
 from underpaint.algos.rows import SamplingParams
+from underpaint.algos.spatial.jacobi_window import JacobiWindow
 from underpaint.algos.tree import Drawn
 from underpaint.runtime.device.forwards import DeviceDecoder, gather_rows
 from underpaint.runtime.device.growth import Growth
@@ -23,10 +24,12 @@ from underpaint.runtime.device.kernels.uniforms import uniforms
 from underpaint.runtime.device.plans import Plan, plan_of
 from underpaint.runtime.device.rules import Shape, device_rule
 from underpaint.runtime.device.state import Envelope, State
+from underpaint.runtime.device.window_growth import window_plan
 
 
 class DeviceMethod(NamedTuple):
-    """What to decode by. policy: None for plain autoregression. draft_sampler: None for the target's.
+    """What to decode by. policy: None for plain autoregression. draft_sampler: None for the target's. window: drafted
+    in the place of a policy's trees, with no drafter.
 
     A rule that decides by the likeliest token at temperature 0 reads the distributions at temperature 1.
     """
@@ -35,10 +38,13 @@ class DeviceMethod(NamedTuple):
     rule: Rule
     sampler: SamplingParams
     draft_sampler: SamplingParams | None = None
+    window: JacobiWindow | None = None
 
 
 def method_plan(method: DeviceMethod, grid: Grid, vocab_size: int, max_nodes: int = MOST_NODES) -> Plan | None:
     """The envelope of a method's trees and how they grow; None for plain autoregression."""
+    if method.window is not None:
+        return window_plan(method.window, method.rule, grid, vocab_size, max_nodes)
     return None if method.policy is None else plan_of(method.policy, grid, vocab_size, max_nodes)
 
 
@@ -59,7 +65,9 @@ class DeviceCycle:
     ) -> None:
         """line_token: what `target` embeds behind every line of the picture but the last; None for nothing."""
         plan = method_plan(method, grid, target.shape.vocab_size, most_nodes(max_nodes, line_token))
-        if plan is not None and drafter is None:
+        if plan is not None and plan.by_target:
+            drafter = None
+        elif plan is not None and drafter is None:
             raise ValueError("device: this policy drafts, and no drafter was given")
         envelope = Envelope(1, 0, 1, 1, 1) if plan is None else plan.envelope
         self.grid, self.envelope, self.method = grid, envelope, method
@@ -75,8 +83,8 @@ class DeviceCycle:
         shape = Shape(batch, envelope.nodes, target.shape.vocab_size, drawn, envelope.levels, envelope.children)
         self._decide = device_rule(method.rule, shape, device)
         self._growth: Growth | None = None
-        if plan is not None and drafter is not None:
-            self._growth = plan.make(self.state, drafter, method.draft_sampler or method.sampler)
+        if plan is not None:
+            self._growth = plan.make(self.state, drafter or target, method.draft_sampler or method.sampler)
         self._live = prefix + grid.cells // 2
 
     def begin(self, condition: Tensor, seeds: Tensor, images: Tensor, hidden: Tensor | None = None) -> None:

@@ -24,8 +24,10 @@ from underpaint.runtime.device.plans import DEVICE_POLICIES
 from underpaint.runtime.device.rules import DEVICE_RULES, Shape, device_rule
 from underpaint.runtime.device.runner import DecodedImage, DeviceError, DeviceRunner, Watch, check_memory
 from underpaint.runtime.device.state import Envelope, needed_bytes
+from underpaint.runtime.device.window_growth import has_window_form
 from underpaint.runtime.drawing import Drawing
 from underpaint.runtime.evaluation.comparison import EAGER
+from underpaint.runtime.methods.jacobi_config import JacobiConfig, JacobiMethod
 from underpaint.runtime.methods.method import DecodingMethod
 from underpaint.runtime.methods.method_config import MethodSpec
 from underpaint.runtime.methods.registry import METHODS
@@ -65,6 +67,8 @@ class BatchProgram(Protocol):
 def has_form(spec: MethodSpec, temperature: float) -> bool:
     """Whether a registered method can be drawn on the device."""
     config = spec.tuned.at(temperature)
+    if isinstance(config, JacobiConfig):
+        return config.rule in DEVICE_RULES and has_window_form(config.shape)
     if not isinstance(config, TreeConfig) or config.skipping is not None or config.rule not in DEVICE_RULES:
         return False
     return config.policy == NO_POLICY or POLICIES[config.policy].make in DEVICE_POLICIES
@@ -73,8 +77,11 @@ def has_form(spec: MethodSpec, temperature: float) -> bool:
 def device_method(method: DecodingMethod, sampling: SamplingParams) -> DeviceMethod:
     """A method as the device takes it.
 
-    Raises DeviceError where it is not one of draft trees that are all verified, naming the methods that are.
+    Raises DeviceError where it is neither one of draft trees that are all verified nor one of Jacobi windows along the
+    raster, naming the methods that are.
     """
+    if isinstance(method, JacobiMethod):
+        return DeviceMethod(None, method.rule, method.config.target_sampling(sampling), window=method.window)
     if not isinstance(method, TreeMethod) or method.skipping is not None:
         known = ", ".join(spec.name for spec in METHODS if has_form(spec, sampling.temperature))
         raise DeviceError(
@@ -139,11 +146,10 @@ def plan_drawing(
             device_rule(form.rule, sizes, torch.device("cpu"))
         except ValueError as error:
             raise DeviceError(f"method '{method.name}': {str(error).removeprefix('device: ')}") from error
-        drafts = None if plan is None else drafter
+        drafts = None if plan is None or plan.by_target else drafter
         shapes = (target, drafts, folder.number_bytes)
-        needed = max(
-            needed, needed_bytes(batch, envelope, grid.cells, max(1, shape.prefix) + shape.eol_tokens, *shapes)
-        )
+        prefix, held = max(1, shape.prefix) + shape.eol_tokens, 0 if plan is None else batch * plan.image_bytes
+        needed = max(needed, held + needed_bytes(batch, envelope, grid.cells, prefix, *shapes))
     weights = folder.weight_bytes()
     check_memory(device, needed + weights, f"({weights / 2**30:.1f} of them for the weights)")
     return DevicePlan(pipeline, folder, device, batch, rows, needed)
@@ -243,7 +249,7 @@ class _CapturedProgram(_Program):
             models.device,
             models.target.line_token,
         )
-        self._levels = self._runner.cycle.envelope.levels
+        self._levels = 0 if drafter is None else self._runner.cycle.envelope.levels
 
     def prime(self, wanted: Sequence[Wanted]) -> None:
         self._begin(wanted)

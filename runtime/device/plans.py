@@ -24,11 +24,17 @@ from underpaint.runtime.device.static_growth import StaticGrowth
 
 
 class Plan(NamedTuple):
-    """What a policy needs on the device. make: its growth, given the batch's buffers, the drafter and its sampler."""
+    """What a policy needs on the device. make: its growth, given the batch's buffers, the drafter and its sampler.
+
+    by_target: the target drafts for itself, and stands for the drafter. image_bytes: held for an image beside what the
+    envelope takes.
+    """
 
     envelope: Envelope
     drawn: Drawn
     make: Callable[[State, DeviceDecoder, SamplingParams], Growth]
+    by_target: bool = False
+    image_bytes: int = 0
 
 
 DEVICE_POLICIES: Final = (Chain, LikeliestChain, Eagle1, StaticTopK, Eagle2, ScheduledTree, AdtTree)

@@ -129,9 +129,11 @@ class DeviceRunner:
         self.batch, self.grid, self._device = batch, grid, device
         plan = method_plan(method, grid, target.shape.vocab_size, most_nodes(MOST_NODES, line_token))
         envelope = Envelope(1, 0, 1, 1, 1) if plan is None else plan.envelope
-        shapes = (target.shape, None if drafter is None or plan is None else drafter.shape)
+        drafts = drafter is not None and plan is not None and not plan.by_target
+        shapes = (target.shape, drafter.shape if drafter is not None and drafts else None)
         number_bytes = torch.empty(0, dtype=target.dtype).element_size()
-        check_memory(device, needed_bytes(batch, envelope, grid.cells, prefix, *shapes, number_bytes))
+        needed = needed_bytes(batch, envelope, grid.cells, prefix, *shapes, number_bytes)
+        check_memory(device, needed + (0 if plan is None else batch * plan.image_bytes))
         self.cycle = DeviceCycle(target, drafter, method, grid, prefix, batch, device, line_token=line_token)
         self.clock = DeviceClock(device)
         self._graph: torch.cuda.CUDAGraph | None = None

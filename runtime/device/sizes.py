@@ -7,6 +7,7 @@ import numpy as np
 from underpaint.algos.accept import RULES
 from underpaint.algos.draft import POLICIES
 from underpaint.algos.rows import SamplingParams
+from underpaint.algos.spatial.jacobi_window import JacobiWindow
 from underpaint.models.decoder_config import DecoderConfig
 from underpaint.runtime.device.cycle import DeviceMethod
 
@@ -28,6 +29,8 @@ SEVEN_B: Final = DecoderConfig(
 )
 """Chameleon's 7B sizes (arXiv 2405.09818) with 8,192 image codes, at 512 px."""
 
+WINDOW: Final = "window"
+"""In the place of a policy: a Jacobi window, and its settings."""
 METHODS: Final[dict[str, tuple[str | None, str, dict[str, Any]]]] = {
     "ar": (None, "point", {}),
     "ar-greedy": (None, "greedy", {}),
@@ -49,8 +52,13 @@ METHODS: Final[dict[str, tuple[str | None, str, dict[str, Any]]]] = {
     "traversal-eagle2": ("eagle2", "traversal", {}),
     "gsd": ("eagle1", "gsd", {"residual": "paper"}),
     "gsd-eagle2": ("eagle2", "gsd", {"residual": "paper"}),
+    "sjd": (WINDOW, "chain", {"length": 16}),
+    "scd-maximal": (WINDOW, "chain", {"length": 32, "coupling": "maximal", "refill": "left"}),
+    "scd-gumbel": (WINDOW, "chain", {"length": 32, "coupling": "gumbel", "refill": "above"}),
+    "gsd-window": (WINDOW, "gsd", {"length": 16, "residual": "paper"}),
 }
-"""Policy, rule and the policy's settings (a rule's residual among them), all with the papers' trees of 60 nodes."""
+"""Policy, rule and the policy's settings (a rule's residual among them), all with the papers' trees of 60 nodes, and
+windows of their length."""
 
 
 def method_of(name: str, vocab_size: int, top_k: int = 1000, guidance: float = 4.0, near: int = 100) -> DeviceMethod:
@@ -65,6 +73,8 @@ def method_of(name: str, vocab_size: int, top_k: int = 1000, guidance: float = 4
     if RULES[rule].embeddings:
         given["codebook"] = np.random.default_rng(0).standard_normal((vocab_size, 8)).astype(np.float32)
     sampler = SamplingParams(guidance=guidance, top_k=top_k)
+    if policy == WINDOW:
+        return DeviceMethod(None, RULES[rule].make(**given), sampler, window=JacobiWindow(**own))
     return DeviceMethod(None if policy is None else POLICIES[policy].make(**own), RULES[rule].make(**given), sampler)
 
 

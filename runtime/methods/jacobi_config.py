@@ -113,9 +113,14 @@ class JacobiConfig:
         """As asked: at temperature 0 the distributions are one-hot, and every draw the likeliest token."""
         return asked
 
-    def build(self, method: str, tables: ModelTables) -> JacobiMethod:
+    @property
+    def shape(self) -> JacobiWindow:
+        """The window; ValueError where a setting is out of its range."""
         lookup = Lookup(self.passes, self.beside, self.last_row)
-        window = JacobiWindow(self.window, self.coupling, self.refill, self.candidates, self.levels, lookup)
+        return JacobiWindow(self.window, self.coupling, self.refill, self.candidates, self.levels, lookup)
+
+    def build(self, method: str, tables: ModelTables) -> JacobiMethod:
+        window = self.shape
         drawn_for(RULES[self.rule], self.coupling, self.candidates)
         lossless = RULES[self.rule].is_lossless(self.rule_settings)
         return JacobiMethod(method, self, window, build_rule(self.rule, self.rule_settings, tables), lossless)

@@ -193,6 +193,14 @@ COMMANDS: Final = (
         "method 'zipar' has no form on the device; those that have one: ar, speculative, block, eagle1, traversal,",
     ),
     (
+        "compare --backend device --device cpu --methods jacobi-lookup --out x",
+        "method 'jacobi-lookup': a Jacobi window of refill 'lookup' has no form on the device; those that have one: ",
+    ),
+    (
+        "compare --backend device --device cpu --methods sjd --set sjd.window=64 --out x",
+        "method 'sjd': window 64 needs passes of 65 positions, the device's hold 64; set window=63 or less",
+    ),
+    (
         "compare --backend device --device cpu --methods vvs --out x",
         "method 'vvs' has no form on the device; those that have one: ar, speculative, block, eagle1, traversal,",
     ),

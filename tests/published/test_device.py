@@ -130,3 +130,13 @@ def test_lumina_s_lines_are_drawn_as_on_the_host(tmp_path: Path) -> None:
     assert len(found["device"]) == 4
     for (method, prompt), tokens in found["device"].items():
         assert tokens == found["host"]["ar", prompt], method
+
+
+def test_jacobi_windows_draw_the_host_s_tokens_and_need_no_drafter(folder: Path, tmp_path: Path) -> None:
+    asked = ("--methods", "ar,scd-maximal", "--set", "scd-maximal.window=4")
+    host, _, _ = compared(folder, tmp_path / "host", *asked)
+    device, report, _ = compared(folder, tmp_path / "device", *asked, *ON_DEVICE, "--batch", "2")
+    for prompt in "13":
+        for figure in ("tokens", "target_nfe", "drafter_nfe", "accepted", "depths"):
+            assert device["scd-maximal", prompt][figure] == host["scd-maximal", prompt][figure], figure
+    assert {row["drafter_nfe"] for row in report["rows"]} == {0}

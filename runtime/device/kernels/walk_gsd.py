@@ -263,5 +263,5 @@ def walk_gsd(
         ROWS=next_power_of_2(out.finite.shape[1]),
         BLOCK=tile(vocab_size),
         EBLOCK=next_power_of_2(max(2, width)),
-        warps=8 if drawn == POINTS.value else 4,  # either way within the budget of registers, without spills
+        warps=4 if drawn == WITHOUT.value else 8,  # either way within the budget of registers, without spills
     )

@@ -1,0 +1,122 @@
+"""Drafts behind what a pass decided, from their new distributions: anew, coupled to what stood there, or raced.
+
+The reference is `algos.spatial.jacobi_window.HeldWindow.redraft`.
+"""
+
+from torch import Tensor
+
+from underpaint.runtime.device.kernels.row_maths import draw, flip, row_sum
+from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts, tile
+from underpaint.runtime.device.kernels.window import Window
+from underpaint.runtime.device.language import kernel, launch, tl
+
+INDEPENDENT = tl.constexpr(0)
+MAXIMAL = tl.constexpr(1)
+GUMBEL = tl.constexpr(2)
+"""How a draft is made from its new distribution; see `algos.spatial.jacobi_window.Coupling`."""
+
+
+@kernel
+def race(row, total, noise, V, BLOCK: tl.constexpr):
+    """The first place (int64) with the least noise / weight, as `algos.coupling.SampledNoise.race`."""
+    best = tl.full((), float("inf"), tl.float64)
+    found = tl.full((), 0, tl.int64)
+    for start in range(0, V, BLOCK):
+        place = start + tl.arange(0, BLOCK)
+        weights = tl.load(row + place, place < V, other=0.0).to(tl.float64) / total
+        runs = weights > 0.0
+        times = tl.load(noise + place, place < V, other=0.0) / tl.where(runs, weights, 1.0)
+        times = tl.where(runs, times, float("inf"))
+        here = tl.min(times, axis=0)
+        first = tl.min(tl.where(times == here, place.to(tl.int64), V), axis=0)
+        found = tl.where(here < best, first, found)
+        best = tl.minimum(best, here)
+    return found
+
+
+@kernel
+def couple_kernel(
+    held,
+    uniforms,
+    left,
+    noise,
+    tokens,
+    probs,
+    draft_probs,
+    taken,
+    levels,
+    cells,
+    W,
+    V,
+    N,
+    most,
+    KIND: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    """One program a (draft, image). The draft at `place` moves to the front by what was decided."""
+    place, image = tl.program_id(0), tl.program_id(1)
+    done = tl.load(taken + image)
+    if (done == 0) | (place < done) | (place >= tl.load(levels + image)):
+        return
+    none = tl.full((2,), -1, tl.int64)
+    row = probs + (image * N + place).to(tl.int64) * V
+    own = uniforms + image * 3 * W + place
+    if KIND == INDEPENDENT:
+        token = draw(row, V, tl.load(own), none, BLOCK)
+    elif KIND == GUMBEL:
+        cell = tl.load(cells + image) - done + place
+        token = race(row, row_sum(row, V, none, BLOCK), noise + (image * most + cell) * V, V, BLOCK)
+    else:
+        stale = draft_probs + (image * W + place).to(tl.int64) * V
+        token = tl.load(tokens + image * N + 1 + place)
+        total = row_sum(row, V, none, BLOCK)
+        offered = row_sum(stale, V, none, BLOCK)
+        now = tl.load(row + token).to(tl.float64) / total
+        before = tl.load(stale + token).to(tl.float64) / offered
+        if flip(tl.load(own + W), now, before) == 0:
+            rest = left + (image * W + place).to(tl.int64) * V
+            owed = tl.full((), 0.0, tl.float64)
+            for start in range(0, V, BLOCK):
+                code = start + tl.arange(0, BLOCK)
+                now_here = tl.load(row + code, code < V, other=0.0).to(tl.float64) / total
+                before_here = tl.load(stale + code, code < V, other=0.0).to(tl.float64) / offered
+                here = tl.maximum(now_here - before_here, 0.0)
+                tl.store(rest + code, here, code < V)
+                owed += tl.sum(here, axis=0)
+            tl.debug_barrier()
+            if owed > 0.0:  # else only rounding tells the distributions apart
+                token = draw(rest, V, tl.load(own), none, BLOCK)
+    tl.store(held + image * W + place - done, token)
+
+
+def couple(window: Window, tree: BatchTree, verdicts: Verdicts, levels: Tensor, cells: Tensor, kind: int) -> None:
+    """Fill the window's tokens behind what the verdicts took of trees of `levels` [B] int64 drafts.
+
+    cells [B] int64: decided since, so a draft's cell is as far behind as its place. kind: INDEPENDENT, MAXIMAL or
+    GUMBEL. Draft k has its new distribution in row k of tree.probs, the one that it was drawn from in row k of
+    tree.draft_probs.
+    """
+    batch, most = window.tokens.shape
+    vocab_size = tree.probs.shape[2]
+    launch(
+        couple_kernel,
+        (most, batch),
+        batch * most * vocab_size * (4 + 4 * (kind == MAXIMAL.value) + 8 * (kind == GUMBEL.value)),
+        window.tokens,
+        window.uniforms,
+        window.left,
+        window.noise,
+        tree.tokens,
+        tree.probs,
+        tree.draft_probs,
+        verdicts.taken,
+        levels,
+        cells,
+        most,
+        vocab_size,
+        tree.tokens.shape[1],
+        window.noise.shape[1],
+        KIND=kind,
+        BLOCK=tile(vocab_size),
+        warps=8,
+    )

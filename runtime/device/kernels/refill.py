@@ -1,0 +1,106 @@
+"""A Jacobi window's tree: the drafts that it held, and its new cells, drawn evenly or copied from a cell beside them.
+
+The reference is `algos.spatial.jacobi_window.HeldWindow.draft`.
+"""
+
+from underpaint.runtime.device.kernels.layout import Lengths, Progress
+from underpaint.runtime.device.kernels.walk import BatchTree, tile
+from underpaint.runtime.device.kernels.window import Window
+from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
+
+EVENLY = tl.constexpr(0)
+LEFT = tl.constexpr(1)
+ABOVE = tl.constexpr(2)
+"""Whence a new cell's token: a uniform draw, or a copy of the cell to the left or above."""
+
+
+@kernel
+def refill_kernel(
+    held,
+    held_counts,
+    uniforms,
+    levels,
+    cells,
+    roots,
+    decided,
+    tokens,
+    counts,
+    draft_probs,
+    W,
+    V,
+    N,
+    most,
+    width,
+    even,
+    KIND: tl.constexpr,
+    LANES: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    """One program a (draft, image). Copies follow one another, so each program finds those before its own as well."""
+    place, image = tl.program_id(0), tl.program_id(1)
+    wanted = tl.load(levels + image)
+    if place == 0:
+        tl.store(counts + image, wanted + 1)
+        tl.store(tokens + image * N, tl.load(roots + image))
+    if place >= wanted:
+        return
+    kept = tl.load(held_counts + image)
+    lane = tl.arange(0, LANES)
+    known = tl.load(held + image * W + lane, lane < kept, other=0)
+    token = tl.sum(tl.where(lane == place, known, 0), axis=0)
+    if place >= kept:
+        if KIND == EVENLY:
+            whole = (tl.load(uniforms + (image * 3 + 2) * W + place) * 9007199254740992.0).to(tl.int64)
+            token = tl.umulhi(whole.to(tl.uint64) << 11, (token * 0 + V).to(tl.uint64)).to(tl.int64)
+        else:
+            cell = tl.load(cells + image)
+            for turn in range(kept, place + 1):
+                here = cell + turn
+                above = (here >= width) & ((KIND == ABOVE) | (here % width == 0))
+                source = tl.where(above, here - width, here - 1)
+                drafted = tl.sum(tl.where(lane == source - cell, known, 0), axis=0)
+                before = tl.load(decided + image * most + source, source < cell, other=0)
+                token = tl.where(source < cell, before, drafted)
+                known = tl.where(lane == turn, token, known)
+        row = draft_probs + (image * W + place).to(tl.int64) * V
+        for start in range(0, V, BLOCK):
+            code = start + tl.arange(0, BLOCK)
+            share = tl.where(code == token, 1.0, 0.0)
+            if KIND == EVENLY:
+                share = tl.zeros((BLOCK,), tl.float32) + even
+            tl.store(row + code, share, code < V)
+    tl.store(tokens + image * N + 1 + place, token)
+
+
+def refill(window: Window, progress: Progress, lengths: Lengths, tree: BatchTree, kind: int, width: int) -> None:
+    """Fill the tree's tokens, counts and, of new cells, drafter's distributions; lengths.levels drafts an image.
+
+    kind: EVENLY, LEFT or ABOVE; width: of the grid. At the start of a row the cell above is copied for the left one,
+    in the first row the left one for that above.
+    """
+    batch, most = window.tokens.shape
+    vocab_size = tree.probs.shape[2]
+    launch(
+        refill_kernel,
+        (most, batch),
+        8 * batch * (3 * most + 4) + 4 * batch * vocab_size,
+        window.tokens,
+        window.counts,
+        window.uniforms,
+        lengths.levels,
+        progress.cells,
+        progress.roots,
+        progress.decided,
+        tree.tokens,
+        tree.counts,
+        tree.draft_probs,
+        most,
+        vocab_size,
+        tree.tokens.shape[1],
+        progress.decided.shape[1],
+        width,
+        1.0 / vocab_size,
+        KIND=kind,
+        LANES=next_power_of_2(max(2, most)),
+        BLOCK=tile(vocab_size),
+    )

@@ -1,0 +1,134 @@
+"""Jacobi windows on the device: the target drafts for itself, so that no drafter runs. See `algos.spatial.jacobi`."""
+
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from underpaint.algos.accept import Rule
+from underpaint.algos.accept.spec import spec_of
+from underpaint.algos.coupling import SampledNoise
+from underpaint.algos.draft.spec import Grid
+from underpaint.algos.spatial.jacobi_window import Coupling, JacobiWindow, Refill, drawn_for
+from underpaint.algos.tree import Drawn
+from underpaint.runtime.device.growth import Limits
+from underpaint.runtime.device.kernels import couple, refill
+from underpaint.runtime.device.kernels.cell_uniforms import cell_uniforms
+from underpaint.runtime.device.kernels.shift import shift
+from underpaint.runtime.device.kernels.window import WINDOW_ROLES, Window
+from underpaint.runtime.device.plans import Plan
+from underpaint.runtime.device.state import Envelope, State
+
+WORD: Final = 1 << 64
+COUPLINGS: Final[dict[Coupling, int]] = {
+    "independent": couple.INDEPENDENT.value,
+    "maximal": couple.MAXIMAL.value,
+    "gumbel": couple.GUMBEL.value,
+}
+REFILLS: Final[dict[Refill, int]] = {
+    "uniform": refill.EVENLY.value,
+    "left": refill.LEFT.value,
+    "above": refill.ABOVE.value,
+}
+
+
+def check_window(window: JacobiWindow) -> None:
+    """ValueError where settings of a window have no form on the device."""
+    for name, value, known in (("coupling", window.coupling, COUPLINGS), ("refill", window.refill, REFILLS)):
+        if value not in known:
+            raise ValueError(
+                f"device: a Jacobi window of {name} '{value}' has no form on the device; those that have one: "
+                f"{', '.join(known)}"
+            )
+    if window.candidates > 1:
+        raise ValueError(
+            f"device: a Jacobi window of {window.candidates} candidates a cell has no form on the device; use "
+            "candidates=1"
+        )
+    if window.lookup.any or window.lookup.last_row:
+        raise ValueError(
+            "device: a Jacobi window that looks up what the target said before has no form on the device; use "
+            "passes=false, beside=0 and last_row=false"
+        )
+
+
+def has_window_form(window: JacobiWindow) -> bool:
+    """Whether windows of these settings can be drafted on the device."""
+    try:
+        check_window(window)
+    except ValueError:
+        return False
+    return True
+
+
+def window_plan(window: JacobiWindow, rule: Rule, grid: Grid, vocab_size: int, max_nodes: int) -> Plan:
+    """The envelope of windows that `rule` judges, and how they are drafted.
+
+    ValueError for a window without a form on the device, one larger than a pass of `max_nodes`, and a rule that does
+    not fit it.
+    """
+    check_window(window)
+    if window.nodes > max_nodes:
+        raise ValueError(
+            f"device: window {window.length} needs passes of {window.nodes} positions, the device's hold {max_nodes}; "
+            f"set window={max_nodes - 1} or less"
+        )
+    spec = spec_of(rule)
+    drawn: Drawn = "iid" if spec is None else drawn_for(spec, window.coupling)
+    levels = max(1, min(window.length, grid.cells - 2))
+    envelope = Envelope(levels + 1, levels, 1, 1, levels)
+    rows = {"independent": 0, "maximal": levels, "gumbel": grid.cells}[window.coupling]
+    return Plan(
+        envelope,
+        drawn,
+        lambda state, drafter, sampler: WindowGrowth(state, window, grid),
+        by_target=True,
+        image_bytes=8 * rows * vocab_size,
+    )
+
+
+class WindowGrowth:
+    """A `Growth`: every tree is the window, a chain of what the last pass left and of new cells behind it."""
+
+    def __init__(self, state: State, window: JacobiWindow, grid: Grid) -> None:
+        batch, length, vocab_size = state.batch, state.envelope.levels, state.tree.probs.shape[2]
+        device = state.roles.device
+        self._state, self._grid = state, grid
+        self._coupling, self._refill = COUPLINGS[window.coupling], REFILLS[window.refill]
+        self._raced = window.coupling == "gumbel"
+        self._roles = torch.tensor([int(role) for role in WINDOW_ROLES], dtype=torch.int64, device=device)
+
+        def whole(*shape: int) -> Tensor:
+            return torch.zeros(shape, dtype=torch.int64, device=device)
+
+        def wide(*shape: int) -> Tensor:
+            return torch.zeros(shape, dtype=torch.float64, device=device)
+
+        left = wide(batch, length, vocab_size) if window.coupling == "maximal" else wide(1, 1, 1)
+        noise = wide(batch, grid.cells, vocab_size) if self._raced else wide(1, 1, 1)
+        self._window = Window(whole(batch, length), whole(batch), wide(batch, len(WINDOW_ROLES), length), left, noise)
+        chain = torch.arange(-1, length, device=device)
+        state.tree.parents.copy_(chain)
+        state.tree.draft_rows.copy_((chain + 1).clamp(max=length - 1))
+        full = torch.full((batch,), length, dtype=torch.int64, device=device)
+        self.limits = Limits(full, torch.ones_like(full), full)
+
+    def begin(self) -> None:
+        """Hold no drafts; where they race, lay out the cells' noise, which the host makes."""
+        self._window.counts.zero_()
+        if self._raced:
+            seeds, images = (part.tolist() for part in self._state.noise)
+            for place, (seed, image) in enumerate(zip(seeds, images, strict=True)):
+                source = SampledNoise(seed % WORD, image % WORD)
+                for cell, row in enumerate(self._window.noise[place]):
+                    row.copy_(torch.from_numpy(source.row(cell, row.shape[0])))
+
+    def grow(self, state: State) -> None:
+        window, progress = self._window, state.progress
+        cell_uniforms(window.uniforms, *state.noise, progress.cycles, progress.cells, self._roles)
+        refill.refill(window, progress, state.lengths, state.tree, self._refill, self._grid.width)
+
+    def observe(self, state: State) -> None:
+        window, levels = self._window, state.lengths.levels
+        couple.couple(window, state.tree, state.verdicts, levels, state.progress.cells, self._coupling)
+        shift(window, state.tree, state.verdicts, levels)

@@ -1,0 +1,143 @@
+"""Jacobi windows for the device's kernels: what a pass left of one, and what both runtimes make of it."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from hypothesis import strategies as st
+
+from tests.runtime.device.trees import UNIFORMS
+from tests.strategies import distributions
+from underpaint.algos.arrays import FloatArray
+from underpaint.algos.chance import given
+from underpaint.algos.coupling import SampledNoise
+from underpaint.algos.draft.spec import Grid
+from underpaint.algos.spatial.jacobi_window import HeldWindow, JacobiWindow
+from underpaint.algos.spatial.window_tree import WindowDraft, window_tree
+from underpaint.algos.tree import Verdict
+from underpaint.runtime.device.kernels.couple import couple
+from underpaint.runtime.device.kernels.layout import Lengths, Progress
+from underpaint.runtime.device.kernels.refill import refill
+from underpaint.runtime.device.kernels.shift import shift
+from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts
+from underpaint.runtime.device.kernels.window import WINDOW_ROLES, Window
+from underpaint.runtime.device.window_growth import COUPLINGS, REFILLS
+
+GRID = Grid(3, 3)
+MOST = 4
+"""Drafts of the largest window here."""
+
+
+class Pass(NamedTuple):
+    """A window of W drafts below the last of `decided`, a pass over it, and what was accepted.
+
+    drafts: tokens [W], of distributions [W, V] float32. probs [W + 1, V] float32. accepted: how many. token: the extra.
+    uniforms [2, 3, cells]: of this cycle and the next, by `WINDOW_ROLES` and cell.
+    """
+
+    decided: tuple[int, ...]
+    drafts: tuple[int, ...]
+    drawn_from: FloatArray
+    probs: FloatArray
+    accepted: int
+    token: int
+    uniforms: FloatArray
+    seed: int
+
+
+class After(NamedTuple):
+    """The next tree: its tokens behind the root, and the distributions they were drawn from, sum 1."""
+
+    tokens: tuple[int, ...]
+    drawn_from: FloatArray
+
+
+@st.composite
+def passes(draw: st.DrawFn, vocab_size: int) -> Pass:
+    """Ties, zeros, one-hot rows, u = 0, and passes that change nothing."""
+    first = draw(st.integers(1, GRID.cells - 1))
+    length = min(draw(st.integers(0, MOST)), GRID.cells - first - 1)
+    codes = st.integers(0, vocab_size - 1)
+    rows = np.stack([draw(distributions(vocab_size)) for _ in range(2 * length + 1)]).astype(np.float32)
+    drawn_from, probs = rows[:length], rows[length:]
+    if length and draw(st.booleans()):
+        probs = np.concatenate([drawn_from, probs[-1:]])
+    drafts = tuple(draw(st.sampled_from(np.flatnonzero(row).tolist())) for row in drawn_from)
+    uniforms = np.array([draw(UNIFORMS) for _ in range(6 * GRID.cells)]).reshape(2, 3, GRID.cells)
+    decided = tuple(draw(codes) for _ in range(first))
+    accepted = draw(st.integers(0, length))
+    return Pass(decided, drafts, drawn_from, probs, accepted, draw(codes), uniforms, draw(st.integers(0, 3)))
+
+
+def by_reference(window: JacobiWindow, one: Pass) -> After:
+    vocab_size = one.probs.shape[1]
+    noise = SampledNoise(one.seed, 1) if window.coupling == "gumbel" else None
+    held = HeldWindow(window, GRID, vocab_size, "iid", noise)
+    held.begin(one.probs[:1], one.decided[0])
+    held._tokens[:] = one.decided
+    wide = one.drawn_from.astype(np.float64)
+    wide /= wide.sum(axis=1, keepdims=True)
+    held._drafts[:] = [WindowDraft(token, row) for token, row in zip(one.drafts, wide, strict=True)]
+    now, later = (given(dict(zip(WINDOW_ROLES, uniforms, strict=True))) for uniforms in one.uniforms)
+    verdict = Verdict(tuple(range(1, one.accepted + 1)), one.token)
+    if one.drafts:
+        tree = window_tree(one.decided[-1], held._drafts, 1, 1, "iid", len(one.decided), now)
+        held.redraft(tree, verdict, one.probs, now)
+    else:
+        held._tokens.append(one.token)
+    tree = held.draft(max(0, GRID.cells - len(held._tokens) - 1), later)
+    return After(tuple(tree.tokens[1:].tolist()), tree.draft_probs[: tree.size - 1])
+
+
+def by_device(window: JacobiWindow, made: Sequence[Pass]) -> list[After]:
+    """All of them in one batch; what is unused is filled with rubbish."""
+    batch, vocab_size, most = len(made), made[0].probs.shape[1], window.length
+
+    def whole(*shape: int, fill: int = 1) -> torch.Tensor:
+        return torch.full(shape, fill, dtype=torch.int64)
+
+    tokens, taken, levels, cells = whole(batch, most + 1), whole(batch), whole(batch), whole(batch)
+    roots, decided = whole(batch), whole(batch, GRID.cells)
+    probs, draft_probs = torch.full((batch, most + 1, vocab_size), 0.5), torch.full((batch, most, vocab_size), 0.5)
+    uniforms = torch.full((2, batch, 3, most), 0.5, dtype=torch.float64)
+    noise = torch.zeros(batch, GRID.cells, vocab_size, dtype=torch.float64)
+    for place, one in enumerate(made):
+        length, after = len(one.drafts), len(one.decided) + one.accepted + 1
+        known = [*one.decided, *one.drafts[: one.accepted], one.token]
+        decided[place, : len(known)] = torch.tensor(known)
+        tokens[place, 1 : length + 1] = torch.tensor(one.drafts, dtype=torch.int64)
+        probs[place, : length + 1] = torch.from_numpy(one.probs)
+        draft_probs[place, :length] = torch.from_numpy(one.drawn_from)
+        taken[place], levels[place], cells[place], roots[place] = one.accepted + 1, length, after, one.token
+        for turn, first in enumerate((len(one.decided), after)):
+            part = torch.from_numpy(one.uniforms[turn][:, first : first + most].copy())
+            uniforms[turn, place, :, : part.shape[1]] = part
+        rows = [SampledNoise(one.seed, 1).row(cell, vocab_size) for cell in range(GRID.cells)]
+        noise[place] = torch.from_numpy(np.stack(rows))
+    left = torch.full((batch, most, vocab_size), 0.5, dtype=torch.float64)
+    held = Window(whole(batch, most), whole(batch), uniforms[0], left, noise)
+    none = whole(1)
+    tree = BatchTree(tokens, none, none, none, none, whole(batch), probs, draft_probs, none, none)
+    verdicts = Verdicts(none, taken, none, none, none)
+    couple(held, tree, verdicts, levels, cells, COUPLINGS[window.coupling])
+    shift(held, tree, verdicts, levels)
+    levels = torch.clamp(GRID.cells - 1 - cells, 0, most)
+    lengths = Lengths(none, none, none, none, levels, none, none, none)
+    progress = Progress(cells, none, roots, none, none, none, decided, none)
+    refill(held._replace(uniforms=uniforms[1]), progress, lengths, tree, REFILLS[window.refill], GRID.width)
+    found = []
+    for place, size in enumerate(levels.tolist()):
+        assert tree.counts[place] == size + 1
+        assert tree.tokens[place, 0] == roots[place]
+        rows = draft_probs[place, :size].double()
+        found.append(After(tuple(tokens[place, 1 : size + 1].tolist()), (rows / rows.sum(1, keepdim=True)).numpy()))
+    return found
+
+
+def agrees(window: JacobiWindow, made: Sequence[Pass]) -> bool:
+    """Whether both runtimes make the same windows of the same passes."""
+    return all(
+        one.tokens == wanted.tokens and np.allclose(one.drawn_from, wanted.drawn_from, atol=1e-7)
+        for one, wanted in zip(by_device(window, made), (by_reference(window, one) for one in made), strict=True)
+    )
