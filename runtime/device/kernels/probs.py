@@ -106,7 +106,8 @@ def probs_kernel(
         here = tl.max(values, axis=0)
         first = tl.where(here > largest, tl.min(tl.where(values == here, place, V), axis=0), first)
         largest = tl.maximum(largest, here)
-    tl.store(finite + image * finite_stride + node, sound)
+    told = finite + image * finite_stride + node
+    tl.store(told, tl.minimum(sound, tl.load(told)))  # a later level clears nothing
     tl.debug_barrier()
     total = tl.full((), 0.0, tl.float64)
     held = tl.full((), 0, tl.int32)
@@ -164,8 +165,8 @@ def probs(
     """Fill out [B, N, V] float32 with the distributions behind logits [R, B, N, V] float32, R = 1 or the guidance pair.
 
     Rows from counts[b] (int64 [B]) on are left as they are. support [B, N] int32: tokens of positive probability.
-    finite [B, N] int32: 0 where a logit is NaN or infinite; that row then means nothing. All but the logits may be
-    slices of larger buffers along their second axis.
+    finite [B, N] int32: set to 0 where a logit is NaN or infinite, else left as it is; that row then means nothing. All
+    but the logits may be slices of larger buffers along their second axis.
     """
     rows, batch, nodes, vocab_size = logits.shape
     launch(

@@ -33,7 +33,7 @@ def device_probs(logits: np.ndarray, sampler: SamplingParams) -> tuple[np.ndarra
     given_logits = torch.from_numpy(logits)[:, None]
     nodes, vocab_size = logits.shape[1:]
     out = torch.zeros(1, nodes, vocab_size)
-    support, finite = torch.zeros(2, 1, nodes, dtype=torch.int32)
+    support, finite = torch.ones(2, 1, nodes, dtype=torch.int32)
     probs(given_logits, out, support, finite, whole(nodes), sampler)
     return out.numpy()[0], support[0].tolist(), finite[0].tolist()
 
@@ -81,6 +81,13 @@ def test_a_logit_that_is_not_finite_is_told(bad: float) -> None:
     logits = np.zeros((1, 2, 5), dtype=np.float32)
     logits[0, 1, 3] = bad
     assert device_probs(logits, SamplingParams())[2] == [1, 0]
+
+
+def test_a_later_level_does_not_clear_what_was_told() -> None:
+    out, support, finite = torch.zeros(1, 1, 3), *torch.ones(2, 1, 1, dtype=torch.int32)
+    for bad in (float("nan"), 0.0):
+        probs(torch.full((1, 1, 1, 3), bad), out, support, finite, whole(1), SamplingParams())
+    assert finite.tolist() == [[0]]
 
 
 @settings(max_examples=10)
