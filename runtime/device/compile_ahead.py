@@ -2,7 +2,7 @@
 
 `python -m underpaint.runtime.device.compile_ahead [80 90 120] [--every-size]` compiles every kernel of every method
 at LlamaGen-XL's and at 7B's sizes and prints JSON; exit code 1 where one is beyond the budget. A kernel that differs by
-its sizes alone is compiled at the largest of them, which takes most registers, or at each with `--every-size`
+its sizes alone is compiled at the largest of them, which take most registers, or at each with `--every-size`
 (minutes).
 """
 
@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
-from math import prod
+from operator import ge
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -42,6 +42,9 @@ _TYPES: Final = {
 
 SIZES: Final = re.compile(r".*BLOCK|ROWS|NODES|CHILDREN|COUNT|LEVELS|MOST(_.*)?|WIDTH|W|TOTAL|WORDS|LANES|D|TURNS")
 """Constants that say how much a kernel does, and not what."""
+
+LINED: Final = ("ar", "eagle2")
+"""Methods that are compiled with a token behind every line of the picture too."""
 
 
 class Compiled(NamedTuple):
@@ -81,16 +84,19 @@ def distinct(launches: Iterable[Launch]) -> list[Launch]:
 
 
 def largest(launches: Iterable[Launch]) -> list[Launch]:
-    """Of launches that differ by their sizes alone, the one with the largest product of those."""
-    found: dict[str, tuple[float, Launch]] = {}
+    """Of launches that differ by their sizes alone, those that no other has all sizes of, or larger ones."""
+    kinds: dict[str, list[tuple[tuple[int, ...], Launch]]] = {}
     for launch in distinct(launches):
         types, constants = signature(launch)
-        sizes = [float(value) for name, value in constants.items() if SIZES.fullmatch(name)]
-        kind = repr((launch.name, types, {name: one for name, one in constants.items() if not SIZES.fullmatch(name)}))
-        size = prod(sizes)
-        if kind not in found or size > found[kind][0]:
-            found[kind] = size, launch
-    return [launch for _, launch in found.values()]
+        sizes = {name: value for name, value in constants.items() if SIZES.fullmatch(name)}
+        kind = repr((launch.name, types, sorted(constants.items() - sizes.items()), sorted(sizes)))
+        kinds.setdefault(kind, []).append((tuple(int(value) for _, value in sorted(sizes.items())), launch))
+    return [
+        launch
+        for known in kinds.values()
+        for sizes, launch in known
+        if not any(other != sizes and all(map(ge, other, sizes)) for other, _ in known)
+    ]
 
 
 def compile_for(launch: Launch, capability: int) -> Compiled:
@@ -135,6 +141,9 @@ def main(arguments: Sequence[str]) -> int:
     for config in (XL, SEVEN_B):
         for name in METHODS:
             launches += count_cycle(config, method_of(name, config.vocab_size), batch=1).launches
+    for name in LINED:
+        method = method_of(name, SEVEN_B.vocab_size)
+        launches += count_cycle(SEVEN_B, method, batch=1, line_token=0).launches
     chosen = distinct(launches) if every_size else largest(launches)
     made = [compile_for(launch, capability) for capability in capabilities for launch in chosen]
     print(json.dumps([one._asdict() for one in made], indent=1))

@@ -118,9 +118,14 @@ def count(program: Callable[[], None], part_of: Callable[[], str] = _PART.get) -
 
 
 def count_cycle(
-    config: DecoderConfig, method: DeviceMethod, batch: int, rows: int = 2, dtype: torch.dtype = torch.bfloat16
+    config: DecoderConfig,
+    method: DeviceMethod,
+    batch: int,
+    rows: int = 2,
+    dtype: torch.dtype = torch.bfloat16,
+    line_token: int | None = None,
 ) -> Program:
-    """A cycle of `method` in a model's sizes, counted without a device.
+    """A cycle of `method` in a model's sizes, counted without a device. line_token: see `DeviceCycle`.
 
     Raises PyTorch's DataDependentOutputException where something would wait for the device.
     """
@@ -138,5 +143,6 @@ def count_cycle(
             config.prefix,
             batch,
             device,
+            line_token=line_token,
         )
         return count(cycle.run)
