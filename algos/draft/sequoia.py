@@ -63,11 +63,12 @@ class Sequoia:
 
     def grow(self, drafter: Expander, root: int, budget: Budget, chance: Chance) -> DraftTree:
         """Node i is drawn at `At(Role.DRAFT, i)`; near the image's end the tree is planned anew."""
-        return fill_sampled(self._shape(budget), drafter, root, chance)
+        return fill_sampled(self.shape_within(budget), drafter, root, chance)
 
     def observe(self, tree: DraftTree, verdict: Verdict, cell: int) -> None: ...
 
-    def _shape(self, budget: Budget) -> Shape:
+    def shape_within(self, budget: Budget) -> Shape:
+        """The shape planned for a cycle, before anything is drafted."""
         depth = max(0, min(self.max_depth, budget.max_depth))
         return best_static_tree(self.acceptance, self._costs, depth, max(1, budget.max_nodes), self.call_ms).shape
 
@@ -83,7 +84,7 @@ class SequoiaTopK(Sequoia):
 
     def grow(self, drafter: Expander, root: int, budget: Budget, chance: Chance) -> DraftTree:
         """No draw is made."""
-        return fill_top_k(self._shape(budget), drafter, root)
+        return fill_top_k(self.shape_within(budget), drafter, root)
 
 
 @lru_cache(maxsize=256)

@@ -47,6 +47,8 @@ METHODS: Final[dict[str, tuple[str | None, str, dict[str, Any]]]] = {
     "lantern-eagle1": ("eagle1", "lantern", {"residual": "paper"}),
     "adt+lantern": ("adt", "lantern", {"residual": "paper"}),
     "static": ("static_top_k", "point", {}),
+    "sequoia": ("sequoia", "without_replacement", {"verify_ms": ((1, 1.03), (60, 1.13)), "draft_ms": 0.07}),
+    "opt-tree": ("opt", "point", {}),
     "scheduled": ("scheduled", "point", {"mean_depth": 3.5, "top_k": 10}),
     "traversal": ("eagle1", "traversal", {}),
     "traversal-eagle2": ("eagle2", "traversal", {}),
@@ -58,7 +60,9 @@ METHODS: Final[dict[str, tuple[str | None, str, dict[str, Any]]]] = {
     "gsd-window": (WINDOW, "gsd", {"length": 16, "residual": "paper"}),
 }
 """Policy, rule and the policy's settings (a rule's residual among them), all with the papers' trees of 60 nodes, and
-windows of their length."""
+windows of their length.
+
+Sequoia's tree is planned for the passes that this program predicts of an H200 and LlamaGen-XL."""
 
 
 def method_of(name: str, vocab_size: int, top_k: int = 1000, guidance: float = 4.0, near: int = 100) -> DeviceMethod:

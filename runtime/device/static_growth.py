@@ -1,80 +1,100 @@
-"""Trees whose shape is fixed before anything is drafted: EAGLE-1's, drawn chains, and trees of the likeliest."""
+"""Trees whose shape is settled before anything is drafted: EAGLE-1's, Sequoia's, drawn chains, and likeliest tokens."""
 
-from typing import NamedTuple, Self
+from collections.abc import Sequence
+from itertools import zip_longest
+from typing import Final, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
+from underpaint.algos.draft.fused import children
 from underpaint.algos.rows import SamplingParams
+from underpaint.algos.tree import Shape
 from underpaint.runtime.device.forwards import DeviceDecoder, pack_masks
 from underpaint.runtime.device.growth import DraftPasses, Limits
 from underpaint.runtime.device.kernels.children import draw_children, take_children, tile_top, tiles_of
-from underpaint.runtime.device.kernels.growth import number_places
 from underpaint.runtime.device.kernels.probs import probs
-from underpaint.runtime.device.state import State
+from underpaint.runtime.device.kernels.static_shapes import LevelRows, ShapeLevel, lay_level, number_places
+from underpaint.runtime.device.state import Envelope, State
+
+_NO_PLACE: Final = -2
+
+
+def expanded_levels(shape: Shape) -> list[list[int]]:
+    """The places of each level that have children, in their order; [] for the root alone."""
+    below = children(shape)
+    levels, here = list[list[int]](), [0] if below[0] else []
+    while here:
+        levels.append(here)
+        here = [child for place in here for child in below[place] if below[child]]
+    return levels
+
+
+def static_envelope(shapes: Sequence[Shape], sampled: bool) -> Envelope:
+    """What the trees of all `shapes` fit into."""
+    widths = level_widths(shapes)
+    most = max(len(below) for shape in shapes for below in children(shape))
+    widest = max(widths, default=1)
+    rows = sum(widths) if sampled else widest
+    return Envelope(max(map(len, shapes)), max(1, len(widths)), widest, max(1, most), max(1, rows))
+
+
+def level_widths(shapes: Sequence[Shape]) -> list[int]:
+    """The most nodes that any of `shapes` expands at each level."""
+    counts = [[len(places) for places in expanded_levels(shape)] for shape in shapes]
+    return [max(level) for level in zip_longest(*counts, fillvalue=0)]
 
 
 class StaticGrowth:
     """Static shapes, filled by draws without replacement, or by the likeliest tokens as point proposals."""
 
     def __init__(
-        self, state: State, drafter: DeviceDecoder, sampler: SamplingParams, shape: tuple[int, ...], sampled: bool
+        self, state: State, drafter: DeviceDecoder, sampler: SamplingParams, shapes: Sequence[Shape], sampled: bool
     ) -> None:
-        device, batch = state.roles.device, state.batch
+        """shapes: of the trees of at most 0, 1, 2, ... levels; the last where there is room for more."""
+        device, batch, nodes = state.roles.device, state.batch, state.envelope.nodes
         self._passes = DraftPasses(drafter, state, state.progress.decided.shape[1] // 2)
         self._sampler = sampler
-        below: list[list[int]] = [[] for _ in shape]
-        for place, above in enumerate(shape[1:], start=1):
-            below[above].append(place)
-        self._levels: list[_Level] = []
-        here, row, rows = [0], 0, [-1] * len(shape)
-        slots: dict[int, int] = {0: 0}
-        seen: dict[int, list[int]] = {0: []}
         assert state.draft_cache is not None
-        while here:
-            following = [child for place in here for child in below[place] if below[child]]
-            first = (len(self._levels) - 1) * state.envelope.frontier
-            if self._levels:
-                for turn, place in enumerate(here):
-                    slots[place], seen[place] = first + turn + 1, [*seen[shape[place]], first + turn]
-            for turn, place in enumerate(here):
-                rows[place] = row + turn
-            masks = pack_masks([seen[place] for place in here], state.draft_cache.words, device)
-            parents = [slots[shape[place]] if place else 0 for place in here]
-            self._levels.append(
-                _Level(
-                    torch.tensor(here, device=device),
-                    torch.tensor([len(below[place]) for place in here], device=device),
-                    torch.tensor(parents, device=device).repeat(batch, 1),
-                    masks.repeat(batch, 1, 1),
-                    max(first, 0),
-                    row,
-                    below[here[0]][0],
-                )
+        words, frontier = state.draft_cache.words, state.envelope.frontier
+        self._levels, held = list[_Level](), [_Places.of(shape, frontier) for shape in shapes]
+        first_row = 0
+        for number, width in enumerate(level_widths(shapes)):
+            level = _level_of(held, number, width, words, device)
+            rows = LevelRows(
+                torch.zeros(batch, width, dtype=torch.int64, device=device),
+                torch.zeros(batch, width, dtype=torch.int64, device=device),
+                torch.zeros(batch, width, words, dtype=torch.int64, device=device),
             )
-            row, here = row + len(here), following
-        self._most = max(map(len, below))
+            self._levels.append(_Level(level, rows, width, max(number - 1, 0) * frontier, first_row))
+            first_row += width
+        self._most = max(1, *(len(below) for shape in shapes for below in children(shape)))
         vocab_size = drafter.shape.vocab_size
         self._tops = None if sampled else [_Tops.of(batch, level, vocab_size, self._most) for level in self._levels]
-        self._shape = torch.tensor(shape, device=device)
-        self._rows = torch.tensor(rows, device=device)
-        self._tokens = torch.zeros(batch, len(shape), dtype=torch.int64, device=device)
-        self._exists = torch.zeros(batch, len(shape), dtype=torch.int64, device=device)
+        self._shapes = torch.full((len(shapes), nodes), _NO_PLACE, dtype=torch.int64, device=device)
+        self._rows = torch.full((len(shapes), nodes), -1, dtype=torch.int64, device=device)
+        for turn, (shape, places) in enumerate(zip(shapes, held, strict=True)):
+            self._shapes[turn, : len(shape)] = torch.tensor(shape, device=device)
+            for number, here in enumerate(places.levels):
+                rows_here = self._levels[number].first_row + torch.arange(len(here), device=device)
+                self._rows[turn, torch.tensor(here, device=device)] = rows_here
+        self._tokens = torch.zeros(batch, nodes, dtype=torch.int64, device=device)
+        self._exists = torch.zeros(batch, nodes, dtype=torch.int64, device=device)
         self._exists.select(1, 0).fill_(1)
-        full = torch.full((batch,), len(self._levels), dtype=torch.int64, device=device)
-        self.limits = Limits(full, full, torch.full_like(full, len(shape) - 1))
+        full = torch.full((batch,), len(shapes) - 1, dtype=torch.int64, device=device)
+        self.limits = Limits(full, full, full)
 
     def begin(self) -> None:
         """See `Growth`; a static tree carries no state."""
 
     def grow(self, state: State) -> None:
-        tree = state.tree
+        tree, levels = state.tree, state.lengths.levels
         for number, level in enumerate(self._levels):
             if number == 0:
                 logits = self._passes.root()
             else:
-                tokens = self._tokens.index_select(1, level.places)
-                logits = self._passes.level(number, tokens, level.slots, level.masks, level.first_slot)
+                lay_level(self._tokens, levels, level.shapes, level.rows)
+                logits = self._passes.level(number, *level.rows, level.first_slot)
             if self._tops is None:
                 self._draw(state, number, level, logits)
             else:
@@ -82,7 +102,8 @@ class StaticGrowth:
         number_places(
             self._tokens,
             self._exists,
-            self._shape,
+            levels,
+            self._shapes,
             self._rows,
             state.progress.roots,
             tree.tokens,
@@ -92,56 +113,83 @@ class StaticGrowth:
         )
 
     def _draw(self, state: State, number: int, level: "_Level", logits: Tensor) -> None:
-        tree, count = state.tree, level.places.shape[0]
-        made, support = (part.narrow(1, level.first_row, count) for part in (tree.draft_probs, state.draft_support))
-        finite = state.verdicts.finite.narrow(1, state.envelope.nodes + level.first_row, count)
+        tree, levels = state.tree, state.lengths.levels
+        made, support = (
+            part.narrow(1, level.first_row, level.width) for part in (tree.draft_probs, state.draft_support)
+        )
+        finite = state.verdicts.finite.narrow(1, state.envelope.nodes + level.first_row, level.width)
         rows = state.lengths.level_rows.select(0, number)
         probs(logits, made, support, finite, rows, self._sampler)
-        draw_children(
-            made,
-            support,
-            tree.uniforms,
-            level.places,
-            level.wanted,
-            self._tokens,
-            self._exists,
-            state.lengths.levels,
-            level.first_child,
-            number,
-            self._most,
-        )
+        draw_children(made, support, tree.uniforms, level.shapes, self._tokens, self._exists, levels, self._most)
 
     def _take(self, state: State, number: int, level: "_Level", logits: Tensor, tops: "_Tops") -> None:
         finite = state.verdicts.finite.narrow(1, state.envelope.nodes, state.envelope.draft_rows)
         rows = state.lengths.level_rows.select(0, number)
         probs(logits, tops.probs, state.draft_support, finite, rows, self._sampler)
         tile_top(tops.probs, tops.packed)
-        take_children(
-            tops.packed,
-            level.places,
-            level.wanted,
-            self._tokens,
-            self._exists,
-            state.lengths.levels,
-            level.first_child,
-            number,
-            self._most,
-        )
+        take_children(tops.packed, level.shapes, self._tokens, self._exists, state.lengths.levels, self._most)
 
     def observe(self, state: State) -> None:
         """See `Growth`; a static tree learns nothing."""
 
 
-class _Level(NamedTuple):
-    """A level of a static shape: places expanded, their numbers of children, their parents' slots."""
+class _Places(NamedTuple):
+    """The places of one shape: those expanded at each level, their numbers of children, the first child of each level.
 
-    places: Tensor
-    wanted: Tensor
-    slots: Tensor
-    masks: Tensor
+    slots: where the drafter holds a place, from 1 on; seen: the slots that it sees, its own among them.
+    """
+
+    levels: list[list[int]]
+    below: list[list[int]]
+    slots: dict[int, int]
+    seen: dict[int, list[int]]
+    parents: Shape
+
+    @classmethod
+    def of(cls, shape: Shape, frontier: int) -> Self:
+        levels, slots, seen = expanded_levels(shape), {0: 0}, dict[int, list[int]]({0: []})
+        for number, here in enumerate(levels[1:]):
+            for turn, place in enumerate(here):
+                slots[place], seen[place] = (
+                    number * frontier + turn + 1,
+                    [*seen[shape[place]], number * frontier + turn],
+                )
+        return cls(levels, children(shape), slots, seen, shape)
+
+
+class _Level(NamedTuple):
+    """One level of all shapes, what the drafter is fed there, how many rows, and the first slot and distribution."""
+
+    shapes: ShapeLevel
+    rows: LevelRows
+    width: int
     first_slot: int
     first_row: int
-    first_child: int
+
+
+def _level_of(shapes: Sequence[_Places], number: int, width: int, words: int, device: torch.device) -> ShapeLevel:
+    """The tables of a level, padded with rows that are not used."""
+    here = [shape.levels[number] if number < len(shape.levels) else [] for shape in shapes]
+    rest = [[0] * (width - len(places)) for places in here]
+
+    def table(rows: list[list[int]]) -> Tensor:
+        return torch.tensor([row + more for row, more in zip(rows, rest, strict=True)], device=device)
+
+    pairs = list(zip(shapes, here, strict=True))
+    firsts = [shape.below[places[0]][0] if places else 0 for shape, places in pairs]
+    above = [[shape.slots[max(0, shape.parents[place])] for place in places] for shape, places in pairs]
+    masks = [
+        pack_masks([*(shape.seen[place] for place in places), *([] for _ in range(width - len(places)))], words, device)
+        for shape, places in pairs
+    ]
+    return ShapeLevel(
+        table(here),
+        table([[len(shape.below[place]) for place in places] for shape, places in pairs]),
+        torch.tensor(firsts, device=device),
+        max(1, *firsts),
+        table(above),
+        torch.stack(masks),
+    )
 
 
 class _Tops(NamedTuple):
@@ -152,6 +200,6 @@ class _Tops(NamedTuple):
 
     @classmethod
     def of(cls, batch: int, level: _Level, vocab_size: int, most: int) -> Self:
-        count, device = level.places.shape[0], level.places.device
-        packed = torch.zeros(batch, count, tiles_of(vocab_size), most, dtype=torch.int64, device=device)
-        return cls(torch.zeros(batch, count, vocab_size, device=device), packed)
+        device = level.rows.tokens.device
+        packed = torch.zeros(batch, level.width, tiles_of(vocab_size), most, dtype=torch.int64, device=device)
+        return cls(torch.zeros(batch, level.width, vocab_size, device=device), packed)

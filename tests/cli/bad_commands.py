@@ -209,8 +209,8 @@ COMMANDS: Final = (
         "rule NeighbourBudget has no form on the device; those that have one: greedy, point, chain,",
     ),
     (
-        "compare --backend device --device cpu --methods opt:point --out x",
-        "policy OptTree has no form on the device; those that have one: ",
+        "compare --backend device --device cpu --methods roofline --out x",
+        "policy Roofline has no form on the device; those that have one: ",
     ),
     (
         "compare --methods roofline --set roofline.drawn.tree=block --out x",

@@ -3,6 +3,7 @@
 from torch import Tensor
 
 from underpaint.runtime.device.kernels.row_maths import draw
+from underpaint.runtime.device.kernels.static_shapes import ShapeLevel
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
 
 TILE = 2048
@@ -63,6 +64,7 @@ def draw_children_kernel(
     wanted,
     tokens,
     exists,
+    firsts,
     levels,
     V,
     rows,
@@ -70,8 +72,6 @@ def draw_children_kernel(
     support_stride,
     nodes,
     roles,
-    first,
-    level,
     ROWS: tl.constexpr,
     MOST: tl.constexpr,
     FIRST: tl.constexpr,
@@ -79,13 +79,14 @@ def draw_children_kernel(
 ) -> None:
     """One program a (row, image). A node's number counts those before it that there are, as in `algos.draft.shape`."""
     row, image = tl.program_id(0), tl.program_id(1)
+    shape = tl.load(levels + image)
+    first = tl.load(firsts + shape)
     lane = tl.arange(0, ROWS)
-    above = tl.load(places + lane, lane < rows, other=0)
+    above = tl.load(places + shape * rows + lane, lane < rows, other=0)
+    want = tl.load(wanted + shape * rows + lane, lane < rows, other=0)
     alive = tl.load(exists + image * nodes + above, lane < rows, other=0)
     held = tl.load(support + image * support_stride + lane, lane < rows, other=0)
-    want = tl.load(wanted + lane, lane < rows, other=0)
     have = tl.minimum(want, held.to(tl.int64)) * alive
-    have = tl.where(level < tl.load(levels + image), have, 0)
     before = tl.arange(0, FIRST)
     number = tl.sum(tl.load(exists + image * nodes + before, before < first, other=0), axis=0)
     number += tl.sum(tl.where(lane < row, have, 0), axis=0)
@@ -107,22 +108,18 @@ def draw_children(
     probs: Tensor,
     support: Tensor,
     uniforms: Tensor,
-    places: Tensor,
-    wanted: Tensor,
+    level: ShapeLevel,
     tokens: Tensor,
     exists: Tensor,
     levels: Tensor,
-    first: int,
-    level: int,
     most: int,
 ) -> None:
     """Draw the children of one level of a static tree, without replacement, by the noise of their numbers.
 
-    probs [B, F, V] float32 and support [B, F] int32: of the nodes at `places` [F] int64 of the shape, `wanted` [F]
-    int64 children each; the children stand from place `first` on. uniforms [B, R, N] float64, role DRAFT first.
-    tokens [B, N] int64: written where a child is drawn. exists [B, N] int64: 1 there, 0 at the other children's
-    places; a row with fewer tokens than children yields fewer.
-    levels [B] int64: levels that an image grows; `level` counts from 0. most: of `wanted`.
+    probs [B, F, V] float32 and support [B, F] int32: of the nodes that the level expands. uniforms [B, R, N] float64,
+    role DRAFT first. tokens [B, N] int64: written where a child is drawn. exists [B, N] int64: 1 there, 0 at the other
+    children's places; a row with fewer tokens than children yields fewer.
+    levels [B] int64: levels that an image may grow, which name its shape. most: children of a node.
     """
     batch, rows, vocab_size = probs.shape
     launch(
@@ -132,10 +129,11 @@ def draw_children(
         probs,
         support,
         uniforms,
-        places,
-        wanted,
+        level.places,
+        level.wanted,
         tokens,
         exists,
+        level.firsts,
         levels,
         vocab_size,
         rows,
@@ -143,11 +141,9 @@ def draw_children(
         support.stride(0),
         tokens.shape[1],
         uniforms.shape[1],
-        first,
-        level,
         ROWS=next_power_of_2(rows),
         MOST=next_power_of_2(most),
-        FIRST=next_power_of_2(first),
+        FIRST=next_power_of_2(level.before),
         BLOCK=min(1024, next_power_of_2(vocab_size)),
         warps=8,
     )
@@ -160,24 +156,23 @@ def take_children_kernel(
     wanted,
     tokens,
     exists,
+    firsts,
     levels,
     rows,
     held,
     nodes,
-    first,
-    level,
     ROWS: tl.constexpr,
     MOST: tl.constexpr,
     HELD: tl.constexpr,
 ) -> None:
     """One program a (row, image): the likeliest of all tiles, one after another."""
     row, image = tl.program_id(0), tl.program_id(1)
+    shape = tl.load(levels + image)
     lane = tl.arange(0, ROWS)
-    want = tl.load(wanted + lane, lane < rows, other=0)
-    place = first + tl.sum(tl.where(lane < row, want, 0), axis=0)
+    want = tl.load(wanted + shape * rows + lane, lane < rows, other=0)
+    place = tl.load(firsts + shape) + tl.sum(tl.where(lane < row, want, 0), axis=0)
     here = tl.sum(tl.where(lane == row, want, 0), axis=0)
-    alive = tl.load(exists + image * nodes + tl.load(places + row)) == 1
-    alive = alive & (level < tl.load(levels + image))
+    alive = tl.load(exists + image * nodes + tl.load(places + shape * rows + row)) == 1
     column = tl.arange(0, HELD)
     packed = tl.load(tops + (image * rows + row) * held + column, column < held, other=-1)
     turns = tl.arange(0, MOST)
@@ -194,13 +189,10 @@ def take_children_kernel(
 
 def take_children(
     tops: Tensor,
-    places: Tensor,
-    wanted: Tensor,
+    level: ShapeLevel,
     tokens: Tensor,
     exists: Tensor,
     levels: Tensor,
-    first: int,
-    level: int,
     most: int,
 ) -> None:
     """Give the nodes of one level of a static tree their likeliest tokens, of tops [B, F, tiles, most]: see `tile_top`.
@@ -213,16 +205,15 @@ def take_children(
         (rows, batch),
         8 * tops.numel(),
         tops,
-        places,
-        wanted,
+        level.places,
+        level.wanted,
         tokens,
         exists,
+        level.firsts,
         levels,
         rows,
         tiles * count,
         tokens.shape[1],
-        first,
-        level,
         ROWS=next_power_of_2(rows),
         MOST=next_power_of_2(most),
         HELD=next_power_of_2(max(2, tiles * count)),

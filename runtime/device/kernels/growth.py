@@ -171,6 +171,24 @@ def rank_kernel(scores, totals, taken, M, ROWS: tl.constexpr, BLOCK: tl.constexp
     tl.store(taken + image * M + own, chosen.to(tl.int64), own < M)
 
 
+def mark_best(scores: Tensor, totals: Tensor, taken: Tensor) -> None:
+    """Set taken [B, M] int64 to 1 at the totals [B] best of the scores [B, M] float64 above 0, else to 0."""
+    batch, count = scores.shape
+    rows = min(64, next_power_of_2(count))
+    launch(
+        rank_kernel,
+        (-(-count // rows), batch),
+        16 * scores.numel(),
+        scores,
+        totals,
+        taken,
+        count,
+        ROWS=rows,
+        BLOCK=min(128, next_power_of_2(count)),
+        warps=8,
+    )
+
+
 @kernel
 def assemble_kernel(
     found_tokens,
@@ -211,19 +229,7 @@ def take_best(
     roots [B] int64: the last committed tokens. Every total is below N.
     """
     batch, count = found.scores.shape
-    rows = min(64, next_power_of_2(count))
-    launch(
-        rank_kernel,
-        (-(-count // rows), batch),
-        16 * found.scores.numel(),
-        found.scores,
-        totals,
-        found.taken,
-        count,
-        ROWS=rows,
-        BLOCK=min(128, next_power_of_2(count)),
-        warps=8,
-    )
+    mark_best(found.scores, totals, found.taken)
     launch(
         assemble_kernel,
         (batch,),
@@ -239,68 +245,4 @@ def take_best(
         count,
         tokens.shape[1],
         BLOCK=next_power_of_2(count),
-    )
-
-
-@kernel
-def number_places_kernel(
-    held,
-    exists,
-    shape,
-    rows,
-    roots,
-    tokens,
-    parents,
-    draft_rows,
-    counts,
-    N,
-    BLOCK: tl.constexpr,
-) -> None:
-    """One program an image: the places of a static tree that were filled, in their order."""
-    image = tl.program_id(0)
-    lane = tl.arange(0, BLOCK)
-    there = tl.load(exists + image * N + lane, lane < N, other=0)
-    number = tl.cumsum(there, axis=0) - 1
-    above = tl.load(shape + lane, lane < N, other=-1)
-    parent = tl.sum(tl.where(above[:, None] == lane[None, :].to(tl.int64), number[None, :], 0), axis=1)
-    goes = (lane < N) & (there == 1)
-    token = tl.where(lane == 0, tl.load(roots + image), tl.load(held + image * N + lane, lane < N, other=0))
-    tl.store(tokens + image * N + number, token, goes)
-    tl.store(parents + image * N + number, tl.where(lane == 0, -1, parent), goes)
-    tl.store(draft_rows + image * N + number, tl.load(rows + lane, lane < N, other=-1), goes)
-    tl.store(counts + image, tl.sum(there, axis=0))
-
-
-def number_places(
-    held: Tensor,
-    exists: Tensor,
-    shape: Tensor,
-    rows: Tensor,
-    roots: Tensor,
-    tokens: Tensor,
-    parents: Tensor,
-    draft_rows: Tensor,
-    counts: Tensor,
-) -> None:
-    """Fill tokens, parents, draft_rows [B, N] and counts [B] from a static tree's places (see `draw_children`).
-
-    held, exists [B, N] int64: tokens by place, and whether one was drawn. shape, rows [N] int64: each place's parent,
-    and the row of the draft distributions that its children were drawn from (-1: none).
-    """
-    batch, nodes = tokens.shape
-    launch(
-        number_places_kernel,
-        (batch,),
-        40 * tokens.numel(),
-        held,
-        exists,
-        shape,
-        rows,
-        roots,
-        tokens,
-        parents,
-        draft_rows,
-        counts,
-        nodes,
-        BLOCK=next_power_of_2(nodes),
     )

@@ -75,9 +75,9 @@ def conclude(status, taken, token, image, length, found, V) -> None:
         tl.store(status + image, 3)
 
 
-def tile(vocab_size: int) -> int:
-    """The tile of a walk over rows of `vocab_size`."""
-    return min(TILE, next_power_of_2(vocab_size))
+def tile(vocab_size: int, children: int = 1) -> int:
+    """The tile of a walk over rows of `vocab_size`, in which up to `children` tokens count as gone."""
+    return min(TILE, max(64, 16 * TILE // next_power_of_2(children)), next_power_of_2(vocab_size))
 
 
 def row_bytes(tree: BatchTree, rows_read: int, number: int = 4) -> int:

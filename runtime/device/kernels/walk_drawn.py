@@ -236,7 +236,7 @@ def walk_drawn(
         ROLES=tree.uniforms.shape[1],
         CHILDREN=next_power_of_2(max(2, most_children)),
         ROWS=next_power_of_2(out.finite.shape[1]),
-        BLOCK=tile(vocab_size),
+        BLOCK=tile(vocab_size, most_children),
         KBLOCK=2 if pools is None else pools.tile,
         warps=8,
     )

@@ -261,7 +261,7 @@ def walk_gsd(
         ROLES=tree.uniforms.shape[1],
         CHILDREN=next_power_of_2(max(2, children)),
         ROWS=next_power_of_2(out.finite.shape[1]),
-        BLOCK=tile(vocab_size),
+        BLOCK=tile(vocab_size, children),
         EBLOCK=next_power_of_2(max(2, width)),
         warps=4 if drawn == WITHOUT.value else 8,  # either way within the budget of registers, without spills
     )

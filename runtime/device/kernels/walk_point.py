@@ -90,6 +90,6 @@ def walk_point(tree: BatchTree, out: Verdicts, most_children: int, levels: int) 
         ROLES=tree.uniforms.shape[1],
         CHILDREN=next_power_of_2(max(2, most_children)),
         ROWS=next_power_of_2(out.finite.shape[1]),
-        BLOCK=tile(vocab_size),
+        BLOCK=tile(vocab_size, most_children),
         warps=8,
     )

@@ -195,6 +195,6 @@ def walk_traversal(tree: BatchTree, out: Verdicts, left: Tensor, drafted: Tensor
         LANES=next_power_of_2(max(2, levels)),
         CHILDREN=next_power_of_2(max(2, children)),
         ROWS=next_power_of_2(out.finite.shape[1]),
-        BLOCK=tile(vocab_size),
+        BLOCK=tile(vocab_size, children),
         warps=8,
     )

@@ -13,7 +13,7 @@ from underpaint.algos.chance import sampling
 from underpaint.algos.draft import POLICIES
 from underpaint.algos.draft.spec import Grid, Policy
 from underpaint.algos.rows import SamplingParams
-from underpaint.algos.step import decode
+from underpaint.algos.step import Decoded, decode
 from underpaint.runtime.device.cycle import DeviceCycle, DeviceMethod
 from underpaint.runtime.device.kernels.walk import DONE, NOT_FINITE
 
@@ -21,6 +21,7 @@ GRID = Grid(3, 4)
 V = 7
 COLD = {"traversal": "greedy", "chain": "greedy", "without_replacement": "greedy", "point": "greedy"}
 NEAR = nearest_codes(np.random.default_rng(3).standard_normal((V, 2)), 4)
+PLANNED = {"acceptance": (0.7, 0.4, 0.1), "max_depth": 3, "verify_ms": ((1, 1.0), (9, 1.3)), "draft_ms": 0.1}
 
 
 def method(policy: str, rule: str, temperature: float, **settings: object) -> DeviceMethod:
@@ -39,6 +40,9 @@ METHODS = {
     "adt": ("adt", "point", {"max_depth": 3, "start_depth": 2, "max_width": 3, "start_width": 2, "total_tokens": 7}),
     "static": ("static_top_k", "point", {"widths": (3, 3, 2)}),
     "scheduled": ("scheduled", "point", {"mean_depth": 1.7, "top_k": 2, "total_tokens": 5}),
+    "sequoia": ("sequoia", "without_replacement", PLANNED),
+    "sequoia-top-k": ("sequoia_top_k", "point", PLANNED),
+    "opt": ("opt", "point", {"total_tokens": 5, "threshold": 0.31, "max_depth": 3}),
     "traversal": ("eagle1", "traversal", {"widths": (2, 3)}),
     "lantern": ("eagle2", "lantern", {"depth": 2, "top_k": 3, "total_tokens": 6}),
     "lantern++": ("eagle2", "lantern_pp", {"depth": 2, "top_k": 3, "total_tokens": 6}),
@@ -65,11 +69,15 @@ def on_device(
     return cycle.state.progress.decided.tolist()
 
 
-def on_host(how: DeviceMethod, tables: tuple[Tables, Tables], image: int, seed: int = 5) -> list[int]:
-    hosts = [TableHost(one, GRID, how.sampler, drafts, image % V) for one, drafts in zip(tables, (0, 1), strict=True)]
+def decoded(how: DeviceMethod, tables: tuple[Tables, Tables], image: int, seed: int = 5, grid: Grid = GRID) -> Decoded:
+    hosts = [TableHost(one, grid, how.sampler, drafts, image % V) for one, drafts in zip(tables, (0, 1), strict=True)]
     policy: Policy | None = how.policy
     assert policy is not None
-    return decode(hosts[0], hosts[1], policy, how.rule, sampling(seed, image)).tokens.tolist()
+    return decode(hosts[0], hosts[1], policy, how.rule, sampling(seed, image))
+
+
+def on_host(how: DeviceMethod, tables: tuple[Tables, Tables], image: int) -> list[int]:
+    return decoded(how, tables, image).tokens.tolist()
 
 
 @pytest.mark.parametrize("temperature", [0, 1])
@@ -87,6 +95,17 @@ def test_a_batch_is_its_single_runs_and_a_fourth_image_changes_none() -> None:
     assert on_device(how, tables, [0, 1, 2], grid=small) == alone
     assert on_device(how, tables, [2, 6, 0, 1], grid=small)[::2] == [alone[2], alone[0]]
     assert len({tuple(tokens) for tokens in alone}) == 3
+
+
+@pytest.mark.parametrize("name", ["sequoia", "opt"])
+def test_images_of_unequal_progress_are_the_reference_s(name: str) -> None:
+    policy, rule, settings = METHODS[name]
+    tables, how, small = target_and_drafter(2), method(policy, rule, 1, **settings), Grid(2, 3)
+    single = {image: decoded(how, tables, image, grid=small) for image in (0, 1, 2, 6)}
+    assert len({len(single[image].cycles) for image in (0, 1, 2)}) > 1
+    for images in ((0, 1, 2), (2, 6, 0, 1)):
+        wanted = [single[image].tokens.tolist() for image in images]
+        assert on_device(how, tables, images, grid=small) == wanted
 
 
 def test_a_spoilt_image_ends_alone() -> None:

@@ -9,7 +9,9 @@ from underpaint.algos.draft import POLICIES
 from underpaint.algos.draft.spec import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.device.cycle import DeviceCycle, DeviceMethod
+from underpaint.runtime.device.drawing import has_form
 from underpaint.runtime.device.rules import DEVICE_RULES
+from underpaint.runtime.methods.registry import METHODS
 
 TABLES = Tables(0, 5, 1)
 
@@ -43,3 +45,10 @@ def test_what_has_no_form_is_refused(policy: str, rule: str, settings: dict[str,
 def test_a_policy_that_drafts_needs_a_drafter() -> None:
     with pytest.raises(ValueError, match="no drafter was given"):
         cycle_of("eagle2", "point", drafter=False)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_named_methods_that_have_a_form(temperature: float) -> None:
+    with_form = {spec.name for spec in METHODS if has_form(spec, temperature)}
+    assert {"ar", "eagle1", "sequoia", "eagle2", "opt-tree", "adt", "adt-control-tree"} <= with_form
+    assert with_form.isdisjoint({"roofline", "roofline+lantern", "vvs", "zipar"})

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from benchmarks.device_trees import random_tree
-from tests.runtime.device import trees
+from tests.runtime.device import grown, trees
+from tests.runtime.device.grown import MAX_NODES, MOST_LEVELS
 from tests.runtime.device.tables import TableForward, Tables
 from tests.runtime.device.trees import Case, by_device, by_reference
 from underpaint.algos.accept import RULES
@@ -128,6 +129,30 @@ def static_as_before() -> bool:
     return found == STATIC[0]
 
 
+def trees_agree(policy: str, **settings: object) -> Callable[[], bool]:
+    """Three images, two cycles, some seeds: rows with ties, zeros and certain tokens."""
+    cases = []
+    for seed in range(2):
+        rng = np.random.default_rng(seed)
+        weights = rng.choice([0, 0, 1, 1, 2, 5, 9], size=(5, 7)) + np.eye(5, 7)
+        rows = (weights / weights.sum(axis=1, keepdims=True)).astype(np.float32)
+        room = rng.integers(0, MOST_LEVELS + 1, size=(2, 3)).tolist()
+        cases.append((rows, room, rng.integers(0, 7, size=3).tolist(), rng.random((3, MAX_NODES))))
+
+    def agree() -> bool:
+        made = POLICIES[policy].make(**settings)
+        return all(
+            grown.by_device(made, rows, room, roots, uniforms)
+            == [grown.by_host(made, rows, *of) for of in zip(room[1], roots, uniforms, strict=True)]
+            for rows, room, roots, uniforms in cases
+        )
+
+    return agree
+
+
+PLANNED = {"acceptance": (0.7, 0.4, 0.1), "max_depth": 3, "verify_ms": ((1, 1.0), (9, 1.3)), "draft_ms": 0.1}
+GAINS = {"total_tokens": 6, "threshold": 0.8117, "max_depth": 4}
+WIDE = {"total_tokens": 11, "threshold": 0.0, "max_depth": 4}
 MUTANTS = {
     "a draw of 0 accepts an impossible token": (
         ("row_maths", "uniform * out_of < chance_of", "uniform * out_of <= chance_of"),
@@ -191,6 +216,30 @@ MUTANTS = {
     ),
     "the extra token is forgotten": (("commit", "tl.where(lane == count - 1, last, token)", "token"), decode_as_before),
     "another cycle's noise": (("commit", "tl.load(cycles + image) + 1", "tl.load(cycles + image)"), decode_as_before),
+    "every image has the shape of the first": (
+        ("static_shapes", "tl.load(levels + image) * N", "tl.load(levels) * N"),
+        trees_agree("sequoia", **PLANNED),
+    ),
+    "places of the last cycle are still there": (
+        ("static_shapes", "tl.where(above > -2, there, 0)", "there"),
+        trees_agree("sequoia_top_k", **PLANNED),
+    ),
+    "siblings of all nodes share their noise": (
+        ("children", "number += tl.sum(tl.where(lane < row, have, 0), axis=0)", "number += 0"),
+        trees_agree("sequoia", **PLANNED),
+    ),
+    "a level is credited with those before it": (
+        ("opt_tree", "length - before >=", "length >="),
+        trees_agree("opt", **GAINS),
+    ),
+    "nodes are expanded without end": (
+        ("opt_tree", "tl.minimum(fresh, most - spent)", "fresh"),
+        trees_agree("opt", **WIDE),
+    ),
+    "the worst are expanded first": (
+        ("opt_tree", "(score[None, :] > score[:, None])", "(score[None, :] < score[:, None])"),
+        trees_agree("opt", **WIDE),
+    ),
 }
 
 

@@ -1,0 +1,170 @@
+"""What OPT-Tree keeps of a level's candidates: they are the tree so far, and the next level expands some of them."""
+
+from torch import Tensor
+
+from underpaint.runtime.device.kernels.growth import ExpandedRows
+from underpaint.runtime.device.kernels.opt_candidates import Gains, Pool
+from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
+
+
+@kernel
+def keep_best_kernel(
+    tokens,
+    numbers,
+    parents,
+    scores,
+    taken,
+    lengths,
+    floors,
+    expanded,
+    counts,
+    levels,
+    totals,
+    roots,
+    threshold,
+    tree_tokens,
+    tree_parents,
+    tree_counts,
+    front_masks,
+    next_tokens,
+    next_candidates,
+    next_slots,
+    next_scores,
+    next_masks,
+    next_counts,
+    level,
+    T,
+    N,
+    most,
+    W: tl.constexpr,
+    C: tl.constexpr,
+    WORDS: tl.constexpr,
+    FIRST: tl.constexpr,
+    NODES: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    """One program an image: the taken candidates move to the front, in their order; they are the tree so far."""
+    image = tl.program_id(0)
+    M = T + W * C
+    base = image * M
+    size = tl.full((), 0, tl.int64)
+    fresh = tl.full((), 0, tl.int64)
+    length = tl.full((), 0.0, tl.float64)
+    least = tl.full((), float("inf"), tl.float64)
+    for start in range(0, M, BLOCK):  # nothing moves back, so a tile's places are read before they are written
+        lane = start + tl.arange(0, BLOCK)
+        chosen = tl.load(taken + base + lane, lane < M, other=0)
+        place = size + tl.cumsum(chosen, axis=0) - 1
+        goes = chosen == 1
+        token = tl.load(tokens + base + lane, goes, other=0)
+        number = tl.load(numbers + base + lane, goes, other=0)
+        parent = tl.load(parents + base + lane, goes, other=-1)
+        score = tl.load(scores + base + lane, goes, other=0.0)
+        tl.debug_barrier()
+        tl.store(tokens + base + place, token, goes)
+        tl.store(numbers + base + place, number, goes)
+        tl.store(parents + base + place, parent, goes)
+        tl.store(scores + base + place, score, goes)
+        tl.debug_barrier()
+        size += tl.sum(chosen, axis=0)
+        fresh += tl.sum(tl.where(lane >= T, chosen, 0), axis=0)
+        length += tl.sum(score, axis=0)
+        least = tl.minimum(least, tl.min(tl.where(goes, score, float("inf")), axis=0))
+    node = tl.arange(0, NODES)
+    tl.store(scores + base + node, tl.zeros((NODES,), tl.float64), (node >= size) & (node < T))
+    tl.debug_barrier()
+    there = node < size
+    token = tl.load(tokens + base + node, there, other=0)
+    number = tl.load(numbers + base + node, there, other=0)
+    parent = tl.load(parents + base + node, there, other=-1)
+    score = tl.load(scores + base + node, there, other=0.0)
+    above = tl.sum(((number[None, :] <= parent[:, None]) & there[None, :]).to(tl.int64), axis=1)
+    tl.store(tree_tokens + image * N + 1 + node, token, there)
+    tl.store(tree_parents + image * N + 1 + node, above, there)
+    tl.store(tree_tokens + image * N, tl.load(roots + image))
+    tl.store(tree_parents + image * N, tl.full((), -1, tl.int64))
+    tl.store(tree_counts + image, size + 1)
+    before = tl.full((), 0.0, tl.float64)
+    spent = tl.full((), 0, tl.int64)
+    if FIRST == 0:
+        before = tl.load(lengths + image)
+        spent = tl.load(expanded + image)
+    spent += tl.load(counts + image)
+    tl.store(lengths + image, length)
+    tl.store(expanded + image, spent)
+    tl.store(floors + image, tl.where(size >= tl.load(totals + image), least, 0.0))
+    goes_on = (length - before >= tl.load(threshold)) & (level + 1 < tl.load(levels + image))
+    width = tl.where(goes_on, tl.maximum(tl.minimum(fresh, most - spent), 0), 0)
+    tl.store(next_counts + image, width)
+    own = number - level * W * C
+    new = there & (own >= 0)
+    better = (score[None, :] > score[:, None]) | ((score[None, :] == score[:, None]) & (node[None, :] < node[:, None]))
+    row = tl.sum((better & new[None, :]).to(tl.int64), axis=1)
+    turn = image * W + row
+    goes = new & (row < width)
+    tl.store(next_tokens + turn, token, goes)
+    tl.store(next_candidates + turn, number, goes)
+    tl.store(next_scores + turn, score, goes)
+    held = own // C
+    tl.store(next_slots + turn, tl.where(level > 0, (level - 1) * W + held + 1, 0), goes)
+    bit = level * W + row
+    for word in tl.static_range(WORDS):
+        seen = tl.load(front_masks + (image * W + held) * WORDS + word, goes, other=0)
+        one = tl.where(bit // 64 == word, tl.full((NODES,), 1, tl.int64) << (bit % 64), 0)
+        tl.store(next_masks + turn * WORDS + word, seen | one, goes)
+
+
+def keep_best(
+    pool: Pool,
+    gains: Gains,
+    levels: Tensor,
+    totals: Tensor,
+    roots: Tensor,
+    threshold: Tensor,
+    tree: tuple[Tensor, Tensor, Tensor],
+    front: ExpandedRows,
+    level: int,
+    most: int,
+) -> None:
+    """Keep the taken candidates of `pool`, and settle which of them the next level expands.
+
+    tree: tokens, parents [B, N] and counts [B] int64, of the tree so far. levels, totals [B] int64: of each image.
+    threshold [1] float64: what a level must add. most: nodes that may be expanded in all. Row W of `front` and of
+    `gains.rows` is written for level + 1, which there always is.
+    """
+    batch, count = pool.scores.shape
+    width = front.tokens.shape[2]
+    kept = tree[0].shape[1] - 1
+    launch(
+        keep_best_kernel,
+        (batch,),
+        40 * pool.scores.numel(),
+        *pool,
+        gains.lengths,
+        gains.floors,
+        gains.expanded,
+        gains.rows.select(0, level),
+        levels,
+        totals,
+        roots,
+        threshold,
+        *tree,
+        front.masks.select(0, level),
+        front.tokens.select(0, level + 1),
+        front.candidates.select(0, level + 1),
+        front.slots.select(0, level + 1),
+        front.scores.select(0, level + 1),
+        front.masks.select(0, level + 1),
+        gains.rows.select(0, level + 1),
+        level,
+        kept,
+        tree[0].shape[1],
+        most,
+        W=width,
+        C=(count - kept) // width,
+        WORDS=front.masks.shape[3],
+        FIRST=int(level == 0),
+        NODES=next_power_of_2(max(2, kept)),
+        BLOCK=min(512, next_power_of_2(count)),
+        warps=8,
+    )

@@ -1,0 +1,155 @@
+"""Static shapes: which places of its shape an image fills and expands, by how many levels it may grow.
+
+A policy plans a shape for every number of levels (near the end of the picture there is room for few), so images of one
+batch may fill different shapes in one cycle. Tables hold them all; an image's row is its number of levels.
+"""
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
+
+
+class ShapeLevel(NamedTuple):
+    """One level of S shapes, int64. F: the most nodes that any of them expands there.
+
+    places, wanted [S, F]: the places that are expanded and their numbers of children; 0 children: a row that is not
+    used. firsts [S]: the place of the level's first child, the others behind it. before: the largest of those. slots
+    [S, F], masks [S, F, words]: see `DraftPasses.level`.
+    """
+
+    places: Tensor
+    wanted: Tensor
+    firsts: Tensor
+    before: int
+    slots: Tensor
+    masks: Tensor
+
+
+class LevelRows(NamedTuple):
+    """What the drafter is fed at one level, by image, int64: tokens, slots [B, F] and masks [B, F, words]."""
+
+    tokens: Tensor
+    slots: Tensor
+    masks: Tensor
+
+
+@kernel
+def lay_level_kernel(
+    held,
+    levels,
+    places,
+    slots,
+    masks,
+    out_tokens,
+    out_slots,
+    out_masks,
+    F,
+    N,
+    WORDS: tl.constexpr,
+    ROWS: tl.constexpr,
+) -> None:
+    """One program an image."""
+    image = tl.program_id(0)
+    lane = tl.arange(0, ROWS)
+    inside = lane < F
+    line = tl.load(levels + image) * F + lane
+    place = tl.load(places + line, inside, other=0)
+    row = image * F + lane
+    tl.store(out_tokens + row, tl.load(held + image * N + place, inside, other=0), inside)
+    tl.store(out_slots + row, tl.load(slots + line, inside, other=0), inside)
+    for word in tl.static_range(WORDS):
+        seen = tl.load(masks + line * WORDS + word, inside, other=0)
+        tl.store(out_masks + row * WORDS + word, seen, inside)
+
+
+def lay_level(held: Tensor, levels: Tensor, level: ShapeLevel, out: LevelRows) -> None:
+    """Fill `out` with the nodes that a level expands. held [B, N]: tokens by place; levels [B]: see above; int64."""
+    batch, rows, words = out.masks.shape
+    launch(
+        lay_level_kernel,
+        (batch,),
+        8 * batch * rows * (5 + 2 * words),
+        held,
+        levels,
+        level.places,
+        level.slots,
+        level.masks,
+        *out,
+        rows,
+        held.shape[1],
+        WORDS=words,
+        ROWS=next_power_of_2(rows),
+        warps=1,
+    )
+
+
+@kernel
+def number_places_kernel(
+    held,
+    exists,
+    levels,
+    shapes,
+    rows,
+    roots,
+    tokens,
+    parents,
+    draft_rows,
+    counts,
+    N,
+    BLOCK: tl.constexpr,
+) -> None:
+    """One program an image: the places of its shape that were filled, in their order."""
+    image = tl.program_id(0)
+    lane = tl.arange(0, BLOCK)
+    line = tl.load(levels + image) * N + lane
+    above = tl.load(shapes + line, lane < N, other=-2)
+    there = tl.load(exists + image * N + lane, lane < N, other=0)
+    there = tl.where(above > -2, there, 0)
+    number = tl.cumsum(there, axis=0) - 1
+    parent = tl.sum(tl.where(above[:, None] == lane[None, :].to(tl.int64), number[None, :], 0), axis=1)
+    goes = there == 1
+    token = tl.where(lane == 0, tl.load(roots + image), tl.load(held + image * N + lane, lane < N, other=0))
+    tl.store(tokens + image * N + number, token, goes)
+    tl.store(parents + image * N + number, tl.where(lane == 0, -1, parent), goes)
+    tl.store(draft_rows + image * N + number, tl.load(rows + line, lane < N, other=-1), goes)
+    tl.store(counts + image, tl.sum(there, axis=0))
+
+
+def number_places(
+    held: Tensor,
+    exists: Tensor,
+    levels: Tensor,
+    shapes: Tensor,
+    rows: Tensor,
+    roots: Tensor,
+    tokens: Tensor,
+    parents: Tensor,
+    draft_rows: Tensor,
+    counts: Tensor,
+) -> None:
+    """Fill tokens, parents, draft_rows [B, N] and counts [B] from a static tree's places (see `draw_children`).
+
+    held, exists [B, N] int64: tokens by place, and whether one was drawn. shapes, rows [S, N] int64: each place's
+    parent (-1: the root; -2: no place of this shape), and the row of the draft distributions that its children were
+    drawn from (-1: none).
+    """
+    batch, nodes = tokens.shape
+    launch(
+        number_places_kernel,
+        (batch,),
+        40 * tokens.numel(),
+        held,
+        exists,
+        levels,
+        shapes,
+        rows,
+        roots,
+        tokens,
+        parents,
+        draft_rows,
+        counts,
+        nodes,
+        BLOCK=next_power_of_2(nodes),
+    )

@@ -1,0 +1,87 @@
+"""OPT-Tree's growth on the device: as many levels as the envelope has, an image goes on while they add enough."""
+
+import torch
+from torch import Tensor
+
+from underpaint.algos.rows import SamplingParams
+from underpaint.runtime.device.forwards import DeviceDecoder
+from underpaint.runtime.device.growth import DraftPasses, Limits
+from underpaint.runtime.device.kernels.children import tiles_of
+from underpaint.runtime.device.kernels.growth import ExpandedRows, mark_best
+from underpaint.runtime.device.kernels.opt_candidates import Gains, Pool, add_candidates, tile_promising
+from underpaint.runtime.device.kernels.opt_tree import keep_best
+from underpaint.runtime.device.kernels.probs import probs
+from underpaint.runtime.device.state import State
+
+
+class OptGrowth:
+    """The best path products so far, level by level; an image whose level added too little expands nothing more."""
+
+    def __init__(
+        self,
+        state: State,
+        drafter: DeviceDecoder,
+        sampler: SamplingParams,
+        limits: Limits,
+        threshold: float,
+        max_nodes: int,
+    ) -> None:
+        """max_nodes: expanded in all, see `algos.draft.opt`. The envelope's frontier is its drafted nodes."""
+        batch, envelope, device = state.batch, state.envelope, state.roles.device
+        self._passes = DraftPasses(drafter, state, state.progress.decided.shape[1] // 2)
+        self._sampler, self.limits, self._max_nodes = sampler, limits, max_nodes
+        self._threshold = torch.tensor([threshold], dtype=torch.float64, device=device)
+        levels, width, vocab_size = envelope.levels, envelope.frontier, drafter.shape.vocab_size
+        assert state.draft_cache is not None
+
+        def whole(*shape: int) -> Tensor:
+            return torch.zeros(shape, dtype=torch.int64, device=device)
+
+        def reals(*shape: int) -> Tensor:
+            return torch.zeros(shape, dtype=torch.float64, device=device)
+
+        rows = (levels + 1, batch, width)
+        self._front = ExpandedRows(
+            whole(*rows), whole(*rows), whole(*rows), reals(*rows), whole(*rows, state.draft_cache.words)
+        )
+        size = (batch, envelope.nodes - 1 + width * envelope.children)
+        self._pool = Pool(whole(*size), whole(*size), whole(*size), reals(*size), whole(*size))
+        self._gains = Gains(reals(batch), reals(batch), whole(batch), whole(levels + 1, batch))
+        self._probs = torch.zeros(batch, width, vocab_size, device=device)
+        self._root_probs = torch.zeros(batch, 1, vocab_size, device=device)
+        self._tops = whole(batch, width, tiles_of(vocab_size), envelope.children)
+        self._root_tops = whole(batch, 1, tiles_of(vocab_size), envelope.children)
+
+    def begin(self) -> None:
+        """See `Growth`; OPT-Tree carries no state."""
+
+    def grow(self, state: State) -> None:
+        front, gains, envelope, tree = self._front, self._gains, state.envelope, state.tree
+        finite = state.verdicts.finite.narrow(1, envelope.nodes, envelope.draft_rows)
+        torch.clamp(state.lengths.level_rows.select(0, 0), max=1, out=gains.rows.select(0, 0))
+        for level in range(envelope.levels):
+            if level == 0:
+                logits, made, tops = self._passes.root(), self._root_probs, self._root_tops
+            else:
+                tokens, slots, masks = (part.select(0, level) for part in (front.tokens, front.slots, front.masks))
+                logits = self._passes.level(level, tokens, slots, masks, (level - 1) * envelope.frontier)
+                made, tops = self._probs, self._tops
+            probs(logits, made, state.draft_support, finite, gains.rows.select(0, level), self._sampler)
+            tile_promising(made, front.scores.select(0, level), gains, level, tops)
+            add_candidates(tops, front, gains, self._pool, envelope.nodes - 1, level)
+            mark_best(self._pool.scores, self.limits.totals, self._pool.taken)
+            keep_best(
+                self._pool,
+                gains,
+                state.lengths.levels,
+                self.limits.totals,
+                state.progress.roots,
+                self._threshold,
+                (tree.tokens, tree.parents, tree.counts),
+                front,
+                level,
+                self._max_nodes,
+            )
+
+    def observe(self, state: State) -> None:
+        """See `Growth`; OPT-Tree learns nothing."""

@@ -1,0 +1,133 @@
+"""Trees grown on the device and on the host from the same distributions, which depend on the whole path to a node."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tests.runtime.device.tables import TableForward, Tables
+from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.chance import Role, given
+from underpaint.algos.draft.spec import Budget, Grid, Policy
+from underpaint.algos.rows import SamplingParams
+from underpaint.runtime.device import opt_growth, ranked_growth, static_growth
+from underpaint.runtime.device.kernels.layout import prepare
+from underpaint.runtime.device.plans import plan_of
+from underpaint.runtime.device.state import State
+
+MAX_NODES = 12
+GRID = Grid(2, 5)
+MOST_LEVELS = GRID.cells - 2
+
+
+class Grown(NamedTuple):
+    """A tree's tokens, parents and, where siblings were drawn, each expanded node's distribution."""
+
+    tokens: list[int]
+    parents: list[int]
+    drafted: dict[int, list[float]]
+
+
+def line(level: int, token: int, total: int, above: int, lines: int) -> int:
+    return (31 * level + 7 * token + 3 * total + above) % lines
+
+
+class HostRows:
+    """An `Expander` over rows [K, V], by level, token, the sum of the path's tokens, and the token above."""
+
+    def __init__(self, rows: FloatArray) -> None:
+        self._rows, self.vocab_size = rows, rows.shape[1]
+        self._nodes: list[tuple[int, int, int, int]] = []
+
+    def expand(self, tokens: IntArray, parents: IntArray) -> FloatArray:
+        made = []
+        for token, parent in zip(tokens.tolist(), parents.tolist(), strict=True):
+            if parent < 0:
+                node = (0, token, 0, 0)
+            else:
+                level, above, total, _ = self._nodes[parent]
+                node = (level + 1, token, total + token, above)
+            self._nodes.append(node)
+            made.append(self._rows[line(*node, self._rows.shape[0])])
+        return np.stack(made)
+
+
+class DeviceRows:
+    """The same in place of `DraftPasses`: the path is what a row's mask sees, the token above that of its slot."""
+
+    def __init__(self, rows: FloatArray, roots: Tensor, slots: int) -> None:
+        self._rows, self._roots = torch.from_numpy(rows), roots
+        self._held = torch.zeros(roots.shape[0], slots, dtype=torch.int64)
+
+    def root(self) -> Tensor:
+        nodes = [line(0, token, 0, 0, len(self._rows)) for token in self._roots.tolist()]
+        return self._rows[nodes][None, :, None]
+
+    def level(self, level: int, tokens: Tensor, slots: Tensor, masks: Tensor, first: int) -> Tensor:
+        batch, count = tokens.shape
+        self._held[:, first : first + count] = tokens
+        places = torch.arange(self._held.shape[1])
+        made = torch.zeros(batch, count, self._rows.shape[1])
+        for image in range(batch):
+            held = self._held[image]
+            for row in range(count):
+                seen = (masks[image, row, places // 64] >> places % 64) & 1
+                slot = int(slots[image, row])
+                above = int(held[slot - 1]) if slot else int(self._roots[image])
+                node = line(level, int(tokens[image, row]), int((seen * held).sum()), above, len(self._rows))
+                made[image, row] = self._rows[node]
+        return made[None]
+
+
+def copied(
+    given_rows: Tensor, out: Tensor, support: Tensor, finite: Tensor, counts: Tensor, sampler: SamplingParams
+) -> None:
+    """In place of the kernel `probs`: the rows are distributions."""
+    for image, count in enumerate(counts.tolist()):
+        out[image, :count] = given_rows[0, image, :count]
+        support[image, : min(count, out.shape[1])] = (out[image, :count] > 0).sum(dim=1).int()
+
+
+def by_device(
+    policy: Policy, rows: FloatArray, cycles: Sequence[Sequence[int]], roots: Sequence[int], uniforms: FloatArray
+) -> list[Grown]:
+    """The trees of a batch in the last of `cycles`, each the room for levels of every image."""
+    batch, vocab_size = len(roots), rows.shape[1]
+    plan = plan_of(policy, GRID, vocab_size, MAX_NODES)
+    drafter = TableForward(Tables(0, vocab_size, 1), True)
+    sizes = (batch, plan.envelope, GRID.cells, 1, drafter.shape, drafter.shape)
+    state = State.allocate(*sizes, torch.float32, torch.device("cpu"))
+    growth = plan.make(state, drafter, SamplingParams())
+    growth.begin()
+    state.progress.roots.copy_(torch.tensor(roots))
+    state.tree.uniforms[:, 0] = torch.from_numpy(uniforms)[:, : plan.envelope.nodes]
+    with (
+        patch.object(growth, "_passes", DeviceRows(rows, state.progress.roots, plan.envelope.slots)),
+        patch.object(static_growth, "probs", copied),
+        patch.object(ranked_growth, "probs", copied),
+        patch.object(opt_growth, "probs", copied),
+    ):
+        for room in cycles:
+            state.progress.cells.copy_(GRID.cells - 1 - torch.tensor(room))
+            limits = growth.limits
+            prepare(state.verdicts.status, state.progress, limits.depths, limits.totals, state.lengths)
+            growth.grow(state)
+    made = []
+    for image, size in enumerate(state.tree.counts.tolist()):
+        rows_of = state.tree.draft_rows[image, :size].tolist() if plan.drawn != "top_k" else []
+        drafted = {node: state.tree.draft_probs[image, row].tolist() for node, row in enumerate(rows_of) if row >= 0}
+        tokens, parents = (part[image, :size].tolist() for part in (state.tree.tokens, state.tree.parents))
+        made.append(Grown(tokens, parents, drafted))
+    return made
+
+
+def by_host(policy: Policy, rows: FloatArray, room: int, root: int, uniforms: FloatArray) -> Grown:
+    if room == 0:
+        return Grown([root], [-1], {})
+    tree = policy.grow(HostRows(rows), root, Budget(room, MAX_NODES), given({Role.DRAFT: uniforms}))
+    held = tree.draft_rows.tolist() if tree.drawn != "top_k" else []
+    drafted = {node: tree.draft_probs[row].tolist() for node, row in enumerate(held) if row >= 0}
+    return Grown(tree.tokens.tolist(), tree.parents.tolist(), drafted)

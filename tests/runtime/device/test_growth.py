@@ -1,0 +1,75 @@
+"""Trees grown on the device are the host policy's, from the same distributions and noise, image by image."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.runtime.device.grown import MAX_NODES, MOST_LEVELS, by_device, by_host
+from tests.runtime.device.trees import UNIFORMS
+from tests.strategies import distributions
+from underpaint.algos.draft import POLICIES
+from underpaint.algos.draft.spec import Policy
+
+
+@st.composite
+def planned(draw: st.DrawFn, name: str) -> Policy:
+    """Sequoia: costs and chances for which trees of every size are best."""
+    chances = st.lists(st.sampled_from([0.0, 0.1, 0.4, 0.8, 0.95]), min_size=1, max_size=3)
+    verify = ((1, 1.0), (9, draw(st.sampled_from([1.01, 1.5, 4.0]))))
+    return POLICIES[name].make(
+        acceptance=tuple(draw(chances)),
+        max_depth=draw(st.integers(1, 4)),
+        verify_ms=verify,
+        draft_ms=draw(st.sampled_from([0.01, 0.3])),
+    )
+
+
+@st.composite
+def grown_while(draw: st.DrawFn) -> Policy:
+    """OPT-Tree; no sum of a few whole weights comes near these thresholds but 0."""
+    return POLICIES["opt"].make(
+        total_tokens=draw(st.integers(1, 8)),
+        threshold=draw(st.sampled_from([0.0, 0.0517, 0.1613, 0.3517])),
+        max_depth=draw(st.integers(1, 4)),
+    )
+
+
+@st.composite
+def ranked(draw: st.DrawFn) -> Policy:
+    return POLICIES["eagle2"].make(
+        depth=draw(st.integers(1, 3)), top_k=draw(st.integers(1, 3)), total_tokens=draw(st.integers(1, 7))
+    )
+
+
+@st.composite
+def static(draw: st.DrawFn, name: str) -> Policy:
+    return POLICIES[name].make(widths=tuple(draw(st.lists(st.integers(1, 3), min_size=1, max_size=3))))
+
+
+KINDS = {
+    "sequoia": planned("sequoia"),
+    "sequoia_top_k": planned("sequoia_top_k"),
+    "opt": grown_while(),
+    "eagle1": static("eagle1"),
+    "static_top_k": static("static_top_k"),
+    "eagle2": ranked(),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+@settings(max_examples=8)
+@given(data=st.data())
+def test_a_tree_is_the_host_s(name: str, data: st.DataObject) -> None:
+    """Three images, the second cycle in buffers that the first has filled."""
+    vocab_size = data.draw(st.sampled_from([2, 3, 7]))
+    policy = data.draw(KINDS[name])
+    rows = np.stack([data.draw(distributions(vocab_size)) for _ in range(5)]).astype(np.float32)
+    room = st.lists(st.integers(0, MOST_LEVELS), min_size=3, max_size=3)
+    cycles = [data.draw(room), data.draw(room)]
+    roots = data.draw(st.lists(st.integers(0, vocab_size - 1), min_size=3, max_size=3))
+    noise = [[data.draw(UNIFORMS) for _ in range(MAX_NODES)] for _ in range(3)]
+    uniforms = np.array(noise)
+    made = by_device(policy, rows, cycles, roots, uniforms)
+    for image, tree in enumerate(made):
+        assert tree == by_host(policy, rows, cycles[1][image], roots[image], uniforms[image]), image
