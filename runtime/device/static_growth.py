@@ -140,7 +140,7 @@ class _Places(NamedTuple):
     """
 
     levels: list[list[int]]
-    below: list[list[int]]
+    below: tuple[tuple[int, ...], ...]
     slots: dict[int, int]
     seen: dict[int, list[int]]
     parents: Shape
