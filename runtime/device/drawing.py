@@ -13,20 +13,22 @@ import torch
 from underpaint.algos.accept import RULES
 from underpaint.algos.accept.spec import spec_of
 from underpaint.algos.draft import POLICIES
+from underpaint.algos.draft.spec import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.tree import Drawn
 from underpaint.runtime.conditions import Condition
-from underpaint.runtime.device.cycle import DeviceMethod, method_plan, most_nodes
+from underpaint.runtime.device.cycle import DeviceMethod
 from underpaint.runtime.device.eager import EagerLoop
 from underpaint.runtime.device.folder import DeviceModels, FolderModels
-from underpaint.runtime.device.kernels.tree_meta import MOST_NODES
+from underpaint.runtime.device.front_cycle import FrontMethod
 from underpaint.runtime.device.plans import DEVICE_POLICIES
 from underpaint.runtime.device.rules import DEVICE_RULES, Shape, device_rule
-from underpaint.runtime.device.runner import DecodedImage, DeviceError, DeviceRunner, Watch, check_memory
-from underpaint.runtime.device.state import Envelope, needed_bytes
+from underpaint.runtime.device.runner import DecodedImage, DeviceError, DeviceRunner, Watch, check_memory, envelope_of
+from underpaint.runtime.device.state import needed_bytes
 from underpaint.runtime.device.window_growth import has_window_form
 from underpaint.runtime.drawing import Drawing
 from underpaint.runtime.evaluation.comparison import EAGER
+from underpaint.runtime.methods.grid_methods import ZiparConfig, ZiparMethod
 from underpaint.runtime.methods.jacobi_config import JacobiConfig, JacobiMethod
 from underpaint.runtime.methods.method import DecodingMethod
 from underpaint.runtime.methods.method_config import MethodSpec
@@ -67,6 +69,8 @@ class BatchProgram(Protocol):
 def has_form(spec: MethodSpec, temperature: float) -> bool:
     """Whether a registered method can be drawn on the device."""
     config = spec.tuned.at(temperature)
+    if isinstance(config, ZiparConfig):
+        return not config.adaptive
     if isinstance(config, JacobiConfig):
         return config.rule in DEVICE_RULES and has_window_form(config.shape)
     if not isinstance(config, TreeConfig) or config.skipping is not None or config.rule not in DEVICE_RULES:
@@ -74,12 +78,19 @@ def has_form(spec: MethodSpec, temperature: float) -> bool:
     return config.policy == NO_POLICY or POLICIES[config.policy].make in DEVICE_POLICIES
 
 
-def device_method(method: DecodingMethod, sampling: SamplingParams) -> DeviceMethod:
+def device_method(method: DecodingMethod, sampling: SamplingParams, grid: Grid) -> DeviceMethod | FrontMethod:
     """A method as the device takes it.
 
-    Raises DeviceError where it is neither one of draft trees that are all verified nor one of Jacobi windows along the
-    raster, naming the methods that are.
+    Raises DeviceError where it is neither one of draft trees that are all verified, nor of Jacobi windows along the
+    raster, nor of row fronts in a fixed window, naming the methods that are.
     """
+    if isinstance(method, ZiparMethod):
+        if method.config.adaptive:
+            raise DeviceError(
+                f"method '{method.name}': row fronts in an adaptive window have no form on the device; set "
+                "adaptive=false"
+            )
+        return FrontMethod(method.config.window or grid.width, method.config.target_sampling(sampling))
     if isinstance(method, JacobiMethod):
         return DeviceMethod(None, method.rule, method.config.target_sampling(sampling), window=method.window)
     if not isinstance(method, TreeMethod) or method.skipping is not None:
@@ -137,13 +148,13 @@ def plan_drawing(
     target, drafter = folder.sizes(rows)
     needed = 0
     for method in methods:
-        form = device_method(method, sampling)
+        form = device_method(method, sampling, grid)
         try:
-            plan = method_plan(form, grid, shape.vocab_size, most_nodes(MOST_NODES, shape.eol_token))
-            envelope = Envelope(1, 0, 1, 1, 1) if plan is None else plan.envelope
-            drawn = min(_covered(form)) if plan is None else plan.drawn
-            sizes = Shape(1, envelope.nodes, shape.vocab_size, drawn, envelope.levels, envelope.children)
-            device_rule(form.rule, sizes, torch.device("cpu"))
+            plan, envelope = envelope_of(form, grid, shape.vocab_size, shape.eol_token)
+            if not isinstance(form, FrontMethod):
+                drawn = min(_covered(form)) if plan is None else plan.drawn
+                sizes = Shape(1, envelope.nodes, shape.vocab_size, drawn, envelope.levels, envelope.children)
+                device_rule(form.rule, sizes, torch.device("cpu"))
         except ValueError as error:
             raise DeviceError(f"method '{method.name}': {str(error).removeprefix('device: ')}") from error
         drafts = None if plan is None or plan.by_target else drafter
@@ -183,7 +194,7 @@ class _Program(ABC):
 
     def __init__(self, drawer: DeviceDrawer, method: DecodingMethod, sampling: SamplingParams) -> None:
         self._drawer, self._models, self._name = drawer, drawer.models, method.name
-        self._form = device_method(method, sampling)
+        self._form = device_method(method, sampling, drawer.pipeline.grid)
         if drawer.cuda:
             torch.cuda.reset_peak_memory_stats(drawer.models.device)
 
@@ -201,7 +212,9 @@ class _Program(ABC):
                 found.append(NotDrawn(one, image.error or "it ended with an error"))
                 continue
             drafted = image.history[1:]
-            accepted, depths, nodes = (tuple(drafted[:, part].tolist()) for part in range(3))
+            accepted, depths, nodes = (
+                None if isinstance(self._form, FrontMethod) else tuple(drafted[:, part].tolist()) for part in range(3)
+            )
             found.append(
                 Drawing(
                     method=self._name,
@@ -238,7 +251,8 @@ class _CapturedProgram(_Program):
         super().__init__(drawer, method, sampling)
         models, pipeline = drawer.models, drawer.pipeline
         prefix = max(1, pipeline.high.decoder.shape.prefix)
-        drafter = None if self._form.policy is None else models.drafter
+        form = self._form
+        drafter = None if isinstance(form, FrontMethod) or form.policy is None else models.drafter
         self._runner = DeviceRunner(
             models.target,
             drafter,
@@ -271,6 +285,7 @@ class _CapturedProgram(_Program):
 class _EagerProgram(_Program):
     def __init__(self, drawer: DeviceDrawer, method: DecodingMethod, sampling: SamplingParams) -> None:
         super().__init__(drawer, method, sampling)
+        assert isinstance(self._form, DeviceMethod)
         spec = spec_of(self._form.rule)
         greedy = spec is not None and spec.greedy
         models = drawer.models

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm
 
-from underpaint.runtime.device.kernels.attention import WORD, attention
+from underpaint.runtime.device.kernels.attention import WORD, Filled, attention
 from underpaint.runtime.device.kernels.commit import commit_cache
 from underpaint.runtime.device.kernels.layers import QK_NORM_EPS, turn
 
@@ -103,7 +103,7 @@ class Cache:
         """int64 words of a mask over the slots."""
         return -(-self.slots.shape[4] // WORD)
 
-    def attend(self, first: int, lengths: Tensor, masks: Tensor, live: int) -> Attend:
+    def attend(self, first: int, lengths: Tensor, masks: Tensor, live: int, filled: Filled | None = None) -> Attend:
         """Attention of new positions that take the slots from `first` on; see `kernels.attention`."""
 
         def attended(layer: int, qkv: Tensor, turns: Turns, positions: Tensor) -> Tensor:
@@ -113,7 +113,7 @@ class Cache:
             turn(qkv, turns.table, turns.scales, positions, query, self.slots.select(0, layer), first)
             out = torch.empty(rows, count, heads * width, dtype=qkv.dtype, device=qkv.device)
             kept, fresh = self.committed.select(0, layer), self.slots.select(0, layer)
-            attention(query, kept, fresh, lengths, self.unseen, masks, out, live)
+            attention(query, kept, fresh, lengths, self.unseen, masks, out, live, filled)
             return out
 
         return attended

@@ -22,6 +22,7 @@ from underpaint.models.decoder_config import DecoderConfig
 from underpaint.runtime.device.cycle import DeviceCycle, DeviceMethod
 from underpaint.runtime.device.decoder import DecoderForward, shapes_alone
 from underpaint.runtime.device.forwards import Attend, DeviceDecoder
+from underpaint.runtime.device.front_cycle import FrontCycle, FrontMethod
 from underpaint.runtime.device.language import Launch, Recording, recording
 
 _VIEWS = ("view", "_unsafe_view", "t", "transpose", "permute", "expand", "unsqueeze", "squeeze", "slice", "select")
@@ -119,7 +120,7 @@ def count(program: Callable[[], None], part_of: Callable[[], str] = _PART.get) -
 
 def count_cycle(
     config: DecoderConfig,
-    method: DeviceMethod,
+    method: DeviceMethod | FrontMethod,
     batch: int,
     rows: int = 2,
     dtype: torch.dtype = torch.bfloat16,
@@ -135,14 +136,11 @@ def count_cycle(
         drafts = replace(config, layers=1, drafter=True, fc_bias=False, condition="none", cond_ids=0, prefix=1)
         drafter = DecoderForward(shapes_alone(drafts, dtype, device), rows)
         grid = Grid(config.grid_side, config.width)
-        cycle = DeviceCycle(
-            _Marked(target, "target"),
-            _Marked(drafter, "drafter"),
-            method,
-            grid,
-            config.prefix,
-            batch,
-            device,
-            line_token=line_token,
-        )
+        marked = _Marked(target, "target")
+        cycle: DeviceCycle | FrontCycle
+        if isinstance(method, FrontMethod):
+            cycle = FrontCycle(marked, method, grid, config.prefix, batch, device)
+        else:
+            drafting = _Marked(drafter, "drafter")
+            cycle = DeviceCycle(marked, drafting, method, grid, config.prefix, batch, device, line_token=line_token)
         return count(cycle.run)

@@ -12,9 +12,11 @@ from underpaint.algos.arrays import IntArray
 from underpaint.algos.draft.spec import Grid
 from underpaint.runtime.device.cycle import DeviceCycle, DeviceMethod, method_plan, most_nodes
 from underpaint.runtime.device.forwards import DeviceDecoder
+from underpaint.runtime.device.front_cycle import FrontCycle, FrontMethod, front_envelope
 from underpaint.runtime.device.kernels.tree_meta import MOST_NODES
 from underpaint.runtime.device.kernels.walk import DONE, NO_SUPPORT, NOT_DRAWN, NOT_FINITE
 from underpaint.runtime.device.language import INTERPRETED, MODE
+from underpaint.runtime.device.plans import Plan
 from underpaint.runtime.device.state import Envelope, needed_bytes
 
 LEAST_CAPABILITY: Final = (8, 0)
@@ -43,6 +45,18 @@ class DecodedImage(NamedTuple):
     cycles: int
     error: str | None
     history: IntArray
+
+
+def envelope_of(
+    method: DeviceMethod | FrontMethod, grid: Grid, vocab_size: int, line_token: int | None
+) -> tuple[Plan | None, Envelope]:
+    """How a method's trees grow, if it has any, and the sizes of its passes; ValueError where it has no form."""
+    if isinstance(method, FrontMethod):
+        if line_token is not None:
+            raise ValueError("device: row fronts have no form where the lines of the picture end in a token")
+        return None, front_envelope(method.window, grid)
+    plan = method_plan(method, grid, vocab_size, most_nodes(MOST_NODES, line_token))
+    return plan, Envelope(1, 0, 1, 1, 1) if plan is None else plan.envelope
 
 
 def open_device(name: str) -> torch.device:
@@ -118,7 +132,7 @@ class DeviceRunner:
         self,
         target: DeviceDecoder,
         drafter: DeviceDecoder | None,
-        method: DeviceMethod,
+        method: DeviceMethod | FrontMethod,
         grid: Grid,
         prefix: int,
         batch: int,
@@ -127,14 +141,17 @@ class DeviceRunner:
     ) -> None:
         """prefix: condition positions at most; line_token: see `DeviceCycle`."""
         self.batch, self.grid, self._device = batch, grid, device
-        plan = method_plan(method, grid, target.shape.vocab_size, most_nodes(MOST_NODES, line_token))
-        envelope = Envelope(1, 0, 1, 1, 1) if plan is None else plan.envelope
+        plan, envelope = envelope_of(method, grid, target.shape.vocab_size, line_token)
         drafts = drafter is not None and plan is not None and not plan.by_target
         shapes = (target.shape, drafter.shape if drafter is not None and drafts else None)
         number_bytes = torch.empty(0, dtype=target.dtype).element_size()
         needed = needed_bytes(batch, envelope, grid.cells, prefix, *shapes, number_bytes)
         check_memory(device, needed + (0 if plan is None else batch * plan.image_bytes))
-        self.cycle = DeviceCycle(target, drafter, method, grid, prefix, batch, device, line_token=line_token)
+        self.cycle: DeviceCycle | FrontCycle
+        if isinstance(method, FrontMethod):
+            self.cycle = FrontCycle(target, method, grid, prefix, batch, device)
+        else:
+            self.cycle = DeviceCycle(target, drafter, method, grid, prefix, batch, device, line_token=line_token)
         self.clock = DeviceClock(device)
         self._graph: torch.cuda.CUDAGraph | None = None
 

@@ -10,6 +10,7 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.jacobi_window import JacobiWindow
 from underpaint.models.decoder_config import DecoderConfig
 from underpaint.runtime.device.cycle import DeviceMethod
+from underpaint.runtime.device.front_cycle import FrontMethod
 
 XL: Final = DecoderConfig(
     dim=1280, layers=36, heads=20, hidden=3584, vocab_size=16384, grid_side=32, prefix=1, cond_ids=1001
@@ -29,8 +30,11 @@ SEVEN_B: Final = DecoderConfig(
 )
 """Chameleon's 7B sizes (arXiv 2405.09818) with 8,192 image codes, at 512 px."""
 
+_PAPERS: Final = SamplingParams(guidance=4.0, top_k=1000)
 WINDOW: Final = "window"
 """In the place of a policy: a Jacobi window, and its settings."""
+FRONTS: Final = "fronts"
+"""In the place of a policy: row fronts, which need no rule."""
 METHODS: Final[dict[str, tuple[str | None, str, dict[str, Any]]]] = {
     "ar": (None, "point", {}),
     "ar-greedy": (None, "greedy", {}),
@@ -58,6 +62,7 @@ METHODS: Final[dict[str, tuple[str | None, str, dict[str, Any]]]] = {
     "scd-maximal": (WINDOW, "chain", {"length": 32, "coupling": "maximal", "refill": "left"}),
     "scd-gumbel": (WINDOW, "chain", {"length": 32, "coupling": "gumbel", "refill": "above"}),
     "gsd-window": (WINDOW, "gsd", {"length": 16, "residual": "paper"}),
+    "zipar": (FRONTS, "", {"window": 4}),
 }
 """Policy, rule and the policy's settings (a rule's residual among them), all with the papers' trees of 60 nodes, and
 windows of their length.
@@ -65,8 +70,15 @@ windows of their length.
 Sequoia's tree is planned for the passes that this program predicts of an H200 and LlamaGen-XL."""
 
 
-def method_of(name: str, vocab_size: int, top_k: int = 1000, guidance: float = 4.0, near: int = 100) -> DeviceMethod:
-    """A named method; codebook rules pool over `near` neighbours of a table that stands in for a real one."""
+def method_of(name: str, vocab_size: int, top_k: int = 1000, guidance: float = 4.0) -> DeviceMethod | FrontMethod:
+    """A named method; codebook rules pool over 100 neighbours of a table that stands in for a real one."""
+    policy, _, settings = METHODS[name]
+    if policy == FRONTS:
+        return FrontMethod(settings["window"], SamplingParams(guidance=guidance, top_k=top_k))
+    return _drafting(name, vocab_size, SamplingParams(guidance=guidance, top_k=top_k))
+
+
+def _drafting(name: str, vocab_size: int, sampler: SamplingParams, near: int = 100) -> DeviceMethod:
     policy, rule, settings = METHODS[name]
     own = {key: value for key, value in settings.items() if key != "residual"}
     given: dict[str, Any] = {key: value for key, value in settings.items() if key == "residual"}
@@ -76,7 +88,6 @@ def method_of(name: str, vocab_size: int, top_k: int = 1000, guidance: float = 4
         given["k"] = near
     if RULES[rule].embeddings:
         given["codebook"] = np.random.default_rng(0).standard_normal((vocab_size, 8)).astype(np.float32)
-    sampler = SamplingParams(guidance=guidance, top_k=top_k)
     if policy == WINDOW:
         return DeviceMethod(None, RULES[rule].make(**given), sampler, window=JacobiWindow(**own))
     return DeviceMethod(None if policy is None else POLICIES[policy].make(**own), RULES[rule].make(**given), sampler)
@@ -85,9 +96,9 @@ def method_of(name: str, vocab_size: int, top_k: int = 1000, guidance: float = 4
 def eagle2_of(depth: int, top_k: int, vocab_size: int) -> DeviceMethod:
     """EAGLE-2 with a tree of its own size, by the rule for point proposals."""
     made = POLICIES["eagle2"].make(depth=depth, top_k=top_k, total_tokens=59)
-    return method_of("eagle2", vocab_size)._replace(policy=made)
+    return _drafting("eagle2", vocab_size, _PAPERS)._replace(policy=made)
 
 
 def chain_of(length: int, vocab_size: int) -> DeviceMethod:
     """The chain of `length` likeliest tokens: a target pass over length + 1 nodes."""
-    return method_of("eagle2", vocab_size)._replace(policy=POLICIES["chain_top1"].make(length=length))
+    return _drafting("eagle2", vocab_size, _PAPERS)._replace(policy=POLICIES["chain_top1"].make(length=length))

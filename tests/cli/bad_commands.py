@@ -189,8 +189,8 @@ COMMANDS: Final = (
     ("compare --backend device --device cpu --batch 0 --out x", "--batch: expected 1 to 256 images, got 0"),
     ("compare --backend device --device cpu --batch 257 --out x", "--batch: expected 1 to 256 images, got 257"),
     (
-        "compare --backend device --device cpu --methods zipar --out x",
-        "method 'zipar' has no form on the device; those that have one: ar, speculative, block, eagle1, traversal,",
+        "compare --backend device --device cpu --methods pjd --out x",
+        "method 'pjd' has no form on the device; those that have one: ar, speculative, block, eagle1, traversal,",
     ),
     (
         "compare --backend device --device cpu --methods jacobi-lookup --out x",
@@ -199,6 +199,10 @@ COMMANDS: Final = (
     (
         "compare --backend device --device cpu --methods sjd --set sjd.window=64 --out x",
         "method 'sjd': window 64 needs passes of 65 positions, the device's hold 64; set window=63 or less",
+    ),
+    (
+        "compare --backend device --device cpu --methods zipar --set zipar.adaptive=true --out x",
+        "method 'zipar': row fronts in an adaptive window have no form on the device; set adaptive=false",
     ),
     (
         "compare --backend device --device cpu --methods vvs --out x",

@@ -140,3 +140,12 @@ def test_jacobi_windows_draw_the_host_s_tokens_and_need_no_drafter(folder: Path,
         for figure in ("tokens", "target_nfe", "drafter_nfe", "accepted", "depths"):
             assert device["scd-maximal", prompt][figure] == host["scd-maximal", prompt][figure], figure
     assert {row["drafter_nfe"] for row in report["rows"]} == {0}
+
+
+def test_row_fronts_draw_the_host_s_tokens(folder: Path, tmp_path: Path) -> None:
+    asked = ("--temperature", "0", "--methods", "zipar", "--set", "zipar.window=2")
+    host, _, _ = compared(folder, tmp_path / "host", *asked)
+    device, _, _ = compared(folder, tmp_path / "device", *asked, *ON_DEVICE, "--batch", "2")
+    for prompt in "13":
+        for figure in ("tokens", "target_nfe", "drafter_nfe", "accepted", "depths"):
+            assert device["zipar", prompt][figure] == host["zipar", prompt][figure], figure

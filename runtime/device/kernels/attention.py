@@ -1,11 +1,23 @@
 """Attention of new positions to an image's live cache and to each other under ancestor masks, in one kernel."""
 
+from typing import NamedTuple
+
 from torch import Tensor
 
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
 
 WORD = 64
 """New positions that one int64 of a mask names."""
+
+
+class Filled(NamedTuple):
+    """Which slots of a cache count, where cells are decided in any order.
+
+    slots [B, S] int32: 1 where one is filled. bounds [B, T] int64: the slots that a new position sees lie below.
+    """
+
+    slots: Tensor
+    bounds: Tensor
 
 
 @kernel
@@ -16,6 +28,8 @@ def attention_kernel(
     lengths,
     unseen,
     masks,
+    filled,
+    bounds,
     out,
     T,
     S,
@@ -24,6 +38,7 @@ def attention_kernel(
     heads,
     rows,
     scale,
+    SPARSE: tl.constexpr,
     D: tl.constexpr,
     WORDS: tl.constexpr,
     TBLOCK: tl.constexpr,
@@ -41,6 +56,8 @@ def attention_kernel(
     asks = (turn[:, None] < T) & inner[None, :]
     q = tl.load(query + (line * T + turn[:, None]) * D + depth[None, :], asks, other=0.0)
     length = tl.load(lengths + image)
+    if SPARSE:
+        bound = tl.load(bounds + image * T + turn, turn < T, other=0)
     best = tl.full((TBLOCK,), float("-inf"), tl.float32)
     total = tl.zeros((TBLOCK,), tl.float32)
     mixed = tl.zeros((TBLOCK, DBLOCK), tl.float32)
@@ -53,9 +70,15 @@ def attention_kernel(
         v = tl.load(cache + values + at, here, other=0.0)
         scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
         scores = tl.where(place[None, :] < length, scores, float("-inf"))
+        if SPARSE:
+            there = tl.load(filled + image * S + place, place < length, other=0) == 1
+            scores = tl.where(there[None, :] & (place[None, :] < bound[:, None]), scores, float("-inf"))
         most = tl.maximum(best, tl.max(scores, axis=1))
-        share = tl.exp(scores - most[:, None])
-        shrink = tl.exp(best - most)
+        safe = most
+        if SPARSE:
+            safe = tl.where(most > float("-inf"), most, 0.0)
+        share = tl.exp(scores - safe[:, None])
+        shrink = tl.exp(best - safe)
         total = total * shrink + tl.sum(share, axis=1)
         mixed = mixed * shrink[:, None] + tl.dot(share.to(v.dtype), v, input_precision="ieee")
         best = most
@@ -82,14 +105,23 @@ def attention_kernel(
 
 
 def attention(
-    query: Tensor, cache: Tensor, slots: Tensor, lengths: Tensor, unseen: Tensor, masks: Tensor, out: Tensor, live: int
+    query: Tensor,
+    cache: Tensor,
+    slots: Tensor,
+    lengths: Tensor,
+    unseen: Tensor,
+    masks: Tensor,
+    out: Tensor,
+    live: int,
+    filled: Filled | None = None,
 ) -> None:
     """Fill out [R, T, H * D] with softmax attention of query [R, H, T, D].
 
     cache [2, R, H, S, D]: keys and values, of which image b's rows see positions unseen[r] to lengths[b] - 1 (int64
     [R] and [B]; row r is image r % B's). slots [2, R, H, M, D]: keys and values of this cycle's new positions.
     masks [B, T, words] int64: bit j of word w says that a query sees slot 64 w + j. A query sees at least one position.
-    live: cached positions that the count of moved bytes assumes.
+    live: cached positions that the count of moved bytes assumes. filled: which of the cached positions count; None for
+    all.
     """
     rows, heads, count, width = query.shape
     words = masks.shape[2]
@@ -106,6 +138,8 @@ def attention(
         lengths,
         unseen,
         masks,
+        lengths if filled is None else filled.slots,
+        lengths if filled is None else filled.bounds,
         out,
         count,
         size,
@@ -114,6 +148,7 @@ def attention(
         heads,
         rows,
         width**-0.5,
+        SPARSE=filled is not None,
         D=width,
         WORDS=words,
         TBLOCK=max(16, next_power_of_2(count)),

@@ -7,7 +7,9 @@ from underpaint.runtime.device.language import kernel, launch, next_power_of_2, 
 
 
 @kernel
-def cell_uniforms_kernel(out, seeds, images, cycles, cells, roles, W, ROLES: tl.constexpr, COUNT: tl.constexpr) -> None:
+def cell_uniforms_kernel(
+    out, seeds, images, cycles, cells, roles, W, ROLES: tl.constexpr, EACH: tl.constexpr, COUNT: tl.constexpr
+) -> None:
     """One program a (role, image); a lane makes the four numbers of its cell's word, and keeps one."""
     turn, image = tl.program_id(0), tl.program_id(1)
     lane = tl.arange(0, COUNT)
@@ -16,7 +18,10 @@ def cell_uniforms_kernel(out, seeds, images, cycles, cells, roles, W, ROLES: tl.
     key1 = zero + tl.load(images + image).to(tl.uint64)
     cycle = zero + tl.load(cycles + image).to(tl.uint64)
     role = zero + tl.load(roles + turn).to(tl.uint64)
-    cell = tl.load(cells + image) + lane
+    if EACH:
+        cell = tl.maximum(tl.load(cells + image * W + lane, lane < W, other=0), 0)
+    else:
+        cell = tl.load(cells + image) + lane
     step = (cell % 64 // 4).to(tl.uint64) + 1
     c0, c1, c2, c3 = philox(key0, key1, step, (cell // 64).to(tl.uint64), role, cycle)
     which = cell % 4
@@ -25,9 +30,10 @@ def cell_uniforms_kernel(out, seeds, images, cycles, cells, roles, W, ROLES: tl.
 
 
 def cell_uniforms(out: Tensor, seeds: Tensor, images: Tensor, cycles: Tensor, cells: Tensor, roles: Tensor) -> None:
-    """Fill out [B, R, W] float64: the uniforms of the W cells from cells[b] on, of each role, in each image's cycle.
+    """Fill out [B, R, W] float64: the uniforms of W cells of each role, in each image's cycle.
 
-    seeds, images, cycles, cells: [B] int64, >= 0; roles: [R] int64, values of `algos.chance.Role`.
+    cells [B, W] int64, or [B]: the first of W cells one after another; below 0: any number. seeds, images, cycles: [B]
+    int64, >= 0; roles: [R] int64, values of `algos.chance.Role`.
     """
     batch, count, width = out.shape
     launch(
@@ -42,6 +48,7 @@ def cell_uniforms(out: Tensor, seeds: Tensor, images: Tensor, cycles: Tensor, ce
         roles,
         width,
         ROLES=count,
+        EACH=cells.dim() == 2,
         COUNT=next_power_of_2(max(2, width)),
         warps=1,
     )

@@ -1,0 +1,203 @@
+"""What a pass of row fronts feeds, and what it decided: cells of several rows at once, in a fixed window.
+
+The reference is `algos.spatial.zipar.zipar` over `algos.spatial.canvas.Canvas`. A window w decides cell (i, j) in step
+i w + j, so a step's rows are the same for every image.
+"""
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+from underpaint.algos.draft.spec import Grid
+from underpaint.runtime.device.kernels.layout import Progress
+from underpaint.runtime.device.kernels.row_maths import draw
+from underpaint.runtime.device.kernels.walk import TILE, Verdicts, takes_part
+from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
+
+
+class FrontPass(NamedTuple):
+    """A pass over T positions of each image: one a front, and the proxy of a row that opens. [B, T] int64 each.
+
+    tokens, positions: what is fed where. masks: the positions that each sees. bounds: the slots of the cache below
+    which it sees those that are filled. places: the slot that it is kept in, -1 for none. settled: the cell that is
+    decided by what follows it, -1 for none.
+    extents [B] int64: slots of the cache that are in use. filled [B, S] int32: 1 where a slot is.
+    """
+
+    tokens: Tensor
+    positions: Tensor
+    masks: Tensor
+    bounds: Tensor
+    places: Tensor
+    settled: Tensor
+    extents: Tensor
+    filled: Tensor
+
+
+@kernel
+def lay_fronts_kernel(
+    status,
+    cycles,
+    prefixes,
+    decided,
+    tokens,
+    positions,
+    masks,
+    bounds,
+    places,
+    settled,
+    extents,
+    T,
+    H,
+    W,
+    w,
+    RASTER: tl.constexpr,
+    LANES: tl.constexpr,
+) -> None:
+    """One program an image; position f of the pass is what the step before decided in the f-th open row."""
+    image = tl.program_id(0)
+    step = tl.load(cycles + image)
+    prefix = tl.load(prefixes + image)
+    lane = tl.arange(0, LANES).to(tl.int64)
+    going = tl.load(status + image) == 0
+    row = tl.maximum((step - W + w - 1) // w, 0) + lane
+    column = step - 1 - row * w
+    fresh = (lane < T - 1) & (row < H) & (column >= tl.where(going, 0, W)) & (column < W)
+    opened = step // w
+    proxy = lane == tl.where(going & (step % w == 0) & (opened < H), T - 1, -1)
+    if RASTER:
+        proxy = lane < 0
+    cell = tl.where(proxy, opened * W - 1, row * W + column)
+    cell = tl.where(fresh | proxy, cell, 0)
+    source = tl.where(proxy, (opened - 1) * W + w - 1, cell)
+    inside = lane < T
+    place = image * T + lane
+    tl.store(tokens + place, tl.load(decided + image * H * W + source, fresh | proxy, other=0), inside)
+    tl.store(positions + place, cell, inside)
+    own = tl.full((LANES,), 1, tl.int64) << lane
+    seen = (cell[None, :] < cell[:, None]) & fresh[None, :]
+    tl.store(masks + place, own | tl.sum(tl.where(seen, own[None, :], 0), axis=1), inside)
+    tl.store(bounds + place, prefix + cell, inside)
+    tl.store(places + place, tl.where(fresh, prefix + cell, -1), inside)
+    follows = proxy | (fresh & (column + 1 < W))
+    if RASTER:
+        follows = fresh & ((column + 1 < W) | (row + 1 < H))
+    tl.store(settled + place, tl.where(follows, cell + 1, -1), inside)
+    rows = tl.where(step > 1, (step - 2) // w + 1, 0)
+    tl.store(extents + image, prefix + tl.minimum(rows, H) * W)
+
+
+def lay_fronts(status: Tensor, progress: Progress, out: FrontPass, grid: Grid, window: int) -> None:
+    """Lay out step progress.cycles, from 1 on; the step before has decided its cells in progress.decided."""
+    batch, count = out.tokens.shape
+    launch(
+        lay_fronts_kernel,
+        (batch,),
+        8 * batch * 7 * count,
+        status,
+        progress.cycles,
+        progress.prefixes,
+        progress.decided,
+        *out[:7],
+        count,
+        grid.height,
+        grid.width,
+        window,
+        RASTER=window == grid.width,
+        LANES=next_power_of_2(max(2, count)),
+        warps=1,
+    )
+
+
+@kernel
+def settle_kernel(
+    probs,
+    uniforms,
+    settled,
+    decided,
+    status,
+    finite,
+    taken,
+    V,
+    T,
+    most,
+    rows,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    """One program a (position, image)."""
+    place, image = tl.program_id(0), tl.program_id(1)
+    cell = tl.load(settled + image * T + place)
+    if takes_part(status, finite, taken, image, rows, ROWS) == 0:
+        return
+    if cell < 0:
+        return
+    none = tl.full((2,), -1, tl.int64)
+    row = probs + (image * T + place).to(tl.int64) * V
+    token = draw(row, V, tl.load(uniforms + image * T + place), none, BLOCK)
+    if token < V:
+        tl.store(decided + image * most + cell, token)
+    else:
+        tl.store(status + image, 3)
+
+
+def settle(probs: Tensor, uniforms: Tensor, out: FrontPass, progress: Progress, verdicts: Verdicts) -> None:
+    """Decide the cells out.settled by probs [B, T, V] and uniforms [B, 1, T] float64."""
+    batch, count, vocab_size = probs.shape
+    launch(
+        settle_kernel,
+        (count, batch),
+        4 * probs.numel(),
+        probs,
+        uniforms,
+        out.settled,
+        progress.decided,
+        verdicts.status,
+        verdicts.finite,
+        verdicts.taken,
+        vocab_size,
+        count,
+        progress.decided.shape[1],
+        verdicts.finite.shape[1],
+        ROWS=next_power_of_2(verdicts.finite.shape[1]),
+        BLOCK=min(TILE, next_power_of_2(vocab_size)),
+        warps=8,
+    )
+
+
+@kernel
+def advance_fronts_kernel(status, cells, cycles, places, settled, filled, T, S, most, LANES: tl.constexpr) -> None:
+    """One program an image."""
+    image = tl.program_id(0)
+    if tl.load(status + image) != 0:
+        return
+    lane = tl.arange(0, LANES)
+    place = tl.load(places + image * T + lane, lane < T, other=-1)
+    tl.store(filled + image * S + place, tl.full((LANES,), 1, tl.int32), place >= 0)
+    known = tl.load(settled + image * T + lane, lane < T, other=-1) >= 0
+    count = tl.load(cells + image) + tl.sum(known.to(tl.int64), axis=0)
+    tl.store(cells + image, count)
+    tl.store(cycles + image, tl.load(cycles + image) + 1)
+    if count >= most:
+        tl.store(status + image, 1)
+
+
+def advance_fronts(out: FrontPass, progress: Progress, verdicts: Verdicts) -> None:
+    """Count what was decided and kept, and go to the next step."""
+    batch, count = out.tokens.shape
+    launch(
+        advance_fronts_kernel,
+        (batch,),
+        8 * batch * (3 * count + 6),
+        verdicts.status,
+        progress.cells,
+        progress.cycles,
+        out.places,
+        out.settled,
+        out.filled,
+        count,
+        out.filled.shape[1],
+        progress.decided.shape[1],
+        LANES=next_power_of_2(max(2, count)),
+        warps=1,
+    )
