@@ -1,63 +1,101 @@
 """The device runtime on a GPU: is it right, and how long do its cycles take?
 
-Run: python -m benchmarks.device [--batch 1] [--model llamagen-xl] [--methods ar,eagle2,...] [--device cuda]
+Run: python -m benchmarks.device [--model llamagen-xl] [--batches 1,4,16] [--parts correct,parity,...] [--out FILE]
 
-Correctness first; a failure ends the run with code 1. Uniforms must be the reference's bit for bit; distributions
-must have the reference's support and lie within 1e-5; every rule must give the reference's verdict on 40 random
-trees of 60 nodes over 1,000 codes. Then, with random weights in the model's sizes, in bfloat16: a copy's bandwidth,
-and every method's cycle as one captured graph, timed by CUDA events, beside what `device_program` predicts. Random
-weights accept hardly a draft, so cycles are timed, not pictures. `--out FILE` is written after every part.
+Runs from a bare checkout, on PyTorch, Triton and NumPy alone. Parts, in order; `--out FILE` is written after each:
 
+correct    uniforms bit for bit, distributions within 1e-5, every rule's verdict on 40 trees of 60 nodes
+parity     a pass against the module's own on the CPU in float32; bfloat16 against it
+identity   at temperature 0 in float32, the shipped weights: lossless methods draw plain decoding's tokens
+copy       GB/s of a copy
+shipped    the shipped weights, whole pictures at temperature 1, every method and batch: real acceptance
+plain      plain decoding of a model in a published one's sizes with random weights, against the time that its bytes
+           take at the copy's bandwidth, and the eager loop that papers time
+cycles     every method's cycle at those sizes; memory at its peak beside what was foreseen
+replay     speed-ups that follow from these cycles with tokens a cycle recorded on the shipped models under the papers'
+           settings, and with those that the papers report; named as a replay
+breakdown  where a cycle's time goes, each part a graph of its own
+
+A check that does not hold makes the run end with code 1: at once in `correct` and `parity`, else after all parts.
 `--device cpu` runs the same code on tiny sizes through Triton's interpreter: it shows that it runs, and nothing else.
 """
 
+import json
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from statistics import median
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from time import perf_counter
 from typing import Any
-
-import numpy as np
 
 from benchmarks.report import at_least, finish, options, parse, refusing
 
 METHODS = "ar,chain,eagle1,eagle2,adt,lantern,lantern++,adt+lantern"
+SHIPPED = "speculative,eagle1,eagle2,adt,lantern,lantern++,adt+lantern"
+PARTS = ("correct", "parity", "identity", "copy", "shipped", "plain", "cycles", "replay", "breakdown")
+FIRST = ("correct", "parity")
+"""A failed check of these ends the run: what follows would time something else."""
+RECORDED = Path(__file__).with_name("results") / "paper-128-t1.json"
+AR_BOUNDS = {"llamagen-xl": 1.3, "7b": 1.15}
+"""Plain decoding against the time that its weights and its live cache take at the bandwidth of a copy."""
+PAPERS = {"adt": 3.40, "adt+lantern": 4.86}
+"""Tokens a cycle on Anole at temperature 0 that ADT-Tree reports (arXiv 2512.21857)."""
+NAMED = {"speculative": "chain"}
+"""Methods by the names of `runtime.device.sizes`, where these differ."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = options("device", __doc__)
     parser.add_argument("--device", default="cuda", help="cuda, cuda:1, ... or cpu")
-    parser.add_argument("--batch", type=at_least(1), default=1)
-    parser.add_argument("--rounds", type=at_least(1), default=30)
+    parser.add_argument("--batches", default="1,4,16", help="images of a batch, with commas between")
     parser.add_argument("--model", choices=("llamagen-xl", "7b"), default="llamagen-xl")
-    parser.add_argument("--methods", default=METHODS, help="with commas between")
+    parser.add_argument("--methods", default=METHODS, help="of random weights, with commas between")
+    parser.add_argument("--shipped", default=SHIPPED, help="of the shipped weights, with commas between")
+    parser.add_argument("--parts", default=",".join(PARTS), help="with commas between")
     asked = parse(parser, arguments)
     with refusing(parser):
+        batches = [at_least(1)(one) for one in asked.batches.split(",")]
+        parts = _known("--parts", asked.parts, PARTS)
         from underpaint.runtime.device.runner import open_device
+        from underpaint.runtime.device.sizes import METHODS as KNOWN
+        from underpaint.runtime.methods.registry import METHODS as NAMES
 
         device = open_device(asked.device)
-        names = asked.methods.split(",")
-        from underpaint.runtime.device.sizes import METHODS as KNOWN
+        names = _known("--methods", asked.methods, KNOWN)
+        shipped = _known("--shipped", asked.shipped, [spec.name for spec in NAMES])
+    figures: dict[str, Any] = {"model": asked.model, "batches": batches, "device": device_name(device)}
+    failed = []
+    work = Work(device, asked.model, batches, names, shipped)
+    for part in parts:
+        for name, run in work.runs(part):
+            started = perf_counter()
+            found = run()
+            checks = found.pop("checks", {})
+            held = {check: one.shown() for check, one in checks.items()}
+            figures[name] = {**found, **({"checks": held} if held else {}), "seconds": perf_counter() - started}
+            failed += [
+                f"{name}: {check} is {one.value:.4g}, bound {one.bound:.4g}"
+                for check, one in checks.items()
+                if not one.holds
+            ]
+            print(name, figures[name], file=sys.stderr, flush=True)
+            finish({**figures, "failed": failed}, asked.out)
+        if failed and part in FIRST:
+            break
+    if failed:
+        print("\n".join(["checks that do not hold:", *failed]), file=sys.stderr)
+        raise SystemExit(1)
 
-        unknown = [name for name in names if name not in KNOWN]
-        if unknown:
-            raise ValueError(f"--methods: there is no {', '.join(unknown)}; known: {', '.join(KNOWN)}")
-    figures: dict[str, Any] = {"model": asked.model, "batch": asked.batch, "device": device_name(device)}
-    parts: list[tuple[str, Callable[[], dict[str, Any]]]] = [("correct", lambda: correctness(device))]
-    parts.append(("copy", lambda: copy_bandwidth(device)))
-    for name in names:
-        parts.append((name, lambda name=name: timed(device, asked.model, name, asked.batch, asked.rounds)))
-    for name, part in parts:
-        started = perf_counter()
-        figures[name] = part() | {"seconds": perf_counter() - started}
-        print(name, figures[name], file=sys.stderr, flush=True)
-        finish(figures, asked.out)
-        if name == "correct" and not all(value for value in figures[name].values()):
-            raise SystemExit(1)
+
+def _known(option: str, text: str, known: Any) -> list[str]:
+    names = text.split(",")
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise ValueError(f"{option}: there is no {', '.join(unknown)}; known: {', '.join(known)}")
+    return names
 
 
 def device_name(device: Any) -> dict[str, Any]:
+    """The device and the versions."""
     import torch
     import triton
 
@@ -65,121 +103,103 @@ def device_name(device: Any) -> dict[str, Any]:
     if device.type == "cuda":
         held = torch.cuda.get_device_properties(device)
         found |= {"name": held.name, "capability": f"{held.major}.{held.minor}", "bytes": held.total_memory}
+        found["cuda"] = torch.version.cuda
     return found
 
 
-def correctness(device: Any) -> dict[str, Any]:
-    """Whether uniforms, distributions and verdicts are the reference's."""
-    import torch
+class Work:
+    """What each part runs, and what later parts need of earlier ones."""
 
-    from underpaint.algos.chance import Philox, Role
-    from underpaint.algos.rows import SamplingParams, sampling_probs
-    from underpaint.runtime.device.kernels.probs import probs
-    from underpaint.runtime.device.kernels.uniforms import uniforms
+    def __init__(self, device: Any, model: str, batches: list[int], names: list[str], shipped: list[str]) -> None:
+        from benchmarks.device_models import shipped_tables
 
-    def whole(*numbers: int) -> Any:
-        return torch.tensor(numbers, dtype=torch.int64, device=device)
+        self._device, self._batches, self._names, self._shipped = device, batches, names, shipped
+        self._model = model
+        self._tables = shipped_tables()
+        self._gb_s: float | None = None
+        self._plain: dict[int, dict[str, Any]] = {}
+        self._cycles: dict[int, dict[str, float]] = {}
 
-    out = torch.zeros(1, 1, 70, dtype=torch.float64, device=device)
-    uniforms(out, whole(2**40), whole(9), whole(1000), whole(2))
-    same = bool((out.cpu().numpy()[0, 0] == Philox(2**40, 9).uniforms(1000, Role(2), 70)).all())
-    small = device.type == "cpu"
-    nodes, vocab_size = (2, 300) if small else (60, 16384)
-    logits = (3 * np.random.default_rng(0).standard_normal((2, nodes, vocab_size))).astype(np.float32)
-    close = []
-    for sampler in (SamplingParams(guidance=4.0, top_k=100), SamplingParams(guidance=2.0, temperature=0.8, top_p=0.9)):
-        made = torch.zeros(1, nodes, vocab_size, device=device)
-        marks = torch.zeros(2, 1, nodes, dtype=torch.int32, device=device)
-        probs(torch.from_numpy(logits).to(device)[:, None], made, marks[0], marks[1], whole(nodes), sampler)
-        found, wanted = made.cpu().numpy()[0], sampling_probs(logits, sampler)
-        close.append(bool(np.abs(found - wanted).max() < 1e-5 and ((found > 0) == (wanted > 0)).mean() > 0.99999))
-    rules = {f"rule {name}": agree for name, agree in verdicts(device, small).items()}
-    return {"uniforms": same, "distributions": all(close), **rules}
+    def runs(self, part: str) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
+        """The named runs of a part, each well under two minutes on a GPU."""
+        from benchmarks import device_checks as checks
+        from benchmarks.device_times import shipped_pictures
 
+        if part == "correct":
+            yield part, lambda: {"checks": checks.correctness(self._device)}
+        elif part == "parity":
+            yield part, lambda: {"checks": checks.parity(self._device)}
+        elif part == "identity":
+            yield part, lambda: {"checks": checks.identity(self._device, self._shipped, self._tables)}
+        elif part == "copy":
+            yield part, lambda: {"gb_s": self._bandwidth()}
+        elif part == "shipped":
+            for batch in self._batches:
+                for name in self._shipped:
+                    yield (
+                        f"shipped {name}, batch {batch}",
+                        lambda name=name, batch=batch: shipped_pictures(self._device, [name], batch, self._tables),
+                    )
+        elif part == "replay":
+            yield part, self._replay
+        else:
+            for batch in self._batches:
+                made = self._random(batch)
+                if part == "plain":
+                    yield f"plain, batch {batch}", lambda batch=batch, made=made: self._plain_of(batch, made)
+                    continue
+                for name in self._names:
+                    run = made.breakdown if part == "breakdown" else self._cycle_of(batch, made)
+                    yield f"{part} {name}, batch {batch}", lambda name=name, run=run: run(name)
 
-def verdicts(device: Any, small: bool) -> dict[str, bool]:
-    """Whether each rule with a device form gives the reference's verdict on random trees."""
-    from benchmarks.device_trees import agrees
-    from underpaint.runtime.device.rules import DEVICE_RULES
+    def _random(self, batch: int) -> Any:
+        """The model in its sizes; for the interpreter a tiny one."""
+        import torch
 
-    count, nodes, vocab_size = (2, 8, 50) if small else (40, 60, 1000)
-    return {name: all(agrees(name, device, nodes, vocab_size, seed) for seed in range(count)) for name in DEVICE_RULES}
+        from benchmarks.device_models import TINY
+        from benchmarks.device_times import RandomWeights
+        from underpaint.runtime.device.sizes import SEVEN_B, XL
 
+        if self._device.type == "cpu":
+            return RandomWeights(self._device, TINY, torch.float32, batch, 1)
+        config = XL if self._model == "llamagen-xl" else SEVEN_B
+        return RandomWeights(self._device, config, torch.bfloat16, batch, 30, AR_BOUNDS[self._model])
 
-def copy_bandwidth(device: Any) -> dict[str, Any]:
-    """GB/s of a copy, read and written bytes both counted."""
-    import torch
+    def _bandwidth(self) -> float:
+        from benchmarks.device_times import copy_gb_s
 
-    size = 2**20 if device.type == "cpu" else 2**30
-    source, out = (torch.empty(size, dtype=torch.uint8, device=device) for _ in range(2))
-    ms = time_ms(device, lambda: out.copy_(source), 10)
-    return {"gb_s": 2 * size / ms / 1e6}
+        if self._gb_s is None:
+            self._gb_s = copy_gb_s(self._device)
+        return self._gb_s
 
+    def _plain_of(self, batch: int, made: Any) -> dict[str, Any]:
+        self._plain[batch] = made.plain(self._bandwidth())
+        return dict(self._plain[batch])
 
-def time_ms(device: Any, run: Callable[[], Any], rounds: int) -> float:
-    """The median of `rounds` runs."""
-    import torch
+    def _cycle_of(self, batch: int, made: Any) -> Callable[[str], dict[str, Any]]:
+        def run(name: str) -> dict[str, Any]:
+            found: dict[str, Any] = made.cycle(name)
+            self._cycles.setdefault(batch, {})[name] = found["cycle_ms"]
+            return found
 
-    found = []
-    for _ in range(rounds):
-        if device.type == "cpu":
-            started = perf_counter()
-            run()
-            found.append(1e3 * (perf_counter() - started))
-            continue
-        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        first.record()
-        run()
-        last.record()
-        last.synchronize()
-        found.append(first.elapsed_time(last))
-    return median(found)
+        return run
 
+    def _replay(self) -> dict[str, Any]:
+        """By batch and by where acceptance is from; empty where `plain` or `cycles` was left out."""
+        from benchmarks.device_times import replayed
 
-def timed(device: Any, model: str, name: str, batch: int, rounds: int) -> dict[str, Any]:
-    """A method's cycle on a model of random weights; see `cycle_figures`."""
-    import torch
-
-    from underpaint.runtime.device.sizes import SEVEN_B, XL
-
-    config, dtype = XL if model == "llamagen-xl" else SEVEN_B, torch.bfloat16
-    if device.type == "cpu":
-        config, rounds, dtype = replace(config, dim=32, layers=1, heads=2, hidden=16, vocab_size=128), 1, torch.float32
-    return cycle_figures(device, config, dtype, name, batch, rounds)
-
-
-def cycle_figures(device: Any, config: Any, dtype: Any, name: str, batch: int, rounds: int) -> dict[str, Any]:
-    """A method's cycle, sampling and all, as one captured graph: ms by events, and what its program implies."""
-    import torch
-
-    from underpaint.algos.draft.spec import Grid
-    from underpaint.runtime.device.decoder import DecoderForward, shapes_alone
-    from underpaint.runtime.device.program import count_cycle
-    from underpaint.runtime.device.runner import DeviceRunner
-    from underpaint.runtime.device.sizes import method_of
-
-    drafts = replace(config, layers=1, drafter=True, fc_bias=False, condition="none", cond_ids=0, prefix=1)
-    decoders = []
-    with torch.no_grad():
-        for part in (config, drafts):
-            made = shapes_alone(part, dtype, device)
-            for weights in made.parameters():
-                weights.normal_(std=0.02) if weights.dim() > 1 else weights.fill_(1.0)
-            decoders.append(DecoderForward(made, 2))
-    method = method_of(name, config.vocab_size)
-    grid = Grid(config.grid_side, config.width)
-    runner = DeviceRunner(decoders[0], decoders[1], method, grid, config.prefix, batch, device)
-    condition = torch.randn(2 * batch, config.prefix, config.dim, dtype=dtype, device=device)
-    runner.begin(condition, [0] * batch, list(range(batch)))
-    runner.capture()
-    runner.begin(condition, [0] * batch, list(range(batch)))
-    ms = time_ms(device, runner.step, rounds)
-    program = count_cycle(config, method, batch)
-    found = {"cycle_ms": ms, "nodes": len(program.nodes), "bytes": sum(node.bytes for node in program.nodes)}
-    if device.type == "cuda":
-        found["peak_bytes"] = torch.cuda.max_memory_allocated(device)
-        torch.cuda.reset_peak_memory_stats(device)
-    return found
+        sources = {"as the papers report": PAPERS}
+        if RECORDED.is_file():
+            rows = json.loads(RECORDED.read_text(encoding="utf-8"))["rows"]
+            known = {NAMED.get(row["method"], row["method"]): row["tokens_per_cycle"] for row in rows}
+            sources["recorded, shipped models"] = {name: tokens for name, tokens in known.items() if tokens}
+        return {
+            f"batch {batch}": {
+                where: replayed(cycles, self._plain[batch], accepted) for where, accepted in sources.items()
+            }
+            for batch, cycles in self._cycles.items()
+            if batch in self._plain
+        }
 
 
 if __name__ == "__main__":

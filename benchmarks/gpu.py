@@ -157,11 +157,11 @@ def best_token_ms(precision: str, rounds: int) -> float:
     """Milliseconds a token of plain AR takes in the device runtime, sampling included, in one captured graph."""
     import torch
 
-    from benchmarks.device import cycle_figures
+    from benchmarks.device_times import RandomWeights
     from underpaint.runtime.device.runner import open_device
 
     dtype = torch.float32 if precision == "fp32" else torch.bfloat16
-    found: float = cycle_figures(open_device("cuda"), CONFIG, dtype, "ar", 1, rounds)["cycle_ms"]
+    found: float = RandomWeights(open_device("cuda"), CONFIG, dtype, 1, rounds).cycle("ar")["cycle_ms"]
     return round(found, 4)
 
 

@@ -1,18 +1,22 @@
 """What every benchmark does alike: bad arguments end it with code 2, and figures end it with one JSON line."""
 
+from __future__ import annotations
+
 import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from underpaint.artifacts.manifest import write_beside
 from underpaint.artifacts.results import results_text
-from underpaint.runtime.evaluation.comparison import ComparisonProgress
 from underpaint.runtime.evaluation.machine import describe_machine, typed_command
 from underpaint.runtime.files import check_file_writable
+
+if TYPE_CHECKING:
+    from underpaint.runtime.evaluation.comparison import ComparisonProgress
 
 
 def options(name: str, description: str | None) -> argparse.ArgumentParser:

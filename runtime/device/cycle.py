@@ -3,6 +3,8 @@
 Drafting takes more launches than all the rest; a CUDA graph of the whole makes one call of them (see `decode`).
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -113,11 +115,29 @@ class DeviceCycle:
             self._growth.begin()
         self._draw_noise()
         self._lay_out_tree()
-        self._verify(state.features[:, :1])
+        self._find_probs(state.features[:, :1])
+        self._judge()
         self._advance()
 
     def run(self) -> None:
         """One cycle of every image that is not done."""
+        for _, part in self.parts():
+            part()
+
+    def parts(self) -> list[tuple[str, Callable[[], None]]]:
+        """What a cycle runs, in order, each with the name of what it is part of; they meet in the state alone."""
+        growth, state = self._growth, self.state
+        found = [("prepare", self._prepare), ("uniforms", self._draw_noise)]
+        if growth is not None:
+            found.append(("draft", partial(growth.grow, state)))
+        found += [("tree", self._lay_out_tree), ("target", self._pass_tree)]
+        found += [("probabilities", partial(self._find_probs, state.features)), ("verdict", self._judge)]
+        found += [("commit", self._commit), ("commit", self._advance)]
+        if growth is not None:
+            found.append(("commit", partial(growth.observe, state)))
+        return found
+
+    def _prepare(self) -> None:
         state = self.state
         if self._growth is not None:
             limits = self._growth.limits
@@ -126,10 +146,9 @@ class DeviceCycle:
             zeros = state.lengths.levels
             prepare(state.verdicts.status, state.progress, zeros, zeros, state.lengths)
             state.tree.tokens.copy_(state.progress.roots.unsqueeze(1))
-        self._draw_noise()
-        if self._growth is not None:
-            self._growth.grow(state)
-        self._lay_out_tree()
+
+    def _pass_tree(self) -> None:
+        state = self.state
         if self._lines is None:
             made = self._passed(state.tree.tokens, state.positions, state.tree.masks)
             state.features.copy_(made)
@@ -139,11 +158,6 @@ class DeviceCycle:
             lay_lines(state.tree, state.positions, state.progress, state.lengths, self._lines, width, token)
             made = self._passed(self._lines.tokens, self._lines.positions, self._lines.masks)
             state.features.copy_(gather_rows(made, self._lines.outputs, self._target.shape.rows))
-        self._verify(state.features)
-        self._commit()
-        self._advance()
-        if self._growth is not None:
-            self._growth.observe(state)
 
     def _passed(self, tokens: Tensor, positions: Tensor, masks: Tensor) -> Tensor:
         """The target's features [R, T, F] of T new positions."""
@@ -177,14 +191,16 @@ class DeviceCycle:
             most=self.grid.cells - 1,
         )
 
-    def _verify(self, features: Tensor) -> None:
+    def _find_probs(self, features: Tensor) -> None:
         state, tree = self.state, self.state.tree
         shape = self._target.shape
         logits = self._target.logits(features).view(shape.rows, state.batch, -1, shape.vocab_size)
         count = logits.shape[2]
         finite = state.verdicts.finite.narrow(1, 0, count)
         probs(logits, tree.probs, state.support, finite, tree.counts, self.method.sampler)
-        self._decide(tree, state.depths, state.verdicts)
+
+    def _judge(self) -> None:
+        self._decide(self.state.tree, self.state.depths, self.state.verdicts)
 
     def _advance(self) -> None:
         state, verdicts = self.state, self.state.verdicts

@@ -2,10 +2,10 @@
 
 import os
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final, Literal
-
-import onnxruntime
 
 _PROVIDER: Final = "CPUExecutionProvider"
 """Of ONNX Runtime's, the one that engines run on: their caches lie in the host's memory."""
@@ -43,6 +43,16 @@ class EngineContext:
             raise EngineError(f"context: pool must be own or shared, got {self.pool!r}")
 
 
+def _runtime() -> ModuleType:
+    """ONNX Runtime, loaded with the first session: a device without it draws by PyTorch alone."""
+    try:
+        return import_module("onnxruntime")
+    except ImportError as error:
+        raise EngineError(
+            f"ONNX Runtime is not installed ({error}); install it with: pip install 'underpaint[cpu]'"
+        ) from error
+
+
 SHARED: Final = EngineContext(pool="shared")
 """For models that take turns in one process, as a target and its drafter do."""
 
@@ -62,8 +72,9 @@ def _require_pool(threads: int | None) -> None:
     """Make the process's pool, or find it made with as many threads; None takes it as it is. EngineError otherwise."""
     if _ProcessPool.threads is None:
         wanted = threads or usable_cores()
+        runtime = _runtime()
         try:
-            onnxruntime.set_global_thread_pool_sizes(wanted, 1)
+            runtime.set_global_thread_pool_sizes(wanted, 1)
         except Exception as error:  # onnxruntime's own exceptions share no base but Exception
             if _CREATED_BEFORE not in str(error):
                 raise EngineError(f"context: onnxruntime makes no shared pool ({error}); use pool='own'") from error
@@ -88,7 +99,7 @@ def open_session(path: Path, context: EngineContext | None = None, content: byte
     try:
         if content is not None:
             options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(path.parent))
-        session = onnxruntime.InferenceSession(content or str(path), options, providers=[_PROVIDER])
+        session = _runtime().InferenceSession(content or str(path), options, providers=[_PROVIDER])
     except Exception as error:  # onnxruntime's own exceptions share no base but Exception
         raise EngineError(f"{path}: onnxruntime could not load it ({error}); export the model again") from error
     session.disable_fallback()
@@ -96,6 +107,7 @@ def open_session(path: Path, context: EngineContext | None = None, content: byte
 
 
 def _options(context: EngineContext) -> Any:
+    onnxruntime = _runtime()
     options = onnxruntime.SessionOptions()
     if context.pool == "shared":
         _require_pool(context.threads)

@@ -7,7 +7,6 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from underpaint.algos.arrays import IntArray
 from underpaint.algos.draft.spec import Grid
@@ -16,11 +15,8 @@ from underpaint.runtime.engines.context import EngineContext, open_session
 from underpaint.runtime.engines.images import ImageDecoder, ImageEncoder, to_bytes, to_unit
 from underpaint.runtime.resampling.resampler import check_high, check_low
 
-FILTERS: Final[Mapping[str, Image.Resampling]] = {
-    "nearest": Image.Resampling.NEAREST,
-    "bicubic": Image.Resampling.BICUBIC,
-}
-"""Enlargements that need no training."""
+FILTERS: Final[Mapping[str, str]] = {"nearest": "NEAREST", "bicubic": "BICUBIC"}
+"""Enlargements that need no training, by their names among Pillow's."""
 
 
 class Enlarger(Protocol):
@@ -36,11 +32,14 @@ class FilterEnlarger:
     """Enlarges by a filter of `FILTERS`."""
 
     ratio: int
-    resampling: Image.Resampling = Image.Resampling.BICUBIC
+    resampling: str = FILTERS["bicubic"]
 
     def __call__(self, picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        from PIL import Image
+
         height, width = picture.shape[:2]
-        return np.asarray(Image.fromarray(picture).resize((width * self.ratio, height * self.ratio), self.resampling))
+        size = (width * self.ratio, height * self.ratio)
+        return np.asarray(Image.fromarray(picture).resize(size, Image.Resampling[self.resampling]))
 
 
 class LearnedEnlarger:
@@ -78,6 +77,8 @@ class PixelResampler:
         read = check_high(self.map, high, rows, self.decoder.vocab_size)
         if not rows:
             return np.empty(0, dtype=np.int64)
+        from PIL import Image
+
         picture = Image.fromarray(self._draw(read, self.map.high)).reduce(self.map.ratio)
         return self._rows(np.asarray(picture), self.map.low, rows)
 

@@ -1,0 +1,141 @@
+"""What `benchmarks.device` holds the device runtime to before it times anything: the reference, and its own float32."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from benchmarks.device_models import shipped_models, shipped_prompts
+from benchmarks.device_trees import agrees
+from underpaint.algos.chance import Philox, Role
+from underpaint.algos.rows import SamplingParams, sampling_probs
+from underpaint.models.decoder import Decoder
+from underpaint.runtime.device.cycle import DeviceMethod
+from underpaint.runtime.device.decoder import DecoderForward
+from underpaint.runtime.device.forwards import Cache, causal_masks
+from underpaint.runtime.device.kernels.probs import probs
+from underpaint.runtime.device.kernels.uniforms import uniforms
+from underpaint.runtime.device.rules import DEVICE_RULES
+from underpaint.runtime.device.runner import DeviceRunner
+from underpaint.runtime.methods.method import ModelTables
+from underpaint.runtime.methods.registry import resolve
+from underpaint.runtime.methods.tree_config import TreeMethod
+
+LOGITS_APART = 2e-4
+"""Float32 logits of one pass against another order of the same sums, relative to the largest."""
+HALF_APART = 0.05
+"""Mean total variation of next-token distributions at temperature 1 and guidance 1, half precision against float32."""
+
+
+class Check(NamedTuple):
+    """A figure and the bound that it must not pass."""
+
+    value: float
+    bound: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether the figure is a number within the bound."""
+        return bool(np.isfinite(self.value)) and self.value <= self.bound
+
+    def shown(self) -> dict[str, Any]:
+        """As the figures have it."""
+        return {"value": self.value, "bound": self.bound, "holds": self.holds}
+
+
+def equal(same: bool) -> Check:
+    """A check of equality: 0 where it holds."""
+    return Check(0.0 if same else 1.0, 0.0)
+
+
+def correctness(device: torch.device) -> dict[str, Check]:
+    """Uniforms bit for bit, distributions within 1e-5 with the reference's support, and every rule's verdicts."""
+
+    def whole(*numbers: int) -> torch.Tensor:
+        return torch.tensor(numbers, dtype=torch.int64, device=device)
+
+    out = torch.zeros(1, 1, 70, dtype=torch.float64, device=device)
+    uniforms(out, whole(2**40), whole(9), whole(1000), whole(2))
+    same = bool((out.cpu().numpy()[0, 0] == Philox(2**40, 9).uniforms(1000, Role(2), 70)).all())
+    small = device.type == "cpu"
+    nodes, vocab_size = (2, 300) if small else (60, 16384)
+    logits = (3 * np.random.default_rng(0).standard_normal((2, nodes, vocab_size))).astype(np.float32)
+    apart, unlike = 0.0, 0.0
+    for sampler in (SamplingParams(guidance=4.0, top_k=100), SamplingParams(guidance=2.0, temperature=0.8, top_p=0.9)):
+        made = torch.zeros(1, nodes, vocab_size, device=device)
+        marks = torch.zeros(2, 1, nodes, dtype=torch.int32, device=device)
+        probs(torch.from_numpy(logits).to(device)[:, None], made, marks[0], marks[1], whole(nodes), sampler)
+        found, wanted = made.cpu().numpy()[0], sampling_probs(logits, sampler)
+        apart = max(apart, float(np.abs(found - wanted).max()))
+        unlike = max(unlike, float(((found > 0) != (wanted > 0)).mean()))
+    count, size, codes = (2, 8, 50) if small else (40, 60, 1000)
+    rules = {
+        f"rule {name}": equal(all(agrees(name, device, size, codes, seed) for seed in range(count)))
+        for name in DEVICE_RULES
+    }
+    return {"uniforms": equal(same), "distributions": Check(apart, 1e-5), "support": Check(unlike, 1e-5), **rules}
+
+
+def parity(device: torch.device) -> dict[str, Check]:
+    """The shipped target's pass on the device against the module's own forward on the CPU in float32; then the device's
+    in half precision against it in float32: bfloat16, in the interpreter float16, as it has no bfloat16."""
+    length, half = (4, torch.float16) if device.type == "cpu" else (48, torch.bfloat16)
+    models = shipped_models(torch.device("cpu"), torch.float32).models
+    module, condition = models.module, models.embed(shipped_prompts(1)).rows
+    tokens = torch.from_numpy(np.random.default_rng(0).integers(0, module.config.vocab_size, (1, length)))
+    with torch.no_grad():
+        wanted = module(tokens, condition)[0][:, 1:]
+    single, narrow = (_pass(module, condition, tokens, device, dtype) for dtype in (torch.float32, half))
+    apart = (single - wanted).abs().max() / wanted.abs().max()
+    moved = 0.5 * (single.softmax(dim=-1) - narrow.softmax(dim=-1)).abs().sum(dim=-1).mean()
+    return {
+        "float32 logits": Check(float(apart), LOGITS_APART),
+        f"{str(half).removeprefix('torch.')} total variation": Check(float(moved), HALF_APART),
+    }
+
+
+def _pass(
+    module: Decoder, condition: torch.Tensor, tokens: torch.Tensor, device: torch.device, dtype: torch.dtype
+) -> torch.Tensor:
+    """Logits [1, T, V] on the CPU of a pass over `tokens` behind a condition, by the device's forward."""
+    held = Decoder(module.config).to(device, dtype)
+    held.load_state_dict(module.state_dict())
+    forward = DecoderForward(held.eval(), 1)
+    prefix, length = condition.shape[1], tokens.shape[1]
+    cache = Cache(forward.shape, 1, prefix + length, length, dtype, device)
+    with torch.no_grad():
+        before = torch.arange(-prefix, 0, device=device)[None]
+        forward.hidden(condition.to(device, dtype, copy=True), None, before, cache.prefill())  # it is written to
+        lengths = torch.tensor([prefix], device=device)
+        masks = causal_masks(length, cache.words, device)[None]
+        cells = torch.arange(length, device=device)[None]
+        attend = cache.attend(0, lengths, masks, prefix + length)
+        made = forward.logits(forward.hidden(forward.embed(tokens.to(device)), None, cells, attend))
+    return made.cpu()
+
+
+def identity(device: torch.device, names: Sequence[str], tables: ModelTables) -> dict[str, Check]:
+    """Pictures by the shipped weights, at temperature 0 in float32, that a method draws unlike plain decoding."""
+    models, grid, sampler = shipped_models(device, torch.float32)
+    conditions = shipped_prompts(1 if device.type == "cpu" else 8)
+    batch = models.embed(conditions)
+    decoded: dict[str, list[list[int]]] = {}
+    for name in ("ar", *names):
+        made = resolve(name, 0.0).build(name, tables)
+        if not isinstance(made, TreeMethod) or not made.lossless:
+            continue
+        policy = made.policy if made.drafts else None
+        how = DeviceMethod(policy, made.rule, made.config.target_sampling(sampler))
+        prefix = batch.rows.shape[1]
+        drafter = None if policy is None else models.drafter
+        runner = DeviceRunner(models.target, drafter, how, grid, prefix, len(conditions), device)
+        keys = [one.noise_key for one in conditions]
+        runner.begin(batch.rows, [0] * len(keys), keys, batch.hidden)
+        images = runner.finish(len(conditions))
+        decoded[name] = [[] if image.tokens is None else image.tokens.tolist() for image in images]
+    plain = decoded.pop("ar")
+    return {
+        name: Check(sum(one != other for one, other in zip(drawn, plain, strict=True)), 0.0)
+        for name, drawn in decoded.items()
+    }

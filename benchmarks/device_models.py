@@ -1,0 +1,95 @@
+"""The models that `benchmarks.device` runs: the shipped weights, and random ones in a published model's sizes."""
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from underpaint.algos.accept.neighbours import nearest_codes
+from underpaint.algos.draft.spec import Grid
+from underpaint.algos.rows import SamplingParams
+from underpaint.artifacts.model_index import read_index
+from underpaint.models.decoder import Decoder
+from underpaint.models.decoder_config import DecoderConfig
+from underpaint.runtime.conditions import Condition, of_prompt
+from underpaint.runtime.device.folder import DeviceModels
+from underpaint.runtime.device.weights import read_decoder
+from underpaint.runtime.engines.condition_encoder import ConditionEncoder
+from underpaint.runtime.engines.shape import DecoderShape, read_shape
+from underpaint.runtime.methods.method import ModelTables
+from underpaint.runtime.resampling.registry import read_codebook
+from underpaint.zoo.load import FOLDER, locate
+from underpaint.zoo.prompts import sample
+
+NEAREST = 100
+"""Codes that a codebook rule may pool over."""
+
+
+TINY = DecoderConfig(dim=32, layers=1, heads=2, hidden=16, vocab_size=128, grid_side=8, prefix=1, cond_ids=9)
+"""A target for Triton's interpreter."""
+
+
+def random_model(config: DecoderConfig, dtype: torch.dtype, device: torch.device) -> tuple[Decoder, Decoder]:
+    """A target and a drafter of one layer with random weights, the same at every call on one kind of device."""
+    drafts = replace(config, layers=1, drafter=True, fc_bias=False, condition="none", cond_ids=0, prefix=1)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    torch.manual_seed(0)
+    try:
+        with torch.device(device), torch.no_grad():
+            made = Decoder(config), Decoder(drafts)
+            for one in made:
+                for weights in one.parameters():
+                    weights.normal_(std=0.02) if weights.dim() > 1 else weights.fill_(1.0)
+    finally:
+        torch.set_default_dtype(before)
+    return made[0].eval(), made[1].eval()
+
+
+class Shipped(NamedTuple):
+    """The shipped models on a device, the grid that is decoded, and how they are meant to be sampled."""
+
+    models: DeviceModels
+    grid: Grid
+    sampler: SamplingParams
+
+
+def shipped_models(device: torch.device, dtype: torch.dtype) -> Shipped:
+    """The largest shipped target and its drafter. For the interpreter, which is slow, four cells of a tiny model with
+    random weights that takes the same prompts."""
+    decoders, shapes = [], list[DecoderShape]()
+    for kind in ("target", "drafter"):
+        located = locate(f"{kind}128", kind)
+        shapes.append(read_shape(located.manifest.settings, located.manifest.name))
+        decoders.append(read_decoder(located, shapes[-1], device).to(dtype))
+    grid = shapes[0].grid
+    if device.type == "cpu":
+        grid = Grid(1, 4)
+        small = replace(decoders[0].config, dim=32, layers=1, heads=2, hidden=16)
+        decoders = list(random_model(small, dtype, device))
+    models = DeviceModels(decoders[0], decoders[1], ConditionEncoder(shapes[0]), 1, device)
+    return Shipped(models, grid, read_index(FOLDER).sampling())
+
+
+def shipped_prompts(count: int) -> list[Condition]:
+    """`count` prompts of the grammar, the same at every call."""
+    rng = np.random.default_rng(0)
+    return [of_prompt(sample(rng)) for _ in range(count)]
+
+
+def shipped_tables() -> ModelTables:
+    """The shipped codebook and its nearest codes, for rules that pool over them."""
+    codebook = read_codebook()
+    return ModelTables(nearest_codes(codebook, NEAREST), codebook)
+
+
+def weight_bytes(module: Any) -> int:
+    """Bytes that a pass over one position reads of a target's weights: embeddings left out, the head in float32."""
+    total = 0
+    for name, weights in module.named_parameters():
+        if name == "head.weight":
+            total += 4 * weights.numel()
+        elif not name.startswith(("codes.", "conditions.", "positions.")):
+            total += weights.numel() * weights.element_size()
+    return total

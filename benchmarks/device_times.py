@@ -1,0 +1,215 @@
+"""What `benchmarks.device` times: a copy, plain decoding against it, cycles of every method, their parts, pictures."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from benchmarks.device_checks import Check
+from benchmarks.device_models import random_model, shipped_models, shipped_prompts, weight_bytes
+from underpaint.algos.draft.spec import Grid
+from underpaint.models.decoder_config import DecoderConfig
+from underpaint.runtime.device.cycle import DeviceMethod
+from underpaint.runtime.device.decoder import DecoderForward
+from underpaint.runtime.device.eager import EagerLoop
+from underpaint.runtime.device.program import count_cycle
+from underpaint.runtime.device.runner import DeviceRunner
+from underpaint.runtime.device.sizes import method_of
+from underpaint.runtime.device.state import needed_bytes
+from underpaint.runtime.methods.method import ModelTables
+from underpaint.runtime.methods.registry import resolve
+from underpaint.runtime.methods.tree_config import TreeMethod
+
+EAGER_TOKENS = 16
+
+
+def time_ms(device: torch.device, run: Callable[[], Any], rounds: int) -> float:
+    """The median of `rounds` runs: by CUDA events, on the CPU by the clock."""
+    found = []
+    for _ in range(rounds):
+        if device.type == "cpu":
+            started = perf_counter()
+            run()
+            found.append(1e3 * (perf_counter() - started))
+            continue
+        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        first.record()
+        run()
+        last.record()
+        last.synchronize()
+        found.append(first.elapsed_time(last))
+    return median(found)
+
+
+def copy_gb_s(device: torch.device) -> float:
+    """GB/s of a copy, read and written bytes both counted."""
+    size = 2**20 if device.type == "cpu" else 2**30
+    source, out = (torch.empty(size, dtype=torch.uint8, device=device) for _ in range(2))
+    return 2 * size / time_ms(device, lambda: out.copy_(source), 10) / 1e6
+
+
+class RandomWeights:
+    """Cycles of a model with random weights, timed with half of every picture decided: drafts are hardly accepted, so
+    cycles are timed and not pictures."""
+
+    def __init__(
+        self,
+        device: torch.device,
+        config: DecoderConfig,
+        dtype: torch.dtype,
+        batch: int,
+        rounds: int,
+        bound: float | None = None,
+    ) -> None:
+        """bound: of plain decoding, one image at a time on a GPU, against its bytes at the bandwidth of a copy."""
+        self.config, self.batch, self._device, self._rounds, self._bound = config, batch, device, rounds, bound
+        self.module, drafter = random_model(config, dtype, device)
+        self._decoders = DecoderForward(self.module, 2), DecoderForward(drafter, 2)
+        self._condition = torch.randn(2 * batch, config.prefix, config.dim, dtype=dtype, device=device)
+
+    def runner(self, name: str) -> DeviceRunner:
+        """A method's program, captured, with half of every picture decided."""
+        method, grid = method_of(name, self.config.vocab_size), Grid(self.config.grid_side, self.config.width)
+        sizes = (self.config.prefix, self.batch, self._device)
+        runner = DeviceRunner(self._decoders[0], self._decoders[1], method, grid, *sizes)
+        images = list(range(self.batch))
+        runner.begin(self._condition, [0] * self.batch, images)
+        runner.capture()
+        runner.begin(self._condition, [0] * self.batch, images)
+        runner.cycle.state.progress.cells.fill_(grid.cells // 2)
+        return runner
+
+    def cycle(self, name: str) -> dict[str, Any]:
+        """A method's cycle: ms, the nodes and bytes of its graph, memory at its peak beside what was foreseen."""
+        if self._device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self._device)
+        before = torch.cuda.memory_allocated(self._device) if self._device.type == "cuda" else 0
+        runner = self.runner(name)
+        ms = time_ms(self._device, runner.step, self._rounds)
+        program = count_cycle(self.config, method_of(name, self.config.vocab_size), self.batch)
+        found: dict[str, Any] = {"cycle_ms": ms, "nodes": len(program.nodes)}
+        found["bytes"] = sum(node.bytes for node in program.nodes)
+        if self._device.type == "cuda":
+            found["peak_bytes"] = torch.cuda.max_memory_allocated(self._device) - before
+            drafts = None if runner.cycle.envelope.levels == 0 else self._decoders[1].shape
+            found["foreseen_bytes"] = needed_bytes(
+                self.batch,
+                runner.cycle.envelope,
+                runner.grid.cells,
+                self.config.prefix,
+                self._decoders[0].shape,
+                drafts,
+                self._condition.element_size(),
+            )
+        return found
+
+    def plain(self, gb_s: float) -> dict[str, Any]:
+        """Plain decoding, captured and as an eager loop, against its bytes at the bandwidth of a copy."""
+        config, cells = self.config, self.config.grid_side * self.config.width
+        cached = config.prefix + cells // 2
+        numbers = 2 * config.layers * 2 * self.batch * config.dim * cached
+        moved = weight_bytes(self.module) + numbers * self._condition.element_size()
+        ms, bound_ms = self.cycle("ar")["cycle_ms"], moved / gb_s / 1e6
+        found: dict[str, Any] = {"cycle_ms": ms, "bytes": moved, "bound_ms": bound_ms, "over_bound": ms / bound_ms}
+        found["eager_ms"] = self._eager_ms()
+        if self._bound is not None and self._device.type == "cuda" and self.batch == 1:
+            found["checks"] = {"over bound": Check(ms / bound_ms, self._bound)}
+        return found
+
+    def _eager_ms(self) -> float:
+        """A token of the loop that papers time, at the beginning of a picture, where its cache is short."""
+        sampler = method_of("ar", self.config.vocab_size).sampler
+        loop = EagerLoop(self.module, 2, sampler, False, Grid(1, EAGER_TOKENS))
+        hidden = torch.zeros(2 * self.batch, dtype=torch.int64, device=self._device)
+        images = list(range(self.batch))
+        decode = partial(loop.decode, self._condition, [0] * self.batch, images, hidden)
+        decode()
+        return time_ms(self._device, decode, 3) / EAGER_TOKENS
+
+    def breakdown(self, name: str) -> dict[str, Any]:
+        """Ms of each part of a cycle, each captured as a graph of its own; a launch of a graph is in each."""
+        runner = self.runner(name)
+        parts = runner.cycle.parts()
+        graphs = [_captured(self._device, run) for _, run in parts]
+        found = dict.fromkeys((part for part, _ in parts), 0.0)
+        for place, (part, _) in enumerate(parts):
+            rounds = [_timed_within(self._device, graphs, place) for _ in range(self._rounds)]
+            found[part] += median(rounds)
+        return {"parts_ms": found}
+
+
+def _captured(device: torch.device, run: Callable[[], None]) -> Callable[[], None]:
+    if device.type != "cuda":
+        return run
+    graph = torch.cuda.CUDAGraph()
+    with torch.no_grad(), torch.cuda.graph(graph):
+        run()
+    return graph.replay
+
+
+def _timed_within(device: torch.device, graphs: Sequence[Callable[[], None]], place: int) -> float:
+    """A whole cycle, part by part, of which one part is timed."""
+    ms = 0.0
+    with torch.no_grad():
+        for turn, run in enumerate(graphs):
+            if turn == place:
+                ms = time_ms(device, run, 1)
+            else:
+                run()
+    return ms
+
+
+def replayed(cycles: dict[str, float], plain: dict[str, Any], accepted: dict[str, float]) -> dict[str, Any]:
+    """Speed-ups that follow from timed cycles and from tokens a cycle that were recorded elsewhere."""
+    found = {}
+    for name, ms in cycles.items():
+        if name in accepted:
+            tokens = accepted[name]
+            over = {"over_ar": tokens * plain["cycle_ms"] / ms, "over_eager": tokens * plain["eager_ms"] / ms}
+            found[name] = {"tokens_per_cycle": tokens, **over}
+    return found
+
+
+def shipped_pictures(device: torch.device, names: Sequence[str], batch: int, tables: ModelTables) -> dict[str, Any]:
+    """Whole pictures by the shipped weights in float32 at temperature 1: real acceptance, in batches."""
+    models, grid, sampler = shipped_models(device, torch.float32)
+    count = batch if device.type == "cpu" else 16
+    conditions = shipped_prompts(count)
+    found: dict[str, Any] = {}
+    for name in ("ar", *(name for name in names if name != "ar")):
+        made = resolve(name, 1.0).build(name, tables)
+        if not isinstance(made, TreeMethod):
+            raise ValueError(f"--shipped: expected methods of draft trees, got '{name}'")
+        policy = made.policy if made.drafts else None
+        how = DeviceMethod(policy, made.rule, made.config.target_sampling(sampler))
+        prefix = models.embed(conditions).rows.shape[1]
+        drafter = None if policy is None else models.drafter
+        runner = DeviceRunner(models.target, drafter, how, grid, prefix, batch, device)
+        cycles, seconds = 0, 0.0
+        for turn in range(2 if device.type == "cuda" else 1):  # the first compiles and captures
+            cycles, seconds = 0, 0.0
+            for first in range(0, count, batch):
+                part = conditions[first : first + batch]
+                embedded, keys = models.embed(part), [one.noise_key for one in part]
+                started = perf_counter()
+                runner.begin(embedded.rows, [0] * len(part), keys, embedded.hidden)
+                if turn == 0:
+                    runner.capture()
+                    runner.begin(embedded.rows, [0] * len(part), keys, embedded.hidden)
+                images = runner.finish(len(part))
+                seconds += perf_counter() - started
+                cycles += sum(image.cycles - 1 for image in images)
+        tokens = count * (grid.cells - 1) / cycles
+        found[name] = {"tokens_per_cycle": tokens, "ms_per_picture": 1e3 * seconds / count}
+        found[name]["over_ar"] = found["ar"]["ms_per_picture"] / found[name]["ms_per_picture"]
+    loop = EagerLoop(models.module, 1, sampler, False, grid)
+    embedded, keys = models.embed(conditions[:batch]), [one.noise_key for one in conditions[:batch]]
+    decode = partial(loop.decode, embedded.rows, [0] * batch, keys, embedded.hidden)
+    eager = time_ms(device, decode, 1) / batch
+    found["ar-eager"] = {"tokens_per_cycle": 1.0, "ms_per_picture": eager}
+    for one in found.values():
+        one["over_eager"] = eager / one["ms_per_picture"]
+    return found

@@ -1,0 +1,81 @@
+"""`benchmarks.device` in Triton's interpreter: it runs, a check that fails ends it, and it needs few packages."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import device, device_checks
+
+ROOT = Path(__file__).parents[2]
+SMALL = ["--device", "cpu", "--batches", "1", "--methods", "ar", "--shipped", "speculative"]
+ALONE = """
+import sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in BLOCKED:
+            raise ImportError(f"{name} is not installed")
+
+BLOCKED = {"onnx", "onnxruntime", "array_api_compat", "resvg_py", "safetensors", "typer", "rich", "matplotlib", "PIL",
+           "scipy", "hypothesis"}
+sys.meta_path.insert(0, Missing())
+sys.path[:0] = [ROOT]
+from benchmarks.device import main
+main(["--device", "cpu", "--batches", "1", "--parts", "correct,parity,copy"])
+"""
+
+
+def test_every_part_runs_and_its_checks_hold(tmp_path: Path) -> None:
+    out = tmp_path / "device.json"
+    parts = "parity,identity,copy,shipped,plain,cycles,replay,breakdown"
+    device.main([*SMALL, "--parts", parts, "--out", str(out)])
+    found = json.loads(out.read_text(encoding="utf-8"))
+    assert found["failed"] == []
+    assert set(found["parity"]["checks"]) == {"float32 logits", "float16 total variation"}
+    assert all(check["holds"] for check in found["parity"]["checks"].values())
+    assert set(found["identity"]["checks"]) == {"speculative"}
+    assert found["copy"]["gb_s"] > 0
+    shipped = found["shipped speculative, batch 1"]
+    assert set(shipped) == {"ar", "speculative", "ar-eager", "seconds"}
+    assert shipped["ar"]["tokens_per_cycle"] == 1.0 <= shipped["speculative"]["tokens_per_cycle"]
+    plain, cycle = found["plain, batch 1"], found["cycles ar, batch 1"]
+    assert min(plain["cycle_ms"], plain["eager_ms"], plain["bound_ms"], cycle["cycle_ms"]) > 0
+    assert sum(found["breakdown ar, batch 1"]["parts_ms"].values()) > 0
+
+
+def test_a_check_that_does_not_hold_fails_the_run_and_nothing_is_timed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(device_checks, "LOGITS_APART", -1.0)
+    out = tmp_path / "device.json"
+    with pytest.raises(SystemExit) as ended:
+        device.main([*SMALL, "--parts", "parity,copy", "--out", str(out)])
+    assert ended.value.code == 1
+    assert "parity: float32 logits is " in capsys.readouterr().err
+    found = json.loads(out.read_text(encoding="utf-8"))
+    assert len(found["failed"]) == 1
+    assert "copy" not in found
+
+
+@pytest.mark.parametrize(("value", "holds"), [(1.0, True), (1.1, False), (float("nan"), False)])
+def test_a_figure_beyond_its_bound_or_none_at_all_does_not_hold(value: float, holds: bool) -> None:
+    assert device_checks.Check(value, 1.0).holds is holds
+
+
+def test_it_runs_on_pytorch_triton_and_numpy_alone() -> None:
+    environment = {**os.environ, "PYTHONPATH": "", "UNDERPAINT_TRITON": "interpret"}
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE.replace("ROOT", repr(str(ROOT)))],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert json.loads(done.stdout.splitlines()[-1])["failed"] == []
