@@ -254,14 +254,7 @@ class _CapturedProgram(_Program):
         form = self._form
         drafter = None if isinstance(form, FrontMethod) or form.policy is None else models.drafter
         self._runner = DeviceRunner(
-            models.target,
-            drafter,
-            self._form,
-            pipeline.grid,
-            prefix,
-            drawer.batch,
-            models.device,
-            models.target.line_token,
+            models.target, drafter, form, pipeline.grid, prefix, drawer.batch, models.device, models.target.line_token
         )
         self._levels = 0 if drafter is None else self._runner.cycle.envelope.levels
 
