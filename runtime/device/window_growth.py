@@ -15,7 +15,7 @@ from underpaint.runtime.device.growth import Limits
 from underpaint.runtime.device.kernels import couple, refill
 from underpaint.runtime.device.kernels.cell_uniforms import cell_uniforms
 from underpaint.runtime.device.kernels.shift import shift
-from underpaint.runtime.device.kernels.window import WINDOW_ROLES, Window
+from underpaint.runtime.device.kernels.window import WINDOW_ROLES, WindowBuffers
 from underpaint.runtime.device.plans import Plan
 from underpaint.runtime.device.state import Envelope, State
 
@@ -106,7 +106,9 @@ class WindowGrowth:
 
         left = wide(batch, length, vocab_size) if window.coupling == "maximal" else wide(1, 1, 1)
         noise = wide(batch, grid.cells, vocab_size) if self._raced else wide(1, 1, 1)
-        self._window = Window(whole(batch, length), whole(batch), wide(batch, len(WINDOW_ROLES), length), left, noise)
+        self._window = WindowBuffers(
+            whole(batch, length), whole(batch), wide(batch, len(WINDOW_ROLES), length), left, noise
+        )
         chain = torch.arange(-1, length, device=device)
         state.tree.parents.copy_(chain)
         state.tree.draft_rows.copy_((chain + 1).clamp(max=length - 1))

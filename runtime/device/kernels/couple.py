@@ -7,7 +7,7 @@ from torch import Tensor
 
 from underpaint.runtime.device.kernels.row_maths import draw, flip, row_sum
 from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts, tile
-from underpaint.runtime.device.kernels.window import Window
+from underpaint.runtime.device.kernels.window import WindowBuffers
 from underpaint.runtime.device.language import kernel, launch, tl
 
 INDEPENDENT = tl.constexpr(0)
@@ -75,21 +75,23 @@ def couple_kernel(
         before = tl.load(stale + token).to(tl.float64) / offered
         if flip(tl.load(own + W), now, before) == 0:
             rest = left + (image * W + place).to(tl.int64) * V
-            owed = tl.full((), 0.0, tl.float64)
+            excess_mass = tl.full((), 0.0, tl.float64)
             for start in range(0, V, BLOCK):
                 code = start + tl.arange(0, BLOCK)
                 now_here = tl.load(row + code, code < V, other=0.0).to(tl.float64) / total
                 before_here = tl.load(stale + code, code < V, other=0.0).to(tl.float64) / offered
                 here = tl.maximum(now_here - before_here, 0.0)
                 tl.store(rest + code, here, code < V)
-                owed += tl.sum(here, axis=0)
+                excess_mass += tl.sum(here, axis=0)
             tl.debug_barrier()
-            if owed > 0.0:  # else only rounding tells the distributions apart
+            if excess_mass > 0.0:  # else only rounding tells the distributions apart
                 token = draw(rest, V, tl.load(own), none, BLOCK)
     tl.store(held + image * W + place - done, token)
 
 
-def couple(window: Window, tree: BatchTree, verdicts: Verdicts, levels: Tensor, cells: Tensor, kind: int) -> None:
+def couple(
+    window: WindowBuffers, tree: BatchTree, verdicts: Verdicts, levels: Tensor, cells: Tensor, kind: int
+) -> None:
     """Fill the window's tokens behind what the verdicts took of trees of `levels` [B] int64 drafts.
 
     cells [B] int64: decided since, so a draft's cell is as far behind as its place. kind: INDEPENDENT, MAXIMAL or

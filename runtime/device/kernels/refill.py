@@ -5,7 +5,7 @@ The reference is `algos.spatial.jacobi_window.HeldWindow.draft`.
 
 from underpaint.runtime.device.kernels.layout import Lengths, Progress
 from underpaint.runtime.device.kernels.walk import BatchTree, tile
-from underpaint.runtime.device.kernels.window import Window
+from underpaint.runtime.device.kernels.window import WindowBuffers
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
 
 EVENLY = tl.constexpr(0)
@@ -72,7 +72,7 @@ def refill_kernel(
     tl.store(tokens + image * N + 1 + place, token)
 
 
-def refill(window: Window, progress: Progress, lengths: Lengths, tree: BatchTree, kind: int, width: int) -> None:
+def refill(window: WindowBuffers, progress: Progress, lengths: Lengths, tree: BatchTree, kind: int, width: int) -> None:
     """Fill the tree's tokens, counts and, of new cells, drafter's distributions; lengths.levels drafts an image.
 
     kind: EVENLY, LEFT or ABOVE; width: of the grid. At the start of a row the cell above is copied for the left one,

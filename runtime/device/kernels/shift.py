@@ -7,7 +7,7 @@ that this one writes.
 from torch import Tensor
 
 from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts, tile
-from underpaint.runtime.device.kernels.window import Window
+from underpaint.runtime.device.kernels.window import WindowBuffers
 from underpaint.runtime.device.language import kernel, launch, tl
 
 
@@ -29,7 +29,7 @@ def shift_kernel(held_counts, probs, draft_probs, taken, levels, W, V, N, BLOCK:
         tl.store(row + code, tl.load(source + code, code < V, other=0.0), code < V)
 
 
-def shift(window: Window, tree: BatchTree, verdicts: Verdicts, levels: Tensor) -> None:
+def shift(window: WindowBuffers, tree: BatchTree, verdicts: Verdicts, levels: Tensor) -> None:
     """Fill the window's counts and the first rows of tree.draft_probs, for trees of `levels` [B] int64 drafts."""
     batch, most = window.tokens.shape
     vocab_size = tree.probs.shape[2]

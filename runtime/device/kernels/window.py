@@ -7,10 +7,10 @@ from torch import Tensor
 from underpaint.algos.chance import Role
 
 WINDOW_ROLES = (Role.DRAFT, Role.COUPLE, Role.REFILL)
-"""Roles that a window draws noise for by cell, in the order of `Window.uniforms`."""
+"""Roles that a window draws noise for by cell, in the order of `WindowBuffers.uniforms`."""
 
 
-class Window(NamedTuple):
+class WindowBuffers(NamedTuple):
     """A window of W drafts of each image. Draft k is node k + 1 of the tree, and of the k-th cell behind the decided.
 
     tokens [B, W] int64 and counts [B] int64: the drafts that the last pass left; their distributions are the first

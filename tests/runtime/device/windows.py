@@ -21,7 +21,7 @@ from underpaint.runtime.device.kernels.layout import Lengths, Progress
 from underpaint.runtime.device.kernels.refill import refill
 from underpaint.runtime.device.kernels.shift import shift
 from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts
-from underpaint.runtime.device.kernels.window import WINDOW_ROLES, Window
+from underpaint.runtime.device.kernels.window import WINDOW_ROLES, WindowBuffers
 from underpaint.runtime.device.window_growth import COUPLINGS, REFILLS
 
 GRID = Grid(3, 3)
@@ -116,7 +116,7 @@ def by_device(window: JacobiWindow, made: Sequence[Pass]) -> list[After]:
         rows = [SampledNoise(one.seed, 1).row(cell, vocab_size) for cell in range(GRID.cells)]
         noise[place] = torch.from_numpy(np.stack(rows))
     left = torch.full((batch, most, vocab_size), 0.5, dtype=torch.float64)
-    held = Window(whole(batch, most), whole(batch), uniforms[0], left, noise)
+    held = WindowBuffers(whole(batch, most), whole(batch), uniforms[0], left, noise)
     none = whole(1)
     tree = BatchTree(tokens, none, none, none, none, whole(batch), probs, draft_probs, none, none)
     verdicts = Verdicts(none, taken, none, none, none)
