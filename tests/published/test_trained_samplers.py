@@ -17,7 +17,6 @@ from underpaint.algos.spatial.resolution import ResolutionMap
 from underpaint.artifacts.manifest import ManifestError
 from underpaint.cli.app import app as underpaint
 from underpaint.export.checkpoint import Request, export_checkpoint
-from underpaint.export.tensorrt_build import build_folder
 from underpaint.models.checkpoints import load_vq, vq_config
 from underpaint.models.published.files import CheckpointError
 from underpaint.models.sampler import load_sampler
@@ -127,19 +126,6 @@ def test_check_holds_them_against_their_checkpoints(folders: tuple[Path, Path], 
     result = CliRunner().invoke(underpaint, ["check", str(other), "--no-greedy"])
     assert result.exit_code == 2
     assert "another checkpoint than superres_8_16 was exported from" in result.output
-
-
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_nvidias_builder_takes_every_network(runs: Path, tokenizer: Path, tmp_path: Path, precision: str) -> None:
-    pytest.importorskip("tensorrt_rtx", reason="the extra 'tensorrt-rtx' is not installed")
-    shutil.copytree(tokenizer, tmp_path / "out")
-    wanted = NETWORKS[1:]
-    for name in wanted:
-        export_checkpoint(Request("sampler", runs / name / "checkpoint.pt", precision), tmp_path / "out")
-    built = {
-        record.model: record.precision for _, record in build_folder(tmp_path / "out", "tensorrt-rtx", only=wanted)
-    }
-    assert built == dict.fromkeys(wanted, precision)
 
 
 def test_what_does_not_belong_is_refused_and_nothing_is_written(

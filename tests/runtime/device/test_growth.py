@@ -58,7 +58,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("name", KINDS)
-@settings(max_examples=8)
+@settings(max_examples=4)
 @given(data=st.data())
 def test_a_tree_is_the_host_s(name: str, data: st.DataObject) -> None:
     """Three images, the second cycle in buffers that the first has filled."""

@@ -83,7 +83,7 @@ def test_a_batch_of_unequal_progress_is_the_reference_s_single_decodes(name: str
         assert len({len(drawn.drafts) for drawn in wanted.values()}) > 1
 
 
-@settings(max_examples=5)
+@settings(max_examples=3)
 @given(data=st.data())
 @pytest.mark.parametrize("coupling", COUPLINGS)
 @pytest.mark.parametrize("refill", REFILLS)
