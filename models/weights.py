@@ -115,10 +115,25 @@ def restore(name: str, out: Path, folder: Path = FOLDER) -> Path:
     about = manifest.read(folder / f"{name}.json")
     if about.kind != KIND:
         raise manifest.ManifestError(f"{name}: expected a manifest of {KIND}, got one of {about.kind!r}")
-    state = widened(load_file(manifest.check(about, folder)))
-    state |= {part: torch.zeros(shape) for part, shape in about.settings["zeros"].items()}
+    state = _state(about, folder)
     told = {key: about.training[key] for key in ("step", "elapsed_seconds", "validation", "runs")}
     saved = {"config": about.settings["config"], "model": state, "raw": state} | told
     with replacing(path) as file:
         torch.save(saved, file)
     return path
+
+
+def is_stored(name: str, checkpoint: Path, folder: Path = FOLDER) -> bool:
+    """Whether a checkpoint's averaged weights are the stored ones to the last bit; False where there is none.
+
+    Raises ManifestError as `restore` does.
+    """
+    if not checkpoint.exists():
+        return False
+    own, held = load_whole(checkpoint)["model"], _state(manifest.read(folder / f"{name}.json"), folder)
+    return own.keys() == held.keys() and all(torch.equal(value, held[part]) for part, value in own.items())
+
+
+def _state(about: Manifest, folder: Path) -> dict[str, Tensor]:
+    zeros = {part: torch.zeros(shape) for part, shape in about.settings["zeros"].items()}
+    return widened(load_file(manifest.check(about, folder))) | zeros

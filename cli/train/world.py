@@ -21,6 +21,9 @@ def world(
     hours: Annotated[
         float, typer.Option(help="Of all stages together; each has a share of them.", min=0.001, max=24 * 365)
     ],
+    only: Annotated[
+        list[str] | None, typer.Option(help="Train this stage alone; repeat for more. Others stay as they are.")
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder of the world, a folder a stage.")] = Path("runs/world"),
     device: Device = "cpu",
     seed: Seed = 0,
@@ -44,14 +47,14 @@ def world(
             pictures = TexturedPictures(report=told)
         parts = textured_stages(out, pictures, settings=settings, seed=seed, device=device)
         about = {"scenes": "textured", "seed": seed, "settings": plain(asdict(settings))}
-        found = train_world(out, hours, parts, about, report=_told)
+        found = train_world(out, hours, parts, about, only=only or (), report=_told)
     if found[-1].state == "stopped":
         raise typer.Exit(STOPPED)
 
 
 def _told(one: "StageReport") -> None:
     if one.outcome is None:
-        typer.echo(f"{one.name}: closed, later stages stand on it")
+        typer.echo(f"{one.name}: {one.state}" + (", later stages stand on it" if one.state == "closed" else ""))
         return
     figures = ", ".join(f"{name} {value:.4g}" for name, value in one.outcome.validation.items())
     state = one.state if one.state == "finished" else "stopped; run again to continue"

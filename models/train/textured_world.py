@@ -45,8 +45,8 @@ from underpaint.models.vq import VQConfig
 
 SHARES: Final = (15, 5, 55, 5, 10, 4, 3, 3)
 """Per cent of the hours, by stage; encoding scenes, once the tokenizer is finished, comes on top."""
-TOKENIZER_WEIGHTS: Final = "tokenizer_textured"
-"""Name of the tokenizer's weights in the repository."""
+WEIGHTS: Final = {"tokenizer": "tokenizer_textured", "target": "target_textured"}
+"""Names of stages' weights in the repository, where it has them."""
 _SPLITS: Final[tuple[Split, ...]] = ("train", "seen")
 _UNTIL_TIME: Final = 10_000_000
 """Steps that no run reaches, so that its minutes end it."""
@@ -190,8 +190,7 @@ def textured_stages(
     """The stages of `models.train.world.train_world` for the second family, in order, in folders of `out`.
 
     The target's stage also writes its checkpoint once a side (`target_64`, `target_128`), as drafters and exports
-    read them. Only the tokenizer starts from the repository's weights where its run is lost: what stands on its codes
-    ships with it or not at all.
+    read them. Tokenizer and target start from the repository's weights where their runs are lost.
     """
     own = settings or WorldSettings()
     world = _World(out, pictures, own, seed, device)
@@ -207,5 +206,4 @@ def textured_stages(
         ("sampler_down_ce", partial(world.sampler, "down", "ce")),
     ]
     shares = dict(zip([name for name, _ in recipes], SHARES, strict=True))
-    weights = {"tokenizer": TOKENIZER_WEIGHTS}
-    return [Stage(name, shares[name], recipe, weights.get(name)) for name, recipe in recipes]
+    return [Stage(name, shares[name], recipe, WEIGHTS.get(name)) for name, recipe in recipes]

@@ -6,7 +6,7 @@ learn from is closed: training it on would change the codes, or the target, that
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,7 +39,10 @@ class Stage:
 
 
 class StageReport(NamedTuple):
-    """What became of a stage: "closed" (a later one stands on it; no outcome), "finished" or "stopped"."""
+    """What became of a stage: "closed" (a later one stands on it), "left out" (not asked for), "finished" or "stopped".
+
+    outcome: None where nothing was trained.
+    """
 
     name: str
     state: str
@@ -52,6 +55,7 @@ def train_world(
     stages: Sequence[Stage],
     about: Mapping[str, Any],
     *,
+    only: Collection[str] = (),
     stored: Path = weights.FOLDER,
     report: Callable[[StageReport], None] = lambda one: None,
 ) -> list[StageReport]:
@@ -62,18 +66,24 @@ def train_world(
         hours: of all stages together. More hours than before lengthen the stages that are still open.
         stages: in the order in which they need each other.
         about: what must not change between calls (family, seed, widths), plain values; it is written beside the stages.
-        stored: folder of weights to start from where a stage has no checkpoint.
+        only: names of the stages to train; none are all. Others stay as they are, or as the repository has them.
+        stored: folder of weights to start from where a stage has no checkpoint. Where a stage's checkpoint is not what
+            the folder holds of it, no later stage starts from the folder: it would stand on other codes.
         report: called after every stage.
 
-    Raises ValueError where hours are not positive, names are not unique, or `out` holds a world of another `about`.
+    Raises ValueError where hours are not positive, names are not unique, `only` names another, or `out` holds a world
+    of another `about`.
     """
     if not hours > 0:
         raise ValueError(f"hours: expected more than 0, got {hours}")
     names = [stage.name for stage in stages]
     if not names or len(set(names)) < len(names):
         raise ValueError(f"world: expected stages of different names, got {', '.join(names) or 'none'}")
+    unknown = sorted(set(only) - set(names))
+    if unknown:
+        raise ValueError(f"world: there is no stage {', '.join(unknown)}; expected some of {', '.join(names)}")
     with lock.held(out):
-        return _train_stages(out, hours, stages, about, stored, report)
+        return _train_stages(out, hours, stages, about, only or names, stored, report)
 
 
 def _train_stages(
@@ -81,6 +91,7 @@ def _train_stages(
     hours: float,
     stages: Sequence[Stage],
     about: Mapping[str, Any],
+    asked: Collection[str],
     stored: Path,
     report: Callable[[StageReport], None],
 ) -> list[StageReport]:
@@ -89,25 +100,24 @@ def _train_stages(
     _check(out / ABOUT, about)
     whole = sum(stage.share for stage in stages)
     found: list[StageReport] = []
+    as_stored = True
     for place, stage in enumerate(stages):
         folder = out / stage.name
-        if any((out / later / CHECKPOINT).exists() for later in names[place + 1 :]):
-            found.append(StageReport(stage.name, "closed", None))
+        closed = any((out / later / CHECKPOINT).exists() for later in names[place + 1 :])
+        held = stage.weights is not None and (stored / f"{stage.weights}.json").exists()
+        if held and as_stored and not closed and not (folder / CHECKPOINT).exists():
+            weights.restore(str(stage.weights), folder, stored)
+        if closed or stage.name not in asked:
+            found.append(StageReport(stage.name, "closed" if closed else "left out", None))
         else:
-            if stage.weights is not None and not (folder / CHECKPOINT).exists():
-                _restored(stage.weights, folder, stored)
             outcome = stage.train(folder, 60 * hours * stage.share / whole)
             found.append(StageReport(stage.name, "finished" if outcome.finished else "stopped", outcome))
+        if held and as_stored:
+            as_stored = weights.is_stored(str(stage.weights), folder / CHECKPOINT, stored)
         report(found[-1])
         if found[-1].state == "stopped":
             break
     return found
-
-
-def _restored(name: str, folder: Path, stored: Path) -> None:
-    """Start a stage from the repository's weights, where it has any."""
-    if (stored / f"{name}.json").exists():
-        weights.restore(name, folder, stored)
 
 
 def _check(path: Path, about: Mapping[str, Any]) -> None:

@@ -56,6 +56,45 @@ def test_a_stopped_world_goes_on_and_a_stage_that_others_stand_on_is_closed(tmp_
     assert recorder.calls == [("target", 120), ("drafter", 120)]
 
 
+def test_asked_for_stages_alone_are_trained(tmp_path: Path) -> None:
+    recorder = Recorder()
+    stages = [recorder.stage(name, 1) for name in ("tokenizer", "judge", "target")]
+    found = train_world(tmp_path, 3, stages, ABOUT, only=["target"])
+    assert [one.state for one in found] == ["left out", "left out", "finished"]
+    assert recorder.calls == [("target", 60)]
+    found = train_world(tmp_path, 3, stages, ABOUT, only=["judge"])
+    assert [one.state for one in found] == ["closed", "closed", "left out"]
+    with pytest.raises(ValueError, match=r"no stage drafter; expected some of tokenizer, judge, target"):
+        train_world(tmp_path, 3, stages, ABOUT, only=["drafter"])
+
+
+def test_stored_weights_serve_only_on_what_they_stand_on(tmp_path: Path) -> None:
+    begun: list[tuple[str, float | None]] = []
+
+    def stage(name: str) -> Stage:
+        def run(folder: Path, minutes: float) -> TrainingResult:
+            path = folder / CHECKPOINT
+            begun.append((name, float(load_whole(path)["model"]["weight"]) if path.exists() else None))
+            return TrainingResult(1, True, {})
+
+        return Stage(name, 1, run, weights=name)
+
+    stored = tmp_path / "weights"
+    told = {"step": 1, "elapsed_seconds": 1.0, "validation": {}, "runs": []}
+    for name, value in (("tokenizer", 1.0), ("target", 2.0), ("other", 3.0)):
+        path = tmp_path / name / CHECKPOINT
+        save_atomically({"config": {"kind": name}, "model": {"weight": torch.tensor(value)}} | told, path)
+        store(path, name, "underpaint train world", stored)
+    stages = [stage("tokenizer"), stage("target")]
+    train_world(tmp_path / "a", 1, stages, ABOUT, only=["target"], stored=stored)
+    train_world(tmp_path / "b", 1, stages, ABOUT, stored=stored)
+    assert begun == [("target", 2.0), ("tokenizer", 1.0), ("target", 2.0)]
+    begun.clear()
+    save_atomically(load_whole(tmp_path / "other" / CHECKPOINT), tmp_path / "c" / "tokenizer" / CHECKPOINT)
+    train_world(tmp_path / "c", 1, stages, ABOUT, stored=stored)
+    assert begun == [("tokenizer", 3.0), ("target", None)]
+
+
 def test_another_world_in_the_folder_is_refused(tmp_path: Path) -> None:
     stages = [Recorder().stage("tokenizer", 1)]
     train_world(tmp_path, 1, stages, ABOUT)
