@@ -1,38 +1,9 @@
-"""Columns of the tables on the pages of docs/results/: a heading, and how a cell is written from a row."""
+"""Columns of the tables on the pages of docs/results/: headings, and the cells below them."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
-Row = Mapping[str, Any]
-Column = tuple[str, Callable[[Row], str]]
-
-
-def number(value: float | None, form: str = ".2f") -> str:
-    """A figure, or nothing where there is none."""
-    return "" if value is None else format(value, form)
-
-
-def percent(value: float | None) -> str:
-    """A share in percent."""
-    return "" if value is None else f"{100 * value:.0f} %"
-
-
-def interval(row: Row, name: str, form: str = ".2f") -> str:
-    """A figure with its 95 % interval."""
-    if row.get(f"{name}_low") is None:
-        return number(row.get(name), form)
-    return f"{row[name]:{form}} ({row[f'{name}_low']:{form}} to {row[f'{name}_high']:{form}})"
-
-
-def plain(name: str, form: str = ".2f") -> Callable[[Row], str]:
-    """The column of one figure."""
-    return lambda row: number(row.get(name), form)
-
-
-def word(name: str) -> Callable[[Row], str]:
-    """The column of one word."""
-    return lambda row: str(row[name])
-
+from benchmarks.page_cells import Column, Row, interval, number, percent, plain, word
 
 SPEED: tuple[Column, ...] = (
     ("method", word("method")),
@@ -137,6 +108,13 @@ PAIRED: tuple[Column, ...] = (
     ("times faster (95 %)", lambda row: interval(row, "faster", ".3f")),
 )
 
+DRAWS: tuple[Column, ...] = (
+    ("method", word("method")),
+    ("prompt accuracy", plain("prompt_accuracy", ".3f")),
+    ("less AR's first seed (95 %)", lambda row: interval(row, "over_first_seed", "+.3f")),
+    ("less AR's other seeds (95 %)", lambda row: interval(row, "over_other_seeds", "+.3f")),
+)
+
 PREDICTED: tuple[Column, ...] = (
     ("method", word("method")),
     ("tokens per cycle, measured", plain("measured_tokens_per_cycle", ".3f")),
@@ -212,16 +190,6 @@ PAIRS: tuple[Column, ...] = (
     ("z-scores", lambda row: "; ".join(f"{name}: {value:+.1f}" for name, value in row["z"].items())),
     ("impossible tokens", word("impossible")),
 )
-
-
-def with_half(name: str) -> Callable[[Row], str]:
-    """A mean and half its 95 % interval."""
-
-    def cell(row: Row) -> str:
-        found = row.get(name)
-        return "" if found is None else f"{found['mean']:.2f} ± {found['half']:.2f}"
-
-    return cell
 
 
 def figures(*names: str) -> Callable[[Row], Iterable[Row]]:

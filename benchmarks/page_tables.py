@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from benchmarks.page_cells import Column, Row, plain, with_half, word
 from benchmarks.page_columns import (
     BUDGET,
     CERTIFIED,
@@ -10,6 +11,7 @@ from benchmarks.page_columns import (
     CONTROLS,
     DAMAGE,
     DISTURBED,
+    DRAWS,
     DUPLICATES,
     FIGURES,
     FRONTIER,
@@ -29,13 +31,8 @@ from benchmarks.page_columns import (
     STUDY,
     VERIFIED,
     WINDOWS,
-    Column,
-    Row,
     figures,
-    plain,
     simulated_by_method,
-    with_half,
-    word,
 )
 from underpaint.runtime.evaluation.invariance import summary
 
@@ -43,6 +40,11 @@ EARLIER = "Of an earlier target and drafter, not made anew since."
 """Stands above results of models that no longer ship."""
 
 OURS = "Picture by picture, on the prompts of the tables above. `jacobi-lookup` and `roofline` are ours."
+
+
+PUBLISHED = """Settings as the papers or their code give them, `k` scaled to this codebook; `underpaint methods --preset
+paper` prints each with its source, and says which are guesses. They were chosen for a GPU, where nodes cost next to
+nothing: here a tree of 59 nodes costs several plain passes."""
 
 
 class Section(NamedTuple):
@@ -76,6 +78,8 @@ keeps nearly everything on flat distributions: read it beside its bias, which no
 SECTIONS: tuple[Section, ...] = (
     Section("comparison", "All methods, temperature 0", "compare-128-t0.json", SPEED),
     Section("comparison", "All methods, temperature 1", "compare-128-t1.json", SPEED),
+    Section("comparison", "The papers' own settings, temperature 0", "compare-paper-128-t0.json", SPEED, PUBLISHED),
+    Section("comparison", "The papers' own settings, temperature 1", "compare-paper-128-t1.json", SPEED, PUBLISHED),
     Section(
         "premises",
         "The shipped models at the papers' sampling",
@@ -110,6 +114,14 @@ SECTIONS: tuple[Section, ...] = (
     Section("comparison", "ADT-Tree with LANTERN on 1,000 prompts, temperature 1", "accuracy-128-t1.json", SPEED),
     Section("comparison", "`roofline` beside ADT-Tree, temperature 0", "roofline-128-t0.json", SPEED),
     Section("comparison", "`roofline` beside ADT-Tree, temperature 1", "roofline-128-t1.json", SPEED),
+    Section(
+        "quality",
+        "How much of a difference in accuracy is AR's own draw",
+        "accuracy-draws-t1.json",
+        DRAWS,
+        "The prompts of the comparison at temperature 1, which compares accuracies with AR's one draw of each. Here "
+        "they are compared with the mean of AR's other seeds too.",
+    ),
     Section(
         "quality",
         "Known damage: which measure sees it, and with how many pictures",
@@ -198,6 +210,7 @@ SECTIONS: tuple[Section, ...] = (
         "An evaluation that loses a worker half-way",
         "evaluate.json",
         DISTURBED,
+        DRAWS,
         "2,000 pictures on two Ray workers, undisturbed, and with one worker killed after 1,000. Every figure that no "
         "clock takes is the same.",
     ),

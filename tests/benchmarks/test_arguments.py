@@ -8,6 +8,7 @@ import pytest
 import benchmarks.report as report
 
 REFUSED = [
+    ("accuracy_draws", ["absent", "absent"], "no folder absent"),
     ("chain_study", ["--images", "1"], "expected a whole number from 2"),
     ("chain_study", ["absent.npz"], "absent.npz"),
     ("chain_study", ["--costs", "absent.json"], "absent.json"),
@@ -51,7 +52,12 @@ REFUSED = [
     ("simulate", ["--images", "0"], "expected a whole number from 2"),
     ("verification", ["--prompts-count", "0"], "expected a whole number from 1"),
 ]
-POSITIONAL = {"settings": "adt", "paired_speed": "absent", "frontier": "absent"}
+POSITIONAL = {
+    "accuracy_draws": ["absent", "absent"],
+    "settings": ["adt"],
+    "paired_speed": ["absent"],
+    "frontier": ["absent"],
+}
 FOLDER = Path(report.__file__).parent
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py") if "from benchmarks.report import" in path.read_text())
 
@@ -74,5 +80,5 @@ def test_bad_arguments_are_refused_in_one_line(name, arguments, message, capsys)
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_place_that_cannot_be_written_is_refused_before_any_work(name, capsys):
-    first = [POSITIONAL[name]] if name in POSITIONAL else []
+    first = POSITIONAL.get(name, [])
     assert "cannot write into /proc/here" in refused(name, [*first, "--out", "/proc/here/found.json"], capsys)
