@@ -173,8 +173,9 @@ def read_engine(
     known = manifest(model, folder)
     if known.kind != kind:
         raise ManifestError(f"'{model}' is a {known.kind}, expected a {kind}; choose another model")
-    named, again = part_of(model, part), again or _again(folder, backend, rows)
+    named = part_of(model, part)
     record, place = read_record(folder, named, backend, rows, again), paths(folder, named, backend, rows)
+    again = again or _again(folder, backend, rows)
     content = place.engine.read_bytes()
     for what, found, wanted in (
         ("model", record.model, named),

@@ -117,10 +117,16 @@ def cycle_of(pair: Pair, how: DeviceMethod, batch: int) -> DeviceCycle:
 
 
 @torch.no_grad()
-def decoded(cycle: DeviceCycle, images: Sequence[int]) -> list[list[int]]:
-    """Tokens of each image, under a condition of its own."""
+def begin(cycle: DeviceCycle, images: Sequence[int]) -> None:
+    """Start images, each under a condition of its own."""
     drawn = [torch.randn(2, 2, 16, generator=torch.Generator().manual_seed(image)) for image in images]
     cycle.begin(torch.stack(drawn, dim=1).flatten(0, 1), torch.full((len(images),), 5), torch.tensor(images))
+
+
+@torch.no_grad()
+def decoded(cycle: DeviceCycle, images: Sequence[int]) -> list[list[int]]:
+    """Tokens of each image."""
+    begin(cycle, images)
     while not bool((cycle.state.verdicts.status > 0).all()):
         cycle.run()
     assert cycle.state.verdicts.status.tolist() == [1] * len(images)
