@@ -50,6 +50,14 @@ class DeviceOptions:
         int | None,
         typer.Option(help="With --backend device: images that are drawn together; default: 1.", show_default=False),
     ] = None
+    forward: Annotated[
+        str | None,
+        typer.Option(
+            help="With --backend device: what runs the models: torch (the default), tensorrt or tensorrt-rtx (on a "
+            "GPU), or onnx (on the CPU); `underpaint engine` makes their engines.",
+            show_default=False,
+        ),
+    ] = None
 
 
 class WantedPicture(Protocol):
@@ -68,7 +76,7 @@ class WantedPicture(Protocol):
 def check_options(backend: str, options: DeviceOptions) -> None:
     """ValueError where options of the device stand beside another backend."""
     if backend != DEVICE and options != DeviceOptions():
-        raise ValueError("--device and --batch are of --backend device; pass it too, or leave them out")
+        raise ValueError("--device, --batch and --forward are of --backend device; pass it too, or leave them out")
 
 
 def plan_on_device(
@@ -76,10 +84,11 @@ def plan_on_device(
 ) -> "DevicePlan":
     """What is to be drawn, checked; ValueError where a package, a device, a form or memory is missing."""
     name = options.device or "cuda"
-    with _imported(name):
+    with imported(name):
         from underpaint.runtime.device.drawing import plan_drawing
         from underpaint.runtime.device.runner import open_device
-    found = plan_drawing(pipeline, methods, sampling, open_device(name), 1 if options.batch is None else options.batch)
+    batch, forward = 1 if options.batch is None else options.batch, options.forward or "torch"
+    found = plan_drawing(pipeline, methods, sampling, open_device(name), batch, forward)
     if name == "cpu":
         typer.echo("--device cpu interprets the device's program: it is slow, and its times mean nothing", err=True)
     return found
@@ -92,11 +101,13 @@ def describe(plan: "DevicePlan") -> dict[str, Any]:
     told: dict[str, Any] = {"name": str(plan.device), "batch": plan.batch, "torch": torch.__version__}
     if plan.device.type == "cuda":
         told["name"] = torch.cuda.get_device_name(plan.device)
+    if plan.forward != "torch":
+        told["forward"] = plan.forward
     return told
 
 
 @contextmanager
-def _imported(name: str) -> Iterator[None]:
+def imported(name: str) -> Iterator[None]:
     """Import the device's room within: interpreted for the CPU. ValueError where a package is missing."""
     before = os.environ.get(_MODE)
     if name == "cpu":

@@ -1,18 +1,63 @@
-"""`underpaint engine DIR`: TensorRT engines of an export folder."""
+"""`underpaint engine DIR`: TensorRT engines of an export folder, and graphs and engines for the device runtime."""
 
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from underpaint.cli.device import imported
 from underpaint.cli.errors import bad_input
+from underpaint.cli.option_groups import grouped
+from underpaint.cli.options import (
+    Guidance,
+    MethodSettings,
+    Preset,
+    Temperature,
+    open_pipeline,
+    read_names,
+    read_sampling,
+    settings_by_method,
+)
+
+if TYPE_CHECKING:
+    from underpaint.runtime.engines.tensorrt_files import EngineRecord
 
 _MOST_ROWS: Final = 64
+_ONNX: Final = "onnx"
 
 
+@dataclass(frozen=True, slots=True)
+class ForDevice:
+    """Which passes engines for `compare --backend device --forward` are built for."""
+
+    for_device: Annotated[
+        str | None,
+        typer.Option(
+            help="Build for `compare --backend device --forward` instead: the methods that will be drawn, with commas "
+            "between.",
+            show_default=False,
+        ),
+    ] = None
+    batch: Annotated[int, typer.Option(help="With --for-device: images of a batch.", min=1, max=256)] = 1
+    preset: Preset = "tuned"
+    temperature: Temperature = 1.0
+    guidance: Guidance = None
+    setting: MethodSettings = None
+
+
+_NOT_FOR_DEVICE = ForDevice()
+
+
+@grouped
 def engine(
     folder: Annotated[Path, typer.Argument(help="A folder that `underpaint export --kind` wrote.")],
-    backend: Annotated[str, typer.Option(help="tensorrt or tensorrt-rtx.")] = "tensorrt",
+    backend: Annotated[
+        str,
+        typer.Option(
+            help="tensorrt or tensorrt-rtx; onnx writes the graphs of `compare --backend device --forward onnx`."
+        ),
+    ] = "tensorrt",
     model: Annotated[list[str] | None, typer.Option(help="Build this one only; repeat for more.")] = None,
     buckets: Annotated[str, typer.Option(help="Numbers of new positions, with commas between.")] = "1,8,16,32,64",
     rows: Annotated[
@@ -23,6 +68,7 @@ def engine(
             show_default=False,
         ),
     ] = None,
+    device: ForDevice = _NOT_FOR_DEVICE,
 ) -> None:
     """Build TensorRT engines of exported targets and drafters (needs PyTorch and a TensorRT package).
 
@@ -37,18 +83,64 @@ def engine(
     with bad_input():
         counts = _read_counts("--buckets", buckets)
         batches = () if rows is None else _read_counts("--rows", rows, _MOST_ROWS)
+        if device.for_device is None and replace(device, setting=device.setting or None) != _NOT_FOR_DEVICE:
+            raise ValueError("--batch, --set and how methods are drawn are of --for-device METHODS; pass it too")
         if not folder.is_dir():
             raise NotADirectoryError(f"no folder {folder}; make one with `underpaint export --kind ... --out {folder}`")
         check_folder_writable(folder)
+        if backend == _ONNX:
+            _write_graphs(folder, tuple(model or ()))
+            return
         try:
             gpu = gpu_name()
         except EngineError:
             if backend == "tensorrt":
                 raise  # it measures kernels on the GPU that it builds for
             gpu = ANY_GPU
+        if device.for_device is not None:
+            _build_for_device(folder, backend, gpu, device)
+            return
         for path, record in build_folder(folder, backend, gpu, tuple(model or ()), counts, batches):
-            profiles = f"{len(record.counts)} profiles of {record.rows} row{'s' if record.rows > 1 else ''}"
-            typer.echo(f"{path.name}: {record.engine_bytes / 2**20:.1f} MiB, {record.precision}, {profiles}, for {gpu}")
+            _tell(path, record, len(record.counts))
+
+
+def _tell(path: Path, record: "EngineRecord", profiles: int) -> None:
+    told = f"{profiles} profiles of {record.rows} row{'s' if record.rows > 1 else ''}"
+    typer.echo(f"{path.name}: {record.engine_bytes / 2**20:.1f} MiB, {record.precision}, {told}, for {record.gpu}")
+
+
+def _write_graphs(folder: Path, only: tuple[str, ...]) -> None:
+    """Write the device's graphs of the targets and drafters of a folder."""
+    from underpaint.export.device_graph import write_device_graphs
+    from underpaint.export.tensorrt_build import decoders_of
+    from underpaint.runtime.engines.shape import read_shape
+
+    for located in decoders_of(folder, only):
+        for path in write_device_graphs(located, read_shape(located.manifest.settings, located.manifest.name)):
+            typer.echo(f"{path.name}: {path.stat().st_size / 2**20:.1f} MiB, beside {located.manifest.name}'s weights")
+
+
+def _build_for_device(folder: Path, backend: str, gpu: str, asked: ForDevice) -> None:
+    """Build engines of layers and heads for the passes of methods."""
+    with imported("cpu" if gpu == "any" else "cuda"):
+        from underpaint.runtime.device.drawing import device_method
+        from underpaint.runtime.device.folder import FolderModels
+        from underpaint.runtime.device.providers import passes_of_methods
+    from underpaint.export.device_engines import build_device_engines
+    from underpaint.runtime.engines.tensorrt_files import backend_module
+    from underpaint.runtime.evaluation.comparison import build_methods, with_baseline
+
+    module, names = backend_module(backend), with_baseline(read_names(asked.for_device or ""))
+    pipeline = open_pipeline(folder, None, None, "device", on_device=True)
+    sampling = read_sampling(asked.temperature, asked.guidance, None, None, pipeline)
+    own = settings_by_method(asked.setting or [], names)
+    methods = build_methods(pipeline, names, asked.temperature, own, asked.preset)
+    models, rows = FolderModels.of(pipeline), 1 if sampling.guidance == 1.0 else 2
+    forms = [device_method(method, sampling, pipeline.grid) for method in methods]
+    for decoder, passes in zip(models.decoders, passes_of_methods(models, forms, asked.batch, rows), strict=True):
+        if passes.layers:
+            for path, record in build_device_engines(decoder, passes, module, backend, gpu, rows * asked.batch):
+                _tell(path, record, len(record.passes))
 
 
 def _read_counts(option: str, text: str, most: int | None = None) -> tuple[int, ...]:

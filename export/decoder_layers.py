@@ -33,7 +33,8 @@ Attention: TypeAlias = Callable[[int, str, str], Sequence[Seen]]
 class DecoderNodes(NamedTuple):
     """The nodes and sizes that every layer shares.
 
-    embedding: [V + conditions, D], after the input layer of a drafter. rotary: cosines, sines and rows by cell.
+    embedding: [V + conditions, D], after the input layer of a drafter; "" where a pass looks nothing up. rotary:
+    cosines, sines and rows by cell.
     """
 
     config: DecoderConfig
@@ -59,8 +60,10 @@ class LayerPass(NamedTuple):
     bias: str | None = None
 
 
-def decoder_nodes(graph: GraphWriter, config: DecoderConfig, rotary: RotaryTable | None) -> DecoderNodes:
-    """Write what every pass reads."""
+def decoder_nodes(
+    graph: GraphWriter, config: DecoderConfig, rotary: RotaryTable | None, embeds: bool = True
+) -> DecoderNodes:
+    """Write what every pass reads; embeds: whether it looks tokens up."""
     rows = 3 * config.heads
     tables = None
     if rotary is not None:
@@ -71,7 +74,7 @@ def decoder_nodes(graph: GraphWriter, config: DecoderConfig, rotary: RotaryTable
         )
     return DecoderNodes(
         config,
-        _embedding(graph),
+        _embedding(graph) if embeds else "",
         tables,
         graph.integers(-1, rows, config.head_dim),
         graph.integers(-1, config.dim),

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from underpaint.artifacts.decoder_graph import PRECISION_TYPES, ElementType, Precision, TensorSpec
-from underpaint.export.weight_file import Stored, WeightFile
+from underpaint.export.weight_file import Stored, WeightStore
 
 OPSET: Final = 23
 """The first with RMSNormalization and RotaryEmbedding; ONNX Runtime and TensorRT both read it."""
@@ -62,7 +62,7 @@ class GraphWriter:
         name: str,
         weights: WeightSource | None = None,
         precision: Precision = "fp32",
-        file: WeightFile | None = None,
+        file: WeightStore | None = None,
     ) -> None:
         """weights: what `weight` and `product` find by name; file: where they go, None keeps them in the graph."""
         self.precision = precision
@@ -178,7 +178,7 @@ class GraphWriter:
             self._values[name] = self.node("Cast", [self._values[name]], to=to)
 
     def _store(self, name: str, values: NDArray[Any]) -> str:
-        if self._file is None:
+        if self._file is None or not self._file.takes(name):
             self._tensors.append(numpy_helper.from_array(np.asarray(values, order="C"), name))
         else:
             self._tensors.append(external(name, values, self._file))
@@ -254,14 +254,19 @@ class GraphWriter:
         body(inner)
         return helper.make_graph(inner._nodes, inner._name, inner._inputs, inner._outputs)
 
-    def write(self, path: Path) -> None:
-        """Check the graph and write it. Raises onnx.checker.ValidationError on a graph that is none."""
+    def write(self, path: Path, told: Mapping[str, str] | None = None) -> None:
+        """Check the graph and write it. Raises onnx.checker.ValidationError on a graph that is none.
+
+        told: what the file says of itself, as metadata.
+        """
         outside = [tensor for tensor in self._tensors if tensor.data_location == TensorProto.EXTERNAL]
         inside = [tensor for tensor in self._tensors if tensor.data_location != TensorProto.EXTERNAL]
         shapes = [helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims) for tensor in outside]
         # Of shapes alone: checking copies whatever it is given.
         onnx.checker.check_model(self._model([*self._inputs, *shapes], inside), full_check=True)
-        path.write_bytes(self._model(self._inputs, self._tensors).SerializeToString(deterministic=True))
+        model = self._model(self._inputs, self._tensors)
+        helper.set_model_props(model, dict(told or {}))
+        path.write_bytes(model.SerializeToString(deterministic=True))
 
     def _model(self, inputs: Sequence[onnx.ValueInfoProto], tensors: Sequence[onnx.TensorProto]) -> onnx.ModelProto:
         graph = helper.make_graph(self._nodes, self._name, inputs, self._outputs, tensors)
@@ -273,7 +278,7 @@ class GraphWriter:
         return model
 
 
-def external(name: str, values: NDArray[Any], file: WeightFile) -> onnx.TensorProto:
+def external(name: str, values: NDArray[Any], file: WeightStore) -> onnx.TensorProto:
     """An initializer whose numbers lie in `file`, where they are written to."""
     stored: Stored = file.add(name, values)
     tensor = TensorProto(name=name, data_type=helper.np_dtype_to_tensor_dtype(values.dtype), dims=values.shape)

@@ -53,7 +53,18 @@ def build_folder(
     empty for what the folder's models are meant to be sampled with: 1, or 2 where guidance is not 1.
     Raises EngineError where the package is missing or refuses a graph, naming its reason; ManifestError on damage.
     """
-    module = backend_module(backend)
+    module, found = backend_module(backend), decoders_of(folder, only)
+    batches = rows or (rows_of(read_index(folder).sampling()),)
+    for located in found:
+        for count in batches:
+            yield _build_one(located, module, backend, gpu, buckets, count)
+
+
+def decoders_of(folder: Path, only: tuple[str, ...] = ()) -> Iterator[Located]:
+    """The targets and drafters of `folder`, or those of them in `only`, each read and hashed once, as it is asked for.
+
+    Raises EngineError where there is none, or not one that is named; ManifestError on damage.
+    """
     known = [name for name in names(folder) if read_manifest(name, folder).kind in KINDS]
     unknown = sorted(set(only) - set(known))
     if unknown or not known:
@@ -61,12 +72,7 @@ def build_folder(
             f"{folder}: expected models among {', '.join(known) or 'none'}, the targets and drafters, got "
             f"{', '.join(unknown)}; what else is in the folder runs on ONNX Runtime"
         )
-    batches = rows or (rows_of(read_index(folder).sampling()),)
-    for name in known:
-        if not only or name in only:
-            located = locate(name, read_manifest(name, folder).kind, folder)  # read and hashed once
-            for count in batches:
-                yield _build_one(located, module, backend, gpu, buckets, count)
+    return (locate(name, read_manifest(name, folder).kind, folder) for name in known if not only or name in only)
 
 
 def _build_one(

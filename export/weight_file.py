@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Protocol, Self
 
 import ml_dtypes
 import numpy as np
@@ -37,6 +37,20 @@ class Stored(NamedTuple):
     length: int
 
 
+class WeightStore(Protocol):
+    """Where a graph's weights lie."""
+
+    path: Path
+
+    def takes(self, name: str) -> bool:
+        """Whether the tensor lies in this file, and not in the graph."""
+        ...
+
+    def add(self, name: str, values: NDArray[Any]) -> Stored:
+        """Where the tensor lies, written or found."""
+        ...
+
+
 class WeightFile:
     """A safetensors file under construction. Tensors go to disk at once; the header, which lists them, when it closes.
 
@@ -60,6 +74,10 @@ class WeightFile:
         if error is None:
             self._finish()
         self._stream.close()
+
+    def takes(self, name: str) -> bool:
+        """See `WeightStore`: every tensor."""
+        return True
 
     def add(self, name: str, values: NDArray[Any]) -> Stored:
         """Write a tensor. Raises ValueError on a name that is there, or a type that the format has no word for."""

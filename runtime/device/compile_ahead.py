@@ -45,6 +45,8 @@ SIZES: Final = re.compile(r".*BLOCK|ROWS|NODES|CHILDREN|COUNT|LEVELS|MOST(_.*)?|
 
 LINED: Final = ("ar", "eagle2")
 """Methods that are compiled with a token behind every line of the picture too."""
+ENGINED: Final = ("eagle2", "zipar")
+"""Methods that are compiled with an engine's passes too."""
 
 
 class Compiled(NamedTuple):
@@ -144,6 +146,9 @@ def main(arguments: Sequence[str]) -> int:
     for name in LINED:
         method = method_of(name, SEVEN_B.vocab_size)
         launches += count_cycle(SEVEN_B, method, batch=1, line_token=0).launches
+    for config in (XL, SEVEN_B):
+        for name in ENGINED:
+            launches += count_cycle(config, method_of(name, config.vocab_size), batch=1, engine=True).launches
     chosen = distinct(launches) if every_size else largest(launches)
     made = [compile_for(launch, capability) for capability in capabilities for launch in chosen]
     print(json.dumps([one._asdict() for one in made], indent=1))

@@ -105,7 +105,9 @@ class DeviceCycle:
         state.tree.parents[:, 0] = -1
         length = condition.shape[1]
         progress.prefixes.fill_(length)
-        state.target_cache.unseen.zero_()
+        for cache in (state.target_cache, state.draft_cache):
+            if cache is not None:
+                cache.clear()
         if hidden is not None:
             state.target_cache.unseen.copy_(hidden)
         positions = torch.arange(-length, 0, device=condition.device).repeat(state.batch, 1)

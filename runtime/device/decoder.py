@@ -50,17 +50,27 @@ class LayerWeights(NamedTuple):
         )
 
 
+def code_table(model: Decoder) -> tuple[Tensor, int | None]:
+    """Embeddings of the codes and, where lines of the picture end in a token, of that behind them; its number."""
+    codes, eol = model.codes.weight.detach(), model.config.eol_token
+    if eol is None or model.conditions is None:
+        return codes, None
+    return torch.cat([codes, model.conditions.weight.detach()[eol : eol + 1]]), model.config.vocab_size
+
+
+def forward_sizes(config: DecoderConfig, rows: int) -> ForwardSizes:
+    """The sizes of a decoder of `rows` rows."""
+    return ForwardSizes(rows, config.layers, config.heads, config.head_dim, config.dim, config.vocab_size)
+
+
 class DecoderForward:
     """A `DeviceDecoder` over a decoder of `models`; rows: 1, or 2 for a guidance pair."""
 
     def __init__(self, model: Decoder, rows: int) -> None:
         config = model.config
         self.config, self.rows, self.device = config, rows, model.head.weight.device
-        self.codes, self.dtype = model.codes.weight.detach(), model.codes.weight.dtype
-        self.line_token = None
-        if config.eol_token is not None and model.conditions is not None:
-            row = model.conditions.weight.detach()[config.eol_token : config.eol_token + 1]
-            self.codes, self.line_token = torch.cat([self.codes, row]), config.vocab_size
+        self.codes, self.line_token = code_table(model)
+        self.dtype = self.codes.dtype
         self.positions = None if model.positions is None else model.positions.weight.detach()
         table = None if config.rope == "none" else rope_table(config).to(self.device)
         self.layers = tuple(LayerWeights.of(layer, table) for layer in model.layers if isinstance(layer, Layer))
@@ -72,8 +82,7 @@ class DecoderForward:
 
     @property
     def shape(self) -> ForwardSizes:
-        config = self.config
-        return ForwardSizes(self.rows, config.layers, config.heads, config.head_dim, config.dim, config.vocab_size)
+        return forward_sizes(self.config, self.rows)
 
     def embed(self, tokens: Tensor) -> Tensor:
         return embedding(tokens.repeat(self.rows, 1), self.codes)

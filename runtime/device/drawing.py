@@ -22,6 +22,7 @@ from underpaint.runtime.device.eager import EagerLoop
 from underpaint.runtime.device.folder import DeviceModels, FolderModels
 from underpaint.runtime.device.front_cycle import FrontMethod
 from underpaint.runtime.device.plans import DEVICE_POLICIES
+from underpaint.runtime.device.providers import TORCH, check_engines, check_forward, open_engines
 from underpaint.runtime.device.rules import DEVICE_RULES, Shape, device_rule
 from underpaint.runtime.device.runner import DecodedImage, DeviceError, DeviceRunner, Watch, check_memory, envelope_of
 from underpaint.runtime.device.state import needed_bytes
@@ -107,7 +108,7 @@ def device_method(method: DecodingMethod, sampling: SamplingParams, grid: Grid) 
 class DevicePlan:
     """What is to be drawn on a device, checked before any weight is read; make one with `plan_drawing`.
 
-    needed: bytes of the largest program's buffers.
+    needed: bytes of the largest program's buffers. forward: what makes the forward passes, see `providers.FORWARDS`.
     """
 
     pipeline: Pipeline
@@ -116,16 +117,17 @@ class DevicePlan:
     batch: int
     rows: int
     needed: int
+    forward: str = TORCH
 
     def told(self) -> str:
         """The device and the batch in words."""
         where = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else f"{self.device}, interpreted"
-        return f"{where}, batches of {self.batch}"
+        return f"{where}, batches of {self.batch}{'' if self.forward == TORCH else f', forward by {self.forward}'}"
 
     def open(self) -> DeviceDrawer:
-        """Read the weights."""
-        encoder = self.pipeline.high.encoder
-        models = DeviceModels.read(self.folder, encoder, self.rows, self.device)
+        """Read the weights, and open the engines."""
+        engines = open_engines(self.folder.decoders, self.forward, self.batch, self.rows)
+        models = DeviceModels.read(self.folder, self.pipeline.high.encoder, self.rows, self.device, engines)
         return DeviceDrawer(self.pipeline, models, self.batch)
 
 
@@ -135,14 +137,16 @@ def plan_drawing(
     sampling: SamplingParams,
     device: torch.device,
     batch: int,
+    forward: str = TORCH,
 ) -> DevicePlan:
     """Check that every method can be drawn in batches of `batch` (1 to `MOST_BATCH`), and that memory suffices.
 
-    Raises DeviceError or ValueError: a method, policy or rule without a form on the device, with the names of those
-    that have one; a tree beyond what the device holds; too little memory, with how much is needed.
+    Raises DeviceError or ValueError: what has no form on the device, with the names of what has one; a tree beyond what
+    the device holds; too little memory, with how much is needed; an engine that is not there, with how it is made.
     """
     if not 1 <= batch <= MOST_BATCH:
         raise DeviceError(f"--batch: expected 1 to {MOST_BATCH} images, got {batch}")
+    check_forward(forward, device)
     folder, rows = FolderModels.of(pipeline), 1 if sampling.guidance == 1.0 else 2
     shape, grid = folder.target.shape, pipeline.grid
     target, drafter = folder.sizes(rows)
@@ -161,9 +165,10 @@ def plan_drawing(
         shapes = (target, drafts, folder.number_bytes)
         prefix, held = max(1, shape.prefix) + shape.eol_tokens, 0 if plan is None else batch * plan.image_bytes
         needed = max(needed, held + needed_bytes(batch, envelope, grid.cells, prefix, *shapes))
-    weights = folder.weight_bytes()
+    check_engines(folder, [device_method(method, sampling, grid) for method in methods], forward, batch, rows)
+    weights = folder.weight_bytes() * (1 if forward == TORCH else 2)  # an engine's own lie beside those in torch
     check_memory(device, needed + weights, f"({weights / 2**30:.1f} of them for the weights)")
-    return DevicePlan(pipeline, folder, device, batch, rows, needed)
+    return DevicePlan(pipeline, folder, device, batch, rows, needed, forward)
 
 
 def _covered(form: DeviceMethod) -> frozenset[Drawn]:

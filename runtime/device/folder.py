@@ -10,6 +10,7 @@ from torch import Tensor
 from underpaint.models.decoder import Decoder
 from underpaint.runtime.conditions import Condition
 from underpaint.runtime.device.decoder import DecoderForward
+from underpaint.runtime.device.engine_forward import EngineForward, EngineGraphs
 from underpaint.runtime.device.forwards import ForwardSizes
 from underpaint.runtime.device.weights import DTYPES, read_decoder, stored_numbers
 from underpaint.runtime.engines.condition_encoder import ConditionEncoder
@@ -52,13 +53,17 @@ class FolderModels(NamedTuple):
         """Bytes of a number of the target's features, keys and values."""
         return DTYPES[self.target.shape.precision].itemsize
 
+    @property
+    def decoders(self) -> tuple[ElsewhereDecoder, ...]:
+        """The target, then the drafter if there is one."""
+        return (self.target,) if self.drafter is None else (self.target, self.drafter)
+
     def weight_bytes(self) -> int:
         """Bytes that the weights take on the device; heads are held in float32 too where weights are narrower."""
         total = 0
-        for one in (self.target, self.drafter):
-            if one is not None:
-                size, shape = DTYPES[one.shape.precision].itemsize, one.shape
-                total += stored_numbers(one.located) * size + (size < 4) * 4 * shape.dim * shape.vocab_size
+        for one in self.decoders:
+            size, shape = DTYPES[one.shape.precision].itemsize, one.shape
+            total += stored_numbers(one.located) * size + (size < 4) * 4 * shape.dim * shape.vocab_size
         return total
 
 
@@ -66,22 +71,40 @@ class DeviceModels:
     """Decoders on the device, for one or two rows of guidance."""
 
     def __init__(
-        self, target: Decoder, drafter: Decoder | None, encoder: ConditionEncoder, rows: int, device: torch.device
+        self,
+        target: Decoder,
+        drafter: Decoder | None,
+        encoder: ConditionEncoder,
+        rows: int,
+        device: torch.device,
+        engines: Sequence[EngineGraphs] | None = None,
     ) -> None:
+        """engines: what makes the forward passes of target and drafter; None for torch."""
         self.rows, self.device, self.module = rows, device, target
-        self.target = DecoderForward(target, rows)
-        self.drafter = None if drafter is None else DecoderForward(drafter, rows)
+        made: list[DecoderForward | EngineForward] = [
+            DecoderForward(model, rows) if engines is None else EngineForward(model, rows, engines[place])
+            for place, model in enumerate((target, drafter))
+            if model is not None
+        ]
+        self.target, self.drafter = made[0], None if drafter is None else made[1]
         self._encoder = encoder
 
     @classmethod
-    def read(cls, folder: FolderModels, encoder: ConditionEncoder, rows: int, device: torch.device) -> Self:
+    def read(
+        cls,
+        folder: FolderModels,
+        encoder: ConditionEncoder,
+        rows: int,
+        device: torch.device,
+        engines: Sequence[EngineGraphs] | None = None,
+    ) -> Self:
         """Read the weights; EngineError where a file is not what its manifest says."""
         target, drafter = (
             None if one is None else read_decoder(one.located, one.shape, device)
             for one in (folder.target, folder.drafter)
         )
         assert target is not None
-        return cls(target, drafter, encoder, rows, device)
+        return cls(target, drafter, encoder, rows, device, engines)
 
     @torch.no_grad()
     def embed(self, conditions: Sequence[Condition]) -> EmbeddedBatch:

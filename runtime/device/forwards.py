@@ -1,7 +1,8 @@
 """The model's part of a cycle: a protocol for forward passes on the device, and the caches that they attend to."""
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from math import gcd
+from typing import NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -10,6 +11,7 @@ from torch.nn.functional import layer_norm
 from underpaint.runtime.device.kernels.attention import WORD, Filled, attention
 from underpaint.runtime.device.kernels.commit import commit_cache
 from underpaint.runtime.device.kernels.layers import QK_NORM_EPS, turn
+from underpaint.runtime.engines.device_memory import ALIGNED_BYTES, aligned
 
 
 class ForwardSizes(NamedTuple):
@@ -35,15 +37,62 @@ class Turns(NamedTuple):
     scales: Tensor | None
 
 
-class Attend(Protocol):
-    """What a layer calls in the place of rotation and attention; it keeps the keys and values."""
+class CachedPass(NamedTuple):
+    """A pass over new positions, as data that any engine reads, and, for layers in torch, its attention.
+
+    cache: whose slots from `first` on the new positions take. lengths [B] int64: committed positions of each image.
+    masks [B, T, words] int64: the slots that each new position sees. live, filled: see `kernels.attention`.
+    """
+
+    cache: "Cache"
+    first: int
+    lengths: Tensor
+    masks: Tensor
+    live: int
+    filled: Filled | None
 
     def __call__(self, layer: int, qkv: Tensor, turns: Turns, positions: Tensor) -> Tensor:
-        """[R, T, H * head_dim]: the values mixed by the attention.
+        """[R, T, H * head_dim]: the values mixed by the attention; keys and values go to the slots.
 
         qkv [R, T, 3 * H * head_dim]: queries, keys and values. positions [B, T] int64: cells, below 0 on the condition.
         """
-        ...
+        cache, (rows, count, _) = self.cache, qkv.shape
+        _, _, _, heads, _, width = cache.slots.shape
+        query = torch.empty(rows, heads, count, width, dtype=qkv.dtype, device=qkv.device)
+        turn(qkv, turns.table, turns.scales, positions, query, cache.slots.select(0, layer), self.first)
+        out = torch.empty(rows, count, heads * width, dtype=qkv.dtype, device=qkv.device)
+        kept, fresh = cache.committed.select(0, layer), cache.slots.select(0, layer)
+        attention(query, kept, fresh, self.lengths, cache.unseen, self.masks, out, self.live, self.filled)
+        return out
+
+
+class Prefill(NamedTuple):
+    """A pass over the condition alone, which is causal; outside the captured program."""
+
+    cache: "Cache"
+
+    def sees(self, count: int) -> Tensor:
+        """bool [R, 1, T, T]: which of `count` positions each sees; a hidden one sees itself."""
+        unseen = self.cache.unseen
+        place = torch.arange(count, device=unseen.device)
+        first = unseen[:, None, None, None]
+        return (place[None, :] <= place[:, None]) & ((place[None, :] >= first) | (place[None, :] == place[:, None]))
+
+    def __call__(self, layer: int, qkv: Tensor, turns: Turns, positions: Tensor) -> Tensor:
+        """See `CachedPass`; keys and values become the first committed ones."""
+        committed = self.cache.committed
+        query, key, value = _turned(qkv, turns, positions, committed.shape[5])
+        count = query.shape[2]
+        committed[layer, 0, :, :, :count] = key
+        committed[layer, 1, :, :, :count] = value
+        scores = (query * query.shape[3] ** -0.5) @ key.transpose(2, 3)
+        weights = scores.float().masked_fill(~self.sees(count), float("-inf")).softmax(dim=-1)
+        mixed: Tensor = weights.to(value.dtype) @ value
+        return mixed.transpose(1, 2).flatten(2)
+
+
+Attend: TypeAlias = CachedPass | Prefill
+"""What a pass is given; layers in torch call it in the place of rotation and attention."""
 
 
 class DeviceDecoder(Protocol):
@@ -83,19 +132,24 @@ class Cache:
     """A static cache of committed positions and the slots of a cycle's new ones.
 
     committed [K, 2, R, H, S, D] and slots [K, 2, R, H, M, D]: keys and values. unseen [R] int64: leading positions
-    that a row does not see.
+    that a row does not see. S and M are what was asked for, and as few more as let every layer's keys and values begin
+    where TensorRT takes an address.
     """
 
-    __slots__ = ("committed", "slots", "unseen")
+    __slots__ = ("__weakref__", "committed", "slots", "unseen")
 
     def __init__(
         self, shape: ForwardSizes, batch: int, size: int, slots: int, dtype: torch.dtype, device: torch.device
     ) -> None:
         rows = shape.rows * batch
-        self.committed = torch.zeros(
-            shape.layers, 2, rows, shape.heads, size, shape.head_dim, dtype=dtype, device=device
-        )
-        self.slots = torch.zeros(shape.layers, 2, rows, shape.heads, slots, shape.head_dim, dtype=dtype, device=device)
+        unit = ALIGNED_BYTES // gcd(ALIGNED_BYTES, rows * shape.heads * shape.head_dim * dtype.itemsize)
+
+        def zeros(count: int) -> Tensor:
+            places = -(-count // unit) * unit
+            kept = (shape.layers, 2, rows, shape.heads, places, shape.head_dim)
+            return aligned(kept, dtype, device)
+
+        self.committed, self.slots = zeros(size), zeros(slots)
         self.unseen = torch.zeros(rows, dtype=torch.int64, device=device)
 
     @property
@@ -103,38 +157,18 @@ class Cache:
         """int64 words of a mask over the slots."""
         return -(-self.slots.shape[4] // WORD)
 
-    def attend(self, first: int, lengths: Tensor, masks: Tensor, live: int, filled: Filled | None = None) -> Attend:
-        """Attention of new positions that take the slots from `first` on; see `kernels.attention`."""
+    def clear(self) -> None:
+        """Forget every position, and what is in it: an engine gives a number that it masks no weight, but reads it."""
+        for part in (self.committed, self.slots, self.unseen):
+            part.zero_()
 
-        def attended(layer: int, qkv: Tensor, turns: Turns, positions: Tensor) -> Tensor:
-            _, _, rows, heads, _, width = self.slots.shape
-            count = qkv.shape[1]
-            query = torch.empty(rows, heads, count, width, dtype=qkv.dtype, device=qkv.device)
-            turn(qkv, turns.table, turns.scales, positions, query, self.slots.select(0, layer), first)
-            out = torch.empty(rows, count, heads * width, dtype=qkv.dtype, device=qkv.device)
-            kept, fresh = self.committed.select(0, layer), self.slots.select(0, layer)
-            attention(query, kept, fresh, lengths, self.unseen, masks, out, live, filled)
-            return out
+    def attend(self, first: int, lengths: Tensor, masks: Tensor, live: int, filled: Filled | None = None) -> CachedPass:
+        """A pass over new positions that take the slots from `first` on."""
+        return CachedPass(self, first, lengths, masks, live, filled)
 
-        return attended
-
-    def prefill(self) -> Attend:
-        """Causal attention of the condition alone, kept as the first positions; outside the captured program."""
-
-        def attended(layer: int, qkv: Tensor, turns: Turns, positions: Tensor) -> Tensor:
-            query, key, value = _turned(qkv, turns, positions, self.committed.shape[5])
-            count = query.shape[2]
-            self.committed[layer, 0, :, :, :count] = key
-            self.committed[layer, 1, :, :, :count] = value
-            scores = (query * query.shape[3] ** -0.5) @ key.transpose(2, 3)
-            place = torch.arange(count, device=query.device)
-            first = self.unseen[:, None, None, None]
-            sees = (place[None, :] <= place[:, None]) & ((place[None, :] >= first) | (place[None, :] == place[:, None]))
-            weights = scores.float().masked_fill(~sees, float("-inf")).softmax(dim=-1)
-            mixed: Tensor = weights.to(value.dtype) @ value
-            return mixed.transpose(1, 2).flatten(2)
-
-        return attended
+    def prefill(self) -> Prefill:
+        """A pass over the condition alone, kept as the first positions."""
+        return Prefill(self)
 
     def commit(self, path: Tensor, counts: Tensor, lengths: Tensor, most: int, walked: bool) -> None:
         """Slots into the cache; see `kernels.commit.commit_cache`."""

@@ -67,7 +67,7 @@ class FrontCycle:
             places=whole(*wide),
             settled=whole(*wide),
             extents=whole(batch),
-            filled=torch.zeros(batch, prefix + grid.cells, dtype=torch.int32, device=device),
+            filled=torch.zeros(batch, self.state.target_cache.committed.shape[4], dtype=torch.int32, device=device),
         )
         self._uniforms = torch.zeros(batch, 1, count, dtype=torch.float64, device=device)
         self._first, self._role = whole(batch), torch.tensor([int(Role.CELL)], dtype=torch.int64, device=device)
@@ -85,7 +85,7 @@ class FrontCycle:
         length = condition.shape[1]
         progress.prefixes.fill_(length)
         cache = state.target_cache
-        cache.unseen.zero_()
+        cache.clear()
         if hidden is not None:
             cache.unseen.copy_(hidden)
         positions = torch.arange(-length, 0, device=condition.device).repeat(state.batch, 1)

@@ -5,10 +5,11 @@ it). Whatever reads a number back (`.item()`, an index by a mask, a shape from d
 counted at all waits for nothing and can be captured as a CUDA graph. Triton's kernels take tensors alone.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -18,9 +19,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from underpaint.algos.draft.spec import Grid
+from underpaint.models.decoder import Decoder
 from underpaint.models.decoder_config import DecoderConfig
 from underpaint.runtime.device.cycle import DeviceCycle, DeviceMethod
 from underpaint.runtime.device.decoder import DecoderForward, shapes_alone
+from underpaint.runtime.device.engine_forward import EngineForward, EngineGraphs
 from underpaint.runtime.device.forwards import Attend, DeviceDecoder
 from underpaint.runtime.device.front_cycle import FrontCycle, FrontMethod
 from underpaint.runtime.device.language import Launch, Recording, recording
@@ -107,6 +110,13 @@ class _Marked:
             return self._decoder.logits(features)
 
 
+class _Uncounted:
+    """A `DeviceGraph` that launches nothing: what an engine runs is not ours to count."""
+
+    def bind(self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> Callable[[], None]:
+        return lambda: None
+
+
 def count(program: Callable[[], None], part_of: Callable[[], str] = _PART.get) -> Program:
     """Run `program` on fake tensors and list its nodes."""
     nodes: list[Node] = []
@@ -125,16 +135,22 @@ def count_cycle(
     rows: int = 2,
     dtype: torch.dtype = torch.bfloat16,
     line_token: int | None = None,
+    engine: bool = False,
 ) -> Program:
     """A cycle of `method` in a model's sizes, counted without a device. line_token: see `DeviceCycle`.
 
+    engine: count what is around the passes of an engine, in the place of torch's forward.
     Raises PyTorch's DataDependentOutputException where something would wait for the device.
     """
     device = torch.device("cuda" if torch.backends.cuda.is_built() else "cpu")
     with FakeTensorMode(), torch.no_grad():
-        target = DecoderForward(shapes_alone(config, dtype, device), rows)
+        graphs = EngineGraphs(_Uncounted(), _Uncounted())
+        forward: Callable[[Decoder, int], DeviceDecoder] = DecoderForward
+        if engine:
+            forward = partial(EngineForward, engine=graphs)
+        target = forward(shapes_alone(config, dtype, device), rows)
         drafts = replace(config, layers=1, drafter=True, fc_bias=False, condition="none", cond_ids=0, prefix=1)
-        drafter = DecoderForward(shapes_alone(drafts, dtype, device), rows)
+        drafter = forward(shapes_alone(drafts, dtype, device), rows)
         grid = Grid(config.grid_side, config.width)
         marked = _Marked(target, "target")
         cycle: DeviceCycle | FrontCycle
@@ -143,4 +159,6 @@ def count_cycle(
         else:
             drafting = _Marked(drafter, "drafter")
             cycle = DeviceCycle(marked, drafting, method, grid, config.prefix, batch, device, line_token=line_token)
+        if engine:
+            cycle.run()  # binds addresses, which a graph does not do again
         return count(cycle.run)

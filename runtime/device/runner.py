@@ -192,7 +192,8 @@ class DeviceRunner:
                 self.cycle.run()
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        # An engine may compile kernels in threads of its own, whose allocations must not void the capture.
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             self.cycle.run()
         self._graph = graph
 

@@ -50,11 +50,20 @@ class StoredWeights:
     def __contains__(self, name: str) -> bool:
         return name in self._entries
 
+    def names(self) -> tuple[str, ...]:
+        """The tensors, scales and padding left out."""
+        return tuple(name for name in self._entries if not name.endswith(".scale") and not name.startswith("_pad_"))
+
     def numbers(self) -> int:
         """How many numbers it holds, scales and padding left out."""
         left_out = (".scale",)
         shapes = [one["shape"] for name, one in self._entries.items() if not name.endswith(left_out)]
         return sum(prod(shape) for shape in shapes)
+
+    def place(self, name: str) -> tuple[int, int] | None:
+        """Where a tensor's bytes begin in the file, and how many they are; None where it is stored in 8 bits."""
+        first, last = (self._start + place for place in self._entries[name]["data_offsets"])
+        return None if self._entries[name]["dtype"] == "U8" else (first, last - first)
 
     def _raw(self, name: str) -> Tensor:
         if name not in self._entries:

@@ -10,15 +10,20 @@ from underpaint.algos.arrays import IntArray
 from underpaint.runtime.engines.shape import DecoderShape
 
 TYPES: Final = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-_ALIGNED_BYTES: Final = 256
+ALIGNED_BYTES: Final = 256
 """What every address that TensorRT is given has to be a multiple of; PyTorch's own allocations are."""
 
 
-def layered(layers: int, shape: tuple[int, ...], kind: torch.dtype, device: str) -> torch.Tensor:
+def layered(layers: int, shape: tuple[int, ...], kind: torch.dtype, device: str | torch.device) -> torch.Tensor:
     """Zeros [layers, *shape] of which each layer is contiguous and begins where TensorRT takes an address."""
-    count, unit = math.prod(shape), _ALIGNED_BYTES // kind.itemsize
+    count, unit = math.prod(shape), ALIGNED_BYTES // kind.itemsize
     apart = -(-count // unit) * unit
     return torch.zeros((layers, apart), dtype=kind, device=device)[:, :count].view(layers, *shape)
+
+
+def aligned(shape: tuple[int, ...], kind: torch.dtype, device: str | torch.device) -> torch.Tensor:
+    """Contiguous zeros that begin where TensorRT takes an address."""
+    return layered(1, shape, kind, device)[0]
 
 
 class DeviceMemory:

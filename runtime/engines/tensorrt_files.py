@@ -40,6 +40,8 @@ class EngineRecord:
 
     rows: of every pass. One engine for several numbers of rows would hold its weights once for each of them, and load
     them all. counts: new positions of each optimisation profile, in order; profiles share the weights.
+    passes: in their place, of an engine for the device runtime: the least and the most new positions of each profile,
+    and the committed positions and slots behind them.
     """
 
     model: str
@@ -53,6 +55,7 @@ class EngineRecord:
     precision: str
     rows: int
     counts: tuple[int, ...]
+    passes: tuple[tuple[int, int, int, int], ...] = ()
 
 
 class Paths(NamedTuple):
@@ -120,19 +123,23 @@ class EngineFile(NamedTuple):
     manifest: Manifest
 
 
-def read_record(folder: Path, model: str, backend: str, rows: int) -> EngineRecord:
-    """What the engine of a model for `rows` rows was built from; EngineError where it is missing or damaged."""
-    place, again = paths(folder, model, backend, rows), _again(folder, backend, rows)
+def read_record(folder: Path, model: str, backend: str, rows: int, again: str | None = None) -> EngineRecord:
+    """What the engine of a model for `rows` rows was built from; EngineError where it is missing or damaged.
+
+    again: what to do about it, where that is more than a command for these rows.
+    """
+    place, hint = paths(folder, model, backend, rows), "" if again else ", of which guidance 1 takes 1 and any other 2"
+    again = again or _again(folder, backend, rows)
     if not place.record.is_file() or not place.engine.is_file():
         built = ", ".join(str(count) for count in row_counts(folder, model, backend)) or "none"
         raise EngineError(
-            f"{folder} holds no {backend} engine of '{model}' for {rows} rows, of which guidance 1 takes 1 and any "
-            f"other 2 (built for: {built}); {again}"
+            f"{folder} holds no {backend} engine of '{model}' for {rows} rows{hint} (built for: {built}); {again}"
         )
     try:
         values = json.loads(place.record.read_text(encoding="utf-8"))
         counts = tuple(int(count) for count in values["counts"])
-        return build(EngineRecord, {**values, "counts": counts}, str(place.record))
+        passes = tuple((int(a), int(b), int(c), int(d)) for a, b, c, d in values.get("passes", ()))
+        return build(EngineRecord, {**values, "counts": counts, "passes": passes}, str(place.record))
     except (ValueError, KeyError, TypeError) as error:
         raise EngineError(f"{place.record}: damaged ({error}); {again}") from error
 
@@ -141,20 +148,37 @@ def _again(folder: Path, backend: str, rows: int) -> str:
     return f"build it with `underpaint engine {folder} --backend {backend} --rows {rows}`"
 
 
-def read_engine(folder: Path, model: str, kind: str, backend: str, rows: int, version: str, gpu: str) -> EngineFile:
+def part_of(model: str, part: str | None) -> str:
+    """The name that engines of a part of a model go by; None for the whole."""
+    return model if part is None else f"{model}.{part}"
+
+
+def read_engine(
+    folder: Path,
+    model: str,
+    kind: str,
+    backend: str,
+    rows: int,
+    version: str,
+    gpu: str,
+    part: str | None = None,
+    again: str | None = None,
+) -> EngineFile:
     """The engine of a model, read and hashed once. The graph that it was built from need not be there to run it.
 
+    part: of the model, see `artifacts.device_graph`; again: see `read_record`.
     Raises ManifestError without a manifest of this kind; EngineError where the engine is missing, damaged, or was built
     from another graph, for another GPU, or by another version.
     """
     known = manifest(model, folder)
     if known.kind != kind:
         raise ManifestError(f"'{model}' is a {known.kind}, expected a {kind}; choose another model")
-    record, again = read_record(folder, model, backend, rows), _again(folder, backend, rows)
-    place = paths(folder, model, backend, rows)
+    named = part_of(model, part)
+    record, place = read_record(folder, named, backend, rows, again), paths(folder, named, backend, rows)
+    again = again or _again(folder, backend, rows)
     content = place.engine.read_bytes()
     for what, found, wanted in (
-        ("model", record.model, model),
+        ("model", record.model, named),
         ("rows", record.rows, rows),
         ("graph (sha256)", record.onnx_sha256, known.sha256),
         ("weights (sha256)", record.weights_sha256, None if known.weights is None else known.weights.sha256),

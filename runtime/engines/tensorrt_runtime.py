@@ -10,7 +10,7 @@ import torch
 
 from underpaint.artifacts.manifest import write_beside
 from underpaint.runtime.engines.context import EngineError
-from underpaint.runtime.engines.tensorrt_files import EngineRecord, paths, read_engine
+from underpaint.runtime.engines.tensorrt_files import EngineRecord, part_of, paths, read_engine
 
 
 def gpu_name() -> str:
@@ -79,12 +79,24 @@ class TensorRTRuntime:
                 write_beside(self.compiled_file, content)
 
 
-def open_runtime(name: str, kind: str, folder: Path, backend: str, rows: int, module: ModuleType) -> TensorRTRuntime:
-    """The engine of decoder `name`, refused unless graph, GPU and version are those that it was built for."""
-    found = read_engine(folder, name, kind, backend, rows, module.__version__, gpu_name())
+def open_runtime(
+    name: str,
+    kind: str,
+    folder: Path,
+    backend: str,
+    rows: int,
+    module: ModuleType,
+    part: str | None = None,
+    again: str | None = None,
+) -> TensorRTRuntime:
+    """The engine of decoder `name`, refused unless graph, GPU and version are those that it was built for.
+
+    part, again: see `read_engine`.
+    """
+    found = read_engine(folder, name, kind, backend, rows, module.__version__, gpu_name(), part, again)
     runtime = module.Runtime(module.Logger(module.Logger.ERROR))
     engine = runtime.deserialize_cuda_engine(found.content)
-    place = paths(folder, name, backend, rows)
+    place = paths(folder, part_of(name, part), backend, rows)
     if engine is None:
         raise EngineError(
             f"{place.engine}: {backend} cannot read it on this machine; build it here with `underpaint engine`"

@@ -15,7 +15,12 @@ from underpaint.cli.app import app
 from underpaint.export.checkpoint import Request, export_checkpoint
 from underpaint.models.published.options import LoadOptions
 from underpaint.runtime.device import drawing
+from underpaint.runtime.device.folder import FolderModels
+from underpaint.runtime.device.providers import check_engines
 from underpaint.runtime.device.runner import DecodedImage
+from underpaint.runtime.engines.context import EngineError
+from underpaint.runtime.methods.registry import build_method, resolve
+from underpaint.runtime.pipeline import Pipeline
 
 pytestmark = pytest.mark.slow
 TINY = LoadOptions(heads=HEADS, grid_side=SIDE)
@@ -149,3 +154,70 @@ def test_row_fronts_draw_the_host_s_tokens(folder: Path, tmp_path: Path) -> None
     for prompt in "13":
         for figure in ("tokens", "target_nfe", "drafter_nfe", "accepted", "depths"):
             assert device["zipar", prompt][figure] == host["zipar", prompt][figure], figure
+
+
+def test_an_engine_draws_what_torch_draws(folder: Path, tmp_path: Path) -> None:
+    asked = ("--temperature", "0", "--methods", "ar")
+    by_onnx = (*ON_DEVICE, "--forward", "onnx")
+    missing = CliRunner().invoke(
+        app, ["compare", "1", "--engines", str(folder), "--methods", "ar", "--out", str(tmp_path), *by_onnx]
+    )
+    assert missing.exit_code == 2
+    assert f"write it with `underpaint engine {folder} --backend onnx`" in " ".join(missing.output.split())
+    made = CliRunner().invoke(app, ["engine", str(folder), "--backend", "onnx"])
+    assert made.exit_code == 0, made.output
+    assert [line.split(":")[0] for line in made.output.splitlines()] == [
+        *("drafter.layers.onnx", "drafter.head.onnx", "target.layers.onnx", "target.head.onnx")
+    ]
+    host, _, _ = compared(folder, tmp_path / "host", *asked)
+    device, report, printed = compared(folder, tmp_path / "engine", *asked, *by_onnx, "--batch", "2")
+    assert [device["ar", prompt]["tokens"] for prompt in "13"] == [host["ar", prompt]["tokens"] for prompt in "13"]
+    assert report["settings"]["device"]["forward"] == "onnx"
+    assert "forward by onnx" in " ".join(printed.split())
+
+
+def test_engines_are_built_for_the_passes_of_methods(folder: Path) -> None:
+    """By NVIDIA's own builder; what was not built is refused with the command that builds it."""
+    pytest.importorskip("tensorrt_rtx", reason="the extra 'tensorrt-rtx' is not installed")
+    small = ["--set", "eagle2.depth=2", "--set", "eagle2.total_tokens=3"]
+    asked = ["engine", str(folder), "--backend", "tensorrt-rtx", "--batch", "2", "--for-device", "eagle2", *small]
+    made = CliRunner().invoke(app, asked)
+    assert made.exit_code == 0, made.output
+    names = [f"{model}.{part}" for model in ("target", "drafter") for part in ("layers", "head")]
+    assert [line.split(":")[0] for line in made.output.splitlines()] == [
+        f"{name}.tensorrt-rtx.rows4.engine" for name in names
+    ]
+    pipeline = Pipeline.open(folder, backend="device")
+
+    def form(*settings: str) -> Any:
+        config = resolve("eagle2", 1.0, None, settings, "tuned")
+        method = build_method("eagle2", config, pipeline.tables)
+        return drawing.device_method(method, pipeline.sampling, pipeline.grid)
+
+    built, larger = form("depth=2", "total_tokens=3"), form("depth=3", "total_tokens=3")
+    models, rows = FolderModels.of(pipeline), 1 if pipeline.sampling.guidance == 1 else 2
+    assert rows == 2
+    check_engines(models, [built], "tensorrt-rtx", 2, rows)
+    with pytest.raises(EngineError, match=r"drafter.layers has no engine for passes of .* --batch 2 --for-device METH"):
+        check_engines(models, [larger], "tensorrt-rtx", 2, rows)
+    with pytest.raises(EngineError, match=r"no tensorrt-rtx engine of 'target.layers' for 6 rows \(built for: 4\)"):
+        check_engines(models, [built], "tensorrt-rtx", 3, rows)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            ["--device", "cpu", "--forward", "tensorrt-rtx"],
+            "--forward tensorrt-rtx: TensorRT needs a GPU, got --device",
+        ),
+        (["--device", "cpu", "--forward", "tensorrt"], "tensorrt is not installed"),
+        (["--device", "cpu", "--forward", "jax"], "--forward: expected one of torch, onnx, tensorrt, tensorrt-rtx,"),
+        (["--forward", "tensorrt-rtx"], "device 'cuda': there is no CUDA device here"),
+    ],
+)
+def test_a_forward_that_cannot_be_made_here_is_refused(folder: Path, options: list[str], said: str) -> None:
+    asked = ["compare", "1", "--engines", str(folder), "--methods", "ar", "--backend", "device"]
+    result = CliRunner().invoke(app, [*asked, *options])
+    assert result.exit_code == 2
+    assert said in " ".join(result.output.split())

@@ -1,0 +1,65 @@
+"""Which passes a method makes: the sizes that an engine of fixed shapes has to be built for.
+
+They are read off the method's own program, run on tensors without numbers, so that no second list can differ from it.
+"""
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from underpaint.algos.draft.spec import Grid
+from underpaint.artifacts.device_graph import DecoderPasses, PassSize
+from underpaint.runtime.device.cycle import DeviceCycle, DeviceMethod
+from underpaint.runtime.device.forwards import Attend, ForwardSizes
+from underpaint.runtime.device.front_cycle import FrontCycle, FrontMethod
+
+
+class _Recorder:
+    """A `DeviceDecoder` that computes nothing and remembers the sizes of its passes."""
+
+    def __init__(self, shape: ForwardSizes, drafts: bool, dtype: torch.dtype) -> None:
+        self.shape, self.dtype, self._drafts = shape, dtype, drafts
+        self.layers, self.head = set[PassSize](), set[PassSize]()
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        return torch.zeros(self.shape.rows * tokens.shape[0], tokens.shape[1], self.shape.width, dtype=self.dtype)
+
+    def hidden(self, embeddings: Tensor, features: Tensor | None, positions: Tensor, attend: Attend) -> Tensor:
+        count, cache = embeddings.shape[1], attend.cache
+        slots = cache.slots.shape[4] if self._drafts else 0
+        self.layers.add(PassSize(count, count, cache.committed.shape[4], slots))
+        return torch.zeros_like(embeddings)
+
+    def logits(self, features: Tensor) -> Tensor:
+        count = features.shape[1]
+        self.head.add(PassSize(count, count, 0, 0))
+        return torch.zeros(features.shape[0], count, self.shape.vocab_size)
+
+    def found(self) -> DecoderPasses:
+        return DecoderPasses(tuple(sorted(self.layers)), tuple(sorted(self.head)))
+
+
+def passes_of(
+    method: DeviceMethod | FrontMethod,
+    target: ForwardSizes,
+    drafter: ForwardSizes | None,
+    grid: Grid,
+    prefix: int,
+    batch: int,
+    dtype: torch.dtype,
+    line_token: int | None = None,
+) -> tuple[DecoderPasses, DecoderPasses]:
+    """The passes of target and drafter in a method's program, the condition's among them; see `DeviceCycle`."""
+    device = torch.device("cpu")
+    with FakeTensorMode(), torch.no_grad():
+        verified, drafted = _Recorder(target, False, dtype), None
+        cycle: DeviceCycle | FrontCycle
+        if isinstance(method, FrontMethod):
+            cycle = FrontCycle(verified, method, grid, prefix, batch, device)
+        else:
+            drafted = None if drafter is None else _Recorder(drafter, True, dtype)
+            cycle = DeviceCycle(verified, drafted, method, grid, prefix, batch, device, line_token=line_token)
+        cycle.run()
+    committed = cycle.state.target_cache.committed.shape[4]
+    conditions = DecoderPasses((PassSize(1, prefix, committed, 0),), (PassSize(1, 1, 0, 0),))
+    return verified.found().joined(conditions), DecoderPasses((), ()) if drafted is None else drafted.found()

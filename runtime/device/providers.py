@@ -1,0 +1,99 @@
+"""Who makes the forward passes of the device runtime: torch, or an engine; whether it can, and opening it."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import torch
+
+from underpaint.artifacts.device_graph import HEAD, LAYERS, DecoderPasses, PassSize
+from underpaint.runtime.device.cycle import DeviceMethod
+from underpaint.runtime.device.engine_forward import EngineGraphs
+from underpaint.runtime.device.engine_graphs import TensorRTGraph, onnx_graphs
+from underpaint.runtime.device.folder import FolderModels
+from underpaint.runtime.device.front_cycle import FrontMethod
+from underpaint.runtime.device.pass_sizes import passes_of
+from underpaint.runtime.device.weights import DTYPES
+from underpaint.runtime.engines.context import EngineError
+from underpaint.runtime.engines.elsewhere import ElsewhereDecoder
+from underpaint.runtime.engines.tensorrt_files import MODULES, backend_module, part_of, read_record
+from underpaint.runtime.engines.tensorrt_runtime import open_runtime
+
+TORCH: Final = "torch"
+ONNX: Final = "onnx"
+FORWARDS: Final = (TORCH, ONNX, *MODULES)
+"""By the name that a user gives."""
+
+
+def check_forward(forward: str, device: torch.device) -> None:
+    """EngineError unless forward passes can be made so on this device, and their packages are installed."""
+    if forward not in FORWARDS:
+        raise EngineError(f"--forward: expected one of {', '.join(FORWARDS)}, got {forward!r}")
+    if forward == ONNX and device.type != "cpu":
+        raise EngineError("--forward onnx: ONNX Runtime runs on the CPU here; pass --device cpu, or another --forward")
+    if forward in MODULES:
+        backend_module(forward)
+        if device.type != "cuda":
+            raise EngineError(
+                f"--forward {forward}: TensorRT needs a GPU, got --device {device}; leave one of them out"
+            )
+
+
+def passes_of_methods(
+    folder: FolderModels, methods: Sequence[DeviceMethod | FrontMethod], batch: int, rows: int
+) -> list[DecoderPasses]:
+    """The passes that methods make of the target, and of the drafter if there is one, in batches of `batch`.
+
+    rows: of an image, 2 for a guidance pair.
+    """
+    shape, (target, drafter) = folder.target.shape, folder.sizes(rows)
+    line_token = None if shape.eol_token is None else shape.vocab_size
+    more = batch, DTYPES[shape.precision], line_token
+    found = [DecoderPasses((), ()) for _ in folder.decoders]
+    for method in methods:
+        drafts = None if isinstance(method, FrontMethod) or method.policy is None else drafter
+        made = passes_of(method, target, drafts, shape.grid, max(1, shape.prefix), *more)
+        found = [before.joined(now) for before, now in zip(found, made, strict=False)]
+    return found
+
+
+def check_engines(
+    folder: FolderModels, methods: Sequence[DeviceMethod | FrontMethod], forward: str, batch: int, rows: int
+) -> None:
+    """EngineError unless a folder holds the engines for batches by these methods; see `passes_of_methods`."""
+    if forward == ONNX:
+        for decoder in folder.decoders:
+            onnx_graphs(decoder)
+    elif forward != TORCH:
+        for decoder, passes in zip(folder.decoders, passes_of_methods(folder, methods, batch, rows), strict=True):
+            _check_records(decoder, passes, forward, batch, rows)
+
+
+def _check_records(decoder: ElsewhereDecoder, passes: DecoderPasses, forward: str, batch: int, rows: int) -> None:
+    folder, name, again = decoder.located.path.parent, decoder.located.manifest.name, _again(decoder, forward, batch)
+    for part, sizes in zip((LAYERS, HEAD), passes, strict=True):
+        record = read_record(folder, part_of(name, part), forward, rows * batch, again)
+        for size in sizes:
+            if not any(PassSize(*built).holds(size) for built in record.passes):
+                raise EngineError(f"{folder}: {record.model} has no engine for {size.told(record.rows)}; {again}")
+
+
+def open_engines(
+    decoders: Sequence[ElsewhereDecoder], forward: str, batch: int, rows: int
+) -> tuple[EngineGraphs, ...] | None:
+    """The decoders on an engine; None for torch. EngineError where one does not fit this machine or its graph."""
+    if forward == TORCH:
+        return None
+    if forward == ONNX:
+        return tuple(onnx_graphs(decoder) for decoder in decoders)
+    return tuple(_on_tensorrt(decoder, forward, batch, rows) for decoder in decoders)
+
+
+def _on_tensorrt(decoder: ElsewhereDecoder, backend: str, batch: int, rows: int) -> EngineGraphs:
+    known, again = decoder.located.manifest, _again(decoder, backend, batch)
+    where = known.name, known.kind, decoder.located.path.parent, backend, rows * batch, backend_module(backend)
+    return EngineGraphs(*(TensorRTGraph(open_runtime(*where, part, again), again) for part in (LAYERS, HEAD)))
+
+
+def _again(decoder: ElsewhereDecoder, backend: str, batch: int) -> str:
+    command = f"underpaint engine {decoder.located.path.parent} --backend {backend} --batch {batch}"
+    return f"build it with `{command} --for-device METHODS`, every method that is drawn and its --set"

@@ -1,0 +1,140 @@
+"""Tiny decoders, by torch and by engines, and passes and whole decodes by either."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from tests.runtime.device.test_kernels import model_of
+from underpaint.algos.accept import RULES
+from underpaint.algos.draft import POLICIES
+from underpaint.algos.draft.spec import Grid
+from underpaint.algos.rows import SamplingParams
+from underpaint.artifacts.manifest import Manifest, WeightsEntry
+from underpaint.export.decoders import GraphFormat, shape_of, write_graph
+from underpaint.export.device_graph import write_device_graphs
+from underpaint.models.decoder import Decoder
+from underpaint.models.decoder_config import DecoderConfig
+from underpaint.runtime.device.cycle import DeviceCycle, DeviceMethod
+from underpaint.runtime.device.decoder import DecoderForward
+from underpaint.runtime.device.engine_forward import EngineForward
+from underpaint.runtime.device.engine_graphs import onnx_graphs
+from underpaint.runtime.device.forwards import Cache, DeviceDecoder
+from underpaint.runtime.engines.context import EngineContext
+from underpaint.runtime.engines.elsewhere import ElsewhereDecoder
+from underpaint.zoo.load import Located
+
+CPU = torch.device("cpu")
+GRID = Grid(2, 3)
+IMAGES = (0, 1, 2)
+SMALL = DecoderConfig(dim=16, layers=2, heads=2, hidden=16, vocab_size=11, grid_side=3, prefix=2, cond_ids=3)
+DRAFTER = replace(SMALL, layers=1, drafter=True, condition="none", cond_ids=0)
+ONE_THREAD = EngineContext(threads=1)
+
+
+def exported(model: Decoder, folder: Path, form: GraphFormat | None = None, name: str = "target") -> ElsewhereDecoder:
+    """A decoder in a folder, with its graphs for the device runtime beside it."""
+    form = form or GraphFormat()
+    path = folder / f"{name}.onnx"
+    write_graph(model, form, path)
+    shape = shape_of(model, form.precision)
+    told = Manifest(name, "drafter" if model.config.drafter else "target", path.name, "", 0, "", "", "", asdict(shape))
+    located = Located(path, replace(told, weights=WeightsEntry(f"{name}.safetensors", 0, "of a test")))
+    write_device_graphs(located, shape)
+    return ElsewhereDecoder(name, shape, located)
+
+
+def on_onnx(model: Decoder, folder: Path, rows: int, name: str = "target") -> EngineForward:
+    return EngineForward(model, rows, onnx_graphs(exported(model, folder, name=name), ONE_THREAD))
+
+
+class Passed(NamedTuple):
+    """A pass over three positions of two images: features, logits, and what lies in the slots after it."""
+
+    features: torch.Tensor
+    logits: torch.Tensor
+    slots: torch.Tensor
+
+
+@torch.no_grad()
+def passed(forward: DeviceDecoder, drafts: bool, times: int = 1, seed: int = 4) -> Passed:
+    """Unequal lengths and masks, guidance pairs, hidden positions, and stale numbers all around."""
+    generator = torch.Generator().manual_seed(seed)
+    held = Cache(forward.shape, 2, 11, 9, torch.float32, CPU)
+    for part in (held.committed, held.slots):
+        part.normal_(std=3.0, generator=generator)
+    held.unseen.copy_(torch.tensor([0, 2, 1, 3]))
+    before = held.committed.clone()
+    lengths, first = torch.tensor([4, 9]), 2 if drafts else 0
+    masks = torch.tensor([[[0b00111], [0b01010], [0b10001]], [[0b00100], [0b01001], [0b11101]]])
+    if not drafts:
+        masks = masks & 0b111 | torch.tensor([1, 2, 4])[:, None]
+    tokens, positions = torch.tensor([[1, 4, 2], [5, 0, 7]]), torch.tensor([[3, 4, 4], [8, 7, 7]])
+    features = torch.randn(4, 3, forward.shape.width, generator=generator) if drafts else None
+    for _ in range(times):
+        attend = held.attend(first, lengths, masks, 4)
+        made = forward.hidden(forward.embed(tokens), features, positions, attend).clone()
+    assert torch.equal(held.committed, before), "a pass commits nothing"
+    return Passed(made, forward.logits(made).clone(), held.slots.clone())
+
+
+class Pair(NamedTuple):
+    target: DeviceDecoder
+    drafter: DeviceDecoder
+
+
+@cache
+def models() -> tuple[Decoder, Decoder]:
+    """A target, and a drafter that shares its embeddings and its head, so that drafts are sometimes right."""
+    target, drafter = model_of(SMALL), model_of(DRAFTER)
+    with torch.no_grad():
+        drafter.codes.weight.copy_(target.codes.weight)
+        drafter.head.weight.copy_(target.head.weight)
+    return target, drafter
+
+
+def in_torch(rows: int = 2) -> Pair:
+    return Pair(*(DecoderForward(model, rows) for model in models()))
+
+
+METHODS = {
+    "ar": (None, "point", {}),
+    "eagle2": ("eagle2", "point", {"depth": 2, "top_k": 3, "total_tokens": 5}),
+}
+
+
+def method(name: str, temperature: float) -> DeviceMethod:
+    policy, rule, settings = METHODS[name]
+    made = RULES["greedy" if temperature == 0 else rule].make()
+    return DeviceMethod(None if policy is None else POLICIES[policy].make(**settings), made, SamplingParams(guidance=2))
+
+
+def cycle_of(pair: Pair, how: DeviceMethod, batch: int) -> DeviceCycle:
+    return DeviceCycle(pair.target, pair.drafter, how, GRID, 2, batch, CPU)
+
+
+@torch.no_grad()
+def begin(cycle: DeviceCycle, images: Sequence[int]) -> None:
+    """Start images, each under a condition of its own."""
+    drawn = [torch.randn(2, 2, 16, generator=torch.Generator().manual_seed(image)) for image in images]
+    cycle.begin(torch.stack(drawn, dim=1).flatten(0, 1), torch.full((len(images),), 5), torch.tensor(images))
+
+
+@torch.no_grad()
+def decoded(cycle: DeviceCycle, images: Sequence[int]) -> list[list[int]]:
+    """Tokens of each image."""
+    begin(cycle, images)
+    while not bool((cycle.state.verdicts.status > 0).all()):
+        cycle.run()
+    assert cycle.state.verdicts.status.tolist() == [1] * len(images)
+    return cycle.state.progress.decided.tolist()
+
+
+@cache
+def by_torch(name: str, temperature: float) -> tuple[list[list[int]], list[int]]:
+    """Tokens and cycles of `IMAGES` in one batch by the torch forward."""
+    cycle = cycle_of(in_torch(), method(name, temperature), len(IMAGES))
+    return decoded(cycle, IMAGES), cycle.state.progress.cycles.tolist()

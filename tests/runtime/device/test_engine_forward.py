@@ -1,0 +1,220 @@
+"""Forward passes by an engine bound to the device's state are the torch forward's: pass by pass, decode by decode."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.runtime.device.engines import (
+    CPU,
+    GRID,
+    IMAGES,
+    METHODS,
+    ONE_THREAD,
+    SMALL,
+    Pair,
+    begin,
+    by_torch,
+    cycle_of,
+    decoded,
+    exported,
+    in_torch,
+    method,
+    models,
+    on_onnx,
+    passed,
+)
+from tests.runtime.device.test_kernels import FAMILIES, model_of
+from tests.runtime.device.test_mutants import planted
+from underpaint.algos.draft.spec import Grid
+from underpaint.artifacts.device_graph import PassSize
+from underpaint.export.decoders import GraphFormat
+from underpaint.runtime.device.cycle import DeviceCycle
+from underpaint.runtime.device.decoder import DecoderForward
+from underpaint.runtime.device.engine_forward import EngineForward
+from underpaint.runtime.device.engine_graphs import onnx_graphs
+from underpaint.runtime.device.forwards import Attend, Cache
+from underpaint.runtime.device.front_cycle import FrontCycle, FrontMethod
+from underpaint.runtime.device.pass_sizes import passes_of
+from underpaint.runtime.device.program import count_cycle
+from underpaint.runtime.device.sizes import XL, method_of
+from underpaint.runtime.engines.context import EngineError
+
+
+@pytest.fixture(scope="module")
+def by_engine(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    folder = tmp_path_factory.mktemp("engines")
+    target, drafter = models()
+    return Pair(on_onnx(target, folder, 2), on_onnx(drafter, folder, 2, "drafter"))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_pass_is_the_torch_forward_s(family: str, tmp_path: Path) -> None:
+    model = model_of(FAMILIES[family])
+    forward = on_onnx(model, tmp_path, 2)
+    wanted = passed(DecoderForward(model, 2), model.config.drafter)
+    for times in (1, 2):  # the second time at the same addresses
+        found = passed(forward, model.config.drafter, times)
+        torch.testing.assert_close(found, wanted, atol=2e-4, rtol=1e-4)
+
+
+def test_a_drafter_in_eight_bits_has_graphs_of_what_they_stand_for(tmp_path: Path) -> None:
+    model = model_of(FAMILIES["drafter"])
+    graphs = onnx_graphs(exported(model, tmp_path, GraphFormat(eight_bits=True)), ONE_THREAD)
+    found, wanted = passed(EngineForward(model, 2, graphs), True), passed(DecoderForward(model, 2), True)
+    assert 1e-4 < (found.features - wanted.features).abs().max() < 0.3
+
+
+@pytest.mark.parametrize("family", ["llamagen", "chameleon", "learnt"])
+@torch.no_grad()
+def test_a_condition_is_taken_in_as_the_torch_forward_does(family: str, tmp_path: Path) -> None:
+    model = model_of(FAMILIES[family])
+    condition, positions = torch.randn(2, 3, 24), torch.arange(-3, 0).repeat(2, 1)
+    found = []
+    for forward in (DecoderForward(model, 1), on_onnx(model, tmp_path, 1)):
+        cache = Cache(forward.shape, 2, 9, 7, torch.float32, CPU)
+        cache.unseen.copy_(torch.tensor([0, 2]))
+        made = forward.hidden(condition.clone(), None, positions, cache.prefill())
+        found.append((made[:, -1].clone(), cache.committed))
+    torch.testing.assert_close(found[1], found[0], atol=5e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+@pytest.mark.parametrize("name", METHODS)
+def test_a_decode_is_the_torch_forward_s(name: str, temperature: float, by_engine: Pair) -> None:
+    """Three images of unequal progress in one batch, and each of them alone."""
+    how = method(name, temperature)
+    wanted, cycles = by_torch(name, temperature)
+    assert len(set(cycles)) > 1 or name == "ar"
+    cycle = cycle_of(by_engine, how, 3)
+    assert decoded(cycle, IMAGES) == wanted
+    assert cycle.state.progress.cycles.tolist() == cycles
+    if temperature and name != "ar":
+        single = cycle_of(by_engine, how, 1)
+        assert [decoded(single, [image])[0] for image in IMAGES] == wanted
+
+
+def test_row_fronts_run_on_an_engine(by_engine: Pair) -> None:
+    found = []
+    for pair in (in_torch(), by_engine):
+        cycle = FrontCycle(pair.target, FrontMethod(2, method("ar", 1).sampler), GRID, 2, 2, CPU)
+        found.append(decoded(cycle, (0, 1)))
+    assert found[0] == found[1]
+
+
+def test_end_of_line_tokens_run_on_an_engine(tmp_path: Path) -> None:
+    model = model_of(replace(SMALL, rope="line", grid_side=2, grid_width=2, eol_token=1))
+    found = []
+    for forward in (DecoderForward(model, 2), on_onnx(model, tmp_path, 2)):
+        drafter, how = in_torch().drafter, method("eagle2", 1)
+        line = forward.line_token
+        cycle = DeviceCycle(forward, drafter, how, Grid(2, 2), 2, 1, CPU, line_token=line)
+        found.append(decoded(cycle, (0,)))
+    assert found[0] == found[1]
+
+
+def test_an_image_that_is_not_finite_leaves_nothing_behind(by_engine: Pair) -> None:
+    """What a bias masks is multiplied with a weight of 0, which makes NaN of NaN: a batch begins on empty caches."""
+    cycle = cycle_of(by_engine, method("eagle2", 0), 1)
+    wanted = decoded(cycle, (0,))
+    for cache in (cycle.state.target_cache, cycle.state.draft_cache):
+        assert cache is not None
+        cache.committed.fill_(torch.nan)
+        cache.slots.fill_(torch.nan)
+    assert decoded(cycle, (0,)) == wanted
+
+
+def test_passes_are_those_that_the_program_makes(by_engine: Pair) -> None:
+    class Told(EngineForward):
+        """Notes the sizes that are bound."""
+
+        def _bind(self, attend: Attend, rows: int, count: int):  # type: ignore[no-untyped-def]
+            seen.add((self._reads_features, count, attend.cache.committed.shape[4]))
+            return super()._bind(attend, rows, count)
+
+    seen: set[tuple[bool, int, int]] = set()
+    for name in METHODS:
+        seen.clear()
+        pair = Pair(*(Told(model, 2, one._engine) for model, one in zip(models(), by_engine, strict=True)))
+        cycle = cycle_of(pair, method(name, 1), 2)
+        begin(cycle, (0, 1))
+        with torch.no_grad():
+            cycle.run()
+        shapes = [one.shape for one in by_engine]
+        passes = passes_of(method(name, 1), shapes[0], shapes[1], GRID, 2, 2, torch.float32)
+        assert {(drafts, size.most, size.committed) for drafts in (0, 1) for size in passes[drafts].layers} == seen
+    assert passes[0].layers[0] == PassSize(1, 2, 8, 0)
+    cache = cycle.state.draft_cache
+    assert cache is not None
+    assert {size.slots for size in passes[1].layers} == {cache.slots.shape[4]}
+
+
+@pytest.mark.parametrize("name", ["eagle2", "zipar"])
+def test_a_cycle_around_an_engine_waits_for_nothing_and_is_cheap(name: str) -> None:
+    """Counted on tensors without numbers: copies in, one bias a pass, copies out."""
+    program = count_cycle(XL, method_of(name, XL.vocab_size), batch=1, engine=True)
+    inside = [node.name for node in program.nodes if node.part]
+    assert inside.count("bias_kernel") == (6 if name == "eagle2" else 1)
+    assert len(inside) <= 8 * inside.count("bias_kernel")
+    assert "zeros" not in inside
+    assert (
+        program.bound_ms(4800.0, 2.0, forwards=True) < 0.16
+    )  # a third of it for the table that tokens are looked up in
+
+
+def test_graphs_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    decoder = exported(models()[0], tmp_path)
+    weights = decoder.located.manifest.weights
+    assert weights is not None
+    other = replace(decoder.located.manifest, weights=replace(weights, sha256="others"))
+    with pytest.raises(EngineError, match=r"expected the graph of weights others, got of a test; `underpaint engine"):
+        onnx_graphs(decoder._replace(located=decoder.located._replace(manifest=other)))
+    with pytest.raises(EngineError, match="expected a float32 export for ONNX Runtime on the CPU, got fp16"):
+        onnx_graphs(decoder._replace(shape=replace(decoder.shape, precision="fp16")))
+    (tmp_path / "target.head.onnx").unlink()
+    with pytest.raises(EngineError, match=r"write it with `underpaint engine .* --backend onnx`"):
+        onnx_graphs(decoder)
+
+
+@contextmanager
+def _first_binding_for_all() -> Iterator[None]:
+    """What was bound for the first cache of a size serves every other."""
+    with pytest.MonkeyPatch.context() as patch:
+        right = EngineForward._bound
+
+        def stale(self: EngineForward, attend: Attend, rows: int, count: int) -> object:
+            held = self.__dict__.setdefault("_stale", {})
+            return held.setdefault((rows, count), right(self, attend, rows, count))
+
+        patch.setattr(EngineForward, "_bound", stale)
+        yield
+
+
+MUTANTS = {
+    "an address of another batch's cache": _first_binding_for_all,
+    "one image's length for another's": lambda: planted("bias", "tl.load(lengths + image)", "tl.load(lengths)"),
+    "a mask of the wrong image": lambda: planted("bias", "masks + (image * T + turn)", "masks + turn"),
+    "a mask of the wrong position": lambda: planted("bias", "(image * T + turn) * WORDS", "image * T * WORDS"),
+    "hidden positions of the wrong row": lambda: planted("bias", "unseen + row", "unseen + image"),
+    "slots of the cycle before": lambda: planted("bias", "sees & (stale == 0)", "sees"),
+    "the new positions' own slots": lambda: planted("bias", "first + place - M", "place - M"),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_planted_bug_is_seen(name: str, by_engine: Pair) -> None:
+    def agree(seed: int = 4) -> bool:
+        pairs = zip(models(), by_engine, strict=True)
+        made = [
+            (passed(one, drafts, seed=seed), passed(DecoderForward(model, 2), drafts, seed=seed))
+            for drafts, (model, one) in zip((False, True), pairs, strict=True)
+        ]
+        return all(torch.allclose(found.features, wanted.features, atol=1e-3) for found, wanted in made)
+
+    assert agree(), "the forward as it is agrees"
+    with MUTANTS[name]():
+        agree()  # whatever was bound first stays bound
+        assert not agree(5)
