@@ -111,13 +111,13 @@ class DeviceCycle:
         positions = torch.arange(-length, 0, device=condition.device).repeat(state.batch, 1)
         made = self._target.hidden(condition, None, positions, state.target_cache.prefill())
         state.features[:, :1].copy_(made[:, -1:])
-        if self._growth is not None:
-            self._growth.begin()
         self._draw_noise()
         self._lay_out_tree()
         self._find_probs(state.features[:, :1])
         self._judge()
         self._advance()
+        if self._growth is not None:
+            self._growth.begin()
 
     def run(self) -> None:
         """One cycle of every image that is not done."""

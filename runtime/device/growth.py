@@ -26,7 +26,7 @@ class Growth(Protocol):
     limits: Limits
 
     def begin(self) -> None:
-        """Forget the images."""
+        """Forget the images before; the first cells of these are decided, from row 0 of the tree's distributions."""
         ...
 
     def grow(self, state: State) -> None:

@@ -8,6 +8,7 @@ from underpaint.algos.accept import RULES
 from underpaint.algos.draft import POLICIES
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.jacobi_window import JacobiWindow
+from underpaint.algos.spatial.lookup import Lookup
 from underpaint.models.decoder_config import DecoderConfig
 from underpaint.runtime.device.cycle import DeviceMethod
 from underpaint.runtime.device.front_cycle import FrontMethod
@@ -30,6 +31,8 @@ SEVEN_B: Final = DecoderConfig(
 )
 """Chameleon's 7B sizes (arXiv 2405.09818) with 8,192 image codes, at 512 px."""
 
+LOOKUP: Final = Lookup(passes=True, beside=0.85, last_row=True)
+"""What `jacobi-lookup` looks up."""
 _PAPERS: Final = SamplingParams(guidance=4.0, top_k=1000)
 WINDOW: Final = "window"
 """In the place of a policy: a Jacobi window, and its settings."""
@@ -61,6 +64,7 @@ METHODS: Final[dict[str, tuple[str | None, str, dict[str, Any]]]] = {
     "sjd": (WINDOW, "chain", {"length": 16}),
     "scd-maximal": (WINDOW, "chain", {"length": 32, "coupling": "maximal", "refill": "left"}),
     "scd-gumbel": (WINDOW, "chain", {"length": 32, "coupling": "gumbel", "refill": "above"}),
+    "jacobi-lookup": (WINDOW, "chain", {"length": 14, "coupling": "maximal", "refill": "lookup", "lookup": LOOKUP}),
     "gsd-window": (WINDOW, "gsd", {"length": 16, "residual": "paper"}),
     "zipar": (FRONTS, "", {"window": 4}),
 }

@@ -193,8 +193,8 @@ COMMANDS: Final = (
         "method 'pjd' has no form on the device; those that have one: ar, speculative, block, eagle1, traversal,",
     ),
     (
-        "compare --backend device --device cpu --methods jacobi-lookup --out x",
-        "method 'jacobi-lookup': a Jacobi window of refill 'lookup' has no form on the device; those that have one: ",
+        "compare --backend device --device cpu --methods sjd-pac --out x",
+        "method 'sjd-pac': a Jacobi window of 2 candidates a cell has no form on the device; use candidates=1",
     ),
     (
         "compare --backend device --device cpu --methods sjd --set sjd.window=64 --out x",
