@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from underpaint.algos.draft.choice import NOTHING, Choice
 from underpaint.algos.draft.spec import Grid
 from underpaint.models.decoder_config import DecoderConfig
 from underpaint.runtime.device.cycle import DeviceCycle, DeviceMethod
@@ -125,8 +126,11 @@ def count_cycle(
     rows: int = 2,
     dtype: torch.dtype = torch.bfloat16,
     line_token: int | None = None,
+    choice: Choice = NOTHING,
 ) -> Program:
     """A cycle of `method` in a model's sizes, counted without a device. line_token: see `DeviceCycle`.
+
+    choice: what a policy that chooses has chosen; its read-back is no part of the program.
 
     Raises PyTorch's DataDependentOutputException where something would wait for the device.
     """
@@ -143,4 +147,7 @@ def count_cycle(
         else:
             drafting = _Marked(drafter, "drafter")
             cycle = DeviceCycle(marked, drafting, method, grid, config.prefix, batch, device, line_token=line_token)
+        if isinstance(cycle, DeviceCycle) and cycle.chooser is not None:
+            cycle.chooser.settle(choice)
+            return count(cycle.launch)
         return count(cycle.run)

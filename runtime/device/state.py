@@ -21,7 +21,7 @@ class Envelope(NamedTuple):
 
     nodes: of the tree, the root included. levels: drafter passes. frontier: nodes expanded a level. children: of a
     node. draft_rows: distributions of the drafter that are kept for the rule, at least 1. wide: in float64, as mixtures
-    of what the models gave have more digits.
+    of what the models gave have more digits. passes: of the drafter at most, where that is not its levels.
     """
 
     nodes: int
@@ -30,11 +30,13 @@ class Envelope(NamedTuple):
     children: int
     draft_rows: int
     wide: bool = False
+    passes: int | None = None
 
     @property
     def slots(self) -> int:
         """Positions that the drafter holds for one cycle: the tokens it was not fed, then each level's nodes."""
-        return max(self.levels + 1, (self.levels - 1) * self.frontier, 1)
+        passes = self.levels if self.passes is None else self.passes
+        return max(self.levels + 1, (passes - 1) * self.frontier, 1)
 
 
 class NoiseKeys(NamedTuple):

@@ -79,9 +79,11 @@ def redrawn(row, stale, held, is_held, own, noise, rest, U, V, KIND: tl.constexp
 @kernel
 def couple_kernel(
     held,
+    held_counts,
     uniforms,
     left,
     noise,
+    nodes,
     tokens,
     probs,
     draft_probs,
@@ -104,13 +106,15 @@ def couple_kernel(
     end = end_of_drafts(done, last, tl.load(cells + image), most, LAST)
     if (done == 0) | (place < done) | (place >= end):
         return
-    row = probs + (image * N + place).to(tl.int64) * V
+    row = probs + (image * N + tl.load(nodes + image * (W + 1) + place)) * V
     stale = draft_probs + (image * W + place).to(tl.int64) * V
     cell = tl.load(cells + image) - done + place
-    stood = tl.load(tokens + image * N + 1 + place, place < last, other=0)
+    behind = tl.load(held + image * W + place, (place >= last) & (place < tl.load(held_counts + image)), other=0)
+    stood = tl.load(tokens + image * N + 1 + place, place < last, other=behind)
+    is_held = (place < last) | (place < tl.load(held_counts + image))
     own = uniforms + image * 3 * U + place
     rest = left + (image * W + place).to(tl.int64) * V
-    token = redrawn(row, stale, stood, place < last, own, noise + (image * raced + cell) * V, rest, U, V, KIND, BLOCK)
+    token = redrawn(row, stale, stood, is_held, own, noise + (image * raced + cell) * V, rest, U, V, KIND, BLOCK)
     tl.store(held + image * W + place - done, token)
 
 
@@ -128,7 +132,7 @@ def couple(
 
     cells [B] int64: decided since, so a draft's cell is as far behind as its place; most: of the picture. kind:
     INDEPENDENT, MAXIMAL or GUMBEL. last_row: the first cell behind the window is drafted too. Draft k has its new
-    distribution in row k of tree.probs, the one that it was drawn from in row k of tree.draft_probs.
+    distribution in row window.nodes[k] of tree.probs, the one that it was drawn from in row k of tree.draft_probs.
     """
     batch, drafts = window.tokens.shape
     vocab_size = tree.probs.shape[2]
@@ -137,9 +141,11 @@ def couple(
         (drafts + last_row, batch),
         batch * drafts * vocab_size * (4 + 4 * (kind == MAXIMAL.value) + 8 * (kind == GUMBEL.value)),
         window.tokens,
+        window.counts,
         window.uniforms,
         window.left,
         window.noise,
+        window.nodes,
         tree.tokens,
         tree.probs,
         tree.draft_probs,

@@ -29,9 +29,11 @@ def mixed(said, row, weight, out, V, BLOCK: tl.constexpr) -> None:
 @kernel
 def look_up_kernel(
     held,
+    held_counts,
     uniforms,
     left,
     noise,
+    nodes,
     kept,
     seen,
     seen_cells,
@@ -70,17 +72,19 @@ def look_up_kernel(
     end = end_of_drafts(done, last, count, most, LAST)
     cycle = tl.load(cycles + image) - 1
     before = tl.load(roots + image)
+    filled = tl.load(held_counts + image)
     lane = tl.arange(0, LANES)
     known = tl.load(held + image * W + lane, lane < end - done, other=0)
     for place in range(done, end):
         here = place - done
         cell = count + here
-        row = probs + (image * N + place).to(tl.int64) * V
+        node = image * N + tl.load(nodes + image * (W + 1) + place)
+        row = probs + node * V
         out = draft_probs + (image * W + here).to(tl.int64) * V
         token = tl.sum(tl.where(lane == here, known, 0), axis=0)
         entry = tl.full((), -1, tl.int64)
         source = tl.full((), -1, tl.int64)
-        if before != tl.load(tokens + image * N + place):
+        if before != tl.load(tokens + node):
             if PASSES:
                 own = image.to(tl.int64) * W * W
                 entry = newest_seen(seen_cells + own, seen_lefts + own, cell, before, cycle, W)
@@ -100,11 +104,13 @@ def look_up_kernel(
                 mixed(said, row, tl.load(weights), out, V, BLOCK)
             tl.debug_barrier()
             stale = draft_probs + (image * W + place).to(tl.int64) * V
-            stood = tl.load(tokens + image * N + 1 + place, place < last, other=0)
+            behind = tl.load(held + image * W + place, (place >= last) & (place < filled), other=0)
+            stood = tl.load(tokens + image * N + 1 + place, place < last, other=behind)
+            is_held = (place < last) | (place < filled)
             own_noise = noise + (image.to(tl.int64) * raced + cell) * V
             rest = left + image.to(tl.int64) * W * V
             drawn = uniforms + image * 3 * U + place
-            token = redrawn(out, stale, stood, place < last, drawn, own_noise, rest, U, V, KIND, BLOCK)
+            token = redrawn(out, stale, stood, is_held, drawn, own_noise, rest, U, V, KIND, BLOCK)
             tl.store(held + image * W + here, token)
         tl.store(found + image * W + here, looked.to(tl.int64))
         known = tl.where(lane == here, token, known)
@@ -133,9 +139,11 @@ def look_up(
         (batch,),
         batch * drafts * vocab_size * (4 + 4 + 2 * tree.draft_probs.element_size()),
         window.tokens,
+        window.counts,
         window.uniforms,
         window.left,
         window.noise,
+        window.nodes,
         table.decided,
         table.seen,
         table.seen_cells,

@@ -91,6 +91,7 @@ def keep_kernel(
     seen,
     seen_cells,
     seen_lefts,
+    nodes,
     tokens,
     probs,
     taken,
@@ -106,29 +107,33 @@ def keep_kernel(
     LAST: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """One program a (node, image)."""
-    node, image = tl.program_id(0), tl.program_id(1)
+    """One program a (place, image)."""
+    place, image = tl.program_id(0), tl.program_id(1)
     done, last = tl.load(taken + image), tl.load(levels + image)
     if done == 0:
         return
     known = tl.load(cells + image)
-    cell = known - done + node
-    row = probs + (image * N + node).to(tl.int64) * V
-    if (node < done) & (DECIDED == 1):
+    cell = known - done + place
+    node = image * N + tl.load(nodes + image * (W + 1) + place)
+    row = probs + node * V
+    if (place < done) & (DECIDED == 1):
         copied(row, kept + (image * most + cell) * V, V, BLOCK)
-    if (node > 0) & (PASSES == 1):
-        entry = (image * W + (tl.load(cycles + image) - 1) % W) * W + node - 1
-        here = (node >= done) & (node < end_of_drafts(done, last, known, most, LAST))
+    if (place > 0) & (PASSES == 1):
+        entry = (image * W + (tl.load(cycles + image) - 1) % W) * W + place - 1
+        here = (place >= done) & (place < end_of_drafts(done, last, known, most, LAST))
         tl.store(seen_cells + entry, tl.where(here, cell, -1))
-        tl.store(seen_lefts + entry, tl.load(tokens + image * N + node, here, other=-1))
+        tl.store(seen_lefts + entry, tl.load(tokens + node, here, other=-1))
         if here:
             copied(row, seen + entry * V, V, BLOCK)
 
 
-def keep(table: LookupBuffers, tree: BatchTree, verdicts: Verdicts, levels: Tensor, progress: Progress) -> None:
+def keep(
+    table: LookupBuffers, nodes: Tensor, tree: BatchTree, verdicts: Verdicts, levels: Tensor, progress: Progress
+) -> None:
     """Keep what a pass over windows of `levels` [B] int64 drafts said: of what it decided, and of what it did not.
 
-    progress: after the pass. What was said of a cell when it was decided is what it was drawn from.
+    nodes: see `WindowBuffers`. progress: after the pass. What was said of a decided
+    cell is what it was drawn from.
     """
     batch, drafts = table.found.shape
     vocab_size = tree.probs.shape[2]
@@ -140,6 +145,7 @@ def keep(table: LookupBuffers, tree: BatchTree, verdicts: Verdicts, levels: Tens
         table.seen,
         table.seen_cells,
         table.seen_lefts,
+        nodes,
         tree.tokens,
         tree.probs,
         verdicts.taken,

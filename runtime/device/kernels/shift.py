@@ -16,6 +16,7 @@ from underpaint.runtime.device.language import kernel, launch, tl
 def shift_kernel(
     held_counts,
     found,
+    nodes,
     probs,
     draft_probs,
     taken,
@@ -36,13 +37,14 @@ def shift_kernel(
         return
     end = end_of_drafts(done, last, tl.load(cells + image), most, LAST)
     if place == 0:
-        tl.store(held_counts + image, tl.maximum(end - done, 0))
+        behind = tl.maximum(tl.load(held_counts + image) - tl.maximum(done, end), 0)
+        tl.store(held_counts + image, tl.maximum(end - done, 0) + behind)
     stays = tl.full((), 0, tl.int64)
     if LOOKED:
         stays += tl.load(found + image * W + place)
     if (place + done >= end) | (stays > 0):
         return
-    source = probs + (image * N + place + done) * V
+    source = probs + (image * N + tl.load(nodes + image * (W + 1) + place + done)) * V
     row = draft_probs + (image * W + place).to(tl.int64) * V
     for start in range(0, V, BLOCK):
         code = start + tl.arange(0, BLOCK)
@@ -61,6 +63,7 @@ def shift(
 ) -> None:
     """Fill the window's counts and the first rows of tree.draft_probs, for trees of `levels` [B] int64 drafts.
 
+    Drafts that were held behind such a tree count too; `move_behind`, launched before this, moves them.
     cells, most, last_row: see `couple`. looked: what `look_up` has found and put there is left alone.
     """
     batch, drafts = window.tokens.shape
@@ -71,6 +74,7 @@ def shift(
         (4 + tree.draft_probs.element_size()) * batch * drafts * vocab_size,
         window.counts,
         window.tokens if looked is None else looked.found,
+        window.nodes,
         tree.probs,
         tree.draft_probs,
         verdicts.taken,

@@ -146,7 +146,7 @@ MUTANTS = {
         windows_agree("independent", "lookup", REFILLED),
     ),
     "a pass is kept behind the token of its own cell": (
-        ("lookup_table", "tl.load(tokens + image * N + node, here", "tl.load(tokens + image * N + node + 1, here"),
+        ("lookup_table", "tl.load(tokens + node, here", "tl.load(tokens + node + 1, here"),
         windows_agree("maximal", "left", PASSES),
     ),
     "the first cell behind the window is not drafted": (

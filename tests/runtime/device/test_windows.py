@@ -136,7 +136,7 @@ def test_the_tables_of_a_lookup_are_bounded_and_counted() -> None:
 @pytest.mark.parametrize(
     ("window", "rule", "told"),
     [
-        (JacobiWindow(4, candidates=2), "without_replacement", "2 candidates a cell has no form on the device"),
+        (JacobiWindow(62, candidates=3), "without_replacement", "passes of 65 positions, .* set window=61 or less"),
         (JacobiWindow(64), "chain", "passes of 65 positions, the device's hold 64; set window=63 or less"),
         (JacobiWindow(4, "maximal"), "block", "looks at the drafts behind a token before it decides"),
         (JacobiWindow(4), "point", "does not judge drawn tokens"),

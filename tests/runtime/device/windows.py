@@ -168,7 +168,9 @@ def by_device(window: JacobiWindow, made: Sequence[Pass]) -> list[After]:
         rows = [SampledNoise(one.seed, 1).row(cell, vocab_size) for cell in range(GRID.cells)]
         noise[place] = torch.from_numpy(np.stack(rows))
     left = torch.full((batch, most, vocab_size), 0.5, dtype=torch.float64)
-    held = WindowBuffers(whole(batch, most), whole(batch), uniforms[0], left, noise)
+    held = WindowBuffers(
+        whole(batch, most), whole(batch), uniforms[0], left, noise, torch.arange(most + 1).repeat(batch, 1)
+    )
     none = whole(1)
     tree = BatchTree(tokens, none, none, none, none, whole(batch), probs, draft_probs, none, none)
     verdicts = Verdicts(none, taken, none, none, none)
@@ -176,7 +178,7 @@ def by_device(window: JacobiWindow, made: Sequence[Pass]) -> list[After]:
     progress = Progress(cells, whole(batch, fill=CYCLE + 1), roots, none, none, none, decided, none)
     couple(held, tree, verdicts, levels, cells, kind, GRID.cells, last_row)
     if window.looks_up:
-        keep(table, tree, verdicts, levels, progress)
+        keep(table, held.nodes, tree, verdicts, levels, progress)
         lengths = Lengths(none, none, none, none, levels, none, none, none)
         look_up(held, table, tree, verdicts, lengths, progress, kind, GRID.width)
     shift(held, tree, verdicts, levels, cells, GRID.cells, last_row, table if window.looks_up else None)
