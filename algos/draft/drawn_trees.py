@@ -7,9 +7,9 @@ from underpaint.algos.chance import Chance
 from underpaint.algos.draft.acceptance_estimator import AcceptanceEstimator
 from underpaint.algos.draft.costs import CostCurve
 from underpaint.algos.draft.sequoia import StaticTree, best_static_tree
-from underpaint.algos.draft.shape import chain_shape, fill_sampled, within
-from underpaint.algos.draft.spec import Budget, Expander
-from underpaint.algos.tree import DraftTree, Verdict
+from underpaint.algos.draft.shape import chain_shape, fill_sampled
+from underpaint.algos.draft.spec import Expander
+from underpaint.algos.tree import DraftTree, Drawn, Shape, Verdict
 
 STEPS: Final = 20
 """Acceptance is rounded to so many steps, so that the same few trees are planned once and kept."""
@@ -62,13 +62,14 @@ class DrawnTrees:
         planned = best_static_tree(TRIED_ACCEPTANCE, self.costs, self.max_depth, self.costs.max_nodes, self.call_ms)
         return planned if len(planned.shape) > 1 else planned._replace(shape=chain_shape(1))
 
-    def draft_tree(
-        self, drafter: Expander, root: int, planned: StaticTree, budget: Budget, chance: Chance
-    ) -> DraftTree:
-        """Node i is drawn at `At(Role.DRAFT, i)`. A chain's nodes are independent draws: it is "iid" in any case."""
-        shape = within(planned.shape, budget)
+    def drawn_as(self, shape: Shape) -> Drawn:
+        """A chain's nodes are independent draws: it is "iid" in any case."""
         is_iid = self.with_replacement or shape == chain_shape(len(shape) - 1)
-        return fill_sampled(shape, drafter, root, chance, "iid" if is_iid else "without_replacement")
+        return "iid" if is_iid else "without_replacement"
+
+    def draft_tree(self, drafter: Expander, root: int, shape: Shape, chance: Chance) -> DraftTree:
+        """Node i is drawn at `At(Role.DRAFT, i)`."""
+        return fill_sampled(shape, drafter, root, chance, self.drawn_as(shape))
 
     def learn(self, tree: DraftTree, verdict: Verdict, cell: int) -> None:
         """Take in what was decided of a drawn tree whose children are judged in the order drawn."""

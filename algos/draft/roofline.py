@@ -1,7 +1,7 @@
 """Our own policy: each tree maximises the expected tokens per millisecond on the engine at hand."""
 
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 
@@ -9,6 +9,7 @@ from underpaint.algos.chance import Chance
 from underpaint.algos.draft.acceptance_estimator import AcceptanceEstimator, ChainForecast
 from underpaint.algos.draft.backoff import Backoff
 from underpaint.algos.draft.calibration import Calibration
+from underpaint.algos.draft.choice import NOTHING, Choice, Kind
 from underpaint.algos.draft.costs import (
     MEASURED_DRAFT_MS,
     MEASURED_VERIFY_MS,
@@ -25,6 +26,7 @@ from underpaint.algos.draft.drawn_trees import NO_TREE, DrawnTrees
 from underpaint.algos.draft.point_trees import PointTrees
 from underpaint.algos.draft.sequoia import StaticTree
 from underpaint.algos.draft.settings import at_least
+from underpaint.algos.draft.shape import within
 from underpaint.algos.draft.spec import POLICIES, Budget, Expander, Grid, PolicySpec
 from underpaint.algos.draft.tree_builder import draws_siblings, fuses_chains, has_window, likeliest_chain
 from underpaint.algos.tree import DraftTree, Verdict, root_only
@@ -90,6 +92,8 @@ class Roofline:
     siblings: drawn at a node at most, >= 0; 0 leaves drawn trees out. sibling_prior: see `DrawnTrees`, > 0.
     sibling_trial: trees of drawn siblings that are tried whatever they seem to yield, >= 0. with_replacement: siblings
         are independent draws, which a rule for "iid" trees has to judge.
+    trees: whether there are trees of likeliest tokens. They alone ask the drafter before they are settled; without them
+        every choice is made before anything is drafted.
     """
 
     verify_ms: tuple[tuple[int, float], ...] = MEASURED_VERIFY_MS
@@ -119,6 +123,7 @@ class Roofline:
     sibling_prior: float = 2.0
     sibling_trial: int = 1
     with_replacement: bool = False
+    trees: bool = True
     _most: int = field(init=False, repr=False)
     _longest: int = field(init=False, repr=False)
     _verify: SizeCosts = field(init=False, repr=False)
@@ -136,7 +141,7 @@ class Roofline:
     _window_costs: SizeCosts = field(init=False, repr=False)
     _window_trials: int = field(init=False, repr=False, default=0)
     _trial_length: int = field(init=False, repr=False, default=1)
-    _drafted: Literal["chain", "tree", "drawn", "window"] = field(init=False, repr=False, default="chain")
+    _drafted: Kind = field(init=False, repr=False, default="plain")
     _trees: PointTrees = field(init=False, repr=False)
     _drawn: DrawnTrees = field(init=False, repr=False)
     _drawn_trials: int = field(init=False, repr=False, default=0)
@@ -180,6 +185,16 @@ class Roofline:
         self._trial_length = 1 + int(np.argmax(tokens / self._window_costs.ms)) if verify.size > 1 else 1
         self.begin(Grid(1, 1))
 
+    @property
+    def most_nodes(self) -> int:
+        """Of any tree, the root included."""
+        return self._most + 1
+
+    @property
+    def longest_chain(self) -> int:
+        """Levels of a chain drafted in one call at most; 0 where the cost of such a call is not known."""
+        return self._longest
+
     def begin(self, grid: Grid) -> None:
         self._calibration = Calibration(grid, self.prior, self.decay, self.above, self.band_prior)
         self._acceptance = AcceptanceEstimator(grid, self.chain_prior, self.chain_decay, self.above, self.band_prior)
@@ -196,21 +211,40 @@ class Roofline:
 
     def grow(self, drafter: Expander, root: int, budget: Budget, chance: Chance) -> DraftTree:
         """The window and drawn siblings draw; nothing else does."""
+        chosen = self.choose(drafter, budget)
+        if chosen.kind == "window":
+            assert has_window(drafter)
+            return drafter.draft_window(chosen.levels, chance)
+        if chosen.kind == "drawn":
+            return self._drawn.draft_tree(drafter, root, chosen.shape, chance)
+        if chosen.kind == "tree":
+            most = min(self._most, budget.max_nodes - 1)
+            return self._trees.draft_tree(drafter, root, self._cell, chosen.levels, most)
+        if chosen.kind == "chain":
+            return likeliest_chain(drafter, root, chosen.levels)
+        return root_only(root, drafter.vocab_size)
+
+    def choose(self, drafter: object, budget: Budget) -> Choice:
+        """What the next tree is to be, from the past alone; `drafter` is asked for nothing but what it can do."""
+        chosen = self._choose(drafter, budget)
+        self._drafted = chosen.kind
+        return chosen
+
+    def _choose(self, drafter: object, budget: Budget) -> Choice:
         most = min(self._most, budget.max_nodes - 1)
         deepest = min(self.max_depth, budget.max_depth, most)
-        self._drafted = "chain"
         if deepest <= 0:
-            return root_only(root, drafter.vocab_size)
+            return NOTHING
         drawn = self._plan_drawn(drafter)
-        if drawn is not NO_TREE and self._drawn_trials and self._calibration.knows_any:
+        if drawn is not NO_TREE and self._drawn_trials and self._knows_enough:
             self._drawn_trials -= 1  # before the window's trial, behind which the drafter would have more to read
-            return self._draft_drawn(drafter, root, self._drawn.trial_tree(), budget, chance)
+            return self._choice_of_drawn(self._drawn.trial_tree(), budget)
         longest = self._longest_window(drafter, budget, most)
         if longest and self._window_trials:
             self._window_trials -= 1
             if self._window_trials == self.windows // 2:  # what the first passes yielded, which fill it, is forgotten
                 self._window = self._new_estimator()
-            return self._draft_window(drafter, min(self._trial_length, longest), chance)
+            return Choice("window", min(self._trial_length, longest))
         chain, window = NO_CHAIN, self._window.best_chain(self._cell, longest, self._window_costs)
         window_rate = self.window_margin * window.rate
         if self._longest and fuses_chains(drafter):
@@ -218,23 +252,25 @@ class Roofline:
         rate = max(chain.rate, drawn.rate, self._plain_rate)
         if window_rate > rate:
             if self._again.is_due() and self._tree_pays(window_rate, deepest, most):
-                return self._draft_tree(drafter, root, deepest, most)
-            return self._draft_window(drafter, window.levels, chance)
+                return Choice("tree", deepest)
+            return Choice("window", window.levels)
         if longest and self._again.is_due():
             self._try_window()
         drafts = chain.levels > 0 or len(drawn.shape) > 1
         if drafts and self._lookahead_wait:
             self._lookahead_wait -= 1
         elif self._looked_and_pays(drafts, rate, deepest, most):
-            return self._draft_tree(drafter, root, deepest, most)
+            return Choice("tree", deepest)
         if rate > self._plain_rate:
             self._plain_cycles, self._probe_wait = 0, self.probe_first
             if drawn.rate == rate:
-                return self._draft_drawn(drafter, root, drawn, budget, chance)
-            return likeliest_chain(drafter, root, chain.levels)
-        if self._time_to_probe():
-            return self._draft_tree(drafter, root, deepest, most)
-        return root_only(root, drafter.vocab_size)
+                return self._choice_of_drawn(drawn, budget)
+            return Choice("chain", chain.levels)
+        return Choice("tree", deepest) if self.trees and self._time_to_probe() else NOTHING
+
+    def _choice_of_drawn(self, planned: StaticTree, budget: Budget) -> Choice:
+        shape = within(planned.shape, budget)
+        return Choice("drawn", shape=shape, drawn=self._drawn.drawn_as(shape))
 
     def _try_window(self) -> None:
         """Forget what was learned of the window: it gets better as the image grows."""
@@ -243,34 +279,24 @@ class Roofline:
     def _new_estimator(self) -> AcceptanceEstimator:
         return AcceptanceEstimator(self._grid, self.window_prior, self.window_decay, self.above, self.band_prior)
 
-    def _longest_window(self, drafter: Expander, budget: Budget, most: int) -> int:
+    def _longest_window(self, drafter: object, budget: Budget, most: int) -> int:
         """The most drafts of the window that could be had now; 0 where there is none. The first tree comes before."""
-        if not (self.windows and has_window(drafter) and self._calibration.knows_any):
+        if not (self.windows and has_window(drafter) and self._knows_enough):
             return 0
         return min(drafter.window_length, budget.max_depth, most)
 
-    def _draft_window(self, drafter: Expander, length: int, chance: Chance) -> DraftTree:
-        assert has_window(drafter)
-        self._drafted = "window"
-        return drafter.draft_window(length, chance)
+    @property
+    def _knows_enough(self) -> bool:
+        """Whether anything but a tree of likeliest tokens may be tried: such a tree comes before, if there are any."""
+        return self._calibration.knows_any or not self.trees
 
-    def _plan_drawn(self, drafter: Expander) -> StaticTree:
+    def _plan_drawn(self, drafter: object) -> StaticTree:
         """The best tree of drawn siblings; a root alone, of rate 0, where none can be had."""
         return self._drawn.best(self._cell) if self.siblings and draws_siblings(drafter) else NO_TREE
 
-    def _draft_drawn(
-        self, drafter: Expander, root: int, planned: StaticTree, budget: Budget, chance: Chance
-    ) -> DraftTree:
-        self._drafted = "drawn"
-        return self._drawn.draft_tree(drafter, root, planned, budget, chance)
-
-    def _draft_tree(self, drafter: Expander, root: int, deepest: int, most: int) -> DraftTree:
-        self._drafted = "tree"
-        return self._trees.draft_tree(drafter, root, self._cell, deepest, most)
-
     def _tree_pays(self, rate: float, deepest: int, most: int) -> bool:
         """Whether a tree of likeliest tokens should have a higher rate; then drafting pays, and is not put off."""
-        pays = self._trees.pay(self._cell, rate, deepest, most)
+        pays = self.trees and self._trees.pay(self._cell, rate, deepest, most)
         if pays:
             self._plain_cycles, self._probe_wait = 0, self.probe_first
         return pays

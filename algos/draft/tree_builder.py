@@ -122,7 +122,7 @@ def likeliest_chain(drafter: Expander, root: int, length: int) -> DraftTree:
     return growing.tree(length)
 
 
-def fuses_chains(drafter: Expander) -> TypeGuard[ChainExpander]:
+def fuses_chains(drafter: object) -> TypeGuard[ChainExpander]:
     """Whether the drafter drafts a chain in one call."""
     return getattr(drafter, "fuses_chains", False) is True
 
@@ -132,12 +132,12 @@ def fuses_trees(drafter: Expander) -> TypeGuard[TreeExpander]:
     return getattr(drafter, "fuses_trees", False) is True
 
 
-def has_window(drafter: Expander) -> TypeGuard[WindowExpander]:
+def has_window(drafter: object) -> TypeGuard[WindowExpander]:
     """Whether the drafter has a Jacobi window beside its own drafts."""
     return getattr(drafter, "window_length", 0) > 0
 
 
-def draws_siblings(drafter: Expander) -> bool:
+def draws_siblings(drafter: object) -> bool:
     """Whether trees of drawn siblings are judged as such; where not, a tree holds likeliest tokens."""
     return getattr(drafter, "draws_siblings", False) is True
 

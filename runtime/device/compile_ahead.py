@@ -135,7 +135,7 @@ def resources(cubin: bytes) -> tuple[int, int]:
 def main(arguments: Sequence[str]) -> int:
     """Compile for the capabilities named (all without one); 1 where a kernel is beyond the budget."""
     from underpaint.runtime.device.program import count_cycle
-    from underpaint.runtime.device.sizes import METHODS, SEVEN_B, XL, method_of
+    from underpaint.runtime.device.sizes import CHOICES, METHODS, SEVEN_B, XL, method_of, roofline_of
 
     every_size = EVERY_SIZE in arguments
     capabilities = [int(argument) for argument in arguments if argument != EVERY_SIZE] or list(CAPABILITIES)
@@ -143,6 +143,9 @@ def main(arguments: Sequence[str]) -> int:
     for config in (XL, SEVEN_B):
         for name in METHODS:
             launches += count_cycle(config, method_of(name, config.vocab_size), batch=1).launches
+        for temperature, names in ((1.0, CHOICES), (0.0, ("window",))):
+            for name in names:
+                launches += count_cycle(config, roofline_of(temperature), 1, choice=CHOICES[name]).launches
     for name in LINED:
         method = method_of(name, SEVEN_B.vocab_size)
         launches += count_cycle(SEVEN_B, method, batch=1, line_token=0).launches

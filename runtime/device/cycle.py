@@ -11,10 +11,13 @@ import torch
 from torch import Tensor
 
 from underpaint.algos.accept import Rule
+from underpaint.algos.draft.choice import NOTHING
+from underpaint.algos.draft.roofline import Roofline
 from underpaint.algos.draft.spec import Grid, Policy
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.jacobi_window import JacobiWindow
 from underpaint.algos.tree import Drawn
+from underpaint.runtime.device.chosen_growth import Beside, ChosenGrowth, chosen_plan
 from underpaint.runtime.device.forwards import DeviceDecoder, gather_rows
 from underpaint.runtime.device.growth import Growth
 from underpaint.runtime.device.kernels.commit import advance, commit_features
@@ -31,7 +34,7 @@ from underpaint.runtime.device.window_growth import window_plan
 
 class DeviceMethod(NamedTuple):
     """What to decode by. policy: None for plain autoregression. draft_sampler: None for the target's. window: drafted
-    in the place of a policy's trees, with no drafter.
+    in the place of a policy's trees, with no drafter. beside: what a policy that chooses may draft besides.
 
     A rule that decides by the likeliest token at temperature 0 reads the distributions at temperature 1.
     """
@@ -41,12 +44,17 @@ class DeviceMethod(NamedTuple):
     sampler: SamplingParams
     draft_sampler: SamplingParams | None = None
     window: JacobiWindow | None = None
+    beside: Beside | None = None
 
 
 def method_plan(method: DeviceMethod, grid: Grid, vocab_size: int, max_nodes: int = MOST_NODES) -> Plan | None:
     """The envelope of a method's trees and how they grow; None for plain autoregression."""
     if method.window is not None:
         return window_plan(method.window, method.rule, grid, vocab_size, max_nodes)
+    if method.beside is not None:
+        if not isinstance(method.policy, Roofline):
+            raise ValueError("device: windows beside trees have a form with roofline alone")
+        return chosen_plan(method.policy, method.beside, grid, vocab_size, max_nodes)
     return None if method.policy is None else plan_of(method.policy, grid, vocab_size, max_nodes)
 
 
@@ -83,10 +91,15 @@ class DeviceCycle:
         if plan is None and method.rule is not None:
             drawn = _covered(method.rule)
         shape = Shape(batch, envelope.nodes, target.shape.vocab_size, drawn, envelope.levels, envelope.children)
-        self._decide = device_rule(method.rule, shape, device)
         self._growth: Growth | None = None
         if plan is not None:
             self._growth = plan.make(self.state, drafter or target, method.draft_sampler or method.sampler)
+        self.chooser = self._growth if isinstance(self._growth, ChosenGrowth) else None
+        if self.chooser is None:
+            self._decide = device_rule(method.rule, shape, device)
+        else:
+            self.chooser.add_rules(method.rule, device)
+            self._decide = self.chooser.decide
         self._live = prefix + grid.cells // 2
 
     def begin(self, condition: Tensor, seeds: Tensor, images: Tensor, hidden: Tensor | None = None) -> None:
@@ -96,6 +109,8 @@ class DeviceCycle:
         does not see; None for none.
         """
         state, progress = self.state, self.state.progress
+        if self.chooser is not None:
+            self.chooser.choice = NOTHING
         state.noise.seeds.copy_(seeds)
         state.noise.images.copy_(images)
         for part in (progress.cells, progress.cycles, progress.roots, progress.pending_counts, state.verdicts.status):
@@ -113,16 +128,24 @@ class DeviceCycle:
         positions = torch.arange(-length, 0, device=condition.device).repeat(state.batch, 1)
         made = self._target.hidden(condition, None, positions, state.target_cache.prefill())
         state.features[:, :1].copy_(made[:, -1:])
-        if self._growth is not None:
-            self._growth.begin()
         self._draw_noise()
         self._lay_out_tree()
         self._find_probs(state.features[:, :1])
         self._judge()
         self._advance()
+        if self._growth is not None:
+            self._growth.begin()
 
     def run(self) -> None:
-        """One cycle of every image that is not done."""
+        """One cycle of every image that is not done; a policy that chooses does so before, and learns behind it."""
+        if self.chooser is not None:
+            self.chooser.choose()
+        self.launch()
+        if self.chooser is not None:
+            self.chooser.learn()
+
+    def launch(self) -> None:
+        """What a cycle runs on the device; nothing is read back."""
         for _, part in self.parts():
             part()
 
@@ -133,7 +156,8 @@ class DeviceCycle:
         if growth is not None:
             found.append(("draft", partial(growth.grow, state)))
         found += [("tree", self._lay_out_tree), ("target", self._pass_tree)]
-        found += [("probabilities", partial(self._find_probs, state.features)), ("verdict", self._judge)]
+        features = state.features.narrow(1, 0, self._nodes())
+        found += [("probabilities", partial(self._find_probs, features)), ("verdict", self._judge)]
         found += [("commit", self._commit), ("commit", self._advance)]
         if growth is not None:
             found.append(("commit", partial(growth.observe, state)))
@@ -152,14 +176,21 @@ class DeviceCycle:
     def _pass_tree(self) -> None:
         state = self.state
         if self._lines is None:
-            made = self._passed(state.tree.tokens, state.positions, state.tree.masks)
-            state.features.copy_(made)
+            nodes = self._nodes()
+            parts = (part.narrow(1, 0, nodes) for part in (state.tree.tokens, state.positions, state.tree.masks))
+            state.features.narrow(1, 0, nodes).copy_(self._passed(*parts))
         else:
             assert self._line_token is not None
             width, token = self.grid.width, self._line_token
             lay_lines(state.tree, state.positions, state.progress, state.lengths, self._lines, width, token)
             made = self._passed(self._lines.tokens, self._lines.positions, self._lines.masks)
             state.features.copy_(gather_rows(made, self._lines.outputs, self._target.shape.rows))
+
+    def _nodes(self) -> int:
+        """Of the target's pass."""
+        if self.chooser is None or self._lines is not None:
+            return self.envelope.nodes
+        return self.chooser.program[1]
 
     def _passed(self, tokens: Tensor, positions: Tensor, masks: Tensor) -> Tensor:
         """The target's features [R, T, F] of T new positions."""

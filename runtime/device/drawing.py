@@ -17,6 +17,7 @@ from underpaint.algos.draft.spec import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.tree import Drawn
 from underpaint.runtime.conditions import Condition
+from underpaint.runtime.device.chosen_growth import Beside
 from underpaint.runtime.device.cycle import DeviceMethod
 from underpaint.runtime.device.eager import EagerLoop
 from underpaint.runtime.device.folder import DeviceModels, FolderModels
@@ -26,7 +27,6 @@ from underpaint.runtime.device.providers import TORCH, check_engines, check_forw
 from underpaint.runtime.device.rules import DEVICE_RULES, Shape, device_rule
 from underpaint.runtime.device.runner import DecodedImage, DeviceError, DeviceRunner, Watch, check_memory, envelope_of
 from underpaint.runtime.device.state import needed_bytes
-from underpaint.runtime.device.window_growth import has_window_form
 from underpaint.runtime.drawing import Drawing
 from underpaint.runtime.evaluation.comparison import EAGER
 from underpaint.runtime.methods.grid_methods import ZiparConfig, ZiparMethod
@@ -73,7 +73,7 @@ def has_form(spec: MethodSpec, temperature: float) -> bool:
     if isinstance(config, ZiparConfig):
         return not config.adaptive
     if isinstance(config, JacobiConfig):
-        return config.rule in DEVICE_RULES and has_window_form(config.shape)
+        return config.rule in DEVICE_RULES
     if not isinstance(config, TreeConfig) or config.skipping is not None or config.rule not in DEVICE_RULES:
         return False
     return config.policy == NO_POLICY or POLICIES[config.policy].make in DEVICE_POLICIES
@@ -101,7 +101,8 @@ def device_method(method: DecodingMethod, sampling: SamplingParams, grid: Grid) 
             "such parts; choose one of them, or another --backend"
         )
     policy = method.policy if method.drafts else None
-    return DeviceMethod(policy, method.rule, method.config.target_sampling(sampling))
+    beside = None if method.window is None else Beside(*method.window)
+    return DeviceMethod(policy, method.rule, method.config.target_sampling(sampling), beside=beside)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +155,7 @@ def plan_drawing(
     for method in methods:
         form = device_method(method, sampling, grid)
         try:
-            plan, envelope = envelope_of(form, grid, shape.vocab_size, shape.eol_token)
+            plan, envelope = envelope_of(form, grid, shape.vocab_size, shape.eol_token, batch)
             if not isinstance(form, FrontMethod):
                 drawn = min(_covered(form)) if plan is None else plan.drawn
                 sizes = Shape(1, envelope.nodes, shape.vocab_size, drawn, envelope.levels, envelope.children)
@@ -229,7 +230,7 @@ class _Program(ABC):
                     accepted=accepted,
                     depths=depths,
                     target_nfe=image.cycles,
-                    drafter_nfe=levels * (image.cycles - 1),
+                    drafter_nfe=levels * (image.cycles - 1) if image.passes is None else image.passes,
                     seconds=seconds,
                     target_seconds=0.0,
                     drafter_seconds=0.0,

@@ -26,7 +26,7 @@ class Growth(Protocol):
     limits: Limits
 
     def begin(self) -> None:
-        """Forget the images."""
+        """Forget the images before; the first cells of these are decided, from row 0 of the tree's distributions."""
         ...
 
     def grow(self, state: State) -> None:
@@ -51,6 +51,13 @@ class DraftPasses:
 
     def root(self) -> Tensor:
         """Feed the committed tokens and the root, for good; the root's logits [rows, B, 1, V]."""
+        made, state = self.feed(), self._state
+        root = state.predicted.narrow(1, 0, 1)
+        root.copy_(gather_rows(made, state.lengths.last.unsqueeze(1), self._drafter.shape.rows))
+        return self._logits(root)
+
+    def feed(self) -> Tensor:
+        """Feed the same without asking what comes next; the features [R, D + 1, F]."""
         state, lengths, progress = self._state, self._state.lengths, self._state.progress
         attend = self._cache.attend(0, lengths.draft_before, self._causal, self._live)
         embedded = self._drafter.embed(progress.pending)
@@ -62,9 +69,7 @@ class DraftPasses:
             progress.pending.shape[1],
             walked=False,
         )
-        root = state.predicted.narrow(1, 0, 1)
-        root.copy_(gather_rows(made, lengths.last.unsqueeze(1), self._drafter.shape.rows))
-        return self._logits(root)
+        return made
 
     def level(self, level: int, tokens: Tensor, slots: Tensor, masks: Tensor, first: int) -> Tensor:
         """Feed a level's nodes, tokens [B, F] under parents in `slots` [B, F] (from 1 on; 0: the root).

@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from underpaint.algos.draft.choice import NOTHING, Choice
 from underpaint.algos.draft.spec import Grid
 from underpaint.models.decoder import Decoder
 from underpaint.models.decoder_config import DecoderConfig
@@ -136,10 +137,13 @@ def count_cycle(
     dtype: torch.dtype = torch.bfloat16,
     line_token: int | None = None,
     engine: bool = False,
+    choice: Choice = NOTHING,
 ) -> Program:
     """A cycle of `method` in a model's sizes, counted without a device. line_token: see `DeviceCycle`.
 
-    engine: count what is around the passes of an engine, in the place of torch's forward.
+    engine: count what is around the passes of an engine, in the place of torch's forward. choice: what a policy that
+    chooses has chosen; its read-back is no part of the program.
+
     Raises PyTorch's DataDependentOutputException where something would wait for the device.
     """
     device = torch.device("cuda" if torch.backends.cuda.is_built() else "cpu")
@@ -159,6 +163,10 @@ def count_cycle(
         else:
             drafting = _Marked(drafter, "drafter")
             cycle = DeviceCycle(marked, drafting, method, grid, config.prefix, batch, device, line_token=line_token)
+        run = cycle.run
+        if isinstance(cycle, DeviceCycle) and cycle.chooser is not None:
+            cycle.chooser.settle(choice)
+            run = cycle.launch
         if engine:
-            cycle.run()  # binds addresses, which a graph does not do again
-        return count(cycle.run)
+            run()  # binds addresses, which a graph does not do again
+        return count(run)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from underpaint.algos.arrays import IntArray
 from underpaint.algos.draft.spec import Grid
+from underpaint.runtime.device.chosen_growth import ChosenGrowth, Program
 from underpaint.runtime.device.cycle import DeviceCycle, DeviceMethod, method_plan, most_nodes
 from underpaint.runtime.device.forwards import DeviceDecoder
 from underpaint.runtime.device.front_cycle import FrontCycle, FrontMethod, front_envelope
@@ -38,6 +39,7 @@ class DeviceError(ValueError):
 class DecodedImage(NamedTuple):
     """One image. tokens: [cells] int64, None where it ended with an error; cycles: how many it took.
 
+    passes: of the drafter, where a policy chooses; None: as many a cycle as the envelope has levels.
     history [cycles, 3] int64: see `kernels.layout.Progress`.
     """
 
@@ -45,17 +47,26 @@ class DecodedImage(NamedTuple):
     cycles: int
     error: str | None
     history: IntArray
+    passes: int | None = None
 
 
 def envelope_of(
-    method: DeviceMethod | FrontMethod, grid: Grid, vocab_size: int, line_token: int | None
+    method: DeviceMethod | FrontMethod, grid: Grid, vocab_size: int, line_token: int | None, batch: int
 ) -> tuple[Plan | None, Envelope]:
-    """How a method's trees grow, if it has any, and the sizes of its passes; ValueError where it has no form."""
+    """How a method's trees grow, if it has any, and the sizes of its passes.
+
+    ValueError where it has no form, or none for batches of so many images.
+    """
     if isinstance(method, FrontMethod):
         if line_token is not None:
             raise ValueError("device: row fronts have no form where the lines of the picture end in a token")
         return None, front_envelope(method.window, grid)
     plan = method_plan(method, grid, vocab_size, most_nodes(MOST_NODES, line_token))
+    if plan is not None and plan.most_images is not None and batch > plan.most_images:
+        raise ValueError(
+            f"device: expected batches of at most {plan.most_images} image, as each chooses a program of its own, got "
+            f"{batch}; set --batch {plan.most_images}"
+        )
     return plan, Envelope(1, 0, 1, 1, 1) if plan is None else plan.envelope
 
 
@@ -141,7 +152,7 @@ class DeviceRunner:
     ) -> None:
         """prefix: condition positions at most; line_token: see `DeviceCycle`."""
         self.batch, self.grid, self._device = batch, grid, device
-        plan, envelope = envelope_of(method, grid, target.shape.vocab_size, line_token)
+        plan, envelope = envelope_of(method, grid, target.shape.vocab_size, line_token, batch)
         drafts = drafter is not None and plan is not None and not plan.by_target
         shapes = (target.shape, drafter.shape if drafter is not None and drafts else None)
         number_bytes = torch.empty(0, dtype=target.dtype).element_size()
@@ -154,6 +165,7 @@ class DeviceRunner:
             self.cycle = DeviceCycle(target, drafter, method, grid, prefix, batch, device, line_token=line_token)
         self.clock = DeviceClock(device)
         self._graph: torch.cuda.CUDAGraph | None = None
+        self._chosen: dict[Program, torch.cuda.CUDAGraph | None] = {}
 
     @torch.no_grad()
     def begin(
@@ -182,8 +194,11 @@ class DeviceRunner:
 
     @torch.no_grad()
     def capture(self) -> None:
-        """Compile every kernel and capture a cycle as a CUDA graph; call it after the first `begin`, once."""
-        if self._device.type != "cuda" or self._graph is not None:
+        """Compile every kernel and capture a cycle as a CUDA graph; call it after the first `begin`, once.
+
+        The programs of a policy that chooses are captured as they come up.
+        """
+        if self._device.type != "cuda" or self._graph is not None or self._chooser() is not None:
             return
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
@@ -191,19 +206,35 @@ class DeviceRunner:
             for _ in range(2):
                 self.cycle.run()
         torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        # An engine may compile kernels in threads of its own, whose allocations must not void the capture.
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            self.cycle.run()
-        self._graph = graph
+        self._graph = _captured(self.cycle.run)
 
     @torch.no_grad()
     def step(self) -> None:
-        """One cycle of every image that is not done; nothing is read back."""
-        if self._graph is None:
+        """One cycle of every image that is not done; nothing is read back but where a policy chooses."""
+        chooser = self._chooser()
+        if chooser is not None:
+            chooser.choose()
+            self._launch(chooser.program)
+            chooser.learn()
+        elif self._graph is None:
             self.cycle.run()
         else:
             self._graph.replay()
+
+    def _chooser(self) -> ChosenGrowth | None:
+        return self.cycle.chooser if isinstance(self.cycle, DeviceCycle) else None
+
+    def _launch(self, program: Program) -> None:
+        """Run the program of a choice: the first time as it is, which compiles it; then it is captured."""
+        assert isinstance(self.cycle, DeviceCycle)
+        if self._device.type != "cuda" or program not in self._chosen:
+            self._chosen[program] = None
+            self.cycle.launch()
+            return
+        graph = self._chosen[program]
+        if graph is None:
+            graph = self._chosen[program] = _captured(self.cycle.launch)
+        graph.replay()
 
     def finish(self, count: int, poll: int = 8, watch: Watch | None = None) -> list[DecodedImage]:
         """Go on until the first `count` images are done, looking every `poll` cycles, and read them back."""
@@ -222,8 +253,18 @@ class DeviceRunner:
         for place in range(count):
             error = None if ended[place] == DONE else ENDINGS[ended[place]]
             tokens = decided[place].numpy() if error is None else None
-            made.append(DecodedImage(tokens, cycles[place], error, history[place, : cycles[place]]))
+            chooser = self._chooser()
+            passes = None if chooser is None else chooser.passes
+            made.append(DecodedImage(tokens, cycles[place], error, history[place, : cycles[place]], passes))
         return made
+
+
+def _captured(run: Callable[[], None]) -> torch.cuda.CUDAGraph:
+    graph = torch.cuda.CUDAGraph()
+    # An engine may compile kernels in threads of its own, whose allocations must not void the capture.
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        run()
+    return graph
 
 
 def _signed(number: int) -> int:

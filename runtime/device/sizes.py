@@ -4,11 +4,16 @@ from typing import Any, Final
 
 import numpy as np
 
-from underpaint.algos.accept import RULES
+from underpaint.algos.accept import RULES, Rule
 from underpaint.algos.draft import POLICIES
+from underpaint.algos.draft.choice import NOTHING, Choice
+from underpaint.algos.draft.roofline import Roofline
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.jacobi_window import JacobiWindow
+from underpaint.algos.spatial.lookup import Lookup
+from underpaint.algos.tree import Drawn
 from underpaint.models.decoder_config import DecoderConfig
+from underpaint.runtime.device.chosen_growth import Beside
 from underpaint.runtime.device.cycle import DeviceMethod
 from underpaint.runtime.device.front_cycle import FrontMethod
 
@@ -30,6 +35,8 @@ SEVEN_B: Final = DecoderConfig(
 )
 """Chameleon's 7B sizes (arXiv 2405.09818) with 8,192 image codes, at 512 px."""
 
+LOOKUP: Final = Lookup(passes=True, beside=0.85, last_row=True)
+"""What `jacobi-lookup` looks up."""
 _PAPERS: Final = SamplingParams(guidance=4.0, top_k=1000)
 WINDOW: Final = "window"
 """In the place of a policy: a Jacobi window, and its settings."""
@@ -61,6 +68,12 @@ METHODS: Final[dict[str, tuple[str | None, str, dict[str, Any]]]] = {
     "sjd": (WINDOW, "chain", {"length": 16}),
     "scd-maximal": (WINDOW, "chain", {"length": 32, "coupling": "maximal", "refill": "left"}),
     "scd-gumbel": (WINDOW, "chain", {"length": 32, "coupling": "gumbel", "refill": "above"}),
+    "jacobi-lookup": (WINDOW, "chain", {"length": 14, "coupling": "maximal", "refill": "lookup", "lookup": LOOKUP}),
+    "sjd-pac": (
+        WINDOW,
+        "without_replacement",
+        {"length": 45, "coupling": "maximal", "candidates": 4, "levels": 2},
+    ),
     "gsd-window": (WINDOW, "gsd", {"length": 16, "residual": "paper"}),
     "zipar": (FRONTS, "", {"window": 4}),
 }
@@ -68,6 +81,31 @@ METHODS: Final[dict[str, tuple[str | None, str, dict[str, Any]]]] = {
 windows of their length.
 
 Sequoia's tree is planned for the passes that this program predicts of an H200 and LlamaGen-XL."""
+
+
+CHOICES: Final = {
+    "plain": NOTHING,
+    "chain": Choice("chain", 5),
+    "drawn chain": Choice("drawn", shape=(-1, 0, 1), drawn="iid"),
+    "drawn": Choice("drawn", shape=(-1, 0, 0, 0, 1, 1, 2, 4), drawn="without_replacement"),
+    "window": Choice("window", 50),
+}
+"""What `roofline` may choose."""
+
+
+def roofline_of(temperature: float) -> DeviceMethod:
+    """`roofline` without trees of likeliest tokens, as wide as a tree goes; at temperature 0 nothing is drawn."""
+    greedy = temperature == 0
+    rule = RULES["greedy" if greedy else "point"].make()
+    of_window = rule if greedy else RULES["chain"].make()
+    drawn: dict[Drawn, Rule] = {
+        "iid": RULES["block"].make(),
+        "without_replacement": RULES["without_replacement"].make(),
+    }
+    window = JacobiWindow(63, "maximal", "lookup", lookup=LOOKUP)
+    policy = Roofline(((1, 1.03), (64, 1.13)), 0.07, chain_ms=((1, 0.07), (8, 0.5)), trees=False)
+    sampler = SamplingParams(guidance=4.0) if greedy else _PAPERS
+    return DeviceMethod(policy, rule, sampler, beside=Beside(window, of_window, greedy, {} if greedy else drawn))
 
 
 def method_of(name: str, vocab_size: int, top_k: int = 1000, guidance: float = 4.0) -> DeviceMethod | FrontMethod:

@@ -20,7 +20,8 @@ class Envelope(NamedTuple):
     """The fixed sizes that every cycle's tree fits into; what an image leaves unused of them is masked.
 
     nodes: of the tree, the root included. levels: drafter passes. frontier: nodes expanded a level. children: of a
-    node. draft_rows: distributions of the drafter that are kept for the rule, at least 1.
+    node. draft_rows: distributions of the drafter that are kept for the rule, at least 1. wide: in float64, as mixtures
+    of what the models gave have more digits. passes: of the drafter at most, where that is not its levels.
     """
 
     nodes: int
@@ -28,11 +29,14 @@ class Envelope(NamedTuple):
     frontier: int
     children: int
     draft_rows: int
+    wide: bool = False
+    passes: int | None = None
 
     @property
     def slots(self) -> int:
         """Positions that the drafter holds for one cycle: the tokens it was not fed, then each level's nodes."""
-        return max(self.levels + 1, (self.levels - 1) * self.frontier, 1)
+        passes = self.levels if self.passes is None else self.passes
+        return max(self.levels + 1, (passes - 1) * self.frontier, 1)
 
 
 class NoiseKeys(NamedTuple):
@@ -131,7 +135,7 @@ class State:
             parents=whole(batch, nodes, fill=-1),
             counts=whole(batch, fill=1),
             probs=zeros(batch, nodes, vocab_size),
-            draft_probs=zeros(batch, drafted, vocab_size),
+            draft_probs=zeros(batch, drafted, vocab_size, dtype=torch.float64 if envelope.wide else torch.float32),
             draft_rows=whole(batch, nodes),
             uniforms=zeros(batch, len(ROLES), nodes, dtype=torch.float64),
         )
@@ -183,6 +187,6 @@ def needed_bytes(
     ):
         if shape is not None:
             total += 2 * shape.layers * rows * shape.heads * shape.head_dim * (size + slots) * number_bytes
-    total += 4 * batch * target.vocab_size * (envelope.nodes + envelope.draft_rows + 4)
+    total += 4 * batch * target.vocab_size * (envelope.nodes + (1 + envelope.wide) * envelope.draft_rows + 4)
     total += 2 * 4 * rows * envelope.nodes * target.vocab_size
     return total + rows * target.width * number_bytes * (envelope.nodes + 2 * envelope.levels + envelope.slots + 3)

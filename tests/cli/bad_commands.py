@@ -193,10 +193,6 @@ COMMANDS: Final = (
         "method 'pjd' has no form on the device; those that have one: ar, speculative, block, eagle1, traversal,",
     ),
     (
-        "compare --backend device --device cpu --methods jacobi-lookup --out x",
-        "method 'jacobi-lookup': a Jacobi window of refill 'lookup' has no form on the device; those that have one: ",
-    ),
-    (
         "compare --backend device --device cpu --methods sjd --set sjd.window=64 --out x",
         "method 'sjd': window 64 needs passes of 65 positions, the device's hold 64; set window=63 or less",
     ),
@@ -214,7 +210,11 @@ COMMANDS: Final = (
     ),
     (
         "compare --backend device --device cpu --methods roofline --out x",
-        "policy Roofline has no form on the device; those that have one: ",
+        "method 'roofline': roofline has no form with trees of likeliest tokens, whose levels",
+    ),
+    (
+        "compare --backend device --device cpu --methods roofline --set roofline.trees=false --batch 2 --out x",
+        "method 'roofline': expected batches of at most 1 image, as each chooses a program of its own, got 2; set",
     ),
     (
         "compare --methods roofline --set roofline.drawn.tree=block --out x",

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from underpaint.runtime.device.kernels.row_maths import draw, flip, row_sum
 from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts, tile
-from underpaint.runtime.device.kernels.window import WindowBuffers
+from underpaint.runtime.device.kernels.window import WindowBuffers, end_of_drafts
 from underpaint.runtime.device.language import kernel, launch, tl
 
 INDEPENDENT = tl.constexpr(0)
@@ -35,11 +35,55 @@ def race(row, total, noise, V, BLOCK: tl.constexpr):
 
 
 @kernel
+def coupled(row, stale, held, own, rest, U, V, BLOCK: tl.constexpr):
+    """A draft (int64) from the weights `row` that is `held`, drawn from the weights `stale`, as often as can be."""
+    none = tl.full((2,), -1, tl.int64)
+    token = held
+    total = row_sum(row, V, none, BLOCK)
+    offered = row_sum(stale, V, none, BLOCK)
+    now = tl.load(row + held).to(tl.float64) / total
+    before = tl.load(stale + held).to(tl.float64) / offered
+    if flip(tl.load(own + U), now, before) == 0:
+        excess_mass = tl.full((), 0.0, tl.float64)
+        for start in range(0, V, BLOCK):
+            code = start + tl.arange(0, BLOCK)
+            now_here = tl.load(row + code, code < V, other=0.0).to(tl.float64) / total
+            before_here = tl.load(stale + code, code < V, other=0.0).to(tl.float64) / offered
+            here = tl.maximum(now_here - before_here, 0.0)
+            tl.store(rest + code, here, code < V)
+            excess_mass += tl.sum(here, axis=0)
+        tl.debug_barrier()
+        if excess_mass > 0.0:  # else only rounding tells the distributions apart
+            token = draw(rest, V, tl.load(own), none, BLOCK)
+    return token
+
+
+@kernel
+def redrawn(row, stale, held, is_held, own, noise, rest, U, V, KIND: tl.constexpr, BLOCK: tl.constexpr):
+    """A draft (int64) from the weights `row`.
+
+    held: the token that stood there, drawn from the weights `stale`; is_held: whether one did. own: the cell's
+    uniforms, U apart by role; rest [V] float64: scratch.
+    """
+    none = tl.full((2,), -1, tl.int64)
+    token = held
+    if KIND == GUMBEL:
+        token = race(row, row_sum(row, V, none, BLOCK), noise, V, BLOCK)
+    elif is_held & (KIND == MAXIMAL):
+        token = coupled(row, stale, held, own, rest, U, V, BLOCK)
+    else:
+        token = draw(row, V, tl.load(own), none, BLOCK)
+    return token
+
+
+@kernel
 def couple_kernel(
     held,
+    held_counts,
     uniforms,
     left,
     noise,
+    nodes,
     tokens,
     probs,
     draft_probs,
@@ -49,76 +93,73 @@ def couple_kernel(
     W,
     V,
     N,
+    U,
+    raced,
     most,
     KIND: tl.constexpr,
+    LAST: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
     """One program a (draft, image). The draft at `place` moves to the front by what was decided."""
     place, image = tl.program_id(0), tl.program_id(1)
-    done = tl.load(taken + image)
-    if (done == 0) | (place < done) | (place >= tl.load(levels + image)):
+    done, last = tl.load(taken + image), tl.load(levels + image)
+    end = end_of_drafts(done, last, tl.load(cells + image), most, LAST)
+    if (done == 0) | (place < done) | (place >= end):
         return
-    none = tl.full((2,), -1, tl.int64)
-    row = probs + (image * N + place).to(tl.int64) * V
-    own = uniforms + image * 3 * W + place
-    if KIND == INDEPENDENT:
-        token = draw(row, V, tl.load(own), none, BLOCK)
-    elif KIND == GUMBEL:
-        cell = tl.load(cells + image) - done + place
-        token = race(row, row_sum(row, V, none, BLOCK), noise + (image * most + cell) * V, V, BLOCK)
-    else:
-        stale = draft_probs + (image * W + place).to(tl.int64) * V
-        token = tl.load(tokens + image * N + 1 + place)
-        total = row_sum(row, V, none, BLOCK)
-        offered = row_sum(stale, V, none, BLOCK)
-        now = tl.load(row + token).to(tl.float64) / total
-        before = tl.load(stale + token).to(tl.float64) / offered
-        if flip(tl.load(own + W), now, before) == 0:
-            rest = left + (image * W + place).to(tl.int64) * V
-            excess_mass = tl.full((), 0.0, tl.float64)
-            for start in range(0, V, BLOCK):
-                code = start + tl.arange(0, BLOCK)
-                now_here = tl.load(row + code, code < V, other=0.0).to(tl.float64) / total
-                before_here = tl.load(stale + code, code < V, other=0.0).to(tl.float64) / offered
-                here = tl.maximum(now_here - before_here, 0.0)
-                tl.store(rest + code, here, code < V)
-                excess_mass += tl.sum(here, axis=0)
-            tl.debug_barrier()
-            if excess_mass > 0.0:  # else only rounding tells the distributions apart
-                token = draw(rest, V, tl.load(own), none, BLOCK)
+    row = probs + (image * N + tl.load(nodes + image * (W + 1) + place)) * V
+    stale = draft_probs + (image * W + place).to(tl.int64) * V
+    cell = tl.load(cells + image) - done + place
+    behind = tl.load(held + image * W + place, (place >= last) & (place < tl.load(held_counts + image)), other=0)
+    stood = tl.load(tokens + image * N + 1 + place, place < last, other=behind)
+    is_held = (place < last) | (place < tl.load(held_counts + image))
+    own = uniforms + image * 3 * U + place
+    rest = left + (image * W + place).to(tl.int64) * V
+    token = redrawn(row, stale, stood, is_held, own, noise + (image * raced + cell) * V, rest, U, V, KIND, BLOCK)
     tl.store(held + image * W + place - done, token)
 
 
 def couple(
-    window: WindowBuffers, tree: BatchTree, verdicts: Verdicts, levels: Tensor, cells: Tensor, kind: int
+    window: WindowBuffers,
+    tree: BatchTree,
+    verdicts: Verdicts,
+    levels: Tensor,
+    cells: Tensor,
+    kind: int,
+    most: int,
+    last_row: bool = False,
 ) -> None:
     """Fill the window's tokens behind what the verdicts took of trees of `levels` [B] int64 drafts.
 
-    cells [B] int64: decided since, so a draft's cell is as far behind as its place. kind: INDEPENDENT, MAXIMAL or
-    GUMBEL. Draft k has its new distribution in row k of tree.probs, the one that it was drawn from in row k of
-    tree.draft_probs.
+    cells [B] int64: decided since, so a draft's cell is as far behind as its place; most: of the picture. kind:
+    INDEPENDENT, MAXIMAL or GUMBEL. last_row: the first cell behind the window is drafted too. Draft k has its new
+    distribution in row window.nodes[k] of tree.probs, the one that it was drawn from in row k of tree.draft_probs.
     """
-    batch, most = window.tokens.shape
+    batch, drafts = window.tokens.shape
     vocab_size = tree.probs.shape[2]
     launch(
         couple_kernel,
-        (most, batch),
-        batch * most * vocab_size * (4 + 4 * (kind == MAXIMAL.value) + 8 * (kind == GUMBEL.value)),
+        (drafts + last_row, batch),
+        batch * drafts * vocab_size * (4 + 4 * (kind == MAXIMAL.value) + 8 * (kind == GUMBEL.value)),
         window.tokens,
+        window.counts,
         window.uniforms,
         window.left,
         window.noise,
+        window.nodes,
         tree.tokens,
         tree.probs,
         tree.draft_probs,
         verdicts.taken,
         levels,
         cells,
-        most,
+        drafts,
         vocab_size,
         tree.tokens.shape[1],
+        window.uniforms.shape[2],
         window.noise.shape[1],
+        most,
         KIND=kind,
+        LAST=int(last_row),
         BLOCK=tile(vocab_size),
         warps=8,
     )

@@ -29,6 +29,7 @@ def refill_kernel(
     W,
     V,
     N,
+    U,
     most,
     width,
     even,
@@ -50,7 +51,7 @@ def refill_kernel(
     token = tl.sum(tl.where(lane == place, known, 0), axis=0)
     if place >= kept:
         if KIND == EVENLY:
-            whole = (tl.load(uniforms + (image * 3 + 2) * W + place) * 9007199254740992.0).to(tl.int64)
+            whole = (tl.load(uniforms + (image * 3 + 2) * U + place) * 9007199254740992.0).to(tl.int64)
             token = tl.umulhi(whole.to(tl.uint64) << 11, (token * 0 + V).to(tl.uint64)).to(tl.int64)
         else:
             cell = tl.load(cells + image)
@@ -97,6 +98,7 @@ def refill(window: WindowBuffers, progress: Progress, lengths: Lengths, tree: Ba
         most,
         vocab_size,
         tree.tokens.shape[1],
+        window.uniforms.shape[2],
         progress.decided.shape[1],
         width,
         1.0 / vocab_size,

@@ -6,44 +6,85 @@ that this one writes.
 
 from torch import Tensor
 
+from underpaint.runtime.device.kernels.lookup_table import LookupBuffers
 from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts, tile
-from underpaint.runtime.device.kernels.window import WindowBuffers
+from underpaint.runtime.device.kernels.window import WindowBuffers, end_of_drafts
 from underpaint.runtime.device.language import kernel, launch, tl
 
 
 @kernel
-def shift_kernel(held_counts, probs, draft_probs, taken, levels, W, V, N, BLOCK: tl.constexpr) -> None:
+def shift_kernel(
+    held_counts,
+    found,
+    nodes,
+    probs,
+    draft_probs,
+    taken,
+    levels,
+    cells,
+    W,
+    V,
+    N,
+    most,
+    LOOKED: tl.constexpr,
+    LAST: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
     """One program a (new place, image)."""
     place, image = tl.program_id(0), tl.program_id(1)
     done, last = tl.load(taken + image), tl.load(levels + image)
     if done == 0:
         return
+    end = end_of_drafts(done, last, tl.load(cells + image), most, LAST)
     if place == 0:
-        tl.store(held_counts + image, tl.maximum(last - done, 0))
-    if place + done >= last:
+        behind = tl.maximum(tl.load(held_counts + image) - tl.maximum(done, end), 0)
+        tl.store(held_counts + image, tl.maximum(end - done, 0) + behind)
+    stays = tl.full((), 0, tl.int64)
+    if LOOKED:
+        stays += tl.load(found + image * W + place)
+    if (place + done >= end) | (stays > 0):
         return
-    source = probs + (image * N + place + done) * V
+    source = probs + (image * N + tl.load(nodes + image * (W + 1) + place + done)) * V
     row = draft_probs + (image * W + place).to(tl.int64) * V
     for start in range(0, V, BLOCK):
         code = start + tl.arange(0, BLOCK)
         tl.store(row + code, tl.load(source + code, code < V, other=0.0), code < V)
 
 
-def shift(window: WindowBuffers, tree: BatchTree, verdicts: Verdicts, levels: Tensor) -> None:
-    """Fill the window's counts and the first rows of tree.draft_probs, for trees of `levels` [B] int64 drafts."""
-    batch, most = window.tokens.shape
+def shift(
+    window: WindowBuffers,
+    tree: BatchTree,
+    verdicts: Verdicts,
+    levels: Tensor,
+    cells: Tensor,
+    most: int,
+    last_row: bool = False,
+    looked: LookupBuffers | None = None,
+) -> None:
+    """Fill the window's counts and the first rows of tree.draft_probs, for trees of `levels` [B] int64 drafts.
+
+    Drafts that were held behind such a tree count too; `move_behind`, launched before this, moves them.
+    cells, most, last_row: see `couple`. looked: what `look_up` has found and put there is left alone.
+    """
+    batch, drafts = window.tokens.shape
     vocab_size = tree.probs.shape[2]
     launch(
         shift_kernel,
-        (most, batch),
-        2 * 4 * batch * most * vocab_size,
+        (drafts, batch),
+        (4 + tree.draft_probs.element_size()) * batch * drafts * vocab_size,
         window.counts,
+        window.tokens if looked is None else looked.found,
+        window.nodes,
         tree.probs,
         tree.draft_probs,
         verdicts.taken,
         levels,
-        most,
+        cells,
+        drafts,
         vocab_size,
         tree.tokens.shape[1],
+        most,
+        LOOKED=int(looked is not None),
+        LAST=int(last_row),
         BLOCK=tile(vocab_size),
     )

@@ -24,8 +24,8 @@ class BatchTree(NamedTuple):
     """A tree of each image, as walks read it; [B, N] int64 where nothing else is said.
 
     tokens, first, sibling, masks, depths: see `tree_meta`. counts [B] int64. probs [B, N, V] float32: the target's
-    distributions. draft_probs [B, M, V] float32 and draft_rows: as `algos.tree.DraftTree`. uniforms [B, R, N] float64,
-    the roles ACCEPT, RESIDUAL, BONUS from `role` on.
+    distributions. draft_probs [B, M, V] float32 or float64 and draft_rows: as `algos.tree.DraftTree`.
+    uniforms [B, R, N] float64, the roles ACCEPT, RESIDUAL, BONUS from `role` on.
     """
 
     tokens: Tensor

@@ -3,6 +3,7 @@
 The reference is `algos.accept.proposals.try_siblings` and, with pools, `algos.accept.lantern.Pooling.try_drawn`.
 """
 
+import torch
 from torch import Tensor
 
 from underpaint.runtime.device.kernels.pool import NONE, PAPER, RELATIVE, RELEASED, clear, pool
@@ -204,6 +205,10 @@ def walk_drawn(
     replaced: siblings are independent draws ("iid"); else each from what those before it left of the distribution.
     """
     batch, nodes, vocab_size = tree.probs.shape
+    wide = tree.draft_probs.dtype == torch.float64
+    block = tile(vocab_size, most_children)
+    if wide or (not replaced and most_children in (3, 4)):
+        block = min(512, block)  # with more of them registers spill
     launch(
         walk_drawn_kernel,
         (batch,),
@@ -236,7 +241,7 @@ def walk_drawn(
         ROLES=tree.uniforms.shape[1],
         CHILDREN=next_power_of_2(max(2, most_children)),
         ROWS=next_power_of_2(out.finite.shape[1]),
-        BLOCK=tile(vocab_size, most_children),
+        BLOCK=block,
         KBLOCK=2 if pools is None else pools.tile,
-        warps=8,
+        warps=4 if wide else 8,
     )

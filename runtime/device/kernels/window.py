@@ -5,6 +5,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from underpaint.algos.chance import Role
+from underpaint.runtime.device.language import kernel, tl
 
 WINDOW_ROLES = (Role.DRAFT, Role.COUPLE, Role.REFILL)
 """Roles that a window draws noise for by cell, in the order of `WindowBuffers.uniforms`."""
@@ -14,8 +15,9 @@ class WindowBuffers(NamedTuple):
     """A window of W drafts of each image. Draft k is node k + 1 of the tree, and of the k-th cell behind the decided.
 
     tokens [B, W] int64 and counts [B] int64: the drafts that the last pass left; their distributions are the first
-    rows of `BatchTree.draft_probs`. uniforms [B, 3, W] float64: of `WINDOW_ROLES`, by cell.
-    left [B, W, V] float64: scratch. noise [B, cells, V] float64: the cells' own, where drafts race.
+    rows of `BatchTree.draft_probs`. uniforms [B, 3, W + 1] float64: of `WINDOW_ROLES`, by cell, the first one behind a
+    whole window too. left [B, W, V] float64: scratch. noise [B, cells, V] float64: the cells' own, where drafts race.
+    nodes [B, W + 1] int64: whose distributions are those of the cells from the first on; of a chain, its own.
     """
 
     tokens: Tensor
@@ -23,3 +25,17 @@ class WindowBuffers(NamedTuple):
     uniforms: Tensor
     left: Tensor
     noise: Tensor
+    nodes: Tensor
+
+
+@kernel
+def end_of_drafts(done, last, cells, most, LAST: tl.constexpr):
+    """Behind which place nothing is drafted anew, after a pass over `last` drafts of which `done` - 1 were accepted.
+
+    LAST: the first cell behind the window is drafted too, while the picture has one before its last (`most` cells,
+    `cells` of them decided).
+    """
+    end = last
+    if LAST:
+        end += ((done < last) & (cells - done + last < most - 1)).to(tl.int64)
+    return end

@@ -12,7 +12,7 @@ import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
 from underpaint.runtime.device.program import count, count_cycle
-from underpaint.runtime.device.sizes import METHODS, SEVEN_B, XL, method_of
+from underpaint.runtime.device.sizes import CHOICES, METHODS, SEVEN_B, XL, method_of, roofline_of
 
 NODE_US, BANDWIDTH = 2.0, 4800.0
 MOST_OUTSIDE = {"adt": 0.13, "opt": 0.22}
@@ -25,6 +25,15 @@ ROOT = Path(__file__).resolve().parents[3]
 def test_a_cycle_waits_for_nothing_and_is_cheap_outside_the_models(name: str, config: object) -> None:
     program = count_cycle(config, method_of(name, config.vocab_size), batch=1)
     assert program.bound_ms(BANDWIDTH, NODE_US, forwards=False) < MOST_OUTSIDE.get(METHODS[name][0], 0.1)
+
+
+@pytest.mark.parametrize("name", CHOICES)
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_what_roofline_chooses_waits_for_nothing_until_it_is_decided(name: str, temperature: float) -> None:
+    if temperature == 0 and "drawn" in name:
+        pytest.skip("nothing is drawn at temperature 0")
+    program = count_cycle(XL, roofline_of(temperature), 1, choice=CHOICES[name])
+    assert program.bound_ms(BANDWIDTH, NODE_US, forwards=False) < 0.13
 
 
 def test_what_waits_is_refused() -> None:

@@ -1,6 +1,6 @@
 """Jacobi windows for the device's kernels: what a pass left of one, and what both runtimes make of it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -9,31 +9,47 @@ from hypothesis import strategies as st
 
 from tests.runtime.device.trees import UNIFORMS
 from tests.strategies import distributions
+from underpaint.algos.accept.proposals import normalised
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import given
 from underpaint.algos.coupling import SampledNoise
 from underpaint.algos.draft.spec import Grid
 from underpaint.algos.spatial.jacobi_window import HeldWindow, JacobiWindow
 from underpaint.algos.spatial.window_tree import WindowDraft, window_tree
-from underpaint.algos.tree import Verdict
+from underpaint.algos.tree import Verdict, root_only
 from underpaint.runtime.device.kernels.couple import couple
 from underpaint.runtime.device.kernels.layout import Lengths, Progress
+from underpaint.runtime.device.kernels.look_up import look_up
+from underpaint.runtime.device.kernels.lookup_table import LookupBuffers, keep
 from underpaint.runtime.device.kernels.refill import refill
+from underpaint.runtime.device.kernels.refill_lookup import refill_lookup
 from underpaint.runtime.device.kernels.shift import shift
 from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts
 from underpaint.runtime.device.kernels.window import WINDOW_ROLES, WindowBuffers
 from underpaint.runtime.device.window_growth import COUPLINGS, REFILLS
 
-GRID = Grid(3, 3)
+GRID = Grid(4, 3)
 MOST = 4
 """Drafts of the largest window here."""
+CYCLE = 5
+"""The number of the cycle that a `Pass` is."""
+
+
+class Seen(NamedTuple):
+    """What a pass `age` cycles ago said of a cell that is not decided yet, behind the token `left`; row [V] float32."""
+
+    age: int
+    cell: int
+    left: int
+    row: FloatArray
 
 
 class Pass(NamedTuple):
     """A window of W drafts below the last of `decided`, a pass over it, and what was accepted.
 
     drafts: tokens [W], of distributions [W, V] float32. probs [W + 1, V] float32. accepted: how many. token: the extra.
-    uniforms [2, 3, cells]: of this cycle and the next, by `WINDOW_ROLES` and cell.
+    uniforms [2, 3, cells]: of this cycle and the next, by `WINDOW_ROLES` and cell. said [decided, V] float32: of each
+    decided cell. seen: the oldest first.
     """
 
     decided: tuple[int, ...]
@@ -44,13 +60,20 @@ class Pass(NamedTuple):
     token: int
     uniforms: FloatArray
     seed: int
+    said: FloatArray
+    seen: tuple[Seen, ...]
 
 
 class After(NamedTuple):
-    """The next tree: its tokens behind the root, and the distributions they were drawn from, sum 1."""
+    """The next tree: its tokens behind the root, and the distributions they were drawn from, sum 1.
+
+    said: what is kept of decided cells, and, by cell and left token, of those that are not; empty where nothing is.
+    """
 
     tokens: tuple[int, ...]
     drawn_from: FloatArray
+    decided: FloatArray
+    seen: dict[tuple[int, int], list[float]]
 
 
 @st.composite
@@ -67,15 +90,34 @@ def passes(draw: st.DrawFn, vocab_size: int) -> Pass:
     uniforms = np.array([draw(UNIFORMS) for _ in range(6 * GRID.cells)]).reshape(2, 3, GRID.cells)
     decided = tuple(draw(codes) for _ in range(first))
     accepted = draw(st.integers(0, length))
-    return Pass(decided, drafts, drawn_from, probs, accepted, draw(codes), uniforms, draw(st.integers(0, 3)))
+    said = np.stack([draw(distributions(vocab_size)) for _ in range(first)]).astype(np.float32)
+    seen = tuple(
+        Seen(age, cell, draw(codes), draw(distributions(vocab_size)).astype(np.float32))
+        for age, cell in seen_at(first)
+        if draw(st.booleans())
+    )
+    return Pass(
+        decided, drafts, drawn_from, probs, accepted, draw(codes), uniforms, draw(st.integers(0, 3)), said, seen
+    )
+
+
+def seen_at(first: int) -> Iterator[tuple[int, int]]:
+    """Of passes that decided one cell each, the oldest first: how long ago, and the cells from `first` on they saw."""
+    for age in range(MOST - 1, 0, -1):
+        for cell in range(first + 1, min(first + MOST - age + 1, GRID.cells - 1)):
+            yield age, cell
 
 
 def by_reference(window: JacobiWindow, one: Pass) -> After:
     vocab_size = one.probs.shape[1]
     noise = SampledNoise(one.seed, 1) if window.coupling == "gumbel" else None
     held = HeldWindow(window, GRID, vocab_size, "iid", noise)
-    held.begin(one.probs[:1], one.decided[0])
+    held.begin(one.said[:1], one.decided[0])
     held._tokens[:] = one.decided
+    for count in range(2, len(one.decided) + 1):
+        held._table.decide(list(one.decided[:count]), normalised(one.said[count - 1]))
+    for seen in one.seen:
+        held._table.see(seen.cell, seen.left, normalised(seen.row))
     wide = one.drawn_from.astype(np.float64)
     wide /= wide.sum(axis=1, keepdims=True)
     held._drafts[:] = [WindowDraft(token, row) for token, row in zip(one.drafts, wide, strict=True)]
@@ -85,9 +127,18 @@ def by_reference(window: JacobiWindow, one: Pass) -> After:
         tree = window_tree(one.decided[-1], held._drafts, 1, 1, "iid", len(one.decided), now)
         held.redraft(tree, verdict, one.probs, now)
     else:
-        held._tokens.append(one.token)
+        held.pass_over(root_only(one.decided[-1], vocab_size), verdict, one.probs)
     tree = held.draft(max(0, GRID.cells - len(held._tokens) - 1), later)
-    return After(tuple(tree.tokens[1:].tolist()), tree.draft_probs[: tree.size - 1])
+    rows = np.empty((0, vocab_size))
+    if window.refill == "lookup" or window.lookup.beside:
+        rows = np.concatenate([one.said, one.probs[: one.accepted + 1]])
+    kept = {
+        (cell, left): row.tolist()
+        for cell, by_left in held._table._passes.items()
+        for left, row in by_left.items()
+        if cell >= len(held._tokens)
+    }
+    return After(tuple(tree.tokens[1:].tolist()), tree.draft_probs[: tree.size - 1], rows, kept)
 
 
 def by_device(window: JacobiWindow, made: Sequence[Pass]) -> list[After]:
@@ -100,7 +151,8 @@ def by_device(window: JacobiWindow, made: Sequence[Pass]) -> list[After]:
     tokens, taken, levels, cells = whole(batch, most + 1), whole(batch), whole(batch), whole(batch)
     roots, decided = whole(batch), whole(batch, GRID.cells)
     probs, draft_probs = torch.full((batch, most + 1, vocab_size), 0.5), torch.full((batch, most, vocab_size), 0.5)
-    uniforms = torch.full((2, batch, 3, most), 0.5, dtype=torch.float64)
+    draft_probs = draft_probs.double() if window.lookup.beside else draft_probs
+    uniforms = torch.full((2, batch, 3, most + 1), 0.5, dtype=torch.float64)
     noise = torch.zeros(batch, GRID.cells, vocab_size, dtype=torch.float64)
     for place, one in enumerate(made):
         length, after = len(one.drafts), len(one.decided) + one.accepted + 1
@@ -111,33 +163,84 @@ def by_device(window: JacobiWindow, made: Sequence[Pass]) -> list[After]:
         draft_probs[place, :length] = torch.from_numpy(one.drawn_from)
         taken[place], levels[place], cells[place], roots[place] = one.accepted + 1, length, after, one.token
         for turn, first in enumerate((len(one.decided), after)):
-            part = torch.from_numpy(one.uniforms[turn][:, first : first + most].copy())
+            part = torch.from_numpy(one.uniforms[turn][:, first : first + most + 1].copy())
             uniforms[turn, place, :, : part.shape[1]] = part
         rows = [SampledNoise(one.seed, 1).row(cell, vocab_size) for cell in range(GRID.cells)]
         noise[place] = torch.from_numpy(np.stack(rows))
     left = torch.full((batch, most, vocab_size), 0.5, dtype=torch.float64)
-    held = WindowBuffers(whole(batch, most), whole(batch), uniforms[0], left, noise)
+    held = WindowBuffers(
+        whole(batch, most), whole(batch), uniforms[0], left, noise, torch.arange(most + 1).repeat(batch, 1)
+    )
     none = whole(1)
     tree = BatchTree(tokens, none, none, none, none, whole(batch), probs, draft_probs, none, none)
     verdicts = Verdicts(none, taken, none, none, none)
-    couple(held, tree, verdicts, levels, cells, COUPLINGS[window.coupling])
-    shift(held, tree, verdicts, levels)
+    kind, table, last_row = COUPLINGS[window.coupling], table_of(window, made), window.lookup.last_row
+    progress = Progress(cells, whole(batch, fill=CYCLE + 1), roots, none, none, none, decided, none)
+    couple(held, tree, verdicts, levels, cells, kind, GRID.cells, last_row)
+    if window.looks_up:
+        keep(table, held.nodes, tree, verdicts, levels, progress)
+        lengths = Lengths(none, none, none, none, levels, none, none, none)
+        look_up(held, table, tree, verdicts, lengths, progress, kind, GRID.width)
+    shift(held, tree, verdicts, levels, cells, GRID.cells, last_row, table if window.looks_up else None)
     levels = torch.clamp(GRID.cells - 1 - cells, 0, most)
     lengths = Lengths(none, none, none, none, levels, none, none, none)
-    progress = Progress(cells, none, roots, none, none, none, decided, none)
-    refill(held._replace(uniforms=uniforms[1]), progress, lengths, tree, REFILLS[window.refill], GRID.width)
+    held = held._replace(uniforms=uniforms[1])
+    if window.refill == "lookup":
+        refill_lookup(held, table, progress, lengths, tree, GRID.width)
+    else:
+        refill(held, progress, lengths, tree, REFILLS[window.refill], GRID.width)
     found = []
     for place, size in enumerate(levels.tolist()):
         assert tree.counts[place] == size + 1
         assert tree.tokens[place, 0] == roots[place]
         rows = draft_probs[place, :size].double()
-        found.append(After(tuple(tokens[place, 1 : size + 1].tolist()), (rows / rows.sum(1, keepdim=True)).numpy()))
+        drawn_from = (rows / rows.sum(1, keepdim=True)).numpy()
+        kept, seen = np.empty((0, vocab_size)), dict[tuple[int, int], list[float]]()
+        if table.refills or table.beside:
+            kept = table.decided[place, : int(cells[place])].numpy()
+        if window.lookup.passes:
+            for age in range(most - 1, -1, -1):
+                slot = place, (CYCLE - age) % most
+                pairs = zip(table.seen_cells[slot].tolist(), table.seen_lefts[slot].tolist(), strict=True)
+                for entry, (cell, left) in enumerate(pairs):
+                    row = table.seen[slot][entry].double()
+                    seen |= {(cell, left): (row / row.sum()).tolist()} if cell >= cells[place] else {}
+        found.append(After(tuple(tokens[place, 1 : size + 1].tolist()), drawn_from, kept, seen))
     return found
+
+
+def table_of(window: JacobiWindow, made: Sequence[Pass]) -> LookupBuffers:
+    """What was kept of the passes before, in cycles up to `CYCLE`; what is unused is filled with rubbish."""
+    batch, vocab_size, most = len(made), made[0].probs.shape[1], window.length
+    decided, seen = torch.full((batch, GRID.cells, vocab_size), 0.5), torch.full((batch, most, most, vocab_size), 0.5)
+    seen_cells, seen_lefts = torch.full((2, batch, most, most), -1)
+    for image, one in enumerate(made):
+        decided[image, : len(one.decided)] = torch.from_numpy(one.said)
+        for age, cell, left, row in one.seen:
+            at = image, (CYCLE - age) % most, cell - len(one.decided) + age - 1
+            seen[at], seen_cells[at], seen_lefts[at] = torch.from_numpy(row), cell, left
+    lookup = window.lookup
+    return LookupBuffers(
+        decided,
+        seen,
+        seen_cells,
+        seen_lefts,
+        torch.ones(batch, most, dtype=torch.int64),
+        torch.tensor([lookup.beside], dtype=torch.float64),
+        passes=lookup.passes,
+        beside=lookup.beside > 0.0,
+        last_row=lookup.last_row,
+        refills=window.refill == "lookup",
+    )
 
 
 def agrees(window: JacobiWindow, made: Sequence[Pass]) -> bool:
     """Whether both runtimes make the same windows of the same passes."""
     return all(
-        one.tokens == wanted.tokens and np.allclose(one.drawn_from, wanted.drawn_from, atol=1e-7)
+        one.tokens == wanted.tokens
+        and np.allclose(one.drawn_from, wanted.drawn_from, atol=1e-7)
+        and np.array_equal(one.decided, wanted.decided)
+        and one.seen.keys() == wanted.seen.keys()
+        and all(np.allclose(one.seen[key], row, atol=1e-7) for key, row in wanted.seen.items())
         for one, wanted in zip(by_device(window, made), (by_reference(window, one) for one in made), strict=True)
     )

@@ -1,0 +1,223 @@
+"""`roofline` on the device: before every cycle the host chooses what is drafted, from the verdicts that it has read.
+
+A choice is a program of its own: a plain step, a chain of so many levels, a tree of drawn siblings of some shape, or
+a Jacobi window, each with the rule that judges it. After the verdict one small copy goes to the host, which learns from
+it and chooses again: one wait a cycle. A batch is one image, as another image would choose another program.
+
+The reference is `algos.spatial.jacobi.WindowedCycles` under `algos.draft.roofline.Roofline`.
+"""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+from underpaint.algos.accept import Rule
+from underpaint.algos.draft.choice import NOTHING, Choice
+from underpaint.algos.draft.roofline import Roofline
+from underpaint.algos.draft.shape import chain_shape, within
+from underpaint.algos.draft.spec import Budget, Grid
+from underpaint.algos.draft.tree_builder import point_tree
+from underpaint.algos.rows import SamplingParams
+from underpaint.algos.spatial.jacobi_window import JacobiWindow
+from underpaint.algos.tree import Drawn, Shape, Verdict
+from underpaint.runtime.device import rules
+from underpaint.runtime.device.forwards import DeviceDecoder
+from underpaint.runtime.device.growth import DraftPasses, Limits
+from underpaint.runtime.device.kernels.walk import DONE, GOING, BatchTree, Verdicts
+from underpaint.runtime.device.plans import Plan
+from underpaint.runtime.device.state import Envelope, State
+from underpaint.runtime.device.static_growth import StaticGrowth
+from underpaint.runtime.device.window_growth import WindowGrowth, window_bytes
+
+MOST_IMAGES: Final = 1
+Program: TypeAlias = tuple[str, int, Shape]
+"""What is drafted, the nodes of the target's pass, and the shape of drawn siblings: a captured graph each."""
+_BUCKET: Final = 8
+"""The nodes of a pass over a window are rounded up to so many, so that windows of any length take a few graphs."""
+
+
+class Beside(NamedTuple):
+    """What a policy may draft besides, and the rules for it; as `runtime.methods.window_settings.WindowPlan`."""
+
+    window: JacobiWindow
+    rule: Rule
+    likeliest: bool
+    drawn_rules: Mapping[Drawn, Rule]
+
+
+def chosen_plan(policy: Roofline, beside: Beside, grid: Grid, vocab_size: int, max_nodes: int) -> Plan:
+    """What the trees of all choices fit into.
+
+    ValueError where trees of likeliest tokens may be grown: what they are is not settled before they are drafted.
+    """
+    if policy.trees:
+        raise ValueError(
+            "device: roofline has no form with trees of likeliest tokens, whose levels the host would have to wait "
+            "for one by one; use trees=false"
+        )
+    nodes = min(policy.most_nodes, max_nodes)
+    deepest = max(1, min(max(policy.longest_chain, policy.max_depth), nodes - 1, grid.cells - 2))
+    drafts = max(deepest, min(beside.window.length, nodes - 1, grid.cells - 2))
+    frontier = max(1, (nodes - 1) // 2)
+    envelope = Envelope(
+        max(2, nodes),
+        drafts,
+        frontier,
+        max(1, policy.siblings),
+        nodes,
+        passes=deepest,
+    )
+
+    def make(state: State, drafter: DeviceDecoder, sampler: SamplingParams) -> "ChosenGrowth":
+        return ChosenGrowth(state, drafter, sampler, policy, beside, grid, max_nodes)
+
+    held = window_bytes(beside.window, drafts, grid.cells, vocab_size) + 8 * drafts * vocab_size
+    return Plan(envelope, "top_k", make, image_bytes=held, most_images=MOST_IMAGES)
+
+
+class ChosenGrowth:
+    """A `Growth` whose program changes from cycle to cycle; `choose` before each, `learn` behind it.
+
+    choice: what the cycle drafts. passes: of the drafter in this image. It is fed in every cycle, so that it never has
+    much to read.
+    """
+
+    fuses_chains: Final = True
+
+    def __init__(
+        self,
+        state: State,
+        drafter: DeviceDecoder,
+        sampler: SamplingParams,
+        policy: Roofline,
+        beside: Beside,
+        grid: Grid,
+        max_nodes: int,
+    ) -> None:
+        if state.batch > MOST_IMAGES:
+            raise ValueError(
+                f"device: roofline has a form for batches of {MOST_IMAGES} image, as each chooses a program of its "
+                f"own, got {state.batch}; use --batch 1"
+            )
+        self.window_length, self.draws_siblings = beside.window.length, len(beside.drawn_rules) > 0
+        self.choice = NOTHING
+        self._policy, self._grid, self._max_nodes, self._rules = policy, grid, max_nodes, beside
+        self._state, self._drafter, self._sampler = state, drafter, sampler
+        self._window = WindowGrowth(state, beside.window, grid, True, beside.likeliest)
+        self._passes = DraftPasses(drafter, state, grid.cells // 2)
+        self._statics: dict[Shape | int, StaticGrowth] = {}
+        self._decides: dict[Drawn | None, rules.Decide] = {}
+        self._root = torch.full_like(state.tree.parents, -1)
+        self._cell, self.passes = 1, 0
+        one = torch.zeros_like(state.progress.cells)
+        self.limits = Limits(one, one.clone(), torch.full_like(one, state.envelope.nodes - 1))
+
+    def begin(self) -> None:
+        self._policy.begin(self._grid)
+        self._window.begin()
+        self._cell, self.passes = 1, 0
+
+    def choose(self) -> None:
+        """Settle the next cycle's program."""
+        room = self._grid.cells - self._cell - 1
+        self.settle(self._policy.choose(self, Budget(room, self._max_nodes)) if room > 0 else NOTHING)
+
+    def settle(self, choice: Choice) -> None:
+        """Let the next cycle draft `choice`; makes its tables, if it has any."""
+        self.choice, levels = choice, _depth(choice)
+        if choice.kind in ("chain", "drawn"):
+            self._static()
+        self.limits.depths.fill_(levels)
+        self.passes += max(1, levels) if self.choice.kind in ("chain", "drawn") else 1
+
+    @property
+    def program(self) -> Program:
+        """That of the choice."""
+        kind, levels, shape, _ = self.choice
+        nodes = len(shape) if kind == "drawn" else 1 + levels
+        if kind == "window":
+            nodes = min(-(-nodes // _BUCKET) * _BUCKET, self._state.envelope.nodes)
+        return kind, nodes, shape
+
+    def grow(self, state: State) -> None:
+        kind = self.choice.kind
+        if kind in ("chain", "drawn"):
+            self._static().grow(state)
+            return
+        self._passes.feed()
+        if kind == "window":
+            self._window.grow(state)
+        else:
+            state.tree.tokens.select(1, 0).copy_(state.progress.roots)
+            state.tree.parents.copy_(self._root)
+            state.tree.counts.fill_(1)
+
+    def decide(self, tree: BatchTree, depths: Tensor, out: Verdicts) -> None:
+        """By the rule for what was chosen."""
+        self._rule()(self._window.own(tree) if self.choice.kind == "window" else tree, depths, out)
+
+    def observe(self, state: State) -> None:
+        if self.choice.kind == "window":
+            self._window.observe(state)
+        else:
+            self._window.pass_over(state)
+
+    def learn(self) -> None:
+        """Read what was decided, once, and learn from it. Nothing is learnt of an image that has ended."""
+        state = self._state
+        verdicts, tree, progress = state.verdicts, state.tree, state.progress
+        numbers = (verdicts.taken, verdicts.status, progress.cells, progress.roots, tree.counts)
+        self.take(torch.cat((*numbers, tree.tokens[0], tree.parents[0], verdicts.path[0])).cpu())
+
+    def take(self, told: Tensor) -> None:
+        """Learn from what was read [5 + 3 N] int64: how many tokens, the status, the cell behind them, the last of
+        them, the nodes of the tree; its tokens, its parents, and the accepted path."""
+        taken, status, cell, root, count = told[:5].tolist()
+        if taken == 0 or status not in (GOING, DONE):
+            return
+        tokens, parents, path = told[5:].view(3, -1).numpy()
+        drafted = point_tree(tokens[:count].copy(), parents[:count].copy(), self._drafter.shape.vocab_size)
+        self._policy.observe(drafted, Verdict(tuple(path[: taken - 1].tolist()), root), self._cell)
+        self._cell = cell
+
+    def _static(self) -> StaticGrowth:
+        chosen, state = self.choice, self._state
+        sampled = chosen.kind == "drawn"
+        key = chosen.shape if sampled else chosen.levels
+        if key not in self._statics:
+            whole = chosen.shape if sampled else chain_shape(chosen.levels)
+            shapes = [within(whole, Budget(levels, len(whole))) for levels in range(_depth(chosen) + 1)]
+            self._statics[key] = StaticGrowth(state, self._drafter, self._sampler, shapes, sampled)
+        return self._statics[key]
+
+    def _rule(self) -> rules.Decide:
+        chosen = self.choice
+        drawn: Drawn | None = {"window": None, "drawn": chosen.drawn}.get(chosen.kind, "top_k")
+        return self._decides[drawn]
+
+    def add_rules(self, rule: Rule, device: torch.device) -> None:
+        """Make the launches of every rule; `rule` judges chains of likeliest tokens, and plain steps.
+
+        ValueError for a rule without a form on the device.
+        """
+        envelope, vocab_size = self._state.envelope, self._drafter.shape.vocab_size
+
+        def made(judge: Rule, drawn: Drawn, children: int) -> rules.Decide:
+            shape = rules.Shape(1, envelope.nodes, vocab_size, drawn, envelope.levels, children)
+            return rules.device_rule(judge, shape, device)
+
+        self._decides = {"top_k": made(rule, "top_k", 1), None: made(self._rules.rule, "iid", 1)}
+        for drawn, judge in self._rules.drawn_rules.items():
+            chains = drawn == "iid" and not self._policy.with_replacement
+            self._decides[drawn] = made(judge, drawn, 1 if chains else envelope.children)
+
+
+def _depth(chosen: Choice) -> int:
+    if chosen.kind != "drawn":
+        return chosen.levels
+    depths = [0]
+    for parent in chosen.shape[1:]:
+        depths.append(depths[parent] + 1)
+    return max(depths)

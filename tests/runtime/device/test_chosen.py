@@ -1,0 +1,144 @@
+"""`roofline` on the device: what it chooses, drafts and decides is the host's, token for token."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.runtime.device.chosen import (
+    COSTS,
+    FORK,
+    GRID,
+    NEAR,
+    SEED,
+    TABLES,
+    WINDOW,
+    InTurn,
+    V,
+    method,
+    on_device,
+    on_host,
+)
+from tests.runtime.device.tables import TableForward
+from tests.runtime.device.test_mutants import planted
+from underpaint.algos.draft.choice import NOTHING, Choice
+from underpaint.algos.draft.roofline import Roofline
+from underpaint.algos.spatial.jacobi_window import JacobiWindow
+from underpaint.runtime.device.chosen_growth import ChosenGrowth
+from underpaint.runtime.device.cycle import DeviceCycle, DeviceMethod
+from underpaint.runtime.device.runner import DeviceRunner
+
+W4, W3, W1, CHAIN = Choice("window", 4), Choice("window", 3), Choice("window", 1), Choice("chain", 2)
+FORKED, LINE = Choice("drawn", shape=FORK), Choice("drawn", shape=(-1, 0, 1))
+ARMS = {
+    "windows": (W4, W1, W3, NOTHING),
+    "chains": (W4, CHAIN, W1, CHAIN),
+    "siblings": (W4, FORKED, W3, LINE),
+}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "windows": {"windows": 2, "least_window": 1, "second_look": 2, "siblings": 0},
+    "siblings": {"windows": 0, "siblings": 2, "max_depth": 2},
+    "all": {"windows": 2, "least_window": 2, "second_look": 1, "siblings": 2, "max_depth": 2},
+}
+
+
+def in_turn(arms: str, temperature: float) -> DeviceMethod:
+    return method(InTurn(**COSTS, max_depth=2, siblings=2, arms=ARMS[arms]), temperature)
+
+
+def choosing(settings: str, temperature: float, window: JacobiWindow = WINDOW) -> DeviceMethod:
+    return method(Roofline(**COSTS, **SETTINGS[settings]), temperature, window)
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+@pytest.mark.parametrize("arms", ARMS)
+def test_what_is_drafted_in_turn_is_decided_as_on_the_host(arms: str, temperature: float) -> None:
+    if temperature == 0 and arms == "siblings":
+        pytest.skip("nothing is drawn at temperature 0")
+    how = in_turn(arms, temperature)
+    assert on_device(how, 1) == on_host(how, 1)
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_roofline_chooses_and_draws_what_it_does_on_the_host(settings: str, temperature: float) -> None:
+    how = choosing(settings, temperature)
+    made = on_device(how, 2)
+    assert made == on_host(how, 2)
+    assert len(set(made.drafted)) > 1
+
+
+def test_a_race_keeps_its_noise_beside_other_trees() -> None:
+    how = choosing("windows", 1, JacobiWindow(4, "gumbel", "left"))
+    assert on_device(how, 3) == on_host(how, 3)
+
+
+def agree(arms: str, temperature: float = 1) -> Callable[[], bool]:
+    return lambda: all(
+        on_device(in_turn(arms, temperature), image) == on_host(in_turn(arms, temperature), image) for image in (1, 2)
+    )
+
+
+MUTANTS = {
+    "a draft behind a shorter pass keeps its place": (
+        ("move_behind", "held + image * W + lane - done, token", "held + image * W + lane, token"),
+        agree("windows"),
+    ),
+    "its distribution keeps its place": (("move_behind", "row - done * V + code", "row + code"), agree("windows")),
+    "drafts behind a shorter pass are forgotten": (("shift", "- done, 0) + behind", "- done, 0)"), agree("windows")),
+    "the first token is the likeliest": (
+        ("likeliest", "tl.where(code == token, 1.0, 0.0)", "tl.where(code == 0, 1.0, 0.0)"),
+        agree("windows", 0),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_planted_bug_is_seen(name: str) -> None:
+    change, seen = MUTANTS[name]
+    with planted(*change):
+        assert not seen()
+
+
+def test_a_choice_from_the_verdict_before_the_last_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    take, held = ChosenGrowth.take, list[Tensor]()
+
+    def late(growth: ChosenGrowth, told: Tensor) -> None:
+        held.append(told)
+        if len(held) > 1:
+            take(growth, held.pop(0))
+
+    wanted = on_host(choosing("all", 1), 2)
+    monkeypatch.setattr(ChosenGrowth, "take", late)
+    assert on_device(choosing("all", 1), 2) != wanted
+
+
+@pytest.mark.parametrize(
+    ("settings", "batch", "told"),
+    [
+        ({"trees": True}, 1, "no form with trees of likeliest tokens, .* use trees=false"),
+        ({}, 2, "batches of 1 image, as each chooses a program of its own, got 2; use --batch 1"),
+    ],
+)
+def test_what_has_no_form_is_refused(settings: dict[str, Any], batch: int, told: str) -> None:
+    how = method(Roofline(**{**COSTS, **settings}), 1)
+    target, drafter = TableForward(TABLES, False), TableForward(NEAR, True)
+    with pytest.raises(ValueError, match=told):
+        DeviceCycle(target, drafter, how, GRID, 1, batch, torch.device("cpu"))
+
+
+def test_a_second_image_starts_anew_and_passes_are_counted() -> None:
+    runner = DeviceRunner(
+        TableForward(TABLES, False), TableForward(NEAR, True), choosing("all", 1), GRID, 1, 1, torch.device("cpu")
+    )
+    found = []
+    for image in (1, 2):
+        runner.begin(TableForward(TABLES, False).embed(torch.tensor([[image % V]])), [SEED], [image])
+        (made,) = runner.finish(1)
+        assert made.error is None
+        assert made.passes is not None
+        assert made.passes >= made.cycles - 1
+        found.append(made.tokens.tolist())
+    assert found == [on_host(choosing("all", 1), image).tokens for image in (1, 2)]

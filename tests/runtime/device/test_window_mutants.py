@@ -1,0 +1,170 @@
+"""Planted bugs in the kernels of Jacobi windows are seen."""
+
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+import pytest
+
+from tests.runtime.device.test_mutants import planted
+from tests.runtime.device.test_windows import WINDOWS, V, method, on_device, on_host
+from tests.runtime.device.windows import GRID, MOST, Pass, Seen, agrees, seen_at
+from underpaint.algos.spatial.jacobi_window import JacobiWindow
+from underpaint.algos.spatial.lookup import NO_LOOKUP, Lookup
+
+
+def random_pass(seed: int, codes: int = V) -> Pass:
+    """A window of four drafts whose pass says much the same. codes: tokens that are there, so that few stand often."""
+    rng = np.random.default_rng(seed)
+    accepted = seed % 3
+    drawn_from = rng.dirichlet(np.ones(V), 4).astype(np.float32)
+    probs = rng.dirichlet(np.ones(V), 5).astype(np.float32)
+    decided, drafts = rng.integers(0, codes, 3 + seed % 4), rng.integers(0, codes, 4)
+    uniforms = rng.random((2, 3, GRID.cells))
+    token, said = int(rng.integers(codes)), rng.dirichlet(np.ones(V), decided.size).astype(np.float32)
+    seen = tuple(
+        Seen(age, cell, (token, int(rng.integers(V)))[rng.integers(2)], rng.dirichlet(np.ones(V)).astype(np.float32))
+        for age, cell in seen_at(decided.size)
+    )
+    return Pass(tuple(decided), tuple(drafts), drawn_from, probs, accepted, token, uniforms, seed, said, seen)
+
+
+@cache
+def windows_agree(coupling: str, refill: str, lookup: Lookup = NO_LOOKUP) -> Callable[[], bool]:
+    window = JacobiWindow(MOST, coupling, refill, lookup=lookup)
+    made = [random_pass(seed, 2 if window.looks_up else V) for seed in range(12)]
+    return lambda: agrees(window, made)
+
+
+def decodes_agree() -> bool:
+    how = method(WINDOWS["scd-maximal"], 1)
+    return on_device(how, (1, 2)) == [on_host(how, 1), on_host(how, 2)]
+
+
+PASSES, BESIDE, REFILLED = Lookup(passes=True), Lookup(beside=0.6), NO_LOOKUP
+
+
+MUTANTS = {
+    "a draft is coupled by another cell's noise": (
+        ("couple", "uniforms + image * 3 * U + place", "uniforms + image * 3 * U + place - done"),
+        windows_agree("maximal", "left"),
+    ),
+    "a draft is drawn anew by the noise of its place in the window": (
+        ("cell_uniforms", "tl.load(cells + image) + lane", "lane"),
+        decodes_agree,
+    ),
+    "a race is run by another cell's noise": (
+        ("couple", "tl.load(cells + image) - done + place", "tl.load(cells + image) + place"),
+        windows_agree("gumbel", "left"),
+    ),
+    "a draft is coupled by the distribution of another": (
+        ("couple", "draft_probs + (image * W + place)", "draft_probs + (image * W + place - done)"),
+        windows_agree("maximal", "left"),
+    ),
+    "what was kept in coupling is drawn again": (
+        ("couple", "now_here - before_here", "now_here"),
+        windows_agree("maximal", "left"),
+    ),
+    "a draft keeps its place in the window": (
+        ("couple", "held + image * W + place - done", "held + image * W + place"),
+        windows_agree("independent", "left"),
+    ),
+    "a distribution keeps its place in the window": (
+        ("shift", "(image * N + place + done)", "(image * N + place)"),
+        windows_agree("independent", "left"),
+    ),
+    "the window holds drafts that were decided": (
+        ("shift", "tl.maximum(end - done, 0)", "end"),
+        windows_agree("independent", "left"),
+    ),
+    "a new cell copies from above and left": (
+        ("refill", "here - width, here - 1)", "here - width - 1, here - 1)"),
+        windows_agree("independent", "above"),
+    ),
+    "a row's first cell copies from the end of the row above": (
+        ("refill", "(KIND == ABOVE) | (here % width == 0)", "KIND == ABOVE"),
+        windows_agree("independent", "left"),
+    ),
+    "a new cell looks past the drafts before it": (
+        ("refill", "tl.where(source < cell, before, drafted)", "before"),
+        windows_agree("independent", "left"),
+    ),
+    "a token is accepted behind a rejected one": (
+        ("walk_drawn", "child = tl.load(sibling + tree + child)", "child = tl.load(first + tree + child)"),
+        decodes_agree,
+    ),
+    "a window runs over the picture's end": (
+        ("layout", "tl.minimum(deepest, most - cell)", "deepest"),
+        decodes_agree,
+    ),
+    "every image drafts by the first one's noise": (
+        ("cell_uniforms", "tl.load(images + image)", "tl.load(images)"),
+        decodes_agree,
+    ),
+    "the oldest pass is looked up": (
+        ("lookup_table", "age * entries + entry", "(W - age) * entries + entry"),
+        windows_agree("maximal", "left", PASSES),
+    ),
+    "a pass is looked up beside any token": (
+        ("lookup_table", "tl.load(seen_lefts + entry, entry < entries, other=-1) == left", "left >= 0"),
+        windows_agree("maximal", "left", PASSES),
+    ),
+    "every image looks up the first one's passes": (
+        ("look_up", "seen_cells + own, seen_lefts + own", "seen_cells, seen_lefts"),
+        windows_agree("maximal", "left", PASSES),
+    ),
+    "a draft is looked up beside the token that stood there": (
+        ("look_up", "        before = token\n", "        before = tl.load(tokens + image * N + 1 + place)\n"),
+        windows_agree("maximal", "left", PASSES),
+    ),
+    "what was looked up is drafted from, and the last pass's kept": (
+        ("shift", "| (stays > 0)", "| (stays > 1)"),
+        windows_agree("independent", "left", PASSES),
+    ),
+    "every image looks up the first one's cells": (
+        ("look_up", "kept + (image.to(tl.int64) * most + source)", "kept + source"),
+        windows_agree("independent", "above", BESIDE),
+    ),
+    "what is found beside comes on top": (
+        ("look_up", "(1.0 - weight) * here", "here"),
+        windows_agree("independent", "above", BESIDE),
+    ),
+    "a row's first cell looks to the end of the row above": (
+        ("refill_lookup", "if (source < 0) & (column > 0)", "if source < 0"),
+        windows_agree("independent", "lookup", REFILLED),
+    ),
+    "a cell is looked up by its left token alone": (
+        ("refill_lookup", "before, above, width, True, True", "before, above, width, True, False"),
+        windows_agree("independent", "lookup", REFILLED),
+    ),
+    "a new cell looks up what was said of the first": (
+        ("refill_lookup", "kept + (image.to(tl.int64) * most + source)", "kept + image.to(tl.int64) * most"),
+        windows_agree("independent", "lookup", REFILLED),
+    ),
+    "what was said of a cell is kept as of the one before": (
+        ("lookup_table", "kept + (image * most + cell) * V", "kept + (image * most + cell - 1) * V"),
+        windows_agree("independent", "lookup", REFILLED),
+    ),
+    "a pass is kept behind the token of its own cell": (
+        ("lookup_table", "tl.load(tokens + node, here", "tl.load(tokens + node + 1, here"),
+        windows_agree("maximal", "left", PASSES),
+    ),
+    "the first cell behind the window is not drafted": (
+        ("window", "if LAST:", "if LAST == 2:"),
+        windows_agree("independent", "left", Lookup(last_row=True)),
+    ),
+}
+
+
+@cache
+def unchanged(agree: Callable[[], bool]) -> bool:
+    """What it says of the kernels as they are."""
+    return agree()
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_planted_bug_is_seen(name: str) -> None:
+    change, agree = MUTANTS[name]
+    assert unchanged(agree)
+    with planted(*change):
+        assert not agree()

@@ -1,0 +1,239 @@
+"""Windows with candidates on the device: their trees, what follows an accepted path, and whole decodes."""
+
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.runtime.device.test_mutants import planted
+from tests.runtime.device.test_windows import Drawn, method, on_device, on_host
+from tests.runtime.device.trees import UNIFORMS
+from tests.strategies import distributions
+from underpaint.algos.arrays import FloatArray
+from underpaint.algos.chance import Role
+from underpaint.algos.chance import given as given_uniforms
+from underpaint.algos.spatial.jacobi_window import JacobiWindow
+from underpaint.algos.spatial.lookup import Lookup
+from underpaint.algos.spatial.window_tree import (
+    WindowDraft,
+    tail_nodes,
+    tree_nodes,
+    window_tree,
+)
+from underpaint.runtime.device.kernels.tree_meta import tree_meta
+from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts
+from underpaint.runtime.device.kernels.window_tree import add_candidates, follow
+
+MOST, CELL = 3, 7
+WINDOWS = {
+    "sjd-pac": JacobiWindow(3, "maximal", "left", candidates=2, levels=2),
+    "lookup": JacobiWindow(3, "maximal", "lookup", candidates=3, levels=1, lookup=Lookup(True, 0.85, True)),
+}
+
+
+class Case(NamedTuple):
+    """Drafts [W] of distributions [W, V] float32; uniforms [MOST, K] of the candidates; turns: a path's children."""
+
+    drafts: tuple[int, ...]
+    rows: FloatArray
+    uniforms: FloatArray
+    turns: tuple[int, ...]
+
+
+class Made(NamedTuple):
+    """A tree: its tokens and parents, the rows of the distributions below it, and the nodes behind a path."""
+
+    tokens: list[int]
+    parents: list[int]
+    rows: list[int]
+    followed: list[int]
+
+
+@st.composite
+def cases(draw: st.DrawFn, candidates: int) -> Case:
+    length, vocab_size = draw(st.integers(1, MOST)), 3
+    rows = np.stack([draw(distributions(vocab_size)) for _ in range(length)]).astype(np.float32)
+    drafts = tuple(draw(st.sampled_from(np.flatnonzero(row).tolist())) for row in rows)
+    uniforms = np.array([draw(UNIFORMS) for _ in range(MOST * candidates)]).reshape(MOST, candidates)
+    turns = tuple(draw(st.integers(0, candidates)) for _ in range(length))
+    return Case(drafts, rows, uniforms, turns)
+
+
+def path_of(parents: list[int], turns: tuple[int, ...]) -> list[int]:
+    """The path that takes the child of each turn, as far as there is one."""
+    path, node = list[int](), 0
+    for turn in turns:
+        below = [child for child, parent in enumerate(parents) if parent == node]
+        if turn >= len(below):
+            break
+        node = below[turn]
+        path.append(node)
+    return path
+
+
+def by_reference(case: Case, candidates: int, levels: int) -> Made:
+    drafts = [WindowDraft(*pair) for pair in zip(case.drafts, case.rows.astype(np.float64), strict=True)]
+    noise = np.zeros((CELL + MOST) * candidates)
+    noise[CELL * candidates :] = case.uniforms.reshape(-1)
+    chance = given_uniforms({Role.CANDIDATE: noise})
+    tree = window_tree(1, drafts, candidates, levels, "without_replacement", CELL, chance)
+    parents = tree.parents.tolist()
+    path = path_of(parents, case.turns)
+    followed = [0, *path, *tail_nodes(tree, path, tree.depth)]
+    return Made(tree.tokens.tolist(), parents, tree.draft_rows.tolist(), followed)
+
+
+def by_device(made: list[Case], candidates: int, levels: int) -> list[Made]:
+    """All in one batch; what is unused is filled with rubbish."""
+    batch, nodes, vocab_size = (
+        len(made),
+        tree_nodes(MOST, candidates, levels),
+        made[0].rows.shape[1],
+    )
+
+    def whole(*shape: int, fill: int = 2) -> torch.Tensor:
+        return torch.full(shape, fill, dtype=torch.int64)
+
+    tokens, parents, rows, lengths = (
+        whole(batch, nodes),
+        whole(batch, nodes),
+        whole(batch, nodes),
+        whole(batch),
+    )
+    uniforms = torch.from_numpy(np.stack([case.uniforms[:levels] for case in made]))
+    drawn_from, first = torch.full((batch, MOST, vocab_size), 0.5), whole(batch, nodes)
+    for place, case in enumerate(made):
+        lengths[place] = len(case.drafts)
+        tokens[place, : len(case.drafts) + 1] = torch.tensor([1, *case.drafts])
+        drawn_from[place, : len(case.drafts)] = torch.from_numpy(case.rows)
+    none, counts = whole(1), lengths + 1
+    probs = torch.zeros(batch, nodes, vocab_size)
+    tree = BatchTree(tokens, first, none, none, parents, counts, probs, drawn_from, rows, none)
+    add_candidates(tree, lengths, uniforms)
+    others = (whole(batch, nodes) for _ in range(4))
+    positions, depths, sibling, masks = others
+    tree_meta(
+        parents,
+        counts,
+        whole(batch),
+        positions,
+        depths,
+        first,
+        sibling,
+        masks,
+        levels=MOST,
+        most=99,
+    )
+    paths = [
+        path_of(parents[place, :count].tolist(), case.turns)
+        for place, (case, count) in enumerate(zip(made, counts.tolist(), strict=True))
+    ]
+    path, followed = whole(batch, nodes), whole(batch, MOST + 1)
+    for place, one in enumerate(paths):
+        path[place, : len(one)] = torch.tensor(one, dtype=torch.int64)
+    taken = torch.tensor([len(one) + 1 for one in paths])
+    follow(followed, tree, Verdicts(path, taken, none, none, none), lengths)
+    found = []
+    for place, count in enumerate(counts.tolist()):
+        one = [part[place, :count].tolist() for part in (tokens, parents, rows)]
+        size = max(len(made[place].drafts), len(paths[place]) + 1)
+        found.append(Made(*one, followed[place, :size].tolist()))
+        if len(paths[place]) < len(made[place].drafts):
+            assert followed[place, len(made[place].drafts)] == len(made[place].drafts)
+    return found
+
+
+@settings(max_examples=6)
+@given(data=st.data())
+@pytest.mark.parametrize(("candidates", "levels"), [(2, 1), (2, 3), (3, 2)])
+def test_candidates_stand_where_the_reference_has_them(candidates: int, levels: int, data: st.DataObject) -> None:
+    made = [data.draw(cases(candidates)) for _ in range(2)]
+    assert by_device(made, candidates, levels) == [by_reference(case, candidates, levels) for case in made]
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+@pytest.mark.parametrize("name", WINDOWS)
+def test_a_batch_is_the_reference_s_single_decodes(name: str, temperature: float) -> None:
+    how = method(WINDOWS[name], temperature, "without_replacement")
+    images = (2, 0, 1)
+    assert on_device(how, images) == [on_host(how, image) for image in images]
+
+
+def decoded() -> list[Drawn]:
+    return on_device(method(WINDOWS["sjd-pac"], 1, "without_replacement"), (1, 2))
+
+
+def decodes_agree() -> bool:
+    how = method(WINDOWS["sjd-pac"], 1, "without_replacement")
+    return decoded() == [on_host(how, 1), on_host(how, 2)]
+
+
+def random_case(seed: int) -> Case:
+    rng = np.random.default_rng(seed)
+    rows = rng.dirichlet(np.ones(4), MOST).astype(np.float32)
+    drafts, turns = rng.integers(0, 4, MOST), rng.integers(1, 3, MOST)
+    turns[seed % 3 :] = 9
+    return Case(tuple(drafts.tolist()), rows, rng.random((MOST, 3)), tuple(turns.tolist()))
+
+
+def trees_agree() -> bool:
+    made = [random_case(seed) for seed in range(6)]
+    return all(by_device(made, 3, most) == [by_reference(case, 3, most) for case in made] for most in (1, 2))
+
+
+MUTANTS = {
+    "a candidate is the draft again": (
+        "window_tree",
+        "tl.where(turns == 0, tl.load(tokens",
+        "tl.where(turns == 9, tl.load(tokens",
+    ),
+    "a cell's candidates are drawn by another's noise": (
+        "window_tree",
+        "(image * deepest + level) * CANDIDATES",
+        "image * deepest * CANDIDATES",
+    ),
+    "candidates are offered again below others": (
+        "window_tree",
+        "tl.where(level + 1 < branching, level + 1, -1)",
+        "level",
+    ),
+    "a candidate stands below the chain": ("window_tree", "first + above - 1", "level"),
+    "what follows is the chain": (
+        "window_tree",
+        "tl.where(below < 0, place, below)",
+        "place",
+    ),
+    "what was said of accepted candidates is that of the chain": (
+        "window_tree",
+        "tl.load(path + image * N + place - 1)",
+        "tl.full((), 0, tl.int64) + place",
+    ),
+    "what follows ends with the tree": (
+        "window_tree",
+        "tl.where(below < 0, place, below)",
+        "below",
+    ),
+}
+
+
+def test_the_kernels_as_they_are_agree() -> None:
+    assert trees_agree()
+    assert decodes_agree()
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_planted_bug_is_seen(name: str) -> None:
+    with planted(*MUTANTS[name]):
+        assert not trees_agree()
+
+
+def test_candidates_are_drawn_by_the_noise_of_their_cell() -> None:
+    with planted(
+        "cell_uniforms",
+        "tl.load(cells + image) + lane",
+        "tl.load(cells + image) + lane + 1",
+    ):
+        assert not decodes_agree()
