@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from underpaint.artifacts.typed_json import build_typed
 from underpaint.artifacts.whole_file import replacing
@@ -23,11 +23,16 @@ class ManifestError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class WeightsEntry:
-    """The weights of a graph, in a safetensors file of the manifest's own folder, which the graph points into."""
+    """The weights of a graph, in a safetensors file of the manifest's own folder, which the graph points into.
+
+    Graphs of one model for several grids point into one file. matrices: "scaled_rows" where they are stored in 8 bits
+    (`artifacts.scaled_rows`) and widened when they are read; None where they are of one type of numbers.
+    """
 
     file: str
     bytes: int
     sha256: str
+    matrices: Literal["scaled_rows"] | None = None
 
 
 @dataclass(frozen=True, slots=True)

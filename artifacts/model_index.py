@@ -16,21 +16,19 @@ from typing import Any, Final
 from underpaint.algos.registry import suggest
 from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts.manifest import Manifest, ManifestError, read, write_beside
+from underpaint.artifacts.model_families import (
+    CONDITIONS,
+    EMOJI_FAMILY,
+    GRAMMAR_SAMPLING,
+    GRAMMAR_TABLES,
+    PROMPT_GRAMMAR,
+    PUBLISHED_SAMPLING,
+)
 from underpaint.artifacts.typed_json import build_typed
 
 INDEX: Final = "model_index.json"
 INDEX_FORMAT: Final = 2
 """Version of the index, and of the folder as a whole."""
-GRAMMAR: Final = "emoji_scenes.json"
-"""The words of the shipped prompts. A folder that holds this file takes such prompts as conditions."""
-CONDITIONS: Final = ("prompt_grammar", "class", "ids", "features")
-"""What the targets of a folder are asked for: words of the prompt grammar, one class, ids of a vocabulary, features."""
-GRAMMAR_FAMILY: Final = "emoji-scenes"
-"""The family of the models that this project trains, which are asked in the words of the prompt grammar."""
-GRAMMAR_SAMPLING: Final = SamplingParams(top_k=5)
-"""How those models were tuned to be sampled; guidance 2 is baked into their weights."""
-PUBLISHED_SAMPLING: Final = SamplingParams(guidance=4.0, top_k=1000)
-"""LlamaGen's published sampling: the default of a folder that names no other."""
 _REMEDY: Final = "make the folder again: `underpaint export --kind ... --out FOLDER` writes every model and the index"
 
 
@@ -160,7 +158,7 @@ def build_index(
         condition = before.condition if before and targets and same else _condition(folder, drawn_by, family)
     if sampling_params is None:
         kept = before is not None and before.resolutions and before.condition == condition
-        sampling_params = before.sampling() if before and kept else _sampling(drawn_by, condition)
+        sampling_params = before.sampling() if before and kept else _sampling(drawn_by, condition, family)
     return ModelIndex(
         models={name: _entry(found) for name, found in manifests.items()},
         resolutions=resolutions,
@@ -256,6 +254,12 @@ def _present(folder: Path) -> ModelIndex | None:
     return _parsed(folder) if (folder / INDEX).is_file() else None
 
 
+def family_of(folder: Path) -> str:
+    """The family that a folder's index names; empty where it has none. ManifestError on an index that is damaged."""
+    before = _present(folder)
+    return before.family if before else ""
+
+
 def _entry(found: Manifest) -> ModelEntry:
     weights = asdict(found).get("weights")
     return ModelEntry(found.kind, found.sha256, weights["sha256"] if weights else None)
@@ -330,9 +334,9 @@ def _check_pairs(resolutions: Iterable[ResolutionEntry], manifests: Mapping[str,
 
 
 def _condition(folder: Path, targets: Iterable[Manifest], family: str) -> str:
-    """What the targets take: from the folder's grammar or family, and else from their manifests."""
-    if family == GRAMMAR_FAMILY or (folder / GRAMMAR).is_file():
-        return "prompt_grammar"
+    """What the targets take: from the folder's family or words, and else from their manifests."""
+    if family in GRAMMAR_TABLES or (not family and (folder / GRAMMAR_TABLES[EMOJI_FAMILY]).is_file()):
+        return PROMPT_GRAMMAR
     for found in targets:
         if found.settings.get("external_cond_rows"):
             return "features"
@@ -341,10 +345,10 @@ def _condition(folder: Path, targets: Iterable[Manifest], family: str) -> str:
     return "class"
 
 
-def _sampling(targets: Iterable[Manifest], condition: str) -> SamplingParams:
-    """The shipped models' sampling; else the published one, without guidance where no target knows no condition."""
-    if condition == "prompt_grammar":
-        return GRAMMAR_SAMPLING
+def _sampling(targets: Iterable[Manifest], condition: str, family: str) -> SamplingParams:
+    """That of a family of our own; else the published one, without guidance where no target knows no condition."""
+    if condition == PROMPT_GRAMMAR:
+        return GRAMMAR_SAMPLING.get(family, GRAMMAR_SAMPLING[EMOJI_FAMILY])
     keys = ("uncond_ids", "uncond_keep")
     if any(found.settings.get(key) for found in targets for key in keys):
         return PUBLISHED_SAMPLING

@@ -28,7 +28,6 @@ from underpaint.runtime.evaluation.comparison import choose_prompts
 from underpaint.runtime.evaluation.damage import replaced_by_neighbours
 from underpaint.runtime.evaluation.paired import paired_difference, pictures_needed
 from underpaint.runtime.evaluation.picture_quality import PictureViews
-from underpaint.runtime.evaluation.quality import PAIR
 from underpaint.runtime.evaluation.two_sample import LEAST_PROMPTS, two_sample_test
 from underpaint.runtime.methods.registry import build_method, resolve
 from underpaint.runtime.pipeline import Pipeline
@@ -113,7 +112,7 @@ def main(arguments: list[str] | None = None) -> None:
         likely = views.attribute_log_probability(pictures, judge)
         assert likely is not None
         return {
-            "accuracy": views.read_right(pictures, judge)[PAIR].astype(np.float64),
+            "accuracy": views.read_right(pictures, judge)[judge.grammar.accuracy].astype(np.float64),
             "attribute_log_probability": likely,
             "log_likelihood": np.array([views.log_likelihood(one) for one in pictures]),
         }

@@ -34,9 +34,11 @@ def print_rows(
     judged = pipeline.judge is not None
     rows = [{**asdict(row), **_joined(row)} for row in reported]
     show([ResultTable(title, _columns(judged, reported), rows)], form)
-    own = pipeline.judge.reference.accuracy.get("concept_and_style") if pipeline.judge is not None else None
-    if own is not None:
-        note(f"The judge itself reads {own:.3f} of real scenes right (concept and style).", form)
+    judge = pipeline.judge
+    own = None if judge is None else judge.reference.accuracy.get(judge.grammar.accuracy)
+    if judge is not None and own is not None:
+        what = judge.grammar.accuracy.replace("_", " ")
+        note(f"The judge itself reads {own:.3f} of real scenes right ({what}).", form)
     if curve is not None:
         note(f"On this machine {curve.knee.describe()} (`underpaint costs`, curve {curve.fingerprint[:12]}).", form)
         plain = next((row.target_ms_per_cycle for row in reported if row.method == BASELINE), None)

@@ -12,14 +12,16 @@ from underpaint.cli.errors import bad_input
 from underpaint.cli.invariance import check_passes
 from underpaint.cli.options import Backend
 from underpaint.cli.terminal import Format, FormatOption, JsonFile
+from underpaint.cli.train.options import SceneFamily, Scenery
 from underpaint.cli.train.stages import stages
-from underpaint.export.trained_names import OTHER_NAMES, OUT, RUNS, SHIPPED_NAMES
+from underpaint.export.trained_names import NAMES, OTHER_NAMES, SHIPPED_NAMES, WORLD_NAMES, WORLD_OTHER_NAMES
 
 if TYPE_CHECKING:
     from underpaint.artifacts.manifest import Manifest
 
 _PUBLISHED = "A published checkpoint, with --kind"
 _OWN = "Checkpoints of this project's own recipes, without --kind"
+_EMOJI, _WORLD = NAMES["emoji"], NAMES["textured"]
 
 
 def _published(told: str, *names: str, least: int | None = None) -> Any:
@@ -62,26 +64,42 @@ def export(
         typer.Argument(
             metavar="[MODEL]... or CHECKPOINT",
             help=f"Without --kind, which of {', '.join(SHIPPED_NAMES)}; all of these if none is named; only if named: "
-            f"{', '.join(OTHER_NAMES)}. With --kind, the checkpoint: a file or folder, or a hub name: owner/model, "
-            "owner/model/file.",
+            f"{', '.join(OTHER_NAMES)}. With --scenes textured, which of {', '.join(WORLD_NAMES)}; only if named: "
+            f"{', '.join(WORLD_OTHER_NAMES)}. With --kind, the checkpoint: a file or folder, or a hub name: "
+            "owner/model, owner/model/file.",
             show_default=False,
-            autocompletion=lambda: [*SHIPPED_NAMES, *OTHER_NAMES],
+            autocompletion=lambda: list(
+                dict.fromkeys(name for one in NAMES.values() for name in one.usual + one.others)
+            ),
         ),
     ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
-            help=f"Folder of models; {OUT} without --kind. One folder holds a target, its drafter, its tokenizer."
+            help=f"Folder of models; {_EMOJI.out}, or {_WORLD.out}, without --kind. One folder holds a target, its "
+            "drafter, its tokenizer."
         ),
     ] = None,
+    family: SceneFamily = Scenery.emoji,
     runs: Annotated[
-        Path,
+        Path | None,
         typer.Option(
             help="Folder of the recipes' runs: RUNS/<recipe>/checkpoint.pt, where <recipe> is tokenizer, guided_64, "
-            "drafter_64, guided_128, drafter_128, judge, sampler_up_pixel, sampler_down_ce or superres.",
+            "drafter_64, guided_128, drafter_128, judge, sampler_up_pixel, sampler_down_ce or superres; of textured "
+            f"scenes the stages of `train world`. Default: {_EMOJI.runs}, or {_WORLD.runs}.",
+            show_default=False,
             rich_help_panel=_OWN,
         ),
-    ] = RUNS,
+    ] = None,
+    guidance: Annotated[
+        float | None,
+        typer.Option(
+            help="Guidance that the folder's models are sampled with where no --guidance is asked for. Default: what "
+            "the folder has, or else 2 of textured scenes, and 1 of emoji, whose weights have theirs baked in.",
+            show_default=False,
+            rich_help_panel=_OWN,
+        ),
+    ] = None,
     kind: Annotated[str | None, _published(f"What it is: {_KINDS}.")] = None,
     precision: Annotated[
         Literal["fp32", "fp16", "bf16"], _published("fp32, fp16 or bf16: of weights, caches and hidden states.")
@@ -103,12 +121,12 @@ def export(
 
     Every graph is compared with its torch module through the runtime's own engine before any file is put in place.
     Each file gets a JSON manifest beside it, and the folder an index: all of them, or none. Weights of the recipes'
-    own checkpoints are rounded to float16.
+    own checkpoints are rounded to float16, matrices of a target of textured scenes to 8 bits with a scale a row.
     """
     if kind is None:
         with bad_input():
             _refuse_options_of_kind(context)
-        _export_trained(tuple(given or ()), runs, out or OUT)
+        _export_trained(tuple(given or ()), runs, out, family, guidance)
         return
     from underpaint.export.checkpoint import Request, export_checkpoint
     from underpaint.models.published.load import find
@@ -121,8 +139,10 @@ def export(
             raise ValueError(f"--kind exports one checkpoint: expected its file, folder or hub name, got {named}")
         if out is None:
             raise ValueError("--kind needs --out, a folder for the models")
-        if runs != RUNS:
-            raise ValueError("--runs is of this project's own checkpoints; leave out --runs, or --kind")
+        if runs is not None or guidance is not None or family is not Scenery.emoji:
+            raise ValueError(
+                "--runs, --scenes and --guidance are of this project's own checkpoints; leave them out, or --kind"
+            )
         options = LoadOptions(heads, *_read_grid(grid), prefix, first_code, layout, uncond_keep)
         check_folder_writable(out)
         if (target is None) != (target_kind is None):
@@ -135,16 +155,22 @@ def export(
     typer.echo(f"{out}: check with `underpaint check {out}`, build with `underpaint engine {out}`")
 
 
-def _export_trained(names: tuple[str, ...], runs: Path, out: Path) -> None:
+def _export_trained(
+    names: tuple[str, ...], runs: Path | None, out: Path | None, scenery: Scenery, guidance: float | None
+) -> None:
     from underpaint.export.trained_models import export_all
     from underpaint.runtime.files import check_folder_writable
 
+    usual = NAMES[scenery.family]
+    folder = out or usual.out
     with bad_input(), stages() as told:
-        check_folder_writable(out)
-        written = export_all(runs, out, names or SHIPPED_NAMES, told)
+        check_folder_writable(folder)
+        written = export_all(runs or usual.runs, folder, names, told, scenery.family, guidance)
     for found in written:
         _tell(found)
-    typer.echo(f"in all {sum(found.bytes for found in written) / 2**20:.2f} MiB in {out}")
+    files = {found.weights.file: found.weights.bytes for found in written if found.weights}
+    total = sum(found.bytes for found in written) + sum(files.values())
+    typer.echo(f"in all {total / 2**20:.2f} MiB in {folder}")
 
 
 def _refuse_options_of_kind(context: typer.Context) -> None:

@@ -1,55 +1,68 @@
-"""`underpaint prompts`: the words that the shipped models know."""
+"""`underpaint prompts`: the words that models know."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import typer
 
 from underpaint.algos.chance import MOST_SEED
 from underpaint.cli.errors import bad_input
+from underpaint.cli.options import Engines
 from underpaint.cli.terminal import Column, Format, FormatOption, ResultTable, show
-from underpaint.zoo.prompts import COLOURS, CONCEPT_NAMES, PLACES, SIZES, STYLES, TEXTURES, sample, seen_pairs
 
-_SLOTS = {
-    "concept": CONCEPT_NAMES,
-    "style": STYLES,
-    "size": SIZES,
-    "place": PLACES,
-    "texture": TEXTURES,
-    "background": COLOURS,
-}
-"""Slots of a prompt in the order of its words, by the names that people use."""
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from underpaint.zoo.grammars import Grammar
 
 
 def prompts(
     concepts: Annotated[bool, typer.Option("--concepts", help="The things that can be drawn, one a line.")] = False,
-    backgrounds: Annotated[bool, typer.Option("--backgrounds", help="The colours of backgrounds, one a line.")] = False,
+    backgrounds: Annotated[
+        bool, typer.Option("--backgrounds", help="What can lie behind them, one a line: colours, or grounds.")
+    ] = False,
     random: Annotated[
         int | None, typer.Option(help="So many prompts drawn at random, one a line.", min=1, max=100_000)
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of --random.", min=0, max=MOST_SEED)] = 0,
+    engines: Engines = None,
     form: FormatOption = Format.table,
 ) -> None:
     """List the words of a prompt by what they say, or draw prompts at random: a file of them is a prompt file.
 
-    What other folders of models take (a class, ids, features) their own documents say.
+    What models of no prompt grammar take (a class, ids, features) their own documents say.
     """
     with bad_input():
         if sum((concepts, backgrounds, random is not None)) > 1:
             raise ValueError("--concepts, --backgrounds and --random each print a list of their own; name one of them")
+        grammar = _grammar(engines)
     if concepts or backgrounds:
-        _lines("concept" if concepts else "background", CONCEPT_NAMES if concepts else COLOURS, form)
+        slot = grammar.subject if concepts else grammar.background
+        _lines("concept" if concepts else "background", list(grammar.slots[slot]), form)
         return
     if random is not None:
-        rng, pairs = np.random.default_rng(seed), seen_pairs()
-        _lines("prompt", [sample(rng, pairs).caption() for _ in range(random)], form)
+        rng = np.random.default_rng(seed)
+        _lines("prompt", [grammar.sample(rng).caption for _ in range(random)], form)
         return
-    rows = [{"slot": name, "words": ", ".join(words), "count": len(words)} for name, words in _SLOTS.items()]
+    rows = [{"slot": name, "words": ", ".join(words), "count": len(words)} for name, words in grammar.words.items()]
     columns = (Column("slot"), Column("count", right=True), Column("words", prose=True))
-    show([ResultTable('what a prompt says: "a large 3d fox, left, on a graded sky background"', columns, rows)], form)
+    show([ResultTable(f'what a prompt says: "{grammar.example}"', columns, rows)], form)
 
 
-def _lines(name: str, values: "list[str] | tuple[str, ...]", form: Format) -> None:
+def _grammar(engines: "Path | None") -> "Grammar":
+    """Of a folder's models; ManifestError on a folder that cannot be opened, ValueError where they take no words."""
+    from underpaint.artifacts.model_index import read_index
+    from underpaint.zoo.grammars import index_grammar
+    from underpaint.zoo.load import FOLDER
+
+    index = read_index(engines or FOLDER)
+    grammar = index_grammar(index)
+    if grammar is None:
+        raise ValueError(f"--engines {engines}: its models take no words, but {index.condition}; nothing is listed")
+    return grammar
+
+
+def _lines(name: str, values: list[str], form: Format) -> None:
     """One a line, so that it can be piped; or as the format has it."""
     if form is Format.table:
         typer.echo("\n".join(values))

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from underpaint.artifacts.decoder_graph import Precision
+from underpaint.artifacts.scaled_rows import ScaledRows, scaled_rows
 from underpaint.export.graph import ARRAYS, EightBitMatrix, WeightSource
 from underpaint.models.decoder import Conditioner, Decoder, Layer
 from underpaint.models.decoder_config import DecoderConfig, rope_table
@@ -82,12 +83,17 @@ def eight_bit(matrix: Weights) -> EightBitMatrix:
 
 
 def decoder_weights(
-    decoder: Decoder, stored: Precision, precision: Precision, eight_bits: bool = False
+    decoder: Decoder,
+    stored: Precision,
+    precision: Precision,
+    eight_bits: bool = False,
+    scaled: bool = False,
 ) -> WeightSource:
     """The weights of `decoder` by the names that `export.decoder_graph` reads.
 
     stored: the type they are stored in, that of `precision` or a narrower one. Rows of a condition, which an encoder
-    may have made, are stored in `precision`. eight_bits: matrices in 8 bits.
+    may have made, are stored in `precision`. eight_bits: matrices in 8 bits, which products are taken in. scaled:
+    matrices that are `ScaledRows` to the last bit are stored so, and what else `stored` does not hold is refused.
     """
     made: dict[str, Callable[[], Weights]] = {}
     for index, part in enumerate(decoder.layers):
@@ -99,10 +105,13 @@ def decoder_weights(
     if decoder.positions is not None:
         made["positions"] = partial(plain, decoder.positions.weight)
     made |= _embedding(decoder, joined=stored == precision)
-    found: dict[str, Callable[[], NDArray[np.generic] | EightBitMatrix]] = {}
+    found: dict[str, Callable[[], NDArray[np.generic] | EightBitMatrix | ScaledRows]] = {}
     for name, make in made.items():
-        if eight_bits and name.rsplit(".")[-1] in _MATRICES:
+        matrix = name.rsplit(".")[-1] in _MATRICES
+        if eight_bits and matrix:
             found[name] = partial(_as_eight_bit, make)
+        elif scaled and name != "conditions":
+            found[name] = partial(_exactly, name, make, stored, 1 if matrix else 0)
         else:
             found[name] = partial(_as_stored, make, precision if name == "conditions" else stored)
     return found
@@ -124,6 +133,21 @@ def conditioner_weights(conditioner: Conditioner, stored: Precision) -> WeightSo
 
 def _as_eight_bit(make: Callable[[], Weights]) -> EightBitMatrix:
     return eight_bit(make())
+
+
+def _exactly(name: str, make: Callable[[], Weights], stored: Precision, axis: int) -> NDArray[np.generic] | ScaledRows:
+    """Weights as `ScaledRows` along `axis` or in the type `stored`, whichever holds them to the last bit, rather the
+    first; ValueError where neither does."""
+    values = make()
+    rows = scaled_rows(values, axis) if values.ndim > 1 else None
+    if rows is not None and np.array_equal(rows.widened(), values):
+        return rows
+    narrow: NDArray[np.generic] = values.astype(ARRAYS[stored])
+    if not np.array_equal(narrow.astype(np.float32), values):
+        raise ValueError(
+            f"{name}: expected numbers of 8 bits with a scale a row, or of {stored}; round the model first"
+        )
+    return narrow
 
 
 def _as_stored(make: Callable[[], Weights], stored: Precision) -> NDArray[np.generic]:

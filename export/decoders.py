@@ -1,5 +1,6 @@
 """Export decoders of every family: write the graph, compare it with the module, store both with a manifest."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -31,15 +32,17 @@ class GraphFormat:
 
     precision: of hidden states, caches and what is computed. stored: of weights, where they are stored in less; None
     for the same. eight_bits: matrices in 8 bits, which costs a drafter some agreement with its target and no rule its
-    exactness. Raises ValueError on 8 bits in another precision than float32, which no engine here multiplies in.
+    exactness. scaled: matrices that a scale a row holds in 8 bits to the last bit are stored so; products are float32.
+    Raises ValueError on either in another precision than float32, which no engine here multiplies in.
     """
 
     precision: Precision = "fp32"
     stored: Precision | None = None
     eight_bits: bool = False
+    scaled: bool = False
 
     def __post_init__(self) -> None:
-        if self.eight_bits and self.precision != "fp32":
+        if (self.eight_bits or self.scaled) and self.precision != "fp32":
             raise ValueError(f"--eight-bits: expected --precision fp32 beside it, got {self.precision}")
 
     @property
@@ -50,11 +53,23 @@ class GraphFormat:
 
 def write_graph(decoder: Decoder, form: GraphFormat, path: Path) -> None:
     """Write a decoder's graph to `path` and its weights to `<name>.safetensors` beside it."""
-    weights = decoder_weights(decoder, form.stored or form.precision, form.precision, form.eight_bits)
-    with WeightFile(path.with_suffix(SUFFIX), header_room(weights)) as file:
-        graph = GraphWriter(path.stem, weights, form.precision, file)
-        write_decoder(graph, decoder.config, rotary_table(decoder.config), form.fused)
-        graph.write(path)
+    write_graphs({path: decoder}, form, path.with_suffix(SUFFIX))
+
+
+def write_graphs(decoders: Mapping[Path, Decoder], form: GraphFormat, file: Path) -> None:
+    """Write a graph of each decoder to its path, and the weights that all of them have to one file beside them.
+
+    Raises ValueError where decoders differ in more than their grid.
+    """
+    sources = [
+        decoder_weights(decoder, form.stored or form.precision, form.precision, form.eight_bits, form.scaled)
+        for decoder in decoders.values()
+    ]
+    with WeightFile(file, header_room(sources[0])) as written:
+        for (path, decoder), weights in zip(decoders.items(), sources, strict=True):
+            graph = GraphWriter(path.stem, weights, form.precision, written)
+            write_decoder(graph, decoder.config, rotary_table(decoder.config), form.fused)
+            graph.write(path)
 
 
 def export_decoder(

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from underpaint.artifacts.decoder_graph import PRECISION_TYPES, ElementType, Precision, TensorSpec
+from underpaint.artifacts.scaled_rows import SCALE, ScaledRows
 from underpaint.export.weight_file import Stored, WeightStore
 
 OPSET: Final = 23
@@ -46,7 +47,7 @@ class EightBitMatrix(NamedTuple):
     scales: NDArray[np.float32]
 
 
-WeightSource: TypeAlias = Mapping[str, Callable[[], "NDArray[Any] | EightBitMatrix"]]
+WeightSource: TypeAlias = Mapping[str, Callable[[], "NDArray[Any] | EightBitMatrix | ScaledRows"]]
 """Weights by name, each made when it is written; matrices are [in, out]."""
 
 
@@ -172,10 +173,20 @@ class GraphWriter:
             settings = {"K": found.depth, "N": width, "bits": 8, "block_size": block, "accuracy_level": _EIGHT_BITS}
             self._matrices[name] = (*stored, settings)
             return
-        self._values[name] = self._store(name, found)
-        if found.dtype != ARRAYS[self.precision]:
-            to = TYPES[PRECISION_TYPES[self.precision]]
-            self._values[name] = self.node("Cast", [self._values[name]], to=to)
+        if isinstance(found, ScaledRows):
+            # Engines widen constants when they load: what is multiplied is float32 numbers, to the last bit those of
+            # `ScaledRows.widened`, and the model that a file holds is the rounded one for all who read it.
+            parts = self._widened(name, found.steps), self._widened(name + SCALE, found.scale)
+            self._values[name] = self.node("Mul", parts)
+            return
+        self._values[name] = self._widened(name, found)
+
+    def _widened(self, name: str, values: NDArray[Any]) -> str:
+        """Store `values` under `name`; a value of the graph's precision."""
+        stored = self._store(name, values)
+        if values.dtype == ARRAYS[self.precision]:
+            return stored
+        return self.node("Cast", [stored], to=TYPES[PRECISION_TYPES[self.precision]])
 
     def _store(self, name: str, values: NDArray[Any]) -> str:
         if self._file is None or not self._file.takes(name):

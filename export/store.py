@@ -8,11 +8,12 @@ from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import onnx
 from onnx import TensorProto, numpy_helper
 
+from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts import manifest
 from underpaint.artifacts.lock import held
 from underpaint.artifacts.manifest import ExportRecord, Manifest, WeightsEntry, digest
@@ -51,18 +52,19 @@ Differences = Mapping[str, float]
 
 
 @contextmanager
-def staged(folder: Path, family: str | None = None) -> Iterator[Path]:
+def staged(folder: Path, family: str | None = None, sampling_params: SamplingParams | None = None) -> Iterator[Path]:
     """A folder beside the models of `folder` whose files move among them at the end, with a new index, all or none.
 
-    family: of the checkpoint, for the index. Raises ManifestError where the models would not belong together;
-    OSError, as for a full disk; FolderInUse where another process works in it. In every case `folder` stays as it was.
+    family, sampling_params: for the index, see `artifacts.model_index.build_index`. Raises ManifestError where the
+    models would not belong together; OSError, as for a full disk; FolderInUse where another process works in it. In
+    every case `folder` stays as it was.
     """
     made = not folder.exists()
     try:
         with held(folder):
             for left in folder.glob(f"{_ASIDE}*"):  # of an export that was killed: no other is at work here
                 shutil.rmtree(left, ignore_errors=True)
-            with _moved_into(folder, family) as aside:
+            with _moved_into(folder, family, sampling_params) as aside:
                 yield aside
     finally:
         if made and folder.is_dir() and not any(folder.iterdir()):
@@ -70,11 +72,11 @@ def staged(folder: Path, family: str | None = None) -> Iterator[Path]:
 
 
 @contextmanager
-def _moved_into(folder: Path, family: str | None) -> Iterator[Path]:
+def _moved_into(folder: Path, family: str | None, sampling_params: SamplingParams | None) -> Iterator[Path]:
     aside = Path(mkdtemp(dir=folder, prefix=_ASIDE))
     try:
         yield aside
-        _write_index_of_both(folder, aside, family)
+        _write_index_of_both(folder, aside, family, sampling_params)
         # Manifests last: a model without its manifest is not found, one with a wrong manifest is refused.
         for file in sorted(aside.iterdir(), key=lambda file: (file.suffix == ".json", file.name == INDEX)):
             os.replace(file, folder / file.name)
@@ -86,14 +88,14 @@ def _moved_into(folder: Path, family: str | None) -> Iterator[Path]:
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def _write_index_of_both(folder: Path, aside: Path, family: str | None) -> None:
+def _write_index_of_both(folder: Path, aside: Path, family: str | None, sampling_params: SamplingParams | None) -> None:
     """Write into `aside` the index of what `folder` will hold, which its manifests and names of files decide."""
     with TemporaryDirectory() as made:
         both = Path(made)
         for file in (*folder.iterdir(), *aside.iterdir()):
             if file.suffix == ".json" and file.is_file():
                 shutil.copyfile(file, both / file.name)
-        shutil.copyfile(write_index(both, family=family), aside / INDEX)
+        shutil.copyfile(write_index(both, family=family, sampling_params=sampling_params), aside / INDEX)
 
 
 def require_parity(name: str, differences: Differences, most: float) -> None:
@@ -148,10 +150,20 @@ def draft_manifest(name: str, kind: str, origin: Origin, settings: Mapping[str, 
     )
 
 
-def finish(draft: Manifest, path: Path, differences: Differences, shapes: Mapping[str, Any] | None = None) -> Manifest:
-    """Write the manifest of the model at `path`: file, size, hash, weights, shapes, versions and parity filled in."""
-    held = path.with_suffix(SUFFIX)
-    weights = WeightsEntry(held.name, held.stat().st_size, digest(held)) if held.is_file() else None
+def finish(
+    draft: Manifest,
+    path: Path,
+    differences: Differences,
+    shapes: Mapping[str, Any] | None = None,
+    shared: Path | None = None,
+    matrices: Literal["scaled_rows"] | None = None,
+) -> Manifest:
+    """Write the manifest of the model at `path`: file, size, hash, weights, shapes, versions and parity filled in.
+
+    shared: the file of its weights, where it is one that several graphs point into. matrices: see `WeightsEntry`.
+    """
+    held = shared or path.with_suffix(SUFFIX)
+    weights = WeightsEntry(held.name, held.stat().st_size, digest(held), matrices) if held.is_file() else None
     whole = replace(
         draft,
         file=path.name,

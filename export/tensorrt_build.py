@@ -18,6 +18,7 @@ from underpaint.artifacts import decoder_graph as graph_names
 from underpaint.artifacts.decoder_graph import POSITION_BUCKETS
 from underpaint.artifacts.manifest import write_beside
 from underpaint.artifacts.model_index import read_index
+from underpaint.export.widened_weights import widen_scaled_rows
 from underpaint.runtime.engines.context import EngineError
 from underpaint.runtime.engines.engine import rows_of
 from underpaint.runtime.engines.shape import DecoderShape, read_shape
@@ -207,7 +208,8 @@ _BEYOND = frozenset({graph_names.PROBS, graph_names.CHAIN_TOKENS, *graph_names.T
 def plain_pass(path: Path) -> bytes:
     """The graph at `path` without probabilities, chains and trees, and without what only they need.
 
-    A graph that has none is given back as it is. Weights stay where they are, in the file beside it.
+    A graph that has none is given back as it is. Weights stay where they are, in the file beside it, but for matrices
+    in 8 bits, which TensorRT would multiply in: those are widened.
     """
     model = onnx.load(path, load_external_data=False)
     graph = model.graph
@@ -225,5 +227,6 @@ def plain_pass(path: Path) -> bytes:
     for field, left in (("node", nodes[::-1]), ("input", inputs), ("output", outputs), ("initializer", tensors)):
         graph.ClearField(field)
         getattr(graph, field).extend(left)
+    widen_scaled_rows(model, path.parent)
     content: bytes = model.SerializeToString(deterministic=True)
     return content

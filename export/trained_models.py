@@ -2,42 +2,51 @@
 
 import shutil
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from underpaint.artifacts.manifest import Manifest
-from underpaint.artifacts.model_index import GRAMMAR, GRAMMAR_FAMILY, read_manifests
+from underpaint.artifacts.model_families import GRAMMAR_SAMPLING
+from underpaint.artifacts.model_index import family_of, read_manifests
 from underpaint.export.decoder_weights import round_to_half
 from underpaint.export.decoders import export_captioned_target, export_trained_drafter
 from underpaint.export.samplers import Between, export_between
+from underpaint.export.shared_target import export_shared_target, round_shared_target
 from underpaint.export.store import Origin, staged
-from underpaint.export.trained_names import OTHER_NAMES, SHIPPED_NAMES
-from underpaint.export.vision import export_judge, export_tokenizer, fold_norms, write_reference
+from underpaint.export.trained_names import NAMES
+from underpaint.export.vision import SCENES_PER_HALF, export_judge, export_tokenizer, fold_norms, write_reference
 from underpaint.models.checkpoints import load_drafter, load_target, load_vq, read, story
 from underpaint.models.data.art import Report, unheard
+from underpaint.models.data.batches import FAMILY_GRAMMARS, Family
 from underpaint.models.judge import load_judge
 from underpaint.models.sampler import load_sampler, load_super_resolution
-from underpaint.models.train.pictures import EmojiPictures
+from underpaint.models.train.pictures import family_pictures
+from underpaint.models.train.target import STRIDE
 from underpaint.runtime.evaluation.quality import reference_name
 from underpaint.runtime.resampling.registry import SUPER_RESOLUTION, TRAINED_BY, recipe_of
 from underpaint.zoo.load import FOLDER
 from underpaint.zoo.resolutions import RESOLUTIONS, SHIPPED_RESOLUTIONS, between
+from underpaint.zoo.textured_prompts import side_word_id
 
-SOURCE: Final = "trained from random weights on EmojiScenes, by the recipe"
+_SOURCES: Final[Mapping[Family, str]] = {
+    "emoji": "trained from random weights on EmojiScenes, by the recipe",
+    "textured": "trained from random weights on TexturedScenes, by the recipe",
+}
 _CHECKPOINT: Final = "checkpoint.pt"
-FAMILY: Final = GRAMMAR_FAMILY
 
 
 class Folders(NamedTuple):
     """Where an export reads and writes: runs of the recipes, the folder's models, and where new files go at first.
 
-    report: hears how far the art is, which one of the exports needs.
+    report: hears how far the art is, which one of the exports needs. family: of the scenes that the runs are of.
     """
 
     runs: Path
     held: Path
     aside: Path
     report: Report
+    family: Family
 
     def checkpoint(self, name: str) -> Path:
         """The checkpoint of a run."""
@@ -46,6 +55,13 @@ class Folders(NamedTuple):
     def holding(self, file: str) -> Path:
         """Of the two folders of models the one that holds `file`, the new one first."""
         return self.aside if (self.aside / file).is_file() else self.held
+
+    def origin(self, train: str, what: str, checkpoint: Path, kind: str) -> Origin:
+        """Of a run's models. train: what follows `underpaint train` to make one of emoji; what: what is exported."""
+        told = story(read(checkpoint, kind))
+        made, options = (train, "") if self.family == "emoji" else ("world", f"--scenes {self.family} ")
+        recipe = f"underpaint train {made} && underpaint export {options}{what}"
+        return Origin(_SOURCES[self.family], recipe, training=told)
 
 
 class Exported(NamedTuple):
@@ -63,20 +79,28 @@ def _run(runs: Path, name: str) -> Path:
     return runs / name / _CHECKPOINT
 
 
-def _origin(train: str, what: str, checkpoint: Path, kind: str) -> Origin:
-    told = story(read(checkpoint, kind))
-    return Origin(SOURCE, f"underpaint train {train} && underpaint export {what}", training=told)
-
-
 def _target(side: int) -> Exported:
     run, name = f"guided_{side}", f"target{side}"
 
     def write(folders: Folders) -> tuple[Manifest, ...]:
         path = folders.checkpoint(run)
-        origin = _origin(f"guided --resolution {side}", name, path, "target")
+        origin = folders.origin(f"guided --resolution {side}", name, path, "target")
         return (export_captioned_target(name, load_target(path), folders.aside, origin),)
 
     return Exported((run,), write)
+
+
+def _write_shared_target(folders: Folders) -> tuple[Manifest, ...]:
+    """One graph a grid that the target was trained for; ValueError on a target of one grid."""
+    path = folders.checkpoint("target")
+    grids = read(path, "target")["config"].get("grids")
+    if not isinstance(grids, list | tuple) or not grids:
+        raise ValueError(
+            f"{path}: expected a target of several grids, as `underpaint train world` makes it; name --runs"
+        )
+    side_words = {grid * STRIDE: side_word_id(grid * STRIDE) for grid in grids}
+    origin = folders.origin("world", "target", path, "target")
+    return export_shared_target(load_target(path), side_words, STRIDE, folders.aside, origin)
 
 
 def _drafter_command(side: int, told: Mapping[str, Any]) -> str:
@@ -87,13 +111,17 @@ def _drafter_command(side: int, told: Mapping[str, Any]) -> str:
     return command
 
 
-def _drafter(side: int, eight_bits: bool) -> Exported:
-    own, target, name = f"drafter_{side}", f"guided_{side}", f"drafter{side}" if eight_bits else f"drafter{side}_float"
+def _drafter(side: int, eight_bits: bool, shared: bool = False) -> Exported:
+    """A drafter of one resolution. shared: its target is the one of all grids."""
+    own, name = f"drafter_{side}", f"drafter{side}" if eight_bits else f"drafter{side}_float"
+    target = "target" if shared else f"guided_{side}"
 
     def write(folders: Folders) -> tuple[Manifest, ...]:
-        path = folders.checkpoint(own)
-        drafter = load_drafter(path, load_target(folders.checkpoint(target)).decoder)
-        origin = _origin(_drafter_command(side, story(read(path, "drafter"))), name, path, "drafter")
+        path, drafted_for = folders.checkpoint(own), load_target(folders.checkpoint(target))
+        if shared:  # the target that is drawn with is the rounded one
+            round_shared_target(drafted_for)
+        drafter = load_drafter(path, drafted_for.decoder)
+        origin = folders.origin(_drafter_command(side, story(read(path, "drafter"))), name, path, "drafter")
         return (export_trained_drafter(name, drafter, folders.aside, origin, eight_bits=eight_bits),)
 
     return Exported((own, target), write)
@@ -101,7 +129,7 @@ def _drafter(side: int, eight_bits: bool) -> Exported:
 
 def _write_tokenizer(folders: Folders) -> tuple[Manifest, ...]:
     path = folders.checkpoint("tokenizer")
-    return export_tokenizer(load_vq(path), folders.aside, _origin("tokenizer", "tokenizer", path, "tokenizer"))
+    return export_tokenizer(load_vq(path), folders.aside, folders.origin("tokenizer", "tokenizer", path, "tokenizer"))
 
 
 def _sampler(name: str, sides: _Sides) -> Exported:
@@ -111,7 +139,7 @@ def _sampler(name: str, sides: _Sides) -> Exported:
     def write(folders: Folders) -> tuple[Manifest, ...]:
         path = folders.checkpoint(run)
         made_for = Between.of(read(path, "sampler")["config"])
-        origin = _origin(recipe_of(name, sides), name + ends, path, "sampler")
+        origin = folders.origin(recipe_of(name, sides), name + ends, path, "sampler")
         vq, held = load_vq(folders.checkpoint("tokenizer")), folders.holding("codebook.npz")
         return (export_between(name + ends, load_sampler(path), made_for, vq, held, folders.aside, origin),)
 
@@ -124,7 +152,7 @@ def _super_resolution(sides: _Sides) -> Exported:
     def write(folders: Folders) -> tuple[Manifest, ...]:
         path = folders.checkpoint(name)
         made_for = Between.of(read(path, "superres")["config"])
-        origin = _origin(recipe_of(SUPER_RESOLUTION, sides), name, path, "superres")
+        origin = folders.origin(recipe_of(SUPER_RESOLUTION, sides), name, path, "superres")
         vq, held = load_vq(folders.checkpoint("tokenizer")), folders.holding("codebook.npz")
         return (export_between(name, load_super_resolution(path), made_for, vq, held, folders.aside, origin),)
 
@@ -133,7 +161,7 @@ def _super_resolution(sides: _Sides) -> Exported:
 
 def _write_judge(folders: Folders) -> tuple[Manifest, ...]:
     path = folders.checkpoint("judge")
-    return (export_judge(load_judge(path), folders.aside, _origin("judge", "judge", path, "judge")),)
+    return (export_judge(load_judge(path), folders.aside, folders.origin("judge", "judge", path, "judge")),)
 
 
 def _reference(*sides: int) -> Exported:
@@ -142,8 +170,9 @@ def _reference(*sides: int) -> Exported:
         judge = load_judge(path)
         fold_norms(judge)  # the judge that ships is the folded, rounded one
         round_to_half(judge)
-        origin = _origin("judge", reference_name(sides[0]), path, "judge")
-        return (write_reference(judge, EmojiPictures(report=folders.report).sheet, folders.aside, origin, sides),)
+        origin = folders.origin("judge", reference_name(sides[0]), path, "judge")
+        sheet = family_pictures(folders.family, folders.report).sheet
+        return (write_reference(judge, sheet, folders.aside, origin, sides, SCENES_PER_HALF),)
 
     return Exported(("judge",), write)
 
@@ -159,31 +188,52 @@ _BETWEEN: Final = {
 }
 
 
-_KNOWN: Final[Mapping[str, Exported]] = {
+_BOTH: Final[Mapping[str, Exported]] = {
     "tokenizer": Exported(("tokenizer",), _write_tokenizer),
     "judge": Exported(("judge",), _write_judge),
     "judge_reference": _reference(*SHIPPED_RESOLUTIONS),
-    "judge_reference256": _reference(256),
-    **{f"target{side}": _target(side) for side in RESOLUTIONS},
-    **{f"drafter{side}": _drafter(side, eight_bits=True) for side in RESOLUTIONS},
-    **{f"drafter{side}_float": _drafter(side, eight_bits=False) for side in RESOLUTIONS},
     **_BETWEEN,
 }
-MODELS: Final[Mapping[str, Exported]] = {name: _KNOWN[name] for name in SHIPPED_NAMES}
-OTHERS: Final[Mapping[str, Exported]] = {name: _KNOWN[name] for name in OTHER_NAMES}
+_KNOWN: Final[Mapping[Family, Mapping[str, Exported]]] = {
+    "emoji": {
+        **_BOTH,
+        "judge_reference256": _reference(256),
+        **{f"target{side}": _target(side) for side in RESOLUTIONS},
+        **{f"drafter{side}": _drafter(side, eight_bits=True) for side in RESOLUTIONS},
+        **{f"drafter{side}_float": _drafter(side, eight_bits=False) for side in RESOLUTIONS},
+    },
+    "textured": {
+        **_BOTH,
+        "target": Exported(("target",), _write_shared_target),
+        **{f"drafter{side}": _drafter(side, eight_bits=True, shared=True) for side in SHIPPED_RESOLUTIONS},
+        **{f"drafter{side}_float": _drafter(side, eight_bits=False, shared=True) for side in SHIPPED_RESOLUTIONS},
+    },
+}
+
+
+def exports(family: Family) -> Mapping[str, Exported]:
+    """What can be exported of a family, by name, those that are exported where nothing is named first."""
+    names = NAMES[family]
+    return {name: _KNOWN[family][name] for name in (*names.usual, *names.others)}
 
 
 def export_all(
-    runs: Path, out: Path, names: tuple[str, ...] = SHIPPED_NAMES, report: Report = unheard
+    runs: Path,
+    out: Path,
+    names: tuple[str, ...] = (),
+    report: Report = unheard,
+    family: Family = "emoji",
+    guidance: float | None = None,
 ) -> tuple[Manifest, ...]:
-    """Export `names` from the checkpoints under `runs` (guided_64/checkpoint.pt, ...) into `out`, with its index.
+    """Export `names` from the checkpoints under `runs` (tokenizer/checkpoint.pt, ...) into `out`, with its index.
 
-    The words of the prompts go with them. Raises ValueError on an unknown name, FileNotFoundError on a missing
-    checkpoint, both before any work; ManifestError where `out` is of an older format; ParityError where a graph does
-    not compute what its torch module does. Then `out` stays as it was: all of `names` are written, or none.
-    `report` hears of the progress.
+    names: none for all that a folder of the family needs. The words of the prompts go with them. guidance: of the
+    sampling that the index names; None keeps what `out` has, or takes the family's. Raises ValueError on an unknown
+    name, a guidance out of range or an `out` of another family, FileNotFoundError on a missing checkpoint, all before
+    any work; ManifestError where `out` is of an older format; ParityError where a graph does not compute what its torch
+    module does. Then `out` stays as it was: all of `names` are written, or none. `report` hears of the progress.
     """
-    known = {**MODELS, **OTHERS}
+    known, names = exports(family), names or NAMES[family].usual
     unknown = [name for name in names if name not in known]
     if unknown:
         raise ValueError(
@@ -191,17 +241,30 @@ def export_all(
         )
     missing = sorted({run for name in names for run in known[name].runs if not _run(runs, run).is_file()})
     if missing:
+        recipe = "underpaint train" if family == "emoji" else "underpaint train world"
         raise FileNotFoundError(
             f"no checkpoint at {_run(runs, missing[0])}"
             + (f", nor of {', '.join(missing[1:])}" if missing[1:] else "")
-            + "; train them with `underpaint train`, or say --runs"
+            + f"; train them with `{recipe}`, or say --runs"
         )
+    grammar = FAMILY_GRAMMARS[family]
     if out.is_dir():
         read_manifests(out)
+        _require_family(out, grammar.family)
     written: list[Manifest] = []
-    with staged(out, FAMILY) as aside:
-        shutil.copyfile(FOLDER / GRAMMAR, aside / GRAMMAR)
+    usual = GRAMMAR_SAMPLING[grammar.family]
+    with staged(out, grammar.family, None if guidance is None else replace(usual, guidance=guidance)) as aside:
+        shutil.copyfile(FOLDER / grammar.tables, aside / grammar.tables)
         for done, name in enumerate(names):
             report("exporting", done, len(names), "models")
-            written.extend(known[name].write(Folders(runs, out, aside, report)))
+            written.extend(known[name].write(Folders(runs, out, aside, report, family)))
     return tuple(written)
+
+
+def _require_family(out: Path, family: str) -> None:
+    """ValueError where a folder holds models of another family: their words and codes are others."""
+    held = family_of(out)
+    if held not in ("", family):
+        raise ValueError(
+            f"{out} holds models of the family {held}; export those of {family} into a folder of their own"
+        )

@@ -1,14 +1,21 @@
 """The names of what `underpaint export` makes of this project's own checkpoints. Reading them needs no PyTorch."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from underpaint.zoo.resolutions import SHIPPED_RESOLUTIONS, between
 
-OUT: Final = Path("runs/export")
-"""Where exports go unless they are told: never into the models that ship."""
-RUNS: Final = Path("runs")
-"""Where the recipes leave their checkpoints: RUNS/<recipe>/checkpoint.pt."""
+_BETWEEN: Final = (
+    "sampler_up",
+    "sampler_up_ce",
+    "sampler_up_gan",
+    "sampler_down",
+    "sampler_down_pixel",
+    "sampler_down_gan",
+    "superres",
+)
+_PAIRS: Final = (SHIPPED_RESOLUTIONS, (64, 256), (128, 256))
 SHIPPED_NAMES: Final = (
     "tokenizer",
     "target64",
@@ -23,16 +30,6 @@ SHIPPED_NAMES: Final = (
 )
 """What is exported where nothing is named; "tokenizer" writes vq_decoder, vq_encoder and codebook, which samplers look
 for in the folder; "judge_reference" needs the art."""
-_BETWEEN: Final = (
-    "sampler_up",
-    "sampler_up_ce",
-    "sampler_up_gan",
-    "sampler_down",
-    "sampler_down_pixel",
-    "sampler_down_gan",
-    "superres",
-)
-_PAIRS: Final = (SHIPPED_RESOLUTIONS, (64, 256), (128, 256))
 OTHER_NAMES: Final = (
     "drafter64_float",
     "drafter128_float",
@@ -45,3 +42,37 @@ OTHER_NAMES: Final = (
 """What is exported only when it is named: drafters in float32, to compare the 8-bit ones with (into a folder of their
 own: a folder holds one drafter a grid), the samplers that other losses trained, which the latent kinds of
 `runtime.resampling.registry` look for, and all of 256 px, of which nothing ships."""
+WORLD_NAMES: Final = (
+    "tokenizer",
+    "target",
+    "drafter64",
+    "drafter128",
+    "judge",
+    "judge_reference",
+    "sampler_up_ce",
+    "sampler_up",
+    "sampler_down",
+)
+"""Of textured scenes, what is exported where nothing is named; "target" writes one of each grid that it was trained
+for, on one file of weights."""
+WORLD_OTHER_NAMES: Final = ("drafter64_float", "drafter128_float")
+
+
+class TrainedNames(NamedTuple):
+    """What is exported of a family of scenes, and between which folders.
+
+    runs: where the recipes leave their checkpoints: RUNS/<recipe>/checkpoint.pt. out: where exports go unless they are
+    told, never into the models that ship. usual: names exported where none is named; others: only where they are.
+    """
+
+    runs: Path
+    out: Path
+    usual: tuple[str, ...]
+    others: tuple[str, ...]
+
+
+NAMES: Final[Mapping[str, TrainedNames]] = {
+    "emoji": TrainedNames(Path("runs"), Path("runs/export"), SHIPPED_NAMES, OTHER_NAMES),
+    "textured": TrainedNames(Path("runs/world"), Path("runs/textured"), WORLD_NAMES, WORLD_OTHER_NAMES),
+}
+"""By family, as `--scenes` names it."""

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable
+from os import SEEK_END
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Protocol, Self
@@ -15,6 +16,7 @@ _NAMES: Final = {
     np.dtype(np.float32): "F32",
     np.dtype(np.float16): "F16",
     np.dtype(ml_dtypes.bfloat16): "BF16",
+    np.dtype(np.int8): "I8",
     np.dtype(np.uint8): "U8",
     np.dtype(np.int64): "I64",
 }
@@ -60,9 +62,10 @@ class WeightFile:
     def __init__(self, path: Path, room: int) -> None:
         self.path = path
         self._room = -(-room // _ALIGN) * _ALIGN
-        self._stream = path.open("wb")
+        self._stream = path.open("w+b")
         self._stream.seek(_LENGTH_BYTES + self._room)
         self._entries: dict[str, dict[str, object]] = {}
+        self._places: dict[str, Stored] = {}
         self._end = 0
 
     def __enter__(self) -> Self:
@@ -80,17 +83,34 @@ class WeightFile:
         return True
 
     def add(self, name: str, values: NDArray[Any]) -> Stored:
-        """Write a tensor. Raises ValueError on a name that is there, or a type that the format has no word for."""
+        """Write a tensor, once for all graphs that point at it.
+
+        Raises ValueError on a name that is there with other numbers, or a type that the format has no word for.
+        """
+        held = np.ascontiguousarray(values)
+        if name in self._places and self._is_written(name, held):
+            return self._places[name]
         if name in self._entries or values.dtype not in _NAMES:
-            raise ValueError(f"{self.path.name}: '{name}' is there twice, or of a type {values.dtype} it cannot hold")
+            raise ValueError(
+                f"{self.path.name}: '{name}' is there with other numbers, or of a type {values.dtype} it cannot hold"
+            )
         start = self._end
         self._note(name, _NAMES[values.dtype], list(values.shape), values.nbytes)
-        np.ascontiguousarray(values).tofile(self._stream)
+        held.tofile(self._stream)
         gap = -self._end % _ALIGN
         if gap:  # the format allows no holes; a small tensor keeps the next one aligned
             self._note(f"_pad_{self._end}", "U8", [gap], gap)
             self._stream.write(bytes(gap))
-        return Stored(_LENGTH_BYTES + self._room + start, values.nbytes)
+        self._places[name] = Stored(_LENGTH_BYTES + self._room + start, values.nbytes)
+        return self._places[name]
+
+    def _is_written(self, name: str, values: NDArray[Any]) -> bool:
+        """Whether the tensor of this name is `values` to the last bit."""
+        entry, (offset, length) = self._entries[name], self._places[name]
+        self._stream.seek(offset)
+        same = self._stream.read(length) == values.tobytes()
+        self._stream.seek(0, SEEK_END)
+        return same and (entry["dtype"], entry["shape"]) == (_NAMES.get(values.dtype), list(values.shape))
 
     def _note(self, name: str, dtype: str, shape: list[int], length: int) -> None:
         self._entries[name] = {"dtype": dtype, "shape": shape, "data_offsets": [self._end, self._end + length]}

@@ -19,7 +19,7 @@ class DecoderConfig:
     condition), "external" (embedded rows come from outside), or "none".
     drafter: whether it reads features too; fc_bias: whether its input layer has a bias.
     eol_token: vocabulary id that ends each row of the grid but the last, along the "line"; None for none.
-    image_start_ids: ids that end every prompt. uncond_keep: how many ids at the beginning and at the end of a prompt
+    image_start_ids: ids that end every condition. uncond_keep: how many ids at the beginning and at the end of a prompt
     are all that is left of it without a condition; None for a model whose condition is no prompt, or that is drawn
     without guidance. grid_side: rows of the grid; grid_width: cells of a row, None for as many.
     """

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from underpaint.models.checkpoints import read, take_weights
 from underpaint.models.config import build
-from underpaint.models.data.batches import FAMILY_SLOTS, Family
+from underpaint.models.data.batches import FAMILY_GRAMMARS, Family
 
 JUDGE_SIDE: Final = 64
 """Side in pixels of the pictures the judge looks at."""
@@ -79,6 +79,7 @@ class Judge(nn.Module):
         super().__init__()
         self.config = config or JudgeConfig()
         self.family = family
+        self.grammar = FAMILY_GRAMMARS[family]
         first, second, third, fourth = self.config.channels
         self.body = nn.Sequential(
             _halving(3, first),
@@ -91,7 +92,7 @@ class Judge(nn.Module):
         # Positions are kept (no pooling): "left" and "top" are what the place head must tell.
         self.feature = nn.Linear(fourth * (JUDGE_SIDE // 16) ** 2, self.config.features)
         self.heads = nn.ModuleDict(
-            {slot: nn.Linear(self.config.features, len(values)) for slot, values in FAMILY_SLOTS[self.family].items()}
+            {slot: nn.Linear(self.config.features, len(values)) for slot, values in self.grammar.slots.items()}
         )
 
     def forward(self, pixels: Tensor) -> Judgement:

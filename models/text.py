@@ -65,9 +65,12 @@ class CaptionedTarget(nn.Module):
 
 
 @torch.no_grad()
-def with_condition_table(target: CaptionedTarget) -> Decoder:
-    """The target's decoder with a table of its own for the condition: a row of each word, then those of no caption."""
-    config = target.decoder.config
+def with_condition_table(target: CaptionedTarget, image_start_ids: tuple[int, ...] = ()) -> Decoder:
+    """The target's decoder with a table of its own for the condition: a row of each word, then those of no caption.
+
+    image_start_ids: words that end every caption of this decoder, such as the one that tells the pictures' side.
+    """
+    config = replace(target.decoder.config, image_start_ids=image_start_ids)
     rows = torch.cat(
         [target.conditioner.embed(target.words.embedding.weight), target.conditioner.embed(target.conditioner.absent)]
     )

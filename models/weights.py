@@ -16,10 +16,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save
-from torch import Tensor
+from torch import Tensor, nn
 
 from underpaint.artifacts import manifest
 from underpaint.artifacts.manifest import Manifest
+from underpaint.artifacts.scaled_rows import SCALE, ScaledRows, scaled_rows
 from underpaint.artifacts.whole_file import replacing
 from underpaint.models.checkpoints import load_whole, story
 from underpaint.models.config import plain
@@ -29,7 +30,6 @@ FOLDER: Final = Path(__file__).resolve().parent / "weights"
 KIND: Final = "weights"
 LICENCE: Final = "Apache-2.0 (weights); trained on pictures under the licences in models/data/LICENCES.md"
 _NARROW_ABOVE: Final = 100_000
-_SCALE: Final = ".scale"
 _LEFT_OUT: Final = ("quantize.codebook_used",)
 """Buffers that nothing reads: the published usage counter of a tokenizer."""
 
@@ -49,11 +49,8 @@ def narrowed(state: Mapping[str, Tensor]) -> Arrays:
         if value.ndim < 2 or value.numel() < _NARROW_ABOVE or "embedding" in name:
             found[name] = wide.astype(np.float16)
             continue
-        rows = wide.reshape(len(wide), -1)
-        scale = (np.abs(rows).max(axis=1, keepdims=True) / 127).astype(np.float16)
-        steps = np.divide(rows, scale.astype(np.float32), out=np.zeros_like(rows), where=scale > 0)
-        found[name] = np.clip(np.rint(steps), -127, 127).astype(np.int8).reshape(wide.shape)
-        found[name + _SCALE] = scale[:, 0]
+        rounded = scaled_rows(wide)
+        found[name], found[name + SCALE] = rounded.steps, rounded.scale.ravel()
     return found
 
 
@@ -61,14 +58,21 @@ def widened(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
     """Stored weights as float32 tensors: the rounded model."""
     found = {}
     for name, value in arrays.items():
-        if name.endswith(_SCALE):
+        if name.endswith(SCALE):
             continue
         wide = value.astype(np.float32)
         if value.dtype == np.int8:
-            scale = arrays[name + _SCALE].astype(np.float32)
-            wide = wide * scale.reshape(-1, *[1] * (value.ndim - 1))
+            wide = ScaledRows(value, arrays[name + SCALE].reshape(-1, *[1] * (value.ndim - 1))).widened()
         found[name] = torch.from_numpy(wide)
     return found
+
+
+@torch.no_grad()
+def round_to_stored(module: nn.Module) -> None:
+    """Round a module, in place, to what is stored of it: the model that is read back. Raises as `narrowed` does."""
+    state = module.state_dict()
+    for name, value in widened(narrowed(state)).items():
+        state[name].copy_(value)
 
 
 def store(checkpoint: Path, name: str, recipe: str, folder: Path = FOLDER) -> Manifest:

@@ -7,14 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from underpaint.algos.registry import suggest
+from underpaint.artifacts.model_families import CONDITIONS, PROMPT_GRAMMAR
 from underpaint.runtime.engines.context import EngineError
-from underpaint.zoo.prompts import SLOT_VALUES, Prompt, parse, word_ids
+from underpaint.zoo.grammars import EMOJI, Grammar, GrammarPrompt, emoji_prompt
+from underpaint.zoo.prompts import Prompt
 
 
 def _no_attributes() -> Mapping[str, str]:
@@ -58,15 +59,14 @@ def read_features(path: Path) -> NDArray[np.float32]:
     return found
 
 
+def of_words(prompt: GrammarPrompt) -> Condition:
+    """A prompt of any grammar as its models take it: its words' ids."""
+    return Condition(prompt.caption, prompt.ids, attributes=prompt.attributes)
+
+
 def of_prompt(prompt: Prompt) -> Condition:
-    """A prompt of the grammar as the shipped models take it: its words' ids."""
-    ids = tuple(int(word) for word in word_ids(prompt))
-    return Condition(prompt.caption(), ids, attributes={slot: getattr(prompt, slot) for slot in SLOT_VALUES})
-
-
-def parse_grammar(text: str) -> Condition:
-    """Plain words of the prompt grammar; ValueError names an unknown word and the nearest known one."""
-    return of_prompt(parse(text))
+    """A prompt of EmojiScenes."""
+    return of_words(emoji_prompt(prompt))
 
 
 def parse_ids(text: str) -> Condition:
@@ -85,18 +85,14 @@ def parse_features(text: str) -> Condition:
     return Condition(text, features=Path(text))
 
 
-GRAMMAR_CONDITION: Final = "prompt_grammar"
-"""The kind of condition, in a folder's index, that is typed in the words of the prompt grammar."""
-CONDITION_KINDS: Final = (GRAMMAR_CONDITION, "class", "ids", "features")
-
-
-def parse_condition(text: str, kind: str) -> Condition:
+def parse_condition(text: str, kind: str, grammar: Grammar = EMOJI) -> Condition:
     """What was typed, as the models of a folder take it; `kind` is the `condition` of its `model_index.json`.
 
-    Raises ValueError, or EngineError (a ValueError), saying what was expected.
+    grammar: in whose words prompts are typed, where that is the kind. Raises ValueError, or EngineError (a
+    ValueError), saying what was expected; of a prompt, the unknown word and the nearest known one.
     """
-    if kind not in CONDITION_KINDS:
-        raise EngineError(f"condition: there is no kind '{kind}'; {suggest(kind, CONDITION_KINDS)}")
-    if kind == GRAMMAR_CONDITION:
-        return parse_grammar(text)
+    if kind not in CONDITIONS:
+        raise EngineError(f"condition: there is no kind '{kind}'; {suggest(kind, CONDITIONS)}")
+    if kind == PROMPT_GRAMMAR:
+        return of_words(grammar.read(text))
     return parse_features(text) if text.endswith(".npy") else parse_ids(text)

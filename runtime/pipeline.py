@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from underpaint.algos.accept.neighbours import nearest_codes
 from underpaint.algos.arrays import IntArray
@@ -24,18 +23,15 @@ from underpaint.runtime.engines.drafter import EngineDrafter
 from underpaint.runtime.engines.elsewhere import DEVICE
 from underpaint.runtime.engines.grid_target import EngineGridTarget
 from underpaint.runtime.engines.images import ImageDecoder
-from underpaint.runtime.engines.judge import OnnxJudge
 from underpaint.runtime.engines.target import EngineTarget
-from underpaint.runtime.evaluation.quality import Reading, Reference, load_reference
+from underpaint.runtime.evaluation.picture_judge import Picture, PictureJudge, open_judge
 from underpaint.runtime.low_resolution import LowResolution
 from underpaint.runtime.methods.method import ModelTables, Timed
 from underpaint.runtime.resampling.registry import read_codebook, read_table
 from underpaint.runtime.resampling.resampler import Resampler
-from underpaint.zoo.load import FOLDER, locate
-from underpaint.zoo.prompts import SLOT_VALUES
+from underpaint.zoo.grammars import EMOJI, check_tables, index_grammar
+from underpaint.zoo.load import FOLDER
 
-Picture = NDArray[np.uint8]
-"""[height, width, 3] sRGB."""
 MAX_NODES: Final = 64
 """Nodes of the largest tree that a target scores, its root included."""
 NEIGHBOURS: Final = 100
@@ -44,21 +40,6 @@ BACKENDS: Final = ("cpu", "tensorrt", "tensorrt-rtx")
 """ONNX Runtime on the CPU, and engines that `underpaint engine` built of the same graphs."""
 ALL_BACKENDS: Final = (*BACKENDS, DEVICE)
 """And the device, which draws whole batches by programs of its own (`runtime.device`); see `engines.elsewhere`."""
-
-
-@dataclass(frozen=True, slots=True)
-class PictureJudge:
-    """A classifier that reads pictures, and what it sees in real ones."""
-
-    engine: OnnxJudge
-    reference: Reference
-
-    def read(self, picture: Picture) -> Reading:
-        """What the judge sees in a picture [side, side, 3]."""
-        judged = self.engine([picture])
-        values = {slot: known[int(judged.scores[slot][0].argmax())] for slot, known in SLOT_VALUES.items()}
-        scores = {slot: judged.scores[slot][0].astype(np.float64) for slot in SLOT_VALUES}
-        return Reading(values, judged.features[0].astype(np.float64), scores)
 
 
 @dataclass(slots=True)
@@ -111,6 +92,9 @@ class Pipeline:
             raise ManifestError(
                 f"{folder} holds no target; export one with `underpaint export --kind ... --out {folder}`"
             )
+        grammar = index_grammar(index)
+        if grammar is not None:
+            check_tables(folder, grammar)
         entry = _entry(index, resolution, folder)
         context = context or SHARED
         sampling = index.sampling()
@@ -125,7 +109,7 @@ class Pipeline:
         decoder = None if parts.vq_decoder is None else ImageDecoder(parts.vq_decoder, folder, context)
         tables = _tables(folder, index)
         _check_together(folder, tables, target, drafter, decoder)
-        judge = _judge(folder, index, entry, context)
+        judge = open_judge(folder, index, entry, context)
         used = (entry.target, entry.drafter, parts.codebook, parts.neighbours, parts.vq_decoder)
         judging = (index.judge, entry.reference) if judge is not None else ()
         own = replace(context, lingering=False)  # for models between the passes of the target
@@ -182,7 +166,7 @@ class Pipeline:
 
     def condition(self, text: str) -> Condition:
         """What was typed, as the models of this folder take it; ValueError says what was expected."""
-        return parse_condition(text, self.index.condition)
+        return parse_condition(text, self.index.condition, index_grammar(self.index) or EMOJI)
 
     def target(self, condition: Condition, sampling: SamplingParams) -> Timed[Target]:
         """The target under a condition, until another is set; EngineError where it takes no such condition."""
@@ -248,7 +232,7 @@ def _entry(index: ModelIndex, resolution: int | None, folder: Path) -> Resolutio
     try:
         return index.resolution(resolution)
     except ManifestError as error:
-        if index.condition != "prompt_grammar" or resolution != 256:
+        if index_grammar(index) is not EMOJI or resolution != 256:
             raise ManifestError(f"{folder}: {error}") from error
         names = f"target{resolution} drafter{resolution} judge_reference{resolution}"
         size = f"--resolution {resolution}"
@@ -290,11 +274,3 @@ def _check_together(
             f"{folder}: expected one codebook, got target, drafter and tokenizer of {sorted(sizes)} codes; export them "
             "from one training"
         )
-
-
-def _judge(folder: Path, index: ModelIndex, entry: ResolutionEntry, context: EngineContext) -> PictureJudge | None:
-    """The judge, where the folder holds one and its view of real pictures at this resolution."""
-    if index.judge is None or entry.reference is None or entry.side is None:
-        return None
-    reference = load_reference(locate(entry.reference, "reference", folder).path, entry.side)
-    return PictureJudge(OnnxJudge(index.judge, folder, context), reference)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -78,7 +78,11 @@ TEXTURED_WORDS: Final = len(_VALUES)
 TEXTURED_WORD_SLOTS: Final = len(TEXTURED_SLOTS) + 1
 """Length of a row of word ids: one a slot, and the side of the picture."""
 
+_COMPANION_ONE_IN: Final = 3
+"""One scene in three has a third thing."""
 _MIRRORED: Final = {"right of": "left of", "below": "above", "in front of": "behind"}
+TYPED_RELATIONS: Final = (*RELATIONS, *_MIRRORED)
+"""What can be typed between two things; the last three tell a scene from the other side."""
 _FILLERS: Final = frozenset(
     {"a", "an", "the", "on", "under", "with", "and", "lit", "from", "light", "sky", "background"}
 )
@@ -205,21 +209,26 @@ def _read_one(words: list[str], position: int) -> tuple[str, str, int]:
     return word, "filler" if word in _FILLERS else "unknown", 1
 
 
+def scene_word_ids(prompt: TexturedPrompt) -> NDArray[np.int64]:
+    """Return what a prompt says of the scene as word ids, int64 [11]: one a slot, for pictures of any side."""
+    return np.array([_WORD_IDS[getattr(prompt, slot)] for slot in TEXTURED_SLOTS], np.int64)
+
+
+def side_word_id(side: int) -> int:
+    """Return the id of the word that tells the side of a picture in px, the last of a row."""
+    if side not in RESOLUTIONS:
+        raise ValueError(f"side: expected one of {', '.join(map(str, RESOLUTIONS))} px, got {side}")
+    return _WORD_IDS[f"{side} px"]
+
+
 def textured_word_ids(prompt: TexturedPrompt, side: int) -> NDArray[np.int64]:
     """Return the prompt for a picture of `side` px as word ids, int64 [12]: one a slot, then the side."""
-    values = [getattr(prompt, slot) for slot in TEXTURED_SLOTS]
-    return np.array([_WORD_IDS[value] for value in (*values, _side(side))], np.int64)
+    return np.append(scene_word_ids(prompt), side_word_id(side))
 
 
 def no_textured_prompt() -> NDArray[np.int64]:
     """Return the unconditional row for guidance: int64 [12] of pads, whatever the side."""
     return np.zeros(TEXTURED_WORD_SLOTS, np.int64)
-
-
-def _side(side: int) -> str:
-    if side not in RESOLUTIONS:
-        raise ValueError(f"side: expected one of {', '.join(map(str, RESOLUTIONS))} px, got {side}")
-    return f"{side} px"
 
 
 def held_out_things() -> tuple[tuple[str, str], ...]:
@@ -230,3 +239,26 @@ def held_out_things() -> tuple[tuple[str, str], ...]:
 def seen_things() -> tuple[tuple[str, str], ...]:
     """Return the (thing, finish) pairs of the training scenes."""
     return tuple(pair for pair in FINISHED_THINGS if pair not in _HELD_OUT)
+
+
+def draw_textured(
+    below: Callable[[int], int],
+    pairs: Sequence[tuple[str, str]] = seen_things(),
+    others: Sequence[tuple[str, str]] = seen_things(),
+) -> TexturedPrompt:
+    """Draw a prompt: the first thing of `pairs`, another one of `others`, every other slot by itself.
+
+    below: gives a uniform integer from 0 to its argument less 1.
+    """
+
+    def chosen(values: Sequence[str]) -> str:
+        return values[below(len(values))]
+
+    thing, finish = pairs[below(len(pairs))]
+    other, other_finish = others[below(len(others))]
+    while other == thing:
+        other, other_finish = others[below(len(others))]
+    names = ("relation", "ground", "colour", "sky", "light", "depth")
+    rest = {slot: chosen(TEXTURED_SLOTS[slot]) for slot in names}
+    companion = chosen(COMPANIONS) if below(_COMPANION_ONE_IN) == 0 else NO_COMPANION
+    return TexturedPrompt(thing, other, finish, other_finish, companion=companion, **rest)

@@ -10,14 +10,15 @@ from numpy.typing import NDArray
 from underpaint.models.data.scenes import Scene, Split, SpriteSheet, render, scene
 from underpaint.models.data.textured_render import TexturedSheet, render_textured
 from underpaint.models.data.textured_scenes import textured_scene
+from underpaint.zoo.grammars import EMOJI, TEXTURED, Grammar
 from underpaint.zoo.prompts import SLOT_VALUES, WORD_SLOTS, word_ids
-from underpaint.zoo.textured_prompts import TEXTURED_SLOTS, textured_word_ids
+from underpaint.zoo.textured_prompts import textured_word_ids
 
 Family = Literal["emoji", "textured"]
 """Families of scenes: one thing on a simple background, or two and more on a textured ground."""
 FAMILIES: Final[tuple[Family, ...]] = ("emoji", "textured")
-FAMILY_SLOTS: Final[dict[Family, dict[str, tuple[str, ...]]]] = {"emoji": SLOT_VALUES, "textured": TEXTURED_SLOTS}
-"""Per family, every slot of a prompt with its values: the columns of `Batch.labels`."""
+FAMILY_GRAMMARS: Final[dict[Family, Grammar]] = {"emoji": EMOJI, "textured": TEXTURED}
+"""Per family, what its prompts say; their slots are the columns of `Batch.labels`."""
 
 
 class Batch(NamedTuple):

@@ -16,16 +16,14 @@ from underpaint.models.data.scenes import SPLITS, Split
 from underpaint.models.data.textures import TILES
 from underpaint.zoo.textured_prompts import (
     FINISHED_THINGS,
-    TEXTURED_SLOTS,
     TexturedPrompt,
+    draw_textured,
     held_out_things,
     seen_things,
 )
 
 _MEASURED_ONE_IN: Final = 16
 _PAIRS: Final = {"train": seen_things(), "seen": seen_things(), "held_out": held_out_things(), "every": FINISHED_THINGS}
-_COMPANION_ONE_IN: Final = 3
-"""One scene in three has a third thing."""
 
 
 class Placed(NamedTuple):
@@ -82,9 +80,6 @@ class _Source:
     def between(self, low: int, high: int) -> int:
         return low + self.below(high - low + 1)
 
-    def chosen(self, values: tuple[str, ...]) -> str:
-        return values[self.below(len(values))]
-
     def window(self) -> Window:
         return Window(self.below(TILES), 2 * self.below(128), 2 * self.below(128), self.below(4))
 
@@ -108,7 +103,7 @@ def textured_scene(seed: int, index: int, split: Split) -> TexturedScene:
 
 
 def _drawn(source: _Source, split: Split) -> TexturedScene:
-    prompt = _prompt(source, split)
+    prompt = draw_textured(source.below, _PAIRS[split], _PAIRS["seen" if split == "held_out" else split])
     first, second, companion = _placed(source, prompt.relation)
     return TexturedScene(
         prompt,
@@ -124,19 +119,6 @@ def _drawn(source: _Source, split: Split) -> TexturedScene:
         surfaces=(source.window(), source.window()),
         mirrored=(source.below(2) == 1, source.below(2) == 1, source.below(2) == 1),
     )
-
-
-def _prompt(source: _Source, split: Split) -> TexturedPrompt:
-    pairs, others = _PAIRS[split], _PAIRS["seen" if split == "held_out" else split]
-    thing, finish = pairs[source.below(len(pairs))]
-    other, other_finish = others[source.below(len(others))]
-    while other == thing:
-        other, other_finish = others[source.below(len(others))]
-    alone, *companions = TEXTURED_SLOTS["companion"]
-    names = ("relation", "ground", "colour", "sky", "light", "depth")
-    rest = {slot: source.chosen(TEXTURED_SLOTS[slot]) for slot in names}
-    companion = source.chosen(tuple(companions)) if source.below(_COMPANION_ONE_IN) == 0 else alone
-    return TexturedPrompt(thing, other, finish, other_finish, companion=companion, **rest)
 
 
 def _about(x: int, y: int, side: int) -> Placed:

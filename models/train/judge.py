@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from underpaint.models.data.batches import FAMILY_SLOTS, Family, numbered_batch
+from underpaint.models.data.batches import FAMILY_GRAMMARS, Family, numbered_batch
 from underpaint.models.data.scenes import Split, SpriteSheet
 from underpaint.models.data.textured_render import TexturedSheet
 from underpaint.models.judge import Judge, JudgeConfig, Judgement, to_judge_side
@@ -33,11 +33,6 @@ DEFAULT_LOOP = LoopSettings(
 )
 TEXTURED = JudgeConfig(channels=(32, 64, 96, 128), features=160)
 """Wider, for eleven slots in place of six."""
-MAIN_SLOTS: Final[dict[Family, tuple[str, ...]]] = {
-    "emoji": ("concept", "style"),
-    "textured": ("thing", "finish", "other", "other_finish"),
-}
-"""What a picture shows, which counts in full; prompt accuracy is the share of pictures where all of them are right."""
 Sheet = SpriteSheet | TexturedSheet
 _BLOCK: Final = 8
 
@@ -106,9 +101,9 @@ def _rounded_in_blocks(pixels: Tensor, step: Tensor) -> Tensor:
 
 
 def judge_loss(found: Judgement, labels: Tensor, place_weight: float) -> Tensor:
-    """Sum the cross-entropies; what is shown counts in full (`MAIN_SLOTS`), what surrounds it by `place_weight`."""
+    """Sum the cross-entropies; what is shown counts in full (`Grammar.main`), what surrounds it by `place_weight`."""
     total = torch.zeros((), device=labels.device)
-    main = {slot for slots in MAIN_SLOTS.values() for slot in slots}
+    main = {slot for grammar in FAMILY_GRAMMARS.values() for slot in grammar.main}
     for (slot, score), wanted in zip(found.by_slot.items(), labels.unbind(dim=1), strict=True):
         weight = 1.0 if slot in main else place_weight
         total = total + weight * functional.cross_entropy(score.float(), wanted)
@@ -117,9 +112,9 @@ def judge_loss(found: Judgement, labels: Tensor, place_weight: float) -> Tensor:
 
 @torch.no_grad()
 def accuracy(model: Judge, sheet: Sheet, split: Split, size: int, count: int) -> dict[str, float]:
-    """Return the share of scenes 0 to count - 1 of a split judged right: per slot, and all of `MAIN_SLOTS` together.
+    """Return the share of scenes 0 to count - 1 of a split judged right: per slot, and all that is shown.
 
-    That last one is called "concept_and_style", or "things_and_finishes" in textured scenes.
+    That last one is called as the grammar has it: "concept_and_style", or "things_and_finishes" in textured scenes.
     """
     right = []
     for start in range(0, count, 100):
@@ -128,11 +123,11 @@ def accuracy(model: Judge, sheet: Sheet, split: Split, size: int, count: int) ->
         found = model(to_judge_side(to_pixels(real.pictures, device))).classes().cpu()
         right.append(found == torch.from_numpy(real.labels))
     table = torch.cat(right)
-    slots = tuple(FAMILY_SLOTS[model.family])
+    grammar = model.grammar
+    slots = tuple(grammar.slots)
     figures = {slot: float(table[:, column].float().mean()) for column, slot in enumerate(slots)}
-    main = table[:, [slots.index(slot) for slot in MAIN_SLOTS[model.family]]].all(dim=1)
-    name = "concept_and_style" if model.family == "emoji" else "things_and_finishes"
-    return figures | {name: float(main.float().mean())}
+    main = table[:, [slots.index(slot) for slot in grammar.main]].all(dim=1)
+    return figures | {grammar.accuracy: float(main.float().mean())}
 
 
 class _Recipe:
@@ -156,7 +151,7 @@ class _Recipe:
         slots = tuple(found.by_slot)
         shares = {
             slot: (found.by_slot[slot].argmax(1) == labels[:, slots.index(slot)]).float().mean()
-            for slot in MAIN_SLOTS[self.model.family]
+            for slot in self.model.grammar.main
         }
         return Loss(value, shares)
 

@@ -27,7 +27,6 @@ from underpaint.artifacts.cost_curve import (
 )
 from underpaint.artifacts.manifest import write_beside
 from underpaint.artifacts.model_index import ModelIndex
-from underpaint.runtime.conditions import GRAMMAR_CONDITION
 from underpaint.runtime.costs import in_cycle, in_grid, loops, passes, samples
 from underpaint.runtime.engines.condition_encoder import EncodedCondition
 from underpaint.runtime.engines.context import EngineContext, usable_cores
@@ -38,6 +37,7 @@ from underpaint.runtime.evaluation.machine import describe_machine, typed_comman
 from underpaint.runtime.files import check_file_writable, user_cache_folder
 from underpaint.runtime.methods.method import ModelTables
 from underpaint.runtime.methods.method_config import MethodConfig
+from underpaint.zoo.grammars import index_grammar
 
 _ROUNDS: Final = {False: 10, True: 40}
 """Samples of every pass that is repeated alone, by whether the curve is a full one."""
@@ -218,8 +218,9 @@ def _measure(
 def _conditions(models: CostModels) -> tuple[EncodedCondition, ...]:
     """Of the images that are timed: prompts of the grammar, or what the target's encoder makes up for other models."""
     encoder = models.high.encoder
-    if models.index.condition == GRAMMAR_CONDITION:
-        return tuple(encoder.encode(one) for one in choose_prompts(_PROMPTS))
+    grammar = index_grammar(models.index)
+    if grammar is not None:
+        return tuple(encoder.encode(one) for one in choose_prompts(_PROMPTS, grammar=grammar))
     return (encoder.example(),)
 
 

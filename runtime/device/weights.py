@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from underpaint.artifacts.scaled_rows import SCALE, ScaledRows
 from underpaint.models.decoder import Decoder
 from underpaint.models.decoder_config import DecoderConfig
 from underpaint.runtime.engines.context import EngineError
@@ -25,6 +26,7 @@ _STORED: Final = {
     "F32": torch.float32,
     "F16": torch.float16,
     "BF16": torch.bfloat16,
+    "I8": torch.int8,
     "U8": torch.uint8,
     "I64": torch.int64,
 }
@@ -56,8 +58,7 @@ class StoredWeights:
 
     def numbers(self) -> int:
         """How many numbers it holds, scales and padding left out."""
-        left_out = (".scale",)
-        shapes = [one["shape"] for name, one in self._entries.items() if not name.endswith(left_out)]
+        shapes = [one["shape"] for name, one in self._entries.items() if not name.endswith(SCALE)]
         return sum(prod(shape) for shape in shapes)
 
     def place(self, name: str) -> tuple[int, int] | None:
@@ -75,10 +76,12 @@ class StoredWeights:
     def __getitem__(self, name: str) -> Tensor:
         """A tensor; of 8 bits, what they stand for, as the matrix [K, N] that was stored, K up to a whole block."""
         found = self._raw(name)
+        if found.dtype == torch.int8:
+            return torch.from_numpy(ScaledRows(found.numpy(), self._raw(name + SCALE).numpy()).widened())
         if found.dtype != torch.uint8:
             return found
         width, blocks, _ = found.shape
-        scale = self._raw(f"{name}.scale").reshape(width, blocks, 1)
+        scale = self._raw(name + SCALE).reshape(width, blocks, 1)
         columns = ((found.float() - _ZERO) * scale).reshape(width, -1)
         return columns.t()
 

@@ -39,7 +39,12 @@ class ConditionEncoder:
             return f"features [1 to {prefix}, {width}]"
         if shape.prompted:
             return f"prompts of ids from 0 to {shape.cond_ids - 1}"
-        return f"{shape.prefix} id(s) from 0 to {shape.cond_ids - 1}"
+        return f"{self._asked} id(s) from 0 to {shape.cond_ids - 1}"
+
+    @property
+    def _asked(self) -> int:
+        """Ids of a condition that is no prompt of any length: those behind it are the target's own."""
+        return self._shape.prefix - len(self._shape.image_start_ids)
 
     def example(self) -> EncodedCondition:
         """A condition that this target takes, whatever it means: for timing passes."""
@@ -48,7 +53,7 @@ class ConditionEncoder:
             return self.of_features(np.zeros((1, self._embed.get_inputs()[0].shape[1]), dtype=np.float32))
         if shape.external_cond_rows:
             return self.of_rows(np.zeros((shape.external_cond_rows, shape.dim), dtype=np.float32))
-        fewest = max(1, sum(shape.uncond_keep) - len(shape.image_start_ids)) if shape.prompted else shape.prefix
+        fewest = max(1, sum(shape.uncond_keep) - len(shape.image_start_ids)) if shape.prompted else self._asked
         return self.of_ids(np.zeros(fewest, dtype=np.int64))
 
     def encode(self, condition: Condition) -> EncodedCondition:
@@ -60,7 +65,8 @@ class ConditionEncoder:
     def of_ids(self, ids: IntArray) -> EncodedCondition:
         """ids: one class or word ids [prefix], of which all 0 is no prompt; or a prompt of up to `prefix` ids.
 
-        Ids that begin the picture are put behind a prompt, and count among `prefix`.
+        Ids that begin the picture are put behind a condition, and count among `prefix`: the word that tells the
+        pictures' side is one, so that one prompt serves targets of several sides.
         """
         shape = self._shape
         ids = np.asarray(ids)
@@ -68,13 +74,14 @@ class ConditionEncoder:
             raise EngineError("condition: this model is asked by features, not by ids; give an .npy file of them")
         if shape.prompted:
             return self._prompt(ids)
-        if ids.shape != (shape.prefix,) or ids.min() < 0 or ids.max() >= shape.cond_ids:
+        if ids.shape != (self._asked,) or ids.min() < 0 or ids.max() >= shape.cond_ids:
             raise EngineError(
-                f"condition: expected [{shape.prefix}] ids from 0 to {shape.cond_ids - 1}, got {ids.tolist()}; make "
+                f"condition: expected [{self._asked}] ids from 0 to {shape.cond_ids - 1}, got {ids.tolist()}; make "
                 "them with runtime.conditions"
             )
-        absent = np.array(shape.uncond_ids, dtype=np.int64)
-        given = absent if shape.prefix > 1 and not ids.any() else ids.astype(np.int64) + shape.vocab_size
+        absent, behind = (np.array(each, dtype=np.int64) for each in (shape.uncond_ids, shape.image_start_ids))
+        told = np.concatenate([ids.astype(np.int64) + shape.vocab_size, behind])
+        given = absent if shape.prefix > 1 and not ids.any() else told
         return EncodedCondition(np.stack([given, absent]), (0, 0))
 
     def _prompt(self, ids: IntArray) -> EncodedCondition:

@@ -38,7 +38,10 @@ class OnnxJudge:
         located = locate(name, "judge", folder)
         self.side = located.size("side")
         self._session: Any = open_session(located.path, settings)
-        self._slots = _slots(located, {each.name for each in self._session.get_outputs()})
+        outputs = {each.name: each.shape[-1] for each in self._session.get_outputs()}
+        self._slots = _slots(located, set(outputs))
+        self.classes = {slot: outputs[slot] for slot in self._slots}
+        """Number of classes that are scored, by slot."""
 
     def __call__(self, pictures: Sequence[NDArray[np.uint8]]) -> Judged:
         """Judge square pictures [S, S, 3], S a multiple of `side`; larger ones are averaged down by areas."""

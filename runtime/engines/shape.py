@@ -31,7 +31,8 @@ class DecoderShape:
     external_cond_rows: embedded condition rows that come from outside the graph, of which row i is id V + i; 0 for
     none.
     uncond_keep: of a prompt, how many ids at its beginning and at its end stay where it is left out; empty for a model
-    that is drawn without guidance. image_start_ids: rows of the embedding behind every prompt.
+    that is drawn without guidance. image_start_ids: rows of the embedding behind every
+    condition.
     eol_token: the row behind every line of codes but the last, at cells -prefix - eol_tokens to -prefix - 1.
     rope, rope_base, norm_eps, post_norm: options of `models.decoder_config.DecoderConfig` that the graph holds and its
     weights do not tell; for runtimes that read the weights alone. rope is None where an older export does not say.

@@ -13,14 +13,14 @@ import numpy as np
 from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts.cost_curve import EngineCosts
 from underpaint.artifacts.manifest import digest
-from underpaint.runtime.conditions import GRAMMAR_CONDITION, Condition, of_prompt
+from underpaint.runtime.conditions import Condition, of_words
 from underpaint.runtime.drawing import Drawing, draw
 from underpaint.runtime.evaluation.drawing_log import DrawingKey, DrawingLog
 from underpaint.runtime.methods.method import DecodingMethod, PipelineModels
 from underpaint.runtime.methods.method_config import TUNED
 from underpaint.runtime.methods.registry import build_method, resolve
 from underpaint.runtime.pipeline import Pipeline
-from underpaint.zoo.prompts import sample, seen_pairs
+from underpaint.zoo.grammars import EMOJI, Grammar, index_grammar
 
 BASELINE: Final = "ar"
 EAGER: Final = "ar-eager"
@@ -105,13 +105,12 @@ class ComparisonProgress(NamedTuple):
     last: Drawing | None
 
 
-def choose_prompts(count: int, skip: int = 0) -> tuple[Condition, ...]:
+def choose_prompts(count: int, skip: int = 0, grammar: Grammar = EMOJI) -> tuple[Condition, ...]:
     """`count` prompts of the grammar's training pairs after the first `skip`: the same ones every time.
 
-    No concept comes twice while there are others. Settings are tuned on some prompts and reported on others by `skip`.
+    No subject comes twice while there are others. Settings are tuned on some prompts and reported on others by `skip`.
     """
     rng = np.random.default_rng(PROMPT_SEED)
-    pairs = seen_pairs()
     if skip + count > MOST_PROMPTS:
         raise ValueError(
             f"prompts: expected at most {MOST_PROMPTS:,} to be skipped and chosen together, got {skip:,} and {count:,}"
@@ -119,15 +118,16 @@ def choose_prompts(count: int, skip: int = 0) -> tuple[Condition, ...]:
     chosen: list[Condition] = []
     seen: set[str] = set()
     shown: set[str] = set()
-    everything = {concept for concept, _ in pairs}
+    everything = set(grammar.slots[grammar.subject])
     while len(chosen) < skip + count:
-        prompt = sample(rng, pairs)
+        prompt = grammar.sample(rng)
+        subject = prompt.attributes[grammar.subject]
         if shown >= everything:
             shown.clear()
-        if prompt.concept not in shown and prompt.caption() not in seen:
-            shown.add(prompt.concept)
-            seen.add(prompt.caption())
-            chosen.append(of_prompt(prompt))
+        if subject not in shown and prompt.caption not in seen:
+            shown.add(subject)
+            seen.add(prompt.caption)
+            chosen.append(of_words(prompt))
     return tuple(chosen[skip:])
 
 
@@ -145,8 +145,9 @@ def read_conditions(
                 "--prompts-count and --prompts-skip choose prompts; leave them out, or leave the prompts out"
             )
         return tuple(pipeline.condition(text) for text in texts)
-    if pipeline.index.condition == GRAMMAR_CONDITION:
-        return choose_prompts(count or 8, skip)
+    grammar = index_grammar(pipeline.index)
+    if grammar is not None:
+        return choose_prompts(count or 8, skip, grammar)
     if count is not None or skip:
         raise ValueError(
             f"--prompts-count and --prompts-skip choose prompts of the grammar, and {pipeline.folder} takes "

@@ -17,8 +17,8 @@ from matplotlib.ticker import PercentFormatter
 
 from underpaint.algos.arrays import FloatArray
 from underpaint.artifacts.manifest import write_beside
+from underpaint.runtime.evaluation.picture_judge import Picture
 from underpaint.runtime.evaluation.report import ReportRow
-from underpaint.runtime.pipeline import Picture
 
 _INK: Final = "#22252b"
 _QUIET: Final = "#6b7280"

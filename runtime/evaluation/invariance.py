@@ -20,6 +20,7 @@ from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.artifacts.decoder_graph import POSITION_BUCKETS, Precision
 from underpaint.artifacts.manifest import ManifestError
 from underpaint.artifacts.model_index import read_index
+from underpaint.artifacts.scaled_rows import SCALE
 from underpaint.runtime.engines.context import SHARED
 from underpaint.runtime.engines.engine import Engine, LoadedDecoder
 from underpaint.runtime.engines.loading import CPU, load_decoder
@@ -176,8 +177,9 @@ def _arithmetic(folder: Path, decoder: LoadedDecoder) -> Arithmetic:
         return decoder.shape.precision
     with (folder / weights.file).open("rb") as file:  # safetensors: the size of a JSON header, then the header
         header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-    types = {entry["dtype"] for name, entry in header.items() if name != "__metadata__"}
-    return "int8" if types & {"I8", "U8"} else decoder.shape.precision
+    # Products are taken in 8 bits of a matrix in blocks (U8); one with a scale a row (I8) is widened when it is loaded.
+    blocks = any(entry["dtype"] == "U8" for name, entry in header.items() if f"{name}{SCALE}" in header)
+    return "int8" if blocks else decoder.shape.precision
 
 
 def _prefix(target: LoadedDecoder, rng: np.random.Generator) -> IntArray:

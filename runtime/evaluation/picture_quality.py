@@ -14,7 +14,8 @@ from underpaint.runtime.conditions import Condition
 from underpaint.runtime.drawing import Drawing
 from underpaint.runtime.evaluation.likelihood import image_log_likelihood
 from underpaint.runtime.evaluation.paired import PairedDifference, attribute_log_probability, paired_difference
-from underpaint.runtime.evaluation.quality import PAIR, Reading, frechet_distance, frechet_floor, read_right
+from underpaint.runtime.evaluation.picture_judge import Picture, PictureJudge
+from underpaint.runtime.evaluation.quality import Reading, frechet_distance, frechet_floor, read_right
 from underpaint.runtime.evaluation.two_sample import (
     LEAST_PROMPTS,
     TwoSample,
@@ -22,8 +23,7 @@ from underpaint.runtime.evaluation.two_sample import (
     picture_features,
     two_sample_test,
 )
-from underpaint.runtime.pipeline import Picture, PictureJudge, Pipeline
-from underpaint.zoo.prompts import SLOT_VALUES
+from underpaint.runtime.pipeline import Pipeline
 
 
 class PictureViews:
@@ -89,7 +89,8 @@ class PictureViews:
 
     def read_right(self, drawn: Sequence[Drawing], judge: PictureJudge) -> dict[str, BoolArray]:
         readings = [self.reading(drawing, judge) for drawing in drawn]
-        return read_right(readings, [self._conditions[drawing.prompt].attributes for drawing in drawn])
+        asked = [self._conditions[drawing.prompt].attributes for drawing in drawn]
+        return read_right(readings, asked, judge.grammar)
 
     def attribute_log_probability(self, drawn: Sequence[Drawing], judge: PictureJudge) -> FloatArray | None:
         """[drawings] nats; None where a reading was recorded without scores."""
@@ -99,7 +100,7 @@ class PictureViews:
             if not scores:
                 return None
             wanted = self._conditions[drawing.prompt].attributes
-            places = {slot: SLOT_VALUES[slot].index(value) for slot, value in wanted.items()}
+            places = {slot: judge.grammar.slots[slot].index(value) for slot, value in wanted.items()}
             found.append(attribute_log_probability({slot: one[None] for slot, one in scores.items()}, places)[0])
         return np.array(found)
 
@@ -149,11 +150,12 @@ def picture_quality(drawn: list[Drawing], baseline: list[Drawing], views: Pictur
     )
     if not views.told:
         return found
-    right, base_right = views.read_right(drawn, judge), views.read_right(baseline, judge)[PAIR]
+    main = judge.grammar.accuracy
+    right, base_right = views.read_right(drawn, judge), views.read_right(baseline, judge)[main]
     found = found._replace(
-        accuracy=float(right[PAIR].mean()),
-        over_ar=paired_difference(base_right.reshape(seeds, -1), right[PAIR].reshape(seeds, -1)),
-        by_attribute={slot: float(hits.mean()) for slot, hits in right.items() if slot != PAIR},
+        accuracy=float(right[main].mean()),
+        over_ar=paired_difference(base_right.reshape(seeds, -1), right[main].reshape(seeds, -1)),
+        by_attribute={slot: float(hits.mean()) for slot, hits in right.items() if slot != main},
     )
     likely, base_likely = (views.attribute_log_probability(side, judge) for side in (drawn, baseline))
     if likely is None or base_likely is None:

@@ -14,11 +14,9 @@ import numpy as np
 
 from underpaint.algos.arrays import BoolArray, FloatArray
 from underpaint.runtime.evaluation.metrics.features import gaussian_distance
-from underpaint.zoo.prompts import SLOT_VALUES
+from underpaint.zoo.grammars import EMOJI, Grammar
 from underpaint.zoo.resolutions import SHIPPED_RESOLUTIONS
 
-PAIR: Final = "concept_and_style"
-"""The figure called prompt accuracy: the share of pictures whose concept and style are both read right."""
 REFERENCE_KIND: Final = "reference"
 """The kind, in its manifest, of a file of real scenes."""
 FLOOR_DRAWS: Final = 32
@@ -34,12 +32,12 @@ class Reading(NamedTuple):
     """What the judge sees in one picture."""
 
     values: Mapping[str, str]
-    """The value of every slot of `SLOT_VALUES`."""
+    """The value of every slot of the grammar."""
     features: FloatArray
     """[F] (64 in the shipped judge)."""
     scores: Mapping[str, FloatArray] = MappingProxyType({})
-    """Class scores (logits) [classes] by slot, in the order of `SLOT_VALUES`; empty in records of before they were
-    kept."""
+    """Class scores (logits) [classes] by slot, in the order of the slot's values; empty in records of before they
+    were kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +45,7 @@ class Reference:
     """Real scenes as the judge sees them, in two halves that share no scene.
 
     features_a, features_b: [n, F], the pictures drawn at the resolution asked for.
-    accuracy: the judge's own share read right on fresh real scenes, per slot and for `concept_and_style`.
+    accuracy: the judge's own share read right on fresh real scenes, per slot and for `Grammar.accuracy`.
     """
 
     features_a: FloatArray
@@ -92,19 +90,22 @@ def load_reference(path: Path, side: int) -> Reference:
     return Reference(halves[0], halves[1], {slot: float(share) for slot, share in accuracy.items()})
 
 
-def read_right(readings: Sequence[Reading], asked: Sequence[Mapping[str, str]]) -> dict[str, BoolArray]:
-    """[pictures] whether each was read as asked for: `concept_and_style`, and every slot.
+def read_right(
+    readings: Sequence[Reading], asked: Sequence[Mapping[str, str]], grammar: Grammar = EMOJI
+) -> dict[str, BoolArray]:
+    """[pictures] whether each was read as asked for: every slot, and all of `grammar.main`, as `grammar.accuracy`.
 
-    asked: the wanted value of every slot, see `runtime.conditions.Condition.attributes`.
+    The mean of that last one is called prompt accuracy. asked: the wanted value of every slot, see
+    `runtime.conditions.Condition.attributes`.
     """
     right = {
         slot: np.array(
             [one.values[slot] == wanted[slot] for one, wanted in zip(readings, asked, strict=True)],
             dtype=np.bool_,
         )
-        for slot in SLOT_VALUES
+        for slot in grammar.slots
     }
-    return {PAIR: right["concept"] & right["style"], **right}
+    return {grammar.accuracy: np.logical_and.reduce([right[slot] for slot in grammar.main]), **right}
 
 
 def frechet_distance(left: FloatArray, right: FloatArray) -> float:

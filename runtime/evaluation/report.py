@@ -18,10 +18,11 @@ from underpaint.runtime.evaluation.comparison import BASELINE, EAGER, Comparison
 from underpaint.runtime.evaluation.drawing_log import DrawingKey, DrawingLog
 from underpaint.runtime.evaluation.machine import describe_machine
 from underpaint.runtime.evaluation.paired import PairedDifference, interval_ends, resampled
+from underpaint.runtime.evaluation.picture_judge import Picture
 from underpaint.runtime.evaluation.picture_quality import PictureViews, picture_quality
 from underpaint.runtime.evaluation.replay import Replay, mean_token_bias
 from underpaint.runtime.methods.method import DecodingMethod
-from underpaint.runtime.pipeline import Picture, Pipeline
+from underpaint.runtime.pipeline import Pipeline
 
 
 class Speedup(NamedTuple):

@@ -18,7 +18,8 @@ from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
 from underpaint.algos.spatial.mulo import RepairCycle
 from underpaint.algos.tree import NO_TOKEN
 from underpaint.artifacts.manifest import write_beside
-from underpaint.runtime.pipeline import Picture, Pipeline
+from underpaint.runtime.evaluation.picture_judge import Picture
+from underpaint.runtime.pipeline import Pipeline
 
 _INK: Final = "#22252b"
 _BLANK: Final = 236

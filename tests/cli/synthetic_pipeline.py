@@ -22,12 +22,14 @@ from underpaint.algos.tree import DraftTree
 from underpaint.artifacts.model_index import ModelIndex
 from underpaint.runtime.conditions import Condition, parse_condition
 from underpaint.runtime.engines.engine import PassTimer
+from underpaint.runtime.evaluation.picture_judge import Picture
 from underpaint.runtime.evaluation.quality import Reading, Reference
 from underpaint.runtime.methods.method import ModelTables, Timed
-from underpaint.runtime.pipeline import Picture, Pipeline
+from underpaint.runtime.pipeline import Pipeline
 from underpaint.runtime.resampling.resampler import Resampler
 from underpaint.sim.synthetic.grid_model import GridWeights, SyntheticGridTarget
 from underpaint.sim.synthetic.models import Blend, RandomDistribution, SyntheticDrafter, SyntheticTarget
+from underpaint.zoo.grammars import EMOJI
 from underpaint.zoo.prompts import SLOT_VALUES
 
 VOCAB = 40
@@ -122,6 +124,7 @@ class SyntheticJudge:
 
     def __init__(self, reference: Reference) -> None:
         self.reference = reference
+        self.grammar = EMOJI
 
     def read(self, picture: Picture) -> Reading:
         shades = picture[::16, ::16, 0].astype(np.float64).ravel()

@@ -4,7 +4,6 @@ from scipy.linalg import sqrtm
 
 from tests.cli.synthetic_pipeline import real_scenes
 from underpaint.runtime.evaluation.quality import (
-    PAIR,
     Reading,
     Reference,
     frechet_distance,
@@ -13,6 +12,7 @@ from underpaint.runtime.evaluation.quality import (
     read_right,
     reference_arrays,
 )
+from underpaint.zoo.grammars import EMOJI
 from underpaint.zoo.prompts import CONCEPT_NAMES, SLOT_VALUES, Prompt
 
 
@@ -81,7 +81,7 @@ def test_prompt_accuracy_needs_concept_and_style():
         Reading(right | {"colour": "no such"}, np.zeros(2)),
     ]
     right = read_right(readings, [wanted] * 4)
-    assert right[PAIR].tolist() == [True, False, False, True]
+    assert right[EMOJI.accuracy].tolist() == [True, False, False, True]
     shares = {slot: hits.mean() for slot, hits in right.items()}
     assert (shares["style"], shares["concept"], shares["colour"], shares["place"]) == (0.75, 0.75, 0.75, 1.0)
-    assert read_right([], [])[PAIR].shape == (0,)
+    assert read_right([], [])[EMOJI.accuracy].shape == (0,)

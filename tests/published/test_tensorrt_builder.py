@@ -9,11 +9,14 @@ import torch
 
 from tests.published.checkpoints import HEADS, SIDE, save_llamagen
 from underpaint.export.checkpoint import Request, export_checkpoint
+from underpaint.export.shared_target import export_shared_target
+from underpaint.export.store import Origin
 from underpaint.export.tensorrt_build import build_engine, build_folder, decoder_profile, timing_file
 from underpaint.models.decoder import Decoder, initialise
 from underpaint.models.decoder_config import DecoderConfig
 from underpaint.models.published.llamagen import llamagen_state
 from underpaint.models.published.options import LoadOptions
+from underpaint.models.text import CaptionedTarget
 from underpaint.runtime.engines.shape import read_shape
 from underpaint.runtime.engines.tensorrt_files import Profile
 from underpaint.runtime.files import user_cache_folder
@@ -129,3 +132,17 @@ def test_measured_kernels_are_taken_on_the_gpu_that_they_were_measured_on(
     places.add(timing_file("tensorrt", native, "X"))  # type: ignore[arg-type]
     assert len(places) == 3
     assert {place.parent for place in places} == {user_cache_folder() / "timing"}
+
+
+def test_weights_of_8_bits_with_a_scale_a_row_are_widened_for_the_builder(tmp_path: Path) -> None:
+    sizes = DecoderConfig(64, 1, 4, 800, 64, 8, 12, condition="external")
+    target = CaptionedTarget(sizes, 8)
+    for part in target.parameters():
+        torch.nn.init.normal_(part, std=0.1)
+    (found,) = export_shared_target(target, {64: 3}, 8, tmp_path, Origin("random weights", "a test"))
+    assert found.weights is not None
+    shape = read_shape(found.settings, found.name)
+    profile = decoder_profile(shape, found.shapes, 2, 8)
+    content = build_engine(tmp_path / found.file, [profile], tensorrt, "fp32", tmp_path / "timing")
+    gate_up = 4 * 2 * 800 * 64
+    assert len(content) > gate_up > found.weights.bytes

@@ -1,0 +1,111 @@
+"""Graphs of several grids on one file of weights: the same places, and refusals of what would not be exact."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+
+from tests.models.tiny import tiny_target
+from underpaint.artifacts.scaled_rows import ScaledRows, scaled_rows
+from underpaint.export.decoder_parity import Runner
+from underpaint.export.decoders import GraphFormat, write_graphs
+from underpaint.export.graph import GraphWriter
+from underpaint.export.tensorrt_build import plain_pass
+from underpaint.export.weight_file import WeightFile, header_room
+from underpaint.models.decoder import Decoder
+from underpaint.models.text import with_condition_table
+from underpaint.models.train.shared_target import on_grid
+from underpaint.runtime.engines.context import EngineContext, open_session
+
+FORM = GraphFormat()
+
+
+def places(path: Path) -> dict[str, dict[str, str]]:
+    graph = onnx.load(path, load_external_data=False).graph
+    return {
+        one.name: {entry.key: entry.value for entry in one.external_data}
+        for one in graph.initializer
+        if one.data_location == onnx.TensorProto.EXTERNAL
+    }
+
+
+def test_two_grids_point_at_the_same_places(tmp_path: Path) -> None:
+    target = tiny_target()
+    decoders = {tmp_path / f"{grid}.onnx": with_condition_table(on_grid(target, grid)) for grid in (4, 2)}
+    write_graphs(decoders, FORM, tmp_path / "both.safetensors")
+    low, high = places(tmp_path / "2.onnx"), places(tmp_path / "4.onnx")
+    assert low == high
+    assert {place["location"] for place in low.values()} == {"both.safetensors"}
+    assert len({place["offset"] for place in low.values()}) == len(low) > 10
+
+
+def test_other_numbers_under_one_name_are_refused(tmp_path: Path) -> None:
+    decoders = {tmp_path / f"{seed}.onnx": with_condition_table(tiny_target(seed)) for seed in (0, 1)}
+    with pytest.raises(ValueError, match=r"both.safetensors: '.*' is there with other numbers"):
+        write_graphs(decoders, FORM, tmp_path / "both.safetensors")
+    with WeightFile(tmp_path / "w.safetensors", header_room("abc")) as file:
+        first, _ = file.add("a", np.ones(3, np.float32)), file.add("b", np.zeros(2, np.float32))
+        assert file.add("a", np.ones(3, np.float32)) == first
+        for other in (np.ones(3, np.float16), np.ones((3, 1), np.float32), np.zeros(3, np.float32)):
+            with pytest.raises(ValueError, match="'a' is there with other numbers"):
+                file.add("a", other)
+        third = file.add("c", np.full(4, 2, np.float32))
+        assert third.offset > first.offset
+
+
+def test_only_a_rounded_model_is_stored_in_8_bits(tmp_path: Path) -> None:
+    form = replace(FORM, stored="fp16", scaled=True)
+    with pytest.raises(ValueError, match=r"expected numbers of 8 bits with a scale a row, or of fp16; round the model"):
+        write_graphs({tmp_path / "t.onnx": with_condition_table(tiny_target())}, form, tmp_path / "t.safetensors")
+    with pytest.raises(ValueError, match="expected --precision fp32"):
+        GraphFormat("fp16", scaled=True)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_session_multiplies_by_the_very_numbers_that_are_stood_for(tmp_path: Path, axis: int) -> None:
+    values = np.random.default_rng(3).standard_normal((24, 40)).astype(np.float32)
+    rows: ScaledRows = scaled_rows(values, axis)
+    with WeightFile(tmp_path / "g.safetensors", header_room(["matrix"])) as file:
+        graph = GraphWriter("g", {"matrix": lambda: rows}, "fp32", file)
+        product = graph.product(graph.input("value", "float32", ("R", 24)), "matrix")
+        for name, value, size in (("product", product, "R"), ("widened", graph.weight("matrix"), 24)):
+            graph.node("Identity", [value], name)
+            graph.output(name, "float32", (size, 40))
+        graph.write(tmp_path / "g.onnx")
+    session = open_session(tmp_path / "g.onnx", EngineContext(threads=1))
+    given = values[:, :24].T.copy()
+    found, product = session.run(["widened", "product"], {"value": given})
+    np.testing.assert_array_equal(found, rows.widened())
+    np.testing.assert_allclose(product, given @ rows.widened(), rtol=1e-4, atol=1e-4)
+
+
+def rounded() -> Decoder:
+    """A decoder whose matrices are those of 8 bits with a scale a row."""
+    decoder = with_condition_table(tiny_target())
+    for name, value in decoder.named_parameters():
+        if value.ndim > 1 and "conditions" not in name:
+            value.data = torch.from_numpy(scaled_rows(value.detach().numpy()).widened())
+    return decoder
+
+
+def test_an_engine_that_would_multiply_in_8_bits_is_given_the_widened_numbers(tmp_path: Path) -> None:
+    decoder, path = rounded(), tmp_path / "t.onnx"
+    write_graphs({path: decoder}, replace(FORM, stored="fp16", scaled=True), tmp_path / "t.safetensors")
+    content = plain_pass(path)
+    kinds = {one.data_type for one in onnx.load_from_string(content).graph.initializer}
+    assert onnx.TensorProto.INT8 not in kinds
+    assert onnx.TensorProto.INT8 in {
+        one.data_type for one in onnx.load(path, load_external_data=False).graph.initializer
+    }
+    prefix = decoder.config.vocab_size + np.arange(1, 9)[None]
+    own, widened = (
+        Runner(open_session(path, EngineContext(threads=1), given), decoder.config, "fp32", 1).begin(prefix).logits
+        for given in (None, content)
+    )
+    np.testing.assert_allclose(own, widened, rtol=0, atol=1e-6)
+    with torch.no_grad():
+        wanted, _ = decoder(torch.zeros(1, 0, dtype=torch.int64), decoder.embed(torch.from_numpy(prefix), None))
+    np.testing.assert_allclose(own[:, -1:], wanted.numpy(), atol=1e-4)

@@ -1,0 +1,276 @@
+"""A trained world is exported and drawn with: one file of weights for both grids, and prompts that say the side."""
+
+import json
+from functools import partial
+from pathlib import Path
+from shutil import copytree
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.numpy import load_file
+from typer.testing import CliRunner, Result
+
+from tests.cli.hand_made import write_judge
+from tests.runtime.world_folder import export_tiny, train_tiny
+from underpaint.algos.rows import SamplingParams, sampling_probs
+from underpaint.artifacts.manifest import ManifestError
+from underpaint.artifacts.model_index import read_index, write_index
+from underpaint.artifacts.scaled_rows import ScaledRows
+from underpaint.cli.app import app
+from underpaint.export.shared_target import round_shared_target
+from underpaint.export.trained_models import export_all
+from underpaint.models.checkpoints import load_target, load_whole
+from underpaint.models.text import with_condition_table
+from underpaint.models.train.loop import CHECKPOINT
+from underpaint.models.train.shared_target import on_grid
+from underpaint.models.weights import narrowed, widened
+from underpaint.runtime.device.weights import read_decoder
+from underpaint.runtime.drawing import Drawing, draw
+from underpaint.runtime.engines.context import EngineContext
+from underpaint.runtime.engines.shape import read_shape
+from underpaint.runtime.evaluation.comparison import read_conditions
+from underpaint.runtime.methods.registry import build_method, resolve
+from underpaint.runtime.pipeline import Pipeline
+from underpaint.zoo import load
+from underpaint.zoo.textured_prompts import no_textured_prompt, parse_textured, side_word_id, textured_word_ids
+
+OPEN = partial(Pipeline.open, context=EngineContext(threads=1))
+TEXT = "a woolly fox left of a flat cactus, with a honeybee, on green foliage"
+WARM, COLD = SamplingParams(guidance=2.0), SamplingParams(guidance=2.0, temperature=0.0)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train_tiny(tmp_path_factory.mktemp("world"))
+
+
+@pytest.fixture(scope="module")
+def models(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return export_tiny(runs, tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture(scope="module")
+def pipeline(models: Path) -> Pipeline:
+    return OPEN(models)
+
+
+def drawn(pipeline: Pipeline, sampling: SamplingParams, method: str, *settings: str) -> Drawing:
+    built = build_method(method, resolve(method, sampling.temperature, settings=settings), pipeline.tables)
+    return draw(pipeline, built, sampling, pipeline.condition(TEXT), 3)
+
+
+def called(*words: object) -> Result:
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def test_a_folder_of_all_models_says_how_they_are_asked_and_sampled(models: Path) -> None:
+    index = read_index(models)
+    assert (index.family, index.condition) == ("textured-scenes", "prompt_grammar")
+    assert index.sampling() == SamplingParams(guidance=2.0, temperature=1.0, top_k=0)
+    assert [(one.side, one.target, one.drafter, one.reference) for one in index.resolutions] == [
+        (64, "target64", "drafter64", "judge_reference"),
+        (128, "target128", "drafter128", "judge_reference"),
+    ]
+    assert {"sampler_up", "sampler_up_ce", "sampler_down", "judge", "vq_decoder"} <= set(index.models)
+    assert load.manifest("target64", models).recipe == (
+        "underpaint train world && underpaint export --scenes textured target"
+    )
+
+
+def test_one_file_of_weights_serves_both_grids(models: Path) -> None:
+    low, high = (load.manifest(name, models) for name in ("target64", "target128"))
+    assert low.weights == high.weights
+    assert (low.weights.file, low.weights.matrices) == ("target.safetensors", "scaled_rows")
+    assert (low.settings["height"], high.settings["height"]) == (8, 16)
+    assert sorted(path.name for path in models.glob("target*.safetensors")) == ["target.safetensors"]
+
+
+def test_what_is_stored_is_the_rounded_model_of_the_repository(runs: Path, models: Path) -> None:
+    trained = load_whole(runs / "target" / CHECKPOINT)["model"]
+    wanted = widened(narrowed(trained))
+    stored = load_file(models / "target.safetensors")
+    matrix, scale = stored["layers.0.gate_up"], stored["layers.0.gate_up.scale"]
+    assert (matrix.dtype, scale.dtype) == (np.int8, np.float16)
+    gate_up = wanted["decoder.layers.0.gate_up.weight"].numpy()
+    np.testing.assert_array_equal(ScaledRows(matrix, scale).widened().T, gate_up)
+    assert not np.array_equal(gate_up, trained["decoder.layers.0.gate_up.weight"].numpy())
+    # Smaller matrices are of 16 bits there, and so here.
+    np.testing.assert_array_equal(stored["head"].T.astype(np.float32), wanted["decoder.head.weight"].numpy())
+
+
+def test_other_readers_get_the_same_numbers(runs: Path, models: Path) -> None:
+    target = load_target(runs / "target" / CHECKPOINT)
+    round_shared_target(target)
+    for name, grid in (("target64", 8), ("target128", 16)):
+        located = load.locate(name, "target", models)
+        read = read_decoder(located, read_shape(located.manifest.settings, name), torch.device("cpu"))
+        wanted = with_condition_table(on_grid(target, grid)).state_dict()
+        assert read.state_dict().keys() == wanted.keys()
+        for key, value in read.state_dict().items():
+            torch.testing.assert_close(value, wanted[key], rtol=0, atol=0)
+
+
+def test_each_grid_is_told_its_own_side_by_one_prompt(runs: Path, pipeline: Pipeline) -> None:
+    target = load_target(runs / "target" / CHECKPOINT)
+    round_shared_target(target)
+    asked = pipeline.condition(TEXT)
+    low = pipeline.low_target(asked, WARM, 2).model._target
+    for engine, side in ((low, 64), (pipeline.high, 128)):
+        tokens = engine.encoder.encode(asked).tokens
+        assert tokens[0, -1] - engine.vocab_size == side_word_id(side)
+        words = torch.from_numpy(np.stack([textured_word_ids(parse_textured(TEXT), side), no_textured_prompt()]))
+        with torch.no_grad():
+            logits, _ = on_grid(target, side // 8)(torch.zeros(2, (side // 8) ** 2, dtype=torch.int64), words)
+        wanted = sampling_probs(logits[:, :1].numpy(), WARM)
+        engine.sample_by(WARM)
+        engine.condition(asked)
+        np.testing.assert_allclose(engine.begin().probs, wanted, atol=1e-5)
+    assert pipeline.high.encoder.accepts() == low.encoder.accepts()
+
+
+def test_every_kind_of_method_draws(pipeline: Pipeline) -> None:
+    ar = drawn(pipeline, COLD, "ar")
+    assert (ar.target_nfe, len(ar.tokens)) == (256, 256)
+    assert drawn(pipeline, COLD, "eagle2").tokens == ar.tokens
+    lantern = drawn(pipeline, WARM, "adt+lantern")
+    assert lantern.drafter_nfe > 0
+    assert drawn(pipeline, WARM, "adt+lantern").tokens == lantern.tokens
+    islands = drawn(pipeline, WARM, "mulo-islands")
+    assert len(islands.tokens) == 256
+    assert islands.target_nfe < 256
+    assert {"sampler_up", "sampler_down", "target64"} <= set(pipeline.fingerprint()["sha256"])
+
+
+def test_the_judge_reads_the_slots_of_this_grammar(pipeline: Pipeline) -> None:
+    judge = pipeline.judge
+    assert judge is not None
+    found = judge.read(pipeline.picture(np.arange(256) % 48))
+    assert set(found.values) == set(judge.grammar.slots) == set(found.scores)
+    assert "things_and_finishes" in judge.reference.accuracy
+    assert len({one.caption() for one in read_conditions(pipeline, (), None)}) == 8
+
+
+def test_commands_draw_compare_and_measure(models: Path, tmp_path: Path) -> None:
+    out = tmp_path / "fox.png"
+    done = called("generate", TEXT, "--engines", models, "--method", "adt+lantern", "--out", out)
+    assert done.exit_code == 0, done.output
+    with Image.open(out) as picture:
+        assert picture.size == (128, 128)
+    small = ("--engines", models, "--resolution", 64, "--prompts-count", 2)
+    table = tmp_path / "compare.json"
+    done = called("compare", *small, "--methods", "ar,adt+lantern", "--out", tmp_path / "c", "--json", table)
+    assert done.exit_code == 0, done.output
+    held = json.loads(table.read_text())
+    assert (held["settings"]["top_k"], held["settings"]["guidance"]) == (0, 2.0)
+    for row in held["rows"]:
+        assert set(row["attribute_accuracy"]) == set(OPEN(models).judge.grammar.slots)
+        assert row["attribute_log_probability"] < 0
+    figures = tmp_path / "premises.json"
+    done = called("premises", TEXT, *small[:4], "--no-costs", "--json", figures)
+    assert done.exit_code == 0, done.output
+    assert json.loads(figures.read_text())["rows"][0]["value"] > 0
+    listed = called("prompts", "--engines", models)
+    assert "woolly" in listed.stdout
+    assert "foliage" in called("prompts", "--backgrounds", "--engines", models).stdout
+    (drawn_at_random,) = called("prompts", "--random", 1, "--engines", models).stdout.splitlines()
+    assert "background" in drawn_at_random
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("a woolly foxx left of a cactus",), "unknown word 'foxx'; did you mean 'fox'"),
+        (("a 3d fox, left",), "unknown word"),
+        ((TEXT, "--top-k", 49), "at most 48, the codes of this model"),
+        ((TEXT, "--resolution", 256), "resolution 256: the folder draws 64, 128"),
+    ],
+)
+def test_wrong_prompts_and_options_are_one_line(
+    models: Path, tmp_path: Path, words: tuple[object, ...], message: str
+) -> None:
+    done = called("generate", *words, "--engines", models, "--out", tmp_path / "x.png")
+    assert done.exit_code == 2, done.output
+    (line,) = done.stderr.splitlines()
+    assert message in line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_stage_and_another_family_are_refused_before_any_work(runs: Path, tmp_path: Path) -> None:
+    fewer = tmp_path / "runs"
+    copytree(runs, fewer)
+    (fewer / "drafter_128" / CHECKPOINT).unlink()
+    done = called("export", "--scenes", "textured", "--runs", fewer, "--out", tmp_path / "out")
+    assert done.exit_code == 2
+    assert "drafter_128/checkpoint.pt; train them with `underpaint train world`, or say --runs" in done.stderr
+    assert not (tmp_path / "out").exists()
+    done = called("export", "target", "--scenes", "textured", "--runs", fewer, "--out", load.FOLDER)
+    assert done.exit_code == 2
+    assert "holds models of the family emoji-scenes; export those of textured-scenes" in done.stderr
+    done = called("export", "target64", "--scenes", "textured", "--runs", fewer, "--out", tmp_path / "out")
+    assert "there is no target64; known: tokenizer, target, drafter64" in done.stderr
+    one = fewer / "target" / CHECKPOINT
+    one.write_bytes((fewer / "target_64" / CHECKPOINT).read_bytes())
+    done = called("export", "target", "--scenes", "textured", "--runs", fewer, "--out", tmp_path / "out")
+    assert done.exit_code == 2
+    assert "expected a target of several grids" in done.stderr
+    assert called("export", "x.pt", "--kind", "vq", "--scenes", "textured", "--out", tmp_path / "o").exit_code == 2
+
+
+def test_damaged_and_mixed_folders_are_refused(models: Path, tmp_path: Path) -> None:
+    def refused(change: str, message: str) -> None:
+        done = called("generate", TEXT, "--engines", tmp_path / change, "--out", tmp_path / "x.png")
+        assert done.exit_code == 2, done.output
+        assert message in done.stderr
+        assert not (tmp_path / "x.png").exists()
+
+    def copy(change: str) -> Path:
+        return Path(copytree(models, tmp_path / change))
+
+    weights = copy("flipped") / "target.safetensors"
+    held = bytearray(weights.read_bytes())
+    held[-1] ^= 1
+    weights.write_bytes(held)
+    refused("flipped", "the file was changed; export the model again")
+    weights = copy("cut") / "target.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-5])
+    refused("cut", "the file is cut short or is another one")
+    index = copy("old") / "model_index.json"
+    index.write_text(index.read_text().replace('"format": 2', '"format": 1'))
+    refused("old", "expected format 2, got 1")
+    index = copy("other") / "model_index.json"
+    index.write_text(index.read_text().replace("textured-scenes", "painted-scenes"))
+    refused("other", "a prompt grammar that this version does not know")
+    words = copy("words") / "textured_scenes.json"
+    words.write_text(words.read_text().replace("cactus", "agave"))
+    refused("words", "expected the words of this version's textured-scenes, got others")
+    manifest = copy("form") / "target128.json"
+    manifest.write_text(manifest.read_text().replace("scaled_rows", "scaled_columns"))
+    refused("form", "expected one of 'scaled_rows'")
+    folder = copy("judge")
+    write_judge(folder)
+    write_index(folder)
+    refused("judge", "expected a judge of finish, thing, relation")
+
+
+def test_an_export_of_one_model_keeps_the_others_and_the_folder_s_guidance(
+    runs: Path, models: Path, tmp_path: Path
+) -> None:
+    folder = Path(copytree(models, tmp_path / "models"))
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    export_all(runs, folder, ("target",), family="textured", guidance=3.5)
+    export_tiny(runs, folder, "drafter64")
+    assert read_index(folder).sampling() == SamplingParams(guidance=3.5)
+    after = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert {name for name in before if after[name] != before[name]} == {"model_index.json"}
+    assert after.keys() == before.keys()
+    with pytest.raises(ValueError, match="guidance must be"):
+        export_all(runs, folder, ("target",), family="textured", guidance=-1.0)
+    (folder / "model_index.json").write_bytes(before["model_index.json"])
+    for name in ("target64", "target128"):
+        for path in folder.glob(f"{name}.*"):
+            path.unlink()
+    write_index(folder)
+    with pytest.raises(ManifestError, match="holds no target"):
+        OPEN(folder)

@@ -1,0 +1,75 @@
+"""The prompt grammars by family: what folders of models are asked in, and what is chosen where nothing was typed."""
+
+from pathlib import Path
+from shutil import copyfile
+
+import numpy as np
+import pytest
+
+from underpaint.artifacts.manifest import ManifestError
+from underpaint.runtime.conditions import parse_condition
+from underpaint.runtime.evaluation.comparison import choose_prompts
+from underpaint.zoo.grammars import EMOJI, GRAMMARS, TEXTURED, Grammar, check_tables, grammar_of
+from underpaint.zoo.load import FOLDER
+from underpaint.zoo.textured_prompts import held_out_things, parse_textured, side_word_id, textured_word_ids
+
+
+@pytest.mark.parametrize("grammar", GRAMMARS.values(), ids=lambda one: one.family)
+def test_a_grammar_reads_what_it_says_and_what_it_samples(grammar: Grammar) -> None:
+    rng = np.random.default_rng(1)
+    for _ in range(50):
+        prompt = grammar.sample(rng)
+        assert grammar.read(prompt.caption) == prompt
+        assert set(prompt.attributes) == set(grammar.slots)
+        assert all(value in grammar.slots[slot] for slot, value in prompt.attributes.items())
+    assert {grammar.subject, grammar.background, *grammar.main} <= set(grammar.slots)
+    assert grammar.read(grammar.example).caption.startswith(grammar.example[:12])
+
+
+def test_a_textured_prompt_is_of_pictures_of_any_side() -> None:
+    text = "a woolly fox left of a flat cactus, with a honeybee, on green foliage, bright sky"
+    found = parse_condition(text, "prompt_grammar", TEXTURED)
+    for side in (64, 128, 256):
+        assert textured_word_ids(parse_textured(text), side).tolist() == [*found.ids, side_word_id(side)]
+    assert found.attributes["other"] == "cactus"
+    with pytest.raises(ValueError, match=r"side: expected one of 64, 128, 256 px, got 96"):
+        side_word_id(96)
+
+
+def test_a_wrong_word_names_the_nearest_known_one_of_its_own_grammar() -> None:
+    with pytest.raises(ValueError, match=r"unknown word 'woolie'; did you mean 'woolly'"):
+        parse_condition("a woolie fox left of a cactus", "prompt_grammar", TEXTURED)
+    with pytest.raises(ValueError, match=r"unknown word 'woolly'"):
+        parse_condition("a woolly fox", "prompt_grammar")
+
+
+def test_chosen_prompts_are_of_training_pairs_and_no_thing_comes_twice() -> None:
+    chosen = choose_prompts(48, grammar=TEXTURED)
+    assert chosen == choose_prompts(48, grammar=TEXTURED)
+    assert chosen[8:] == choose_prompts(40, 8, TEXTURED)
+    assert len({one.attributes["thing"] for one in chosen}) == 48
+    held = set(held_out_things())
+    for one in chosen:
+        own = one.attributes
+        assert not {(own["thing"], own["finish"]), (own["other"], own["other_finish"])} & held
+
+
+def test_families_without_a_grammar_are_told_apart() -> None:
+    assert grammar_of("") is grammar_of("emoji-scenes") is EMOJI
+    assert grammar_of("textured-scenes") is TEXTURED
+    with pytest.raises(ManifestError, match=r"family 'textured-scene' .* did you mean 'textured-scenes'"):
+        grammar_of("textured-scene")
+
+
+def test_a_folder_of_other_words_is_refused(tmp_path: Path) -> None:
+    check_tables(FOLDER, TEXTURED)
+    check_tables(tmp_path, TEXTURED)
+    path = tmp_path / TEXTURED.tables
+    copyfile(FOLDER / TEXTURED.tables, path)
+    check_tables(tmp_path, TEXTURED)
+    path.write_text(path.read_text().replace("cactus", "agave"))
+    with pytest.raises(ManifestError, match=r"expected the words of this version's textured-scenes, got others"):
+        check_tables(tmp_path, TEXTURED)
+    path.write_text("{")
+    with pytest.raises(ManifestError, match="damaged"):
+        check_tables(tmp_path, TEXTURED)

@@ -1,0 +1,152 @@
+"""The prompt grammars that models of this project are asked in, by the family that a folder's index names."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from underpaint.algos.registry import suggest
+from underpaint.artifacts.manifest import ManifestError
+from underpaint.artifacts.model_families import EMOJI_FAMILY, GRAMMAR_TABLES, PROMPT_GRAMMAR, TEXTURED_FAMILY
+from underpaint.artifacts.model_index import ModelIndex
+from underpaint.zoo import prompts as emoji
+from underpaint.zoo import textured_prompts as textured
+
+
+class GrammarPrompt(NamedTuple):
+    """A prompt of any grammar.
+
+    caption: in canonical words. ids: of its words, without what a model adds by itself, such as the pictures' side.
+    attributes: the value of every slot.
+    """
+
+    caption: str
+    ids: tuple[int, ...]
+    attributes: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """What prompts of a family of models may say.
+
+    family: as a folder's index names it. tables: the file of its words. slots: every slot with its values, whose places
+    are the classes of a judge. main: the slots that a picture must show all of to count as right, which is called
+    `accuracy`. subject, background: the slots of what is drawn, and of what lies behind it. words: what can be typed,
+    by what it says. read: takes typed words; ValueError names an unknown one and the nearest known one. sample: a
+    prompt of the training pairs.
+    """
+
+    family: str
+    tables: str
+    slots: Mapping[str, tuple[str, ...]]
+    main: tuple[str, ...]
+    accuracy: str
+    subject: str
+    background: str
+    words: Mapping[str, tuple[str, ...]]
+    example: str
+    read: Callable[[str], GrammarPrompt]
+    sample: Callable[[np.random.Generator], GrammarPrompt]
+
+
+def emoji_prompt(prompt: emoji.Prompt) -> GrammarPrompt:
+    """A prompt of EmojiScenes."""
+    ids = tuple(int(word) for word in emoji.word_ids(prompt))
+    return GrammarPrompt(prompt.caption(), ids, {slot: getattr(prompt, slot) for slot in emoji.SLOT_VALUES})
+
+
+def textured_prompt(prompt: textured.TexturedPrompt) -> GrammarPrompt:
+    """A prompt of TexturedScenes, for pictures of any side."""
+    ids = tuple(int(word) for word in textured.scene_word_ids(prompt))
+    return GrammarPrompt(prompt.caption(), ids, {slot: getattr(prompt, slot) for slot in textured.TEXTURED_SLOTS})
+
+
+def _sample_emoji(rng: np.random.Generator) -> GrammarPrompt:
+    return emoji_prompt(emoji.sample(rng, emoji.seen_pairs()))
+
+
+def _sample_textured(rng: np.random.Generator) -> GrammarPrompt:
+    return textured_prompt(textured.draw_textured(lambda count: int(rng.integers(count))))
+
+
+EMOJI: Final = Grammar(
+    family=EMOJI_FAMILY,
+    tables=GRAMMAR_TABLES[EMOJI_FAMILY],
+    slots=emoji.SLOT_VALUES,
+    main=("concept", "style"),
+    accuracy="concept_and_style",
+    subject="concept",
+    background="colour",
+    words={
+        "concept": emoji.CONCEPT_NAMES,
+        "style": emoji.STYLES,
+        "size": emoji.SIZES,
+        "place": emoji.PLACES,
+        "texture": emoji.TEXTURES,
+        "background": emoji.COLOURS,
+    },
+    example="a large 3d fox, left, on a graded sky background",
+    read=lambda text: emoji_prompt(emoji.parse(text)),
+    sample=_sample_emoji,
+)
+TEXTURED: Final = Grammar(
+    family=TEXTURED_FAMILY,
+    tables=GRAMMAR_TABLES[TEXTURED_FAMILY],
+    slots=textured.TEXTURED_SLOTS,
+    main=("thing", "finish", "other", "other_finish"),
+    accuracy="things_and_finishes",
+    subject="thing",
+    background="ground",
+    words={
+        "thing": textured.THINGS,
+        "finish": textured.FINISHES,
+        "relation": textured.TYPED_RELATIONS,
+        **{slot: textured.TEXTURED_SLOTS[slot] for slot in ("companion", "ground", "colour", "sky", "light", "depth")},
+    },
+    example="a woolly fox left of a flat cactus, with a honeybee, on green foliage, bright sky, lit from the left",
+    read=lambda text: textured_prompt(textured.parse_textured(text)),
+    sample=_sample_textured,
+)
+GRAMMARS: Final[Mapping[str, Grammar]] = {one.family: one for one in (EMOJI, TEXTURED)}
+
+
+def grammar_of(family: str) -> Grammar:
+    """The grammar of a family; models of no named family are EmojiScenes'. ManifestError on a family of no grammar."""
+    if family and family not in GRAMMARS:
+        raise ManifestError(
+            f"models of the family '{family}' are asked in a prompt grammar that this version does not know; "
+            f"{suggest(family, tuple(GRAMMARS))}, or take the version that exported them"
+        )
+    return GRAMMARS[family or EMOJI_FAMILY]
+
+
+def index_grammar(index: ModelIndex) -> Grammar | None:
+    """The grammar that a folder's models are asked in; None where they take none. ManifestError as `grammar_of`."""
+    return grammar_of(index.family) if index.condition == PROMPT_GRAMMAR else None
+
+
+def check_tables(folder: Path, grammar: Grammar) -> None:
+    """ManifestError where a folder of models brings other words than this version's: its models read other ids.
+
+    A folder that brings none is taken at its word.
+    """
+    path = folder / grammar.tables
+    if not path.is_file():
+        return
+    own = Path(__file__).parent / grammar.tables
+    try:
+        same = path.samefile(own) or json.loads(path.read_text(encoding="utf-8")) == json.loads(
+            own.read_text(encoding="utf-8")
+        )
+    except ValueError as error:
+        raise ManifestError(f"{path}: damaged ({error}); export the models again") from error
+    if not same:
+        raise ManifestError(
+            f"{path}: expected the words of this version's {grammar.family}, got others: the models were trained or "
+            "exported by another version; train and export them again, or take that version"
+        )
