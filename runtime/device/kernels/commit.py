@@ -67,6 +67,7 @@ def commit_cache(
         D=width,
         COUNT=next_power_of_2(max(2, most)),
         DBLOCK=next_power_of_2(width),
+        warps=4 if most <= 32 else 8,  # with fewer of them registers spill
     )
 
 
