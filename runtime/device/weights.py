@@ -50,6 +50,10 @@ class StoredWeights:
     def __contains__(self, name: str) -> bool:
         return name in self._entries
 
+    def names(self) -> tuple[str, ...]:
+        """Its tensors, scales and padding left out."""
+        return tuple(name for name in self._entries if not name.startswith("_pad") and not name.endswith(".scale"))
+
     def numbers(self) -> int:
         """How many numbers it holds, scales and padding left out."""
         left_out = (".scale",)

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
-from underpaint.runtime.device.program import count, count_cycle
-from underpaint.runtime.device.sizes import METHODS, SEVEN_B, XL, method_of
+from underpaint.runtime.device.program import count, count_cycle, count_islands
+from underpaint.runtime.device.sizes import METHODS, SEVEN_B, XL, islands_of, method_of
 
 NODE_US, BANDWIDTH = 2.0, 4800.0
 MOST_OUTSIDE = {"adt": 0.13, "opt": 0.22}
@@ -25,6 +25,14 @@ ROOT = Path(__file__).resolve().parents[3]
 def test_a_cycle_waits_for_nothing_and_is_cheap_outside_the_models(name: str, config: object) -> None:
     program = count_cycle(config, method_of(name, config.vocab_size), batch=1)
     assert program.bound_ms(BANDWIDTH, NODE_US, forwards=False) < MOST_OUTSIDE.get(METHODS[name][0], 0.1)
+
+
+@pytest.mark.parametrize("config", [XL, SEVEN_B], ids=["xl", "7b"])
+def test_drafting_small_and_repair_wait_for_nothing(config: object) -> None:
+    programs = count_islands(config, islands_of(config.vocab_size, "islands"), batch=1)
+    for name in ("draft", "repair"):
+        assert programs[name].bound_ms(BANDWIDTH, NODE_US, forwards=False) < 0.1
+    assert programs["verify"].launches
 
 
 def test_what_waits_is_refused() -> None:
