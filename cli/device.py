@@ -154,7 +154,7 @@ def draw_on_device(
     finish: "Callable[[WantedPicture, Drawing], None]",
 ) -> None:
     """Draw pictures batch by batch and hand each to `finish`; exit code 2 where one ended with an error."""
-    from underpaint.runtime.device.drawing import Wanted
+    from underpaint.runtime.device.batches import Wanted
     from underpaint.runtime.device.runner import DeviceError
     from underpaint.runtime.drawing import Drawing
     from underpaint.runtime.engines.context import EngineError

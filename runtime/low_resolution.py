@@ -12,8 +12,15 @@ from underpaint.artifacts.manifest import ManifestError
 from underpaint.artifacts.model_index import ModelIndex, ResolutionEntry, read_index
 from underpaint.runtime.engines.context import EngineContext, EngineError
 from underpaint.runtime.engines.target import EngineTarget
-from underpaint.runtime.resampling.registry import codebook_digest, models_behind, open_resampler, read_codebook
+from underpaint.runtime.resampling.registry import (
+    codebook_digest,
+    locate_networks,
+    models_behind,
+    open_resampler,
+    read_codebook,
+)
 from underpaint.runtime.resampling.resampler import Resampler
+from underpaint.zoo.load import Located
 
 
 @dataclass(slots=True)
@@ -92,12 +99,23 @@ class LowResolution:
     def resampler(self, kind: str, ratio: int) -> Resampler:
         """The resampler `kind` of `resampling.registry` to 1 / `ratio` of the side and back; see `open_resampler`."""
         if (kind, ratio) not in self._resamplers:
-            low = self._low_entry(ratio)
-            grids = ResolutionMap(self._grid(low), self._grid(self.entry))
-            sides = self._width(low), self._width(self.entry)
+            grids, sides = self._between(ratio)
             self._resamplers[kind, ratio] = open_resampler(kind, grids, self.home, self.context, sides)
             self.hashes.update(self.home_index.hashes(models_behind(kind, sides)))
         return self._resamplers[kind, ratio]
+
+    def networks(self, kind: str, ratio: int) -> tuple[Located, Located]:
+        """The files of a latent resampler up and down, checked but not opened; see `locate_networks`."""
+        grids, sides = self._between(ratio)
+        found = locate_networks(kind, grids, self.home, sides)
+        self.hashes.update(self.home_index.hashes(models_behind(kind, sides)))
+        return found
+
+    def _between(self, ratio: int) -> tuple[ResolutionMap, tuple[int, int]]:
+        """The two grids, and the widths of their pictures in pixels."""
+        low = self._low_entry(ratio)
+        grids = ResolutionMap(self._grid(low), self._grid(self.entry))
+        return grids, (self._width(low), self._width(self.entry))
 
     def _low_entry(self, ratio: int) -> ResolutionEntry:
         height, width = self.entry.grid

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from underpaint.runtime.device.drawing import DeviceDrawer, NotDrawn, Wanted
+from underpaint.runtime.device.batches import NotDrawn, Wanted
+from underpaint.runtime.device.drawing import DeviceDrawer
 from underpaint.runtime.device.runner import DeviceError
 from underpaint.runtime.drawing import Drawing
 from underpaint.runtime.evaluation.comparison import ComparisonPlan

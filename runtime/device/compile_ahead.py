@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from operator import ge
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 os.environ.setdefault("UNDERPAINT_TRITON", "compile")
 
@@ -47,6 +47,8 @@ LINED: Final = ("ar", "eagle2")
 """Methods that are compiled with a token behind every line of the picture too."""
 ENGINED: Final = ("eagle2", "zipar")
 """Methods that are compiled with an engine's passes too."""
+ORDERS: Final[tuple[Literal["serial", "islands"], ...]] = ("islands", "serial")
+"""Of MuLo-SD's repair; serially the likeliest token is taken, so that both ways of drawing are compiled."""
 
 
 class Compiled(NamedTuple):
@@ -134,8 +136,8 @@ def resources(cubin: bytes) -> tuple[int, int]:
 
 def main(arguments: Sequence[str]) -> int:
     """Compile for the capabilities named (all without one); 1 where a kernel is beyond the budget."""
-    from underpaint.runtime.device.program import count_cycle
-    from underpaint.runtime.device.sizes import CHOICES, METHODS, SEVEN_B, XL, method_of, roofline_of
+    from underpaint.runtime.device.program import count_cycle, count_islands
+    from underpaint.runtime.device.sizes import CHOICES, METHODS, SEVEN_B, XL, islands_of, method_of, roofline_of
 
     every_size = EVERY_SIZE in arguments
     capabilities = [int(argument) for argument in arguments if argument != EVERY_SIZE] or list(CAPABILITIES)
@@ -146,6 +148,10 @@ def main(arguments: Sequence[str]) -> int:
         for temperature, names in ((1.0, CHOICES), (0.0, ("window",))):
             for name in names:
                 launches += count_cycle(config, roofline_of(temperature), 1, choice=CHOICES[name]).launches
+        for order in ORDERS:
+            islands = islands_of(config.vocab_size, order, greedy=order == "serial")
+            for program in count_islands(config, islands, batch=1).values():
+                launches += program.launches
     for name in LINED:
         method = method_of(name, SEVEN_B.vocab_size)
         launches += count_cycle(SEVEN_B, method, batch=1, line_token=0).launches

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Final, NamedTuple, Protocol
+from typing import Final
 
 import torch
 
@@ -15,13 +15,16 @@ from underpaint.algos.accept.spec import spec_of
 from underpaint.algos.draft import POLICIES
 from underpaint.algos.draft.spec import Grid
 from underpaint.algos.rows import SamplingParams
+from underpaint.algos.spatial.row_front import front_steps
 from underpaint.algos.tree import Drawn
-from underpaint.runtime.conditions import Condition
+from underpaint.runtime.device.batches import BatchProgram, NotDrawn, Wanted
 from underpaint.runtime.device.chosen_growth import Beside
 from underpaint.runtime.device.cycle import DeviceMethod
 from underpaint.runtime.device.eager import EagerLoop
 from underpaint.runtime.device.folder import DeviceModels, FolderModels
 from underpaint.runtime.device.front_cycle import FrontMethod
+from underpaint.runtime.device.island_cycle import IslandMethod, LowCondition, draft_bytes
+from underpaint.runtime.device.low_models import LowFiles, LowModels, island_method, lacking
 from underpaint.runtime.device.plans import DEVICE_POLICIES
 from underpaint.runtime.device.providers import TORCH, check_engines, check_forward, open_engines
 from underpaint.runtime.device.rules import DEVICE_RULES, Shape, device_rule
@@ -33,6 +36,7 @@ from underpaint.runtime.methods.grid_methods import ZiparConfig, ZiparMethod
 from underpaint.runtime.methods.jacobi_config import JacobiConfig, JacobiMethod
 from underpaint.runtime.methods.method import DecodingMethod
 from underpaint.runtime.methods.method_config import MethodSpec
+from underpaint.runtime.methods.mulo_method import MuloConfig, MuloMethod
 from underpaint.runtime.methods.registry import METHODS
 from underpaint.runtime.methods.tree_config import NO_POLICY, TreeConfig, TreeMethod
 from underpaint.runtime.pipeline import Pipeline
@@ -41,37 +45,13 @@ MOST_BATCH: Final = 256
 """Images of a batch."""
 
 
-class Wanted(NamedTuple):
-    """One picture: its condition and the seed of its noise."""
-
-    condition: Condition
-    seed: int
-
-
-class NotDrawn(NamedTuple):
-    """A picture that ended with an error, which the others of its batch did not."""
-
-    wanted: Wanted
-    error: str
-
-
-class BatchProgram(Protocol):
-    """A method ready to draw batches."""
-
-    def prime(self, wanted: Sequence[Wanted]) -> None:
-        """Compile, capture and allocate, so that no later drawing is charged for it."""
-        ...
-
-    def draw(self, wanted: Sequence[Wanted], watch: Watch | None = None) -> list[Drawing | NotDrawn]:
-        """Draw at most a batch."""
-        ...
-
-
 def has_form(spec: MethodSpec, temperature: float) -> bool:
     """Whether a registered method can be drawn on the device."""
     config = spec.tuned.at(temperature)
     if isinstance(config, ZiparConfig):
         return not config.adaptive
+    if isinstance(config, MuloConfig):
+        return lacking(config) is None
     if isinstance(config, JacobiConfig):
         return config.rule in DEVICE_RULES
     if not isinstance(config, TreeConfig) or config.skipping is not None or config.rule not in DEVICE_RULES:
@@ -79,12 +59,16 @@ def has_form(spec: MethodSpec, temperature: float) -> bool:
     return config.policy == NO_POLICY or POLICIES[config.policy].make in DEVICE_POLICIES
 
 
-def device_method(method: DecodingMethod, sampling: SamplingParams, grid: Grid) -> DeviceMethod | FrontMethod:
+def device_method(
+    method: DecodingMethod, sampling: SamplingParams, grid: Grid
+) -> DeviceMethod | FrontMethod | IslandMethod:
     """A method as the device takes it.
 
     Raises DeviceError where it is neither one of draft trees that are all verified, nor of Jacobi windows along the
-    raster, nor of row fronts in a fixed window, naming the methods that are.
+    raster, nor of row fronts in a fixed window, nor MuLo-SD, naming the methods that are.
     """
+    if isinstance(method, MuloMethod):
+        return island_method(method, sampling, grid)
     if isinstance(method, ZiparMethod):
         if method.config.adaptive:
             raise DeviceError(
@@ -156,7 +140,8 @@ def plan_drawing(
         form = device_method(method, sampling, grid)
         try:
             plan, envelope = envelope_of(form, grid, shape.vocab_size, shape.eol_token, batch)
-            if not isinstance(form, FrontMethod):
+            low = LowFiles.of(pipeline, form) if isinstance(form, IslandMethod) else None
+            if isinstance(form, DeviceMethod):
                 drawn = min(_covered(form)) if plan is None else plan.drawn
                 sizes = Shape(1, envelope.nodes, shape.vocab_size, drawn, envelope.levels, envelope.children)
                 device_rule(form.rule, sizes, torch.device("cpu"))
@@ -165,6 +150,9 @@ def plan_drawing(
         drafts = None if plan is None or plan.by_target else drafter
         shapes = (target, drafts, folder.number_bytes)
         prefix, held = max(1, shape.prefix) + shape.eol_tokens, 0 if plan is None else batch * plan.image_bytes
+        if low is not None:
+            sizes_of_low = (low.sizes(rows), low.target.shape.grid, low.prefix)
+            held += draft_bytes(batch, target, grid, *sizes_of_low, folder.number_bytes) + low.weight_bytes()
         needed = max(needed, held + needed_bytes(batch, envelope, grid.cells, prefix, *shapes))
     check_engines(folder, [device_method(method, sampling, grid) for method in methods], forward, batch, rows)
     weights = folder.weight_bytes() * (1 if forward == TORCH else 2)  # an engine's own lie beside those in torch
@@ -182,6 +170,14 @@ class DeviceDrawer:
 
     def __init__(self, pipeline: Pipeline, models: DeviceModels, batch: int) -> None:
         self.pipeline, self.models, self.batch = pipeline, models, batch
+        self._low: dict[tuple[int, str], LowModels] = {}
+
+    def low(self, method: IslandMethod) -> LowModels:
+        """The models that draft for a method, read when they are first asked for."""
+        key = (method.ratio, method.resampler)
+        if key not in self._low:
+            self._low[key] = LowFiles.of(self.pipeline, method).read(self.models.rows, self.models.device)
+        return self._low[key]
 
     def program(self, method: DecodingMethod, sampling: SamplingParams) -> BatchProgram:
         """The program of a method; it holds memory until it is forgotten."""
@@ -219,7 +215,7 @@ class _Program(ABC):
                 continue
             drafted = image.history[1:]
             accepted, depths, nodes = (
-                None if isinstance(self._form, FrontMethod) else tuple(drafted[:, part].tolist()) for part in range(3)
+                tuple(drafted[:, part].tolist()) if isinstance(self._form, DeviceMethod) else None for part in range(3)
             )
             found.append(
                 Drawing(
@@ -230,10 +226,13 @@ class _Program(ABC):
                     accepted=accepted,
                     depths=depths,
                     target_nfe=image.cycles,
-                    drafter_nfe=levels * (image.cycles - 1) if image.passes is None else image.passes,
+                    drafter_nfe=self._drafting
+                    + (levels * (image.cycles - 1) if image.passes is None else image.passes),
                     seconds=seconds,
                     target_seconds=0.0,
                     drafter_seconds=0.0,
+                    kept_cells=None if image.kept is None else tuple(image.kept.tolist()),
+                    rejected=image.rejected,
                     nodes=nodes,
                     batch=len(wanted),
                     device_seconds=None if device_seconds is None else device_seconds / len(wanted),
@@ -242,7 +241,8 @@ class _Program(ABC):
             )
         return found
 
-    _levels = 0
+    _levels, _drafting = 0, 0
+    """Drafter passes of a cycle, and of an image beside them."""
 
     def _device_seconds(self) -> float | None:
         return None
@@ -258,20 +258,24 @@ class _CapturedProgram(_Program):
         models, pipeline = drawer.models, drawer.pipeline
         prefix = max(1, pipeline.high.decoder.shape.prefix)
         form = self._form
-        drafter = None if isinstance(form, FrontMethod) or form.policy is None else models.drafter
-        self._runner = DeviceRunner(
-            models.target, drafter, form, pipeline.grid, prefix, drawer.batch, models.device, models.target.line_token
-        )
+        drafter = models.drafter if isinstance(form, DeviceMethod) and form.policy is not None else None
+        self._low = drawer.low(form) if isinstance(form, IslandMethod) else None
+        sizes = (pipeline.grid, prefix, drawer.batch, models.device, models.target.line_token)
+        low = None if self._low is None else self._low.draft()
+        self._runner = DeviceRunner(models.target, drafter, form, *sizes, low)
         self._levels = 0 if drafter is None else self._runner.cycle.envelope.levels
+        if self._low is not None and isinstance(form, IslandMethod):
+            self._drafting = front_steps(self._low.grid, form.draft_window)
 
     def prime(self, wanted: Sequence[Wanted]) -> None:
         self._begin(wanted)
         self._runner.capture()
 
     def _begin(self, wanted: Sequence[Wanted]) -> None:
-        batch = self._models.embed([one.condition for one in wanted])
-        images = [one.condition.noise_key for one in wanted]
-        self._runner.begin(batch.rows, [one.seed for one in wanted], images, batch.hidden)
+        conditions = [one.condition for one in wanted]
+        batch, images = self._models.embed(conditions), [one.noise_key for one in conditions]
+        low = None if self._low is None else LowCondition(*self._low.models.embed(conditions))
+        self._runner.begin(batch.rows, [one.seed for one in wanted], images, batch.hidden, low)
 
     def _device_seconds(self) -> float:
         return self._runner.clock.seconds()

@@ -45,8 +45,8 @@ class FolderModels(NamedTuple):
 
     def sizes(self, rows: int) -> tuple[ForwardSizes, ForwardSizes | None]:
         """Sizes of target and drafter; rows: 1, or 2 for a guidance pair."""
-        drafter = None if self.drafter is None else _sizes(self.drafter.shape, rows)
-        return _sizes(self.target.shape, rows), drafter
+        drafter = None if self.drafter is None else sizes_of(self.drafter.shape, rows)
+        return sizes_of(self.target.shape, rows), drafter
 
     @property
     def number_bytes(self) -> int:
@@ -59,12 +59,8 @@ class FolderModels(NamedTuple):
         return (self.target,) if self.drafter is None else (self.target, self.drafter)
 
     def weight_bytes(self) -> int:
-        """Bytes that the weights take on the device; heads are held in float32 too where weights are narrower."""
-        total = 0
-        for one in self.decoders:
-            size, shape = DTYPES[one.shape.precision].itemsize, one.shape
-            total += stored_numbers(one.located) * size + (size < 4) * 4 * shape.dim * shape.vocab_size
-        return total
+        """Bytes that the weights take on the device."""
+        return sum(decoder_bytes(one) for one in self.decoders)
 
 
 class DeviceModels:
@@ -124,5 +120,12 @@ class DeviceModels:
         return EmbeddedBatch(together, unseen)
 
 
-def _sizes(shape: DecoderShape, rows: int) -> ForwardSizes:
+def decoder_bytes(decoder: ElsewhereDecoder) -> int:
+    """Bytes that a decoder's weights take on the device; a head is held in float32 too where they are narrower."""
+    size, shape = DTYPES[decoder.shape.precision].itemsize, decoder.shape
+    return stored_numbers(decoder.located) * size + (size < 4) * 4 * shape.dim * shape.vocab_size
+
+
+def sizes_of(shape: DecoderShape, rows: int) -> ForwardSizes:
+    """Sizes of a decoder; rows: 1, or 2 for a guidance pair."""
     return ForwardSizes(rows, shape.layers, shape.heads, shape.head_dim, shape.dim, shape.vocab_size)

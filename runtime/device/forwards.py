@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.nn.functional import layer_norm
+from torch.nn.functional import layer_norm, scaled_dot_product_attention
 
 from underpaint.runtime.device.kernels.attention import WORD, Filled, attention
 from underpaint.runtime.device.kernels.commit import commit_cache
@@ -169,6 +169,27 @@ class Cache:
     def prefill(self) -> Prefill:
         """A pass over the condition alone, kept as the first positions."""
         return Prefill(self)
+
+    def fill(self, prefixes: Tensor, count: int) -> Attend:
+        """Causal attention of `count` positions behind the condition, kept in the slots of their cells.
+
+        prefixes [B] int64: positions of the condition, as many for every image.
+        """
+        places = prefixes[0] + torch.arange(count, device=prefixes.device)
+        slot = torch.arange(self.committed.shape[4], device=prefixes.device)
+        sees = (slot[None, None, :] <= places[None, :, None]) & (slot[None, None, :] >= self.unseen[:, None, None])
+
+        def attended(layer: int, qkv: Tensor, turns: Turns, positions: Tensor) -> Tensor:
+            _, _, rows, heads, _, width = self.committed.shape
+            query = torch.empty(rows, heads, count, width, dtype=qkv.dtype, device=qkv.device)
+            fresh = torch.empty(2, rows, heads, count, width, dtype=qkv.dtype, device=qkv.device)
+            turn(qkv, turns.table, turns.scales, positions, query, fresh, 0)
+            kept = self.committed.select(0, layer)
+            kept.index_copy_(3, places, fresh)
+            mixed = scaled_dot_product_attention(query, kept[0], kept[1], attn_mask=sees[:, None])
+            return mixed.transpose(1, 2).flatten(2)
+
+        return attended
 
     def commit(self, path: Tensor, counts: Tensor, lengths: Tensor, most: int, walked: bool) -> None:
         """Slots into the cache; see `kernels.commit.commit_cache`."""

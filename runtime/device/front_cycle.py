@@ -22,10 +22,15 @@ from underpaint.runtime.device.state import Envelope, State
 
 
 class FrontMethod(NamedTuple):
-    """Row fronts in a fixed window, 1 to the width of the grid, which is raster order."""
+    """Row fronts in a fixed window, 1 to the width of the grid, which is raster order.
+
+    role, noise_cycle: the address of the cells' noise.
+    """
 
     window: int
     sampler: SamplingParams
+    role: Role = Role.CELL
+    noise_cycle: int = 0
 
 
 def front_envelope(window: int, grid: Grid) -> Envelope:
@@ -36,6 +41,16 @@ def front_envelope(window: int, grid: Grid) -> Envelope:
     if not 1 <= window <= grid.width:
         raise ValueError(f"device: window: expected 1..{grid.width} on this grid, got {window}")
     return Envelope(min(grid.height, -(-grid.width // window)) + 1, 0, 1, 1, 1)
+
+
+def empty_pass(batch: int, count: int, slots: int, device: torch.device) -> FrontPass:
+    """Buffers for a pass over `count` positions of each image, whose cache has `slots`."""
+    tokens, positions, masks, bounds, places, settled = (
+        torch.zeros(batch, count, dtype=torch.int64, device=device) for _ in range(6)
+    )
+    extents = torch.zeros(batch, dtype=torch.int64, device=device)
+    filled = torch.zeros(batch, slots, dtype=torch.int32, device=device)
+    return FrontPass(tokens, positions, masks, bounds, places, settled, extents, filled)
 
 
 class FrontCycle:
@@ -58,19 +73,10 @@ class FrontCycle:
         def whole(*shape: int) -> Tensor:
             return torch.zeros(shape, dtype=torch.int64, device=device)
 
-        wide = (batch, count)
-        self._pass = FrontPass(
-            tokens=whole(*wide),
-            positions=whole(*wide),
-            masks=whole(*wide),
-            bounds=whole(*wide),
-            places=whole(*wide),
-            settled=whole(*wide),
-            extents=whole(batch),
-            filled=torch.zeros(batch, self.state.target_cache.committed.shape[4], dtype=torch.int32, device=device),
-        )
+        self._pass = empty_pass(batch, count, self.state.target_cache.committed.shape[4], device)
         self._uniforms = torch.zeros(batch, 1, count, dtype=torch.float64, device=device)
-        self._first, self._role = whole(batch), torch.tensor([int(Role.CELL)], dtype=torch.int64, device=device)
+        self._noise_cycle = whole(batch).fill_(method.noise_cycle)
+        self._role = torch.tensor([int(method.role)], dtype=torch.int64, device=device)
         self._live = prefix + grid.cells // 2
         self.state.tree.counts.fill_(count)
 
@@ -109,7 +115,7 @@ class FrontCycle:
 
     def _decide(self, features: Tensor) -> None:
         state, out, shape = self.state, self._pass, self._target.shape
-        cell_uniforms(self._uniforms, *state.noise, self._first, out.settled, self._role)
+        cell_uniforms(self._uniforms, *state.noise, self._noise_cycle, out.settled, self._role)
         logits = self._target.logits(features).view(shape.rows, state.batch, -1, shape.vocab_size)
         tree, finite = state.tree, state.verdicts.finite.narrow(1, 0, logits.shape[2])
         probs(logits, tree.probs, state.support, finite, tree.counts, self.method.sampler)

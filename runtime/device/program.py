@@ -22,11 +22,13 @@ from underpaint.algos.draft.choice import NOTHING, Choice
 from underpaint.algos.draft.spec import Grid
 from underpaint.models.decoder import Decoder
 from underpaint.models.decoder_config import DecoderConfig
+from underpaint.models.sampler import SamplerConfig, TokenSampler
 from underpaint.runtime.device.cycle import DeviceCycle, DeviceMethod
 from underpaint.runtime.device.decoder import DecoderForward, shapes_alone
 from underpaint.runtime.device.engine_forward import EngineForward, EngineGraphs
 from underpaint.runtime.device.forwards import Attend, DeviceDecoder
 from underpaint.runtime.device.front_cycle import FrontCycle, FrontMethod
+from underpaint.runtime.device.island_cycle import IslandCycle, IslandMethod, LowDraft
 from underpaint.runtime.device.language import Launch, Recording, recording
 
 _VIEWS = ("view", "_unsafe_view", "t", "transpose", "permute", "expand", "unsqueeze", "squeeze", "slice", "select")
@@ -170,3 +172,24 @@ def count_cycle(
         if engine:
             run()  # binds addresses, which a graph does not do again
         return count(run)
+
+
+def count_islands(
+    config: DecoderConfig, method: IslandMethod, batch: int, rows: int = 2, dtype: torch.dtype = torch.bfloat16
+) -> dict[str, Program]:
+    """The programs of `method`, by "draft", "verify" and "repair", counted as a cycle is; see `IslandCycle.stages`.
+
+    The small target has the large one's sizes, on a grid `method.ratio` times smaller.
+    """
+    device = torch.device("cuda" if torch.backends.cuda.is_built() else "cpu")
+    with FakeTensorMode(), torch.no_grad():
+        grid = Grid(config.grid_side, config.width)
+        small = Grid(grid.height // method.ratio, grid.width // method.ratio)
+        low = replace(config, grid_side=small.height, grid_width=small.width)
+        target, drafter = (DecoderForward(shapes_alone(one, dtype, device), rows) for one in (config, low))
+        with torch.device(device):
+            enlarge = TokenSampler(SamplerConfig("up", config.vocab_size, method.ratio))
+        drafts = LowDraft(_Marked(drafter, "drafter"), enlarge, small, config.prefix)
+        cycle = IslandCycle(_Marked(target, "target"), drafts, method, grid, config.prefix, batch, device)
+        names = ("draft", "verify", "repair")
+        return {name: count(run) for name, (run, _) in zip(names, cycle.stages, strict=True)}

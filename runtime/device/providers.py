@@ -11,6 +11,7 @@ from underpaint.runtime.device.engine_forward import EngineGraphs
 from underpaint.runtime.device.engine_graphs import TensorRTGraph, onnx_graphs
 from underpaint.runtime.device.folder import FolderModels
 from underpaint.runtime.device.front_cycle import FrontMethod
+from underpaint.runtime.device.island_cycle import IslandMethod
 from underpaint.runtime.device.pass_sizes import passes_of
 from underpaint.runtime.device.weights import DTYPES
 from underpaint.runtime.engines.context import EngineError
@@ -38,18 +39,32 @@ def check_forward(forward: str, device: torch.device) -> None:
             )
 
 
+def of_fixed_passes(methods: Sequence[DeviceMethod | FrontMethod | IslandMethod]) -> list[DeviceMethod | FrontMethod]:
+    """The methods, whose passes have sizes that engines can be built for; EngineError names one whose have not."""
+    found: list[DeviceMethod | FrontMethod] = []
+    for method in methods:
+        if isinstance(method, IslandMethod):
+            raise EngineError("--forward: MuLo-SD's smaller target has no engines on the device; use --forward torch")
+        if isinstance(method, DeviceMethod) and method.beside is not None:
+            raise EngineError(
+                "--forward: roofline makes passes of any size, and engines have fixed ones; use --forward torch"
+            )
+        found.append(method)
+    return found
+
+
 def passes_of_methods(
-    folder: FolderModels, methods: Sequence[DeviceMethod | FrontMethod], batch: int, rows: int
+    folder: FolderModels, methods: Sequence[DeviceMethod | FrontMethod | IslandMethod], batch: int, rows: int
 ) -> list[DecoderPasses]:
     """The passes that methods make of the target, and of the drafter if there is one, in batches of `batch`.
 
-    rows: of an image, 2 for a guidance pair.
+    rows: of an image, 2 for a guidance pair. Raises EngineError as `of_fixed_passes` does.
     """
     shape, (target, drafter) = folder.target.shape, folder.sizes(rows)
     line_token = None if shape.eol_token is None else shape.vocab_size
     more = batch, DTYPES[shape.precision], line_token
     found = [DecoderPasses((), ()) for _ in folder.decoders]
-    for method in methods:
+    for method in of_fixed_passes(methods):
         drafts = None if isinstance(method, FrontMethod) or method.policy is None else drafter
         made = passes_of(method, target, drafts, shape.grid, max(1, shape.prefix), *more)
         found = [before.joined(now) for before, now in zip(found, made, strict=False)]
@@ -57,10 +72,15 @@ def passes_of_methods(
 
 
 def check_engines(
-    folder: FolderModels, methods: Sequence[DeviceMethod | FrontMethod], forward: str, batch: int, rows: int
+    folder: FolderModels,
+    methods: Sequence[DeviceMethod | FrontMethod | IslandMethod],
+    forward: str,
+    batch: int,
+    rows: int,
 ) -> None:
     """EngineError unless a folder holds the engines for batches by these methods; see `passes_of_methods`."""
     if forward == ONNX:
+        of_fixed_passes(methods)
         for decoder in folder.decoders:
             onnx_graphs(decoder)
     elif forward != TORCH:

@@ -1,8 +1,7 @@
-"""Decoding batches on the device: one captured graph, replayed until every image is done."""
+"""Decoding batches on the device: captured graphs, replayed until every image is done."""
 
 import os
 from collections.abc import Callable, Sequence
-from time import perf_counter
 from typing import Final, NamedTuple, TypeAlias
 
 import torch
@@ -11,9 +10,18 @@ from torch import Tensor
 from underpaint.algos.arrays import IntArray
 from underpaint.algos.draft.spec import Grid
 from underpaint.runtime.device.chosen_growth import ChosenGrowth, Program
+from underpaint.runtime.device.clock import DeviceClock
 from underpaint.runtime.device.cycle import DeviceCycle, DeviceMethod, method_plan, most_nodes
 from underpaint.runtime.device.forwards import DeviceDecoder
 from underpaint.runtime.device.front_cycle import FrontCycle, FrontMethod, front_envelope
+from underpaint.runtime.device.island_cycle import (
+    IslandCycle,
+    IslandMethod,
+    LowCondition,
+    LowDraft,
+    draft_bytes,
+    island_envelope,
+)
 from underpaint.runtime.device.kernels.tree_meta import MOST_NODES
 from underpaint.runtime.device.kernels.walk import DONE, NO_SUPPORT, NOT_DRAWN, NOT_FINITE
 from underpaint.runtime.device.language import INTERPRETED, MODE
@@ -40,7 +48,8 @@ class DecodedImage(NamedTuple):
     """One image. tokens: [cells] int64, None where it ended with an error; cycles: how many it took.
 
     passes: of the drafter, where a policy chooses; None: as many a cycle as the envelope has levels.
-    history [cycles, 3] int64: see `kernels.layout.Progress`.
+    history [cycles, 3] int64: see `kernels.layout.Progress`. kept, rejected: see `IslandCycle.kept`; None where no
+    picture is drafted.
     """
 
     tokens: IntArray | None
@@ -48,19 +57,29 @@ class DecodedImage(NamedTuple):
     error: str | None
     history: IntArray
     passes: int | None = None
+    kept: IntArray | None = None
+    rejected: int | None = None
+
+
+class Stage(NamedTuple):
+    """A program and how many times it runs before the next one; None for until every image is done."""
+
+    run: Callable[[], None]
+    times: int | None
 
 
 def envelope_of(
-    method: DeviceMethod | FrontMethod, grid: Grid, vocab_size: int, line_token: int | None, batch: int
+    method: DeviceMethod | FrontMethod | IslandMethod, grid: Grid, vocab_size: int, line_token: int | None, batch: int
 ) -> tuple[Plan | None, Envelope]:
     """How a method's trees grow, if it has any, and the sizes of its passes.
 
     ValueError where it has no form, or none for batches of so many images.
     """
-    if isinstance(method, FrontMethod):
+    if isinstance(method, FrontMethod | IslandMethod):
         if line_token is not None:
             raise ValueError("device: row fronts have no form where the lines of the picture end in a token")
-        return None, front_envelope(method.window, grid)
+        fronts = front_envelope(method.window, grid)
+        return None, island_envelope(grid) if isinstance(method, IslandMethod) else fronts
     plan = method_plan(method, grid, vocab_size, most_nodes(MOST_NODES, line_token))
     if plan is not None and plan.most_images is not None and batch > plan.most_images:
         raise ValueError(
@@ -99,43 +118,6 @@ def open_device(name: str) -> torch.device:
     return device
 
 
-class DeviceClock:
-    """Seconds that the device spends within `with` blocks: by CUDA events, on the CPU by the clock.
-
-    A pause of the device between two launches of one block counts as the device's.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._cuda = device.type == "cuda"
-        self.restart()
-
-    def restart(self) -> None:
-        """Forget what was measured."""
-        self._seconds = 0.0
-        self._pairs: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
-
-    def __enter__(self) -> None:
-        if self._cuda:
-            first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            first.record()
-            self._pairs.append((first, last))
-        else:
-            self._seconds -= perf_counter()
-
-    def __exit__(self, *_: object) -> None:
-        if self._cuda:
-            self._pairs[-1][1].record()
-        else:
-            self._seconds += perf_counter()
-
-    def seconds(self) -> float:
-        """What was measured since the start; waits for the device."""
-        if self._cuda:
-            torch.cuda.synchronize()
-        passed: float = sum(first.elapsed_time(last) for first, last in self._pairs)
-        return self._seconds + 1e-3 * passed
-
-
 class DeviceRunner:
     """Decodes up to `batch` images at a time by one method."""
 
@@ -143,38 +125,59 @@ class DeviceRunner:
         self,
         target: DeviceDecoder,
         drafter: DeviceDecoder | None,
-        method: DeviceMethod | FrontMethod,
+        method: DeviceMethod | FrontMethod | IslandMethod,
         grid: Grid,
         prefix: int,
         batch: int,
         device: torch.device,
         line_token: int | None = None,
+        low: LowDraft | None = None,
     ) -> None:
-        """prefix: condition positions at most; line_token: see `DeviceCycle`."""
+        """prefix: condition positions at most; line_token: see `DeviceCycle`; low: what drafts for an IslandMethod."""
         self.batch, self.grid, self._device = batch, grid, device
         plan, envelope = envelope_of(method, grid, target.shape.vocab_size, line_token, batch)
         drafts = drafter is not None and plan is not None and not plan.by_target
         shapes = (target.shape, drafter.shape if drafter is not None and drafts else None)
         number_bytes = torch.empty(0, dtype=target.dtype).element_size()
         needed = needed_bytes(batch, envelope, grid.cells, prefix, *shapes, number_bytes)
+        needed += (
+            0
+            if low is None
+            else draft_bytes(batch, target.shape, grid, low.target.shape, low.grid, low.prefix, number_bytes)
+        )
         check_memory(device, needed + (0 if plan is None else batch * plan.image_bytes))
-        self.cycle: DeviceCycle | FrontCycle
-        if isinstance(method, FrontMethod):
-            self.cycle = FrontCycle(target, method, grid, prefix, batch, device)
+        self.cycle: DeviceCycle | FrontCycle | IslandCycle
+        self._stages: tuple[Stage, ...]
+        if isinstance(method, IslandMethod):
+            if low is None:
+                raise ValueError("device: this method drafts with a smaller target, and none was given")
+            self.cycle = IslandCycle(target, low, method, grid, prefix, batch, device)
+            self._stages = tuple(Stage(*one) for one in self.cycle.stages)
         else:
-            self.cycle = DeviceCycle(target, drafter, method, grid, prefix, batch, device, line_token=line_token)
+            if isinstance(method, FrontMethod):
+                self.cycle = FrontCycle(target, method, grid, prefix, batch, device)
+            else:
+                self.cycle = DeviceCycle(target, drafter, method, grid, prefix, batch, device, line_token=line_token)
+            self._stages = (Stage(self.cycle.run, None),)
         self.clock = DeviceClock(device)
-        self._graph: torch.cuda.CUDAGraph | None = None
+        self._graphs: list[torch.cuda.CUDAGraph] = []
         self._chosen: dict[Program, torch.cuda.CUDAGraph | None] = {}
+        self._steps = 0
 
     @torch.no_grad()
     def begin(
-        self, condition: Tensor, seeds: Sequence[int], images: Sequence[int], hidden: Tensor | None = None
+        self,
+        condition: Tensor,
+        seeds: Sequence[int],
+        images: Sequence[int],
+        hidden: Tensor | None = None,
+        low: LowCondition | None = None,
     ) -> None:
         """Start images; condition [rows * n, P, F] for n <= batch images, the conditional rows first.
 
         seeds and images name their noise, from 0 to `algos.chance.MOST_SEED`. hidden [rows * n] int64: leading
-        positions that a row does not see. A short batch is filled up with copies of its last image.
+        positions that a row does not see. low: the same of the target that drafts, for an IslandMethod. A short batch
+        is filled up with copies of its last image.
         """
         count = len(images)
         if not 1 <= count <= self.batch or len(seeds) != count:
@@ -189,24 +192,34 @@ class DeviceRunner:
         named = [[_signed(part[place]) for place in kept] for part in (seeds, images)]
         keys = torch.tensor(named, dtype=torch.int64, device=self._device)
         self.clock.restart()
+        self._steps, shown = 0, None if hidden is None else hidden[index]
         with self.clock:
-            self.cycle.begin(condition[index], keys[0], keys[1], None if hidden is None else hidden[index])
+            if isinstance(self.cycle, IslandCycle):
+                if low is None:
+                    raise DeviceError("expected a condition of the smaller target too, got none")
+                drafting = LowCondition(low.rows[index], None if low.hidden is None else low.hidden[index])
+                self.cycle.begin(condition[index], keys[0], keys[1], drafting, shown)
+            else:
+                self.cycle.begin(condition[index], keys[0], keys[1], shown)
 
     @torch.no_grad()
     def capture(self) -> None:
-        """Compile every kernel and capture a cycle as a CUDA graph; call it after the first `begin`, once.
+        """Compile every kernel and capture each stage as a CUDA graph; call it after the first `begin`, once.
 
-        The programs of a policy that chooses are captured as they come up.
+        What was begun is lost. The programs of a policy that chooses are captured as they come up.
         """
-        if self._device.type != "cuda" or self._graph is not None or self._chooser() is not None:
+        if self._device.type != "cuda" or self._graphs or self._chooser() is not None:
             return
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(2):
-                self.cycle.run()
-        torch.cuda.current_stream().wait_stream(side)
-        self._graph = _captured(self.cycle.run)
+        made = []
+        for stage in self._stages:
+            side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                for _ in range(2):
+                    stage.run()
+            torch.cuda.current_stream().wait_stream(side)
+            made.append(_captured(stage.run))
+        self._graphs = made
 
     @torch.no_grad()
     def step(self) -> None:
@@ -216,10 +229,15 @@ class DeviceRunner:
             chooser.choose()
             self._launch(chooser.program)
             chooser.learn()
-        elif self._graph is None:
-            self.cycle.run()
+            return
+        place, before = 0, 0
+        while (times := self._stages[place].times) is not None and self._steps >= before + times:
+            place, before = place + 1, before + times
+        self._steps += 1
+        if self._graphs:
+            self._graphs[place].replay()
         else:
-            self._graph.replay()
+            self._stages[place].run()
 
     def _chooser(self) -> ChosenGrowth | None:
         return self.cycle.chooser if isinstance(self.cycle, DeviceCycle) else None
@@ -249,13 +267,15 @@ class DeviceRunner:
             told = torch.stack([state.verdicts.status, state.progress.cells]).tolist()
         progress, ended = state.progress, told[0]
         decided, cycles, history = progress.decided.cpu(), progress.cycles.tolist(), progress.history.cpu().numpy()
+        kept, rejected = self.cycle.kept() if isinstance(self.cycle, IslandCycle) else (None, None)
         made = []
         for place in range(count):
             error = None if ended[place] == DONE else ENDINGS[ended[place]]
             tokens = decided[place].numpy() if error is None else None
             chooser = self._chooser()
             passes = None if chooser is None else chooser.passes
-            made.append(DecodedImage(tokens, cycles[place], error, history[place, : cycles[place]], passes))
+            drafted = (None if kept is None else kept[place], None if rejected is None else rejected[place])
+            made.append(DecodedImage(tokens, cycles[place], error, history[place, : cycles[place]], passes, *drafted))
         return made
 
 

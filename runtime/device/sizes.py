@@ -1,6 +1,7 @@
 """Named methods and model sizes that the device's programs are counted, compiled and timed at."""
 
-from typing import Any, Final
+from dataclasses import replace
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -16,6 +17,8 @@ from underpaint.models.decoder_config import DecoderConfig
 from underpaint.runtime.device.chosen_growth import Beside
 from underpaint.runtime.device.cycle import DeviceMethod
 from underpaint.runtime.device.front_cycle import FrontMethod
+from underpaint.runtime.device.island_cycle import IslandMethod
+from underpaint.runtime.device.kernels.islands import Region
 
 XL: Final = DecoderConfig(
     dim=1280, layers=36, heads=20, hidden=3584, vocab_size=16384, grid_side=32, prefix=1, cond_ids=1001
@@ -114,6 +117,13 @@ def method_of(name: str, vocab_size: int, top_k: int = 1000, guidance: float = 4
     if policy == FRONTS:
         return FrontMethod(settings["window"], SamplingParams(guidance=guidance, top_k=top_k))
     return _drafting(name, vocab_size, SamplingParams(guidance=guidance, top_k=top_k))
+
+
+def islands_of(vocab_size: int, order: Literal["serial", "islands"], greedy: bool = False) -> IslandMethod:
+    """MuLo-SD in the papers' setting (arXiv 2601.05149): cells around the rejected ones, in fronts of eight columns."""
+    near = (np.arange(vocab_size)[:, None] + np.arange(1, 31)) % vocab_size
+    drafting = _PAPERS if not greedy else replace(_PAPERS, temperature=0.0)
+    return IslandMethod(near, 0.3, Region("local", 1, order), 8, 8, greedy, _PAPERS, drafting)
 
 
 def _drafting(name: str, vocab_size: int, sampler: SamplingParams, near: int = 100) -> DeviceMethod:

@@ -97,12 +97,8 @@ def open_resampler(
     if kind not in RESAMPLERS:
         raise ValueError(f"resampler: there is no '{kind}'; {suggest(kind, RESAMPLERS)}")
     if kind in LATENT:
-        codebook = read_codebook(folder)
-        up, down = (
-            TokenNetwork(_fitting(network, of, grids, codebook, folder, sides).path, settings)
-            for network, of in zip(LATENT[kind], ("upsampler", "downsampler"), strict=True)
-        )
-        return TokenResampler(grids, codebook.shape[0], up, down)
+        up, down = (TokenNetwork(one.path, settings) for one in locate_networks(kind, grids, folder, sides))
+        return TokenResampler(grids, read_codebook(folder).shape[0], up, down)
     enlarger: Enlarger
     if kind == SUPER_RESOLUTION:
         found = _fitting(SUPER_RESOLUTION, SUPER_RESOLUTION, grids, read_codebook(folder), folder, sides)
@@ -111,6 +107,18 @@ def open_resampler(
         enlarger = FilterEnlarger(grids.ratio, FILTERS[kind])
     decoder, encoder = ImageDecoder(folder=folder, settings=settings), ImageEncoder(folder=folder, settings=settings)
     return PixelResampler(grids, decoder, encoder, enlarger)
+
+
+def locate_networks(
+    kind: str, grids: ResolutionMap, folder: Path = FOLDER, sides: tuple[int, int] = SHIPPED_RESOLUTIONS
+) -> tuple[Located, Located]:
+    """The networks up and down of a `kind` of `LATENT`, checked but not opened; raises as `open_resampler` does."""
+    codebook = read_codebook(folder)
+    up, down = (
+        _fitting(network, of, grids, codebook, folder, sides)
+        for network, of in zip(LATENT[kind], ("upsampler", "downsampler"), strict=True)
+    )
+    return up, down
 
 
 def _fitting(

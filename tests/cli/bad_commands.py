@@ -201,6 +201,14 @@ COMMANDS: Final = (
         "method 'zipar': row fronts in an adaptive window have no form on the device; set adaptive=false",
     ),
     (
+        "compare --backend device --device cpu --methods mulo-islands --preset paper --out x",
+        "method 'mulo-islands': a resampler through pictures ('superres') has no form on the device; set resampler=lat",
+    ),
+    (
+        "compare --backend device --device cpu --methods mulo --set mulo.rows=2 --out x",
+        "method 'mulo': drafts of some rows at a time have no form on the device; set rows=none",
+    ),
+    (
         "compare --backend device --device cpu --methods vvs --out x",
         "method 'vvs' has no form on the device; those that have one: ar, speculative, block, eagle1, traversal,",
     ),

@@ -65,13 +65,15 @@ def attention_kernel(
     for start in range(tl.load(unseen + row), length, SBLOCK):
         place = start + tl.arange(0, SBLOCK)
         here = (place[:, None] < length) & inner[None, :]
+        if SPARSE:
+            there = tl.load(filled + image * S + place, place < length, other=0) == 1
+            here = here & there[:, None]  # what an earlier batch left may be NaN, and no weight of 0 takes that away
         at = (line * S + place[:, None]) * D + depth[None, :]
         k = tl.load(cache + at, here, other=0.0)
         v = tl.load(cache + values + at, here, other=0.0)
         scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
         scores = tl.where(place[None, :] < length, scores, float("-inf"))
         if SPARSE:
-            there = tl.load(filled + image * S + place, place < length, other=0) == 1
             scores = tl.where(there[None, :] & (place[None, :] < bound[:, None]), scores, float("-inf"))
         most = tl.maximum(best, tl.max(scores, axis=1))
         safe = most

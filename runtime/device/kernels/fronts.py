@@ -10,7 +10,7 @@ from torch import Tensor
 
 from underpaint.algos.draft.spec import Grid
 from underpaint.runtime.device.kernels.layout import Progress
-from underpaint.runtime.device.kernels.row_maths import draw
+from underpaint.runtime.device.kernels.row_maths import draw, row_argmax
 from underpaint.runtime.device.kernels.walk import TILE, Verdicts, takes_part
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
 
@@ -122,6 +122,7 @@ def settle_kernel(
     T,
     most,
     rows,
+    GREEDY: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
@@ -134,15 +135,23 @@ def settle_kernel(
         return
     none = tl.full((2,), -1, tl.int64)
     row = probs + (image * T + place).to(tl.int64) * V
-    token = draw(row, V, tl.load(uniforms + image * T + place), none, BLOCK)
+    if GREEDY:
+        _, token = row_argmax(row, V, BLOCK)
+    else:
+        token = draw(row, V, tl.load(uniforms + image * T + place), none, BLOCK)
     if token < V:
         tl.store(decided + image * most + cell, token)
     else:
         tl.store(status + image, 3)
 
 
-def settle(probs: Tensor, uniforms: Tensor, out: FrontPass, progress: Progress, verdicts: Verdicts) -> None:
-    """Decide the cells out.settled by probs [B, T, V] and uniforms [B, 1, T] float64."""
+def settle(
+    probs: Tensor, uniforms: Tensor, out: FrontPass, progress: Progress, verdicts: Verdicts, greedy: bool = False
+) -> None:
+    """Decide the cells out.settled by probs [B, T, V] and uniforms [B, 1, T] float64.
+
+    greedy: by the likeliest token in their place.
+    """
     batch, count, vocab_size = probs.shape
     launch(
         settle_kernel,
@@ -159,6 +168,7 @@ def settle(probs: Tensor, uniforms: Tensor, out: FrontPass, progress: Progress, 
         count,
         progress.decided.shape[1],
         verdicts.finite.shape[1],
+        GREEDY=greedy,
         ROWS=next_power_of_2(verdicts.finite.shape[1]),
         BLOCK=min(TILE, next_power_of_2(vocab_size)),
         warps=8,

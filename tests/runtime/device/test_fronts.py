@@ -93,8 +93,8 @@ def test_a_pass_feeds_what_the_reference_feeds(data: st.DataObject) -> None:
 class ModelGrid:
     """A `GridTarget` on a decoder of `models`, with no guidance."""
 
-    def __init__(self, model: Decoder, condition: torch.Tensor, sampler: SamplingParams) -> None:
-        self.grid, self.vocab_size = GRID, model.config.vocab_size
+    def __init__(self, model: Decoder, condition: torch.Tensor, sampler: SamplingParams, grid: Grid = GRID) -> None:
+        self.grid, self.vocab_size = grid, model.config.vocab_size
         self._model, self._condition, self._sampler = model, condition, sampler
 
     def _probs(self, logits: torch.Tensor) -> FloatArray:
@@ -105,7 +105,7 @@ class ModelGrid:
     def begin(self) -> FloatArray:
         empty = self._model.empty_cache(1)
         made = self._model.step_rows(self._condition, torch.arange(-PREFIX, 0), causal_bias(PREFIX), empty, empty)
-        self._keys, self._values = (self._model.empty_cache(1, PREFIX + GRID.cells) for _ in range(2))
+        self._keys, self._values = (self._model.empty_cache(1, PREFIX + self.grid.cells) for _ in range(2))
         for layer in range(self._model.config.layers):
             self._keys[layer][:, :, :PREFIX] = made.keys[layer]
             self._values[layer][:, :, :PREFIX] = made.values[layer]
@@ -191,7 +191,10 @@ MUTANTS: dict[str, tuple[tuple[str, str, str], Callable[[], bool]]] = {
         laid_alike,
     ),
     "a row opens a step late": (("fronts", "opened = step // w", "opened = (step - 1) // w"), laid_alike),
-    "attention sees slots that are not filled": (("attention", "there[None, :] & ", ""), decodes_agree),
+    "attention sees slots that are not filled": (
+        ("attention", "place < length, other=0) == 1", "place < length, other=0) >= 0"),
+        decodes_agree,
+    ),
     "attention sees slots behind its bound": (("attention", " & (place[None, :] < bound[:, None])", ""), decodes_agree),
     "keys go to another cell's slot": (
         ("commit_cells", "(own * S + place[:, None])", "(own * S + place[:, None] - 1)"),

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
-from underpaint.runtime.device.program import count, count_cycle
-from underpaint.runtime.device.sizes import CHOICES, METHODS, SEVEN_B, XL, method_of, roofline_of
+from underpaint.runtime.device.program import count, count_cycle, count_islands
+from underpaint.runtime.device.sizes import CHOICES, METHODS, SEVEN_B, XL, islands_of, method_of, roofline_of
 
 NODE_US, BANDWIDTH = 2.0, 4800.0
 MOST_OUTSIDE = {"adt": 0.13, "opt": 0.22}
@@ -34,6 +34,14 @@ def test_what_roofline_chooses_waits_for_nothing_until_it_is_decided(name: str, 
         pytest.skip("nothing is drawn at temperature 0")
     program = count_cycle(XL, roofline_of(temperature), 1, choice=CHOICES[name])
     assert program.bound_ms(BANDWIDTH, NODE_US, forwards=False) < 0.13
+
+
+@pytest.mark.parametrize("config", [XL, SEVEN_B], ids=["xl", "7b"])
+def test_drafting_small_and_repair_wait_for_nothing(config: object) -> None:
+    programs = count_islands(config, islands_of(config.vocab_size, "islands"), batch=1)
+    for name in ("draft", "repair"):
+        assert programs[name].bound_ms(BANDWIDTH, NODE_US, forwards=False) < 0.1
+    assert programs["verify"].launches
 
 
 def test_what_waits_is_refused() -> None:

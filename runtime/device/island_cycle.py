@@ -1,0 +1,219 @@
+"""MuLo-SD on the device: draft small, verify large, redraw what was rejected, islands side by side (arXiv 2601.05149).
+
+Three programs, each a straight line of launches: a pass of the low target, replayed as often as its row fronts have
+steps; the draft's enlargement and its verification in one pass, once; and a pass that redraws cells, replayed until
+every image is done. The reference is `algos.spatial.mulo.draft_and_repair` over `runtime.methods.multi_scale.LowRows`.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from underpaint.algos.arrays import IntArray
+from underpaint.algos.chance import Role
+from underpaint.algos.draft.spec import Grid
+from underpaint.algos.rows import SamplingParams
+from underpaint.algos.spatial.row_front import front_steps
+from underpaint.runtime.device.forwards import DeviceDecoder, ForwardSizes, gather_rows
+from underpaint.runtime.device.front_cycle import FrontCycle, FrontMethod, empty_pass, front_envelope
+from underpaint.runtime.device.kernels.attention import Filled
+from underpaint.runtime.device.kernels.cell_uniforms import cell_uniforms
+from underpaint.runtime.device.kernels.commit_cells import commit_cells
+from underpaint.runtime.device.kernels.fronts import advance_fronts, settle
+from underpaint.runtime.device.kernels.islands import IslandBuffers, Region, judge, label, mark
+from underpaint.runtime.device.kernels.probs import probs
+from underpaint.runtime.device.kernels.repair import find_ready, lay_repair
+from underpaint.runtime.device.kernels.tree_meta import MOST_NODES
+from underpaint.runtime.device.state import Envelope, State, needed_bytes
+
+_DRAFT_CYCLE = 1
+"""The cycle whose noise the low target draws by, so that it shares none with the repair (`LowRows`)."""
+
+
+class IslandMethod(NamedTuple):
+    """MuLo-SD with a draft of the whole picture and the pooled rule.
+
+    near [V, K] int64: the codes pooled with each. tau: the mass that a draft needs to stay. region: what a rejection
+    sends back. window, draft_window: of row fronts in repair and in drafting, 1 to the width of their grid, which is
+    raster order. greedy: cells are redrawn by the likeliest token. sampler, draft_sampler: of the two targets.
+    ratio, resampler: which low target, and which network lies between; see `runtime.resampling.registry.LATENT`.
+    """
+
+    near: IntArray
+    tau: float
+    region: Region
+    window: int
+    draft_window: int
+    greedy: bool
+    sampler: SamplingParams
+    draft_sampler: SamplingParams
+    ratio: int = 2
+    resampler: str = "latent"
+
+    @property
+    def drafting(self) -> FrontMethod:
+        """How the low target draws."""
+        return FrontMethod(self.draft_window, self.draft_sampler, Role.DRAFT, _DRAFT_CYCLE)
+
+
+class LowDraft(NamedTuple):
+    """What drafts. enlarge: tokens [B, h, w] int64 of `grid` to logits [B, H, W, V] of the picture's."""
+
+    target: DeviceDecoder
+    enlarge: Callable[[Tensor], Tensor]
+    grid: Grid
+    prefix: int
+
+
+class LowCondition(NamedTuple):
+    """The low target's condition of a batch; see `DeviceCycle.begin`."""
+
+    rows: Tensor
+    hidden: Tensor | None
+
+
+def island_envelope(grid: Grid, positions: int | None = None) -> Envelope:
+    """The sizes of a pass that redraws cells: two positions a row, or `positions`, so many that a mask names them.
+
+    What a step needs beyond goes into its next pass.
+    """
+    most = 2 * grid.height if positions is None else positions
+    return Envelope(max(1, min(most, MOST_NODES)), 0, 1, 1, 1)
+
+
+def draft_bytes(
+    batch: int, target: ForwardSizes, grid: Grid, low: ForwardSizes, low_grid: Grid, prefix: int, number_bytes: int
+) -> int:
+    """Bytes that drafting and verification take beside the repair's own buffers, weights left out.
+
+    prefix: condition positions of the low target at most.
+    """
+    drafting = needed_bytes(batch, front_envelope(1, low_grid), low_grid.cells, prefix, low, None, number_bytes)
+    features = 2 * target.rows * batch * grid.cells * target.width * number_bytes
+    return drafting + features + 8 * batch * grid.cells * target.vocab_size
+
+
+class IslandCycle:
+    """The programs of a batch: `begin` once, then every one of `stages` in its turn."""
+
+    def __init__(
+        self,
+        target: DeviceDecoder,
+        low: LowDraft,
+        method: IslandMethod,
+        grid: Grid,
+        prefix: int,
+        batch: int,
+        device: torch.device,
+        positions: int | None = None,
+    ) -> None:
+        """prefix: condition positions of the target at most; positions: see `island_envelope`."""
+        self.grid, self.envelope, self.method = grid, island_envelope(grid, positions), method
+        self.low = FrontCycle(low.target, method.drafting, low.grid, low.prefix, batch, device)
+        self._low, self._target = low, target
+        self.state = State.allocate(batch, self.envelope, grid.cells, prefix, target.shape, None, target.dtype, device)
+        count, cells = self.envelope.nodes, grid.cells
+
+        def whole(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
+            return torch.zeros(shape, dtype=dtype, device=device)
+
+        self._pass = empty_pass(batch, count, self.state.target_cache.committed.shape[4], device)
+        self.islands = IslandBuffers(
+            whole(batch, cells),
+            *(whole(batch, cells, dtype=torch.int32) for _ in range(4)),
+            *(whole(batch) for _ in range(2)),
+        )
+        rows, self._live = target.shape.rows * batch, prefix + cells // 2
+        width = target.shape.width
+        self._before, self._known = (torch.zeros(rows, 1, width, dtype=target.dtype, device=device) for _ in range(2))
+        self._near = torch.as_tensor(method.near, dtype=torch.int32, device=device).contiguous()
+        self._tau = torch.tensor([method.tau], dtype=torch.float64, device=device)
+        self._uniforms = torch.zeros(batch, 1, count, dtype=torch.float64, device=device)
+        self._noise_cycle, self._role = whole(batch), whole(1).fill_(int(Role.CELL))
+        self.state.tree.counts.fill_(count)
+
+    def begin(
+        self, condition: Tensor, seeds: Tensor, images: Tensor, low: LowCondition, hidden: Tensor | None = None
+    ) -> None:
+        """Take in both targets' conditions and draft the first low cell; see `DeviceCycle.begin`."""
+        self.low.begin(low.rows, seeds, images, low.hidden)
+        state, progress, out = self.state, self.state.progress, self._pass
+        state.noise.seeds.copy_(seeds)
+        state.noise.images.copy_(images)
+        for part in (progress.cells, state.verdicts.status, self.islands.cursor):
+            part.zero_()
+        progress.cycles.fill_(1)
+        state.verdicts.finite.fill_(1)
+        length = condition.shape[1]
+        progress.prefixes.fill_(length)
+        cache = state.target_cache
+        cache.committed.zero_()  # verification reads all slots, if only to give them no weight
+        cache.unseen.zero_()
+        if hidden is not None:
+            cache.unseen.copy_(hidden)
+        positions = torch.arange(-length, 0, device=condition.device).repeat(state.batch, 1)
+        made = self._target.hidden(condition, None, positions, cache.prefill())
+        self._before.copy_(made[:, -1:])
+        out.filled.zero_()
+        out.filled[:, :length] = 1
+
+    @property
+    def stages(self) -> tuple[tuple[Callable[[], None], int | None], ...]:
+        """What runs, and how many times; None for until every status is above 0."""
+        drafting = front_steps(self._low.grid, self.method.draft_window) - 1
+        return (self.low.run, drafting), (self.verify, 1), (self.repair, None)
+
+    def kept(self) -> tuple[list[IntArray], list[int]]:
+        """Of each image, the cells [n], ascending, that hold what was drafted for them, and how many drafts the rule
+        refused; waits for the device."""
+        outside, refused = self.islands.labels.cpu().numpy() < 0, self.islands.rejected.sum(dim=1).tolist()
+        if self.method.region.reject == "raster":  # there the first one ends the verification
+            refused = [min(1, number) for number in refused]
+        return [np.flatnonzero(one) for one in outside], refused
+
+    def verify(self) -> None:
+        """Enlarge the draft, judge all of it by one pass, and open what is redrawn."""
+        state, islands, grid, low = self.state, self.islands, self.grid, self._low.grid
+        drawn = self.low.state.progress.decided.view(state.batch, *low)
+        islands.drafts.copy_(self._low.enlarge(drawn).view(state.batch, grid.cells, -1).argmax(dim=-1))
+        positions = torch.arange(grid.cells, device=drawn.device).repeat(state.batch, 1)
+        attend = state.target_cache.fill(state.progress.prefixes, grid.cells)
+        made = self._target.hidden(self._target.embed(islands.drafts), None, positions, attend)
+        features = torch.cat([self._before, made[:, :-1]], dim=1)
+        for start in range(0, grid.cells, self.envelope.nodes):
+            count = min(self.envelope.nodes, grid.cells - start)
+            self._find_probs(features[:, start : start + count])
+            judge(state.tree.probs, count, start, self._near, self._tau, islands)
+        ended = self.low.state.verdicts.status
+        region = self.method.region
+        mark(islands, state.progress, state.verdicts, ended, self._pass.filled, grid, region)
+        if region.order == "islands":
+            label(islands, grid)
+        first = islands.first.clamp(max=grid.cells - 1).unsqueeze(1)
+        self._known.copy_(gather_rows(features, first, self._target.shape.rows))
+
+    def repair(self) -> None:
+        """One pass of every image that is not done."""
+        state, out, islands = self.state, self._pass, self.islands
+        find_ready(state.verdicts.status, islands, self.grid, self.method.window)
+        lay_repair(state.verdicts.status, state.progress, islands, out)
+        filled = Filled(out.filled, out.bounds)
+        attend = state.target_cache.attend(0, out.extents, out.masks.unsqueeze(2), self._live, filled)
+        made = self._target.hidden(self._target.embed(out.tokens), None, out.positions, attend)
+        commit_cells(state.target_cache.committed, state.target_cache.slots, out.places)
+        # What the first rejected cell follows has not changed since it was verified; cell 0 follows the condition.
+        known = (out.settled[:, :1] == islands.first[:, None]).repeat(self._target.shape.rows, 1)
+        made = torch.cat([torch.where(known.unsqueeze(2), self._known, made[:, :1]), made[:, 1:]], dim=1)
+        cell_uniforms(self._uniforms, *state.noise, self._noise_cycle, out.settled, self._role)
+        self._find_probs(made)
+        settle(state.tree.probs, self._uniforms, out, state.progress, state.verdicts, self.method.greedy)
+        advance_fronts(out, state.progress, state.verdicts)
+
+    def _find_probs(self, features: Tensor) -> None:
+        state, shape = self.state, self._target.shape
+        logits = self._target.logits(features).view(shape.rows, state.batch, -1, shape.vocab_size)
+        finite = state.verdicts.finite.narrow(1, 0, logits.shape[2])
+        probs(logits, state.tree.probs, state.support, finite, state.tree.counts, self.method.sampler)

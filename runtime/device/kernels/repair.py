@@ -1,0 +1,164 @@
+"""What a pass that redraws cells feeds: any cells given any cells, row front by row front inside every island.
+
+The reference is `algos.spatial.settle.settle` over `algos.spatial.canvas.Canvas`. A step decides every cell that waits
+for none. What it must feed for that may not fit into one pass; the rest goes into the next, cell after cell, as no
+position sees one behind its own.
+"""
+
+from torch import Tensor
+
+from underpaint.algos.draft.spec import Grid
+from underpaint.runtime.device.kernels.fronts import FrontPass
+from underpaint.runtime.device.kernels.islands import IslandBuffers
+from underpaint.runtime.device.kernels.layout import Progress
+from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
+
+_TILE = 64
+"""Cells of a program, and cells that it compares them with at a time."""
+
+
+@kernel
+def ready_kernel(status, cursor, labels, waiting, ready, H, W, w, TILE: tl.constexpr) -> None:
+    """One program a (tile of cells, image): a cell waits for those of its island that lie before it in the fronts."""
+    tile, image = tl.program_id(0), tl.program_id(1)
+    if tl.load(status + image) != 0:
+        return
+    if tl.load(cursor + image) != 0:
+        return
+    most = H * W
+    cell = tile * TILE + tl.arange(0, TILE)
+    inside = cell < most
+    island = tl.load(labels + image * most + cell, inside, other=-1)
+    reach = cell % W + cell // W * (w - 1)
+    waits = tl.zeros((TILE,), tl.int32)
+    for start in range(0, tl.minimum((tile + 1) * TILE, most), TILE):
+        other = start + tl.arange(0, TILE)
+        there = tl.load(waiting + image * most + other, other < most, other=0) == 1
+        whose = tl.load(labels + image * most + other, other < most, other=-2)
+        before = there[None, :] & (whose[None, :] == island[:, None]) & (other[None, :] < cell[:, None])
+        before = before & ((other % W + other // W * (w - 1))[None, :] <= reach[:, None])
+        waits = tl.maximum(waits, tl.max(before.to(tl.int32), axis=1))
+    mine = tl.load(waiting + image * most + cell, inside, other=0)
+    tl.store(ready + image * most + cell, mine * (1 - waits), inside)
+
+
+def find_ready(status: Tensor, out: IslandBuffers, grid: Grid, window: int) -> None:
+    """Where a step begins, fill out.ready: the cells that row fronts of `window` let be decided now."""
+    batch, cells = out.waiting.shape
+    tiles = -(-cells // _TILE)
+    launch(
+        ready_kernel,
+        (tiles, batch),
+        8 * batch * cells * (tiles + 1) // 2,
+        status,
+        out.cursor,
+        out.labels,
+        out.waiting,
+        out.ready,
+        grid.height,
+        grid.width,
+        window,
+        TILE=_TILE,
+    )
+
+
+@kernel
+def lay_repair_kernel(
+    status,
+    prefixes,
+    decided,
+    waiting,
+    ready,
+    cursor,
+    tokens,
+    positions,
+    masks,
+    bounds,
+    places,
+    settled,
+    extents,
+    filled,
+    T,
+    N,
+    S,
+    TILE: tl.constexpr,
+    LANES: tl.constexpr,
+    CELLS: tl.constexpr,
+) -> None:
+    """One program an image. Lanes are taken by the cell behind the one that is fed, in raster order."""
+    image = tl.program_id(0)
+    going = tl.load(status + image) == 0
+    prefix = tl.load(prefixes + image)
+    start = tl.where(going, tl.load(cursor + image), N)
+    cell = tl.arange(0, CELLS)
+    inside = cell < N
+    mine = image * N
+    now = tl.load(ready + mine + cell, inside, other=0)
+    later = tl.load(waiting + mine + cell, inside, other=0)
+    wanted = now == 1
+    fed = tl.maximum(cell - 1, 0)
+    known = (tl.load(waiting + mine + fed, inside, other=1) == 0) & (tl.load(ready + mine + fed, inside, other=1) == 0)
+    last = tl.max(tl.where(wanted, cell, 0), axis=0)
+    kept = tl.load(filled + image * S + prefix + fed, inside, other=1)
+    fresh = inside & (cell > 0) & (cell <= last) & known & (kept == 0)
+    goes = (wanted | fresh) & (cell >= start)
+    rank = tl.cumsum(goes.to(tl.int32), axis=0) - 1
+    lane = tl.arange(0, LANES)
+    row = image * T
+    tl.store(positions + row + lane, tl.zeros((LANES,), tl.int64), lane < T)
+    tl.store(places + row + lane, tl.full((LANES,), -1, tl.int64), lane < T)
+    tl.store(settled + row + lane, tl.full((LANES,), -1, tl.int64), lane < T)
+    tl.debug_barrier()
+    here = goes & (rank < T)
+    tl.store(positions + row + rank, fed.to(tl.int64), here)
+    tl.store(places + row + rank, tl.where(fresh, prefix + fed, -1), here)
+    tl.store(settled + row + rank, tl.where(wanted, cell, -1).to(tl.int64), here)
+    tl.debug_barrier()
+    at = tl.load(positions + row + lane, lane < T, other=0)
+    keeps = tl.load(places + row + lane, lane < T, other=-1) >= 0
+    source = tl.full((LANES,), -1, tl.int64)
+    for first in range(0, N, TILE):
+        other = first + tl.arange(0, TILE)
+        there = tl.load(waiting + mine + other, other < N, other=1) == 0
+        there = there & (tl.load(ready + mine + other, other < N, other=1) == 0)
+        behind = there[None, :] & (other[None, :] <= at[:, None])
+        source = tl.maximum(source, tl.max(tl.where(behind, other[None, :], -1), axis=1).to(tl.int64))
+    tl.store(tokens + row + lane, tl.load(decided + mine + source, source >= 0, other=0), lane < T)
+    own = tl.full((LANES,), 1, tl.int64) << lane
+    seen = (at[None, :] < at[:, None]) & keeps[None, :]
+    tl.store(masks + row + lane, own | tl.sum(tl.where(seen, own[None, :], 0), axis=1), lane < T)
+    tl.store(bounds + row + lane, prefix + at, lane < T)
+    tl.store(extents + image, prefix + tl.max(at, axis=0))
+    tl.debug_barrier()
+    tl.store(waiting + mine + cell, later * (1 - now), inside)
+    rest = tl.min(tl.where(goes & (rank >= T), cell, N), axis=0).to(tl.int64)
+    tl.store(cursor + image, tl.where(rest < N, rest, 0))
+
+
+def lay_repair(status: Tensor, progress: Progress, islands: IslandBuffers, out: FrontPass) -> None:
+    """Lay out the next pass of every image that goes on.
+
+    Fed are the cells before those that are ready, behind a proxy where they are undecided, and before the last of
+    them every decided cell whose keys are not there yet.
+    """
+    batch, count = out.tokens.shape
+    cells = islands.waiting.shape[1]
+    launch(
+        lay_repair_kernel,
+        (batch,),
+        batch * (64 * count + 20 * cells),
+        status,
+        progress.prefixes,
+        progress.decided,
+        islands.waiting,
+        islands.ready,
+        islands.cursor,
+        *out,
+        count,
+        cells,
+        out.filled.shape[1],
+        TILE=_TILE,
+        LANES=next_power_of_2(max(2, count)),
+        CELLS=next_power_of_2(max(2, cells)),
+        warps=8,
+    )

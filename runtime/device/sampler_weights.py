@@ -1,0 +1,79 @@
+"""Token samplers out of a folder of models: the network that enlarges a drafted picture, back in `models.sampler`.
+
+Its graph is written by PyTorch's own exporter, which names what it folds (the scales of norms, the turned matrix of the
+output) by number, in the order of the graph; the rest keeps the module's names.
+"""
+
+import re
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from underpaint.models.sampler import SamplerConfig, TokenSampler
+from underpaint.runtime.device.weights import StoredWeights
+from underpaint.runtime.engines.context import EngineError
+from underpaint.zoo.load import Located
+
+_ROUNDED: Final = ".half"
+"""What names of tensors in half precision end in."""
+
+
+def _remedy(located: Located, told: str) -> EngineError:
+    return EngineError(f"{located.manifest.name}: {told}; export it again to draw on the device")
+
+
+@torch.no_grad()
+def read_enlarger(located: Located, device: torch.device) -> TokenSampler:
+    """The network of an "upsampler" on a device, in float32; EngineError where its weights are not such a network's."""
+    entry = located.manifest.weights
+    if entry is None:
+        raise _remedy(located, "its graph has no weights in a file of their own")
+    stored = StoredWeights(located.path.parent / entry.file)
+    found = {name.removesuffix(_ROUNDED): stored[name].float() for name in stored.names()}
+    try:
+        config = _config(found)
+        folded = _folded(found, config)
+    except (KeyError, ValueError) as error:
+        raise _remedy(located, f"expected the weights of a network that enlarges tokens ({error})") from error
+    with torch.device("meta"):
+        model = TokenSampler(config)
+    wanted = model.state_dict()
+    state = {name: value.to(device) for name, value in {**found, **folded}.items() if name in wanted}
+    for name, value in wanted.items():
+        if name not in state or state[name].shape != value.shape:
+            got = list(state[name].shape) if name in state else "nothing"
+            raise _remedy(located, f"expected {name} {list(value.shape)}, got {got}")
+    model.load_state_dict(state, assign=True)
+    return model.eval()
+
+
+def _config(found: dict[str, Tensor]) -> SamplerConfig:
+    vocab_size, width = found["embedding.weight"].shape
+    area, odd = divmod(found["change.bias"].numel(), width)
+    ratio = round(area**0.5)
+    if odd or ratio**2 != area:
+        raise ValueError(f"{found['change.bias'].numel()} numbers a cell of width {width}")
+    low, high = (len({name.split(".")[1] for name in found if name.startswith(f"{part}.")}) for part in ("low", "high"))
+    looks = next(value for name, value in found.items() if name.endswith("look.conv.weight"))
+    return SamplerConfig("up", vocab_size, ratio, width, low, high, looks.shape[2])
+
+
+def _folded(found: dict[str, Tensor], config: SamplerConfig) -> dict[str, Tensor]:
+    """Norms in the order that the network runs them, and the output's matrix."""
+    scales = sorted(
+        (name for name, value in found.items() if value.shape == (config.width, 1, 1)),
+        key=lambda name: int(re.findall(r"\d+", name)[-1]),
+    )
+    blocks = [
+        f"{part}.{place}.norm.weight" for part in ("low", "high") for place in range(getattr(config, f"{part}_blocks"))
+    ]
+    names = [*blocks, "norm.weight"]
+    if len(scales) != len(names):
+        raise ValueError(f"{len(scales)} norms, not {len(names)}")
+    made = {name: found[scale].flatten() for name, scale in zip(names, scales, strict=True)}
+    shape = (config.width, config.vocab_size)
+    outputs = [value for name, value in found.items() if value.shape == shape and name != "embedding.weight"]
+    if len(outputs) != 1:
+        raise ValueError(f"{len(outputs)} matrices of the output")
+    return made | {"output.weight": outputs[0].t().contiguous()}
