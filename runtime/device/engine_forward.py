@@ -27,7 +27,7 @@ from underpaint.artifacts.decoder_graph import (
 )
 from underpaint.models.decoder import Decoder
 from underpaint.runtime.device.decoder import code_table, forward_sizes
-from underpaint.runtime.device.forwards import Attend, Cache, CachedPass, ForwardSizes, Prefill
+from underpaint.runtime.device.forwards import Attend, Cache, CachedPass, Fill, ForwardSizes, Prefill
 from underpaint.runtime.device.kernels.bias import bias
 from underpaint.runtime.engines.device_memory import aligned, layered
 
@@ -86,6 +86,8 @@ class EngineForward:
 
     def hidden(self, embeddings: Tensor, features: Tensor | None, positions: Tensor, attend: Attend) -> Tensor:
         rows, count, _ = embeddings.shape
+        if isinstance(attend, Fill):
+            raise ValueError("device: an engine makes no pass over a whole picture; let torch make it")
         bound = self._bound(attend, rows, count)
         bound.inputs[names.EMBEDDINGS].copy_(embeddings)
         bound.inputs[CELLS].view(self.shape.rows, *positions.shape).copy_(positions)
@@ -117,7 +119,7 @@ class EngineForward:
         run()
         return made
 
-    def _bound(self, attend: Attend, rows: int, count: int) -> _Bound:
+    def _bound(self, attend: CachedPass | Prefill, rows: int, count: int) -> _Bound:
         """The bound pass of this size over this cache; made where it is the first."""
         prefill = isinstance(attend, Prefill)
         known = self._passes.setdefault(attend.cache, {})
@@ -125,7 +127,7 @@ class EngineForward:
             known[prefill, count] = self._bind(attend, rows, count)
         return known[prefill, count]
 
-    def _bind(self, attend: Attend, rows: int, count: int) -> _Bound:
+    def _bind(self, attend: CachedPass | Prefill, rows: int, count: int) -> _Bound:
         cache, shape, drafts = attend.cache, self.shape, self._reads_features
         committed, slots = cache.committed, cache.slots
         if not drafts and isinstance(attend, CachedPass) and attend.first != 0:

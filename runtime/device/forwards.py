@@ -91,7 +91,30 @@ class Prefill(NamedTuple):
         return mixed.transpose(1, 2).flatten(2)
 
 
-Attend: TypeAlias = CachedPass | Prefill
+class Fill(NamedTuple):
+    """A causal pass over cells behind the condition, kept among the committed positions.
+
+    places [T] int64: the slots of the cells. sees bool [R, T, S]: the committed positions that each sees, itself too.
+    """
+
+    cache: "Cache"
+    places: Tensor
+    sees: Tensor
+
+    def __call__(self, layer: int, qkv: Tensor, turns: Turns, positions: Tensor) -> Tensor:
+        """See `CachedPass`; keys and values become the committed ones of the cells."""
+        _, _, rows, heads, _, width = self.cache.committed.shape
+        count = qkv.shape[1]
+        query = torch.empty(rows, heads, count, width, dtype=qkv.dtype, device=qkv.device)
+        fresh = torch.empty(2, rows, heads, count, width, dtype=qkv.dtype, device=qkv.device)
+        turn(qkv, turns.table, turns.scales, positions, query, fresh, 0)
+        kept = self.cache.committed.select(0, layer)
+        kept.index_copy_(3, self.places, fresh)
+        mixed = scaled_dot_product_attention(query, kept[0], kept[1], attn_mask=self.sees[:, None])
+        return mixed.transpose(1, 2).flatten(2)
+
+
+Attend: TypeAlias = CachedPass | Prefill | Fill
 """What a pass is given; layers in torch call it in the place of rotation and attention."""
 
 
@@ -170,26 +193,15 @@ class Cache:
         """A pass over the condition alone, kept as the first positions."""
         return Prefill(self)
 
-    def fill(self, prefixes: Tensor, count: int) -> Attend:
-        """Causal attention of `count` positions behind the condition, kept in the slots of their cells.
+    def fill(self, prefixes: Tensor, count: int) -> Fill:
+        """A pass over the picture's first `count` cells at once, kept in the slots of their cells.
 
         prefixes [B] int64: positions of the condition, as many for every image.
         """
         places = prefixes[0] + torch.arange(count, device=prefixes.device)
         slot = torch.arange(self.committed.shape[4], device=prefixes.device)
         sees = (slot[None, None, :] <= places[None, :, None]) & (slot[None, None, :] >= self.unseen[:, None, None])
-
-        def attended(layer: int, qkv: Tensor, turns: Turns, positions: Tensor) -> Tensor:
-            _, _, rows, heads, _, width = self.committed.shape
-            query = torch.empty(rows, heads, count, width, dtype=qkv.dtype, device=qkv.device)
-            fresh = torch.empty(2, rows, heads, count, width, dtype=qkv.dtype, device=qkv.device)
-            turn(qkv, turns.table, turns.scales, positions, query, fresh, 0)
-            kept = self.committed.select(0, layer)
-            kept.index_copy_(3, places, fresh)
-            mixed = scaled_dot_product_attention(query, kept[0], kept[1], attn_mask=sees[:, None])
-            return mixed.transpose(1, 2).flatten(2)
-
-        return attended
+        return Fill(self, places, sees)
 
     def commit(self, path: Tensor, counts: Tensor, lengths: Tensor, most: int, walked: bool) -> None:
         """Slots into the cache; see `kernels.commit.commit_cache`."""
