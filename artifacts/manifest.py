@@ -25,8 +25,8 @@ class ManifestError(ValueError):
 class WeightsEntry:
     """The weights of a graph, in a safetensors file of the manifest's own folder, which the graph points into.
 
-    Graphs of one model for several grids point into one file. matrices: "scaled_rows" where they are stored in 8 bits
-    (`artifacts.scaled_rows`) and widened when they are read; None where they are of one type of numbers.
+    Graphs of one model for several grids point into one file. matrices: "scaled_rows" where some are stored in 8 bits
+    with a scale a row (`artifacts.scaled_rows`) and widened when they are read; None for none.
     """
 
     file: str

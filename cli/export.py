@@ -139,10 +139,9 @@ def export(
             raise ValueError(f"--kind exports one checkpoint: expected its file, folder or hub name, got {named}")
         if out is None:
             raise ValueError("--kind needs --out, a folder for the models")
-        if runs is not None or guidance is not None or family is not Scenery.emoji:
-            raise ValueError(
-                "--runs, --scenes and --guidance are of this project's own checkpoints; leave them out, or --kind"
-            )
+        own = {"--runs": runs is not None, "--guidance": guidance is not None, "--scenes": family is not Scenery.emoji}
+        for option in (name for name, asked in own.items() if asked):
+            raise ValueError(f"{option} is of this project's own checkpoints; leave out {option}, or --kind")
         options = LoadOptions(heads, *_read_grid(grid), prefix, first_code, layout, uncond_keep)
         check_folder_writable(out)
         if (target is None) != (target_kind is None):

@@ -92,7 +92,7 @@ def export_decoder(
     decoder.float()
     whole = None if conditioner is None else conditioner.float()
     if form.eight_bits:  # the same graph with the same weights in float32 must be exact
-        compared(name, decoder, whole, GraphFormat(stored=form.stored))
+        compared(name, decoder, whole, GraphFormat(stored=form.stored, scaled=form.scaled))
         differences = compare(path, "fp32", decoder, whole, greedy=False).worst()
         require_parity(name, differences, MOST_EIGHT_BITS)
     else:
@@ -101,7 +101,7 @@ def export_decoder(
         differences = compare(path, form.precision, decoder, whole, greedy=False).worst()
         require_parity(name, differences, MOST[form.precision])
     draft = draft_manifest(name, "drafter" if decoder.config.drafter else "target", origin, asdict(shape))
-    return finish(draft, path, differences)
+    return finish(draft, path, differences, matrices="scaled_rows" if form.scaled else None)
 
 
 def compared(name: str, decoder: Decoder, conditioner: Conditioner | None, form: GraphFormat, seed: int = 0) -> Report:
@@ -135,11 +135,20 @@ def export_trained_drafter(
     scratch: int = SCRATCH,
     halves: bool = True,
     eight_bits: bool = False,
+    scaled: bool = False,
 ) -> Manifest:
-    """Write a drafter that was trained here; see `export_captioned_target` and `GraphFormat`."""
+    """Write a drafter that was trained here; see `export_captioned_target` and `GraphFormat`.
+
+    scaled: what it shares with its target, codes and head, is of `ScaledRows` and stays so.
+    """
+    shared = (drafter.codes.weight, drafter.head.weight)
+    before = [part.detach().clone() for part in shared]
     if halves:
         round_to_half(drafter)
-    form = GraphFormat(stored="fp16" if halves else None, eight_bits=eight_bits)
+    if scaled:
+        for part, held in zip(shared, before, strict=True):
+            part.data.copy_(held)
+    form = GraphFormat(stored="fp16" if halves else None, eight_bits=eight_bits, scaled=scaled)
     return export_decoder(name, drafter, None, form, folder, origin, scratch)
 
 

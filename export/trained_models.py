@@ -122,7 +122,7 @@ def _drafter(side: int, eight_bits: bool, shared: bool = False) -> Exported:
             round_shared_target(drafted_for)
         drafter = load_drafter(path, drafted_for.decoder)
         origin = folders.origin(_drafter_command(side, story(read(path, "drafter"))), name, path, "drafter")
-        return (export_trained_drafter(name, drafter, folders.aside, origin, eight_bits=eight_bits),)
+        return (export_trained_drafter(name, drafter, folders.aside, origin, eight_bits=eight_bits, scaled=shared),)
 
     return Exported((own, target), write)
 

@@ -17,6 +17,7 @@ from torch.nn import functional
 from underpaint.models.checkpoints import read, take_weights
 from underpaint.models.config import build
 from underpaint.models.data.batches import FAMILY_GRAMMARS, Family
+from underpaint.zoo.grammars import Grammar
 
 JUDGE_SIDE: Final = 64
 """Side in pixels of the pictures the judge looks at."""
@@ -79,7 +80,6 @@ class Judge(nn.Module):
         super().__init__()
         self.config = config or JudgeConfig()
         self.family = family
-        self.grammar = FAMILY_GRAMMARS[family]
         first, second, third, fourth = self.config.channels
         self.body = nn.Sequential(
             _halving(3, first),
@@ -94,6 +94,11 @@ class Judge(nn.Module):
         self.heads = nn.ModuleDict(
             {slot: nn.Linear(self.config.features, len(values)) for slot, values in self.grammar.slots.items()}
         )
+
+    @property
+    def grammar(self) -> Grammar:
+        """In whose slots it reads."""
+        return FAMILY_GRAMMARS[self.family]
 
     def forward(self, pixels: Tensor) -> Judgement:
         """Judge pictures, float [B, 3, 64, 64] in [-1, 1]; larger ones go through `to_judge_side` first."""

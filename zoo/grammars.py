@@ -66,6 +66,14 @@ def textured_prompt(prompt: textured.TexturedPrompt) -> GrammarPrompt:
     return GrammarPrompt(prompt.caption(), ids, {slot: getattr(prompt, slot) for slot in textured.TEXTURED_SLOTS})
 
 
+def _read_emoji(text: str) -> GrammarPrompt:
+    return emoji_prompt(emoji.parse(text))
+
+
+def _read_textured(text: str) -> GrammarPrompt:
+    return textured_prompt(textured.parse_textured(text))
+
+
 def _sample_emoji(rng: np.random.Generator) -> GrammarPrompt:
     return emoji_prompt(emoji.sample(rng, emoji.seen_pairs()))
 
@@ -91,7 +99,7 @@ EMOJI: Final = Grammar(
         "background": emoji.COLOURS,
     },
     example="a large 3d fox, left, on a graded sky background",
-    read=lambda text: emoji_prompt(emoji.parse(text)),
+    read=_read_emoji,
     sample=_sample_emoji,
 )
 TEXTURED: Final = Grammar(
@@ -109,7 +117,7 @@ TEXTURED: Final = Grammar(
         **{slot: textured.TEXTURED_SLOTS[slot] for slot in ("companion", "ground", "colour", "sky", "light", "depth")},
     },
     example="a woolly fox left of a flat cactus, with a honeybee, on green foliage, bright sky, lit from the left",
-    read=lambda text: textured_prompt(textured.parse_textured(text)),
+    read=_read_textured,
     sample=_sample_textured,
 )
 GRAMMARS: Final[Mapping[str, Grammar]] = {one.family: one for one in (EMOJI, TEXTURED)}

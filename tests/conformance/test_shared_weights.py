@@ -7,18 +7,23 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from safetensors.numpy import load_file
 
 from tests.models.tiny import tiny_target
 from underpaint.artifacts.scaled_rows import ScaledRows, scaled_rows
 from underpaint.export.decoder_parity import Runner
-from underpaint.export.decoders import GraphFormat, write_graphs
+from underpaint.export.decoders import GraphFormat, export_trained_drafter, write_graphs
 from underpaint.export.graph import GraphWriter
+from underpaint.export.store import Origin
 from underpaint.export.tensorrt_build import plain_pass
 from underpaint.export.weight_file import WeightFile, header_room
 from underpaint.models.decoder import Decoder
-from underpaint.models.text import with_condition_table
+from underpaint.models.text import new_drafter, with_condition_table
 from underpaint.models.train.shared_target import on_grid
+from underpaint.runtime.device.weights import read_decoder
 from underpaint.runtime.engines.context import EngineContext, open_session
+from underpaint.runtime.engines.shape import read_shape
+from underpaint.zoo.load import Located
 
 FORM = GraphFormat()
 
@@ -109,3 +114,19 @@ def test_an_engine_that_would_multiply_in_8_bits_is_given_the_widened_numbers(tm
     with torch.no_grad():
         wanted, _ = decoder(torch.zeros(1, 0, dtype=torch.int64), decoder.embed(torch.from_numpy(prefix), None))
     np.testing.assert_allclose(own[:, -1:], wanted.numpy(), atol=1e-4)
+
+
+@pytest.mark.parametrize("eight_bits", [True, False])
+def test_a_drafter_keeps_the_codes_of_its_rounded_target(tmp_path: Path, eight_bits: bool) -> None:
+    target = rounded()
+    drafter, origin = new_drafter(target), Origin("random weights", "a test")
+    found = export_trained_drafter("drafter", drafter, tmp_path, origin, eight_bits=eight_bits, scaled=True)
+    assert found.weights is not None
+    assert found.weights.matrices == "scaled_rows"
+    stored = load_file(tmp_path / found.weights.file)
+    assert (stored["embedding"].dtype, stored["fc_feature"].dtype) == (np.int8, np.float16)
+    assert stored["head"].dtype == (np.uint8 if eight_bits else np.int8)
+    located = Located(tmp_path / found.file, found)
+    read = read_decoder(located, read_shape(found.settings, found.name), torch.device("cpu"))
+    torch.testing.assert_close(read.codes.weight, target.codes.weight, rtol=0, atol=0)
+    torch.testing.assert_close(read.head.weight, target.head.weight, rtol=0, atol=0.01 if eight_bits else 0)

@@ -215,7 +215,9 @@ def test_a_missing_stage_and_another_family_are_refused_before_any_work(runs: Pa
     done = called("export", "target", "--scenes", "textured", "--runs", fewer, "--out", tmp_path / "out")
     assert done.exit_code == 2
     assert "expected a target of several grids" in done.stderr
-    assert called("export", "x.pt", "--kind", "vq", "--scenes", "textured", "--out", tmp_path / "o").exit_code == 2
+    done = called("export", "x.pt", "--kind", "vq", "--scenes", "textured", "--out", tmp_path / "o")
+    assert done.exit_code == 2
+    assert "leave out --scenes, or --kind" in done.stderr
 
 
 def test_damaged_and_mixed_folders_are_refused(models: Path, tmp_path: Path) -> None:
