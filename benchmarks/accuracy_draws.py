@@ -24,7 +24,6 @@ from underpaint.runtime.evaluation.comparison import BASELINE
 from underpaint.runtime.evaluation.drawing_log import FILE_NAME, drawing_of
 from underpaint.runtime.evaluation.paired import paired_difference
 from underpaint.runtime.evaluation.picture_quality import PictureViews
-from underpaint.runtime.evaluation.quality import PAIR
 from underpaint.runtime.page.document import ComparisonFolder
 from underpaint.runtime.pipeline import Pipeline
 
@@ -95,7 +94,7 @@ def main(arguments: list[str] | None = None) -> None:
     judge, views = pipeline.judge, PictureViews(pipeline, conditions)
 
     def judged(drawings: Mapping[str, Drawing]) -> FloatArray:
-        found = views.read_right([drawings[caption] for caption in captions], judge)[PAIR]
+        found = views.read_right([drawings[caption] for caption in captions], judge)[judge.grammar.accuracy]
         return found.astype(np.float64)
 
     lossless = [row["method"] for row in results["rows"] if row["lossless"] and row["method"] != BASELINE]

@@ -104,7 +104,7 @@ def _train_stages(
     for place, stage in enumerate(stages):
         folder = out / stage.name
         closed = any((out / later / CHECKPOINT).exists() for later in names[place + 1 :])
-        held = stage.weights is not None and (stored / f"{stage.weights}.json").exists()
+        held = _holds(stored, stage)
         if held and as_stored and not closed and not (folder / CHECKPOINT).exists():
             weights.restore(str(stage.weights), folder, stored)
         if closed or stage.name not in asked:
@@ -118,6 +118,11 @@ def _train_stages(
         if found[-1].state == "stopped":
             break
     return found
+
+
+def _holds(stored: Path, stage: Stage) -> bool:
+    """Whether the repository has weights of a stage."""
+    return stage.weights is not None and (stored / f"{stage.weights}.json").exists()
 
 
 def _check(path: Path, about: Mapping[str, Any]) -> None:

@@ -122,7 +122,7 @@ def _tiny_recipes() -> Iterator[Patch]:
 
     yield pictures, "load_sprites", lambda *given: made_up_sprites()
     yield textured_world, "WorldSettings", lambda: SETTINGS
-    yield world, "_restored", lambda *given: None
+    yield world, "_holds", lambda *given: False
     yield drawn, "CHUNK", 4
     yield checkpoints, "load_vq", lambda path: VQModel(SETTINGS.vq).eval()
     yield judge, "DEFAULT_LOOP", replace(judge.DEFAULT_LOOP, checkpoint_seconds=0.0)
