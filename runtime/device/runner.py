@@ -61,7 +61,7 @@ class DecodedImage(NamedTuple):
     rejected: int | None = None
 
 
-class Stage(NamedTuple):
+class ReplayStage(NamedTuple):
     """A program and how many times it runs before the next one; None for until every image is done."""
 
     run: Callable[[], None]
@@ -147,18 +147,18 @@ class DeviceRunner:
         )
         check_memory(device, needed + (0 if plan is None else batch * plan.image_bytes))
         self.cycle: DeviceCycle | FrontCycle | IslandCycle
-        self._stages: tuple[Stage, ...]
+        self._stages: tuple[ReplayStage, ...]
         if isinstance(method, IslandMethod):
             if low is None:
                 raise ValueError("device: this method drafts with a smaller target, and none was given")
             self.cycle = IslandCycle(target, low, method, grid, prefix, batch, device)
-            self._stages = tuple(Stage(*one) for one in self.cycle.stages)
+            self._stages = tuple(ReplayStage(*one) for one in self.cycle.stages)
         else:
             if isinstance(method, FrontMethod):
                 self.cycle = FrontCycle(target, method, grid, prefix, batch, device)
             else:
                 self.cycle = DeviceCycle(target, drafter, method, grid, prefix, batch, device, line_token=line_token)
-            self._stages = (Stage(self.cycle.run, None),)
+            self._stages = (ReplayStage(self.cycle.run, None),)
         self.clock = DeviceClock(device)
         self._graphs: list[torch.cuda.CUDAGraph] = []
         self._chosen: dict[Program, torch.cuda.CUDAGraph | None] = {}

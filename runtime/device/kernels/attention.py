@@ -154,7 +154,7 @@ def attention(
         D=width,
         WORDS=words,
         TBLOCK=max(16, next_power_of_2(count)),
-        SBLOCK=32,
+        SBLOCK=16 if filled is not None and count > 32 else 32,  # on sm_80 more would not fit into registers
         MBLOCK=min(32, max(16, next_power_of_2(new))),
         DBLOCK=max(16, next_power_of_2(width)),
         warps=8 if count > 32 else 4,

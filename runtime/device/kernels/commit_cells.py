@@ -40,4 +40,5 @@ def commit_cells(cache: Tensor, slots: Tensor, places: Tensor) -> None:
         D=width,
         COUNT=next_power_of_2(max(2, count)),
         DBLOCK=next_power_of_2(width),
+        warps=8 if count > 32 else 4,
     )
