@@ -18,7 +18,6 @@ import numpy as np
 from benchmarks.report import finish, options, parse, refusing
 from underpaint.algos.arrays import FloatArray
 from underpaint.artifacts.run_log import RunLog
-from underpaint.runtime.conditions import parse_grammar
 from underpaint.runtime.drawing import Drawing
 from underpaint.runtime.evaluation.comparison import BASELINE
 from underpaint.runtime.evaluation.drawing_log import FILE_NAME, drawing_of
@@ -90,7 +89,7 @@ def main(arguments: list[str] | None = None) -> None:
         if pipeline.judge is None:
             raise ValueError("the folder of models holds no judge; name one that does")
         captions = results["settings"]["prompts"]
-        conditions = [parse_grammar(caption) for caption in captions]
+        conditions = [pipeline.condition(caption) for caption in captions]
     judge, views = pipeline.judge, PictureViews(pipeline, conditions)
 
     def judged(drawings: Mapping[str, Drawing]) -> FloatArray:

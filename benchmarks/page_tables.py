@@ -210,7 +210,6 @@ SECTIONS: tuple[Section, ...] = (
         "An evaluation that loses a worker half-way",
         "evaluate.json",
         DISTURBED,
-        DRAWS,
         "2,000 pictures on two Ray workers, undisturbed, and with one worker killed after 1,000. Every figure that no "
         "clock takes is the same.",
     ),

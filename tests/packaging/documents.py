@@ -20,6 +20,7 @@ REASONS: Final = (
     "needs a GPU",
     "needs published weights",
     "needs published prompts",
+    "needs a trained world",
     "needs the checkout",
     "minutes of measuring, recorded in ",
 )

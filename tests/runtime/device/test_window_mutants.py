@@ -70,7 +70,7 @@ MUTANTS = {
         windows_agree("independent", "left"),
     ),
     "a distribution keeps its place in the window": (
-        ("shift", "(image * N + place + done)", "(image * N + place)"),
+        ("shift", "image * (W + 1) + place + done)", "image * (W + 1) + place)"),
         windows_agree("independent", "left"),
     ),
     "the window holds drafts that were decided": (
