@@ -29,12 +29,12 @@ from typing import Any
 
 from benchmarks.report import at_least, finish, options, parse, refusing
 
-METHODS = "ar,chain,eagle1,eagle2,adt,lantern,lantern++,adt+lantern"
-SHIPPED = "speculative,eagle1,eagle2,adt,lantern,lantern++,adt+lantern"
+METHODS = "ar,chain,eagle1,eagle2,adt,lantern,lantern++,adt+lantern,scd-maximal,sjd-pac,jacobi-lookup"
+SHIPPED = "speculative,eagle1,eagle2,adt,lantern,lantern++,adt+lantern,scd-maximal,sjd-pac,jacobi-lookup"
 PARTS = ("correct", "parity", "identity", "copy", "shipped", "plain", "cycles", "replay", "breakdown")
 FIRST = ("correct", "parity")
 """A failed check of these ends the run: what follows would time something else."""
-RECORDED = Path(__file__).with_name("results") / "paper-128-t1.json"
+RECORDED = Path(__file__).with_name("results") / "compare-paper-128-t1.json"
 AR_BOUNDS = {"llamagen-xl": 1.3, "7b": 1.15}
 """Plain decoding against the time that its weights and its live cache take at the bandwidth of a copy."""
 PAPERS = {"adt": 3.40, "adt+lantern": 4.86}

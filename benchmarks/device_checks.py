@@ -6,12 +6,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from benchmarks.device_models import shipped_models, shipped_prompts
+from benchmarks.device_models import shipped_method, shipped_models, shipped_prompts
 from benchmarks.device_trees import agrees
 from underpaint.algos.chance import Philox, Role
 from underpaint.algos.rows import SamplingParams, sampling_probs
 from underpaint.models.decoder import Decoder
-from underpaint.runtime.device.cycle import DeviceMethod
 from underpaint.runtime.device.decoder import DecoderForward
 from underpaint.runtime.device.forwards import Cache, causal_masks
 from underpaint.runtime.device.kernels.probs import probs
@@ -20,7 +19,6 @@ from underpaint.runtime.device.rules import DEVICE_RULES
 from underpaint.runtime.device.runner import DeviceRunner
 from underpaint.runtime.methods.method import ModelTables
 from underpaint.runtime.methods.registry import resolve
-from underpaint.runtime.methods.tree_config import TreeMethod
 
 LOGITS_APART = 2e-4
 """Float32 logits of one pass against another order of the same sums, relative to the largest."""
@@ -122,13 +120,11 @@ def identity(device: torch.device, names: Sequence[str], tables: ModelTables) ->
     batch = models.embed(conditions)
     decoded: dict[str, list[list[int]]] = {}
     for name in ("ar", *names):
-        made = resolve(name, 0.0).build(name, tables)
-        if not isinstance(made, TreeMethod) or not made.lossless:
+        how = shipped_method(name, 0.0, sampler, tables)
+        if how is None or not resolve(name, 0.0).build(name, tables).lossless:
             continue
-        policy = made.policy if made.drafts else None
-        how = DeviceMethod(policy, made.rule, made.config.target_sampling(sampler))
         prefix = batch.rows.shape[1]
-        drafter = None if policy is None else models.drafter
+        drafter = None if how.policy is None else models.drafter
         runner = DeviceRunner(models.target, drafter, how, grid, prefix, len(conditions), device)
         keys = [one.noise_key for one in conditions]
         runner.begin(batch.rows, [0] * len(keys), keys, batch.hidden)

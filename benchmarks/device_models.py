@@ -13,11 +13,15 @@ from underpaint.artifacts.model_index import read_index
 from underpaint.models.decoder import Decoder
 from underpaint.models.decoder_config import DecoderConfig
 from underpaint.runtime.conditions import Condition, of_prompt
+from underpaint.runtime.device.cycle import DeviceMethod
 from underpaint.runtime.device.folder import DeviceModels
 from underpaint.runtime.device.weights import read_decoder
 from underpaint.runtime.engines.condition_encoder import ConditionEncoder
 from underpaint.runtime.engines.shape import DecoderShape, read_shape
+from underpaint.runtime.methods.jacobi_config import JacobiMethod
 from underpaint.runtime.methods.method import ModelTables
+from underpaint.runtime.methods.registry import resolve
+from underpaint.runtime.methods.tree_config import TreeMethod
 from underpaint.runtime.resampling.registry import read_codebook
 from underpaint.zoo.load import FOLDER, locate
 from underpaint.zoo.prompts import sample
@@ -28,6 +32,16 @@ NEAREST = 100
 
 TINY = DecoderConfig(dim=32, layers=1, heads=2, hidden=16, vocab_size=128, grid_side=8, prefix=1, cond_ids=9)
 """A target for Triton's interpreter."""
+
+
+def shipped_method(name: str, temperature: float, sampler: SamplingParams, tables: ModelTables) -> DeviceMethod | None:
+    """A registered method, tuned, as the device takes it; None for one that is neither of trees nor of windows."""
+    made = resolve(name, temperature).build(name, tables)
+    if isinstance(made, JacobiMethod):
+        return DeviceMethod(None, made.rule, made.config.target_sampling(sampler), window=made.window)
+    if not isinstance(made, TreeMethod) or made.window is not None:
+        return None
+    return DeviceMethod(made.policy if made.drafts else None, made.rule, made.config.target_sampling(sampler))
 
 
 def random_model(config: DecoderConfig, dtype: torch.dtype, device: torch.device) -> tuple[Decoder, Decoder]:

@@ -5,8 +5,10 @@ Run: python -m benchmarks.device_program [--curves FOLDER]
 Every method's cycle at LlamaGen-XL's and a 7B model's sizes is run on tensors without numbers. Each node of its graph
 is charged 2 microseconds and its bytes at the machine's nominal bandwidth. Weights are bfloat16, the head float32,
 guidance a pair of rows, half of the picture cached. The bound leaves out compute and whatever a kernel wastes, so a GPU
-is slower. `waits` is 0: a program that waits for the device cannot be counted. `--curves` writes a cost curve for each
-machine and model, which `underpaint simulate run --machines FILE` reads. The last line is JSON.
+is slower. A program that waits for the device cannot be counted, so `waits` is 0; what `roofline` may choose is a
+program each, and the host waits for it once, behind it. MuLo-SD is three programs: draft and repair run many times a
+picture. `--curves` writes a cost curve for each machine and model, which `underpaint simulate run --machines FILE`
+reads. The last line is JSON.
 """
 
 import json
@@ -37,8 +39,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
             asked.curves.mkdir(parents=True, exist_ok=True)
             check_file_writable(asked.curves / "device-h200-llamagen-xl.json")
     from underpaint.models.decoder_config import DecoderConfig
-    from underpaint.runtime.device.program import Program, count_cycle
-    from underpaint.runtime.device.sizes import METHODS, SEVEN_B, XL, chain_of, eagle2_of, method_of
+    from underpaint.runtime.device.program import Program, count_cycle, count_islands
+    from underpaint.runtime.device.sizes import (
+        CHOICES,
+        METHODS,
+        SEVEN_B,
+        XL,
+        chain_of,
+        eagle2_of,
+        islands_of,
+        method_of,
+        roofline_of,
+    )
 
     models: dict[str, DecoderConfig] = {"llamagen-xl": XL, "7b": SEVEN_B}
     rows: list[dict[str, Any]] = []
@@ -49,14 +61,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     for model, config in models.items():
         programs = {name: count_cycle(config, method_of(name, config.vocab_size), batch=1) for name in METHODS}
-        for name, program in programs.items():
+        chosen = {
+            f"roofline, {name}": count_cycle(config, roofline_of(1.0), 1, choice=choice)
+            for name, choice in CHOICES.items()
+        }
+        staged = count_islands(config, islands_of(config.vocab_size, "islands"), batch=1)
+        parts = {f"mulo-islands, {name}": program for name, program in staged.items()}
+        for name, program in {**programs, **chosen, **parts}.items():
             outside = [node for node in program.nodes if not node.part]
             row: dict[str, Any] = {
                 "model": model,
                 "method": name,
                 "nodes": len(program.nodes),
                 "outside_nodes": len(outside),
-                "waits": 0,
+                "waits": int(name in chosen),
                 "bytes": sum(node.bytes for node in program.nodes),
                 "outside_bytes": sum(node.bytes for node in outside),
             }

@@ -9,10 +9,9 @@ from typing import Any
 import torch
 
 from benchmarks.device_checks import Check
-from benchmarks.device_models import random_model, shipped_models, shipped_prompts, weight_bytes
+from benchmarks.device_models import random_model, shipped_method, shipped_models, shipped_prompts, weight_bytes
 from underpaint.algos.draft.spec import Grid
 from underpaint.models.decoder_config import DecoderConfig
-from underpaint.runtime.device.cycle import DeviceMethod
 from underpaint.runtime.device.decoder import DecoderForward
 from underpaint.runtime.device.eager import EagerLoop
 from underpaint.runtime.device.program import count_cycle
@@ -20,8 +19,6 @@ from underpaint.runtime.device.runner import DeviceRunner
 from underpaint.runtime.device.sizes import method_of
 from underpaint.runtime.device.state import needed_bytes
 from underpaint.runtime.methods.method import ModelTables
-from underpaint.runtime.methods.registry import resolve
-from underpaint.runtime.methods.tree_config import TreeMethod
 
 EAGER_TOKENS = 16
 
@@ -180,13 +177,11 @@ def shipped_pictures(device: torch.device, names: Sequence[str], batch: int, tab
     conditions = shipped_prompts(count)
     found: dict[str, Any] = {}
     for name in ("ar", *(name for name in names if name != "ar")):
-        made = resolve(name, 1.0).build(name, tables)
-        if not isinstance(made, TreeMethod):
-            raise ValueError(f"--shipped: expected methods of draft trees, got '{name}'")
-        policy = made.policy if made.drafts else None
-        how = DeviceMethod(policy, made.rule, made.config.target_sampling(sampler))
+        how = shipped_method(name, 1.0, sampler, tables)
+        if how is None:
+            raise ValueError(f"--shipped: expected methods of draft trees or of Jacobi windows, got '{name}'")
         prefix = models.embed(conditions).rows.shape[1]
-        drafter = None if policy is None else models.drafter
+        drafter = None if how.policy is None else models.drafter
         runner = DeviceRunner(models.target, drafter, how, grid, prefix, batch, device)
         cycles, seconds = 0, 0.0
         for turn in range(2 if device.type == "cuda" else 1):  # the first compiles and captures

@@ -292,7 +292,8 @@ SECTIONS: tuple[Section, ...] = (
         PROGRAM,
         "A prediction, written before a GPU was seen: 2 microseconds for each node of a cycle's graph, and its bytes "
         "at nominal bandwidth. Compute and what kernels waste are left out, so a GPU is slower. Images: 1; ADT-Tree's "
-        "envelope has eight levels and OPT-Tree's ten of 50 nodes, whether an image uses them or not.",
+        "envelope has eight levels and OPT-Tree's ten of 50 nodes, whether an image uses them or not. Each choice of "
+        "`roofline` is a program, behind which the host waits once; MuLo-SD's draft and repair run many times.",
     ),
     Section(
         "costs",

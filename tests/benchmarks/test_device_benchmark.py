@@ -11,7 +11,7 @@ import pytest
 from benchmarks import device, device_checks
 
 ROOT = Path(__file__).parents[2]
-SMALL = ["--device", "cpu", "--batches", "1", "--methods", "ar", "--shipped", "speculative"]
+SMALL = ["--device", "cpu", "--batches", "1", "--methods", "ar", "--shipped", "speculative,jacobi-lookup"]
 ALONE = """
 import sys
 
@@ -37,7 +37,7 @@ def test_every_part_runs_and_its_checks_hold(tmp_path: Path) -> None:
     assert found["failed"] == []
     assert set(found["parity"]["checks"]) == {"float32 logits", "float16 total variation"}
     assert all(check["holds"] for check in found["parity"]["checks"].values())
-    assert set(found["identity"]["checks"]) == {"speculative"}
+    assert set(found["identity"]["checks"]) == {"speculative", "jacobi-lookup"}
     assert found["copy"]["gb_s"] > 0
     shipped = found["shipped speculative, batch 1"]
     assert set(shipped) == {"ar", "speculative", "ar-eager", "seconds"}
@@ -59,6 +59,13 @@ def test_a_check_that_does_not_hold_fails_the_run_and_nothing_is_timed(
     found = json.loads(out.read_text(encoding="utf-8"))
     assert len(found["failed"]) == 1
     assert "copy" not in found
+
+
+def test_replays_read_the_recorded_acceptance_of_the_papers_trees() -> None:
+    rows = {row["method"]: row for row in json.loads(device.RECORDED.read_text(encoding="utf-8"))["rows"]}
+    named = [name for name in device.METHODS.split(",") if name not in ("ar", "chain")]
+    assert [name for name in named if not rows[name]["tokens_per_cycle"] > 1.0] == []
+    assert {device.NAMED.get(name, name) for name in rows} >= {"chain", *named}
 
 
 @pytest.mark.parametrize(("value", "holds"), [(1.0, True), (1.1, False), (float("nan"), False)])
