@@ -20,7 +20,6 @@ REASONS: Final = (
     "needs a GPU",
     "needs published weights",
     "needs published prompts",
-    "needs a trained world",
     "needs the checkout",
     "minutes of measuring, recorded in ",
 )
