@@ -89,6 +89,13 @@ def main(arguments: list[str] | None = None) -> None:
         if pipeline.judge is None:
             raise ValueError("the folder of models holds no judge; name one that does")
         captions = results["settings"]["prompts"]
+        own = results["model"]["sha256"]
+        differ = [name for name, one in pipeline.fingerprint()["sha256"].items() if own.get(name) != one]
+        if differ:
+            raise ValueError(f"{asked.folder} is of other models than those that ship: {', '.join(differ)} differ")
+        lossless = [row["method"] for row in results["rows"] if row["lossless"] and row["method"] != BASELINE]
+        if not lossless or not compared.drawings:
+            raise ValueError(f"{asked.folder}: expected drawings of lossless methods beside `{BASELINE}`; compare some")
         conditions = [pipeline.condition(caption) for caption in captions]
     judge, views = pipeline.judge, PictureViews(pipeline, conditions)
 
@@ -96,7 +103,6 @@ def main(arguments: list[str] | None = None) -> None:
         found = views.read_right([drawings[caption] for caption in captions], judge)[judge.grammar.accuracy]
         return found.astype(np.float64)
 
-    lossless = [row["method"] for row in results["rows"] if row["lossless"] and row["method"] != BASELINE]
     by_method = {name: {prompt: compared.drawings[name, prompt] for prompt in captions} for name in lossless}
     seeds = [judged(drawn[seed]) for seed in sorted(drawn)]
     rows = difference_rows({name: judged(held) for name, held in by_method.items()}, seeds, lossless)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _MOST_ROWS: Final = 64
 _ONNX: Final = "onnx"
+_BUCKETS: Final = "1,8,16,32,64"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ def engine(
         ),
     ] = "tensorrt",
     model: Annotated[list[str] | None, typer.Option(help="Build this one only; repeat for more.")] = None,
-    buckets: Annotated[str, typer.Option(help="Numbers of new positions, with commas between.")] = "1,8,16,32,64",
+    buckets: Annotated[str, typer.Option(help="Numbers of new positions, with commas between.")] = _BUCKETS,
     rows: Annotated[
         str | None,
         typer.Option(
@@ -85,6 +86,12 @@ def engine(
         batches = () if rows is None else _read_counts("--rows", rows, _MOST_ROWS)
         if device.for_device is None and replace(device, setting=device.setting or None) != _NOT_FOR_DEVICE:
             raise ValueError("--batch, --set and how methods are drawn are of --for-device METHODS; pass it too")
+        if device.for_device is not None and (model or rows is not None or buckets != _BUCKETS):
+            raise ValueError(
+                "--model, --buckets and --rows are not of --for-device, which goes by methods; leave them out"
+            )
+        if backend == _ONNX and (device.for_device is not None or rows is not None or buckets != _BUCKETS):
+            raise ValueError("--backend onnx writes graphs of any size: leave out --for-device, --rows and --buckets")
         if not folder.is_dir():
             raise NotADirectoryError(f"no folder {folder}; make one with `underpaint export --kind ... --out {folder}`")
         check_folder_writable(folder)

@@ -117,8 +117,8 @@ def generate(
         texts = list(prompts or ())
         if not texts and prompt_options == _NO_FILE:
             raise ValueError(
-                'expected a prompt, such as "a 3d fox, left, on a sky background", --prompts FILE, or --prompts-count; '
-                "`underpaint prompts` lists the words"
+                'expected a prompt, such as "a 3d fox, left, on a sky background" of the shipped models, --prompts '
+                "FILE or --prompts-count; `underpaint prompts` lists the words"
             )
         # Typed prompts say how many pictures there will be; a file or a vocabulary only says it once it is read.
         if texts:

@@ -89,7 +89,7 @@ def write_device_graphs(located: Located, shape: DecoderShape) -> tuple[Path, Pa
 def _values(stored: StoredWeights, name: str, config: DecoderConfig) -> NDArray[Any]:
     """A weight as it is stored; of 8 bits, as float32."""
     found = stored[name]
-    if stored.place(name) is None:
+    if stored.in_blocks(name):
         depth = getattr(config, _DEPTH_OF.get(name.rsplit(".")[-1], "dim"))
         return np.ascontiguousarray(found[:depth].numpy())
     if found.dtype == torch.bfloat16:

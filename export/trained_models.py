@@ -228,10 +228,11 @@ def export_all(
     """Export `names` from the checkpoints under `runs` (tokenizer/checkpoint.pt, ...) into `out`, with its index.
 
     names: none for all that a folder of the family needs. The words of the prompts go with them. guidance: of the
-    sampling that the index names; None keeps what `out` has, or takes the family's. Raises ValueError on an unknown
-    name, a guidance out of range or an `out` of another family, FileNotFoundError on a missing checkpoint, all before
-    any work; ManifestError where `out` is of an older format; ParityError where a graph does not compute what its torch
-    module does. Then `out` stays as it was: all of `names` are written, or none. `report` hears of the progress.
+    sampling that the index names, all else of it the family's; None keeps what `out` has, or takes the family's.
+    Raises ValueError on an unknown name, a guidance out of range or an `out` of another family, FileNotFoundError on a
+    missing checkpoint, all before any work; ManifestError where `out` is of an older format; ParityError where a graph
+    does not compute what its torch module does. Then `out` stays as it was: all of `names` are written, or none.
+    `report` hears of the progress.
     """
     known, names = exports(family), names or NAMES[family].usual
     unknown = [name for name in names if name not in known]

@@ -47,6 +47,8 @@ SHARES: Final = (15, 5, 55, 5, 10, 4, 3, 3)
 """Per cent of the hours, by stage; encoding scenes, once the tokenizer is finished, comes on top."""
 WEIGHTS: Final = {"tokenizer": "tokenizer_textured", "target": "target_textured"}
 """Names of stages' weights in the repository, where it has them."""
+NEEDED: Final = ("tokenizer", "target", "sampler_up_ce")
+"""Stages that later ones learn from."""
 _SPLITS: Final[tuple[Split, ...]] = ("train", "seen")
 _UNTIL_TIME: Final = 10_000_000
 """Steps that no run reaches, so that its minutes end it."""
@@ -145,10 +147,17 @@ class _World:
             device=self.device,
         )
         for side in own.sides:
-            write_on_grid(folder / CHECKPOINT, side // stride, self.out / f"target_{side}")
+            self.write_target(side)
         return outcome
 
+    def write_target(self, side: int) -> None:
+        """Write the target's checkpoint for one side, as drafters read it."""
+        stride = vq_config(self.checkpoint("tokenizer")).stride
+        write_on_grid(self.checkpoint("target"), side // stride, self.out / f"target_{side}")
+
     def drafter(self, side: int, folder: Path, minutes: float) -> TrainingResult:
+        if not self.checkpoint(f"target_{side}").exists():  # a target of the repository's weights
+            self.write_target(side)
         return train_drafter(
             folder,
             self.tokens(side, "train"),
@@ -189,8 +198,8 @@ def textured_stages(
 ) -> Sequence[Stage]:
     """The stages of `models.train.world.train_world` for the second family, in order, in folders of `out`.
 
-    The target's stage also writes its checkpoint once a side (`target_64`, `target_128`), as drafters and exports
-    read them. Tokenizer and target start from the repository's weights where their runs are lost.
+    The target's stage also writes its checkpoint once a side (`target_64`, `target_128`), as drafters
+    read it. Tokenizer and target start from the repository's weights where their runs are lost.
     """
     own = settings or WorldSettings()
     world = _World(out, pictures, own, seed, device)
@@ -206,4 +215,4 @@ def textured_stages(
         ("sampler_down_ce", partial(world.sampler, "down", "ce")),
     ]
     shares = dict(zip([name for name, _ in recipes], SHARES, strict=True))
-    return [Stage(name, shares[name], recipe, WEIGHTS.get(name)) for name, recipe in recipes]
+    return [Stage(name, shares[name], recipe, WEIGHTS.get(name), name in NEEDED) for name, recipe in recipes]

@@ -25,13 +25,15 @@ class Stage:
 
     name: of its folder, and of its weights in the repository where `weights` names no other. share: of the hours,
     against the other stages' shares. train: the recipe, given its folder and its minutes in all, what earlier runs took
-    included; it must stop by itself after them.
+    included; it must stop by itself after them. needed: whether later stages learn from it, so that it is closed once
+    one has begun.
     """
 
     name: str
     share: float
     train: Callable[[Path, float], TrainingResult]
     weights: str | None = None
+    needed: bool = True
 
     def __post_init__(self) -> None:
         if not self.share > 0:
@@ -103,10 +105,12 @@ def _train_stages(
     as_stored = True
     for place, stage in enumerate(stages):
         folder = out / stage.name
-        closed = any((out / later / CHECKPOINT).exists() for later in names[place + 1 :])
+        closed = stage.needed and any((out / later / CHECKPOINT).exists() for later in names[place + 1 :])
         held = _holds(stored, stage)
         if held and as_stored and not closed and not (folder / CHECKPOINT).exists():
             weights.restore(str(stage.weights), folder, stored)
+            # What the repository has of a later stage stands on these weights as they are.
+            closed = any(_holds(stored, later) for later in stages[place + 1 :])
         if closed or stage.name not in asked:
             found.append(StageReport(stage.name, "closed" if closed else "left out", None))
         else:

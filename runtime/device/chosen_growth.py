@@ -46,6 +46,11 @@ class Beside(NamedTuple):
     likeliest: bool
     drawn_rules: Mapping[Drawn, Rule]
 
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """Of the window, then of drawn siblings."""
+        return self.rule, *self.drawn_rules.values()
+
 
 def chosen_plan(policy: Roofline, beside: Beside, grid: Grid, vocab_size: int, max_nodes: int) -> Plan:
     """What the trees of all choices fit into.

@@ -44,6 +44,7 @@ def run_on_device(drawer: DeviceDrawer, plan: ComparisonPlan, log: DrawingLog, r
                     report(len(log), f"{method.name:14s} {one.seconds:6.2f} s")
                 else:
                     failed.append(_told(method.name, one))
+        del program  # its buffers go before the next one's are made
     if failed:
         raise DeviceError(f"{len(failed)} pictures were not drawn; the others are kept: {'; '.join(failed)}")
 

@@ -94,6 +94,7 @@ class DevicePlan:
     """What is to be drawn on a device, checked before any weight is read; make one with `plan_drawing`.
 
     needed: bytes of the largest program's buffers. forward: what makes the forward passes, see `providers.FORWARDS`.
+    asked: of how many of the folder's decoders, by an engine.
     """
 
     pipeline: Pipeline
@@ -103,6 +104,7 @@ class DevicePlan:
     rows: int
     needed: int
     forward: str = TORCH
+    asked: int = 0
 
     def told(self) -> str:
         """The device and the batch in words."""
@@ -111,7 +113,7 @@ class DevicePlan:
 
     def open(self) -> DeviceDrawer:
         """Read the weights, and open the engines."""
-        engines = open_engines(self.folder.decoders, self.forward, self.batch, self.rows)
+        engines = open_engines(self.folder.decoders[: self.asked], self.forward, self.batch, self.rows)
         models = DeviceModels.read(self.folder, self.pipeline.high.encoder, self.rows, self.device, engines)
         return DeviceDrawer(self.pipeline, models, self.batch)
 
@@ -135,7 +137,7 @@ def plan_drawing(
     folder, rows = FolderModels.of(pipeline), 1 if sampling.guidance == 1.0 else 2
     shape, grid = folder.target.shape, pipeline.grid
     target, drafter = folder.sizes(rows)
-    needed = 0
+    needed, small = 0, dict[tuple[int, str], int]()
     for method in methods:
         form = device_method(method, sampling, grid)
         try:
@@ -144,20 +146,24 @@ def plan_drawing(
             if isinstance(form, DeviceMethod):
                 drawn = min(_covered(form)) if plan is None else plan.drawn
                 sizes = Shape(1, envelope.nodes, shape.vocab_size, drawn, envelope.levels, envelope.children)
-                device_rule(form.rule, sizes, torch.device("cpu"))
+                for rule in (form.rule, *(() if form.beside is None else form.beside.rules)):
+                    device_rule(rule, sizes, torch.device("cpu"))
         except ValueError as error:
             raise DeviceError(f"method '{method.name}': {str(error).removeprefix('device: ')}") from error
         drafts = None if plan is None or plan.by_target else drafter
         shapes = (target, drafts, folder.number_bytes)
         prefix, held = max(1, shape.prefix) + shape.eol_tokens, 0 if plan is None else batch * plan.image_bytes
-        if low is not None:
+        if low is not None and isinstance(form, IslandMethod):
             sizes_of_low = (low.sizes(rows), low.target.shape.grid, low.prefix)
-            held += draft_bytes(batch, target, grid, *sizes_of_low, folder.number_bytes) + low.weight_bytes()
+            held += draft_bytes(batch, target, grid, *sizes_of_low, folder.number_bytes)
+            small[form.ratio, form.resampler] = low.weight_bytes()
         needed = max(needed, held + needed_bytes(batch, envelope, grid.cells, prefix, *shapes))
-    check_engines(folder, [device_method(method, sampling, grid) for method in methods], forward, batch, rows)
+    forms = [device_method(method, sampling, grid) for method in methods]
+    asked = check_engines(folder, forms, forward, batch, rows)
     weights = folder.weight_bytes() * (1 if forward == TORCH else 2)  # an engine's own lie beside those in torch
+    weights += sum(small.values())
     check_memory(device, needed + weights, f"({weights / 2**30:.1f} of them for the weights)")
-    return DevicePlan(pipeline, folder, device, batch, rows, needed, forward)
+    return DevicePlan(pipeline, folder, device, batch, rows, needed, forward, asked)
 
 
 def _covered(form: DeviceMethod) -> frozenset[Drawn]:
@@ -181,6 +187,8 @@ class DeviceDrawer:
 
     def program(self, method: DecodingMethod, sampling: SamplingParams) -> BatchProgram:
         """The program of a method; it holds memory until it is forgotten."""
+        if self.cuda:
+            torch.cuda.empty_cache()  # what a program before it held is free again, and counted so
         if method.name == EAGER:
             return _EagerProgram(self, method, sampling)
         return _CapturedProgram(self, method, sampling)
@@ -268,8 +276,12 @@ class _CapturedProgram(_Program):
             self._drafting = front_steps(self._low.grid, form.draft_window)
 
     def prime(self, wanted: Sequence[Wanted]) -> None:
+        """See `BatchProgram`. A program that a policy first chooses later is compiled and captured then."""
         self._begin(wanted)
         self._runner.capture()
+        if self._runner.chooses:
+            for _ in range(2):  # a program is compiled when it comes up, and captured when it does again
+                self._decoded(wanted)
 
     def _begin(self, wanted: Sequence[Wanted]) -> None:
         conditions = [one.condition for one in wanted]

@@ -124,6 +124,9 @@ class EngineForward:
         prefill = isinstance(attend, Prefill)
         known = self._passes.setdefault(attend.cache, {})
         if (prefill, count) not in known:
+            if prefill:  # conditions have many lengths: the last one's buffers are kept
+                for other in [size for size in known if size[0]]:
+                    del known[other]
             known[prefill, count] = self._bind(attend, rows, count)
         return known[prefill, count]
 

@@ -75,10 +75,12 @@ class DeviceModels:
         device: torch.device,
         engines: Sequence[EngineGraphs] | None = None,
     ) -> None:
-        """engines: what makes the forward passes of target and drafter; None for torch."""
+        """engines: what makes the forward passes of the target, and of the drafter if there are two; else torch."""
         self.rows, self.device, self.module = rows, device, target
         made: list[DecoderForward | EngineForward] = [
-            DecoderForward(model, rows) if engines is None else EngineForward(model, rows, engines[place])
+            DecoderForward(model, rows)
+            if engines is None or place >= len(engines)
+            else EngineForward(model, rows, engines[place])
             for place, model in enumerate((target, drafter))
             if model is not None
         ]

@@ -77,15 +77,22 @@ def check_engines(
     forward: str,
     batch: int,
     rows: int,
-) -> None:
-    """EngineError unless a folder holds the engines for batches by these methods; see `passes_of_methods`."""
+) -> int:
+    """How many of a folder's decoders an engine is asked of: the target, and the drafter where a method drafts.
+
+    EngineError unless the folder holds the engines for batches by these methods; see `passes_of_methods`.
+    """
+    if forward == TORCH:
+        return 0
+    made = passes_of_methods(folder, methods, batch, rows)
+    asked = [(decoder, passes) for decoder, passes in zip(folder.decoders, made, strict=True) if passes.layers]
     if forward == ONNX:
-        of_fixed_passes(methods)
-        for decoder in folder.decoders:
+        for decoder, _ in asked:
             onnx_graphs(decoder)
-    elif forward != TORCH:
-        for decoder, passes in zip(folder.decoders, passes_of_methods(folder, methods, batch, rows), strict=True):
-            _check_records(decoder, passes, forward, batch, rows)
+        return len(asked)
+    for decoder, passes in asked:
+        _check_records(decoder, passes, forward, batch, rows)
+    return len(asked)
 
 
 def _check_records(decoder: ElsewhereDecoder, passes: DecoderPasses, forward: str, batch: int, rows: int) -> None:

@@ -161,6 +161,7 @@ class DeviceRunner:
             self._stages = (ReplayStage(self.cycle.run, None),)
         self.clock = DeviceClock(device)
         self._graphs: list[torch.cuda.CUDAGraph] = []
+        self._pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else (0, 0)
         self._chosen: dict[Program, torch.cuda.CUDAGraph | None] = {}
         self._steps = 0
 
@@ -218,7 +219,7 @@ class DeviceRunner:
                 for _ in range(2):
                     stage.run()
             torch.cuda.current_stream().wait_stream(side)
-            made.append(_captured(stage.run))
+            made.append(_captured(stage.run, self._pool))
         self._graphs = made
 
     @torch.no_grad()
@@ -239,6 +240,11 @@ class DeviceRunner:
         else:
             self._stages[place].run()
 
+    @property
+    def chooses(self) -> bool:
+        """Whether the host chooses what each cycle drafts."""
+        return self._chooser() is not None
+
     def _chooser(self) -> ChosenGrowth | None:
         return self.cycle.chooser if isinstance(self.cycle, DeviceCycle) else None
 
@@ -251,7 +257,7 @@ class DeviceRunner:
             return
         graph = self._chosen[program]
         if graph is None:
-            graph = self._chosen[program] = _captured(self.cycle.launch)
+            graph = self._chosen[program] = _captured(self.cycle.launch, self._pool)
         graph.replay()
 
     def finish(self, count: int, poll: int = 8, watch: Watch | None = None) -> list[DecodedImage]:
@@ -262,7 +268,7 @@ class DeviceRunner:
             if watch is not None:
                 watch(told[1][:count])
             with self.clock:
-                for _ in range(poll if self._device.type == "cuda" else 1):
+                for _ in range(poll if self._device.type == "cuda" and not self.chooses else 1):
                     self.step()
             told = torch.stack([state.verdicts.status, state.progress.cells]).tolist()
         progress, ended = state.progress, told[0]
@@ -279,10 +285,11 @@ class DeviceRunner:
         return made
 
 
-def _captured(run: Callable[[], None]) -> torch.cuda.CUDAGraph:
+def _captured(run: Callable[[], None], pool: tuple[int, int]) -> torch.cuda.CUDAGraph:
+    """pool: of memory, which graphs share: they meet in the state alone, so nothing in it outlives a replay."""
     graph = torch.cuda.CUDAGraph()
     # An engine may compile kernels in threads of its own, whose allocations must not void the capture.
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+    with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
         run()
     return graph
 

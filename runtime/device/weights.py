@@ -58,13 +58,16 @@ class StoredWeights:
 
     def numbers(self) -> int:
         """How many numbers it holds, scales and padding left out."""
-        shapes = [one["shape"] for name, one in self._entries.items() if not name.endswith(SCALE)]
-        return sum(prod(shape) for shape in shapes)
+        return sum(prod(self._entries[name]["shape"]) for name in self.names())
 
     def place(self, name: str) -> tuple[int, int] | None:
         """Where a tensor's bytes begin in the file, and how many they are; None where it is stored in 8 bits."""
         first, last = (self._start + place for place in self._entries[name]["data_offsets"])
-        return None if self._entries[name]["dtype"] == "U8" else (first, last - first)
+        return None if self._entries[name]["dtype"] in ("U8", "I8") else (first, last - first)
+
+    def in_blocks(self, name: str) -> bool:
+        """Whether a matrix is stored in blocks of 8 bits, the last of which may be padded."""
+        return bool(self._entries[name]["dtype"] == "U8")
 
     def _raw(self, name: str) -> Tensor:
         if name not in self._entries:

@@ -699,6 +699,8 @@ COMMANDS: Final = (
     ("engine a_folder", "no GPU: this PyTorch sees none; check the driver,"),
     ("engine a_folder --backend gpu", "--backend: expected tensorrt or tensorrt-rtx, got 'gpu'"),
     ("engine a_folder --batch 2", "--batch, --set and how methods are drawn are of --for-device METHODS; pass it"),
+    ("engine a_folder --for-device ar --rows 1", "leave them out"),
+    ("engine a_folder --backend onnx --for-device ar", "leave out --for-device, --rows and --buckets"),
     ("engine a_folder --buckets x", "--buckets: expected numbers with commas between, got 'x'"),
     ("engine a_folder --rows x", "--rows: expected numbers with commas between, got 'x'"),
     ("engine a_folder --rows 0,1", "--rows: expected numbers from 1 to 64, got '0,1'"),

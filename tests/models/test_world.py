@@ -64,6 +64,10 @@ def test_asked_for_stages_alone_are_trained(tmp_path: Path) -> None:
     assert recorder.calls == [("target", 60)]
     found = train_world(tmp_path, 3, stages, ABOUT, only=["judge"])
     assert [one.state for one in found] == ["closed", "closed", "left out"]
+    stages[1] = replace(stages[1], needed=False)  # nothing learns from a judge
+    found = train_world(tmp_path, 3, stages, ABOUT, only=["judge"])
+    assert [one.state for one in found] == ["closed", "finished", "left out"]
+    assert recorder.calls[1:] == [("judge", 60)]
     with pytest.raises(ValueError, match=r"no stage drafter; expected some of tokenizer, judge, target"):
         train_world(tmp_path, 3, stages, ABOUT, only=["drafter"])
 
@@ -88,7 +92,7 @@ def test_stored_weights_serve_only_on_what_they_stand_on(tmp_path: Path) -> None
     stages = [stage("tokenizer"), stage("target")]
     train_world(tmp_path / "a", 1, stages, ABOUT, only=["target"], stored=stored)
     train_world(tmp_path / "b", 1, stages, ABOUT, stored=stored)
-    assert begun == [("target", 2.0), ("tokenizer", 1.0), ("target", 2.0)]
+    assert begun == [("target", 2.0), ("target", 2.0)]  # a tokenizer that a stored target stands on is not trained on
     begun.clear()
     save_atomically(load_whole(tmp_path / "other" / CHECKPOINT), tmp_path / "c" / "tokenizer" / CHECKPOINT)
     train_world(tmp_path / "c", 1, stages, ABOUT, stored=stored)

@@ -8,6 +8,7 @@ from shutil import copytree
 import numpy as np
 import pytest
 import torch
+from onnxruntime import InferenceSession
 from PIL import Image
 from safetensors.numpy import load_file
 from typer.testing import CliRunner, Result
@@ -19,6 +20,7 @@ from underpaint.artifacts.manifest import ManifestError
 from underpaint.artifacts.model_index import read_index, write_index
 from underpaint.artifacts.scaled_rows import ScaledRows
 from underpaint.cli.app import app
+from underpaint.export.device_graph import write_device_graphs
 from underpaint.export.shared_target import round_shared_target
 from underpaint.export.trained_models import export_all
 from underpaint.models.checkpoints import load_target, load_whole
@@ -110,6 +112,17 @@ def test_other_readers_get_the_same_numbers(runs: Path, models: Path) -> None:
         assert read.state_dict().keys() == wanted.keys()
         for key, value in read.state_dict().items():
             torch.testing.assert_close(value, wanted[key], rtol=0, atol=0)
+
+
+def test_the_device_s_graphs_hold_what_8_bits_stand_for(models: Path, tmp_path: Path) -> None:
+    folder = copytree(models, tmp_path / "models")
+    located = load.locate("target64", "target", folder)
+    shape = read_shape(located.manifest.settings, "target64")
+    _, head = write_device_graphs(located, shape)
+    features = np.random.default_rng(0).standard_normal((2, 3, shape.dim)).astype(np.float32)
+    (logits,) = InferenceSession(head).run(None, {"features": features})
+    weight = read_decoder(located, shape, torch.device("cpu")).head.weight.detach().numpy()
+    np.testing.assert_allclose(logits, features @ weight.T, atol=1e-5)
 
 
 def test_each_grid_is_told_its_own_side_by_one_prompt(runs: Path, pipeline: Pipeline) -> None:
