@@ -281,7 +281,7 @@ class _CapturedProgram(_Program):
         self._runner.capture()
         if self._runner.chooses:
             for _ in range(2):  # a program is compiled when it comes up, and captured when it does again
-                self._decoded(wanted)
+                self._decoded(wanted, None)
 
     def _begin(self, wanted: Sequence[Wanted]) -> None:
         conditions = [one.condition for one in wanted]

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -161,7 +161,7 @@ class DeviceRunner:
             self._stages = (ReplayStage(self.cycle.run, None),)
         self.clock = DeviceClock(device)
         self._graphs: list[torch.cuda.CUDAGraph] = []
-        self._pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else (0, 0)
+        self._pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
         self._chosen: dict[Program, torch.cuda.CUDAGraph | None] = {}
         self._steps = 0
 
@@ -285,7 +285,7 @@ class DeviceRunner:
         return made
 
 
-def _captured(run: Callable[[], None], pool: tuple[int, int]) -> torch.cuda.CUDAGraph:
+def _captured(run: Callable[[], None], pool: Any) -> torch.cuda.CUDAGraph:
     """pool: of memory, which graphs share: they meet in the state alone, so nothing in it outlives a replay."""
     graph = torch.cuda.CUDAGraph()
     # An engine may compile kernels in threads of its own, whose allocations must not void the capture.
