@@ -36,12 +36,12 @@ TINY = DecoderConfig(dim=32, layers=1, heads=2, hidden=16, vocab_size=128, grid_
 
 def shipped_method(name: str, temperature: float, sampler: SamplingParams, tables: ModelTables) -> DeviceMethod | None:
     """A registered method, tuned, as the device takes it; None for one that is neither of trees nor of windows."""
-    made = resolve(name, temperature).build(name, tables)
+    made, asked = resolve(name, temperature).build(name, tables), replace(sampler, temperature=temperature)
     if isinstance(made, JacobiMethod):
-        return DeviceMethod(None, made.rule, made.config.target_sampling(sampler), window=made.window)
+        return DeviceMethod(None, made.rule, made.config.target_sampling(asked), window=made.window)
     if not isinstance(made, TreeMethod) or made.window is not None:
         return None
-    return DeviceMethod(made.policy if made.drafts else None, made.rule, made.config.target_sampling(sampler))
+    return DeviceMethod(made.policy if made.drafts else None, made.rule, made.config.target_sampling(asked))
 
 
 def random_model(config: DecoderConfig, dtype: torch.dtype, device: torch.device) -> tuple[Decoder, Decoder]:

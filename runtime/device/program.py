@@ -22,7 +22,6 @@ from underpaint.algos.draft.choice import NOTHING, Choice
 from underpaint.algos.draft.spec import Grid
 from underpaint.models.decoder import Decoder
 from underpaint.models.decoder_config import DecoderConfig
-from underpaint.models.sampler import SamplerConfig, TokenSampler
 from underpaint.runtime.device.cycle import DeviceCycle, DeviceMethod
 from underpaint.runtime.device.decoder import DecoderForward, shapes_alone
 from underpaint.runtime.device.engine_forward import EngineForward, EngineGraphs
@@ -181,6 +180,11 @@ def count_islands(
 
     The small target has the large one's sizes, on a grid `method.ratio` times smaller.
     """
+    from underpaint.models.sampler import (
+        SamplerConfig,
+        TokenSampler,
+    )  # needs packages that counting does not
+
     device = torch.device("cuda" if torch.backends.cuda.is_built() else "cpu")
     with FakeTensorMode(), torch.no_grad():
         grid = Grid(config.grid_side, config.width)

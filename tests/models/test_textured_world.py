@@ -64,8 +64,11 @@ def test_all_stages_run_and_stand_on_each_other(tmp_path: Path) -> None:
     assert len(codes) == 6 * 64
     assert 0 <= codes.min() <= codes.max() < 48
     assert load_whole(tmp_path / "sampler_down_ce" / "checkpoint.pt")["step"] == 2
-    # The samplers do not learn from each other's runs: the last stage alone is open.
-    assert run(replace(SETTINGS, steps=3)) == ["closed"] * 7 + ["finished"]
+    # Nothing learns from a judge, a drafter or the last samplers: they go on.
+    open_ones = ("judge", "drafter_64", "drafter_128", "sampler_up_pixel", "sampler_down_ce")
+    names = [stage.name for stage in textured_stages(tmp_path, pictures, settings=SETTINGS)]
+    wanted = ["finished" if name in open_ones else "closed" for name in names]
+    assert run(replace(SETTINGS, steps=3)) == wanted
     assert load_whole(tmp_path / "sampler_down_ce" / "checkpoint.pt")["step"] == 3
 
 

@@ -16,7 +16,7 @@ from underpaint.algos.accept.mulo import passing_cells
 from underpaint.algos.arrays import BoolArray
 from underpaint.algos.draft.spec import Grid
 from underpaint.algos.spatial.mulo import Repair
-from underpaint.runtime.device import island_cycle
+from underpaint.runtime.device import drawing, island_cycle
 from underpaint.runtime.device.drawing import has_form, plan_drawing
 from underpaint.runtime.device.kernels.walk import DONE, NOT_FINITE
 from underpaint.runtime.device.low_models import lacking
@@ -158,14 +158,21 @@ def test_what_has_no_form_is_told_with_its_remedy(setting: str, told: str) -> No
         assert lacking(config) is None, lacking(config)
 
 
-def test_a_plan_counts_both_targets_and_what_lies_between() -> None:
+def test_a_plan_counts_both_targets_and_what_lies_between(monkeypatch: pytest.MonkeyPatch) -> None:
     pipeline = Pipeline.open(backend="device", context=EngineContext(threads=1))
     needed = {}
     for name in ("zipar", "mulo-islands"):
         made = build_method(name, resolve(name, 1.0), pipeline.tables)
         needed[name] = plan_drawing(pipeline, [made], pipeline.sampling, torch.device("cpu"), 2).needed
-    low = pipeline.low.target(2).decoder
-    assert needed["mulo-islands"] - needed["zipar"] > 4 * stored_numbers(low.located)
+    low, asked = pipeline.low.target(2).decoder, list[int]()
+    target, vocab_size = pipeline.high.decoder.shape, pipeline.high.decoder.shape.vocab_size
+    assert needed["mulo-islands"] - needed["zipar"] > 8 * 2 * target.grid.cells * vocab_size
+    monkeypatch.setattr(drawing, "check_memory", lambda device, needed, what: asked.append(needed))
+    for names in (("zipar",), ("zipar", "mulo-islands")):
+        made_all = [build_method(name, resolve(name, 1.0), pipeline.tables) for name in names]
+        buffers = plan_drawing(pipeline, made_all, pipeline.sampling, torch.device("cpu"), 2).needed
+        asked[-1] -= buffers
+    assert asked[1] - asked[0] > 4 * stored_numbers(low.located)
     narrow = build_method("mulo", resolve("mulo", 1.0, settings=["draft_window=9"]), pipeline.tables)
     with pytest.raises(DeviceError, match=r"method 'mulo': draft_window: expected 1\.\.8"):
         plan_drawing(pipeline, [narrow], pipeline.sampling, torch.device("cpu"), 1)
