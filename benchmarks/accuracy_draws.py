@@ -29,6 +29,11 @@ from underpaint.runtime.pipeline import Pipeline
 _SHARED = ("prompts", "temperature", "guidance", "top_k", "top_p")
 
 
+def unlike(own: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
+    """Models that both name, by hashes that differ: a comparison names those that its methods use."""
+    return sorted(name for name in own.keys() & other.keys() if own[name] != other[name])
+
+
 def read_folders(
     folder: Path, figures: Path | None, seeds_folder: Path, seeds_figures: Path | None
 ) -> tuple[ComparisonFolder, ComparisonFolder, dict[int, dict[str, Drawing]]]:
@@ -39,7 +44,7 @@ def read_folders(
     compared, seeded = ComparisonFolder.read(folder, figures), ComparisonFolder.read(seeds_folder, seeds_figures)
     own, other = compared.results, seeded.results
     differs = [name for name in _SHARED if own["settings"][name] != other["settings"][name]]
-    differs += ["model"] if own["model"]["sha256"] != other["model"]["sha256"] else []
+    differs += unlike(own["model"]["sha256"], other["model"]["sha256"])
     if differs:
         raise ValueError(f"{folder} and {seeds_folder} differ in {', '.join(differs)}; compare the same of both")
     drawn: dict[int, dict[str, Drawing]] = {}
@@ -89,8 +94,7 @@ def main(arguments: list[str] | None = None) -> None:
         if pipeline.judge is None:
             raise ValueError("the folder of models holds no judge; name one that does")
         captions = results["settings"]["prompts"]
-        own = results["model"]["sha256"]
-        differ = [name for name, one in pipeline.fingerprint()["sha256"].items() if own.get(name) != one]
+        differ = unlike(results["model"]["sha256"], pipeline.fingerprint()["sha256"])
         if differ:
             raise ValueError(f"{asked.folder} is of other models than those that ship: {', '.join(differ)} differ")
         lossless = [row["method"] for row in results["rows"] if row["lossless"] and row["method"] != BASELINE]

@@ -108,6 +108,13 @@ PAIRED: tuple[Column, ...] = (
     ("times faster (95 %)", lambda row: interval(row, "faster", ".3f")),
 )
 
+DRAWS: tuple[Column, ...] = (
+    ("method", word("method")),
+    ("prompt accuracy", plain("prompt_accuracy", ".3f")),
+    ("less AR's first seed (95 %)", lambda row: interval(row, "over_first_seed", "+.3f")),
+    ("less AR's other seeds (95 %)", lambda row: interval(row, "over_other_seeds", "+.3f")),
+)
+
 PREDICTED: tuple[Column, ...] = (
     ("method", word("method")),
     ("tokens per cycle, measured", plain("measured_tokens_per_cycle", ".3f")),

@@ -11,6 +11,7 @@ from benchmarks.page_columns import (
     CONTROLS,
     DAMAGE,
     DISTURBED,
+    DRAWS,
     DUPLICATES,
     FIGURES,
     FRONTIER,
@@ -113,6 +114,14 @@ SECTIONS: tuple[Section, ...] = (
     Section("comparison", "ADT-Tree with LANTERN on 1,000 prompts, temperature 1", "accuracy-128-t1.json", SPEED),
     Section("comparison", "`roofline` beside ADT-Tree, temperature 0", "roofline-128-t0.json", SPEED),
     Section("comparison", "`roofline` beside ADT-Tree, temperature 1", "roofline-128-t1.json", SPEED),
+    Section(
+        "quality",
+        "How much of a difference in accuracy is AR's own draw",
+        "accuracy-draws-t1.json",
+        DRAWS,
+        "The prompts of the comparison at temperature 1, which compares accuracies with AR's one draw of each. Here "
+        "they are compared with the mean of AR's other seeds too.",
+    ),
     Section(
         "quality",
         "Known damage: which measure sees it, and with how many pictures",
