@@ -15,13 +15,9 @@ from typing import Any, Final
 
 from underpaint.algos.registry import suggest
 from underpaint.algos.rows import SamplingParams
-from underpaint.artifacts.manifest import Manifest, ManifestError, read, write_beside
+from underpaint.artifacts.manifest import Manifest, ManifestError, read
 from underpaint.artifacts.model_families import (
     CONDITIONS,
-    EMOJI_FAMILY,
-    GRAMMAR_SAMPLING,
-    GRAMMAR_TABLES,
-    PROMPT_GRAMMAR,
     PUBLISHED_SAMPLING,
 )
 from underpaint.artifacts.typed_json import build_typed
@@ -29,7 +25,7 @@ from underpaint.artifacts.typed_json import build_typed
 INDEX: Final = "model_index.json"
 INDEX_FORMAT: Final = 2
 """Version of the index, and of the folder as a whole."""
-_REMEDY: Final = "make the folder again: `underpaint export --kind ... --out FOLDER` writes every model and the index"
+REMEDY: Final = "make the folder again: `underpaint export --kind ... --out FOLDER` writes every model and the index"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,62 +124,6 @@ def is_manifest(path: Path) -> bool:
     return isinstance(held, dict) and {"kind", "sha256"} <= held.keys()
 
 
-def build_index(
-    folder: Path,
-    *,
-    family: str | None = None,
-    condition: str | None = None,
-    sampling_params: SamplingParams | None = None,
-) -> ModelIndex:
-    """The index of what `folder` holds, from its manifests.
-
-    family, condition, sampling_params: what is left out is taken from the index that the folder has, where it is of
-    the same targets, and else from their manifests. Raises ManifestError where the manifests contradict each other: two
-    codebooks, two targets of one grid, other numbers of codes.
-    """
-    manifests = read_manifests(folder)
-    targets = sorted(_of_kind(manifests, "target"), key=lambda name: _grid(manifests[name]))
-    before = _present(folder)
-    tokenizer = TokenizerEntry(
-        *(_single(manifests, kind, folder) for kind in ("codebook", "neighbours", "image_decoder", "image_encoder"))
-    )
-    stride = _stride(manifests, tokenizer)
-    resolutions = tuple(_resolution(name, manifests, folder, stride) for name in targets)
-    _check_pairs(resolutions, manifests, folder)
-    drawn_by = [manifests[name] for name in targets]
-    if family is None:
-        family = before.family if before else ""
-    same = before is not None and all(before.models.get(found.name) == _entry(found) for found in drawn_by)
-    if condition is None:
-        condition = before.condition if before and targets and same else _condition(folder, drawn_by, family)
-    if sampling_params is None:
-        kept = before is not None and before.resolutions and before.condition == condition
-        sampling_params = before.sampling() if before and kept else _sampling(drawn_by, condition, family)
-    return ModelIndex(
-        models={name: _entry(found) for name, found in manifests.items()},
-        resolutions=resolutions,
-        tokenizer=tokenizer,
-        condition=_known_condition(condition, str(folder)),
-        judge=_single(manifests, "judge", folder),
-        sampling_params=asdict(sampling_params),
-        family=family,
-    )
-
-
-def write_index(
-    folder: Path,
-    *,
-    family: str | None = None,
-    condition: str | None = None,
-    sampling_params: SamplingParams | None = None,
-) -> Path:
-    """Write `model_index.json` of what `folder` holds and return its path; the options are those of `build_index`."""
-    index = build_index(folder, family=family, condition=condition, sampling_params=sampling_params)
-    path = folder / INDEX
-    write_beside(path, (json.dumps(asdict(index), indent=1, sort_keys=True) + "\n").encode())
-    return path
-
-
 def read_index(folder: Path) -> ModelIndex:
     """The index of a folder of models, compared with every manifest there.
 
@@ -197,12 +137,12 @@ def read_index(folder: Path) -> ModelIndex:
     added = sorted(manifests.keys() - index.models.keys())
     if missing or added:
         what = f"lacks {', '.join(missing)}" if missing else f"holds {', '.join(added)} besides"
-        raise ManifestError(f"{folder}: {INDEX} names other models, the folder {what}; {_REMEDY}")
+        raise ManifestError(f"{folder}: {INDEX} names other models, the folder {what}; {REMEDY}")
     for name, entry in index.models.items():
-        if entry != _entry(manifests[name]):
+        if entry != entry_of(manifests[name]):
             raise ManifestError(
                 f"{folder}: '{name}' is not the one that {INDEX} names (sha256 {entry.sha256[:12]}, found "
-                f"{manifests[name].sha256[:12]}): files of two exports are mixed; {_REMEDY}"
+                f"{manifests[name].sha256[:12]}): files of two exports are mixed; {REMEDY}"
             )
     return index
 
@@ -215,19 +155,19 @@ def _parsed(folder: Path) -> ModelIndex:
     if not path.is_file():
         older = any(folder.glob("*.onnx"))
         why = f"it has no {INDEX}, so it is of an older format" if older else f"it has no {INDEX}"
-        raise ManifestError(f"{folder} is no folder of models that this version opens: {why}; {_REMEDY}")
+        raise ManifestError(f"{folder} is no folder of models that this version opens: {why}; {REMEDY}")
     try:
         held = json.loads(path.read_text(encoding="utf-8"))
         if held.get("format") != INDEX_FORMAT:
-            raise ManifestError(f"{path}: expected format {INDEX_FORMAT}, got {held.get('format')}; {_REMEDY}")
+            raise ManifestError(f"{path}: expected format {INDEX_FORMAT}, got {held.get('format')}; {REMEDY}")
         index = build_typed(ModelIndex, _without_costs(held), str(path))
         _check_names(index)
         index.sampling()
-        _known_condition(index.condition, str(path))
+        known_condition(index.condition, str(path))
     except ManifestError:
         raise
     except (ValueError, TypeError, AttributeError, KeyError) as error:
-        raise ManifestError(f"{path}: damaged ({error}); {_REMEDY}") from error
+        raise ManifestError(f"{path}: damaged ({error}); {REMEDY}") from error
     return index
 
 
@@ -250,112 +190,25 @@ def _check_names(index: ModelIndex) -> None:
         raise ValueError(f"it names {', '.join(unknown)}, which is not among its models")
 
 
-def _present(folder: Path) -> ModelIndex | None:
+def present_index(folder: Path) -> ModelIndex | None:
+    """A folder's index, not compared with its models; None where there is none. ManifestError on a damaged one."""
     return _parsed(folder) if (folder / INDEX).is_file() else None
 
 
 def family_of(folder: Path) -> str:
     """The family that a folder's index names; empty where it has none. ManifestError on an index that is damaged."""
-    before = _present(folder)
+    before = present_index(folder)
     return before.family if before else ""
 
 
-def _entry(found: Manifest) -> ModelEntry:
+def entry_of(found: Manifest) -> ModelEntry:
+    """What an index says of a model."""
     weights = asdict(found).get("weights")
     return ModelEntry(found.kind, found.sha256, weights["sha256"] if weights else None)
 
 
-def _of_kind(manifests: Mapping[str, Manifest], kind: str) -> list[str]:
-    return [name for name, found in manifests.items() if found.kind == kind]
-
-
-def _single(manifests: Mapping[str, Manifest], kind: str, folder: Path) -> str | None:
-    """The one model of a kind; ManifestError where there are two."""
-    held = _of_kind(manifests, kind)
-    if len(held) > 1:
-        raise ManifestError(f"{folder}: expected one {kind}, got {', '.join(held)}; export into separate folders")
-    return held[0] if held else None
-
-
-def _grid(found: Manifest) -> tuple[int, int]:
-    try:
-        return int(found.settings["height"]), int(found.settings["width"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise ManifestError(f"{found.name}: expected settings height and width ({error!r}); {_REMEDY}") from error
-
-
-def _stride(manifests: Mapping[str, Manifest], tokenizer: TokenizerEntry) -> int | None:
-    """Pixels a code, a side."""
-    for name in (tokenizer.vq_decoder, tokenizer.vq_encoder):
-        if name is not None and "stride" in manifests[name].settings:
-            return int(manifests[name].settings["stride"])
-    return None
-
-
-def _resolution(target: str, manifests: Mapping[str, Manifest], folder: Path, stride: int | None) -> ResolutionEntry:
-    grid = _grid(manifests[target])
-    drafters = [name for name in _of_kind(manifests, "drafter") if _grid(manifests[name]) == grid]
-    if len(drafters) > 1:
-        raise ManifestError(
-            f"{folder}: expected one drafter of {grid[0]} x {grid[1]} codes, got {', '.join(drafters)}; export into "
-            "separate folders"
-        )
-    side = None if stride is None else stride * grid[0]
-    return ResolutionEntry(
-        side=side,
-        grid=grid,
-        target=target,
-        drafter=drafters[0] if drafters else None,
-        reference=_reference(side, manifests),
-    )
-
-
-def _reference(side: int | None, manifests: Mapping[str, Manifest]) -> str | None:
-    for name in _of_kind(manifests, "reference"):
-        if side in manifests[name].settings.get("sides", ()):
-            return name
-    return None
-
-
-def _check_pairs(resolutions: Iterable[ResolutionEntry], manifests: Mapping[str, Manifest], folder: Path) -> None:
-    """ManifestError unless every grid has one target, and all draw as many codes."""
-    grids = [entry.grid for entry in resolutions]
-    if len(set(grids)) != len(grids):
-        raise ManifestError(f"{folder}: two targets draw one grid; export them into separate folders")
-    kinds = {"target", "drafter", "codebook", "image_decoder", "image_encoder"}
-    sizes = {
-        name: int(found.settings["vocab_size"])
-        for name, found in manifests.items()
-        if found.kind in kinds and "vocab_size" in found.settings
-    }
-    if len(set(sizes.values())) > 1:
-        told = ", ".join(f"{name} {size}" for name, size in sizes.items())
-        raise ManifestError(f"{folder}: expected models of one codebook, got numbers of codes: {told}; {_REMEDY}")
-
-
-def _condition(folder: Path, targets: Iterable[Manifest], family: str) -> str:
-    """What the targets take: from the folder's family or words, and else from their manifests."""
-    if family in GRAMMAR_TABLES or (not family and (folder / GRAMMAR_TABLES[EMOJI_FAMILY]).is_file()):
-        return PROMPT_GRAMMAR
-    for found in targets:
-        if found.settings.get("external_cond_rows"):
-            return "features"
-        if found.settings.get("prefix", 1) != 1:
-            return "ids"
-    return "class"
-
-
-def _sampling(targets: Iterable[Manifest], condition: str, family: str) -> SamplingParams:
-    """That of a family of our own; else the published one, without guidance where no target knows no condition."""
-    if condition == PROMPT_GRAMMAR:
-        return GRAMMAR_SAMPLING.get(family, GRAMMAR_SAMPLING[EMOJI_FAMILY])
-    keys = ("uncond_ids", "uncond_keep")
-    if any(found.settings.get(key) for found in targets for key in keys):
-        return PUBLISHED_SAMPLING
-    return SamplingParams(top_k=PUBLISHED_SAMPLING.top_k)
-
-
-def _known_condition(condition: str, where: str) -> str:
+def known_condition(condition: str, where: str) -> str:
+    """The condition; ManifestError for one that models do not take."""
     if condition not in CONDITIONS:
         raise ManifestError(f"{where}: there is no condition '{condition}'; {suggest(condition, CONDITIONS)}")
     return condition

@@ -134,10 +134,12 @@ def _build_for_device(folder: Path, backend: str, gpu: str, asked: ForDevice) ->
         from underpaint.runtime.device.folder import FolderModels
         from underpaint.runtime.device.providers import passes_of_methods
     from underpaint.export.device_engines import build_device_engines
+    from underpaint.export.tensorrt_build import EngineBuilder
     from underpaint.runtime.engines.tensorrt_files import backend_module
     from underpaint.runtime.evaluation.comparison import build_methods, with_baseline
 
-    module, names = backend_module(backend), with_baseline(read_names(asked.for_device or ""))
+    builder = EngineBuilder(backend_module(backend), backend, gpu)
+    names = with_baseline(read_names(asked.for_device or ""))
     pipeline = open_pipeline(folder, None, None, "device", on_device=True)
     sampling = read_sampling(asked.temperature, asked.guidance, None, None, pipeline)
     own = settings_by_method(asked.setting or [], names)
@@ -146,7 +148,7 @@ def _build_for_device(folder: Path, backend: str, gpu: str, asked: ForDevice) ->
     forms = [device_method(method, sampling, pipeline.grid) for method in methods]
     for decoder, passes in zip(models.decoders, passes_of_methods(models, forms, asked.batch, rows), strict=True):
         if passes.layers:
-            for path, record in build_device_engines(decoder, passes, module, backend, gpu, rows * asked.batch):
+            for path, record in build_device_engines(decoder, passes, builder, rows * asked.batch):
                 _tell(path, record, len(record.passes))
 
 

@@ -15,9 +15,10 @@ from onnx import TensorProto, numpy_helper
 
 from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts import manifest
+from underpaint.artifacts.index_writer import write_index
 from underpaint.artifacts.lock import held
 from underpaint.artifacts.manifest import ExportRecord, Manifest, WeightsEntry, digest
-from underpaint.artifacts.model_index import INDEX, write_index
+from underpaint.artifacts.model_index import INDEX
 from underpaint.export.graph import external
 from underpaint.export.weight_file import SUFFIX, WeightFile, header_room
 

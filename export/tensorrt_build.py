@@ -10,13 +10,13 @@ from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import onnx
 
 from underpaint.artifacts import decoder_graph as graph_names
-from underpaint.artifacts.decoder_graph import POSITION_BUCKETS
-from underpaint.artifacts.manifest import write_beside
+from underpaint.artifacts.decoder_graph import POSITION_BUCKETS, Precision
+from underpaint.artifacts.manifest import Manifest, write_beside
 from underpaint.artifacts.model_index import read_index
 from underpaint.export.widened_weights import widen_scaled_rows
 from underpaint.runtime.engines.context import EngineError
@@ -58,7 +58,7 @@ def build_folder(
     batches = rows or (rows_of(read_index(folder).sampling()),)
     for located in found:
         for count in batches:
-            yield _build_one(located, module, backend, gpu, buckets, count)
+            yield _build_one(located, EngineBuilder(module, backend, gpu), buckets, count)
 
 
 def decoders_of(folder: Path, only: tuple[str, ...] = ()) -> Iterator[Located]:
@@ -76,28 +76,57 @@ def decoders_of(folder: Path, only: tuple[str, ...] = ()) -> Iterator[Located]:
     return (locate(name, read_manifest(name, folder).kind, folder) for name in known if not only or name in only)
 
 
+class EngineBuilder(NamedTuple):
+    """A TensorRT package, the backend's name for it, and the GPU that it builds for."""
+
+    module: ModuleType
+    backend: str
+    gpu: str
+
+    def write(
+        self,
+        graph: Path,
+        model: str,
+        found: Manifest,
+        precision: Precision,
+        profiles: list[Profile],
+        rows: int,
+        *,
+        counts: tuple[int, ...] = (),
+        passes: tuple[tuple[int, int, int, int], ...] = (),
+    ) -> tuple[Path, EngineRecord]:
+        """Build a graph's engine and write it beside the graph, with its record.
+
+        model: its name in the record; found: the manifest of the exported model; counts, passes: see `EngineRecord`.
+        Raises EngineError with what the parser or the builder said.
+        """
+        timing = timing_file(self.backend, self.module, self.gpu)
+        content = build_engine(graph, profiles, self.module, precision, timing)
+        record = EngineRecord(
+            model=model,
+            backend=self.backend,
+            version=self.module.__version__,
+            gpu=self.gpu,
+            onnx_sha256=found.sha256,
+            weights_sha256=None if found.weights is None else found.weights.sha256,
+            engine_sha256=sha256(content).hexdigest(),
+            engine_bytes=len(content),
+            precision=precision,
+            rows=rows,
+            counts=counts,
+            passes=passes,
+        )
+        return write_engine(graph.parent, content, record), record
+
+
 def _build_one(
-    located: Located, module: ModuleType, backend: str, gpu: str, buckets: tuple[int, ...], rows: int
+    located: Located, builder: EngineBuilder, buckets: tuple[int, ...], rows: int
 ) -> tuple[Path, EngineRecord]:
-    found, folder = located.manifest, located.path.parent
+    found = located.manifest
     shape = read_shape(found.settings, found.name)
     counts = position_counts(shape, buckets)
     profiles = [decoder_profile(shape, found.shapes, rows, count) for count in counts]
-    content = build_engine(located.path, profiles, module, shape.precision, timing_file(backend, module, gpu))
-    record = EngineRecord(
-        model=found.name,
-        backend=backend,
-        version=module.__version__,
-        gpu=gpu,
-        onnx_sha256=found.sha256,
-        weights_sha256=None if found.weights is None else found.weights.sha256,
-        engine_sha256=sha256(content).hexdigest(),
-        engine_bytes=len(content),
-        precision=shape.precision,
-        rows=rows,
-        counts=counts,
-    )
-    return write_engine(folder, content, record), record
+    return builder.write(located.path, found.name, found, shape.precision, profiles, rows, counts=counts)
 
 
 def position_counts(shape: DecoderShape, buckets: tuple[int, ...]) -> tuple[int, ...]:

@@ -127,6 +127,20 @@ def _check_sizes(shape: DecoderShape, what: str) -> None:
         raise ValueError(f"{what}: capacity: expected {cells} slots for {cells} cells, or more, got {shape.capacity}")
 
 
+def graph_sizes(shape: DecoderShape, drafter: bool) -> DecoderSizes:
+    """The sizes of a decoder's graph."""
+    return DecoderSizes(
+        layers=shape.layers,
+        heads=shape.heads,
+        head_dim=shape.head_dim,
+        dim=shape.dim,
+        vocab_size=shape.vocab_size,
+        precision=shape.precision,
+        drafter=drafter,
+        external_cond_rows=bool(shape.external_cond_rows),
+    )
+
+
 def check_graph(shape: DecoderShape, inputs: Iterable[Any], outputs: Iterable[Any], name: str) -> None:
     """EngineError unless a graph's inputs and outputs (each has a name and a shape) are of the sizes that `shape` says.
 
@@ -134,16 +148,7 @@ def check_graph(shape: DecoderShape, inputs: Iterable[Any], outputs: Iterable[An
     """
     read = {each.name: tuple(each.shape) for each in inputs}
     written = {each.name: tuple(each.shape) for each in outputs}
-    sizes = DecoderSizes(
-        layers=shape.layers,
-        heads=shape.heads,
-        head_dim=shape.head_dim,
-        dim=shape.dim,
-        vocab_size=shape.vocab_size,
-        precision=shape.precision,
-        drafter=PREDICTED_FEATURES in written,
-        external_cond_rows=bool(shape.external_cond_rows),
-    )
+    sizes = graph_sizes(shape, drafter=PREDICTED_FEATURES in written)
     for found, wanted in ((read, pass_inputs(sizes)), (written, pass_outputs(sizes))):
         for spec in wanted:
             held = found.get(spec.name)

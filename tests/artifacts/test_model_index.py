@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from underpaint.algos.rows import SamplingParams
+from underpaint.artifacts.index_writer import build_index, write_index
 from underpaint.artifacts.manifest import Manifest, ManifestError, write
-from underpaint.artifacts.model_index import INDEX, ModelEntry, build_index, read_index, write_index
+from underpaint.artifacts.model_index import INDEX, ModelEntry, read_index
 
 
 def add_model(folder: Path, name: str, kind: str, content: bytes = b"model", **settings: Any) -> None:

@@ -13,7 +13,7 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.row_front import front_steps
 from underpaint.algos.spatial.zipar import raster
 from underpaint.artifacts import manifest
-from underpaint.artifacts.model_index import write_index
+from underpaint.artifacts.index_writer import write_index
 from underpaint.cli.app import app
 from underpaint.export.decoders import export_captioned_target, export_trained_drafter
 from underpaint.export.vision import write_reference

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 from typer.testing import CliRunner
 
 from tests.conformance.conftest import Models
-from underpaint.artifacts.model_index import write_index
+from underpaint.artifacts.index_writer import write_index
 from underpaint.artifacts.results import read_results
 from underpaint.cli.app import app
 from underpaint.runtime.evaluation import invariance

@@ -15,8 +15,9 @@ from underpaint.algos.chance import Role
 from underpaint.algos.draft.spec import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.zipar import zipar
+from underpaint.artifacts.index_writer import write_index
 from underpaint.artifacts.manifest import ManifestError
-from underpaint.artifacts.model_index import INDEX, write_index
+from underpaint.artifacts.model_index import INDEX
 from underpaint.cli.app import app as underpaint
 from underpaint.export.checkpoint import Request, export_checkpoint
 from underpaint.models.published.options import LoadOptions

@@ -28,7 +28,7 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.resolution import ResolutionMap
 from underpaint.algos.spatial.row_front import front_steps
 from underpaint.algos.spatial.zipar import raster, zipar
-from underpaint.artifacts.model_index import write_index
+from underpaint.artifacts.index_writer import write_index
 from underpaint.cli.app import app
 from underpaint.export.decoder_weights import round_to_half
 from underpaint.export.trained_models import export_all

@@ -16,8 +16,9 @@ from typer.testing import CliRunner, Result
 from tests.cli.hand_made import write_judge
 from tests.runtime.world_folder import export_tiny, train_tiny
 from underpaint.algos.rows import SamplingParams, sampling_probs
+from underpaint.artifacts.index_writer import write_index
 from underpaint.artifacts.manifest import ManifestError
-from underpaint.artifacts.model_index import read_index, write_index
+from underpaint.artifacts.model_index import read_index
 from underpaint.artifacts.scaled_rows import ScaledRows
 from underpaint.cli.app import app
 from underpaint.export.device_graph import write_device_graphs

@@ -1,0 +1,175 @@
+"""Writing `model_index.json`: which models of a folder belong together follows from their manifests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+from underpaint.algos.rows import SamplingParams
+from underpaint.artifacts.manifest import Manifest, ManifestError, write_beside
+from underpaint.artifacts.model_families import (
+    EMOJI_FAMILY,
+    GRAMMAR_SAMPLING,
+    GRAMMAR_TABLES,
+    PROMPT_GRAMMAR,
+    PUBLISHED_SAMPLING,
+)
+from underpaint.artifacts.model_index import (
+    INDEX,
+    REMEDY,
+    ModelIndex,
+    ResolutionEntry,
+    TokenizerEntry,
+    entry_of,
+    known_condition,
+    present_index,
+    read_manifests,
+)
+
+
+def build_index(
+    folder: Path,
+    *,
+    family: str | None = None,
+    condition: str | None = None,
+    sampling_params: SamplingParams | None = None,
+) -> ModelIndex:
+    """The index of what `folder` holds, from its manifests.
+
+    family, condition, sampling_params: what is left out is taken from the index that the folder has, where it is of
+    the same targets, and else from their manifests. Raises ManifestError where the manifests contradict each other: two
+    codebooks, two targets of one grid, other numbers of codes.
+    """
+    manifests = read_manifests(folder)
+    targets = sorted(_of_kind(manifests, "target"), key=lambda name: _grid(manifests[name]))
+    before = present_index(folder)
+    tokenizer = TokenizerEntry(
+        *(_single(manifests, kind, folder) for kind in ("codebook", "neighbours", "image_decoder", "image_encoder"))
+    )
+    stride = _stride(manifests, tokenizer)
+    resolutions = tuple(_resolution(name, manifests, folder, stride) for name in targets)
+    _check_pairs(resolutions, manifests, folder)
+    drawn_by = [manifests[name] for name in targets]
+    if family is None:
+        family = before.family if before else ""
+    same = before is not None and all(before.models.get(found.name) == entry_of(found) for found in drawn_by)
+    if condition is None:
+        condition = before.condition if before and targets and same else _condition(folder, drawn_by, family)
+    if sampling_params is None:
+        kept = before is not None and before.resolutions and before.condition == condition
+        sampling_params = before.sampling() if before and kept else _sampling(drawn_by, condition, family)
+    return ModelIndex(
+        models={name: entry_of(found) for name, found in manifests.items()},
+        resolutions=resolutions,
+        tokenizer=tokenizer,
+        condition=known_condition(condition, str(folder)),
+        judge=_single(manifests, "judge", folder),
+        sampling_params=asdict(sampling_params),
+        family=family,
+    )
+
+
+def write_index(
+    folder: Path,
+    *,
+    family: str | None = None,
+    condition: str | None = None,
+    sampling_params: SamplingParams | None = None,
+) -> Path:
+    """Write `model_index.json` of what `folder` holds and return its path; the options are those of `build_index`."""
+    index = build_index(folder, family=family, condition=condition, sampling_params=sampling_params)
+    path = folder / INDEX
+    write_beside(path, (json.dumps(asdict(index), indent=1, sort_keys=True) + "\n").encode())
+    return path
+
+
+def _of_kind(manifests: Mapping[str, Manifest], kind: str) -> list[str]:
+    return [name for name, found in manifests.items() if found.kind == kind]
+
+
+def _single(manifests: Mapping[str, Manifest], kind: str, folder: Path) -> str | None:
+    """The one model of a kind; ManifestError where there are two."""
+    held = _of_kind(manifests, kind)
+    if len(held) > 1:
+        raise ManifestError(f"{folder}: expected one {kind}, got {', '.join(held)}; export into separate folders")
+    return held[0] if held else None
+
+
+def _grid(found: Manifest) -> tuple[int, int]:
+    try:
+        return int(found.settings["height"]), int(found.settings["width"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ManifestError(f"{found.name}: expected settings height and width ({error!r}); {REMEDY}") from error
+
+
+def _stride(manifests: Mapping[str, Manifest], tokenizer: TokenizerEntry) -> int | None:
+    """Pixels a code, a side."""
+    for name in (tokenizer.vq_decoder, tokenizer.vq_encoder):
+        if name is not None and "stride" in manifests[name].settings:
+            return int(manifests[name].settings["stride"])
+    return None
+
+
+def _resolution(target: str, manifests: Mapping[str, Manifest], folder: Path, stride: int | None) -> ResolutionEntry:
+    grid = _grid(manifests[target])
+    drafters = [name for name in _of_kind(manifests, "drafter") if _grid(manifests[name]) == grid]
+    if len(drafters) > 1:
+        raise ManifestError(
+            f"{folder}: expected one drafter of {grid[0]} x {grid[1]} codes, got {', '.join(drafters)}; export into "
+            "separate folders"
+        )
+    side = None if stride is None else stride * grid[0]
+    return ResolutionEntry(
+        side=side,
+        grid=grid,
+        target=target,
+        drafter=drafters[0] if drafters else None,
+        reference=_reference(side, manifests),
+    )
+
+
+def _reference(side: int | None, manifests: Mapping[str, Manifest]) -> str | None:
+    for name in _of_kind(manifests, "reference"):
+        if side in manifests[name].settings.get("sides", ()):
+            return name
+    return None
+
+
+def _check_pairs(resolutions: Iterable[ResolutionEntry], manifests: Mapping[str, Manifest], folder: Path) -> None:
+    """ManifestError unless every grid has one target, and all draw as many codes."""
+    grids = [entry.grid for entry in resolutions]
+    if len(set(grids)) != len(grids):
+        raise ManifestError(f"{folder}: two targets draw one grid; export them into separate folders")
+    kinds = {"target", "drafter", "codebook", "image_decoder", "image_encoder"}
+    sizes = {
+        name: int(found.settings["vocab_size"])
+        for name, found in manifests.items()
+        if found.kind in kinds and "vocab_size" in found.settings
+    }
+    if len(set(sizes.values())) > 1:
+        told = ", ".join(f"{name} {size}" for name, size in sizes.items())
+        raise ManifestError(f"{folder}: expected models of one codebook, got numbers of codes: {told}; {REMEDY}")
+
+
+def _condition(folder: Path, targets: Iterable[Manifest], family: str) -> str:
+    """What the targets take: from the folder's family or words, and else from their manifests."""
+    if family in GRAMMAR_TABLES or (not family and (folder / GRAMMAR_TABLES[EMOJI_FAMILY]).is_file()):
+        return PROMPT_GRAMMAR
+    for found in targets:
+        if found.settings.get("external_cond_rows"):
+            return "features"
+        if found.settings.get("prefix", 1) != 1:
+            return "ids"
+    return "class"
+
+
+def _sampling(targets: Iterable[Manifest], condition: str, family: str) -> SamplingParams:
+    """That of a family of our own; else the published one, without guidance where no target knows no condition."""
+    if condition == PROMPT_GRAMMAR:
+        return GRAMMAR_SAMPLING.get(family, GRAMMAR_SAMPLING[EMOJI_FAMILY])
+    keys = ("uncond_ids", "uncond_keep")
+    if any(found.settings.get(key) for found in targets for key in keys):
+        return PUBLISHED_SAMPLING
+    return SamplingParams(top_k=PUBLISHED_SAMPLING.top_k)
