@@ -35,6 +35,7 @@ from underpaint.artifacts.device_graph import (
 from underpaint.export.decoder_graph import sizes_of
 from underpaint.export.decoders import GraphFormat
 from underpaint.export.device_engines import build_device_engines, profile
+from underpaint.export.tensorrt_build import EngineBuilder
 from underpaint.models.decoder import Decoder
 from underpaint.runtime.device import engine_graphs
 from underpaint.runtime.device.engine_forward import EngineForward, EngineGraphs
@@ -137,7 +138,8 @@ def test_nvidias_builder_takes_the_graphs(precision: str, tmp_path: Path) -> Non
         copied = Decoder(model.config)
         copied.load_state_dict(model.state_dict())
         decoder = exported(copied, tmp_path, form, name)
-        built = [record for _, record in build_device_engines(decoder, taken, tensorrt, stand_in.BACKEND, "any", 4)]
+        builder = EngineBuilder(tensorrt, stand_in.BACKEND, "any")
+        built = [record for _, record in build_device_engines(decoder, taken, builder, 4)]
         assert [record.model for record in built] == [f"{name}.layers", f"{name}.head"]
         assert [tuple(map(PassSize._make, record.passes)) for record in built] == list(taken)
         assert all((tmp_path / f"{record.model}.tensorrt-rtx.rows4.engine").stat().st_size > 1000 for record in built)
@@ -152,4 +154,5 @@ def test_nvidias_builder_takes_other_families(family: str, tmp_path: Path) -> No
     }
     decoder = exported(model_of(replace(SMALL, **options[family])), tmp_path, GraphFormat("fp16"))
     one = DecoderPasses((PassSize(3, 3, 8, 0),), (PassSize(3, 3, 0, 0),))
-    assert len(list(build_device_engines(decoder, one, tensorrt, stand_in.BACKEND, "any", 2))) == 2
+    builder = EngineBuilder(tensorrt, stand_in.BACKEND, "any")
+    assert len(list(build_device_engines(decoder, one, builder, 2))) == 2
