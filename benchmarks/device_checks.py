@@ -104,12 +104,12 @@ def _pass(
     cache = Cache(forward.shape, 1, prefix + length, length, dtype, device)
     with torch.no_grad():
         before = torch.arange(-prefix, 0, device=device)[None]
-        forward.hidden(condition.to(device, dtype, copy=True), None, before, cache.prefill())  # it is written to
+        forward.hidden(condition.to(device, dtype, copy=True), before, cache.prefill())  # it is written to
         lengths = torch.tensor([prefix], device=device)
         masks = causal_masks(length, cache.words, device)[None]
         cells = torch.arange(length, device=device)[None]
         attend = cache.attend(0, lengths, masks, prefix + length)
-        made = forward.logits(forward.hidden(forward.embed(tokens.to(device)), None, cells, attend))
+        made = forward.logits(forward.hidden(forward.embed(tokens.to(device)), cells, attend))
     return made.cpu()
 
 

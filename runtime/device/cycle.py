@@ -101,6 +101,10 @@ class DeviceCycle:
             self.chooser.add_rules(method.rule, device)
             self._decide = self.chooser.decide
         self._live = prefix + grid.cells // 2
+        self._features = torch.zeros(
+            target.shape.rows * batch, 1, target.shape.width, dtype=target.dtype, device=device
+        )
+        """[R, T, F]: of the target's last pass; each program captured has its own."""
 
     def begin(self, condition: Tensor, seeds: Tensor, images: Tensor, hidden: Tensor | None = None) -> None:
         """Take in conditions [R, P, F] and decide every image's first token, by the rule, as cycle 0.
@@ -126,11 +130,11 @@ class DeviceCycle:
         if hidden is not None:
             state.target_cache.unseen.copy_(hidden)
         positions = torch.arange(-length, 0, device=condition.device).repeat(state.batch, 1)
-        made = self._target.hidden(condition, None, positions, state.target_cache.prefill())
-        state.features[:, :1].copy_(made[:, -1:])
+        made = self._target.hidden(condition, positions, state.target_cache.prefill())
+        self._features = made[:, -1:].contiguous()
         self._draw_noise()
         self._lay_out_tree()
-        self._find_probs(state.features[:, :1])
+        self._find_probs()
         self._judge()
         self._advance()
         if self._growth is not None:
@@ -156,8 +160,7 @@ class DeviceCycle:
         if growth is not None:
             found.append(("draft", partial(growth.grow, state)))
         found += [("tree", self._lay_out_tree), ("target", self._pass_tree)]
-        features = state.features.narrow(1, 0, self._nodes())
-        found += [("probabilities", partial(self._find_probs, features)), ("verdict", self._judge)]
+        found += [("probabilities", self._find_probs), ("verdict", self._judge)]
         found += [("commit", self._commit), ("commit", self._advance)]
         if growth is not None:
             found.append(("commit", partial(growth.observe, state)))
@@ -178,13 +181,13 @@ class DeviceCycle:
         if self._lines is None:
             nodes = self._nodes()
             parts = (part.narrow(1, 0, nodes) for part in (state.tree.tokens, state.positions, state.tree.masks))
-            state.features.narrow(1, 0, nodes).copy_(self._passed(*parts))
+            self._features = self._passed(*parts)
         else:
             assert self._line_token is not None
             width, token = self.grid.width, self._line_token
             lay_lines(state.tree, state.positions, state.progress, state.lengths, self._lines, width, token)
             made = self._passed(self._lines.tokens, self._lines.positions, self._lines.masks)
-            state.features.copy_(gather_rows(made, self._lines.outputs, self._target.shape.rows))
+            self._features = gather_rows(made, self._lines.outputs, self._target.shape.rows)
 
     def _nodes(self) -> int:
         """Of the target's pass."""
@@ -195,11 +198,11 @@ class DeviceCycle:
     def _passed(self, tokens: Tensor, positions: Tensor, masks: Tensor) -> Tensor:
         """The target's features [R, T, F] of T new positions."""
         attend = self.state.target_cache.attend(0, self.state.lengths.target, masks.unsqueeze(2), self._live)
-        return self._target.hidden(self._target.embed(tokens), None, positions, attend)
+        return self._target.hidden(self._target.embed(tokens), positions, attend)
 
     def _commit(self) -> None:
         state, path, taken = self.state, self.state.verdicts.path, self.state.verdicts.taken
-        most = state.envelope.levels + 1
+        most = min(state.envelope.levels + 1, self._nodes())
         if self._lines is not None:
             commit_lines(state.verdicts, self._lines)
             path, taken, most = self._lines.path, self._lines.counts, 2 * most
@@ -224,10 +227,10 @@ class DeviceCycle:
             most=self.grid.cells - 1,
         )
 
-    def _find_probs(self, features: Tensor) -> None:
+    def _find_probs(self) -> None:
         state, tree = self.state, self.state.tree
         shape = self._target.shape
-        logits = self._target.logits(features).view(shape.rows, state.batch, -1, shape.vocab_size)
+        logits = self._target.logits(self._features).view(shape.rows, state.batch, -1, shape.vocab_size)
         count = logits.shape[2]
         finite = state.verdicts.finite.narrow(1, 0, count)
         probs(logits, tree.probs, state.support, finite, tree.counts, self.method.sampler)
@@ -237,7 +240,7 @@ class DeviceCycle:
 
     def _advance(self) -> None:
         state, verdicts = self.state, self.state.verdicts
-        commit_features(state.features, state.pending_features, verdicts.path, verdicts.taken)
+        commit_features(self._features, state.pending_features, verdicts.path, verdicts.taken)
         advance(state.tree, state.depths, verdicts, state.progress)
 
 

@@ -13,6 +13,7 @@ from torch.nn.functional import embedding
 from underpaint.models.decoder import Decoder, Layer
 from underpaint.models.decoder_config import DecoderConfig, rope_table
 from underpaint.runtime.device.forwards import Attend, ForwardSizes, Turns
+from underpaint.runtime.device.kernels.draft_inputs import draft_inputs
 from underpaint.runtime.device.kernels.layers import add_norm, gate
 
 
@@ -87,13 +88,19 @@ class DecoderForward:
     def embed(self, tokens: Tensor) -> Tensor:
         return embedding(tokens.repeat(self.rows, 1), self.codes)
 
-    def hidden(self, embeddings: Tensor, features: Tensor | None, positions: Tensor, attend: Attend) -> Tensor:
+    def drafted(
+        self, tokens: Tensor, features: Tensor, parents: Tensor | None, positions: Tensor, attend: Attend
+    ) -> Tensor:
+        if self.join is None:
+            raise ValueError("device: expected a drafter, got a decoder that reads no features")
+        width = self.config.dim
+        beside = torch.empty(features.shape[0], tokens.shape[1], 2 * width, dtype=self.dtype, device=features.device)
+        draft_inputs(tokens, self.codes, features, parents, beside[:, :, :width], beside[:, :, width:])
+        hidden = beside @ self.join
+        return self.hidden(hidden if self.join_bias is None else hidden + self.join_bias, positions, attend)
+
+    def hidden(self, embeddings: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         hidden = embeddings
-        if self.join is not None:
-            if features is None:
-                raise ValueError("device: a drafter reads features, got none")
-            hidden = torch.cat([features, embeddings], dim=-1) @ self.join
-            hidden = hidden if self.join_bias is None else hidden + self.join_bias
         if self.positions is not None:
             places = positions.remainder(self.positions.shape[0]).repeat(self.rows, 1)
             hidden = hidden + embedding(places, self.positions)

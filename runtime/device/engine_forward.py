@@ -29,6 +29,7 @@ from underpaint.models.decoder import Decoder
 from underpaint.runtime.device.decoder import code_table, forward_sizes
 from underpaint.runtime.device.forwards import Attend, Cache, CachedPass, Fill, ForwardSizes, Prefill
 from underpaint.runtime.device.kernels.bias import bias
+from underpaint.runtime.device.kernels.draft_inputs import draft_inputs
 from underpaint.runtime.engines.device_memory import aligned, layered
 
 
@@ -84,17 +85,27 @@ class EngineForward:
         """See `DeviceDecoder`; of a drafter, what its input layer makes of the tokens' embeddings."""
         return embedding(tokens.repeat(self.shape.rows, 1), self.codes)
 
-    def hidden(self, embeddings: Tensor, features: Tensor | None, positions: Tensor, attend: Attend) -> Tensor:
+    def hidden(self, embeddings: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         rows, count, _ = embeddings.shape
         if isinstance(attend, Fill):
             raise ValueError("device: an engine makes no pass over a whole picture; let torch make it")
         bound = self._bound(attend, rows, count)
         bound.inputs[names.EMBEDDINGS].copy_(embeddings)
+        return self._run(bound, positions, attend)
+
+    def drafted(
+        self, tokens: Tensor, features: Tensor, parents: Tensor | None, positions: Tensor, attend: Attend
+    ) -> Tensor:
+        if not self._reads_features or not isinstance(attend, CachedPass):
+            raise ValueError("device: expected a drafter and a pass over new positions")
+        bound = self._bound(attend, features.shape[0], tokens.shape[1])
+        draft_inputs(tokens, self.codes, features, parents, bound.inputs[FEATURES], bound.inputs[names.EMBEDDINGS])
+        return self._run(bound, positions, attend)
+
+    def _run(self, bound: _Bound, positions: Tensor, attend: CachedPass | Prefill) -> Tensor:
+        """The features that a bound pass makes, its embeddings (and a drafter's features) being in place."""
+        count = positions.shape[1]
         bound.inputs[CELLS].view(self.shape.rows, *positions.shape).copy_(positions)
-        if self._reads_features:
-            if features is None:
-                raise ValueError("device: a drafter reads features, got none")
-            bound.inputs[FEATURES].copy_(features)
         cache, held = attend.cache, bound.inputs[BIAS]
         if isinstance(attend, Prefill):
             held.fill_(float(MASKED_SCORE))

@@ -138,11 +138,20 @@ class DeviceDecoder(Protocol):
         """Tokens [B, T] int64 to [R, T, F]."""
         ...
 
-    def hidden(self, embeddings: Tensor, features: Tensor | None, positions: Tensor, attend: Attend) -> Tensor:
-        """Features [R, T, F] of new positions.
+    def hidden(self, embeddings: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+        """A target's features [R, T, F] of new positions.
 
-        embeddings [R, T, F]; features [R, T, F]: of the tokens before, where the decoder is a drafter; positions [B, T]
-        int64: the tokens' cells, from -P to -1 on a condition of P positions.
+        embeddings [R, T, F]; positions [B, T] int64: the tokens' cells, from -P to -1 on a condition of P positions.
+        """
+        ...
+
+    def drafted(
+        self, tokens: Tensor, features: Tensor, parents: Tensor | None, positions: Tensor, attend: Attend
+    ) -> Tensor:
+        """A drafter's features [R, T, F] of tokens [B, T] int64 at positions [B, T].
+
+        features [R, K, F]: of the tokens before. parents [B, T] int64: which of the K a token stands behind; None: the
+        one at its own place.
         """
         ...
 

@@ -95,7 +95,7 @@ class FrontCycle:
         if hidden is not None:
             cache.unseen.copy_(hidden)
         positions = torch.arange(-length, 0, device=condition.device).repeat(state.batch, 1)
-        made = self._target.hidden(condition, None, positions, cache.prefill())
+        made = self._target.hidden(condition, positions, cache.prefill())
         out.filled.zero_()
         out.filled[:, :length] = 1
         out.places.fill_(-1)
@@ -109,7 +109,7 @@ class FrontCycle:
         lay_fronts(state.verdicts.status, state.progress, out, self.grid, self.method.window)
         filled = Filled(out.filled, out.bounds)
         attend = state.target_cache.attend(0, out.extents, out.masks.unsqueeze(2), self._live, filled)
-        made = self._target.hidden(self._target.embed(out.tokens), None, out.positions, attend)
+        made = self._target.hidden(self._target.embed(out.tokens), out.positions, attend)
         commit_cells(state.target_cache.committed, state.target_cache.slots, out.places)
         self._decide(made)
 

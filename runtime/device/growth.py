@@ -48,20 +48,19 @@ class DraftPasses:
         count = state.envelope.levels + 1
         masks = causal_masks(count, self._cache.words, state.roles.device)
         self._causal = masks.repeat(state.batch, 1, 1)
+        self._above: Tensor | None = None
 
     def root(self) -> Tensor:
         """Feed the committed tokens and the root, for good; the root's logits [rows, B, 1, V]."""
         made, state = self.feed(), self._state
-        root = state.predicted.narrow(1, 0, 1)
-        root.copy_(gather_rows(made, state.lengths.last.unsqueeze(1), self._drafter.shape.rows))
-        return self._logits(root)
+        self._above = gather_rows(made, state.lengths.last.unsqueeze(1), self._drafter.shape.rows)
+        return self._logits(self._above)
 
     def feed(self) -> Tensor:
         """Feed the same without asking what comes next; the features [R, D + 1, F]."""
         state, lengths, progress = self._state, self._state.lengths, self._state.progress
         attend = self._cache.attend(0, lengths.draft_before, self._causal, self._live)
-        embedded = self._drafter.embed(progress.pending)
-        made = self._drafter.hidden(embedded, state.pending_features, lengths.pending_positions, attend)
+        made = self._drafter.drafted(progress.pending, state.pending_features, None, lengths.pending_positions, attend)
         self._cache.commit(
             state.verdicts.path,
             progress.pending_counts,
@@ -71,19 +70,18 @@ class DraftPasses:
         )
         return made
 
-    def level(self, level: int, tokens: Tensor, slots: Tensor, masks: Tensor, first: int) -> Tensor:
-        """Feed a level's nodes, tokens [B, F] under parents in `slots` [B, F] (from 1 on; 0: the root).
+    def level(self, level: int, tokens: Tensor, parents: Tensor, masks: Tensor, first: int) -> Tensor:
+        """Feed a level's nodes, tokens [B, F] under parents [B, F], places in the level before (level 1: the root's 0).
 
         Returns their logits [rows, B, F, V]. masks [B, F, words]: the slots that each sees; the nodes take those from
         `first` on.
         """
         state, count = self._state, tokens.shape[1]
-        above = gather_rows(state.predicted, slots, self._drafter.shape.rows)
+        assert self._above is not None, "a level stands behind the root"
         positions = state.lengths.level_positions.select(0, level).narrow(1, 0, count)
         attend = self._cache.attend(first, state.lengths.draft, masks, self._live)
-        made = self._drafter.hidden(self._drafter.embed(tokens), above, positions, attend)
-        state.predicted.narrow(1, 1 + first, count).copy_(made)
-        return self._logits(made)
+        self._above = self._drafter.drafted(tokens, self._above, parents, positions, attend)
+        return self._logits(self._above)
 
     def _logits(self, features: Tensor) -> Tensor:
         shape = self._drafter.shape

@@ -6,7 +6,7 @@ every image is done. The reference is `algos.spatial.mulo.draft_and_repair` over
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import torch
@@ -59,6 +59,10 @@ class IslandMethod(NamedTuple):
         return FrontMethod(self.draft_window, self.draft_sampler, Role.DRAFT, _DRAFT_CYCLE)
 
 
+VERIFIED: Final = 256
+"""Cells whose distributions verification holds at a time: four parts of a picture of 32 x 32 cells."""
+
+
 class LowDraft(NamedTuple):
     """What drafts. enlarge: tokens [B, h, w] int64 of `grid` to logits [B, H, W, V] of the picture's."""
 
@@ -78,10 +82,10 @@ class LowCondition(NamedTuple):
 def island_envelope(grid: Grid, positions: int | None = None) -> Envelope:
     """The sizes of a pass that redraws cells: two positions a row, or `positions`, so many that a mask names them.
 
-    What a step needs beyond goes into its next pass.
+    What a step needs beyond goes into its next pass. Verification has so many distributions at a time as `draft_rows`.
     """
     most = 2 * grid.height if positions is None else positions
-    return Envelope(max(1, min(most, MOST_NODES)), 0, 1, 1, 1)
+    return Envelope(max(1, min(most, MOST_NODES)), 0, 1, 1, min(grid.cells, VERIFIED))
 
 
 def draft_bytes(
@@ -135,6 +139,7 @@ class IslandCycle:
         self._uniforms = torch.zeros(batch, 1, count, dtype=torch.float64, device=device)
         self._noise_cycle, self._role = whole(batch), whole(1).fill_(int(Role.CELL))
         self.state.tree.counts.fill_(count)
+        self._verified = whole(batch).fill_(self.envelope.draft_rows)
 
     def begin(
         self, condition: Tensor, seeds: Tensor, images: Tensor, low: LowCondition, hidden: Tensor | None = None
@@ -156,7 +161,7 @@ class IslandCycle:
         if hidden is not None:
             cache.unseen.copy_(hidden)
         positions = torch.arange(-length, 0, device=condition.device).repeat(state.batch, 1)
-        made = self._target.hidden(condition, None, positions, cache.prefill())
+        made = self._target.hidden(condition, positions, cache.prefill())
         self._before.copy_(made[:, -1:])
         out.filled.zero_()
         out.filled[:, :length] = 1
@@ -183,12 +188,14 @@ class IslandCycle:
             islands.drafts.copy_(self._low.enlarge(drawn).view(state.batch, grid.cells, -1).argmax(dim=-1))
         positions = torch.arange(grid.cells, device=drawn.device).repeat(state.batch, 1)
         attend = state.target_cache.fill(state.progress.prefixes, grid.cells)
-        made = self._target.hidden(self._target.embed(islands.drafts), None, positions, attend)
+        made = self._target.hidden(self._target.embed(islands.drafts), positions, attend)
         features = torch.cat([self._before, made[:, :-1]], dim=1)
-        for start in range(0, grid.cells, self.envelope.nodes):
-            count = min(self.envelope.nodes, grid.cells - start)
-            self._find_probs(features[:, start : start + count])
-            judge(state.tree.probs, count, start, self._near, self._tau, islands)
+        tree, finite = state.tree, state.verdicts.finite
+        for start in range(0, grid.cells, self.envelope.draft_rows):
+            logits = self._logits(features[:, start : start + self.envelope.draft_rows])
+            told = finite.narrow(1, self.envelope.nodes, logits.shape[2])
+            probs(logits, tree.draft_probs, state.draft_support, told, self._verified, self.method.sampler)
+            judge(tree.draft_probs, logits.shape[2], start, self._near, self._tau, islands)
         ended = self.low.state.verdicts.status
         region = self.method.region
         mark(islands, state.progress, state.verdicts, ended, self._pass.filled, grid, region)
@@ -204,18 +211,19 @@ class IslandCycle:
         lay_repair(state.verdicts.status, state.progress, islands, out)
         filled = Filled(out.filled, out.bounds)
         attend = state.target_cache.attend(0, out.extents, out.masks.unsqueeze(2), self._live, filled)
-        made = self._target.hidden(self._target.embed(out.tokens), None, out.positions, attend)
+        made = self._target.hidden(self._target.embed(out.tokens), out.positions, attend)
         commit_cells(state.target_cache.committed, state.target_cache.slots, out.places)
         # What the first rejected cell follows has not changed since it was verified; cell 0 follows the condition.
         known = (out.settled[:, :1] == islands.first[:, None]).repeat(self._target.shape.rows, 1)
         made = torch.cat([torch.where(known.unsqueeze(2), self._known, made[:, :1]), made[:, 1:]], dim=1)
         cell_uniforms(self._uniforms, *state.noise, self._noise_cycle, out.settled, self._role)
-        self._find_probs(made)
-        settle(state.tree.probs, self._uniforms, out, state.progress, state.verdicts, self.method.greedy)
+        logits, tree = self._logits(made), state.tree
+        finite = state.verdicts.finite.narrow(1, 0, logits.shape[2])
+        probs(logits, tree.probs, state.support, finite, tree.counts, self.method.sampler)
+        settle(tree.probs, self._uniforms, out, state.progress, state.verdicts, self.method.greedy)
         advance_fronts(out, state.progress, state.verdicts)
 
-    def _find_probs(self, features: Tensor) -> None:
-        state, shape = self.state, self._target.shape
-        logits = self._target.logits(features).view(shape.rows, state.batch, -1, shape.vocab_size)
-        finite = state.verdicts.finite.narrow(1, 0, logits.shape[2])
-        probs(logits, state.tree.probs, state.support, finite, state.tree.counts, self.method.sampler)
+    def _logits(self, features: Tensor) -> Tensor:
+        """[rows, B, T, V] of the target."""
+        shape = self._target.shape
+        return self._target.logits(features).view(shape.rows, self.state.batch, -1, shape.vocab_size)

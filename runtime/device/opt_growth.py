@@ -7,8 +7,8 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.device.forwards import DeviceDecoder
 from underpaint.runtime.device.growth import DraftPasses, Limits
 from underpaint.runtime.device.kernels.children import tiles_of
-from underpaint.runtime.device.kernels.growth import ExpandedRows, mark_best
-from underpaint.runtime.device.kernels.opt_candidates import Gains, Pool, add_candidates, tile_promising
+from underpaint.runtime.device.kernels.growth import ExpandedRows
+from underpaint.runtime.device.kernels.opt_candidates import Gains, Pool, add_candidates
 from underpaint.runtime.device.kernels.opt_tree import keep_best
 from underpaint.runtime.device.kernels.probs import probs
 from underpaint.runtime.device.state import State
@@ -51,6 +51,10 @@ class OptGrowth:
         self._root_probs = torch.zeros(batch, 1, vocab_size, device=device)
         self._tops = whole(batch, width, tiles_of(vocab_size), envelope.children)
         self._root_tops = whole(batch, 1, tiles_of(vocab_size), envelope.children)
+        self._arrived = torch.zeros(batch, dtype=torch.int32, device=device)
+        self._arrived_rows = torch.zeros(batch * width, dtype=torch.int32, device=device)
+        # An image expands at most max_nodes in all its levels, whatever the width of one.
+        self._counted_rows = -(-max_nodes // levels)
 
     def begin(self) -> None:
         """See `Growth`; OPT-Tree carries no state."""
@@ -58,20 +62,22 @@ class OptGrowth:
     def grow(self, state: State) -> None:
         front, gains, envelope, tree = self._front, self._gains, state.envelope, state.tree
         finite = state.verdicts.finite.narrow(1, envelope.nodes, envelope.draft_rows)
-        torch.clamp(state.lengths.level_rows.select(0, 0), max=1, out=gains.rows.select(0, 0))
         for level in range(envelope.levels):
             if level == 0:
                 logits, made, tops = self._passes.root(), self._root_probs, self._root_tops
             else:
-                tokens, slots, masks = (part.select(0, level) for part in (front.tokens, front.slots, front.masks))
-                logits = self._passes.level(level, tokens, slots, masks, (level - 1) * envelope.frontier)
+                above = front.parents.select(0, level)
+                tokens, masks = front.tokens.select(0, level), front.masks.select(0, level)
+                logits = self._passes.level(level, tokens, above, masks, (level - 1) * envelope.frontier)
                 made, tops = self._probs, self._tops
-            probs(logits, made, state.draft_support, finite, gains.rows.select(0, level), self._sampler)
-            tile_promising(made, front.scores.select(0, level), gains, level, tops)
-            add_candidates(tops, front, gains, self._pool, envelope.nodes - 1, level)
-            mark_best(self._pool.scores, self.limits.totals, self._pool.taken)
+            rows = (gains.rows if level else state.lengths.level_rows).select(0, level)
+            probs(logits, made, state.draft_support, finite, rows, self._sampler, self._counted_rows)
+            parts = (made, rows, tops, self._arrived_rows, front, gains, self._pool)
+            add_candidates(*parts, envelope.nodes - 1, level, self._counted_rows)
             keep_best(
                 self._pool,
+                self._arrived,
+                rows,
                 gains,
                 state.lengths.levels,
                 self.limits.totals,

@@ -24,7 +24,12 @@ class _Recorder:
     def embed(self, tokens: Tensor) -> Tensor:
         return torch.zeros(self.shape.rows * tokens.shape[0], tokens.shape[1], self.shape.width, dtype=self.dtype)
 
-    def hidden(self, embeddings: Tensor, features: Tensor | None, positions: Tensor, attend: Attend) -> Tensor:
+    def drafted(
+        self, tokens: Tensor, features: Tensor, parents: Tensor | None, positions: Tensor, attend: Attend
+    ) -> Tensor:
+        return self.hidden(self.embed(tokens), positions, attend)
+
+    def hidden(self, embeddings: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         count, cache = embeddings.shape[1], attend.cache
         slots = cache.slots.shape[4] if self._drafts else 0
         self.layers.add(PassSize(count, count, cache.committed.shape[4], slots))

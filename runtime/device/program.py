@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -35,7 +35,7 @@ _NOTHING = ("detach", "empty", "alias", "lift_fresh", "empty_like", "as_strided"
 
 
 class Node(NamedTuple):
-    """A node of the graph. part: "target", "drafter", or "" for what lies outside the forwards."""
+    """A node of the graph. part: "target", "drafter", "sampler", or "" for what lies outside the models' forwards."""
 
     name: str
     bytes: int
@@ -79,9 +79,24 @@ class _Counting(TorchDispatchMode):
         name = function._schema.name.removeprefix("aten::").removesuffix("_copy")
         if "::" not in name and name not in _VIEWS and name not in _NOTHING:
             tensors = [part for part in tree_leaves((args, kwargs, made)) if isinstance(part, Tensor)]
-            sizes = {id(part): part.numel() * part.element_size() for part in tensors}
+            sizes = {id(part): _bytes(part) for part in tensors}
             self._nodes.append(Node(name, sum(sizes.values()), _PART.get()))
         return made
+
+
+def _bytes(part: Tensor) -> int:
+    """What there is to read of a tensor; one that is expanded lies in its storage once."""
+    return min(part.numel() * part.element_size(), part.untyped_storage().nbytes())
+
+
+@contextmanager
+def _part_named(part: str) -> Iterator[None]:
+    """Count what runs inside as a part's."""
+    token = _PART.set(part)
+    try:
+        yield
+    finally:
+        _PART.reset(token)
 
 
 class _Marked:
@@ -91,24 +106,22 @@ class _Marked:
         self._decoder, self._part = decoder, part
         self.shape, self.dtype = decoder.shape, decoder.dtype
 
-    @contextmanager
-    def _inside(self) -> Iterator[None]:
-        token = _PART.set(self._part)
-        try:
-            yield
-        finally:
-            _PART.reset(token)
-
     def embed(self, tokens: Tensor) -> Tensor:
-        with self._inside():
+        with _part_named(self._part):
             return self._decoder.embed(tokens)
 
-    def hidden(self, embeddings: Tensor, features: Tensor | None, positions: Tensor, attend: Attend) -> Tensor:
-        with self._inside():
-            return self._decoder.hidden(embeddings, features, positions, attend)
+    def hidden(self, embeddings: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+        with _part_named(self._part):
+            return self._decoder.hidden(embeddings, positions, attend)
+
+    def drafted(
+        self, tokens: Tensor, features: Tensor, parents: Tensor | None, positions: Tensor, attend: Attend
+    ) -> Tensor:
+        with _part_named(self._part):
+            return self._decoder.drafted(tokens, features, parents, positions, attend)
 
     def logits(self, features: Tensor) -> Tensor:
-        with self._inside():
+        with _part_named(self._part):
             return self._decoder.logits(features)
 
 
@@ -193,7 +206,12 @@ def count_islands(
         target, drafter = (DecoderForward(shapes_alone(one, dtype, device), rows) for one in (config, low))
         with torch.device(device):
             enlarge = TokenSampler(SamplerConfig("up", config.vocab_size, method.ratio))
-        drafts = LowDraft(_Marked(drafter, "drafter"), enlarge, small, config.prefix)
+
+        def enlarged(tokens: Tensor) -> Tensor:
+            with _part_named("sampler"):
+                return cast(Tensor, enlarge(tokens))
+
+        drafts = LowDraft(_Marked(drafter, "drafter"), enlarged, small, config.prefix)
         cycle = IslandCycle(_Marked(target, "target"), drafts, method, grid, config.prefix, batch, device)
         names = ("draft", "verify", "repair")
         return {name: count(run) for name, (run, _) in zip(names, cycle.stages, strict=True)}

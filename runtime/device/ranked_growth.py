@@ -13,7 +13,7 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.device.forwards import DeviceDecoder
 from underpaint.runtime.device.growth import DraftPasses, Limits
 from underpaint.runtime.device.kernels.adapt import AdaptSettings, AdaptState, adapt
-from underpaint.runtime.device.kernels.children import tile_top, tiles_of
+from underpaint.runtime.device.kernels.children import tiles_of
 from underpaint.runtime.device.kernels.growth import Candidates, ExpandedRows, grow_level, take_best
 from underpaint.runtime.device.kernels.probs import probs
 from underpaint.runtime.device.state import State
@@ -74,6 +74,7 @@ class RankedGrowth:
         self._root_probs = torch.zeros(batch, 1, vocab_size, device=device)
         self._tops = whole(batch, width, tiles_of(vocab_size), children)
         self._root_tops = whole(batch, 1, tiles_of(vocab_size), children)
+        self._arrived = torch.zeros(batch, dtype=torch.int32, device=device)
 
     def begin(self) -> None:
         if self._depths is not None:
@@ -86,15 +87,16 @@ class RankedGrowth:
             if level == 0:
                 logits, made, tops = self._passes.root(), self._root_probs, self._root_tops
             else:
-                tokens, slots, masks = (part.select(0, level) for part in (front.tokens, front.slots, front.masks))
-                logits = self._passes.level(level, tokens, slots, masks, (level - 1) * width)
+                above = front.parents.select(0, level)
+                tokens, masks = front.tokens.select(0, level), front.masks.select(0, level)
+                logits = self._passes.level(level, tokens, above, masks, (level - 1) * width)
                 made, tops = self._probs, self._tops
             rows = state.lengths.level_rows.select(0, level)
             probs(logits, made, state.draft_support, finite, rows, self._sampler)
-            tile_top(made, tops)
-            grow_level(tops, self.limits.widths, state.lengths.levels, front, self._found, level)
+            grow_level(made, tops, self._arrived, self.limits.widths, state.lengths.levels, front, self._found, level)
         tree = state.tree
-        take_best(self._found, self.limits.totals, state.progress.roots, tree.tokens, tree.parents, tree.counts)
+        filled = (tree.tokens, tree.parents, tree.counts)
+        take_best(self._found, self._arrived, self.limits.totals, state.progress.roots, *filled)
 
     def observe(self, state: State) -> None:
         if self._depths is not None:

@@ -50,8 +50,7 @@ class NoiseKeys(NamedTuple):
 class State:
     """The buffers of a batch of B images. rows of logits and caches: the conditional ones first, then the others.
 
-    features [R, N, F] and pending_features [R, L + 1, F]: the target's, of the tree and of what the drafter was not
-    fed. predicted [R, 1 + slots, F]: the drafter's, of the root and of each slot. finite [B, N + D]: of the target's
+    pending_features [R, L + 1, F]: the target's, of what the drafter was not fed. finite [B, N + D]: of the target's
     rows and of the drafter's.
     """
 
@@ -69,9 +68,7 @@ class State:
     draft_support: Tensor
     target_cache: Cache
     draft_cache: Cache | None
-    features: Tensor
     pending_features: Tensor
-    predicted: Tensor
 
     @classmethod
     def allocate(
@@ -163,9 +160,7 @@ class State:
             draft_cache=None
             if drafter is None
             else Cache(drafter, batch, cells + pending, envelope.slots, dtype, device),
-            features=zeros(rows, nodes, target.width, dtype=dtype),
             pending_features=zeros(rows, pending, target.width, dtype=dtype),
-            predicted=zeros(rows, 1 + envelope.slots, target.width, dtype=dtype),
         )
 
 
@@ -189,4 +184,4 @@ def needed_bytes(
             total += 2 * shape.layers * rows * shape.heads * shape.head_dim * (size + slots) * number_bytes
     total += 4 * batch * target.vocab_size * (envelope.nodes + (1 + envelope.wide) * envelope.draft_rows + 4)
     total += 2 * 4 * rows * envelope.nodes * target.vocab_size
-    return total + rows * target.width * number_bytes * (envelope.nodes + 2 * envelope.levels + envelope.slots + 3)
+    return total + rows * target.width * number_bytes * (envelope.nodes + envelope.levels + 1 + 2 * envelope.frontier)

@@ -12,7 +12,7 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.algos.tree import Shape
 from underpaint.runtime.device.forwards import DeviceDecoder, pack_masks
 from underpaint.runtime.device.growth import DraftPasses, Limits
-from underpaint.runtime.device.kernels.children import draw_children, take_children, tile_top, tiles_of
+from underpaint.runtime.device.kernels.children import draw_children, take_children, tiles_of
 from underpaint.runtime.device.kernels.probs import probs
 from underpaint.runtime.device.kernels.static_shapes import LevelRows, ShapeLevel, lay_level, number_places
 from underpaint.runtime.device.state import Envelope, State
@@ -90,15 +90,14 @@ class StaticGrowth:
     def grow(self, state: State) -> None:
         tree, levels = state.tree, state.lengths.levels
         for number, level in enumerate(self._levels):
-            if number == 0:
-                logits = self._passes.root()
-            else:
-                lay_level(self._tokens, levels, level.shapes, level.rows)
-                logits = self._passes.level(number, *level.rows, level.first_slot)
+            logits = self._passes.root() if number == 0 else self._passes.level(number, *level.rows, level.first_slot)
+            following = self._levels[number + 1] if number + 1 < len(self._levels) else None
             if self._tops is None:
                 self._draw(state, number, level, logits)
+                if following is not None:
+                    lay_level(self._tokens, levels, following.shapes, following.rows)
             else:
-                self._take(state, number, level, logits, self._tops[number])
+                self._take(state, number, logits, self._tops[number], following)
         number_places(
             self._tokens,
             self._exists,
@@ -122,12 +121,12 @@ class StaticGrowth:
         probs(logits, made, support, finite, rows, self._sampler)
         draw_children(made, support, tree.uniforms, level.shapes, self._tokens, self._exists, levels, self._most)
 
-    def _take(self, state: State, number: int, level: "_Level", logits: Tensor, tops: "_Tops") -> None:
+    def _take(self, state: State, number: int, logits: Tensor, tops: "_Tops", following: "_Level | None") -> None:
+        level, below = self._levels[number].shapes, None if following is None else (following.shapes, following.rows)
         finite = state.verdicts.finite.narrow(1, state.envelope.nodes, state.envelope.draft_rows)
         rows = state.lengths.level_rows.select(0, number)
         probs(logits, tops.probs, state.draft_support, finite, rows, self._sampler)
-        tile_top(tops.probs, tops.packed)
-        take_children(tops.packed, level.shapes, self._tokens, self._exists, state.lengths.levels, self._most)
+        take_children(*tops, level, self._tokens, self._exists, state.lengths.levels, below)
 
     def observe(self, state: State) -> None:
         """See `Growth`; a static tree learns nothing."""
@@ -136,25 +135,22 @@ class StaticGrowth:
 class _Places(NamedTuple):
     """The places of one shape: those expanded at each level, their numbers of children, the first child of each level.
 
-    slots: where the drafter holds a place, from 1 on; seen: the slots that it sees, its own among them.
+    rows: of a place among those of its level; seen: the drafter's slots that it sees, its own among them.
     """
 
     levels: list[list[int]]
     below: tuple[tuple[int, ...], ...]
-    slots: dict[int, int]
+    rows: dict[int, int]
     seen: dict[int, list[int]]
     parents: Shape
 
     @classmethod
     def of(cls, shape: Shape, frontier: int) -> Self:
-        levels, slots, seen = expanded_levels(shape), {0: 0}, dict[int, list[int]]({0: []})
+        levels, rows, seen = expanded_levels(shape), {0: 0}, dict[int, list[int]]({0: []})
         for number, here in enumerate(levels[1:]):
             for turn, place in enumerate(here):
-                slots[place], seen[place] = (
-                    number * frontier + turn + 1,
-                    [*seen[shape[place]], number * frontier + turn],
-                )
-        return cls(levels, children(shape), slots, seen, shape)
+                rows[place], seen[place] = turn, [*seen[shape[place]], number * frontier + turn]
+        return cls(levels, children(shape), rows, seen, shape)
 
 
 class _Level(NamedTuple):
@@ -177,7 +173,7 @@ def _level_of(shapes: Sequence[_Places], number: int, width: int, words: int, de
 
     pairs = list(zip(shapes, here, strict=True))
     firsts = [shape.below[places[0]][0] if places else 0 for shape, places in pairs]
-    above = [[shape.slots[max(0, shape.parents[place])] for place in places] for shape, places in pairs]
+    above = [[shape.rows[max(0, shape.parents[place])] for place in places] for shape, places in pairs]
     masks = [
         pack_masks([*(shape.seen[place] for place in places), *([] for _ in range(width - len(places)))], words, device)
         for shape, places in pairs
@@ -193,13 +189,15 @@ def _level_of(shapes: Sequence[_Places], number: int, width: int, words: int, de
 
 
 class _Tops(NamedTuple):
-    """A level's distributions [B, F, V], and the likeliest tokens of their tiles."""
+    """A level's distributions [B, F, V], the likeliest tokens of their tiles, and a count of programs [B]."""
 
     probs: Tensor
     packed: Tensor
+    arrived: Tensor
 
     @classmethod
     def of(cls, batch: int, level: _Level, vocab_size: int, most: int) -> Self:
         device = level.rows.tokens.device
         packed = torch.zeros(batch, level.width, tiles_of(vocab_size), most, dtype=torch.int64, device=device)
-        return cls(torch.zeros(batch, level.width, vocab_size, device=device), packed)
+        arrived = torch.zeros(batch, dtype=torch.int32, device=device)
+        return cls(torch.zeros(batch, level.width, vocab_size, device=device), packed, arrived)

@@ -11,7 +11,14 @@ from tests.models.tiny import CAPTION_DIM, TINY, tiny_tokens
 from underpaint.models.checkpoints import load_whole, target_of
 from underpaint.models.text import CaptionedTarget
 from underpaint.models.train.loop import LoopSettings
-from underpaint.models.train.shared_target import SHARED, GridData, on_grid, train_shared_target, write_on_grid
+from underpaint.models.train.shared_target import (
+    SHARED,
+    GridData,
+    deepened,
+    on_grid,
+    train_shared_target,
+    write_on_grid,
+)
 from underpaint.models.train.target import TargetSettings
 from underpaint.models.train.tokens import TokenSet
 from underpaint.zoo.prompts import WORDS
@@ -74,6 +81,39 @@ def test_a_grid_is_written_as_other_recipes_read_one(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="trained on a grid of 8"):
         write_on_grid(path, 8, tmp_path / "none")
     assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3, 5])
+def test_more_layers_are_the_same_function_and_learn(layers: int) -> None:
+    torch.manual_seed(1)
+    shallow = CaptionedTarget(replace(LARGE, layers=min(2, layers)), CAPTION_DIM)
+    for part in shallow.parameters():
+        torch.nn.init.normal_(part, std=0.3)
+    deep = deepened(shallow, layers)
+    assert len(deep.decoder.layers) == layers
+    codes, words = torch.randint(24, (3, 16)), torch.randint(1, 9, (3, 8))
+    wanted, made = shallow(codes, words)[0], deep(codes, words)[0]
+    assert wanted.std() > 0.1
+    torch.testing.assert_close(made, wanted)
+    made.square().sum().backward()
+    for layer in deep.decoder.layers:
+        assert layer.out.weight.grad.abs().max() > 0
+        assert layer.down.weight.grad.abs().max() > 0
+    with pytest.raises(ValueError, match="expected at least the"):
+        deepened(deep, layers - 1)
+
+
+def test_a_deeper_target_goes_on_from_a_shallow_one(tmp_path: Path) -> None:
+    run(tmp_path / "shallow")
+    grids = {side: data(side) for side in (2, 4)}
+    named = {"caption_dim": CAPTION_DIM, "words": WORDS, "settings": SETTINGS, "loop": replace(LOOP, steps=1)}
+    named["init_from"] = tmp_path / "shallow" / "checkpoint.pt"
+    shallow = load_whole(named["init_from"])
+    deep = train_shared_target(tmp_path / "deep", grids, config=replace(LARGE, layers=LARGE.layers + 1), **named)
+    for name, value in shallow["validation"].items():
+        assert deep.validation[name] < value + 0.2, "a step behind what the shallow one knew"
+    with pytest.raises(ValueError, match="but for its layers"):
+        train_shared_target(tmp_path / "other", grids, config=replace(LARGE, dim=LARGE.dim * 2), **named)
 
 
 def test_another_run_in_the_folder_is_refused(tmp_path: Path) -> None:

@@ -31,7 +31,8 @@ SETTINGS = WorldSettings(
     tokenizer=replace(TEXTURED_SETTINGS, batch=4, plain_steps=1, validation_scenes=2, sides=(64, 128)),
     judge=JudgeConfig((4, 4, 4, 4), 8),
     judging=JudgeSettings(batch=4, validation_scenes=4),
-    decoder=replace(SHARED, dim=16, layers=1, heads=2, hidden=32, vocab_size=48),
+    decoder=replace(SHARED, dim=16, layers=2, heads=2, hidden=32, vocab_size=48),
+    shallow_layers=1,
     caption_dim=8,
     target=TargetSettings(batch=2, validated=2),
     drafter=DrafterSettings(batch=2, passes=2, validated=2, validated_passes=2),
@@ -56,7 +57,7 @@ def test_all_stages_run_and_stand_on_each_other(tmp_path: Path) -> None:
         assert sum(stage.share for stage in stages) == 100
         return [one.state for one in train_world(tmp_path, 1, stages, {}, stored=tmp_path / "none")]
 
-    assert run(SETTINGS) == ["finished"] * 8
+    assert run(SETTINGS) == ["finished"] * 9
     for side in (64, 128):
         target = target_of(load_whole(tmp_path / f"target_{side}" / "checkpoint.pt"))
         assert target.decoder.config.grid_side == side // 8

@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from underpaint.runtime.device.kernels.row_maths import draw
-from underpaint.runtime.device.kernels.static_shapes import ShapeLevel
+from underpaint.runtime.device.kernels.static_shapes import LevelRows, ShapeLevel, lay_rows
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
 
 TILE = 2048
@@ -11,48 +11,57 @@ TILE = 2048
 
 
 @kernel
-def tile_top_kernel(probs, out, V, rows, tiles, COUNT: tl.constexpr, BLOCK: tl.constexpr) -> None:
-    """One program a (tile, row, image); a token is one int64: its probability's bits above its place from behind."""
-    tile, row, image = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    line = (image * rows + row).to(tl.int64)
+def store_top(row, held, tile, V, COUNT: tl.constexpr, BLOCK: tl.constexpr):
+    """Store at `held` the COUNT likeliest tokens of a tile of a distribution: falling, ties by rising token.
+
+    A token is one int64, its probability's bits above its place from behind; -1 where the tile has fewer tokens that
+    have probability (a normal number).
+    """
     place = tile * BLOCK + tl.arange(0, BLOCK)
-    given = tl.load(probs + line * V + place, place < V, other=0.0)
+    given = tl.load(row + place, place < V, other=0.0)
     bits = given.to(tl.int32, bitcast=True).to(tl.int64)
     packed = tl.where(bits >= 0x00800000, (bits << 32) | (0x7FFFFFFF - place).to(tl.int64), -1)
-    held = out + (line * tiles + tile) * COUNT
     for turn in tl.static_range(COUNT):
         best = tl.max(packed, axis=0)
         tl.store(held + turn, best)
         packed = tl.where(packed == best, -1, packed)
 
 
-def tile_top(probs: Tensor, out: Tensor) -> None:
-    """Fill out [B, F, tiles, C] int64 with the C likeliest tokens of each tile of probs [B, F, V] float32.
+@kernel
+def best_of_tiles(tops, rows, held, C: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, HELD: tl.constexpr):
+    """[ROWS, COLUMNS]: the C likeliest of each row of an image, of what `store_top` stored of its tiles."""
+    row, column, lane = tl.arange(0, ROWS), tl.arange(0, COLUMNS), tl.arange(0, HELD)
+    inside = (row[:, None] < rows) & (lane[None, :] < held)
+    packed = tl.load(tops + row[:, None] * held + lane[None, :], inside, other=-1, cache_modifier=".cg")
+    best = tl.full((ROWS, COLUMNS), -1, tl.int64)
+    for turn in range(C):
+        top = tl.max(packed, axis=1)
+        best = tl.where(column[None, :] == turn, top[:, None], best)
+        packed = tl.where(packed == top[:, None], -1, packed)
+    return best
 
-    Falling; ties by rising token; -1 where the tile has fewer that have probability (a normal number).
+
+@kernel
+def is_last(arrived, count):
+    """Whether this program is the last of `count` that come here; it may read what they stored, past its own cache.
+
+    So what a whole row or image needs is done in the launch that made its parts. `arrived` is 0 before and behind it.
     """
-    batch, rows, vocab_size = probs.shape
-    tiles, count = out.shape[2:]
-    block = min(TILE, next_power_of_2(vocab_size))
-    assert tiles == -(-vocab_size // block)
-    assert probs.is_contiguous()
-    launch(
-        tile_top_kernel,
-        (tiles, rows, batch),
-        4 * probs.numel() + 8 * out.numel(),
-        probs,
-        out,
-        vocab_size,
-        rows,
-        tiles,
-        COUNT=count,
-        BLOCK=block,
-    )
+    tl.debug_barrier()
+    last = tl.atomic_add(arrived, 1, sem="acq_rel") == count - 1
+    if last:
+        tl.store(arrived, 0)
+    return last
 
 
 def tiles_of(vocab_size: int) -> int:
-    """Tiles that `tile_top` cuts a row into."""
-    return -(-vocab_size // min(TILE, next_power_of_2(vocab_size)))
+    """Tiles that a row is cut into, each of `tile_of` tokens."""
+    return -(-vocab_size // tile_of(vocab_size))
+
+
+def tile_of(vocab_size: int) -> int:
+    """Tokens whose likeliest one program finds."""
+    return min(TILE, next_power_of_2(vocab_size))
 
 
 @kernel
@@ -151,70 +160,119 @@ def draw_children(
 
 @kernel
 def take_children_kernel(
+    probs,
     tops,
+    arrived,
     places,
     wanted,
     tokens,
     exists,
     firsts,
     levels,
+    next_places,
+    next_above,
+    next_masks,
+    out_tokens,
+    out_above,
+    out_masks,
+    V,
     rows,
-    held,
+    tiles,
     nodes,
-    ROWS: tl.constexpr,
+    next_rows,
+    LAST: tl.constexpr,
+    WORDS: tl.constexpr,
     MOST: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
     HELD: tl.constexpr,
+    NEXT_ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
 ) -> None:
-    """One program a (row, image): the likeliest of all tiles, one after another."""
-    row, image = tl.program_id(0), tl.program_id(1)
-    shape = tl.load(levels + image)
-    lane = tl.arange(0, ROWS)
-    want = tl.load(wanted + shape * rows + lane, lane < rows, other=0)
-    place = tl.load(firsts + shape) + tl.sum(tl.where(lane < row, want, 0), axis=0)
-    here = tl.sum(tl.where(lane == row, want, 0), axis=0)
-    alive = tl.load(exists + image * nodes + tl.load(places + shape * rows + row)) == 1
-    column = tl.arange(0, HELD)
-    packed = tl.load(tops + (image * rows + row) * held + column, column < held, other=-1)
-    turns = tl.arange(0, MOST)
-    best = tl.full((MOST,), -1, tl.int64)
-    for turn in range(MOST):
-        top = tl.max(packed, axis=0)
-        best = tl.where(turns == turn, top, best)
-        packed = tl.where(packed == top, -1, packed)
-    there = alive & (best >= 0)
-    target = image * nodes + place + turns
-    tl.store(tokens + target, tl.where(there, 0x7FFFFFFF - (best & 0x7FFFFFFF), 0), turns < here)
-    tl.store(exists + target, there.to(tl.int64), turns < here)
+    """One program a (tile, row, image); the last of an image gives its nodes their children."""
+    tile, row, image = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    line = (image * rows + row).to(tl.int64)
+    store_top(probs + line * V, tops + (line * tiles + tile) * MOST, tile, V, MOST, BLOCK)
+    if is_last(arrived + image, tiles * rows):
+        held = tiles * MOST
+        best = best_of_tiles(tops + image * rows * held, rows, held, MOST, ROWS, COLUMNS, HELD)
+        shape = tl.load(levels + image)
+        lane, turns = tl.arange(0, ROWS), tl.arange(0, COLUMNS)
+        here = tl.load(wanted + shape * rows + lane, lane < rows, other=0)
+        place = tl.load(firsts + shape) + tl.cumsum(here, axis=0) - here
+        above = tl.load(places + shape * rows + lane, lane < rows, other=0)
+        alive = tl.load(exists + image * nodes + above, lane < rows, other=0) == 1
+        there = alive[:, None] & (best >= 0)
+        target = image * nodes + place[:, None] + turns[None, :]
+        inside = turns[None, :] < here[:, None]
+        tl.store(tokens + target, tl.where(there, 0x7FFFFFFF - (best & 0x7FFFFFFF), 0), inside)
+        tl.store(exists + target, there.to(tl.int64), inside)
+        if LAST == 0:
+            tl.debug_barrier()
+            lay_rows(
+                tokens + image * nodes,
+                shape,
+                image,
+                next_places,
+                next_above,
+                next_masks,
+                out_tokens,
+                out_above,
+                out_masks,
+                next_rows,
+                WORDS,
+                NEXT_ROWS,
+            )
 
 
 def take_children(
+    probs: Tensor,
     tops: Tensor,
+    arrived: Tensor,
     level: ShapeLevel,
     tokens: Tensor,
     exists: Tensor,
     levels: Tensor,
-    most: int,
+    following: tuple[ShapeLevel, LevelRows] | None,
 ) -> None:
-    """Give the nodes of one level of a static tree their likeliest tokens, of tops [B, F, tiles, most]: see `tile_top`.
+    """Give the nodes of one level of a static tree their likeliest tokens, and lay out the level below.
 
-    All else as in `draw_children`.
+    probs [B, F, V] float32. tops [B, F, tiles, most] int64: scratch, `most` the children of a node. arrived [B] int32:
+    0. following: the level below, and the rows to be filled of it; None for none. All else as in `draw_children`.
     """
-    batch, rows, tiles, count = tops.shape
+    batch, rows, tiles, most = tops.shape
+    vocab_size = probs.shape[2]
+    assert probs.is_contiguous()
+    below, out = following or (level, LevelRows(level.places, level.above, level.masks))
+    width, words = out.masks.shape[1:]
     launch(
         take_children_kernel,
-        (rows, batch),
-        8 * tops.numel(),
+        (tiles, rows, batch),
+        4 * probs.numel() + 16 * tops.numel(),
+        probs,
         tops,
+        arrived,
         level.places,
         level.wanted,
         tokens,
         exists,
         level.firsts,
         levels,
+        below.places,
+        below.above,
+        below.masks,
+        *out,
+        vocab_size,
         rows,
-        tiles * count,
+        tiles,
         tokens.shape[1],
-        ROWS=next_power_of_2(rows),
-        MOST=next_power_of_2(most),
-        HELD=next_power_of_2(max(2, tiles * count)),
+        width,
+        LAST=int(following is None),
+        WORDS=words,
+        MOST=most,
+        ROWS=next_power_of_2(max(2, rows)),
+        COLUMNS=next_power_of_2(max(2, most)),
+        HELD=next_power_of_2(max(2, tiles * most)),
+        NEXT_ROWS=next_power_of_2(width),
+        BLOCK=tile_of(vocab_size),
     )

@@ -9,20 +9,21 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from underpaint.runtime.device.kernels.children import best_of_tiles, is_last, store_top, tile_of
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
 
 
 class ExpandedRows(NamedTuple):
     """What each level expands, [L, B, W]; level 0 expands the root alone, in row 0.
 
-    tokens, candidates (their numbers), slots (where the drafter holds their parents, from 1 on; 0: the root): int64.
+    tokens, candidates (their numbers), parents (rows of the level before that they stand behind): int64.
     scores: float64, 0 where a row expands nothing. masks [L, B, W, words] int64: the slots that a row sees, its own
     among them; level l's rows lie in the slots from (l - 1) * W on.
     """
 
     tokens: Tensor
     candidates: Tensor
-    slots: Tensor
+    parents: Tensor
     scores: Tensor
     masks: Tensor
 
@@ -39,12 +40,74 @@ class Candidates(NamedTuple):
 
 @kernel
 def grow_level_kernel(
+    probs,
     tops,
+    arrived,
     widths,
     levels,
     front_tokens,
     front_candidates,
-    front_slots,
+    front_parents,
+    front_scores,
+    front_masks,
+    tokens,
+    parents,
+    scores,
+    level,
+    L,
+    batch,
+    V,
+    rows,
+    tiles,
+    W: tl.constexpr,
+    C: tl.constexpr,
+    WORDS: tl.constexpr,
+    LAST: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    HELD: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    """One program a (tile, row, image); the last of an image finds its level's candidates, and the next level."""
+    tile, own_row, image = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    line = (image * rows + own_row).to(tl.int64)
+    store_top(probs + line * V, tops + (line * tiles + tile) * C, tile, V, C, BLOCK)
+    if is_last(arrived + image, tiles * rows):
+        best = best_of_tiles(tops + image * rows * tiles * C, rows, tiles * C, C, ROWS, COLUMNS, HELD)
+        grow_rows(
+            best,
+            widths,
+            levels,
+            front_tokens,
+            front_candidates,
+            front_parents,
+            front_scores,
+            front_masks,
+            tokens,
+            parents,
+            scores,
+            level,
+            L,
+            batch,
+            rows,
+            image,
+            W,
+            C,
+            WORDS,
+            LAST,
+            ROWS,
+            COLUMNS,
+        )
+
+
+@kernel
+def grow_rows(
+    best,
+    widths,
+    levels,
+    front_tokens,
+    front_candidates,
+    front_parents,
     front_scores,
     front_masks,
     tokens,
@@ -54,32 +117,19 @@ def grow_level_kernel(
     L,
     batch,
     rows,
-    held,
+    image,
     W: tl.constexpr,
     C: tl.constexpr,
     WORDS: tl.constexpr,
     LAST: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
-    HELD: tl.constexpr,
-) -> None:
-    """One program an image: its level's candidates, and what the next level expands."""
-    image = tl.program_id(0)
+):
+    """An image's candidates of a level from the packed likeliest tokens [ROWS, COLUMNS], and what the next expands."""
     width = tl.load(widths + image)
     grows = level < tl.load(levels + image)
     row = tl.arange(0, ROWS)
     column = tl.arange(0, COLUMNS)
-    lane = tl.arange(0, HELD)
-    packed = tl.load(
-        tops + (image * rows + row[:, None]) * held + lane[None, :],
-        (row[:, None] < rows) & (lane[None, :] < held),
-        other=-1,
-    )
-    best = tl.full((ROWS, COLUMNS), -1, tl.int64)
-    for turn in range(C):
-        top = tl.max(packed, axis=1)
-        best = tl.where(column[None, :] == turn, top[:, None], best)
-        packed = tl.where(packed == top[:, None], -1, packed)
     front = (level * batch + image) * W
     above = tl.load(front_scores + front + row, row < rows, other=0.0)
     number = tl.load(front_candidates + front + row, row < rows, other=-1)
@@ -104,8 +154,7 @@ def grow_level_kernel(
             tl.store(front_tokens + following + turn, tl.where(goes, chosen, 0))
             tl.store(front_scores + following + turn, tl.where(goes, most, 0.0))
             tl.store(front_candidates + following + turn, level * W * C + at.to(tl.int64))
-            slot = tl.where(level > 0, (level - 1) * W + parent + 1, 0)
-            tl.store(front_slots + following + turn, slot.to(tl.int64))
+            tl.store(front_parents + following + turn, parent.to(tl.int64))
             own = level * W + turn
             for word in tl.static_range(WORDS):
                 seen = tl.load(front_masks + (front + parent) * WORDS + word)
@@ -115,24 +164,36 @@ def grow_level_kernel(
 
 
 def grow_level(
-    tops: Tensor, widths: Tensor, levels: Tensor, front: ExpandedRows, found: Candidates, level: int
+    probs: Tensor,
+    tops: Tensor,
+    arrived: Tensor,
+    widths: Tensor,
+    levels: Tensor,
+    front: ExpandedRows,
+    found: Candidates,
+    level: int,
 ) -> None:
-    """Make level `level` (from 0) of every image's tree from tops [B, rows, tiles, C] (see `tile_top`).
+    """Make level `level` (from 0) of every image's tree from distributions probs [B, rows, V] float32.
 
-    widths, levels [B] int64: nodes expanded a level and children of each, and levels, of each image.
+    tops [B, rows, tiles, C] int64: scratch; arrived [B] int32: 0. widths, levels [B] int64: nodes expanded a level and
+    children of each, and levels, of each image.
     """
     batch, rows, tiles, count = tops.shape
+    vocab_size = probs.shape[2]
     depth, _, width = front.tokens.shape
+    assert probs.is_contiguous()
     launch(
         grow_level_kernel,
-        (batch,),
-        8 * tops.numel() + 24 * batch * width * count,
+        (tiles, rows, batch),
+        4 * probs.numel() + 16 * tops.numel() + 24 * batch * width * count,
+        probs,
         tops,
+        arrived,
         widths,
         levels,
         front.tokens,
         front.candidates,
-        front.slots,
+        front.parents,
         front.scores,
         front.masks,
         found.tokens,
@@ -141,8 +202,9 @@ def grow_level(
         level,
         depth,
         batch,
+        vocab_size,
         rows,
-        tiles * count,
+        tiles,
         W=width,
         C=count,
         WORDS=front.masks.shape[3],
@@ -150,99 +212,113 @@ def grow_level(
         ROWS=next_power_of_2(max(2, width)),
         COLUMNS=next_power_of_2(max(2, count)),
         HELD=next_power_of_2(max(2, tiles * count)),
+        BLOCK=tile_of(vocab_size),
     )
 
 
 @kernel
-def rank_kernel(scores, totals, taken, M, ROWS: tl.constexpr, BLOCK: tl.constexpr) -> None:
-    """One program a (tile, image): whether fewer than `totals` candidates are better (ties: the one found first)."""
-    tile, image = tl.program_id(0), tl.program_id(1)
+def mark_best(scores, total, taken, tile, M, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """Whether fewer than `total` of an image's M candidates are better than each of a tile (ties: the one found first).
+
+    taken: 1 at the candidates of a score above 0 for which it is so, else 0.
+    """
     own = tile * ROWS + tl.arange(0, ROWS)
-    score = tl.load(scores + image * M + own, own < M, other=0.0)
+    score = tl.load(scores + own, own < M, other=0.0)
     ahead = tl.zeros((ROWS,), tl.int32)
     for start in range(0, M, BLOCK):
         other = start + tl.arange(0, BLOCK)
-        theirs = tl.load(scores + image * M + other, other < M, other=-1.0)
+        theirs = tl.load(scores + other, other < M, other=-1.0)
         better = (theirs[None, :] > score[:, None]) | (
             (theirs[None, :] == score[:, None]) & (other[None, :] < own[:, None])
         )
         ahead += tl.sum(better.to(tl.int32), axis=1)
-    chosen = (score > 0.0) & (ahead < tl.load(totals + image))
-    tl.store(taken + image * M + own, chosen.to(tl.int64), own < M)
+    chosen = (score > 0.0) & (ahead < total)
+    tl.store(taken + own, chosen.to(tl.int64), own < M)
 
 
-def mark_best(scores: Tensor, totals: Tensor, taken: Tensor) -> None:
-    """Set taken [B, M] int64 to 1 at the totals [B] best of the scores [B, M] float64 above 0, else to 0."""
-    batch, count = scores.shape
-    rows = min(64, next_power_of_2(count))
-    launch(
-        rank_kernel,
-        (-(-count // rows), batch),
-        16 * scores.numel(),
-        scores,
-        totals,
-        taken,
-        count,
-        ROWS=rows,
-        BLOCK=min(128, next_power_of_2(count)),
-        warps=8,
-    )
+def ranked_rows(count: int) -> int:
+    """Candidates that one program of `mark_best` ranks."""
+    return min(64, next_power_of_2(count))
+
+
+def ranked_block(count: int) -> int:
+    """Candidates that it compares them with at a time."""
+    return min(128, next_power_of_2(count))
 
 
 @kernel
-def assemble_kernel(
+def take_best_kernel(
+    scores,
+    totals,
     found_tokens,
     found_parents,
     taken,
     places,
+    arrived,
     roots,
     tokens,
     parents,
     counts,
     M,
     N,
+    ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
+    LANES: tl.constexpr,
 ) -> None:
-    """One program an image: the taken candidates in their order, behind the root."""
-    image = tl.program_id(0)
-    lane = tl.arange(0, BLOCK)
-    inside = lane < M
-    chosen = tl.load(taken + image * M + lane, inside, other=0)
-    place = tl.cumsum(chosen, axis=0)  # the root is node 0
-    tl.store(places + image * M + lane, place, inside)
-    tl.debug_barrier()
-    above = tl.load(found_parents + image * M + lane, inside, other=-1)
-    parent = tl.load(places + image * M + above, inside & (above >= 0), other=0)
-    goes = inside & (chosen == 1)
-    tl.store(tokens + image * N + place, tl.load(found_tokens + image * M + lane, inside, other=0), goes)
-    tl.store(parents + image * N + place, parent, goes)
-    tl.store(tokens + image * N, tl.load(roots + image))
-    tl.store(parents + image * N, tl.full((), -1, tl.int64))
-    tl.store(counts + image, 1 + tl.sum(chosen, axis=0))
+    """One program a (tile, image); the last puts the taken candidates behind the root, in their order."""
+    tile, image = tl.program_id(0), tl.program_id(1)
+    mark_best(scores + image * M, tl.load(totals + image), taken + image * M, tile, M, ROWS, BLOCK)
+    if is_last(arrived + image, tl.num_programs(0)):
+        lane = tl.arange(0, LANES)
+        inside = lane < M
+        chosen = tl.load(taken + image * M + lane, inside, other=0, cache_modifier=".cg")
+        place = tl.cumsum(chosen, axis=0)  # the root is node 0
+        tl.store(places + image * M + lane, place, inside)
+        tl.debug_barrier()
+        above = tl.load(found_parents + image * M + lane, inside, other=-1)
+        parent = tl.load(places + image * M + above, inside & (above >= 0), other=0)
+        goes = inside & (chosen == 1)
+        tl.store(tokens + image * N + place, tl.load(found_tokens + image * M + lane, inside, other=0), goes)
+        tl.store(parents + image * N + place, parent, goes)
+        tl.store(tokens + image * N, tl.load(roots + image))
+        tl.store(parents + image * N, tl.full((), -1, tl.int64))
+        tl.store(counts + image, 1 + tl.sum(chosen, axis=0))
 
 
 def take_best(
-    found: Candidates, totals: Tensor, roots: Tensor, tokens: Tensor, parents: Tensor, counts: Tensor
+    found: Candidates,
+    arrived: Tensor,
+    totals: Tensor,
+    roots: Tensor,
+    tokens: Tensor,
+    parents: Tensor,
+    counts: Tensor,
 ) -> None:
     """Fill tokens, parents [B, N] and counts [B] int64 with the trees of the totals [B] int64 best candidates.
 
-    roots [B] int64: the last committed tokens. Every total is below N.
+    arrived [B] int32: 0. roots [B] int64: the last committed tokens. Every total is below N.
     """
     batch, count = found.scores.shape
-    mark_best(found.scores, totals, found.taken)
+    rows = ranked_rows(count)
     launch(
-        assemble_kernel,
-        (batch,),
-        40 * found.scores.numel(),
+        take_best_kernel,
+        (-(-count // rows), batch),
+        56 * found.scores.numel(),
+        found.scores,
+        totals,
         found.tokens,
         found.parents,
         found.taken,
         found.places,
+        arrived,
         roots,
         tokens,
         parents,
         counts,
         count,
         tokens.shape[1],
-        BLOCK=next_power_of_2(count),
+        ROWS=rows,
+        BLOCK=ranked_block(count),
+        LANES=next_power_of_2(count),
+        warps=8,
     )

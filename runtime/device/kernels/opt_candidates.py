@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from underpaint.runtime.device.kernels.children import is_last, tile_of
 from underpaint.runtime.device.kernels.growth import ExpandedRows
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
 
@@ -27,7 +28,7 @@ class Pool(NamedTuple):
 class Gains(NamedTuple):
     """Of each image. lengths, floors [B] float64: the sum of the kept scores; the least of them, once there are T.
 
-    expanded [B] and rows [L + 1, B] int64: nodes expanded so far, and at each level.
+    expanded [B] and rows [L + 1, B] int64: nodes expanded so far, and at each level but the root's.
     """
 
     lengths: Tensor
@@ -44,36 +45,13 @@ def score_of(packed, above):
 
 
 @kernel
-def tile_promising_kernel(
-    probs,
-    front_scores,
-    floors,
-    counts,
-    out,
-    V,
-    rows,
-    tiles,
-    FIRST: tl.constexpr,
-    COUNT: tl.constexpr,
-    LANES: tl.constexpr,
-    BLOCK: tl.constexpr,
-) -> None:
-    """One program a (tile, row, image): as `tile_top_kernel`, but only tokens whose scores are above the floor."""
-    tile, row, image = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    line = (image * rows + row).to(tl.int64)
-    held = out + (line * tiles + tile) * COUNT
+def store_promising(row, held, tile, above, floor, V, COUNT: tl.constexpr, LANES: tl.constexpr, BLOCK: tl.constexpr):
+    """Store at `held` what `store_top` does, but only tokens whose scores are above the floor."""
     lane = tl.arange(0, LANES)
-    above = tl.full((), 1.0, tl.float64)
-    floor = tl.full((), 0.0, tl.float64)
-    if FIRST == 0:
-        above = tl.load(front_scores + image * rows + row)
-        floor = tl.load(floors + image)
-    if row >= tl.load(counts + image):
-        above = above * 0.0
     turn = tl.full((), 0, tl.int32)
     if above > floor:
         place = tile * BLOCK + tl.arange(0, BLOCK)
-        given = tl.load(probs + line * V + place, place < V, other=0.0)
+        given = tl.load(row + place, place < V, other=0.0)
         bits = given.to(tl.int32, bitcast=True).to(tl.int64)
         packed = tl.where(bits >= 0x00800000, (bits << 32) | (0x7FFFFFFF - place).to(tl.int64), -1)
         best = tl.max(packed, axis=0)
@@ -85,108 +63,118 @@ def tile_promising_kernel(
     tl.store(held + lane, tl.full((LANES,), -1, tl.int64), (lane >= turn) & (lane < COUNT))
 
 
-def tile_promising(probs: Tensor, front_scores: Tensor, gains: Gains, level: int, out: Tensor) -> None:
-    """Fill out [B, F, tiles, C] with the C likeliest tokens of each tile of probs [B, F, V] that may yet be kept.
-
-    Packed as by `tile_top`. front_scores [B, F] float64: of the nodes. A token whose score is not above the floor is
-    left out: that many found before it are no worse.
-    """
-    batch, rows, vocab_size = probs.shape
-    tiles, count = out.shape[2:]
-    launch(
-        tile_promising_kernel,
-        (tiles, rows, batch),
-        4 * probs.numel() + 8 * out.numel(),
-        probs,
-        front_scores,
-        gains.floors,
-        gains.rows.select(0, level),
-        out,
-        vocab_size,
-        rows,
-        tiles,
-        FIRST=int(level == 0),
-        COUNT=count,
-        LANES=next_power_of_2(count),
-        BLOCK=min(2048, next_power_of_2(vocab_size)),
-    )
-
-
 @kernel
 def add_candidates_kernel(
+    probs,
     tops,
+    arrived,
     front_candidates,
     front_scores,
+    floors,
     counts,
     tokens,
     numbers,
     parents,
     scores,
     level,
+    V,
     rows,
-    held,
+    tiles,
     T,
     W: tl.constexpr,
     C: tl.constexpr,
     FIRST: tl.constexpr,
+    POOL: tl.constexpr,
     LANES: tl.constexpr,
-    COLUMNS: tl.constexpr,
     HELD: tl.constexpr,
+    BLOCK: tl.constexpr,
 ) -> None:
-    """One program a (row, image): the likeliest of all tiles, one after another, as candidates."""
-    row, image = tl.program_id(0), tl.program_id(1)
-    M = T + W * C
-    base = image * M + T + row * C
-    column = tl.arange(0, COLUMNS)
+    """One program a (tile, row, image); the last of a row adds its likeliest of all tiles as candidates."""
+    tile, row, image = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    line = (image * rows + row).to(tl.int64)
     above = tl.full((), 1.0, tl.float64)
+    floor = tl.full((), 0.0, tl.float64)
     number = tl.full((), -1, tl.int64)
     if FIRST == 0:
         above = tl.load(front_scores + image * W + row)
+        floor = tl.load(floors + image)
         number = tl.load(front_candidates + image * W + row)
-    elif row == 0:
-        lane = tl.arange(0, LANES)  # nothing is kept yet
-        tl.store(scores + image * M + lane, tl.zeros((LANES,), tl.float64), lane < T)
-    turn = tl.full((), 0, tl.int32)
-    if row < tl.load(counts + image):
-        lane = tl.arange(0, HELD)
-        packed = tl.load(tops + (image * rows + row) * held + lane, lane < held, other=-1)
-        best = tl.max(packed, axis=0)
-        while (turn < C) & (best >= 0):
-            tl.store(tokens + base + turn, 0x7FFFFFFF - (best & 0x7FFFFFFF))
-            tl.store(scores + base + turn, score_of(best, above))
-            packed = tl.where(packed == best, -1, packed)
+    grows = row < tl.load(counts + image)
+    promise = tl.where(grows, above, 0.0)
+    store_promising(probs + line * V, tops + (line * tiles + tile) * C, tile, promise, floor, V, C, LANES, BLOCK)
+    if is_last(arrived + line, tiles):
+        M = T + W * C
+        base = image * M + T + row * C
+        if FIRST:  # nothing is kept yet, and other rows add nothing
+            for start in range(0, M, POOL):
+                lane = start + tl.arange(0, POOL)
+                tl.store(scores + image * M + lane, tl.zeros((POOL,), tl.float64), lane < M)
+            tl.debug_barrier()
+        turn = tl.full((), 0, tl.int32)
+        if grows:
+            lane = tl.arange(0, HELD)
+            held = tops + line * tiles * C + lane
+            packed = tl.load(held, lane < tiles * C, other=-1, cache_modifier=".cg")
             best = tl.max(packed, axis=0)
-            turn += 1
-    here = (row * C + column).to(tl.int64)
-    tl.store(numbers + base + column, level * W * C + here, column < C)
-    tl.store(parents + base + column, number + here * 0, column < C)
-    tl.store(scores + base + column, tl.zeros((COLUMNS,), tl.float64), (column >= turn) & (column < C))
+            while (turn < C) & (best >= 0):
+                tl.store(tokens + base + turn, 0x7FFFFFFF - (best & 0x7FFFFFFF))
+                tl.store(scores + base + turn, score_of(best, above))
+                packed = tl.where(packed == best, -1, packed)
+                best = tl.max(packed, axis=0)
+                turn += 1
+        column = tl.arange(0, LANES)
+        here = (row * C + column).to(tl.int64)
+        tl.store(numbers + base + column, level * W * C + here, column < C)
+        tl.store(parents + base + column, number + here * 0, column < C)
+        tl.store(scores + base + column, tl.zeros((LANES,), tl.float64), (column >= turn) & (column < C))
 
 
-def add_candidates(tops: Tensor, front: ExpandedRows, gains: Gains, pool: Pool, kept: int, level: int) -> None:
-    """Put the children of level `level` behind the `kept` best of `pool`, from tops [B, F, tiles, C]."""
+def add_candidates(
+    probs: Tensor,
+    counts: Tensor,
+    tops: Tensor,
+    arrived: Tensor,
+    front: ExpandedRows,
+    gains: Gains,
+    pool: Pool,
+    kept: int,
+    level: int,
+    counted_rows: int,
+) -> None:
+    """Put the children of level `level` that may yet be kept behind the `kept` best of `pool`.
+
+    probs [B, F, V] float32: of the nodes; counts [B] int64: how many of them an image has. A token whose score is not
+    above the floor is left out: that many found before it are no worse. tops [B, F, tiles, C] int64: scratch; arrived
+    [B * F] int32: 0. counted_rows: that a level has on average at most, for the count of bytes.
+    """
     batch, rows, tiles, count = tops.shape
-    width = front.tokens.shape[2]
+    width, vocab_size = front.tokens.shape[2], probs.shape[2]
+    assert probs.is_contiguous()
     launch(
         add_candidates_kernel,
-        (width, batch),
-        8 * tops.numel() + 32 * batch * width * count,
+        (tiles, rows, batch),
+        batch * min(rows, counted_rows) * (4 * vocab_size + 16 * tiles * count + 32 * count),
+        probs,
         tops,
+        arrived,
         front.candidates.select(0, level),
         front.scores.select(0, level),
-        gains.rows.select(0, level),
+        gains.floors,
+        counts,
         pool.tokens,
         pool.numbers,
         pool.parents,
         pool.scores,
         level,
+        vocab_size,
         rows,
-        tiles * count,
+        tiles,
         kept,
         W=width,
         C=count,
         FIRST=int(level == 0),
-        LANES=next_power_of_2(kept),
-        COLUMNS=next_power_of_2(count),
+        POOL=min(512, next_power_of_2(kept + width * count)),
+        LANES=next_power_of_2(count),
         HELD=next_power_of_2(max(2, tiles * count)),
+        BLOCK=tile_of(vocab_size),
     )

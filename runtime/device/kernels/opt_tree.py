@@ -2,13 +2,14 @@
 
 from torch import Tensor
 
-from underpaint.runtime.device.kernels.growth import ExpandedRows
+from underpaint.runtime.device.kernels.children import is_last
+from underpaint.runtime.device.kernels.growth import ExpandedRows, mark_best, ranked_block, ranked_rows
 from underpaint.runtime.device.kernels.opt_candidates import Gains, Pool
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
 
 
 @kernel
-def keep_best_kernel(
+def keep_taken(
     tokens,
     numbers,
     parents,
@@ -28,11 +29,12 @@ def keep_best_kernel(
     front_masks,
     next_tokens,
     next_candidates,
-    next_slots,
+    next_parents,
     next_scores,
     next_masks,
     next_counts,
     level,
+    image,
     T,
     N,
     most,
@@ -42,9 +44,8 @@ def keep_best_kernel(
     FIRST: tl.constexpr,
     NODES: tl.constexpr,
     BLOCK: tl.constexpr,
-) -> None:
-    """One program an image: the taken candidates move to the front, in their order; they are the tree so far."""
-    image = tl.program_id(0)
+):
+    """The taken candidates of an image move to the front, in their order; they are the tree so far."""
     M = T + W * C
     base = image * M
     size = tl.full((), 0, tl.int64)
@@ -53,7 +54,7 @@ def keep_best_kernel(
     least = tl.full((), float("inf"), tl.float64)
     for start in range(0, M, BLOCK):  # nothing moves back, so a tile's places are read before they are written
         lane = start + tl.arange(0, BLOCK)
-        chosen = tl.load(taken + base + lane, lane < M, other=0)
+        chosen = tl.load(taken + base + lane, lane < M, other=0, cache_modifier=".cg")
         place = size + tl.cumsum(chosen, axis=0) - 1
         goes = chosen == 1
         token = tl.load(tokens + base + lane, goes, other=0)
@@ -89,7 +90,7 @@ def keep_best_kernel(
     if FIRST == 0:
         before = tl.load(lengths + image)
         spent = tl.load(expanded + image)
-    spent += tl.load(counts + image)
+    spent += tl.minimum(tl.load(counts + image), 1 if FIRST else W)  # the first level has the root alone
     tl.store(lengths + image, length)
     tl.store(expanded + image, spent)
     tl.store(floors + image, tl.where(size >= tl.load(totals + image), least, 0.0))
@@ -106,7 +107,7 @@ def keep_best_kernel(
     tl.store(next_candidates + turn, number, goes)
     tl.store(next_scores + turn, score, goes)
     held = own // C
-    tl.store(next_slots + turn, tl.where(level > 0, (level - 1) * W + held + 1, 0), goes)
+    tl.store(next_parents + turn, held, goes)
     bit = level * W + row
     for word in tl.static_range(WORDS):
         seen = tl.load(front_masks + (image * W + held) * WORDS + word, goes, other=0)
@@ -114,8 +115,92 @@ def keep_best_kernel(
         tl.store(next_masks + turn * WORDS + word, seen | one, goes)
 
 
+@kernel
+def keep_best_kernel(
+    arrived,
+    tokens,
+    numbers,
+    parents,
+    scores,
+    taken,
+    lengths,
+    floors,
+    expanded,
+    counts,
+    levels,
+    totals,
+    roots,
+    threshold,
+    tree_tokens,
+    tree_parents,
+    tree_counts,
+    front_masks,
+    next_tokens,
+    next_candidates,
+    next_parents,
+    next_scores,
+    next_masks,
+    next_counts,
+    level,
+    T,
+    N,
+    most,
+    W: tl.constexpr,
+    C: tl.constexpr,
+    WORDS: tl.constexpr,
+    FIRST: tl.constexpr,
+    NODES: tl.constexpr,
+    BLOCK: tl.constexpr,
+    RANKED: tl.constexpr,
+    COMPARED: tl.constexpr,
+) -> None:
+    """One program a (tile, image): marks the best; the last keeps them."""
+    tile, image = tl.program_id(0), tl.program_id(1)
+    M = T + W * C
+    mark_best(scores + image * M, tl.load(totals + image), taken + image * M, tile, M, RANKED, COMPARED)
+    if is_last(arrived + image, tl.num_programs(0)):
+        keep_taken(
+            tokens,
+            numbers,
+            parents,
+            scores,
+            taken,
+            lengths,
+            floors,
+            expanded,
+            counts,
+            levels,
+            totals,
+            roots,
+            threshold,
+            tree_tokens,
+            tree_parents,
+            tree_counts,
+            front_masks,
+            next_tokens,
+            next_candidates,
+            next_parents,
+            next_scores,
+            next_masks,
+            next_counts,
+            level,
+            image,
+            T,
+            N,
+            most,
+            W,
+            C,
+            WORDS,
+            FIRST,
+            NODES,
+            BLOCK,
+        )
+
+
 def keep_best(
     pool: Pool,
+    arrived: Tensor,
+    counts: Tensor,
     gains: Gains,
     levels: Tensor,
     totals: Tensor,
@@ -126,24 +211,26 @@ def keep_best(
     level: int,
     most: int,
 ) -> None:
-    """Keep the taken candidates of `pool`, and settle which of them the next level expands.
+    """Keep the totals [B] int64 best candidates of `pool`, and settle which of them the next level expands.
 
-    tree: tokens, parents [B, N] and counts [B] int64, of the tree so far. levels, totals [B] int64: of each image.
-    threshold [1] float64: what a level must add. most: nodes that may be expanded in all. Row W of `front` and of
-    `gains.rows` is written for level + 1, which there always is.
+    arrived [B] int32: 0. counts [B] int64: nodes that the level expanded (level 0: at least 1 for one). tree: tokens,
+    parents [B, N] and counts [B] int64, of the tree so far. levels [B] int64: of each image. threshold [1] float64:
+    what a level must add. most: nodes that may be expanded in all. Row W of `front` and of `gains.rows` is written for
+    level + 1, which there always is.
     """
     batch, count = pool.scores.shape
     width = front.tokens.shape[2]
     kept = tree[0].shape[1] - 1
     launch(
         keep_best_kernel,
-        (batch,),
-        40 * pool.scores.numel(),
+        (-(-count // ranked_rows(count)), batch),
+        56 * pool.scores.numel(),
+        arrived,
         *pool,
         gains.lengths,
         gains.floors,
         gains.expanded,
-        gains.rows.select(0, level),
+        counts,
         levels,
         totals,
         roots,
@@ -152,7 +239,7 @@ def keep_best(
         front.masks.select(0, level),
         front.tokens.select(0, level + 1),
         front.candidates.select(0, level + 1),
-        front.slots.select(0, level + 1),
+        front.parents.select(0, level + 1),
         front.scores.select(0, level + 1),
         front.masks.select(0, level + 1),
         gains.rows.select(0, level + 1),
@@ -166,5 +253,7 @@ def keep_best(
         FIRST=int(level == 0),
         NODES=next_power_of_2(max(2, kept)),
         BLOCK=min(512, next_power_of_2(count)),
+        RANKED=ranked_rows(count),
+        COMPARED=ranked_block(count),
         warps=8,
     )

@@ -160,19 +160,26 @@ def probs_kernel(
 
 
 def probs(
-    logits: Tensor, out: Tensor, support: Tensor, finite: Tensor, counts: Tensor, sampler: SamplingParams
+    logits: Tensor,
+    out: Tensor,
+    support: Tensor,
+    finite: Tensor,
+    counts: Tensor,
+    sampler: SamplingParams,
+    counted_rows: int | None = None,
 ) -> None:
     """Fill out [B, N, V] float32 with the distributions behind logits [R, B, N, V] float32, R = 1 or the guidance pair.
 
     Rows from counts[b] (int64 [B]) on are left as they are. support [B, N] int32: tokens of positive probability.
     finite [B, N] int32: set to 0 where a logit is NaN or infinite, else left as it is; that row then means nothing. All
-    but the logits may be slices of larger buffers along their second axis.
+    but the logits may be slices of larger buffers along their second axis. counted_rows: of an image on average, for
+    the count of bytes, where counts are known to be smaller than N.
     """
     rows, batch, nodes, vocab_size = logits.shape
     launch(
         probs_kernel,
         (nodes, batch),
-        4 * (logits.numel() + batch * nodes * vocab_size),
+        4 * (rows + 1) * batch * min(nodes, counted_rows or nodes) * vocab_size,
         logits,
         out,
         support,

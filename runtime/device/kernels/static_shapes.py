@@ -15,24 +15,52 @@ class ShapeLevel(NamedTuple):
     """One level of S shapes, int64. F: the most nodes that any of them expands there.
 
     places, wanted [S, F]: the places that are expanded and their numbers of children; 0 children: a row that is not
-    used. firsts [S]: the place of the level's first child, the others behind it. before: the largest of those. slots
-    [S, F], masks [S, F, words]: see `DraftPasses.level`.
+    used. firsts [S]: the place of the level's first child, the others behind it. before: the largest of those. above
+    [S, F], masks [S, F, words]: parents and masks of `DraftPasses.level`.
     """
 
     places: Tensor
     wanted: Tensor
     firsts: Tensor
     before: int
-    slots: Tensor
+    above: Tensor
     masks: Tensor
 
 
 class LevelRows(NamedTuple):
-    """What the drafter is fed at one level, by image, int64: tokens, slots [B, F] and masks [B, F, words]."""
+    """What the drafter is fed at one level, by image, int64: tokens, parents [B, F] and masks [B, F, words]."""
 
     tokens: Tensor
-    slots: Tensor
+    parents: Tensor
     masks: Tensor
+
+
+@kernel
+def lay_rows(
+    held,
+    shape,
+    image,
+    places,
+    above,
+    masks,
+    out_tokens,
+    out_parents,
+    out_masks,
+    F,
+    WORDS: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    """Fill an image's rows of a level, from its tokens by place."""
+    lane = tl.arange(0, ROWS)
+    inside = lane < F
+    line = shape * F + lane
+    place = tl.load(places + line, inside, other=0)
+    row = image * F + lane
+    tl.store(out_tokens + row, tl.load(held + place, inside, other=0), inside)
+    tl.store(out_parents + row, tl.load(above + line, inside, other=0), inside)
+    for word in tl.static_range(WORDS):
+        seen = tl.load(masks + line * WORDS + word, inside, other=0)
+        tl.store(out_masks + row * WORDS + word, seen, inside)
 
 
 @kernel
@@ -40,10 +68,10 @@ def lay_level_kernel(
     held,
     levels,
     places,
-    slots,
+    above,
     masks,
     out_tokens,
-    out_slots,
+    out_parents,
     out_masks,
     F,
     N,
@@ -52,16 +80,8 @@ def lay_level_kernel(
 ) -> None:
     """One program an image."""
     image = tl.program_id(0)
-    lane = tl.arange(0, ROWS)
-    inside = lane < F
-    line = tl.load(levels + image) * F + lane
-    place = tl.load(places + line, inside, other=0)
-    row = image * F + lane
-    tl.store(out_tokens + row, tl.load(held + image * N + place, inside, other=0), inside)
-    tl.store(out_slots + row, tl.load(slots + line, inside, other=0), inside)
-    for word in tl.static_range(WORDS):
-        seen = tl.load(masks + line * WORDS + word, inside, other=0)
-        tl.store(out_masks + row * WORDS + word, seen, inside)
+    shape = tl.load(levels + image)
+    lay_rows(held + image * N, shape, image, places, above, masks, out_tokens, out_parents, out_masks, F, WORDS, ROWS)
 
 
 def lay_level(held: Tensor, levels: Tensor, level: ShapeLevel, out: LevelRows) -> None:
@@ -74,7 +94,7 @@ def lay_level(held: Tensor, levels: Tensor, level: ShapeLevel, out: LevelRows) -
         held,
         levels,
         level.places,
-        level.slots,
+        level.above,
         level.masks,
         *out,
         rows,

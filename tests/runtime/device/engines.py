@@ -76,7 +76,10 @@ def passed(forward: DeviceDecoder, drafts: bool, times: int = 1, seed: int = 4) 
     features = torch.randn(4, 3, forward.shape.width, generator=generator) if drafts else None
     for _ in range(times):
         attend = held.attend(first, lengths, masks, 4)
-        made = forward.hidden(forward.embed(tokens), features, positions, attend).clone()
+        if features is None:
+            made = forward.hidden(forward.embed(tokens), positions, attend).clone()
+        else:
+            made = forward.drafted(tokens, features, None, positions, attend).clone()
     assert torch.equal(held.committed, before), "a pass commits nothing"
     return Passed(made, forward.logits(made).clone(), held.slots.clone())
 

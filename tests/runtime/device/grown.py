@@ -14,6 +14,7 @@ from underpaint.algos.chance import Role, given
 from underpaint.algos.draft.spec import Budget, Grid, Policy
 from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.device import opt_growth, ranked_growth, static_growth
+from underpaint.runtime.device.kernels import children
 from underpaint.runtime.device.kernels.layout import prepare
 from underpaint.runtime.device.plans import plan_of
 from underpaint.runtime.device.state import State
@@ -56,17 +57,19 @@ class HostRows:
 
 
 class DeviceRows:
-    """The same in place of `DraftPasses`: the path is what a row's mask sees, the token above that of its slot."""
+    """The same in place of `DraftPasses`: the path is what a row's mask sees, the token above that of its parent."""
 
     def __init__(self, rows: FloatArray, roots: Tensor, slots: int) -> None:
         self._rows, self._roots = torch.from_numpy(rows), roots
         self._held = torch.zeros(roots.shape[0], slots, dtype=torch.int64)
+        self._above = roots[:, None]
 
     def root(self) -> Tensor:
+        self._above = self._roots[:, None]
         nodes = [line(0, token, 0, 0, len(self._rows)) for token in self._roots.tolist()]
         return self._rows[nodes][None, :, None]
 
-    def level(self, level: int, tokens: Tensor, slots: Tensor, masks: Tensor, first: int) -> Tensor:
+    def level(self, level: int, tokens: Tensor, parents: Tensor, masks: Tensor, first: int) -> Tensor:
         batch, count = tokens.shape
         self._held[:, first : first + count] = tokens
         places = torch.arange(self._held.shape[1])
@@ -75,15 +78,21 @@ class DeviceRows:
             held = self._held[image]
             for row in range(count):
                 seen = (masks[image, row, places // 64] >> places % 64) & 1
-                slot = int(slots[image, row])
-                above = int(held[slot - 1]) if slot else int(self._roots[image])
+                above = int(self._above[image, parents[image, row]])
                 node = line(level, int(tokens[image, row]), int((seen * held).sum()), above, len(self._rows))
                 made[image, row] = self._rows[node]
+        self._above = tokens.clone()
         return made[None]
 
 
 def copied(
-    given_rows: Tensor, out: Tensor, support: Tensor, finite: Tensor, counts: Tensor, sampler: SamplingParams
+    given_rows: Tensor,
+    out: Tensor,
+    support: Tensor,
+    finite: Tensor,
+    counts: Tensor,
+    sampler: SamplingParams,
+    counted_rows: int | None = None,
 ) -> None:
     """In place of the kernel `probs`: the rows are distributions."""
     for image, count in enumerate(counts.tolist()):
@@ -100,12 +109,14 @@ def by_device(
     drafter = TableForward(Tables(0, vocab_size, 1), True)
     sizes = (batch, plan.envelope, GRID.cells, 1, drafter.shape, drafter.shape)
     state = State.allocate(*sizes, torch.float32, torch.device("cpu"))
-    growth = plan.make(state, drafter, SamplingParams())
+    with patch.object(children, "TILE", 4):
+        growth = plan.make(state, drafter, SamplingParams())
     growth.begin()
     state.progress.roots.copy_(torch.tensor(roots))
     state.tree.uniforms[:, 0] = torch.from_numpy(uniforms)[:, : plan.envelope.nodes]
     with (
         patch.object(growth, "_passes", DeviceRows(rows, state.progress.roots, plan.envelope.slots)),
+        patch.object(children, "TILE", 4),  # so that a row has several tiles
         patch.object(static_growth, "probs", copied),
         patch.object(ranked_growth, "probs", copied),
         patch.object(opt_growth, "probs", copied),

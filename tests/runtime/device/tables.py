@@ -9,7 +9,7 @@ from underpaint.algos.draft.spec import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import Scored
 from underpaint.algos.tree import DraftTree, Verdict
-from underpaint.runtime.device.forwards import Attend, ForwardSizes
+from underpaint.runtime.device.forwards import Attend, ForwardSizes, gather_rows
 from underpaint.runtime.device.kernels.probs import probs
 
 
@@ -50,12 +50,18 @@ class TableForward:
         made[:, :, 0] = tokens.repeat(self.tables.rows, 1)
         return made
 
-    def hidden(self, embeddings: Tensor, features: Tensor | None, positions: Tensor, attend: Attend) -> Tensor:
+    def hidden(self, embeddings: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         made = embeddings.clone()
         made[:, :, 1] = positions.repeat(self.tables.rows, 1)
-        if self.drafts:
-            assert features is not None
-            made[:, :, 2] = features[:, :, 0]
+        return made
+
+    def drafted(
+        self, tokens: Tensor, features: Tensor, parents: Tensor | None, positions: Tensor, attend: Attend
+    ) -> Tensor:
+        assert self.drafts
+        made = self.hidden(self.embed(tokens), positions, attend)
+        above = features if parents is None else gather_rows(features, parents, self.tables.rows)
+        made[:, :, 2] = above[:, :, 0]
         return made
 
     def logits(self, features: Tensor) -> Tensor:

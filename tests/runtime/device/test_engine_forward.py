@@ -77,7 +77,7 @@ def test_a_condition_is_taken_in_as_the_torch_forward_does(family: str, tmp_path
     for forward in (DecoderForward(model, 1), on_onnx(model, tmp_path, 1)):
         cache = Cache(forward.shape, 2, 9, 7, torch.float32, CPU)
         cache.unseen.copy_(torch.tensor([0, 2]))
-        made = forward.hidden(condition.clone(), None, positions, cache.prefill())
+        made = forward.hidden(condition.clone(), positions, cache.prefill())
         found.append((made[:, -1].clone(), cache.committed))
     torch.testing.assert_close(found[1], found[0], atol=5e-5, rtol=1e-4)
 

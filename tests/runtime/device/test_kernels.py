@@ -1,6 +1,7 @@
 """Kernels that are not walks, each against its NumPy reference, one of them at full size."""
 
 from dataclasses import replace
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -18,8 +19,10 @@ from underpaint.models.decoder import Decoder, causal_bias
 from underpaint.models.decoder_config import DecoderConfig
 from underpaint.runtime.device.decoder import DecoderForward
 from underpaint.runtime.device.forwards import Cache, causal_masks
-from underpaint.runtime.device.kernels.children import tile_top, tiles_of
+from underpaint.runtime.device.kernels import children
+from underpaint.runtime.device.kernels.children import tiles_of
 from underpaint.runtime.device.kernels.commit import commit_cache
+from underpaint.runtime.device.kernels.growth import Candidates, ExpandedRows, grow_level
 from underpaint.runtime.device.kernels.probs import probs
 from underpaint.runtime.device.kernels.tree_meta import tree_meta
 from underpaint.runtime.device.kernels.uniforms import uniforms
@@ -95,13 +98,23 @@ def test_a_later_level_does_not_clear_what_was_told() -> None:
 def test_likeliest_tokens_are_the_reference_s(data: st.DataObject) -> None:
     vocab_size, count = data.draw(st.sampled_from([3, 9])), data.draw(st.integers(1, 3))
     rows = np.stack([data.draw(distributions(vocab_size)) for _ in range(2)]).astype(np.float32)
-    out = torch.zeros(1, 2, tiles_of(vocab_size), count, dtype=torch.int64)
-    tile_top(torch.from_numpy(rows)[None], out)
+    wide = max(2, count)
+
+    def zeros(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
+        return torch.zeros(shape, dtype=dtype)
+
+    scores = torch.ones(1, 1, wide, dtype=torch.float64)
+    front = ExpandedRows(zeros(1, 1, wide), zeros(1, 1, wide), zeros(1, 1, wide), scores, zeros(1, 1, wide, 1))
+    size = (1, wide * count)
+    found = Candidates(zeros(*size), zeros(*size), zeros(*size, dtype=torch.float64), zeros(*size), zeros(*size))
+    with patch.object(children, "TILE", data.draw(st.sampled_from([2, 4, 2048]))):
+        tops, arrived = zeros(1, 2, tiles_of(vocab_size), count), zeros(1, dtype=torch.int32)
+        grow_level(torch.from_numpy(rows)[None], tops, arrived, whole(wide), whole(1), front, found, 0)
     wanted = top(rows, count)
-    packed = out[0, :, 0].numpy()
-    found = packed >= 0
-    assert (found == (wanted.probs > 0)).all()
-    assert ((0x7FFFFFFF - (packed & 0x7FFFFFFF)) == wanted.tokens)[found].all()
+    tokens, shares = (part.view(wide, count)[:2].numpy() for part in (found.tokens, found.scores))
+    assert (shares == np.minimum(wanted.probs, 1)).all()
+    assert (tokens == wanted.tokens)[shares > 0].all()
+    assert arrived.item() == 0
 
 
 @settings(max_examples=15)
@@ -186,7 +199,11 @@ def test_a_tree_pass_is_the_model_s(family: str) -> None:
         )
         wanted.append(step)
     attend = cache.attend(0, lengths, masks, 4)
-    made = decoder.hidden(decoder.embed(tokens), features, positions, attend)
+    if features is None:
+        made = decoder.hidden(decoder.embed(tokens), positions, attend)
+    else:  # the features lie in another order, and the tokens name those before them
+        order, parents = torch.tensor([3, 0, 4, 1, 2]), torch.tensor([[1, 3, 4, 0, 2], [1, 3, 4, 0, 2]])
+        made = decoder.drafted(tokens, features[:, order].contiguous(), parents, positions, attend)
     torch.testing.assert_close(made, torch.cat([step.features for step in wanted]), atol=2e-5, rtol=1e-5)
     logits = decoder.logits(made)
     torch.testing.assert_close(logits, torch.cat([step.logits for step in wanted]), atol=5e-5, rtol=1e-5)
@@ -202,7 +219,7 @@ def test_a_condition_is_taken_in_as_the_model_does(family: str) -> None:
     decoder = DecoderForward(model, 1)
     cache = Cache(decoder.shape, 2, 9, 7, torch.float32, torch.device("cpu"))
     condition, positions = torch.randn(2, 3, 24), torch.arange(-3, 0)
-    made = decoder.hidden(condition.clone(), None, positions.repeat(2, 1), cache.prefill())
+    made = decoder.hidden(condition.clone(), positions.repeat(2, 1), cache.prefill())
     empty = model.empty_cache(2)
     step = model.step_rows(condition, positions, causal_bias(3), empty, empty)
     torch.testing.assert_close(made, step.features, atol=2e-5, rtol=1e-5)

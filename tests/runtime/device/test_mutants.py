@@ -207,8 +207,24 @@ MUTANTS = {
         random_verdicts_agree("gsd", "top_k", codebook=CODES, group=3, gap=0.05, distance=9.0),
     ),
     "a level takes each node's second likeliest first": (
-        ("children", "top = tl.max(packed, axis=0)\n", "top = tl.min(packed, axis=0)\n"),
+        ("children", "top = tl.max(packed, axis=1)\n", "top = tl.min(packed, axis=1)\n"),
         static_as_before,
+    ),
+    "the last program but one does what the last should": (
+        ("children", 'sem="acq_rel") == count - 1', 'sem="acq_rel") == count - 2'),
+        trees_agree("eagle2", depth=2, top_k=3, total_tokens=7),
+    ),
+    "programs of the level before are counted again": (
+        ("children", "tl.store(arrived, 0)", "tl.store(arrived, 1)"),
+        trees_agree("sequoia_top_k", **PLANNED),
+    ),
+    "the level below is laid out as the one that was filled": (
+        (
+            "children",
+            "                next_places,\n                next_above",
+            "                places,\n                next_above",
+        ),
+        trees_agree("static_top_k", widths=(3, 2, 2)),
     ),
     "every image draws by the first one's noise": (
         ("uniforms", "tl.load(images + image)", "tl.load(images)"),

@@ -1,0 +1,78 @@
+"""What a drafter is fed: a token's embedding beside the feature of the token before it, looked up in one launch."""
+
+from torch import Tensor
+
+from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
+
+
+@kernel
+def draft_inputs_kernel(
+    tokens,
+    codes,
+    features,
+    parents,
+    features_out,
+    embeddings_out,
+    T,
+    K,
+    batch,
+    features_stride,
+    embeddings_stride,
+    D: tl.constexpr,
+    PARENTS: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    """One program a (position, row)."""
+    turn, row = tl.program_id(0), tl.program_id(1)
+    image = row % batch
+    token = tl.load(tokens + image * T + turn)
+    above = turn.to(tl.int64)
+    if PARENTS:
+        above = tl.load(parents + image * T + turn)
+    place = tl.arange(0, BLOCK)
+    inside = place < D
+    line = (row * T + turn).to(tl.int64)
+    feature = tl.load(features + (row.to(tl.int64) * K + above) * D + place, inside, other=0.0)
+    tl.store(features_out + line * features_stride + place, feature, inside)
+    embedding = tl.load(codes + token * D + place, inside, other=0.0)
+    tl.store(embeddings_out + line * embeddings_stride + place, embedding, inside)
+
+
+def draft_inputs(
+    tokens: Tensor,
+    codes: Tensor,
+    features: Tensor,
+    parents: Tensor | None,
+    features_out: Tensor,
+    embeddings_out: Tensor,
+) -> None:
+    """Fill features_out and embeddings_out, each [R, T, F], halves of one buffer or two, for tokens [B, T] int64.
+
+    codes [C, F]: embeddings, looked up. features [R, K, F]: of the tokens before. parents [B, T] int64: which of the K
+    a token stands behind; None: the one at its own place.
+    """
+    rows, count, width = features_out.shape
+    for out in (features_out, embeddings_out):
+        assert out.stride(2) == 1
+        assert out.stride(0) == count * out.stride(1)
+    assert features.is_contiguous()
+    launch(
+        draft_inputs_kernel,
+        (count, rows),
+        4 * rows * count * width * codes.element_size(),
+        tokens,
+        codes,
+        features,
+        tokens if parents is None else parents,
+        features_out,
+        embeddings_out,
+        count,
+        features.shape[1],
+        tokens.shape[0],
+        features_out.stride(1),
+        embeddings_out.stride(1),
+        D=width,
+        PARENTS=parents is not None,
+        BLOCK=next_power_of_2(width),
+        warps=4 if width <= 2048 else 8,
+    )
