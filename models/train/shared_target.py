@@ -2,6 +2,10 @@
 
 A resolution is a word of the prompt and a grid of rotary positions; nothing else differs, so one file serves as the low
 and the high target of a multi-scale method. Steps take the grids in turn, each with as many cells a batch.
+
+A target of fewer layers learns first: a step costs less than half, and where training is short it learns more from the
+same time (arXiv 2203.15556: the best size grows as the square root of the operations). `deepened` then adds layers that
+change nothing until they are trained.
 """
 
 from collections.abc import Mapping
@@ -13,11 +17,12 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from underpaint.models.checkpoints import read
+from underpaint.models.checkpoints import read, target_of
+from underpaint.models.decoder import Layer
 from underpaint.models.decoder_config import DecoderConfig
 from underpaint.models.text import CaptionedTarget
 from underpaint.models.train.history import Given, refuse_other
-from underpaint.models.train.loop import LoopSettings, Loss, TrainingResult, save_atomically, train
+from underpaint.models.train.loop import CHECKPOINT, LoopSettings, Loss, TrainingResult, save_atomically, train
 from underpaint.models.train.precision import autocast
 from underpaint.models.train.target import STRIDE, TargetSettings, batch_of, validation_loss
 from underpaint.models.train.tokens import TokenSet
@@ -34,6 +39,8 @@ SHARED = DecoderConfig(
     condition="external",
 )
 """26 million parameters, 104 MB in float32: over three times a last-level cache of 32 MiB."""
+SHALLOW_LAYERS = 3
+"""Layers of the target that learns first."""
 SHARED_CAPTION_DIM = 128
 SHARED_SETTINGS = TargetSettings(batch=16, scenes=60000)
 SHARED_LOOP = LoopSettings(steps=40000, learning_rate=1e-3, warmup_steps=100, ema_decay=0.998, validate_every=1000)
@@ -56,6 +63,31 @@ def on_grid(target: CaptionedTarget, grid_side: int) -> CaptionedTarget:
     return shared
 
 
+@torch.no_grad()
+def deepened(shallow: CaptionedTarget, layers: int) -> CaptionedTarget:
+    """The same function by a target of `layers` layers: the learnt ones spread evenly, the others adding nothing yet.
+
+    A new layer's two output matrices are 0, as in function-preserving growth (arXiv 1511.05641); they get gradients.
+    Raises ValueError where `layers` is below the layers that there are.
+    """
+    held = shallow.decoder.config.layers
+    if layers < held:
+        raise ValueError(f"target: expected at least the {held} layers that it has, got {layers}")
+    words = shallow.words.embedding.num_embeddings
+    made = CaptionedTarget(replace(shallow.decoder.config, layers=layers), shallow.caption_dim, words)
+    places = [layer * layers // held for layer in range(held)]
+    own = {name: value for name, value in shallow.state_dict().items() if not name.startswith("decoder.layers.")}
+    made.load_state_dict(own, strict=False)
+    for number, layer in enumerate(made.decoder.layers):
+        assert isinstance(layer, Layer)
+        if number in places:
+            layer.load_state_dict(shallow.decoder.layers[places.index(number)].state_dict())
+        else:
+            layer.out.weight.zero_()
+            layer.down.weight.zero_()
+    return made
+
+
 def train_shared_target(
     out: Path,
     grids: Mapping[int, GridData],
@@ -65,6 +97,7 @@ def train_shared_target(
     words: int = TEXTURED_WORDS,
     settings: TargetSettings = SHARED_SETTINGS,
     loop: LoopSettings = SHARED_LOOP,
+    init_from: Path | None = None,
     seed: int = 0,
     device: str = "cpu",
 ) -> TrainingResult:
@@ -78,10 +111,11 @@ def train_shared_target(
         words: size of the word vocabulary.
         settings: `batch` scenes of the largest grid, or as many of another as hold as many cells.
         loop: length and rates.
+        init_from: checkpoint of such a target of no more layers, to start from.
         seed: of weights and batches.
         device: "cpu" or "cuda".
 
-    Raises ValueError where codes do not fill their grid, or `out` holds another run.
+    Raises ValueError where codes do not fill their grid, `out` holds another run, or `init_from` another kind of model.
     """
     sides = sorted(grids)
     for side, held in grids.items():
@@ -93,7 +127,10 @@ def train_shared_target(
     given = Given({"seed": seed, "settings": asdict(settings)})
     refuse_other(out, given)
     torch.manual_seed(seed)
-    model = CaptionedTarget(config, caption_dim, words).to(device)
+    model = CaptionedTarget(config, caption_dim, words)
+    if init_from is not None and not (out / CHECKPOINT).exists():
+        model.load_state_dict(_start(init_from, config).state_dict())
+    model = model.to(device)
     views = {side: model if side == sides[-1] else on_grid(model, side) for side in sides}
     place = torch.device(device)
 
@@ -119,6 +156,14 @@ def train_shared_target(
     described: dict[str, Any] = {"kind": "target", "resolution": sides[-1] * STRIDE, "words": words}
     described |= {"grids": sides, "scenes": "textured", "caption_dim": caption_dim, "decoder": asdict(config)}
     return train(model, loss, out, loop, described, validate=validate, given=given, title="target, all grids")
+
+
+def _start(path: Path, config: DecoderConfig) -> CaptionedTarget:
+    """The target of a checkpoint, as deep as `config`; ValueError where they differ by more than layers."""
+    held = target_of(read(path, "target"))
+    if replace(held.decoder.config, layers=config.layers) != config:
+        raise ValueError(f"{path}: expected a target of {config} but for its layers, got {held.decoder.config}")
+    return deepened(held, config.layers)
 
 
 def write_on_grid(path: Path, grid_side: int, out: Path) -> Path:

@@ -1,4 +1,6 @@
-"""The stages of the second family's models: tokenizer, judge, one target for all grids, drafters, samplers."""
+"""The stages of the second family's models: tokenizer, judge, one target for all grids (a shallow one first),
+drafters, samplers.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,6 +25,7 @@ from underpaint.models.train.loop import CHECKPOINT, LoopSettings, TrainingResul
 from underpaint.models.train.pictures import SCENE_SEED, TexturedPictures, textured_captions
 from underpaint.models.train.sampler import LOOPS, LOSSES, PairedCodes, PairedScenes, SamplerSettings, train_sampler
 from underpaint.models.train.shared_target import (
+    SHALLOW_LAYERS,
     SHARED,
     SHARED_CAPTION_DIM,
     SHARED_LOOP,
@@ -43,12 +46,18 @@ from underpaint.models.train.tokens import TokenSet, encode_pictures
 from underpaint.models.train.world import Stage
 from underpaint.models.vq import VQConfig
 
-SHARES: Final = (15, 5, 55, 5, 10, 4, 3, 3)
+SHARES: Final = (15, 5, 35, 20, 5, 10, 4, 3, 3)
 """Per cent of the hours, by stage; encoding scenes, once the tokenizer is finished, comes on top."""
-WEIGHTS: Final = {"tokenizer": "tokenizer_textured", "target": "target_textured"}
+WEIGHTS: Final = {
+    "tokenizer": "tokenizer_textured",
+    "target_shallow": "target_shallow_textured",
+    "target": "target_textured",
+}
 """Names of stages' weights in the repository, where it has them."""
-NEEDED: Final = ("tokenizer", "target", "sampler_up_ce")
+NEEDED: Final = ("tokenizer", "target_shallow", "target", "sampler_up_ce")
 """Stages that later ones learn from."""
+STARTS: Final = {"target_shallow": "target"}
+"""Stages that are the start of another one, and nothing else."""
 _SPLITS: Final[tuple[Split, ...]] = ("train", "seen")
 _UNTIL_TIME: Final = 10_000_000
 """Steps that no run reaches, so that its minutes end it."""
@@ -61,8 +70,8 @@ _DRAFTER_LOOP: Final = LoopSettings(
 class WorldSettings:
     """Sizes and batches of the stages; `steps` bounds every run beside its minutes.
 
-    sides: of the pictures that target, drafters and samplers know, the smaller first. scenes, validation_scenes: how
-    many are encoded at each. sampler_width: of the samplers' networks.
+    shallow_layers: of the target that learns first. sides: of the pictures that target, drafters and samplers know, the
+    smaller first. scenes, validation_scenes: how many are encoded at each. sampler_width: of the samplers' networks.
     """
 
     vq: VQConfig = TEXTURED
@@ -70,6 +79,7 @@ class WorldSettings:
     judge: JudgeConfig | None = None
     judging: JudgeSettings = field(default_factory=JudgeSettings)
     decoder: DecoderConfig = SHARED
+    shallow_layers: int = SHALLOW_LAYERS
     caption_dim: int = SHARED_CAPTION_DIM
     target: TargetSettings = SHARED_SETTINGS
     drafter: DrafterSettings = field(default_factory=DrafterSettings)
@@ -133,19 +143,28 @@ class _World:
             device=self.device,
         )
 
-    def target(self, folder: Path, minutes: float) -> TrainingResult:
+    def target_shallow(self, folder: Path, minutes: float) -> TrainingResult:
+        return self.target_of(self.settings.shallow_layers, folder, minutes)
+
+    def target_of(self, layers: int, folder: Path, minutes: float, init_from: Path | None = None) -> TrainingResult:
+        """Train a target of so many layers on both grids."""
         own, stride = self.settings, vq_config(self.checkpoint("tokenizer")).stride
         grids = {side // stride: GridData(self.tokens(side, "train"), self.tokens(side, "seen")) for side in own.sides}
-        outcome = train_shared_target(
+        return train_shared_target(
             folder,
             grids,
-            config=replace(own.decoder, grid_side=max(grids)),
+            config=replace(own.decoder, grid_side=max(grids), layers=layers),
             caption_dim=own.caption_dim,
             settings=own.target,
             loop=self.loop(SHARED_LOOP, minutes),
+            init_from=init_from,
             seed=self.seed,
             device=self.device,
         )
+
+    def target(self, folder: Path, minutes: float) -> TrainingResult:
+        own, shallow = self.settings, self.checkpoint("target_shallow")
+        outcome = self.target_of(own.decoder.layers, folder, minutes, shallow if shallow.exists() else None)
         for side in own.sides:
             self.write_target(side)
         return outcome
@@ -207,6 +226,7 @@ def textured_stages(
     recipes: list[tuple[str, Callable[[Path, float], TrainingResult]]] = [
         ("tokenizer", world.tokenizer),
         ("judge", world.judge),
+        ("target_shallow", world.target_shallow),
         ("target", world.target),
         (f"drafter_{low}", partial(world.drafter, low)),
         (f"drafter_{high}", partial(world.drafter, high)),
@@ -215,4 +235,7 @@ def textured_stages(
         ("sampler_down_ce", partial(world.sampler, "down", "ce")),
     ]
     shares = dict(zip([name for name, _ in recipes], SHARES, strict=True))
-    return [Stage(name, shares[name], recipe, WEIGHTS.get(name), name in NEEDED) for name, recipe in recipes]
+    return [
+        Stage(name, shares[name], recipe, WEIGHTS.get(name), name in NEEDED, STARTS.get(name))
+        for name, recipe in recipes
+    ]

@@ -26,7 +26,8 @@ class Stage:
     name: of its folder, and of its weights in the repository where `weights` names no other. share: of the hours,
     against the other stages' shares. train: the recipe, given its folder and its minutes in all, what earlier runs took
     included; it must stop by itself after them. needed: whether later stages learn from it, so that it is closed once
-    one has begun.
+    one has begun. start_of: the stage whose start it is alone: where the repository has that one's weights, this one
+    is closed without any of its own.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Stage:
     train: Callable[[Path, float], TrainingResult]
     weights: str | None = None
     needed: bool = True
+    start_of: str | None = None
 
     def __post_init__(self) -> None:
         if not self.share > 0:
@@ -107,6 +109,7 @@ def _train_stages(
         folder = out / stage.name
         closed = stage.needed and any((out / later / CHECKPOINT).exists() for later in names[place + 1 :])
         held = _holds(stored, stage)
+        closed |= as_stored and any(one.name == stage.start_of and _holds(stored, one) for one in stages)
         if held and as_stored and not closed and not (folder / CHECKPOINT).exists():
             weights.restore(str(stage.weights), folder, stored)
             # What the repository has of a later stage stands on these weights as they are.
