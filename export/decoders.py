@@ -23,7 +23,7 @@ from underpaint.runtime.engines.shape import DecoderShape
 SCRATCH: Final = 64
 """Cache slots for the nodes that a drafter expands in one cycle, the root excluded."""
 MOST_EIGHT_BITS: Final = 0.1
-"""The largest difference from torch that passes of a drafter that multiplies in 8 bits."""
+"""The largest difference from torch that passes of a decoder that multiplies in 8 bits."""
 
 
 @dataclass(frozen=True, slots=True)

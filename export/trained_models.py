@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -14,7 +15,7 @@ from underpaint.export.decoders import export_captioned_target, export_trained_d
 from underpaint.export.samplers import Between, export_between
 from underpaint.export.shared_target import export_shared_target, round_shared_target
 from underpaint.export.store import Origin, staged
-from underpaint.export.trained_names import NAMES
+from underpaint.export.trained_names import EIGHT_BIT_TARGET, NAMES
 from underpaint.export.vision import SCENES_PER_HALF, export_judge, export_tokenizer, fold_norms, write_reference
 from underpaint.models.checkpoints import load_drafter, load_target, load_vq, read, story
 from underpaint.models.data.art import Report, unheard
@@ -90,7 +91,7 @@ def _target(side: int) -> Exported:
     return Exported((run,), write)
 
 
-def _write_shared_target(folders: Folders) -> tuple[Manifest, ...]:
+def _write_shared_target(folders: Folders, eight_bits: bool = False) -> tuple[Manifest, ...]:
     """One graph a grid that the target was trained for; ValueError on a target of one grid."""
     path = folders.checkpoint("target")
     grids = read(path, "target")["config"].get("grids")
@@ -99,8 +100,9 @@ def _write_shared_target(folders: Folders) -> tuple[Manifest, ...]:
             f"{path}: expected a target of several grids, as `underpaint train world` makes it; name --runs"
         )
     side_words = {grid * STRIDE: side_word_id(grid * STRIDE) for grid in grids}
-    origin = folders.origin("world", "target", path, "target")
-    return export_shared_target(load_target(path), side_words, STRIDE, folders.aside, origin)
+    name = EIGHT_BIT_TARGET if eight_bits else "target"
+    origin = folders.origin("world", name, path, "target")
+    return export_shared_target(load_target(path), side_words, STRIDE, folders.aside, origin, eight_bits)
 
 
 def _drafter_command(side: int, told: Mapping[str, Any]) -> str:
@@ -205,6 +207,7 @@ _KNOWN: Final[Mapping[Family, Mapping[str, Exported]]] = {
     "textured": {
         **_BOTH,
         "target": Exported(("target",), _write_shared_target),
+        EIGHT_BIT_TARGET: Exported(("target",), partial(_write_shared_target, eight_bits=True)),
         **{f"drafter{side}": _drafter(side, eight_bits=True, shared=True) for side in SHIPPED_RESOLUTIONS},
         **{f"drafter{side}_float": _drafter(side, eight_bits=False, shared=True) for side in SHIPPED_RESOLUTIONS},
     },

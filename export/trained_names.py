@@ -55,7 +55,9 @@ WORLD_NAMES: Final = (
 )
 """Of textured scenes, what is exported where nothing is named; "target" writes one of each grid that it was trained
 for, on one file of weights."""
-WORLD_OTHER_NAMES: Final = ("drafter64_float", "drafter128_float")
+EIGHT_BIT_TARGET: Final = "target_eight_bits"
+"""The same targets, with products in 8 bits; they are named as those in float32 are, so they need another folder."""
+WORLD_OTHER_NAMES: Final = (EIGHT_BIT_TARGET, "drafter64_float", "drafter128_float")
 
 
 class TrainedNames(NamedTuple):

@@ -26,7 +26,7 @@ from underpaint.export.shared_target import round_shared_target
 from underpaint.export.trained_models import export_all
 from underpaint.models.checkpoints import load_target, load_whole
 from underpaint.models.text import with_condition_table
-from underpaint.models.train.loop import CHECKPOINT
+from underpaint.models.train.loop import CHECKPOINT, save_atomically
 from underpaint.models.train.shared_target import on_grid
 from underpaint.models.weights import narrowed, widened
 from underpaint.runtime.device.weights import read_decoder
@@ -124,6 +124,24 @@ def test_the_device_s_graphs_hold_what_8_bits_stand_for(models: Path, tmp_path: 
     (logits,) = ReferenceEvaluator(str(head)).run(None, {"features": features})
     weight = read_decoder(located, shape, torch.device("cpu")).head.weight.detach().numpy()
     np.testing.assert_allclose(logits, features @ weight.T, atol=1e-5)
+
+
+def test_targets_that_multiply_in_8_bits_have_a_folder_of_their_own(runs: Path, models: Path, tmp_path: Path) -> None:
+    flatter = load_whole(runs / "target" / CHECKPOINT)
+    for value in flatter["model"].values():
+        value *= 0.5 if value.ndim > 1 else 1.0
+    save_atomically(flatter, tmp_path / "runs" / "target" / CHECKPOINT)
+    folder = export_tiny(tmp_path / "runs", copytree(models, tmp_path / "models"), "target_eight_bits")
+    exact, near = (load.manifest("target128", where) for where in (models, folder))
+    assert near.weights.file == exact.weights.file
+    assert near.weights.matrices is None
+    assert max(exact.parity.values()) < 1e-4 < max(near.parity.values()) < 0.1
+    assert near.recipe.endswith("underpaint export --scenes textured target_eight_bits")
+    eight = OPEN(folder)
+    # A last bit of an input can become a whole step of its 8 bits, so a picture may part from plain decoding's.
+    plain, drafted = (drawn(eight, COLD, method).tokens for method in ("ar", "eagle2"))
+    parted = next((cell for cell, pair in enumerate(zip(plain, drafted, strict=True)) if pair[0] != pair[1]), 256)
+    assert parted > 16
 
 
 def test_each_grid_is_told_its_own_side_by_one_prompt(runs: Path, pipeline: Pipeline) -> None:
