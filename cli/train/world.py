@@ -46,7 +46,9 @@ def world(
         with stages() as told:
             pictures = TexturedPictures(report=told)
         parts = textured_stages(out, pictures, settings=settings, seed=seed, device=device)
-        about = {"scenes": "textured", "seed": seed, "settings": plain(asdict(settings))}
+        sizes = plain(asdict(settings))
+        del sizes["shallow_layers"]  # folders from before there was such a stage go on; the stage's own run tells it
+        about = {"scenes": "textured", "seed": seed, "settings": sizes}
         found = train_world(out, hours, parts, about, only=only or (), report=_told)
     if found[-1].state == "stopped":
         raise typer.Exit(STOPPED)

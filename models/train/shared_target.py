@@ -17,12 +17,12 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from underpaint.models.checkpoints import read, target_of
-from underpaint.models.decoder import Layer
+from underpaint.models.checkpoints import read, story, target_of
+from underpaint.models.decoder import Layer, initialise
 from underpaint.models.decoder_config import DecoderConfig
 from underpaint.models.text import CaptionedTarget
 from underpaint.models.train.history import Given, refuse_other
-from underpaint.models.train.loop import CHECKPOINT, LoopSettings, Loss, TrainingResult, save_atomically, train
+from underpaint.models.train.loop import LoopSettings, Loss, TrainingResult, save_atomically, train
 from underpaint.models.train.precision import autocast
 from underpaint.models.train.target import STRIDE, TargetSettings, batch_of, validation_loss
 from underpaint.models.train.tokens import TokenSet
@@ -75,7 +75,7 @@ def deepened(shallow: CaptionedTarget, layers: int) -> CaptionedTarget:
         raise ValueError(f"target: expected at least the {held} layers that it has, got {layers}")
     words = shallow.words.embedding.num_embeddings
     made = CaptionedTarget(replace(shallow.decoder.config, layers=layers), shallow.caption_dim, words)
-    places = [layer * layers // held for layer in range(held)]
+    places, first = [layer * layers // held for layer in range(held)], shallow.decoder.layers[0]
     own = {name: value for name, value in shallow.state_dict().items() if not name.startswith("decoder.layers.")}
     made.load_state_dict(own, strict=False)
     for number, layer in enumerate(made.decoder.layers):
@@ -83,6 +83,8 @@ def deepened(shallow: CaptionedTarget, layers: int) -> CaptionedTarget:
         if number in places:
             layer.load_state_dict(shallow.decoder.layers[places.index(number)].state_dict())
         else:
+            layer.load_state_dict(first.state_dict())  # what it has no rule for, such as scales of queries
+            initialise(layer)
             layer.out.weight.zero_()
             layer.down.weight.zero_()
     return made
@@ -124,12 +126,15 @@ def train_shared_target(
                 raise ValueError(f"target: expected {side**2} codes a scene on a grid of {side}, got {codes.shape[1]}")
     if not sides or config.grid_side != sides[-1]:
         raise ValueError(f"target: expected the grid of {config.grid_side} to be the largest of {sides}")
-    given = Given({"seed": seed, "settings": asdict(settings)})
+    start = None if init_from is None else read(init_from, "target")
+    given = Given({"seed": seed, "settings": asdict(settings)}, start and story(start))
     refuse_other(out, given)
     torch.manual_seed(seed)
     model = CaptionedTarget(config, caption_dim, words)
-    if init_from is not None and not (out / CHECKPOINT).exists():
-        model.load_state_dict(_start(init_from, config).state_dict())
+    if start is not None:
+        begun = deepened(target_of(start, str(init_from)), config.layers)
+        _require_widths(str(init_from), begun, model)
+        model.load_state_dict(begun.state_dict())
     model = model.to(device)
     views = {side: model if side == sides[-1] else on_grid(model, side) for side in sides}
     place = torch.device(device)
@@ -158,12 +163,14 @@ def train_shared_target(
     return train(model, loss, out, loop, described, validate=validate, given=given, title="target, all grids")
 
 
-def _start(path: Path, config: DecoderConfig) -> CaptionedTarget:
-    """The target of a checkpoint, as deep as `config`; ValueError where they differ by more than layers."""
-    held = target_of(read(path, "target"))
-    if replace(held.decoder.config, layers=config.layers) != config:
-        raise ValueError(f"{path}: expected a target of {config} but for its layers, got {held.decoder.config}")
-    return deepened(held, config.layers)
+def _require_widths(told: str, start: CaptionedTarget, wanted: CaptionedTarget) -> None:
+    """ValueError where a target to start from differs from the wanted one by more than its layers."""
+
+    def widths(one: CaptionedTarget) -> tuple[object, ...]:
+        return one.decoder.config, one.caption_dim, one.words.embedding.num_embeddings
+
+    if widths(start) != widths(wanted):
+        raise ValueError(f"{told}: expected a target of {widths(wanted)} but for its layers, got {widths(start)}")
 
 
 def write_on_grid(path: Path, grid_side: int, out: Path) -> Path:

@@ -27,7 +27,7 @@ class Stage:
     against the other stages' shares. train: the recipe, given its folder and its minutes in all, what earlier runs took
     included; it must stop by itself after them. needed: whether later stages learn from it, so that it is closed once
     one has begun. start_of: the stage whose start it is alone: where the repository has that one's weights, this one
-    is closed without any of its own.
+    is closed without any of its own, and its share of the hours is that one's.
     """
 
     name: str
@@ -108,8 +108,8 @@ def _train_stages(
     for place, stage in enumerate(stages):
         folder = out / stage.name
         closed = stage.needed and any((out / later / CHECKPOINT).exists() for later in names[place + 1 :])
-        held = _holds(stored, stage)
-        closed |= as_stored and any(one.name == stage.start_of and _holds(stored, one) for one in stages)
+        replaced = as_stored and any(one.name == stage.start_of and _holds(stored, one) for one in stages)
+        held, closed = not replaced and _holds(stored, stage), closed or replaced
         if held and as_stored and not closed and not (folder / CHECKPOINT).exists():
             weights.restore(str(stage.weights), folder, stored)
             # What the repository has of a later stage stands on these weights as they are.
@@ -117,7 +117,11 @@ def _train_stages(
         if closed or stage.name not in asked:
             found.append(StageReport(stage.name, "closed" if closed else "left out", None))
         else:
-            outcome = stage.train(folder, 60 * hours * stage.share / whole)
+            starts = [
+                one for one in stages if one.start_of == stage.name and not (out / one.name / CHECKPOINT).exists()
+            ]
+            share = stage.share + sum(one.share for one in starts)
+            outcome = stage.train(folder, 60 * hours * share / whole)
             found.append(StageReport(stage.name, "finished" if outcome.finished else "stopped", outcome))
         if held and as_stored:
             as_stored = weights.is_stored(str(stage.weights), folder / CHECKPOINT, stored)

@@ -101,9 +101,7 @@ class DeviceCycle:
             self.chooser.add_rules(method.rule, device)
             self._decide = self.chooser.decide
         self._live = prefix + grid.cells // 2
-        self._features = torch.zeros(
-            target.shape.rows * batch, 1, target.shape.width, dtype=target.dtype, device=device
-        )
+        self._features = torch.empty(0, dtype=target.dtype, device=device)
         """[R, T, F]: of the target's last pass; each program captured has its own."""
 
     def begin(self, condition: Tensor, seeds: Tensor, images: Tensor, hidden: Tensor | None = None) -> None:
@@ -154,7 +152,10 @@ class DeviceCycle:
             part()
 
     def parts(self) -> list[tuple[str, Callable[[], None]]]:
-        """What a cycle runs, in order, each with the name of what it is part of; they meet in the state alone."""
+        """What a cycle runs, in order, each with the name of what it is part of.
+
+        They meet in the state, and from the target's pass on in its features.
+        """
         growth, state = self._growth, self.state
         found = [("prepare", self._prepare), ("uniforms", self._draw_noise)]
         if growth is not None:

@@ -53,11 +53,13 @@ class OptGrowth:
         self._root_tops = whole(batch, 1, tiles_of(vocab_size), envelope.children)
         self._arrived = torch.zeros(batch, dtype=torch.int32, device=device)
         self._arrived_rows = torch.zeros(batch * width, dtype=torch.int32, device=device)
-        # An image expands at most max_nodes in all its levels, whatever the width of one.
-        self._counted_rows = -(-max_nodes // levels)
+        # An image expands the root, and at most max_nodes in all its levels, whatever the width of one.
+        self._counted_rows = -(-(max_nodes - 1) // max(1, levels - 1))
 
     def begin(self) -> None:
-        """See `Growth`; OPT-Tree carries no state."""
+        """See `Growth`; OPT-Tree carries no state, but a launch that was cut short may have left counts."""
+        self._arrived.zero_()
+        self._arrived_rows.zero_()
 
     def grow(self, state: State) -> None:
         front, gains, envelope, tree = self._front, self._gains, state.envelope, state.tree

@@ -77,6 +77,7 @@ class RankedGrowth:
         self._arrived = torch.zeros(batch, dtype=torch.int32, device=device)
 
     def begin(self) -> None:
+        self._arrived.zero_()  # a launch that was cut short may have left counts
         if self._depths is not None:
             self._depths.begin(self.limits)
 

@@ -85,7 +85,9 @@ class StaticGrowth:
         self.limits = Limits(full, full, full)
 
     def begin(self) -> None:
-        """See `Growth`; a static tree carries no state."""
+        """See `Growth`; a static tree carries no state, but a launch that was cut short may have left counts."""
+        for tops in self._tops or ():
+            tops.arrived.zero_()
 
     def grow(self, state: State) -> None:
         tree, levels = state.tree, state.lengths.levels

@@ -99,6 +99,35 @@ def test_stored_weights_serve_only_on_what_they_stand_on(tmp_path: Path) -> None
     assert begun == [("tokenizer", 3.0), ("target", None)]
 
 
+def test_a_start_is_not_trained_where_the_repository_has_what_it_is_the_start_of(tmp_path: Path) -> None:
+    begun: list[tuple[str, float, float | None]] = []
+
+    def stage(name: str, share: float, start_of: str | None = None) -> Stage:
+        def run(folder: Path, minutes: float) -> TrainingResult:
+            path = folder / CHECKPOINT
+            begun.append((name, minutes, float(load_whole(path)["model"]["weight"]) if path.exists() else None))
+            return TrainingResult(1, True, {})
+
+        return Stage(name, share, run, weights=name, start_of=start_of)
+
+    told = {"step": 1, "elapsed_seconds": 1.0, "validation": {}, "runs": []}
+    stages = [stage("tokenizer", 1), stage("shallow", 2, "target"), stage("target", 3)]
+    for number, name in enumerate(("tokenizer", "target", "shallow")):
+        path = tmp_path / name / CHECKPOINT
+        save_atomically({"config": {"kind": name}, "model": {"weight": torch.tensor(float(number))}} | told, path)
+        store(path, name, "underpaint train world", tmp_path / "stored")
+        if name == "tokenizer":
+            continue
+        begun.clear()
+        found = train_world(tmp_path / f"with {name}", 1, stages, ABOUT, stored=tmp_path / "stored")
+        assert [one.state for one in found] == ["closed", "closed", "finished"]
+        assert begun == [("target", 50.0, 1.0)], "its start's share is its own"
+    (tmp_path / "stored" / "target.json").unlink()
+    begun.clear()
+    train_world(tmp_path / "without", 1, stages, ABOUT, stored=tmp_path / "stored")
+    assert begun == [("shallow", 20.0, 2.0), ("target", 30.0, None)]
+
+
 def test_another_world_in_the_folder_is_refused(tmp_path: Path) -> None:
     stages = [Recorder().stage("tokenizer", 1)]
     train_world(tmp_path, 1, stages, ABOUT)

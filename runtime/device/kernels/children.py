@@ -7,7 +7,9 @@ from underpaint.runtime.device.kernels.static_shapes import LevelRows, ShapeLeve
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
 
 TILE = 2048
-"""Tokens whose likeliest one program finds; the next kernel merges the tiles."""
+"""Tokens whose likeliest one program finds; the last program of an image merges them."""
+WIDE = 8192
+"""Numbers of all tiles of an image from which its last program takes eight warps: four would spill."""
 
 
 @kernel
@@ -248,7 +250,7 @@ def take_children(
     launch(
         take_children_kernel,
         (tiles, rows, batch),
-        4 * probs.numel() + 16 * tops.numel(),
+        4 * probs.numel() + 16 * tops.numel() + 8 * batch * width * (5 + 2 * words),
         probs,
         tops,
         arrived,
@@ -275,4 +277,5 @@ def take_children(
         HELD=next_power_of_2(max(2, tiles * most)),
         NEXT_ROWS=next_power_of_2(width),
         BLOCK=tile_of(vocab_size),
+        warps=4 if rows * tiles * most <= WIDE else 8,
     )

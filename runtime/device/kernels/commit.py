@@ -77,6 +77,7 @@ def commit_features_kernel(
     pending,
     path,
     taken,
+    T,
     N,
     P,
     D,
@@ -93,12 +94,12 @@ def commit_features_kernel(
         node = tl.load(path + image * N + turn - 1)
     for start in range(0, D, BLOCK):
         place = start + tl.arange(0, BLOCK)
-        moved = tl.load(features + (row * N + node).to(tl.int64) * D + place, place < D, other=0.0)
+        moved = tl.load(features + (row * T + node).to(tl.int64) * D + place, place < D, other=0.0)
         tl.store(pending + (row * P + turn).to(tl.int64) * D + place, moved, place < D)
 
 
 def commit_features(features: Tensor, pending: Tensor, path: Tensor, taken: Tensor) -> None:
-    """Fill pending [R, P, F] with the target's features [R, N, F] of the root and of the accepted nodes."""
+    """Fill pending [R, P, F] with the target's features [R, T, F] of the root and of the accepted path [B, N]."""
     rows, count, width = pending.shape
     launch(
         commit_features_kernel,
@@ -109,6 +110,7 @@ def commit_features(features: Tensor, pending: Tensor, path: Tensor, taken: Tens
         path,
         taken,
         features.shape[1],
+        path.shape[1],
         count,
         width,
         taken.shape[0],

@@ -56,6 +56,7 @@ def draft_inputs(
         assert out.stride(2) == 1
         assert out.stride(0) == count * out.stride(1)
     assert features.is_contiguous()
+    assert features.shape[2] == codes.shape[1] == width, "a drafter is as wide as what it reads"
     launch(
         draft_inputs_kernel,
         (count, rows),

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from underpaint.runtime.device.kernels.children import best_of_tiles, is_last, store_top, tile_of
+from underpaint.runtime.device.kernels.children import WIDE, best_of_tiles, is_last, store_top, tile_of
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
 
 
@@ -213,6 +213,7 @@ def grow_level(
         COLUMNS=next_power_of_2(max(2, count)),
         HELD=next_power_of_2(max(2, tiles * count)),
         BLOCK=tile_of(vocab_size),
+        warps=4 if rows * tiles * count <= WIDE else 8,
     )
 
 

@@ -153,7 +153,7 @@ def add_candidates(
     launch(
         add_candidates_kernel,
         (tiles, rows, batch),
-        batch * min(rows, counted_rows) * (4 * vocab_size + 16 * tiles * count + 32 * count),
+        batch * (min(rows, counted_rows) * (4 * vocab_size + 8 * tiles * count) + rows * count * (8 * tiles + 24)),
         probs,
         tops,
         arrived,

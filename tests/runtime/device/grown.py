@@ -33,7 +33,8 @@ class Grown(NamedTuple):
 
 
 def line(level: int, token: int, total: int, above: int, lines: int) -> int:
-    return (31 * level + 7 * token + 3 * total + above) % lines
+    """`total` counts `token` too, so the two together must not be a multiple of `lines` (5)."""
+    return (31 * level + 11 * token + 3 * total + above) % lines
 
 
 class HostRows:

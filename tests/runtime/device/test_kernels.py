@@ -202,8 +202,9 @@ def test_a_tree_pass_is_the_model_s(family: str) -> None:
     if features is None:
         made = decoder.hidden(decoder.embed(tokens), positions, attend)
     else:  # the features lie in another order, and the tokens name those before them
-        order, parents = torch.tensor([3, 0, 4, 1, 2]), torch.tensor([[1, 3, 4, 0, 2], [1, 3, 4, 0, 2]])
-        made = decoder.drafted(tokens, features[:, order].contiguous(), parents, positions, attend)
+        orders = torch.tensor([[3, 0, 4, 1, 2], [5, 2, 0, 1, 3]])  # places among six, one of them unused
+        held = torch.full((2, 6, 24), 9.0).scatter(1, orders[:, :, None].expand(-1, -1, 24), features)
+        made = decoder.drafted(tokens, held, orders, positions, attend)
     torch.testing.assert_close(made, torch.cat([step.features for step in wanted]), atol=2e-5, rtol=1e-5)
     logits = decoder.logits(made)
     torch.testing.assert_close(logits, torch.cat([step.logits for step in wanted]), atol=5e-5, rtol=1e-5)
