@@ -33,19 +33,19 @@ from underpaint.runtime.device.runner import DeviceRunner, envelope_of
 from underpaint.runtime.methods.method import ModelTables
 from underpaint.runtime.methods.registry import build_method, resolve
 
-SMALL, LOW = Grid(3, 4), Grid(2, 4)
+SMALL, LOW = Grid(2, 5), Grid(2, 3)
 
 
 def method(name: str, temperature: float) -> RowFrontMethod:
     return adaptive(2, temperature) if name == "zipar-adaptive" else jacobi(2, 2, "left", "all", temperature)
 
 
-@pytest.mark.parametrize(("temperature", "images"), [(0.0, (0, 1, 6)), (1.0, (6, 0, 1))])
+@pytest.mark.parametrize(("temperature", "images"), [(0.0, (0, 6)), (1.0, (6, 0, 1))])
 @pytest.mark.parametrize("name", ["zipar-adaptive", "pjd"])
 def test_a_batch_of_unequal_progress_is_the_reference_s_single_decodes(
     name: str, temperature: float, images: Sequence[int]
 ) -> None:
-    how, models = method(name, temperature), Sampled.of(1, SMALL, temperature)
+    how, models = method(name, temperature), Sampled.of(4, SMALL, temperature)
     wanted = {image: models.alone(how, image) for image in images}
     assert models.batch(how, images) == list(wanted.values())
     assert len({decoded.passes for decoded in wanted.values()}) > 1
@@ -54,7 +54,7 @@ def test_a_batch_of_unequal_progress_is_the_reference_s_single_decodes(
 @pytest.mark.parametrize("name", ["zipar-adaptive", "pjd"])
 def test_a_fourth_image_changes_none_of_three(name: str) -> None:
     how, models = method(name, 1.0), Sampled.of(2, Grid(2, 3), 1.0, vocab_size=3)
-    assert models.batch(how, (3, 0, 1, 4))[:3] == models.batch(how, (3, 0, 1))
+    assert models.batch(how, (3, 0, 1, 4)) == [models.alone(how, image) for image in (3, 0, 1, 4)]
 
 
 @st.composite
@@ -124,8 +124,8 @@ def test_what_does_not_fit_is_refused_before_anything_is_allocated() -> None:
     assert jacobi_front_envelope(JacobiFronts(6, 6), Grid(32, 32)).nodes == 63
     with pytest.raises(ValueError, match="passes of 65 positions on a grid of 32 x 34, the device's hold 64"):
         envelope_of(JacobiFrontMethod(JacobiFronts(6, 6), sampler), Grid(32, 34), 5, None, 1)
-    with pytest.raises(ValueError, match=r"expected lead in 1\.\.4 on a grid of 3 x 4, got 5"):
-        envelope_of(JacobiFrontMethod(JacobiFronts(5, 2), sampler), SMALL, 5, None, 1)
+    with pytest.raises(ValueError, match=r"expected lead in 1\.\.5 on a grid of 2 x 5, got 6"):
+        envelope_of(JacobiFrontMethod(JacobiFronts(6, 2), sampler), SMALL, 5, None, 1)
     with pytest.raises(ValueError, match="where the lines of the picture end in a token"):
         envelope_of(JacobiFrontMethod(JacobiFronts(2, 2), sampler), SMALL, 5, 9, 1)
 
