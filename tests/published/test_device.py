@@ -148,8 +148,8 @@ def test_jacobi_windows_draw_the_host_s_tokens_and_need_no_drafter(folder: Path,
 
 
 def test_row_fronts_draw_the_host_s_tokens(folder: Path, tmp_path: Path) -> None:
-    windows = [f"{name}.window=2" for name in ("zipar", "zipar-adaptive", "pjd")]
-    small = [part for setting in (*windows, "pjd.lead=2") for part in ("--set", setting)]
+    settings = ("zipar.window=2", "zipar-adaptive.window=1", "pjd.window=2", "pjd.lead=1")
+    small = [part for setting in settings for part in ("--set", setting)]
     asked = ("--temperature", "0", "--methods", "zipar,zipar-adaptive,pjd", *small)
     host, _, _ = compared(folder, tmp_path / "host", *asked)
     device, _, _ = compared(folder, tmp_path / "device", *asked, *ON_DEVICE, "--batch", "2")

@@ -126,7 +126,7 @@ def lay_adaptive(
         window,
         ROWS=next_power_of_2(max(2, grid.height)),
         LANES=next_power_of_2(max(2, count)),
-        warps=1 if count <= 16 else 4,
+        warps=1 if count <= 16 else 8,
     )
 
 
@@ -157,9 +157,9 @@ def settle_adaptive_kernel(
     """One program a (position, image); the one of the opening row alone reads and writes what is held back."""
     place, image = tl.program_id(0), tl.program_id(1)
     cell = tl.load(settled + image * T + place)
-    if takes_part(status, finite, taken, image, rows, ROWS) == 0:
-        return
     if cell < 0:
+        return
+    if takes_part(status, finite, taken, image, rows, ROWS) == 0:
         return
     none = tl.full((2,), -1, tl.int64)
     row = probs + (image * N + place).to(tl.int64) * V
@@ -180,6 +180,7 @@ def settle_adaptive_kernel(
     else:
         token = draw(row, V, tl.load(uniforms + image * T + place), none, BLOCK)
         kept = (opening & (lacking > 0)) == 0
+    tl.debug_barrier()  # all have read what is held before any writes
     if token == V:
         tl.store(status + image, 3)
         return
@@ -193,7 +194,6 @@ def settle_adaptive_kernel(
         tl.store(settled + image * T + place, tl.full((), -1, tl.int64))
         tl.store(held + image, token)
         tl.store(lacked + image, lacking)
-        tl.debug_barrier()  # all have read the offer before any writes
         if lacking != before:
             for start in range(0, V, BLOCK):
                 code = start + tl.arange(0, BLOCK)
