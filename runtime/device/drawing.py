@@ -24,6 +24,7 @@ from underpaint.runtime.device.eager import EagerLoop
 from underpaint.runtime.device.folder import DeviceModels, FolderModels
 from underpaint.runtime.device.front_cycle import FrontMethod
 from underpaint.runtime.device.island_cycle import IslandMethod, LowCondition, draft_bytes
+from underpaint.runtime.device.jacobi_front_cycle import JacobiFrontMethod, RowFrontMethod
 from underpaint.runtime.device.low_models import LowFiles, LowModels, island_method, lacking
 from underpaint.runtime.device.plans import DEVICE_POLICIES
 from underpaint.runtime.device.providers import TORCH, check_engines, check_forward, open_engines
@@ -34,6 +35,7 @@ from underpaint.runtime.drawing import Drawing
 from underpaint.runtime.evaluation.comparison import EAGER
 from underpaint.runtime.methods.grid_methods import ZiparConfig, ZiparMethod
 from underpaint.runtime.methods.jacobi_config import JacobiConfig, JacobiMethod
+from underpaint.runtime.methods.jacobi_front_config import JacobiFrontsConfig, JacobiFrontsMethod
 from underpaint.runtime.methods.method import DecodingMethod
 from underpaint.runtime.methods.method_config import MethodSpec
 from underpaint.runtime.methods.mulo_method import MuloConfig, MuloMethod
@@ -48,8 +50,8 @@ MOST_BATCH: Final = 256
 def has_form(spec: MethodSpec, temperature: float) -> bool:
     """Whether a registered method can be drawn on the device."""
     config = spec.tuned.at(temperature)
-    if isinstance(config, ZiparConfig):
-        return not config.adaptive
+    if isinstance(config, ZiparConfig | JacobiFrontsConfig):
+        return True
     if isinstance(config, MuloConfig):
         return lacking(config) is None
     if isinstance(config, JacobiConfig):
@@ -61,21 +63,19 @@ def has_form(spec: MethodSpec, temperature: float) -> bool:
 
 def device_method(
     method: DecodingMethod, sampling: SamplingParams, grid: Grid
-) -> DeviceMethod | FrontMethod | IslandMethod:
+) -> DeviceMethod | RowFrontMethod | IslandMethod:
     """A method as the device takes it.
 
     Raises DeviceError where it is neither one of draft trees that are all verified, nor of Jacobi windows along the
-    raster, nor of row fronts in a fixed window, nor MuLo-SD, naming the methods that are.
+    raster, nor of row fronts, nor MuLo-SD, naming the methods that are.
     """
     if isinstance(method, MuloMethod):
         return island_method(method, sampling, grid)
     if isinstance(method, ZiparMethod):
-        if method.config.adaptive:
-            raise DeviceError(
-                f"method '{method.name}': row fronts in an adaptive window have no form on the device; set "
-                "adaptive=false"
-            )
-        return FrontMethod(method.config.window or grid.width, method.config.target_sampling(sampling))
+        window, sampler = method.config.window or grid.width, method.config.target_sampling(sampling)
+        return FrontMethod(window, sampler, adaptive=method.config.adaptive)
+    if isinstance(method, JacobiFrontsMethod):
+        return JacobiFrontMethod(method.config.fronts, method.config.target_sampling(sampling))
     if isinstance(method, JacobiMethod):
         return DeviceMethod(None, method.rule, method.config.target_sampling(sampling), window=method.window)
     if not isinstance(method, TreeMethod) or method.skipping is not None:

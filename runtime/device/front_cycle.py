@@ -1,7 +1,7 @@
-"""Row fronts on the device: several rows are decided at once, each a fixed window behind the row above (ZipAR).
+"""Row fronts on the device: several rows are decided at once, each behind the row above (ZipAR).
 
-A pass is over cells in any order: the cache has a slot a cell, and a position sees the filled slots of the cells
-before its own. The reference is `algos.spatial.zipar.zipar`.
+In a fixed window a step is the same for every image. In an adaptive one each image opens its rows in its own step. The
+reference is `algos.spatial.zipar.zipar`.
 """
 
 from typing import NamedTuple
@@ -12,25 +12,27 @@ from torch import Tensor
 from underpaint.algos.chance import Role
 from underpaint.algos.draft.spec import Grid
 from underpaint.algos.rows import SamplingParams
+from underpaint.runtime.device.cell_cycle import CellCycle
 from underpaint.runtime.device.forwards import DeviceDecoder
-from underpaint.runtime.device.kernels.attention import Filled
+from underpaint.runtime.device.kernels.adaptive_fronts import OpeningRows, lay_adaptive, settle_adaptive
 from underpaint.runtime.device.kernels.cell_uniforms import cell_uniforms
 from underpaint.runtime.device.kernels.commit_cells import commit_cells
-from underpaint.runtime.device.kernels.fronts import FrontPass, advance_fronts, lay_fronts, settle
-from underpaint.runtime.device.kernels.probs import probs
-from underpaint.runtime.device.state import Envelope, State
+from underpaint.runtime.device.kernels.fronts import advance_fronts, lay_fronts, settle
+from underpaint.runtime.device.state import Envelope
 
 
 class FrontMethod(NamedTuple):
-    """Row fronts in a fixed window, 1 to the width of the grid, which is raster order.
+    """Row fronts in a window of 1 to the width of the grid, which is raster order.
 
-    role, noise_cycle: the address of the cells' noise.
+    role, noise_cycle: the address of the cells' noise. adaptive: the first token of a row is held back, and tested as
+    the row above grows.
     """
 
     window: int
     sampler: SamplingParams
     role: Role = Role.CELL
     noise_cycle: int = 0
+    adaptive: bool = False
 
 
 def front_envelope(window: int, grid: Grid) -> Envelope:
@@ -43,18 +45,8 @@ def front_envelope(window: int, grid: Grid) -> Envelope:
     return Envelope(min(grid.height, -(-grid.width // window)) + 1, 0, 1, 1, 1)
 
 
-def empty_pass(batch: int, count: int, slots: int, device: torch.device) -> FrontPass:
-    """Buffers for a pass over `count` positions of each image, whose cache has `slots`."""
-    tokens, positions, masks, bounds, places, settled = (
-        torch.zeros(batch, count, dtype=torch.int64, device=device) for _ in range(6)
-    )
-    extents = torch.zeros(batch, dtype=torch.int64, device=device)
-    filled = torch.zeros(batch, slots, dtype=torch.int32, device=device)
-    return FrontPass(tokens, positions, masks, bounds, places, settled, extents, filled)
-
-
-class FrontCycle:
-    """The program of a batch, as `cycle.DeviceCycle`: `begin` once, then `run` until every status is above 0."""
+class FrontCycle(CellCycle):
+    """Row fronts of a batch; see `CellCycle`. `begin` decides every image's first cell."""
 
     def __init__(
         self,
@@ -65,59 +57,47 @@ class FrontCycle:
         batch: int,
         device: torch.device,
     ) -> None:
-        self.grid, self.envelope, self.method = grid, front_envelope(method.window, grid), method
-        self._target = target
-        self.state = State.allocate(batch, self.envelope, grid.cells, prefix, target.shape, None, target.dtype, device)
-        count = self.envelope.nodes
+        super().__init__(target, front_envelope(method.window, grid), grid, prefix, batch, device)
+        self.method = method
 
         def whole(*shape: int) -> Tensor:
             return torch.zeros(shape, dtype=torch.int64, device=device)
 
-        self._pass = empty_pass(batch, count, self.state.target_cache.committed.shape[4], device)
-        self._uniforms = torch.zeros(batch, 1, count, dtype=torch.float64, device=device)
+        self._uniforms = torch.zeros(batch, 1, self.envelope.nodes, dtype=torch.float64, device=device)
         self._noise_cycle = whole(batch).fill_(method.noise_cycle)
-        self._role = torch.tensor([int(method.role)], dtype=torch.int64, device=device)
-        self._live = prefix + grid.cells // 2
-        self.state.tree.counts.fill_(count)
+        self._role, self._test_role = whole(1).fill_(int(method.role)), whole(1).fill_(int(Role.WINDOW))
+        self._opening: OpeningRows | None = None
+        if method.adaptive:
+            noise = torch.zeros(batch, 1, 2, dtype=torch.float64, device=device)
+            counts = whole(batch, grid.height), whole(batch)
+            held = whole(batch), whole(batch), self.state.tree.draft_probs
+            self._opening = OpeningRows(*counts, whole(batch, 2), noise, *held)
 
-    def begin(self, condition: Tensor, seeds: Tensor, images: Tensor, hidden: Tensor | None = None) -> None:
-        """Take in conditions and decide every image's first cell; see `DeviceCycle.begin`."""
-        state, progress, out = self.state, self.state.progress, self._pass
-        state.noise.seeds.copy_(seeds)
-        state.noise.images.copy_(images)
-        for part in (progress.cells, progress.cycles, state.verdicts.status):
-            part.zero_()
-        state.verdicts.finite.fill_(1)
-        length = condition.shape[1]
-        progress.prefixes.fill_(length)
-        cache = state.target_cache
-        cache.clear()
-        if hidden is not None:
-            cache.unseen.copy_(hidden)
-        positions = torch.arange(-length, 0, device=condition.device).repeat(state.batch, 1)
-        made = self._target.hidden(condition, positions, cache.prefill())
-        out.filled.zero_()
-        out.filled[:, :length] = 1
-        out.places.fill_(-1)
-        out.settled.fill_(-1)
-        out.settled[:, 0] = 0
-        self._decide(made[:, -1:].expand(-1, self.envelope.nodes, -1).contiguous())
+    def _start(self, features: Tensor) -> None:
+        self._pass.settled[:, 0] = 0
+        if self._opening is not None:
+            for part in (self._opening.columns, self._opening.missing, self._opening.lacked):
+                part.zero_()
+        self._decide(features.expand(-1, self.envelope.nodes, -1).contiguous())
 
     def run(self) -> None:
-        """One step of every image that is not done."""
         state, out = self.state, self._pass
-        lay_fronts(state.verdicts.status, state.progress, out, self.grid, self.method.window)
-        filled = Filled(out.filled, out.bounds)
-        attend = state.target_cache.attend(0, out.extents, out.masks.unsqueeze(2), self._live, filled)
-        made = self._target.hidden(self._target.embed(out.tokens), out.positions, attend)
+        if self._opening is None:
+            lay_fronts(state.verdicts.status, state.progress, out, self.grid, self.method.window)
+        else:
+            lay_adaptive(state.verdicts.status, state.progress, self._opening, out, self.grid, self.method.window)
+        made = self._features()
         commit_cells(state.target_cache.committed, state.target_cache.slots, out.places)
         self._decide(made)
 
     def _decide(self, features: Tensor) -> None:
-        state, out, shape = self.state, self._pass, self._target.shape
+        state, out, tree = self.state, self._pass, self.state.tree
         cell_uniforms(self._uniforms, *state.noise, self._noise_cycle, out.settled, self._role)
-        logits = self._target.logits(features).view(shape.rows, state.batch, -1, shape.vocab_size)
-        tree, finite = state.tree, state.verdicts.finite.narrow(1, 0, logits.shape[2])
-        probs(logits, tree.probs, state.support, finite, tree.counts, self.method.sampler)
-        settle(tree.probs, self._uniforms, out, state.progress, state.verdicts)
+        self._find_probs(features, self.method.sampler)
+        if self._opening is None:
+            settle(tree.probs, self._uniforms, out, state.progress, state.verdicts)
+        else:
+            rows = self._opening
+            cell_uniforms(rows.uniforms, *state.noise, self._noise_cycle, rows.tests, self._test_role)
+            settle_adaptive(tree.probs, self._uniforms, rows, out, state.progress, state.verdicts, self.grid.width)
         advance_fronts(out, state.progress, state.verdicts)

@@ -17,8 +17,9 @@ from underpaint.algos.chance import Role
 from underpaint.algos.draft.spec import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.row_front import front_steps
+from underpaint.runtime.device.cell_cycle import empty_pass
 from underpaint.runtime.device.forwards import DeviceDecoder, ForwardSizes, gather_rows
-from underpaint.runtime.device.front_cycle import FrontCycle, FrontMethod, empty_pass, front_envelope
+from underpaint.runtime.device.front_cycle import FrontCycle, FrontMethod, front_envelope
 from underpaint.runtime.device.kernels.attention import Filled
 from underpaint.runtime.device.kernels.cell_uniforms import cell_uniforms
 from underpaint.runtime.device.kernels.commit_cells import commit_cells

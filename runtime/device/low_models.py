@@ -37,7 +37,7 @@ def lacking(config: MuloConfig) -> str | None:
         return f"drafts of some rows at a time have {none}; set rows=none"
     for name in ("adaptive", "draft_adaptive"):
         if getattr(config, name):
-            return f"row fronts in an adaptive window have {none}; set {name}=false"
+            return f"MuLo-SD's row fronts in an adaptive window have {none}; set {name}=false"
     return None
 
 

@@ -9,9 +9,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from underpaint.algos.draft.spec import Grid
 from underpaint.artifacts.device_graph import DecoderPasses, PassSize
+from underpaint.runtime.device.cell_cycle import CellCycle
 from underpaint.runtime.device.cycle import DeviceCycle, DeviceMethod
 from underpaint.runtime.device.forwards import Attend, ForwardSizes
-from underpaint.runtime.device.front_cycle import FrontCycle, FrontMethod
+from underpaint.runtime.device.jacobi_front_cycle import RowFrontMethod, row_front_cycle
 
 
 class _Recorder:
@@ -45,7 +46,7 @@ class _Recorder:
 
 
 def passes_of(
-    method: DeviceMethod | FrontMethod,
+    method: DeviceMethod | RowFrontMethod,
     target: ForwardSizes,
     drafter: ForwardSizes | None,
     grid: Grid,
@@ -58,9 +59,9 @@ def passes_of(
     device = torch.device("cpu")
     with FakeTensorMode(), torch.no_grad():
         verified, drafted = _Recorder(target, False, dtype), None
-        cycle: DeviceCycle | FrontCycle
-        if isinstance(method, FrontMethod):
-            cycle = FrontCycle(verified, method, grid, prefix, batch, device)
+        cycle: DeviceCycle | CellCycle
+        if not isinstance(method, DeviceMethod):
+            cycle = row_front_cycle(verified, method, grid, prefix, batch, device)
         else:
             drafted = None if drafter is None else _Recorder(drafter, True, dtype)
             cycle = DeviceCycle(verified, drafted, method, grid, prefix, batch, device, line_token=line_token)

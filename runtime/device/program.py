@@ -22,12 +22,13 @@ from underpaint.algos.draft.choice import NOTHING, Choice
 from underpaint.algos.draft.spec import Grid
 from underpaint.models.decoder import Decoder
 from underpaint.models.decoder_config import DecoderConfig
+from underpaint.runtime.device.cell_cycle import CellCycle
 from underpaint.runtime.device.cycle import DeviceCycle, DeviceMethod
 from underpaint.runtime.device.decoder import DecoderForward, shapes_alone
 from underpaint.runtime.device.engine_forward import EngineForward, EngineGraphs
 from underpaint.runtime.device.forwards import Attend, DeviceDecoder
-from underpaint.runtime.device.front_cycle import FrontCycle, FrontMethod
 from underpaint.runtime.device.island_cycle import IslandCycle, IslandMethod, LowDraft
+from underpaint.runtime.device.jacobi_front_cycle import RowFrontMethod, row_front_cycle
 from underpaint.runtime.device.language import Launch, Recording, recording
 
 _VIEWS = ("view", "_unsafe_view", "t", "transpose", "permute", "expand", "unsqueeze", "squeeze", "slice", "select")
@@ -145,7 +146,7 @@ def count(program: Callable[[], None], part_of: Callable[[], str] = _PART.get) -
 
 def count_cycle(
     config: DecoderConfig,
-    method: DeviceMethod | FrontMethod,
+    method: DeviceMethod | RowFrontMethod,
     batch: int,
     rows: int = 2,
     dtype: torch.dtype = torch.bfloat16,
@@ -171,9 +172,9 @@ def count_cycle(
         drafter = forward(shapes_alone(drafts, dtype, device), rows)
         grid = Grid(config.grid_side, config.width)
         marked = _Marked(target, "target")
-        cycle: DeviceCycle | FrontCycle
-        if isinstance(method, FrontMethod):
-            cycle = FrontCycle(marked, method, grid, config.prefix, batch, device)
+        cycle: DeviceCycle | CellCycle
+        if not isinstance(method, DeviceMethod):
+            cycle = row_front_cycle(marked, method, grid, config.prefix, batch, device)
         else:
             drafting = _Marked(drafter, "drafter")
             cycle = DeviceCycle(marked, drafting, method, grid, config.prefix, batch, device, line_token=line_token)

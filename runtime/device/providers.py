@@ -10,8 +10,8 @@ from underpaint.runtime.device.cycle import DeviceMethod
 from underpaint.runtime.device.engine_forward import EngineGraphs
 from underpaint.runtime.device.engine_graphs import TensorRTGraph, onnx_graphs
 from underpaint.runtime.device.folder import FolderModels
-from underpaint.runtime.device.front_cycle import FrontMethod
 from underpaint.runtime.device.island_cycle import IslandMethod
+from underpaint.runtime.device.jacobi_front_cycle import RowFrontMethod
 from underpaint.runtime.device.pass_sizes import passes_of
 from underpaint.runtime.device.weights import DTYPES
 from underpaint.runtime.engines.context import EngineError
@@ -39,9 +39,11 @@ def check_forward(forward: str, device: torch.device) -> None:
             )
 
 
-def of_fixed_passes(methods: Sequence[DeviceMethod | FrontMethod | IslandMethod]) -> list[DeviceMethod | FrontMethod]:
+def of_fixed_passes(
+    methods: Sequence[DeviceMethod | RowFrontMethod | IslandMethod],
+) -> list[DeviceMethod | RowFrontMethod]:
     """The methods, whose passes have sizes that engines can be built for; EngineError names one whose have not."""
-    found: list[DeviceMethod | FrontMethod] = []
+    found: list[DeviceMethod | RowFrontMethod] = []
     for method in methods:
         if isinstance(method, IslandMethod):
             raise EngineError("--forward: MuLo-SD's smaller target has no engines on the device; use --forward torch")
@@ -54,7 +56,7 @@ def of_fixed_passes(methods: Sequence[DeviceMethod | FrontMethod | IslandMethod]
 
 
 def passes_of_methods(
-    folder: FolderModels, methods: Sequence[DeviceMethod | FrontMethod | IslandMethod], batch: int, rows: int
+    folder: FolderModels, methods: Sequence[DeviceMethod | RowFrontMethod | IslandMethod], batch: int, rows: int
 ) -> list[DecoderPasses]:
     """The passes that methods make of the target, and of the drafter if there is one, in batches of `batch`.
 
@@ -65,7 +67,7 @@ def passes_of_methods(
     more = batch, DTYPES[shape.precision], line_token
     found = [DecoderPasses((), ()) for _ in folder.decoders]
     for method in of_fixed_passes(methods):
-        drafts = None if isinstance(method, FrontMethod) or method.policy is None else drafter
+        drafts = drafter if isinstance(method, DeviceMethod) and method.policy is not None else None
         made = passes_of(method, target, drafts, shape.grid, max(1, shape.prefix), *more)
         found = [before.joined(now) for before, now in zip(found, made, strict=False)]
     return found
@@ -73,7 +75,7 @@ def passes_of_methods(
 
 def check_engines(
     folder: FolderModels,
-    methods: Sequence[DeviceMethod | FrontMethod | IslandMethod],
+    methods: Sequence[DeviceMethod | RowFrontMethod | IslandMethod],
     forward: str,
     batch: int,
     rows: int,

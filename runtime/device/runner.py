@@ -9,11 +9,12 @@ from torch import Tensor
 
 from underpaint.algos.arrays import IntArray
 from underpaint.algos.draft.spec import Grid
+from underpaint.runtime.device.cell_cycle import CellCycle
 from underpaint.runtime.device.chosen_growth import ChosenGrowth, Program
 from underpaint.runtime.device.clock import DeviceClock
 from underpaint.runtime.device.cycle import DeviceCycle, DeviceMethod, method_plan, most_nodes
 from underpaint.runtime.device.forwards import DeviceDecoder
-from underpaint.runtime.device.front_cycle import FrontCycle, FrontMethod, front_envelope
+from underpaint.runtime.device.front_cycle import front_envelope
 from underpaint.runtime.device.island_cycle import (
     IslandCycle,
     IslandMethod,
@@ -22,6 +23,7 @@ from underpaint.runtime.device.island_cycle import (
     draft_bytes,
     island_envelope,
 )
+from underpaint.runtime.device.jacobi_front_cycle import RowFrontMethod, row_front_cycle, row_front_envelope
 from underpaint.runtime.device.kernels.tree_meta import MOST_NODES
 from underpaint.runtime.device.kernels.walk import DONE, NO_SUPPORT, NOT_DRAWN, NOT_FINITE
 from underpaint.runtime.device.language import INTERPRETED, MODE
@@ -69,17 +71,23 @@ class ReplayStage(NamedTuple):
 
 
 def envelope_of(
-    method: DeviceMethod | FrontMethod | IslandMethod, grid: Grid, vocab_size: int, line_token: int | None, batch: int
+    method: DeviceMethod | RowFrontMethod | IslandMethod,
+    grid: Grid,
+    vocab_size: int,
+    line_token: int | None,
+    batch: int,
 ) -> tuple[Plan | None, Envelope]:
     """How a method's trees grow, if it has any, and the sizes of its passes.
 
     ValueError where it has no form, or none for batches of so many images.
     """
-    if isinstance(method, FrontMethod | IslandMethod):
+    if not isinstance(method, DeviceMethod):
         if line_token is not None:
             raise ValueError("device: row fronts have no form where the lines of the picture end in a token")
-        fronts = front_envelope(method.window, grid)
-        return None, island_envelope(grid) if isinstance(method, IslandMethod) else fronts
+        if isinstance(method, IslandMethod):
+            front_envelope(method.window, grid)
+            return None, island_envelope(grid)
+        return None, row_front_envelope(method, grid)
     plan = method_plan(method, grid, vocab_size, most_nodes(MOST_NODES, line_token))
     if plan is not None and plan.most_images is not None and batch > plan.most_images:
         raise ValueError(
@@ -125,7 +133,7 @@ class DeviceRunner:
         self,
         target: DeviceDecoder,
         drafter: DeviceDecoder | None,
-        method: DeviceMethod | FrontMethod | IslandMethod,
+        method: DeviceMethod | RowFrontMethod | IslandMethod,
         grid: Grid,
         prefix: int,
         batch: int,
@@ -146,7 +154,7 @@ class DeviceRunner:
             else draft_bytes(batch, target.shape, grid, low.target.shape, low.grid, low.prefix, number_bytes)
         )
         check_memory(device, needed + (0 if plan is None else batch * plan.image_bytes))
-        self.cycle: DeviceCycle | FrontCycle | IslandCycle
+        self.cycle: DeviceCycle | CellCycle | IslandCycle
         self._stages: tuple[ReplayStage, ...]
         if isinstance(method, IslandMethod):
             if low is None:
@@ -154,10 +162,10 @@ class DeviceRunner:
             self.cycle = IslandCycle(target, low, method, grid, prefix, batch, device)
             self._stages = tuple(ReplayStage(*one) for one in self.cycle.stages)
         else:
-            if isinstance(method, FrontMethod):
-                self.cycle = FrontCycle(target, method, grid, prefix, batch, device)
-            else:
+            if isinstance(method, DeviceMethod):
                 self.cycle = DeviceCycle(target, drafter, method, grid, prefix, batch, device, line_token=line_token)
+            else:
+                self.cycle = row_front_cycle(target, method, grid, prefix, batch, device)
             self._stages = (ReplayStage(self.cycle.run, None),)
         self.clock = DeviceClock(device)
         self._graphs: list[torch.cuda.CUDAGraph] = []

@@ -10,6 +10,7 @@ from underpaint.algos.draft import POLICIES
 from underpaint.algos.draft.choice import NOTHING, Choice
 from underpaint.algos.draft.roofline import Roofline
 from underpaint.algos.rows import SamplingParams
+from underpaint.algos.spatial.jacobi_front import JacobiFronts
 from underpaint.algos.spatial.jacobi_window import JacobiWindow
 from underpaint.algos.spatial.lookup import Lookup
 from underpaint.algos.tree import Drawn
@@ -18,6 +19,7 @@ from underpaint.runtime.device.chosen_growth import Beside
 from underpaint.runtime.device.cycle import DeviceMethod
 from underpaint.runtime.device.front_cycle import FrontMethod
 from underpaint.runtime.device.island_cycle import IslandMethod
+from underpaint.runtime.device.jacobi_front_cycle import JacobiFrontMethod, RowFrontMethod
 from underpaint.runtime.device.kernels.islands import Region
 
 XL: Final = DecoderConfig(
@@ -79,6 +81,8 @@ METHODS: Final[dict[str, tuple[str | None, str, dict[str, Any]]]] = {
     ),
     "gsd-window": (WINDOW, "gsd", {"length": 16, "residual": "paper"}),
     "zipar": (FRONTS, "", {"window": 4}),
+    "zipar-adaptive": (FRONTS, "", {"window": 4, "adaptive": True}),
+    "pjd": (FRONTS, "", {"lead": 6, "window": 6}),
 }
 """Policy, rule and the policy's settings (a rule's residual among them), all with the papers' trees of 60 nodes, and
 windows of their length.
@@ -111,12 +115,17 @@ def roofline_of(temperature: float) -> DeviceMethod:
     return DeviceMethod(policy, rule, sampler, beside=Beside(window, of_window, greedy, {} if greedy else drawn))
 
 
-def method_of(name: str, vocab_size: int, top_k: int = 1000, guidance: float = 4.0) -> DeviceMethod | FrontMethod:
+def method_of(name: str, vocab_size: int, top_k: int = 1000, guidance: float = 4.0) -> DeviceMethod | RowFrontMethod:
     """A named method; codebook rules pool over 100 neighbours of a table that stands in for a real one."""
     policy, _, settings = METHODS[name]
-    if policy == FRONTS:
-        return FrontMethod(settings["window"], SamplingParams(guidance=guidance, top_k=top_k))
-    return _drafting(name, vocab_size, SamplingParams(guidance=guidance, top_k=top_k))
+    sampler = SamplingParams(guidance=guidance, top_k=top_k)
+    if policy != FRONTS:
+        return _drafting(name, vocab_size, sampler)
+    return (
+        JacobiFrontMethod(JacobiFronts(**settings), sampler)
+        if "lead" in settings
+        else FrontMethod(sampler=sampler, **settings)
+    )
 
 
 def islands_of(vocab_size: int, order: Literal["serial", "islands"], greedy: bool = False) -> IslandMethod:

@@ -32,6 +32,11 @@ class JacobiFrontsConfig:
     redraw: Redraw = "top"
 
     @property
+    def fronts(self) -> JacobiFronts:
+        """The loop's settings."""
+        return JacobiFronts(**asdict(self))
+
+    @property
     def family(self) -> Literal["jacobi"]:
         return "jacobi"
 
@@ -76,7 +81,7 @@ class JacobiFrontsMethod:
 
     def open(self, models: PipelineModels, condition: Condition, sampling: SamplingParams) -> JacobiFrontsSession:
         """Take the target; ValueError where the settings do not fit its grid or its passes."""
-        fronts = JacobiFronts(**asdict(self.config))
+        fronts = self.config.fronts
         fronts.check(models.grid)
         cells = models.grid.height * fronts.window
         return JacobiFrontsSession(models.grid_target(condition, sampling, cells), fronts)

@@ -189,16 +189,16 @@ COMMANDS: Final = (
     ("compare --backend device --device cpu --batch 0 --out x", "--batch: expected 1 to 256 images, got 0"),
     ("compare --backend device --device cpu --batch 257 --out x", "--batch: expected 1 to 256 images, got 257"),
     (
-        "compare --backend device --device cpu --methods pjd --out x",
-        "method 'pjd' has no form on the device; those that have one: ar, speculative, block, eagle1, traversal,",
+        "compare --backend device --device cpu --methods pjd --set pjd.lead=17 --out x",
+        "method 'pjd': jacobi fronts: expected lead in 1..16 on a grid of 16 x 16, got 17",
     ),
     (
         "compare --backend device --device cpu --methods sjd --set sjd.window=64 --out x",
         "method 'sjd': window 64 needs passes of 65 positions, the device's hold 64; set window=63 or less",
     ),
     (
-        "compare --backend device --device cpu --methods zipar --set zipar.adaptive=true --out x",
-        "method 'zipar': row fronts in an adaptive window have no form on the device; set adaptive=false",
+        "compare --backend device --device cpu --methods mulo --set mulo.window=2 --set mulo.adaptive=true --out x",
+        "method 'mulo': MuLo-SD's row fronts in an adaptive window have no form on the device; set adaptive=false",
     ),
     (
         "compare --backend device --device cpu --methods mulo-islands --preset paper --out x",

@@ -148,12 +148,15 @@ def test_jacobi_windows_draw_the_host_s_tokens_and_need_no_drafter(folder: Path,
 
 
 def test_row_fronts_draw_the_host_s_tokens(folder: Path, tmp_path: Path) -> None:
-    asked = ("--temperature", "0", "--methods", "zipar", "--set", "zipar.window=2")
+    settings = ("zipar.window=2", "zipar-adaptive.window=1", "pjd.window=2", "pjd.lead=1")
+    small = [part for setting in settings for part in ("--set", setting)]
+    asked = ("--temperature", "0", "--methods", "zipar,zipar-adaptive,pjd", *small)
     host, _, _ = compared(folder, tmp_path / "host", *asked)
     device, _, _ = compared(folder, tmp_path / "device", *asked, *ON_DEVICE, "--batch", "2")
-    for prompt in "13":
+    assert {method for method, _ in host} == {"ar", "zipar", "zipar-adaptive", "pjd"}
+    for drawn in host:
         for figure in ("tokens", "target_nfe", "drafter_nfe", "accepted", "depths"):
-            assert device["zipar", prompt][figure] == host["zipar", prompt][figure], figure
+            assert device[drawn][figure] == host[drawn][figure], (drawn, figure)
 
 
 def test_an_engine_draws_what_torch_draws(folder: Path, tmp_path: Path) -> None:

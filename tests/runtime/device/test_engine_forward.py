@@ -30,6 +30,7 @@ from tests.runtime.device.engines import (
 from tests.runtime.device.test_kernels import FAMILIES, model_of
 from tests.runtime.device.test_mutants import planted
 from underpaint.algos.draft.spec import Grid
+from underpaint.algos.spatial.jacobi_front import JacobiFronts
 from underpaint.artifacts.device_graph import PassSize
 from underpaint.export.decoders import GraphFormat
 from underpaint.runtime.device.cycle import DeviceCycle
@@ -37,7 +38,8 @@ from underpaint.runtime.device.decoder import DecoderForward
 from underpaint.runtime.device.engine_forward import EngineForward
 from underpaint.runtime.device.engine_graphs import onnx_graphs
 from underpaint.runtime.device.forwards import Attend, Cache
-from underpaint.runtime.device.front_cycle import FrontCycle, FrontMethod
+from underpaint.runtime.device.front_cycle import FrontMethod
+from underpaint.runtime.device.jacobi_front_cycle import JacobiFrontMethod, row_front_cycle
 from underpaint.runtime.device.pass_sizes import passes_of
 from underpaint.runtime.device.program import count_cycle
 from underpaint.runtime.device.sizes import XL, method_of
@@ -97,10 +99,12 @@ def test_a_decode_is_the_torch_forward_s(name: str, temperature: float, by_engin
         assert [decoded(single, [image])[0] for image in IMAGES] == wanted
 
 
-def test_row_fronts_run_on_an_engine(by_engine: Pair) -> None:
-    found = []
+@pytest.mark.parametrize("drafts", [False, True])
+def test_row_fronts_run_on_an_engine(by_engine: Pair, drafts: bool) -> None:
+    found, sampler = [], method("ar", 1).sampler
+    how = JacobiFrontMethod(JacobiFronts(1, 2), sampler) if drafts else FrontMethod(2, sampler)
     for pair in (in_torch(), by_engine):
-        cycle = FrontCycle(pair.target, FrontMethod(2, method("ar", 1).sampler), GRID, 2, 2, CPU)
+        cycle = row_front_cycle(pair.target, how, GRID, 2, 2, CPU)
         found.append(decoded(cycle, (0, 1)))
     assert found[0] == found[1]
 
@@ -152,7 +156,7 @@ def test_passes_are_those_that_the_program_makes(by_engine: Pair) -> None:
     assert {size.slots for size in passes[1].layers} == {cache.slots.shape[4]}
 
 
-@pytest.mark.parametrize("name", ["eagle2", "zipar"])
+@pytest.mark.parametrize("name", ["eagle2", "zipar", "pjd"])
 def test_a_cycle_around_an_engine_waits_for_nothing_and_is_cheap(name: str) -> None:
     """Counted on tensors without numbers: copies in, one bias a pass, copies out."""
     program = count_cycle(XL, method_of(name, XL.vocab_size), batch=1, engine=True)

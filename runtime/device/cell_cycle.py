@@ -1,0 +1,85 @@
+"""What cycles have in common that decide cells in any order: their buffers, the condition, and the pass itself.
+
+The cache has a slot a cell, and a position sees the filled slots of the cells before its own.
+"""
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+from underpaint.algos.draft.spec import Grid
+from underpaint.algos.rows import SamplingParams
+from underpaint.runtime.device.forwards import DeviceDecoder
+from underpaint.runtime.device.kernels.attention import Filled
+from underpaint.runtime.device.kernels.fronts import FrontPass
+from underpaint.runtime.device.kernels.probs import probs
+from underpaint.runtime.device.state import Envelope, State
+
+
+def empty_pass(batch: int, count: int, slots: int, device: torch.device) -> FrontPass:
+    """Buffers for a pass over `count` positions of each image, whose cache has `slots`."""
+    tokens, positions, masks, bounds, places, settled = (
+        torch.zeros(batch, count, dtype=torch.int64, device=device) for _ in range(6)
+    )
+    extents = torch.zeros(batch, dtype=torch.int64, device=device)
+    filled = torch.zeros(batch, slots, dtype=torch.int32, device=device)
+    return FrontPass(tokens, positions, masks, bounds, places, settled, extents, filled)
+
+
+class CellCycle(ABC):
+    """The program of a batch, as `cycle.DeviceCycle`: `begin` once, then `run` until every status is above 0."""
+
+    def __init__(
+        self, target: DeviceDecoder, envelope: Envelope, grid: Grid, prefix: int, batch: int, device: torch.device
+    ) -> None:
+        self.grid, self.envelope = grid, envelope
+        self._target = target
+        self.state = State.allocate(batch, envelope, grid.cells, prefix, target.shape, None, target.dtype, device)
+        self._pass = empty_pass(batch, envelope.nodes, self.state.target_cache.committed.shape[4], device)
+        self._live = prefix + grid.cells // 2
+        self.state.tree.counts.fill_(envelope.nodes)
+
+    def begin(self, condition: Tensor, seeds: Tensor, images: Tensor, hidden: Tensor | None = None) -> None:
+        """Take in conditions; see `DeviceCycle.begin`."""
+        state, progress, out = self.state, self.state.progress, self._pass
+        state.noise.seeds.copy_(seeds)
+        state.noise.images.copy_(images)
+        for part in (progress.cells, progress.cycles, state.verdicts.status):
+            part.zero_()
+        state.verdicts.finite.fill_(1)
+        length = condition.shape[1]
+        progress.prefixes.fill_(length)
+        cache = state.target_cache
+        cache.clear()
+        if hidden is not None:
+            cache.unseen.copy_(hidden)
+        positions = torch.arange(-length, 0, device=condition.device).repeat(state.batch, 1)
+        made = self._target.hidden(condition, positions, cache.prefill())
+        out.filled.zero_()
+        out.filled[:, :length] = 1
+        out.places.fill_(-1)
+        out.settled.fill_(-1)
+        self._start(made[:, -1:])
+
+    @abstractmethod
+    def run(self) -> None:
+        """One step of every image that is not done."""
+
+    @abstractmethod
+    def _start(self, features: Tensor) -> None:
+        """Begin the pictures, given the features [R, 1, F] behind the conditions, which tell of the first cell."""
+
+    def _features(self) -> Tensor:
+        """One pass: the features [R, T, F] of its positions."""
+        state, out = self.state, self._pass
+        filled = Filled(out.filled, out.bounds)
+        attend = state.target_cache.attend(0, out.extents, out.masks.unsqueeze(2), self._live, filled)
+        return self._target.hidden(self._target.embed(out.tokens), out.positions, attend)
+
+    def _find_probs(self, features: Tensor, sampler: SamplingParams) -> None:
+        """Fill the first rows of state.tree.probs, as many as `features` [R, N, F] has positions."""
+        state, shape = self.state, self._target.shape
+        logits = self._target.logits(features).view(shape.rows, state.batch, -1, shape.vocab_size)
+        finite = state.verdicts.finite.narrow(1, 0, logits.shape[2])
+        probs(logits, state.tree.probs, state.support, finite, state.tree.counts, sampler)

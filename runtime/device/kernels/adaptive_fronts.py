@@ -1,0 +1,244 @@
+"""Row fronts in an adaptive window: a row's first token is held back, and tested as the row above grows.
+
+The reference is `algos.spatial.settle.settle` with `algos.spatial.adaptive_window.AdaptiveWindow` over one front. Rows
+that are open go on by a cell a step, so no more than one row waits, below all of them. The step in which it opens is
+each image's own.
+"""
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+from underpaint.algos.draft.spec import Grid
+from underpaint.runtime.device.kernels.excess import DRAWN, draw_excess
+from underpaint.runtime.device.kernels.fronts import FrontPass
+from underpaint.runtime.device.kernels.layout import Progress
+from underpaint.runtime.device.kernels.row_maths import draw, flip
+from underpaint.runtime.device.kernels.walk import TILE, Verdicts, takes_part
+from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
+
+
+class OpeningRows(NamedTuple):
+    """How far rows are, and the first token of the one that is to open. [B] int64 where nothing else is said.
+
+    columns [B, H] int64: cells of each row that are decided, from the left. missing: cells before the opening row that
+    are undecided. tests [B, 2] int64: addresses of the noise of its token's test, and of the draw after it. uniforms
+    [B, 1, 2] float64: that noise. token: what is held back. lacked: `missing` at its last test; 0: nothing is held.
+    probs [B, 1, V] float32: the distribution of that test.
+    """
+
+    columns: Tensor
+    missing: Tensor
+    tests: Tensor
+    uniforms: Tensor
+    token: Tensor
+    lacked: Tensor
+    probs: Tensor
+
+
+@kernel
+def lay_adaptive_kernel(
+    status,
+    prefixes,
+    decided,
+    columns,
+    missing,
+    tests,
+    tokens,
+    positions,
+    masks,
+    bounds,
+    places,
+    settled,
+    extents,
+    filled,
+    T,
+    H,
+    W,
+    S,
+    w,
+    ROWS: tl.constexpr,
+    LANES: tl.constexpr,
+) -> None:
+    """One program an image; the last position of the pass is the proxy's."""
+    image = tl.program_id(0)
+    prefix = tl.load(prefixes + image)
+    going = tl.load(status + image) == 0
+    every = tl.arange(0, ROWS).to(tl.int64)
+    reached = tl.load(columns + image * H + every, every < H, other=0)
+    ends = tl.load(filled + image * S + prefix + every * W + W - 1, every < H, other=0)
+    first = tl.sum(ends.to(tl.int64), axis=0)
+    opened = tl.sum((reached > 0).to(tl.int64), axis=0)
+    above = tl.load(columns + image * H + opened - 1)
+    lane = tl.arange(0, LANES).to(tl.int64)
+    row = first + lane
+    inside = (lane < T - 1) & (row < tl.where(going, opened, 0))
+    count = tl.load(columns + image * H + row, inside, other=0)
+    latest = row * W + count - 1
+    fresh = inside & (tl.load(filled + image * S + prefix + latest, inside, other=1) == 0)
+    waits = (opened < H) & (above >= w) & (above < W)
+    proxy = lane == tl.where(going & waits, T - 1, -1)
+    cell = tl.where(proxy, opened * W - 1, tl.where(fresh, latest, 0))
+    source = tl.where(proxy, (opened - 1) * W + above - 1, cell)
+    place = image * T + lane
+    here = lane < T
+    tl.store(tokens + place, tl.load(decided + image * H * W + source, fresh | proxy, other=0), here)
+    tl.store(positions + place, cell, here)
+    own = tl.full((LANES,), 1, tl.int64) << lane
+    seen = (cell[None, :] < cell[:, None]) & fresh[None, :]
+    tl.store(masks + place, own | tl.sum(tl.where(seen, own[None, :], 0), axis=1), here)
+    tl.store(bounds + place, prefix + cell, here)
+    tl.store(places + place, tl.where(fresh, prefix + cell, -1), here)
+    opens = (count == W) & (row == opened - 1) & (opened < H)
+    follows = proxy | (fresh & ((count < W) | opens))
+    tl.store(settled + place, tl.where(follows, cell + 1, -1), here)
+    tl.store(extents + image, prefix + tl.max(cell, axis=0))
+    lacking = opened * W - tl.sum(reached, axis=0)
+    tl.store(missing + image, lacking)
+    address = 2 * (opened * W * H * W + lacking)
+    tl.store(tests + image * 2, address)
+    tl.store(tests + image * 2 + 1, address + 1)
+
+
+def lay_adaptive(
+    status: Tensor, progress: Progress, rows: OpeningRows, out: FrontPass, grid: Grid, window: int
+) -> None:
+    """Lay out the next step of every image that goes on; its first cell is decided in progress.decided.
+
+    Fed is what the last step decided, and from `window` cells of the row above on a proxy of the row that opens.
+    """
+    batch, count = out.tokens.shape
+    launch(
+        lay_adaptive_kernel,
+        (batch,),
+        8 * batch * (8 * count + 2 * grid.height),
+        status,
+        progress.prefixes,
+        progress.decided,
+        rows.columns,
+        rows.missing,
+        rows.tests,
+        *out,
+        count,
+        grid.height,
+        grid.width,
+        out.filled.shape[1],
+        window,
+        ROWS=next_power_of_2(max(2, grid.height)),
+        LANES=next_power_of_2(max(2, count)),
+        warps=1 if count <= 16 else 8,
+    )
+
+
+@kernel
+def settle_adaptive_kernel(
+    probs,
+    uniforms,
+    settled,
+    decided,
+    columns,
+    missing,
+    tests,
+    held,
+    lacked,
+    stale,
+    status,
+    finite,
+    taken,
+    V,
+    N,
+    T,
+    H,
+    W,
+    rows,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    """One program a (position, image); the one of the opening row alone reads and writes what is held back."""
+    place, image = tl.program_id(0), tl.program_id(1)
+    cell = tl.load(settled + image * T + place)
+    if cell < 0:
+        return
+    if takes_part(status, finite, taken, image, rows, ROWS) == 0:
+        return
+    none = tl.full((2,), -1, tl.int64)
+    row = probs + (image * N + place).to(tl.int64) * V
+    offer = stale + image.to(tl.int64) * V
+    opening = cell % W == 0
+    lacking = tl.load(missing + image)
+    before = tl.where(opening, tl.load(lacked + image), 0)
+    token = tl.load(held + image)
+    kept = tl.full((), 1, tl.int1)
+    if before > 0:
+        kept = kept & (lacking != before)
+        if kept:
+            chance = tl.load(row + token).to(tl.float64)
+            if flip(tl.load(tests + image * 2), chance, tl.load(offer + token).to(tl.float64)) == 0:
+                redrawn = draw_excess(row, offer, DRAWN, token, V, tl.load(tests + image * 2 + 1), BLOCK)
+                kept = (lacking == 0) | (redrawn == V)  # of V: the distributions differ by rounding alone
+                token = tl.where(redrawn < V, redrawn, token)
+    else:
+        token = draw(row, V, tl.load(uniforms + image * T + place), none, BLOCK)
+        kept = (opening & (lacking > 0)) == 0
+    tl.debug_barrier()  # all have read what is held before any writes
+    if token == V:
+        tl.store(status + image, 3)
+        return
+    if kept:
+        line = image * H + cell // W
+        tl.store(decided + image * H * W + cell, token)
+        tl.store(columns + line, cell % W + 1)
+        if opening:
+            tl.store(lacked + image, tl.full((), 0, tl.int64))
+    else:
+        tl.store(settled + image * T + place, tl.full((), -1, tl.int64))
+        tl.store(held + image, token)
+        tl.store(lacked + image, lacking)
+        if lacking != before:
+            for start in range(0, V, BLOCK):
+                code = start + tl.arange(0, BLOCK)
+                tl.store(offer + code, tl.load(row + code, code < V, other=0.0), code < V)
+
+
+def settle_adaptive(
+    probs: Tensor,
+    uniforms: Tensor,
+    rows: OpeningRows,
+    out: FrontPass,
+    progress: Progress,
+    verdicts: Verdicts,
+    width: int,
+) -> None:
+    """Decide the cells out.settled by probs [B, N, V] and uniforms [B, 1, T] float64, or hold back the opening row's.
+
+    out.settled becomes -1 where nothing is decided. width: of the grid.
+    """
+    batch, nodes, vocab_size = probs.shape
+    count = out.settled.shape[1]
+    launch(
+        settle_adaptive_kernel,
+        (count, batch),
+        4 * batch * vocab_size * (count + 2),
+        probs,
+        uniforms,
+        out.settled,
+        progress.decided,
+        rows.columns,
+        rows.missing,
+        rows.uniforms,
+        rows.token,
+        rows.lacked,
+        rows.probs,
+        verdicts.status,
+        verdicts.finite,
+        verdicts.taken,
+        vocab_size,
+        nodes,
+        count,
+        rows.columns.shape[1],
+        width,
+        verdicts.finite.shape[1],
+        ROWS=next_power_of_2(verdicts.finite.shape[1]),
+        BLOCK=min(TILE, next_power_of_2(vocab_size)),
+        warps=8,
+    )

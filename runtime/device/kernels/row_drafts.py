@@ -1,0 +1,214 @@
+"""Drafts of all open rows, and the pass that reads them: parallel Jacobi row fronts (PJD, arXiv 2606.05703).
+
+The reference is `algos.spatial.jacobi_front.jacobi_fronts` over `algos.spatial.canvas.Canvas`. A row drafts as far as
+the row above is decided, so rows never draft in the same column: a column stands for its one draft, whatever its row.
+"""
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+from underpaint.algos.chance import Role
+from underpaint.algos.draft.spec import Grid
+from underpaint.runtime.device.kernels.excess import EVENLY, POINT
+from underpaint.runtime.device.kernels.fronts import FrontPass
+from underpaint.runtime.device.kernels.layout import Progress
+from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
+
+ROW_ROLES = (Role.REFILL, Role.ACCEPT, Role.RESIDUAL, Role.DRAFT)
+"""Roles that draw noise by cell, in the order of `RowDrafts.uniforms`."""
+
+
+class RowDrafts(NamedTuple):
+    """How far rows are, and what they draft; [B, W] int64 where nothing else is said.
+
+    columns [B, H] int64: cells of each row that are decided, from the left. cells: of each column, the cell that is
+    drafted in it, -1 for none. tokens: the drafts, -1 for none. kinds: what each was drawn from, see `excess`.
+    verdicts: see `row_verdicts`. uniforms [B, R, W] float64: the cells' noise by `ROW_ROLES`. cycles [B] int64: the
+    noise's. probs [B, W, V] float32: the distributions that drafts were drawn from, where they were.
+    """
+
+    columns: Tensor
+    cells: Tensor
+    tokens: Tensor
+    kinds: Tensor
+    verdicts: Tensor
+    uniforms: Tensor
+    cycles: Tensor
+    probs: Tensor
+
+
+@kernel
+def span_rows_kernel(
+    status, cycles, columns, cells, noise_cycles, H, W, lead, most, ahead, ROWS: tl.constexpr, LANES: tl.constexpr
+) -> None:
+    """One program an image; a lane a column."""
+    image = tl.program_id(0)
+    going = tl.load(status + image) == 0
+    lane = tl.arange(0, LANES).to(tl.int64)
+    every = tl.arange(0, ROWS)
+    reached = tl.load(columns + image * H + every, every < H, other=0)
+    row = tl.sum((reached[None, :] > lane[:, None]).to(tl.int64), axis=1)
+    inside = (lane < W) & (row < tl.where(going, H, 0))
+    count = tl.load(columns + image * H + row, inside, other=0)
+    above = tl.load(columns + image * H + row - 1, inside & (row > 0), other=0)
+    drafted = inside & ((row == 0) | (above >= lead)) & (lane < count + most)
+    tl.store(cells + image * W + lane, tl.where(drafted, row * W + lane, -1), lane < W)
+    tl.store(noise_cycles + image, tl.load(cycles + image) - ahead)
+
+
+def span_rows(
+    status: Tensor, progress: Progress, drafts: RowDrafts, grid: Grid, lead: int, window: int, ahead: int
+) -> None:
+    """Find the cells that rows draft, `window` of a row at most, once the row above has `lead` cells.
+
+    ahead: how much a cycle's number in progress.cycles is above that of its noise.
+    """
+    batch = status.shape[0]
+    launch(
+        span_rows_kernel,
+        (batch,),
+        8 * batch * (grid.height + grid.width + 3),
+        status,
+        progress.cycles,
+        drafts.columns,
+        drafts.cells,
+        drafts.cycles,
+        grid.height,
+        grid.width,
+        lead,
+        window,
+        ahead,
+        ROWS=next_power_of_2(max(2, grid.height)),
+        LANES=next_power_of_2(max(2, grid.width)),
+    )
+
+
+@kernel
+def lay_drafts_kernel(
+    prefixes,
+    decided,
+    columns,
+    cells,
+    drafts,
+    kinds,
+    uniforms,
+    tokens,
+    positions,
+    masks,
+    bounds,
+    places,
+    settled,
+    extents,
+    filled,
+    T,
+    H,
+    W,
+    V,
+    S,
+    copies,
+    ROLES: tl.constexpr,
+    ROWS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    LANES: tl.constexpr,
+) -> None:
+    """One program an image. A position a column feeds the cell before its draft; those behind feed rows that wait."""
+    image = tl.program_id(0)
+    prefix = tl.load(prefixes + image)
+    lane = tl.arange(0, WIDTH).to(tl.int64)
+    inside = lane < W
+    cell = tl.load(cells + image * W + lane, inside, other=-1)
+    drafted = cell >= 0
+    row = tl.where(drafted, cell // W, H)
+    count = tl.load(columns + image * H + row, drafted, other=0)
+    # The last decided cell before the row's first draft: its own, or the last one of the row above.
+    behind = tl.where(count > 0, row, row - 1)
+    known = drafted & (behind >= 0)
+    before = behind * W + tl.load(columns + image * H + behind, known, other=0) - 1
+    base = tl.load(decided + image * H * W + before, known, other=0)
+    held = tl.load(drafts + image * W + lane, drafted, other=-1)
+    to_left = (row[None, :] == row[:, None]) & (lane[None, :] <= lane[:, None]) & (held[None, :] >= 0)
+    nearest = tl.max(tl.where(to_left, lane[None, :], -1), axis=1)
+    beside = tl.load(drafts + image * W + nearest, drafted & (nearest >= 0), other=0)
+    whole = (tl.load(uniforms + image * ROLES * W + lane, inside, other=0.0) * 9007199254740992.0).to(tl.int64)
+    even = tl.umulhi(whole.to(tl.uint64) << 11, (lane * 0 + V).to(tl.uint64)).to(tl.int64)
+    begun = tl.sum(tl.where(lane == 0, even, 0), axis=0)
+    copied = tl.where(nearest >= 0, beside, tl.where(known, base, begun))
+    # Where nothing is decided there is nothing to copy for the first cell of all.
+    copying = (copies == 1) & (known | (lane > count))
+    token = tl.where(held >= 0, held, tl.where(copying, copied, even))
+    tl.debug_barrier()
+    tl.store(drafts + image * W + lane, token, drafted)
+    tl.store(kinds + image * W + lane, tl.where(copying, POINT, EVENLY).to(tl.int64), drafted & (held < 0))
+    tl.debug_barrier()
+    follows = drafted & (lane > count)
+    fed = tl.where(drafted, tl.maximum(cell - 1, 0), 0)
+    own = known & (count >= lane) & (before == cell - 1)
+    fresh = own & (tl.load(filled + image * S + prefix + fed, own, other=1) == 0)
+    place = image * T + lane
+    tl.store(
+        tokens + place, tl.load(drafts + image * W + lane - 1, follows, other=0) + tl.where(follows, 0, base), inside
+    )
+    tl.store(positions + place, fed, inside)
+    tl.store(places + place, tl.where(fresh, prefix + fed, -1), inside)
+    tl.store(settled + place, cell, inside)
+    last = tl.max(cell, axis=0)
+    every = tl.arange(0, ROWS).to(tl.int64)
+    there = every < H - 1
+    reached = tl.load(columns + image * H + every, there, other=0)
+    latest = every * W + reached - 1
+    idle = there & (reached > 0)
+    idle = idle & (tl.load(cells + image * W + (latest + 1) % W, idle, other=0) != latest + 1) & (latest < last)
+    idle = idle & (tl.load(filled + image * S + prefix + latest, idle, other=1) == 0)
+    place = image * T + W + every
+    tl.store(tokens + place, tl.load(decided + image * H * W + latest, idle, other=0), there)
+    tl.store(positions + place, tl.where(idle, latest, 0), there)
+    tl.store(places + place, tl.where(idle, prefix + latest, -1), there)
+    tl.store(settled + place, tl.full((ROWS,), -1, tl.int64), there)
+    tl.debug_barrier()
+    turn = tl.arange(0, LANES).to(tl.int64)
+    place = image * T + turn
+    at = tl.load(positions + place, turn < T, other=0)
+    keeps = tl.load(places + place, turn < T, other=-1) >= 0
+    wanted = tl.load(cells + image * W + turn, turn < W, other=-1)
+    group = tl.where(wanted >= 0, wanted // W, -1)
+    group = tl.where(turn > tl.load(columns + image * H + group, group >= 0, other=0), group, -1)
+    bit = tl.full((LANES,), 1, tl.int64) << turn
+    sees = keeps[None, :] | ((group[None, :] >= 0) & (group[None, :] == group[:, None]))
+    sees = sees & (at[None, :] < at[:, None])
+    tl.store(masks + place, bit | tl.sum(tl.where(sees, bit[None, :], 0), axis=1), turn < T)
+    tl.store(bounds + place, prefix + at, turn < T)
+    tl.store(extents + image, prefix + tl.max(at, axis=0))
+
+
+def lay_drafts(progress: Progress, drafts: RowDrafts, out: FrontPass, grid: Grid, copies: bool) -> None:
+    """Draft what is not drafted yet, and lay out the pass over the cells drafts.cells of every image that goes on.
+
+    copies: new drafts are copies of the token before them in the row, not even draws. Positions 0..W-1 are the
+    columns'; behind them, one a row but the last, those of rows that draft nothing and whose keys are not there yet.
+    """
+    batch, count = out.tokens.shape
+    launch(
+        lay_drafts_kernel,
+        (batch,),
+        8 * batch * (9 * count + 6 * grid.width + grid.height),
+        progress.prefixes,
+        progress.decided,
+        drafts.columns,
+        drafts.cells,
+        drafts.tokens,
+        drafts.kinds,
+        drafts.uniforms,
+        *out,
+        count,
+        grid.height,
+        grid.width,
+        drafts.probs.shape[2],
+        out.filled.shape[1],
+        int(copies),
+        ROLES=len(ROW_ROLES),
+        ROWS=next_power_of_2(max(2, grid.height)),
+        WIDTH=next_power_of_2(max(2, grid.width)),
+        LANES=next_power_of_2(max(2, count)),
+        warps=8,
+    )

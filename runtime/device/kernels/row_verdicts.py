@@ -1,0 +1,203 @@
+"""Which drafts of parallel Jacobi row fronts stay, and what stands in the place of the others.
+
+The reference is `algos.spatial.jacobi_front.jacobi_fronts`: from the left a row keeps its drafts up to the first that
+is rejected; that one is drawn from the residual where the row may; all behind it are drafted anew.
+"""
+
+from torch import Tensor
+
+from underpaint.runtime.device.kernels.excess import draw_excess, offered
+from underpaint.runtime.device.kernels.fronts import FrontPass
+from underpaint.runtime.device.kernels.layout import Progress
+from underpaint.runtime.device.kernels.row_drafts import ROW_ROLES, RowDrafts
+from underpaint.runtime.device.kernels.row_maths import draw, flip
+from underpaint.runtime.device.kernels.walk import TILE, Verdicts, takes_part
+from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
+
+KEPT = tl.constexpr(1)
+REDRAWN = tl.constexpr(2)
+ANEW = tl.constexpr(3)
+"""What becomes of a column's draft; 0 where there is none."""
+
+
+@kernel
+def judge_drafts_kernel(
+    probs,
+    stale,
+    prefixes,
+    columns,
+    cells,
+    drafts,
+    kinds,
+    verdicts,
+    uniforms,
+    places,
+    settled,
+    status,
+    finite,
+    taken,
+    V,
+    N,
+    T,
+    H,
+    W,
+    every,
+    rows,
+    ROLES: tl.constexpr,
+    ROWS: tl.constexpr,
+    WIDTH: tl.constexpr,
+) -> None:
+    """One program an image; a lane a column."""
+    image = tl.program_id(0)
+    going = takes_part(status, finite, taken, image, rows, ROWS)
+    lane = tl.arange(0, WIDTH).to(tl.int64)
+    inside = lane < W
+    cell = tl.load(cells + image * W + lane, lane < W * going, other=-1)
+    drafted = cell >= 0
+    row = tl.where(drafted, cell // W, H)
+    token = tl.load(drafts + image * W + lane, drafted, other=0)
+    kind = tl.load(kinds + image * W + lane, drafted, other=0)
+    chance = tl.load(probs + (image * N + lane) * V + token, drafted, other=0.0).to(tl.float64)
+    offer = offered(stale + (image * W + tl.where(drafted, lane, 0)) * V, kind, token, V)
+    own = tl.load(uniforms + (image * ROLES + 1) * W + lane, drafted, other=0.0)
+    rejected = flip(own, chance, offer) == 0
+    same = (row[None, :] == row[:, None]) & drafted[None, :]
+    refused = same & (lane[None, :] < lane[:, None]) & rejected[None, :]
+    reached = drafted & (tl.max(refused.to(tl.int32), axis=1) == 0)
+    top = tl.min(row, axis=0)
+    kept = reached & (rejected == 0)
+    redrawn = reached & rejected & (row <= tl.where(every == 1, H, top))
+    done = kept | redrawn
+    verdict = tl.where(kept, KEPT, tl.where(redrawn, REDRAWN, tl.where(drafted, ANEW, 0)))
+    tl.store(verdicts + image * W + lane, verdict.to(tl.int64), inside)
+    tl.store(settled + image * T + lane, tl.where(done, cell, -1), inside)
+    behind = same & (lane[None, :] > lane[:, None]) & done[None, :]
+    tl.store(columns + image * H + row, lane + 1, done & (tl.max(behind.to(tl.int32), axis=1) == 0))
+    fed = tl.load(cells + image * W + lane + 1, drafted & (lane + 1 < W), other=-1) == cell + 1
+    tl.store(places + image * T + lane + 1, tl.load(prefixes + image) + cell, kept & fed)
+
+
+def judge_drafts(
+    probs: Tensor, drafts: RowDrafts, progress: Progress, verdicts: Verdicts, out: FrontPass, every: bool
+) -> None:
+    """Judge drafts by probs [B, N, V], column by column; out.settled becomes the cells that are decided.
+
+    Keys of accepted drafts get their places. every: all rows may draw their first rejected token anew, not the
+    uppermost alone.
+    """
+    batch, nodes, vocab_size = probs.shape
+    width, rows = drafts.cells.shape[1], verdicts.finite.shape[1]
+    launch(
+        judge_drafts_kernel,
+        (batch,),
+        batch * (72 * width + 4 * rows),
+        probs,
+        drafts.probs,
+        progress.prefixes,
+        drafts.columns,
+        drafts.cells,
+        drafts.tokens,
+        drafts.kinds,
+        drafts.verdicts,
+        drafts.uniforms,
+        out.places,
+        out.settled,
+        verdicts.status,
+        verdicts.finite,
+        verdicts.taken,
+        vocab_size,
+        nodes,
+        out.settled.shape[1],
+        drafts.columns.shape[1],
+        width,
+        int(every),
+        rows,
+        ROLES=len(ROW_ROLES),
+        ROWS=next_power_of_2(rows),
+        WIDTH=next_power_of_2(max(2, width)),
+        warps=8,
+    )
+
+
+@kernel
+def settle_drafts_kernel(
+    probs,
+    stale,
+    prefixes,
+    decided,
+    cells,
+    drafts,
+    kinds,
+    verdicts,
+    uniforms,
+    places,
+    status,
+    V,
+    N,
+    T,
+    W,
+    cells_count,
+    ROLES: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    """One program a (column, image)."""
+    lane, image = tl.program_id(0), tl.program_id(1)
+    own = image * W + lane
+    verdict = tl.load(verdicts + own)
+    if verdict == 0:
+        return
+    cell = tl.load(cells + own)
+    token = tl.load(drafts + own)
+    none = tl.full((2,), -1, tl.int64)
+    row = probs + (image * N + lane).to(tl.int64) * V
+    offer = stale + own.to(tl.int64) * V
+    noise = uniforms + image * ROLES * W + lane
+    if verdict == ANEW:
+        anew = draw(row, V, tl.load(noise + 3 * W), none, BLOCK)
+        tl.store(drafts + own, anew)
+        tl.store(kinds + own, tl.full((), 2, tl.int64))
+        for start in range(0, V, BLOCK):
+            code = start + tl.arange(0, BLOCK)
+            tl.store(offer + code, tl.load(row + code, code < V, other=0.0), code < V)
+        if anew == V:
+            tl.store(status + image, 3)
+    else:
+        if verdict == REDRAWN:
+            other = draw_excess(row, offer, tl.load(kinds + own), token, V, tl.load(noise + 2 * W), BLOCK)
+            if other < V:
+                token = other
+            else:  # only rounding made the flip fail, and the draft stays
+                fed = tl.load(cells + own + 1, lane + 1 < W, other=-1) == cell + 1
+                tl.store(places + image * T + lane + 1, tl.load(prefixes + image) + cell, fed)
+        tl.store(decided + image * cells_count + cell, token)
+        tl.store(drafts + own, tl.full((), -1, tl.int64))
+
+
+def settle_drafts(probs: Tensor, drafts: RowDrafts, progress: Progress, verdicts: Verdicts, out: FrontPass) -> None:
+    """Decide what `judge_drafts` let stay or be drawn anew, and draft the rest again from probs [B, N, V]."""
+    batch, nodes, vocab_size = probs.shape
+    width = drafts.cells.shape[1]
+    launch(
+        settle_drafts_kernel,
+        (width, batch),
+        12 * batch * width * vocab_size,
+        probs,
+        drafts.probs,
+        progress.prefixes,
+        progress.decided,
+        drafts.cells,
+        drafts.tokens,
+        drafts.kinds,
+        drafts.verdicts,
+        drafts.uniforms,
+        out.places,
+        verdicts.status,
+        vocab_size,
+        nodes,
+        out.places.shape[1],
+        width,
+        progress.decided.shape[1],
+        ROLES=len(ROW_ROLES),
+        BLOCK=min(TILE, next_power_of_2(vocab_size)),
+        warps=8,
+    )
