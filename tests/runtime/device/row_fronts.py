@@ -47,7 +47,7 @@ class HashForward:
     def embed(self, tokens: Tensor) -> Tensor:
         return tokens.repeat(self.shape.rows, 1)[:, :, None].float()
 
-    def hidden(self, embeddings: Tensor, features: Tensor | None, positions: Tensor, attend: Attend) -> Tensor:
+    def hidden(self, embeddings: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         rows, count = self.shape.rows, embeddings.shape[1]
         values = told(embeddings[:, :, 0].long(), positions.repeat(rows, 1))
         cache = attend.cache
