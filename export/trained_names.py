@@ -55,7 +55,8 @@ WORLD_NAMES: Final = (
 )
 """Of textured scenes, what is exported where nothing is named; "target" writes one of each grid that it was trained
 for, on one file of weights."""
-WORLD_OTHER_NAMES: Final = ("drafter64_float", "drafter128_float")
+WORLD_OTHER_NAMES: Final = ("drafter64_float", "drafter128_float", "superres")
+"""superres: of the pixel sampler, which the preset "paper" of mulo-islands asks for."""
 
 
 class TrainedNames(NamedTuple):

@@ -28,6 +28,9 @@ PRESETS: Final[tuple[PresetName, ...]] = (TUNED, PAPER)
 PUBLISHED_CODES: Final = 16384
 """Codes of the models that the papers' settings were chosen on (LlamaGen, arXiv 2406.06525)."""
 
+MOST_PUBLISHED_K: Final = 1000
+"""The most near codes of those models that a paper's settings pool (LANTERN, arXiv 2410.03355)."""
+
 
 class MethodConfig(Protocol):
     """Names of parts and the settings that differ from their defaults; a value."""
