@@ -15,6 +15,7 @@ from typing import Any
 from benchmarks.models import engines_option, open_models
 from benchmarks.report import at_least, finish, options, parse, progress, refusing
 from underpaint.algos.rows import SamplingParams
+from underpaint.artifacts.model_index import family_of
 from underpaint.runtime.evaluation.comparison import (
     BASELINE,
     ComparisonPlan,
@@ -26,6 +27,7 @@ from underpaint.runtime.evaluation.comparison import (
 from underpaint.runtime.evaluation.drawing_log import DrawingLog
 from underpaint.runtime.evaluation.report import ReportRow, make_report
 from underpaint.runtime.files import check_folder_writable
+from underpaint.runtime.methods.method_config import usual_preset
 from underpaint.runtime.methods.registry import build_method, resolve
 
 ADT_VARIANTS = (
@@ -106,16 +108,18 @@ def main(arguments: list[str] | None = None) -> None:
     asked = parse(parser, arguments)
     with refusing(parser):
         check_folder_writable(asked.folder)
+        preset = usual_preset(family_of(asked.engines))
         configs = {BASELINE: resolve(BASELINE, asked.temperature)}
         for settings in ("", *asked.variant, *(ADT_VARIANTS if asked.adt else ())):
-            configs[settings or "default"] = resolve(asked.method, asked.temperature, asked.rule, settings.split())
+            own = settings.split()
+            configs[settings or "default"] = resolve(asked.method, asked.temperature, asked.rule, own, preset)
         pipeline = open_models(asked, asked.resolution)
         shipped = pipeline.sampling
         guidance = shipped.guidance if asked.guidance is None else asked.guidance
         sampler = SamplingParams(guidance, asked.temperature, shipped.top_k, shipped.top_p)
         methods = tuple(build_method(label, config, pipeline.tables) for label, config in configs.items())
         prompts = read_conditions(pipeline, (), asked.prompts_count, asked.prompts_skip)
-        plan = ComparisonPlan(methods, prompts, tuple(range(asked.seeds)), sampler)
+        plan = ComparisonPlan(methods, prompts, tuple(range(asked.seeds)), sampler, preset)
         check_opens(pipeline, plan)
         store = DrawingLog(asked.folder, log_settings(pipeline, plan), fresh=asked.fresh)
     run(pipeline, plan, store, progress)
@@ -126,6 +130,7 @@ def main(arguments: list[str] | None = None) -> None:
         "temperature": asked.temperature,
         "resolution": asked.resolution,
         "guidance": guidance,
+        "preset": preset,
         "prompts": asked.prompts_count,
         "prompts_skip": asked.prompts_skip,
         "seeds": asked.seeds,

@@ -18,6 +18,7 @@ import benchmarks.settings as settings
 from tests.cli.hand_made import write_judge
 from tests.runtime.world_folder import export_tiny, train_tiny
 from underpaint.algos.rows import SamplingParams, sampling_probs
+from underpaint.api import draw as draw_once
 from underpaint.artifacts.index_writer import write_index
 from underpaint.artifacts.manifest import ManifestError
 from underpaint.artifacts.model_index import read_index
@@ -227,6 +228,16 @@ def test_commands_draw_compare_and_measure(models: Path, tmp_path: Path) -> None
     assert done.exit_code == 0, done.output
     held = json.loads(table.read_text())
     assert (held["settings"]["top_k"], held["settings"]["guidance"]) == (0, 2.0)
+    # Nothing was tuned on these models: the papers' settings, unless others are asked for.
+    assert held["settings"]["preset"] == "paper"
+    assert held["settings"]["methods"]["adt+lantern"]["policy_settings"]["total_tokens"] == 59
+    asked = (*small[:4], "--method", "eagle2", "--save-tokens", "--out", out)
+    assert called("generate", TEXT, *asked).exit_code == 0
+    assert max(json.loads(out.with_suffix(".json").read_text())["nodes"]) > 6
+    assert max(draw_once(OPEN(models, resolution=64), TEXT, "eagle2").nodes or ()) > 6
+    done = called("sweep", *small, "--vary", "zipar.window=2,4", "--out", tmp_path / "s")
+    assert done.exit_code == 0, done.output
+    assert json.loads((tmp_path / "s" / "sweep.json").read_text())["settings"]["preset"] == "paper"
     for row in held["rows"]:
         assert set(row["attribute_accuracy"]) == set(OPEN(models).judge.grammar.slots)
         assert row["attribute_log_probability"] < 0
