@@ -34,7 +34,7 @@ JUDGED: tuple[Column, ...] = (
     ("target's log-likelihood, less AR's", lambda row: interval(row, "log_likelihood_over_ar", "+.3f")),
     ("told from AR's, AUC", lambda row: interval(row, "auc")),
 )
-_COMPARED: Final = "Both rows of guidance in every pass. Measures of quality are paired with AR on the same prompts."
+_COMPARED: Final = "Where guidance is not 1, every pass has two rows. Measures of quality are paired with AR's."
 
 
 def _passes(result: Row) -> list[Row]:
@@ -46,7 +46,9 @@ def _compared(file: str, heading: str) -> Section:
 
 
 def _premises(side: int) -> Section:
-    words = "After guidance. A pass has two rows here. What each figure is: docs/how-to/check-premises.md."
+    words = (
+        "After guidance; where it is not 1, a pass has two rows. What each figure is: docs/how-to/check-premises.md."
+    )
     return Section(TEXTURED_PAGE, f"What the papers take for granted, {side} px", PREMISES_OF[side], PREMISES, words)
 
 
