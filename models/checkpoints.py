@@ -81,7 +81,7 @@ def _recipe(path: Path, kind: str) -> str:
     """The command that makes a checkpoint: of a world, whose stages lie beside each other, or of one recipe."""
     world = path.parent.parent
     if world.name != _WORLD.stem and not (world / _WORLD).is_file():
-        return f"underpaint train {kind}"
+        return f"underpaint train {kind}" + (" --scenes textured" if path.parent.name == f"{kind}_textured" else "")
     return f"underpaint train world --hours 12 --out {world}"
 
 
