@@ -1,6 +1,7 @@
 """How much of a difference in prompt accuracy is AR's own draw of the pictures.
 
-Run: python -m benchmarks.accuracy_draws FOLDER SEEDS [--figures FILE] [--seeds-figures FILE] [--out FILE]
+Run: python -m benchmarks.accuracy_draws FOLDER SEEDS [--figures FILE] [--seeds-figures FILE]
+         [--engines DIR] [--out FILE]
 
 FOLDER is what `underpaint compare --out` wrote, with one seed: every method's accuracy is compared with that of the one
 picture that AR drew of each prompt. SEEDS is a comparison of the same prompts, models and sampling, of AR alone with
@@ -15,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.models import engines_option, open_models
 from benchmarks.report import finish, options, parse, refusing
 from underpaint.algos.arrays import FloatArray
 from underpaint.artifacts.run_log import RunLog
@@ -24,7 +26,6 @@ from underpaint.runtime.evaluation.drawing_log import FILE_NAME, drawing_of
 from underpaint.runtime.evaluation.paired import paired_difference
 from underpaint.runtime.evaluation.picture_quality import PictureViews
 from underpaint.runtime.page.document import ComparisonFolder
-from underpaint.runtime.pipeline import Pipeline
 
 _SHARED = ("prompts", "temperature", "guidance", "top_k", "top_p")
 
@@ -82,6 +83,7 @@ def difference_rows(
 
 def main(arguments: list[str] | None = None) -> None:
     parser = options("accuracy_draws", __doc__)
+    engines_option(parser)
     parser.add_argument("folder", type=Path)
     parser.add_argument("seeds", type=Path)
     parser.add_argument("--figures", type=Path, help="FOLDER's figures, where `compare --json` wrote them elsewhere")
@@ -90,13 +92,16 @@ def main(arguments: list[str] | None = None) -> None:
     with refusing(parser):
         compared, seeded, drawn = read_folders(asked.folder, asked.figures, asked.seeds, asked.seeds_figures)
         results = compared.results
-        pipeline = Pipeline.open(resolution=results["model"]["resolution"])
+        pipeline = open_models(asked, results["model"]["resolution"])
         if pipeline.judge is None:
             raise ValueError("the folder of models holds no judge; name one that does")
         captions = results["settings"]["prompts"]
         differ = unlike(results["model"]["sha256"], pipeline.fingerprint()["sha256"])
         if differ:
-            raise ValueError(f"{asked.folder} is of other models than those that ship: {', '.join(differ)} differ")
+            raise ValueError(
+                f"{asked.folder} is of other models than {asked.engines}: {', '.join(differ)} differ; name "
+                "theirs by --engines"
+            )
         lossless = [row["method"] for row in results["rows"] if row["lossless"] and row["method"] != BASELINE]
         if not lossless or not compared.drawings:
             raise ValueError(f"{asked.folder}: expected drawings of lossless methods beside `{BASELINE}`; compare some")

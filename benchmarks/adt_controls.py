@@ -1,6 +1,6 @@
 """The controls for ADT-Tree: trees of its mean depth that never adapt, measured beside it, and their parameters.
 
-Run: python -m benchmarks.adt_controls [--prompts-count 16] [--prompts-skip 0] [--seeds 1] [--out FILE]
+Run: python -m benchmarks.adt_controls [--engines DIR] [--prompts-count 16] [--prompts-skip 0] [--seeds 1] [--out FILE]
 
 ADT-Tree adapts the depth of its tree. What that is worth shows beside trees of the same mean depth that do not:
 `adt-control-chain`, which has as many nodes too because tuned ADT-Tree never forks, and `adt-control-tree`. At each
@@ -15,11 +15,13 @@ from typing import Any, Final
 
 import numpy as np
 
+from benchmarks.models import engines_option, open_models
 from benchmarks.report import at_least, finish, options, parse, refusing
 from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.conditions import Condition
 from underpaint.runtime.drawing import Drawing, draw
-from underpaint.runtime.evaluation.comparison import choose_prompts
+from underpaint.runtime.evaluation.comparison import read_conditions
+from underpaint.runtime.methods.method_config import usual_preset
 from underpaint.runtime.methods.registry import build_method, resolve
 from underpaint.runtime.pipeline import Pipeline
 
@@ -34,7 +36,7 @@ STEPS: Final = 4
 def drawn(
     pipeline: Pipeline, name: str, sampling: SamplingParams, prompts: Sequence[Condition], seeds: int, *settings: str
 ) -> list[Drawing]:
-    config = resolve(name, sampling.temperature, None, settings)
+    config = resolve(name, sampling.temperature, None, settings, usual_preset(pipeline.index.family))
     method = build_method(name, config, pipeline.tables)
     return [draw(pipeline, method, sampling, prompt, seed) for seed in range(seeds) for prompt in prompts]
 
@@ -62,12 +64,11 @@ def at_temperature(
     rows = [counts(ADT, drawn(pipeline, ADT, sampling, prompts, seeds))]
     wanted = rows[0]["mean_depth"]
     for name in CONTROLS:
-        config = resolve(name, sampling.temperature).to_dict()["policy_settings"]
-        present = counts(
-            name, drawn(pipeline, name, sampling, prompts, seeds), setting=config["mean_depth"], chosen=False
-        )
+        config = resolve(name, sampling.temperature, preset=usual_preset(pipeline.index.family)).to_dict()
+        present_depth = config["policy_settings"]["mean_depth"]
+        present = counts(name, drawn(pipeline, name, sampling, prompts, seeds), setting=present_depth, chosen=False)
         rows.append(present)
-        asked, found = float(config["mean_depth"]), present
+        asked, found = float(present_depth), present
         for _ in range(STEPS):
             if abs(found["mean_depth"] - wanted) <= NEAR / 4:
                 break
@@ -93,14 +94,15 @@ def show(temperature: float, rows: Sequence[dict[str, Any]]) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = options("adt_controls", __doc__)
+    engines_option(parser)
     parser.add_argument("--resolution", type=int, choices=(64, 128), default=128)
     parser.add_argument("--prompts-count", type=at_least(1), default=16)
     parser.add_argument("--prompts-skip", type=at_least(0), default=0, help="chosen prompts left out")
     parser.add_argument("--seeds", type=at_least(1), default=1)
     asked = parse(parser, arguments)
     with refusing(parser):
-        pipeline = Pipeline.open(resolution=asked.resolution)
-    prompts = choose_prompts(asked.prompts_count, asked.prompts_skip)
+        pipeline = open_models(asked, asked.resolution)
+        prompts = read_conditions(pipeline, (), asked.prompts_count, asked.prompts_skip)
     shipped = pipeline.sampling
     found: dict[str, list[dict[str, Any]]] = {}
     for temperature in (0.0, 1.0):

@@ -1,6 +1,6 @@
 """The ablation of multi-scale drafting: what each part of MuLo-SD adds on the shipped models, in one table.
 
-Run: python -m benchmarks.mulo [--prompts-count 48] [--seeds 1] [--out benchmarks/results/mulo-ablation.json]
+Run: python -m benchmarks.mulo [--engines DIR] [--prompts-count 48] [--seeds 1] [--out FILE]
 
 Every variant draws the same prompts under the same seeds as AR, interleaved; a stopped run goes on where it was. Where
 the table says "matched", tau was first found by bisection on prompts of its own, so that as large a share of the
@@ -17,11 +17,12 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.models import engines_option, open_models
 from benchmarks.report import at_least, finish, options, parse, progress, refusing
 from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts.manifest import write_beside
 from underpaint.runtime.drawing import draw
-from underpaint.runtime.evaluation.comparison import BASELINE, ComparisonPlan, choose_prompts, log_settings, run
+from underpaint.runtime.evaluation.comparison import BASELINE, ComparisonPlan, log_settings, read_conditions, run
 from underpaint.runtime.evaluation.drawing_log import DrawingLog
 from underpaint.runtime.evaluation.report import ReportRow, accepted_cells, make_report
 from underpaint.runtime.files import check_folder_writable
@@ -99,7 +100,7 @@ def available(pipeline: Pipeline, sampler: SamplingParams) -> tuple[list[Variant
     found, missing = [], {}
     for one in VARIANTS:
         try:
-            built(pipeline, one).open(pipeline, choose_prompts(1)[0], sampler)
+            built(pipeline, one).open(pipeline, read_conditions(pipeline, (), 1)[0], sampler)
             found.append(one)
         except ValueError as error:
             missing[one.label] = str(error)
@@ -112,7 +113,7 @@ def built(pipeline: Pipeline, one: Variant, *more: str) -> DecodingMethod:
 
 
 def kept_share(pipeline: Pipeline, method: DecodingMethod, sampler: SamplingParams) -> float:
-    prompts = choose_prompts(MATCH_PROMPTS, skip=APART)
+    prompts = read_conditions(pipeline, (), MATCH_PROMPTS, APART)
     drawn = [draw(pipeline, method, sampler, prompt, 0) for prompt in prompts]
     return float(np.mean([accepted_cells(one, pipeline.grid) for one in drawn]))
 
@@ -207,6 +208,7 @@ def show(asked: list[Variant], rows: dict[str, ReportRow], taus: dict[str, float
 
 def main(arguments: list[str] | None = None) -> None:
     parser = options("mulo", __doc__)
+    engines_option(parser)
     parser.add_argument("--prompts-count", type=at_least(2), default=48)
     parser.add_argument("--seeds", type=at_least(1), default=1)
     parser.add_argument("--folder", type=Path, default=Path("runs/mulo-ablation"), help="finished drawings")
@@ -216,14 +218,15 @@ def main(arguments: list[str] | None = None) -> None:
         parser.error(f"--prompts-count: expected at most {APART}, got {given.prompts_count}")
     with refusing(parser):
         check_folder_writable(given.folder)
-        pipeline = Pipeline.open(resolution=128)
+        pipeline = open_models(given, 128)
+        prompts = read_conditions(pipeline, (), given.prompts_count)
     sampler = pipeline.sampling
     asked, missing = available(pipeline, sampler)
     for label, why in missing.items():
         print(f"left out: {label}: {why}", file=sys.stderr)
     taus = matched(pipeline, asked, sampler, given.folder / "taus.json")
     methods = tuple(built(pipeline, one, *([f"tau={taus[one.label]}"] if one.label in taus else [])) for one in asked)
-    plan = ComparisonPlan(methods, choose_prompts(given.prompts_count), tuple(range(given.seeds)), sampler)
+    plan = ComparisonPlan(methods, prompts, tuple(range(given.seeds)), sampler)
     settings = log_settings(pipeline, plan)
     with refusing(parser):
         store = DrawingLog(given.folder, settings, fresh=given.fresh)

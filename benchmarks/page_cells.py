@@ -1,10 +1,21 @@
-"""How a cell of a table on the pages of docs/results/ is written from a row of figures."""
+"""What a table on the pages of docs/results/ is made of, and how a cell is written from a row of figures."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 Row = Mapping[str, Any]
 Column = tuple[str, Callable[[Row], str]]
+
+
+class Section(NamedTuple):
+    """A table of one result file on one page."""
+
+    page: str
+    heading: str
+    file: str
+    columns: tuple[Column, ...]
+    words: str = ""
+    rows: Callable[[Row], Iterable[Row]] = lambda result: result["rows"]
 
 
 def number(value: float | None, form: str = ".2f") -> str:

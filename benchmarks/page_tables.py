@@ -1,9 +1,6 @@
 """Which tables the pages of docs/results/ hold: for each result file, its rows and its columns."""
 
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
-
-from benchmarks.page_cells import Column, Row, plain, with_half, word
+from benchmarks.page_cells import Section, plain, with_half, word
 from benchmarks.page_columns import (
     BUDGET,
     CERTIFIED,
@@ -34,6 +31,7 @@ from benchmarks.page_columns import (
     figures,
     simulated_by_method,
 )
+from benchmarks.textured_tables import TEXTURED_SECTIONS
 from underpaint.runtime.evaluation.invariance import summary
 
 EARLIER = "Of an earlier target and drafter, not made anew since."
@@ -45,17 +43,6 @@ OURS = "Picture by picture, on the prompts of the tables above. `jacobi-lookup` 
 PUBLISHED = """Settings as the papers or their code give them, `k` scaled to this codebook; `underpaint methods --preset
 paper` prints each with its source, and says which are guesses. They were chosen for a GPU, where nodes cost next to
 nothing: here a tree of 59 nodes costs several plain passes."""
-
-
-class Section(NamedTuple):
-    """A table of one result file on one page."""
-
-    page: str
-    heading: str
-    file: str
-    columns: tuple[Column, ...]
-    words: str = ""
-    rows: Callable[[Row], Iterable[Row]] = lambda result: result["rows"]
 
 
 FRONTIER_WORDS = """A method is dominated where another is faster and no worse; **in bold** where that is beyond the
@@ -314,4 +301,5 @@ SECTIONS: tuple[Section, ...] = (
         "of its cell that it cannot see. What is compared: docs/how-to/check-invariance.md.",
         lambda result: summary(result["passes"]),
     ),
+    *TEXTURED_SECTIONS,
 )

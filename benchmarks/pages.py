@@ -16,8 +16,12 @@ from typing import Any
 
 from benchmarks.claim_parts import Judged
 from benchmarks.claims import CLAIMS, PAPERS, RULE, introduction, tallied
+from benchmarks.page_cells import Section
 from benchmarks.page_columns import README_COLUMNS
-from benchmarks.page_tables import EARLIER, SECTIONS, Section
+from benchmarks.page_tables import EARLIER, SECTIONS
+from benchmarks.textured_bars import FILES as TEXTURED_FILES
+from benchmarks.textured_bars import bar_cells, how_far
+from benchmarks.textured_tables import BAR_COLUMNS, BARS_RULE, TEXTURED_PAGE
 from benchmarks.verdicts import Records
 from underpaint.artifacts.manifest import write_beside
 from underpaint.artifacts.results import read_results
@@ -47,6 +51,7 @@ TITLES = {
     "costs": "What passes and decisions cost",
     "invariance": "Passes of any size beside passes of one token",
     "device": "The whole cycle on a GPU, predicted",
+    TEXTURED_PAGE: "TexturedScenes: models in the papers' regime",
 }
 
 
@@ -108,10 +113,19 @@ def render_section(section: Section) -> str:
     return "\n\n".join([*parts, table])
 
 
+def present_records(files: Iterable[str]) -> Records:
+    """Those of the files that there are, by name."""
+    return {file: read_result(file) for file in files if (RESULTS / file).is_file()}
+
+
 def claim_records() -> Records:
     """What is recorded of what the claims ask for, by file name."""
-    files = dict.fromkeys(file for claim in CLAIMS for file in claim.files)
-    return {file: read_result(file) for file in files if (RESULTS / file).is_file()}
+    return present_records(dict.fromkeys(file for claim in CLAIMS for file in claim.files))
+
+
+def render_bars(records: Records) -> list[str]:
+    """What the models of TexturedScenes were to show, beside what they do."""
+    return [*filter(None, [how_far(records)]), BARS_RULE, markdown_table(BAR_COLUMNS, bar_cells(records))]
 
 
 def render_claims(records: Records) -> str:
@@ -143,11 +157,14 @@ def render_claims(records: Records) -> str:
 
 
 def render_pages() -> dict[str, str]:
-    """Every page by file name."""
+    """Every page by file name; none where nothing is recorded for it."""
     pages = {"claims.md": render_claims(claim_records())}
     for name, title in TITLES.items():
         sections = [section for section in SECTIONS if section.page == name and (RESULTS / section.file).is_file()]
-        body = "\n\n".join([NOTE, f"# {title}", *(render_section(section) for section in sections)])
+        if not sections:
+            continue
+        first = render_bars(present_records(TEXTURED_FILES)) if name == TEXTURED_PAGE else []
+        body = "\n\n".join([NOTE, f"# {title}", *first, *(render_section(section) for section in sections)])
         pages[f"{name}.md"] = body + "\n"
     rows = [
         (f"[{section.heading}]({section.page}.md)", f"`{section.file}`", _processor(section.file))

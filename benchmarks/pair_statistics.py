@@ -1,7 +1,8 @@
 """Do lossless methods draw tokens by the target's distribution on the real engine? First tokens and pairs, against
 exact distributions.
 
-Run: python -m benchmarks.pair_statistics [--prompts-count 2] [--draws 2000] [--out FILE]
+Run: python -m benchmarks.pair_statistics [--engines DIR] [--prompts-count 2] [--draws 2000] [--top-k K]
+         [--out FILE]
 
 For each prompt the engine itself gives the exact distribution of the first three tokens: p(a), p(b | a) and p(c | a, b)
 for all that its sampler leaves possible. Every lossless method, AR among them, then draws the first three tokens many
@@ -18,6 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from benchmarks.models import engines_option, open_models
 from benchmarks.report import at_least, finish, options, parse, refusing
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.chance import sampling
@@ -25,7 +27,7 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import Target, cycles
 from underpaint.algos.tree import NO_TOKEN, Verdict, root_only
 from underpaint.runtime.conditions import Condition
-from underpaint.runtime.evaluation.comparison import choose_prompts
+from underpaint.runtime.evaluation.comparison import read_conditions
 from underpaint.runtime.methods.registry import build_method, resolve
 from underpaint.runtime.methods.tree_config import TreeMethod
 from underpaint.runtime.methods.tree_methods import TREE_METHODS
@@ -34,6 +36,8 @@ from underpaint.runtime.pipeline import Pipeline
 TOKENS = 3
 SIMULATED = 400
 SHOWN = ("a", "a, b", "b, c")
+MOST_LEFT = 100
+"""Codes that the sampler may leave: all triples of them are held, and all pairs take a pass."""
 
 
 class Distributions(NamedTuple):
@@ -115,19 +119,29 @@ def score(drawn: IntArray, distributions: Distributions, columns: slice, rng: np
 
 def main(arguments: list[str] | None = None) -> None:
     parser = options("pair_statistics", __doc__)
+    engines_option(parser)
     parser.add_argument("--resolution", type=int, choices=(64, 128), default=128)
     parser.add_argument("--prompts-count", type=at_least(1), default=2)
+    parser.add_argument("--top-k", type=at_least(1), help="codes kept; default: as the models are meant to be sampled")
     parser.add_argument("--draws", type=at_least(1), default=2000)
     parser.add_argument("--methods", help="lossless tree methods, with commas between; default: all of them")
     asked = parse(parser, arguments)
     with refusing(parser):
-        pipeline = Pipeline.open(resolution=asked.resolution)
+        pipeline = open_models(asked, asked.resolution)
+        prompts = read_conditions(pipeline, (), asked.prompts_count)
         built = lossless(pipeline, asked.methods)
-    shipped = pipeline.sampling
-    sampler = SamplingParams(shipped.guidance, 1.0, shipped.top_k, shipped.top_p)
+        shipped = pipeline.sampling
+        top_k = shipped.top_k if asked.top_k is None else asked.top_k
+        left = top_k or pipeline.tables.vocab_size
+        if left > MOST_LEFT:
+            raise ValueError(
+                f"--top-k: expected at most {MOST_LEFT} codes that the sampler leaves, because every three of them are "
+                f"enumerated, got {left:,}"
+            )
+    sampler = SamplingParams(shipped.guidance, 1.0, top_k, shipped.top_p)
     rows = []
     print(f"{'prompt':44s} {'method':14s} " + " ".join(f"z({shown})".rjust(8) for shown in SHOWN) + "  impossible")
-    for number, prompt in enumerate(choose_prompts(asked.prompts_count)):
+    for number, prompt in enumerate(prompts):
         distributions = exact(pipeline.target(prompt, sampler).model)
         for place, method in enumerate(built):
             start = time.monotonic()

@@ -1,6 +1,6 @@
 """A budget over the picture against the same budget spent evenly: tokens kept at equal exact total variation.
 
-Run: python -m benchmarks.picture_budget [--prompts-count 40] [--rows 4] [--seed 0] [--out FILE]
+Run: python -m benchmarks.picture_budget [--engines DIR] [--prompts-count 40] [--rows 4] [--seed 0] [--out FILE]
 
 The shipped models draw each prompt by `neighbour_budget`, at most `delta` a node. What it spent on the picture is all
 that `picture_budget` may spend on the same prompt with the same seed. Both are exact sums of total variations, worked
@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks.models import engines_option, open_models
 from benchmarks.report import at_least, finish, options, parse, refusing
 from underpaint.algos.accept.neighbour_budget import NeighbourBudget, move_to_draft, move_to_points
 from underpaint.algos.accept.picture_budget import PictureBudget
@@ -28,7 +29,7 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import decode
 from underpaint.algos.tree import DraftTree, Verdict
 from underpaint.runtime.conditions import Condition
-from underpaint.runtime.evaluation.comparison import choose_prompts
+from underpaint.runtime.evaluation.comparison import read_conditions
 from underpaint.runtime.pipeline import Pipeline
 
 DELTAS = (0.1,)
@@ -147,6 +148,7 @@ def compare(
 def main(arguments: list[str] | None = None) -> int:
     """Compare, and print one JSON line."""
     parser = options("picture_budget", __doc__)
+    engines_option(parser)
     parser.add_argument("--prompts-count", type=at_least(2), default=40, help="pictures of each row")
     parser.add_argument("--seed", type=at_least(0), default=0, help="noise of the first picture")
     parser.add_argument(
@@ -154,8 +156,8 @@ def main(arguments: list[str] | None = None) -> int:
     )
     asked = parse(parser, arguments)
     with refusing(parser):
-        pipeline = Pipeline.open(resolution=128)
-        prompts = list(choose_prompts(asked.prompts_count))
+        pipeline = open_models(asked, 128)
+        prompts = list(read_conditions(pipeline, (), asked.prompts_count))
     shipped = pipeline.sampling
     models = Models(pipeline, SamplingParams(shipped.guidance, 1.0, shipped.top_k, shipped.top_p))
     rows = [row for case in POLICIES_AND_SETTINGS[: asked.rows] for row in compare(models, case, prompts, asked.seed)]

@@ -1,6 +1,6 @@
 """Which measure of quality sees known damage, and with how many pictures.
 
-Run: python -m benchmarks.quality_damage [--resolution 128] [--prompts-count 200] [--out FILE]
+Run: python -m benchmarks.quality_damage [--engines DIR] [--resolution 128] [--prompts-count 200] [--out FILE]
 
 Plain AR draws two pictures for every prompt at temperature 1, with different noise, as a relaxed method's pictures
 have other tokens than AR's. In the second a share of the tokens is replaced by their k-th nearest code, and each
@@ -20,17 +20,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks.models import engines_option, open_models
 from benchmarks.report import at_least, finish, options, parse, refusing
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.drawing import Drawing, draw
-from underpaint.runtime.evaluation.comparison import choose_prompts
+from underpaint.runtime.evaluation.comparison import read_conditions
 from underpaint.runtime.evaluation.damage import replaced_by_neighbours
 from underpaint.runtime.evaluation.paired import paired_difference, pictures_needed
 from underpaint.runtime.evaluation.picture_quality import PictureViews
 from underpaint.runtime.evaluation.two_sample import LEAST_PROMPTS, two_sample_test
 from underpaint.runtime.methods.registry import build_method, resolve
-from underpaint.runtime.pipeline import Pipeline
 
 COUNTS = (25, 50, 100, 200, 400)
 """Prompts that the classifier is tried with, as far as there are so many."""
@@ -86,12 +86,15 @@ def told_apart(base: FloatArray, damaged: FloatArray) -> dict[str, Any]:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = options("quality_damage", __doc__)
+    engines_option(parser)
     parser.add_argument("--resolution", type=int, choices=(64, 128), default=128)
     parser.add_argument("--prompts-count", type=at_least(LEAST_PROMPTS), default=200)
     asked = parse(parser, arguments)
     with refusing(parser):
-        prompts = choose_prompts(asked.prompts_count)
-        pipeline = Pipeline.open(resolution=asked.resolution)
+        pipeline = open_models(asked, asked.resolution)
+        prompts = read_conditions(pipeline, (), asked.prompts_count)
+        if pipeline.judge is None:
+            raise ValueError(f"{asked.engines} holds no judge, so nothing sees a damage; export one into it")
     shipped = pipeline.sampling
     sampling = SamplingParams(shipped.guidance, 1.0, shipped.top_k, shipped.top_p)
     plain = build_method("ar", resolve("ar", 1.0), pipeline.tables)

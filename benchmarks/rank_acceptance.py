@@ -1,6 +1,7 @@
 """How often a draft of each rank is kept: what Sequoia plans its tree by.
 
-Run: python -m benchmarks.rank_acceptance [--prompts-count 24] [--prompts-skip 200] [--ranks 4] [--out FILE]
+Run: python -m benchmarks.rank_acceptance [--engines DIR] [--prompts-count 24] [--prompts-skip 200] [--ranks 4]
+         [--out FILE]
 
 Sequoia (arXiv 2402.12374, section 3) takes the probability that, where a node's children are tried, the one of each
 rank is kept. Here it is counted over the decoding of whole pictures along wide static trees: at temperature 1 siblings
@@ -12,12 +13,13 @@ on the machine. A rank that was never tried, as where top-k leaves no such sibli
 from collections.abc import Sequence
 from typing import Any, Final
 
+from benchmarks.models import engines_option, open_models
 from benchmarks.report import at_least, finish, options, parse, refusing
 from underpaint.algos.draft.sequoia import acceptance_by_rank
 from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.conditions import Condition
 from underpaint.runtime.drawing import noise_of
-from underpaint.runtime.evaluation.comparison import choose_prompts
+from underpaint.runtime.evaluation.comparison import read_conditions
 from underpaint.runtime.methods.registry import build_method, resolve
 from underpaint.runtime.pipeline import Pipeline
 
@@ -48,6 +50,7 @@ def measured(
 
 def main(arguments: list[str] | None = None) -> None:
     parser = options("rank_acceptance", __doc__)
+    engines_option(parser)
     parser.add_argument("--resolution", type=int, choices=(64, 128), default=128)
     parser.add_argument("--prompts-count", type=at_least(1), default=24)
     parser.add_argument("--prompts-skip", type=at_least(0), default=200, help="chosen prompts left out")
@@ -55,8 +58,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--ranks", type=at_least(1), default=4, help="children that are told apart")
     asked = parse(parser, arguments)
     with refusing(parser):
-        pipeline = Pipeline.open(resolution=asked.resolution)
-    prompts = choose_prompts(asked.prompts_count, asked.prompts_skip)
+        pipeline = open_models(asked, asked.resolution)
+        prompts = read_conditions(pipeline, (), asked.prompts_count, asked.prompts_skip)
     shipped = pipeline.sampling
     rows = []
     for temperature in (0.0, 1.0):

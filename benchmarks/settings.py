@@ -12,21 +12,23 @@ writes it to a file too. What is chosen here is to be reported on other prompts:
 from pathlib import Path
 from typing import Any
 
+from benchmarks.models import engines_option, open_models
 from benchmarks.report import at_least, finish, options, parse, progress, refusing
 from underpaint.algos.rows import SamplingParams
+from underpaint.artifacts.model_index import family_of
 from underpaint.runtime.evaluation.comparison import (
     BASELINE,
     ComparisonPlan,
     check_opens,
-    choose_prompts,
     log_settings,
+    read_conditions,
     run,
 )
 from underpaint.runtime.evaluation.drawing_log import DrawingLog
 from underpaint.runtime.evaluation.report import ReportRow, make_report
 from underpaint.runtime.files import check_folder_writable
+from underpaint.runtime.methods.method_config import usual_preset
 from underpaint.runtime.methods.registry import build_method, resolve
-from underpaint.runtime.pipeline import Pipeline
 
 ADT_VARIANTS = (
     "acceptance=length beta=1",
@@ -96,6 +98,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--rule", help="another rule for the method")
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--guidance", type=float)
+    engines_option(parser)
     parser.add_argument("--resolution", type=int, choices=(64, 128), default=128)
     parser.add_argument("--prompts-count", type=at_least(1), default=8)
     parser.add_argument("--prompts-skip", type=at_least(0), default=0, help="chosen prompts left out")
@@ -105,16 +108,18 @@ def main(arguments: list[str] | None = None) -> None:
     asked = parse(parser, arguments)
     with refusing(parser):
         check_folder_writable(asked.folder)
+        preset = usual_preset(family_of(asked.engines))
         configs = {BASELINE: resolve(BASELINE, asked.temperature)}
         for settings in ("", *asked.variant, *(ADT_VARIANTS if asked.adt else ())):
-            configs[settings or "default"] = resolve(asked.method, asked.temperature, asked.rule, settings.split())
-        pipeline = Pipeline.open(resolution=asked.resolution)
+            own = settings.split()
+            configs[settings or "default"] = resolve(asked.method, asked.temperature, asked.rule, own, preset)
+        pipeline = open_models(asked, asked.resolution)
         shipped = pipeline.sampling
         guidance = shipped.guidance if asked.guidance is None else asked.guidance
         sampler = SamplingParams(guidance, asked.temperature, shipped.top_k, shipped.top_p)
         methods = tuple(build_method(label, config, pipeline.tables) for label, config in configs.items())
-        prompts = choose_prompts(asked.prompts_count, asked.prompts_skip)
-        plan = ComparisonPlan(methods, prompts, tuple(range(asked.seeds)), sampler)
+        prompts = read_conditions(pipeline, (), asked.prompts_count, asked.prompts_skip)
+        plan = ComparisonPlan(methods, prompts, tuple(range(asked.seeds)), sampler, preset)
         check_opens(pipeline, plan)
         store = DrawingLog(asked.folder, log_settings(pipeline, plan), fresh=asked.fresh)
     run(pipeline, plan, store, progress)
@@ -125,6 +130,7 @@ def main(arguments: list[str] | None = None) -> None:
         "temperature": asked.temperature,
         "resolution": asked.resolution,
         "guidance": guidance,
+        "preset": preset,
         "prompts": asked.prompts_count,
         "prompts_skip": asked.prompts_skip,
         "seeds": asked.seeds,

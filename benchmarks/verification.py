@@ -1,6 +1,6 @@
 """What block and traversal verification accept beyond token-wise rules, on a shipped model's own image tokens.
 
-Run: python -m benchmarks.verification [--resolution 128] [--prompts-count 16] [--seeds 1] [--out FILE]
+Run: python -m benchmarks.verification [--engines DIR] [--resolution 128] [--prompts-count 16] [--seeds 1] [--out FILE]
 
 A token-wise rule decodes pictures at temperature 1; at every cycle each rule is asked what it would accept of the same
 draft under the same target distributions. Its expected accepted length there is exact: every outcome of its flips is
@@ -14,6 +14,7 @@ from typing import Self
 
 import numpy as np
 
+from benchmarks.models import engines_option, open_models
 from benchmarks.report import at_least, finish, options, parse, refusing
 from underpaint.algos.accept import RULES
 from underpaint.algos.arrays import FloatArray
@@ -24,8 +25,7 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import decode
 from underpaint.algos.tree import DraftTree, Verdict
 from underpaint.runtime.drawing import noise_of
-from underpaint.runtime.evaluation.comparison import choose_prompts
-from underpaint.runtime.pipeline import Pipeline
+from underpaint.runtime.evaluation.comparison import read_conditions
 
 CASES = (
     ("chain", {"length": 3}, ("chain", "block")),
@@ -84,12 +84,14 @@ def interval(pictures: list[FloatArray], draws: int = 2000) -> tuple[float, floa
 
 def main(arguments: list[str] | None = None) -> None:
     parser = options("verification", __doc__)
+    engines_option(parser)
     parser.add_argument("--resolution", type=int, choices=(64, 128), default=128)
     parser.add_argument("--prompts-count", type=at_least(1), default=16)
     parser.add_argument("--seeds", type=at_least(1), default=1)
     asked = parse(parser, arguments)
     with refusing(parser):
-        pipeline = Pipeline.open(resolution=asked.resolution)
+        pipeline = open_models(asked, asked.resolution)
+        prompts = read_conditions(pipeline, (), asked.prompts_count)
     shipped = pipeline.sampling
     sampler = SamplingParams(shipped.guidance, 1.0, shipped.top_k, shipped.top_p)
     rows = []
@@ -97,7 +99,7 @@ def main(arguments: list[str] | None = None) -> None:
     for policy, settings, rules in CASES:
         plain = {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()}
         pictures = []
-        for prompt in choose_prompts(asked.prompts_count):
+        for prompt in prompts:
             for seed in range(asked.seeds):
                 witness = Witness(rules)
                 target, drafter = pipeline.target(prompt, sampler).model, pipeline.drafter(sampler).model

@@ -33,6 +33,7 @@ from underpaint.cli.options import (
     TopP,
     check_costs,
     open_pipeline,
+    read_preset,
     read_sampling,
     short_hash,
 )
@@ -77,7 +78,7 @@ def generate(
     prompt_options: PromptOptions = _NO_FILE,
     method: Annotated[str, typer.Option(help="How to draw it; see `underpaint methods`.")] = "adt+lantern",
     rule: Annotated[str | None, typer.Option(help="Another acceptance rule for the method's drafts.")] = None,
-    preset: Preset = "tuned",
+    preset: Preset = None,
     setting: Annotated[
         list[str] | None, typer.Option("--set", help="A setting of the method, name=value; repeat for more.")
     ] = None,
@@ -113,7 +114,8 @@ def generate(
         check_options(backend, device)
         if backend == DEVICE and strip is not None:
             raise ValueError("--strip needs passes on the host; leave it or --backend device out")
-        config = resolve(method, SamplingParams(temperature=temperature).temperature, rule, setting or (), preset)
+        checked = SamplingParams(temperature=temperature).temperature
+        config = resolve(method, checked, rule, setting or (), read_preset(preset, engines))
         texts = list(prompts or ())
         if not texts and prompt_options == _NO_FILE:
             raise ValueError(

@@ -24,6 +24,7 @@ from underpaint.cli.options import (
     check_promises,
     open_pipeline,
     read_names,
+    read_preset,
     read_sampling,
     short_hash,
 )
@@ -59,7 +60,7 @@ def sweep(
     setting: Annotated[
         list[str] | None, typer.Option("--set", help="method.name=value for all variants of a method.")
     ] = None,
-    preset: Preset = "tuned",
+    preset: Preset = None,
     temperature: Temperature = 1.0,
     prompt_options: PromptOptions = _NO_FILE,
     seeds: Seeds = 1,
@@ -85,8 +86,9 @@ def sweep(
 ) -> None:
     """Draw the same prompts at many settings and plot speed-up against quality, with the undominated ones joined.
 
-    Without --vary: row fronts, MuLo-SD and LANTERN over their main settings. A stopped sweep (Ctrl-C) keeps what is
-    drawn; the same command goes on with it.
+    Without --vary: row fronts, MuLo-SD and LANTERN over their main settings. The last lines name the fastest settings
+    of each method, as `compare` takes them; report them on other prompts (--prompts-skip). A stopped sweep (Ctrl-C)
+    keeps what is drawn; the same command goes on with it.
     """
     from underpaint.algos.rows import SamplingParams
     from underpaint.cli.comparison_table import print_rows, title_of
@@ -102,12 +104,14 @@ def sweep(
     from underpaint.runtime.evaluation.pareto import to_dict as rows_to_dict
     from underpaint.runtime.evaluation.pareto import variants, write_pareto
     from underpaint.runtime.evaluation.report import make_report, to_results
+    from underpaint.runtime.evaluation.tuning import as_options, fastest_settings
     from underpaint.runtime.files import check_apart, check_folder_writable
     from underpaint.runtime.methods.registry import build_method, resolve
 
     with bad_input():
         checked = SamplingParams(temperature=temperature).temperature
         asked = variants(vary or DEFAULT_VARY, setting or (), list(dict.fromkeys([BASELINE, *read_names(methods)])))
+        preset = read_preset(preset, engines)
         configs = [resolve(one.method, checked, None, one.settings, preset) for one in asked]
         check_promises(configs)
         check_folder_writable(out or DEFAULT_OUT)
@@ -139,5 +143,8 @@ def sweep(
     if told_as_json(figures, plain):
         return
     print_rows(report.rows, pipeline, title, curve, form)
+    best = as_options(fastest_settings(report.rows, asked))
+    if best:
+        note(f"The fastest of each method, without those that the judge reads worse than AR's: {best}", form)
     for path in (figures, plot):
         note(str(path), form)

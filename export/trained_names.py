@@ -57,7 +57,8 @@ WORLD_NAMES: Final = (
 for, on one file of weights."""
 EIGHT_BIT_TARGET: Final = "target_eight_bits"
 """The same targets, with products in 8 bits; they are named as those in float32 are, so they need another folder."""
-WORLD_OTHER_NAMES: Final = (EIGHT_BIT_TARGET, "drafter64_float", "drafter128_float")
+WORLD_OTHER_NAMES: Final = (EIGHT_BIT_TARGET, "drafter64_float", "drafter128_float", "superres")
+"""superres: of the pixel sampler, which the preset "paper" of mulo-islands asks for."""
 
 
 class TrainedNames(NamedTuple):

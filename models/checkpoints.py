@@ -24,6 +24,8 @@ _NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
     "superres": ("superres",),
 }
 """What the config of a kind of checkpoint says, without which nothing can be built."""
+_WORLD: Final = Path("world.json")
+"""What `models.train.world` writes beside the stages of a world, in a folder that is named alike unless it is told."""
 
 
 def load_whole(path: Path, device: str | torch.device = "cpu") -> dict[str, Any]:
@@ -61,7 +63,7 @@ def read(path: Path, kind: str) -> dict[str, Any]:
         ValueError: when the file is not a checkpoint of that kind.
     """
     if not path.exists():
-        raise FileNotFoundError(f"no checkpoint at {path}; train one with `underpaint train {kind}`")
+        raise FileNotFoundError(f"no checkpoint at {path}; train one with `{_recipe(path, kind)}`")
     saved = load_whole(path)
     found = saved["config"].get("kind")
     if found != kind:
@@ -70,9 +72,17 @@ def read(path: Path, kind: str) -> dict[str, Any]:
     if lacking:
         raise ValueError(
             f"{path} is a damaged {kind} checkpoint: its config does not say {', '.join(lacking)}; train it again with "
-            f"`underpaint train {kind}`, or name another"
+            f"`{_recipe(path, kind)}`, or name another"
         )
     return saved
+
+
+def _recipe(path: Path, kind: str) -> str:
+    """The command that makes a checkpoint: of a world, whose stages lie beside each other, or of one recipe."""
+    world = path.parent.parent
+    if world.name != _WORLD.stem and not (world / _WORLD).is_file():
+        return f"underpaint train {kind}" + (" --scenes textured" if path.parent.name == f"{kind}_textured" else "")
+    return f"underpaint train world --hours 12 --out {world}"
 
 
 def story(saved: Mapping[str, Any]) -> dict[str, Any]:

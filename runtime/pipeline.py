@@ -27,6 +27,7 @@ from underpaint.runtime.engines.target import EngineTarget
 from underpaint.runtime.evaluation.picture_judge import Picture, PictureJudge, open_judge
 from underpaint.runtime.low_resolution import LowResolution
 from underpaint.runtime.methods.method import ModelTables, Timed
+from underpaint.runtime.methods.method_config import MOST_PUBLISHED_K, scaled_to
 from underpaint.runtime.resampling.registry import read_codebook, read_table
 from underpaint.runtime.resampling.resampler import Resampler
 from underpaint.zoo.grammars import EMOJI, check_tables, index_grammar
@@ -35,7 +36,8 @@ from underpaint.zoo.load import FOLDER
 MAX_NODES: Final = 64
 """Nodes of the largest tree that a target scores, its root included."""
 NEIGHBOURS: Final = 100
-"""Columns of the table of nearest codes where a folder brings none: the most that a rule's `k` can ask for."""
+"""Columns of the table of nearest codes, at least, where a folder brings none: the most that a rule's `k` can ask for.
+Of a codebook of more than 1,638 codes there are as many as the largest published `k` stands for, see `scaled_to`."""
 BACKENDS: Final = ("cpu", "tensorrt", "tensorrt-rtx")
 """ONNX Runtime on the CPU, and engines that `underpaint engine` built of the same graphs."""
 ALL_BACKENDS: Final = (*BACKENDS, DEVICE)
@@ -247,7 +249,8 @@ def _tables(folder: Path, index: ModelIndex) -> ModelTables:
     """The codebook, and the nearest codes: from the folder, or else found here."""
     codebook = read_codebook(folder)
     if index.tokenizer.neighbours is None:
-        near = nearest_codes(codebook, min(NEIGHBOURS, codebook.shape[0] - 1))
+        codes = codebook.shape[0]
+        near = nearest_codes(codebook, min(max(NEIGHBOURS, scaled_to(codes, MOST_PUBLISHED_K)), codes - 1))
     else:
         near = read_table(index.tokenizer.neighbours, "neighbours", folder).astype(np.int64)
     return ModelTables(near, codebook)

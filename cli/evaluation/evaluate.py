@@ -54,7 +54,7 @@ def evaluate(
     methods: Annotated[str, typer.Option(help="Methods, with commas between; AR is always among them.")] = (
         DEFAULT_METHODS
     ),
-    preset: Preset = "tuned",
+    preset: Preset = None,
     temperature: Temperature = 1.0,
     seeds: Seeds = 1,
     prompt_options: PromptOptions = _NO_FILE,
@@ -145,7 +145,7 @@ def _spec(name: str, resolution: int | None, low: Path | None, backend: str, thr
 def _plan_model(
     spec: "ModelSpec",
     names: tuple[str, ...],
-    preset: str,
+    preset: str | None,
     sampling: tuple[float, float | None, int | None, float | None],
     seeds: int,
     settings: list[str],
@@ -158,9 +158,11 @@ def _plan_model(
     from underpaint.runtime.evaluation.comparison import ComparisonPlan, build_methods
     from underpaint.runtime.evaluation.jobs.costs import costs_file
     from underpaint.runtime.evaluation.jobs.plan import ModelPlan
+    from underpaint.runtime.methods.method_config import usual_preset
     from underpaint.runtime.methods.registry import resolve
 
     pipeline = spec.open(own_threads=False)
+    preset = preset or usual_preset(pipeline.index.family)
     own = {name: tuple(texts) for name, texts in settings_by_method(settings, names).items()}
     params = read_sampling(*sampling, pipeline)
     chosen = choose(pipeline, prompts, prompt_options)

@@ -233,7 +233,7 @@ def train_drafter(
     def shares_of(scenes: TokenSet) -> list[float]:
         sums = np.zeros(settings.validated_passes)
         together = at_once(scenes, 16)
-        starts = range(0, settings.validated, together)
+        starts = range(0, min(settings.validated, len(scenes.codes)), together)
         for start in starts:
             codes = torch.from_numpy(scenes.codes[start : start + together].astype(np.int64)).to(place)
             word_ids = torch.from_numpy(scenes.words[start : start + together]).to(place)

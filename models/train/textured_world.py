@@ -34,6 +34,9 @@ from underpaint.models.train.shared_target import (
     train_shared_target,
     write_on_grid,
 )
+from underpaint.models.train.superres import LOOP as SUPER_RESOLUTION_LOOP
+from underpaint.models.train.superres import settings_for as super_resolution_settings
+from underpaint.models.train.superres import train_super_resolution
 from underpaint.models.train.target import TargetSettings
 from underpaint.models.train.tokenizer import (
     TEXTURED,
@@ -46,7 +49,7 @@ from underpaint.models.train.tokens import TokenSet, encode_pictures
 from underpaint.models.train.world import Stage
 from underpaint.models.vq import VQConfig
 
-SHARES: Final = (15, 5, 35, 20, 5, 10, 4, 3, 3)
+SHARES: Final = (15, 5, 35, 20, 5, 10, 4, 3, 2, 1)
 """Per cent of the hours, by stage; encoding scenes, once the tokenizer is finished, comes on top."""
 WEIGHTS: Final = {
     "tokenizer": "tokenizer_textured",
@@ -189,19 +192,34 @@ class _World:
             device=self.device,
         )
 
+    def pairs(self) -> PairedScenes:
+        """The same scenes at both sides."""
+        (low, high), vq = self.settings.sides, vq_config(self.checkpoint("tokenizer"))
+        grids = ResolutionMap(*(Grid(side // vq.stride, side // vq.stride) for side in (low, high)))
+        data, validation = (PairedCodes(self.codes(low, split), self.codes(high, split)) for split in _SPLITS)
+        return PairedScenes(data, validation, self.checkpoint("tokenizer"), self.pictures, grids)
+
     def sampler(self, direction: Direction, losses: str, folder: Path, minutes: float) -> TrainingResult:
         (low, high), vq = self.settings.sides, vq_config(self.checkpoint("tokenizer"))
         ratio = high // low
-        grids = ResolutionMap(*(Grid(side // vq.stride, side // vq.stride) for side in (low, high)))
-        data, validation = (PairedCodes(self.codes(low, split), self.codes(high, split)) for split in _SPLITS)
         return train_sampler(
             folder,
-            PairedScenes(data, validation, self.checkpoint("tokenizer"), self.pictures, grids),
+            self.pairs(),
             SamplerConfig(direction, vq.codebook_size, ratio, self.settings.sampler_width, high_blocks=ratio),
             losses=LOSSES[losses],
             settings=self.settings.sampling,
             loop=self.loop(LOOPS[losses], minutes),
             init_from=None if losses == "ce" else self.checkpoint(f"sampler_{direction}_ce"),
+            seed=self.seed,
+            device=self.device,
+        )
+
+    def super_resolution(self, folder: Path, minutes: float) -> TrainingResult:
+        return train_super_resolution(
+            folder,
+            self.pairs(),
+            settings=super_resolution_settings(self.settings.sides[1]),
+            loop=self.loop(SUPER_RESOLUTION_LOOP, minutes),
             seed=self.seed,
             device=self.device,
         )
@@ -233,6 +251,7 @@ def textured_stages(
         ("sampler_up_ce", partial(world.sampler, "up", "ce")),
         ("sampler_up_pixel", partial(world.sampler, "up", "pixel")),
         ("sampler_down_ce", partial(world.sampler, "down", "ce")),
+        ("superres", world.super_resolution),
     ]
     shares = dict(zip([name for name, _ in recipes], SHARES, strict=True))
     return [

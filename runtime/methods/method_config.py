@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, Type
 from underpaint.algos.accept import RULES, Rule
 from underpaint.algos.registry import build
 from underpaint.algos.rows import SamplingParams
+from underpaint.artifacts.model_families import TEXTURED_FAMILY
 from underpaint.runtime.methods.method import DecodingMethod, ModelTables
 from underpaint.runtime.methods.settings import Shown, read_setting, settings_of, split_setting
 
@@ -21,12 +22,17 @@ Family: TypeAlias = Literal["tree", "grid", "jacobi"]
 target drafts for itself."""
 PresetName: TypeAlias = Literal["tuned", "paper"]
 TUNED: Final = "tuned"
-"""The best settings measured on the shipped models: the default."""
+"""The best settings measured on the shipped models: the default, see `usual_preset`."""
 PAPER: Final = "paper"
 """The settings that the method's paper or its authors' code give, as far as they are published."""
 PRESETS: Final[tuple[PresetName, ...]] = (TUNED, PAPER)
+_UNTUNED: Final = (TEXTURED_FAMILY,)
+"""Families of models that no settings were tuned on."""
 PUBLISHED_CODES: Final = 16384
 """Codes of the models that the papers' settings were chosen on (LlamaGen, arXiv 2406.06525)."""
+
+MOST_PUBLISHED_K: Final = 1000
+"""The most near codes of those models that a paper's settings pool (LANTERN, arXiv 2410.03355)."""
 
 
 class MethodConfig(Protocol):
@@ -106,6 +112,11 @@ class MethodSpec:
         if name not in PRESETS:
             raise ValueError(f"preset: expected one of {', '.join(PRESETS)}, got {name!r}")
         return self.paper if name == PAPER else self.tuned
+
+
+def usual_preset(family: str) -> PresetName:
+    """The preset where none is asked for, of models of a family: what was tuned on others says nothing of them."""
+    return PAPER if family in _UNTUNED else TUNED
 
 
 def no_settings() -> Mapping[str, Shown]:

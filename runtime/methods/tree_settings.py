@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from underpaint.runtime.methods.method_config import no_settings
+from underpaint.runtime.methods.method_config import MOST_PUBLISHED_K, no_settings
 from underpaint.runtime.methods.settings import Shown
 
 NONE: Final = no_settings()
@@ -125,7 +125,7 @@ PAPER_LANTERN: Final = RuleSettings(
     {"delta": 0.1, "residual": "paper"},
     {"delta": 0.1},
     {"k": f"arXiv 2410.03355, released code: 1,000 of 16,384 codes, {SCALED}", "delta": "the same code's default"},
-    1000,
+    MOST_PUBLISHED_K,
 )
 PAPER_RELATIVE: Final = RuleSettings(
     {"factor": 5.0, "residual": "paper"},

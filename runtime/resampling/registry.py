@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from underpaint.algos.registry import suggest
 from underpaint.algos.spatial.resolution import ResolutionMap
 from underpaint.artifacts.manifest import ManifestError
+from underpaint.artifacts.model_families import TEXTURED_FAMILY
+from underpaint.artifacts.model_index import family_of
 from underpaint.runtime.engines.context import EngineContext, EngineError
 from underpaint.runtime.engines.images import ImageDecoder, ImageEncoder
 from underpaint.runtime.resampling.pixels import FILTERS, Enlarger, FilterEnlarger, LearnedEnlarger, PixelResampler
@@ -38,6 +40,8 @@ TRAINED_BY: Final[Mapping[str, tuple[str, str]]] = {
     "sampler_down_gan": ("down", "gan"),
 }
 """Direction and losses of each network in `LATENT`, as `underpaint train sampler` knows them."""
+_WORLD_STAGES: Final = ("sampler_up_ce", "sampler_up_pixel", "sampler_down_ce", SUPER_RESOLUTION)
+"""What `underpaint train world` trains of these for textured scenes."""
 RESAMPLERS: Final = (*FILTERS, SUPER_RESOLUTION, *LATENT)
 """What `open_resampler` knows: pixel kinds, then latent ones."""
 
@@ -135,9 +139,17 @@ def _fitting(
     recipe += " --tokenizer CHECKPOINT --pictures FOLDER" if exported else ""
     if name not in names(folder):
         export = f"runs/RUN/checkpoint.pt --kind sampler --out {folder}" if exported else name
+        kinds = [kind for kind in LATENT if all(one + between(*sides) in names(folder) for one in LATENT[kind])]
+        told = f"make it with `underpaint train {recipe}` and `underpaint export {export}`"
+        if family_of(folder) == TEXTURED_FAMILY:
+            export = f"underpaint export {name} --scenes textured --out {folder}"
+            stage = _world_stage(network) if sides == SHIPPED_RESOLUTIONS else None
+            told = "no recipe makes it of textured scenes"
+            if stage is not None:
+                told = f"make it with `underpaint train world --only {stage} --hours 12` and `{export}`"
+        held = f", or one that the folder has: {', '.join(kinds)}" if kinds else ""
         raise EngineError(
-            f"{folder}: there is no model '{name}'; make it with `underpaint train {recipe}` and `underpaint export "
-            f"{export}`, or take a kind that needs none: {', '.join(FILTERS)}"
+            f"{folder}: there is no model '{name}'; {told}, or take a kind that needs none: {', '.join(FILTERS)}{held}"
         )
     located = locate(name, kind, folder)
     made_for = located.manifest.settings
@@ -158,6 +170,12 @@ def _fitting(
             f"train it again with `underpaint train {recipe}` and export it, or take the models that it was trained for"
         )
     return located
+
+
+def _world_stage(network: str) -> str | None:
+    """The stage of `underpaint train world` that makes a network; None where there is none."""
+    stage = network if network == SUPER_RESOLUTION else "sampler_" + "_".join(TRAINED_BY[network])
+    return stage if stage in _WORLD_STAGES else None
 
 
 def _sizes(pair: tuple[tuple[int, ...], ...]) -> str:

@@ -30,6 +30,7 @@ REFUSED = [
     ("mulo", ["--prompts-count", "1"], "expected a whole number from 2"),
     ("mulo", ["--prompts-count", "1000"], "--prompts-count: expected at most 128"),
     ("pair_statistics", ["--resolution", "96"], "invalid choice: 96"),
+    ("pair_statistics", ["--top-k", "101", "--resolution", "64"], "--top-k: expected at most 100 codes"),
     ("pair_statistics", ["--methods", "eagle2,lantern", "--resolution", "64"], "'lantern' is none"),
     ("pair_statistics", ["--methods", "eagel2", "--resolution", "64"], "did you mean 'eagle2'"),
     ("paired_speed", ["absent"], "no folder absent"),
@@ -50,6 +51,7 @@ REFUSED = [
     ("settings", ["adt", "--temperature", "-1", "--resolution", "64"], "temperature must be >= 0"),
     ("settings", ["adt", "--folder", "/proc/here"], "cannot write into /proc/here"),
     ("simulate", ["--images", "0"], "expected a whole number from 2"),
+    ("textured_training", ["--engines", "absent"], "absent"),
     ("verification", ["--prompts-count", "0"], "expected a whole number from 1"),
 ]
 POSITIONAL = {

@@ -57,7 +57,7 @@ def test_all_stages_run_and_stand_on_each_other(tmp_path: Path) -> None:
         assert sum(stage.share for stage in stages) == 100
         return [one.state for one in train_world(tmp_path, 1, stages, {}, stored=tmp_path / "none")]
 
-    assert run(SETTINGS) == ["finished"] * 9
+    assert run(SETTINGS) == ["finished"] * 10
     for side in (64, 128):
         target = target_of(load_whole(tmp_path / f"target_{side}" / "checkpoint.pt"))
         assert target.decoder.config.grid_side == side // 8
@@ -66,7 +66,7 @@ def test_all_stages_run_and_stand_on_each_other(tmp_path: Path) -> None:
     assert 0 <= codes.min() <= codes.max() < 48
     assert load_whole(tmp_path / "sampler_down_ce" / "checkpoint.pt")["step"] == 2
     # Nothing learns from a judge, a drafter or the last samplers: they go on.
-    open_ones = ("judge", "drafter_64", "drafter_128", "sampler_up_pixel", "sampler_down_ce")
+    open_ones = ("judge", "drafter_64", "drafter_128", "sampler_up_pixel", "sampler_down_ce", "superres")
     names = [stage.name for stage in textured_stages(tmp_path, pictures, settings=SETTINGS)]
     wanted = ["finished" if name in open_ones else "closed" for name in names]
     assert run(replace(SETTINGS, steps=3)) == wanted

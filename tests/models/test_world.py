@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tests.models.test_tokenizer import LOOP, SETTINGS, TINY_VQ, flat_pictures
-from underpaint.models.checkpoints import load_whole
+from underpaint.models.checkpoints import load_whole, read
 from underpaint.models.train import loop
 from underpaint.models.train.loop import CHECKPOINT, LoopSettings, Loss, TrainingResult, save_atomically, train
 from underpaint.models.train.tokenizer import train_tokenizer
@@ -186,3 +186,16 @@ def test_a_full_disk_keeps_what_was_trained(tmp_path: Path, monkeypatch: pytest.
         train(module, loss, tmp_path, replace(settings, steps=5), {"kind": "line"})
     assert (tmp_path / CHECKPOINT).read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == [CHECKPOINT]
+
+
+def test_a_missing_checkpoint_of_a_world_names_the_command_that_makes_worlds(tmp_path: Path) -> None:
+    for folder in (tmp_path / "world", tmp_path / "other"):
+        train_world(folder, 1, [Recorder().stage("tokenizer", 1)], ABOUT, stored=tmp_path / "none")
+        with pytest.raises(
+            FileNotFoundError, match=f"train one with `underpaint train world --hours 12 --out {folder}`"
+        ):
+            read(folder / "target" / CHECKPOINT, "target")
+    with pytest.raises(FileNotFoundError, match="train one with `underpaint train tokenizer --scenes textured`"):
+        read(tmp_path / "runs" / "tokenizer_textured" / CHECKPOINT, "tokenizer")
+    with pytest.raises(FileNotFoundError, match="train one with `underpaint train target`"):
+        read(tmp_path / "runs" / "target_64" / CHECKPOINT, "target")

@@ -13,9 +13,12 @@ from PIL import Image
 from safetensors.numpy import load_file
 from typer.testing import CliRunner, Result
 
+import benchmarks.rank_acceptance as rank_acceptance
+import benchmarks.settings as settings
 from tests.cli.hand_made import write_judge
 from tests.runtime.world_folder import export_tiny, train_tiny
 from underpaint.algos.rows import SamplingParams, sampling_probs
+from underpaint.api import draw as draw_once
 from underpaint.artifacts.index_writer import write_index
 from underpaint.artifacts.manifest import ManifestError
 from underpaint.artifacts.model_index import read_index
@@ -34,8 +37,8 @@ from underpaint.runtime.drawing import Drawing, draw
 from underpaint.runtime.engines.context import EngineContext
 from underpaint.runtime.engines.shape import read_shape
 from underpaint.runtime.evaluation.comparison import read_conditions
-from underpaint.runtime.methods.registry import build_method, resolve
-from underpaint.runtime.pipeline import Pipeline
+from underpaint.runtime.methods.registry import METHODS, build_method, resolve
+from underpaint.runtime.pipeline import Pipeline, _tables
 from underpaint.zoo import load
 from underpaint.zoo.textured_prompts import no_textured_prompt, parse_textured, side_word_id, textured_word_ids
 
@@ -175,6 +178,53 @@ def test_every_kind_of_method_draws(pipeline: Pipeline) -> None:
     assert {"sampler_up", "sampler_down", "target64"} <= set(pipeline.fingerprint()["sha256"])
 
 
+def test_what_lies_between_the_sides_is_made_by_the_world_and_not_by_another_family_s_recipe(
+    runs: Path, models: Path, tmp_path: Path
+) -> None:
+    folder = Path(copytree(models, tmp_path / "models"))
+    super_resolution = ("--preset", "paper", "--set", "mulo-islands.window=4", "--set", "mulo-islands.draft_window=4")
+    asked = ("compare", TEXT, "--engines", folder, "--methods", "ar,mulo-islands", *super_resolution)
+    done = called(*asked, "--out", tmp_path / "c")
+    assert done.exit_code == 2, done.output
+    told = " ".join(done.stderr.split())
+    assert "there is no model 'superres'; make it with `underpaint train world --only superres --hours 12`" in told
+    assert f"`underpaint export superres --scenes textured --out {folder}`" in told
+    assert "nearest, bicubic, or one that the folder has: latent, latent-ce" in told
+    with pytest.raises(ValueError, match="'sampler_up_gan'; no recipe makes it of textured scenes, or take"):
+        OPEN(folder).resampler("latent-gan", 2)
+    export_tiny(runs, folder, "superres")
+    done = called(*asked, "--out", tmp_path / "c")
+    assert done.exit_code == 0, done.output
+
+
+def test_published_counts_of_near_codes_fit_a_codebook_of_4096(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    codebook = np.random.default_rng(0).standard_normal((4096, 3)).astype(np.float32)
+    monkeypatch.setattr("underpaint.runtime.pipeline.read_codebook", lambda folder: codebook)
+    tables = _tables(models, read_index(models))
+    assert tables.neighbours.shape == (4096, 250)
+    for spec in METHODS:
+        for temperature in (0.0, 1.0):
+            build_method(spec.name, resolve(spec.name, temperature, preset="paper"), tables)
+
+
+def test_benchmarks_measure_a_folder_on_its_own_prompts(models: Path, tmp_path: Path) -> None:
+    out = tmp_path / "found.json"
+    rank_acceptance.main(
+        [*("--engines", str(models), "--resolution", "64", "--prompts-count", "1"), "--ranks", "2", "--out", str(out)]
+    )
+    found = json.loads(out.read_text())
+    assert (found["vocab_size"], found["sampler"]["guidance"]) == (48, 2.0)
+    settings.main(
+        [
+            *("adt", "--engines", str(models), "--resolution", "64", "--prompts-count", "1"),
+            *("--folder", str(tmp_path / "drawn"), "--out", str(out)),
+        ]
+    )
+    assert json.loads(out.read_text())["model"]["sha256"]["judge"] == OPEN(models).hashes["judge"]
+    drawn_prompts = (tmp_path / "drawn" / "drawings.jsonl").read_text()
+    assert read_conditions(OPEN(models), (), 1)[0].caption() in drawn_prompts
+
+
 def test_the_judge_reads_the_slots_of_this_grammar(pipeline: Pipeline) -> None:
     judge = pipeline.judge
     assert judge is not None
@@ -196,6 +246,16 @@ def test_commands_draw_compare_and_measure(models: Path, tmp_path: Path) -> None
     assert done.exit_code == 0, done.output
     held = json.loads(table.read_text())
     assert (held["settings"]["top_k"], held["settings"]["guidance"]) == (0, 2.0)
+    # Nothing was tuned on these models: the papers' settings, unless others are asked for.
+    assert held["settings"]["preset"] == "paper"
+    assert held["settings"]["methods"]["adt+lantern"]["policy_settings"]["total_tokens"] == 59
+    asked = (*small[:4], "--method", "eagle2", "--save-tokens", "--out", out)
+    assert called("generate", TEXT, *asked).exit_code == 0
+    assert max(json.loads(out.with_suffix(".json").read_text())["nodes"]) > 6
+    assert max(draw_once(OPEN(models, resolution=64), TEXT, "eagle2").nodes or ()) > 6
+    done = called("sweep", *small, "--vary", "zipar.window=2,4", "--out", tmp_path / "s")
+    assert done.exit_code == 0, done.output
+    assert json.loads((tmp_path / "s" / "sweep.json").read_text())["settings"]["preset"] == "paper"
     for row in held["rows"]:
         assert set(row["attribute_accuracy"]) == set(OPEN(models).judge.grammar.slots)
         assert row["attribute_log_probability"] < 0

@@ -1,0 +1,140 @@
+"""What the models of TexturedScenes were to show, and whether the records of them do.
+
+A bar is met where the figure's whole 95 % interval meets it, not met where the whole interval misses it, and cannot be
+told where the interval lies on both sides; a figure that has no interval meets it or misses it by itself.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from benchmarks.verdicts import Figure, Figured, NoFigureError, Records, Sense, figure, pick, record, written
+
+TRAINED: Final = "textured-training.json"
+PREMISES: Final = {side: f"textured-premises-{side}.json" for side in (64, 128)}
+ONE_ROW: Final = {side: f"textured-premises-{side}-one-row.json" for side in (64, 128)}
+COMPARED: Final = {
+    (side, temperature): f"textured-compare-{side}-t{temperature}.json" for side in (64, 128) for temperature in (1, 0)
+}
+PAPER: Final = {temperature: f"textured-compare-paper-128-t{temperature}.json" for temperature in (1, 0)}
+MULO: Final = "textured-mulo.json"
+_LEAST_ACCURACY: Final = 0.75
+
+
+class Bar(NamedTuple):
+    """What a figure was to be. sense: which side of `bound`, which itself is enough. form: of the figure."""
+
+    asked: str
+    file: str
+    measure: Figured
+    sense: Sense
+    bound: float
+    form: str = ".2f"
+
+
+def met(found: Figure, sense: Sense, bound: float) -> str:
+    """Whether a figure meets a bar, by its interval where it has one."""
+    ends = [one for one in (found.low, found.high) if one is not None and math.isfinite(one)]
+    if len(ends) < 2:
+        ends = [found.value]
+    meets = {one >= bound if sense is Sense.ABOVE else one <= bound for one in ends}
+    return "cannot be told" if len(meets) > 1 else "**met**" if meets == {True} else "**not met**"
+
+
+def _pass_over(nodes: int, file: str) -> Figured:
+    """A pass of one row over so many nodes inside decoding cycles, in plain passes."""
+
+    def measure(records: Records) -> Figure:
+        guidance = record(records, file)["settings"]["guidance"]
+        if guidance != 1:
+            raise NoFigureError(f"`{file}` is of guidance {guidance:g}, two rows a pass; the bar is for one")
+        return figure(file, "value", figure=f"a target pass over {nodes} nodes in a cycle, plain passes")(records)
+
+    return measure
+
+
+def _premises(side: int) -> Iterator[Bar]:
+    at, file, above = f"{side} px", PREMISES[side], Sense.ABOVE
+    likeliest, near = "likeliest token, mean probability", "nearest codes over random ones"
+    yield Bar(f"{at}: the likeliest token has at most 0.35", file, _value(file, likeliest), Sense.BELOW, 0.35, ".3f")
+    yield Bar(f"{at}: the 10 nearest codes hold 3 times what random ones do", file, _value(file, near), above, 3.0)
+    factor = _value(file, "likeliest token, surest region over least sure")
+    yield Bar(f"{at}: the likeliest token's share differs by region, 1.5 times", file, factor, above, 1.5)
+    for nodes, most in ((8, 1.5), (16, 1.95)):
+        asked = f"{at}: a pass over {nodes} nodes costs at most {most:g} plain ones, one row, in decoding cycles"
+        yield Bar(asked, ONE_ROW[side], _pass_over(nodes, ONE_ROW[side]), Sense.BELOW, most)
+
+
+def _value(file: str, name: str) -> Figured:
+    return figure(file, "value", figure=name)
+
+
+def _accuracy(file: str) -> Bar:
+    measure = figure(file, "prompt_accuracy", method="ar")
+    return Bar("prompt accuracy of plain AR, at least 0.75", file, measure, Sense.ABOVE, _LEAST_ACCURACY, ".3f")
+
+
+def _faster(method: str, file: str, least: float, where: str) -> Bar:
+    asked = f"`{method}` at least {least:g} times as fast as AR, {where}"
+    return Bar(asked, file, figure(file, "speedup", method=method), Sense.ABOVE, least)
+
+
+BARS: Final[tuple[Bar, ...]] = (
+    *_premises(64),
+    *_premises(128),
+    _accuracy(COMPARED[128, 1]),
+    _faster("adt+lantern", COMPARED[128, 0], 1.8, "128 px, temperature 0"),
+    _faster("adt+lantern", COMPARED[128, 1], 1.5, "128 px, temperature 1"),
+    _faster("mulo-islands", MULO, 3.0, "128 px"),
+)
+FILES: Final = tuple(dict.fromkeys((TRAINED, *(bar.file for bar in BARS))))
+
+
+def bar_cells(records: Records) -> list[tuple[str, str, str, str]]:
+    """A row for each bar: what was asked, what was measured, whether it is met, the record."""
+    rows = []
+    for bar in BARS:
+        try:
+            found = bar.measure(records)
+            told = (written(found, bar.form), met(found, bar.sense, bar.bound))
+        except NoFigureError as error:
+            told = ("", f"not measured: {error}")
+        rows.append((bar.asked, *told, f"`{bar.file}`"))
+    return rows
+
+
+def how_far(records: Records) -> str:
+    """How far the training came, by the models' own figures; empty where nothing is recorded of it."""
+    parts: list[str] = []
+    if TRAINED in records:
+        held = records[TRAINED]
+        target = next((row for row in held["rows"] if row["model"].startswith("target")), None)
+        if target is not None:
+            cross = ", ".join(
+                f"{value:.2f} at {name.removeprefix('validation_ce_')} px"
+                for name, value in sorted(target["reached"].items(), key=lambda one: len(one[0]))
+                if name.startswith("validation_ce_")
+            )
+            parts.append(
+                f"The target learnt for {target['seconds'] / 3600:.1f} hours in all. Its validation cross-entropy, in "
+                f"nats a token, is {cross}; knowing nothing is {math.log(held['vocab_size']):.2f}."
+            )
+    for file in (COMPARED[128, 1], COMPARED[64, 1]):
+        if file not in records:
+            continue
+        accuracy = pick(records, file, method="ar")["prompt_accuracy"]
+        real = records[file]["model"].get("judge_accuracy", {}).get("things_and_finishes")
+        if accuracy is None or real is None:
+            continue
+        side = records[file]["settings"]["resolution"]
+        parts.append(
+            f"Of plain AR's pictures of {side} px the judge reads {accuracy:.3f} right (two things and their "
+            f"finishes); of the real scenes, {real:.3f}."
+        )
+        if accuracy < _LEAST_ACCURACY:
+            parts.append(
+                "**The models are undertrained**: less than the 0.75 that was asked of them. Read every figure below "
+                "as one of a model that draws badly."
+            )
+        break
+    return " ".join(parts)

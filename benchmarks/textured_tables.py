@@ -1,0 +1,74 @@
+"""Tables of docs/results/textured.md: the models of TexturedScenes, in the regime that the papers argue from."""
+
+from typing import Final
+
+from benchmarks.page_cells import Column, Row, Section, interval, word
+from benchmarks.page_columns import PREMISES, SPEED
+from benchmarks.textured_bars import COMPARED, MULO, ONE_ROW, PAPER, TRAINED
+from benchmarks.textured_bars import PREMISES as PREMISES_OF
+
+TEXTURED_PAGE: Final = "textured"
+BAR_COLUMNS: Final = ("what was asked", "measured (95 %)", "met", "record")
+BARS_RULE: Final = """What these models were to show before the comparison of methods on them says something about the
+papers' models ([TexturedScenes](../explanation/scenes.md)). *Met*: the whole interval is on the wanted side of the bar,
+or the figure, where it has no interval; *cannot be told*: the interval lies on both sides. A target that has learnt
+little is flat as well: read the first bar beside its cross-entropy."""
+
+
+def _reached(row: Row) -> str:
+    return ", ".join(f"{name} {value:.4g}" for name, value in row["reached"].items())
+
+
+TRAINING: tuple[Column, ...] = (
+    ("model", word("model")),
+    ("steps", lambda row: f"{row['steps']:,}" + (f" after {row['steps_before']:,}" if row["steps_before"] else "")),
+    ("batch", lambda row: str(row["batch"] or "")),
+    ("minutes of training in all", lambda row: f"{row['seconds'] / 60:,.0f}"),
+    ("last validation", _reached),
+)
+"""steps after others: of the model that the weights began from."""
+
+JUDGED: tuple[Column, ...] = (
+    *SPEED,
+    ("judge's log-probability, less AR's", lambda row: interval(row, "attribute_log_probability_over_ar", "+.2f")),
+    ("target's log-likelihood, less AR's", lambda row: interval(row, "log_likelihood_over_ar", "+.3f")),
+    ("told from AR's, AUC", lambda row: interval(row, "auc")),
+)
+_COMPARED: Final = "Where guidance is not 1, every pass has two rows. Measures of quality are paired with AR's."
+
+
+def _passes(result: Row) -> list[Row]:
+    return [row for row in result["rows"] if row["figure"].startswith("a target pass over")]
+
+
+def _compared(file: str, heading: str) -> Section:
+    return Section(TEXTURED_PAGE, heading, file, JUDGED, _COMPARED)
+
+
+def _premises(side: int) -> Section:
+    words = (
+        "After guidance; where it is not 1, a pass has two rows. What each figure is: docs/how-to/check-premises.md."
+    )
+    return Section(TEXTURED_PAGE, f"What the papers take for granted, {side} px", PREMISES_OF[side], PREMISES, words)
+
+
+def _one_row(side: int) -> Section:
+    heading = f"What passes of one row cost inside decoding cycles, {side} px"
+    return Section(TEXTURED_PAGE, heading, ONE_ROW[side], PREMISES, rows=_passes)
+
+
+TEXTURED_SECTIONS: Final[tuple[Section, ...]] = (
+    Section(
+        TEXTURED_PAGE,
+        "What was trained",
+        TRAINED,
+        TRAINING,
+        "By the manifests of the folder. `target64` and `target128` are one network; `codebook`, `vq_encoder` and "
+        "`vq_decoder` are one tokenizer.",
+    ),
+    *(_premises(side) for side in PREMISES_OF),
+    *(_one_row(side) for side in ONE_ROW),
+    *(_compared(file, f"Methods beside each other, {at[0]} px, temperature {at[1]}") for at, file in COMPARED.items()),
+    *(_compared(file, f"The papers' own settings, 128 px, temperature {t}") for t, file in PAPER.items()),
+    _compared(MULO, "MuLo-SD and row fronts, 128 px"),
+)

@@ -1,0 +1,139 @@
+"""The page of TexturedScenes: made of its records alone, each bar met or not by what they say."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import pages, textured_training
+from benchmarks.textured_bars import BARS, COMPARED, MULO, ONE_ROW, PREMISES, TRAINED, bar_cells, how_far, met
+from benchmarks.verdicts import Figure, Sense
+from underpaint.artifacts.results import with_envelope
+from underpaint.runtime.evaluation.machine import describe_machine
+from underpaint.zoo.load import FOLDER
+
+LIKELIEST, NEAR = "likeliest token, mean probability", "nearest codes over random ones"
+PASSES = "a target pass over {} nodes in a cycle, plain passes"
+
+
+def premises(guidance: float, **values: float | tuple[float, float, float]) -> dict[str, Any]:
+    names = {"top": LIKELIEST, "near": NEAR, "eight": PASSES.format(8), "sixteen": PASSES.format(16)}
+    rows = []
+    for key, found in values.items():
+        value, low, high = found if isinstance(found, tuple) else (found, None, None)
+        rows.append({"figure": names[key], "value": value, "low": low, "high": high, "published": None})
+    settings = {"temperature": 1.0, "guidance": guidance, "top_k": 0, "top_p": 1.0, "prompts": ["a"], "seeds": [0]}
+    model = {"target": "target64", "engine": "cpu", "sha256": {}}
+    held = {"model": model, "settings": settings | {"nearest": 10, "depths": 4}, "rows": rows}
+    values = {**held, "by_cell": {"top_probability": [], "entropy": []}, "passes": []}
+    return with_envelope("premises", describe_machine(), "underpaint premises", values)
+
+
+def compared(accuracy: float) -> dict[str, Any]:
+    rows = [{"method": "ar", "prompt_accuracy": accuracy}]
+    rows.append({"method": "adt+lantern", "speedup": 1.6, "speedup_low": 1.55, "speedup_high": 1.7})
+    return {"model": {"judge_accuracy": {"things_and_finishes": 0.9}}, "settings": {"resolution": 128}, "rows": rows}
+
+
+def trained() -> dict[str, Any]:
+    reached = {"validation_ce_128": 6.5, "validation_ce_64": 6.0}
+    return {"vocab_size": 4096, "rows": [{"model": "target128", "seconds": 5400.0, "reached": reached}]}
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "above", "below"),
+    [
+        (3.1, 3.4, "**met**", "**not met**"),
+        (2.9, 3.4, "cannot be told", "cannot be told"),
+        (2.0, 2.9, "**not met**", "**met**"),
+        (None, None, "**met**", "**not met**"),
+        (3.1, math.inf, "**met**", "**not met**"),
+    ],
+)
+def test_a_bar_is_met_by_the_whole_interval(low: float | None, high: float | None, above: str, below: str) -> None:
+    found = Figure(3.2, low, high)
+    assert met(found, Sense.ABOVE, 3.0) == above
+    assert met(found, Sense.BELOW, 3.0) == below
+    assert met(Figure(3.0, None, None), Sense.ABOVE, 3.0) == met(Figure(3.0, None, None), Sense.BELOW, 3.0) == "**met**"
+
+
+def test_bars_are_judged_by_their_own_records() -> None:
+    records = {
+        PREMISES[64]: premises(2.0, top=(0.3, 0.28, 0.33), near=(2.9, 2.5, 3.2), eight=1.2),
+        ONE_ROW[64]: premises(1.0, eight=1.62, sixteen=1.9),
+        ONE_ROW[128]: premises(2.0, eight=1.2),
+        COMPARED[128, 1]: compared(0.4),
+    }
+    cells = {(row[0], row[3]): row[1:3] for row in bar_cells(records)}
+    assert len(cells) == len(BARS)
+
+    def of(beginning: str) -> tuple[str, str]:
+        (found,) = [told for (asked, _), told in cells.items() if asked.startswith(beginning)]
+        return found
+
+    assert of("64 px: the likeliest token has") == ("0.300 (0.280 to 0.330)", "**met**")
+    assert of("64 px: the 10 nearest")[1] == "cannot be told"
+    assert of("64 px: the likeliest token's share")[1].startswith(
+        "not measured: `textured-premises-64.json` has no row"
+    )
+    assert of("64 px: a pass over 8") == ("1.62", "**not met**")
+    assert of("64 px: a pass over 16") == ("1.90", "**met**")
+    assert "two rows a pass; the bar is for one" in of("128 px: a pass over 8")[1]
+    assert of("128 px: the likeliest token has")[1] == "not measured: There is no `textured-premises-128.json`"
+    assert of("prompt accuracy") == ("0.400", "**not met**")
+    assert [told for (asked, _), told in cells.items() if "temperature 1" in asked] == [
+        ("1.60 (1.55 to 1.70)", "**met**")
+    ]
+
+
+def test_undertrained_models_are_called_so_by_their_own_figures() -> None:
+    told = how_far({TRAINED: trained(), COMPARED[128, 1]: compared(0.4)})
+    assert "1.5 hours in all" in told
+    assert "6.00 at 64 px, 6.50 at 128 px; knowing nothing is 8.32" in told
+    assert "0.400 right" in told
+    assert "undertrained" in told
+    assert "undertrained" not in how_far({TRAINED: trained(), COMPARED[128, 1]: compared(0.8)})
+    assert how_far({}) == ""
+
+
+def test_the_page_is_made_of_records_alone_and_changes_no_other(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def rendered(folder: Path) -> dict[str, str]:
+        monkeypatch.setattr(pages, "RESULTS", folder)
+        return pages.render_pages()
+
+    folder = tmp_path / "results"
+    folder.mkdir()
+    for path in pages.RESULTS.glob("*.json"):
+        if not path.name.startswith("textured-"):
+            (folder / path.name).symlink_to(path)
+    before = rendered(folder)
+    assert "textured.md" not in before
+    (folder / PREMISES[64]).write_text(json.dumps(premises(2.0, top=(0.3, 0.28, 0.33), eight=1.2)))
+    after = rendered(folder)
+    assert (
+        f"| 64 px: the likeliest token has at most 0.35 | 0.300 (0.280 to 0.330) | **met** | `{PREMISES[64]}` |"
+        in (after["textured.md"])
+    )
+    assert "## What the papers take for granted, 64 px" in after["textured.md"]
+    assert MULO in after["textured.md"]
+    changed = {name for name in after if after[name] != before.get(name)}
+    assert changed == {"textured.md", "index.md"}
+
+
+def test_what_was_trained_is_read_from_manifests(tmp_path: Path) -> None:
+    out = tmp_path / "found.json"
+    textured_training.main(["--engines", str(FOLDER), "--out", str(out)])
+    found = json.loads(out.read_text())
+    rows = {row["model"]: row for row in found["rows"]}
+    assert {"target64", "target128", "drafter128"} <= set(rows)
+    assert (found["vocab_size"], found["family"]) == (1024, "emoji-scenes")
+    drafter = rows["drafter128"]
+    assert drafter["steps"] > 0
+    assert drafter["steps_before"] > 0  # it was trained in several runs, one on another's weights
+    assert drafter["seconds"] > 3600
+    assert set(drafter["reached"]) == {f"top1_{depth}" for depth in (1, 2, 3, 4)}
+    assert "machine" not in found
