@@ -72,60 +72,9 @@ def grow_level_kernel(
     tile, own_row, image = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     line = (image * rows + own_row).to(tl.int64)
     store_top(probs + line * V, tops + (line * tiles + tile) * C, tile, V, C, BLOCK)
-    if is_last(arrived + image, tiles * rows):
-        best = best_of_tiles(tops + image * rows * tiles * C, rows, tiles * C, C, ROWS, COLUMNS, HELD)
-        grow_rows(
-            best,
-            widths,
-            levels,
-            front_tokens,
-            front_candidates,
-            front_parents,
-            front_scores,
-            front_masks,
-            tokens,
-            parents,
-            scores,
-            level,
-            L,
-            batch,
-            rows,
-            image,
-            W,
-            C,
-            WORDS,
-            LAST,
-            ROWS,
-            COLUMNS,
-        )
-
-
-@kernel
-def grow_rows(
-    best,
-    widths,
-    levels,
-    front_tokens,
-    front_candidates,
-    front_parents,
-    front_scores,
-    front_masks,
-    tokens,
-    parents,
-    scores,
-    level,
-    L,
-    batch,
-    rows,
-    image,
-    W: tl.constexpr,
-    C: tl.constexpr,
-    WORDS: tl.constexpr,
-    LAST: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):
-    """An image's candidates of a level from the packed likeliest tokens [ROWS, COLUMNS], and what the next expands."""
+    if is_last(arrived + image, tiles * rows) == 0:
+        return
+    best = best_of_tiles(tops + image * rows * tiles * C, rows, tiles * C, C, ROWS, COLUMNS, HELD)
     width = tl.load(widths + image)
     grows = level < tl.load(levels + image)
     row = tl.arange(0, ROWS)

@@ -9,7 +9,8 @@ from underpaint.runtime.device.language import kernel, launch, next_power_of_2, 
 
 
 @kernel
-def keep_taken(
+def keep_best_kernel(
+    arrived,
     tokens,
     numbers,
     parents,
@@ -34,7 +35,6 @@ def keep_taken(
     next_masks,
     next_counts,
     level,
-    image,
     T,
     N,
     most,
@@ -44,9 +44,15 @@ def keep_taken(
     FIRST: tl.constexpr,
     NODES: tl.constexpr,
     BLOCK: tl.constexpr,
-):
-    """The taken candidates of an image move to the front, in their order; they are the tree so far."""
+    RANKED: tl.constexpr,
+    COMPARED: tl.constexpr,
+) -> None:
+    """One program a (tile, image): marks the best; the last keeps them."""
+    tile, image = tl.program_id(0), tl.program_id(1)
     M = T + W * C
+    mark_best(scores + image * M, tl.load(totals + image), taken + image * M, tile, M, RANKED, COMPARED)
+    if is_last(arrived + image, tl.num_programs(0)) == 0:
+        return
     base = image * M
     size = tl.full((), 0, tl.int64)
     fresh = tl.full((), 0, tl.int64)
@@ -113,88 +119,6 @@ def keep_taken(
         seen = tl.load(front_masks + (image * W + held) * WORDS + word, goes, other=0)
         one = tl.where(bit // 64 == word, tl.full((NODES,), 1, tl.int64) << (bit % 64), 0)
         tl.store(next_masks + turn * WORDS + word, seen | one, goes)
-
-
-@kernel
-def keep_best_kernel(
-    arrived,
-    tokens,
-    numbers,
-    parents,
-    scores,
-    taken,
-    lengths,
-    floors,
-    expanded,
-    counts,
-    levels,
-    totals,
-    roots,
-    threshold,
-    tree_tokens,
-    tree_parents,
-    tree_counts,
-    front_masks,
-    next_tokens,
-    next_candidates,
-    next_parents,
-    next_scores,
-    next_masks,
-    next_counts,
-    level,
-    T,
-    N,
-    most,
-    W: tl.constexpr,
-    C: tl.constexpr,
-    WORDS: tl.constexpr,
-    FIRST: tl.constexpr,
-    NODES: tl.constexpr,
-    BLOCK: tl.constexpr,
-    RANKED: tl.constexpr,
-    COMPARED: tl.constexpr,
-) -> None:
-    """One program a (tile, image): marks the best; the last keeps them."""
-    tile, image = tl.program_id(0), tl.program_id(1)
-    M = T + W * C
-    mark_best(scores + image * M, tl.load(totals + image), taken + image * M, tile, M, RANKED, COMPARED)
-    if is_last(arrived + image, tl.num_programs(0)):
-        keep_taken(
-            tokens,
-            numbers,
-            parents,
-            scores,
-            taken,
-            lengths,
-            floors,
-            expanded,
-            counts,
-            levels,
-            totals,
-            roots,
-            threshold,
-            tree_tokens,
-            tree_parents,
-            tree_counts,
-            front_masks,
-            next_tokens,
-            next_candidates,
-            next_parents,
-            next_scores,
-            next_masks,
-            next_counts,
-            level,
-            image,
-            T,
-            N,
-            most,
-            W,
-            C,
-            WORDS,
-            FIRST,
-            NODES,
-            BLOCK,
-        )
 
 
 def keep_best(
