@@ -281,8 +281,8 @@ SECTIONS: tuple[Section, ...] = (
         "at nominal bandwidth. Compute and what kernels waste are left out, so a GPU is slower. Images: 1; ADT-Tree's "
         "envelope has eight levels and OPT-Tree's ten of 50 nodes, whether an image uses them or not. Each choice of "
         "`roofline` is a program, behind which the host waits once; MuLo-SD's draft and repair run many times, its "
-        "verification once a picture. A commit is counted as if every draft were accepted: of `roofline`'s window on an "
-        "A100 that is 0.02 ms.",
+        "verification once a picture. A commit is counted as if every draft were accepted: of `roofline`'s window that "
+        "is 0.02 ms on an A100.",
     ),
     Section(
         "costs",

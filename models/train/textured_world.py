@@ -51,11 +51,7 @@ from underpaint.models.vq import VQConfig
 
 SHARES: Final = (15, 5, 35, 20, 5, 10, 4, 3, 2, 1)
 """Per cent of the hours, by stage; encoding scenes, once the tokenizer is finished, comes on top."""
-WEIGHTS: Final = {
-    "tokenizer": "tokenizer_textured",
-    "target_shallow": "target_shallow_textured",
-    "target": "target_textured",
-}
+WEIGHTS: Final = "{}_textured"
 """Names of stages' weights in the repository, where it has them."""
 NEEDED: Final = ("tokenizer", "target_shallow", "target", "sampler_up_ce")
 """Stages that later ones learn from."""
@@ -255,6 +251,6 @@ def textured_stages(
     ]
     shares = dict(zip([name for name, _ in recipes], SHARES, strict=True))
     return [
-        Stage(name, shares[name], recipe, WEIGHTS.get(name), name in NEEDED, STARTS.get(name))
+        Stage(name, shares[name], recipe, WEIGHTS.format(name), name in NEEDED, STARTS.get(name))
         for name, recipe in recipes
     ]

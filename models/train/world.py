@@ -113,7 +113,7 @@ def _train_stages(
         if held and as_stored and not closed and not (folder / CHECKPOINT).exists():
             weights.restore(str(stage.weights), folder, stored)
             # What the repository has of a later stage stands on these weights as they are.
-            closed = any(_holds(stored, later) for later in stages[place + 1 :])
+            closed = stage.needed and any(_holds(stored, later) for later in stages[place + 1 :])
         if closed or stage.name not in asked:
             found.append(StageReport(stage.name, "closed" if closed else "left out", None))
         else:
@@ -123,7 +123,7 @@ def _train_stages(
             share = stage.share + sum(one.share for one in starts)
             outcome = stage.train(folder, 60 * hours * share / whole)
             found.append(StageReport(stage.name, "finished" if outcome.finished else "stopped", outcome))
-        if held and as_stored:
+        if held and as_stored and stage.needed:
             as_stored = weights.is_stored(str(stage.weights), folder / CHECKPOINT, stored)
         report(found[-1])
         if found[-1].state == "stopped":

@@ -122,6 +122,11 @@ def test_a_start_is_not_trained_where_the_repository_has_what_it_is_the_start_of
         found = train_world(tmp_path / f"with {name}", 1, stages, ABOUT, stored=tmp_path / "stored")
         assert [one.state for one in found] == ["closed", "closed", "finished"]
         assert begun == [("target", 50.0, 1.0)], "its start's share is its own"
+    begun.clear()
+    judged = [stages[0], replace(stage("judge", 1), needed=False), stages[2]]
+    store(tmp_path / "shallow" / CHECKPOINT, "judge", "underpaint train world", tmp_path / "stored")
+    train_world(tmp_path / "judged", 1, judged, ABOUT, stored=tmp_path / "stored")
+    assert begun == [("judge", 12.0, 2.0), ("target", 36.0, 1.0)], "a judge that nothing learns from goes on"
     (tmp_path / "stored" / "target.json").unlink()
     begun.clear()
     train_world(tmp_path / "without", 1, stages, ABOUT, stored=tmp_path / "stored")
