@@ -220,12 +220,6 @@ SECTIONS: tuple[Section, ...] = (
         WINDOWS,
         "`max_depth=1` leaves trees of likeliest tokens with one level.",
     ),
-    Section(
-        "settings",
-        "`roofline` without chains in one call, temperature 1",
-        "roofline-no-chains-t1.json",
-        WINDOWS,
-    ),
     Section("settings", "Traversal verification, Sequoia and OPT-Tree, temperature 1", "trees-t1.json", WINDOWS),
     Section("settings", "Sequoia and OPT-Tree, temperature 0", "trees-t0.json", WINDOWS),
     Section("settings", "How often a draft of each rank is kept", "rank-acceptance.json", RANKS),

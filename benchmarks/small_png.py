@@ -7,13 +7,13 @@ from PIL import Image
 
 from underpaint.artifacts.manifest import write_beside
 
-PAGE_WIDTH = 1024
-"""Pixels."""
+PAGE_WIDTH = 840
+"""Pixels: what a README is shown at."""
 _ROUNDS = 5
 """Of moving the palette's colours to the means of those that they stand for."""
 
 
-def with_palette(picture: Image.Image, colours: int = 256) -> bytes:
+def with_palette(picture: Image.Image, colours: int = 160) -> bytes:
     """A PNG of the picture, what is transparent in it left out. colours: at most so many."""
     packed, opaque = io.BytesIO(), picture.convert("RGB")
     # Rare colours keep an entry: by area alone, a small green leaf turns brown. Dithered, as gradients show bands else.
