@@ -24,7 +24,7 @@ _TYPES: Final[dict[str, tuple[type, ...]]] = {
 }
 
 
-_LARGE: Final = 16 << 10
+_LARGE: Final = 8 << 10
 """Bytes of results beyond which nobody reads them line by line."""
 
 

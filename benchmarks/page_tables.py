@@ -119,7 +119,6 @@ SECTIONS: tuple[Section, ...] = (
         "the fewest prompts of 25, 50, 100 and 200 from which on its interval does.",
     ),
     Section("mulo-sd", "MuLo-SD at its best measured settings", "mulo-compare-t1-window3.json", SPEED),
-    Section("mulo-sd", "MuLo-SD, islands at draft window 2", "mulo-compare-t1.json", SPEED, EARLIER),
     Section("mulo-sd", "What each part adds", "mulo-ablation.json", SPEED, EARLIER),
     Section(
         "mulo-sd",

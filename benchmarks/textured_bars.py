@@ -18,6 +18,7 @@ COMPARED: Final = {
 }
 PAPER: Final = {temperature: f"textured-compare-paper-128-t{temperature}.json" for temperature in (1, 0)}
 MULO: Final = "textured-mulo.json"
+EIGHT_BITS: Final = "textured-eight-bits-128-t1.json"
 _LEAST_ACCURACY: Final = 0.75
 
 

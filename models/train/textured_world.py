@@ -231,8 +231,8 @@ def textured_stages(
 ) -> Sequence[Stage]:
     """The stages of `models.train.world.train_world` for the second family, in order, in folders of `out`.
 
-    The target's stage also writes its checkpoint once a side (`target_64`, `target_128`), as drafters
-    read it. Tokenizer and target start from the repository's weights where their runs are lost.
+    The target's stage also writes its checkpoint once a side (`target_64`, `target_128`), as drafters read it. A stage
+    starts from the repository's weights, if there are any, where its run is lost.
     """
     own = settings or WorldSettings()
     world = _World(out, pictures, own, seed, device)

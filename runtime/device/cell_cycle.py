@@ -27,8 +27,8 @@ def empty_pass(batch: int, count: int, slots: int, device: torch.device) -> Fron
     return FrontPass(tokens, positions, masks, bounds, places, settled, extents, filled)
 
 
-class CellCycle(ABC):
-    """The program of a batch, as `cycle.DeviceCycle`: `begin` once, then `run` until every status is above 0."""
+class CellProgram:
+    """Buffers of a batch, and what every program over them does."""
 
     def __init__(
         self, target: DeviceDecoder, envelope: Envelope, grid: Grid, prefix: int, batch: int, device: torch.device
@@ -40,8 +40,8 @@ class CellCycle(ABC):
         self._live = prefix + grid.cells // 2
         self.state.tree.counts.fill_(envelope.nodes)
 
-    def begin(self, condition: Tensor, seeds: Tensor, images: Tensor, hidden: Tensor | None = None) -> None:
-        """Take in conditions; see `DeviceCycle.begin`."""
+    def _take_in(self, condition: Tensor, seeds: Tensor, images: Tensor, hidden: Tensor | None) -> Tensor:
+        """Forget the images before, and take in conditions (see `DeviceCycle.begin`): the features [R, 1, F] behind."""
         state, progress, out = self.state, self.state.progress, self._pass
         state.noise.seeds.copy_(seeds)
         state.noise.images.copy_(images)
@@ -60,15 +60,7 @@ class CellCycle(ABC):
         out.filled[:, :length] = 1
         out.places.fill_(-1)
         out.settled.fill_(-1)
-        self._start(made[:, -1:])
-
-    @abstractmethod
-    def run(self) -> None:
-        """One step of every image that is not done."""
-
-    @abstractmethod
-    def _start(self, features: Tensor) -> None:
-        """Begin the pictures, given the features [R, 1, F] behind the conditions, which tell of the first cell."""
+        return made[:, -1:]
 
     def _features(self) -> Tensor:
         """One pass: the features [R, T, F] of its positions."""
@@ -77,9 +69,29 @@ class CellCycle(ABC):
         attend = state.target_cache.attend(0, out.extents, out.masks.unsqueeze(2), self._live, filled)
         return self._target.hidden(self._target.embed(out.tokens), out.positions, attend)
 
+    def _logits(self, features: Tensor) -> Tensor:
+        """[rows, B, N, V] of features [R, N, F]."""
+        shape = self._target.shape
+        return self._target.logits(features).view(shape.rows, self.state.batch, -1, shape.vocab_size)
+
     def _find_probs(self, features: Tensor, sampler: SamplingParams) -> None:
         """Fill the first rows of state.tree.probs, as many as `features` [R, N, F] has positions."""
-        state, shape = self.state, self._target.shape
-        logits = self._target.logits(features).view(shape.rows, state.batch, -1, shape.vocab_size)
+        state, logits = self.state, self._logits(features)
         finite = state.verdicts.finite.narrow(1, 0, logits.shape[2])
         probs(logits, state.tree.probs, state.support, finite, state.tree.counts, sampler)
+
+
+class CellCycle(CellProgram, ABC):
+    """The program of a batch, as `cycle.DeviceCycle`: `begin` once, then `run` until every status is above 0."""
+
+    def begin(self, condition: Tensor, seeds: Tensor, images: Tensor, hidden: Tensor | None = None) -> None:
+        """Take in conditions; see `DeviceCycle.begin`."""
+        self._start(self._take_in(condition, seeds, images, hidden))
+
+    @abstractmethod
+    def run(self) -> None:
+        """One step of every image that is not done."""
+
+    @abstractmethod
+    def _start(self, features: Tensor) -> None:
+        """Begin the pictures, given the features [R, 1, F] behind the conditions, which tell of the first cell."""

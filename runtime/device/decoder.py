@@ -88,7 +88,7 @@ class DecoderForward:
     def embed(self, tokens: Tensor) -> Tensor:
         return embedding(tokens.repeat(self.rows, 1), self.codes)
 
-    def drafted(
+    def draft_hidden(
         self, tokens: Tensor, features: Tensor, parents: Tensor | None, positions: Tensor, attend: Attend
     ) -> Tensor:
         if self.join is None:

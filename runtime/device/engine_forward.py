@@ -93,7 +93,7 @@ class EngineForward:
         bound.inputs[names.EMBEDDINGS].copy_(embeddings)
         return self._run(bound, positions, attend)
 
-    def drafted(
+    def draft_hidden(
         self, tokens: Tensor, features: Tensor, parents: Tensor | None, positions: Tensor, attend: Attend
     ) -> Tensor:
         if not self._reads_features or not isinstance(attend, CachedPass):

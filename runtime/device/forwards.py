@@ -145,7 +145,7 @@ class DeviceDecoder(Protocol):
         """
         ...
 
-    def drafted(
+    def draft_hidden(
         self, tokens: Tensor, features: Tensor, parents: Tensor | None, positions: Tensor, attend: Attend
     ) -> Tensor:
         """A drafter's features [R, T, F] of tokens [B, T] int64 at positions [B, T].

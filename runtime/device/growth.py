@@ -60,7 +60,9 @@ class DraftPasses:
         """Feed the same without asking what comes next; the features [R, D + 1, F]."""
         state, lengths, progress = self._state, self._state.lengths, self._state.progress
         attend = self._cache.attend(0, lengths.draft_before, self._causal, self._live)
-        made = self._drafter.drafted(progress.pending, state.pending_features, None, lengths.pending_positions, attend)
+        made = self._drafter.draft_hidden(
+            progress.pending, state.pending_features, None, lengths.pending_positions, attend
+        )
         self._cache.commit(
             state.verdicts.path,
             progress.pending_counts,
@@ -80,7 +82,7 @@ class DraftPasses:
         assert self._above is not None, "a level stands behind the root"
         positions = state.lengths.level_positions.select(0, level).narrow(1, 0, count)
         attend = self._cache.attend(first, state.lengths.draft, masks, self._live)
-        self._above = self._drafter.drafted(tokens, self._above, parents, positions, attend)
+        self._above = self._drafter.draft_hidden(tokens, self._above, parents, positions, attend)
         return self._logits(self._above)
 
     def _logits(self, features: Tensor) -> Tensor:

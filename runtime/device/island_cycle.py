@@ -17,10 +17,9 @@ from underpaint.algos.chance import Role
 from underpaint.algos.draft.spec import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.row_front import front_steps
-from underpaint.runtime.device.cell_cycle import empty_pass
+from underpaint.runtime.device.cell_cycle import CellProgram
 from underpaint.runtime.device.forwards import DeviceDecoder, ForwardSizes, gather_rows
 from underpaint.runtime.device.front_cycle import FrontCycle, FrontMethod, front_envelope
-from underpaint.runtime.device.kernels.attention import Filled
 from underpaint.runtime.device.kernels.cell_uniforms import cell_uniforms
 from underpaint.runtime.device.kernels.commit_cells import commit_cells
 from underpaint.runtime.device.kernels.fronts import advance_fronts, settle
@@ -28,7 +27,7 @@ from underpaint.runtime.device.kernels.islands import IslandBuffers, Region, jud
 from underpaint.runtime.device.kernels.probs import probs
 from underpaint.runtime.device.kernels.repair import find_ready, lay_repair
 from underpaint.runtime.device.kernels.tree_meta import MOST_NODES
-from underpaint.runtime.device.state import Envelope, State, needed_bytes
+from underpaint.runtime.device.state import Envelope, needed_bytes
 
 _DRAFT_CYCLE = 1
 """The cycle whose noise the low target draws by, so that it shares none with the repair (`LowRows`)."""
@@ -60,7 +59,7 @@ class IslandMethod(NamedTuple):
         return FrontMethod(self.draft_window, self.draft_sampler, Role.DRAFT, _DRAFT_CYCLE)
 
 
-VERIFIED: Final = 256
+VERIFICATION_CELLS: Final = 256
 """Cells whose distributions verification holds at a time: four parts of a picture of 32 x 32 cells."""
 
 
@@ -86,7 +85,7 @@ def island_envelope(grid: Grid, positions: int | None = None) -> Envelope:
     What a step needs beyond goes into its next pass. Verification has so many distributions at a time as `draft_rows`.
     """
     most = 2 * grid.height if positions is None else positions
-    return Envelope(max(1, min(most, MOST_NODES)), 0, 1, 1, min(grid.cells, VERIFIED))
+    return Envelope(max(1, min(most, MOST_NODES)), 0, 1, 1, min(grid.cells, VERIFICATION_CELLS))
 
 
 def draft_bytes(
@@ -102,7 +101,7 @@ def draft_bytes(
     return drafting + features + 8 * batch * grid.cells * target.vocab_size
 
 
-class IslandCycle:
+class IslandCycle(CellProgram):
     """The programs of a batch: `begin` once, then every one of `stages` in its turn."""
 
     def __init__(
@@ -117,55 +116,36 @@ class IslandCycle:
         positions: int | None = None,
     ) -> None:
         """prefix: condition positions of the target at most; positions: see `island_envelope`."""
-        self.grid, self.envelope, self.method = grid, island_envelope(grid, positions), method
+        super().__init__(target, island_envelope(grid, positions), grid, prefix, batch, device)
+        self.method = method
         self.low = FrontCycle(low.target, method.drafting, low.grid, low.prefix, batch, device)
-        self._low, self._target = low, target
-        self.state = State.allocate(batch, self.envelope, grid.cells, prefix, target.shape, None, target.dtype, device)
+        self._low = low
         count, cells = self.envelope.nodes, grid.cells
 
         def whole(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=device)
 
-        self._pass = empty_pass(batch, count, self.state.target_cache.committed.shape[4], device)
         self.islands = IslandBuffers(
             whole(batch, cells),
             *(whole(batch, cells, dtype=torch.int32) for _ in range(4)),
             *(whole(batch) for _ in range(2)),
         )
-        rows, self._live = target.shape.rows * batch, prefix + cells // 2
-        width = target.shape.width
+        rows, width = target.shape.rows * batch, target.shape.width
         self._before, self._known = (torch.zeros(rows, 1, width, dtype=target.dtype, device=device) for _ in range(2))
         self._near = torch.as_tensor(method.near, dtype=torch.int32, device=device).contiguous()
         self._tau = torch.tensor([method.tau], dtype=torch.float64, device=device)
         self._uniforms = torch.zeros(batch, 1, count, dtype=torch.float64, device=device)
         self._noise_cycle, self._role = whole(batch), whole(1).fill_(int(Role.CELL))
-        self.state.tree.counts.fill_(count)
-        self._verified = whole(batch).fill_(self.envelope.draft_rows)
+        self._verification_counts = whole(batch).fill_(self.envelope.draft_rows)
 
     def begin(
         self, condition: Tensor, seeds: Tensor, images: Tensor, low: LowCondition, hidden: Tensor | None = None
     ) -> None:
         """Take in both targets' conditions and draft the first low cell; see `DeviceCycle.begin`."""
         self.low.begin(low.rows, seeds, images, low.hidden)
-        state, progress, out = self.state, self.state.progress, self._pass
-        state.noise.seeds.copy_(seeds)
-        state.noise.images.copy_(images)
-        for part in (progress.cells, state.verdicts.status, self.islands.cursor):
-            part.zero_()
-        progress.cycles.fill_(1)
-        state.verdicts.finite.fill_(1)
-        length = condition.shape[1]
-        progress.prefixes.fill_(length)
-        cache = state.target_cache
-        cache.committed.zero_()  # verification reads all slots, if only to give them no weight
-        cache.unseen.zero_()
-        if hidden is not None:
-            cache.unseen.copy_(hidden)
-        positions = torch.arange(-length, 0, device=condition.device).repeat(state.batch, 1)
-        made = self._target.hidden(condition, positions, cache.prefill())
-        self._before.copy_(made[:, -1:])
-        out.filled.zero_()
-        out.filled[:, :length] = 1
+        self._before.copy_(self._take_in(condition, seeds, images, hidden))
+        self.islands.cursor.zero_()
+        self.state.progress.cycles.fill_(1)
 
     @property
     def stages(self) -> tuple[tuple[Callable[[], None], int | None], ...]:
@@ -195,7 +175,7 @@ class IslandCycle:
         for start in range(0, grid.cells, self.envelope.draft_rows):
             logits = self._logits(features[:, start : start + self.envelope.draft_rows])
             told = finite.narrow(1, self.envelope.nodes, logits.shape[2])
-            probs(logits, tree.draft_probs, state.draft_support, told, self._verified, self.method.sampler)
+            probs(logits, tree.draft_probs, state.draft_support, told, self._verification_counts, self.method.sampler)
             judge(tree.draft_probs, logits.shape[2], start, self._near, self._tau, islands)
         ended = self.low.state.verdicts.status
         region = self.method.region
@@ -210,21 +190,12 @@ class IslandCycle:
         state, out, islands = self.state, self._pass, self.islands
         find_ready(state.verdicts.status, islands, self.grid, self.method.window)
         lay_repair(state.verdicts.status, state.progress, islands, out)
-        filled = Filled(out.filled, out.bounds)
-        attend = state.target_cache.attend(0, out.extents, out.masks.unsqueeze(2), self._live, filled)
-        made = self._target.hidden(self._target.embed(out.tokens), out.positions, attend)
+        made = self._features()
         commit_cells(state.target_cache.committed, state.target_cache.slots, out.places)
         # What the first rejected cell follows has not changed since it was verified; cell 0 follows the condition.
         known = (out.settled[:, :1] == islands.first[:, None]).repeat(self._target.shape.rows, 1)
         made = torch.cat([torch.where(known.unsqueeze(2), self._known, made[:, :1]), made[:, 1:]], dim=1)
         cell_uniforms(self._uniforms, *state.noise, self._noise_cycle, out.settled, self._role)
-        logits, tree = self._logits(made), state.tree
-        finite = state.verdicts.finite.narrow(1, 0, logits.shape[2])
-        probs(logits, tree.probs, state.support, finite, tree.counts, self.method.sampler)
-        settle(tree.probs, self._uniforms, out, state.progress, state.verdicts, self.method.greedy)
+        self._find_probs(made, self.method.sampler)
+        settle(state.tree.probs, self._uniforms, out, state.progress, state.verdicts, self.method.greedy)
         advance_fronts(out, state.progress, state.verdicts)
-
-    def _logits(self, features: Tensor) -> Tensor:
-        """[rows, B, T, V] of the target."""
-        shape = self._target.shape
-        return self._target.logits(features).view(shape.rows, self.state.batch, -1, shape.vocab_size)

@@ -51,15 +51,15 @@ class OptGrowth:
         self._root_probs = torch.zeros(batch, 1, vocab_size, device=device)
         self._tops = whole(batch, width, tiles_of(vocab_size), envelope.children)
         self._root_tops = whole(batch, 1, tiles_of(vocab_size), envelope.children)
-        self._arrived = torch.zeros(batch, dtype=torch.int32, device=device)
-        self._arrived_rows = torch.zeros(batch * width, dtype=torch.int32, device=device)
+        self._arrivals = torch.zeros(batch, dtype=torch.int32, device=device)
+        self._row_arrivals = torch.zeros(batch * width, dtype=torch.int32, device=device)
         # An image expands the root, and at most max_nodes in all its levels, whatever the width of one.
         self._counted_rows = -(-(max_nodes - 1) // max(1, levels - 1))
 
     def begin(self) -> None:
         """See `Growth`; OPT-Tree carries no state, but a launch that was cut short may have left counts."""
-        self._arrived.zero_()
-        self._arrived_rows.zero_()
+        self._arrivals.zero_()
+        self._row_arrivals.zero_()
 
     def grow(self, state: State) -> None:
         front, gains, envelope, tree = self._front, self._gains, state.envelope, state.tree
@@ -74,11 +74,11 @@ class OptGrowth:
                 made, tops = self._probs, self._tops
             rows = (gains.rows if level else state.lengths.level_rows).select(0, level)
             probs(logits, made, state.draft_support, finite, rows, self._sampler, self._counted_rows)
-            parts = (made, rows, tops, self._arrived_rows, front, gains, self._pool)
+            parts = (made, rows, tops, self._row_arrivals, front, gains, self._pool)
             add_candidates(*parts, envelope.nodes - 1, level, self._counted_rows)
             keep_best(
                 self._pool,
-                self._arrived,
+                self._arrivals,
                 rows,
                 gains,
                 state.lengths.levels,

@@ -25,7 +25,7 @@ class _Recorder:
     def embed(self, tokens: Tensor) -> Tensor:
         return torch.zeros(self.shape.rows * tokens.shape[0], tokens.shape[1], self.shape.width, dtype=self.dtype)
 
-    def drafted(
+    def draft_hidden(
         self, tokens: Tensor, features: Tensor, parents: Tensor | None, positions: Tensor, attend: Attend
     ) -> Tensor:
         return self.hidden(self.embed(tokens), positions, attend)

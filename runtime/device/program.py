@@ -91,7 +91,7 @@ def _bytes(part: Tensor) -> int:
 
 
 @contextmanager
-def _part_named(part: str) -> Iterator[None]:
+def _in_part(part: str) -> Iterator[None]:
     """Count what runs inside as a part's."""
     token = _PART.set(part)
     try:
@@ -108,21 +108,21 @@ class _Marked:
         self.shape, self.dtype = decoder.shape, decoder.dtype
 
     def embed(self, tokens: Tensor) -> Tensor:
-        with _part_named(self._part):
+        with _in_part(self._part):
             return self._decoder.embed(tokens)
 
     def hidden(self, embeddings: Tensor, positions: Tensor, attend: Attend) -> Tensor:
-        with _part_named(self._part):
+        with _in_part(self._part):
             return self._decoder.hidden(embeddings, positions, attend)
 
-    def drafted(
+    def draft_hidden(
         self, tokens: Tensor, features: Tensor, parents: Tensor | None, positions: Tensor, attend: Attend
     ) -> Tensor:
-        with _part_named(self._part):
-            return self._decoder.drafted(tokens, features, parents, positions, attend)
+        with _in_part(self._part):
+            return self._decoder.draft_hidden(tokens, features, parents, positions, attend)
 
     def logits(self, features: Tensor) -> Tensor:
-        with _part_named(self._part):
+        with _in_part(self._part):
             return self._decoder.logits(features)
 
 
@@ -194,10 +194,8 @@ def count_islands(
 
     The small target has the large one's sizes, on a grid `method.ratio` times smaller.
     """
-    from underpaint.models.sampler import (
-        SamplerConfig,
-        TokenSampler,
-    )  # needs packages that counting does not
+    # Needs packages that counting does not.
+    from underpaint.models.sampler import SamplerConfig, TokenSampler
 
     device = torch.device("cuda" if torch.backends.cuda.is_built() else "cpu")
     with FakeTensorMode(), torch.no_grad():
@@ -209,7 +207,7 @@ def count_islands(
             enlarge = TokenSampler(SamplerConfig("up", config.vocab_size, method.ratio))
 
         def enlarged(tokens: Tensor) -> Tensor:
-            with _part_named("sampler"):
+            with _in_part("sampler"):
                 return cast(Tensor, enlarge(tokens))
 
         drafts = LowDraft(_Marked(drafter, "drafter"), enlarged, small, config.prefix)

@@ -74,10 +74,10 @@ class RankedGrowth:
         self._root_probs = torch.zeros(batch, 1, vocab_size, device=device)
         self._tops = whole(batch, width, tiles_of(vocab_size), children)
         self._root_tops = whole(batch, 1, tiles_of(vocab_size), children)
-        self._arrived = torch.zeros(batch, dtype=torch.int32, device=device)
+        self._arrivals = torch.zeros(batch, dtype=torch.int32, device=device)
 
     def begin(self) -> None:
-        self._arrived.zero_()  # a launch that was cut short may have left counts
+        self._arrivals.zero_()  # a launch that was cut short may have left counts
         if self._depths is not None:
             self._depths.begin(self.limits)
 
@@ -94,10 +94,10 @@ class RankedGrowth:
                 made, tops = self._probs, self._tops
             rows = state.lengths.level_rows.select(0, level)
             probs(logits, made, state.draft_support, finite, rows, self._sampler)
-            grow_level(made, tops, self._arrived, self.limits.widths, state.lengths.levels, front, self._found, level)
+            grow_level(made, tops, self._arrivals, self.limits.widths, state.lengths.levels, front, self._found, level)
         tree = state.tree
         filled = (tree.tokens, tree.parents, tree.counts)
-        take_best(self._found, self._arrived, self.limits.totals, state.progress.roots, *filled)
+        take_best(self._found, self._arrivals, self.limits.totals, state.progress.roots, *filled)
 
     def observe(self, state: State) -> None:
         if self._depths is not None:

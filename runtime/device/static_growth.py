@@ -87,7 +87,7 @@ class StaticGrowth:
     def begin(self) -> None:
         """See `Growth`; a static tree carries no state, but a launch that was cut short may have left counts."""
         for tops in self._tops or ():
-            tops.arrived.zero_()
+            tops.arrivals.zero_()
 
     def grow(self, state: State) -> None:
         tree, levels = state.tree, state.lengths.levels
@@ -195,11 +195,11 @@ class _Tops(NamedTuple):
 
     probs: Tensor
     packed: Tensor
-    arrived: Tensor
+    arrivals: Tensor
 
     @classmethod
     def of(cls, batch: int, level: _Level, vocab_size: int, most: int) -> Self:
         device = level.rows.tokens.device
         packed = torch.zeros(batch, level.width, tiles_of(vocab_size), most, dtype=torch.int64, device=device)
-        arrived = torch.zeros(batch, dtype=torch.int32, device=device)
-        return cls(torch.zeros(batch, level.width, vocab_size, device=device), packed, arrived)
+        arrivals = torch.zeros(batch, dtype=torch.int32, device=device)
+        return cls(torch.zeros(batch, level.width, vocab_size, device=device), packed, arrivals)

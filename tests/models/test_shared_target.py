@@ -14,7 +14,7 @@ from underpaint.models.train.loop import LoopSettings
 from underpaint.models.train.shared_target import (
     SHARED,
     GridData,
-    deepened,
+    expand_depth,
     on_grid,
     train_shared_target,
     write_on_grid,
@@ -89,7 +89,7 @@ def test_more_layers_are_the_same_function_and_learn(layers: int) -> None:
     shallow = CaptionedTarget(replace(LARGE, layers=min(2, layers)), CAPTION_DIM)
     for part in shallow.parameters():
         torch.nn.init.normal_(part, std=0.3)
-    deep = deepened(shallow, layers)
+    deep = expand_depth(shallow, layers)
     assert len(deep.decoder.layers) == layers
     codes, words = torch.randint(24, (3, 16)), torch.randint(1, 9, (3, 8))
     wanted, made = shallow(codes, words)[0], deep(codes, words)[0]
@@ -100,7 +100,7 @@ def test_more_layers_are_the_same_function_and_learn(layers: int) -> None:
         assert layer.out.weight.grad.abs().max() > 0
         assert layer.down.weight.grad.abs().max() > 0
     with pytest.raises(ValueError, match="expected at least the"):
-        deepened(deep, layers - 1)
+        expand_depth(deep, layers - 1)
 
 
 def test_a_deeper_target_goes_on_from_a_shallow_one(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from underpaint.runtime.device.language import kernel, launch, next_power_of_2, 
 
 TILE = 2048
 """Tokens whose likeliest one program finds; the last program of an image merges them."""
-WIDE = 8192
+EIGHT_WARPS_FROM = 8192
 """Numbers of all tiles of an image from which its last program takes eight warps: four would spill."""
 
 
@@ -44,15 +44,15 @@ def best_of_tiles(tops, rows, held, C: tl.constexpr, ROWS: tl.constexpr, COLUMNS
 
 
 @kernel
-def is_last(arrived, count):
+def is_last(arrivals, count):
     """Whether this program is the last of `count` that come here; it may read what they stored, past its own cache.
 
-    So what a whole row or image needs is done in the launch that made its parts. `arrived` is 0 before and behind it.
+    So what a whole row or image needs is done in the launch that made its parts. `arrivals` is 0 before and behind it.
     """
     tl.debug_barrier()
-    last = tl.atomic_add(arrived, 1, sem="acq_rel") == count - 1
+    last = tl.atomic_add(arrivals, 1, sem="acq_rel") == count - 1
     if last:
-        tl.store(arrived, 0)
+        tl.store(arrivals, 0)
     return last
 
 
@@ -164,7 +164,7 @@ def draw_children(
 def take_children_kernel(
     probs,
     tops,
-    arrived,
+    arrivals,
     places,
     wanted,
     tokens,
@@ -195,7 +195,7 @@ def take_children_kernel(
     tile, row, image = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     line = (image * rows + row).to(tl.int64)
     store_top(probs + line * V, tops + (line * tiles + tile) * MOST, tile, V, MOST, BLOCK)
-    if is_last(arrived + image, tiles * rows):
+    if is_last(arrivals + image, tiles * rows):
         held = tiles * MOST
         best = best_of_tiles(tops + image * rows * held, rows, held, MOST, ROWS, COLUMNS, HELD)
         shape = tl.load(levels + image)
@@ -230,7 +230,7 @@ def take_children_kernel(
 def take_children(
     probs: Tensor,
     tops: Tensor,
-    arrived: Tensor,
+    arrivals: Tensor,
     level: ShapeLevel,
     tokens: Tensor,
     exists: Tensor,
@@ -239,7 +239,7 @@ def take_children(
 ) -> None:
     """Give the nodes of one level of a static tree their likeliest tokens, and lay out the level below.
 
-    probs [B, F, V] float32. tops [B, F, tiles, most] int64: scratch, `most` the children of a node. arrived [B] int32:
+    probs [B, F, V] float32. tops [B, F, tiles, most] int64: scratch, `most` the children of a node. arrivals [B] int32:
     0. following: the level below, and the rows to be filled of it; None for none. All else as in `draw_children`.
     """
     batch, rows, tiles, most = tops.shape
@@ -253,7 +253,7 @@ def take_children(
         4 * probs.numel() + 16 * tops.numel() + 8 * batch * width * (5 + 2 * words),
         probs,
         tops,
-        arrived,
+        arrivals,
         level.places,
         level.wanted,
         tokens,
@@ -277,5 +277,5 @@ def take_children(
         HELD=next_power_of_2(max(2, tiles * most)),
         NEXT_ROWS=next_power_of_2(width),
         BLOCK=tile_of(vocab_size),
-        warps=4 if rows * tiles * most <= WIDE else 8,
+        warps=4 if rows * tiles * most <= EIGHT_WARPS_FROM else 8,
     )

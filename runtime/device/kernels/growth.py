@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from underpaint.runtime.device.kernels.children import WIDE, best_of_tiles, is_last, store_top, tile_of
+from underpaint.runtime.device.kernels.children import EIGHT_WARPS_FROM, best_of_tiles, is_last, store_top, tile_of
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
 
 
@@ -42,7 +42,7 @@ class Candidates(NamedTuple):
 def grow_level_kernel(
     probs,
     tops,
-    arrived,
+    arrivals,
     widths,
     levels,
     front_tokens,
@@ -72,7 +72,7 @@ def grow_level_kernel(
     tile, own_row, image = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     line = (image * rows + own_row).to(tl.int64)
     store_top(probs + line * V, tops + (line * tiles + tile) * C, tile, V, C, BLOCK)
-    if is_last(arrived + image, tiles * rows) == 0:
+    if is_last(arrivals + image, tiles * rows) == 0:
         return
     best = best_of_tiles(tops + image * rows * tiles * C, rows, tiles * C, C, ROWS, COLUMNS, HELD)
     width = tl.load(widths + image)
@@ -115,7 +115,7 @@ def grow_level_kernel(
 def grow_level(
     probs: Tensor,
     tops: Tensor,
-    arrived: Tensor,
+    arrivals: Tensor,
     widths: Tensor,
     levels: Tensor,
     front: ExpandedRows,
@@ -124,7 +124,7 @@ def grow_level(
 ) -> None:
     """Make level `level` (from 0) of every image's tree from distributions probs [B, rows, V] float32.
 
-    tops [B, rows, tiles, C] int64: scratch; arrived [B] int32: 0. widths, levels [B] int64: nodes expanded a level and
+    tops [B, rows, tiles, C] int64: scratch; arrivals [B] int32: 0. widths, levels [B] int64: nodes expanded a level and
     children of each, and levels, of each image.
     """
     batch, rows, tiles, count = tops.shape
@@ -137,7 +137,7 @@ def grow_level(
         4 * probs.numel() + 16 * tops.numel() + 24 * batch * width * count,
         probs,
         tops,
-        arrived,
+        arrivals,
         widths,
         levels,
         front.tokens,
@@ -162,7 +162,7 @@ def grow_level(
         COLUMNS=next_power_of_2(max(2, count)),
         HELD=next_power_of_2(max(2, tiles * count)),
         BLOCK=tile_of(vocab_size),
-        warps=4 if rows * tiles * count <= WIDE else 8,
+        warps=4 if rows * tiles * count <= EIGHT_WARPS_FROM else 8,
     )
 
 
@@ -204,7 +204,7 @@ def take_best_kernel(
     found_parents,
     taken,
     places,
-    arrived,
+    arrivals,
     roots,
     tokens,
     parents,
@@ -218,7 +218,7 @@ def take_best_kernel(
     """One program a (tile, image); the last puts the taken candidates behind the root, in their order."""
     tile, image = tl.program_id(0), tl.program_id(1)
     mark_best(scores + image * M, tl.load(totals + image), taken + image * M, tile, M, ROWS, BLOCK)
-    if is_last(arrived + image, tl.num_programs(0)):
+    if is_last(arrivals + image, tl.num_programs(0)):
         lane = tl.arange(0, LANES)
         inside = lane < M
         chosen = tl.load(taken + image * M + lane, inside, other=0, cache_modifier=".cg")
@@ -237,7 +237,7 @@ def take_best_kernel(
 
 def take_best(
     found: Candidates,
-    arrived: Tensor,
+    arrivals: Tensor,
     totals: Tensor,
     roots: Tensor,
     tokens: Tensor,
@@ -246,7 +246,7 @@ def take_best(
 ) -> None:
     """Fill tokens, parents [B, N] and counts [B] int64 with the trees of the totals [B] int64 best candidates.
 
-    arrived [B] int32: 0. roots [B] int64: the last committed tokens. Every total is below N.
+    arrivals [B] int32: 0. roots [B] int64: the last committed tokens. Every total is below N.
     """
     batch, count = found.scores.shape
     rows = ranked_rows(count)
@@ -260,7 +260,7 @@ def take_best(
         found.parents,
         found.taken,
         found.places,
-        arrived,
+        arrivals,
         roots,
         tokens,
         parents,

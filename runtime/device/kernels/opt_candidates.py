@@ -67,7 +67,7 @@ def store_promising(row, held, tile, above, floor, V, COUNT: tl.constexpr, LANES
 def add_candidates_kernel(
     probs,
     tops,
-    arrived,
+    arrivals,
     front_candidates,
     front_scores,
     floors,
@@ -102,7 +102,7 @@ def add_candidates_kernel(
     grows = row < tl.load(counts + image)
     promise = tl.where(grows, above, 0.0)
     store_promising(probs + line * V, tops + (line * tiles + tile) * C, tile, promise, floor, V, C, LANES, BLOCK)
-    if is_last(arrived + line, tiles):
+    if is_last(arrivals + line, tiles):
         M = T + W * C
         base = image * M + T + row * C
         if FIRST:  # nothing is kept yet, and other rows add nothing
@@ -133,7 +133,7 @@ def add_candidates(
     probs: Tensor,
     counts: Tensor,
     tops: Tensor,
-    arrived: Tensor,
+    arrivals: Tensor,
     front: ExpandedRows,
     gains: Gains,
     pool: Pool,
@@ -144,7 +144,7 @@ def add_candidates(
     """Put the children of level `level` that may yet be kept behind the `kept` best of `pool`.
 
     probs [B, F, V] float32: of the nodes; counts [B] int64: how many of them an image has. A token whose score is not
-    above the floor is left out: that many found before it are no worse. tops [B, F, tiles, C] int64: scratch; arrived
+    above the floor is left out: that many found before it are no worse. tops [B, F, tiles, C] int64: scratch; arrivals
     [B * F] int32: 0. counted_rows: that a level has on average at most, for the count of bytes.
     """
     batch, rows, tiles, count = tops.shape
@@ -156,7 +156,7 @@ def add_candidates(
         batch * (min(rows, counted_rows) * (4 * vocab_size + 8 * tiles * count) + rows * count * (8 * tiles + 24)),
         probs,
         tops,
-        arrived,
+        arrivals,
         front.candidates.select(0, level),
         front.scores.select(0, level),
         gains.floors,

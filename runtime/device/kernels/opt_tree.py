@@ -10,7 +10,7 @@ from underpaint.runtime.device.language import kernel, launch, next_power_of_2, 
 
 @kernel
 def keep_best_kernel(
-    arrived,
+    arrivals,
     tokens,
     numbers,
     parents,
@@ -51,7 +51,7 @@ def keep_best_kernel(
     tile, image = tl.program_id(0), tl.program_id(1)
     M = T + W * C
     mark_best(scores + image * M, tl.load(totals + image), taken + image * M, tile, M, RANKED, COMPARED)
-    if is_last(arrived + image, tl.num_programs(0)) == 0:
+    if is_last(arrivals + image, tl.num_programs(0)) == 0:
         return
     base = image * M
     size = tl.full((), 0, tl.int64)
@@ -123,7 +123,7 @@ def keep_best_kernel(
 
 def keep_best(
     pool: Pool,
-    arrived: Tensor,
+    arrivals: Tensor,
     counts: Tensor,
     gains: Gains,
     levels: Tensor,
@@ -137,7 +137,7 @@ def keep_best(
 ) -> None:
     """Keep the totals [B] int64 best candidates of `pool`, and settle which of them the next level expands.
 
-    arrived [B] int32: 0. counts [B] int64: nodes that the level expanded (level 0: at least 1 for one). tree: tokens,
+    arrivals [B] int32: 0. counts [B] int64: nodes that the level expanded (level 0: at least 1 for one). tree: tokens,
     parents [B, N] and counts [B] int64, of the tree so far. levels [B] int64: of each image. threshold [1] float64:
     what a level must add. most: nodes that may be expanded in all. Row W of `front` and of `gains.rows` is written for
     level + 1, which there always is.
@@ -149,7 +149,7 @@ def keep_best(
         keep_best_kernel,
         (-(-count // ranked_rows(count)), batch),
         56 * pool.scores.numel(),
-        arrived,
+        arrivals,
         *pool,
         gains.lengths,
         gains.floors,

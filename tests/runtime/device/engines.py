@@ -79,7 +79,7 @@ def passed(forward: DeviceDecoder, drafts: bool, times: int = 1, seed: int = 4) 
         if features is None:
             made = forward.hidden(forward.embed(tokens), positions, attend).clone()
         else:
-            made = forward.drafted(tokens, features, None, positions, attend).clone()
+            made = forward.draft_hidden(tokens, features, None, positions, attend).clone()
     assert torch.equal(held.committed, before), "a pass commits nothing"
     return Passed(made, forward.logits(made).clone(), held.slots.clone())
 

@@ -55,7 +55,7 @@ class TableForward:
         made[:, :, 1] = positions.repeat(self.tables.rows, 1)
         return made
 
-    def drafted(
+    def draft_hidden(
         self, tokens: Tensor, features: Tensor, parents: Tensor | None, positions: Tensor, attend: Attend
     ) -> Tensor:
         assert self.drafts

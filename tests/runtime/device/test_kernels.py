@@ -108,13 +108,13 @@ def test_likeliest_tokens_are_the_reference_s(data: st.DataObject) -> None:
     size = (1, wide * count)
     found = Candidates(zeros(*size), zeros(*size), zeros(*size, dtype=torch.float64), zeros(*size), zeros(*size))
     with patch.object(children, "TILE", data.draw(st.sampled_from([2, 4, 2048]))):
-        tops, arrived = zeros(1, 2, tiles_of(vocab_size), count), zeros(1, dtype=torch.int32)
-        grow_level(torch.from_numpy(rows)[None], tops, arrived, whole(wide), whole(1), front, found, 0)
+        tops, arrivals = zeros(1, 2, tiles_of(vocab_size), count), zeros(1, dtype=torch.int32)
+        grow_level(torch.from_numpy(rows)[None], tops, arrivals, whole(wide), whole(1), front, found, 0)
     wanted = top(rows, count)
     tokens, shares = (part.view(wide, count)[:2].numpy() for part in (found.tokens, found.scores))
     assert (shares == np.minimum(wanted.probs, 1)).all()
     assert (tokens == wanted.tokens)[shares > 0].all()
-    assert arrived.item() == 0
+    assert arrivals.item() == 0
 
 
 @settings(max_examples=15)
@@ -204,7 +204,7 @@ def test_a_tree_pass_is_the_model_s(family: str) -> None:
     else:  # the features lie in another order, and the tokens name those before them
         orders = torch.tensor([[3, 0, 4, 1, 2], [5, 2, 0, 1, 3]])  # places among six, one of them unused
         held = torch.full((2, 6, 24), 9.0).scatter(1, orders[:, :, None].expand(-1, -1, 24), features)
-        made = decoder.drafted(tokens, held, orders, positions, attend)
+        made = decoder.draft_hidden(tokens, held, orders, positions, attend)
     torch.testing.assert_close(made, torch.cat([step.features for step in wanted]), atol=2e-5, rtol=1e-5)
     logits = decoder.logits(made)
     torch.testing.assert_close(logits, torch.cat([step.logits for step in wanted]), atol=5e-5, rtol=1e-5)

@@ -217,7 +217,7 @@ MUTANTS = {
         trees_agree("eagle2", depth=2, top_k=3, total_tokens=7),
     ),
     "programs of the level before are counted again": (
-        ("children", "tl.store(arrived, 0)", "tl.store(arrived, 1)"),
+        ("children", "tl.store(arrivals, 0)", "tl.store(arrivals, 1)"),
         trees_agree("sequoia_top_k", **PLANNED),
     ),
     "a level is fed the tokens of the first places": (
