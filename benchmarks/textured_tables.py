@@ -37,8 +37,8 @@ JUDGED: tuple[Column, ...] = (
     ("told from AR's, AUC", lambda row: interval(row, "auc")),
 )
 _COMPARED: Final = (
-    "Where guidance is not 1, every pass has two rows. Measures of quality are paired with AR's. The preset `tuned` was "
-    "tuned on the shipped models, not on these."
+    "Where guidance is not 1, every pass has two rows. Measures of quality are paired with AR's. The preset `tuned` "
+    "was tuned on the shipped models, not on these."
 )
 
 
