@@ -104,6 +104,14 @@ def bar_cells(records: Records) -> list[tuple[str, str, str, str]]:
     return rows
 
 
+def _reconstructed(records: Records, side: int) -> float | None:
+    """Of real scenes that went through the tokenizer, the share that the judge reads right."""
+    rows = records[TRAINED]["rows"] if TRAINED in records else ()
+    judge = next((row["reached"] for row in rows if row["model"] == "judge"), {})
+    found = judge.get(f"reconstructed_{side}_things_and_finishes")
+    return None if found is None else float(found)
+
+
 def how_far(records: Records) -> str:
     """How far the training came, by the models' own figures; empty where nothing is recorded of it."""
     parts: list[str] = []
@@ -128,9 +136,12 @@ def how_far(records: Records) -> str:
         if accuracy is None or real is None:
             continue
         side = records[file]["settings"]["resolution"]
+        told = f"their finishes); of the real scenes, {real:.3f}"
+        most = _reconstructed(records, side)
+        if most is not None:
+            told += f"; of what comes back of those from the tokenizer, {most:.3f}, which is all that codes can show"
         parts.append(
-            f"Of plain AR's pictures of {side} px the judge reads {accuracy:.3f} right (two things and their "
-            f"finishes); of the real scenes, {real:.3f}."
+            f"Of plain AR's pictures of {side} px the judge reads {accuracy:.3f} right (two things and {told}."
         )
         if accuracy < _LEAST_ACCURACY:
             parts.append(

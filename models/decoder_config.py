@@ -12,9 +12,11 @@ class DecoderConfig:
     """Sizes and options.
 
     hidden: width of the SwiGLU layer. prefix: condition positions at most. rope: rotary positions by "grid" cell, along
-    the "line", or "none" (a learnt vector a position is added). qk_norm: queries and keys are normalised a head at a
-    time. post_norm: norms stand after attention and feed-forward. first_norm, final_norm: whether the first layer
-    normalises its input, and the model its output.
+    the "line", or "none" (a learnt vector a position is added). rope_prefix: by the "grid", what turns a condition's
+    queries and keys: "zero" makes them 0, as LlamaGen's are, so that every cell reads the mean of all of the condition;
+    "identity" leaves them as they are, so that a cell can choose a word. qk_norm: queries and keys are normalised a
+    head at a time. post_norm: norms stand after attention and feed-forward. first_norm, final_norm: whether the first
+    layer normalises its input, and the model its output.
     condition: "table" (ids index `cond_ids` rows of the model's own, the last `uncond_rows` of which stand for no
     condition), "external" (embedded rows come from outside), or "none".
     drafter: whether it reads features too; fc_bias: whether its input layer has a bias.
@@ -33,6 +35,7 @@ class DecoderConfig:
     prefix: int
     norm_eps: float = 1e-5
     rope: Literal["grid", "line", "none"] = "grid"
+    rope_prefix: Literal["zero", "identity"] = "zero"
     rope_base: float = 10000.0
     qk_norm: bool = False
     post_norm: bool = False
@@ -97,9 +100,9 @@ def rope_angles(config: DecoderConfig) -> Tensor:
 
 
 def rope_table(config: DecoderConfig) -> Tensor:
-    """Cosine and sine float32 [cells + eol_tokens + prefix, 2, head_dim / 2]; by the grid, a condition has zeros."""
+    """Cosine and sine float32 [cells + eol_tokens + prefix, 2, head_dim / 2]; a condition's by `rope_prefix`."""
     angles = rope_angles(config)
     table = torch.stack([angles.cos(), angles.sin()], dim=1)
-    if config.rope == "grid":
+    if config.rope == "grid" and config.rope_prefix == "zero":
         table[config.cells :] = 0
     return table

@@ -1,6 +1,6 @@
 """The prompt grammar of TexturedScenes: two or three things and how they stand, on a textured ground under a sky.
 
-One caption names one scene: "a woolly fox left of a flat cactus, with a honeybee, on green foliage, bright sky, lit
+One caption names one scene: "a woolly fox left of a flat pumpkin, with a honeybee, on green foliage, bright sky, lit
 from the left, soft background". The relations are "left of", "above" and "behind"; "right of", "below" and "in
 front of" are read as the same scene told from the other side, so that a picture has one canonical caption. The
 tables stand in `textured_scenes.json`.
@@ -67,14 +67,13 @@ TEXTURED_SLOTS: Final[dict[str, tuple[str, ...]]] = {
 FINISHED_THINGS: Final[tuple[tuple[str, str], ...]] = tuple(itertools.product(THINGS, FINISHES))
 _HELD_OUT: Final = frozenset((thing, finish) for thing, finish in _TABLES["held_out"])
 
-_VALUES: Final = [
-    "",
-    *dict.fromkeys(itertools.chain(*TEXTURED_SLOTS.values())),
-    *(f"{side} px" for side in RESOLUTIONS),
-]
-_WORD_IDS: Final = {value: number for number, value in enumerate(_VALUES)}
-TEXTURED_WORDS: Final = len(_VALUES)
-"""Size of the word vocabulary, the pad word (id 0) included."""
+_SLOT_VALUES: Final = [(slot, value) for slot, values in TEXTURED_SLOTS.items() for value in values]
+_WORD_IDS: Final = {
+    named: number for number, named in enumerate([*_SLOT_VALUES, *(("side", side) for side in RESOLUTIONS)], 1)
+}
+TEXTURED_WORDS: Final = len(_WORD_IDS) + 1
+"""Size of the word vocabulary, the pad word (id 0) included. A value has a word of its own in every slot: a row of
+words tells the two things apart without regard to their order."""
 TEXTURED_WORD_SLOTS: Final = len(TEXTURED_SLOTS) + 1
 """Length of a row of word ids: one a slot, and the side of the picture."""
 
@@ -211,14 +210,14 @@ def _read_one(words: list[str], position: int) -> tuple[str, str, int]:
 
 def scene_word_ids(prompt: TexturedPrompt) -> NDArray[np.int64]:
     """Return what a prompt says of the scene as word ids, int64 [11]: one a slot, for pictures of any side."""
-    return np.array([_WORD_IDS[getattr(prompt, slot)] for slot in TEXTURED_SLOTS], np.int64)
+    return np.array([_WORD_IDS[slot, getattr(prompt, slot)] for slot in TEXTURED_SLOTS], np.int64)
 
 
 def side_word_id(side: int) -> int:
     """Return the id of the word that tells the side of a picture in px, the last of a row."""
     if side not in RESOLUTIONS:
         raise ValueError(f"side: expected one of {', '.join(map(str, RESOLUTIONS))} px, got {side}")
-    return _WORD_IDS[f"{side} px"]
+    return _WORD_IDS["side", side]
 
 
 def textured_word_ids(prompt: TexturedPrompt, side: int) -> NDArray[np.int64]:

@@ -164,15 +164,26 @@ def drafter(
 
 
 @_recipe
-def judge(*, family: SceneFamily = Scenery.emoji, run: Run) -> None:
+def judge(
+    *,
+    family: SceneFamily = Scenery.emoji,
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(help="Checkpoint of a tokenizer; half of the pictures are then what comes back from it."),
+    ] = None,
+    run: Run,
+) -> None:
     """Train the judge, which reads what a picture shows."""
+    from underpaint.models.checkpoints import read
     from underpaint.models.train.judge import DEFAULT_LOOP, train_judge
     from underpaint.models.train.pictures import family_pictures
 
     with run.started(family.run("runs/judge")) as folder:
+        if tokenizer is not None:
+            read(tokenizer, "tokenizer")
         with stages() as told:
             sheet = family_pictures(family.family, told).sheet
-        report(train_judge(folder, sheet, **run.common(DEFAULT_LOOP)), folder)
+        report(train_judge(folder, sheet, tokenizer=tokenizer, **run.common(DEFAULT_LOOP)), folder)
 
 
 class Way(StrEnum):

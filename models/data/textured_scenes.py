@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from underpaint.models.data.scenes import SPLITS, Split
 from underpaint.models.data.textures import TILES
 from underpaint.zoo.textured_prompts import (
     FINISHED_THINGS,
+    NO_COMPANION,
     TexturedPrompt,
     draw_textured,
     held_out_things,
@@ -100,6 +102,19 @@ def textured_scene(seed: int, index: int, split: Split) -> TexturedScene:
         shown = _drawn(source, split)
         if _measured(shown) == (split in ("seen", "held_out")):
             return shown
+
+
+def thing_cells(shown: TexturedScene, grid_side: int) -> NDArray[np.bool_]:
+    """Return which cells of a grid have their centre in the square of a thing, bool [grid_side, grid_side]."""
+    centres = (np.arange(grid_side) + 0.5) * (64 / grid_side)
+    squares = [shown.first, shown.second]
+    if shown.prompt.companion != NO_COMPANION:
+        squares.append(shown.companion)
+    found = np.zeros((grid_side, grid_side), np.bool_)
+    for left, top, side in squares:
+        rows, columns = ((start <= centres) & (centres < start + side) for start in (top, left))
+        found |= rows[:, None] & columns
+    return found
 
 
 def _drawn(source: _Source, split: Split) -> TexturedScene:

@@ -1,7 +1,8 @@
 """Recipe of the judge: real scenes, slightly damaged as a tokenizer or a decoder would damage them.
 
 Half of each batch is rendered at 64 px, half at 128 px and averaged. Blur, noise, block-transform rounding and
-small shifts of colour are drawn per picture, so that the judge reads what is shown and not how it was stored.
+small shifts of colour are drawn per picture, so that the judge reads what is shown and not how it was stored. Where a
+tokenizer is given, a share of each half is what comes back from it, before that damage.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from typing import Final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from underpaint.models.checkpoints import load_vq
 from underpaint.models.data.batches import FAMILY_GRAMMARS, Family, numbered_batch
 from underpaint.models.data.scenes import Split, SpriteSheet
 from underpaint.models.data.textured_render import TexturedSheet
@@ -26,6 +29,7 @@ from underpaint.models.train.loop import LoopSettings, Loss, TrainingResult, tra
 from underpaint.models.train.pictures import SCENE_SEED, to_pixels
 from underpaint.models.train.precision import autocast
 from underpaint.models.typed import channels_last
+from underpaint.models.vq import VQModel
 from underpaint.zoo.resolutions import SHIPPED_RESOLUTIONS
 
 DEFAULT_LOOP = LoopSettings(
@@ -35,11 +39,16 @@ TEXTURED = JudgeConfig(channels=(32, 64, 96, 128), features=160)
 """Wider, for eleven slots in place of six."""
 Sheet = SpriteSheet | TexturedSheet
 _BLOCK: Final = 8
+_RECONSTRUCTED: Final = 300
+"""Scenes at most that validation sends through the tokenizer."""
 
 
 @dataclass(frozen=True, slots=True)
 class JudgeSettings:
-    """Batch sizes, and the most that each kind of damage does (amounts are drawn from 0 up to these)."""
+    """Batch sizes, and the most that each kind of damage does (amounts are drawn from 0 up to these).
+
+    reconstructed_share: of a batch that passes through the tokenizer first, where there is one.
+    """
 
     batch: int = 48
     validation_scenes: int = 1000
@@ -49,12 +58,14 @@ class JudgeSettings:
     block_step: float = 0.35
     colour_shift: float = 0.04
     place_weight: float = 0.5
+    reconstructed_share: float = 0.5
 
     def __post_init__(self) -> None:
-        if self.batch < 2 or self.validation_scenes < 1 or not 0 <= self.clean_share <= 1:
+        shares = (self.clean_share, self.reconstructed_share)
+        if self.batch < 2 or self.validation_scenes < 1 or not all(0 <= share <= 1 for share in shares):
             raise ValueError(
-                "judge settings: expected batch >= 2, validation_scenes >= 1 and clean_share in [0, 1], got "
-                f"{self.batch}, {self.validation_scenes} and {self.clean_share}"
+                "judge settings: expected batch >= 2, validation_scenes >= 1 and clean_share and reconstructed_share "
+                f"in [0, 1], got {self.batch}, {self.validation_scenes}, {shares[0]} and {shares[1]}"
             )
 
 
@@ -111,16 +122,28 @@ def judge_loss(found: Judgement, labels: Tensor, place_weight: float) -> Tensor:
 
 
 @torch.no_grad()
-def accuracy(model: Judge, sheet: Sheet, split: Split, size: int, count: int) -> dict[str, float]:
+def reconstructed(pixels: Tensor, tokenizer: VQModel) -> Tensor:
+    """What comes back of pictures [B, 3, H, W] from their codes."""
+    with autocast(pixels.device):
+        return tokenizer.decode_codes(tokenizer.encode(pixels)).to(pixels.dtype)
+
+
+@torch.no_grad()
+def accuracy(
+    model: Judge, sheet: Sheet, split: Split, size: int, count: int, tokenizer: VQModel | None = None
+) -> dict[str, float]:
     """Return the share of scenes 0 to count - 1 of a split judged right: per slot, and all that is shown.
 
     That last one is called as the grammar has it: "concept_and_style", or "things_and_finishes" in textured scenes.
+    With a tokenizer, what comes back from it is judged: the most that a decoder on its codes is to be asked for.
     """
     right = []
     for start in range(0, count, 100):
         real = numbered_batch(sheet, SCENE_SEED, start, min(100, count - start), split, size)
         device = next(model.parameters()).device
-        found = model(to_judge_side(to_pixels(real.pictures, device))).classes().cpu()
+        pixels = to_pixels(real.pictures, device)
+        seen = pixels if tokenizer is None else reconstructed(pixels, tokenizer)
+        found = model(to_judge_side(seen)).classes().cpu()
         right.append(found == torch.from_numpy(real.labels))
     table = torch.cat(right)
     grammar = model.grammar
@@ -131,8 +154,11 @@ def accuracy(model: Judge, sheet: Sheet, split: Split, size: int, count: int) ->
 
 
 class _Recipe:
-    def __init__(self, model: Judge, sheet: Sheet, settings: JudgeSettings, seed: int) -> None:
+    def __init__(
+        self, model: Judge, sheet: Sheet, settings: JudgeSettings, seed: int, tokenizer: VQModel | None
+    ) -> None:
         self.model, self.sheet, self.settings, self.seed = model, sheet, settings, seed
+        self.tokenizer = tokenizer
         self.device = next(model.parameters()).device
 
     def loss(self, step: int) -> Loss:
@@ -141,7 +167,7 @@ class _Recipe:
         first, half = step * settings.batch, settings.batch // 2
         small = numbered_batch(self.sheet, self.seed, first, half, "every", 64)
         large = numbered_batch(self.sheet, self.seed, first + half, settings.batch - half, "every", 128)
-        pixels = torch.cat([to_pixels(small.pictures), to_judge_side(to_pixels(large.pictures))])
+        pixels = torch.cat([self._stored(small.pictures), to_judge_side(self._stored(large.pictures))])
         labels = torch.from_numpy(np.concatenate([small.labels, large.labels])).to(self.device)
         generator = torch.Generator().manual_seed((self.seed << 32) + step)
         seen = damage(pixels, settings, generator).to(self.device).contiguous(memory_format=torch.channels_last)
@@ -155,13 +181,25 @@ class _Recipe:
         }
         return Loss(value, shares)
 
+    def _stored(self, pictures: NDArray[np.uint8]) -> Tensor:
+        """Pixels, the first of them by way of the tokenizer."""
+        pixels, count = to_pixels(pictures), round(self.settings.reconstructed_share * len(pictures))
+        if self.tokenizer is None or count == 0:
+            return pixels
+        back = reconstructed(pixels[:count].to(self.device), self.tokenizer).to(pixels.device)
+        return torch.cat([back, pixels[count:]])
+
     def validate(self) -> dict[str, float]:
-        """Judge fresh scenes of both splits at the shipped sizes."""
+        """Judge fresh scenes of both splits at the shipped sizes; seen pairs also as the tokenizer gives them back."""
         figures: dict[str, float] = {}
         measured: tuple[Split, ...] = ("seen", "held_out")
         for split, size in itertools.product(measured, SHIPPED_RESOLUTIONS):
             found = accuracy(self.model, self.sheet, split, size, self.settings.validation_scenes)
             figures |= {f"{split}_{size}_{slot}": share for slot, share in found.items()}
+        for size in SHIPPED_RESOLUTIONS if self.tokenizer is not None else ():
+            count = min(_RECONSTRUCTED, self.settings.validation_scenes)
+            found = accuracy(self.model, self.sheet, "seen", size, count, self.tokenizer)
+            figures |= {f"reconstructed_{size}_{slot}": share for slot, share in found.items()}
         return figures
 
 
@@ -172,6 +210,7 @@ def train_judge(
     config: JudgeConfig | None = None,
     settings: JudgeSettings | None = None,
     loop: LoopSettings = DEFAULT_LOOP,
+    tokenizer: Path | None = None,
     seed: int = 0,
     device: str = "cpu",
 ) -> TrainingResult:
@@ -179,12 +218,15 @@ def train_judge(
 
     The outcome's validation holds, for fresh scenes of seen and of held-out pairs at 64 and 128 px, the share
     judged right per slot and for concept and style together ("seen_64_concept_and_style", ...).
+    `tokenizer`: a checkpoint that `JudgeSettings.reconstructed_share` of the pictures pass through; the outcome then
+    also holds the shares judged right of what comes back from it ("reconstructed_64_things_and_finishes", ...).
     """
     torch.manual_seed(seed)
     family: Family = "emoji" if isinstance(sheet, SpriteSheet) else "textured"
     model = channels_last(Judge(config or (None if family == "emoji" else TEXTURED), family).to(device))
     settings = settings or JudgeSettings()
-    recipe = _Recipe(model, sheet, settings, seed)
+    stored_by = None if tokenizer is None else channels_last(load_vq(tokenizer).to(device))
+    recipe = _Recipe(model, sheet, settings, seed, stored_by)
     plain = {"kind": "judge", "judge": model.config.to_dict()} | ({} if family == "emoji" else {"scenes": family})
     given = Given({"seed": seed, "settings": asdict(settings)})
     return train(model, recipe.loss, out, loop, plain, validate=recipe.validate, given=given, title="judge")

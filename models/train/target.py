@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
@@ -63,9 +64,15 @@ def shipped_config(resolution: int) -> DecoderConfig:
 
 
 def batch_of(data: TokenSet, size: int, dropout: float, random: np.random.Generator) -> tuple[Tensor, Tensor]:
-    """A random batch: codes int64 [size, cells] and word ids int64 [size, 8], some rows without condition."""
-    rows = random.integers(len(data.codes), size=size)
-    words = np.where((random.random(size) < dropout)[:, None], PAD_WORD, data.words[rows])
+    """A random batch: codes int64 [size, cells] and word ids int64 [size, prefix], some rows without condition."""
+    return batch_at(data, random.integers(len(data.codes), size=size), dropout, random)
+
+
+def batch_at(
+    data: TokenSet, rows: NDArray[np.int64], dropout: float, random: np.random.Generator
+) -> tuple[Tensor, Tensor]:
+    """See `batch_of`; scenes `rows` of `data`, int64 [size]."""
+    words = np.where((random.random(len(rows)) < dropout)[:, None], PAD_WORD, data.words[rows])
     return torch.from_numpy(data.codes[rows].astype(np.int64)), torch.from_numpy(words)
 
 

@@ -15,6 +15,7 @@ from underpaint.algos.draft.spec import Grid
 from underpaint.algos.spatial.resolution import ResolutionMap
 from underpaint.models.checkpoints import vq_config
 from underpaint.models.data.scenes import Split
+from underpaint.models.data.textured_scenes import textured_scene, thing_cells
 from underpaint.models.decoder_config import DecoderConfig
 from underpaint.models.judge import JudgeConfig
 from underpaint.models.sampler import Direction, SamplerConfig
@@ -26,6 +27,7 @@ from underpaint.models.train.pictures import SCENE_SEED, TexturedPictures, textu
 from underpaint.models.train.sampler import LOOPS, LOSSES, PairedCodes, PairedScenes, SamplerSettings, train_sampler
 from underpaint.models.train.shared_target import (
     SHALLOW_LAYERS,
+    SHALLOW_THING_WEIGHT,
     SHARED,
     SHARED_CAPTION_DIM,
     SHARED_LOOP,
@@ -69,8 +71,9 @@ _DRAFTER_LOOP: Final = LoopSettings(
 class WorldSettings:
     """Sizes and batches of the stages; `steps` bounds every run beside its minutes.
 
-    shallow_layers: of the target that learns first. sides: of the pictures that target, drafters and samplers know, the
-    smaller first. scenes, validation_scenes: how many are encoded at each. sampler_width: of the samplers' networks.
+    shallow_layers, thing_weight: of the target that learns first, see `train_shared_target`. sides: of the pictures
+    that target, drafters and samplers know, the smaller first. scenes, validation_scenes: how many are encoded at each.
+    sampler_width: of the samplers' networks.
     """
 
     vq: VQConfig = TEXTURED
@@ -79,6 +82,7 @@ class WorldSettings:
     judging: JudgeSettings = field(default_factory=JudgeSettings)
     decoder: DecoderConfig = SHARED
     shallow_layers: int = SHALLOW_LAYERS
+    thing_weight: float = SHALLOW_THING_WEIGHT
     caption_dim: int = SHARED_CAPTION_DIM
     target: TargetSettings = SHARED_SETTINGS
     drafter: DrafterSettings = field(default_factory=DrafterSettings)
@@ -138,17 +142,27 @@ class _World:
             config=own.judge,
             settings=own.judging,
             loop=loop,
+            tokenizer=self.checkpoint("tokenizer"),
             seed=self.seed,
             device=self.device,
         )
 
     def target_shallow(self, folder: Path, minutes: float) -> TrainingResult:
-        return self.target_of(self.settings.shallow_layers, folder, minutes)
+        return self.target_of(self.settings.shallow_layers, self.settings.thing_weight, folder, minutes)
 
-    def target_of(self, layers: int, folder: Path, minutes: float, init_from: Path | None = None) -> TrainingResult:
+    def on_grid(self, side: int, stride: int) -> GridData:
+        """The scenes at one side, with the cells that show a thing."""
+        data = self.tokens(side, "train")
+        shown = (textured_scene(SCENE_SEED, index, "train") for index in range(len(data.codes)))
+        things = np.stack([thing_cells(one, side // stride).ravel() for one in shown])
+        return GridData(data, self.tokens(side, "seen"), things)
+
+    def target_of(
+        self, layers: int, thing_weight: float, folder: Path, minutes: float, init_from: Path | None = None
+    ) -> TrainingResult:
         """Train a target of so many layers on both grids."""
         own, stride = self.settings, vq_config(self.checkpoint("tokenizer")).stride
-        grids = {side // stride: GridData(self.tokens(side, "train"), self.tokens(side, "seen")) for side in own.sides}
+        grids = {side // stride: self.on_grid(side, stride) for side in own.sides}
         return train_shared_target(
             folder,
             grids,
@@ -156,6 +170,7 @@ class _World:
             caption_dim=own.caption_dim,
             settings=own.target,
             loop=self.loop(SHARED_LOOP, minutes),
+            thing_weight=thing_weight,
             init_from=init_from,
             seed=self.seed,
             device=self.device,
@@ -163,7 +178,7 @@ class _World:
 
     def target(self, folder: Path, minutes: float) -> TrainingResult:
         own, shallow = self.settings, self.checkpoint("target_shallow")
-        outcome = self.target_of(own.decoder.layers, folder, minutes, shallow if shallow.exists() else None)
+        outcome = self.target_of(own.decoder.layers, 1.0, folder, minutes, shallow if shallow.exists() else None)
         for side in own.sides:
             self.write_target(side)
         return outcome

@@ -75,6 +75,21 @@ def test_the_rotary_table_is_zero_on_the_prefix_and_turns_rows_and_columns_apart
     torch.testing.assert_close(table[:16].square().sum(-1), torch.ones(16, 8))
 
 
+def test_a_condition_that_is_not_turned_can_be_chosen_from() -> None:
+    """Zero keys give every word of a condition the same share; keys as they are do not."""
+    plain = rope_table(replace(TINY, rope_prefix="identity"))
+    assert torch.equal(plain[:16], rope_table(TINY)[:16])
+    assert torch.equal(plain[16:, 0], torch.ones(8, 8))
+    assert torch.count_nonzero(plain[16:, 1]) == 0
+    rows = torch.randn(1, 8, TINY.dim)
+    for prefix in ("zero", "identity"):
+        model = tiny_target(config=replace(TINY, rope_prefix=prefix)).decoder
+        empty = model.empty_cache(1)
+        with torch.no_grad():
+            keys = model.step_rows(rows, torch.arange(-8, 0), causal_bias(8), empty, empty).keys
+        assert all(bool((key == 0).all()) == (prefix == "zero") for key in keys)
+
+
 @torch.no_grad()
 def test_a_row_of_pads_is_the_unconditional_embedding() -> None:
     target = tiny_target()

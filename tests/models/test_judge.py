@@ -10,8 +10,9 @@ from tests.models.test_scenes import made_up_sprites
 from underpaint.models.data.scenes import SpriteSheet
 from underpaint.models.data.textured_render import TexturedSheet
 from underpaint.models.judge import Judge, JudgeConfig, load_judge, to_judge_side
-from underpaint.models.train.judge import JudgeSettings, accuracy, damage, judge_loss, train_judge
+from underpaint.models.train.judge import JudgeSettings, accuracy, damage, judge_loss, reconstructed, train_judge
 from underpaint.models.train.loop import LoopSettings
+from underpaint.models.vq import VQConfig, VQModel
 from underpaint.zoo.prompts import CONCEPTS, SLOT_VALUES, STYLES
 from underpaint.zoo.textured_prompts import TEXTURED_SLOTS
 
@@ -117,3 +118,32 @@ def test_a_judge_of_textured_scenes_reads_their_slots(tmp_path: Path) -> None:
     assert {slot: score.shape[1] for slot, score in found.by_slot.items()} == {
         slot: len(values) for slot, values in TEXTURED_SLOTS.items()
     }
+
+
+def test_a_judge_learns_what_a_tokenizer_leaves(sheet: SpriteSheet, tmp_path: Path) -> None:
+    """A tokenizer that shows colours upside down: a judge that saw its pictures alone reads those, and no others."""
+
+    class Upside(VQModel):
+        def encode(self, pixels: torch.Tensor) -> torch.Tensor:
+            return pixels
+
+        def decode_codes(self, codes: torch.Tensor) -> torch.Tensor:
+            return -codes.flip(2)
+
+    upside = Upside(VQConfig(8, 4, (1, 1), (1, 1), z_channels=4, ch=4, num_res_blocks=1))
+    pixels = torch.rand(2, 3, 64, 64)
+    assert torch.equal(reconstructed(pixels, upside), -pixels.flip(2))
+    loop = LoopSettings(steps=60, learning_rate=1e-2, warmup_steps=2, validate_every=1000)
+    found = {}
+    for share in (0.0, 1.0):
+        settings = JudgeSettings(batch=16, validation_scenes=40, reconstructed_share=share)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("underpaint.models.train.judge.load_vq", lambda path: upside)
+            figures = train_judge(
+                tmp_path / str(share), sheet, config=SMALL, settings=settings, loop=loop, tokenizer=tmp_path
+            ).validation
+        found[share] = figures["seen_64_style"], figures["reconstructed_64_style"]
+    assert found[0.0][0] > 0.9 > found[0.0][1]
+    assert found[1.0][1] > 0.9
+    with pytest.raises(ValueError, match="reconstructed_share"):
+        JudgeSettings(reconstructed_share=-0.1)

@@ -124,6 +124,28 @@ def test_another_run_in_the_folder_is_refused(tmp_path: Path) -> None:
         run(tmp_path, steps=2, settings=replace(SETTINGS, batch=5))
 
 
+def test_cells_of_things_weigh_more(tmp_path: Path) -> None:
+    """Things on a grid of 4 weigh all of the loss, nearly: their cells are learnt, the others are not."""
+    grid = data(4)
+    shown = np.random.default_rng(0).random(16) < 0.5
+    things = np.broadcast_to(shown, grid.data.codes.shape)
+    named = {"config": LARGE, "caption_dim": CAPTION_DIM, "words": WORDS, "settings": SETTINGS, "loop": LOOP}
+
+    def each_cell(out: str, weight: float, things: np.ndarray | None) -> np.ndarray:
+        train_shared_target(tmp_path / out, {4: grid._replace(things=things)}, thing_weight=weight, **named)
+        target = target_of(load_whole(tmp_path / out / "checkpoint.pt")).eval()
+        codes, words = (torch.from_numpy(part.astype(np.int64)) for part in grid.data)
+        with torch.no_grad():
+            logits, _ = target(codes, words)
+        return torch.nn.functional.cross_entropy(logits.transpose(1, 2), codes, reduction="none").mean(0).numpy()
+
+    even, weighted = each_cell("even", 1.0, things), each_cell("weighted", 1e6, things)
+    np.testing.assert_array_equal(even, each_cell("none", 5.0, None))
+    np.testing.assert_allclose(even, each_cell("all", 4.0, np.ones_like(things)), atol=0.02)
+    assert weighted[shown].mean() < 0.9 * weighted[~shown].mean()
+    assert weighted[~shown].mean() > 1.5 * even[~shown].mean()
+
+
 def test_codes_must_fill_their_grid(tmp_path: Path) -> None:
     wrong = {2: data(4), 4: data(4)}
     with pytest.raises(ValueError, match="expected 4 codes a scene on a grid of 2, got 16"):

@@ -9,7 +9,7 @@ import pytest
 from tests.models.test_scenes import made_up_sprites
 from underpaint.models.data.scenes import SPLITS, Split
 from underpaint.models.data.textured_render import REGIONS, TexturedSheet, regions, render_textured
-from underpaint.models.data.textured_scenes import TexturedScene, textured_scene
+from underpaint.models.data.textured_scenes import TexturedScene, textured_scene, thing_cells
 from underpaint.zoo.textured_prompts import TEXTURED_SLOTS, held_out_things, seen_things
 
 
@@ -100,6 +100,20 @@ def test_regions_cover_each_thing(sheet: TexturedSheet) -> None:
         assert set(np.unique(whose)) == {0, 1, 2}
         for at in (one.first, one.second):
             assert whose[min(63, at.top + at.side // 2), at.left + at.side // 2] == 2
+
+
+def test_cells_of_things_are_where_things_are(sheet: TexturedSheet) -> None:
+    for one in many("train", 60):
+        for side in (8, 16):
+            found, pixel = thing_cells(one, side), regions(one, sheet, 64).reshape(side, 64 // side, side, 64 // side)
+            assert found[(pixel == 2).all(axis=(1, 3))].all(), "a cell that is all thing"
+            empty = np.ones((64, 64), np.bool_)
+            for left, top, width in (one.first, one.second, one.companion):
+                empty[max(0, top) : top + width, max(0, left) : left + width] = False
+            assert not found[empty.reshape(side, 64 // side, side, 64 // side).all(axis=(1, 3))].any()
+    alone = next(one for one in many("train") if one.prompt.companion == "nothing")
+    beside = replace(alone, prompt=replace(alone.prompt, companion="snail"))
+    assert thing_cells(beside, 16).sum() > thing_cells(alone, 16).sum()
 
 
 def test_every_attribute_changes_the_picture(sheet: TexturedSheet) -> None:

@@ -15,10 +15,10 @@ TINY = DecoderConfig(dim=32, layers=2, heads=2, hidden=96, vocab_size=24, grid_s
 CAPTION_DIM = 12
 
 
-def tiny_target(seed: int = 0) -> CaptionedTarget:
+def tiny_target(seed: int = 0, config: DecoderConfig = TINY) -> CaptionedTarget:
     """A target whose head is not zero, so that logits say something."""
     torch.manual_seed(seed)
-    model = CaptionedTarget(TINY, CAPTION_DIM)
+    model = CaptionedTarget(config, CAPTION_DIM)
     for parameter in model.parameters():
         if parameter.ndim > 1:
             torch.nn.init.normal_(parameter, std=0.15)

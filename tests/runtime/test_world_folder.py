@@ -43,7 +43,7 @@ from underpaint.zoo import load
 from underpaint.zoo.textured_prompts import no_textured_prompt, parse_textured, side_word_id, textured_word_ids
 
 OPEN = partial(Pipeline.open, context=EngineContext(threads=1))
-TEXT = "a woolly fox left of a flat cactus, with a honeybee, on green foliage"
+TEXT = "a woolly fox left of a flat pumpkin, with a honeybee, on green foliage"
 WARM, COLD = SamplingParams(guidance=2.0), SamplingParams(guidance=2.0, temperature=0.0)
 
 
@@ -273,7 +273,7 @@ def test_commands_draw_compare_and_measure(models: Path, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("a woolly foxx left of a cactus",), "unknown word 'foxx'; did you mean 'fox'"),
+        (("a woolly foxx left of a pumpkin",), "unknown word 'foxx'; did you mean 'fox'"),
         (("a 3d fox, left",), "unknown word"),
         ((TEXT, "--top-k", 49), "at most 48, the codes of this model"),
         ((TEXT, "--resolution", 256), "resolution 256: the folder draws 64, 128"),
@@ -337,7 +337,7 @@ def test_damaged_and_mixed_folders_are_refused(models: Path, tmp_path: Path) -> 
     index.write_text(index.read_text().replace("textured-scenes", "painted-scenes"))
     refused("other", "a prompt grammar that this version does not know")
     words = copy("words") / "textured_scenes.json"
-    words.write_text(words.read_text().replace("cactus", "agave"))
+    words.write_text(words.read_text().replace("pumpkin", "agave"))
     refused("words", "expected the words of this version's textured-scenes, got others")
     manifest = copy("form") / "target128.json"
     manifest.write_text(manifest.read_text().replace("scaled_rows", "scaled_columns"))

@@ -27,18 +27,18 @@ def test_a_grammar_reads_what_it_says_and_what_it_samples(grammar: Grammar) -> N
 
 
 def test_a_textured_prompt_is_of_pictures_of_any_side() -> None:
-    text = "a woolly fox left of a flat cactus, with a honeybee, on green foliage, bright sky"
+    text = "a woolly fox left of a flat pumpkin, with a honeybee, on green foliage, bright sky"
     found = parse_condition(text, "prompt_grammar", TEXTURED)
     for side in (64, 128, 256):
         assert textured_word_ids(parse_textured(text), side).tolist() == [*found.ids, side_word_id(side)]
-    assert found.attributes["other"] == "cactus"
+    assert found.attributes["other"] == "pumpkin"
     with pytest.raises(ValueError, match=r"side: expected one of 64, 128, 256 px, got 96"):
         side_word_id(96)
 
 
 def test_a_wrong_word_names_the_nearest_known_one_of_its_own_grammar() -> None:
     with pytest.raises(ValueError, match=r"unknown word 'woolie'; did you mean 'woolly'"):
-        parse_condition("a woolie fox left of a cactus", "prompt_grammar", TEXTURED)
+        parse_condition("a woolie fox left of a pumpkin", "prompt_grammar", TEXTURED)
     with pytest.raises(ValueError, match=r"unknown word 'woolly'"):
         parse_condition("a woolly fox", "prompt_grammar")
 
@@ -67,7 +67,7 @@ def test_a_folder_of_other_words_is_refused(tmp_path: Path) -> None:
     path = tmp_path / TEXTURED.tables
     copyfile(FOLDER / TEXTURED.tables, path)
     check_tables(tmp_path, TEXTURED)
-    path.write_text(path.read_text().replace("cactus", "agave"))
+    path.write_text(path.read_text().replace("pumpkin", "agave"))
     with pytest.raises(ManifestError, match=r"expected the words of this version's textured-scenes, got others"):
         check_tables(tmp_path, TEXTURED)
     path.write_text("{")

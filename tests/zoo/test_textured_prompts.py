@@ -65,6 +65,8 @@ def test_word_ids_tell_every_prompt_and_side_apart() -> None:
     assert row.max() < TEXTURED_WORDS
     other = textured_word_ids(prompt, 128)
     np.testing.assert_array_equal(row != other, [False] * (TEXTURED_WORD_SLOTS - 1) + [True])
+    swapped = textured_word_ids(TexturedPrompt("owl", "fox"), 64)
+    assert not set(row[[1, 4]]) & set(swapped[[1, 4]]), "a thing's word also says which of the two it is"
     assert len({tuple(textured_word_ids(textured_scene(0, i, "every").prompt, 64)) for i in range(200)}) > 190
     np.testing.assert_array_equal(no_textured_prompt(), 0)
     with pytest.raises(ValueError, match="expected one of 64, 128, 256 px"):
