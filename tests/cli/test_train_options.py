@@ -159,8 +159,10 @@ def test_a_stopped_run_says_so_and_exits_as_a_shell_does(tmp_path: Path, monkeyp
 
     asked = []
 
-    def stopped(folder: Path, sheet: object, *, loop: LoopSettings, seed: int, device: str) -> TrainingResult:
-        asked.append((folder, loop.steps, loop.minutes, seed, device))
+    def stopped(
+        folder: Path, sheet: object, *, tokenizer: Path | None, loop: LoopSettings, seed: int, device: str
+    ) -> TrainingResult:
+        asked.append((folder, tokenizer, loop.steps, loop.minutes, seed, device))
         return TrainingResult(7, False, {"accuracy": 0.5})
 
     monkeypatch.setattr("underpaint.models.train.judge.train_judge", stopped)
@@ -170,7 +172,7 @@ def test_a_stopped_run_says_so_and_exits_as_a_shell_does(tmp_path: Path, monkeyp
     result = CliRunner().invoke(app, ["judge", *given])
     assert result.exit_code == 130, result.output
     assert result.output == f"{tmp_path}: 7 steps, stopped; run again to continue; accuracy 0.5\n"
-    assert asked == [(tmp_path, 9, 0.5, 3, "cpu")]
+    assert asked == [(tmp_path, None, 9, 0.5, 3, "cpu")]
 
 
 @pytest.mark.parametrize(
