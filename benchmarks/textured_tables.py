@@ -79,7 +79,6 @@ TEXTURED_SECTIONS: Final[tuple[Section, ...]] = (
     _compared(
         EIGHT_BITS,
         "Targets that multiply in 8 bits, 128 px, temperature 1",
-        "Of the weights before the last training (commit 494fca5), whose shape is the same: read speeds alone. "
         "Speed-ups are over plain decoding by these targets; the seconds of a picture compare them with those in "
         "float32. *Lossless* is said of the rule: products in 8 bits depend on the size of a pass.",
     ),

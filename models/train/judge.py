@@ -135,7 +135,7 @@ def accuracy(
     """Return the share of scenes 0 to count - 1 of a split judged right: per slot, and all that is shown.
 
     That last one is called as the grammar has it: "concept_and_style", or "things_and_finishes" in textured scenes.
-    With a tokenizer, what comes back from it is judged: the most that a decoder on its codes is to be asked for.
+    With a tokenizer, what comes back from it is judged, as of a target that drew codes exactly as scenes have them.
     """
     right = []
     for start in range(0, count, 100):

@@ -160,7 +160,7 @@ def train_shared_target(
         with autocast(place):
             logits, _ = views[side](codes, word_ids)
         each = functional.cross_entropy(logits.flatten(0, 1), codes.flatten(), reduction="none")
-        if things is None or thing_weight == 1:
+        if things is None:
             value = each.mean()
         else:
             weights = torch.from_numpy(np.where(things[rows], np.float32(thing_weight), np.float32(1))).to(place)

@@ -150,19 +150,20 @@ class _World:
     def target_shallow(self, folder: Path, minutes: float) -> TrainingResult:
         return self.target_of(self.settings.shallow_layers, self.settings.thing_weight, folder, minutes)
 
-    def on_grid(self, side: int, stride: int) -> GridData:
-        """The scenes at one side, with the cells that show a thing."""
-        data = self.tokens(side, "train")
+    def grid_data(self, side: int, stride: int, weighted: bool) -> GridData:
+        """The scenes at one side; `weighted`: with the cells that show a thing."""
+        data, validation = self.tokens(side, "train"), self.tokens(side, "seen")
+        if not weighted:
+            return GridData(data, validation)
         shown = (textured_scene(SCENE_SEED, index, "train") for index in range(len(data.codes)))
-        things = np.stack([thing_cells(one, side // stride).ravel() for one in shown])
-        return GridData(data, self.tokens(side, "seen"), things)
+        return GridData(data, validation, np.stack([thing_cells(one, side // stride).ravel() for one in shown]))
 
     def target_of(
         self, layers: int, thing_weight: float, folder: Path, minutes: float, init_from: Path | None = None
     ) -> TrainingResult:
         """Train a target of so many layers on both grids."""
         own, stride = self.settings, vq_config(self.checkpoint("tokenizer")).stride
-        grids = {side // stride: self.on_grid(side, stride) for side in own.sides}
+        grids = {side // stride: self.grid_data(side, stride, thing_weight != 1) for side in own.sides}
         return train_shared_target(
             folder,
             grids,

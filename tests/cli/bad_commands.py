@@ -556,6 +556,8 @@ COMMANDS: Final = (
     ("train target --tokenizer cut.pt --out x", "cut.pt is no checkpoint of these recipes, or a"),
     ("train target --tokenizer no_config.pt --out x", "no_config.pt is not a checkpoint of these recipes:"),
     ("train target --tokenizer tokenizer_bare.pt --out x", "its config does not say vq"),
+    ("train judge --scenes textured --tokenizer nowhere.pt --out x", "no checkpoint at nowhere.pt; train one with"),
+    ("train judge --scenes textured --tokenizer tokenizer_bare.pt --out x", "its config does not say vq"),
     ("train near-duplicates --tokenizer tokenizer_bare.pt", "its config does not say vq"),
     ("train draw --target target_bare.pt --out x", "the checkpoint does not say its widths"),
     ("train draw --target target_wordless.pt --out x", "it does not say its words"),
