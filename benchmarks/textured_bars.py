@@ -139,7 +139,7 @@ def how_far(records: Records) -> str:
         told = f"their finishes); of the real scenes, {real:.3f}"
         most = _reconstructed(records, side)
         if most is not None:
-            told += f"; of what comes back of those from the tokenizer, {most:.3f}: a target as good as its codes has that"
+            told += f"; of those as they come back from the tokenizer, {most:.3f}"
         parts.append(
             f"Of plain AR's pictures of {side} px the judge reads {accuracy:.3f} right (two things and {told}."
         )
