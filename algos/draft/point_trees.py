@@ -74,6 +74,10 @@ class PointTrees:
             choice = best_tree_size(falling(scores, most), self.verify, drafting_ms)
         return builder.tree(choice.nodes)
 
+    def drafting_ms(self) -> float:
+        """What drafting the last tree cost, before `learn` is told of it; 0 where none was."""
+        return sum(self.draft[len(level.expanded) - 1] for level in self._builder.levels) if self._builder else 0.0
+
     def learn(self, tree: DraftTree, verdict: Verdict, cell: int) -> list[bool]:
         """Take in what was decided of the last tree drafted; by level, whether the likeliest token was accepted.
 

@@ -23,6 +23,7 @@ from underpaint.algos.draft.costs import (
     draft_table,
 )
 from underpaint.algos.draft.drawn_trees import NO_TREE, DrawnTrees
+from underpaint.algos.draft.net_loss import NetLoss
 from underpaint.algos.draft.point_trees import PointTrees
 from underpaint.algos.draft.sequoia import StaticTree
 from underpaint.algos.draft.settings import at_least
@@ -65,6 +66,10 @@ class Roofline:
     **Drawn siblings.** Where trees of drawn siblings are judged by a rule of their own, Sequoia's tree is planned anew
     as acceptance moves (see `DrawnTrees`), and drafted where it should yield more than all else.
 
+    **Never much behind plain decoding.** A trial costs more than it yields where nothing pays. What a picture has lost
+    to plain decoding is counted by the cost curve, gains against losses (see `NetLoss`). Once `loss_budget` plain steps
+    are lost, the rest of the picture is decoded plainly.
+
     Every choice follows from the past, so point proposals stay lossless, and so do windows and drawn siblings: how many
     children a node has is settled before any is drawn.
 
@@ -87,11 +92,12 @@ class Roofline:
         forgotten, as they fill the window. least_window: drafts in a pass over it at least, >= 1: shorter passes would
         pay at once, but the drafts behind them would be no better at the next. window_prior, window_decay: those of
         `AcceptanceEstimator`. window_margin: by how much the rest has to be ahead, >= 1, as each pass over the window
-        makes its drafts better too.
+        makes its drafts better too. A plain step has only to be as good.
     second_look: cycles until what is behind, the window or the rest, is looked at again, >= 1.
     siblings: drawn at a node at most, >= 0; 0 leaves drawn trees out. sibling_prior: see `DrawnTrees`, > 0.
     sibling_trial: trees of drawn siblings that are tried whatever they seem to yield, >= 0. with_replacement: siblings
         are independent draws, which a rule for "iid" trees has to judge.
+    loss_budget: plain steps that a picture may lose in all, >= 0; one cycle may exceed it.
     trees: whether there are trees of likeliest tokens. They alone ask the drafter before they are settled; without them
         every choice is made before anything is drafted.
     """
@@ -123,6 +129,7 @@ class Roofline:
     sibling_prior: float = 2.0
     sibling_trial: int = 1
     with_replacement: bool = False
+    loss_budget: float = 10.0
     trees: bool = True
     _most: int = field(init=False, repr=False)
     _longest: int = field(init=False, repr=False)
@@ -147,6 +154,7 @@ class Roofline:
     _drawn_trials: int = field(init=False, repr=False, default=0)
     _drawn_costs: tuple[CostCurve, float] = field(init=False, repr=False)
     _again: Backoff = field(init=False, repr=False)
+    _lost: NetLoss = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         at_least("roofline", 1, top_k=self.top_k, max_depth=self.max_depth, lookahead_interval=self.lookahead_interval)
@@ -161,7 +169,7 @@ class Roofline:
         }
         at_least("roofline", 1, window_margin=self.window_margin)
         decays = {name: getattr(self, name) for name in ("decay", "chain_decay", "window_decay")}
-        at_least("roofline", 0, above=self.above, **weights, **decays)
+        at_least("roofline", 0, above=self.above, loss_budget=self.loss_budget, **weights, **decays)
         if min(weights.values()) == 0 or max(decays.values()) > 1:
             raise ValueError(f"policy 'roofline': expected weights > 0 and decays <= 1, got {weights} and {decays}")
         verify = cost_curve(self.verify_ms, 0.0, self.between).table()
@@ -207,6 +215,7 @@ class Roofline:
         )
         self._drawn_trials = self.sibling_trial
         self._grid, self._again = grid, Backoff(self.second_look)
+        self._lost = NetLoss(1.0 / self._plain_rate, self.loss_budget)
         self._try_window()
 
     def grow(self, drafter: Expander, root: int, budget: Budget, chance: Chance) -> DraftTree:
@@ -233,7 +242,7 @@ class Roofline:
     def _choose(self, drafter: object, budget: Budget) -> Choice:
         most = min(self._most, budget.max_nodes - 1)
         deepest = min(self.max_depth, budget.max_depth, most)
-        if deepest <= 0:
+        if deepest <= 0 or self._lost.is_too_large:
             return NOTHING
         drawn = self._plan_drawn(drafter)
         if drawn is not NO_TREE and self._drawn_trials and self._knows_enough:
@@ -250,7 +259,7 @@ class Roofline:
         if self._longest and fuses_chains(drafter):
             chain = self._acceptance.best_chain(self._cell, min(self._longest, budget.max_depth, most), self._chain)
         rate = max(chain.rate, drawn.rate, self._plain_rate)
-        if window_rate > rate:
+        if window.rate > self._plain_rate and window_rate > rate:
             if self._again.is_due() and self._tree_pays(window_rate, deepest, most):
                 return Choice("tree", deepest)
             return Choice("window", window.levels)
@@ -321,6 +330,7 @@ class Roofline:
         """Learns from what was accepted, and, where a tree of likeliest tokens was drafted, from its probabilities."""
         accepted, drafted = len(verdict.path), self._drafted
         self._cell = cell + accepted + 1
+        self._lost.add(self._spent_ms(tree), accepted + 1)
         if drafted == "window":
             self._window.learn(cell, [True] * accepted + [False] * (accepted < tree.size - 1))
         elif drafted == "drawn":
@@ -332,6 +342,17 @@ class Roofline:
             if accepted < tree.size - 1:
                 hits.append(verdict.token == int(tree.tokens[accepted + 1]))
             self._acceptance.learn(cell, hits)
+
+    def _spent_ms(self, tree: DraftTree) -> float:
+        """What the cycle that drafted `tree` cost, by the curve."""
+        nodes = tree.size - 1
+        if self._drafted == "tree":
+            return self._trees.drafting_ms() + self._verify.ms[nodes]
+        if nodes == 0:
+            return 1.0 / self._plain_rate
+        if self._drafted == "drawn":
+            return self._drawn.drafting_ms(tree) + self._verify.ms[nodes]
+        return (self._window_costs if self._drafted == "window" else self._chain).ms[nodes - 1]
 
 
 SPEC = POLICIES.register(

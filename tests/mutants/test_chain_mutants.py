@@ -10,6 +10,7 @@ import pytest
 
 from tests.algos.draft.drafters import ChainingDrafter
 from tests.algos.draft.test_drawn_trees import SHAPES, check_learned
+from tests.exact.test_net_loss import check_budget
 from tests.mutants.harness import check_is_caught, load
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import sampling
@@ -127,6 +128,7 @@ CHECKS: dict[str, tuple[str, Callable[[ModuleType], None]]] = {
     "policy": ("draft/roofline.py", check_policy),
     "trees": ("draft/point_trees.py", check_trees),
     "drawn": ("draft/drawn_trees.py", check_siblings),
+    "budget": ("draft/roofline.py", check_budget),
 }
 ABOVE_ACCEPTED = "above * above_accepted"
 RIGHT = "above_tried[below + 1]"
@@ -167,6 +169,9 @@ PLANTED = {
     "no later sibling is accepted": ("drawn", "+= child == accepted", "+= 0"),
     "the first sibling is accepted wherever one is": ("drawn", "below[node][0] == accepted", "accepted > 0"),
     "what was learned of the first sibling is one cell off": ("drawn", "learn(cell, hits)", "learn(cell + 1, hits)"),
+    "what was lost is never looked at": ("budget", " or self._lost.is_too_large", ""),
+    "drafting a tree costs nothing": ("budget", "self._trees.drafting_ms() + ", "-9.0 + "),
+    "tokens are counted twice": ("budget", "tree), accepted + 1)", "tree), 9 * (accepted + 1))"),
     "an image of the same size is never forgotten": (
         "policy",
         "= AcceptanceEstimator(grid,",
