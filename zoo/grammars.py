@@ -117,7 +117,7 @@ TEXTURED: Final = Grammar(
         "companion": textured.COMPANIONS,
         **{slot: textured.TEXTURED_SLOTS[slot] for slot in ("ground", "colour", "sky", "light", "depth")},
     },
-    example="a woolly fox left of a flat pumpkin, with a honeybee, on green foliage, bright sky, lit from the left",
+    example="a woolly fox left of an outlined pumpkin, with a honeybee, on green foliage, bright sky",
     read=_read_textured,
     sample=_sample_textured,
 )

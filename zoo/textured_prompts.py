@@ -1,7 +1,7 @@
 """The prompt grammar of TexturedScenes: two or three things and how they stand, on a textured ground under a sky.
 
-One caption names one scene: "a woolly fox left of a flat pumpkin, with a honeybee, on green foliage, bright sky, lit
-from the left, soft background". The relations are "left of", "above" and "behind"; "right of", "below" and "in
+One caption names one scene: "a woolly fox left of an outlined pumpkin, with a honeybee, on green foliage, bright sky,
+lit from the left, soft background". The relations are "left of", "above" and "behind"; "right of", "below" and "in
 front of" are read as the same scene told from the other side, so that a picture has one canonical caption. The
 tables stand in `textured_scenes.json`.
 """
@@ -43,7 +43,7 @@ COMPANIONS: Final[tuple[str, ...]] = tuple(_TABLES["companions"])
 """What the small third thing can be."""
 NO_COMPANION: Final = "nothing"
 FINISHES: Final[tuple[str, ...]] = tuple(_TABLES["finishes"])
-"""What a thing's surface is like: drawn in 3d, drawn flat, of wool, of stone."""
+"""What a thing's surface is like: drawn in 3d, drawn flat with a white rim, of wool, of stone."""
 RELATIONS: Final[tuple[str, ...]] = tuple(_TABLES["relations"])
 GROUNDS: Final[tuple[str, ...]] = tuple(_TABLES["grounds"])
 GROUND_COLOURS: Final = _colours(_TABLES["colours"])
@@ -87,6 +87,11 @@ _FILLERS: Final = frozenset(
 )
 
 
+def _article(words: str) -> str:
+    """Put "a" or "an" before words."""
+    return f"{'an' if words[0] in 'aeiou' else 'a'} {words}"
+
+
 @dataclass(frozen=True, slots=True)
 class TexturedPrompt:
     """One scene in words: every field is a value of `TEXTURED_SLOTS`, anything else raises ValueError.
@@ -115,10 +120,11 @@ class TexturedPrompt:
 
     def caption(self) -> str:
         """Return the canonical caption, which `parse_textured` reads back to an equal prompt."""
-        companion = "" if self.companion == NO_COMPANION else f", with a {self.companion}"
+        companion = "" if self.companion == NO_COMPANION else f", with {_article(self.companion)}"
         return (
-            f"a {self.finish} {self.thing} {self.relation} a {self.other_finish} {self.other}{companion}, "
-            f"on {self.colour} {self.ground}, {self.sky} sky, lit from the {self.light}, {self.depth} background"
+            f"{_article(self.finish)} {self.thing} {self.relation} {_article(self.other_finish)} {self.other}"
+            f"{companion}, on {self.colour} {self.ground}, {self.sky} sky, lit from the {self.light}, "
+            f"{self.depth} background"
         )
 
     def class_ids(self) -> dict[str, int]:

@@ -25,12 +25,16 @@ from underpaint.zoo.textured_prompts import GROUND_COLOURS, NO_COMPANION, SKY_CO
 REGIONS: Final = ("calm", "busy", "object")
 """What a pixel can belong to, in the numbers of `regions`: sky, textured ground, a thing."""
 
+DRAWING: Final = 2
+"""Raised whenever scenes are drawn otherwise, so that codes of earlier pictures are not taken for codes of these."""
 _BASE: Final = 64
 _LIGHT: Final = {"left": (-1.0, -0.35), "right": (1.0, -0.35), "front": (0.0, -0.8)}
 """Where the light is, from the middle of the picture, across and down."""
-_STYLE: Final = {"glossy": "3d", "flat": "flat", "woolly": "3d", "stone": "3d"}
+_STYLE: Final = {"glossy": "3d", "outlined": "flat", "woolly": "3d", "stone": "3d"}
 _SURFACE: Final = {"woolly": ("wool", 0.75), "stone": ("rock", 0.65)}
 """Texture of a finish, and how much of the brightness it moves."""
+_RIM: Final = 1 / 14
+"""Width of the white rim of what is outlined, of the side of its square."""
 _FAR_BLUR: Final = 0.6
 _FAR_MARGIN: Final = 2
 """Radius of the blur of what is far in a scene of soft depth, and room for it, in pixels of a 64 px picture."""
@@ -59,11 +63,13 @@ class TexturedSheet:
         """
         key = thing, finish, side, far
         if key not in self._sprites:
-            margin = _FAR_MARGIN * far
+            margin = _FAR_MARGIN * far + (round(_RIM * side) if finish == "outlined" else 0)
             inner = side - 2 * margin
             colour, clear = self._sheet.at(CONCEPT_NAMES.index(thing), STYLES.index(_STYLE[finish]), inner)
             planes = np.zeros((side, side, 4), np.uint8)
             planes[margin : margin + inner, margin : margin + inner] = np.concatenate([colour, 255 - clear], axis=2)
+            if finish == "outlined":
+                planes = _outlined(planes, _RIM * side)
             if far:
                 bands = Image.frombytes("CMYK", (side, side), planes.tobytes())
                 planes = np.asarray(bands.filter(ImageFilter.GaussianBlur(_FAR_BLUR * far)))
@@ -89,6 +95,13 @@ class TexturedSheet:
             soft = flat.filter(ImageFilter.GaussianBlur(side / 20))
             self._shadows[key] = np.asarray(soft, np.float32)[..., None] / 255
         return self._shadows[key]
+
+
+def _outlined(planes: NDArray[np.uint8], width: float) -> NDArray[np.uint8]:
+    """Put premultiplied colour and coverage [side, side, 4] over their silhouette in white, wider by about `width`."""
+    wider = Image.fromarray(planes[..., 3]).filter(ImageFilter.GaussianBlur(width))
+    beneath = np.clip(4 * np.asarray(wider, np.float32)[..., None] - 128, 0, 255)
+    return (planes + beneath * (1 - planes[..., 3:] / np.float32(255))).astype(np.uint8)
 
 
 @lru_cache(maxsize=len(RESOLUTIONS))
@@ -128,7 +141,7 @@ def _things(shown: TexturedScene) -> list[_Thing]:
         _Thing(shown.second, prompt.other, prompt.other_finish, shown.surfaces[1], second, False),
     ]
     if prompt.companion != NO_COMPANION:
-        companion = _Thing(shown.companion, prompt.companion, "flat", None, third, not behind)
+        companion = _Thing(shown.companion, prompt.companion, "outlined", None, third, not behind)
         drawn.insert(len(drawn) if behind else 0, companion)
     return drawn
 

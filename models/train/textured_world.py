@@ -15,6 +15,7 @@ from underpaint.algos.draft.spec import Grid
 from underpaint.algos.spatial.resolution import ResolutionMap
 from underpaint.models.checkpoints import vq_config
 from underpaint.models.data.scenes import Split
+from underpaint.models.data.textured_render import DRAWING
 from underpaint.models.data.textured_scenes import textured_scene, thing_cells
 from underpaint.models.decoder_config import DecoderConfig
 from underpaint.models.judge import JudgeConfig
@@ -26,6 +27,7 @@ from underpaint.models.train.loop import CHECKPOINT, LoopSettings, TrainingResul
 from underpaint.models.train.pictures import SCENE_SEED, TexturedPictures, textured_captions
 from underpaint.models.train.sampler import LOOPS, LOSSES, PairedCodes, PairedScenes, SamplerSettings, train_sampler
 from underpaint.models.train.shared_target import (
+    GROWN_LOOP,
     SHALLOW_LAYERS,
     SHALLOW_THING_WEIGHT,
     SHARED,
@@ -72,7 +74,8 @@ class WorldSettings:
     """Sizes and batches of the stages; `steps` bounds every run beside its minutes.
 
     shallow_layers, thing_weight: of the target that learns first, see `train_shared_target`. sides: of the pictures
-    that target, drafters and samplers know, the smaller first. scenes, validation_scenes: how many are encoded at each.
+    that target, drafters and samplers know, the smaller first. scenes: how many are encoded at the larger; at the
+    smaller as many as have as many cells, as its steps take more of them. validation_scenes: encoded at each.
     sampler_width: of the samplers' networks.
     """
 
@@ -112,8 +115,9 @@ class _World:
         return self.out / stage / CHECKPOINT
 
     def codes(self, side: int, split: Split) -> NDArray[np.int16]:
-        count = self.settings.scenes if split == "train" else self.settings.validation_scenes
-        source = {"seed": SCENE_SEED, "scenes": "textured"}
+        own = self.settings
+        count = own.scenes * (max(own.sides) // side) ** 2 if split == "train" else own.validation_scenes
+        source = {"seed": SCENE_SEED, "scenes": "textured", "drawing": DRAWING}
         folder, tokenizer = self.out / "tokens", self.checkpoint("tokenizer")
         return encode_pictures(folder, tokenizer, self.pictures, side, count, split, source, self.device)
 
@@ -170,7 +174,7 @@ class _World:
             config=replace(own.decoder, grid_side=max(grids), layers=layers),
             caption_dim=own.caption_dim,
             settings=own.target,
-            loop=self.loop(SHARED_LOOP, minutes),
+            loop=self.loop(SHARED_LOOP if init_from is None else GROWN_LOOP, minutes),
             thing_weight=thing_weight,
             init_from=init_from,
             seed=self.seed,
@@ -208,8 +212,12 @@ class _World:
         """The same scenes at both sides."""
         (low, high), vq = self.settings.sides, vq_config(self.checkpoint("tokenizer"))
         grids = ResolutionMap(*(Grid(side // vq.stride, side // vq.stride) for side in (low, high)))
-        data, validation = (PairedCodes(self.codes(low, split), self.codes(high, split)) for split in _SPLITS)
+        data, validation = (self.paired(low, high, split) for split in _SPLITS)
         return PairedScenes(data, validation, self.checkpoint("tokenizer"), self.pictures, grids)
+
+    def paired(self, low: int, high: int, split: Split) -> PairedCodes:
+        large = self.codes(high, split)
+        return PairedCodes(self.codes(low, split)[: len(large)], large)
 
     def sampler(self, direction: Direction, losses: str, folder: Path, minutes: float) -> TrainingResult:
         (low, high), vq = self.settings.sides, vq_config(self.checkpoint("tokenizer"))

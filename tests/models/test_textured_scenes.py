@@ -68,6 +68,16 @@ def test_a_picture_is_the_same_at_all_sizes(sheet: TexturedSheet) -> None:
             assert 10 * np.log10(255**2 / error) > 29, (one.prompt.caption(), size)
 
 
+@pytest.mark.parametrize(("far", "white"), [(0, 0.95), (1, 0.85), (2, 0.75)])
+def test_what_is_outlined_has_a_white_rim_that_its_square_holds(sheet: TexturedSheet, far: int, white: float) -> None:
+    for thing in ("fox", "castle"):
+        paint, cover = sheet.sprite(thing, "outlined", 96, far)
+        assert np.mean((cover[..., 0] > 0.8) & (paint.min(axis=2) > white)) > 0.02
+        assert cover[[0, -1]].max() < 0.2
+        inside, _ = sheet.sprite(thing, "glossy", 96, far)
+        assert np.mean(inside.min(axis=2) > white) < 0.01
+
+
 def test_pictures_are_repeatable(sheet: TexturedSheet) -> None:
     one = textured_scene(5, 7, "seen")
     first = render_textured(one, sheet, 128)

@@ -61,8 +61,9 @@ def test_all_stages_run_and_stand_on_each_other(tmp_path: Path) -> None:
     for side in (64, 128):
         target = target_of(load_whole(tmp_path / f"target_{side}" / "checkpoint.pt"))
         assert target.decoder.config.grid_side == side // 8
+    large = np.fromfile(tmp_path / "tokens" / "train_128.codes", np.int16)
     codes = np.fromfile(tmp_path / "tokens" / "train_64.codes", np.int16)
-    assert len(codes) == 6 * 64
+    assert len(codes) == len(large) == 6 * 16**2
     assert 0 <= codes.min() <= codes.max() < 48
     assert load_whole(tmp_path / "sampler_down_ce" / "checkpoint.pt")["step"] == 2
     # Nothing learns from a judge, a drafter or the last samplers: they go on.

@@ -43,7 +43,7 @@ from underpaint.zoo import load
 from underpaint.zoo.textured_prompts import no_textured_prompt, parse_textured, side_word_id, textured_word_ids
 
 OPEN = partial(Pipeline.open, context=EngineContext(threads=1))
-TEXT = "a woolly fox left of a flat pumpkin, with a honeybee, on green foliage"
+TEXT = "a woolly fox left of an outlined pumpkin, with a honeybee, on green foliage"
 WARM, COLD = SamplingParams(guidance=2.0), SamplingParams(guidance=2.0, temperature=0.0)
 
 

@@ -27,7 +27,7 @@ def test_a_grammar_reads_what_it_says_and_what_it_samples(grammar: Grammar) -> N
 
 
 def test_a_textured_prompt_is_of_pictures_of_any_side() -> None:
-    text = "a woolly fox left of a flat pumpkin, with a honeybee, on green foliage, bright sky"
+    text = "a woolly fox left of an outlined pumpkin, with a honeybee, on green foliage, bright sky"
     found = parse_condition(text, "prompt_grammar", TEXTURED)
     for side in (64, 128, 256):
         assert textured_word_ids(parse_textured(text), side).tolist() == [*found.ids, side_word_id(side)]

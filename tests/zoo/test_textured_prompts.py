@@ -27,6 +27,11 @@ def test_captions_read_back() -> None:
         assert parse_textured(prompt.caption().upper().replace(",", " ; ")) == prompt
 
 
+def test_captions_are_english() -> None:
+    said = TexturedPrompt("fox", "owl", "outlined", "stone", companion="honeybee").caption()
+    assert said.startswith("an outlined fox left of a stone owl, with a honeybee, on ")
+
+
 def test_a_relation_told_from_the_other_side() -> None:
     for said, canonical in (("right of", "left of"), ("below", "above"), ("in front of", "behind")):
         found = parse_textured(f"a stone fox {said} a woolly owl on green brick")
@@ -47,7 +52,7 @@ def test_what_is_left_out_takes_its_default() -> None:
         ("a stone fox", "names two things"),
         ("fox owl panda", "too many things"),
         ("fox owl brick cloth", "too many values for ground: 'brick' and 'cloth'"),
-        ("stone flat fox owl", "two finishes for one thing"),
+        ("stone outlined fox owl", "two finishes for one thing"),
         ("fox owl stone", "no thing after it"),
         ("fox owle", "unknown word 'owle'; did you mean 'owl'"),
     ],
