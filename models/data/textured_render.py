@@ -25,7 +25,7 @@ from underpaint.zoo.textured_prompts import GROUND_COLOURS, NO_COMPANION, SKY_CO
 REGIONS: Final = ("calm", "busy", "object")
 """What a pixel can belong to, in the numbers of `regions`: sky, textured ground, a thing."""
 
-DRAWING: Final = 2
+DRAWING: Final = 3
 """Raised whenever scenes are drawn otherwise, so that codes of earlier pictures are not taken for codes of these."""
 _BASE: Final = 64
 _LIGHT: Final = {"left": (-1.0, -0.35), "right": (1.0, -0.35), "front": (0.0, -0.8)}
@@ -33,6 +33,9 @@ _LIGHT: Final = {"left": (-1.0, -0.35), "right": (1.0, -0.35), "front": (0.0, -0
 _STYLE: Final = {"glossy": "3d", "outlined": "flat", "woolly": "3d", "stone": "3d"}
 _SURFACE: Final = {"woolly": ("wool", 0.75), "stone": ("rock", 0.65)}
 """Texture of a finish, and how much of the brightness it moves."""
+_WOOL_DARK: Final = np.array([0.55, 0.36, 0.18], np.float32)
+_WOOL_LIGHT: Final = np.array([1.0, 0.93, 0.78], np.float32)
+"""Undyed wool in shadow and in light."""
 _RIM: Final = 1 / 14
 """Width of the white rim of what is outlined, of the side of its square."""
 _FAR_BLUR: Final = 0.6
@@ -78,6 +81,9 @@ class TexturedSheet:
             if finish == "stone":
                 grey = paint.mean(axis=2, keepdims=True)
                 paint = 0.72 * (0.25 * cover + 0.75 * grey) + 0.28 * paint
+            elif finish == "woolly":
+                light = paint.mean(axis=2, keepdims=True)
+                paint = 0.75 * (_WOOL_DARK * cover + (_WOOL_LIGHT - _WOOL_DARK) * light) + 0.25 * paint
             self._sprites[key] = np.minimum(paint, cover), cover
         return self._sprites[key]
 

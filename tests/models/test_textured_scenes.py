@@ -78,6 +78,19 @@ def test_what_is_outlined_has_a_white_rim_that_its_square_holds(sheet: TexturedS
         assert np.mean(inside.min(axis=2) > white) < 0.01
 
 
+def test_wool_is_undyed_and_stone_is_grey(sheet: TexturedSheet) -> None:
+    def warmth(thing: str, finish: str) -> float:
+        """By how much what is covered is redder than blue."""
+        paint, cover = sheet.sprite(thing, finish, 64, 0)
+        red, _, blue = paint[cover[..., 0] > 0.9].mean(axis=0)
+        return float(red - blue)
+
+    for thing in ("fox", "castle"):
+        own = warmth(thing, "glossy")
+        assert warmth(thing, "woolly") > own / 4 + 0.1
+        assert abs(warmth(thing, "stone") - own / 4) < 0.1
+
+
 def test_pictures_are_repeatable(sheet: TexturedSheet) -> None:
     one = textured_scene(5, 7, "seen")
     first = render_textured(one, sheet, 128)
