@@ -71,10 +71,6 @@ class DrawnTrees:
         """Node i is drawn at `At(Role.DRAFT, i)`."""
         return fill_sampled(shape, drafter, root, chance, self.drawn_as(shape))
 
-    def drafting_ms(self, tree: DraftTree) -> float:
-        """What drafting a tree costs."""
-        return self.call_ms + tree.depth * self.costs.draft_ms
-
     def learn(self, tree: DraftTree, verdict: Verdict, cell: int) -> None:
         """Take in what was decided of a drawn tree whose children are judged in the order drawn."""
         below, hits = tree.children(), list[bool]()

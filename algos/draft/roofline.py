@@ -10,21 +10,10 @@ from underpaint.algos.draft.acceptance_estimator import AcceptanceEstimator, Cha
 from underpaint.algos.draft.backoff import Backoff
 from underpaint.algos.draft.calibration import Calibration
 from underpaint.algos.draft.choice import NOTHING, Choice, Kind
-from underpaint.algos.draft.costs import (
-    MEASURED_DRAFT_MS,
-    MEASURED_VERIFY_MS,
-    Between,
-    ChainCosts,
-    CostCurve,
-    DraftCosts,
-    SizeCosts,
-    chain_table,
-    cost_curve,
-    draft_table,
-)
+from underpaint.algos.draft.costs import MEASURED_DRAFT_MS, MEASURED_VERIFY_MS, Between, ChainCosts, DraftCosts
 from underpaint.algos.draft.drawn_trees import NO_TREE, DrawnTrees
-from underpaint.algos.draft.net_loss import NetLoss
 from underpaint.algos.draft.point_trees import PointTrees
+from underpaint.algos.draft.roofline_costs import NetLoss, RooflineCosts, roofline_costs
 from underpaint.algos.draft.sequoia import StaticTree
 from underpaint.algos.draft.settings import at_least
 from underpaint.algos.draft.shape import within
@@ -131,11 +120,7 @@ class Roofline:
     with_replacement: bool = False
     loss_budget: float = 10.0
     trees: bool = True
-    _most: int = field(init=False, repr=False)
-    _longest: int = field(init=False, repr=False)
-    _verify: SizeCosts = field(init=False, repr=False)
-    _draft: list[float] = field(init=False, repr=False)
-    _chain: SizeCosts = field(init=False, repr=False)
+    _costs: RooflineCosts = field(init=False, repr=False)
     _plain_rate: float = field(init=False, repr=False)
     _calibration: Calibration = field(init=False, repr=False)
     _acceptance: AcceptanceEstimator = field(init=False, repr=False)
@@ -145,14 +130,12 @@ class Roofline:
     _lookahead_wait: int = field(init=False, repr=False, default=0)
     _grid: Grid = field(init=False, repr=False)
     _window: AcceptanceEstimator = field(init=False, repr=False)
-    _window_costs: SizeCosts = field(init=False, repr=False)
     _window_trials: int = field(init=False, repr=False, default=0)
     _trial_length: int = field(init=False, repr=False, default=1)
     _drafted: Kind = field(init=False, repr=False, default="plain")
     _trees: PointTrees = field(init=False, repr=False)
     _drawn: DrawnTrees = field(init=False, repr=False)
     _drawn_trials: int = field(init=False, repr=False, default=0)
-    _drawn_costs: tuple[CostCurve, float] = field(init=False, repr=False)
     _again: Backoff = field(init=False, repr=False)
     _lost: NetLoss = field(init=False, repr=False)
 
@@ -172,50 +155,34 @@ class Roofline:
         at_least("roofline", 0, above=self.above, loss_budget=self.loss_budget, **weights, **decays)
         if min(weights.values()) == 0 or max(decays.values()) > 1:
             raise ValueError(f"policy 'roofline': expected weights > 0 and decays <= 1, got {weights} and {decays}")
-        verify = cost_curve(self.verify_ms, 0.0, self.between).table()
-        draft = draft_table(self.draft_ms, self.between, self.top_k)
-        call = np.empty(0) if self.chain_ms is None else chain_table(self.chain_ms, self.between)[: verify.size - 1]
-        self._most, self._longest = verify.size - 1, call.size
-        self._verify, self._draft = SizeCosts.of(verify), draft.tolist()
-        self._chain = SizeCosts.of(call + verify[1 : call.size + 1])
-        call_ms, level_ms = self.tree_ms or (0.0, self._draft[0])
-        at_least("roofline", 0, **{"tree_ms of a call": call_ms, "tree_ms of a level": level_ms})
-        self._drawn_costs = cost_curve(self.verify_ms, level_ms, self.between), call_ms
-        plain_ms = self._verify.ms[0] if self.plain_ms is None else self.plain_ms
-        if not 0 < plain_ms < np.inf:
-            raise ValueError(f"policy 'roofline': plain_ms must be a positive time, got {self.plain_ms!r}")
-        self._plain_rate = 1.0 / plain_ms
-        # No drafter pass empties the caches before a pass over the window, as none does before a plain step.
-        window_ms = verify[1:] - max(0.0, self._verify.ms[0] - plain_ms)
-        window_ms[: self.least_window] = window_ms[: self.least_window][-1:]
-        self._window_costs = SizeCosts.of(window_ms)
-        tokens = 1.0 + np.cumsum(TRIED_ACCEPTANCE ** np.arange(1, verify.size))
-        self._trial_length = 1 + int(np.argmax(tokens / self._window_costs.ms)) if verify.size > 1 else 1
+        curves = self.verify_ms, self.draft_ms, self.chain_ms, self.plain_ms, self.tree_ms
+        self._costs = roofline_costs(*curves, self.between, self.top_k, self.least_window)
+        self._plain_rate = 1.0 / self._costs.plain_ms
+        tokens = 1.0 + np.cumsum(TRIED_ACCEPTANCE ** np.arange(1, self.most_nodes))
+        self._trial_length = 1 + int(np.argmax(tokens / self._costs.window.ms)) if tokens.size else 1
         self.begin(Grid(1, 1))
 
     @property
     def most_nodes(self) -> int:
         """Of any tree, the root included."""
-        return self._most + 1
+        return self._costs.most + 1
 
     @property
     def longest_chain(self) -> int:
         """Levels of a chain drafted in one call at most; 0 where the cost of such a call is not known."""
-        return self._longest
+        return len(self._costs.chain.ms)
 
     def begin(self, grid: Grid) -> None:
         self._calibration = Calibration(grid, self.prior, self.decay, self.above, self.band_prior)
         self._acceptance = AcceptanceEstimator(grid, self.chain_prior, self.chain_decay, self.above, self.band_prior)
         self._cell, self._plain_cycles, self._probe_wait, self._lookahead_wait = 1, 0, self.probe_first, 0
-        self._trees = PointTrees(self._calibration, self._verify, self._draft, self.top_k)
+        self._trees = PointTrees(self._calibration, self._costs.verify, self._costs.draft, self.top_k)
         first = AcceptanceEstimator(grid, self.chain_prior, self.chain_decay, self.above, self.band_prior)
-        most = max(1, self.siblings)
-        self._drawn = DrawnTrees(
-            first, *self._drawn_costs, most, self.max_depth, self.sibling_prior, self.with_replacement
-        )
+        costs, most = (self._costs.siblings, self._costs.call_ms), max(1, self.siblings)
+        self._drawn = DrawnTrees(first, *costs, most, self.max_depth, self.sibling_prior, self.with_replacement)
         self._drawn_trials = self.sibling_trial
         self._grid, self._again = grid, Backoff(self.second_look)
-        self._lost = NetLoss(1.0 / self._plain_rate, self.loss_budget)
+        self._lost = NetLoss(self._costs.plain_ms, self.loss_budget)
         self._try_window()
 
     def grow(self, drafter: Expander, root: int, budget: Budget, chance: Chance) -> DraftTree:
@@ -227,7 +194,7 @@ class Roofline:
         if chosen.kind == "drawn":
             return self._drawn.draft_tree(drafter, root, chosen.shape, chance)
         if chosen.kind == "tree":
-            most = min(self._most, budget.max_nodes - 1)
+            most = min(self._costs.most, budget.max_nodes - 1)
             return self._trees.draft_tree(drafter, root, self._cell, chosen.levels, most)
         if chosen.kind == "chain":
             return likeliest_chain(drafter, root, chosen.levels)
@@ -240,7 +207,7 @@ class Roofline:
         return chosen
 
     def _choose(self, drafter: object, budget: Budget) -> Choice:
-        most = min(self._most, budget.max_nodes - 1)
+        most = min(self._costs.most, budget.max_nodes - 1)
         deepest = min(self.max_depth, budget.max_depth, most)
         if deepest <= 0 or self._lost.is_too_large:
             return NOTHING
@@ -254,10 +221,11 @@ class Roofline:
             if self._window_trials == self.windows // 2:  # what the first passes yielded, which fill it, is forgotten
                 self._window = self._new_estimator()
             return Choice("window", min(self._trial_length, longest))
-        chain, window = NO_CHAIN, self._window.best_chain(self._cell, longest, self._window_costs)
+        chain, window = NO_CHAIN, self._window.best_chain(self._cell, longest, self._costs.window)
         window_rate = self.window_margin * window.rate
-        if self._longest and fuses_chains(drafter):
-            chain = self._acceptance.best_chain(self._cell, min(self._longest, budget.max_depth, most), self._chain)
+        if self.longest_chain and fuses_chains(drafter):
+            longest_chain = min(self.longest_chain, budget.max_depth, most)
+            chain = self._acceptance.best_chain(self._cell, longest_chain, self._costs.chain)
         rate = max(chain.rate, drawn.rate, self._plain_rate)
         if window.rate > self._plain_rate and window_rate > rate:
             if self._again.is_due() and self._tree_pays(window_rate, deepest, most):
@@ -330,7 +298,7 @@ class Roofline:
         """Learns from what was accepted, and, where a tree of likeliest tokens was drafted, from its probabilities."""
         accepted, drafted = len(verdict.path), self._drafted
         self._cell = cell + accepted + 1
-        self._lost.add(self._spent_ms(tree), accepted + 1)
+        self._lost.add(self._costs.spent_ms(drafted, tree, self._trees.drafting_ms()), accepted + 1)
         if drafted == "window":
             self._window.learn(cell, [True] * accepted + [False] * (accepted < tree.size - 1))
         elif drafted == "drawn":
@@ -342,17 +310,6 @@ class Roofline:
             if accepted < tree.size - 1:
                 hits.append(verdict.token == int(tree.tokens[accepted + 1]))
             self._acceptance.learn(cell, hits)
-
-    def _spent_ms(self, tree: DraftTree) -> float:
-        """What the cycle that drafted `tree` cost, by the curve."""
-        nodes = tree.size - 1
-        if self._drafted == "tree":
-            return self._trees.drafting_ms() + self._verify.ms[nodes]
-        if nodes == 0:
-            return 1.0 / self._plain_rate
-        if self._drafted == "drawn":
-            return self._drawn.drafting_ms(tree) + self._verify.ms[nodes]
-        return (self._window_costs if self._drafted == "window" else self._chain).ms[nodes - 1]
 
 
 SPEC = POLICIES.register(

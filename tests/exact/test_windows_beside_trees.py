@@ -36,7 +36,7 @@ REFILLS: list[Refill] = ["uniform", "left", "lookup"]
 LOOKUP = Lookup(passes=True, beside=0.85, last_row=True)
 ARMS = ((WINDOW, CHAIN), (WINDOW, PLAIN), (WINDOW, WINDOW, CHAIN), (WINDOW, SHORT))
 WINDOWS_PAY = Roofline(((1, 1.0), (5, 1.1)), 50.0, None, top_k=2, windows=1, second_look=1, loss_budget=99)
-"""A cost curve on which the first cycle drafts a tree, and later ones the window."""
+"""A cost curve on which the first cycle drafts a tree, dear as it is, and later ones the window."""
 
 
 class InTurn:

@@ -83,7 +83,7 @@ def check_costs(module: ModuleType) -> None:
 def check_policy(module: ModuleType) -> None:
     """What is learned of every verdict, and that it is forgotten with the image."""
     policy = module.Roofline(CURVE, 0.6, CHAIN, top_k=3)
-    assert policy._chain.ms == pytest.approx(CYCLE_MS)
+    assert policy._costs.chain.ms == pytest.approx(CYCLE_MS)
     policy.begin(GRID)
     fresh = promised(policy._acceptance, 1, 6)
     distributions = np.full((5, 9), 0.02)
@@ -117,6 +117,14 @@ def check_trees(module: ModuleType) -> None:
     check_policy(policy)
 
 
+def check_prices(module: ModuleType) -> None:
+    """The same of a policy that costs so, and what it has lost."""
+    policy: Any = load("draft/roofline.py")
+    policy.roofline_costs, policy.NetLoss = module.roofline_costs, module.NetLoss
+    check_policy(policy)
+    check_budget(policy)
+
+
 def check_siblings(module: ModuleType) -> None:
     """What is learned of drawn siblings."""
     check_learned(module, [(shape, last) for shape in SHAPES for last in range(5)])
@@ -126,6 +134,7 @@ CHECKS: dict[str, tuple[str, Callable[[ModuleType], None]]] = {
     "estimator": ("draft/acceptance_estimator.py", check_estimator),
     "costs": ("draft/costs.py", check_costs),
     "policy": ("draft/roofline.py", check_policy),
+    "prices": ("draft/roofline_costs.py", check_prices),
     "trees": ("draft/point_trees.py", check_trees),
     "drawn": ("draft/drawn_trees.py", check_siblings),
     "budget": ("draft/roofline.py", check_budget),
@@ -153,8 +162,8 @@ PLANTED = {
     "tokens are kept whatever came before them": ("estimator", "chance *=", "chance ="),
     "a chain is a level short": ("estimator", "= level + 1, found", "= level, found"),
     "a search ends where a level adds less than it costs twice": ("estimator", "rate * slopes", "2 * rate * slopes"),
-    "the root's place in the pass is free": ("policy", "verify[1 : call.size + 1]", "verify[: call.size]"),
-    "a call costs nothing": ("policy", "call + verify", "verify"),
+    "the root's place in the pass is free": ("prices", "verify[1 : call.size + 1]", "verify[: call.size]"),
+    "a call costs nothing": ("prices", "call + verify", "verify"),
     "a chain's rejected token says nothing": ("policy", "accepted < tree.size - 1", "False"),
     "every token of a chain was drafted first": (
         "policy",
@@ -170,8 +179,22 @@ PLANTED = {
     "the first sibling is accepted wherever one is": ("drawn", "below[node][0] == accepted", "accepted > 0"),
     "what was learned of the first sibling is one cell off": ("drawn", "learn(cell, hits)", "learn(cell + 1, hits)"),
     "what was lost is never looked at": ("budget", " or self._lost.is_too_large", ""),
-    "drafting a tree costs nothing": ("budget", "self._trees.drafting_ms() + ", "-9.0 + "),
-    "tokens are counted twice": ("budget", "tree), accepted + 1)", "tree), 9 * (accepted + 1))"),
+    "an image pays for the one before it": (
+        "budget",
+        "self._lost = NetLoss(self._costs.plain_ms, self.loss_budget)",
+        "self._lost = getattr(self, '_lost', NetLoss(self._costs.plain_ms, self.loss_budget))",
+    ),
+    "the extra token is not counted": ("budget", ", accepted + 1)", ", accepted)"),
+    "drafting a tree costs nothing": ("prices", "drafting_ms + self", "self"),
+    "drafting siblings costs nothing": ("prices", "tree.depth * self.siblings.draft_ms", "0"),
+    "siblings cost by the node": ("prices", "tree.depth * self", "nodes * self"),
+    "a window costs what a chain does": (
+        "prices",
+        'if kind == "window" else self.chain',
+        "if nodes < 0 else self.chain",
+    ),
+    "a chain costs what a window does": ("prices", 'if kind == "window" else self.chain', "if nodes else self.chain"),
+    "the budget is in milliseconds": ("prices", "self.budget * self.plain_ms", "self.budget"),
     "an image of the same size is never forgotten": (
         "policy",
         "= AcceptanceEstimator(grid,",
