@@ -20,6 +20,8 @@ MOST_NODES: Final = 64
 POOLED: Final = 30
 """Codes that the pooling rule adds up."""
 LONGEST_CHAIN: Final = 12
+UNBOUNDED: Final = 1e9
+"""Plain steps that a picture may lose here: what trials cost is to be measured, also where none pays."""
 
 
 class CostLoop(NamedTuple):
@@ -75,7 +77,8 @@ def _choosing(
     """Policies that choose by costs, under a rule that pools codes and one that does not."""
     verify = tuple((int(size), float(ms)) for size, ms in verify_ms)
     draft = tuple((int(size), float(ms)) for size, ms in draft_ms)
-    by_tree, by_chain = Roofline(verify, draft), Roofline(verify, draft, chain_ms=_guessed(draft_ms))
+    by_tree = Roofline(verify, draft, loss_budget=UNBOUNDED)
+    by_chain = Roofline(verify, draft, chain_ms=_guessed(draft_ms), loss_budget=UNBOUNDED)
     found: list[CostLoop] = []
     for rule in (PointProposals(), pool):
         found.append(CostLoop("cost_aware", by_tree, rule, pooled=rule is pool))

@@ -4,8 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from underpaint.algos.chance import sampling
+from underpaint.algos.draft import Grid
+from underpaint.algos.step import decode
+from underpaint.runtime.costs.loops import choosing_loops
 from underpaint.runtime.costs.passes import rising
 from underpaint.runtime.costs.samples import ENOUGH, typical
+from underpaint.sim.synthetic.models import RandomDistribution, SyntheticDrafter, SyntheticTarget
 
 
 @given(st.lists(st.tuples(st.floats(0.01, 50.0), st.integers(1, 400)), min_size=1, max_size=12))
@@ -29,3 +34,13 @@ def test_few_samples_are_told_by_their_median_and_many_by_a_mean() -> None:
     assert typical([1.0] * 20 + [50.0] * 9) == 1.0
     assert typical([1.0] * (ENOUGH // 2) + [3.0] * (ENOUGH // 2)) == 2.0
     assert typical([1.0] * ENOUGH + [50.0] * (ENOUGH // 40)) == 1.0
+
+
+def test_policies_that_choose_go_on_trying_where_nothing_pays() -> None:
+    """What their trials cost is to be measured on every engine, so no loss ends them."""
+    target = SyntheticTarget(RandomDistribution(30, seed=1), Grid(16, 16))
+    loops = choosing_loops(30, [[1, 1.0], [64, 2.0]], [[1, 8.0], [8, 8.0]], chains=False)
+    for loop in [one for one in loops if one.family == "cost_aware" and not one.pooled]:
+        drafter = SyntheticDrafter(RandomDistribution(30, seed=2))
+        cycles = decode(target, drafter, loop.policy, loop.rule, sampling(0), 64).cycles
+        assert sum(cycle.tree.size > 1 for cycle in cycles[len(cycles) // 2 :]) > 3
