@@ -55,7 +55,7 @@ class Roofline:
     **Drawn siblings.** Where trees of drawn siblings are judged by a rule of their own, Sequoia's tree is planned anew
     as acceptance moves (see `DrawnTrees`), and drafted where it should yield more than all else.
 
-    **Never much behind plain decoding.** A trial costs more than it yields where nothing pays. What a picture has lost
+    **A bound on what trials lose.** A trial costs more than it yields where nothing pays. What a picture has lost
     to plain decoding is counted by the cost curve, gains against losses (see `NetLoss`). Once `loss_budget` plain steps
     are lost, the rest of the picture is decoded plainly.
 

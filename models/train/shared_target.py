@@ -49,7 +49,7 @@ SHARED_CAPTION_DIM = 128
 SHARED_SETTINGS = TargetSettings(batch=16, scenes=60000)
 SHARED_LOOP = LoopSettings(steps=40000, learning_rate=1e-3, warmup_steps=100, ema_decay=0.998, validate_every=1000)
 GROWN_LOOP = replace(SHARED_LOOP, learning_rate=4e-4, matrix_rate=8e-3, warmup_steps=30)
-"""Of a target that starts as a shallow one: at the full rate it first loses what that one had learnt."""
+"""Of a target that starts as a shallow one, or goes on from kept weights: the full rate first loses what they know."""
 
 
 class GridData(NamedTuple):

@@ -152,7 +152,8 @@ class _World:
         )
 
     def target_shallow(self, folder: Path, minutes: float) -> TrainingResult:
-        return self.target_of(self.settings.shallow_layers, self.settings.thing_weight, folder, minutes)
+        own = self.settings
+        return self.target_of(own.shallow_layers, own.thing_weight, folder, self.loop(SHARED_LOOP, minutes))
 
     def grid_data(self, side: int, stride: int, weighted: bool) -> GridData:
         """The scenes at one side; `weighted`: with the cells that show a thing."""
@@ -163,7 +164,7 @@ class _World:
         return GridData(data, validation, np.stack([thing_cells(one, side // stride).ravel() for one in shown]))
 
     def target_of(
-        self, layers: int, thing_weight: float, folder: Path, minutes: float, init_from: Path | None = None
+        self, layers: int, thing_weight: float, folder: Path, loop: LoopSettings, init_from: Path | None = None
     ) -> TrainingResult:
         """Train a target of so many layers on both grids."""
         own, stride = self.settings, vq_config(self.checkpoint("tokenizer")).stride
@@ -174,7 +175,7 @@ class _World:
             config=replace(own.decoder, grid_side=max(grids), layers=layers),
             caption_dim=own.caption_dim,
             settings=own.target,
-            loop=self.loop(SHARED_LOOP if init_from is None else GROWN_LOOP, minutes),
+            loop=loop,
             thing_weight=thing_weight,
             init_from=init_from,
             seed=self.seed,
@@ -183,7 +184,8 @@ class _World:
 
     def target(self, folder: Path, minutes: float) -> TrainingResult:
         own, shallow = self.settings, self.checkpoint("target_shallow")
-        outcome = self.target_of(own.decoder.layers, 1.0, folder, minutes, shallow if shallow.exists() else None)
+        start, loop = shallow if shallow.exists() else None, self.loop(GROWN_LOOP, minutes)
+        outcome = self.target_of(own.decoder.layers, 1.0, folder, loop, start)
         for side in own.sides:
             self.write_target(side)
         return outcome

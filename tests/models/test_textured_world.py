@@ -13,11 +13,13 @@ from underpaint.models.checkpoints import load_whole, target_of
 from underpaint.models.data.art import Report, unheard
 from underpaint.models.data.textured_render import TexturedSheet
 from underpaint.models.judge import JudgeConfig
+from underpaint.models.train import textured_world
 from underpaint.models.train.drafter import DrafterSettings
 from underpaint.models.train.judge import JudgeSettings
+from underpaint.models.train.loop import LoopSettings, TrainingResult
 from underpaint.models.train.pictures import TexturedPictures
 from underpaint.models.train.sampler import SamplerSettings
-from underpaint.models.train.shared_target import SHARED
+from underpaint.models.train.shared_target import GROWN_LOOP, SHARED, SHARED_LOOP
 from underpaint.models.train.target import TargetSettings
 from underpaint.models.train.textured_world import WorldSettings, textured_stages
 from underpaint.models.train.tokenizer import TEXTURED, TEXTURED_SETTINGS
@@ -72,6 +74,29 @@ def test_all_stages_run_and_stand_on_each_other(tmp_path: Path) -> None:
     wanted = ["finished" if name in open_ones else "closed" for name in names]
     assert run(replace(SETTINGS, steps=3)) == wanted
     assert load_whole(tmp_path / "sampler_down_ce" / "checkpoint.pt")["step"] == 3
+
+
+@pytest.mark.parametrize("kept", [False, True], ids=["from a shallow one", "from kept weights alone"])
+def test_a_target_is_trained_on_at_the_lower_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: bool) -> None:
+    pictures, rates, starts = MadeUp(), list[float](), list[Path | None]()
+
+    def told(out: Path, grids: object, *, loop: LoopSettings, init_from: Path | None, **rest: object) -> TrainingResult:
+        rates.append(loop.learning_rate)
+        starts.append(init_from)
+        return real(out, grids, loop=loop, init_from=init_from, **rest)  # type: ignore[arg-type]
+
+    real = textured_world.train_shared_target
+    monkeypatch.setattr(textured_world, "train_shared_target", told)
+    stages = textured_stages(tmp_path, pictures, settings=SETTINGS)
+    train_world(tmp_path, 1, stages[:4], {}, stored=tmp_path / "none")
+    assert rates == [SHARED_LOOP.learning_rate, GROWN_LOOP.learning_rate]
+    assert GROWN_LOOP.learning_rate < SHARED_LOOP.learning_rate
+    if kept:
+        (tmp_path / "target_shallow" / "checkpoint.pt").unlink()
+        again = textured_stages(tmp_path, pictures, settings=replace(SETTINGS, steps=3))
+        train_world(tmp_path, 1, again[:4], {}, only=["target"], stored=tmp_path / "none")
+        assert rates[2:] == [GROWN_LOOP.learning_rate]
+        assert starts[2:] == [None]
 
 
 def test_bad_input_to_the_command_is_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
