@@ -13,7 +13,7 @@ from underpaint.algos.draft.choice import NOTHING, Choice, Kind
 from underpaint.algos.draft.costs import MEASURED_DRAFT_MS, MEASURED_VERIFY_MS, Between, ChainCosts, DraftCosts
 from underpaint.algos.draft.drawn_trees import NO_TREE, DrawnTrees
 from underpaint.algos.draft.point_trees import PointTrees
-from underpaint.algos.draft.roofline_costs import NetLoss, RooflineCosts, roofline_costs
+from underpaint.algos.draft.roofline_costs import DraftingCosts, NetLoss, drafting_costs
 from underpaint.algos.draft.sequoia import StaticTree
 from underpaint.algos.draft.settings import at_least
 from underpaint.algos.draft.shape import within
@@ -120,7 +120,7 @@ class Roofline:
     with_replacement: bool = False
     loss_budget: float = 10.0
     trees: bool = True
-    _costs: RooflineCosts = field(init=False, repr=False)
+    _costs: DraftingCosts = field(init=False, repr=False)
     _plain_rate: float = field(init=False, repr=False)
     _calibration: Calibration = field(init=False, repr=False)
     _acceptance: AcceptanceEstimator = field(init=False, repr=False)
@@ -156,7 +156,7 @@ class Roofline:
         if min(weights.values()) == 0 or max(decays.values()) > 1:
             raise ValueError(f"policy 'roofline': expected weights > 0 and decays <= 1, got {weights} and {decays}")
         curves = self.verify_ms, self.draft_ms, self.chain_ms, self.plain_ms, self.tree_ms
-        self._costs = roofline_costs(*curves, self.between, self.top_k, self.least_window)
+        self._costs = drafting_costs(*curves, self.between, self.top_k, self.least_window)
         self._plain_rate = 1.0 / self._costs.plain_ms
         tokens = 1.0 + np.cumsum(TRIED_ACCEPTANCE ** np.arange(1, self.most_nodes))
         self._trial_length = 1 + int(np.argmax(tokens / self._costs.window.ms)) if tokens.size else 1

@@ -20,7 +20,7 @@ from underpaint.algos.draft.settings import at_least
 from underpaint.algos.tree import DraftTree
 
 
-class RooflineCosts(NamedTuple):
+class DraftingCosts(NamedTuple):
     """Milliseconds of whole cycles, but for trees: their drafting comes on top of `verify`.
 
     verify: of target passes by drafted nodes, from 0. draft: of drafter passes by nodes expanded, from 1. chain: of a
@@ -54,7 +54,7 @@ class RooflineCosts(NamedTuple):
         return (self.window if kind == "window" else self.chain).ms[nodes - 1]
 
 
-def roofline_costs(
+def drafting_costs(
     verify_ms: tuple[tuple[int, float], ...],
     draft_ms: DraftCosts,
     chain_ms: ChainCosts | None,
@@ -63,7 +63,7 @@ def roofline_costs(
     between: Between,
     top_k: int,
     least_window: int,
-) -> RooflineCosts:
+) -> DraftingCosts:
     """By the settings of `Roofline` of the same names. Raises ValueError on times that are no times."""
     verify = cost_curve(verify_ms, 0.0, between).table()
     draft = draft_table(draft_ms, between, top_k)
@@ -76,7 +76,7 @@ def roofline_costs(
     # No drafter pass empties the caches before a pass over the window, as none does before a plain step.
     window_ms = verify[1:] - max(0.0, verify[0] - plain)
     window_ms[:least_window] = window_ms[:least_window][-1:]
-    return RooflineCosts(
+    return DraftingCosts(
         SizeCosts.of(verify),
         draft.tolist(),
         SizeCosts.of(call + verify[1 : call.size + 1]),

@@ -16,7 +16,7 @@ from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.chance import Chance, sampling
 from underpaint.algos.draft import Budget, Expander, Grid, roofline
 from underpaint.algos.draft.choice import Kind
-from underpaint.algos.draft.roofline_costs import roofline_costs
+from underpaint.algos.draft.roofline_costs import drafting_costs
 from underpaint.algos.spatial import jacobi
 from underpaint.algos.spatial.jacobi_window import JacobiWindow
 from underpaint.algos.step import decode
@@ -144,7 +144,7 @@ def test_no_curve_costs_more_than_the_budget(most: float, budget: float, agreeme
 
 
 def test_a_tree_of_siblings_in_one_call_costs_the_call_and_its_levels() -> None:
-    costs = roofline_costs(WORTHLESS, DRAFT_MS, None, None, (0.25, 0.125), "line", 2, 1)
+    costs = drafting_costs(WORTHLESS, DRAFT_MS, None, None, (0.25, 0.125), "line", 2, 1)
     siblings = DraftTree(
         tokens=np.zeros(4, np.int64),
         parents=np.array([-1, 0, 0, 1]),

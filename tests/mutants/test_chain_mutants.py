@@ -120,7 +120,7 @@ def check_trees(module: ModuleType) -> None:
 def check_prices(module: ModuleType) -> None:
     """The same of a policy that costs so, and what it has lost."""
     policy: Any = load("draft/roofline.py")
-    policy.roofline_costs, policy.NetLoss = module.roofline_costs, module.NetLoss
+    policy.drafting_costs, policy.NetLoss = module.drafting_costs, module.NetLoss
     check_policy(policy)
     check_budget(policy)
 
