@@ -3,6 +3,7 @@
 The claims are in `claims_lantern`, `claims_adt` and `claims_mulo`; `claims` has all of them.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -33,6 +34,28 @@ PREMISES, DUPLICATES, DAMAGE = "premises-128.json", "near-duplicates-128.json", 
 BUDGET, FRONTIER, SIMULATED = "relaxed-budget.json", "frontier-t1.json", "simulated-methods.json"
 SETTINGS, ABLATION, SAMPLERS = "adt-settings-t1.json", "mulo-ablation.json", "samplers.json"
 MULO_COMPARED = "mulo-compare-t1-window3.json"
+
+
+class World(NamedTuple):
+    """The records of one family's models that claims of several kinds read.
+
+    compared: comparisons by temperature. paired: of `benchmarks.paired_speed`, by temperature; where there is none,
+    speed-ups are divided end by end. suffix: what papers' names end in, where claims are judged on this world.
+    """
+
+    compared: Mapping[int, str]
+    paired: Mapping[int, str]
+    premises: str
+    suffix: str = ""
+
+
+SHIPPED = World(COMPARED, PAIRED, PREMISES)
+TEXTURED = World(
+    {0: "textured-compare-128-t0.json", 1: "textured-compare-128-t1.json"},
+    {},
+    "textured-premises-128.json",
+    ", on TexturedScenes",
+)
 
 
 @dataclass(frozen=True)
@@ -83,19 +106,31 @@ class Judged(NamedTuple):
 
 
 def faster(
-    paper: str, better: str, worse: str, t: int, published: str, value: float | None = None, remark: str = ""
+    paper: str,
+    better: str,
+    worse: str,
+    t: int,
+    published: str,
+    value: float | None = None,
+    remark: str = "",
+    world: World = SHIPPED,
 ) -> Claim:
     """One method is faster than another, at temperature `t`."""
     text = f"`{better}` is faster than `{worse}`, temperature {t}."
-    measure = paired_speed(PAIRED[t], better, worse)
-    return Claim(paper, text, published, (PAIRED[t],), measure, published_value=value, remark=remark)
+    if t in world.paired:
+        file, measure = world.paired[t], paired_speed(world.paired[t], better, worse)
+    else:
+        file = world.compared[t]
+        measure = ratio(file, {"method": better}, {"method": worse})
+    return Claim(paper + world.suffix, text, published, (file,), measure, published_value=value, remark=remark)
 
 
-def over_ar(paper: str, method: str, t: int, value: float | None, published: str = "") -> Claim:
+def over_ar(paper: str, method: str, t: int, value: float | None, published: str = "", world: World = SHIPPED) -> Claim:
     """A method is faster than AR, at temperature `t`."""
     text = f"`{method}` is faster than plain decoding, temperature {t}."
-    measure = figure(COMPARED[t], "speedup", method=method)
-    return Claim(paper, text, published or f"{value:g}x", (COMPARED[t],), measure, published_value=value)
+    file, told = world.compared[t], published or f"{value:g}x"
+    measure = figure(file, "speedup", method=method)
+    return Claim(paper + world.suffix, text, told, (file,), measure, published_value=value)
 
 
 def simulated(paper: str, better: str, worse: str, published: str, value: float) -> Claim:

@@ -10,10 +10,11 @@ from benchmarks.claim_parts import ADT, COMPARED, LANTERN, MULO, OVERLAP, PREMIS
 from benchmarks.claims_adt import ADT_CLAIMS
 from benchmarks.claims_lantern import LANTERN_CLAIMS
 from benchmarks.claims_mulo import MULO_CLAIMS
+from benchmarks.claims_textured import TEXTURED_CLAIMS, TEXTURED_PAPERS
 from benchmarks.verdicts import WANTED, Records, Verdict, pick, record
 
-PAPERS = (LANTERN, ADT, MULO)
-CLAIMS: tuple[Claim, ...] = (*LANTERN_CLAIMS, *ADT_CLAIMS, *MULO_CLAIMS)
+PAPERS = (LANTERN, ADT, MULO, *TEXTURED_PAPERS)
+CLAIMS: tuple[Claim, ...] = (*LANTERN_CLAIMS, *ADT_CLAIMS, *MULO_CLAIMS, *TEXTURED_CLAIMS)
 
 RULE = f"""A claim *holds* where its whole 95 % interval agrees with it, *does not hold here* where the whole interval
 contradicts it, and *cannot be told* where the interval lies on both sides, or where there is no interval or no record.
@@ -27,8 +28,8 @@ def introduction(records: Records) -> str:
     settings = record(records, COMPARED[1])["settings"]
     sure = pick(records, PREMISES, figure="likeliest token, mean probability")["value"]
     shared = pick(records, PREMISES, figure=OVERLAP)["value"]
-    return f"""The papers draw photographs by models of hundreds of millions to billions of weights; the models here
-draw scenes of {settings["resolution"]} px from {settings["vocab_size"]:,} codes, and comparisons keep the
+    return f"""The papers draw photographs by models of hundreds of millions to billions of weights; the shipped
+models draw scenes of {settings["resolution"]} px from {settings["vocab_size"]:,} codes, and comparisons keep the
 {settings["top_k"]} likeliest. That is a smaller and more peaked world: even without that cut the likeliest code has
 {sure:.2f} of the probability, and drafter and target share {shared:.2f} of theirs, where LANTERN's paper reports that
 about 0.04 of drafted tokens are accepted. So EAGLE-2's exact trees have less to lose here and relaxed rules less to
@@ -36,11 +37,11 @@ win: "does not hold here" speaks of this world, not of the papers' models, and w
 processors, where each further position of a pass costs time."""
 
 
-def tallied(judged: Iterable[Judged]) -> str:
-    """How many claims have which verdict."""
+def tallied(judged: Iterable[Judged], whose: str) -> str:
+    """How many claims have which verdict; whose: the models."""
     found = [one.verdict for one in judged]
     counts = {one: found.count(one) for one in Verdict}
     return (
-        f"Of {len(found)} rows {counts[Verdict.HOLDS]} hold, {counts[Verdict.FAILS]} do not hold here and "
+        f"Of {len(found)} rows on {whose} {counts[Verdict.HOLDS]} hold, {counts[Verdict.FAILS]} do not hold here and "
         f"{counts[Verdict.UNTOLD]} cannot be told."
     )

@@ -4,9 +4,10 @@ from benchmarks.claim_parts import (
     ACCURACY,
     ADT,
     COMPARED,
-    PREMISES,
     SETTINGS,
+    SHIPPED,
     Claim,
+    World,
     faster,
     keeps_accuracy,
     over_ar,
@@ -51,6 +52,32 @@ def _depth_alone(records: Records) -> Figure:
     return _variant("step_width=0", "step_depth=0")(records)._replace(note=_WIDTH)
 
 
+def locality_claims(world: World) -> tuple[Claim, ...]:
+    """What ADT-Tree takes for granted, by the premises of one world's models."""
+    return (
+        *(
+            Claim(
+                ADT + world.suffix,
+                f"Difficulty is local: overlap correlates with {where} cell's more than with another image's cell.",
+                "no figure",
+                (world.premises,),
+                difference(world.premises, {"figure": name}, {"figure": _OTHER}, "value"),
+                bound=0.0,
+                form="+.2f",
+            )
+            for where, name in (("the left", _LEFT), ("the upper", _UPPER))
+        ),
+        Claim(
+            ADT + world.suffix,
+            "Regions differ in difficulty: the likeliest token of the surest region has more than that of the least "
+            "sure.",
+            "no figure",
+            (world.premises,),
+            figure(world.premises, "value", figure="likeliest token, surest region over least sure"),
+        ),
+    )
+
+
 ADT_CLAIMS = (
     over_ar(ADT, "adt", 0, 2.21),
     over_ar(ADT, "adt", 1, 1.05, "about 1.05x (reviews)"),
@@ -82,25 +109,7 @@ ADT_CLAIMS = (
         )
         for t, published in ((0, "3.86 levels"), (1, "no figure"))
     ),
-    *(
-        Claim(
-            ADT,
-            f"Difficulty is local: overlap correlates with {where} cell's more than with another image's cell.",
-            "no figure",
-            (PREMISES,),
-            difference(PREMISES, {"figure": name}, {"figure": _OTHER}, "value"),
-            bound=0.0,
-            form="+.2f",
-        )
-        for where, name in (("the left", _LEFT), ("the upper", _UPPER))
-    ),
-    Claim(
-        ADT,
-        "Regions differ in difficulty: the likeliest token of the surest region has more than that of the least sure.",
-        "no figure",
-        (PREMISES,),
-        figure(PREMISES, "value", figure="likeliest token, surest region over least sure"),
-    ),
+    *locality_claims(SHIPPED),
     *(
         Claim(
             ADT,

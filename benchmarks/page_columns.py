@@ -305,5 +305,5 @@ DUPLICATES: tuple[Column, ...] = (
     ("replaced by", lambda row: f"neighbour {row['rank']}" if row["rank"] else "a random code"),
     ("cosine of the codes", plain("cosine", ".2f")),
     ("PSNR to the scene, dB", plain("psnr", ".1f")),
-    ("change of the picture, MSE", plain("change_mse", ".0f")),
+    ("change of the picture, MSE (95 %)", lambda row: interval(row, "change_mse", ".0f")),
 )

@@ -16,6 +16,7 @@ from typing import Any
 
 from benchmarks.claim_parts import Judged
 from benchmarks.claims import CLAIMS, PAPERS, RULE, introduction, tallied
+from benchmarks.claims_textured import TEXTURED_PAPERS, textured_introduction
 from benchmarks.page_cells import Section
 from benchmarks.page_columns import README_COLUMNS
 from benchmarks.page_tables import EARLIER, SECTIONS
@@ -140,7 +141,11 @@ def render_claims(records: Records) -> str:
     def verdict(found: Judged) -> str:
         return f"**{found.verdict}**" + (f"; {found.beside}" if found.beside else "")
 
-    parts = [NOTE, f"# {CLAIMS_TITLE}", introduction(records), RULE, tallied(judged.values())]
+    shipped, textured = (
+        [found for one, found in judged.items() if (one.paper in TEXTURED_PAPERS) == wanted] for wanted in (False, True)
+    )
+    counts = f"{tallied(shipped, 'the shipped models')} {tallied(textured, 'TexturedScenes')}"
+    parts = [NOTE, f"# {CLAIMS_TITLE}", introduction(records), textured_introduction(records), RULE, counts]
     for paper in PAPERS:
         rows = [
             (one.text, one.published, found.figure, verdict(found), ", ".join(map(read, one.files)), found.remark)

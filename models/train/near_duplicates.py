@@ -25,7 +25,8 @@ class Replacement:
     """What replacing each code by its `rank`-th nearest (0: by a code drawn at random) does to pictures of one side.
 
     cosine: mean product of the two unit codes, as often as codes are used. change_mse: mean squared change of a pixel
-    (values 0..255) against the picture as its own codes decode it. change_db: the same as PSNR. psnr: against the real
+    (values 0..255) against the picture as its own codes decode it, with its 95 % interval (normal, over pictures; None
+    of one picture). change_db: the same as PSNR. psnr: against the real
     picture, where the unchanged codes have `DuplicateReport.psnr`. one_cell_mse: mean squared change when a single cell
     of each picture is replaced, over the patch of that cell.
     """
@@ -33,6 +34,8 @@ class Replacement:
     rank: int
     cosine: float
     change_mse: float
+    change_mse_low: float | None
+    change_mse_high: float | None
     change_db: float
     psnr: float
     one_cell_mse: float
@@ -112,10 +115,10 @@ def near_duplicates(
         one = codes.clone()
         one[torch.arange(count), cells] = others[torch.arange(count), cells]
         patch = _patches(_decoded(vq, one, together) - own, cells, vq.config.stride)
-        change = _mse(changed - own)
+        change, *ends = _mean_of_pictures(changed - own)
         cosine = float((units[codes] * units[others]).sum(dim=2).mean())
         replacements.append(
-            Replacement(rank, cosine, change, _decibels(change), _decibels(_mse(changed - wanted)), _mse(patch))
+            Replacement(rank, cosine, change, *ends, _decibels(change), _decibels(_mse(changed - wanted)), _mse(patch))
         )
     return DuplicateReport(
         side,
@@ -154,6 +157,15 @@ def _patches(change: Tensor, cells: Tensor, stride: int) -> Tensor:
 def _mse(error: Tensor) -> float:
     """Mean square in units of a pixel's value, 0..255, of an error in units of [-1, 1]."""
     return float(error.square().mean()) * 127.5**2
+
+
+def _mean_of_pictures(error: Tensor) -> tuple[float, float | None, float | None]:
+    """`_mse` of pictures [B, 3, H, W], and the ends of its 95 % interval."""
+    each = np.array([_mse(picture) for picture in error])
+    if len(each) < 2:
+        return float(each.mean()), None, None
+    half = 1.96 * each.std(ddof=1) / len(each) ** 0.5
+    return float(each.mean()), float(each.mean() - half), float(each.mean() + half)
 
 
 def _decibels(mse: float) -> float:

@@ -258,7 +258,9 @@ def test_the_words_above_the_tables_are_of_the_records():
     assert "0.12" in introduction(changed)
     assert introduction(RECORDS) != introduction(changed)
     judged = [claim.judge(RECORDS) for claim in CLAIMS]
-    counts = [int(count) for count in re.findall(r"\d+", tallied(judged))]
+    told = tallied(judged, "models")
+    assert " rows on models " in told
+    counts = [int(count) for count in re.findall(r"\d+", told)]
     assert counts[0] == len(CLAIMS) == sum(counts[1:])
 
 

@@ -52,6 +52,24 @@ def test_a_twin_changes_nothing_and_a_stranger_does(paired: VQModel) -> None:
     assert near_duplicates(paired, flat_pictures, side=64, count=3, ranks=(1, 2, 31)) == found
 
 
+def test_the_interval_of_a_change_is_over_pictures(paired: VQModel) -> None:
+    """Of three pictures: the mean of each picture's own change, and 1.96 standard errors to either end of it."""
+    found = near_duplicates(paired, flat_pictures, side=64, count=3, ranks=(2,)).replacements[0]
+    alone = []
+    for index in range(3):
+
+        def one(indices: Sequence[int], size: int, split: Split, index: int = index) -> NDArray[np.uint8]:
+            return flat_pictures([index] * len(indices), size, split)
+
+        row = near_duplicates(paired, one, side=64, count=1, ranks=(2,)).replacements[0]
+        assert (row.change_mse_low, row.change_mse_high) == (None, None)
+        alone.append(row.change_mse)
+    half = 1.96 * np.std(alone, ddof=1) / 3**0.5
+    assert found.change_mse == pytest.approx(np.mean(alone))
+    assert found.change_mse_low == pytest.approx(np.mean(alone) - half)
+    assert found.change_mse_high == pytest.approx(np.mean(alone) + half)
+
+
 def test_how_many_codes_are_used() -> None:
     model = random_tokenizer()
 

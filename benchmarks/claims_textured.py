@@ -1,0 +1,112 @@
+"""The claims as the models of TexturedScenes answer them: flat distributions, near codes, guidance by a pair of rows.
+
+Those models do not ship; the records hold their commands. A claim that stands in the other tables and not here has no
+record of these models.
+"""
+
+from benchmarks.claim_parts import (
+    ADT,
+    DUPLICATES,
+    LANTERN,
+    MULO,
+    OVERLAP,
+    TEXTURED,
+    Claim,
+    faster,
+    keeps_accuracy,
+    over_ar,
+)
+from benchmarks.claims_adt import locality_claims
+from benchmarks.claims_lantern import eagle2_gains_nothing, premise_claims
+from benchmarks.verdicts import (
+    Figure,
+    NoFigureError,
+    Records,
+    figure,
+    of_row,
+    pick,
+    quotient,
+    ratio,
+    record,
+)
+
+MULO_COMPARED = "textured-mulo.json"
+TEXTURED_PAPERS = tuple(paper + TEXTURED.suffix for paper in (LANTERN, ADT, MULO))
+_LANTERN, _ADT, _MULO = TEXTURED_PAPERS
+_ACCURACY_LOSS = "FID +3.53 at most"
+
+
+def _picture_change(records: Records) -> Figure:
+    """How many times more a random code changes the picture than the nearest."""
+    rows = {row["rank"]: row for row in record(records, DUPLICATES)["replacements"]}
+    if not {0, 1} <= rows.keys():
+        raise NoFigureError(f"`{DUPLICATES}` lacks the nearest or the random code")
+    return quotient(of_row(rows[0], "change_mse"), of_row(rows[1], "change_mse"))
+
+
+def _mulo(better: str, worse: str | None, published: str, value: float | None = None) -> Claim:
+    """One method of MuLo-SD's comparison is faster than another, or than plain decoding."""
+    if worse is None:
+        measure, other = figure(MULO_COMPARED, "speedup", method=better), "plain decoding"
+    else:
+        measure, other = ratio(MULO_COMPARED, {"method": better}, {"method": worse}), f"`{worse}`"
+    text = f"`{better}` is faster than {other}, temperature 1."
+    return Claim(_MULO, text, published, (MULO_COMPARED,), measure, published_value=value)
+
+
+TEXTURED_CLAIMS = (
+    *premise_claims(TEXTURED),
+    Claim(
+        _LANTERN,
+        "Near codes look alike: a random code changes the picture more than the nearest does, in mean squared error.",
+        "no figure",
+        (DUPLICATES,),
+        _picture_change,
+        form=".0f",
+    ),
+    over_ar(LANTERN, "eagle2", 0, 1.29, world=TEXTURED),
+    eagle2_gains_nothing(TEXTURED),
+    over_ar(LANTERN, "lantern", 0, 2.26, world=TEXTURED),
+    over_ar(LANTERN, "lantern", 1, 1.69, world=TEXTURED),
+    faster(LANTERN, "lantern", "eagle2", 0, "1.75x (2.26 / 1.29)", 1.75, world=TEXTURED),
+    faster(LANTERN, "lantern", "eagle2", 1, "1.76x (1.82x in the final version)", 1.76, world=TEXTURED),
+    *(keeps_accuracy(_LANTERN, "lantern", TEXTURED.compared[t], f", temperature {t}", _ACCURACY_LOSS) for t in (0, 1)),
+    over_ar(ADT, "adt", 1, 1.05, "about 1.05x (reviews)", world=TEXTURED),
+    faster(ADT, "adt", "eagle2", 1, "no figure", remark="The paper's 1.36x is at temperature 0.", world=TEXTURED),
+    *locality_claims(TEXTURED),
+    *(
+        faster(ADT, "adt+lantern", "lantern", t, published, value, world=TEXTURED)
+        for t, published, value in ((0, "1.03x (3.13 / 3.03)", 3.13 / 3.03), (1, "no figure", None))
+    ),
+    over_ar(ADT, "adt+lantern", 0, 3.13, world=TEXTURED),
+    over_ar(ADT, "adt+lantern", 1, None, "no figure", world=TEXTURED),
+    *(
+        keeps_accuracy(
+            _ADT, "adt+lantern", TEXTURED.compared[t], f", temperature {t}", "CLIP score 0.3081 against 0.3086"
+        )
+        for t in (0, 1)
+    ),
+    _mulo("mulo", None, "1.22x (Tar-1.5B, 512 px, first version)", 1.22),
+    _mulo("mulo-islands", "mulo", "faster"),
+    _mulo("zipar", "mulo", "1.54x (ZipAR-16 1.88 / 1.22, first version)", 1.54),
+    _mulo("mulo-islands", "zipar", "not compared on one model"),
+    faster(MULO, "mulo-islands", "eagle2", 1, "1.69x by `mulo` (1.22 / 0.72, first version)", world=TEXTURED),
+    *(
+        keeps_accuracy(_MULO, method, MULO_COMPARED, "", "GenEval 77.7 to 76.0 (Tar-1.5B, 512 px)")
+        for method in ("mulo", "mulo-islands")
+    ),
+)
+
+
+def textured_introduction(records: Records) -> str:
+    """What these models are and how the two worlds differ, with the figures that say so."""
+    settings = record(records, TEXTURED.compared[1])["settings"]
+    cold = record(records, TEXTURED.compared[0])["settings"]
+    sure = pick(records, TEXTURED.premises, figure="likeliest token, mean probability")["value"]
+    shared = pick(records, TEXTURED.premises, figure=OVERLAP)["value"]
+    return f"""Tables that end in "on TexturedScenes" are of a second family of models, nearer to the papers':
+{settings["vocab_size"]:,} codes, all of them kept, guidance {settings["guidance"]:g} by a pair of rows. The likeliest
+code has {sure:.2f} of the probability, and drafter and target share {shared:.2f} of theirs. It is a first look,
+{len(settings["prompts"])} prompts at temperature 1 and {len(cold["prompts"])} at 0, preset `{settings["preset"]}`,
+whose settings were chosen on the shipped models; and these models are not yet trained enough to ship
+([scenes.md](../explanation/scenes.md))."""
