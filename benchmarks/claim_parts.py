@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from benchmarks import textured_bars
 from benchmarks.verdicts import (
     WANTED,
     Figure,
@@ -51,9 +52,9 @@ class World(NamedTuple):
 
 SHIPPED = World(COMPARED, PAIRED, PREMISES)
 TEXTURED = World(
-    {0: "textured-compare-128-t0.json", 1: "textured-compare-128-t1.json"},
+    {t: textured_bars.COMPARED[128, t] for t in (0, 1)},
     {},
-    "textured-premises-128.json",
+    textured_bars.PREMISES[128],
     ", on TexturedScenes",
 )
 

@@ -18,6 +18,7 @@ from benchmarks.claim_parts import (
 )
 from benchmarks.claims_adt import locality_claims
 from benchmarks.claims_lantern import eagle2_gains_nothing, premise_claims
+from benchmarks.textured_bars import MULO as MULO_FILE
 from benchmarks.verdicts import (
     Figure,
     NoFigureError,
@@ -30,7 +31,6 @@ from benchmarks.verdicts import (
     record,
 )
 
-MULO_COMPARED = "textured-mulo.json"
 TEXTURED_PAPERS = tuple(paper + TEXTURED.suffix for paper in (LANTERN, ADT, MULO))
 _LANTERN, _ADT, _MULO = TEXTURED_PAPERS
 _ACCURACY_LOSS = "FID +3.53 at most"
@@ -47,11 +47,11 @@ def _picture_change(records: Records) -> Figure:
 def _mulo(better: str, worse: str | None, published: str, value: float | None = None) -> Claim:
     """One method of MuLo-SD's comparison is faster than another, or than plain decoding."""
     if worse is None:
-        measure, other = figure(MULO_COMPARED, "speedup", method=better), "plain decoding"
+        measure, other = figure(MULO_FILE, "speedup", method=better), "plain decoding"
     else:
-        measure, other = ratio(MULO_COMPARED, {"method": better}, {"method": worse}), f"`{worse}`"
+        measure, other = ratio(MULO_FILE, {"method": better}, {"method": worse}), f"`{worse}`"
     text = f"`{better}` is faster than {other}, temperature 1."
-    return Claim(_MULO, text, published, (MULO_COMPARED,), measure, published_value=value)
+    return Claim(_MULO, text, published, (MULO_FILE,), measure, published_value=value)
 
 
 TEXTURED_CLAIMS = (
@@ -92,7 +92,7 @@ TEXTURED_CLAIMS = (
     _mulo("mulo-islands", "zipar", "not compared on one model"),
     faster(MULO, "mulo-islands", "eagle2", 1, "1.69x by `mulo` (1.22 / 0.72, first version)", world=TEXTURED),
     *(
-        keeps_accuracy(_MULO, method, MULO_COMPARED, "", "GenEval 77.7 to 76.0 (Tar-1.5B, 512 px)")
+        keeps_accuracy(_MULO, method, MULO_FILE, "", "GenEval 77.7 to 76.0 (Tar-1.5B, 512 px)")
         for method in ("mulo", "mulo-islands")
     ),
 )
