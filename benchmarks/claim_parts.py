@@ -52,9 +52,9 @@ class World(NamedTuple):
 
 SHIPPED = World(COMPARED, PAIRED, PREMISES)
 TEXTURED = World(
-    {t: textured_bars.COMPARED[128, t] for t in (0, 1)},
-    {},
-    textured_bars.PREMISES[128],
+    {t: textured_bars.COMPARED[64, t] for t in (0, 1)},
+    {1: "textured-paired-64-t1.json"},
+    textured_bars.PREMISES[64],
     ", on TexturedScenes",
 )
 

@@ -16,7 +16,7 @@ from benchmarks.claim_parts import (
     keeps_accuracy,
     over_ar,
 )
-from benchmarks.claims_adt import locality_claims
+from benchmarks.claims_adt import EQUAL_DEPTH, locality_claims, lossless_claim
 from benchmarks.claims_lantern import eagle2_gains_nothing, premise_claims
 from benchmarks.textured_bars import MULO as MULO_FILE
 from benchmarks.verdicts import (
@@ -71,8 +71,12 @@ TEXTURED_CLAIMS = (
     faster(LANTERN, "lantern", "eagle2", 0, "1.75x (2.26 / 1.29)", 1.75, world=TEXTURED),
     faster(LANTERN, "lantern", "eagle2", 1, "1.76x (1.82x in the final version)", 1.76, world=TEXTURED),
     *(keeps_accuracy(_LANTERN, "lantern", TEXTURED.compared[t], f", temperature {t}", _ACCURACY_LOSS) for t in (0, 1)),
+    over_ar(ADT, "adt", 0, 2.21, world=TEXTURED),
     over_ar(ADT, "adt", 1, 1.05, "about 1.05x (reviews)", world=TEXTURED),
+    faster(ADT, "adt", "eagle2", 0, "1.36x (2.21 / 1.62)", 2.21 / 1.62, world=TEXTURED),
     faster(ADT, "adt", "eagle2", 1, "no figure", remark="The paper's 1.36x is at temperature 0.", world=TEXTURED),
+    faster(ADT, "adt", "adt-control-chain", 1, "not compared", remark=EQUAL_DEPTH, world=TEXTURED),
+    lossless_claim(TEXTURED),
     *locality_claims(TEXTURED),
     *(
         faster(ADT, "adt+lantern", "lantern", t, published, value, world=TEXTURED)
@@ -90,7 +94,6 @@ TEXTURED_CLAIMS = (
     _mulo("mulo-islands", "mulo", "faster"),
     _mulo("zipar", "mulo", "1.54x (ZipAR-16 1.88 / 1.22, first version)", 1.54),
     _mulo("mulo-islands", "zipar", "not compared on one model"),
-    faster(MULO, "mulo-islands", "eagle2", 1, "1.69x by `mulo` (1.22 / 0.72, first version)", world=TEXTURED),
     *(
         keeps_accuracy(_MULO, method, MULO_FILE, "", "GenEval 77.7 to 76.0 (Tar-1.5B, 512 px)")
         for method in ("mulo", "mulo-islands")
@@ -100,13 +103,14 @@ TEXTURED_CLAIMS = (
 
 def textured_introduction(records: Records) -> str:
     """What these models are and how the two worlds differ, with the figures that say so."""
-    settings = record(records, TEXTURED.compared[1])["settings"]
+    settings, wide = (record(records, file)["settings"] for file in (TEXTURED.compared[1], MULO_FILE))
     cold = record(records, TEXTURED.compared[0])["settings"]
     sure = pick(records, TEXTURED.premises, figure="likeliest token, mean probability")["value"]
     shared = pick(records, TEXTURED.premises, figure=OVERLAP)["value"]
     return f"""Tables that end in "on TexturedScenes" are of a second family of models, nearer to the papers':
 {settings["vocab_size"]:,} codes, all of them kept, guidance {settings["guidance"]:g} by a pair of rows. The likeliest
-code has {sure:.2f} of the probability, and drafter and target share {shared:.2f} of theirs. It is a first look,
-{len(settings["prompts"])} prompts at temperature 1 and {len(cold["prompts"])} at 0, preset `{settings["preset"]}`,
-whose settings were chosen on the shipped models; and these models are not yet trained enough to ship
+code has {sure:.2f} of the probability, and drafter and target share {shared:.2f} of theirs. LANTERN's and ADT-Tree's
+claims are judged at {settings["resolution"]} px with settings chosen on these models,
+{len(settings["prompts"])} prompts at temperature 1 and {len(cold["prompts"])} at 0; MuLo-SD's at {wide["resolution"]} px with those of the shipped ones,
+{len(wide["prompts"])} prompts. The models are not yet trained enough to ship
 ([scenes.md](../explanation/scenes.md))."""

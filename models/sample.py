@@ -20,6 +20,17 @@ def filter_logits(logits: Tensor, temperature: float, top_k: int) -> Tensor:
     return torch.softmax(scaled, dim=-1)
 
 
+def guidance_pair(codes: Tensor, word_ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Codes int64 [2 B, cells] and word ids int64 [2 B, prefix]: rows with their condition, then the same without."""
+    return torch.cat([codes, codes]), torch.cat([word_ids, torch.full_like(word_ids, PAD_WORD)])
+
+
+def mix_pair(logits: Tensor, guidance: float) -> Tensor:
+    """Logits [B, ...] of those of a guidance pair [2 B, ...]: uncond + guidance * (cond - uncond)."""
+    given, absent = logits.chunk(2)
+    return absent + guidance * (given - absent)
+
+
 @torch.no_grad()
 def sample(
     target: CaptionedTarget,
@@ -60,10 +71,7 @@ def sample(
             keys[layer][:, :, filled : filled + new] = key
             values[layer][:, :, filled : filled + new] = value
         filled += new
-        logits = out.logits[:batch, -1]
-        if rows == 2:
-            unconditional = out.logits[batch:, -1]
-            logits = unconditional + guidance * (logits - unconditional)
+        logits = out.logits[:, -1] if rows == 1 else mix_pair(out.logits[:, -1], guidance)
         probs = filter_logits(logits, temperature, top_k)
         codes[:, cell] = torch.multinomial(probs, 1, generator=generator)[:, 0]
         hidden = call(decoder.codes, codes[:, cell : cell + 1]).repeat(rows, 1, 1)

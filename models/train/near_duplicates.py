@@ -115,10 +115,13 @@ def near_duplicates(
         one = codes.clone()
         one[torch.arange(count), cells] = others[torch.arange(count), cells]
         patch = _patches(_decoded(vq, one, together) - own, cells, vq.config.stride)
-        change, *ends = _mean_of_pictures(changed - own)
+        change, low, high = _mean_of_pictures(changed - own)
         cosine = float((units[codes] * units[others]).sum(dim=2).mean())
         replacements.append(
-            Replacement(rank, cosine, change, *ends, _decibels(change), _decibels(_mse(changed - wanted)), _mse(patch))
+            Replacement(
+                *(rank, cosine, change, low, high),
+                *(_decibels(change), _decibels(_mse(changed - wanted)), _mse(patch)),
+            )
         )
     return DuplicateReport(
         side,
