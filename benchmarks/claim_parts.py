@@ -53,7 +53,7 @@ class World(NamedTuple):
 SHIPPED = World(COMPARED, PAIRED, PREMISES)
 TEXTURED = World(
     {t: textured_bars.COMPARED[64, t] for t in (0, 1)},
-    {1: "textured-paired-64-t1.json"},
+    {1: textured_bars.PAIRED[64, 1]},
     textured_bars.PREMISES[64],
     ", on TexturedScenes",
 )

@@ -110,7 +110,7 @@ def textured_introduction(records: Records) -> str:
     return f"""Tables that end in "on TexturedScenes" are of a second family of models, nearer to the papers':
 {settings["vocab_size"]:,} codes, all of them kept, guidance {settings["guidance"]:g} by a pair of rows. The likeliest
 code has {sure:.2f} of the probability, and drafter and target share {shared:.2f} of theirs. LANTERN's and ADT-Tree's
-claims are judged at {settings["resolution"]} px with settings chosen on these models,
-{len(settings["prompts"])} prompts at temperature 1 and {len(cold["prompts"])} at 0; MuLo-SD's at {wide["resolution"]} px with those of the shipped ones,
-{len(wide["prompts"])} prompts. The models are not yet trained enough to ship
+claims are judged at {settings["resolution"]} px, by settings chosen on these models; {len(settings["prompts"])} prompts
+at temperature 1, {len(cold["prompts"])} at 0. MuLo-SD's are judged at {wide["resolution"]} px, by settings chosen on
+the shipped models; {len(wide["prompts"])} prompts. The models are not yet trained enough to ship
 ([scenes.md](../explanation/scenes.md))."""

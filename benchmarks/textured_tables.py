@@ -3,8 +3,9 @@
 from typing import Final
 
 from benchmarks.page_cells import Column, Row, Section, interval, plain, word
-from benchmarks.page_columns import PREMISES, SPEED
+from benchmarks.page_columns import PAIRED, PREMISES, SPEED
 from benchmarks.textured_bars import COMPARED, EIGHT_BITS, MULO, ONE_ROW, PAPER, TRAINED
+from benchmarks.textured_bars import PAIRED as PAIRED_BY
 from benchmarks.textured_bars import PREMISES as PREMISES_OF
 
 TEXTURED_PAGE: Final = "textured"
@@ -38,7 +39,8 @@ JUDGED: tuple[Column, ...] = (
 )
 _COMPARED: Final = (
     "Where guidance is not 1, every pass has two rows. Measures of quality are paired with AR's. The preset `tuned` "
-    "was tuned on the shipped models, not on these."
+    "was tuned on the shipped models; what `--set` of a command says, on other prompts of these (`underpaint sweep "
+    "--prompts-skip 200`)."
 )
 
 
@@ -74,6 +76,16 @@ TEXTURED_SECTIONS: Final[tuple[Section, ...]] = (
     *(_premises(side) for side in PREMISES_OF),
     *(_one_row(side) for side in ONE_ROW),
     *(_compared(file, f"Methods beside each other, {at[0]} px, temperature {at[1]}") for at, file in COMPARED.items()),
+    *(
+        Section(
+            TEXTURED_PAGE,
+            f"`lantern` beside each of the others, {side} px, temperature {t}",
+            file,
+            PAIRED,
+            "Picture by picture, of the same comparison: how many times as fast as the other `lantern` is.",
+        )
+        for (side, t), file in PAIRED_BY.items()
+    ),
     *(_compared(file, f"The papers' own settings, 128 px, temperature {t}") for t, file in PAPER.items()),
     _compared(MULO, "MuLo-SD and row fronts, 128 px"),
     _compared(

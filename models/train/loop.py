@@ -4,6 +4,7 @@ A recipe gives a module, a loss for a step number (its batch must depend on the 
 what to validate. The loop owns the optimiser, the schedule, averaging, checkpoints and the log.
 """
 
+import json
 import math
 import sys
 import time
@@ -165,11 +166,16 @@ class _Log:
             self.progress.stop()
 
 
+def _as_json(config: Mapping[str, Any]) -> Any:
+    """A config as weights of the repository bring it, from JSON: lists in place of tuples."""
+    return json.loads(json.dumps(dict(config)))
+
+
 def _resume(path: Path, config: Mapping[str, Any], given: Given, device: torch.device) -> dict[str, Any] | None:
     if not path.exists():
         return None
     saved = load_whole(path, device)
-    if saved["config"] != dict(config):
+    if _as_json(saved["config"]) != _as_json(config):
         raise ValueError(
             f"{path} holds another model ({saved['config']}); wanted {dict(config)}. Choose another --out."
         )

@@ -16,6 +16,7 @@ from underpaint.models.train.drafter import DrafterSettings, train_drafter
 from underpaint.models.train.drafter_unroll import DraftedSequences, agreement, draft_sequences, unroll
 from underpaint.models.train.loop import LoopSettings
 from underpaint.models.train.target import TargetSettings, train_target
+from underpaint.models.weights import restore, store
 from underpaint.zoo.prompts import PAD_WORD
 
 
@@ -100,6 +101,17 @@ def test_a_drafter_learns_the_distribution_that_guidance_samples(
     codes, words = torch.from_numpy(data.codes[:16].astype("int64")), torch.from_numpy(data.words[:16])
     held = draft_sequences(drafter, teacher, codes, words, 2, 3.0)
     assert list(outcome.validation.values()) == pytest.approx(agreement(held.outputs, held.logits))
+
+
+def test_a_drafter_goes_on_from_the_weights_of_a_repository(tmp_path: Path) -> None:
+    data, target = tiny_tokens(), save_target(tmp_path / "target" / "checkpoint.pt", tiny_target())
+    settings = DrafterSettings(batch=4, passes=1, validated=8, validated_passes=1)
+    loop = LoopSettings(steps=2, learning_rate=1e-3, warmup_steps=1)
+    train_drafter(tmp_path / "first", data, data, target, 64, settings=settings, loop=loop)
+    store(tmp_path / "first" / "checkpoint.pt", "tiny", "no command", tmp_path / "weights")
+    restored = restore("tiny", tmp_path / "second", tmp_path / "weights")
+    longer = replace(loop, steps=4)
+    assert train_drafter(restored.parent, data, data, target, 64, settings=settings, loop=longer).step == 4
 
 
 def test_a_guidance_that_is_not_above_0_is_refused() -> None:

@@ -21,6 +21,7 @@ from underpaint.models.train.shared_target import (
 )
 from underpaint.models.train.target import TargetSettings
 from underpaint.models.train.tokens import TokenSet
+from underpaint.models.weights import restore, store
 from underpaint.zoo.prompts import WORDS
 
 LARGE = replace(TINY, grid_side=4)
@@ -122,6 +123,16 @@ def test_another_run_in_the_folder_is_refused(tmp_path: Path) -> None:
         run(tmp_path, steps=2, seed=1)
     with pytest.raises(ValueError, match="Give the same to continue it"):
         run(tmp_path, steps=2, settings=replace(SETTINGS, batch=5))
+
+
+def test_a_target_goes_on_from_the_weights_of_a_repository(tmp_path: Path) -> None:
+    """They bring its config from JSON, with lists in place of tuples: the same model."""
+    run(tmp_path / "first", steps=2)
+    store(tmp_path / "first" / "checkpoint.pt", "tiny", "no command", tmp_path / "weights")
+    held = load_whole(restore("tiny", tmp_path / "second", tmp_path / "weights"))
+    assert held["config"]["decoder"]["image_start_ids"] == []
+    run(tmp_path / "second", steps=4)
+    assert load_whole(tmp_path / "second" / "checkpoint.pt")["step"] == 4
 
 
 def test_cells_of_things_weigh_more(tmp_path: Path) -> None:
