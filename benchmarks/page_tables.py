@@ -81,7 +81,7 @@ SECTIONS: tuple[Section, ...] = (
         "near-duplicates-128.json",
         DUPLICATES,
         "Every code of 64 fresh scenes of 128 px is replaced by its k-th nearest, and the pictures are compared. With "
-        "their own codes the scenes come back at 23.2 dB. The weights are those of the repository (models/weights).",
+        "their own codes the scenes come back at 23.1 dB. The weights are those of the repository (models/weights).",
         lambda result: result["replacements"],
     ),
     Section("comparison", "`jacobi-lookup` beside each of them, temperature 1", "paired-t1.json", PAIRED, OURS),
