@@ -102,7 +102,9 @@ TEXTURED_CLAIMS = (
 
 
 def textured_introduction(records: Records) -> str:
-    """What these models are and how the two worlds differ, with the figures that say so."""
+    """What these models are and how the two worlds differ, by their records; empty where one of those is missing."""
+    if not {TEXTURED.compared[0], TEXTURED.compared[1], TEXTURED.premises, MULO_FILE} <= records.keys():
+        return ""
     settings, wide = (record(records, file)["settings"] for file in (TEXTURED.compared[1], MULO_FILE))
     cold = record(records, TEXTURED.compared[0])["settings"]
     sure = pick(records, TEXTURED.premises, figure="likeliest token, mean probability")["value"]

@@ -145,7 +145,8 @@ def render_claims(records: Records) -> str:
         [found for one, found in judged.items() if (one.paper in TEXTURED_PAPERS) == wanted] for wanted in (False, True)
     )
     counts = f"{tallied(shipped, 'the shipped models')} {tallied(textured, 'TexturedScenes')}"
-    parts = [NOTE, f"# {CLAIMS_TITLE}", introduction(records), textured_introduction(records), RULE, counts]
+    words = filter(None, (introduction(records), textured_introduction(records), RULE, counts))
+    parts = [NOTE, f"# {CLAIMS_TITLE}", *words]
     for paper in PAPERS:
         rows = [
             (one.text, one.published, found.figure, verdict(found), ", ".join(map(read, one.files)), found.remark)
