@@ -1,6 +1,6 @@
 """A claim of a paper, how a record answers it, and the claims that more than one paper makes.
 
-The claims are in `claims_lantern`, `claims_adt` and `claims_mulo`; `claims` has all of them.
+The claims are in `claims_lantern`, `claims_adt`, `claims_mulo` and `claims_textured`; `claims` has all of them.
 """
 
 from collections.abc import Mapping

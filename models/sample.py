@@ -20,13 +20,8 @@ def filter_logits(logits: Tensor, temperature: float, top_k: int) -> Tensor:
     return torch.softmax(scaled, dim=-1)
 
 
-def guidance_pair(codes: Tensor, word_ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Codes int64 [2 B, cells] and word ids int64 [2 B, prefix]: rows with their condition, then the same without."""
-    return torch.cat([codes, codes]), torch.cat([word_ids, torch.full_like(word_ids, PAD_WORD)])
-
-
 def mix_pair(logits: Tensor, guidance: float) -> Tensor:
-    """Logits [B, ...] of those of a guidance pair [2 B, ...]: uncond + guidance * (cond - uncond)."""
+    """uncond + guidance * (cond - uncond), [B, ...]; logits [2 B, ...] of the rows with a condition, then without."""
     given, absent = logits.chunk(2)
     return absent + guidance * (given - absent)
 

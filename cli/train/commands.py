@@ -135,16 +135,10 @@ def drafter(
     drawn_share: Annotated[
         float | None, typer.Option(help="Share of the drawings in a batch, with --drawn; 0.5 by default.")
     ] = None,
-    guidance: Annotated[
-        float,
-        typer.Option(
-            help="Guidance that the target is sampled with: drafts learn the distribution of such a pair of rows."
-        ),
-    ] = 1.0,
     scenes: Scenes,
     run: Run,
 ) -> None:
-    """Train the drafter of a target, as `underpaint train guided` leaves one or of one that a pair of rows guides."""
+    """Train the drafter of a guided target."""
     from underpaint.cli.train.encoded import encoded, trained_target
     from underpaint.models.train.drafter import LOOPS, SETTINGS, train_drafter
     from underpaint.models.train.start import read_start
@@ -156,8 +150,7 @@ def drafter(
             raise ValueError("--drawn-share needs --drawn, a folder of `underpaint train draw`")
         if drawn is not None and not drawn.is_dir():
             raise FileNotFoundError(f"--drawn: no folder {drawn}; make one with `underpaint train draw`")
-        settings = replace(SETTINGS[pixels], guidance=guidance)
-        settings = settings if drawn_share is None else replace(settings, drawn_share=drawn_share)
+        settings = SETTINGS[pixels] if drawn_share is None else replace(SETTINGS[pixels], drawn_share=drawn_share)
         read_start(init_from, "drafter", trained_target(wanted, pixels))
         data, validation = encoded(scenes, pixels, run.device)
         outcome = train_drafter(

@@ -4,16 +4,12 @@ The frozen target supplies features and logits by teacher forcing. Pass 1 reads 
 the predictions of pass k - 1, under the mask of a draft that left the committed tokens k - 1 positions ago, so
 deep drafts are trained on what they will see.
 
-Where the target is sampled with guidance, what a draft is accepted by is the mixed distribution of a pair of rows.
-`DrafterSettings.guidance` learns that one, by such a pair: of rows that are learnt one by one the errors are mixed too,
-with the weights s and s - 1 of guidance s.
-
 A share of every batch may be sequences that the target drew itself (`models.train.drawn`): those are what it is
 followed on when it decodes, where encoded scenes are what it was trained on.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -21,13 +17,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from underpaint.artifacts.decoder_graph import MASKED_SCORE
 from underpaint.models.checkpoints import load_drafter, load_target, story
-from underpaint.models.decoder import StepOutput
-from underpaint.models.text import new_drafter
-from underpaint.models.train.drafter_unroll import agreement, draft_sequences
+from underpaint.models.decoder import Decoder, StepOutput, causal_bias
+from underpaint.models.text import CaptionedTarget, new_drafter
 from underpaint.models.train.drawn import fingerprint, load_drawn
 from underpaint.models.train.history import Given
 from underpaint.models.train.loop import LoopSettings, Loss, TrainingResult, train
+from underpaint.models.train.precision import autocast
 from underpaint.models.train.start import read_start
 from underpaint.models.train.target import at_once, batch_of
 from underpaint.models.train.tokens import TokenSet
@@ -44,9 +41,7 @@ LOOPS = {
 class DrafterSettings:
     """Batch, unrolling and weights of a drafter's loss.
 
-    `drawn_share` of a batch's rows are the target's own drawings, where a run is given any. guidance: of the pair of
-    rows whose mixed distribution is learnt, each of the `batch` scenes with its condition and without; 1 learns the
-    distributions of single rows, a share of them (`condition_dropout`) without a condition.
+    `drawn_share` of a batch's rows are the target's own drawings, where a run is given any.
     """
 
     batch: int = 16
@@ -59,16 +54,63 @@ class DrafterSettings:
     validated: int = 64
     validated_passes: int = 4
     drawn_share: float = 0.5
-    guidance: float = 1.0
 
     def __post_init__(self) -> None:
         if not 0 <= self.drawn_share <= 1:
             raise ValueError(f"drawn_share: expected a share from 0 to 1, got {self.drawn_share}")
-        if self.guidance <= 0:
-            raise ValueError(f"guidance: expected more than 0 (1: single rows), got {self.guidance}")
 
 
 SETTINGS = {64: DrafterSettings(batch=32), 128: DrafterSettings(batch=8), 256: DrafterSettings(batch=4)}
+
+
+def unroll_bias(length: int, depth: int) -> Tensor:
+    """What pass `depth` (from 1) may see of the passes before it: [length, (depth - 1) * length].
+
+    Of pass 1, read from the target's features: the committed positions, `depth - 1` and more back. Of each later
+    pass: the one node on the way from the last committed position to this one.
+    """
+    ahead = torch.arange(length)[:, None] - torch.arange(length)[None, :]
+    blocks = []
+    for earlier in range(1, depth):
+        back = depth - earlier
+        seen = ahead >= back if earlier == 1 else ahead == back
+        blocks.append(torch.where(seen, 0.0, float(MASKED_SCORE)))
+    return torch.cat(blocks, dim=1) if blocks else torch.zeros(length, 0)
+
+
+def unroll(drafter: Decoder, features: Tensor, tokens: Tensor, passes: int) -> list[StepOutput]:
+    """Run `passes` passes over whole sequences.
+
+    Args:
+        drafter: with its target's codes and head.
+        features: [B, T, D], the target's feature of the token before each of the T tokens.
+        tokens: int64 [B, T], of cells 0 to T - 1.
+        passes: depth of the draft that is imitated.
+
+    Returns:
+        One output a pass; position j predicts the token of cell j + 1, and is meaningful from j = pass - 1 on.
+    """
+    length = tokens.shape[1]
+    cells = torch.arange(length, device=tokens.device)
+    diagonal = torch.where(torch.eye(length, dtype=torch.bool), 0.0, float(MASKED_SCORE))
+    keys, values = drafter.empty_cache(tokens.shape[0]), drafter.empty_cache(tokens.shape[0])
+    outputs: list[StepOutput] = []
+    for depth in range(1, passes + 1):
+        among = causal_bias(length) if depth == 1 else diagonal
+        bias = torch.cat([unroll_bias(length, depth), among], dim=1).to(tokens.device)
+        out = drafter.step(tokens, cells, bias, keys, values, features=features)
+        outputs.append(out)
+        keys = [torch.cat([held.to(new.dtype), new], dim=2) for held, new in zip(keys, out.keys, strict=True)]
+        values = [torch.cat([held.to(new.dtype), new], dim=2) for held, new in zip(values, out.values, strict=True)]
+        features = torch.cat([torch.zeros_like(out.features[:, :1]), out.features[:, :-1]], dim=1)
+    return outputs
+
+
+@torch.no_grad()
+def _taught(target: CaptionedTarget, codes: Tensor, word_ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Logits and features [B, cells, ...] of the frozen target in teacher forcing."""
+    logits, features = target(codes, word_ids)
+    return logits, features.float()
 
 
 def drafter_loss(outputs: Sequence[StepOutput], logits: Tensor, features: Tensor, settings: DrafterSettings) -> Tensor:
@@ -84,6 +126,15 @@ def drafter_loss(outputs: Sequence[StepOutput], logits: Tensor, features: Tensor
         error = functional.smooth_l1_loss(out.features[:, depth:].float(), features[:, 1 + depth :])
         total = total + settings.pass_decay**depth * (settings.logit_weight * cross + settings.feature_weight * error)
     return total
+
+
+def agreement(outputs: Sequence[StepOutput], logits: Tensor) -> list[float]:
+    """Share of positions, per depth, at which the drafter's first choice is the target's."""
+    wanted = logits[:, 1:].argmax(dim=-1)
+    return [
+        float((out.logits[:, depth:].argmax(dim=-1) == wanted[:, depth:]).float().mean())
+        for depth, out in enumerate(outputs)
+    ]
 
 
 def mixed_batch(
@@ -161,25 +212,22 @@ def train_drafter(
         drafter.norm.load_state_dict(teacher.decoder.norm.state_dict())
     drafter.to(place)
 
-    # A guidance pair has a row without condition of its own.
-    batches = settings if settings.guidance == 1 else replace(settings, condition_dropout=0.0)
-
     def loss(step: int) -> Loss:
         random = np.random.default_rng([seed, step])
         batch = (
-            batch_of(data, batches.batch, batches.condition_dropout, random)
+            batch_of(data, settings.batch, settings.condition_dropout, random)
             if learnt_from is None
-            else mixed_batch(data, learnt_from, batches, random)
+            else mixed_batch(data, learnt_from, settings, random)
         )
         codes, word_ids = (part.to(place) for part in batch)
         generator = torch.Generator(device=place).manual_seed(int(random.integers(2**62)))
-
-        def noise(shape: torch.Size) -> Tensor:
-            return settings.feature_noise * (2 * torch.rand(shape, generator=generator, device=place) - 1)
-
-        held = draft_sequences(drafter, teacher, codes, word_ids, settings.passes, settings.guidance, noise)
-        value = drafter_loss(held.outputs, held.logits, held.features, settings)
-        shares = agreement([one._replace(logits=one.logits.detach()) for one in held.outputs], held.logits)
+        with autocast(place):
+            logits, features = _taught(teacher, codes, word_ids)
+            noise = 2 * torch.rand(features.shape, generator=generator, device=place) - 1
+            seen = (features + settings.feature_noise * noise)[:, :-1]
+            outputs = unroll(drafter, seen, codes[:, :-1], settings.passes)
+        value = drafter_loss(outputs, logits, features, settings)
+        shares = agreement([StepOutput(o.logits.detach(), o.features, [], []) for o in outputs], logits)
         return Loss(value, {f"top1_{depth + 1}": share for depth, share in enumerate(shares)})
 
     def shares_of(scenes: TokenSet) -> list[float]:
@@ -189,8 +237,10 @@ def train_drafter(
         for start in starts:
             codes = torch.from_numpy(scenes.codes[start : start + together].astype(np.int64)).to(place)
             word_ids = torch.from_numpy(scenes.words[start : start + together]).to(place)
-            held = draft_sequences(drafter, teacher, codes, word_ids, settings.validated_passes, settings.guidance)
-            sums += agreement(held.outputs, held.logits)
+            with autocast(place):
+                logits, features = _taught(teacher, codes, word_ids)
+                outputs = unroll(drafter, features[:, :-1], codes[:, :-1], settings.validated_passes)
+            sums += agreement(outputs, logits)
         return [float(share / len(starts)) for share in sums]
 
     def validate() -> dict[str, float]:

@@ -15,13 +15,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from underpaint.models.checkpoints import config_caption_dim, decoder_config, read, story, target_of
-from underpaint.models.sample import guidance_pair, mix_pair
+from underpaint.models.sample import mix_pair
 from underpaint.models.text import CaptionedTarget
 from underpaint.models.train.history import Given
 from underpaint.models.train.loop import LoopSettings, Loss, TrainingResult, train
 from underpaint.models.train.precision import autocast
 from underpaint.models.train.target import SETTINGS, TargetSettings, batch_of
 from underpaint.models.train.tokens import TokenSet
+from underpaint.zoo.prompts import PAD_WORD
 
 LOOPS = {
     64: LoopSettings(
@@ -42,8 +43,9 @@ def guided_distribution(teacher: CaptionedTarget, codes: Tensor, words: Tensor, 
 
     codes int64 [B, cells], words int64 [B, 8]. A row of pads has no condition, and keeps its distribution.
     """
+    both = torch.cat([words, torch.full_like(words, PAD_WORD)])
     with autocast(codes.device):
-        logits, _ = teacher(*guidance_pair(codes, words))
+        logits, _ = teacher(torch.cat([codes, codes]), both)
     return functional.log_softmax(mix_pair(logits.float(), guidance), dim=-1)
 
 

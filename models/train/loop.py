@@ -4,7 +4,6 @@ A recipe gives a module, a loss for a step number (its batch must depend on the 
 what to validate. The loop owns the optimiser, the schedule, averaging, checkpoints and the log.
 """
 
-import json
 import math
 import sys
 import time
@@ -22,6 +21,7 @@ from torch import Tensor, nn
 from underpaint.artifacts.lock import held
 from underpaint.artifacts.whole_file import replacing
 from underpaint.models.checkpoints import load_whole
+from underpaint.models.config import plain
 from underpaint.models.train.history import Given, refuse_other_seed, runs_with
 from underpaint.models.train.interrupt import stop_on_interrupt
 from underpaint.models.train.muon import Optimisers
@@ -166,16 +166,11 @@ class _Log:
             self.progress.stop()
 
 
-def _as_json(config: Mapping[str, Any]) -> Any:
-    """A config as weights of the repository bring it, from JSON: lists in place of tuples."""
-    return json.loads(json.dumps(dict(config)))
-
-
 def _resume(path: Path, config: Mapping[str, Any], given: Given, device: torch.device) -> dict[str, Any] | None:
     if not path.exists():
         return None
     saved = load_whole(path, device)
-    if _as_json(saved["config"]) != _as_json(config):
+    if plain(saved["config"]) != plain(config):  # the repository's weights bring theirs from JSON
         raise ValueError(
             f"{path} holds another model ({saved['config']}); wanted {dict(config)}. Choose another --out."
         )

@@ -25,10 +25,10 @@ class Replacement:
     """What replacing each code by its `rank`-th nearest (0: by a code drawn at random) does to pictures of one side.
 
     cosine: mean product of the two unit codes, as often as codes are used. change_mse: mean squared change of a pixel
-    (values 0..255) against the picture as its own codes decode it, with its 95 % interval (normal, over pictures; None
-    of one picture). change_db: the same as PSNR. psnr: against the real
-    picture, where the unchanged codes have `DuplicateReport.psnr`. one_cell_mse: mean squared change when a single cell
-    of each picture is replaced, over the patch of that cell.
+    (values 0..255) against the picture as its own codes decode it; low and high: its 95 % interval (normal, over
+    pictures; None of one picture). change_db: the same as PSNR. psnr: against the real picture, where the unchanged
+    codes have `DuplicateReport.psnr`. one_cell_mse: mean squared change when a single cell of each picture is replaced,
+    over the patch of that cell.
     """
 
     rank: int
@@ -119,8 +119,14 @@ def near_duplicates(
         cosine = float((units[codes] * units[others]).sum(dim=2).mean())
         replacements.append(
             Replacement(
-                *(rank, cosine, change, low, high),
-                *(_decibels(change), _decibels(_mse(changed - wanted)), _mse(patch)),
+                rank=rank,
+                cosine=cosine,
+                change_mse=change,
+                change_mse_low=low,
+                change_mse_high=high,
+                change_db=_decibels(change),
+                psnr=_decibels(_mse(changed - wanted)),
+                one_cell_mse=_mse(patch),
             )
         )
     return DuplicateReport(

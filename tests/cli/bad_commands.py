@@ -586,7 +586,6 @@ COMMANDS: Final = (
     ("train drafter --target text.pt --out x", "text.pt is no checkpoint of these recipes, or a"),
     ("train drafter --target target.pt --drawn nowhere --out x", "--drawn: no folder nowhere; make one with"),
     ("train drafter --target target.pt --drawn a_folder --out x", "no checkpoint at runs/tokenizer/checkpoint.pt;"),
-    ("train drafter --target target.pt --guidance 0 --out x", "guidance: expected more than 0"),
     ("train drafter --target target.pt --drawn-share 0.5 --out x", "--drawn-share needs --drawn, a folder of"),
     (
         "train drafter --target target.pt --drawn a_folder --drawn-share nan --out x",

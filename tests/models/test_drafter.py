@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -11,13 +10,10 @@ from tests.models.tiny import TINY, save_target, tiny_target, tiny_tokens
 from underpaint.models.checkpoints import load_drafter, load_target
 from underpaint.models.decoder import Decoder, causal_bias
 from underpaint.models.text import new_drafter, share_ends
-from underpaint.models.train import drafter as recipe
-from underpaint.models.train.drafter import DrafterSettings, train_drafter
-from underpaint.models.train.drafter_unroll import DraftedSequences, agreement, draft_sequences, unroll
+from underpaint.models.train.drafter import DrafterSettings, train_drafter, unroll
 from underpaint.models.train.loop import LoopSettings
 from underpaint.models.train.target import TargetSettings, train_target
 from underpaint.models.weights import restore, store
-from underpaint.zoo.prompts import PAD_WORD
 
 
 def tiny_pair() -> tuple[Decoder, torch.Tensor, torch.Tensor]:
@@ -60,49 +56,6 @@ def test_unrolled_passes_equal_a_draft_from_the_cache(committed: int) -> None:
         torch.testing.assert_close(outputs[level].logits[:, position], out.logits[:, 0], atol=1e-5, rtol=0)
 
 
-@torch.no_grad()
-@pytest.mark.parametrize("guidance", [0.5, 2.5])
-def test_drafts_with_guidance_mix_a_row_with_its_condition_and_one_without(guidance: float) -> None:
-    target, data = tiny_target(), tiny_tokens(3)
-    drafter, codes, words = tiny_pair()[0], torch.from_numpy(data.codes.astype("int64")), torch.from_numpy(data.words)
-    found = draft_sequences(drafter, target, codes, words, 3, guidance)
-    given, absent = (draft_sequences(drafter, target, codes, rows, 3, 1.0) for rows in (words, torch.zeros_like(words)))
-    assert (given.logits - absent.logits).abs().max() > 0.01
-
-    def mixed(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        return guidance * one + (1 - guidance) * other
-
-    close = {"atol": 1e-5, "rtol": 0}
-    torch.testing.assert_close(found.logits, mixed(given.logits, absent.logits), **close)
-    torch.testing.assert_close(found.features, torch.cat([given.features, absent.features]), **close)
-    for drafted, one, other in zip(found.outputs, given.outputs, absent.outputs, strict=True):
-        torch.testing.assert_close(drafted.logits, mixed(one.logits, other.logits), **close)
-        torch.testing.assert_close(drafted.features, torch.cat([one.features, other.features]), **close)
-
-
-def test_a_drafter_learns_the_distribution_that_guidance_samples(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Every step and the validation draft by the pair; a pair brings its row without condition, so none is dropped."""
-    seen: list[tuple[float, bool]] = []
-
-    def spy(*given: Any) -> DraftedSequences:
-        seen.append((given[5], bool((given[3] == PAD_WORD).all(dim=1).any())))
-        return draft_sequences(*given)
-
-    monkeypatch.setattr(recipe, "draft_sequences", spy)
-    data, target = tiny_tokens(), save_target(tmp_path / "target" / "checkpoint.pt", tiny_target())
-    settings = DrafterSettings(batch=8, validated=16, validated_passes=2, condition_dropout=0.9, guidance=3.0)
-    loop = LoopSettings(steps=3, learning_rate=1e-3, warmup_steps=1, validate_every=3)
-    outcome = train_drafter(tmp_path / "drafter", data, data, target, 64, settings=settings, loop=loop)
-    assert seen == [(3.0, False)] * len(seen)
-    teacher = load_target(target)
-    drafter = load_drafter(tmp_path / "drafter" / "checkpoint.pt", teacher.decoder)
-    codes, words = torch.from_numpy(data.codes[:16].astype("int64")), torch.from_numpy(data.words[:16])
-    held = draft_sequences(drafter, teacher, codes, words, 2, 3.0)
-    assert list(outcome.validation.values()) == pytest.approx(agreement(held.outputs, held.logits))
-
-
 def test_a_drafter_goes_on_from_the_weights_of_a_repository(tmp_path: Path) -> None:
     data, target = tiny_tokens(), save_target(tmp_path / "target" / "checkpoint.pt", tiny_target())
     settings = DrafterSettings(batch=4, passes=1, validated=8, validated_passes=1)
@@ -112,11 +65,6 @@ def test_a_drafter_goes_on_from_the_weights_of_a_repository(tmp_path: Path) -> N
     restored = restore("tiny", tmp_path / "second", tmp_path / "weights")
     longer = replace(loop, steps=4)
     assert train_drafter(restored.parent, data, data, target, 64, settings=settings, loop=longer).step == 4
-
-
-def test_a_guidance_that_is_not_above_0_is_refused() -> None:
-    with pytest.raises(ValueError, match="guidance: expected more than 0"):
-        DrafterSettings(guidance=0.0)
 
 
 def test_widths_must_agree() -> None:
