@@ -29,6 +29,7 @@ _LINE_INCHES: Final = 0.19
 _LETTER_INCHES: Final = 0.105
 """Of a heading."""
 _CAPTION_LETTERS: Final = 20
+_CAPTION_LINE_INCHES: Final = 0.11
 MOST_COLUMNS: Final = 32
 """Prompts shown at most: more make a strip that few viewers open."""
 
@@ -44,7 +45,9 @@ def write_gallery(
     label = 1.9
     width = label + columns * _CELL_INCHES + 0.15
     heading = _heading(title, width)
-    top = 1.0 + _LINE_INCHES * heading.count("\n")
+    captions = ["\n".join(textwrap.wrap(one, _CAPTION_LETTERS, break_long_words=False)) for one in prompts[:columns]]
+    lines = 1 + max((caption.count("\n") for caption in captions), default=0)
+    top = max(1.0, 0.4 + lines * _CAPTION_LINE_INCHES) + _LINE_INCHES * heading.count("\n")
     height = top + len(rows) * _CELL_INCHES + 0.15
     figure = Figure(figsize=(width, height), facecolor=_PAPER)
     figure.text(0.12 / width, 1 - 0.12 / height, heading, fontsize=11, weight="bold", color=_INK, va="top")
@@ -58,12 +61,7 @@ def write_gallery(
             axes.imshow(picture, interpolation="nearest")
             _bare(axes)
             if line == 0:
-                axes.set_title(
-                    "\n".join(textwrap.wrap(prompts[column], _CAPTION_LETTERS, break_long_words=False)),
-                    fontsize=6,
-                    color=_QUIET,
-                    pad=4,
-                )
+                axes.set_title(captions[column], fontsize=6, color=_QUIET, pad=4)
     _save(figure, path)
 
 
