@@ -207,7 +207,7 @@ def train_drafter(
     drafter = new_drafter(teacher.decoder)
     start = read_start(init_from, "drafter", drafter.config)
     if start is not None and init_from is not None:
-        drafter = load_drafter(init_from, teacher.decoder)
+        drafter.load_state_dict(load_drafter(init_from, teacher.decoder).state_dict())  # its grid may be another
     elif drafter.norm is not None and teacher.decoder.norm is not None:
         drafter.norm.load_state_dict(teacher.decoder.norm.state_dict())
     drafter.to(place)

@@ -196,8 +196,10 @@ class _World:
         write_on_grid(self.checkpoint("target"), side // stride, self.out / f"target_{side}")
 
     def drafter(self, side: int, folder: Path, minutes: float) -> TrainingResult:
+        """Train a drafter of one side; the larger side's starts from what the smaller one's has learnt by then."""
         if not self.checkpoint(f"target_{side}").exists():  # a target of the repository's weights
             self.write_target(side)
+        smaller = self.checkpoint(f"drafter_{self.settings.sides[0]}")
         return train_drafter(
             folder,
             self.tokens(side, "train"),
@@ -206,6 +208,7 @@ class _World:
             side,
             settings=self.settings.drafter,
             loop=self.loop(_DRAFTER_LOOP, minutes),
+            init_from=smaller if side != self.settings.sides[0] and smaller.exists() else None,
             seed=self.seed,
             device=self.device,
         )

@@ -68,6 +68,10 @@ def test_all_stages_run_and_stand_on_each_other(tmp_path: Path) -> None:
     assert len(codes) == len(large) == 6 * 16**2
     assert 0 <= codes.min() <= codes.max() < 48
     assert load_whole(tmp_path / "sampler_down_ce" / "checkpoint.pt")["step"] == 2
+    # The larger grid's drafter begins where the smaller one's has got to.
+    smaller, larger = (load_whole(tmp_path / f"drafter_{side}" / "checkpoint.pt") for side in (64, 128))
+    assert larger["runs"][0]["began_from"]["runs"] == smaller["runs"]
+    assert smaller["runs"][0]["began_from"] is None
     # Nothing learns from a judge, a drafter or the last samplers: they go on.
     open_ones = ("judge", "drafter_64", "drafter_128", "sampler_up_pixel", "sampler_down_ce", "superres")
     names = [stage.name for stage in textured_stages(tmp_path, pictures, settings=SETTINGS)]
