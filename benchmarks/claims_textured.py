@@ -91,6 +91,7 @@ TEXTURED_CLAIMS = (
         for t in (0, 1)
     ),
     _mulo("mulo", None, "1.22x (Tar-1.5B, 512 px, first version)", 1.22),
+    _mulo("mulo", "lantern", "1.13x (1.22 / 1.08); 0.88x on LlamaGen-XL (1.40 / 1.59)", 1.22 / 1.08),
     _mulo("mulo-islands", "mulo", "faster"),
     _mulo("zipar", "mulo", "1.54x (ZipAR-16 1.88 / 1.22, first version)", 1.54),
     _mulo("mulo-islands", "zipar", "not compared on one model"),
@@ -114,5 +115,5 @@ def textured_introduction(records: Records) -> str:
 code has {sure:.2f} of the probability, and drafter and target share {shared:.2f} of theirs. LANTERN's and ADT-Tree's
 claims are judged at {settings["resolution"]} px, by settings chosen on these models; {len(settings["prompts"])} prompts
 at temperature 1, {len(cold["prompts"])} at 0. MuLo-SD's are judged at {wide["resolution"]} px, by settings chosen on
-the shipped models; {len(wide["prompts"])} prompts. The models are not yet trained enough to ship
+these models too; {len(wide["prompts"])} prompts. The models are not yet trained enough to ship
 ([scenes.md](../explanation/scenes.md))."""

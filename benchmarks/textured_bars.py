@@ -16,10 +16,13 @@ ONE_ROW: Final = {side: f"textured-premises-{side}-one-row.json" for side in (64
 COMPARED: Final = {
     (side, temperature): f"textured-compare-{side}-t{temperature}.json" for side in (64, 128) for temperature in (1, 0)
 }
+MULO: Final = COMPARED[128, 1]
+"""With MuLo-SD's methods and row fronts."""
 PAIRED: Final = {(64, 1): "textured-paired-64-t1.json"}
 """Of `benchmarks.paired_speed`, by side and temperature."""
 PAPER: Final = {temperature: f"textured-compare-paper-128-t{temperature}.json" for temperature in (1, 0)}
-MULO: Final = "textured-mulo.json"
+UNBOUNDED: Final = "textured-unbounded-128-t1.json"
+"""LANTERN with delta = 1, which bounds no total variation."""
 EIGHT_BITS: Final = "textured-eight-bits-128-t1.json"
 _LEAST_ACCURACY: Final = 0.75
 

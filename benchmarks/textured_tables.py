@@ -4,7 +4,7 @@ from typing import Final
 
 from benchmarks.page_cells import Column, Row, Section, interval, plain, word
 from benchmarks.page_columns import PAIRED, PREMISES, SPEED
-from benchmarks.textured_bars import COMPARED, EIGHT_BITS, MULO, ONE_ROW, PAPER, TRAINED
+from benchmarks.textured_bars import COMPARED, EIGHT_BITS, ONE_ROW, PAPER, TRAINED, UNBOUNDED
 from benchmarks.textured_bars import PAIRED as PAIRED_BY
 from benchmarks.textured_bars import PREMISES as PREMISES_OF
 
@@ -87,7 +87,11 @@ TEXTURED_SECTIONS: Final[tuple[Section, ...]] = (
         for (side, t), file in PAIRED_BY.items()
     ),
     *(_compared(file, f"The papers' own settings, 128 px, temperature {t}") for t, file in PAPER.items()),
-    _compared(MULO, "MuLo-SD and row fronts, 128 px"),
+    _compared(
+        UNBOUNDED,
+        "ADT-Tree with LANTERN without a bound, 128 px, temperature 1",
+        "With delta = 1 nothing limits how far LANTERN's distribution may lie from the target's.",
+    ),
     _compared(
         EIGHT_BITS,
         "Targets that multiply in 8 bits, 128 px, temperature 1",
