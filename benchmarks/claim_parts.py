@@ -151,6 +151,14 @@ def keeps_accuracy(paper: str, method: str, file: str, what: str, published: str
     return Claim(paper, text, published, (file,), measure, bound=-WANTED, form="+.3f", remark=remark)
 
 
+def keeps_log_probability(paper: str, method: str, file: str, what: str = "", remark: str = "") -> Claim:
+    """The judge finds the prompts' attributes as probable in a relaxed method's pictures as in plain decoding's."""
+    text = f"`{method}` keeps quality: the judge gives the prompt's attributes no lower log-probability{what}."
+    measure = figure(file, "attribute_log_probability_over_ar", method=method)
+    told = f"The mean, less that of plain decoding. {remark}".strip()
+    return Claim(paper, text, "no figure", (file,), measure, bound=0.0, form="+.3f", remark=told)
+
+
 def keeps_likelihood(paper: str, method: str, published: str) -> Claim:
     """A relaxed method's pictures are as likely to the target as its own."""
     text = f"`{method}` keeps quality: its pictures are not less likely to the target than the target's own."

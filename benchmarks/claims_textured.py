@@ -14,6 +14,7 @@ from benchmarks.claim_parts import (
     Claim,
     faster,
     keeps_accuracy,
+    keeps_log_probability,
     over_ar,
 )
 from benchmarks.claims_adt import EQUAL_DEPTH, locality_claims, lossless_claim
@@ -33,6 +34,7 @@ from benchmarks.verdicts import (
 
 TEXTURED_PAPERS = tuple(paper + TEXTURED.suffix for paper in (LANTERN, ADT, MULO))
 _LANTERN, _ADT, _MULO = TEXTURED_PAPERS
+_ONE_CELL = "Row fronts of one cell: as many passes as `mulo-islands`."
 _ACCURACY_LOSS = "FID +3.53 at most"
 
 
@@ -71,6 +73,7 @@ TEXTURED_CLAIMS = (
     faster(LANTERN, "lantern", "eagle2", 0, "1.75x (2.26 / 1.29)", 1.75, world=TEXTURED),
     faster(LANTERN, "lantern", "eagle2", 1, "1.76x (1.82x in the final version)", 1.76, world=TEXTURED),
     *(keeps_accuracy(_LANTERN, "lantern", TEXTURED.compared[t], f", temperature {t}", _ACCURACY_LOSS) for t in (0, 1)),
+    *(keeps_log_probability(_LANTERN, "lantern", TEXTURED.compared[t], f", temperature {t}") for t in (0, 1)),
     over_ar(ADT, "adt", 0, 2.21, world=TEXTURED),
     over_ar(ADT, "adt", 1, 1.05, "about 1.05x (reviews)", world=TEXTURED),
     faster(ADT, "adt", "eagle2", 0, "1.36x (2.21 / 1.62)", 2.21 / 1.62, world=TEXTURED),
@@ -90,6 +93,7 @@ TEXTURED_CLAIMS = (
         )
         for t in (0, 1)
     ),
+    *(keeps_log_probability(_ADT, "adt+lantern", TEXTURED.compared[t], f", temperature {t}") for t in (0, 1)),
     _mulo("mulo", None, "1.22x (Tar-1.5B, 512 px, first version)", 1.22),
     _mulo("mulo", "lantern", "1.13x (1.22 / 1.08); 0.88x on LlamaGen-XL (1.40 / 1.59)", 1.22 / 1.08),
     _mulo("mulo-islands", "mulo", "faster"),
@@ -99,6 +103,8 @@ TEXTURED_CLAIMS = (
         keeps_accuracy(_MULO, method, MULO_FILE, "", "GenEval 77.7 to 76.0 (Tar-1.5B, 512 px)")
         for method in ("mulo", "mulo-islands")
     ),
+    *(keeps_log_probability(_MULO, method, MULO_FILE) for method in ("mulo", "mulo-islands")),
+    keeps_log_probability(_MULO, "zipar", MULO_FILE, remark=_ONE_CELL),
 )
 
 
