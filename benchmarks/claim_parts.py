@@ -151,12 +151,12 @@ def keeps_accuracy(paper: str, method: str, file: str, what: str, published: str
     return Claim(paper, text, published, (file,), measure, bound=-WANTED, form="+.3f", remark=remark)
 
 
-def keeps_log_probability(paper: str, method: str, file: str, what: str = "", remark: str = "") -> Claim:
+def keeps_log_probability(paper: str, method: str, file: str, what: str = "") -> Claim:
     """The judge finds the prompts' attributes as probable in a relaxed method's pictures as in plain decoding's."""
     text = f"`{method}` keeps quality: the judge gives the prompt's attributes no lower log-probability{what}."
     measure = figure(file, "attribute_log_probability_over_ar", method=method)
-    told = f"The mean, less that of plain decoding. {remark}".strip()
-    return Claim(paper, text, "no figure", (file,), measure, bound=0.0, form="+.3f", remark=told)
+    remark = "The mean, less that of plain decoding."
+    return Claim(paper, text, "no figure", (file,), measure, bound=0.0, form="+.3f", remark=remark)
 
 
 def keeps_likelihood(paper: str, method: str, published: str) -> Claim:
