@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from types import ModuleType
 from typing import Any, Final, NamedTuple
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+
+from underpaint.runtime.device import interpreter
 
 _VARIABLE: Final = "TRITON_INTERPRET"
 MODE: Final = "UNDERPAINT_TRITON"
@@ -69,32 +70,8 @@ with _asking_for_the_interpreter():
             "the device runtime needs Triton, which is not installed; install it with: pip install 'underpaint[device]'"
         ) from error
 
-_PATCHED: Final[set[frozenset[str]]] = set()
-"""Modules that the interpreter has made its own since the last launch began."""
-
-
-def _patch_once() -> None:
-    """Let the interpreter take over Triton's language once a launch, not at every call of a helper: half the time."""
-    from triton.runtime import interpreter
-
-    patch = interpreter._patch_lang
-
-    def once(function: Any) -> Any:
-        seen = frozenset(
-            value.__name__
-            for value in function.__globals__.values()
-            if isinstance(value, ModuleType) and value.__name__.startswith("triton.language")
-        )
-        if seen in _PATCHED:
-            return None
-        _PATCHED.add(seen)
-        return patch(function)
-
-    interpreter._patch_lang = once
-
-
 if INTERPRETED:
-    _patch_once()
+    interpreter.remember()
 
 __all__ = ["INTERPRETED", "MODE", "Launch", "Recording", "kernel", "launch", "next_power_of_2", "recording", "tl"]
 
@@ -156,7 +133,7 @@ def launch(
         )
     if any(isinstance(argument, FakeTensor) for argument in arguments):
         return
-    _PATCHED.clear()
+    interpreter.begin_launch()
     function[grid](*arguments, **named, num_warps=warps, enable_fp_fusion=False)
 
 

@@ -1,0 +1,119 @@
+"""Triton's interpreter, made to remember what it would work out anew at every operation of a kernel.
+
+Launches are interpreted where there is no CUDA device. A third of their time went into making equal types of blocks,
+equal shapes and a table of NumPy's types; they are kept here by their values. What kernels compute stays. All of this
+is of Triton 3.9.0, which the package asks for.
+"""
+
+from types import ModuleType
+from typing import Any, Final
+
+import numpy as np
+
+_PATCHED: Final[set[frozenset[str]]] = set()
+"""Modules that the interpreter has made its own since the last launch began."""
+
+
+def begin_launch() -> None:
+    """Before each launch: the interpreter takes Triton's language over anew."""
+    _PATCHED.clear()
+
+
+def remember() -> None:
+    """Let the interpreter remember: once a process, before any kernel is launched."""
+    _patch_once_a_launch()
+    _remember_numpy_types()
+    _remember_blocks()
+    _unwrap_at_once()
+
+
+def _patch_once_a_launch() -> None:
+    """Let the interpreter take over Triton's language once a launch, not at every call of a helper: half the time."""
+    from triton.runtime import interpreter
+
+    patch = interpreter._patch_lang
+
+    def once(function: Any) -> Any:
+        seen = frozenset(
+            value.__name__
+            for value in function.__globals__.values()
+            if isinstance(value, ModuleType) and value.__name__.startswith("triton.language")
+        )
+        if seen in _PATCHED:
+            return None
+        _PATCHED.add(seen)
+        return patch(function)
+
+    interpreter._patch_lang = once
+
+
+def _remember_numpy_types() -> None:
+    from triton.language import core
+    from triton.runtime import interpreter
+
+    find, address = interpreter._get_np_dtype, np.dtype(np.uint64)
+    known: dict[str, np.dtype[Any]] = {}
+
+    def numpy_type(found: Any) -> np.dtype[Any]:
+        scalar = found.element_ty if isinstance(found, core.block_type) else found
+        if isinstance(scalar, core.pointer_type):
+            return address
+        if scalar.name not in known:
+            known[scalar.name] = find(scalar)
+        return known[scalar.name]
+
+    interpreter._get_np_dtype = numpy_type
+
+
+def _remember_blocks() -> None:
+    """Types of blocks by element and shape, and what a tensor says of its shape: none of them is ever changed.
+
+    A shape of anything but whole numbers in a list or in Triton's tuple is not remembered: Triton says what it is.
+    """
+    from triton.language import core
+
+    new_block, new_tensor = core.block_type.__init__, core.tensor.__init__
+    blocks: dict[tuple[Any, ...], dict[str, Any]] = {}
+    shapes: dict[tuple[int, ...], tuple[Any, Any]] = {}
+
+    def sizes_of(shape: Any) -> tuple[int, ...] | None:
+        if not isinstance(shape, list | core.tuple):
+            return None
+        found = tuple(one.value if isinstance(one, core.constexpr) else one for one in shape)
+        return found if all(type(one) is int for one in found) else None
+
+    def block(self: Any, element_ty: Any, shape: Any) -> None:
+        sizes = sizes_of(shape)
+        if sizes is None:
+            new_block(self, element_ty, shape)
+            return
+        pointer = (element_ty.address_space, element_ty.const) if isinstance(element_ty, core.pointer_type) else None
+        key = (element_ty.name, pointer, sizes)
+        if key not in blocks:
+            new_block(self, element_ty, shape)
+            blocks[key] = dict(self.__dict__)
+        self.__dict__.update(blocks[key])
+
+    def tensor(self: Any, handle: Any, type: Any) -> None:
+        key = tuple(type.shape.values) if isinstance(type, core.block_type) else ()
+        if key not in shapes:
+            new_tensor(self, handle, type)
+            shapes[key] = (self.shape, self.numel)
+        self.handle, self.type, self.dtype = handle, type, type.scalar
+        self.shape, self.numel = shapes[key]
+
+    core.block_type.__init__ = block
+    core.tensor.__init__ = tensor
+
+
+def _unwrap_at_once() -> None:
+    """What is no constant, and holds none, is given back without being asked for each kind of constant."""
+    from triton.language import core
+
+    unwrap = core._unwrap_if_constexpr
+    plain = frozenset({int, float, bool, type(None), core.tensor, core.dtype, core.block_type, core.pointer_type})
+
+    def unwrapped(held: Any) -> Any:
+        return held if type(held) in plain else unwrap(held)
+
+    core._unwrap_if_constexpr = unwrapped

@@ -1,0 +1,70 @@
+"""What the interpreter remembers is what Triton would have made: compared with a process that remembers nothing."""
+
+import json
+import subprocess
+import sys
+
+from tests.packaging.documents import ROOT
+
+MADE = """
+import json, sys
+import numpy as np
+REMEMBERED = sys.argv[1] == "remember"
+import os
+os.environ["TRITON_INTERPRET"] = "1"
+from triton.language import core
+from triton.runtime import interpreter
+if REMEMBERED:
+    from underpaint.runtime.device.interpreter import remember
+    remember()
+TYPES = [core.int1, core.int32, core.int64, core.float32, core.float64, core.bfloat16]
+TYPES += [core.pointer_type(one, space, const) for one in TYPES for space in ("global", "other") for const in (0, 1)]
+SHAPES = [[4], [2, 4], [4, 2], [1], core.tuple([4]), core.tuple([core.constexpr(2), 4]), [core.constexpr(8)]]
+WRONG = [[], [3], [4.0], [np.int64(4)], [True], (4,), "4", [core.tuple([4])]]
+
+def told(make):
+    try:
+        return make()
+    except Exception as error:
+        return [type(error).__name__, str(error)]
+
+def plain(held):
+    if isinstance(held, core.constexpr):
+        return ["constexpr", held.value]
+    if isinstance(held, core.tuple):
+        return [type(held).__name__, [plain(one) for one in held.values], str(held.type)]
+    if isinstance(held, core.pointer_type):
+        return [held.name, plain(held.element_ty), held.address_space, held.const]
+    return [type(held).__name__, str(held)]
+
+def block(element, shape):
+    made = core.block_type(element, shape)
+    return {name: plain(one) for name, one in vars(made).items()} | {"numpy": str(interpreter._get_np_dtype(made))}
+
+def tensor(type):
+    return {name: plain(one) for name, one in vars(core.tensor(None, type)).items() if name != "type"}
+
+found = []
+for _ in range(2):  # the second time all of it is known
+    for element in TYPES:
+        found += [told(lambda: block(element, shape)) for shape in (*SHAPES, *WRONG)]
+        found += [told(lambda: tensor(core.block_type(element, shape))) for shape in SHAPES]
+        found += [tensor(element), str(interpreter._get_np_dtype(element))]
+HELD = [1, 1.5, True, None, "a", [core.constexpr(1), 2], (core.constexpr(1), 2), core.constexpr(core.constexpr(3))]
+found += [str(core._unwrap_if_constexpr(one)) for one in (*HELD, core.tuple([core.constexpr(1), 2]), core.int32)]
+print(json.dumps(found))
+"""
+
+
+def made(how: str) -> list[object]:
+    ran = subprocess.run([sys.executable, "-c", MADE, how], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0, ran.stderr
+    found: list[object] = json.loads(ran.stdout)
+    return found
+
+
+def test_types_shapes_and_refusals_are_triton_s_own() -> None:
+    own, remembered = made("not"), made("remember")
+    assert len(own) > 500
+    assert any(isinstance(one, list) for one in own), "nothing was refused"
+    assert remembered == own
