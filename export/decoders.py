@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final
+from typing import Final, Literal
 
 from underpaint.artifacts.decoder_graph import Precision
 from underpaint.artifacts.manifest import Manifest
@@ -13,7 +13,7 @@ from underpaint.export.decoder_parity import compare
 from underpaint.export.decoder_weights import conditioner_weights, decoder_weights, rotary_table, round_to_half
 from underpaint.export.graph import GraphWriter
 from underpaint.export.parity import MOST, Report, compare_conditioner
-from underpaint.export.store import Origin, draft_manifest, finish, require_parity
+from underpaint.export.store import Differences, Origin, draft_manifest, finish, require_parity
 from underpaint.export.weight_file import SUFFIX, WeightFile, header_room
 from underpaint.models.decoder import Conditioner, Decoder
 from underpaint.models.decoder_config import DecoderConfig
@@ -81,27 +81,46 @@ def export_decoder(
     origin: Origin,
     scratch: int = SCRATCH,
 ) -> Manifest:
-    """Write a target or a drafter as `name` into `folder`, a folder of `export.store.staged`.
+    """Write one target or drafter into `folder`, its weights as `<name>.safetensors`; see `export_decoders`."""
+    (made,) = export_decoders({name: decoder}, conditioner, form, folder / f"{name}{SUFFIX}", origin, scratch)
+    return made
 
-    `decoder` becomes float32. scratch: cache slots of a drafter for the nodes of one cycle.
-    Raises ParityError on a difference.
+
+def export_decoders(
+    decoders: Mapping[str, Decoder],
+    conditioner: Conditioner | None,
+    form: GraphFormat,
+    file: Path,
+    origin: Origin,
+    scratch: int = SCRATCH,
+) -> tuple[Manifest, ...]:
+    """Write targets or drafters by name beside `file`, the weights of them all, in a folder of `export.store.staged`.
+
+    The decoders become float32; where there are several, they differ in their grids alone. scratch: cache slots of a
+    drafter for the nodes of one cycle. Raises ParityError on a difference.
     """
-    path = folder / f"{name}.onnx"
-    shape = shape_of(decoder, form.precision, scratch)
-    write_graph(decoder, form, path)
-    decoder.float()
+    paths = {file.parent / f"{name}.onnx": decoder for name, decoder in decoders.items()}
+    shapes = [shape_of(decoder, form.precision, scratch) for decoder in decoders.values()]
+    write_graphs(paths, form, file)
     whole = None if conditioner is None else conditioner.float()
+    matrices: Literal["scaled_rows"] | None = "scaled_rows" if form.scaled else None
+    made = []
+    for (path, decoder), shape in zip(paths.items(), shapes, strict=True):
+        differences = _differences(path, decoder.float(), whole, form)
+        draft = draft_manifest(path.stem, "drafter" if decoder.config.drafter else "target", origin, asdict(shape))
+        made.append(finish(draft, path, differences, shared=file, matrices=matrices))
+    return tuple(made)
+
+
+def _differences(path: Path, decoder: Decoder, conditioner: Conditioner | None, form: GraphFormat) -> Differences:
+    """Of the written graph at `path` from `decoder`; ParityError where they are too large."""
     if form.eight_bits:  # the same graph with the same weights in float32 must be exact
-        compared(name, decoder, whole, GraphFormat(stored=form.stored, scaled=form.scaled))
-        differences = compare(path, "fp32", decoder, whole, greedy=False).worst()
-        require_parity(name, differences, MOST_EIGHT_BITS)
-    else:
-        if form.precision == "bf16":  # whose own rounding would hide a small mistake: the same numbers, in float32
-            compared(name, decoder, whole, GraphFormat())
-        differences = compare(path, form.precision, decoder, whole, greedy=False).worst()
-        require_parity(name, differences, MOST[form.precision])
-    draft = draft_manifest(name, "drafter" if decoder.config.drafter else "target", origin, asdict(shape))
-    return finish(draft, path, differences, matrices="scaled_rows" if form.scaled else None)
+        compared(path.stem, decoder, conditioner, GraphFormat(stored=form.stored, scaled=form.scaled))
+    elif form.precision == "bf16":  # whose own rounding would hide a small mistake: the same numbers, in float32
+        compared(path.stem, decoder, conditioner, GraphFormat())
+    differences = compare(path, form.precision, decoder, conditioner, greedy=False).worst()
+    require_parity(path.stem, differences, MOST_EIGHT_BITS if form.eight_bits else MOST[form.precision])
+    return differences
 
 
 def compared(name: str, decoder: Decoder, conditioner: Conditioner | None, form: GraphFormat, seed: int = 0) -> Report:
@@ -135,20 +154,11 @@ def export_trained_drafter(
     scratch: int = SCRATCH,
     halves: bool = True,
     eight_bits: bool = False,
-    scaled: bool = False,
 ) -> Manifest:
-    """Write a drafter that was trained here; see `export_captioned_target` and `GraphFormat`.
-
-    scaled: what it shares with its target, codes and head, is of `ScaledRows` and stays so.
-    """
-    shared = (drafter.codes.weight, drafter.head.weight)
-    before = [part.detach().clone() for part in shared]
+    """Write a drafter that was trained here; see `export_captioned_target` and `GraphFormat`."""
     if halves:
         round_to_half(drafter)
-    if scaled:
-        for part, held in zip(shared, before, strict=True):
-            part.data.copy_(held)
-    form = GraphFormat(stored="fp16" if halves else None, eight_bits=eight_bits, scaled=scaled)
+    form = GraphFormat(stored="fp16" if halves else None, eight_bits=eight_bits)
     return export_decoder(name, drafter, None, form, folder, origin, scratch)
 
 

@@ -13,9 +13,9 @@ from underpaint.artifacts.model_index import family_of, read_manifests
 from underpaint.export.decoder_weights import round_to_half
 from underpaint.export.decoders import export_captioned_target, export_trained_drafter
 from underpaint.export.samplers import Between, export_between
-from underpaint.export.shared_target import export_shared_target, round_shared_target
+from underpaint.export.shared_decoders import export_shared_drafter, export_shared_target, round_shared_target
 from underpaint.export.store import Origin, staged
-from underpaint.export.trained_names import EIGHT_BIT_TARGET, NAMES
+from underpaint.export.trained_names import EIGHT_BIT_TARGET, FLOAT_DRAFTER, NAMES
 from underpaint.export.vision import SCENES_PER_HALF, export_judge, export_tokenizer, fold_norms, write_reference
 from underpaint.models.checkpoints import load_drafter, load_target, load_vq, read, story
 from underpaint.models.data.art import Report, unheard
@@ -94,15 +94,31 @@ def _target(side: int) -> Exported:
 def _write_shared_target(folders: Folders, eight_bits: bool = False) -> tuple[Manifest, ...]:
     """One graph a grid that the target was trained for; ValueError on a target of one grid."""
     path = folders.checkpoint("target")
-    grids = read(path, "target")["config"].get("grids")
-    if not isinstance(grids, list | tuple) or not grids:
-        raise ValueError(
-            f"{path}: expected a target of several grids, as `underpaint train world` makes it; name --runs"
-        )
-    side_words = {grid * STRIDE: side_word_id(grid * STRIDE) for grid in grids}
+    side_words = {side: side_word_id(side) for side in _sides_of(path, "target")}
     name = EIGHT_BIT_TARGET if eight_bits else "target"
     origin = folders.origin("world", name, path, "target")
     return export_shared_target(load_target(path), side_words, STRIDE, folders.aside, origin, eight_bits)
+
+
+def _write_shared_drafter(folders: Folders, eight_bits: bool = True) -> tuple[Manifest, ...]:
+    """One graph a grid that the drafter was trained for; ValueError on a drafter of one grid."""
+    path, target = folders.checkpoint("drafter"), load_target(folders.checkpoint("target"))
+    sides = _sides_of(path, "drafter")
+    round_shared_target(target)  # the target that is drawn with is the rounded one
+    origin = folders.origin("world", "drafter" if eight_bits else FLOAT_DRAFTER, path, "drafter")
+    drafter = load_drafter(path, target.decoder)
+    return export_shared_drafter(drafter, sides, STRIDE, folders.aside, origin, eight_bits)
+
+
+def _sides_of(path: Path, kind: str) -> list[int]:
+    """The sides in pixels that a target or drafter of several grids was trained for; ValueError on one of one grid."""
+    grids = read(path, kind)["config"].get("grids")
+    if not isinstance(grids, list | tuple) or not grids:
+        raise ValueError(
+            f"{path}: expected a {kind} of several grids, as `underpaint train world` makes it, got one of one grid; "
+            "name --runs"
+        )
+    return [grid * STRIDE for grid in grids]
 
 
 def _drafter_command(side: int, told: Mapping[str, Any]) -> str:
@@ -113,18 +129,16 @@ def _drafter_command(side: int, told: Mapping[str, Any]) -> str:
     return command
 
 
-def _drafter(side: int, eight_bits: bool, shared: bool = False) -> Exported:
-    """A drafter of one resolution. shared: its target is the one of all grids."""
+def _drafter(side: int, eight_bits: bool) -> Exported:
+    """A drafter of one resolution."""
     own, name = f"drafter_{side}", f"drafter{side}" if eight_bits else f"drafter{side}_float"
-    target = "target" if shared else f"guided_{side}"
+    target = f"guided_{side}"
 
     def write(folders: Folders) -> tuple[Manifest, ...]:
-        path, drafted_for = folders.checkpoint(own), load_target(folders.checkpoint(target))
-        if shared:  # the target that is drawn with is the rounded one
-            round_shared_target(drafted_for)
-        drafter = load_drafter(path, drafted_for.decoder)
+        path = folders.checkpoint(own)
+        drafter = load_drafter(path, load_target(folders.checkpoint(target)).decoder)
         origin = folders.origin(_drafter_command(side, story(read(path, "drafter"))), name, path, "drafter")
-        return (export_trained_drafter(name, drafter, folders.aside, origin, eight_bits=eight_bits, scaled=shared),)
+        return (export_trained_drafter(name, drafter, folders.aside, origin, eight_bits=eight_bits),)
 
     return Exported((own, target), write)
 
@@ -208,8 +222,8 @@ _KNOWN: Final[Mapping[Family, Mapping[str, Exported]]] = {
         **_BOTH,
         "target": Exported(("target",), _write_shared_target),
         EIGHT_BIT_TARGET: Exported(("target",), partial(_write_shared_target, eight_bits=True)),
-        **{f"drafter{side}": _drafter(side, eight_bits=True, shared=True) for side in SHIPPED_RESOLUTIONS},
-        **{f"drafter{side}_float": _drafter(side, eight_bits=False, shared=True) for side in SHIPPED_RESOLUTIONS},
+        "drafter": Exported(("drafter", "target"), _write_shared_drafter),
+        FLOAT_DRAFTER: Exported(("drafter", "target"), partial(_write_shared_drafter, eight_bits=False)),
     },
 }
 

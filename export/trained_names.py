@@ -45,19 +45,20 @@ own: a folder holds one drafter a grid), the samplers that other losses trained,
 WORLD_NAMES: Final = (
     "tokenizer",
     "target",
-    "drafter64",
-    "drafter128",
+    "drafter",
     "judge",
     "judge_reference",
     "sampler_up_ce",
     "sampler_up",
     "sampler_down",
 )
-"""Of textured scenes, what is exported where nothing is named; "target" writes one of each grid that it was trained
-for, on one file of weights."""
+"""Of textured scenes, what is exported where nothing is named; "target" and "drafter" write one of each grid that they
+were trained for, on one file of weights."""
 EIGHT_BIT_TARGET: Final = "target_eight_bits"
 """The same targets, with products in 8 bits; they are named as those in float32 are, so they need another folder."""
-WORLD_OTHER_NAMES: Final = (EIGHT_BIT_TARGET, "drafter64_float", "drafter128_float", "superres")
+FLOAT_DRAFTER: Final = "drafter_float"
+"""The same drafters in float32, to compare with: a folder holds one drafter a grid, so they need another folder too."""
+WORLD_OTHER_NAMES: Final = (EIGHT_BIT_TARGET, FLOAT_DRAFTER, "superres")
 """superres: of the pixel sampler, which the preset "paper" of mulo-islands asks for."""
 
 

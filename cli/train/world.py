@@ -29,7 +29,7 @@ def world(
     seed: Seed = 0,
     threads: Threads = None,
 ) -> None:
-    """Train tokenizer, judge, target, drafters and samplers of textured scenes in order. Run again to continue."""
+    """Train tokenizer, judge, target, drafter and samplers of textured scenes in order. Run again to continue."""
     from underpaint.models.config import plain
     from underpaint.models.train.pictures import TexturedPictures
     from underpaint.models.train.precision import product_type

@@ -11,6 +11,7 @@ followed on when it decodes, where encoded scenes are what it was trained on.
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -137,6 +138,61 @@ def agreement(outputs: Sequence[StepOutput], logits: Tensor) -> list[float]:
     ]
 
 
+class Distillation:
+    """What a drafter learns from its frozen target, both on one grid: losses of batches, and how often they agree.
+
+    settings: passes and weights of the loss. place: where both modules lie.
+    """
+
+    def __init__(
+        self, teacher: CaptionedTarget, drafter: Decoder, settings: DrafterSettings, place: torch.device
+    ) -> None:
+        self.teacher, self.drafter, self.settings, self.place = teacher, drafter, settings, place
+
+    def loss(self, batch: tuple[Tensor, Tensor], random: np.random.Generator) -> Loss:
+        """The loss of a batch of `batch_of`, with the agreement of every pass; `random` draws the features' noise."""
+        settings, place = self.settings, self.place
+        codes, word_ids = (part.to(place) for part in batch)
+        generator = torch.Generator(device=place).manual_seed(int(random.integers(2**62)))
+        with autocast(place):
+            logits, features = _taught(self.teacher, codes, word_ids)
+            noise = 2 * torch.rand(features.shape, generator=generator, device=place) - 1
+            seen = (features + settings.feature_noise * noise)[:, :-1]
+            outputs = unroll(self.drafter, seen, codes[:, :-1], settings.passes)
+        value = drafter_loss(outputs, logits, features, settings)
+        shares = agreement([StepOutput(o.logits.detach(), o.features, [], []) for o in outputs], logits)
+        return Loss(value, {f"top1_{depth + 1}": share for depth, share in enumerate(shares)})
+
+    def shares_of(self, scenes: TokenSet) -> list[float]:
+        """`agreement` over the first `validated` scenes, for each of `validated_passes` passes."""
+        settings, place = self.settings, self.place
+        sums = np.zeros(settings.validated_passes)
+        together = at_once(scenes, 16)
+        starts = range(0, min(settings.validated, len(scenes.codes)), together)
+        for start in starts:
+            codes = torch.from_numpy(scenes.codes[start : start + together].astype(np.int64)).to(place)
+            word_ids = torch.from_numpy(scenes.words[start : start + together]).to(place)
+            with autocast(place):
+                logits, features = _taught(self.teacher, codes, word_ids)
+                outputs = unroll(self.drafter, features[:, :-1], codes[:, :-1], settings.validated_passes)
+            sums += agreement(outputs, logits)
+        return [float(share / len(starts)) for share in sums]
+
+
+def begun_drafter(target: Decoder, init_from: Path | None) -> tuple[Decoder, dict[str, Any] | None]:
+    """A drafter of `target` to train: new, or with the weights of the one at `init_from`, whose story comes beside it.
+
+    Its grid may be another. Raises FileNotFoundError and ValueError as `models.train.start.read_start` does.
+    """
+    drafter = new_drafter(target)
+    start = read_start(init_from, "drafter", drafter.config)
+    if start is not None and init_from is not None:
+        drafter.load_state_dict(load_drafter(init_from, target).state_dict())
+    elif drafter.norm is not None and target.norm is not None:
+        drafter.norm.load_state_dict(target.norm.state_dict())
+    return drafter, start and story(start)
+
+
 def mixed_batch(
     data: TokenSet, drawn: TokenSet, settings: DrafterSettings, random: np.random.Generator
 ) -> tuple[Tensor, Tensor]:
@@ -204,13 +260,8 @@ def train_drafter(
     place = torch.device(device)
     drawn_for = fingerprint(teacher)
     teacher.requires_grad_(False).to(place)
-    drafter = new_drafter(teacher.decoder)
-    start = read_start(init_from, "drafter", drafter.config)
-    if start is not None and init_from is not None:
-        drafter.load_state_dict(load_drafter(init_from, teacher.decoder).state_dict())  # its grid may be another
-    elif drafter.norm is not None and teacher.decoder.norm is not None:
-        drafter.norm.load_state_dict(teacher.decoder.norm.state_dict())
-    drafter.to(place)
+    drafter, began_from = begun_drafter(teacher.decoder, init_from)
+    distillation = Distillation(teacher, drafter.to(place), settings, place)
 
     def loss(step: int) -> Loss:
         random = np.random.default_rng([seed, step])
@@ -219,39 +270,17 @@ def train_drafter(
             if learnt_from is None
             else mixed_batch(data, learnt_from, settings, random)
         )
-        codes, word_ids = (part.to(place) for part in batch)
-        generator = torch.Generator(device=place).manual_seed(int(random.integers(2**62)))
-        with autocast(place):
-            logits, features = _taught(teacher, codes, word_ids)
-            noise = 2 * torch.rand(features.shape, generator=generator, device=place) - 1
-            seen = (features + settings.feature_noise * noise)[:, :-1]
-            outputs = unroll(drafter, seen, codes[:, :-1], settings.passes)
-        value = drafter_loss(outputs, logits, features, settings)
-        shares = agreement([StepOutput(o.logits.detach(), o.features, [], []) for o in outputs], logits)
-        return Loss(value, {f"top1_{depth + 1}": share for depth, share in enumerate(shares)})
-
-    def shares_of(scenes: TokenSet) -> list[float]:
-        sums = np.zeros(settings.validated_passes)
-        together = at_once(scenes, 16)
-        starts = range(0, min(settings.validated, len(scenes.codes)), together)
-        for start in starts:
-            codes = torch.from_numpy(scenes.codes[start : start + together].astype(np.int64)).to(place)
-            word_ids = torch.from_numpy(scenes.words[start : start + together]).to(place)
-            with autocast(place):
-                logits, features = _taught(teacher, codes, word_ids)
-                outputs = unroll(drafter, features[:, :-1], codes[:, :-1], settings.validated_passes)
-            sums += agreement(outputs, logits)
-        return [float(share / len(starts)) for share in sums]
+        return distillation.loss(batch, random)
 
     def validate() -> dict[str, float]:
         return {
             f"{name}top1_{depth + 1}": share
             for name, scenes in sets.items()
-            for depth, share in enumerate(shares_of(scenes))
+            for depth, share in enumerate(distillation.shares_of(scenes))
         }
 
     described = {"kind": "drafter", "resolution": resolution, "decoder": asdict(drafter.config)}
     how = {"seed": seed, "settings": asdict(settings), "target": drawn_for}
     how |= {"drawn_scenes": 0 if learnt_from is None else len(learnt_from.codes)}
-    given, own, title = Given(how, start and story(start)), loop or LOOPS[resolution], f"drafter {resolution}"
+    given, own, title = Given(how, began_from), loop or LOOPS[resolution], f"drafter {resolution}"
     return train(drafter, loss, out, own, described, validate=validate, given=given, title=title)

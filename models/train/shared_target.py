@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 from underpaint.models.checkpoints import read, story, target_of
-from underpaint.models.decoder import Layer, initialise
+from underpaint.models.decoder import Decoder, Layer, initialise
 from underpaint.models.decoder_config import DecoderConfig
 from underpaint.models.text import CaptionedTarget
 from underpaint.models.train.history import Given, refuse_other
-from underpaint.models.train.loop import LoopSettings, Loss, TrainingResult, save_atomically, train
+from underpaint.models.train.loop import LoopSettings, Loss, TrainingResult, train
 from underpaint.models.train.precision import autocast
 from underpaint.models.train.target import STRIDE, TargetSettings, batch_at, validation_loss
 from underpaint.models.train.tokens import TokenSet
@@ -63,14 +63,36 @@ class GridData(NamedTuple):
     things: NDArray[np.bool_] | None = None
 
 
-def on_grid(target: CaptionedTarget, grid_side: int) -> CaptionedTarget:
-    """The same target on another grid: every part is shared, only positions differ."""
-    config = replace(target.decoder.config, grid_side=grid_side)
-    shared = CaptionedTarget(config, target.caption_dim, target.words.embedding.num_embeddings)
-    shared.words, shared.conditioner = target.words, target.conditioner
-    for name, part in target.decoder.named_children():
-        setattr(shared.decoder, name, part)
+def decoder_on_grid(decoder: Decoder, grid_side: int) -> Decoder:
+    """The same decoder on another grid: every part is shared, only positions differ."""
+    with torch.device("meta"):
+        shared = Decoder(replace(decoder.config, grid_side=grid_side))
+    for name, part in decoder.named_children():
+        setattr(shared, name, part)
+    shared.training = decoder.training
     return shared
+
+
+def on_grid(target: CaptionedTarget, grid_side: int) -> CaptionedTarget:
+    """The same target on another grid, see `decoder_on_grid`."""
+    config = replace(target.decoder.config, grid_side=grid_side)
+    with torch.device("meta"):
+        shared = CaptionedTarget(config, target.caption_dim, target.words.embedding.num_embeddings)
+    shared.training = target.training
+    shared.words, shared.conditioner = target.words, target.conditioner
+    shared.decoder = decoder_on_grid(target.decoder, grid_side)
+    return shared
+
+
+def require_cells(what: str, grids: Mapping[int, GridData]) -> None:
+    """ValueError where the scenes of a grid do not fill it."""
+    for side, held in grids.items():
+        for codes, _ in held[:2]:
+            if codes.shape[1] != side**2:
+                raise ValueError(
+                    f"{what}: expected {side**2} codes a scene on a grid of {side}, got {codes.shape[1]}; encode the "
+                    "scenes again, at the grid's side"
+                )
 
 
 @torch.no_grad()
@@ -132,11 +154,8 @@ def train_shared_target(
 
     Raises ValueError where codes do not fill their grid, `out` holds another run, or `init_from` another kind of model.
     """
+    require_cells("target", grids)
     sides = sorted(grids)
-    for side, held in grids.items():
-        for codes, _ in held[:2]:
-            if codes.shape[1] != side**2:
-                raise ValueError(f"target: expected {side**2} codes a scene on a grid of {side}, got {codes.shape[1]}")
     if not sides or config.grid_side != sides[-1]:
         raise ValueError(f"target: expected the grid of {config.grid_side} to be the largest of {sides}")
     start = None if init_from is None else read(init_from, "target")
@@ -190,22 +209,3 @@ def _require_widths(told: str, start: CaptionedTarget, wanted: CaptionedTarget) 
 
     if widths(start) != widths(wanted):
         raise ValueError(f"{told}: expected a target of {widths(wanted)} but for its layers, got {widths(start)}")
-
-
-def write_on_grid(path: Path, grid_side: int, out: Path) -> Path:
-    """Write the target of a checkpoint for one of its grids, as recipes and exports read one; return its path.
-
-    Raises ValueError on a grid that it was not trained on.
-    """
-    saved = read(path, "target")
-    grids = saved["config"].get("grids", [])
-    if grid_side not in grids:
-        raise ValueError(
-            f"{path}: expected a target trained on a grid of {grid_side}, got one of {grids or 'one grid'}"
-        )
-    config = {name: value for name, value in saved["config"].items() if name != "grids"}
-    config |= {"resolution": grid_side * STRIDE, "decoder": saved["config"]["decoder"] | {"grid_side": grid_side}}
-    told = {name: saved[name] for name in ("step", "elapsed_seconds", "validation", "runs") if name in saved}
-    written = out / "checkpoint.pt"
-    save_atomically({"config": config, "model": saved["model"]} | told, written)
-    return written

@@ -1,5 +1,5 @@
-"""The stages of the second family's models: tokenizer, judge, one target for all grids (a shallow one first),
-drafters, samplers.
+"""The stages of the second family's models: tokenizer, judge, one target for all grids (a shallow one first), its
+drafter, samplers.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,12 +20,13 @@ from underpaint.models.data.textured_scenes import textured_scene, thing_cells
 from underpaint.models.decoder_config import DecoderConfig
 from underpaint.models.judge import JudgeConfig
 from underpaint.models.sampler import Direction, SamplerConfig
-from underpaint.models.train.drafter import DrafterSettings, train_drafter
+from underpaint.models.train.drafter import DrafterSettings
 from underpaint.models.train.judge import DEFAULT_LOOP as JUDGE_LOOP
 from underpaint.models.train.judge import JudgeSettings, train_judge
 from underpaint.models.train.loop import CHECKPOINT, LoopSettings, TrainingResult
 from underpaint.models.train.pictures import SCENE_SEED, TexturedPictures, textured_captions
 from underpaint.models.train.sampler import LOOPS, LOSSES, PairedCodes, PairedScenes, SamplerSettings, train_sampler
+from underpaint.models.train.shared_drafter import train_shared_drafter
 from underpaint.models.train.shared_target import (
     GROWN_LOOP,
     SHALLOW_LAYERS,
@@ -36,7 +37,6 @@ from underpaint.models.train.shared_target import (
     SHARED_SETTINGS,
     GridData,
     train_shared_target,
-    write_on_grid,
 )
 from underpaint.models.train.superres import LOOP as SUPER_RESOLUTION_LOOP
 from underpaint.models.train.superres import settings_for as super_resolution_settings
@@ -53,7 +53,7 @@ from underpaint.models.train.tokens import TokenSet, encode_pictures
 from underpaint.models.train.world import Stage
 from underpaint.models.vq import VQConfig
 
-SHARES: Final = (15, 5, 35, 20, 5, 10, 4, 3, 2, 1)
+SHARES: Final = (15, 5, 35, 20, 15, 4, 3, 2, 1)
 """Per cent of the hours, by stage; encoding scenes, once the tokenizer is finished, comes on top."""
 WEIGHTS: Final = "{}_textured"
 """Names of stages' weights in the repository, where it has them."""
@@ -74,7 +74,7 @@ class WorldSettings:
     """Sizes and batches of the stages; `steps` bounds every run beside its minutes.
 
     shallow_layers, thing_weight: of the target that learns first, see `train_shared_target`. sides: of the pictures
-    that target, drafters and samplers know, the smaller first. scenes: how many are encoded at the larger; at the
+    that target, drafter and samplers know, the smaller first. scenes: how many are encoded at the larger; at the
     smaller as many as have as many cells, as its steps take more of them. validation_scenes: encoded at each.
     sampler_width: of the samplers' networks.
     """
@@ -185,30 +185,16 @@ class _World:
     def target(self, folder: Path, minutes: float) -> TrainingResult:
         own, shallow = self.settings, self.checkpoint("target_shallow")
         start, loop = shallow if shallow.exists() else None, self.loop(GROWN_LOOP, minutes)
-        outcome = self.target_of(own.decoder.layers, 1.0, folder, loop, start)
-        for side in own.sides:
-            self.write_target(side)
-        return outcome
+        return self.target_of(own.decoder.layers, 1.0, folder, loop, start)
 
-    def write_target(self, side: int) -> None:
-        """Write the target's checkpoint for one side, as drafters read it."""
+    def drafter(self, folder: Path, minutes: float) -> TrainingResult:
         stride = vq_config(self.checkpoint("tokenizer")).stride
-        write_on_grid(self.checkpoint("target"), side // stride, self.out / f"target_{side}")
-
-    def drafter(self, side: int, folder: Path, minutes: float) -> TrainingResult:
-        """Train a drafter of one side; the larger side's starts from what the smaller one's has learnt by then."""
-        if not self.checkpoint(f"target_{side}").exists():  # a target of the repository's weights
-            self.write_target(side)
-        smaller = self.checkpoint(f"drafter_{self.settings.sides[0]}")
-        return train_drafter(
+        return train_shared_drafter(
             folder,
-            self.tokens(side, "train"),
-            self.tokens(side, "seen"),
-            self.checkpoint(f"target_{side}"),
-            side,
+            {side // stride: self.grid_data(side, stride, weighted=False) for side in self.settings.sides},
+            self.checkpoint("target"),
             settings=self.settings.drafter,
             loop=self.loop(_DRAFTER_LOOP, minutes),
-            init_from=smaller if side != self.settings.sides[0] and smaller.exists() else None,
             seed=self.seed,
             device=self.device,
         )
@@ -260,19 +246,16 @@ def textured_stages(
 ) -> Sequence[Stage]:
     """The stages of `models.train.world.train_world` for the second family, in order, in folders of `out`.
 
-    The target's stage also writes its checkpoint once a side (`target_64`, `target_128`), as drafters read it. A stage
-    starts from the repository's weights, if there are any, where its run is lost.
+    A stage starts from the repository's weights, if there are any, where its run is lost.
     """
     own = settings or WorldSettings()
     world = _World(out, pictures, own, seed, device)
-    low, high = own.sides
     recipes: list[tuple[str, Callable[[Path, float], TrainingResult]]] = [
         ("tokenizer", world.tokenizer),
         ("judge", world.judge),
         ("target_shallow", world.target_shallow),
         ("target", world.target),
-        (f"drafter_{low}", partial(world.drafter, low)),
-        (f"drafter_{high}", partial(world.drafter, high)),
+        ("drafter", world.drafter),
         ("sampler_up_ce", partial(world.sampler, "up", "ce")),
         ("sampler_up_pixel", partial(world.sampler, "up", "pixel")),
         ("sampler_down_ce", partial(world.sampler, "down", "ce")),

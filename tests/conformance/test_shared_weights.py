@@ -12,8 +12,9 @@ from safetensors.numpy import load_file
 from tests.models.tiny import tiny_target
 from underpaint.artifacts.scaled_rows import ScaledRows, scaled_rows
 from underpaint.export.decoder_parity import Runner
-from underpaint.export.decoders import GraphFormat, export_trained_drafter, write_graphs
+from underpaint.export.decoders import GraphFormat, write_graphs
 from underpaint.export.graph import GraphWriter
+from underpaint.export.shared_decoders import export_shared_drafter
 from underpaint.export.store import Origin
 from underpaint.export.tensorrt_build import plain_pass
 from underpaint.export.weight_file import WeightFile, header_room
@@ -120,7 +121,7 @@ def test_an_engine_that_would_multiply_in_8_bits_is_given_the_widened_numbers(tm
 def test_a_drafter_keeps_the_codes_of_its_rounded_target(tmp_path: Path, eight_bits: bool) -> None:
     target = rounded()
     drafter, origin = new_drafter(target), Origin("random weights", "a test")
-    found = export_trained_drafter("drafter", drafter, tmp_path, origin, eight_bits=eight_bits, scaled=True)
+    (found,) = export_shared_drafter(drafter, [8 * target.config.grid_side], 8, tmp_path, origin, eight_bits)
     assert found.weights is not None
     assert found.weights.matrices == "scaled_rows"
     stored = load_file(tmp_path / found.weights.file)

@@ -17,7 +17,6 @@ from underpaint.models.train.shared_target import (
     expand_depth,
     on_grid,
     train_shared_target,
-    write_on_grid,
 )
 from underpaint.models.train.target import TargetSettings
 from underpaint.models.train.tokens import TokenSet
@@ -67,21 +66,6 @@ def test_both_grids_are_learnt_by_one_network(tmp_path: Path) -> None:
     last = run(tmp_path / "long")
     assert set(last) == {"validation_ce_16", "validation_ce_32"}
     assert all(last[name] < 0.8 * first[name] for name in last)
-
-
-def test_a_grid_is_written_as_other_recipes_read_one(tmp_path: Path) -> None:
-    run(tmp_path / "both", steps=3)
-    path = tmp_path / "both" / "checkpoint.pt"
-    for side in (2, 4):
-        found = load_whole(write_on_grid(path, side, tmp_path / str(side)))
-        target = target_of(found)
-        assert target.decoder.config == replace(LARGE, grid_side=side)
-        assert found["config"]["resolution"] == 8 * side
-        for name, value in target.state_dict().items():
-            torch.testing.assert_close(value, load_whole(path)["model"][name])
-    with pytest.raises(ValueError, match="trained on a grid of 8"):
-        write_on_grid(path, 8, tmp_path / "none")
-    assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.parametrize("layers", [1, 2, 3, 5])

@@ -9,7 +9,7 @@ import torch
 
 from tests.published.checkpoints import HEADS, SIDE, save_llamagen
 from underpaint.export.checkpoint import Request, export_checkpoint
-from underpaint.export.shared_target import export_shared_target
+from underpaint.export.shared_decoders import export_shared_target
 from underpaint.export.store import Origin
 from underpaint.export.tensorrt_build import build_engine, build_folder, decoder_profile, timing_file
 from underpaint.models.decoder import Decoder, initialise

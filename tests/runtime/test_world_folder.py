@@ -25,9 +25,9 @@ from underpaint.artifacts.model_index import read_index
 from underpaint.artifacts.scaled_rows import ScaledRows
 from underpaint.cli.app import app
 from underpaint.export.device_graph import write_device_graphs
-from underpaint.export.shared_target import round_shared_target
+from underpaint.export.shared_decoders import round_shared_target
 from underpaint.export.trained_models import export_all
-from underpaint.models.checkpoints import load_target, load_whole
+from underpaint.models.checkpoints import load_drafter, load_target, load_whole
 from underpaint.models.text import with_condition_table
 from underpaint.models.train.loop import CHECKPOINT, save_atomically
 from underpaint.models.train.shared_target import on_grid
@@ -80,17 +80,16 @@ def test_a_folder_of_all_models_says_how_they_are_asked_and_sampled(models: Path
         (128, "target128", "drafter128", "judge_reference"),
     ]
     assert {"sampler_up", "sampler_up_ce", "sampler_down", "judge", "vq_decoder"} <= set(index.models)
-    assert load.manifest("target64", models).recipe == (
-        "underpaint train world && underpaint export --scenes textured target"
-    )
 
 
-def test_one_file_of_weights_serves_both_grids(models: Path) -> None:
-    low, high = (load.manifest(name, models) for name in ("target64", "target128"))
+@pytest.mark.parametrize("kind", ["target", "drafter"])
+def test_one_file_of_weights_serves_both_grids(models: Path, kind: str) -> None:
+    low, high = (load.manifest(f"{kind}{side}", models) for side in (64, 128))
     assert low.weights == high.weights
-    assert (low.weights.file, low.weights.matrices) == ("target.safetensors", "scaled_rows")
+    assert (low.weights.file, low.weights.matrices) == (f"{kind}.safetensors", "scaled_rows")
     assert (low.settings["height"], high.settings["height"]) == (8, 16)
-    assert sorted(path.name for path in models.glob("target*.safetensors")) == ["target.safetensors"]
+    assert sorted(path.name for path in models.glob(f"{kind}*.safetensors")) == [f"{kind}.safetensors"]
+    assert low.recipe == high.recipe == f"underpaint train world && underpaint export --scenes textured {kind}"
 
 
 def test_what_is_stored_is_the_rounded_model_of_the_repository(runs: Path, models: Path) -> None:
@@ -116,6 +115,17 @@ def test_other_readers_get_the_same_numbers(runs: Path, models: Path) -> None:
         assert read.state_dict().keys() == wanted.keys()
         for key, value in read.state_dict().items():
             torch.testing.assert_close(value, wanted[key], rtol=0, atol=0)
+    own = load_drafter(runs / "drafter" / CHECKPOINT, target.decoder).state_dict()
+    drafters = [load.locate(f"drafter{side}", "drafter", models) for side in (64, 128)]
+    low, high = (
+        read_decoder(one, read_shape(one.manifest.settings, "a drafter"), torch.device("cpu")).state_dict()
+        for one in drafters
+    )
+    assert low.keys() == high.keys() == own.keys()
+    for key, value in high.items():
+        torch.testing.assert_close(value, low[key], rtol=0, atol=0)
+        largest = float(own[key].abs().max())
+        torch.testing.assert_close(value, own[key], rtol=0, atol=0.02 * largest)  # of 8 bits, or 16
 
 
 def test_the_device_s_graphs_hold_what_8_bits_stand_for(models: Path, tmp_path: Path) -> None:
@@ -292,18 +302,20 @@ def test_wrong_prompts_and_options_are_one_line(
 def test_a_missing_stage_and_another_family_are_refused_before_any_work(runs: Path, tmp_path: Path) -> None:
     fewer = tmp_path / "runs"
     copytree(runs, fewer)
-    (fewer / "drafter_128" / CHECKPOINT).unlink()
+    (fewer / "drafter" / CHECKPOINT).unlink()
     done = called("export", "--scenes", "textured", "--runs", fewer, "--out", tmp_path / "out")
     assert done.exit_code == 2
-    assert "drafter_128/checkpoint.pt; train them with `underpaint train world`, or say --runs" in done.stderr
+    assert "drafter/checkpoint.pt; train them with `underpaint train world`, or say --runs" in done.stderr
     assert not (tmp_path / "out").exists()
     done = called("export", "target", "--scenes", "textured", "--runs", fewer, "--out", load.FOLDER)
     assert done.exit_code == 2
     assert "holds models of the family emoji-scenes; export those of textured-scenes" in done.stderr
     done = called("export", "target64", "--scenes", "textured", "--runs", fewer, "--out", tmp_path / "out")
-    assert "there is no target64; known: tokenizer, target, drafter64" in done.stderr
+    assert "there is no target64; known: tokenizer, target, drafter, judge" in done.stderr
     one = fewer / "target" / CHECKPOINT
-    one.write_bytes((fewer / "target_64" / CHECKPOINT).read_bytes())
+    saved = load_whole(one)
+    del saved["config"]["grids"]
+    save_atomically(saved, one)
     done = called("export", "target", "--scenes", "textured", "--runs", fewer, "--out", tmp_path / "out")
     assert done.exit_code == 2
     assert "expected a target of several grids" in done.stderr
@@ -354,7 +366,7 @@ def test_an_export_of_one_model_keeps_the_others_and_the_folder_s_guidance(
     folder = Path(copytree(models, tmp_path / "models"))
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     export_all(runs, folder, ("target",), family="textured", guidance=3.5)
-    export_tiny(runs, folder, "drafter64")
+    export_tiny(runs, folder, "drafter")
     assert read_index(folder).sampling() == SamplingParams(guidance=3.5)
     after = {path.name: path.read_bytes() for path in folder.iterdir()}
     assert {name for name in before if after[name] != before[name]} == {"model_index.json"}
