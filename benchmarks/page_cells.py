@@ -6,6 +6,12 @@ from typing import Any, NamedTuple
 Row = Mapping[str, Any]
 Column = tuple[str, Callable[[Row], str]]
 
+EARLIER = "Of an earlier target and drafter, not made anew since."
+"""Stands above results of models that no longer ship."""
+GONE = "Two of these networks ship no more"
+"""Stands above results of models that ship, but for two."""
+ELSEWHERE = "Where samplers that other losses trained are: docs/how-to/train.md."
+
 
 class Section(NamedTuple):
     """A table of one result file on one page."""

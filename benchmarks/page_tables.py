@@ -1,6 +1,6 @@
 """Which tables the pages of docs/results/ hold: for each result file, its rows and its columns."""
 
-from benchmarks.page_cells import Section, plain, with_half, word
+from benchmarks.page_cells import EARLIER, ELSEWHERE, GONE, Section, plain, with_half, word
 from benchmarks.page_columns import (
     BUDGET,
     CERTIFIED,
@@ -33,9 +33,6 @@ from benchmarks.page_columns import (
 )
 from benchmarks.textured_tables import TEXTURED_SECTIONS
 from underpaint.runtime.evaluation.invariance import summary
-
-EARLIER = "Of an earlier target and drafter, not made anew since."
-"""Stands above results of models that no longer ship."""
 
 OURS = "Picture by picture, on the prompts of the tables above. `jacobi-lookup` and `roofline` are ours."
 
@@ -119,7 +116,7 @@ SECTIONS: tuple[Section, ...] = (
         "the fewest prompts of 25, 50, 100 and 200 from which on its interval does.",
     ),
     Section("mulo-sd", "MuLo-SD at its best measured settings", "mulo-compare-t1-window3.json", SPEED),
-    Section("mulo-sd", "What each part adds", "mulo-ablation.json", SPEED, EARLIER),
+    Section("mulo-sd", "What each part adds", "mulo-ablation.json", SPEED, f"{EARLIER} {ELSEWHERE}"),
     Section(
         "mulo-sd",
         "Speed against quality",
@@ -234,6 +231,7 @@ SECTIONS: tuple[Section, ...] = (
             ("PSNR up, dB", with_half("up_psnr_scene")),
             ("PSNR down, dB", with_half("down_psnr_scene")),
         ),
+        f"{GONE}. {ELSEWHERE}",
     ),
     Section(
         "costs",

@@ -17,9 +17,9 @@ from typing import Any
 from benchmarks.claim_parts import Judged
 from benchmarks.claims import CLAIMS, PAPERS, RULE, introduction, tallied
 from benchmarks.claims_textured import TEXTURED_PAPERS, textured_introduction
-from benchmarks.page_cells import Section
+from benchmarks.page_cells import EARLIER, GONE, Section
 from benchmarks.page_columns import README_COLUMNS
-from benchmarks.page_tables import EARLIER, SECTIONS
+from benchmarks.page_tables import SECTIONS
 from benchmarks.textured_bars import FILES as TEXTURED_FILES
 from benchmarks.textured_bars import bar_cells, how_far
 from benchmarks.textured_tables import BAR_COLUMNS, BARS_RULE, TEXTURED_PAGE
@@ -131,12 +131,13 @@ def render_bars(records: Records) -> list[str]:
 
 def render_claims(records: Records) -> str:
     """The page of claims: a table for each paper, and every record that they read, with its command."""
-    earlier = {section.file for section in SECTIONS if EARLIER in section.words}
+    earlier, gone = ({section.file for section in SECTIONS if said in section.words} for said in (EARLIER, GONE))
     judged = {claim: claim.judge(records) for claim in CLAIMS}
 
     def read(file: str) -> str:
         known = f"[`{file}`](#{file.replace('.', '')})" if file in records else f"`{file}`"
-        return f"{known}, of an earlier target" if file in earlier else known
+        told = ", of an earlier target" if file in earlier else ", two of whose networks ship no more"
+        return known + (told if file in earlier | gone else "")
 
     def verdict(found: Judged) -> str:
         return f"**{found.verdict}**" + (f"; {found.beside}" if found.beside else "")
@@ -156,7 +157,7 @@ def render_claims(records: Records) -> str:
         parts += [f"## {paper}", markdown_table(CLAIM_COLUMNS, rows)]
     parts.append("## Records and commands")
     for file, result in sorted(records.items()):
-        words = [EARLIER] if file in earlier else []
+        words = [EARLIER] if file in earlier else [f"{GONE}."] if file in gone else []
         lines = [*conditions(result), *([] if "command" in result else ["Command: not recorded"])]
         parts += [f"### {file}", *words, "\n".join(f"- {line}" for line in lines)]
     return "\n\n".join(parts) + "\n"
