@@ -18,6 +18,7 @@ from benchmarks.verdicts import (
     Verdict,
     beside_published,
     figure,
+    ordering,
     paired_speed,
     ratio,
     verdict,
@@ -157,6 +158,20 @@ def keeps_log_probability(paper: str, method: str, file: str, what: str = "") ->
     measure = figure(file, "attribute_log_probability_over_ar", method=method)
     remark = "The mean, less that of plain decoding."
     return Claim(paper, text, "no figure", (file,), measure, bound=0.0, form="+.3f", remark=remark)
+
+
+def needed_part(
+    paper: str, file: str, text: str, better: str, worse: str, published: str, name: str = "prompt_accuracy"
+) -> Claim:
+    """A part of MuLo-SD keeps quality, by its ablation. name: of the figure that says so."""
+    told = {"prompt_accuracy": "accuracy", "attribute_log_probability": "the judge's log-probability"}[name]
+    measure = ordering(file, better, worse, name)
+    return Claim(paper, f"{text}, by {told}.", published, (file,), measure, bound=0.0, form="+.3f")
+
+
+def faster_part(paper: str, file: str, text: str, better: str, worse: str, published: str) -> Claim:
+    """A part of MuLo-SD saves time, by its ablation."""
+    return Claim(paper, text, published, (file,), ratio(file, {"method": better}, {"method": worse}))
 
 
 def keeps_likelihood(paper: str, method: str, published: str) -> Claim:

@@ -7,23 +7,24 @@ from benchmarks.claim_parts import (
     SAMPLERS,
     Claim,
     faster,
+    faster_part,
     keeps_accuracy,
     keeps_likelihood,
+    needed_part,
     over_ar,
 )
-from benchmarks.verdicts import mean_and_half, ordering, ratio
+from benchmarks.verdicts import mean_and_half
 
 _GENEVAL = "GenEval 77.7 to 76.0 (Tar-1.5B, 512 px)"
 _PARTS = "needed for quality"
 
 
 def _needed(text: str, better: str, worse: str, published: str = _PARTS) -> Claim:
-    told = f"{text}, by accuracy."
-    return Claim(MULO, told, published, (ABLATION,), ordering(ABLATION, better, worse), bound=0.0, form="+.3f")
+    return needed_part(MULO, ABLATION, text, better, worse, published)
 
 
 def _quicker(text: str, better: str, worse: str, published: str) -> Claim:
-    return Claim(MULO, text, published, (ABLATION,), ratio(ABLATION, {"method": better}, {"method": worse}))
+    return faster_part(MULO, ABLATION, text, better, worse, published)
 
 
 def _sampler(text: str, better: str, worse: str, name: str = "up_psnr_scene") -> Claim:

@@ -13,12 +13,15 @@ from benchmarks.claim_parts import (
     TEXTURED,
     Claim,
     faster,
+    faster_part,
     keeps_accuracy,
     keeps_log_probability,
+    needed_part,
     over_ar,
 )
 from benchmarks.claims_adt import EQUAL_DEPTH, locality_claims, lossless_claim
 from benchmarks.claims_lantern import eagle2_gains_nothing, premise_claims
+from benchmarks.textured_bars import ABLATION as PARTS_FILE
 from benchmarks.textured_bars import MULO as MULO_FILE
 from benchmarks.verdicts import (
     Figure,
@@ -54,6 +57,12 @@ def _mulo(better: str, worse: str | None, published: str, value: float | None = 
         measure, other = ratio(MULO_FILE, {"method": better}, {"method": worse}), f"`{worse}`"
     text = f"`{better}` is faster than {other}, temperature 1."
     return Claim(_MULO, text, published, (MULO_FILE,), measure, published_value=value, remark=remark)
+
+
+def _needed(text: str, better: str, worse: str, published: str = "needed for quality") -> tuple[Claim, ...]:
+    """A part of MuLo-SD keeps quality, by both measures."""
+    names = ("prompt_accuracy", "attribute_log_probability")
+    return tuple(needed_part(_MULO, PARTS_FILE, text, better, worse, published, name) for name in names)
 
 
 TEXTURED_CLAIMS = (
@@ -104,6 +113,26 @@ TEXTURED_CLAIMS = (
         for method in ("mulo", "mulo-islands")
     ),
     *(keeps_log_probability(_MULO, method, MULO_FILE) for method in ("mulo", "mulo-islands", "zipar")),
+    *_needed("Neighbourhood expansion beats plain local repair", "local + expansion", "plain local, matched"),
+    *_needed("Local repair with expansion beats raster rejection", "local + expansion", "raster, matched"),
+    *_needed("A pooled threshold beats one that is not", "pooled", "not pooled, matched", "pooling adds little"),
+    *_needed("Up-sampler: pixel loss beats token cross-entropy", "sampler latent", "sampler latent-ce"),
+    faster_part(
+        _MULO,
+        PARTS_FILE,
+        "Raster rejection at the same threshold is slower than local repair.",
+        "local + expansion",
+        "raster, same tau",
+        "raster needs a very low threshold",
+    ),
+    faster_part(
+        _MULO,
+        PARTS_FILE,
+        "Rejected islands drawn side by side are faster than serial repair.",
+        "islands",
+        "pooled",
+        "faster",
+    ),
 )
 
 

@@ -1,114 +1,63 @@
 """The ablation of multi-scale drafting: what each part of MuLo-SD adds on the shipped models, in one table.
 
-Run: python -m benchmarks.mulo [--engines DIR] [--prompts-count 48] [--seeds 1] [--out FILE]
+Run: python -m benchmarks.mulo [--engines DIR] [--prompts-count 48] [--seeds 1] [--set tau=0.1] [--variants LABEL ...]
+     [--out FILE]
 
 Every variant draws the same prompts under the same seeds as AR, interleaved; a stopped run goes on where it was. Where
 the table says "matched", tau was first found by bisection on prompts of its own, so that as large a share of the
-draft is kept as by the group's reference. The last line is JSON; --out holds it whole, with which of the paper's
-orderings (arXiv 2601.05149) came out here.
+draft is kept as by the group's reference. --set is for every variant of MuLo-SD, before what it changes itself. The
+last line is JSON; --out holds it whole, with which of the paper's orderings (arXiv 2601.05149) came out here: quality
+by differences on the same prompts and seeds, with 95 % intervals over prompts, of accuracy and of the log-probability
+that the judge gives the prompt's attributes.
 """
 
 import dataclasses
 import json
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.models import engines_option, open_models
+from benchmarks.mulo_variants import FASTER, ORDERINGS, TEMPERATURE, VARIANTS, Variant, chosen
 from benchmarks.report import at_least, finish, options, parse, progress, refusing
 from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts.manifest import write_beside
-from underpaint.runtime.drawing import draw
+from underpaint.runtime.drawing import Drawing, draw
 from underpaint.runtime.evaluation.comparison import BASELINE, ComparisonPlan, log_settings, read_conditions, run
-from underpaint.runtime.evaluation.drawing_log import DrawingLog
+from underpaint.runtime.evaluation.drawing_log import DrawingKey, DrawingLog
+from underpaint.runtime.evaluation.picture_quality import PictureQuality, PictureViews, picture_quality
 from underpaint.runtime.evaluation.report import ReportRow, accepted_cells, make_report
 from underpaint.runtime.files import check_folder_writable
 from underpaint.runtime.methods.method import DecodingMethod
 from underpaint.runtime.methods.registry import build_method, resolve
 from underpaint.runtime.pipeline import Pipeline
-from underpaint.runtime.resampling.pixels import FILTERS
-from underpaint.runtime.resampling.registry import SUPER_RESOLUTION
 
 APART = 128
 """Prompts that the comparison may choose; thresholds are matched on the ones after them."""
 MATCH_PROMPTS = 6
 LEAST_TAU, MOST_TAU, HALVINGS = 1e-4, 1.0, 8
-TEMPERATURE = 1.0
 
 
-@dataclass(frozen=True)
-class Variant:
-    """A line of the table. match: the label whose share of kept cells its tau is chosen for."""
-
-    group: str
-    label: str
-    method: str
-    settings: tuple[str, ...] = ()
-    match: str | None = None
-
-
-STARTS = {
-    "mulo": ("tau=0.3", "window=none"),
-    "mulo-raster": ("tau=0.3",),
-    "mulo-islands": ("tau=0.3", "radius=1", "draft_window=2"),
-}
-"""What the variants start from: serial repair in raster order, so that each part's effect is seen by itself."""
-TWO_ROWS = ("rows=2",)
-VARIANTS = (
-    Variant("control", "ar", "ar"),
-    *(Variant("control", f"ZipAR, window {window}", "zipar", (f"window={window}",)) for window in (1, 2, 4, 8)),
-    Variant("control", "ZipAR, window 2, adaptive", "zipar", ("window=2", "adaptive=true")),
-    Variant("control", "LANTERN", "lantern"),
-    Variant("rejection", "local + expansion", "mulo", TWO_ROWS),
-    Variant("rejection", "plain local, matched", "mulo", (*TWO_ROWS, "radius=0"), "local + expansion"),
-    Variant("rejection", "plain local, same tau", "mulo", (*TWO_ROWS, "radius=0")),
-    Variant("rejection", "local + radius 2, matched", "mulo", (*TWO_ROWS, "radius=2"), "local + expansion"),
-    Variant("rejection", "raster, matched", "mulo-raster", TWO_ROWS, "local + expansion"),
-    Variant("rejection", "raster, same tau", "mulo-raster", TWO_ROWS),
-    Variant("pooling", "pooled", "mulo"),
-    Variant("pooling", "pooled over 100 codes, matched", "mulo", ("k=100",), "pooled"),
-    Variant("pooling", "not pooled, matched", "mulo", ("k=none",), "pooled"),
-    Variant("pooling", "not pooled, same tau", "mulo", ("k=none",)),
-    Variant("rule", "LANTERN's rule", "mulo", ("rule=lantern",)),
-    Variant("rule", "exact rule", "mulo", ("rule=exact",)),
-    *(
-        Variant("sampler", f"sampler {kind}", "mulo", (f"resampler={kind}",))
-        for kind in (*FILTERS, SUPER_RESOLUTION, "latent", "latent-ce", "latent-gan")
-    ),
-    *(
-        Variant("way down", f"sampler {kind}, two rows", "mulo", (*TWO_ROWS, f"resampler={kind}"))
-        for kind in ("latent-down-pixel", "latent-down-gan")
-    ),
-    Variant("order", "islands", "mulo", ("order=islands",)),
-    Variant("order", "islands, row fronts", "mulo", ("order=islands", "window=2")),
-    Variant("order", "serial, row fronts", "mulo", ("window=2",)),
-    Variant("keys", "islands, two rows, stale", "mulo", (*TWO_ROWS, "order=islands")),
-    Variant("keys", "islands, two rows, recompute", "mulo", (*TWO_ROWS, "order=islands", "keys=recompute")),
-    Variant("drafting", "row fronts in drafting too", "mulo-islands"),
-    Variant("drafting", "row fronts in drafting, no repair", "mulo-islands", ("tau=0",)),
-    Variant("drafting", "everywhere, radius 0", "mulo-islands", ("radius=0",)),
-    Variant("drafting", "everywhere, window 1, radius 0", "mulo-islands", ("radius=0", "window=1", "draft_window=1")),
-    Variant("drafting", "one row a cycle", "mulo", ("rows=1",)),
-)
-
-
-def available(pipeline: Pipeline, sampler: SamplingParams) -> tuple[list[Variant], dict[str, str]]:
-    """The variants that the models of this folder can draw, and why not the others."""
+def available(
+    pipeline: Pipeline, sampler: SamplingParams, asked: tuple[Variant, ...]
+) -> tuple[list[Variant], dict[str, str]]:
+    """The variants that the models of this folder can draw, and why not the others; ValueError where none can."""
     found, missing = [], {}
-    for one in VARIANTS:
+    for one in asked:
         try:
             built(pipeline, one).open(pipeline, read_conditions(pipeline, (), 1)[0], sampler)
             found.append(one)
         except ValueError as error:
             missing[one.label] = str(error)
+    if all(one.label == BASELINE for one in found):
+        raise ValueError("; ".join(dict.fromkeys(missing.values())) or "--variants: expected one beside ar")
     return found, missing
 
 
 def built(pipeline: Pipeline, one: Variant, *more: str) -> DecodingMethod:
-    config = resolve(one.method, TEMPERATURE, None, (*STARTS.get(one.method, ()), *one.settings, *more))
+    config = resolve(one.method, TEMPERATURE, None, (*one.settings, *more))
     return build_method(one.label, config, pipeline.tables)
 
 
@@ -147,45 +96,44 @@ def matched(pipeline: Pipeline, asked: list[Variant], sampler: SamplingParams, m
     return taus
 
 
-def orderings(rows: dict[str, ReportRow]) -> list[dict[str, Any]]:
-    """The paper's orderings, and whether they came out; differences of accuracy come with their standard error."""
+def orderings(rows: dict[str, ReportRow], pairs: dict[tuple[str, str], PictureQuality]) -> list[dict[str, Any]]:
+    """The paper's orderings, and whether they came out. pairs: the better's quality beside the worse's, by labels."""
+    found: list[dict[str, Any]] = []
+    for claim, better, worse in ORDERINGS:
+        if (better, worse) not in pairs:
+            continue
+        beside = pairs[better, worse]
+        for figure, apart in (
+            ("prompt_accuracy", beside.over_ar),
+            ("attribute_log_probability", beside.log_probability_over_ar),
+        ):
+            if apart is not None:
+                told = {"claim": claim, "figure": figure, "better": better, "worse": worse}
+                found.append({**told, "difference": apart.mean, "low": apart.low, "high": apart.high})
+                found[-1]["holds"] = apart.mean > 0
+    for claim, better, worse in FASTER:
+        if better in rows and worse in rows:
+            one, other = rows[better].speedup, rows[worse].speedup
+            told = {"claim": claim, "figure": "speedup", "better": better, "worse": worse}
+            found.append({**told, "found": [one, other], "holds": one > other})
+    return found
 
-    def compared(claim: str, better: str, worse: str, what: str, higher: bool = True) -> dict[str, Any] | None:
-        if better not in rows or worse not in rows:
-            return None
-        one, other = getattr(rows[better], what), getattr(rows[worse], what)
-        images = rows[better].images
-        error = np.sqrt((one * (1 - one) + other * (1 - other)) / images) if what == "prompt_accuracy" else None
-        return {
-            **{"claim": claim, "figure": what, "better": better, "worse": worse, "found": [one, other]},
-            "holds": bool(one > other if higher else one < other),
-            "standard_error": None if error is None else float(error),
-        }
 
-    asked = (
-        ("expansion beats plain local at matched acceptance", "local + expansion", "plain local, matched"),
-        ("local + expansion beats raster at matched acceptance", "local + expansion", "raster, matched"),
-        ("pooling beats no pooling at matched acceptance", "pooled", "not pooled, matched"),
-        ("pixel loss beats token cross-entropy", "sampler latent", "sampler latent-ce"),
-        ("the adversarial term beats pixel loss alone", "sampler latent-gan", "sampler latent"),
-        ("way down: pixel loss beats token cross-entropy", "sampler latent-down-pixel, two rows", "local + expansion"),
-        (
-            "way down: the adversarial term beats pixel loss alone",
-            *("sampler latent-down-gan, two rows", "sampler latent-down-pixel, two rows"),
-        ),
-        ("the pixel sampler beats the latent one", "sampler bicubic", "sampler latent-gan"),
-        ("recomputed keys beat stale ones", "islands, two rows, recompute", "islands, two rows, stale"),
-    )
-    found = [compared(*one, "prompt_accuracy") for one in asked]
-    found += [compared(claim, better, worse, "frechet_distance", higher=False) for claim, better, worse in asked]
-    found += [
-        compared("raster rejection is slower at the same tau", "local + expansion", "raster, same tau", "speedup"),
-        compared("islands are faster than serial repair", "islands", "pooled", "speedup"),
-        compared("row fronts are faster still", "row fronts in drafting too", "islands", "speedup"),
-        compared("ZipAR alone is faster than serial MuLo-SD", "ZipAR, window 4", "pooled", "speedup"),
-        compared("islands with row fronts beat ZipAR", "row fronts in drafting too", "ZipAR, window 4", "speedup"),
-    ]
-    return [one for one in found if one is not None]
+def beside_each_other(
+    pipeline: Pipeline, plan: ComparisonPlan, store: DrawingLog
+) -> dict[tuple[str, str], PictureQuality]:
+    """Quality of the better of each ordering beside the worse, picture by picture."""
+    views, names = PictureViews(pipeline, plan.conditions), {method.name for method in plan.methods}
+
+    def drawn(name: str) -> list[Drawing]:
+        keys = [DrawingKey(name, one.caption(), seed) for seed in plan.seeds for one in plan.conditions]
+        return [store[key] for key in keys]
+
+    return {
+        (better, worse): picture_quality(drawn(better), drawn(worse), views)
+        for _, better, worse in ORDERINGS
+        if {better, worse} <= names
+    }
 
 
 def show(asked: list[Variant], rows: dict[str, ReportRow], taus: dict[str, float]) -> None:
@@ -211,6 +159,10 @@ def main(arguments: list[str] | None = None) -> None:
     engines_option(parser)
     parser.add_argument("--prompts-count", type=at_least(2), default=48)
     parser.add_argument("--seeds", type=at_least(1), default=1)
+    parser.add_argument("--set", dest="settings", action="append", default=[], help="NAME=VALUE of all of MuLo-SD")
+    parser.add_argument(
+        "--variants", nargs="+", choices=[one.label for one in VARIANTS], help="all where none is named"
+    )
     parser.add_argument("--folder", type=Path, default=Path("runs/mulo-ablation"), help="finished drawings")
     parser.add_argument("--fresh", action="store_true", help="discard the finished drawings")
     given = parse(parser, arguments)
@@ -220,8 +172,8 @@ def main(arguments: list[str] | None = None) -> None:
         check_folder_writable(given.folder)
         pipeline = open_models(given, 128)
         prompts = read_conditions(pipeline, (), given.prompts_count)
-    sampler = pipeline.sampling
-    asked, missing = available(pipeline, sampler)
+        sampler = pipeline.sampling
+        asked, missing = available(pipeline, sampler, chosen(given.variants, given.settings))
     for label, why in missing.items():
         print(f"left out: {label}: {why}", file=sys.stderr)
     taus = matched(pipeline, asked, sampler, given.folder / "taus.json")
@@ -233,7 +185,7 @@ def main(arguments: list[str] | None = None) -> None:
     run(pipeline, plan, store, progress)
     rows = {row.method: row for row in make_report(pipeline, plan, store).rows}
     show(asked, rows, taus)
-    claims = orderings(rows)
+    claims = orderings(rows, beside_each_other(pipeline, plan, store))
     found = {
         "settings": settings,
         "baseline": BASELINE,
@@ -243,7 +195,8 @@ def main(arguments: list[str] | None = None) -> None:
         "orderings": claims,
     }
     for one in claims:
-        print(f"{'holds' if one['holds'] else 'fails'}: {one['claim']} ({one['figure']}: {one['found']})")
+        figure = one.get("found") or (one["difference"], one["low"], one["high"])
+        print(f"{'holds' if one['holds'] else 'fails'}: {one['claim']} ({one['figure']}: {figure})")
     finish(found, given.out)
 
 

@@ -24,6 +24,8 @@ PAPER: Final = {temperature: f"textured-compare-paper-128-t{temperature}.json" f
 UNBOUNDED: Final = "textured-unbounded-128-t1.json"
 """LANTERN with delta = 1, which bounds no total variation."""
 EIGHT_BITS: Final = "textured-eight-bits-128-t1.json"
+ABLATION: Final = "textured-mulo-ablation.json"
+"""What each part of MuLo-SD adds, 128 px."""
 _LEAST_ACCURACY: Final = 0.75
 
 

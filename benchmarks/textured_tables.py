@@ -4,7 +4,7 @@ from typing import Final
 
 from benchmarks.page_cells import Column, Row, Section, interval, plain, word
 from benchmarks.page_columns import PAIRED, PREMISES, SPEED
-from benchmarks.textured_bars import COMPARED, EIGHT_BITS, ONE_ROW, PAPER, TRAINED, UNBOUNDED
+from benchmarks.textured_bars import ABLATION, COMPARED, EIGHT_BITS, ONE_ROW, PAPER, TRAINED, UNBOUNDED
 from benchmarks.textured_bars import PAIRED as PAIRED_BY
 from benchmarks.textured_bars import PREMISES as PREMISES_OF
 
@@ -91,6 +91,15 @@ TEXTURED_SECTIONS: Final[tuple[Section, ...]] = (
         UNBOUNDED,
         "ADT-Tree with LANTERN without a bound, 128 px, temperature 1",
         "With delta = 1 nothing limits how far LANTERN's distribution may lie from the target's.",
+    ),
+    Section(
+        TEXTURED_PAGE,
+        "What each part of MuLo-SD adds, 128 px, temperature 1",
+        ABLATION,
+        JUDGED,
+        "Serial repair of the whole draft in row fronts of two cells, and what is varied. In the variants of local and "
+        "of raster rejection two low rows are drafted a cycle. *Matched*: the threshold at which as much of the draft "
+        "is kept as by `local + expansion` or `pooled`. Differences pair by pair: [claims.md](claims.md).",
     ),
     _compared(
         EIGHT_BITS,

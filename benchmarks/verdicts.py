@@ -185,18 +185,28 @@ def paired_speed(file: str, better: str, worse: str) -> Figured:
     return measure
 
 
-def ordering(file: str, better: str, worse: str) -> Figured:
-    """A difference of accuracies that `benchmarks.mulo` recorded with its standard error, and what would tell it."""
+def ordering(file: str, better: str, worse: str, name: str = "prompt_accuracy") -> Figured:
+    """A difference that `benchmarks.mulo` recorded, and what would tell it. name: of the figure.
+
+    Picture by picture, with a bootstrap interval; older records have accuracies with a standard error, as if unpaired.
+    """
 
     def measure(records: Records) -> Figure:
-        asked = {"figure": "prompt_accuracy", "better": better, "worse": worse}
-        one = pick({file: {"rows": record(records, file)["orderings"]}}, file, **asked)
-        images = pick(records, file, method=better)["images"]
-        value, error = one["found"][0] - one["found"][1], one["standard_error"]
-        needed = math.ceil(images * (_POWERED * error / WANTED) ** 2)
-        beside = f"a difference of {WANTED:g} takes about {needed:,}."
-        note = f"Standard error {error:.3f} with {images} pictures, as if unpaired; {beside}"
-        return Figure(value, value - _NORMAL * error, value + _NORMAL * error, note=note)
+        rows = {file: {"rows": record(records, file).get("orderings", [])}}
+        one = pick(rows, file, figure=name, better=better, worse=worse)
+        first, second = (pick(records, file, method=label) for label in (better, worse))
+        images, paired = first["images"], "difference" in one
+        value = one["difference"] if paired else one["found"][0] - one["found"][1]
+        error = (one["high"] - one["low"]) / (2 * _NORMAL) if paired else one["standard_error"]
+        low, high = (one["low"], one["high"]) if paired else (value - _NORMAL * error, value + _NORMAL * error)
+        note = f"Standard error {error:.3f} with {images} pictures{', of pairs' if paired else ', as if unpaired'}"
+        if name == "prompt_accuracy":
+            needed = math.ceil(images * (_POWERED * error / WANTED) ** 2)
+            note += f"; a difference of {WANTED:g} takes about {needed:,}"
+        shares = [row.get("kept_share") for row in (first, second)]
+        if paired and None not in shares:
+            note += f". Kept of the draft: {shares[0]:.0%} and {shares[1]:.0%}"
+        return Figure(value, low, high, note=f"{note}.")
 
     return measure
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from benchmarks import pages
 from benchmarks.claim_parts import COMPARED, PAIRED, Claim
 from benchmarks.claims import CLAIMS, PAPERS, introduction, tallied
-from benchmarks.page_tables import EARLIER
+from benchmarks.page_cells import EARLIER
 from benchmarks.verdicts import (
     Counted,
     Figure,
@@ -117,7 +117,8 @@ def test_a_pair_is_read_directly_where_the_record_is_of_one_of_the_two():
 
 def test_differences_recorded_with_a_standard_error():
     one = {"figure": "prompt_accuracy", "better": "a", "worse": "b", "found": [0.8, 0.7], "standard_error": 0.1}
-    record = {"rows": [{"method": "a", "images": 32}], "orderings": [{**one, "figure": "frechet_distance"}, one]}
+    rows = [{"method": method, "images": 32, "kept_share": 0.5} for method in ("a", "b")]
+    record = {"rows": rows, "orderings": [{**one, "figure": "frechet_distance"}, one]}
     found = ordering("f", "a", "b")({"f": record})
     assert isinstance(found, Figure)
     assert (found.value, found.low, found.high) == pytest.approx((0.1, 0.1 - 0.196, 0.1 + 0.196), abs=1e-12)
@@ -128,6 +129,29 @@ def test_differences_recorded_with_a_standard_error():
     assert apart == Figure(1.0, 0.25, 1.75, both_ends=True)
     with pytest.raises(NoFigureError, match="No `down` is recorded"):
         mean_and_half("f", {"kind": "a"}, {"kind": "b"}, "down")({"f": held})
+
+
+def test_differences_recorded_picture_by_picture():
+    one = {"figure": "prompt_accuracy", "better": "a", "worse": "b", "difference": 0.1, "low": 0.0, "high": 0.196}
+    other = {**one, "figure": "attribute_log_probability", "difference": -0.3, "low": -0.5, "high": -0.108}
+    rows = [{"method": method, "images": 50, "kept_share": share} for method, share in (("a", 0.5), ("b", 0.25))]
+    records = {"f": {"rows": rows, "orderings": [other, one]}}
+    found = ordering("f", "a", "b")(records)
+    assert (found.value, found.low, found.high) == (0.1, 0.0, 0.196)
+    # 50 pictures have 0.05, so n have 0.05 * sqrt(50 / n); 2.8 of those are 0.05 at n = 50 * 2.8 ** 2 = 392
+    kept = "Kept of the draft: 50% and 25%."
+    told = "Standard error 0.050 with 50 pictures, of pairs; a difference of 0.05 takes about 392."
+    assert found.note == f"{told} {kept}"
+    likely = ordering("f", "a", "b", "attribute_log_probability")(records)
+    assert (likely.value, likely.low, likely.high) == (-0.3, -0.5, -0.108)
+    assert likely.note == f"Standard error 0.100 with 50 pictures, of pairs. {kept}"
+    rows[1]["kept_share"] = None
+    assert ordering("f", "a", "b")(records).note == told
+    for missing in (ordering("f", "b", "a"), ordering("f", "a", "b", "psnr")):
+        with pytest.raises(NoFigureError):
+            missing(records)
+    with pytest.raises(NoFigureError):
+        ordering("f", "a", "b")({"f": {"rows": []}})
 
 
 def test_a_row_that_is_not_the_only_one_is_no_answer():

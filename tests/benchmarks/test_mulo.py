@@ -22,10 +22,19 @@ def test_the_ablation_ends_in_a_table_and_goes_on_where_it_was(tmp_path, capsys)
     assert reference == pytest.approx(rows["plain local, matched"]["kept_share"], abs=0.4)
     assert rows["plain local, same tau"]["kept_share"] >= reference
     assert rows["row fronts in drafting, no repair"]["kept_share"] == 1.0
-    assert {one["figure"] for one in found["orderings"]} == {"prompt_accuracy", "frechet_distance", "speedup"}
+    assert {one["figure"] for one in found["orderings"]} == {
+        "prompt_accuracy",
+        "attribute_log_probability",
+        "speedup",
+    }
     for one in found["orderings"]:
-        higher = one["figure"] != "frechet_distance"
-        assert one["holds"] == (one["found"][0] > one["found"][1] if higher else one["found"][0] < one["found"][1])
+        if one["figure"] == "speedup":
+            assert one["holds"] == (one["found"][0] > one["found"][1])
+        else:
+            apart = rows[one["better"]][one["figure"]] - rows[one["worse"]][one["figure"]]
+            assert one["difference"] == pytest.approx(apart)
+            assert one["low"] <= one["difference"] <= one["high"]
+            assert one["holds"] == (apart > 0)
     held = (tmp_path / "work" / "drawings.jsonl").read_bytes()
     again = figures(benchmark.main, asked, tmp_path, capsys)
     assert again["rows"] == found["rows"]
@@ -41,3 +50,29 @@ def test_a_threshold_is_matched_by_what_it_keeps(monkeypatch):
         for factor in (0.3, 3.0)
     )
     assert above > 0.5 > below
+
+
+def test_a_few_variants_are_drawn_by_settings_of_their_own(tmp_path, capsys):
+    asked = ["--prompts-count", "2", "--variants", "plain local, matched", "pooled", "--set", "k=7", "--set", "tau=0.2"]
+    found = figures(benchmark.main, [*asked, "--folder", str(tmp_path / "work")], tmp_path, capsys)
+    assert [row["method"] for row in found["rows"]] == ["ar", "local + expansion", "plain local, matched", "pooled"]
+    methods = found["settings"]["methods"]
+    assert {methods[name]["settings"]["k"] for name in methods if name != "ar"} == {7}
+    assert methods["pooled"]["settings"]["tau"] == methods["local + expansion"]["settings"]["tau"] == 0.2
+    assert methods["plain local, matched"]["settings"]["tau"] == found["matched_taus"]["plain local, matched"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        (["--set", "tua=0.2"], "tua"),
+        (["--variants", "expansion"], "invalid choice: 'expansion'"),
+        (["--variants", "ar"], "expected one beside ar"),
+    ],
+)
+def test_bad_variants_and_settings_are_told_before_any_work(tmp_path, capsys, asked, told):
+    with pytest.raises(SystemExit) as stopped:
+        benchmark.main([*asked, "--folder", str(tmp_path / "work"), "--prompts-count", "2"])
+    assert stopped.value.code == 2
+    assert told in capsys.readouterr().err
+    assert not (tmp_path / "work" / "drawings.jsonl").exists()
