@@ -87,8 +87,8 @@ def _remember_blocks() -> None:
         if sizes is None:
             new_block(self, element_ty, shape)
             return
-        pointer = (element_ty.address_space, element_ty.const) if isinstance(element_ty, core.pointer_type) else None
-        key = (element_ty.name, pointer, sizes)
+        space = element_ty.address_space if isinstance(element_ty, core.pointer_type) else None
+        key = (element_ty.name, space, sizes)
         if key not in blocks:
             new_block(self, element_ty, shape)
             blocks[key] = dict(self.__dict__)

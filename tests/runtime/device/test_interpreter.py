@@ -3,8 +3,12 @@
 import json
 import subprocess
 import sys
+from functools import cache
+from pathlib import Path
 
-from tests.packaging.documents import ROOT
+import pytest
+
+from underpaint.runtime.device import interpreter
 
 MADE = """
 import json, sys
@@ -15,7 +19,7 @@ os.environ["TRITON_INTERPRET"] = "1"
 from triton.language import core
 from triton.runtime import interpreter
 if REMEMBERED:
-    from underpaint.runtime.device.interpreter import remember
+    from remembering import remember
     remember()
 TYPES = [core.int1, core.int32, core.int64, core.float32, core.float64, core.bfloat16]
 TYPES += [core.pointer_type(one, space, const) for one in TYPES for space in ("global", "other") for const in (0, 1)]
@@ -56,15 +60,43 @@ print(json.dumps(found))
 """
 
 
-def made(how: str) -> list[object]:
-    ran = subprocess.run([sys.executable, "-c", MADE, how], cwd=ROOT, capture_output=True, text=True, timeout=120)
+SOURCE = Path(interpreter.__file__).read_text(encoding="utf-8")
+BUGS = {
+    "pointers to other memory": ("(element_ty.name, space, sizes)", "(element_ty.name, sizes)"),
+    "another element": ("(element_ty.name, space, sizes)", "(space, sizes)"),
+    "numbers that are equal": ("if all(type(one) is int for one in found)", "if found"),
+    "any sequence": ("not isinstance(shape, list | core.tuple)", "False"),
+    "shapes of one length": ("tuple(type.shape.values) if", "(len(type.shape.values),) if"),
+    "one type of NumPy for all": ("return known[scalar.name]", "return next(iter(known.values()))"),
+    "constants in a list": ("frozenset({int,", "frozenset({list, int,"),
+}
+
+
+def made(how: str, folder: str | None = None) -> list[object]:
+    ran = subprocess.run([sys.executable, "-c", MADE, how], cwd=folder, capture_output=True, text=True, timeout=120)
     assert ran.returncode == 0, ran.stderr
     found: list[object] = json.loads(ran.stdout)
     return found
 
 
-def test_types_shapes_and_refusals_are_triton_s_own() -> None:
-    own, remembered = made("not"), made("remember")
-    assert len(own) > 500
-    assert any(isinstance(one, list) for one in own), "nothing was refused"
-    assert remembered == own
+@cache
+def triton_s_own() -> list[object]:
+    return made("not")
+
+
+def remembered(source: str, folder: Path) -> list[object]:
+    (folder / "remembering.py").write_text(source, encoding="utf-8")
+    return made("remember", str(folder))
+
+
+def test_types_shapes_and_refusals_are_triton_s_own(tmp_path: Path) -> None:
+    assert len(triton_s_own()) > 500
+    assert any(isinstance(one, list) for one in triton_s_own()), "nothing was refused"
+    assert remembered(SOURCE, tmp_path) == triton_s_own()
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_planted_bug_is_seen(tmp_path: Path, bug: str) -> None:
+    right, wrong = BUGS[bug]
+    assert SOURCE.count(right) == 1
+    assert remembered(SOURCE.replace(right, wrong), tmp_path) != triton_s_own()
