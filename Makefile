@@ -21,6 +21,7 @@ demo: .venv/.has-runtime
 	$(BIN)/underpaint compare --temperature 1 $(DEMO) --out demo/t1 --json demo/compare-t1.json
 
 test: .venv/.has-tools
+	rm -rf build  # a wheel takes over what an earlier one was built of, deleted files too
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 # OpenBLAS as on other machines than this, whose own way `make test` runs: tests/kernels.py.
@@ -35,7 +36,7 @@ lint: .venv/.has-tools
 	$(BIN)/ruff format --check
 	$(BIN)/python tests/packaging/links.py
 	$(BIN)/mypy
-	rm -rf build/installed && $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --target build/installed .
+	rm -rf build && $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --target build/installed .
 	cd build/installed && ../../$(BIN)/lint-imports --config ../../pyproject.toml
 
 clean:

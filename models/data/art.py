@@ -174,9 +174,11 @@ def _download(package: ArtPackage, wanted: Path, aside: Path, report: Report) ->
     cache, said = aside / "cache", aside / "said"
     with said.open("wb") as stream:
         running = subprocess.Popen([npm, "pack", name, "--cache", cache], cwd=aside, stdout=stream, stderr=stream)
+        there = 0
         try:
             while True:
-                report(f"fetching {name}", min(_size(cache), package.bytes), package.bytes, "bytes")
+                there = max(there, min(_size(cache), package.bytes))  # it misses a file that is moved meanwhile
+                report(f"fetching {name}", there, package.bytes, "bytes")
                 with suppress(subprocess.TimeoutExpired):
                     running.wait(_LOOK_SECONDS)
                     break
