@@ -18,7 +18,6 @@ from benchmarks.verdicts import (
     Verdict,
     beside_published,
     figure,
-    ordering,
     paired_speed,
     ratio,
     verdict,
@@ -42,20 +41,23 @@ class World(NamedTuple):
     """The records of one family's models that claims of several kinds read.
 
     compared: comparisons by temperature. paired: of `benchmarks.paired_speed`, by temperature; where there is none,
-    speed-ups are divided end by end. suffix: what papers' names end in, where claims are judged on this world.
+    speed-ups are divided end by end. ablation: of the parts of MuLo-SD. suffix: what papers' names end in, where claims
+    are judged on this world.
     """
 
     compared: Mapping[int, str]
     paired: Mapping[int, str]
     premises: str
+    ablation: str
     suffix: str = ""
 
 
-SHIPPED = World(COMPARED, PAIRED, PREMISES)
+SHIPPED = World(COMPARED, PAIRED, PREMISES, ABLATION)
 TEXTURED = World(
     {t: textured_bars.COMPARED[64, t] for t in (0, 1)},
     {1: textured_bars.PAIRED[64, 1]},
     textured_bars.PREMISES[64],
+    textured_bars.ABLATION,
     ", on TexturedScenes",
 )
 
@@ -158,20 +160,6 @@ def keeps_log_probability(paper: str, method: str, file: str, what: str = "") ->
     measure = figure(file, "attribute_log_probability_over_ar", method=method)
     remark = "The mean, less that of plain decoding."
     return Claim(paper, text, "no figure", (file,), measure, bound=0.0, form="+.3f", remark=remark)
-
-
-def needed_part(
-    paper: str, file: str, text: str, better: str, worse: str, published: str, name: str = "prompt_accuracy"
-) -> Claim:
-    """A part of MuLo-SD keeps quality, by its ablation. name: of the figure that says so."""
-    told = {"prompt_accuracy": "accuracy", "attribute_log_probability": "the judge's log-probability"}[name]
-    measure = ordering(file, better, worse, name)
-    return Claim(paper, f"{text}, by {told}.", published, (file,), measure, bound=0.0, form="+.3f")
-
-
-def faster_part(paper: str, file: str, text: str, better: str, worse: str, published: str) -> Claim:
-    """A part of MuLo-SD saves time, by its ablation."""
-    return Claim(paper, text, published, (file,), ratio(file, {"method": better}, {"method": worse}))
 
 
 def keeps_likelihood(paper: str, method: str, published: str) -> Claim:

@@ -17,7 +17,8 @@ PAPERS = (LANTERN, ADT, MULO, *TEXTURED_PAPERS)
 CLAIMS: tuple[Claim, ...] = (*LANTERN_CLAIMS, *ADT_CLAIMS, *MULO_CLAIMS, *TEXTURED_CLAIMS)
 
 RULE = f"""A claim *holds* where its whole 95 % interval agrees with it, *does not hold here* where the whole interval
-contradicts it, and *cannot be told* where the interval lies on both sides, or where there is no interval or no record.
+contradicts it, and *cannot be told* where the interval lies on both sides, where there is no interval or no record, or
+where two variants that were to keep as much of a draft as each other did not.
 Verdicts are of the direction; where the published figure lies outside the interval, the verdict says on which side. Of
 what never happens one counter-example is enough. "Both ends": two recorded intervals were divided or subtracted end by
 end, so the interval is wider than one of pairs would be. A loss of accuracy counts where it is above {WANTED:g}."""

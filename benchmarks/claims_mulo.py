@@ -1,30 +1,63 @@
 """The claims of MuLo-SD that models of this size can test."""
 
 from benchmarks.claim_parts import (
-    ABLATION,
     MULO,
     MULO_COMPARED,
     SAMPLERS,
+    SHIPPED,
     Claim,
+    World,
     faster,
-    faster_part,
     keeps_accuracy,
     keeps_likelihood,
-    needed_part,
     over_ar,
 )
-from benchmarks.verdicts import mean_and_half
+from benchmarks.verdicts import mean_and_half, ordering, ratio
 
 _GENEVAL = "GenEval 77.7 to 76.0 (Tar-1.5B, 512 px)"
 _PARTS = "needed for quality"
 
 
-def _needed(text: str, better: str, worse: str, published: str = _PARTS) -> Claim:
-    return needed_part(MULO, ABLATION, text, better, worse, published)
+_MEASURES = {"prompt_accuracy": "accuracy", "attribute_log_probability": "the judge's log-probability"}
 
 
-def _quicker(text: str, better: str, worse: str, published: str) -> Claim:
-    return faster_part(MULO, ABLATION, text, better, worse, published)
+def _needed(
+    text: str, better: str, worse: str, published: str = _PARTS, name: str = "prompt_accuracy", world: World = SHIPPED
+) -> Claim:
+    told, measure = f"{text}, by {_MEASURES[name]}.", ordering(world.ablation, better, worse, name)
+    return Claim(MULO + world.suffix, told, published, (world.ablation,), measure, bound=0.0, form="+.3f")
+
+
+def _quicker(text: str, better: str, worse: str, published: str, world: World = SHIPPED) -> Claim:
+    measure = ratio(world.ablation, {"method": better}, {"method": worse})
+    return Claim(MULO + world.suffix, text, published, (world.ablation,), measure)
+
+
+def needed_claims(world: World, *names: str) -> tuple[Claim, ...]:
+    """What MuLo-SD needs for quality, by each of these figures; `world` has the two samplers that this asks for."""
+    pairs = (
+        ("Neighbourhood expansion beats plain local repair", "local + expansion", "plain local, matched", _PARTS),
+        ("Local repair with expansion beats raster rejection", "local + expansion", "raster, matched", _PARTS),
+        ("A pooled threshold beats one that is not", "pooled", "not pooled, matched", "pooling adds little"),
+        ("Up-sampler: pixel loss beats token cross-entropy", "sampler latent", "sampler latent-ce", _PARTS),
+    )
+    return tuple(_needed(*pair, name, world) for pair in pairs for name in names)
+
+
+def order_claims(world: World) -> tuple[Claim, ...]:
+    """What raster rejection costs, and what drawing islands side by side saves."""
+    return (
+        _quicker(
+            "Raster rejection at the same threshold is slower than local repair.",
+            "local + expansion",
+            "raster, same tau",
+            "raster needs a very low threshold",
+            world,
+        ),
+        _quicker(
+            "Rejected islands drawn side by side are faster than serial repair.", "islands", "pooled", "faster", world
+        ),
+    )
 
 
 def _sampler(text: str, better: str, worse: str, name: str = "up_psnr_scene") -> Claim:
@@ -42,10 +75,7 @@ MULO_CLAIMS = (
     keeps_accuracy(MULO, "mulo-islands", MULO_COMPARED, "", _GENEVAL),
     keeps_likelihood(MULO, "mulo", _GENEVAL),
     keeps_likelihood(MULO, "mulo-islands", _GENEVAL),
-    _needed("Neighbourhood expansion beats plain local repair", "local + expansion", "plain local, matched"),
-    _needed("Local repair with expansion beats raster rejection", "local + expansion", "raster, matched"),
-    _needed("A pooled threshold beats one that is not", "pooled", "not pooled, matched", "pooling adds little"),
-    _needed("Up-sampler: pixel loss beats token cross-entropy", "sampler latent", "sampler latent-ce"),
+    *needed_claims(SHIPPED, "prompt_accuracy"),
     _sampler("Up-sampler: pixel loss beats token cross-entropy, by PSNR.", "latent", "latent-ce"),
     _needed("Up-sampler: the adversarial term beats pixel loss alone", "sampler latent-gan", "sampler latent"),
     _needed(
@@ -57,12 +87,7 @@ MULO_CLAIMS = (
         "sampler latent-down-pixel, two rows",
     ),
     _needed("Pixels beat latents between the resolutions", "sampler bicubic", "sampler latent-gan", "its default"),
-    _quicker(
-        "Raster rejection at the same threshold is slower than local repair.",
-        "local + expansion",
-        "raster, same tau",
-        "raster needs a very low threshold",
-    ),
+    *order_claims(SHIPPED),
     Claim(
         MULO,
         "The gain over plain decoding grows with resolution (64, 128, 256 px).",
@@ -70,7 +95,6 @@ MULO_CLAIMS = (
         needs="targets and samplers of 256 px, and of 32 px to draft for 64. None ship: a target of 256 px attends to "
         "1,031 positions and has to be trained on a GPU (docs/how-to/train.md)",
     ),
-    _quicker("Rejected islands drawn side by side are faster than serial repair.", "islands", "pooled", "faster"),
     _quicker("Row fronts inside the repair are faster than raster order.", "serial, row fronts", "pooled", "faster"),
     _quicker(
         "Row fronts in drafting too are faster than in the repair alone.",

@@ -13,15 +13,13 @@ from benchmarks.claim_parts import (
     TEXTURED,
     Claim,
     faster,
-    faster_part,
     keeps_accuracy,
     keeps_log_probability,
-    needed_part,
     over_ar,
 )
 from benchmarks.claims_adt import EQUAL_DEPTH, locality_claims, lossless_claim
 from benchmarks.claims_lantern import eagle2_gains_nothing, premise_claims
-from benchmarks.textured_bars import ABLATION as PARTS_FILE
+from benchmarks.claims_mulo import needed_claims, order_claims
 from benchmarks.textured_bars import MULO as MULO_FILE
 from benchmarks.verdicts import (
     Figure,
@@ -57,12 +55,6 @@ def _mulo(better: str, worse: str | None, published: str, value: float | None = 
         measure, other = ratio(MULO_FILE, {"method": better}, {"method": worse}), f"`{worse}`"
     text = f"`{better}` is faster than {other}, temperature 1."
     return Claim(_MULO, text, published, (MULO_FILE,), measure, published_value=value, remark=remark)
-
-
-def _needed(text: str, better: str, worse: str, published: str = "needed for quality") -> tuple[Claim, ...]:
-    """A part of MuLo-SD keeps quality, by both measures."""
-    names = ("prompt_accuracy", "attribute_log_probability")
-    return tuple(needed_part(_MULO, PARTS_FILE, text, better, worse, published, name) for name in names)
 
 
 TEXTURED_CLAIMS = (
@@ -113,35 +105,17 @@ TEXTURED_CLAIMS = (
         for method in ("mulo", "mulo-islands")
     ),
     *(keeps_log_probability(_MULO, method, MULO_FILE) for method in ("mulo", "mulo-islands", "zipar")),
-    *_needed("Neighbourhood expansion beats plain local repair", "local + expansion", "plain local, matched"),
-    *_needed("Local repair with expansion beats raster rejection", "local + expansion", "raster, matched"),
-    *_needed("A pooled threshold beats one that is not", "pooled", "not pooled, matched", "pooling adds little"),
-    *_needed("Up-sampler: pixel loss beats token cross-entropy", "sampler latent", "sampler latent-ce"),
-    faster_part(
-        _MULO,
-        PARTS_FILE,
-        "Raster rejection at the same threshold is slower than local repair.",
-        "local + expansion",
-        "raster, same tau",
-        "raster needs a very low threshold",
-    ),
-    faster_part(
-        _MULO,
-        PARTS_FILE,
-        "Rejected islands drawn side by side are faster than serial repair.",
-        "islands",
-        "pooled",
-        "faster",
-    ),
+    *needed_claims(TEXTURED, "prompt_accuracy", "attribute_log_probability"),
+    *order_claims(TEXTURED),
 )
 
 
 def textured_introduction(records: Records) -> str:
     """What these models are and how the two worlds differ, by their records; empty where one of those is missing."""
-    if not {TEXTURED.compared[0], TEXTURED.compared[1], TEXTURED.premises, MULO_FILE} <= records.keys():
+    if not {*TEXTURED.compared.values(), TEXTURED.premises, TEXTURED.ablation, MULO_FILE} <= records.keys():
         return ""
     settings, wide = (record(records, file)["settings"] for file in (TEXTURED.compared[1], MULO_FILE))
-    cold = record(records, TEXTURED.compared[0])["settings"]
+    cold, parts = (record(records, file)["settings"] for file in (TEXTURED.compared[0], TEXTURED.ablation))
     sure = pick(records, TEXTURED.premises, figure="likeliest token, mean probability")["value"]
     shared = pick(records, TEXTURED.premises, figure=OVERLAP)["value"]
     return f"""Tables that end in "on TexturedScenes" are of a second family of models, nearer to the papers':
@@ -149,5 +123,5 @@ def textured_introduction(records: Records) -> str:
 code has {sure:.2f} of the probability, and drafter and target share {shared:.2f} of theirs. LANTERN's and ADT-Tree's
 claims are judged at {settings["resolution"]} px, by settings chosen on these models; {len(settings["prompts"])} prompts
 at temperature 1, {len(cold["prompts"])} at 0. MuLo-SD's are judged at {wide["resolution"]} px, by settings chosen on
-these models too; {len(wide["prompts"])} prompts. The models are not yet trained enough to ship
-([scenes.md](../explanation/scenes.md))."""
+these models too; {len(wide["prompts"])} prompts, and {len(parts["prompts"])} for its parts. The models are not yet
+trained enough to ship ([scenes.md](../explanation/scenes.md))."""

@@ -27,8 +27,8 @@ from underpaint.artifacts.manifest import write_beside
 from underpaint.runtime.drawing import Drawing, draw
 from underpaint.runtime.evaluation.comparison import BASELINE, ComparisonPlan, log_settings, read_conditions, run
 from underpaint.runtime.evaluation.drawing_log import DrawingKey, DrawingLog
-from underpaint.runtime.evaluation.picture_quality import PictureQuality, PictureViews, picture_quality
-from underpaint.runtime.evaluation.report import ReportRow, accepted_cells, make_report
+from underpaint.runtime.evaluation.picture_quality import PictureViews, picture_quality
+from underpaint.runtime.evaluation.report import ReportRow, accepted_cells, report_rows
 from underpaint.runtime.files import check_folder_writable
 from underpaint.runtime.methods.method import DecodingMethod
 from underpaint.runtime.methods.registry import build_method, resolve
@@ -96,13 +96,15 @@ def matched(pipeline: Pipeline, asked: list[Variant], sampler: SamplingParams, m
     return taus
 
 
-def orderings(rows: dict[str, ReportRow], pairs: dict[tuple[str, str], PictureQuality]) -> list[dict[str, Any]]:
-    """The paper's orderings, and whether they came out. pairs: the better's quality beside the worse's, by labels."""
+def orderings(
+    rows: dict[str, ReportRow], drawings: dict[str, list[Drawing]], views: PictureViews
+) -> list[dict[str, Any]]:
+    """The paper's orderings, and whether they came out: quality picture by picture."""
     found: list[dict[str, Any]] = []
     for claim, better, worse in ORDERINGS:
-        if (better, worse) not in pairs:
+        if not {better, worse} <= rows.keys():
             continue
-        beside = pairs[better, worse]
+        beside = picture_quality(drawings[better], drawings[worse], views)
         for figure, apart in (
             ("prompt_accuracy", beside.over_ar),
             ("attribute_log_probability", beside.log_probability_over_ar),
@@ -117,23 +119,6 @@ def orderings(rows: dict[str, ReportRow], pairs: dict[tuple[str, str], PictureQu
             told = {"claim": claim, "figure": "speedup", "better": better, "worse": worse}
             found.append({**told, "found": [one, other], "holds": one > other})
     return found
-
-
-def beside_each_other(
-    pipeline: Pipeline, plan: ComparisonPlan, store: DrawingLog
-) -> dict[tuple[str, str], PictureQuality]:
-    """Quality of the better of each ordering beside the worse, picture by picture."""
-    views, names = PictureViews(pipeline, plan.conditions), {method.name for method in plan.methods}
-
-    def drawn(name: str) -> list[Drawing]:
-        keys = [DrawingKey(name, one.caption(), seed) for seed in plan.seeds for one in plan.conditions]
-        return [store[key] for key in keys]
-
-    return {
-        (better, worse): picture_quality(drawn(better), drawn(worse), views)
-        for _, better, worse in ORDERINGS
-        if {better, worse} <= names
-    }
 
 
 def show(asked: list[Variant], rows: dict[str, ReportRow], taus: dict[str, float]) -> None:
@@ -183,9 +168,12 @@ def main(arguments: list[str] | None = None) -> None:
     with refusing(parser):
         store = DrawingLog(given.folder, settings, fresh=given.fresh)
     run(pipeline, plan, store, progress)
-    rows = {row.method: row for row in make_report(pipeline, plan, store).rows}
+    keys = [(one.caption(), seed) for seed in plan.seeds for one in plan.conditions]
+    drawings = {method.name: [store[DrawingKey(method.name, *key)] for key in keys] for method in plan.methods}
+    views = PictureViews(pipeline, plan.conditions, compared=True)
+    rows = {row.method: row for row in report_rows(plan, drawings, pipeline.grid, views)}
     show(asked, rows, taus)
-    claims = orderings(rows, beside_each_other(pipeline, plan, store))
+    claims = orderings(rows, drawings, views)
     found = {
         "settings": settings,
         "baseline": BASELINE,

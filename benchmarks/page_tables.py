@@ -231,7 +231,7 @@ SECTIONS: tuple[Section, ...] = (
             ("PSNR up, dB", with_half("up_psnr_scene")),
             ("PSNR down, dB", with_half("down_psnr_scene")),
         ),
-        f"{GONE}. {ELSEWHERE}",
+        f"{GONE} {ELSEWHERE}",
     ),
     Section(
         "costs",

@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks.claim_parts import Judged
 from benchmarks.claims import CLAIMS, PAPERS, RULE, introduction, tallied
 from benchmarks.claims_textured import TEXTURED_PAPERS, textured_introduction
-from benchmarks.page_cells import EARLIER, GONE, Section
+from benchmarks.page_cells import NOT_SHIPPED, Section
 from benchmarks.page_columns import README_COLUMNS
 from benchmarks.page_tables import SECTIONS
 from benchmarks.textured_bars import FILES as TEXTURED_FILES
@@ -131,13 +131,12 @@ def render_bars(records: Records) -> list[str]:
 
 def render_claims(records: Records) -> str:
     """The page of claims: a table for each paper, and every record that they read, with its command."""
-    earlier, gone = ({section.file for section in SECTIONS if said in section.words} for said in (EARLIER, GONE))
+    marks = {section.file: words for section in SECTIONS for words in NOT_SHIPPED if words in section.words}
     judged = {claim: claim.judge(records) for claim in CLAIMS}
 
     def read(file: str) -> str:
         known = f"[`{file}`](#{file.replace('.', '')})" if file in records else f"`{file}`"
-        told = ", of an earlier target" if file in earlier else ", two of whose networks ship no more"
-        return known + (told if file in earlier | gone else "")
+        return f"{known}, {NOT_SHIPPED[marks[file]]}" if file in marks else known
 
     def verdict(found: Judged) -> str:
         return f"**{found.verdict}**" + (f"; {found.beside}" if found.beside else "")
@@ -157,9 +156,8 @@ def render_claims(records: Records) -> str:
         parts += [f"## {paper}", markdown_table(CLAIM_COLUMNS, rows)]
     parts.append("## Records and commands")
     for file, result in sorted(records.items()):
-        words = [EARLIER] if file in earlier else [f"{GONE}."] if file in gone else []
         lines = [*conditions(result), *([] if "command" in result else ["Command: not recorded"])]
-        parts += [f"### {file}", *words, "\n".join(f"- {line}" for line in lines)]
+        parts += [f"### {file}", *([marks[file]] if file in marks else []), "\n".join(f"- {line}" for line in lines)]
     return "\n\n".join(parts) + "\n"
 
 

@@ -16,6 +16,8 @@ _NORMAL = 1.96
 """Standard errors to either end of a 95 % interval."""
 _POWERED = _NORMAL + 0.84
 """Standard errors of a difference that its 95 % interval leaves nought out of with a chance of 0.8."""
+_MATCHED = 0.02
+"""By how much the shares of the draft that two matched variants keep may differ: else quality may differ by that."""
 WANTED = 0.05
 """The difference of accuracies that pictures needed are told for, and the loss that counts as none: 1 prompt in 20."""
 
@@ -44,7 +46,7 @@ class Figure(NamedTuple):
     """A figure and its 95 % interval (None: none recorded).
 
     both_ends: two intervals were divided or subtracted end by end, so it is wider than one of pairs would be.
-    note: what else the record says of it.
+    note: what else the record says of it. fair: whether what it compares differs in what the claim names alone.
     """
 
     value: float
@@ -52,6 +54,7 @@ class Figure(NamedTuple):
     high: float | None
     both_ends: bool = False
     note: str = ""
+    fair: bool = True
 
 
 class Counted(NamedTuple):
@@ -70,7 +73,7 @@ def verdict(found: Figure | Counted, sense: Sense, bound: float = 0.0) -> Verdic
     """Whether the whole interval agrees with the claim, contradicts it, or neither.
 
     A claim is strict: an interval that ends at the bound does not agree, and one that lies on the far side of it, the
-    bound included, contradicts. One counter-example refutes what never happens.
+    bound included, contradicts. One counter-example refutes what never happens. An unfair comparison tells nothing.
     """
     if isinstance(found, Counted):
         if found.cases < 1:
@@ -78,7 +81,13 @@ def verdict(found: Figure | Counted, sense: Sense, bound: float = 0.0) -> Verdic
         return Verdict.FAILS if found.found else Verdict.HOLDS
     if sense is Sense.NEVER:
         raise ValueError("a claim that a thing never happens: expected a count, got a figure")
-    if found.low is None or found.high is None or not math.isfinite(found.low) or not math.isfinite(found.high):
+    if (
+        not found.fair
+        or found.low is None
+        or found.high is None
+        or not math.isfinite(found.low)
+        or not math.isfinite(found.high)
+    ):
         return Verdict.UNTOLD
     agrees, contradicts = (
         (found.low > bound, found.high <= bound) if sense is Sense.ABOVE else (found.high < bound, found.low >= bound)
@@ -203,10 +212,11 @@ def ordering(file: str, better: str, worse: str, name: str = "prompt_accuracy") 
         if name == "prompt_accuracy":
             needed = math.ceil(images * (_POWERED * error / WANTED) ** 2)
             note += f"; a difference of {WANTED:g} takes about {needed:,}"
-        shares = [row.get("kept_share") for row in (first, second)]
-        if paired and None not in shares:
-            note += f". Kept of the draft: {shares[0]:.0%} and {shares[1]:.0%}"
-        return Figure(value, low, high, note=f"{note}.")
+        shares, fair = [row.get("kept_share") for row in (first, second)], True
+        if "matched" in worse and None not in shares:
+            fair = abs(shares[0] - shares[1]) <= _MATCHED
+            note += f". Kept of the draft: {shares[0]:.0%} and {shares[1]:.0%}{'' if fair else ', which is no match'}"
+        return Figure(value, low, high, note=f"{note}.", fair=fair)
 
     return measure
 

@@ -138,16 +138,17 @@ def agreement(outputs: Sequence[StepOutput], logits: Tensor) -> list[float]:
     ]
 
 
+@dataclass(frozen=True, slots=True)
 class Distillation:
     """What a drafter learns from its frozen target, both on one grid: losses of batches, and how often they agree.
 
     settings: passes and weights of the loss. place: where both modules lie.
     """
 
-    def __init__(
-        self, teacher: CaptionedTarget, drafter: Decoder, settings: DrafterSettings, place: torch.device
-    ) -> None:
-        self.teacher, self.drafter, self.settings, self.place = teacher, drafter, settings, place
+    teacher: CaptionedTarget
+    drafter: Decoder
+    settings: DrafterSettings
+    place: torch.device
 
     def loss(self, batch: tuple[Tensor, Tensor], random: np.random.Generator) -> Loss:
         """The loss of a batch of `batch_of`, with the agreement of every pass; `random` draws the features' noise."""

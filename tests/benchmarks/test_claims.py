@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from benchmarks import pages
 from benchmarks.claim_parts import COMPARED, PAIRED, Claim
 from benchmarks.claims import CLAIMS, PAPERS, introduction, tallied
-from benchmarks.page_cells import EARLIER
+from benchmarks.page_cells import NOT_SHIPPED
 from benchmarks.verdicts import (
     Counted,
     Figure,
@@ -132,26 +132,38 @@ def test_differences_recorded_with_a_standard_error():
 
 
 def test_differences_recorded_picture_by_picture():
-    one = {"figure": "prompt_accuracy", "better": "a", "worse": "b", "difference": 0.1, "low": 0.0, "high": 0.196}
+    one = {"figure": "prompt_accuracy", "better": "a", "worse": "b", "difference": 0.1, "low": 0.01, "high": 0.206}
     other = {**one, "figure": "attribute_log_probability", "difference": -0.3, "low": -0.5, "high": -0.108}
-    rows = [{"method": method, "images": 50, "kept_share": share} for method, share in (("a", 0.5), ("b", 0.25))]
-    records = {"f": {"rows": rows, "orderings": [other, one]}}
+    records = {"f": {"rows": [{"method": "a", "images": 50}, {"method": "b"}], "orderings": [other, one]}}
     found = ordering("f", "a", "b")(records)
-    assert (found.value, found.low, found.high) == (0.1, 0.0, 0.196)
+    assert (found.value, found.low, found.high) == (0.1, 0.01, 0.206)
     # 50 pictures have 0.05, so n have 0.05 * sqrt(50 / n); 2.8 of those are 0.05 at n = 50 * 2.8 ** 2 = 392
-    kept = "Kept of the draft: 50% and 25%."
-    told = "Standard error 0.050 with 50 pictures, of pairs; a difference of 0.05 takes about 392."
-    assert found.note == f"{told} {kept}"
+    assert found.note == "Standard error 0.050 with 50 pictures, of pairs; a difference of 0.05 takes about 392."
     likely = ordering("f", "a", "b", "attribute_log_probability")(records)
     assert (likely.value, likely.low, likely.high) == (-0.3, -0.5, -0.108)
-    assert likely.note == f"Standard error 0.100 with 50 pictures, of pairs. {kept}"
-    rows[1]["kept_share"] = None
-    assert ordering("f", "a", "b")(records).note == told
+    assert likely.note == "Standard error 0.100 with 50 pictures, of pairs."
     for missing in (ordering("f", "b", "a"), ordering("f", "a", "b", "psnr")):
         with pytest.raises(NoFigureError):
             missing(records)
     with pytest.raises(NoFigureError):
         ordering("f", "a", "b")({"f": {"rows": []}})
+
+
+@pytest.mark.parametrize(
+    ("worse", "kept", "told", "means"),
+    [
+        ("b, matched", 0.49, "50% and 49%.", Verdict.HOLDS),
+        ("b, matched", 0.25, "50% and 25%, which is no match.", Verdict.UNTOLD),
+        ("b, matched", 0.75, "50% and 75%, which is no match.", Verdict.UNTOLD),
+        ("b", 0.75, "of pairs; a difference of 0.05 takes about 392.", Verdict.HOLDS),
+    ],
+)
+def test_quality_of_variants_that_were_not_matched_tells_nothing(worse, kept, told, means):
+    one = {"figure": "prompt_accuracy", "better": "a", "worse": worse, "difference": 0.1, "low": 0.01, "high": 0.206}
+    rows = [{"method": "a", "images": 50, "kept_share": 0.5}, {"method": worse, "kept_share": kept}]
+    found = ordering("f", "a", worse)({"f": {"rows": rows, "orderings": [one]}})
+    assert found.note.endswith(told)
+    assert verdict(found, Sense.ABOVE) is means
 
 
 def test_a_row_that_is_not_the_only_one_is_no_answer():
@@ -265,15 +277,16 @@ def test_the_page_has_every_claim_and_the_command_of_every_record():
     assert all(line.count(" | ") == 5 for line in page.splitlines() if line.startswith("| ") and "`" in line)
 
 
-def test_records_of_an_earlier_target_are_marked_as_such(monkeypatch):
+@pytest.mark.parametrize("words", NOT_SHIPPED)
+def test_records_of_models_that_ship_no_more_are_marked_as_such(monkeypatch, words):
     old = COMPARED[1]
-    sections = [one._replace(words=EARLIER if one.file == old else "") for one in pages.SECTIONS]
+    sections = [one._replace(words=words if one.file == old else "") for one in pages.SECTIONS]
     monkeypatch.setattr(pages, "SECTIONS", sections)
     page = pages.render_claims(RECORDS)
     for file in RECORDS:
-        cells = re.findall(rf"\[`{re.escape(file)}`\]\(#[^)]*\)(, of an earlier target)?", page)
+        cells = re.findall(rf"\[`{re.escape(file)}`\]\(#[^)]*\)(, {NOT_SHIPPED[words]})?", page)
         assert {bool(cell) for cell in cells} == {file == old}
-    assert page.count(EARLIER) == 1
+    assert page.count(words) == 1
 
 
 def test_the_words_above_the_tables_are_of_the_records():
