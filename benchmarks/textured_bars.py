@@ -126,14 +126,17 @@ def how_far(records: Records) -> str:
         held = records[TRAINED]
         target = next((row for row in held["rows"] if row["model"].startswith("target")), None)
         if target is not None:
+            reached, guided = target["reached"], "validation_kl_128" in target["reached"]
+            validated = target["reached_before"] if guided else reached
             cross = ", ".join(
                 f"{value:.2f} at {name.removeprefix('validation_ce_')} px"
-                for name, value in sorted(target["reached"].items(), key=lambda one: len(one[0]))
+                for name, value in sorted(validated.items(), key=lambda one: len(one[0]))
                 if name.startswith("validation_ce_")
             )
             parts.append(
-                f"The target learnt for {target['seconds'] / 3600:.1f} hours in all. Its validation cross-entropy, in "
-                f"nats a token, is {cross}; knowing nothing is {math.log(held['vocab_size']):.2f}."
+                f"The target learnt for {target['seconds'] / 3600:.1f} hours in all. Its validation cross-entropy"
+                f"{' before guidance was baked in' if guided else ''}, in nats a token, is {cross}; knowing nothing is "
+                f"{math.log(held['vocab_size']):.2f}."
             )
     for file in (COMPARED[128, 1], COMPARED[64, 1]):
         if file not in records:

@@ -2,7 +2,8 @@
 
 Run: python -m benchmarks.textured_training [--engines runs/textured] [--out FILE]
 
-Manifests tell the steps and the seconds of training that made a model, what it began from, and its last validation.
+Manifests tell the steps and the seconds of training that made a model, what it began from, its last validation, and
+that of what it began from ("reached_before").
 Seconds are those of the machines that trained, which manifests do not name. The last line is JSON; --out holds it too.
 """
 
@@ -19,7 +20,16 @@ from underpaint.artifacts.results import results_text
 from underpaint.runtime.evaluation.machine import typed_command
 from underpaint.zoo.load import manifest, names
 
-WORTH_TELLING = ("validation_ce", "psnr", "accuracy", "top1", "codes_used", "things_and_finishes", "ce")
+WORTH_TELLING = (
+    "validation_ce",
+    "validation_kl",
+    "psnr",
+    "accuracy",
+    "top1",
+    "codes_used",
+    "things_and_finishes",
+    "ce",
+)
 """Beginnings and ends of validation figures that a table has room for."""
 
 
@@ -40,11 +50,14 @@ def trained(name: str, folder: Path) -> dict[str, Any] | None:
     stories = list(began(held.training))
     last = stories[0]
     runs = last.get("runs") or ()
-    reached = {
-        figure: value
-        for figure, value in (last.get("validation") or {}).items()
-        if math.isfinite(value) and figure.startswith(WORTH_TELLING) | figure.endswith(WORTH_TELLING)
-    }
+    reached, before = (
+        {
+            figure: value
+            for figure, value in (story.get("validation") or {}).items()
+            if math.isfinite(value) and figure.startswith(WORTH_TELLING) | figure.endswith(WORTH_TELLING)
+        }
+        for story in (stories[0], stories[1] if len(stories) > 1 else {})
+    )
     return {
         "model": name,
         "steps": last["step"],
@@ -52,6 +65,7 @@ def trained(name: str, folder: Path) -> dict[str, Any] | None:
         "seconds": sum(one.get("elapsed_seconds", 0.0) for one in stories),
         "batch": runs[-1]["how"].get("settings", {}).get("batch") if runs else None,
         "reached": reached,
+        "reached_before": before,
     }
 
 

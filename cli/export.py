@@ -94,8 +94,8 @@ def export(
     guidance: Annotated[
         float | None,
         typer.Option(
-            help="Guidance that the folder's models are sampled with where no --guidance is asked for. Default: what "
-            "the folder has, or else 2 of textured scenes, and 1 of emoji, whose weights have theirs baked in.",
+            help="Guidance that the folder's models are sampled with where no --guidance is asked for. Default: 3 for "
+            "target_pair, 1 for other targets of textured scenes, else what the folder has, or 1: it is baked in.",
             show_default=False,
             rich_help_panel=_OWN,
         ),

@@ -1,21 +1,21 @@
 """Export checkpoints that were trained here into a folder of models: `underpaint export` without --kind."""
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from underpaint.artifacts.manifest import Manifest
-from underpaint.artifacts.model_families import GRAMMAR_SAMPLING
+from underpaint.artifacts.model_families import GRAMMAR_SAMPLING, TEXTURED_GUIDANCE
 from underpaint.artifacts.model_index import family_of, read_manifests
 from underpaint.export.decoder_weights import round_to_half
 from underpaint.export.decoders import export_captioned_target, export_trained_drafter
 from underpaint.export.samplers import Between, export_between
 from underpaint.export.shared_decoders import export_shared_drafter, export_shared_target, round_shared_target
 from underpaint.export.store import Origin, staged
-from underpaint.export.trained_names import EIGHT_BIT_TARGET, FLOAT_DRAFTER, NAMES
+from underpaint.export.trained_names import EIGHT_BIT_TARGET, FLOAT_DRAFTER, NAMES, PAIR_TARGET
 from underpaint.export.vision import SCENES_PER_HALF, export_judge, export_tokenizer, fold_norms, write_reference
 from underpaint.models.checkpoints import load_drafter, load_target, load_vq, read, story
 from underpaint.models.data.art import Report, unheard
@@ -91,18 +91,19 @@ def _target(side: int) -> Exported:
     return Exported((run,), write)
 
 
-def _write_shared_target(folders: Folders, eight_bits: bool = False) -> tuple[Manifest, ...]:
+def _write_shared_target(
+    folders: Folders, name: str = "target", run: str = "guided", eight_bits: bool = False
+) -> tuple[Manifest, ...]:
     """One graph a grid that the target was trained for; ValueError on a target of one grid."""
-    path = folders.checkpoint("target")
+    path = folders.checkpoint(run)
     side_words = {side: side_word_id(side) for side in _sides_of(path, "target")}
-    name = EIGHT_BIT_TARGET if eight_bits else "target"
     origin = folders.origin("world", name, path, "target")
     return export_shared_target(load_target(path), side_words, STRIDE, folders.aside, origin, eight_bits)
 
 
 def _write_shared_drafter(folders: Folders, eight_bits: bool = True) -> tuple[Manifest, ...]:
     """One graph a grid that the drafter was trained for; ValueError on a drafter of one grid."""
-    path, target = folders.checkpoint("drafter"), load_target(folders.checkpoint("target"))
+    path, target = folders.checkpoint("drafter"), load_target(folders.checkpoint("guided"))
     sides = _sides_of(path, "drafter")
     round_shared_target(target)  # the target that is drawn with is the rounded one
     origin = folders.origin("world", "drafter" if eight_bits else FLOAT_DRAFTER, path, "drafter")
@@ -210,6 +211,8 @@ _BOTH: Final[Mapping[str, Exported]] = {
     "judge_reference": _reference(*SHIPPED_RESOLUTIONS),
     **_BETWEEN,
 }
+_TARGETS: Final[Mapping[str, float]] = {"target": 1.0, EIGHT_BIT_TARGET: 1.0, PAIR_TARGET: TEXTURED_GUIDANCE}
+"""What writes the targets of textured scenes, and the guidance that those are drawn with."""
 _KNOWN: Final[Mapping[Family, Mapping[str, Exported]]] = {
     "emoji": {
         **_BOTH,
@@ -220,10 +223,11 @@ _KNOWN: Final[Mapping[Family, Mapping[str, Exported]]] = {
     },
     "textured": {
         **_BOTH,
-        "target": Exported(("target",), _write_shared_target),
-        EIGHT_BIT_TARGET: Exported(("target",), partial(_write_shared_target, eight_bits=True)),
-        "drafter": Exported(("drafter", "target"), _write_shared_drafter),
-        FLOAT_DRAFTER: Exported(("drafter", "target"), partial(_write_shared_drafter, eight_bits=False)),
+        "target": Exported(("guided",), _write_shared_target),
+        PAIR_TARGET: Exported(("target",), partial(_write_shared_target, name=PAIR_TARGET, run="target")),
+        EIGHT_BIT_TARGET: Exported(("guided",), partial(_write_shared_target, name=EIGHT_BIT_TARGET, eight_bits=True)),
+        "drafter": Exported(("drafter", "guided"), _write_shared_drafter),
+        FLOAT_DRAFTER: Exported(("drafter", "guided"), partial(_write_shared_drafter, eight_bits=False)),
     },
 }
 
@@ -245,11 +249,12 @@ def export_all(
     """Export `names` from the checkpoints under `runs` (tokenizer/checkpoint.pt, ...) into `out`, with its index.
 
     names: none for all that a folder of the family needs. The words of the prompts go with them. guidance: of the
-    sampling that the index names, all else of it the family's; None keeps what `out` has, or takes the family's.
-    Raises ValueError on an unknown name, a guidance out of range or an `out` of another family, FileNotFoundError on a
-    missing checkpoint, all before any work; ManifestError where `out` is of an older format; ParityError where a graph
-    does not compute what its torch module does. Then `out` stays as it was: all of `names` are written, or none.
-    `report` hears of the progress.
+    sampling that the index names, all else of it the family's; None takes that of the target of textured scenes among
+    `names`, keeps what `out` has where there is none, or takes the family's.
+    Raises ValueError on an unknown name, two names of the same files, a guidance out of range or an `out` of another
+    family, FileNotFoundError on a missing checkpoint, all before any work; ManifestError where `out` is of an older
+    format; ParityError where a graph does not compute what its torch module does. Then `out` stays as it was: all of
+    `names` are written, or none. `report` hears of the progress.
     """
     known, names = exports(family), names or NAMES[family].usual
     unknown = [name for name in names if name not in known]
@@ -257,6 +262,9 @@ def export_all(
         raise ValueError(
             f"export: there is no {', '.join(unknown)}; known: {', '.join(known)}. A published checkpoint needs --kind"
         )
+    same = [name for name in names if name in _TARGETS]
+    if len(same) > 1:
+        raise ValueError(f"export: {' and '.join(same)} write the same files; export one of them into each folder")
     missing = sorted({run for name in names for run in known[name].runs if not _run(runs, run).is_file()})
     if missing:
         recipe = "underpaint train" if family == "emoji" else "underpaint train world"
@@ -271,12 +279,19 @@ def export_all(
         _require_family(out, grammar.family)
     written: list[Manifest] = []
     usual = GRAMMAR_SAMPLING[grammar.family]
+    if guidance is None and family == "textured":
+        guidance = _guidance_of(names)
     with staged(out, grammar.family, None if guidance is None else replace(usual, guidance=guidance)) as aside:
         shutil.copyfile(FOLDER / grammar.tables, aside / grammar.tables)
         for done, name in enumerate(names):
             report("exporting", done, len(names), "models")
             written.extend(known[name].write(Folders(runs, out, aside, report, family)))
     return tuple(written)
+
+
+def _guidance_of(names: Sequence[str]) -> float | None:
+    """The guidance that the target of textured scenes among `names` is drawn with; None where there is none."""
+    return next((_TARGETS[name] for name in names if name in _TARGETS), None)
 
 
 def _require_family(out: Path, family: str) -> None:

@@ -53,12 +53,15 @@ WORLD_NAMES: Final = (
     "sampler_down",
 )
 """Of textured scenes, what is exported where nothing is named; "target" and "drafter" write one of each grid that they
-were trained for, on one file of weights."""
+were trained for, on one file of weights. Guidance is baked into this target."""
+PAIR_TARGET: Final = "target_pair"
+"""The targets before guidance was baked in, which a pair of rows guides; they are named as those are, so they need
+another folder, where the same drafter serves."""
 EIGHT_BIT_TARGET: Final = "target_eight_bits"
 """The same targets, with products in 8 bits; they are named as those in float32 are, so they need another folder."""
 FLOAT_DRAFTER: Final = "drafter_float"
 """The same drafters in float32, to compare with: a folder holds one drafter a grid, so they need another folder too."""
-WORLD_OTHER_NAMES: Final = (EIGHT_BIT_TARGET, FLOAT_DRAFTER, "superres")
+WORLD_OTHER_NAMES: Final = (PAIR_TARGET, EIGHT_BIT_TARGET, FLOAT_DRAFTER, "superres")
 """superres: of the pixel sampler, which the preset "paper" of mulo-islands asks for."""
 
 

@@ -1,7 +1,9 @@
 """`underpaint train world` and `train store`: every model of the textured scenes, and what the repository keeps."""
 
+import os
 from dataclasses import asdict
 from pathlib import Path
+from shutil import which
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -28,6 +30,10 @@ def world(
     device: Device = "cpu",
     seed: Seed = 0,
     threads: Threads = None,
+    compiled: Annotated[
+        bool,
+        typer.Option("--compile", help="Train target and shallow target by torch.compile, which needs a C++ compiler."),
+    ] = False,
 ) -> None:
     """Train tokenizer, judge, target, drafter and samplers of textured scenes in order. Run again to continue."""
     from underpaint.models.config import plain
@@ -41,17 +47,27 @@ def world(
         prepare(device, threads)
         check_folder_writable(out)
         check_free(out)
+        if compiled and device == "cpu":
+            _require_compiler()
         settings = WorldSettings()
         note(f"{out}: products in {str(product_type(device)).removeprefix('torch.')} on {device}")
         with stages() as told:
             pictures = TexturedPictures(report=told)
-        parts = textured_stages(out, pictures, settings=settings, seed=seed, device=device)
+        parts = textured_stages(out, pictures, settings=settings, seed=seed, device=device, compiled=compiled)
         sizes = plain(asdict(settings))
-        del sizes["shallow_layers"]  # folders from before there was such a stage go on; the stage's own run tells it
+        for later in ("shallow_layers", "guidance", "guiding"):  # of stages that earlier folders lack: their runs tell
+            del sizes[later]
         about = {"scenes": "textured", "seed": seed, "settings": sizes}
         found = train_world(out, hours, parts, about, only=only or (), report=_told)
     if found[-1].state == "stopped":
         raise typer.Exit(STOPPED)
+
+
+def _require_compiler() -> None:
+    """ValueError where torch.compile would find no compiler of C++."""
+    name = os.environ.get("CXX", "g++")
+    if which(name) is None:
+        raise ValueError(f"--compile: expected a compiler of C++, found no {name}; install one, or leave out --compile")
 
 
 def _told(one: "StageReport") -> None:

@@ -54,11 +54,13 @@ def refuse_other_seed(path: Path, saved: Mapping[str, Any], given: Given) -> Non
 def refuse_other(out: Path, given: Given) -> None:
     """ValueError where the run in `out` was started with a seed or settings other than `given`'s; its loop may differ.
 
-    A run of an older recipe, which does not say what it was given, is continued.
+    A run of an older recipe, which does not say what it was given, is continued, and so are weights alone, such as the
+    repository keeps: no batch of theirs is continued.
     """
     path = out / "checkpoint.pt"
-    runs: list[dict[str, Any]] = load_whole(path).get("runs", []) if path.exists() else []
-    if not runs:
+    saved = load_whole(path) if path.exists() else {}
+    runs: list[dict[str, Any]] = saved.get("runs", [])
+    if not runs or "optimizer" not in saved:
         return
     before, own = (plain({name: how[name] for name in how if name != "loop"}) for how in (runs[-1]["how"], given.how))
     differing = [name for name in sorted(before.keys() | own.keys()) if before.get(name) != own.get(name)]

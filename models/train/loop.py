@@ -187,6 +187,7 @@ def train(
     *,
     validate: Callable[[], dict[str, float]] | None = None,
     after_step: Callable[[int], None] | None = None,
+    at_share: Callable[[float], None] | None = None,
     given: Given | None = None,
     title: str = "training",
 ) -> TrainingResult:
@@ -204,6 +205,7 @@ def train(
         config: plain mapping of what a loader needs to rebuild the module.
         validate: figures, with the averaged weights in place.
         after_step: called after each optimiser step.
+        at_share: told before each loss the share of the peak rates that its step is taken at.
         given: what the recipe was given, for the checkpoint to tell.
         title: name on the progress bar.
 
@@ -213,7 +215,7 @@ def train(
         FloatingPointError: when the loss is not finite.
     """
     with held(out):
-        return _train(model, loss, out, settings, config, validate, after_step, given or Given(), title)
+        return _train(model, loss, out, settings, config, validate, after_step, at_share, given or Given(), title)
 
 
 def _train(
@@ -224,6 +226,7 @@ def _train(
     config: Mapping[str, Any],
     validate: Callable[[], dict[str, float]] | None,
     after_step: Callable[[int], None] | None,
+    at_share: Callable[[float], None] | None,
     given: Given,
     title: str,
 ) -> TrainingResult:
@@ -268,6 +271,8 @@ def _train(
             while not done() and not asked.is_set():
                 now = rate_share(settings, step, elapsed())
                 optimiser.set_share(now)
+                if at_share is not None:
+                    at_share(now)
                 value, figures = loss(step)
                 optimiser.zero_grad()
                 torch.autograd.backward(value)

@@ -16,7 +16,7 @@ from underpaint.models.train.drafter import Distillation, DrafterSettings, begun
 from underpaint.models.train.drawn import fingerprint
 from underpaint.models.train.history import Given
 from underpaint.models.train.loop import LoopSettings, Loss, TrainingResult, train
-from underpaint.models.train.shared_target import GridData, decoder_on_grid, on_grid, require_cells
+from underpaint.models.train.shared_target import GridData, decoder_on_grid, on_grid, require_cells, require_grids
 from underpaint.models.train.target import STRIDE, batch_of
 
 
@@ -35,7 +35,7 @@ def train_shared_drafter(
     Args:
         out: folder of the run; a run that is there is continued.
         grids: encoded scenes by the grid's side in cells.
-        target: checkpoint of `train_shared_target`.
+        target: checkpoint of `train_shared_target` or `train_shared_guided`.
         settings: `batch` scenes of the largest grid, or as many of another as hold as many cells.
         loop: length and rates.
         seed: of weights and batches.
@@ -46,12 +46,7 @@ def train_shared_drafter(
     """
     require_cells("drafter", grids)
     saved, sides = read(target, "target"), sorted(grids)
-    known = saved["config"].get("grids", [])
-    if not sides or not set(sides) <= set(known):
-        raise ValueError(
-            f"{target}: expected a target of the grids {sides or '(none is given)'}, got one of {known or 'one grid'}; "
-            "train it with `underpaint train world`"
-        )
+    require_grids(target, saved, sides)
     torch.manual_seed(seed)
     settings, place = settings or DrafterSettings(), torch.device(device)
     teacher = target_of(saved, target).eval()

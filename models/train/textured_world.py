@@ -1,5 +1,5 @@
-"""The stages of the second family's models: tokenizer, judge, one target for all grids (a shallow one first), its
-drafter, samplers.
+"""The stages of the second family's models: tokenizer, judge, one target for all grids (a shallow one first), the same
+with guidance baked in, its drafter, samplers.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from underpaint.algos.draft.spec import Grid
 from underpaint.algos.spatial.resolution import ResolutionMap
+from underpaint.artifacts.model_families import TEXTURED_GUIDANCE
 from underpaint.models.checkpoints import vq_config
 from underpaint.models.data.scenes import Split
 from underpaint.models.data.textured_render import DRAWING
@@ -27,14 +28,15 @@ from underpaint.models.train.loop import CHECKPOINT, LoopSettings, TrainingResul
 from underpaint.models.train.pictures import SCENE_SEED, TexturedPictures, textured_captions
 from underpaint.models.train.sampler import LOOPS, LOSSES, PairedCodes, PairedScenes, SamplerSettings, train_sampler
 from underpaint.models.train.shared_drafter import train_shared_drafter
+from underpaint.models.train.shared_guided import SHARED_GUIDED_LOOP, train_shared_guided
 from underpaint.models.train.shared_target import (
     GROWN_LOOP,
     SHALLOW_LAYERS,
-    SHALLOW_THING_WEIGHT,
     SHARED,
     SHARED_CAPTION_DIM,
     SHARED_LOOP,
     SHARED_SETTINGS,
+    THING_WEIGHT,
     GridData,
     train_shared_target,
 )
@@ -53,17 +55,19 @@ from underpaint.models.train.tokens import TokenSet, encode_pictures
 from underpaint.models.train.world import Stage
 from underpaint.models.vq import VQConfig
 
-SHARES: Final = (15, 5, 35, 20, 15, 4, 3, 2, 1)
+SHARES: Final = (15, 5, 35, 20, 5, 10, 4, 3, 2, 1)
 """Per cent of the hours, by stage; encoding scenes, once the tokenizer is finished, comes on top."""
 WEIGHTS: Final = "{}_textured"
 """Names of stages' weights in the repository, where it has them."""
-NEEDED: Final = ("tokenizer", "target_shallow", "target", "sampler_up_ce")
+NEEDED: Final = ("tokenizer", "target_shallow", "target", "guided", "sampler_up_ce")
 """Stages that later ones learn from."""
 STARTS: Final = {"target_shallow": "target"}
 """Stages that are the start of another one, and nothing else."""
 _SPLITS: Final[tuple[Split, ...]] = ("train", "seen")
 _UNTIL_TIME: Final = 10_000_000
 """Steps that no run reaches, so that its minutes end it."""
+GUIDING: Final = replace(SHARED_SETTINGS, batch=16)
+"""Of the guided target: a pair of rows and one row are passed."""
 _DRAFTER_LOOP: Final = LoopSettings(
     steps=_UNTIL_TIME, learning_rate=2e-3, warmup_steps=30, ema_decay=0.98, validate_every=200
 )
@@ -73,10 +77,10 @@ _DRAFTER_LOOP: Final = LoopSettings(
 class WorldSettings:
     """Sizes and batches of the stages; `steps` bounds every run beside its minutes.
 
-    shallow_layers, thing_weight: of the target that learns first, see `train_shared_target`. sides: of the pictures
-    that target, drafter and samplers know, the smaller first. scenes: how many are encoded at the larger; at the
-    smaller as many as have as many cells, as its steps take more of them. validation_scenes: encoded at each.
-    sampler_width: of the samplers' networks.
+    shallow_layers: of the target that learns first. thing_weight: of both, see `train_shared_target`. sides: of the
+    pictures that target, drafter and samplers know, the smaller first. scenes: how many are encoded at the larger; at
+    the smaller as many as have as many cells, as its steps take more of them. validation_scenes: encoded at each.
+    sampler_width: of the samplers' networks. guidance: what one row learns to draw; guiding: batches it learns from.
     """
 
     vq: VQConfig = TEXTURED
@@ -85,9 +89,11 @@ class WorldSettings:
     judging: JudgeSettings = field(default_factory=JudgeSettings)
     decoder: DecoderConfig = SHARED
     shallow_layers: int = SHALLOW_LAYERS
-    thing_weight: float = SHALLOW_THING_WEIGHT
+    thing_weight: float = THING_WEIGHT
     caption_dim: int = SHARED_CAPTION_DIM
     target: TargetSettings = SHARED_SETTINGS
+    guidance: float = TEXTURED_GUIDANCE
+    guiding: TargetSettings = GUIDING
     drafter: DrafterSettings = field(default_factory=DrafterSettings)
     sampling: SamplerSettings = field(default_factory=SamplerSettings)
     sampler_width: int = 80
@@ -106,6 +112,7 @@ class _World:
     settings: WorldSettings
     seed: int
     device: str
+    compiled: bool
 
     def loop(self, usual: LoopSettings, minutes: float) -> LoopSettings:
         """A recipe's own rates until its minutes are over."""
@@ -153,7 +160,7 @@ class _World:
 
     def target_shallow(self, folder: Path, minutes: float) -> TrainingResult:
         own = self.settings
-        return self.target_of(own.shallow_layers, own.thing_weight, folder, self.loop(SHARED_LOOP, minutes))
+        return self.target_of(own.shallow_layers, folder, self.loop(SHARED_LOOP, minutes))
 
     def grid_data(self, side: int, stride: int, weighted: bool) -> GridData:
         """The scenes at one side; `weighted`: with the cells that show a thing."""
@@ -163,12 +170,10 @@ class _World:
         shown = (textured_scene(SCENE_SEED, index, "train") for index in range(len(data.codes)))
         return GridData(data, validation, np.stack([thing_cells(one, side // stride).ravel() for one in shown]))
 
-    def target_of(
-        self, layers: int, thing_weight: float, folder: Path, loop: LoopSettings, init_from: Path | None = None
-    ) -> TrainingResult:
+    def target_of(self, layers: int, folder: Path, loop: LoopSettings, init_from: Path | None = None) -> TrainingResult:
         """Train a target of so many layers on both grids."""
         own, stride = self.settings, vq_config(self.checkpoint("tokenizer")).stride
-        grids = {side // stride: self.grid_data(side, stride, thing_weight != 1) for side in own.sides}
+        grids = {side // stride: self.grid_data(side, stride, own.thing_weight != 1) for side in own.sides}
         return train_shared_target(
             folder,
             grids,
@@ -176,23 +181,41 @@ class _World:
             caption_dim=own.caption_dim,
             settings=own.target,
             loop=loop,
-            thing_weight=thing_weight,
+            thing_weight=own.thing_weight,
             init_from=init_from,
             seed=self.seed,
             device=self.device,
+            compiled=self.compiled,
         )
 
     def target(self, folder: Path, minutes: float) -> TrainingResult:
         own, shallow = self.settings, self.checkpoint("target_shallow")
         start, loop = shallow if shallow.exists() else None, self.loop(GROWN_LOOP, minutes)
-        return self.target_of(own.decoder.layers, 1.0, folder, loop, start)
+        return self.target_of(own.decoder.layers, folder, loop, start)
+
+    def plain_grids(self) -> dict[int, GridData]:
+        """The scenes by the grid's side in cells, no cell weighing more than another."""
+        stride = vq_config(self.checkpoint("tokenizer")).stride
+        return {side // stride: self.grid_data(side, stride, weighted=False) for side in self.settings.sides}
+
+    def guided(self, folder: Path, minutes: float) -> TrainingResult:
+        own = self.settings
+        return train_shared_guided(
+            folder,
+            self.plain_grids(),
+            self.checkpoint("target"),
+            own.guidance,
+            settings=own.guiding,
+            loop=self.loop(SHARED_GUIDED_LOOP, minutes),
+            seed=self.seed,
+            device=self.device,
+        )
 
     def drafter(self, folder: Path, minutes: float) -> TrainingResult:
-        stride = vq_config(self.checkpoint("tokenizer")).stride
         return train_shared_drafter(
             folder,
-            {side // stride: self.grid_data(side, stride, weighted=False) for side in self.settings.sides},
-            self.checkpoint("target"),
+            self.plain_grids(),
+            self.checkpoint("guided"),
             settings=self.settings.drafter,
             loop=self.loop(_DRAFTER_LOOP, minutes),
             seed=self.seed,
@@ -243,18 +266,21 @@ def textured_stages(
     settings: WorldSettings | None = None,
     seed: int = 0,
     device: str = "cpu",
+    compiled: bool = False,
 ) -> Sequence[Stage]:
     """The stages of `models.train.world.train_world` for the second family, in order, in folders of `out`.
 
-    A stage starts from the repository's weights, if there are any, where its run is lost.
+    A stage starts from the repository's weights, if there are any, where its run is lost. `compiled`: of the targets,
+    see `train_shared_target`.
     """
     own = settings or WorldSettings()
-    world = _World(out, pictures, own, seed, device)
+    world = _World(out, pictures, own, seed, device, compiled)
     recipes: list[tuple[str, Callable[[Path, float], TrainingResult]]] = [
         ("tokenizer", world.tokenizer),
         ("judge", world.judge),
         ("target_shallow", world.target_shallow),
         ("target", world.target),
+        ("guided", world.guided),
         ("drafter", world.drafter),
         ("sampler_up_ce", partial(world.sampler, "up", "ce")),
         ("sampler_up_pixel", partial(world.sampler, "up", "pixel")),

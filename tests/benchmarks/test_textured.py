@@ -98,6 +98,15 @@ def test_undertrained_models_are_called_so_by_their_own_figures() -> None:
     assert how_far({}) == ""
 
 
+def test_a_guided_target_tells_how_well_the_one_before_it_learnt() -> None:
+    found = trained()
+    for row in found["rows"]:
+        row["reached_before"] = row["reached"]
+        row["reached"] = {"validation_kl_64": 0.1, "validation_kl_128": 0.2}
+    told = how_far({TRAINED: found})
+    assert "cross-entropy before guidance was baked in, in nats a token, is 6.00 at 64 px, 6.50 at 128 px" in told
+
+
 def test_the_page_is_made_of_records_alone_and_changes_no_other_but_the_claims(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -136,4 +145,6 @@ def test_what_was_trained_is_read_from_manifests(tmp_path: Path) -> None:
     assert drafter["steps_before"] > 0  # it was trained in several runs, one on another's weights
     assert drafter["seconds"] > 3600
     assert set(drafter["reached"]) == {f"top1_{depth}" for depth in (1, 2, 3, 4)}
+    assert set(drafter["reached_before"]) == set(drafter["reached"])
+    assert any(row["reached_before"] == {} for row in rows.values())
     assert "machine" not in found

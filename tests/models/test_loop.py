@@ -98,6 +98,17 @@ def test_the_schedule_follows_whichever_of_steps_and_minutes_is_further_on() -> 
     assert rate_share(timed, 4, 60.0) == pytest.approx(SETTINGS.final_rate)
 
 
+def test_a_recipe_is_told_the_share_of_each_step_before_its_loss(tmp_path: Path) -> None:
+    model, told = line(), list[float]()
+
+    def loss(step: int) -> Loss:
+        assert len(told) == step + 1
+        return loss_of(model)(step)
+
+    train(model, loss, tmp_path, SETTINGS, CONFIG, at_share=told.append)
+    assert told == [rate_share(SETTINGS, step, 0.0) for step in range(12)]
+
+
 @pytest.mark.parametrize("change", [{"steps": 0}, {"learning_rate": 0.0}, {"ema_decay": 1.0}, {"minutes": 0.0}])
 def test_settings_out_of_range_raise(change: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="must be"):

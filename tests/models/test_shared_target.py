@@ -1,16 +1,21 @@
 """One target on several grids: the same weights, each grid as if it were the only one."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional
 
 from tests.models.tiny import CAPTION_DIM, TINY, tiny_tokens
 from underpaint.models.checkpoints import load_whole, target_of
 from underpaint.models.text import CaptionedTarget
+from underpaint.models.train import shared_target
 from underpaint.models.train.loop import LoopSettings
+from underpaint.models.train.precision import autocast
 from underpaint.models.train.shared_target import (
     SHARED,
     GridData,
@@ -18,7 +23,7 @@ from underpaint.models.train.shared_target import (
     on_grid,
     train_shared_target,
 )
-from underpaint.models.train.target import TargetSettings
+from underpaint.models.train.target import TargetSettings, batch_at
 from underpaint.models.train.tokens import TokenSet
 from underpaint.models.weights import restore, store
 from underpaint.zoo.prompts import WORDS
@@ -68,6 +73,67 @@ def test_both_grids_are_learnt_by_one_network(tmp_path: Path) -> None:
     assert all(last[name] < 0.8 * first[name] for name in last)
 
 
+def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **changed: object) -> SimpleNamespace:
+    """What `train_shared_target` gives the loop: model, loss, at_share."""
+    told = SimpleNamespace()
+
+    def heard(model: CaptionedTarget, loss: object, *rest: object, at_share: object, **others: object) -> None:
+        told.model, told.loss, told.at_share = model, loss, at_share
+        torch.manual_seed(3)
+        torch.nn.init.normal_(model.decoder.head.weight)
+
+    monkeypatch.setattr(shared_target, "train", heard)
+    grids = {side: data(side)._replace(things=THINGS[:, : side**2]) for side in (2, 4)}
+    named = {"config": LARGE, "caption_dim": CAPTION_DIM, "words": WORDS, "settings": SETTINGS, "loop": LOOP}
+    train_shared_target(tmp_path, grids, **(named | changed))  # type: ignore[arg-type]
+    return told
+
+
+THINGS = np.random.default_rng(4).random((len(tiny_tokens()[0]) - 6, 16)) < 0.4
+
+
+def test_a_thing_weighs_what_the_share_of_the_peak_rates_leaves_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = {weight: recipe(tmp_path / str(weight), monkeypatch, thing_weight=weight) for weight in (1.0, 2.0, 3.0)}
+    losses = {}
+    for weight, one in seen.items():
+        for share in (0.0, 0.5, 1.0):
+            one.at_share(share)
+            losses[weight, share] = [float(one.loss(step).value.detach()) for step in (0, 1)]
+    assert losses[1.0, 1.0] == losses[1.0, 0.0] == losses[2.0, 0.0] == losses[3.0, 0.0]
+    assert losses[3.0, 0.5] == losses[2.0, 1.0]
+    assert losses[2.0, 1.0] != losses[1.0, 1.0]
+    for side, (plain, whole) in zip((2, 4), zip(losses[1.0, 1.0], losses[3.0, 1.0], strict=True), strict=True):
+        random = np.random.default_rng([0, (2, 4).index(side)])
+        rows = random.integers(len(THINGS), size=SETTINGS.batch * 16 // side**2)
+        shown = THINGS[rows, : side**2]
+        codes, words = batch_at(data(side).data, rows, SETTINGS.condition_dropout, random)
+        view = seen[3.0].model if side == 4 else on_grid(seen[3.0].model, side)
+        with autocast("cpu"):
+            logits, _ = view(codes, words)
+        each = functional.cross_entropy(logits.transpose(1, 2), codes, reduction="none").detach().numpy()
+        assert plain == pytest.approx(each.mean(), abs=1e-4)
+        assert whole == pytest.approx(np.average(each, weights=np.where(shown, 3, 1)), abs=1e-4)
+
+
+def test_steps_of_every_grid_are_compiled_where_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[object]()
+
+    def heard(function: Callable[..., object], dynamic: bool) -> Callable[..., object]:
+        assert not dynamic, "each grid has shapes of its own"
+        asked.append(function)
+        return function
+
+    monkeypatch.setattr(torch, "compile", heard)
+    plain = recipe(tmp_path / "plain", monkeypatch)
+    assert asked == []
+    compiled = recipe(tmp_path / "compiled", monkeypatch, compiled=True)
+    assert len(asked) == 2
+    for step in (0, 1):
+        assert torch.equal(plain.loss(step).value, compiled.loss(step).value)
+
+
 @pytest.mark.parametrize("layers", [1, 2, 3, 5])
 def test_more_layers_are_the_same_function_and_learn(layers: int) -> None:
     torch.manual_seed(1)
@@ -110,13 +176,15 @@ def test_another_run_in_the_folder_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_target_goes_on_from_the_weights_of_a_repository(tmp_path: Path) -> None:
-    """They bring its config from JSON, with lists in place of tuples: the same model."""
+    """They bring its config from JSON, with lists in place of tuples: the same model. Their batches are not gone on."""
     run(tmp_path / "first", steps=2)
     store(tmp_path / "first" / "checkpoint.pt", "tiny", "no command", tmp_path / "weights")
     held = load_whole(restore("tiny", tmp_path / "second", tmp_path / "weights"))
     assert held["config"]["decoder"]["image_start_ids"] == []
-    run(tmp_path / "second", steps=4)
+    run(tmp_path / "second", steps=4, settings=replace(SETTINGS, batch=5))
     assert load_whole(tmp_path / "second" / "checkpoint.pt")["step"] == 4
+    with pytest.raises(ValueError, match="Give the same to continue it"):
+        run(tmp_path / "second", steps=6)
 
 
 def test_cells_of_things_weigh_more(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Every stage of a textured world at tiny sizes, from scenes to samplers, stopped once and gone on."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from underpaint.models.train.shared_target import GROWN_LOOP, SHARED, SHARED_LOO
 from underpaint.models.train.target import TargetSettings
 from underpaint.models.train.textured_world import WorldSettings, textured_stages
 from underpaint.models.train.tokenizer import TEXTURED, TEXTURED_SETTINGS
-from underpaint.models.train.world import train_world
+from underpaint.models.train.world import Stage, train_world
 
 WIDTHS = (1, 1, 1, 2)
 SETTINGS = WorldSettings(
@@ -37,6 +38,7 @@ SETTINGS = WorldSettings(
     shallow_layers=1,
     caption_dim=8,
     target=TargetSettings(batch=2, validated=2),
+    guiding=TargetSettings(batch=2, validated=2),
     drafter=DrafterSettings(batch=2, passes=2, validated=2, validated_passes=2),
     sampling=SamplerSettings(batch=2, drawn=1, validated=2),
     sampler_width=8,
@@ -59,16 +61,15 @@ def test_all_stages_run_and_stand_on_each_other(tmp_path: Path) -> None:
         assert sum(stage.share for stage in stages) == 100
         return [one.state for one in train_world(tmp_path, 1, stages, {}, stored=tmp_path / "none")]
 
-    assert run(SETTINGS) == ["finished"] * 9
+    assert run(SETTINGS) == ["finished"] * 10
     large = np.fromfile(tmp_path / "tokens" / "train_128.codes", np.int16)
     codes = np.fromfile(tmp_path / "tokens" / "train_64.codes", np.int16)
     assert len(codes) == len(large) == 6 * 16**2
     assert 0 <= codes.min() <= codes.max() < 48
     assert load_whole(tmp_path / "sampler_down_ce" / "checkpoint.pt")["step"] == 2
-    assert [load_whole(tmp_path / one / "checkpoint.pt")["config"]["grids"] for one in ("target", "drafter")] == [
-        [8, 16],
-        [8, 16],
-    ]
+    for one in ("target", "guided", "drafter"):
+        assert load_whole(tmp_path / one / "checkpoint.pt")["config"]["grids"] == [8, 16]
+    assert load_whole(tmp_path / "guided" / "checkpoint.pt")["config"]["guidance"] == 3.0
     # Nothing learns from a judge, a drafter or the last samplers: they go on.
     open_ones = ("judge", "drafter", "sampler_up_pixel", "sampler_down_ce", "superres")
     names = [stage.name for stage in textured_stages(tmp_path, pictures, settings=SETTINGS)]
@@ -107,6 +108,31 @@ def test_bad_input_to_the_command_is_one_message(tmp_path: Path, monkeypatch: py
     assert done.exit_code == 2
     assert "holds a world of" in done.output
     assert CliRunner().invoke(app, ["world", "--hours", "1", "--device", "tpu"]).exit_code == 2
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    done = CliRunner().invoke(app, ["world", "--hours", "1", "--compile", "--out", str(tmp_path / "new")])
+    assert done.exit_code == 2
+    assert "expected a compiler of C++, found no no-such-compiler" in done.output
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_folder_from_before_a_stage_goes_on_and_compile_reaches_the_targets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("underpaint.models.train.pictures.TexturedPictures", MadeUp)
+    told = list[object]()
+
+    def stages_of(*_: object, compiled: bool, **__: object) -> list[Stage]:
+        told.append(compiled)
+        return [Stage("tokenizer", 1, lambda folder, minutes: TrainingResult(1, True, {}))]
+
+    monkeypatch.setattr("underpaint.models.train.textured_world.textured_stages", stages_of)
+    command = ["world", "--hours", "1", "--out", str(tmp_path)]
+    assert CliRunner().invoke(app, command).exit_code == 0
+    held = json.loads((tmp_path / "world.json").read_text())["settings"]
+    assert not {"shallow_layers", "guidance", "guiding"} & held.keys()
+    monkeypatch.setenv("CXX", "python3")
+    assert CliRunner().invoke(app, [*command, "--compile"]).exit_code == 0
+    assert told == [False, True]
 
 
 def test_storing_by_command(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def called(*words: object) -> Result:
 def test_a_folder_of_all_models_says_how_they_are_asked_and_sampled(models: Path) -> None:
     index = read_index(models)
     assert (index.family, index.condition) == ("textured-scenes", "prompt_grammar")
-    assert index.sampling() == SamplingParams(guidance=2.0, temperature=1.0, top_k=0)
+    assert index.sampling() == SamplingParams(guidance=1.0, temperature=1.0, top_k=0)
     assert [(one.side, one.target, one.drafter, one.reference) for one in index.resolutions] == [
         (64, "target64", "drafter64", "judge_reference"),
         (128, "target128", "drafter128", "judge_reference"),
@@ -93,7 +93,7 @@ def test_one_file_of_weights_serves_both_grids(models: Path, kind: str) -> None:
 
 
 def test_what_is_stored_is_the_rounded_model_of_the_repository(runs: Path, models: Path) -> None:
-    trained = load_whole(runs / "target" / CHECKPOINT)["model"]
+    trained = load_whole(runs / "guided" / CHECKPOINT)["model"]
     wanted = widened(narrowed(trained))
     stored = load_file(models / "target.safetensors")
     matrix, scale = stored["layers.0.gate_up"], stored["layers.0.gate_up.scale"]
@@ -106,7 +106,7 @@ def test_what_is_stored_is_the_rounded_model_of_the_repository(runs: Path, model
 
 
 def test_other_readers_get_the_same_numbers(runs: Path, models: Path) -> None:
-    target = load_target(runs / "target" / CHECKPOINT)
+    target = load_target(runs / "guided" / CHECKPOINT)
     round_shared_target(target)
     for name, grid in (("target64", 8), ("target128", 16)):
         located = load.locate(name, "target", models)
@@ -140,10 +140,10 @@ def test_the_device_s_graphs_hold_what_8_bits_stand_for(models: Path, tmp_path: 
 
 
 def test_targets_that_multiply_in_8_bits_have_a_folder_of_their_own(runs: Path, models: Path, tmp_path: Path) -> None:
-    flatter = load_whole(runs / "target" / CHECKPOINT)
+    flatter = load_whole(runs / "guided" / CHECKPOINT)
     for value in flatter["model"].values():
         value *= 0.5 if value.ndim > 1 else 1.0
-    save_atomically(flatter, tmp_path / "runs" / "target" / CHECKPOINT)
+    save_atomically(flatter, tmp_path / "runs" / "guided" / CHECKPOINT)
     folder = export_tiny(tmp_path / "runs", copytree(models, tmp_path / "models"), "target_eight_bits")
     exact, near = (load.manifest("target128", where) for where in (models, folder))
     assert near.weights.file == exact.weights.file
@@ -158,7 +158,7 @@ def test_targets_that_multiply_in_8_bits_have_a_folder_of_their_own(runs: Path, 
 
 
 def test_each_grid_is_told_its_own_side_by_one_prompt(runs: Path, pipeline: Pipeline) -> None:
-    target = load_target(runs / "target" / CHECKPOINT)
+    target = load_target(runs / "guided" / CHECKPOINT)
     round_shared_target(target)
     asked = pipeline.condition(TEXT)
     low = pipeline.low_target(asked, WARM, 2).model._target
@@ -223,7 +223,7 @@ def test_benchmarks_measure_a_folder_on_its_own_prompts(models: Path, tmp_path: 
         [*("--engines", str(models), "--resolution", "64", "--prompts-count", "1"), "--ranks", "2", "--out", str(out)]
     )
     found = json.loads(out.read_text())
-    assert (found["vocab_size"], found["sampler"]["guidance"]) == (48, 2.0)
+    assert (found["vocab_size"], found["sampler"]["guidance"]) == (48, 1.0)
     settings.main(
         [
             *("adt", "--engines", str(models), "--resolution", "64", "--prompts-count", "1"),
@@ -255,7 +255,7 @@ def test_commands_draw_compare_and_measure(models: Path, tmp_path: Path) -> None
     done = called("compare", *small, "--methods", "ar,adt+lantern", "--out", tmp_path / "c", "--json", table)
     assert done.exit_code == 0, done.output
     held = json.loads(table.read_text())
-    assert (held["settings"]["top_k"], held["settings"]["guidance"]) == (0, 2.0)
+    assert (held["settings"]["top_k"], held["settings"]["guidance"]) == (0, 1.0)
     # Nothing was tuned on these models: the papers' settings, unless others are asked for.
     assert held["settings"]["preset"] == "paper"
     assert held["settings"]["methods"]["adt+lantern"]["policy_settings"]["total_tokens"] == 59
@@ -310,9 +310,11 @@ def test_a_missing_stage_and_another_family_are_refused_before_any_work(runs: Pa
     done = called("export", "target", "--scenes", "textured", "--runs", fewer, "--out", load.FOLDER)
     assert done.exit_code == 2
     assert "holds models of the family emoji-scenes; export those of textured-scenes" in done.stderr
+    done = called("export", "target_pair", "target", "--scenes", "textured", "--runs", fewer, "--out", tmp_path / "out")
+    assert "target_pair and target write the same files; export one of them into each folder" in done.stderr
     done = called("export", "target64", "--scenes", "textured", "--runs", fewer, "--out", tmp_path / "out")
     assert "there is no target64; known: tokenizer, target, drafter, judge" in done.stderr
-    one = fewer / "target" / CHECKPOINT
+    one = fewer / "guided" / CHECKPOINT
     saved = load_whole(one)
     del saved["config"]["grids"]
     save_atomically(saved, one)
@@ -358,6 +360,25 @@ def test_damaged_and_mixed_folders_are_refused(models: Path, tmp_path: Path) -> 
     write_judge(folder)
     write_index(folder)
     refused("judge", "expected a judge of finish, thing, relation")
+
+
+def test_targets_that_a_pair_guides_have_a_folder_of_their_own(runs: Path, models: Path, tmp_path: Path) -> None:
+    folder = export_tiny(runs, copytree(models, tmp_path / "models"), "target_pair")
+    assert read_index(folder).sampling() == SamplingParams(guidance=3.0)
+    baked, pair = (load_file(where / "target.safetensors") for where in (models, folder))
+    differing = {name for name in baked if not (baked[name] == pair[name]).all()}
+    assert {"embedding", "head"} <= baked.keys()
+    assert not {name for name in differing if name.startswith(("embedding", "head"))}, "one drafter can serve both"
+    assert any(name.startswith("layers.") for name in differing)
+    assert load.manifest("target128", folder).recipe.endswith("underpaint export --scenes textured target_pair")
+    asked = OPEN(folder)
+    plain, drafted = (drawn(asked, SamplingParams(guidance=3.0, temperature=0.0), name) for name in ("ar", "eagle2"))
+    assert plain.tokens == drafted.tokens
+    export_tiny(runs, folder, "drafter")
+    assert read_index(folder).sampling().guidance == 3.0
+    export_tiny(runs, folder, "target")
+    assert read_index(folder).sampling().guidance == 1.0
+    assert (folder / "target.safetensors").read_bytes() == (models / "target.safetensors").read_bytes()
 
 
 def test_an_export_of_one_model_keeps_the_others_and_the_folder_s_guidance(

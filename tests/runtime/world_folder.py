@@ -22,17 +22,20 @@ WIDE = replace(
 
 
 def train_tiny(out: Path) -> Path:
-    """All stages, two steps each, on one thread; then a target whose distributions say something."""
+    """All stages, two steps each, on one thread; then targets whose distributions say something."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     train_world(out, 1, textured_stages(out, MadeUp(), settings=WIDE), {}, stored=out / "none")
     torch.set_num_threads(threads)
-    path = out / "target" / CHECKPOINT
-    saved, random = load_whole(path), torch.Generator().manual_seed(5)
-    for name, value in saved["model"].items():
-        if value.ndim > 1 and "words" not in name:
-            value.copy_(0.3 * torch.randn(value.shape, generator=random))
-    save_atomically(saved, path)
+    for stage in ("target", "guided"):
+        path = out / stage / CHECKPOINT
+        saved, random = load_whole(path), torch.Generator().manual_seed(5)
+        for name, value in saved["model"].items():
+            if value.ndim > 1 and "words" not in name:
+                value.copy_(0.3 * torch.randn(value.shape, generator=random))
+                if stage == "target" and "layers" in name:
+                    value.mul_(0.5)  # codes and head are the same, layers are not
+        save_atomically(saved, path)
     return out
 
 
