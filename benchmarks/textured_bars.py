@@ -23,6 +23,8 @@ PAIRED: Final = {(64, 1): "textured-paired-64-t1.json"}
 PAPER: Final = {temperature: f"textured-compare-paper-128-t{temperature}.json" for temperature in (1, 0)}
 UNBOUNDED: Final = "textured-unbounded-128-t1.json"
 """LANTERN with delta = 1, which bounds no total variation."""
+GUIDED: Final = "textured-one-row-128-t1.json"
+"""With guidance baked into one row, of a target that was trained longer than that of the other records."""
 EIGHT_BITS: Final = "textured-eight-bits-128-t1.json"
 ABLATION: Final = "textured-mulo-ablation.json"
 """What each part of MuLo-SD adds, 128 px."""

@@ -98,7 +98,7 @@ class WorldSettings:
     sampling: SamplerSettings = field(default_factory=SamplerSettings)
     sampler_width: int = 80
     sides: tuple[int, int] = (64, 128)
-    scenes: int = 20000
+    scenes: int = 40000
     validation_scenes: int = 500
     steps: int = _UNTIL_TIME
 
