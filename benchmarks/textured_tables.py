@@ -4,7 +4,17 @@ from typing import Final
 
 from benchmarks.page_cells import Column, Row, Section, interval, plain, word
 from benchmarks.page_columns import PAIRED, PREMISES, SPEED
-from benchmarks.textured_bars import ABLATION, COMPARED, EIGHT_BITS, GUIDED, ONE_ROW, PAPER, TRAINED, UNBOUNDED
+from benchmarks.textured_bars import (
+    ABLATION,
+    COMPARED,
+    EIGHT_BITS,
+    GUIDED,
+    GUIDED_PREMISES,
+    ONE_ROW,
+    PAPER,
+    TRAINED,
+    UNBOUNDED,
+)
 from benchmarks.textured_bars import PAIRED as PAIRED_BY
 from benchmarks.textured_bars import PREMISES as PREMISES_OF
 
@@ -75,6 +85,13 @@ TEXTURED_SECTIONS: Final[tuple[Section, ...]] = (
     ),
     *(_premises(side) for side in PREMISES_OF),
     *(_one_row(side) for side in ONE_ROW),
+    Section(
+        TEXTURED_PAGE,
+        "What the papers take for granted, 128 px, guidance in one row",
+        GUIDED_PREMISES,
+        PREMISES,
+        "Of the target that was trained longer, one row a pass.",
+    ),
     *(_compared(file, f"Methods beside each other, {at[0]} px, temperature {at[1]}") for at, file in COMPARED.items()),
     *(
         Section(
