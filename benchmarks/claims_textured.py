@@ -1,4 +1,4 @@
-"""The claims as the models of TexturedScenes answer them: flat distributions, near codes, guidance.
+"""The claims as the models of TexturedScenes answer them: flat distributions, near codes, guidance by a pair of rows.
 
 Those models do not ship; the records hold their commands. A claim that stands in the other tables and not here has no
 record of these models.
@@ -110,13 +110,6 @@ TEXTURED_CLAIMS = (
 )
 
 
-def _guided(guidance: float) -> str:
-    """How a record's pictures were guided."""
-    if guidance == 1:
-        return "one row a pass (guidance is baked into the weights)"
-    return f"guidance {guidance:g} by a pair of rows"
-
-
 def textured_introduction(records: Records) -> str:
     """What these models are and how the two worlds differ, by their records; empty where one of those is missing."""
     if not {*TEXTURED.compared.values(), TEXTURED.premises, TEXTURED.ablation, MULO_FILE} <= records.keys():
@@ -126,7 +119,7 @@ def textured_introduction(records: Records) -> str:
     sure = pick(records, TEXTURED.premises, figure="likeliest token, mean probability")["value"]
     shared = pick(records, TEXTURED.premises, figure=OVERLAP)["value"]
     return f"""Tables that end in "on TexturedScenes" are of a second family of models, nearer to the papers':
-{settings["vocab_size"]:,} codes, all of them kept, {_guided(settings["guidance"])}. The likeliest
+{settings["vocab_size"]:,} codes, all of them kept, guidance {settings["guidance"]:g} by a pair of rows. The likeliest
 code has {sure:.2f} of the probability, and drafter and target share {shared:.2f} of theirs. LANTERN's and ADT-Tree's
 claims are judged at {settings["resolution"]} px, by settings chosen on these models; {len(settings["prompts"])} prompts
 at temperature 1, {len(cold["prompts"])} at 0. MuLo-SD's are judged at {wide["resolution"]} px, by settings chosen on
