@@ -52,11 +52,11 @@ class World(NamedTuple):
     suffix: str = ""
 
 
-SHIPPED = World(COMPARED, PAIRED, PREMISES, ABLATION)
+EMOJI = World(COMPARED, PAIRED, PREMISES, ABLATION)
 TEXTURED = World(
-    {t: textured_bars.COMPARED[64, t] for t in (0, 1)},
-    {1: textured_bars.PAIRED[64, 1]},
-    textured_bars.PREMISES[64],
+    textured_bars.COMPARED,
+    textured_bars.PAIRED,
+    textured_bars.PREMISES[128],
     textured_bars.ABLATION,
     ", on TexturedScenes",
 )
@@ -117,7 +117,7 @@ def faster(
     published: str,
     value: float | None = None,
     remark: str = "",
-    world: World = SHIPPED,
+    world: World = EMOJI,
 ) -> Claim:
     """One method is faster than another, at temperature `t`."""
     text = f"`{better}` is faster than `{worse}`, temperature {t}."
@@ -129,7 +129,7 @@ def faster(
     return Claim(paper + world.suffix, text, published, (file,), measure, published_value=value, remark=remark)
 
 
-def over_ar(paper: str, method: str, t: int, value: float | None, published: str = "", world: World = SHIPPED) -> Claim:
+def over_ar(paper: str, method: str, t: int, value: float | None, published: str = "", world: World = EMOJI) -> Claim:
     """A method is faster than AR, at temperature `t`."""
     text = f"`{method}` is faster than plain decoding, temperature {t}."
     file, told = world.compared[t], published or f"{value:g}x"

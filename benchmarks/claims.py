@@ -25,12 +25,12 @@ end, so the interval is wider than one of pairs would be. A loss of accuracy cou
 
 
 def introduction(records: Records) -> str:
-    """What the size of the shipped models means for the verdicts, with the figures that say so."""
+    """What the size of the EmojiScenes models means for the verdicts, with the figures that say so."""
     settings = record(records, COMPARED[1])["settings"]
     sure = pick(records, PREMISES, figure="likeliest token, mean probability")["value"]
     shared = pick(records, PREMISES, figure=OVERLAP)["value"]
-    return f"""The papers draw photographs by models of hundreds of millions to billions of weights; the shipped
-models draw scenes of {settings["resolution"]} px from {settings["vocab_size"]:,} codes, and comparisons keep the
+    return f"""The papers draw photographs by models of hundreds of millions to billions of weights; models of
+EmojiScenes draw scenes of {settings["resolution"]} px from {settings["vocab_size"]:,} codes, and comparisons keep the
 {settings["top_k"]} likeliest. That is a smaller and more peaked world: even without that cut the likeliest code has
 {sure:.2f} of the probability, and drafter and target share {shared:.2f} of theirs, where LANTERN's paper reports that
 about 0.04 of drafted tokens are accepted. So EAGLE-2's exact trees have less to lose here and relaxed rules less to

@@ -4,8 +4,8 @@ from benchmarks.claim_parts import (
     ACCURACY,
     ADT,
     COMPARED,
+    EMOJI,
     SETTINGS,
-    SHIPPED,
     Claim,
     World,
     faster,
@@ -97,7 +97,7 @@ ADT_CLAIMS = (
     faster(ADT, "adt", "eagle2", 1, "no figure", remark="The paper's 1.36x is at temperature 0."),
     simulated(ADT, "adt", "eagle2", "1.36x at temperature 0", 2.21 / 1.62),
     *(faster(ADT, "adt", "adt-control-chain", t, "not compared", remark=EQUAL_DEPTH) for t in (0, 1)),
-    lossless_claim(SHIPPED),
+    lossless_claim(EMOJI),
     *(
         Claim(
             ADT,
@@ -113,7 +113,7 @@ ADT_CLAIMS = (
         )
         for t, published in ((0, "3.86 levels"), (1, "no figure"))
     ),
-    *locality_claims(SHIPPED),
+    *locality_claims(EMOJI),
     *(
         Claim(
             ADT,

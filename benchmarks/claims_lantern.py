@@ -4,10 +4,10 @@ from benchmarks.claim_parts import (
     BUDGET,
     COMPARED,
     DAMAGE,
+    EMOJI,
     FRONTIER,
     LANTERN,
     OVERLAP,
-    SHIPPED,
     Claim,
     World,
     faster,
@@ -115,7 +115,7 @@ def eagle2_gains_nothing(world: World) -> Claim:
 
 
 LANTERN_CLAIMS = (
-    *premise_claims(SHIPPED),
+    *premise_claims(EMOJI),
     Claim(
         LANTERN,
         "Near codes are interchangeable in the picture: one token in five replaced by its nearest code costs less "
@@ -127,7 +127,7 @@ LANTERN_CLAIMS = (
         form="+.2f",
     ),
     over_ar(LANTERN, "eagle2", 0, 1.29),
-    eagle2_gains_nothing(SHIPPED),
+    eagle2_gains_nothing(EMOJI),
     over_ar(LANTERN, "lantern", 0, 2.26),
     over_ar(LANTERN, "lantern", 1, 1.69),
     faster(LANTERN, "lantern", "eagle2", 0, "1.75x (2.26 / 1.29)", 1.75),

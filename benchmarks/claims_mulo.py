@@ -1,10 +1,10 @@
 """The claims of MuLo-SD that models of this size can test."""
 
 from benchmarks.claim_parts import (
+    EMOJI,
     MULO,
     MULO_COMPARED,
     SAMPLERS,
-    SHIPPED,
     Claim,
     World,
     faster,
@@ -22,13 +22,13 @@ _MEASURES = {"prompt_accuracy": "accuracy", "attribute_log_probability": "the ju
 
 
 def _needed(
-    text: str, better: str, worse: str, published: str = _PARTS, name: str = "prompt_accuracy", world: World = SHIPPED
+    text: str, better: str, worse: str, published: str = _PARTS, name: str = "prompt_accuracy", world: World = EMOJI
 ) -> Claim:
     told, measure = f"{text}, by {_MEASURES[name]}.", ordering(world.ablation, better, worse, name)
     return Claim(MULO + world.suffix, told, published, (world.ablation,), measure, bound=0.0, form="+.3f")
 
 
-def _quicker(text: str, better: str, worse: str, published: str, world: World = SHIPPED) -> Claim:
+def _quicker(text: str, better: str, worse: str, published: str, world: World = EMOJI) -> Claim:
     measure = ratio(world.ablation, {"method": better}, {"method": worse})
     return Claim(MULO + world.suffix, text, published, (world.ablation,), measure)
 
@@ -75,7 +75,7 @@ MULO_CLAIMS = (
     keeps_accuracy(MULO, "mulo-islands", MULO_COMPARED, "", _GENEVAL),
     keeps_likelihood(MULO, "mulo", _GENEVAL),
     keeps_likelihood(MULO, "mulo-islands", _GENEVAL),
-    *needed_claims(SHIPPED, "prompt_accuracy"),
+    *needed_claims(EMOJI, "prompt_accuracy"),
     _sampler("Up-sampler: pixel loss beats token cross-entropy, by PSNR.", "latent", "latent-ce"),
     _needed("Up-sampler: the adversarial term beats pixel loss alone", "sampler latent-gan", "sampler latent"),
     _needed(
@@ -87,7 +87,7 @@ MULO_CLAIMS = (
         "sampler latent-down-pixel, two rows",
     ),
     _needed("Pixels beat latents between the resolutions", "sampler bicubic", "sampler latent-gan", "its default"),
-    *order_claims(SHIPPED),
+    *order_claims(EMOJI),
     Claim(
         MULO,
         "The gain over plain decoding grows with resolution (64, 128, 256 px).",

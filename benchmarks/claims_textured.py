@@ -1,7 +1,6 @@
-"""The claims as the models of TexturedScenes answer them: flat distributions, near codes, guidance by a pair of rows.
+"""The claims as the models of TexturedScenes answer them: flat distributions, near codes, guidance.
 
-Those models do not ship; the records hold their commands. A claim that stands in the other tables and not here has no
-record of these models.
+They are the models that ship. A claim that stands in the other tables and not here has no record of these models.
 """
 
 from benchmarks.claim_parts import (
@@ -112,16 +111,15 @@ TEXTURED_CLAIMS = (
 
 def textured_introduction(records: Records) -> str:
     """What these models are and how the two worlds differ, by their records; empty where one of those is missing."""
-    if not {*TEXTURED.compared.values(), TEXTURED.premises, TEXTURED.ablation, MULO_FILE} <= records.keys():
+    if not {*TEXTURED.compared.values(), TEXTURED.premises, TEXTURED.ablation} <= records.keys():
         return ""
-    settings, wide = (record(records, file)["settings"] for file in (TEXTURED.compared[1], MULO_FILE))
-    cold, parts = (record(records, file)["settings"] for file in (TEXTURED.compared[0], TEXTURED.ablation))
+    settings, cold = (record(records, TEXTURED.compared[t])["settings"] for t in (1, 0))
+    parts = record(records, TEXTURED.ablation)["settings"]
     sure = pick(records, TEXTURED.premises, figure="likeliest token, mean probability")["value"]
     shared = pick(records, TEXTURED.premises, figure=OVERLAP)["value"]
-    return f"""Tables that end in "on TexturedScenes" are of a second family of models, nearer to the papers':
-{settings["vocab_size"]:,} codes, all of them kept, guidance {settings["guidance"]:g} by a pair of rows. The likeliest
-code has {sure:.2f} of the probability, and drafter and target share {shared:.2f} of theirs. LANTERN's and ADT-Tree's
-claims are judged at {settings["resolution"]} px, by settings chosen on these models; {len(settings["prompts"])} prompts
-at temperature 1, {len(cold["prompts"])} at 0. MuLo-SD's are judged at {wide["resolution"]} px, by settings chosen on
-these models too; {len(wide["prompts"])} prompts, and {len(parts["prompts"])} for its parts. The models are not yet
-trained enough to ship ([scenes.md](../explanation/scenes.md))."""
+    rows = "in one row" if settings["guidance"] == 1 else f"{settings['guidance']:g} by a pair of rows"
+    return f"""Tables that end in "on TexturedScenes" are of the models that ship, nearer to the papers':
+{settings["vocab_size"]:,} codes, all of them kept, guidance {rows}. The likeliest code has {sure:.2f} of the
+probability, and drafter and target share {shared:.2f} of theirs. Claims are judged at {settings["resolution"]} px, by
+settings chosen on these models; {len(settings["prompts"])} prompts at temperature 1, {len(cold["prompts"])} at 0, and
+{len(parts["prompts"])} for the parts of MuLo-SD."""

@@ -12,7 +12,7 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts.model_index import read_index
 from underpaint.models.decoder import Decoder
 from underpaint.models.decoder_config import DecoderConfig
-from underpaint.runtime.conditions import Condition, of_prompt
+from underpaint.runtime.conditions import Condition, of_words
 from underpaint.runtime.device.cycle import DeviceMethod
 from underpaint.runtime.device.folder import DeviceModels
 from underpaint.runtime.device.weights import read_decoder
@@ -23,8 +23,8 @@ from underpaint.runtime.methods.method import ModelTables
 from underpaint.runtime.methods.registry import resolve
 from underpaint.runtime.methods.tree_config import TreeMethod
 from underpaint.runtime.resampling.registry import read_codebook
+from underpaint.zoo.grammars import index_grammar
 from underpaint.zoo.load import FOLDER, locate
-from underpaint.zoo.prompts import sample
 
 NEAREST = 100
 """Codes that a codebook rule may pool over."""
@@ -88,8 +88,11 @@ def shipped_models(device: torch.device, dtype: torch.dtype) -> Shipped:
 
 def shipped_prompts(count: int) -> list[Condition]:
     """`count` prompts of the grammar, the same at every call."""
+    grammar = index_grammar(read_index(FOLDER))
+    if grammar is None:
+        raise ValueError(f"{FOLDER}: expected models that are asked in the words of a prompt grammar")
     rng = np.random.default_rng(0)
-    return [of_prompt(sample(rng)) for _ in range(count)]
+    return [of_words(grammar.sample(rng)) for _ in range(count)]
 
 
 def shipped_tables() -> ModelTables:

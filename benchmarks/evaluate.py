@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.report import at_least, finish, options, parse, progress, refusing
-from underpaint.runtime.evaluation.comparison import ComparisonPlan, ComparisonProgress, build_methods, choose_prompts
+from underpaint.runtime.evaluation.comparison import ComparisonPlan, ComparisonProgress, build_methods, read_conditions
 from underpaint.runtime.evaluation.jobs.plan import EvaluationPlan, ModelPlan, ModelSpec
 from underpaint.runtime.evaluation.jobs.run import draw_missing, evaluation_report
 from underpaint.runtime.evaluation.jobs.shards import EvaluationFolder
@@ -36,7 +36,7 @@ def plan_of(pictures: int) -> EvaluationPlan:
     pipeline = spec.open(own_threads=False)
     sampling = dataclasses.replace(pipeline.sampling, temperature=1.0)
     methods = build_methods(pipeline, METHODS, 1.0)
-    plan = ComparisonPlan(methods, choose_prompts(pictures // 4), (0, 1), sampling)
+    plan = ComparisonPlan(methods, read_conditions(pipeline, (), pictures // 4), (0, 1), sampling)
     return EvaluationPlan((ModelPlan.make(spec, pipeline, plan, {}, {}),))
 
 

@@ -19,7 +19,7 @@ from underpaint.runtime.evaluation.report import ReportRow
 from underpaint.runtime.methods.registry import build_method, resolve
 from underpaint.runtime.pipeline import Pipeline
 
-METHODS = ("ar", "adt", "scd-maximal", "adt+lantern", "mulo-islands")
+METHODS = ("ar", "jacobi-lookup", "lantern", "adt+lantern", "mulo-islands")
 
 
 def main(arguments: list[str] | None = None) -> None:

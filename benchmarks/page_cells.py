@@ -6,10 +6,6 @@ from typing import Any, NamedTuple
 Row = Mapping[str, Any]
 Column = tuple[str, Callable[[Row], str]]
 
-EARLIER = "Of an earlier target and drafter, not made anew since."
-GONE = "Two of these networks ship no more."
-NOT_SHIPPED: Mapping[str, str] = {EARLIER: "of an earlier target", GONE: "two of whose networks ship no more"}
-"""What stands above results of models that ship no more, and how a claim says it of its record."""
 ELSEWHERE = "Where samplers that other losses trained are: docs/how-to/train.md."
 
 

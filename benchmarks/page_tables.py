@@ -1,6 +1,6 @@
 """Which tables the pages of docs/results/ hold: for each result file, its rows and its columns."""
 
-from benchmarks.page_cells import EARLIER, ELSEWHERE, GONE, Section, plain, with_half, word
+from benchmarks.page_cells import ELSEWHERE, Section, plain, with_half, word
 from benchmarks.page_columns import (
     BUDGET,
     CERTIFIED,
@@ -66,7 +66,7 @@ SECTIONS: tuple[Section, ...] = (
     Section("comparison", "The papers' own settings, temperature 1", "compare-paper-128-t1.json", SPEED, PUBLISHED),
     Section(
         "premises",
-        "The shipped models at the papers' sampling",
+        "EmojiScenes models at the papers' sampling",
         "premises-128.json",
         PREMISES,
         "The papers sample at temperature 1 without top-k. Calm, busy and object are told from the picture alone. What "
@@ -78,7 +78,7 @@ SECTIONS: tuple[Section, ...] = (
         "near-duplicates-128.json",
         DUPLICATES,
         "Every code of 64 fresh scenes of 128 px is replaced by its k-th nearest, and the pictures are compared. With "
-        "their own codes the scenes come back at 23.1 dB. The weights are those of the repository (models/weights).",
+        "their own codes the scenes come back at 23.1 dB.",
         lambda result: result["replacements"],
     ),
     Section("comparison", "`jacobi-lookup` beside each of them, temperature 1", "paired-t1.json", PAIRED, OURS),
@@ -116,16 +116,16 @@ SECTIONS: tuple[Section, ...] = (
         "the fewest prompts of 25, 50, 100 and 200 from which on its interval does.",
     ),
     Section("mulo-sd", "MuLo-SD at its best measured settings", "mulo-compare-t1-window3.json", SPEED),
-    Section("mulo-sd", "What each part adds", "mulo-ablation.json", SPEED, f"{EARLIER} {ELSEWHERE}"),
+    Section("mulo-sd", "What each part adds", "mulo-ablation.json", SPEED, ELSEWHERE),
     Section(
         "mulo-sd",
         "Speed against quality",
         "mulo-frontier.json",
         SPEED,
-        f"{EARLIER}\n\n![Speed against quality](mulo-frontier.png)",
+        "![Speed against quality](mulo-frontier.png)",
     ),
     Section("roofline", "Synthetic models on three machines", "roofline-study.json", STUDY),
-    Section("roofline", "Chains in one call, on traces of the shipped models", "chain-study-traces.json", CHAINS),
+    Section("roofline", "Chains in one call, on traces of the EmojiScenes models", "chain-study-traces.json", CHAINS),
     Section("roofline", "Chains in one call, on synthetic models", "chain-study-models.json", CHAINS),
     Section(
         "simulator", "Tree methods", "predict-128-t1.json", PREDICTED, "A trace of other prompts predicts a comparison."
@@ -164,10 +164,10 @@ SECTIONS: tuple[Section, ...] = (
         "`picture_budget` against `neighbour_budget`, given what it spent on the same picture",
         "picture-budget.json",
         PICTURE,
-        "The shipped models, temperature 1. What the even rule spent on a picture is the other's budget for it.",
+        "Temperature 1. What the even rule spent on a picture is the other's budget for it.",
     ),
     Section("exactness", "First tokens and pairs, 600 draws", "pair-statistics-128.json", PAIRS),
-    Section("exactness", "First tokens and pairs, 2,400 draws", "pair-statistics-128-long.json", PAIRS, EARLIER),
+    Section("exactness", "First tokens and pairs, 2,400 draws", "pair-statistics-128-long.json", PAIRS),
     Section("exactness", "Block and traversal verification", "verification-128.json", VERIFIED),
     Section(
         "exactness",
@@ -231,7 +231,7 @@ SECTIONS: tuple[Section, ...] = (
             ("PSNR up, dB", with_half("up_psnr_scene")),
             ("PSNR down, dB", with_half("down_psnr_scene")),
         ),
-        f"{GONE} {ELSEWHERE}",
+        ELSEWHERE,
     ),
     Section(
         "costs",
@@ -287,7 +287,7 @@ SECTIONS: tuple[Section, ...] = (
     ),
     Section(
         "invariance",
-        "The shipped models",
+        "Every decoder",
         "invariance.json",
         INVARIANCE,
         "The worst of all rows of batches of 1, 2 and 4. chain: positions of one path. beside: one token among others "

@@ -17,9 +17,11 @@ from typing import Any
 from benchmarks.claim_parts import Judged
 from benchmarks.claims import CLAIMS, PAPERS, RULE, introduction, tallied
 from benchmarks.claims_textured import TEXTURED_PAPERS, textured_introduction
-from benchmarks.page_cells import NOT_SHIPPED, Section
+from benchmarks.page_cells import Section
 from benchmarks.page_columns import README_COLUMNS
 from benchmarks.page_tables import SECTIONS
+from benchmarks.shipped import NO_MORE, NOTICE, ships
+from benchmarks.textured_bars import COMPARED as TEXTURED_COMPARED
 from benchmarks.textured_bars import FILES as TEXTURED_FILES
 from benchmarks.textured_bars import bar_cells, how_far
 from benchmarks.textured_tables import BAR_COLUMNS, BARS_RULE, TEXTURED_PAGE
@@ -31,8 +33,8 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PAGES = ROOT / "docs" / "results"
 README = ROOT / "README.md"
-README_FILE = "compare-128-t1.json"
-README_METHODS = ("ar", "eagle2", "adt", "scd-maximal", "jacobi-lookup", "adt+lantern", "zipar", "mulo-islands")
+README_FILE = TEXTURED_COMPARED[1]
+README_METHODS = ("ar", "eagle2", "adt", "jacobi-lookup", "lantern", "adt+lantern", "zipar", "mulo-islands")
 README_BEGIN, README_END = "<!-- made by `python -m benchmarks.pages` -->", "<!-- end -->"
 _COMMAND_LETTERS = 108
 CLAIMS_TITLE = "The papers' claims, one by one"
@@ -106,12 +108,16 @@ def render_section(section: Section) -> str:
     """One section: its heading, the conditions, the table."""
     result = read_result(section.file)
     rows = list(section.rows(result))
-    parts = [f"## {section.heading}", *([section.words] if section.words else [])]
+    parts = [f"## {section.heading}", *_notice(result), *([section.words] if section.words else [])]
     parts.append("\n".join(f"- {line}" for line in [*conditions(result), f"File: `{section.file}`"]))
     table = markdown_table(
         [name for name, _ in section.columns], [[cell(row) for _, cell in section.columns] for row in rows]
     )
     return "\n\n".join([*parts, table])
+
+
+def _notice(result: Mapping[str, Any]) -> list[str]:
+    return [NOTICE] if ships(result) is False else []
 
 
 def present_records(files: Iterable[str]) -> Records:
@@ -131,20 +137,19 @@ def render_bars(records: Records) -> list[str]:
 
 def render_claims(records: Records) -> str:
     """The page of claims: a table for each paper, and every record that they read, with its command."""
-    marks = {section.file: words for section in SECTIONS for words in NOT_SHIPPED if words in section.words}
     judged = {claim: claim.judge(records) for claim in CLAIMS}
 
     def read(file: str) -> str:
         known = f"[`{file}`](#{file.replace('.', '')})" if file in records else f"`{file}`"
-        return f"{known}, {NOT_SHIPPED[marks[file]]}" if file in marks else known
+        return f"{known}, {NO_MORE}" if _notice(records.get(file, {})) else known
 
     def verdict(found: Judged) -> str:
         return f"**{found.verdict}**" + (f"; {found.beside}" if found.beside else "")
 
-    shipped, textured = (
+    emoji, textured = (
         [found for one, found in judged.items() if (one.paper in TEXTURED_PAPERS) == wanted] for wanted in (False, True)
     )
-    counts = f"{tallied(shipped, 'the shipped models')} {tallied(textured, 'TexturedScenes')}"
+    counts = f"{tallied(emoji, 'EmojiScenes')} {tallied(textured, 'TexturedScenes')}"
     words = filter(None, (introduction(records), textured_introduction(records), RULE, counts))
     parts = [NOTE, f"# {CLAIMS_TITLE}", *words]
     for paper in PAPERS:
@@ -157,7 +162,7 @@ def render_claims(records: Records) -> str:
     parts.append("## Records and commands")
     for file, result in sorted(records.items()):
         lines = [*conditions(result), *([] if "command" in result else ["Command: not recorded"])]
-        parts += [f"### {file}", *([marks[file]] if file in marks else []), "\n".join(f"- {line}" for line in lines)]
+        parts += [f"### {file}", *_notice(result), "\n".join(f"- {line}" for line in lines)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -172,7 +177,7 @@ def render_pages() -> dict[str, str]:
         body = "\n\n".join([NOTE, f"# {title}", *first, *(render_section(section) for section in sections)])
         pages[f"{name}.md"] = body + "\n"
     rows = [
-        (f"[{section.heading}]({section.page}.md)", f"`{section.file}`", _processor(section.file))
+        (f"[{section.heading}]({section.page}.md)", f"`{section.file}`", *_models_and_processor(section.file))
         for section in SECTIONS
         if (RESULTS / section.file).is_file()
     ]
@@ -180,7 +185,7 @@ def render_pages() -> dict[str, str]:
         f"[{CLAIMS_TITLE}](claims.md): what the three papers say, and what was measured here.\n\n"
         "Each page is made from recorded files, each of which holds its command. Ratios differ by machine."
     )
-    index = markdown_table(("What", "File", "Processor"), rows)
+    index = markdown_table(("What", "File", "Models", "Processor"), rows)
     pages["index.md"] = "\n\n".join([NOTE, "# Results", words, index]) + "\n"
     return pages
 
@@ -191,10 +196,11 @@ def render_readme(text: str) -> str:
     rows = {row["method"]: row for row in result["rows"]}
     settings, machine = result["settings"], result["machine"]
     count = len(settings["prompts"]) * len(settings["seeds"])
-    vocab_size = settings["vocab_size"]
+    kept, codes = settings["top_k"], f"{settings['vocab_size']:,} codes"
     words = (
-        f"{settings['resolution']} px, temperature {settings['temperature']:g}, the {settings['top_k']} likeliest of "
-        f"{vocab_size:,} codes, {count} pictures a method, {machine['cores']} cores of {machine['processor']}:"
+        f"{settings['resolution']} px, temperature {settings['temperature']:g}, "
+        f"{f'the {kept:,} likeliest of' if kept else 'all'} {codes}, {count} pictures a method, "
+        f"{machine['cores']} cores of {machine['processor']}:"
     )
     cells = [[cell(rows[name]) for _, cell in README_COLUMNS] for name in README_METHODS]
     table = markdown_table([heading for heading, _ in README_COLUMNS], cells)
@@ -206,8 +212,10 @@ def render_readme(text: str) -> str:
     return f"{begin}{README_BEGIN}\n\n{words}\n\n{table}\n\n{why}\n\n    {command}\n\n{README_END}{end}"
 
 
-def _processor(file: str) -> str:
-    return str(read_result(file).get("machine", {}).get("processor", "not recorded"))
+def _models_and_processor(file: str) -> tuple[str, str]:
+    result = read_result(file)
+    models = {True: "shipped", False: "ship no more", None: ""}[ships(result)]
+    return models, str(result.get("machine", {}).get("processor", "not recorded"))
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -12,21 +12,15 @@ from benchmarks.verdicts import Figure, Figured, NoFigureError, Records, Sense, 
 
 TRAINED: Final = "textured-training.json"
 PREMISES: Final = {side: f"textured-premises-{side}.json" for side in (64, 128)}
-ONE_ROW: Final = {side: f"textured-premises-{side}-one-row.json" for side in (64, 128)}
-COMPARED: Final = {
-    (side, temperature): f"textured-compare-{side}-t{temperature}.json" for side in (64, 128) for temperature in (1, 0)
-}
-MULO: Final = COMPARED[128, 1]
+COMPARED: Final = {temperature: f"textured-compare-128-t{temperature}.json" for temperature in (1, 0)}
+"""By temperature, 128 px."""
+MULO: Final = COMPARED[1]
 """With MuLo-SD's methods and row fronts."""
-PAIRED: Final = {(64, 1): "textured-paired-64-t1.json"}
-"""Of `benchmarks.paired_speed`, by side and temperature."""
+PAIRED: Final = {temperature: f"textured-paired-128-t{temperature}.json" for temperature in (1, 0)}
+"""Of `benchmarks.paired_speed`, by temperature, 128 px."""
 PAPER: Final = {temperature: f"textured-compare-paper-128-t{temperature}.json" for temperature in (1, 0)}
 UNBOUNDED: Final = "textured-unbounded-128-t1.json"
 """LANTERN with delta = 1, which bounds no total variation."""
-GUIDED: Final = "textured-one-row-128-t1.json"
-"""With guidance baked into one row, of a target that was trained longer than that of the other records."""
-GUIDED_PREMISES: Final = "textured-premises-128-guided.json"
-"""Of the same models."""
 EIGHT_BITS: Final = "textured-eight-bits-128-t1.json"
 ABLATION: Final = "textured-mulo-ablation.json"
 """What each part of MuLo-SD adds, 128 px."""
@@ -74,7 +68,7 @@ def _premises(side: int) -> Iterator[Bar]:
     yield Bar(f"{at}: the likeliest token's share differs by region, 1.5 times", file, factor, above, 1.5)
     for nodes, most in ((8, 1.5), (16, 1.95)):
         asked = f"{at}: a pass over {nodes} nodes costs at most {most:g} plain ones, one row, in decoding cycles"
-        yield Bar(asked, ONE_ROW[side], _pass_over(nodes, ONE_ROW[side]), Sense.BELOW, most)
+        yield Bar(asked, file, _pass_over(nodes, file), Sense.BELOW, most)
 
 
 def _value(file: str, name: str) -> Figured:
@@ -94,9 +88,9 @@ def _faster(method: str, file: str, least: float, where: str) -> Bar:
 BARS: Final[tuple[Bar, ...]] = (
     *_premises(64),
     *_premises(128),
-    _accuracy(COMPARED[128, 1]),
-    _faster("adt+lantern", COMPARED[128, 0], 1.8, "128 px, temperature 0"),
-    _faster("adt+lantern", COMPARED[128, 1], 1.5, "128 px, temperature 1"),
+    _accuracy(COMPARED[1]),
+    _faster("adt+lantern", COMPARED[0], 1.8, "128 px, temperature 0"),
+    _faster("adt+lantern", COMPARED[1], 1.5, "128 px, temperature 1"),
     _faster("mulo-islands", MULO, 3.0, "128 px"),
 )
 FILES: Final = tuple(dict.fromkeys((TRAINED, *(bar.file for bar in BARS))))
@@ -142,25 +136,26 @@ def how_far(records: Records) -> str:
                 f"{' before guidance was baked in' if guided else ''}, in nats a token, is {cross}; knowing nothing is "
                 f"{math.log(held['vocab_size']):.2f}."
             )
-    for file in (COMPARED[128, 1], COMPARED[64, 1]):
-        if file not in records:
-            continue
-        accuracy = pick(records, file, method="ar")["prompt_accuracy"]
-        real = records[file]["model"].get("judge_accuracy", {}).get("things_and_finishes")
-        if accuracy is None or real is None:
-            continue
-        side = records[file]["settings"]["resolution"]
-        told = f"their finishes); of the real scenes, {real:.3f}"
-        most = _reconstructed(records, side)
-        if most is not None:
-            told += f"; of those as they come back from the tokenizer, {most:.3f}"
-        parts.append(
-            f"Of plain AR's pictures of {side} px the judge reads {accuracy:.3f} right (two things and {told}."
-        )
-        if accuracy < _LEAST_ACCURACY:
-            parts.append(
-                "**The models are undertrained**: less than the 0.75 that was asked of them. Read every figure below "
-                "as one of a model that draws badly."
-            )
-        break
+    if COMPARED[1] in records:
+        parts += _how_well(records, COMPARED[1])
     return " ".join(parts)
+
+
+def _how_well(records: Records, file: str) -> list[str]:
+    """What the judge reads right of plain AR's pictures, and whether that is what was asked."""
+    accuracy = pick(records, file, method="ar")["prompt_accuracy"]
+    real = records[file]["model"].get("judge_accuracy", {}).get("things_and_finishes")
+    if accuracy is None or real is None:
+        return []
+    side = records[file]["settings"]["resolution"]
+    told = f"their finishes); of the real scenes, {real:.3f}"
+    most = _reconstructed(records, side)
+    if most is not None:
+        told += f"; of those as they come back from the tokenizer, {most:.3f}"
+    parts = [f"Of plain AR's pictures of {side} px the judge reads {accuracy:.3f} right (two things and {told}."]
+    if accuracy < _LEAST_ACCURACY:
+        parts.append(
+            "**The models are undertrained**: less than the 0.75 that was asked of them. Read every figure below as "
+            "one of a model that draws badly."
+        )
+    return parts

@@ -8,9 +8,6 @@ from benchmarks.textured_bars import (
     ABLATION,
     COMPARED,
     EIGHT_BITS,
-    GUIDED,
-    GUIDED_PREMISES,
-    ONE_ROW,
     PAPER,
     TRAINED,
     UNBOUNDED,
@@ -47,15 +44,7 @@ JUDGED: tuple[Column, ...] = (
     ("target's log-likelihood, less AR's", lambda row: interval(row, "log_likelihood_over_ar", "+.3f")),
     ("told from AR's, AUC", lambda row: interval(row, "auc")),
 )
-_COMPARED: Final = (
-    "Where guidance is not 1, every pass has two rows. Measures of quality are paired with AR's. The preset `tuned` "
-    "was tuned on the shipped models; what `--set` of a command says, on other prompts of these (`underpaint sweep "
-    "--prompts-skip 200`)."
-)
-
-
-def _passes(result: Row) -> list[Row]:
-    return [row for row in result["rows"] if row["figure"].startswith("a target pass over")]
+_COMPARED: Final = "Where guidance is not 1, every pass has two rows. Measures of quality are paired with AR's."
 
 
 def _compared(file: str, heading: str, more: str = "") -> Section:
@@ -69,11 +58,6 @@ def _premises(side: int) -> Section:
     return Section(TEXTURED_PAGE, f"What the papers take for granted, {side} px", PREMISES_OF[side], PREMISES, words)
 
 
-def _one_row(side: int) -> Section:
-    heading = f"What passes of one row cost inside decoding cycles, {side} px"
-    return Section(TEXTURED_PAGE, heading, ONE_ROW[side], PREMISES, rows=_passes)
-
-
 TEXTURED_SECTIONS: Final[tuple[Section, ...]] = (
     Section(
         TEXTURED_PAGE,
@@ -84,32 +68,18 @@ TEXTURED_SECTIONS: Final[tuple[Section, ...]] = (
         "`vq_decoder` are one tokenizer.",
     ),
     *(_premises(side) for side in PREMISES_OF),
-    *(_one_row(side) for side in ONE_ROW),
-    Section(
-        TEXTURED_PAGE,
-        "What the papers take for granted, 128 px, guidance in one row",
-        GUIDED_PREMISES,
-        PREMISES,
-        "Of the target that was trained longer, one row a pass.",
-    ),
-    *(_compared(file, f"Methods beside each other, {at[0]} px, temperature {at[1]}") for at, file in COMPARED.items()),
+    *(_compared(file, f"Methods beside each other, 128 px, temperature {t}") for t, file in COMPARED.items()),
     *(
         Section(
             TEXTURED_PAGE,
-            f"`lantern` beside each of the others, {side} px, temperature {t}",
+            f"`lantern` beside each of the others, 128 px, temperature {t}",
             file,
             PAIRED,
             "Picture by picture, of the same comparison: how many times as fast as the other `lantern` is.",
         )
-        for (side, t), file in PAIRED_BY.items()
+        for t, file in PAIRED_BY.items()
     ),
     *(_compared(file, f"The papers' own settings, 128 px, temperature {t}") for t, file in PAPER.items()),
-    _compared(
-        GUIDED,
-        "Guidance in one row, a target trained longer, 128 px, temperature 1",
-        "This target learnt 17 million tokens more than that of the other records, and guidance 3 is baked into it; "
-        "its drafter learnt anew, for 8 minutes. The settings are those of the pair of rows.",
-    ),
     _compared(
         UNBOUNDED,
         "ADT-Tree with LANTERN without a bound, 128 px, temperature 1",

@@ -14,7 +14,7 @@ from underpaint.cli.options import Backend
 from underpaint.cli.terminal import Format, FormatOption, JsonFile
 from underpaint.cli.train.options import SceneFamily, Scenery
 from underpaint.cli.train.stages import stages
-from underpaint.export.trained_names import NAMES, OTHER_NAMES, SHIPPED_NAMES, WORLD_NAMES, WORLD_OTHER_NAMES
+from underpaint.export.trained_names import EMOJI_NAMES, NAMES, OTHER_NAMES, WORLD_NAMES, WORLD_OTHER_NAMES
 
 if TYPE_CHECKING:
     from underpaint.artifacts.manifest import Manifest
@@ -63,7 +63,7 @@ def export(
         list[str] | None,
         typer.Argument(
             metavar="[MODEL]... or CHECKPOINT",
-            help=f"Without --kind, which of {', '.join(SHIPPED_NAMES)}; all of these if none is named; only if named: "
+            help=f"Without --kind, which of {', '.join(EMOJI_NAMES)}; all of these if none is named; only if named: "
             f"{', '.join(OTHER_NAMES)}. With --scenes textured, which of {', '.join(WORLD_NAMES)}; only if named: "
             f"{', '.join(WORLD_OTHER_NAMES)}. With --kind, the checkpoint: a file or folder, or a hub name: "
             "owner/model, owner/model/file.",

@@ -64,7 +64,7 @@ def generate(
     prompts: Annotated[
         list[str] | None,
         typer.Argument(
-            help='Plain words, e.g. "a 3d fox, left, on a sky background"; see --engines. Several draw each.'
+            help='Plain words, e.g. "a woolly fox left of an outlined pumpkin"; see --engines. Several draw each.'
         ),
     ] = None,
     out: Annotated[
@@ -119,8 +119,8 @@ def generate(
         texts = list(prompts or ())
         if not texts and prompt_options == _NO_FILE:
             raise ValueError(
-                'expected a prompt, such as "a 3d fox, left, on a sky background" of the shipped models, --prompts '
-                "FILE or --prompts-count; `underpaint prompts` lists the words"
+                'expected a prompt, such as "a woolly fox left of an outlined pumpkin" of the shipped models, '
+                "--prompts FILE or --prompts-count; `underpaint prompts` lists the words"
             )
         # Typed prompts say how many pictures there will be; a file or a vocabulary only says it once it is read.
         if texts:

@@ -68,7 +68,7 @@ Preset = Annotated[
     str | None,
     typer.Option(
         help="Settings of the methods: tuned (best measured on the shipped models) or paper. Default: tuned, or of "
-        "models of textured scenes, which nothing was tuned on, paper.",
+        "models of EmojiScenes, paper.",
         show_default=False,
     ),
 ]

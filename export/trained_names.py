@@ -16,7 +16,7 @@ _BETWEEN: Final = (
     "superres",
 )
 _PAIRS: Final = (SHIPPED_RESOLUTIONS, (64, 256), (128, 256))
-SHIPPED_NAMES: Final = (
+EMOJI_NAMES: Final = (
     "tokenizer",
     "target64",
     "drafter64",
@@ -37,7 +37,7 @@ OTHER_NAMES: Final = (
     "drafter256",
     "drafter256_float",
     "judge_reference256",
-    *(name + between(*pair) for pair in _PAIRS for name in _BETWEEN if name + between(*pair) not in SHIPPED_NAMES),
+    *(name + between(*pair) for pair in _PAIRS for name in _BETWEEN if name + between(*pair) not in EMOJI_NAMES),
 )
 """What is exported only when it is named: drafters in float32, to compare the 8-bit ones with (into a folder of their
 own: a folder holds one drafter a grid), the samplers that other losses trained, which the latent kinds of
@@ -79,7 +79,7 @@ class TrainedNames(NamedTuple):
 
 
 NAMES: Final[Mapping[str, TrainedNames]] = {
-    "emoji": TrainedNames(Path("runs"), Path("runs/export"), SHIPPED_NAMES, OTHER_NAMES),
+    "emoji": TrainedNames(Path("runs"), Path("runs/export"), EMOJI_NAMES, OTHER_NAMES),
     "textured": TrainedNames(Path("runs/world"), Path("runs/textured"), WORLD_NAMES, WORLD_OTHER_NAMES),
 }
 """By family, as `--scenes` names it."""

@@ -2,8 +2,11 @@
 
 from pathlib import Path
 
+import numpy as np
 import onnx
-from onnx import TensorProto, numpy_helper
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+from onnx.external_data_helper import ExternalDataInfo
 
 from underpaint.artifacts.scaled_rows import SCALE, ScaledRows
 
@@ -21,7 +24,7 @@ def widen_scaled_rows(model: onnx.ModelProto, folder: Path) -> None:
     kept = []
     for node in graph.node:
         if node.op_type == "Mul" and node.input[0] in casts and casts[node.input[0]] in narrow:
-            steps, scale = (numpy_helper.to_array(tensors[casts[name]], str(folder)) for name in node.input)
+            steps, scale = (_values(tensors[casts[name]], folder) for name in node.input)
             graph.initializer.append(numpy_helper.from_array(ScaledRows(steps, scale).widened(), node.output[0]))
         elif node.output[0] not in casts:
             kept.append(node)
@@ -29,3 +32,17 @@ def widen_scaled_rows(model: onnx.ModelProto, folder: Path) -> None:
     for field, values in (("node", kept), ("initializer", left)):
         graph.ClearField(field)
         getattr(graph, field).extend(values)
+
+
+def _values(tensor: TensorProto, folder: Path) -> NDArray[np.generic]:
+    """A tensor's numbers, in the graph or in a file of `folder`. onnx's own reader refuses a file that is a link, as
+    caches of model hubs keep them.
+    """
+    if tensor.data_location != TensorProto.EXTERNAL:
+        return numpy_helper.to_array(tensor)
+    where = ExternalDataInfo(tensor)
+    with (folder / Path(where.location).name).open("rb") as file:
+        file.seek(where.offset or 0)
+        content = file.read(where.length)
+    kind = helper.tensor_dtype_to_np_dtype(tensor.data_type)
+    return np.frombuffer(content, kind).reshape(tuple(tensor.dims))

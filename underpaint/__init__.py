@@ -3,8 +3,8 @@
     import underpaint
 
     pipeline = underpaint.open_pipeline()
-    drawing = underpaint.draw(pipeline, "a 3d fox, left", "adt")
-    report = underpaint.compare(pipeline, ["eagle2", "adt"], ["a 3d fox, left"])
+    drawing = underpaint.draw(pipeline, "a woolly fox left of an outlined pumpkin", "adt")
+    report = underpaint.compare(pipeline, ["eagle2", "adt"], ["a woolly fox left of an outlined pumpkin"])
     exact = underpaint.exact_report("lantern")
 
 What is exported here is loaded when it is first asked for, so that `import underpaint` stays quick.

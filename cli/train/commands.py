@@ -31,7 +31,7 @@ from underpaint.zoo.resolutions import between
 app = typer.Typer(
     cls=TorchGroup,
     context_settings=HELP_NAMES,
-    help="Train the shipped models again (needs PyTorch), a recipe each. A stopped run continues where it was.",
+    help="Train models (needs PyTorch): `world` those that ship, the others a stage each. A stopped run goes on.",
     no_args_is_help=True,
 )
 app.command()(draw)
@@ -87,13 +87,13 @@ def tokenizer(
 def target(*, resolution: Resolution = Pixels.small, init_from: InitFrom = None, scenes: Scenes, run: Run) -> None:
     """Train a target; above 64 px it starts from the target of half the side unless --init-from names another."""
     from underpaint.cli.train.encoded import encoded
-    from underpaint.models.train.target import LOOPS, read_target_start, shipped_config, train_target
+    from underpaint.models.train.target import LOOPS, emoji_config, read_target_start, train_target
 
     pixels = int(resolution)
     with run.started(f"runs/target_{pixels}") as folder:
         if pixels > Pixels.small and init_from is None:
             init_from = Path(f"runs/target_{pixels // 2}/checkpoint.pt")
-        read_target_start(init_from, shipped_config(pixels))
+        read_target_start(init_from, emoji_config(pixels))
         data, validation = encoded(scenes, pixels, run.device)
         common = run.common(LOOPS[pixels])
         report(train_target(folder, data, validation, pixels, init_from=init_from, **common), folder)

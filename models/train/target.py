@@ -46,11 +46,11 @@ SETTINGS = {64: TargetSettings(batch=48), 128: TargetSettings(scenes=40000), 256
 
 
 CAPTION_DIM = 128
-"""Width of the shipped targets' caption features."""
+"""Width of caption features of the targets of EmojiScenes."""
 
 
-def shipped_config(resolution: int) -> DecoderConfig:
-    """The shipped target: equal capacity at every resolution, only the grid differs."""
+def emoji_config(resolution: int) -> DecoderConfig:
+    """The target of EmojiScenes: equal capacity at every resolution, only the grid differs."""
     return DecoderConfig(
         dim=256,
         layers=8,
@@ -128,7 +128,7 @@ def train_target(
     differ, since positions are rotary.
     """
     torch.manual_seed(seed)
-    config = config or shipped_config(resolution)
+    config = config or emoji_config(resolution)
     settings = settings or SETTINGS[resolution]
     if data.codes.shape[1] != config.cells:
         raise ValueError(f"the target has {config.cells} cells, the token set {data.codes.shape[1]}")

@@ -34,7 +34,7 @@ class Reading(NamedTuple):
     values: Mapping[str, str]
     """The value of every slot of the grammar."""
     features: FloatArray
-    """[F] (64 in the shipped judge)."""
+    """[F] (160 in the shipped judge)."""
     scores: Mapping[str, FloatArray] = MappingProxyType({})
     """Class scores (logits) [classes] by slot, in the order of the slot's values; empty in records of before they
     were kept."""

@@ -116,7 +116,8 @@ class ZiparSession:
         return DecodingResult(decoded.tokens, steps=decoded.steps)
 
 
-_MEASURED: Final = "measured: benchmarks/results/mulo-compare-t1-window3.json"
+_MEASURED: Final = "measured: on 12 prompts apart from those reported (docs/explanation/scenes.md)"
+_EARLIER: Final = "measured: on EmojiScenes models, which shipped before (docs/results/mulo-sd.md)"
 _GUESS: Final = "our guess: the paper does not publish it"
 _MULO: Final = "arXiv 2601.05149"
 
@@ -128,7 +129,7 @@ def _mulo(
     return MethodSpec(
         name,
         summary,
-        Preset(tuned, tuned.at_zero(), {"tau, radius, window, draft_window": measured}),
+        Preset(tuned, tuned.at_zero(), {"tau, k, radius, window, draft_window": measured}),
         Preset(paper, paper.at_zero(), {**guessed, **sources}),
     )
 
@@ -145,16 +146,20 @@ _ISLANDS: Final = {
     "resampler": f"{_MULO} (CVPR 2026): super-resolution through pictures, the default there",
 }
 _NARROWEST: Final = (
-    "measured: on 24 prompts apart from those reported (docs/results/settings.md); the narrowest whose pictures the "
-    "judge does not read worse than AR's"
+    "measured: on prompts of EmojiScenes models, which shipped before (docs/results/settings.md); the narrowest whose "
+    "pictures the judge did not read worse than AR's"
 )
-_PAPER_V1: Final = MuloConfig(tau=0.3, radius=1, order="serial", window=None)
+_PAPER_V1: Final = MuloConfig(tau=0.3, k=30, radius=1, order="serial", window=None)
 
 GRID_METHODS: Final = (
     MethodSpec(
         "zipar",
         "ZipAR: row fronts with the target alone, nothing drafted; the control for mulo",
-        Preset(ZiparConfig(), ZiparConfig(), {"window": "measured: docs/results/mulo-sd.md"}),
+        Preset(
+            ZiparConfig(),
+            ZiparConfig(),
+            {"window": _EARLIER},
+        ),
         Preset(
             ZiparConfig(window=8),
             ZiparConfig(window=8),
@@ -184,15 +189,15 @@ GRID_METHODS: Final = (
     _mulo(
         "mulo-islands",
         "MuLo-SD with row fronts: in drafting, and in repair of islands side by side",
-        MuloConfig(radius=0, order="islands", draft_window=3),
-        MuloConfig(tau=0.3, order="islands", window=8, draft_window=8, resampler="superres"),
+        MuloConfig(radius=0, order="islands", draft_window=2),
+        MuloConfig(tau=0.3, k=30, order="islands", window=8, draft_window=8, resampler="superres"),
         _ISLANDS,
     ),
     _mulo(
         "mulo-raster",
         "MuLo-SD's ablation: everything after the first rejected cell is redrawn",
         MuloConfig(reject="raster", window=None),
-        MuloConfig(tau=0.3, reject="raster", window=None),
+        MuloConfig(tau=0.3, k=30, reject="raster", window=None),
         {**_V1, "reject": f"{_MULO}: the ablation of local repair"},
         "not tuned: an ablation, at the threshold of 'mulo'",
     ),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, Type
 from underpaint.algos.accept import RULES, Rule
 from underpaint.algos.registry import build
 from underpaint.algos.rows import SamplingParams
-from underpaint.artifacts.model_families import TEXTURED_FAMILY
+from underpaint.artifacts.model_families import EMOJI_FAMILY
 from underpaint.runtime.methods.method import DecodingMethod, ModelTables
 from underpaint.runtime.methods.settings import Shown, read_setting, settings_of, split_setting
 
@@ -26,8 +26,8 @@ TUNED: Final = "tuned"
 PAPER: Final = "paper"
 """The settings that the method's paper or its authors' code give, as far as they are published."""
 PRESETS: Final[tuple[PresetName, ...]] = (TUNED, PAPER)
-_UNTUNED: Final = (TEXTURED_FAMILY,)
-"""Families of models that no settings were tuned on."""
+_UNTUNED: Final = (EMOJI_FAMILY,)
+"""Families of models that the tuned settings are not for."""
 PUBLISHED_CODES: Final = 16384
 """Codes of the models that the papers' settings were chosen on (LlamaGen, arXiv 2406.06525)."""
 

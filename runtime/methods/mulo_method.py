@@ -30,8 +30,8 @@ from underpaint.runtime.methods.multi_scale import LowRows, TimedResampler
 class MuloConfig:
     """Implements `runtime.methods.method_config.MethodConfig`.
 
-    The defaults are the best settings measured on the shipped models
-    (`benchmarks/results/mulo-compare-t1-window3.json`): serial repair, each row two cells behind the one above.
+    The defaults are the best settings measured on the shipped models (docs/explanation/scenes.md): serial repair, each
+    row two cells behind the one above.
 
     tau: the pooled rule keeps a cell whose token and `k` nearest codes hold this much of the target; 0 keeps all,
     above 1 nothing. k: codes pooled with a token; 0 pools all that the table of near codes has, as in every rule, None
@@ -47,7 +47,7 @@ class MuloConfig:
     """
 
     tau: float = 0.1
-    k: int | None = 30
+    k: int | None = 0
     rows: int | None = None
     reject: Reject = "local"
     radius: int = 1

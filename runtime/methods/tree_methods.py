@@ -127,7 +127,7 @@ TREE_METHODS: Final = (
         "lantern",
         ("eagle2", "lantern"),
         "LANTERN: EAGLE-2's tree, near codes pooled up to a bound",
-        (chosen.DEEPER_TREE, chosen.LANTERN),
+        (chosen.SHORT_TREE, chosen.LANTERN),
         (chosen.PAPER_TREE, chosen.PAPER_LANTERN),
     ),
     _method(
@@ -154,7 +154,7 @@ TREE_METHODS: Final = (
     MethodSpec(
         "vvs",
         "VVS: EAGLE-2's tree with LANTERN's acceptance, and now and then a path committed without a target pass",
-        _preset("eagle2", "lantern", chosen.DEEPER_TREE, chosen.LANTERN, chosen.SKIPPING),
+        _preset("eagle2", "lantern", chosen.SHORT_TREE, chosen.LANTERN, chosen.SKIPPING),
         _preset(
             "eagle2",
             "lantern",

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from benchmarks import pages
 from benchmarks.claim_parts import COMPARED, PAIRED, Claim
 from benchmarks.claims import CLAIMS, PAPERS, introduction, tallied
-from benchmarks.page_cells import NOT_SHIPPED
+from benchmarks.shipped import NO_MORE, NOTICE
 from benchmarks.verdicts import (
     Counted,
     Figure,
@@ -277,16 +277,14 @@ def test_the_page_has_every_claim_and_the_command_of_every_record():
     assert all(line.count(" | ") == 5 for line in page.splitlines() if line.startswith("| ") and "`" in line)
 
 
-@pytest.mark.parametrize("words", NOT_SHIPPED)
-def test_records_of_models_that_ship_no_more_are_marked_as_such(monkeypatch, words):
+def test_records_of_models_that_ship_no_more_are_marked_as_such(monkeypatch):
     old = COMPARED[1]
-    sections = [one._replace(words=words if one.file == old else "") for one in pages.SECTIONS]
-    monkeypatch.setattr(pages, "SECTIONS", sections)
+    monkeypatch.setattr(pages, "ships", lambda record: record is not RECORDS[old])
     page = pages.render_claims(RECORDS)
     for file in RECORDS:
-        cells = re.findall(rf"\[`{re.escape(file)}`\]\(#[^)]*\)(, {NOT_SHIPPED[words]})?", page)
+        cells = re.findall(rf"\[`{re.escape(file)}`\]\(#[^)]*\)(, {NO_MORE})?", page)
         assert {bool(cell) for cell in cells} == {file == old}
-    assert page.count(words) == 1
+    assert page.count(NOTICE) == 1
 
 
 def test_the_words_above_the_tables_are_of_the_records():

@@ -2,13 +2,12 @@
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from benchmarks import gallery, pages
-from benchmarks.page_cells import NOT_SHIPPED
+from benchmarks.shipped import NO_MORE, NOTICE, named_models, ships
 from underpaint.zoo.load import manifest, names
 
 ROOT = Path(__file__).parents[2]
@@ -42,27 +41,23 @@ def test_every_result_is_on_a_page() -> None:
     assert {path.name for path in RESULTS.glob("*.json")} <= shown
 
 
-def hashes_in(value: object) -> Iterator[tuple[str, str]]:
-    """Every model that a result names, with its hash."""
-    if isinstance(value, dict):
-        named = value.get("sha256")
-        if isinstance(named, dict):
-            yield from ((name, digest) for name, digest in named.items() if isinstance(digest, str))
-        for inner in value.values():
-            yield from hashes_in(inner)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from hashes_in(inner)
+def test_a_record_is_of_the_shipped_models_where_all_of_its_hashes_are_theirs() -> None:
+    shipped = {name: (held.weights or held).sha256 for name in names() for held in [manifest(name)]}
+    (name, digest), *_ = shipped.items()
+    assert ships({"model": {"sha256": dict(shipped)}}) is True
+    assert ships({"rows": [{"model": {"sha256": {name: digest}}}, {"model": {"sha256": {name: "0" * 64}}}]}) is False
+    assert ships({"model": {"sha256": {"of no such name": digest}}}) is False
+    assert ships({"model": {"sha256": None}, "rows": []}) is None
 
 
-def test_results_are_of_the_shipped_models_or_say_that_they_are_not() -> None:
-    shipped = {name: (held.weights.sha256 if (held := manifest(name)).weights else held.sha256) for name in names()}
-    told = {one.file for one in pages.SECTIONS if any(words in one.words for words in NOT_SHIPPED)}
-    told |= {one.file for one in pages.SECTIONS if one.page == pages.TEXTURED_PAGE and (RESULTS / one.file).is_file()}
-    found = {path.name: dict(hashes_in(json.loads(path.read_text()))) for path in RESULTS.glob("*.json")}
-    others = {file for file, models in found.items() if any(shipped.get(name) != one for name, one in models.items())}
-    assert sum(bool(models) for models in found.values()) > 15
-    assert others == told
+def test_results_of_models_that_ship_no_more_say_so() -> None:
+    records = {path.name: json.loads(path.read_text()) for path in RESULTS.glob("*.json")}
+    assert sum(bool(list(named_models(record))) for record in records.values()) > 15
+    for section in pages.SECTIONS:
+        if section.file in records:
+            assert (NOTICE in pages.render_section(section)) == (ships(records[section.file]) is False), section.file
+    index = pages.render_pages()["index.md"]
+    assert NO_MORE.removeprefix("of models that ") in index
 
 
 def test_the_readmes_picture_is_of_the_recorded_methods(

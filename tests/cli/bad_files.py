@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from underpaint.models.train.target import shipped_config
+from underpaint.models.train.target import emoji_config
 from underpaint.models.train.tokenizer import EMBEDDED
 from underpaint.zoo.load import FOLDER as ZOO
 from underpaint.zoo.prompts import WORDS
@@ -86,7 +86,7 @@ def _folders_of_models(folder: Path) -> None:
     _model_folder(folder / "m_list_index", damage("model_index.json", b"[]"))
     _model_folder(folder / "m_cut_manifest", damage("target64.json", b'{"kind": "target", "sha256": '))
     _model_folder(folder / "m_no_manifest", lambda made: (made / "target64.json").unlink())
-    _model_folder(folder / "m_cut_weights", damage("target64.safetensors", b"short"))
+    _model_folder(folder / "m_cut_weights", damage("target.safetensors", b"short"))
     _model_folder(folder / "m_cut_graph", damage("target64.onnx", b"short"))
     _model_folder(folder / "m_cut_codebook", damage("codebook.npz", b"PK short"))
     put("m_no_models", "model_index.json", "models", value={})
@@ -112,7 +112,7 @@ def _folders_of_models(folder: Path) -> None:
         ("settings_none", "settings", None),
         ("settings_list", "settings", []),
         ("shapes_none", "shapes", None),
-        ("weights_text", "weights", "target64.safetensors"),
+        ("weights_text", "weights", "target.safetensors"),
         ("weights_escape", "weights", {"file": "../../../../etc/passwd", "bytes": 1, "sha256": "0"}),
         ("format", "format", 1),
         ("export_list", "export", [1]),
@@ -126,7 +126,7 @@ def _folders_of_models(folder: Path) -> None:
         edit_json(made / "target64.json", lambda held: held["settings"].clear())
 
     _model_folder(folder / "m_settings_empty", less)
-    _model_folder(folder / "m_cut_grammar", damage("emoji_scenes.json", b'{"concepts": '))
+    _model_folder(folder / "m_cut_grammar", damage("textured_scenes.json", b'{"concepts": '))
     _model_folder(folder / "m_no_judge_reference", lambda made: (made / "judge_reference.npz").unlink())
 
 
@@ -136,11 +136,11 @@ def _checkpoints(folder: Path) -> None:
     def save(name: str, held: Any) -> None:
         torch.save(held, folder / name)
 
-    target = asdict(shipped_config(64))
+    target = asdict(emoji_config(64))
     save("tokenizer.pt", {"config": {"kind": "tokenizer", "vq": asdict(EMBEDDED)}, "model": {}})
     described = {"kind": "target", "words": WORDS, "decoder": target, "caption_dim": 8}
     save("target.pt", {"config": described, "model": {}})
-    narrow = asdict(replace(shipped_config(64), dim=128, heads=2))
+    narrow = asdict(replace(emoji_config(64), dim=128, heads=2))
     save("narrow.pt", {"config": {"kind": "target", "words": WORDS, "decoder": narrow}, "model": {}})
     save("no_config.pt", {"model": {}})
     save("tokenizer_bare.pt", {"config": {"kind": "tokenizer"}, "model": {}})

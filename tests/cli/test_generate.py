@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 
 from tests.cli.synthetic_pipeline import SyntheticPipeline, replace_models
 from underpaint.cli.app import app
-from underpaint.zoo.prompts import CONCEPT_NAMES, parse
+from underpaint.zoo.textured_prompts import THINGS, parse_textured
 
 
 @pytest.fixture(autouse=True)
@@ -95,13 +95,13 @@ def test_what_cannot_be_drawn_is_said_before_anything_is_written(
 
 
 def test_the_vocabulary_and_random_prompts() -> None:
-    assert called("prompts", "--concepts").stdout.split("\n")[:-1] == list(CONCEPT_NAMES)
+    assert called("prompts", "--concepts").stdout.split("\n")[:-1] == list(THINGS)
     drawn = called("prompts", "--random", 5, "--seed", 1).stdout.splitlines()
     assert len(drawn) == 5
     for text in drawn:
-        assert parse(text).caption() == text
+        assert parse_textured(text).caption() == text
     assert called("prompts", "--random", 5, "--seed", 1).stdout.splitlines() == drawn
     rows = json.loads(called("prompts", "--backgrounds", "--format", "json").stdout)
-    assert {"background": "sky"} in rows
+    assert any("foliage" in row.values() for row in rows)
     assert called("prompts", "--concepts", "--backgrounds").exit_code == 2
-    assert "speckled" in called("prompts").stdout
+    assert "woolly" in called("prompts").stdout

@@ -14,7 +14,7 @@ from underpaint.zoo.load import FOLDER
 
 pytestmark = pytest.mark.slow
 METHODS = "adt+lantern,mulo-islands"
-PROMPTS = ("a 3d fox, left, on a sky background",)
+PROMPTS = ("a woolly fox left of an outlined pumpkin, on green foliage",)
 TIMED = ("seconds", "speedup", "share", "_ms", "frechet_seconds")
 
 

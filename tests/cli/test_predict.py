@@ -25,7 +25,12 @@ from underpaint.sim.replay.trace import load
 
 LOW = ("mulo", "mulo-islands", "mulo-raster")
 METHODS = ("ar", "speculative", "eagle1", "eagle2", "adt", "lantern", "roofline", "zipar", *LOW)
-SETTINGS = {"mulo-islands": ("draft_window=2",), "roofline": ("windows=0", "siblings=0")}
+SETTINGS = {
+    "mulo": ("k=30",),
+    "mulo-raster": ("k=30",),
+    "mulo-islands": ("k=30", "draft_window=2"),
+    "roofline": ("windows=0", "siblings=0"),
+}
 """The low grid of the synthetic pipeline is 2 x 2."""
 NARROW = ("--set", "mulo-islands.draft_window=2")
 PIPELINE = SyntheticPipeline()

@@ -17,7 +17,7 @@ from underpaint.cli.option_groups import grouped
 from underpaint.cli.terminal import be_quiet
 from underpaint.cli.train.commands import app
 from underpaint.models.sampler import SamplerConfig
-from underpaint.models.train.target import shipped_config
+from underpaint.models.train.target import emoji_config
 from underpaint.models.train.tokenizer import EMBEDDED
 from underpaint.zoo.prompts import WORDS
 
@@ -54,7 +54,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
     def save(name: str, **config: object) -> None:
         torch.save({"config": config, "model": {}}, folder / f"{name}.pt")
 
-    target, narrow = asdict(shipped_config(64)), asdict(replace(shipped_config(64), dim=128, heads=2))
+    target, narrow = asdict(emoji_config(64)), asdict(replace(emoji_config(64), dim=128, heads=2))
     save("tokenizer", kind="tokenizer", vq=asdict(EMBEDDED))
     save("tokenizer_narrow", kind="tokenizer", vq=asdict(replace(EMBEDDED, ch=16)))
     save("target", kind="target", words=WORDS, decoder=target)

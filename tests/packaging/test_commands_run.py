@@ -17,7 +17,10 @@ import pytest
 from tests.packaging.documents import ROOT, documented_commands
 
 SECONDS = 600
-PARTI = "Prompt\tCategory\na 3d fox, left\tAnimals\nan oil painting of a robot\tArts\na flat balloon\tArtifacts\n"
+PARTI = (
+    "Prompt\tCategory\na woolly fox left of an outlined pumpkin\tAnimals\n"
+    "an oil painting of a robot\tArts\na stone drum above a glossy whale\tArtifacts\n"
+)
 POLICY_PAGE = ROOT / "docs" / "how-to" / "add-a-policy.md"
 
 

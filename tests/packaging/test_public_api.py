@@ -24,10 +24,10 @@ assert "site" in underpaint.__file__, underpaint.__file__
 assert underpaint.__version__[0].isdigit(), underpaint.__version__
 
 pipeline = underpaint.open_pipeline(resolution=64)
-drawing = underpaint.draw(pipeline, "a 3d fox, left", "eagle2", temperature=0)
+drawing = underpaint.draw(pipeline, "a woolly fox left of an outlined pumpkin", "eagle2", temperature=0)
 assert len(drawing.tokens) == 64
 assert pipeline.picture(drawing.tokens_array()).shape == (64, 64, 3)
-report = underpaint.compare(pipeline, ["eagle2", "adt"], ["a 3d fox, left"], temperature=0)
+report = underpaint.compare(pipeline, ["eagle2", "adt"], ["a woolly fox left of an outlined pumpkin"], temperature=0)
 assert [row.method for row in report.rows] == ["ar", "eagle2", "adt"]
 assert all(row.identical_to_ar for row in report.rows)
 assert underpaint.exact_report("point").total_variation < 1e-12
@@ -35,7 +35,7 @@ point = underpaint.RULES["point"]
 import dataclasses
 underpaint.register_rule(dataclasses.replace(point, name="mine"))
 assert underpaint.exact_report("mine").total_variation < 1e-12
-assert underpaint.draw(pipeline, "a 3d fox, left", "eagle2:mine").tokens
+assert underpaint.draw(pipeline, "a woolly fox left of an outlined pumpkin", "eagle2:mine").tokens
 """
 
 

@@ -136,6 +136,14 @@ def models(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def smaller(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder without models of 256 px."""
+    folder = tmp_path_factory.mktemp("smaller")
+    export_all(runs, folder, ("target64", "target128"))
+    return folder
+
+
+@pytest.fixture(scope="module")
 def pipeline(models: Path) -> Pipeline:
     return OPEN(models, resolution=256)
 
@@ -290,9 +298,10 @@ def test_the_command_draws_256_px(models: Path, tmp_path: Path, monkeypatch: pyt
     ],
     ids=lambda command: command[0],
 )
-def test_without_models_a_line_says_what_makes_them(command: list[str], tmp_path: Path) -> None:
+def test_without_models_a_line_says_what_makes_them(smaller: Path, command: list[str], tmp_path: Path) -> None:
     out = tmp_path / ("fox.png" if command[0] == "generate" else "out")
-    result = CliRunner().invoke(app, [*command, "--resolution", "256", "--out", str(out)])
+    asked = ["--engines", str(smaller), "--resolution", "256", "--out", str(out)]
+    result = CliRunner().invoke(app, [*command, *asked])
     assert result.exit_code == 2, result.output
     (line,) = result.stderr.splitlines()
     assert "holds no target256, drafter256, judge_reference256: no models of 256 px ship" in line

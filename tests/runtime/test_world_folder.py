@@ -21,6 +21,7 @@ from underpaint.algos.rows import SamplingParams, sampling_probs
 from underpaint.api import draw as draw_once
 from underpaint.artifacts.index_writer import write_index
 from underpaint.artifacts.manifest import ManifestError
+from underpaint.artifacts.model_families import EMOJI_FAMILY, TEXTURED_FAMILY
 from underpaint.artifacts.model_index import read_index
 from underpaint.artifacts.scaled_rows import ScaledRows
 from underpaint.cli.app import app
@@ -256,16 +257,15 @@ def test_commands_draw_compare_and_measure(models: Path, tmp_path: Path) -> None
     assert done.exit_code == 0, done.output
     held = json.loads(table.read_text())
     assert (held["settings"]["top_k"], held["settings"]["guidance"]) == (0, 1.0)
-    # Nothing was tuned on these models: the papers' settings, unless others are asked for.
-    assert held["settings"]["preset"] == "paper"
-    assert held["settings"]["methods"]["adt+lantern"]["policy_settings"]["total_tokens"] == 59
+    assert held["settings"]["preset"] == "tuned"
+    assert held["settings"]["methods"]["adt+lantern"]["policy_settings"]["total_tokens"] == 8
     asked = (*small[:4], "--method", "eagle2", "--save-tokens", "--out", out)
     assert called("generate", TEXT, *asked).exit_code == 0
     assert max(json.loads(out.with_suffix(".json").read_text())["nodes"]) > 6
     assert max(draw_once(OPEN(models, resolution=64), TEXT, "eagle2").nodes or ()) > 6
     done = called("sweep", *small, "--vary", "zipar.window=2,4", "--out", tmp_path / "s")
     assert done.exit_code == 0, done.output
-    assert json.loads((tmp_path / "s" / "sweep.json").read_text())["settings"]["preset"] == "paper"
+    assert json.loads((tmp_path / "s" / "sweep.json").read_text())["settings"]["preset"] == "tuned"
     for row in held["rows"]:
         assert set(row["attribute_accuracy"]) == set(OPEN(models).judge.grammar.slots)
         assert row["attribute_log_probability"] < 0
@@ -299,7 +299,9 @@ def test_wrong_prompts_and_options_are_one_line(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_missing_stage_and_another_family_are_refused_before_any_work(runs: Path, tmp_path: Path) -> None:
+def test_a_missing_stage_and_another_family_are_refused_before_any_work(
+    runs: Path, models: Path, tmp_path: Path
+) -> None:
     fewer = tmp_path / "runs"
     copytree(runs, fewer)
     (fewer / "drafter" / CHECKPOINT).unlink()
@@ -307,7 +309,10 @@ def test_a_missing_stage_and_another_family_are_refused_before_any_work(runs: Pa
     assert done.exit_code == 2
     assert "drafter/checkpoint.pt; train them with `underpaint train world`, or say --runs" in done.stderr
     assert not (tmp_path / "out").exists()
-    done = called("export", "target", "--scenes", "textured", "--runs", fewer, "--out", load.FOLDER)
+    others = copytree(models, tmp_path / "others")
+    index = others / "model_index.json"
+    index.write_text(index.read_text().replace(TEXTURED_FAMILY, EMOJI_FAMILY))
+    done = called("export", "target", "--scenes", "textured", "--runs", fewer, "--out", others)
     assert done.exit_code == 2
     assert "holds models of the family emoji-scenes; export those of textured-scenes" in done.stderr
     done = called("export", "target_pair", "target", "--scenes", "textured", "--runs", fewer, "--out", tmp_path / "out")

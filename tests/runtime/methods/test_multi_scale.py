@@ -16,18 +16,18 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.resolution import ResolutionMap
 from underpaint.algos.spatial.zipar import raster, zipar
 from underpaint.algos.tree import NO_TOKEN
-from underpaint.runtime.conditions import of_prompt
+from underpaint.runtime.conditions import parse_condition
 from underpaint.runtime.drawing import Drawing, draw, noise_of
 from underpaint.runtime.engines.context import EngineContext
 from underpaint.runtime.methods.multi_scale import LowRows
 from underpaint.runtime.methods.registry import build_method, resolve
 from underpaint.runtime.pipeline import Pipeline
-from underpaint.zoo.prompts import Prompt
+from underpaint.zoo.grammars import TEXTURED
 
 ROOT = Path(__file__).parents[3]
-PROMPT = of_prompt(Prompt("fox"))
+PROMPT = parse_condition("a woolly fox left of an outlined pumpkin", "prompt_grammar", TEXTURED)
 WARM, COLD = SamplingParams(top_k=10), SamplingParams(temperature=0.0)
-"""Without guidance: half the work, the same code."""
+"""The likeliest codes alone: what a draft proposes is then kept now and then."""
 
 
 @cache
@@ -137,8 +137,8 @@ def test_settings_that_do_not_fit_the_models_are_refused_before_any_pass(setting
         ("tau=nan", "expected a threshold tau >= 0"),
         ("tau=-0.1", "expected a threshold tau >= 0"),
         ("delta=nan", r"delta must be in \[0, 1\]"),
-        ("k=-1", r"expected k in 0..100"),
-        ("k=101", r"expected k in 0..100"),
+        ("k=-1", r"expected k in 0..250"),
+        ("k=251", r"expected k in 0..250"),
         ("draft_adaptive=true", "needs draft_window"),
     ],
 )

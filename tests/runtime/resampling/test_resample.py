@@ -27,6 +27,7 @@ from underpaint.runtime.resampling.tokens import TokenResampler
 from underpaint.zoo.load import FOLDER, names
 
 PAIR = ResolutionMap(Grid(8, 8), Grid(16, 16))
+CODES = 4096
 ONE_THREAD = EngineContext(threads=1)
 SHIPPED = tuple(kind for kind in RESAMPLERS if set(models_behind(kind)) <= set(names()))
 
@@ -53,7 +54,7 @@ def test_shapes_and_range(kind: str) -> None:
     high = resampler.enlarge(low, range(8))
     assert (high.shape, high.dtype) == ((256,), np.dtype(np.int64))
     assert high.min() >= 0
-    assert high.max() < 1024
+    assert high.max() < CODES
     back = resampler.reduce(high, range(8))
     assert (back.shape, back.dtype) == ((64,), np.dtype(np.int64))
     assert resampler.enlarge(low, range(2, 5)).shape == (3 * 2 * 16,)
@@ -70,7 +71,7 @@ def test_rows_that_are_not_drawn_change_nothing(kind: str, stop: int) -> None:
     for way, tokens, cells in ((resampler.enlarge, low, stop * 8), (resampler.reduce, high, stop * 32)):
         absent, other = tokens.copy(), tokens.copy()
         absent[cells:] = NO_TOKEN
-        other[cells:] = (other[cells:] * 7 + 3) % 1024
+        other[cells:] = (other[cells:] * 7 + 3) % CODES
         wanted = way(tokens, range(stop - 1, stop))
         assert np.array_equal(way(absent, range(stop - 1, stop)), wanted)
         assert np.array_equal(way(other, range(stop - 1, stop)), wanted)
@@ -105,8 +106,8 @@ def test_bad_tokens_are_refused(kind: str) -> None:
         resampler.enlarge(low[:-1], range(8))
     with pytest.raises(ValueError, match="not drawn"):
         resampler.enlarge(np.where(np.arange(64) < 20, low, NO_TOKEN), range(2, 3))
-    with pytest.raises(ValueError, match="0 to 1023"):
-        resampler.reduce(np.full(256, 1024), range(1))
+    with pytest.raises(ValueError, match=f"0 to {CODES - 1}"):
+        resampler.reduce(np.full(256, CODES), range(1))
     with pytest.raises(ValueError, match="rows within"):
         resampler.enlarge(low, range(7, 9))
     with pytest.raises(ValueError, match="rows within"):
