@@ -1,6 +1,7 @@
 """A graph with the matrices that it stores in 8 bits already widened, for engines that take 8 bits to mean products."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -34,7 +35,7 @@ def widen_scaled_rows(model: onnx.ModelProto, folder: Path) -> None:
         getattr(graph, field).extend(values)
 
 
-def _values(tensor: TensorProto, folder: Path) -> NDArray[np.generic]:
+def _values(tensor: TensorProto, folder: Path) -> NDArray[Any]:
     """A tensor's numbers, in the graph or in a file of `folder`. onnx's own reader refuses a file that is a link, as
     caches of model hubs keep them.
     """

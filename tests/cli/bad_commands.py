@@ -679,7 +679,7 @@ _WRITTEN: Final = (
         "train draw --target target.pt --temperature 1e-300 --out x",
         "target.pt: its weights are not those of the widths",
     ),
-    ("train draw --target target.pt --top-k 100000 --out x", "expected at most 4096, the codes of this"),
+    ("train draw --target target.pt --top-k 100000 --out x", "expected at most 1024, the codes of this"),
     ("train draw --target target.pt --scenes 0 --out x", "Invalid value for '--scenes': Input should be"),
     ("train draw --target target.pt --out text.txt", "is not a folder; choose another place"),
     ("train draw --target target.pt --out loop", "is a symbolic link that leads nowhere; choose"),

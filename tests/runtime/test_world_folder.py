@@ -259,10 +259,10 @@ def test_commands_draw_compare_and_measure(models: Path, tmp_path: Path) -> None
     assert (held["settings"]["top_k"], held["settings"]["guidance"]) == (0, 1.0)
     assert held["settings"]["preset"] == "tuned"
     assert held["settings"]["methods"]["adt+lantern"]["policy_settings"]["total_tokens"] == 8
-    asked = (*small[:4], "--method", "eagle2", "--save-tokens", "--out", out)
+    asked = (*small[:4], "--method", "eagle2", "--preset", "paper", "--save-tokens", "--out", out)
     assert called("generate", TEXT, *asked).exit_code == 0
     assert max(json.loads(out.with_suffix(".json").read_text())["nodes"]) > 6
-    assert max(draw_once(OPEN(models, resolution=64), TEXT, "eagle2").nodes or ()) > 6
+    assert max(draw_once(OPEN(models, resolution=64), TEXT, "eagle2", preset="paper").nodes or ()) > 6
     done = called("sweep", *small, "--vary", "zipar.window=2,4", "--out", tmp_path / "s")
     assert done.exit_code == 0, done.output
     assert json.loads((tmp_path / "s" / "sweep.json").read_text())["settings"]["preset"] == "tuned"
