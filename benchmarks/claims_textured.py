@@ -121,5 +121,5 @@ def textured_introduction(records: Records) -> str:
     return f"""Tables that end in "on TexturedScenes" are of the models that ship, nearer to the papers':
 {settings["vocab_size"]:,} codes, all of them kept, guidance {rows}. The likeliest code has {sure:.2f} of the
 probability, and drafter and target share {shared:.2f} of theirs. Claims are judged at {settings["resolution"]} px, by
-settings chosen on these models; {len(settings["prompts"])} prompts at temperature 1, {len(cold["prompts"])} at 0, and
-{len(parts["prompts"])} for the parts of MuLo-SD."""
+settings chosen on these models or on a target before them; {len(settings["prompts"])} prompts at temperature 1,
+{len(cold["prompts"])} at 0. The parts of MuLo-SD are of that target: {len(parts["prompts"])} prompts."""

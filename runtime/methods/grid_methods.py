@@ -116,20 +116,28 @@ class ZiparSession:
         return DecodingResult(decoded.tokens, steps=decoded.steps)
 
 
-_MEASURED: Final = "measured: on 12 prompts apart from those reported (docs/explanation/scenes.md)"
 _EARLIER: Final = "measured: on EmojiScenes models, which shipped before (docs/results/mulo-sd.md)"
+_MEASURED: Final[Mapping[str, str]] = {
+    "tau, k, draft_window": "measured: on 12 prompts apart from those reported (docs/explanation/scenes.md)",
+    "radius, window": _EARLIER,
+}
 _GUESS: Final = "our guess: the paper does not publish it"
 _MULO: Final = "arXiv 2601.05149"
 
 
 def _mulo(
-    name: str, summary: str, tuned: MuloConfig, paper: MuloConfig, sources: Mapping[str, str], measured: str = _MEASURED
+    name: str,
+    summary: str,
+    tuned: MuloConfig,
+    paper: MuloConfig,
+    sources: Mapping[str, str],
+    measured: Mapping[str, str] = _MEASURED,
 ) -> MethodSpec:
     guessed = {"tau": f"{_GUESS} (it was chosen to equal LANTERN's GenEval score)", "k": _GUESS, "rows": _GUESS}
     return MethodSpec(
         name,
         summary,
-        Preset(tuned, tuned.at_zero(), {"tau, k, radius, window, draft_window": measured}),
+        Preset(tuned, tuned.at_zero(), measured),
         Preset(paper, paper.at_zero(), {**guessed, **sources}),
     )
 
@@ -155,11 +163,7 @@ GRID_METHODS: Final = (
     MethodSpec(
         "zipar",
         "ZipAR: row fronts with the target alone, nothing drafted; the control for mulo",
-        Preset(
-            ZiparConfig(),
-            ZiparConfig(),
-            {"window": _EARLIER},
-        ),
+        Preset(ZiparConfig(), ZiparConfig(), {"window": _EARLIER}),
         Preset(
             ZiparConfig(window=8),
             ZiparConfig(window=8),
@@ -185,6 +189,7 @@ GRID_METHODS: Final = (
         MuloConfig(),
         _PAPER_V1,
         _V1,
+        {"tau, k": "those of 'mulo-islands'", "radius, window": _EARLIER},
     ),
     _mulo(
         "mulo-islands",
@@ -199,6 +204,6 @@ GRID_METHODS: Final = (
         MuloConfig(reject="raster", window=None),
         MuloConfig(tau=0.3, k=30, reject="raster", window=None),
         {**_V1, "reject": f"{_MULO}: the ablation of local repair"},
-        "not tuned: an ablation, at the threshold of 'mulo'",
+        {"tau, k, radius, window": "not tuned: an ablation, at the threshold of 'mulo'"},
     ),
 )

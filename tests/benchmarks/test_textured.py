@@ -143,7 +143,7 @@ def test_what_was_trained_is_read_from_manifests(tmp_path: Path) -> None:
     drafter = rows["drafter128"]
     assert drafter["steps"] > 0
     assert drafter["steps_before"] > 0  # it was trained in several runs, one on another's weights
-    assert drafter["seconds"] > 600
+    assert drafter["seconds"] > 1200
     assert set(drafter["reached"]) == {f"top1_{depth}_{side}" for depth in (1, 2, 3, 4) for side in (64, 128)}
     assert set(drafter["reached_before"]) == set(drafter["reached"])
     assert any(row["reached_before"] == {} for row in rows.values())

@@ -2,8 +2,17 @@
 
 from typing import Final
 
+from underpaint.zoo.load import FOLDER
+
 _WORDS: Final = {"FOXX": '"a foxx left of a panda"', "FOX": '"a fox left of a panda"'}
 """What stands for a prompt below."""
+
+
+def _cut(file: str, left: int) -> str:
+    """What is said of a shipped file of which so many bytes are left."""
+    return f"expected {(FOLDER / file).stat().st_size} bytes, got {left}: the file is cut"
+
+
 _WRITTEN: Final = (
     ("generate", "expected a prompt, such as"),
     ("generate FOX --out a_folder", "expected a name that ends in .png, .webp,"),
@@ -226,9 +235,9 @@ _WRITTEN: Final = (
     ("compare --engines m_list_index --out x", "m_list_index/model_index.json: damaged ('list'"),
     ("compare --engines m_cut_manifest --out x --resolution 64", "expected JSON, got Expecting value: line 1"),
     ("compare --engines m_no_manifest --out x --resolution 64", "m_no_manifest: model_index.json names other models,"),
-    ("compare --engines m_cut_weights --out x --resolution 64", "bytes, got 5: the file is cut"),
-    ("compare --engines m_cut_graph --out x --resolution 64", "bytes, got 5: the file is cut"),
-    ("compare --engines m_cut_codebook --out x --resolution 64", "bytes, got 8: the file is cut"),
+    ("compare --engines m_cut_weights --out x --resolution 64", _cut("target.safetensors", 5)),
+    ("compare --engines m_cut_graph --out x --resolution 64", _cut("target64.onnx", 5)),
+    ("compare --engines m_cut_codebook --out x --resolution 64", _cut("codebook.npz", 8)),
     ("compare --engines m_no_models --out x --resolution 64", "m_no_models/model_index.json: damaged (it"),
     ("compare --engines m_models_list --out x --resolution 64", "expected an object, got []); make the folder"),
     ("compare --engines m_resolutions_none --out x --resolution 64", "expected a list, got None); make the folder"),
@@ -349,7 +358,7 @@ _WRITTEN: Final = (
     ),
     (
         "compare --methods eagle2 --prompts-count 1 --resolution 64 --out log_token",
-        "log_token/drawings.jsonl: the drawing of '",
+        "log_token/drawings.jsonl: the drawing of 'an outlined",
     ),
     (
         "compare --methods eagle2 --prompts-count 1 --resolution 64 --out log_token_negative",
@@ -373,7 +382,7 @@ _WRITTEN: Final = (
     ),
     (
         "compare --methods eagle2 --prompts-count 1 --resolution 64 --out log_method",
-        "log_method/drawings.jsonl: the drawing of '",
+        "log_method/drawings.jsonl: the drawing of 'an outlined",
     ),
     (
         "compare --methods eagle2 --prompts-count 1 --resolution 64 --out log_head",

@@ -102,6 +102,6 @@ def test_the_vocabulary_and_random_prompts() -> None:
         assert parse_textured(text).caption() == text
     assert called("prompts", "--random", 5, "--seed", 1).stdout.splitlines() == drawn
     rows = json.loads(called("prompts", "--backgrounds", "--format", "json").stdout)
-    assert any("foliage" in row.values() for row in rows)
+    assert {"background": "foliage"} in rows
     assert called("prompts", "--concepts", "--backgrounds").exit_code == 2
     assert "woolly" in called("prompts").stdout

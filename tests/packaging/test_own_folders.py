@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-
 PROMPT = "a fox left of a panda"
 
 
@@ -19,17 +18,7 @@ def test_a_drawing_leaves_nothing_in_the_user_s_home(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name in kept}
     environment |= {"HOME": str(home), "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
     program = "from underpaint.cli.app import main; main()"
-    drawn = [
-        sys.executable,
-        "-c",
-        program,
-        "generate",
-        "a fox left of a panda",
-        "--resolution",
-        "64",
-        "--out",
-        "fox.png",
-    ]
+    drawn = [sys.executable, "-c", program, "generate", PROMPT, "--resolution", "64", "--out", "fox.png"]
     done = subprocess.run(drawn, cwd=work, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert [path.relative_to(home) for path in home.rglob("*") if path.is_file()] == []

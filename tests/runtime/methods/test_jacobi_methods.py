@@ -51,7 +51,7 @@ def test_lossless_ones_draw_ars_tokens_at_temperature_zero(name: str, preset: st
 @pytest.mark.parametrize(
     ("preset", "prompts"),
     [
-        ("tuned", ("a fox left of a stone owl", "a drum above a crab")),
+        ("tuned", ("a fox left of a stone owl", "a drum above a crab", "a pizza behind a frog")),
         ("paper", ("a whale behind a crab",)),
     ],
 )
@@ -65,7 +65,7 @@ def test_a_window_with_candidates_draws_ars_tokens_on_the_shipped_models(
     for prompt in map(shipped.condition, prompts):
         expected, found = (draw(shipped, built, cold, prompt, 0) for built in (plain, with_tree))
         assert found.tokens == expected.tokens
-        assert found.target_nfe < 0.8 * expected.target_nfe
+        assert found.target_nfe < expected.target_nfe / 2
 
 
 @pytest.mark.parametrize("refill", ["uniform", "left", "above", "lookup"])
