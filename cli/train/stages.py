@@ -8,7 +8,10 @@ from underpaint.cli.terminal import Advance, progress
 
 @contextmanager
 def stages() -> Iterator[Callable[[str, int, int, str], None]]:
-    """Progress of work that tells by itself what it does, how far it is, of how much, in which unit: a bar a stage."""
+    """Progress of work that tells by itself what it does, how far it is, of how much, in which unit: a bar a stage.
+
+    A bar ends with its stage, so that what follows may show a bar of its own.
+    """
     with ExitStack() as opened:
         shown: dict[str, Advance] = {}
 
@@ -17,5 +20,7 @@ def stages() -> Iterator[Callable[[str, int, int, str], None]]:
                 opened.close()
                 shown[what] = opened.enter_context(progress(what, total, done, unit))
             shown[what](done)
+            if done >= total:
+                opened.close()
 
         yield told

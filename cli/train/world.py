@@ -53,12 +53,21 @@ def world(
         note(f"{out}: products in {str(product_type(device)).removeprefix('torch.')} on {device}")
         with stages() as told:
             pictures = TexturedPictures(report=told)
-        parts = textured_stages(out, pictures, settings=settings, seed=seed, device=device, compiled=compiled)
         sizes = plain(asdict(settings))
-        for later in ("shallow_layers", "guidance", "guiding"):  # of stages that earlier folders lack: their runs tell
+        for later in (
+            "shallow_layers",
+            "guidance",
+            "guiding",
+            "drawings",
+            "drawing",
+        ):  # of stages that earlier folders lack: their runs tell
             del sizes[later]
         about = {"scenes": "textured", "seed": seed, "settings": sizes}
-        found = train_world(out, hours, parts, about, only=only or (), report=_told)
+        with stages() as told:
+            parts = textured_stages(
+                out, pictures, settings=settings, seed=seed, device=device, compiled=compiled, report=told
+            )
+            found = train_world(out, hours, parts, about, only=only or (), report=_told)
     if found[-1].state == "stopped":
         raise typer.Exit(STOPPED)
 

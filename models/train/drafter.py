@@ -206,7 +206,7 @@ def mixed_batch(
     return torch.cat([codes for codes, _ in parts]), torch.cat([words for _, words in parts])
 
 
-def _held_back(drawn: TokenSet, validated: int) -> tuple[TokenSet, TokenSet]:
+def held_back(drawn: TokenSet, validated: int) -> tuple[TokenSet, TokenSet]:
     """The rows to learn from, and the first ones, which are only validated on."""
     if len(drawn.codes) <= validated:
         raise ValueError(f"{len(drawn.codes)} drawn scenes: expected more than the {validated} kept for validation")
@@ -257,7 +257,7 @@ def train_drafter(
         )
     learnt_from, sets = None, {"": validation}
     if drawn is not None:
-        learnt_from, sets["drawn_"] = _held_back(load_drawn(drawn, teacher), settings.validated)
+        learnt_from, sets["drawn_"] = held_back(load_drawn(drawn, teacher), settings.validated)
     place = torch.device(device)
     drawn_for = fingerprint(teacher)
     teacher.requires_grad_(False).to(place)

@@ -4,7 +4,7 @@ Medusa trains on what its own target writes (self-distillation, arXiv 2401.10774
 which it is little sensitive (arXiv 2401.15077). Here the drawings are a second set, mixed into the encoded scenes by
 `models.train.drafter`.
 
-A folder holds, per target, `<fingerprint>.rows` int16 [scenes, 8 + cells], the word ids and then the codes of each
+A folder holds, per target, `<fingerprint>.rows` int16 [scenes, prefix + cells], the word ids and then the codes of each
 scene (-1: not yet), and a JSON file of how they were drawn. A changed target has another fingerprint, so drawings of
 one are never read for another. A run that was stopped continues, to the same rows on the same device.
 """
@@ -26,6 +26,7 @@ from underpaint.models.checkpoints import load_target
 from underpaint.models.sample import sample
 from underpaint.models.text import CaptionedTarget
 from underpaint.models.train.interrupt import stop_on_interrupt
+from underpaint.models.train.shared_target import on_grid
 from underpaint.models.train.tokens import TokenSet, check_source
 
 CHUNK: Final = 64
@@ -111,6 +112,7 @@ def draw_scenes(
     captions: Callable[[range], NDArray[np.int64]],
     scenes: int,
     *,
+    grid_side: int | None = None,
     settings: DrawSettings | None = None,
     minutes: float | None = None,
     device: str = "cpu",
@@ -121,8 +123,9 @@ def draw_scenes(
     Args:
         folder: the cache, created if absent.
         target: checkpoint of the target, with guidance baked in.
-        captions: word ids int64 [N, 8] of numbered scenes.
+        captions: word ids int64 [N, prefix] of numbered scenes.
         scenes: how many; rounded up to whole chunks.
+        grid_side: in cells, of a target of several grids; by default the largest. Each grid has rows of its own.
         settings: temperatures and seed.
         minutes: stop after the chunk that this falls into; at least one chunk is drawn.
         device: "cpu" or "cuda".
@@ -135,6 +138,7 @@ def draw_scenes(
     """
     settings, began = settings or DrawSettings(), time.monotonic()
     model = load_target(target)
+    model = model if grid_side is None else on_grid(model, grid_side)
     name = fingerprint(model)
     model.to(device)
     chunks = -(-scenes // CHUNK)

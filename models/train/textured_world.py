@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from underpaint.algos.draft.spec import Grid
 from underpaint.algos.spatial.resolution import ResolutionMap
 from underpaint.artifacts.model_families import TEXTURED_GUIDANCE
-from underpaint.models.checkpoints import vq_config
+from underpaint.models.checkpoints import load_target, vq_config
+from underpaint.models.data.art import Report, unheard
 from underpaint.models.data.scenes import Split
 from underpaint.models.data.textured_render import DRAWING
 from underpaint.models.data.textured_scenes import textured_scene, thing_cells
@@ -22,6 +23,7 @@ from underpaint.models.decoder_config import DecoderConfig
 from underpaint.models.judge import JudgeConfig
 from underpaint.models.sampler import Direction, SamplerConfig
 from underpaint.models.train.drafter import DrafterSettings
+from underpaint.models.train.drawn import DrawSettings, draw_scenes, load_drawn
 from underpaint.models.train.judge import DEFAULT_LOOP as JUDGE_LOOP
 from underpaint.models.train.judge import JudgeSettings, train_judge
 from underpaint.models.train.loop import CHECKPOINT, LoopSettings, TrainingResult
@@ -38,6 +40,7 @@ from underpaint.models.train.shared_target import (
     SHARED_SETTINGS,
     THING_WEIGHT,
     GridData,
+    on_grid,
     train_shared_target,
 )
 from underpaint.models.train.superres import LOOP as SUPER_RESOLUTION_LOOP
@@ -68,6 +71,8 @@ _UNTIL_TIME: Final = 10_000_000
 """Steps that no run reaches, so that its minutes end it."""
 GUIDING: Final = replace(SHARED_SETTINGS, batch=16)
 """Of the guided target: a pair of rows and one row are passed."""
+DRAWING_FREELY: Final = DrawSettings(greedy_share=0.25, top_k=0)
+"""As the target is sampled: temperature 1 and all codes, and at temperature 0 for a quarter."""
 _DRAFTER_LOOP: Final = LoopSettings(
     steps=_UNTIL_TIME, learning_rate=2e-3, warmup_steps=30, ema_decay=0.98, validate_every=200
 )
@@ -81,6 +86,7 @@ class WorldSettings:
     pictures that target, drafter and samplers know, the smaller first. scenes: how many are encoded at the larger; at
     the smaller as many as have as many cells, as its steps take more of them. validation_scenes: encoded at each.
     sampler_width: of the samplers' networks. guidance: what one row learns to draw; guiding: batches it learns from.
+    drawings: how many pictures the guided target draws at each side, as `drawing` says, for its drafter to learn from.
     """
 
     vq: VQConfig = TEXTURED
@@ -95,6 +101,8 @@ class WorldSettings:
     guidance: float = TEXTURED_GUIDANCE
     guiding: TargetSettings = GUIDING
     drafter: DrafterSettings = field(default_factory=DrafterSettings)
+    drawings: int = 2048
+    drawing: DrawSettings = DRAWING_FREELY
     sampling: SamplerSettings = field(default_factory=SamplerSettings)
     sampler_width: int = 80
     sides: tuple[int, int] = (64, 128)
@@ -113,6 +121,7 @@ class _World:
     seed: int
     device: str
     compiled: bool
+    report: Report
 
     def loop(self, usual: LoopSettings, minutes: float) -> LoopSettings:
         """A recipe's own rates until its minutes are over."""
@@ -121,15 +130,21 @@ class _World:
     def checkpoint(self, stage: str) -> Path:
         return self.out / stage / CHECKPOINT
 
-    def codes(self, side: int, split: Split) -> NDArray[np.int16]:
-        own = self.settings
-        count = own.scenes * (max(own.sides) // side) ** 2 if split == "train" else own.validation_scenes
+    def codes(self, side: int, split: Split, count: int) -> NDArray[np.int16]:
+        """The first `count` scenes of a split."""
         source = {"seed": SCENE_SEED, "scenes": "textured", "drawing": DRAWING}
         folder, tokenizer = self.out / "tokens", self.checkpoint("tokenizer")
-        return encode_pictures(folder, tokenizer, self.pictures, side, count, split, source, self.device)
+        told = partial(self.told, f"encoding {split} pictures of {side} px")
+        return encode_pictures(folder, tokenizer, self.pictures, side, count, split, source, self.device, told)
+
+    def told(self, what: str, done: int, total: int) -> None:
+        """Report how far work is that comes before a stage's steps."""
+        self.report(what, done, total, "pictures")
 
     def tokens(self, side: int, split: Split) -> TokenSet:
-        codes = self.codes(side, split)
+        own = self.settings
+        count = own.scenes * (max(own.sides) // side) ** 2 if split == "train" else own.validation_scenes
+        codes = self.codes(side, split, count)
         return TokenSet(codes, textured_captions(range(len(codes)), split, side))
 
     def tokenizer(self, folder: Path, minutes: float) -> TrainingResult:
@@ -211,13 +226,37 @@ class _World:
             device=self.device,
         )
 
+    def drawn(self) -> dict[int, TokenSet] | None:
+        """What the guided target draws on each grid, in side of cells; None where drawing was stopped."""
+        own, folder, guided = self.settings, self.out / "drawn", self.checkpoint("guided")
+        stride, found = vq_config(self.checkpoint("tokenizer")).stride, dict[int, TokenSet]()
+        for side in own.sides:
+            captions = partial(textured_captions, split="train", size=side)
+            grid = side // stride
+            told = partial(self.told, f"drawing pictures of {side} px")
+            done = draw_scenes(
+                *(folder, guided, captions, own.drawings),
+                grid_side=grid,
+                settings=own.drawing,
+                device=self.device,
+                progress=told,
+            )
+            if done.rows < done.wanted:
+                return None
+            found[grid] = load_drawn(folder, on_grid(load_target(guided), grid))
+        return found
+
     def drafter(self, folder: Path, minutes: float) -> TrainingResult:
+        drawn = self.drawn()
+        if drawn is None:
+            return TrainingResult(0, False, {})
         return train_shared_drafter(
             folder,
             self.plain_grids(),
             self.checkpoint("guided"),
             settings=self.settings.drafter,
             loop=self.loop(_DRAFTER_LOOP, minutes),
+            drawn=drawn,
             seed=self.seed,
             device=self.device,
         )
@@ -230,8 +269,9 @@ class _World:
         return PairedScenes(data, validation, self.checkpoint("tokenizer"), self.pictures, grids)
 
     def paired(self, low: int, high: int, split: Split) -> PairedCodes:
-        large = self.codes(high, split)
-        return PairedCodes(self.codes(low, split)[: len(large)], large)
+        own = self.settings
+        count = own.scenes if split == "train" else own.validation_scenes
+        return PairedCodes(self.codes(low, split, count), self.codes(high, split, count))
 
     def sampler(self, direction: Direction, losses: str, folder: Path, minutes: float) -> TrainingResult:
         (low, high), vq = self.settings.sides, vq_config(self.checkpoint("tokenizer"))
@@ -267,14 +307,15 @@ def textured_stages(
     seed: int = 0,
     device: str = "cpu",
     compiled: bool = False,
+    report: Report = unheard,
 ) -> Sequence[Stage]:
     """The stages of `models.train.world.train_world` for the second family, in order, in folders of `out`.
 
     A stage starts from the repository's weights, if there are any, where its run is lost. `compiled`: of the targets,
-    see `train_shared_target`.
+    see `train_shared_target`. `report` hears how far encoding and drawing are.
     """
     own = settings or WorldSettings()
-    world = _World(out, pictures, own, seed, device, compiled)
+    world = _World(out, pictures, own, seed, device, compiled, report)
     recipes: list[tuple[str, Callable[[Path, float], TrainingResult]]] = [
         ("tokenizer", world.tokenizer),
         ("judge", world.judge),

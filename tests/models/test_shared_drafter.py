@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -10,10 +11,11 @@ from tests.models.test_shared_target import data, run
 from underpaint.models.checkpoints import load_drafter, load_target, load_whole, read
 from underpaint.models.decoder import Decoder
 from underpaint.models.text import new_drafter
-from underpaint.models.train.drafter import DrafterSettings, train_drafter
-from underpaint.models.train.loop import CHECKPOINT, LoopSettings, save_atomically
+from underpaint.models.train.drafter import Distillation, DrafterSettings, train_drafter
+from underpaint.models.train.loop import CHECKPOINT, LoopSettings, Loss, save_atomically
 from underpaint.models.train.shared_drafter import train_shared_drafter
 from underpaint.models.train.shared_target import decoder_on_grid
+from underpaint.models.train.tokens import TokenSet
 
 SETTINGS = DrafterSettings(batch=4, passes=2, validated=6, validated_passes=2)
 LOOP = LoopSettings(steps=1, learning_rate=5e-3, warmup_steps=1)
@@ -80,6 +82,34 @@ def test_steps_take_the_grids_in_turn_and_both_are_learnt(tmp_path: Path, target
     assert set(last.validation) == {f"top1_{depth}_{side}" for depth in (1, 2) for side in (16, 32)}
     for side in (16, 32):
         assert last.validation[f"top1_1_{side}"] > first.validation[f"top1_1_{side}"] + 0.1
+
+
+def test_drawings_are_half_of_each_batch_on_each_grid(
+    tmp_path: Path, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grids, heard = {side: data(side) for side in (2, 4)}, list[tuple[int, int]]()
+    drawn = {side: TokenSet(np.full((20, side**2), 7, np.int16), data(side).data.words[:20].copy()) for side in (2, 4)}
+    real = Distillation.loss
+
+    def told(self: Distillation, batch: tuple[torch.Tensor, torch.Tensor], random: np.random.Generator) -> Loss:
+        own = (batch[0] == 7).all(dim=1)
+        heard.append((int(own.sum()), int((~own).sum())))
+        return real(self, batch, random)
+
+    monkeypatch.setattr(Distillation, "loss", told)
+    last = train_shared_drafter(
+        tmp_path / "run", grids, target, settings=SETTINGS, loop=replace(LOOP, steps=2), drawn=drawn
+    )
+    assert heard == [(8, 8), (2, 2)]
+    assert {"drawn_top1_1_16", "drawn_top1_2_32", "top1_1_16"} <= last.validation.keys()
+    told_of = load_whole(tmp_path / "run" / CHECKPOINT)["runs"][0]["how"]["drawn_scenes"]
+    assert told_of == {"2": 14, "4": 14}
+    with pytest.raises(ValueError, match=r"expected drawings on the grids \[2, 4\], got those of \[4\]"):
+        train_shared_drafter(tmp_path / "x", grids, target, settings=SETTINGS, loop=LOOP, drawn={4: drawn[4]})
+    few = {side: TokenSet(held.codes[:5], held.words[:5]) for side, held in drawn.items()}
+    with pytest.raises(ValueError, match="5 drawn scenes: expected more than the 6 kept for validation"):
+        train_shared_drafter(tmp_path / "x", grids, target, settings=SETTINGS, loop=LOOP, drawn=few)
+    assert not (tmp_path / "x").exists()
 
 
 def test_it_is_read_as_one_drafter_whose_grids_share_every_part(tmp_path: Path, target: Path) -> None:

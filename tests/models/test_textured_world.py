@@ -1,11 +1,14 @@
 """Every stage of a textured world at tiny sizes, from scenes to samplers, stopped once and gone on."""
 
 import json
+import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from tests.models.test_scenes import made_up_sprites
@@ -16,6 +19,7 @@ from underpaint.models.data.textured_render import TexturedSheet
 from underpaint.models.judge import JudgeConfig
 from underpaint.models.train import textured_world
 from underpaint.models.train.drafter import DrafterSettings
+from underpaint.models.train.drawn import CHUNK
 from underpaint.models.train.judge import JudgeSettings
 from underpaint.models.train.loop import LoopSettings, TrainingResult
 from underpaint.models.train.pictures import TexturedPictures
@@ -44,6 +48,7 @@ SETTINGS = WorldSettings(
     sampler_width=8,
     scenes=6,
     validation_scenes=4,
+    drawings=3,
     steps=2,
 )
 
@@ -54,10 +59,10 @@ class MadeUp(TexturedPictures):
 
 
 def test_all_stages_run_and_stand_on_each_other(tmp_path: Path) -> None:
-    pictures = MadeUp()
+    pictures, heard = MadeUp(), list[tuple[str, int, int, str]]()
 
     def run(settings: WorldSettings) -> list[str]:
-        stages = textured_stages(tmp_path, pictures, settings=settings)
+        stages = textured_stages(tmp_path, pictures, settings=settings, report=lambda *told: heard.append(told))
         assert sum(stage.share for stage in stages) == 100
         return [one.state for one in train_world(tmp_path, 1, stages, {}, stored=tmp_path / "none")]
 
@@ -70,12 +75,46 @@ def test_all_stages_run_and_stand_on_each_other(tmp_path: Path) -> None:
     for one in ("target", "guided", "drafter"):
         assert load_whole(tmp_path / one / "checkpoint.pt")["config"]["grids"] == [8, 16]
     assert load_whole(tmp_path / "guided" / "checkpoint.pt")["config"]["guidance"] == 3.0
+    # The drafter learnt from what its target drew on each grid, a chunk less the two that are validated on.
+    learnt = load_whole(tmp_path / "drafter" / "checkpoint.pt")
+    assert learnt["runs"][-1]["how"]["drawn_scenes"] == {"8": CHUNK - 2, "16": CHUNK - 2}
+    assert {name for name in learnt["validation"] if name.startswith("drawn_top1_1")} == {
+        "drawn_top1_1_64",
+        "drawn_top1_1_128",
+    }
+    assert {
+        ("encoding train pictures of 64 px", 24, 24, "pictures"),
+        ("drawing pictures of 64 px", CHUNK, CHUNK, "pictures"),
+        ("drawing pictures of 128 px", CHUNK, CHUNK, "pictures"),
+    } <= set(heard)
     # Nothing learns from a judge, a drafter or the last samplers: they go on.
     open_ones = ("judge", "drafter", "sampler_up_pixel", "sampler_down_ce", "superres")
     names = [stage.name for stage in textured_stages(tmp_path, pictures, settings=SETTINGS)]
     wanted = ["finished" if name in open_ones else "closed" for name in names]
     assert run(replace(SETTINGS, steps=3)) == wanted
     assert load_whole(tmp_path / "sampler_down_ce" / "checkpoint.pt")["step"] == 3
+
+
+def test_a_drawing_that_was_stopped_goes_on_before_the_drafter_learns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = replace(SETTINGS, drawings=CHUNK + 1)
+
+    def run(out: Path, report: Report = unheard) -> list[str]:
+        stages = textured_stages(out, MadeUp(), settings=whole, report=report)
+        return [one.state for one in train_world(out, 1, stages[:6], {}, stored=tmp_path / "none")]
+
+    def interrupt(what: str, done: int, total: int, unit: str) -> None:
+        if (what, done, total) == ("drawing pictures of 128 px", CHUNK, 2 * CHUNK):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    assert run(tmp_path / "parts", interrupt)[-1] == "stopped"
+    assert not (tmp_path / "parts" / "drafter").exists()
+    assert run(tmp_path / "parts")[-1] == "finished"
+    assert run(tmp_path / "whole")[-1] == "finished"
+    held = [load_whole(tmp_path / name / "drafter" / "checkpoint.pt") for name in ("parts", "whole")]
+    assert held[0]["runs"][0]["how"]["drawn_scenes"] == {"8": 2 * CHUNK - 2, "16": 2 * CHUNK - 2}
+    assert all(torch.equal(value, held[1]["raw"][name]) for name, value in held[0]["raw"].items())
 
 
 @pytest.mark.parametrize("kept", [False, True], ids=["from a shallow one", "from kept weights alone"])
@@ -129,7 +168,7 @@ def test_a_folder_from_before_a_stage_goes_on_and_compile_reaches_the_targets(
     command = ["world", "--hours", "1", "--out", str(tmp_path)]
     assert CliRunner().invoke(app, command).exit_code == 0
     held = json.loads((tmp_path / "world.json").read_text())["settings"]
-    assert not {"shallow_layers", "guidance", "guiding"} & held.keys()
+    assert not {"shallow_layers", "guidance", "guiding", "drawings", "drawing"} & held.keys()
     monkeypatch.setenv("CXX", "python3")
     assert CliRunner().invoke(app, [*command, "--compile"]).exit_code == 0
     assert told == [False, True]
