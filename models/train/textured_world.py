@@ -83,10 +83,10 @@ class WorldSettings:
     """Sizes and batches of the stages; `steps` bounds every run beside its minutes.
 
     shallow_layers: of the target that learns first. thing_weight: of both, see `train_shared_target`. sides: of the
-    pictures that target, drafter and samplers know, the smaller first. scenes: how many are encoded at the larger; at
-    the smaller as many as have as many cells, as its steps take more of them. validation_scenes: encoded at each.
-    sampler_width: of the samplers' networks. guidance: what one row learns to draw; guiding: batches it learns from.
-    drawings: how many pictures the guided target draws at each side, as `drawing` says, for its drafter to learn from.
+    pictures that target, drafter and samplers know, the smaller first. scenes: how many are encoded at each; for the
+    targets, at the smaller as many as have as many cells, as its steps take more of them. validation_scenes: encoded at
+    each. sampler_width: of the samplers' networks. guidance: what one row learns to draw; guiding: batches it learns
+    from. drawings: how many pictures the guided target draws at each side, as `drawing` says, for its drafter.
     """
 
     vq: VQConfig = TEXTURED
@@ -141,11 +141,9 @@ class _World:
         """Report how far work is that comes before a stage's steps."""
         self.report(what, done, total, "pictures")
 
-    def tokens(self, side: int, split: Split) -> TokenSet:
-        own = self.settings
-        count = own.scenes * (max(own.sides) // side) ** 2 if split == "train" else own.validation_scenes
-        codes = self.codes(side, split, count)
-        return TokenSet(codes, textured_captions(range(len(codes)), split, side))
+    def tokens(self, side: int, split: Split, count: int) -> TokenSet:
+        """The first `count` scenes of a split, and their captions."""
+        return TokenSet(self.codes(side, split, count), textured_captions(range(count), split, side))
 
     def tokenizer(self, folder: Path, minutes: float) -> TrainingResult:
         own, loop = self.settings, self.loop(TEXTURED_LOOP, minutes)
@@ -177,18 +175,24 @@ class _World:
         own = self.settings
         return self.target_of(own.shallow_layers, folder, self.loop(SHARED_LOOP, minutes))
 
-    def grid_data(self, side: int, stride: int, weighted: bool) -> GridData:
-        """The scenes at one side; `weighted`: with the cells that show a thing."""
-        data, validation = self.tokens(side, "train"), self.tokens(side, "seen")
-        if not weighted:
-            return GridData(data, validation)
-        shown = (textured_scene(SCENE_SEED, index, "train") for index in range(len(data.codes)))
-        return GridData(data, validation, np.stack([thing_cells(one, side // stride).ravel() for one in shown]))
+    def grid_data(self, side: int, count: int) -> GridData:
+        """The first `count` scenes to learn from, and those to validate on."""
+        validation = self.tokens(side, "seen", self.settings.validation_scenes)
+        return GridData(self.tokens(side, "train", count), validation)
+
+    def weighted_grid(self, side: int, stride: int) -> GridData:
+        """As many cells of scenes as at the larger side, with those that show a thing."""
+        count = self.settings.scenes * (max(self.settings.sides) // side) ** 2
+        data = self.grid_data(side, count)
+        if self.settings.thing_weight == 1:
+            return data
+        shown = (textured_scene(SCENE_SEED, index, "train") for index in range(count))
+        return data._replace(things=np.stack([thing_cells(one, side // stride).ravel() for one in shown]))
 
     def target_of(self, layers: int, folder: Path, loop: LoopSettings, init_from: Path | None = None) -> TrainingResult:
         """Train a target of so many layers on both grids."""
         own, stride = self.settings, vq_config(self.checkpoint("tokenizer")).stride
-        grids = {side // stride: self.grid_data(side, stride, own.thing_weight != 1) for side in own.sides}
+        grids = {side // stride: self.weighted_grid(side, stride) for side in own.sides}
         return train_shared_target(
             folder,
             grids,
@@ -209,9 +213,9 @@ class _World:
         return self.target_of(own.decoder.layers, folder, loop, start)
 
     def plain_grids(self) -> dict[int, GridData]:
-        """The scenes by the grid's side in cells, no cell weighing more than another."""
+        """Scenes by the grid's side in cells, as many on each: for what learns the whole distributions of a target."""
         stride = vq_config(self.checkpoint("tokenizer")).stride
-        return {side // stride: self.grid_data(side, stride, weighted=False) for side in self.settings.sides}
+        return {side // stride: self.grid_data(side, self.settings.scenes) for side in self.settings.sides}
 
     def guided(self, folder: Path, minutes: float) -> TrainingResult:
         own = self.settings

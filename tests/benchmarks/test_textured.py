@@ -33,7 +33,8 @@ def premises(guidance: float, **values: float | tuple[float, float, float]) -> d
 
 def compared(accuracy: float) -> dict[str, Any]:
     rows = [{"method": "ar", "prompt_accuracy": accuracy}]
-    rows.append({"method": "adt+lantern", "speedup": 1.6, "speedup_low": 1.55, "speedup_high": 1.7})
+    quality = {"accuracy_over_ar": -0.01, "accuracy_over_ar_low": -0.05, "accuracy_over_ar_high": 0.03}
+    rows.append({"method": "adt+lantern", "speedup": 1.6, "speedup_low": 1.55, "speedup_high": 1.7, **quality})
     return {"model": {"judge_accuracy": {"things_and_finishes": 0.9}}, "settings": {"resolution": 128}, "rows": rows}
 
 
@@ -84,7 +85,8 @@ def test_bars_are_judged_by_their_own_records() -> None:
     assert of("`adt+lantern` at least 1.8")[1] == "not measured: There is no `textured-compare-128-t0.json`"
     assert of("prompt accuracy") == ("0.400", "**not met**")
     assert [told for (asked, _), told in cells.items() if "temperature 1" in asked] == [
-        ("1.60 (1.55 to 1.70)", "**met**")
+        ("1.60 (1.55 to 1.70)", "**met**"),
+        ("-0.010 (-0.050 to +0.030)", "cannot be told"),
     ]
 
 
