@@ -101,7 +101,7 @@ class WorldSettings:
     guidance: float = TEXTURED_GUIDANCE
     guiding: TargetSettings = GUIDING
     drafter: DrafterSettings = field(default_factory=DrafterSettings)
-    drawings: int = 2048
+    drawings: int = 1024
     drawing: DrawSettings = DRAWING_FREELY
     sampling: SamplerSettings = field(default_factory=SamplerSettings)
     sampler_width: int = 80
