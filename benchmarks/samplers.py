@@ -23,8 +23,8 @@ from benchmarks.report import at_least, finish, options, parse, refusing
 from underpaint.algos.arrays import IntArray
 from underpaint.algos.draft.spec import Grid
 from underpaint.algos.spatial.resolution import ResolutionMap
-from underpaint.models.data.scenes import Split
-from underpaint.models.train.pictures import EmojiPictures
+from underpaint.models.data.textured_scenes import Split
+from underpaint.models.train.pictures import TexturedPictures
 from underpaint.runtime.engines.context import EngineContext
 from underpaint.runtime.engines.images import ImageDecoder, ImageEncoder
 from underpaint.runtime.files import check_file_writable
@@ -59,7 +59,7 @@ def psnr(found: Picture, wanted: Picture) -> float:
 
 
 def prepare(count: int, grids: ResolutionMap, decoder: ImageDecoder, encoder: ImageEncoder) -> list[Sides]:
-    pictures, found = EmojiPictures(), []
+    pictures, found = TexturedPictures(), []
     for index in range(count):
         small, large = (pictures([index], grid.height * encoder.stride, SPLIT)[0] for grid in (grids.low, grids.high))
         low, high = encoder(small), encoder(large)

@@ -12,16 +12,14 @@ from underpaint.cli.errors import bad_input
 from underpaint.cli.invariance import check_passes
 from underpaint.cli.options import Backend
 from underpaint.cli.terminal import Format, FormatOption, JsonFile
-from underpaint.cli.train.options import SceneFamily, Scenery
 from underpaint.cli.train.stages import stages
-from underpaint.export.trained_names import EMOJI_NAMES, NAMES, OTHER_NAMES, WORLD_NAMES, WORLD_OTHER_NAMES
+from underpaint.export.trained_names import OTHERS, OUT, RUNS, USUAL
 
 if TYPE_CHECKING:
     from underpaint.artifacts.manifest import Manifest
 
 _PUBLISHED = "A published checkpoint, with --kind"
 _OWN = "Checkpoints of this project's own recipes, without --kind"
-_EMOJI, _WORLD = NAMES["emoji"], NAMES["textured"]
 
 
 def _published(told: str, *names: str, least: int | None = None) -> Any:
@@ -63,30 +61,24 @@ def export(
         list[str] | None,
         typer.Argument(
             metavar="[MODEL]... or CHECKPOINT",
-            help=f"Without --kind, which of {', '.join(EMOJI_NAMES)}; all of these if none is named; only if named: "
-            f"{', '.join(OTHER_NAMES)}. With --scenes textured, which of {', '.join(WORLD_NAMES)}; only if named: "
-            f"{', '.join(WORLD_OTHER_NAMES)}. With --kind, the checkpoint: a file or folder, or a hub name: "
-            "owner/model, owner/model/file.",
+            help=f"Without --kind, which of {', '.join(USUAL)}; all of these if none is named; only if named: "
+            f"{', '.join(OTHERS)}. With --kind, the checkpoint: a file or folder, or a hub name: owner/model, "
+            "owner/model/file.",
             show_default=False,
-            autocompletion=lambda: list(
-                dict.fromkeys(name for one in NAMES.values() for name in one.usual + one.others)
-            ),
+            autocompletion=lambda: [*USUAL, *OTHERS],
         ),
     ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
-            help=f"Folder of models; {_EMOJI.out}, or {_WORLD.out}, without --kind. One folder holds a target, its "
-            "drafter, its tokenizer."
+            help=f"Folder of models; {OUT} without --kind. One folder holds a target, its drafter, its tokenizer."
         ),
     ] = None,
-    family: SceneFamily = Scenery.emoji,
     runs: Annotated[
         Path | None,
         typer.Option(
-            help="Folder of the recipes' runs: RUNS/<recipe>/checkpoint.pt, where <recipe> is tokenizer, guided_64, "
-            "drafter_64, guided_128, drafter_128, judge, sampler_up_pixel, sampler_down_ce or superres; of textured "
-            f"scenes the stages of `train world`. Default: {_EMOJI.runs}, or {_WORLD.runs}.",
+            help="Folder of the recipes' runs: RUNS/<stage>/checkpoint.pt, where <stage> is one of `train world`, or a "
+            f"sampler's run such as sampler_up_gan. Default: {RUNS}.",
             show_default=False,
             rich_help_panel=_OWN,
         ),
@@ -95,7 +87,7 @@ def export(
         float | None,
         typer.Option(
             help="Guidance that the folder's models are sampled with where no --guidance is asked for. Default: 3 for "
-            "target_pair, 1 for other targets of textured scenes, else what the folder has, or 1: it is baked in.",
+            "target_pair, 1 for other targets, else what the folder has, or 1: it is baked in.",
             show_default=False,
             rich_help_panel=_OWN,
         ),
@@ -121,12 +113,12 @@ def export(
 
     Every graph is compared with its torch module through the runtime's own engine before any file is put in place.
     Each file gets a JSON manifest beside it, and the folder an index: all of them, or none. Weights of the recipes'
-    own checkpoints are rounded to float16, matrices of a target of textured scenes to 8 bits with a scale a row.
+    own checkpoints are rounded to float16, matrices of a target to 8 bits with a scale a row.
     """
     if kind is None:
         with bad_input():
             _refuse_options_of_kind(context)
-        _export_trained(tuple(given or ()), runs, out, family, guidance)
+        _export_trained(tuple(given or ()), runs, out, guidance)
         return
     from underpaint.export.checkpoint import Request, export_checkpoint
     from underpaint.models.published.load import find
@@ -139,7 +131,7 @@ def export(
             raise ValueError(f"--kind exports one checkpoint: expected its file, folder or hub name, got {named}")
         if out is None:
             raise ValueError("--kind needs --out, a folder for the models")
-        own = {"--runs": runs is not None, "--guidance": guidance is not None, "--scenes": family is not Scenery.emoji}
+        own = {"--runs": runs is not None, "--guidance": guidance is not None}
         for option in (name for name, asked in own.items() if asked):
             raise ValueError(f"{option} is of this project's own checkpoints; leave out {option}, or --kind")
         options = LoadOptions(heads, *_read_grid(grid), prefix, first_code, layout, uncond_keep)
@@ -154,17 +146,14 @@ def export(
     typer.echo(f"{out}: check with `underpaint check {out}`, build with `underpaint engine {out}`")
 
 
-def _export_trained(
-    names: tuple[str, ...], runs: Path | None, out: Path | None, scenery: Scenery, guidance: float | None
-) -> None:
+def _export_trained(names: tuple[str, ...], runs: Path | None, out: Path | None, guidance: float | None) -> None:
     from underpaint.export.trained_models import export_all
     from underpaint.runtime.files import check_folder_writable
 
-    usual = NAMES[scenery.family]
-    folder = out or usual.out
+    folder = out or OUT
     with bad_input(), stages() as told:
         check_folder_writable(folder)
-        written = export_all(runs or usual.runs, folder, names, told, scenery.family, guidance)
+        written = export_all(runs or RUNS, folder, names, told, guidance)
     for found in written:
         _tell(found)
     files = {found.weights.file: found.weights.bytes for found in written if found.weights}

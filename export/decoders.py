@@ -10,14 +10,13 @@ from underpaint.artifacts.decoder_graph import Precision
 from underpaint.artifacts.manifest import Manifest
 from underpaint.export.decoder_graph import write_conditioner, write_decoder
 from underpaint.export.decoder_parity import compare
-from underpaint.export.decoder_weights import conditioner_weights, decoder_weights, rotary_table, round_to_half
+from underpaint.export.decoder_weights import conditioner_weights, decoder_weights, rotary_table
 from underpaint.export.graph import GraphWriter
 from underpaint.export.parity import MOST, Report, compare_conditioner
 from underpaint.export.store import Differences, Origin, draft_manifest, finish, require_parity
 from underpaint.export.weight_file import SUFFIX, WeightFile, header_room
 from underpaint.models.decoder import Conditioner, Decoder
 from underpaint.models.decoder_config import DecoderConfig
-from underpaint.models.text import CaptionedTarget, with_condition_table
 from underpaint.runtime.engines.shape import DecoderShape
 
 SCRATCH: Final = 64
@@ -131,35 +130,6 @@ def compared(name: str, decoder: Decoder, conditioner: Conditioner | None, form:
         report = compare(path, form.precision, decoder, conditioner, False, seed)
     require_parity(name, report.worst(), MOST[form.precision])
     return report
-
-
-def export_captioned_target(
-    name: str, target: CaptionedTarget, folder: Path, origin: Origin, halves: bool = True
-) -> Manifest:
-    """Write a target that is conditioned on words: what the encoder makes of each goes into the graph's own table.
-
-    halves: store weights as float16; the module's are rounded to it in place.
-    """
-    if halves:
-        round_to_half(target)
-    form = GraphFormat(stored="fp16" if halves else None)
-    return export_decoder(name, with_condition_table(target), None, form, folder, origin)
-
-
-def export_trained_drafter(
-    name: str,
-    drafter: Decoder,
-    folder: Path,
-    origin: Origin,
-    scratch: int = SCRATCH,
-    halves: bool = True,
-    eight_bits: bool = False,
-) -> Manifest:
-    """Write a drafter that was trained here; see `export_captioned_target` and `GraphFormat`."""
-    if halves:
-        round_to_half(drafter)
-    form = GraphFormat(stored="fp16" if halves else None, eight_bits=eight_bits)
-    return export_decoder(name, drafter, None, form, folder, origin, scratch)
 
 
 def export_conditioner(conditioner: Conditioner, precision: Precision, folder: Path, origin: Origin) -> Manifest:

@@ -22,11 +22,13 @@ from underpaint.export.decoder_weights import plain, round_to_half
 from underpaint.export.modules import BATCH, store_module, to_onnx
 from underpaint.export.store import Origin, draft_manifest, store_bytes
 from underpaint.models.data.batches import numbered_batch
+from underpaint.models.data.textured_render import TexturedSheet
 from underpaint.models.judge import JUDGE_SIDE, Judge, to_judge_side
-from underpaint.models.train.judge import Sheet, accuracy
+from underpaint.models.train.judge import accuracy
 from underpaint.models.train.pictures import SCENE_SEED, to_pixels
 from underpaint.models.vq import VQConfig, VQModel
 from underpaint.runtime.evaluation.quality import REFERENCE_KIND, Reference, reference_arrays, reference_name
+from underpaint.zoo.grammars import TEXTURED
 from underpaint.zoo.resolutions import SHIPPED_RESOLUTIONS
 
 MOST_CELLS: Final = 256
@@ -137,7 +139,7 @@ def export_judge(model: Judge, folder: Path, origin: Origin) -> Manifest:
     fold_norms(model)
     round_to_half(model)
     pixels = torch.rand(3, 3, JUDGE_SIDE, JUDGE_SIDE, generator=torch.Generator().manual_seed(0)) * 2 - 1
-    slots = list(model.grammar.slots)
+    slots = list(TEXTURED.slots)
     graph = to_onnx(_Judge(model).eval(), pixels, "pixels", (*slots, "features"), {0: BATCH})
     settings = {"side": JUDGE_SIDE, "slots": slots}
     cases = {"random": pixels, "black": -torch.ones(1, 3, JUDGE_SIDE, JUDGE_SIDE), "white": torch.ones_like(pixels[:2])}
@@ -168,7 +170,7 @@ _BATCH: Final = 100
 
 
 @torch.no_grad()
-def features(judge: Judge, sheet: Sheet, side: int, first: int, count: int) -> FloatArray:
+def features(judge: Judge, sheet: TexturedSheet, side: int, first: int, count: int) -> FloatArray:
     """The judge's features [count, F] of the seen scenes number `first` onwards, drawn at `side` px."""
     found = []
     for start in range(first, first + count, _BATCH):
@@ -177,7 +179,7 @@ def features(judge: Judge, sheet: Sheet, side: int, first: int, count: int) -> F
     return np.concatenate(found)
 
 
-def real_scenes(judge: Judge, sheet: Sheet, side: int, count: int = SCENES_PER_HALF) -> Reference:
+def real_scenes(judge: Judge, sheet: TexturedSheet, side: int, count: int = SCENES_PER_HALF) -> Reference:
     """Two halves of `count` fresh scenes of seen pairs, and the judge's own accuracy on the first."""
     return Reference(
         features(judge, sheet, side, 0, count),
@@ -188,7 +190,7 @@ def real_scenes(judge: Judge, sheet: Sheet, side: int, count: int = SCENES_PER_H
 
 def write_reference(
     judge: Judge,
-    sheet: Sheet,
+    sheet: TexturedSheet,
     folder: Path,
     origin: Origin,
     sides: tuple[int, ...] = SHIPPED_RESOLUTIONS,

@@ -23,7 +23,7 @@ _NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
     "sampler": ("sampler",),
     "superres": ("superres",),
 }
-"""What the config of a kind of checkpoint says, without which nothing can be built."""
+"""The kinds that have a command of their own, and what the config of each says, without which nothing can be built."""
 _WORLD: Final = Path("world.json")
 """What `models.train.world` writes beside the stages of a world, in a folder that is named alike unless it is told."""
 
@@ -80,9 +80,9 @@ def read(path: Path, kind: str) -> dict[str, Any]:
 def _recipe(path: Path, kind: str) -> str:
     """The command that makes a checkpoint: of a world, whose stages lie beside each other, or of one recipe."""
     world = path.parent.parent
-    if world.name != _WORLD.stem and not (world / _WORLD).is_file():
-        return f"underpaint train {kind}" + (" --scenes textured" if path.parent.name == f"{kind}_textured" else "")
-    return f"underpaint train world --hours 12 --out {world}"
+    if world.name == _WORLD.stem or (world / _WORLD).is_file():
+        return f"underpaint train world --hours 12 --out {world}"
+    return f"underpaint train {kind}" if kind in _NEEDED else "underpaint train world --hours 12"
 
 
 def story(saved: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The judge: a small classifier that reads a caption's attributes back from a picture.
 
-It measures generators of either family of scenes: agreement with the prompt through its class scores, and the distance
+It measures generators of TexturedScenes: agreement with the prompt through its class scores, and the distance
 between sets of pictures through its features. It is a measuring instrument, so it is trained on every pair.
 """
 
@@ -16,8 +16,7 @@ from torch.nn import functional
 
 from underpaint.models.checkpoints import read, take_weights
 from underpaint.models.config import build
-from underpaint.models.data.batches import FAMILY_GRAMMARS, Family
-from underpaint.zoo.grammars import Grammar
+from underpaint.zoo.grammars import TEXTURED
 
 JUDGE_SIDE: Final = 64
 """Side in pixels of the pictures the judge looks at."""
@@ -27,8 +26,8 @@ JUDGE_SIDE: Final = 64
 class JudgeConfig:
     """Channels after each of the four halvings (64 to 4 px), and the width of the features."""
 
-    channels: tuple[int, int, int, int] = (32, 48, 96, 128)
-    features: int = 64
+    channels: tuple[int, int, int, int] = (32, 64, 96, 128)
+    features: int = 160
 
     def __post_init__(self) -> None:
         if len(self.channels) != 4 or min(*self.channels, self.features) < 1:
@@ -76,10 +75,9 @@ class _Residual(nn.Module):
 class Judge(nn.Module):
     """Four halvings with a residual block at 16 and at 8 px, one feature layer, one linear head per slot."""
 
-    def __init__(self, config: JudgeConfig | None = None, family: Family = "emoji") -> None:
+    def __init__(self, config: JudgeConfig | None = None) -> None:
         super().__init__()
         self.config = config or JudgeConfig()
-        self.family = family
         first, second, third, fourth = self.config.channels
         self.body = nn.Sequential(
             _halving(3, first),
@@ -92,13 +90,8 @@ class Judge(nn.Module):
         # Positions are kept (no pooling): "left" and "top" are what the place head must tell.
         self.feature = nn.Linear(fourth * (JUDGE_SIDE // 16) ** 2, self.config.features)
         self.heads = nn.ModuleDict(
-            {slot: nn.Linear(self.config.features, len(values)) for slot, values in self.grammar.slots.items()}
+            {slot: nn.Linear(self.config.features, len(values)) for slot, values in TEXTURED.slots.items()}
         )
-
-    @property
-    def grammar(self) -> Grammar:
-        """In whose slots it reads."""
-        return FAMILY_GRAMMARS[self.family]
 
     def forward(self, pixels: Tensor) -> Judgement:
         """Judge pictures, float [B, 3, 64, 64] in [-1, 1]; larger ones go through `to_judge_side` first."""
@@ -116,8 +109,11 @@ def to_judge_side(pixels: Tensor) -> Tensor:
 
 
 def load_judge(path: Path) -> Judge:
-    """Return the judge of a checkpoint, in eval mode."""
+    """Return the judge of a checkpoint, in eval mode; ValueError on one that reads other scenes' slots."""
     saved = read(path, "judge")
-    model = Judge(build(JudgeConfig, saved["config"]["judge"]), saved["config"].get("scenes", "emoji"))
+    found = saved["config"].get("scenes", "of no name")
+    if found != "textured":
+        raise ValueError(f"{path}: expected a judge of textured scenes, got one of scenes {found}; train one again")
+    model = Judge(build(JudgeConfig, saved["config"]["judge"]))
     take_weights(model, saved["model"], path)
     return model.eval()

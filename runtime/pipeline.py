@@ -230,19 +230,11 @@ def _drafter(
 
 
 def _entry(index: ModelIndex, resolution: int | None, folder: Path) -> ResolutionEntry:
-    """The entry of a resolution; ManifestError with the commands that make it where this project has recipes for it."""
+    """The entry of a resolution; ManifestError, which names the folder, where it draws none of that side."""
     try:
         return index.resolution(resolution)
     except ManifestError as error:
-        if index_grammar(index) is not EMOJI or resolution != 256:
-            raise ManifestError(f"{folder}: {error}") from error
-        names = f"target{resolution} drafter{resolution} judge_reference{resolution}"
-        size = f"--resolution {resolution}"
-        raise ManifestError(
-            f"{folder} holds no {names.replace(' ', ', ')}: no models of {resolution} px ship; make them with "
-            f"`underpaint train target {size}`, `underpaint train guided {size}`, `underpaint train drafter {size}` "
-            f"and `underpaint export {names}` (docs/how-to/train.md)"
-        ) from error
+        raise ManifestError(f"{folder}: {error}") from error
 
 
 def _tables(folder: Path, index: ModelIndex) -> ModelTables:

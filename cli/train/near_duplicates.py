@@ -16,7 +16,7 @@ from underpaint.cli.terminal import (
     show,
     told_as_json,
 )
-from underpaint.cli.train.options import Pixels, Resolution, SceneFamily, Scenery, Threads, prepare
+from underpaint.cli.train.options import TOKENIZER, Pixels, Resolution, Threads, TokenizerFrom, prepare
 from underpaint.cli.train.stages import stages
 
 if TYPE_CHECKING:
@@ -26,8 +26,7 @@ RANKS = "1,2,4,8,16,32,64,128,256"
 
 
 def report_near_duplicates(
-    tokenizer: Annotated[Path | None, typer.Option(help="Checkpoint; by default that of the scenes' own run.")] = None,
-    family: SceneFamily = Scenery.textured,
+    tokenizer: TokenizerFrom = TOKENIZER,
     resolution: Resolution = Pixels.large,
     pictures: Annotated[int, typer.Option(help="How many fresh scenes.", min=1, max=10_000)] = 64,
     ranks: Annotated[str, typer.Option(help="Which neighbours, separated by commas.")] = RANKS,
@@ -41,7 +40,7 @@ def report_near_duplicates(
     """Replace every code of real scenes by its k-th nearest code, and say what that does to their pictures."""
     from underpaint.models.checkpoints import load_vq
     from underpaint.models.train.near_duplicates import near_duplicates
-    from underpaint.models.train.pictures import family_pictures
+    from underpaint.models.train.pictures import TexturedPictures
     from underpaint.runtime.evaluation.machine import describe_machine, typed_command
 
     with bad_input():
@@ -51,9 +50,9 @@ def report_near_duplicates(
         except ValueError as error:
             raise ValueError(f"--ranks: expected numbers such as {RANKS}, got {ranks!r}") from error
         check_json(json_file)
-        vq = load_vq(tokenizer or Path(family.run("runs/tokenizer")) / "checkpoint.pt")
+        vq = load_vq(tokenizer)
         with stages() as told:
-            scenes = family_pictures(family.family, told)
+            scenes = TexturedPictures(report=told)
             found = near_duplicates(vq, scenes, side=int(resolution), count=pictures, ranks=wanted, report=told)
         values = {**found.to_dict(), "machine": describe_machine(), "command": typed_command()}
         if told_as_json(json_file, values):

@@ -5,7 +5,7 @@ what does is imported once a command runs.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from enum import IntEnum, StrEnum
+from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, TypedDict
 
@@ -21,7 +21,6 @@ from underpaint.runtime.files import check_folder_writable
 from underpaint.zoo.resolutions import RESOLUTIONS
 
 if TYPE_CHECKING:
-    from underpaint.models.data.batches import Family
     from underpaint.models.train.loop import LoopSettings, TrainingResult
 
 Out = Annotated[Path | None, typer.Option(help="Folder of the run; the default is under runs/.")]
@@ -48,27 +47,6 @@ class Pixels(IntEnum):
 
 
 Resolution = Annotated[Pixels, typer.Option(help="Side of the pictures in pixels: 64, 128 or 256.")]
-
-
-class Scenery(StrEnum):
-    """Families of scenes."""
-
-    emoji = "emoji"
-    textured = "textured"
-
-    @property
-    def family(self) -> "Family":
-        """The family as recipes name it."""
-        return "emoji" if self is Scenery.emoji else "textured"
-
-    def run(self, folder: str) -> str:
-        """The default folder of a run: that of the first family bears its stage's name alone."""
-        return folder if self is Scenery.emoji else f"{folder}_{self}"
-
-
-SceneFamily = Annotated[
-    Scenery, typer.Option("--scenes", help="emoji: one thing on a simple background. textured: two, on a texture.")
-]
 
 
 @dataclass(frozen=True, slots=True)

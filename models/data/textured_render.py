@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageFilter
 
 from underpaint.models.data.art import Sprites
-from underpaint.models.data.scenes import SpriteSheet
+from underpaint.models.data.sprites import SpriteSheet
 from underpaint.models.data.textured_scenes import Placed, TexturedScene, Window
 from underpaint.models.data.textures import window
 from underpaint.zoo.prompts import CONCEPT_NAMES, STYLES

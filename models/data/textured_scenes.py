@@ -1,19 +1,17 @@
 """TexturedScenes: two or three things on a textured ground under a calm sky, each made alone from (seed, index, split).
 
-The second family of scenes beside EmojiScenes (`scenes.py`). A scene holds integers and words, no pixels;
-`textured_render.py` draws it. Positions are in pixels of a 64 px picture.
+A scene holds integers and words, no pixels; `textured_render.py` draws it. Positions are in pixels of a 64 px picture.
 """
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from underpaint.models.data.scenes import SPLITS, Split
 from underpaint.models.data.textures import TILES
 from underpaint.zoo.textured_prompts import (
     FINISHED_THINGS,
@@ -24,6 +22,10 @@ from underpaint.zoo.textured_prompts import (
     seen_things,
 )
 
+Split = Literal["train", "seen", "held_out", "every"]
+SPLITS: Final[tuple[Split, ...]] = ("train", "seen", "held_out", "every")
+"""What a scene is for. Learning: "train" (seen things and finishes) for generators, "every" (all of them) for the judge
+that measures them. Measuring: "seen" and "held_out" (the finished things that "train" lacks)."""
 _MEASURED_ONE_IN: Final = 16
 _PAIRS: Final = {"train": seen_things(), "seen": seen_things(), "held_out": held_out_things(), "every": FINISHED_THINGS}
 
@@ -89,7 +91,7 @@ class _Source:
 def textured_scene(seed: int, index: int, split: Split) -> TexturedScene:
     """Return scene number `index` >= 0 of a split. The same arguments always give the same scene.
 
-    One scene in sixteen, chosen by a hash of its settings, is kept for measuring, as in EmojiScenes.
+    One scene in sixteen, chosen by a hash of its settings, is kept for measuring.
 
     Raises ValueError for an unknown split, a negative index or a seed that is no unsigned 64-bit number.
     """

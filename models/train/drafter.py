@@ -6,12 +6,14 @@ deep drafts are trained on what they will see.
 
 A share of every batch may be sequences that the target drew itself (`models.train.drawn`): those are what it is
 followed on when it decodes, where encoded scenes are what it was trained on.
+
+The target serves several grids, and so does its drafter: it reads features that know the grid already, and its
+rotary positions are the grid's. Steps take the grids in turn, each with as many cells a batch, as the target's did.
 """
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,23 +21,24 @@ from torch import Tensor
 from torch.nn import functional
 
 from underpaint.artifacts.decoder_graph import MASKED_SCORE
-from underpaint.models.checkpoints import load_drafter, load_target, story
+from underpaint.models.checkpoints import read, target_of
 from underpaint.models.decoder import Decoder, StepOutput, causal_bias
 from underpaint.models.text import CaptionedTarget, new_drafter
-from underpaint.models.train.drawn import fingerprint, load_drawn
+from underpaint.models.train.drawn import fingerprint
+from underpaint.models.train.grids import (
+    STRIDE,
+    GridData,
+    at_once,
+    batch_of,
+    decoder_on_grid,
+    on_grid,
+    require_cells,
+    require_grids,
+)
 from underpaint.models.train.history import Given
 from underpaint.models.train.loop import LoopSettings, Loss, TrainingResult, train
 from underpaint.models.train.precision import autocast
-from underpaint.models.train.start import read_start
-from underpaint.models.train.target import at_once, batch_of
 from underpaint.models.train.tokens import TokenSet
-
-LOOPS = {
-    64: LoopSettings(steps=224, learning_rate=2e-3, warmup_steps=30, ema_decay=0.98, validate_every=100),
-    128: LoopSettings(steps=700, learning_rate=2e-3, warmup_steps=30, ema_decay=0.98, validate_every=100),
-    # Never run in full: twice the tokens of the 128 px run, at its rate.
-    256: LoopSettings(steps=700, learning_rate=2e-3, warmup_steps=30, ema_decay=0.98, validate_every=100),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +62,6 @@ class DrafterSettings:
     def __post_init__(self) -> None:
         if not 0 <= self.drawn_share <= 1:
             raise ValueError(f"drawn_share: expected a share from 0 to 1, got {self.drawn_share}")
-
-
-SETTINGS = {64: DrafterSettings(batch=32), 128: DrafterSettings(batch=8), 256: DrafterSettings(batch=4)}
 
 
 def unroll_bias(length: int, depth: int) -> Tensor:
@@ -180,18 +180,12 @@ class Distillation:
         return [float(share / len(starts)) for share in sums]
 
 
-def begun_drafter(target: Decoder, init_from: Path | None) -> tuple[Decoder, dict[str, Any] | None]:
-    """A drafter of `target` to train: new, or with the weights of the one at `init_from`, whose story comes beside it.
-
-    Its grid may be another. Raises FileNotFoundError and ValueError as `models.train.start.read_start` does.
-    """
+def begun_drafter(target: Decoder) -> Decoder:
+    """A new drafter of `target`, which starts with its target's last norm."""
     drafter = new_drafter(target)
-    start = read_start(init_from, "drafter", drafter.config)
-    if start is not None and init_from is not None:
-        drafter.load_state_dict(load_drafter(init_from, target).state_dict())
-    elif drafter.norm is not None and target.norm is not None:
+    if drafter.norm is not None and target.norm is not None:
         drafter.norm.load_state_dict(target.norm.state_dict())
-    return drafter, start and story(start)
+    return drafter
 
 
 def mixed_batch(
@@ -216,72 +210,73 @@ def held_back(drawn: TokenSet, validated: int) -> tuple[TokenSet, TokenSet]:
 
 def train_drafter(
     out: Path,
-    data: TokenSet,
-    validation: TokenSet,
+    grids: Mapping[int, GridData],
     target: Path,
-    resolution: int,
     *,
     settings: DrafterSettings | None = None,
-    loop: LoopSettings | None = None,
-    init_from: Path | None = None,
-    drawn: Path | None = None,
+    loop: LoopSettings,
+    drawn: Mapping[int, TokenSet] | None = None,
     seed: int = 0,
     device: str = "cpu",
 ) -> TrainingResult:
-    """Train a drafter of the target checkpoint into `out/checkpoint.pt` (kind "drafter"), continuing what is there.
+    """Train one drafter of a target of several grids into `out/checkpoint.pt` (kind "drafter", of the largest).
 
     Args:
-        out: folder of the run.
-        data, validation: encoded scenes.
-        target: checkpoint of the target.
-        resolution: side of the pictures in pixels.
-        settings, loop: those of the resolution by default.
-        init_from: checkpoint of a drafter to start from.
-        drawn: folder of `models.train.drawn` with drawings of this target, to mix into the batches; the first
-            `validated` of them are kept for validation.
+        out: folder of the run; a run that is there is continued.
+        grids: encoded scenes by the grid's side in cells.
+        target: checkpoint of `train_target` or `train_guided`.
+        settings: `batch` scenes of the largest grid, or as many of another as hold as many cells.
+        loop: length and rates.
+        drawn: what the target drew on each of `grids`, to mix into the batches; the first `validated` rows are kept
+            for validation. None mixes nothing in.
         seed: of weights and batches.
         device: "cpu" or "cuda".
 
-    Raises:
-        ValueError: when codes do not fill the target's grid, or too few scenes are drawn.
-        FileNotFoundError: when a checkpoint, or a drawing by this target, is absent.
+    Raises ValueError where codes do not fill their grid, scenes of a grid are not drawn, or too few, or the target was
+    not trained on one of `grids`, FileNotFoundError where there is no target.
     """
+    require_cells("drafter", grids)
+    saved, sides = read(target, "target"), sorted(grids)
+    require_grids(target, saved, sides)
+    if drawn and not set(sides) <= set(drawn):
+        raise ValueError(f"drafter: expected drawings on the grids {sides}, got those of {sorted(drawn)}")
     torch.manual_seed(seed)
-    settings = settings or SETTINGS[resolution]
-    teacher = load_target(target)
-    config = teacher.decoder.config
-    if data.codes.shape[1] != config.cells:
-        raise ValueError(
-            f"{target} has {config.cells} cells, the token set {data.codes.shape[1]}; "
-            f"is --resolution {resolution} meant?"
-        )
-    learnt_from, sets = None, {"": validation}
-    if drawn is not None:
-        learnt_from, sets["drawn_"] = held_back(load_drawn(drawn, teacher), settings.validated)
-    place = torch.device(device)
+    settings, place = settings or DrafterSettings(), torch.device(device)
+    teacher = target_of(saved, target).eval()
     drawn_for = fingerprint(teacher)
-    teacher.requires_grad_(False).to(place)
-    drafter, began_from = begun_drafter(teacher.decoder, init_from)
-    distillation = Distillation(teacher, drafter.to(place), settings, place)
+    held = {side: held_back(scenes, settings.validated) for side, scenes in (drawn or {}).items()}
+    learnt_from = {side: kept for side, (kept, _) in held.items()}
+    validated = [("", side, one.validation) for side, one in grids.items()]
+    validated += [("drawn_", side, kept) for side, (_, kept) in held.items()]
+    teacher = on_grid(teacher.requires_grad_(False).to(place), sides[-1])
+    drafter = begun_drafter(teacher.decoder).to(place)
+    views = {
+        side: Distillation(on_grid(teacher, side), decoder_on_grid(drafter, side), settings, place) for side in sides
+    }
 
     def loss(step: int) -> Loss:
+        side = sides[step % len(sides)]
         random = np.random.default_rng([seed, step])
+        size = settings.batch * sides[-1] ** 2 // side**2
+        sized, data = replace(settings, batch=size), grids[side].data
         batch = (
-            batch_of(data, settings.batch, settings.condition_dropout, random)
-            if learnt_from is None
-            else mixed_batch(data, learnt_from, settings, random)
+            mixed_batch(data, learnt_from[side], sized, random)
+            if learnt_from
+            else batch_of(data, size, settings.condition_dropout, random)
         )
-        return distillation.loss(batch, random)
+        value, figures = views[side].loss(batch, random)
+        return Loss(value, {f"{name}_{side * STRIDE}": figure for name, figure in figures.items()})
 
     def validate() -> dict[str, float]:
         return {
-            f"{name}top1_{depth + 1}": share
-            for name, scenes in sets.items()
-            for depth, share in enumerate(distillation.shares_of(scenes))
+            f"{name}top1_{depth + 1}_{side * STRIDE}": share
+            for name, side, scenes in validated
+            for depth, share in enumerate(views[side].shares_of(scenes))
         }
 
-    described = {"kind": "drafter", "resolution": resolution, "decoder": asdict(drafter.config)}
+    described = {"kind": "drafter", "resolution": sides[-1] * STRIDE, "grids": sides}
+    described |= {"decoder": asdict(drafter.config)}
     how = {"seed": seed, "settings": asdict(settings), "target": drawn_for}
-    how |= {"drawn_scenes": 0 if learnt_from is None else len(learnt_from.codes)}
-    given, own, title = Given(how, began_from), loop or LOOPS[resolution], f"drafter {resolution}"
-    return train(drafter, loss, out, own, described, validate=validate, given=given, title=title)
+    how |= {"drawn_scenes": {str(side): len(kept.codes) for side, kept in learnt_from.items()}}
+    given = Given(how)
+    return train(drafter, loss, out, loop, described, validate=validate, given=given, title="drafter, all grids")

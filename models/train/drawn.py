@@ -10,7 +10,6 @@ one are never read for another. A run that was stopped continues, to the same ro
 """
 
 import hashlib
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,8 +24,8 @@ from underpaint.artifacts.whole_file import named
 from underpaint.models.checkpoints import load_target
 from underpaint.models.sample import sample
 from underpaint.models.text import CaptionedTarget
+from underpaint.models.train.grids import on_grid
 from underpaint.models.train.interrupt import stop_on_interrupt
-from underpaint.models.train.shared_target import on_grid
 from underpaint.models.train.tokens import TokenSet, check_source
 
 CHUNK: Final = 64
@@ -114,7 +113,6 @@ def draw_scenes(
     *,
     grid_side: int | None = None,
     settings: DrawSettings | None = None,
-    minutes: float | None = None,
     device: str = "cpu",
     progress: Callable[[int, int], None] = lambda rows, wanted: None,
 ) -> DrawnRows:
@@ -127,7 +125,6 @@ def draw_scenes(
         scenes: how many; rounded up to whole chunks.
         grid_side: in cells, of a target of several grids; by default the largest. Each grid has rows of its own.
         settings: temperatures and seed.
-        minutes: stop after the chunk that this falls into; at least one chunk is drawn.
         device: "cpu" or "cuda".
         progress: called with the rows drawn and the rows wanted, at the start and after every chunk.
 
@@ -136,7 +133,7 @@ def draw_scenes(
     Raises:
         ValueError: when the cache was drawn by other settings or from other captions.
     """
-    settings, began = settings or DrawSettings(), time.monotonic()
+    settings = settings or DrawSettings()
     model = load_target(target)
     model = model if grid_side is None else on_grid(model, grid_side)
     name = fingerprint(model)
@@ -154,7 +151,7 @@ def draw_scenes(
             rows[here, word_ids.shape[1] :] = _draw_chunk(model, word_ids[here], settings, chunk)
             drawn += CHUNK
             progress(drawn, len(word_ids))
-            if asked.is_set() or (minutes is not None and time.monotonic() - began >= 60 * minutes):
+            if asked.is_set():
                 break
     return DrawnRows(drawn, len(word_ids))
 
@@ -171,12 +168,12 @@ def load_drawn(folder: Path, target: CaptionedTarget) -> TokenSet:
         others = ", ".join(sorted(other.stem for other in folder.glob("*.rows"))) or "nothing"
         raise FileNotFoundError(
             f"{folder} holds no drawings of target {name} (it holds {others}); "
-            "draw them with `underpaint train draw`, from the target that the drafter is for"
+            "draw them with `draw_scenes`, from the target that the drafter is for"
         )
     held = path.stat().st_size // (2 * width)
     rows = np.fromfile(path, np.int16, held * width).reshape(held, width)
     kept = rows[(rows >= 0).all(axis=1)]
     if not len(kept):
-        raise FileNotFoundError(f"{path} has no finished row; run `underpaint train draw` again")
+        raise FileNotFoundError(f"{path} has no finished row; let `draw_scenes` go on")
     prefix = target.decoder.config.prefix
     return TokenSet(kept[:, prefix:], kept[:, :prefix].astype(np.int64))

@@ -3,45 +3,43 @@
 Classifier-free guidance runs two rows, with and without the condition, and mixes their logits. A student that starts
 as the target learns the mixed distribution as its own conditional distribution, after the first stage of arXiv
 2210.03142 (there for diffusion models): from then on one row draws what two rows drew. Rows without a condition are
-kept as they were, so a pair can still be run for more guidance on top.
+kept as they were, so a pair can still be run for more guidance on top. Codes and head stay those of the target
+before: a drafter holds no more of its target than these, so one file of a drafter can be loaded with both.
 """
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from underpaint.models.checkpoints import config_caption_dim, decoder_config, read, story, target_of
+from underpaint.models.checkpoints import read, story, target_of
 from underpaint.models.sample import mix_pair
 from underpaint.models.text import CaptionedTarget
-from underpaint.models.train.history import Given
+from underpaint.models.train.drawn import fingerprint
+from underpaint.models.train.grids import STRIDE, GridData, at_once, batch_at, on_grid, require_cells, require_grids
+from underpaint.models.train.history import Given, refuse_other
 from underpaint.models.train.loop import LoopSettings, Loss, TrainingResult, train
 from underpaint.models.train.precision import autocast
-from underpaint.models.train.target import SETTINGS, TargetSettings, batch_of
+from underpaint.models.train.target import TargetSettings
 from underpaint.models.train.tokens import TokenSet
 from underpaint.zoo.prompts import PAD_WORD
 
-LOOPS = {
-    64: LoopSettings(
-        steps=60, learning_rate=3e-4, matrix_rate=6e-3, warmup_steps=10, ema_decay=0.98, validate_every=100
-    ),
-    128: LoopSettings(
-        steps=390, learning_rate=3e-4, matrix_rate=6e-3, warmup_steps=10, ema_decay=0.98, validate_every=100
-    ),
-    256: LoopSettings(  # never run in full
-        steps=390, learning_rate=3e-4, matrix_rate=6e-3, warmup_steps=10, ema_decay=0.98, validate_every=100
-    ),
-}
+LOOP: Final = LoopSettings(
+    steps=300, learning_rate=3e-4, matrix_rate=6e-3, warmup_steps=10, ema_decay=0.98, validate_every=100
+)
 
 
 @torch.no_grad()
 def guided_distribution(teacher: CaptionedTarget, codes: Tensor, words: Tensor, guidance: float) -> Tensor:
     """The log-distribution [B, cells, V] under guidance: log softmax(uncond + guidance * (cond - uncond)).
 
-    codes int64 [B, cells], words int64 [B, 8]. A row of pads has no condition, and keeps its distribution.
+    codes int64 [B, cells], words int64 [B, prefix]. A row of pads has no condition, and keeps its distribution.
     """
     both = torch.cat([words, torch.full_like(words, PAD_WORD)])
     with autocast(codes.device):
@@ -60,50 +58,72 @@ def divergence(student: CaptionedTarget, codes: Tensor, words: Tensor, wanted: T
 
 def train_guided(
     out: Path,
-    data: TokenSet,
-    validation: TokenSet,
-    teacher_path: Path,
-    resolution: int,
+    grids: Mapping[int, GridData],
+    teacher: Path,
     guidance: float,
     *,
-    settings: TargetSettings | None = None,
-    loop: LoopSettings | None = None,
+    settings: TargetSettings,
+    loop: LoopSettings = LOOP,
     seed: int = 0,
     device: str = "cpu",
 ) -> TrainingResult:
-    """Train a guided target into `out/checkpoint.pt` (kind "target"), continuing what is there.
+    """Train a guided target of several grids into `out/checkpoint.pt` (kind "target"); a run there is continued.
 
-    Raises ValueError on a guidance that mixes nothing (1 or less), or codes that do not fit the teacher's grid.
+    Args:
+        out: folder of the run.
+        grids: encoded scenes by the grid's side in cells.
+        teacher: checkpoint of `train_target`.
+        guidance: weight s of the pair u + s (c - u), above 1, that one row learns to draw.
+        settings: `batch` scenes of the largest grid, or as many of another as hold as many cells.
+        loop: length and rates.
+        seed: of the batches.
+        device: "cpu" or "cuda".
+
+    Raises ValueError on a guidance of 1 or less, where codes do not fill their grid, the teacher was not trained on one
+    of `grids`, or `out` holds another run; FileNotFoundError where there is no teacher.
     """
     if not guidance > 1.0:
         raise ValueError(f"guidance: expected more than 1 (1 is the target as it is), got {guidance}")
+    require_cells("guided target", grids)
+    held, sides = read(teacher, "target"), sorted(grids)
+    require_grids(teacher, held, sides)
+    pair, student = (on_grid(target_of(held, teacher), sides[-1]) for _ in range(2))
+    told = {"seed": seed, "settings": asdict(settings), "guidance": guidance, "target": fingerprint(pair)}
+    given = Given(told, story(held))
+    refuse_other(out, given)
     torch.manual_seed(seed)
-    held = read(teacher_path, "target")
-    config = decoder_config(held["config"])
-    if data.codes.shape[1] != config.cells:
-        raise ValueError(f"the target has {config.cells} cells, the token set {data.codes.shape[1]}")
-    settings = settings or SETTINGS[resolution]
-    teacher, student = target_of(held).to(device), target_of(held).to(device)
-    teacher.eval().requires_grad_(False)
     place = torch.device(device)
+    pair, student = pair.to(place).eval().requires_grad_(False), student.to(place)
+    for part in (student.decoder.codes, student.decoder.head):
+        part.requires_grad_(False)
+    views = {side: (on_grid(pair, side), on_grid(student, side)) for side in sides}
+
+    def divergence_of(
+        side: int, data: TokenSet, rows: NDArray[np.int64], dropout: float, random: np.random.Generator
+    ) -> Tensor:
+        codes, words = (part.to(place) for part in batch_at(data, rows, dropout, random))
+        before, after = views[side]
+        return divergence(after, codes, words, guided_distribution(before, codes, words, guidance))
 
     def loss(step: int) -> Loss:
+        side = sides[step % len(sides)]
         random = np.random.default_rng([seed, step])
-        codes, words = (part.to(place) for part in batch_of(data, settings.batch, settings.condition_dropout, random))
-        return Loss(divergence(student, codes, words, guided_distribution(teacher, codes, words, guidance)), {})
+        size = settings.batch * sides[-1] ** 2 // side**2
+        data = grids[side].data
+        rows = random.integers(len(data.codes), size=size)
+        value = divergence_of(side, data, rows, settings.condition_dropout, random)
+        return Loss(value, {f"kl_{side * STRIDE}": value.detach()})
 
     def validate() -> dict[str, float]:
-        total, size = 0.0, min(settings.validated, len(validation.codes))
-        for start in range(0, size, settings.batch):
-            rows = slice(start, min(size, start + settings.batch))
-            codes = torch.from_numpy(validation.codes[rows].astype(np.int64)).to(place)
-            words = torch.from_numpy(validation.words[rows]).to(place)
-            wanted = guided_distribution(teacher, codes, words, guidance)
-            total += float(divergence(student, codes, words, wanted)) * len(codes)
-        return {"validation_kl": total / size}
+        return {f"validation_kl_{side * STRIDE}": validated(side, one.validation) for side, one in grids.items()}
 
-    described = {"kind": "target", "resolution": resolution, "words": held["config"]["words"]}
-    described |= {"caption_dim": config_caption_dim(held["config"]), "decoder": asdict(config), "guidance": guidance}
-    given = Given({"seed": seed, "settings": asdict(settings), "guidance": guidance}, story(held))
-    own, title = loop or LOOPS[resolution], f"guided target {resolution}"
-    return train(student, loss, out, own, described, validate=validate, given=given, title=title)
+    def validated(side: int, data: TokenSet) -> float:
+        total, size, together = 0.0, min(settings.validated, len(data.codes)), at_once(data, 32)
+        for start in range(0, size, together):
+            rows = np.arange(start, min(size, start + together))
+            total += float(divergence_of(side, data, rows, 0.0, np.random.default_rng(0))) * len(rows)
+        return total / size
+
+    described = {**held["config"], "guidance": guidance, "grids": sides, "resolution": sides[-1] * STRIDE}
+    described["decoder"] = asdict(student.decoder.config)
+    return train(student, loss, out, loop, described, validate=validate, given=given, title="guided target, all grids")

@@ -20,9 +20,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from underpaint.models.checkpoints import load_vq
-from underpaint.models.data.batches import FAMILY_GRAMMARS, Family, numbered_batch
-from underpaint.models.data.scenes import Split, SpriteSheet
+from underpaint.models.data.batches import numbered_batch
 from underpaint.models.data.textured_render import TexturedSheet
+from underpaint.models.data.textured_scenes import Split
 from underpaint.models.judge import Judge, JudgeConfig, Judgement, to_judge_side
 from underpaint.models.train.history import Given
 from underpaint.models.train.loop import LoopSettings, Loss, TrainingResult, train
@@ -30,14 +30,12 @@ from underpaint.models.train.pictures import SCENE_SEED, to_pixels
 from underpaint.models.train.precision import autocast
 from underpaint.models.typed import channels_last
 from underpaint.models.vq import VQModel
+from underpaint.zoo.grammars import TEXTURED
 from underpaint.zoo.resolutions import SHIPPED_RESOLUTIONS
 
 DEFAULT_LOOP = LoopSettings(
     steps=5000, learning_rate=3e-3, minutes=12, warmup_steps=100, ema_decay=0.995, validate_every=1000
 )
-TEXTURED = JudgeConfig(channels=(32, 64, 96, 128), features=160)
-"""Wider, for eleven slots in place of six."""
-Sheet = SpriteSheet | TexturedSheet
 _BLOCK: Final = 8
 _RECONSTRUCTED: Final = 300
 """Scenes at most that validation sends through the tokenizer."""
@@ -114,9 +112,8 @@ def _rounded_in_blocks(pixels: Tensor, step: Tensor) -> Tensor:
 def judge_loss(found: Judgement, labels: Tensor, place_weight: float) -> Tensor:
     """Sum the cross-entropies; what is shown counts in full (`Grammar.main`), what surrounds it by `place_weight`."""
     total = torch.zeros((), device=labels.device)
-    main = {slot for grammar in FAMILY_GRAMMARS.values() for slot in grammar.main}
     for (slot, score), wanted in zip(found.by_slot.items(), labels.unbind(dim=1), strict=True):
-        weight = 1.0 if slot in main else place_weight
+        weight = 1.0 if slot in TEXTURED.main else place_weight
         total = total + weight * functional.cross_entropy(score.float(), wanted)
     return total
 
@@ -130,11 +127,11 @@ def reconstructed(pixels: Tensor, tokenizer: VQModel) -> Tensor:
 
 @torch.no_grad()
 def accuracy(
-    model: Judge, sheet: Sheet, split: Split, size: int, count: int, tokenizer: VQModel | None = None
+    model: Judge, sheet: TexturedSheet, split: Split, size: int, count: int, tokenizer: VQModel | None = None
 ) -> dict[str, float]:
     """Return the share of scenes 0 to count - 1 of a split judged right: per slot, and all that is shown.
 
-    That last one is called as the grammar has it: "concept_and_style", or "things_and_finishes" in textured scenes.
+    That last one is called as the grammar has it, "things_and_finishes".
     With a tokenizer, what comes back from it is judged, as of a target that drew codes exactly as scenes have them.
     """
     right = []
@@ -146,16 +143,15 @@ def accuracy(
         found = model(to_judge_side(seen)).classes().cpu()
         right.append(found == torch.from_numpy(real.labels))
     table = torch.cat(right)
-    grammar = model.grammar
-    slots = tuple(grammar.slots)
+    slots = tuple(TEXTURED.slots)
     figures = {slot: float(table[:, column].float().mean()) for column, slot in enumerate(slots)}
-    main = table[:, [slots.index(slot) for slot in grammar.main]].all(dim=1)
-    return figures | {grammar.accuracy: float(main.float().mean())}
+    main = table[:, [slots.index(slot) for slot in TEXTURED.main]].all(dim=1)
+    return figures | {TEXTURED.accuracy: float(main.float().mean())}
 
 
 class _Recipe:
     def __init__(
-        self, model: Judge, sheet: Sheet, settings: JudgeSettings, seed: int, tokenizer: VQModel | None
+        self, model: Judge, sheet: TexturedSheet, settings: JudgeSettings, seed: int, tokenizer: VQModel | None
     ) -> None:
         self.model, self.sheet, self.settings, self.seed = model, sheet, settings, seed
         self.tokenizer = tokenizer
@@ -177,7 +173,7 @@ class _Recipe:
         slots = tuple(found.by_slot)
         shares = {
             slot: (found.by_slot[slot].argmax(1) == labels[:, slots.index(slot)]).float().mean()
-            for slot in self.model.grammar.main
+            for slot in TEXTURED.main
         }
         return Loss(value, shares)
 
@@ -205,7 +201,7 @@ class _Recipe:
 
 def train_judge(
     out: Path,
-    sheet: Sheet,
+    sheet: TexturedSheet,
     *,
     config: JudgeConfig | None = None,
     settings: JudgeSettings | None = None,
@@ -214,19 +210,18 @@ def train_judge(
     seed: int = 0,
     device: str = "cpu",
 ) -> TrainingResult:
-    """Train a judge of the family that `sheet` draws into `out/checkpoint.pt` (kind "judge"), continuing what is there.
+    """Train a judge of the scenes that `sheet` draws into `out/checkpoint.pt` (kind "judge"), continuing what is there.
 
     The outcome's validation holds, for fresh scenes of seen and of held-out pairs at 64 and 128 px, the share
-    judged right per slot and for concept and style together ("seen_64_concept_and_style", ...).
+    judged right per slot and for things and finishes together ("seen_64_things_and_finishes", ...).
     `tokenizer`: a checkpoint that `JudgeSettings.reconstructed_share` of the pictures pass through; the outcome then
     also holds the shares judged right of what comes back from it ("reconstructed_64_things_and_finishes", ...).
     """
     torch.manual_seed(seed)
-    family: Family = "emoji" if isinstance(sheet, SpriteSheet) else "textured"
-    model = channels_last(Judge(config or (None if family == "emoji" else TEXTURED), family).to(device))
+    model = channels_last(Judge(config or JudgeConfig()).to(device))
     settings = settings or JudgeSettings()
     stored_by = None if tokenizer is None else channels_last(load_vq(tokenizer).to(device))
     recipe = _Recipe(model, sheet, settings, seed, stored_by)
-    plain = {"kind": "judge", "judge": model.config.to_dict()} | ({} if family == "emoji" else {"scenes": family})
+    plain = {"kind": "judge", "judge": model.config.to_dict(), "scenes": "textured"}
     given = Given({"seed": seed, "settings": asdict(settings)})
     return train(model, recipe.loss, out, loop, plain, validate=recipe.validate, given=given, title="judge")

@@ -15,7 +15,7 @@ from torch import Tensor
 from underpaint.algos.accept.neighbours import nearest_codes
 from underpaint.algos.arrays import IntArray
 from underpaint.models.data.art import Report, unheard
-from underpaint.models.data.scenes import Split
+from underpaint.models.data.textured_scenes import Split
 from underpaint.models.train.pictures import Pictures, to_pixels
 from underpaint.models.vq import VQModel
 

@@ -1,6 +1,6 @@
 """Pictures and captions of scenes as the recipes ask for them: by scene number, split and size."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Final, Protocol
@@ -12,18 +12,15 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from underpaint.models.data.art import Report, load_sprites, unheard
-from underpaint.models.data.batches import FAMILIES, Family
-from underpaint.models.data.scenes import Scene, Split, SpriteSheet, render, scene
-from underpaint.models.data.textured_render import TexturedSheet, render_textured
-from underpaint.models.data.textured_scenes import textured_scene
-from underpaint.zoo.prompts import word_ids
+from underpaint.models.data.textured_render import DRAWING, TexturedSheet, render_textured
+from underpaint.models.data.textured_scenes import Split, textured_scene
 from underpaint.zoo.textured_prompts import textured_word_ids
 
 SUFFIXES: Final = (".png", ".jpg", ".jpeg", ".webp")
 """Of files that are read as pictures."""
 _HELD: Final = 50
-# Scenes of the embedded models; another seed gives other scenes of the same grammar.
-SCENE_SEED = 1
+SCENE_SEED: Final = 1
+"""Of the scenes that recipes learn from; another seed gives other scenes of the same grammar."""
 
 
 class Pictures(Protocol):
@@ -33,19 +30,11 @@ class Pictures(Protocol):
         """Render scenes `indices` of `split` at `size` px."""
 
 
-class EmojiPictures:
+class TexturedPictures:
     """Renders scenes on demand; sprites are loaded, and at first fetched, once."""
 
-    def __init__(self, art: Path | None = None, report: Report = unheard) -> None:
-        self.sheet = SpriteSheet(load_sprites(art, report))
-
-    def __call__(self, indices: Sequence[int], size: int, split: Split) -> NDArray[np.uint8]:
-        """Render scenes `indices` of `split` at `size` px."""
-        return np.stack([render(numbered(index, split), self.sheet, size) for index in indices])
-
-
-class TexturedPictures:
-    """Renders scenes of the second family on demand; sprites are loaded, and at first fetched, once."""
+    source: Final[Mapping[str, object]] = {"seed": SCENE_SEED, "scenes": "textured", "drawing": DRAWING}
+    """What tells these pictures from others, in a cache of their codes."""
 
     def __init__(self, art: Path | None = None, report: Report = unheard) -> None:
         self.sheet = TexturedSheet(load_sprites(art, report))
@@ -54,13 +43,6 @@ class TexturedPictures:
         """Render scenes `indices` of `split` at `size` px."""
         shown = [textured_scene(SCENE_SEED, index, split) for index in indices]
         return np.stack([render_textured(one, self.sheet, size) for one in shown])
-
-
-def family_pictures(family: Family, report: Report = unheard) -> EmojiPictures | TexturedPictures:
-    """Return the renderer of a family of scenes; ValueError for an unknown one. `report` hears of the art's way."""
-    if family not in FAMILIES:
-        raise ValueError(f"scenes: expected one of {', '.join(FAMILIES)}, got {family!r}")
-    return EmojiPictures(report=report) if family == "emoji" else TexturedPictures(report=report)
 
 
 class FolderPictures:
@@ -100,18 +82,8 @@ def _square(file: Path, size: int) -> NDArray[np.uint8]:
         raise OSError(f"{file}: expected a picture ({error}); take it out of --pictures") from error
 
 
-def numbered(index: int, split: Split) -> Scene:
-    """Scene `index` of a split under the recipes' seed."""
-    return scene(SCENE_SEED, index, split)
-
-
-def captions(indices: Sequence[int], split: Split) -> NDArray[np.int64]:
-    """Word ids int64 [N, 8] of scenes."""
-    return np.stack([word_ids(numbered(index, split).prompt) for index in indices])
-
-
 def textured_captions(indices: Sequence[int], split: Split, size: int) -> NDArray[np.int64]:
-    """Word ids int64 [N, 12] of scenes of the second family, for pictures of `size` px."""
+    """Word ids int64 [N, 12] of scenes, for pictures of `size` px."""
     return np.stack([textured_word_ids(textured_scene(SCENE_SEED, index, split).prompt, size) for index in indices])
 
 

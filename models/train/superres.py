@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from underpaint.models.checkpoints import load_vq
-from underpaint.models.data.scenes import Split
+from underpaint.models.data.textured_scenes import Split
 from underpaint.models.sampler import SuperResolution, SuperResolutionConfig, codebook_name
 from underpaint.models.train.history import Given
 from underpaint.models.train.loop import LoopSettings, Loss, TrainingResult, train

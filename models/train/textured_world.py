@@ -1,5 +1,5 @@
-"""The stages of the second family's models: tokenizer, judge, one target for all grids (a shallow one first), the same
-with guidance baked in, its drafter, samplers.
+"""The stages of the models that ship: tokenizer, judge, one target for all grids (a shallow one first), the same with
+guidance baked in, its drafter, samplers.
 """
 
 from collections.abc import Callable, Sequence
@@ -8,54 +8,31 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
-
-from underpaint.algos.draft.spec import Grid
-from underpaint.algos.spatial.resolution import ResolutionMap
 from underpaint.artifacts.model_families import TEXTURED_GUIDANCE
-from underpaint.models.checkpoints import load_target, vq_config
+from underpaint.models.checkpoints import vq_config
 from underpaint.models.data.art import Report, unheard
-from underpaint.models.data.scenes import Split
-from underpaint.models.data.textured_render import DRAWING
-from underpaint.models.data.textured_scenes import textured_scene, thing_cells
+from underpaint.models.data.textured_scenes import Split
 from underpaint.models.decoder_config import DecoderConfig
 from underpaint.models.judge import JudgeConfig
 from underpaint.models.sampler import Direction, SamplerConfig
-from underpaint.models.train.drafter import DrafterSettings
-from underpaint.models.train.drawn import DrawSettings, draw_scenes, load_drawn
+from underpaint.models.train import target as target_recipe
+from underpaint.models.train import tokenizer as tokenizer_recipe
+from underpaint.models.train.drafter import DrafterSettings, train_drafter
+from underpaint.models.train.drawn import DrawSettings
+from underpaint.models.train.guided import LOOP as GUIDED_LOOP
+from underpaint.models.train.guided import train_guided
 from underpaint.models.train.judge import DEFAULT_LOOP as JUDGE_LOOP
 from underpaint.models.train.judge import JudgeSettings, train_judge
 from underpaint.models.train.loop import CHECKPOINT, LoopSettings, TrainingResult
-from underpaint.models.train.pictures import SCENE_SEED, TexturedPictures, textured_captions
-from underpaint.models.train.sampler import LOOPS, LOSSES, PairedCodes, PairedScenes, SamplerSettings, train_sampler
-from underpaint.models.train.shared_drafter import train_shared_drafter
-from underpaint.models.train.shared_guided import SHARED_GUIDED_LOOP, train_shared_guided
-from underpaint.models.train.shared_target import (
-    GROWN_LOOP,
-    SHALLOW_LAYERS,
-    SHARED,
-    SHARED_CAPTION_DIM,
-    SHARED_LOOP,
-    SHARED_SETTINGS,
-    THING_WEIGHT,
-    GridData,
-    on_grid,
-    train_shared_target,
-)
+from underpaint.models.train.pictures import TexturedPictures
+from underpaint.models.train.sampler import LOOPS, LOSSES, SamplerSettings, train_sampler
 from underpaint.models.train.superres import LOOP as SUPER_RESOLUTION_LOOP
 from underpaint.models.train.superres import settings_for as super_resolution_settings
 from underpaint.models.train.superres import train_super_resolution
-from underpaint.models.train.target import TargetSettings
-from underpaint.models.train.tokenizer import (
-    TEXTURED,
-    TEXTURED_LOOP,
-    TEXTURED_SETTINGS,
-    TokenizerSettings,
-    train_tokenizer,
-)
-from underpaint.models.train.tokens import TokenSet, encode_pictures
+from underpaint.models.train.target import TargetSettings, train_target
+from underpaint.models.train.tokenizer import TokenizerSettings, train_tokenizer
 from underpaint.models.train.world import Stage
+from underpaint.models.train.world_data import WorldData
 from underpaint.models.vq import VQConfig
 
 SHARES: Final = (15, 5, 35, 20, 5, 10, 4, 3, 2, 1)
@@ -69,7 +46,7 @@ STARTS: Final = {"target_shallow": "target"}
 _SPLITS: Final[tuple[Split, ...]] = ("train", "seen")
 _UNTIL_TIME: Final = 10_000_000
 """Steps that no run reaches, so that its minutes end it."""
-GUIDING: Final = replace(SHARED_SETTINGS, batch=16)
+GUIDING: Final = replace(target_recipe.SETTINGS, batch=16)
 """Of the guided target: a pair of rows and one row are passed."""
 DRAWING_FREELY: Final = DrawSettings(greedy_share=0.25, top_k=0)
 """As the target is sampled: temperature 1 and all codes, and at temperature 0 for a quarter."""
@@ -82,22 +59,22 @@ _DRAFTER_LOOP: Final = LoopSettings(
 class WorldSettings:
     """Sizes and batches of the stages; `steps` bounds every run beside its minutes.
 
-    shallow_layers: of the target that learns first. thing_weight: of both, see `train_shared_target`. sides: of the
+    shallow_layers: of the target that learns first. thing_weight: of both, see `train_target`. sides: of the
     pictures that target, drafter and samplers know, the smaller first. scenes: how many are encoded at each; for the
     targets, at the smaller as many as have as many cells, as its steps take more of them. validation_scenes: encoded at
     each. sampler_width: of the samplers' networks. guidance: what one row learns to draw; guiding: batches it learns
     from. drawings: how many pictures the guided target draws at each side, as `drawing` says, for its drafter.
     """
 
-    vq: VQConfig = TEXTURED
-    tokenizer: TokenizerSettings = TEXTURED_SETTINGS
+    vq: VQConfig = tokenizer_recipe.CONFIG
+    tokenizer: TokenizerSettings = tokenizer_recipe.SETTINGS
     judge: JudgeConfig | None = None
     judging: JudgeSettings = field(default_factory=JudgeSettings)
-    decoder: DecoderConfig = SHARED
-    shallow_layers: int = SHALLOW_LAYERS
-    thing_weight: float = THING_WEIGHT
-    caption_dim: int = SHARED_CAPTION_DIM
-    target: TargetSettings = SHARED_SETTINGS
+    decoder: DecoderConfig = target_recipe.CONFIG
+    shallow_layers: int = target_recipe.SHALLOW_LAYERS
+    thing_weight: float = target_recipe.THING_WEIGHT
+    caption_dim: int = target_recipe.CAPTION_DIM
+    target: TargetSettings = target_recipe.SETTINGS
     guidance: float = TEXTURED_GUIDANCE
     guiding: TargetSettings = GUIDING
     drafter: DrafterSettings = field(default_factory=DrafterSettings)
@@ -130,30 +107,20 @@ class _World:
     def checkpoint(self, stage: str) -> Path:
         return self.out / stage / CHECKPOINT
 
-    def codes(self, side: int, split: Split, count: int) -> NDArray[np.int16]:
-        """The first `count` scenes of a split."""
-        source = {"seed": SCENE_SEED, "scenes": "textured", "drawing": DRAWING}
-        folder, tokenizer = self.out / "tokens", self.checkpoint("tokenizer")
-        told = partial(self.told, f"encoding {split} pictures of {side} px")
-        return encode_pictures(folder, tokenizer, self.pictures, side, count, split, source, self.device, told)
-
-    def told(self, what: str, done: int, total: int) -> None:
-        """Report how far work is that comes before a stage's steps."""
-        self.report(what, done, total, "pictures")
-
-    def tokens(self, side: int, split: Split, count: int) -> TokenSet:
-        """The first `count` scenes of a split, and their captions."""
-        return TokenSet(self.codes(side, split, count), textured_captions(range(count), split, side))
+    @property
+    def data(self) -> WorldData:
+        own = self.settings
+        counts = own.sides, own.scenes, own.validation_scenes
+        return WorldData(self.out, self.checkpoint("tokenizer"), self.pictures, *counts, self.device, self.report)
 
     def tokenizer(self, folder: Path, minutes: float) -> TrainingResult:
-        own, loop = self.settings, self.loop(TEXTURED_LOOP, minutes)
+        own, loop = self.settings, self.loop(tokenizer_recipe.LOOP, minutes)
         return train_tokenizer(
             folder,
             self.pictures,
             config=own.vq,
             settings=own.tokenizer,
             loop=loop,
-            family="textured",
             seed=self.seed,
             device=self.device,
         )
@@ -173,27 +140,13 @@ class _World:
 
     def target_shallow(self, folder: Path, minutes: float) -> TrainingResult:
         own = self.settings
-        return self.target_of(own.shallow_layers, folder, self.loop(SHARED_LOOP, minutes))
-
-    def grid_data(self, side: int, count: int) -> GridData:
-        """The first `count` scenes to learn from, and those to validate on."""
-        validation = self.tokens(side, "seen", self.settings.validation_scenes)
-        return GridData(self.tokens(side, "train", count), validation)
-
-    def weighted_grid(self, side: int, stride: int) -> GridData:
-        """As many cells of scenes as at the larger side, with those that show a thing."""
-        count = self.settings.scenes * (max(self.settings.sides) // side) ** 2
-        data = self.grid_data(side, count)
-        if self.settings.thing_weight == 1:
-            return data
-        shown = (textured_scene(SCENE_SEED, index, "train") for index in range(count))
-        return data._replace(things=np.stack([thing_cells(one, side // stride).ravel() for one in shown]))
+        return self.target_of(own.shallow_layers, folder, self.loop(target_recipe.LOOP, minutes))
 
     def target_of(self, layers: int, folder: Path, loop: LoopSettings, init_from: Path | None = None) -> TrainingResult:
         """Train a target of so many layers on both grids."""
-        own, stride = self.settings, vq_config(self.checkpoint("tokenizer")).stride
-        grids = {side // stride: self.weighted_grid(side, stride) for side in own.sides}
-        return train_shared_target(
+        own = self.settings
+        grids = self.data.target_grids(weighted=own.thing_weight != 1)
+        return train_target(
             folder,
             grids,
             config=replace(own.decoder, grid_side=max(grids), layers=layers),
@@ -209,80 +162,44 @@ class _World:
 
     def target(self, folder: Path, minutes: float) -> TrainingResult:
         own, shallow = self.settings, self.checkpoint("target_shallow")
-        start, loop = shallow if shallow.exists() else None, self.loop(GROWN_LOOP, minutes)
+        start, loop = shallow if shallow.exists() else None, self.loop(target_recipe.GROWN_LOOP, minutes)
         return self.target_of(own.decoder.layers, folder, loop, start)
-
-    def plain_grids(self) -> dict[int, GridData]:
-        """Scenes by the grid's side in cells, as many on each: for what learns the whole distributions of a target."""
-        stride = vq_config(self.checkpoint("tokenizer")).stride
-        return {side // stride: self.grid_data(side, self.settings.scenes) for side in self.settings.sides}
 
     def guided(self, folder: Path, minutes: float) -> TrainingResult:
         own = self.settings
-        return train_shared_guided(
+        return train_guided(
             folder,
-            self.plain_grids(),
+            self.data.plain_grids(),
             self.checkpoint("target"),
             own.guidance,
             settings=own.guiding,
-            loop=self.loop(SHARED_GUIDED_LOOP, minutes),
+            loop=self.loop(GUIDED_LOOP, minutes),
             seed=self.seed,
             device=self.device,
         )
 
-    def drawn(self) -> dict[int, TokenSet] | None:
-        """What the guided target draws on each grid, in side of cells; None where drawing was stopped."""
-        own, folder, guided = self.settings, self.out / "drawn", self.checkpoint("guided")
-        stride, found = vq_config(self.checkpoint("tokenizer")).stride, dict[int, TokenSet]()
-        for side in own.sides:
-            captions = partial(textured_captions, split="train", size=side)
-            grid = side // stride
-            told = partial(self.told, f"drawing pictures of {side} px")
-            done = draw_scenes(
-                *(folder, guided, captions, own.drawings),
-                grid_side=grid,
-                settings=own.drawing,
-                device=self.device,
-                progress=told,
-            )
-            if done.rows < done.wanted:
-                return None
-            found[grid] = load_drawn(folder, on_grid(load_target(guided), grid))
-        return found
-
     def drafter(self, folder: Path, minutes: float) -> TrainingResult:
-        drawn = self.drawn()
+        own, guided = self.settings, self.checkpoint("guided")
+        drawn = self.data.drawn(guided, own.drawings, own.drawing)
         if drawn is None:
             return TrainingResult(0, False, {})
-        return train_shared_drafter(
+        return train_drafter(
             folder,
-            self.plain_grids(),
-            self.checkpoint("guided"),
-            settings=self.settings.drafter,
+            self.data.plain_grids(),
+            guided,
+            settings=own.drafter,
             loop=self.loop(_DRAFTER_LOOP, minutes),
             drawn=drawn,
             seed=self.seed,
             device=self.device,
         )
 
-    def pairs(self) -> PairedScenes:
-        """The same scenes at both sides."""
-        (low, high), vq = self.settings.sides, vq_config(self.checkpoint("tokenizer"))
-        grids = ResolutionMap(*(Grid(side // vq.stride, side // vq.stride) for side in (low, high)))
-        data, validation = (self.paired(low, high, split) for split in _SPLITS)
-        return PairedScenes(data, validation, self.checkpoint("tokenizer"), self.pictures, grids)
-
-    def paired(self, low: int, high: int, split: Split) -> PairedCodes:
-        own = self.settings
-        count = own.scenes if split == "train" else own.validation_scenes
-        return PairedCodes(self.codes(low, split, count), self.codes(high, split, count))
-
     def sampler(self, direction: Direction, losses: str, folder: Path, minutes: float) -> TrainingResult:
         (low, high), vq = self.settings.sides, vq_config(self.checkpoint("tokenizer"))
         ratio = high // low
         return train_sampler(
             folder,
-            self.pairs(),
+            self.data.pairs(),
             SamplerConfig(direction, vq.codebook_size, ratio, self.settings.sampler_width, high_blocks=ratio),
             losses=LOSSES[losses],
             settings=self.settings.sampling,
@@ -295,7 +212,7 @@ class _World:
     def super_resolution(self, folder: Path, minutes: float) -> TrainingResult:
         return train_super_resolution(
             folder,
-            self.pairs(),
+            self.data.pairs(),
             settings=super_resolution_settings(self.settings.sides[1]),
             loop=self.loop(SUPER_RESOLUTION_LOOP, minutes),
             seed=self.seed,
@@ -313,10 +230,10 @@ def textured_stages(
     compiled: bool = False,
     report: Report = unheard,
 ) -> Sequence[Stage]:
-    """The stages of `models.train.world.train_world` for the second family, in order, in folders of `out`.
+    """The stages of `models.train.world.train_world` in order, in folders of `out`.
 
     A stage starts from the repository's weights, if there are any, where its run is lost. `compiled`: of the targets,
-    see `train_shared_target`. `report` hears how far encoding and drawing are.
+    see `train_target`. `report` hears how far encoding and drawing are.
     """
     own = settings or WorldSettings()
     world = _World(out, pictures, own, seed, device, compiled, report)

@@ -1,14 +1,13 @@
-"""Recipe of the tokenizer: a small VQ autoencoder shared by all resolutions, for either family of scenes.
+"""Recipe of the tokenizer: a small VQ autoencoder shared by all resolutions.
 
-No perceptual network and no discriminator: L1 on pixels, on their differences and on two coarser scales (for
-textured scenes also the energy of textures), plus the codebook terms. The codebook starts from spherical k-means
-over the encoder's outputs after a short warm-up without quantisation, and unused codes restart at latents of the
-current batch. A second stage may refine the decoder alone, which changes no code.
+No perceptual network and no discriminator: L1 on pixels, on their differences and on two coarser scales, the energy of
+textures, and the codebook terms. The codebook starts from spherical k-means over the encoder's outputs after a short
+warm-up without quantisation, and unused codes restart at latents of the current batch. A second stage may refine the
+decoder alone, which changes no code.
 """
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,7 +15,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from underpaint.models.checkpoints import story
-from underpaint.models.data.batches import Family
 from underpaint.models.train.history import Given, refuse_other
 from underpaint.models.train.loop import LoopSettings, Loss, TrainingResult, train
 from underpaint.models.train.pictures import Pictures, to_pixels
@@ -26,24 +24,20 @@ from underpaint.models.train.start import read_start
 from underpaint.models.typed import channels_last
 from underpaint.models.vq import VQConfig, VQModel
 
-EMBEDDED = VQConfig(
-    codebook_size=1024,
+CONFIG = VQConfig(
+    codebook_size=4096,
     codebook_embed_dim=8,
-    encoder_ch_mult=(1, 2, 2, 4),
-    decoder_ch_mult=(1, 1, 2, 4),
+    encoder_ch_mult=(1, 2, 4, 8),
+    decoder_ch_mult=(1, 2, 4, 8),
     z_channels=128,
-    ch=32,
+    ch=16,
     num_res_blocks=1,
 )
-TEXTURED = replace(EMBEDDED, codebook_size=4096, ch=16, encoder_ch_mult=(1, 2, 4, 8), decoder_ch_mult=(1, 2, 4, 8))
-"""Widths for textured scenes: narrower at full resolution, where most of the time goes, and four times the codes."""
+"""Narrow at full resolution, where most of the time goes."""
 DECODER_LOOP = LoopSettings(
     steps=1500, learning_rate=1e-3, warmup_steps=50, ema_decay=0.995, validate_every=300, beta2=0.99
 )
-DEFAULT_LOOP = LoopSettings(
-    steps=1060, learning_rate=2e-3, matrix_rate=0.03, warmup_steps=20, ema_decay=0.995, validate_every=300, beta2=0.99
-)
-TEXTURED_LOOP = LoopSettings(
+LOOP = LoopSettings(
     steps=4000, learning_rate=2e-3, matrix_rate=0.03, warmup_steps=40, ema_decay=0.997, validate_every=400, beta2=0.99
 )
 
@@ -67,27 +61,12 @@ class TokenizerSettings:
     restart_until: float = 0.7
 
 
-TEXTURED_SETTINGS = TokenizerSettings(
+SETTINGS = TokenizerSettings(
     batch=24,
     validation_scenes=32,
     sides=(64, 128, 64, 128, 256),
     weights=ReconstructionWeights(gradient=0.2, energy=1.0),
 )
-
-
-class TokenizerRecipe(NamedTuple):
-    """What a family of scenes is learnt with, unless one says otherwise."""
-
-    config: VQConfig
-    settings: TokenizerSettings
-    loop: LoopSettings
-
-
-def recipe_of(family: Family) -> TokenizerRecipe:
-    """The recipe of a family of scenes."""
-    if family == "textured":
-        return TokenizerRecipe(TEXTURED, TEXTURED_SETTINGS, TEXTURED_LOOP)
-    return TokenizerRecipe(EMBEDDED, TokenizerSettings(), DEFAULT_LOOP)
 
 
 @torch.no_grad()
@@ -206,12 +185,11 @@ def train_tokenizer(
     out: Path,
     pictures: Pictures,
     *,
-    config: VQConfig = EMBEDDED,
-    settings: TokenizerSettings | None = None,
-    loop: LoopSettings = DEFAULT_LOOP,
+    config: VQConfig = CONFIG,
+    settings: TokenizerSettings = SETTINGS,
+    loop: LoopSettings = LOOP,
     init_from: Path | None = None,
     decoder_only: bool = False,
-    family: Family = "emoji",
     seed: int = 0,
     device: str = "cpu",
 ) -> TrainingResult:
@@ -225,11 +203,10 @@ def train_tokenizer(
         loop: length and rates.
         init_from: another tokenizer of the same widths to start from.
         decoder_only: keep its codes as they are and learn `decoder` and `post_quant_conv` alone.
-        family: the family of scenes that `pictures` shows; the checkpoint says it.
         seed: of weights and batches.
         device: "cpu" or "cuda".
 
-    Raises ValueError where `out` holds a run of other widths, another family, seed or settings.
+    Raises ValueError where `out` holds a run of other widths, another seed or settings.
     """
     if decoder_only and init_from is None:
         raise ValueError("refining the decoder alone needs a trained tokenizer to start from")
@@ -241,7 +218,6 @@ def train_tokenizer(
     if decoder_only:
         for part in (model.encoder, model.quantize, model.quant_conv):
             part.requires_grad_(False)
-    settings = settings or TokenizerSettings()
     given = Given({"seed": seed, "settings": asdict(settings), "decoder_only": decoder_only}, start and story(start))
     refuse_other(out, given)
     recipe = _Recipe(model, pictures, settings, loop.steps, seed)
@@ -251,7 +227,7 @@ def train_tokenizer(
         recipe.decoder_loss if decoder_only else recipe.loss,
         out,
         loop,
-        {"kind": "tokenizer", "vq": plain} | ({} if family == "emoji" else {"scenes": family}),
+        {"kind": "tokenizer", "vq": plain, "scenes": "textured"},
         validate=recipe.validate,
         after_step=None if decoder_only else recipe.after_step,
         given=given,

@@ -1,4 +1,4 @@
-"""The token data set: scenes of EmojiScenes encoded once by a tokenizer, kept as memory maps.
+"""The token data set: pictures of scenes encoded once by a tokenizer, kept as memory maps.
 
 A folder holds, per split and resolution, `codes` int16 [scenes, cells] filled from the front (-1: not yet) and a
 JSON file that names the tokenizer it came from. A build that was stopped continues.
@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from underpaint.artifacts.manifest import write_beside
 from underpaint.artifacts.whole_file import named
 from underpaint.models.checkpoints import load_vq
-from underpaint.models.data.scenes import Split
-from underpaint.models.train.pictures import SCENE_SEED, Pictures, captions, to_pixels
+from underpaint.models.data.textured_scenes import Split
+from underpaint.models.train.pictures import Pictures, to_pixels
 from underpaint.models.train.precision import autocast
 from underpaint.models.typed import channels_last
 from underpaint.models.vq import VQModel
@@ -28,7 +28,7 @@ CHUNK = 64
 
 
 class TokenSet(NamedTuple):
-    """`codes` int16 [scenes, cells] and `words` int64 [scenes, 8]; row i is scene i of the split."""
+    """`codes` int16 [scenes, cells] and `words` int64 [scenes, prefix]; row i is scene i of the split."""
 
     codes: NDArray[np.int16]
     words: NDArray[np.int64]
@@ -57,22 +57,6 @@ def check_source(path: Path, about: dict[str, object], told: str, remedy: str) -
         raise ValueError(f"{path} should say {told}, and is damaged ({error}). {remedy}") from error
     if found != about:
         raise ValueError(f"{path} says {found}; now wanted {about}. {remedy}")
-
-
-def encode_scenes(
-    folder: Path,
-    tokenizer: Path,
-    pictures: Pictures,
-    *,
-    resolution: int,
-    scenes: int,
-    split: Split,
-    device: str = "cpu",
-    report: Callable[[int, int], None] | None = None,
-) -> TokenSet:
-    """The first `scenes` scenes of a split, and their captions; see `encode_pictures`."""
-    wanted = (resolution, scenes, split, {"seed": SCENE_SEED}, device, report)
-    return TokenSet(encode_pictures(folder, tokenizer, pictures, *wanted), captions(range(scenes), split))
 
 
 @torch.no_grad()

@@ -138,15 +138,13 @@ def _fitting(
     exported = "vq_decoder" in names(folder) and manifest("vq_decoder", folder).export is not None
     recipe += " --tokenizer CHECKPOINT --pictures FOLDER" if exported else ""
     if name not in names(folder):
-        export = f"runs/RUN/checkpoint.pt --kind sampler --out {folder}" if exported else name
         kinds = [kind for kind in LATENT if all(one + between(*sides) in names(folder) for one in LATENT[kind])]
-        told = f"make it with `underpaint train {recipe}` and `underpaint export {export}`"
-        if family_of(folder) == TEXTURED_FAMILY:
-            export = f"underpaint export {name} --scenes textured --out {folder}"
-            stage = _world_stage(network) if sides == SHIPPED_RESOLUTIONS else None
-            told = "no recipe makes it of textured scenes"
-            if stage is not None:
-                told = f"make it with `underpaint train world --only {stage} --hours 12` and `{export}`"
+        told = "no recipe makes it for these models"
+        if exported:
+            export = f"underpaint export runs/RUN/checkpoint.pt --kind sampler --out {folder}"
+            told = f"make it with `underpaint train {recipe}` and `{export}`"
+        elif family_of(folder) == TEXTURED_FAMILY:
+            told = f"make it with `{_trained(network, sides)}` and `underpaint export {name} --out {folder}`"
         held = f", or one that the folder has: {', '.join(kinds)}" if kinds else ""
         raise EngineError(
             f"{folder}: there is no model '{name}'; {told}, or take a kind that needs none: {', '.join(FILTERS)}{held}"
@@ -172,10 +170,25 @@ def _fitting(
     return located
 
 
-def _world_stage(network: str) -> str | None:
-    """The stage of `underpaint train world` that makes a network; None where there is none."""
-    stage = network if network == SUPER_RESOLUTION else "sampler_" + "_".join(TRAINED_BY[network])
-    return stage if stage in _WORLD_STAGES else None
+def world_stage(network: str, sides: tuple[int, int] = SHIPPED_RESOLUTIONS) -> str | None:
+    """The stage of `underpaint train world` that makes a network between two sides; None where there is none."""
+    stage = _run(network)
+    return stage if stage in _WORLD_STAGES and sides == SHIPPED_RESOLUTIONS else None
+
+
+def _run(network: str) -> str:
+    """What the run of a network between the shipped sides is called."""
+    return network if network == SUPER_RESOLUTION else "sampler_" + "_".join(TRAINED_BY[network])
+
+
+def _trained(network: str, sides: tuple[int, int]) -> str:
+    """The command that trains a network of textured scenes beside the stages of a world."""
+    stage = world_stage(network, sides)
+    if stage is not None:
+        return f"underpaint train world --only {stage} --hours 12"
+    world = "runs/world"
+    beside = f"--tokenizer {world}/tokenizer/checkpoint.pt --out {world}/{_run(network)}{between(*sides)}"
+    return f"underpaint train {recipe_of(network, sides)} {beside}"
 
 
 def _sizes(pair: tuple[tuple[int, ...], ...]) -> str:

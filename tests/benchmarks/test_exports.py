@@ -72,7 +72,7 @@ class Noise:
 
 
 def test_samplers_stand_beside_the_tokenizers_ceiling(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(samplers, "EmojiPictures", Noise)
+    monkeypatch.setattr(samplers, "TexturedPictures", Noise)
     pictures = tmp_path / "strips.png"
     asked = ["--scenes", "2", "--kinds", "bicubic", "latent", "--threads", "1", "--pictures", str(pictures)]
     found = figures(samplers.main, asked, tmp_path, capsys)

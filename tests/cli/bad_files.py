@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from underpaint.models.train.target import emoji_config
-from underpaint.models.train.tokenizer import EMBEDDED
+from underpaint.models.train.target import CONFIG as TARGET
+from underpaint.models.train.tokenizer import CONFIG
 from underpaint.zoo.load import FOLDER as ZOO
-from underpaint.zoo.prompts import WORDS
+from underpaint.zoo.textured_prompts import TEXTURED_WORDS
 
 COMPARED = "compare --methods eagle2 --prompts-count 1 --resolution 64"
 """The comparison whose log and figures are then damaged."""
@@ -136,20 +136,21 @@ def _checkpoints(folder: Path) -> None:
     def save(name: str, held: Any) -> None:
         torch.save(held, folder / name)
 
-    target = asdict(emoji_config(64))
-    save("tokenizer.pt", {"config": {"kind": "tokenizer", "vq": asdict(EMBEDDED)}, "model": {}})
-    described = {"kind": "target", "words": WORDS, "decoder": target, "caption_dim": 8}
-    save("target.pt", {"config": described, "model": {}})
-    narrow = asdict(replace(emoji_config(64), dim=128, heads=2))
-    save("narrow.pt", {"config": {"kind": "target", "words": WORDS, "decoder": narrow}, "model": {}})
+    def save_target(runs: str, **told: Any) -> None:
+        (folder / runs / "guided").mkdir(parents=True)
+        save(f"{runs}/guided/checkpoint.pt", {"config": {"kind": "target", **told}, "model": {}})
+
+    wordless = {"decoder": asdict(replace(TARGET, grid_side=8)), "caption_dim": 8}
+    save("tokenizer.pt", {"config": {"kind": "tokenizer", "vq": asdict(CONFIG)}, "model": {}})
+    save("narrow.pt", {"config": {"kind": "tokenizer", "vq": asdict(replace(CONFIG, ch=8))}, "model": {}})
+    save("widths_text.pt", {"config": {"kind": "tokenizer", "vq": "wide"}, "model": {}})
+    save("target.pt", {"config": {"kind": "target", "words": TEXTURED_WORDS, **wordless}, "model": {}})
+    save_target("bare")
+    save_target("wordless", grids=[8], **wordless)
     save("no_config.pt", {"model": {}})
     save("tokenizer_bare.pt", {"config": {"kind": "tokenizer"}, "model": {}})
-    wordless = {name: value for name, value in described.items() if name != "words"}
-    save("target_wordless.pt", {"config": wordless, "model": {}})
-    save("target_bare.pt", {"config": {"kind": "target"}, "model": {}})
     save("config_list.pt", {"config": [], "model": {}})
     save("config_no_kind.pt", {"config": {}, "model": {}})
-    save("widths_text.pt", {"config": {"kind": "target", "words": WORDS, "decoder": "wide"}, "model": {}})
     save("a_list.pt", [1, 2])
     save("a_tensor.pt", torch.zeros(3))
     (folder / "cut.pt").write_bytes((folder / "target.pt").read_bytes()[:-40])

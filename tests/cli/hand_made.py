@@ -1,5 +1,6 @@
 """A tokenizer and a judge written node by node: torch's exporter would take a minute for the real architectures."""
 
+from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 
@@ -7,8 +8,9 @@ import numpy as np
 
 from underpaint.export.graph import GraphWriter
 from underpaint.export.store import Origin, draft_manifest, finish, store_bytes
-from underpaint.models.data.scenes import SpriteSheet
-from underpaint.zoo.prompts import CONCEPT_NAMES, SLOT_VALUES, STYLES
+from underpaint.runtime.evaluation.quality import REFERENCE_KIND, Reference, reference_arrays, reference_name
+from underpaint.zoo.grammars import EMOJI
+from underpaint.zoo.prompts import SLOT_VALUES
 
 ORIGIN = Origin("random weights", "a test")
 CODES = 32
@@ -18,15 +20,6 @@ _TOKENIZER = {"vocab_size": CODES, "stride": 8, "code_width": 4}
 
 def numbers(*shape: int) -> np.ndarray:
     return np.random.default_rng(2).standard_normal(shape).astype(np.float16).astype(np.float32)
-
-
-def made_up_sheet() -> SpriteSheet:
-    """Sprites of one colour each."""
-    rng = np.random.default_rng(0)
-    sprites = np.zeros((len(CONCEPT_NAMES), len(STYLES), 8, 8, 4), dtype=np.uint8)
-    sprites[..., 3] = 255
-    sprites[..., :3] = rng.integers(0, 256, (*sprites.shape[:2], 1, 1, 3))
-    return SpriteSheet(sprites)
 
 
 def _store(graph: GraphWriter, name: str, kind: str, settings: dict[str, object], folder: Path) -> None:
@@ -59,12 +52,22 @@ def write_image_encoder(folder: Path) -> None:
     _store(graph, "vq_encoder", "image_encoder", _TOKENIZER, folder)
 
 
-def write_judge(folder: Path) -> None:
-    """A linear judge of averaged areas."""
+def write_judge(folder: Path, slots: Mapping[str, Sequence[str]] = SLOT_VALUES) -> None:
+    """A linear judge of averaged areas, which reads `slots`."""
     graph = GraphWriter("judge")
     pixels = graph.input("pixels", "float32", ("B", 3, 64, 64))
     areas = graph.node("Flatten", [graph.node("AveragePool", [pixels], kernel_shape=[16, 16], strides=[16, 16])])
-    for name, width in (*((slot, len(known)) for slot, known in SLOT_VALUES.items()), ("features", FEATURES)):
+    for name, width in (*((slot, len(known)) for slot, known in slots.items()), ("features", FEATURES)):
         graph.node("MatMul", [areas, graph.constant(numbers(48, width), f"of_{name}")], name)
         graph.output(name, "float32", ("B", width))
-    _store(graph, "judge", "judge", {"side": 64, "slots": list(SLOT_VALUES)}, folder)
+    _store(graph, "judge", "judge", {"side": 64, "slots": list(slots)}, folder)
+
+
+def write_real_scenes(folder: Path, sides: tuple[int, ...] = (64, 128), count: int = 20) -> None:
+    """What the judge is to have seen of real scenes: random features, and half of every slot read right."""
+    halves = [np.random.default_rng(half).standard_normal((count, FEATURES)) for half in range(2)]
+    real = Reference(*halves, dict.fromkeys((*SLOT_VALUES, EMOJI.accuracy), 0.5))
+    stream = BytesIO()
+    np.savez(stream, **reference_arrays(dict.fromkeys(sides, real)))
+    draft = draft_manifest(reference_name(sides[0]), REFERENCE_KIND, ORIGIN, {"sides": list(sides)})
+    store_bytes(stream.getvalue(), ".npz", draft, folder, {})

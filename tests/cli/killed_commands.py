@@ -113,7 +113,7 @@ def _tiny_recipes() -> Iterator[Patch]:
     """No art, and models of a few hundred weights: every recipe has two steps of seconds together."""
     from dataclasses import replace
 
-    from tests.models.test_scenes import made_up_sprites
+    from tests.models.sprites import made_up_sprites
     from tests.models.test_textured_world import SETTINGS
     from underpaint.models import checkpoints
     from underpaint.models.judge import JudgeConfig

@@ -8,17 +8,15 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from tests.cli.hand_made import FEATURES, ORIGIN, made_up_sheet, write_image_decoder, write_judge
+from tests.cli.hand_made import ORIGIN, write_image_decoder, write_judge, write_real_scenes
+from tests.one_grid import export_captioned_target, export_trained_drafter
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.row_front import front_steps
 from underpaint.algos.spatial.zipar import raster
 from underpaint.artifacts import manifest
 from underpaint.artifacts.index_writer import write_index
 from underpaint.cli.app import app
-from underpaint.export.decoders import export_captioned_target, export_trained_drafter
-from underpaint.export.vision import write_reference
 from underpaint.models.decoder_config import DecoderConfig
-from underpaint.models.judge import Judge, JudgeConfig
 from underpaint.models.text import CaptionedTarget, new_drafter
 from underpaint.runtime.conditions import of_prompt
 from underpaint.runtime.drawing import draw, noise_of
@@ -49,8 +47,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     export_trained_drafter("drafter64", new_drafter(target.decoder).eval(), folder, ORIGIN)
     write_image_decoder(folder)
     write_judge(folder)
-    judge = Judge(JudgeConfig(channels=(4, 4, 4, 4), features=FEATURES)).eval()
-    write_reference(judge, made_up_sheet(), folder, ORIGIN, count=20)
+    write_real_scenes(folder)
     torch.set_num_threads(threads)
     write_index(folder, condition="prompt_grammar")
     return folder

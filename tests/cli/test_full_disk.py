@@ -1,7 +1,7 @@
 """A full disk: every command that writes finds it before the work; one that fills up in the work is told as well."""
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -10,10 +10,9 @@ import torch
 from tests.cli.killed_commands import PREPARED
 from tests.cli.program import Ran, listing, run_program
 from tests.models.test_textured_world import SETTINGS
-from tests.models.tiny import CAPTION_DIM, TINY, save_target, tiny_target
+from tests.models.tiny import save_exportable, save_target, tiny_target
 from tests.published.checkpoints import save_llamagen
 from tests.published.limits import files_of_at_most
-from underpaint.models.text import CaptionedTarget
 from underpaint.models.vq import VQModel
 from underpaint.runtime import files as probing
 
@@ -24,9 +23,8 @@ SOME_ROOM = 1 << 16
 PROMPT = '"a fox" --resolution 64'
 GENEVAL = '{"tag": "colors", "include": [{"class": "fox", "count": 1}], "prompt": "a 3d fox, left"}\n'
 DRAWN = "--prompts-count 1 --resolution 64"
-STAGES = ("tokenizer", "target", "guided", "drafter", "judge", "sampler", "superres")
+STAGES = ("tokenizer", "judge", "sampler", "superres")
 RUNS = "trained"
-DRAW = f"train draw --target {RUNS}/guided_64/checkpoint.pt --scenes 8"
 PREDICT = "simulate predict --trace trace.npz --costs costs.json --compare compared/compare.json"
 EXPORT = "export c2i.pt --kind llamagen-c2i --heads 2 --grid 4 --out"
 
@@ -40,8 +38,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "real").mkdir()
     save_target(folder / "target.pt", tiny_target())
     save_llamagen(folder / "c2i.pt", captions=False)
-    wide = CaptionedTarget(replace(TINY, grid_side=8), CAPTION_DIM)
-    save_target(folder / RUNS / "guided_64" / "checkpoint.pt", wide)
+    save_exportable(folder / RUNS)
     (folder / "costs.json").write_text(
         json.dumps({"verify_ms": [[1, 2.0], [8, 5.0]], "draft_ms": [[1, 0.5], [8, 0.75]]})
     )
@@ -91,10 +88,9 @@ def limited(line: str, folder: Path, monkeypatch: pytest.MonkeyPatch, count: int
         *(f"train {stage} --steps 1 --out x" for stage in STAGES),
         "train near-duplicates --out x.json",
         "train world --hours 1 --out x",
-        "train draw --out x --target verifier.py",
         "train store verifier.py name --recipe x --out x",
         "export verifier.py --kind vq --out x",
-        f"export target64 --runs {RUNS} --out x",
+        f"export target --runs {RUNS} --out x",
         f"{PREDICT} --json x.json",
         "caption . text --out x.npy",
     ],
@@ -153,10 +149,9 @@ def test_a_disk_that_fills_up_in_the_work_is_told(
             *("", ("x/results.jsonl",)),
         ),
         (f"{EXPORT} x", "", ()),
-        (f"export target64 --runs {RUNS} --out x", "", ()),
+        (f"export target --runs {RUNS} --out x", "", ()),
         (f"{PREDICT} --json x.json", "", ()),
         ("train near-duplicates --pictures 2 --ranks 1 --json x.json", "tiny_recipes", ()),
-        (f"{DRAW} --out x", "tiny_recipes", ()),
         ("train world --hours 1 --out x", "tiny_recipes", ()),
         ("engine exported", "no_tensorrt", ()),
         ("caption . text --out x.npy", "features", ()),
@@ -219,7 +214,7 @@ def test_a_disk_that_fills_up_while_pictures_are_encoded_is_told(
     vq = VQModel(SETTINGS.vq)
     saved = {"config": {"kind": "tokenizer", "vq": asdict(vq.config)}, "model": vq.state_dict()}
     torch.save(saved, tmp_path / "tokenizer.pt")
-    ran = limited("train target --tokenizer tokenizer.pt --tokens codes --out x", tmp_path, monkeypatch, SOME_ROOM)
+    ran = limited("train superres --tokenizer tokenizer.pt --tokens codes --out x", tmp_path, monkeypatch, SOME_ROOM)
     assert (ran.code, ran.crash) == (2, "")
     (said,) = [line for line in ran.err.splitlines() if line.startswith("error: ")]
     assert "codes/train_64.codes" in said

@@ -4,7 +4,6 @@ import json
 import shutil
 import signal
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,14 +12,12 @@ import torch
 
 from tests.cli.killed_commands import Commands, Moment
 from tests.cli.program import listing
-from tests.models.tiny import CAPTION_DIM, TINY, save_target, tiny_target
+from tests.models.tiny import save_exportable, save_target, tiny_target
 from tests.published.checkpoints import save_llamagen, save_vq
-from underpaint.models.text import CaptionedTarget
 
 RENAME, LINK, SYNC = Moment("replace"), Moment("link"), Moment("fsync")
 DRAWN = "--prompts-count 2 --resolution 64"
 RUNS = "trained"
-DRAW = f"train draw --target {RUNS}/guided_64/checkpoint.pt --scenes 8"
 PREDICT = "simulate predict --trace trace.npz --costs costs.json --compare compared/compare.json"
 EXPORT = "export c2i.pt --kind llamagen-c2i --heads 2 --grid 4 --out"
 
@@ -93,14 +90,13 @@ CASES = (
     ),
     Case(f"{EXPORT} x", "", RENAME, ("x/target.onnx", "x/model_index.json")),
     Case(f"{EXPORT} x", "", Moment("replace", 3), ("x/target.onnx", "x/model_index.json"), ("x/*",)),
-    Case(f"export target64 --runs {RUNS} --out x", "", RENAME, ("x/target64.onnx", "x/model_index.json")),
+    Case(f"export target --runs {RUNS} --out x", "", RENAME, ("x/target64.onnx", "x/model_index.json")),
     Case(
-        *(f"export target64 --runs {RUNS} --out x", "", Moment("replace", 6)),
+        *(f"export target --runs {RUNS} --out x", "", Moment("replace", 6)),
         *(("x/target64.onnx", "x/model_index.json"), ("x/*",)),
     ),
     Case(f"{PREDICT} --json x.json", "", RENAME, ("x.json",)),
     Case("train near-duplicates --pictures 2 --ranks 1 --json x.json", "tiny_recipes", RENAME, ("x.json",)),
-    Case(f"{DRAW} --out x", "tiny_recipes", RENAME, ("x/*.json", "x/*.rows")),
     Case("train judge --steps 3 --out x", "tiny_recipes", RENAME, ("x/checkpoint.pt",)),
     Case(
         *("train judge --steps 3 --out x", "tiny_recipes", Moment("replace", 2), ("x/checkpoint.pt",)),
@@ -140,8 +136,7 @@ def files(commands: Commands, tmp_path_factory: pytest.TempPathFactory) -> Path:
     held = torch.load(folder / "vq.pt", weights_only=True)["model"]
     told = {"step": 3, "elapsed_seconds": 1.0, "validation": {}, "runs": []}
     torch.save({"config": {"kind": "tokenizer"}, "model": held, "raw": held, **told}, folder / "tokenizer.pt")
-    wide = CaptionedTarget(replace(TINY, grid_side=8), CAPTION_DIM)
-    save_target(folder / RUNS / "guided_64" / "checkpoint.pt", wide)
+    save_exportable(folder / RUNS)
     curve = {"verify_ms": [[1, 2.0], [8, 5.0]], "draft_ms": [[1, 0.5], [8, 0.75]]}
     (folder / "costs.json").write_text(json.dumps(curve))
     (folder / "inception.pth").touch()

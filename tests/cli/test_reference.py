@@ -2,9 +2,10 @@ import numpy as np
 import pytest
 import torch
 
-from tests.cli.hand_made import made_up_sheet
+from tests.models.sprites import made_up_sprites
 from underpaint.export.store import Origin
 from underpaint.export.vision import real_scenes, write_reference
+from underpaint.models.data.textured_render import TexturedSheet
 from underpaint.models.judge import Judge, JudgeConfig
 from underpaint.runtime.evaluation.quality import REFERENCE_KIND, load_reference, reference_name
 from underpaint.zoo.load import locate
@@ -13,7 +14,7 @@ from underpaint.zoo.load import locate
 def test_a_reference_is_written_with_its_manifest_and_reads_back(tmp_path):
     torch.manual_seed(0)
     judge = Judge(JudgeConfig(channels=(4, 4, 4, 4), features=6)).eval()
-    sheet = made_up_sheet()
+    sheet = TexturedSheet(made_up_sprites(48))
     write_reference(judge, sheet, tmp_path, Origin("made up", "a test"), count=12)
     located = locate("judge_reference", REFERENCE_KIND, tmp_path)
     for side in (64, 128):
@@ -22,12 +23,12 @@ def test_a_reference_is_written_with_its_manifest_and_reads_back(tmp_path):
         np.testing.assert_allclose(found.features_a, wanted.features_a, rtol=1e-5)
         assert found.features_b.shape == (12, 6)
         assert not np.array_equal(found.features_a, found.features_b)
-        assert 0.0 <= found.accuracy["concept_and_style"] <= 1.0
+        assert 0.0 <= found.accuracy["things_and_finishes"] <= 1.0
 
 
 def test_real_scenes_of_another_side_have_a_file_of_their_own(tmp_path):
     judge = Judge(JudgeConfig(channels=(4, 4, 4, 4), features=6)).eval()
-    sheet, origin = made_up_sheet(), Origin("made up", "a test")
+    sheet, origin = TexturedSheet(made_up_sprites(48)), Origin("made up", "a test")
     write_reference(judge, sheet, tmp_path, origin, (256,), count=3)
     located = locate(reference_name(256), REFERENCE_KIND, tmp_path)
     assert located.manifest.settings["sides"] == [256]

@@ -17,9 +17,7 @@ from underpaint.cli.option_groups import grouped
 from underpaint.cli.terminal import be_quiet
 from underpaint.cli.train.commands import app
 from underpaint.models.sampler import SamplerConfig
-from underpaint.models.train.target import emoji_config
-from underpaint.models.train.tokenizer import EMBEDDED
-from underpaint.zoo.prompts import WORDS
+from underpaint.models.train.tokenizer import CONFIG
 
 
 @dataclass(frozen=True)
@@ -54,20 +52,13 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
     def save(name: str, **config: object) -> None:
         torch.save({"config": config, "model": {}}, folder / f"{name}.pt")
 
-    target, narrow = asdict(emoji_config(64)), asdict(replace(emoji_config(64), dim=128, heads=2))
-    save("tokenizer", kind="tokenizer", vq=asdict(EMBEDDED))
-    save("tokenizer_narrow", kind="tokenizer", vq=asdict(replace(EMBEDDED, ch=16)))
-    save("target", kind="target", words=WORDS, decoder=target)
-    save("target_narrow", kind="target", words=WORDS, decoder=narrow)
-    save("target_heads", kind="target", words=WORDS, decoder=target | {"heads": 8})
-    save("target_words", kind="target", words=7, decoder=target)
-    save("target_bare", kind="target")
-    save("drafter", kind="drafter", decoder=target)
-    save("drafter_narrow", kind="drafter", decoder=narrow)
-    save("sampler", kind="sampler", sampler=asdict(SamplerConfig("up")))
+    save("tokenizer", kind="tokenizer", vq=asdict(CONFIG))
+    save("tokenizer_narrow", kind="tokenizer", vq=asdict(replace(CONFIG, ch=8)))
+    save("target", kind="target")
+    save("sampler", kind="sampler", sampler=asdict(SamplerConfig("up", CONFIG.codebook_size)))
     (folder / "text.pt").write_text("no checkpoint")
     (folder / "empty.pt").touch()
-    (folder / "cut.pt").write_bytes((folder / "target.pt").read_bytes()[:-200])
+    (folder / "cut.pt").write_bytes((folder / "tokenizer.pt").read_bytes()[:-200])
     return folder
 
 
@@ -78,37 +69,11 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["tokenizer", "--init-from", "target.pt"], "holds a 'target' checkpoint; wanted 'tokenizer'"),
         (["tokenizer", "--minutes", "nan"], "525600"),
         (["tokenizer", "--out", "/proc/run"], "cannot write into /proc/run"),
-        (["tokenizer", "--init-from", "tokenizer_narrow.pt"], "a tokenizer of ch 32 to start from, got one of ch 16"),
-        (["target", "--init-from", "drafter.pt"], "holds a 'drafter' checkpoint; wanted 'target'"),
-        (
-            ["target", "--init-from", "target_narrow.pt"],
-            "target of dim 256, heads 4 to start from, got one of dim 128",
-        ),
-        (["target", "--init-from", "target_heads.pt"], "a target of heads 4 to start from, got one of heads 8"),
-        (["target", "--init-from", "target_words.pt"], "to start from, got one of 7; its prompts were others"),
-        (["target", "--init-from", "target_bare.pt"], "target_bare.pt: the checkpoint does not say its widths"),
-        (["target", "--init-from", "text.pt"], "text.pt is no checkpoint of these recipes"),
-        (["target", "--resolution", "128"], "no checkpoint at runs/target_64/checkpoint.pt"),
-        (["target", "--resolution", "256"], "no checkpoint at runs/target_128/checkpoint.pt"),
-        (["target", "--tokenizer", "empty.pt"], "empty.pt is no checkpoint of these recipes"),
-        (["target", "--tokenizer", "tokenizer.pt", "--tokens", "/proc/tokens"], "cannot write into /proc/tokens"),
-        (["guided", "--guidance", "1"], "--guidance: expected more than 1"),
-        (["guided", "--guidance", "nan"], "--guidance: expected more than 1"),
-        (["guided"], "no checkpoint at runs/target_64/checkpoint.pt"),
-        (["guided", "--resolution", "256"], "no checkpoint at runs/target_256/checkpoint.pt"),
-        (["guided", "--target", "cut.pt"], "cut.pt is no checkpoint of these recipes"),
-        (["drafter", "--target", "target.pt", "--init-from", "target.pt"], "wanted 'drafter'"),
-        (
-            ["drafter", "--target", "target.pt", "--init-from", "drafter_narrow.pt"],
-            "expected a drafter of dim 256, heads 4",
-        ),
-        (["drafter", "--target", "target.pt", "--resolution", "128"], "target.pt draws 64 px; wanted 128"),
-        (["guided", "--target", "target.pt", "--resolution", "128"], "say --resolution 64, or another --target"),
-        (["drafter", "--resolution", "256"], "no checkpoint at runs/guided_256/checkpoint.pt"),
-        (["drafter", "--drawn", "absent"], "no folder absent"),
-        (["draw", "--resolution", "256"], "no checkpoint at runs/guided_256/checkpoint.pt"),
-        (["draw", "--target", "text.pt"], "text.pt is no checkpoint of these recipes"),
-        (["draw", "--target", "target.pt", "--out", "/proc/drawn"], "cannot write into /proc/drawn"),
+        (["tokenizer", "--init-from", "tokenizer_narrow.pt"], "a tokenizer of ch 16 to start from, got one of ch 8"),
+        (["tokenizer", "--init-from", "text.pt"], "text.pt is no checkpoint of these recipes"),
+        (["judge", "--tokenizer", "cut.pt"], "cut.pt is no checkpoint of these recipes"),
+        (["judge", "--tokenizer", "empty.pt"], "empty.pt is no checkpoint of these recipes"),
+        (["superres", "--tokenizer", "tokenizer.pt", "--tokens", "/proc/tokens"], "cannot write into /proc/tokens"),
         (["judge", "--out", "text.pt/run"], "is not a folder"),
         (
             ["sampler", "--losses", "pixel", "--tokenizer", "tokenizer.pt"],
@@ -117,6 +82,10 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (
             ["sampler", "--to", "256", "--losses", "gan", "--tokenizer", "tokenizer.pt"],
             "no checkpoint at runs/sampler_up_ce_64_256/checkpoint.pt",
+        ),
+        (
+            ["sampler", "--losses", "gan", "--tokenizer", "tokenizer.pt", "--out", "runs/world/own"],
+            "no checkpoint at runs/world/sampler_up_ce/checkpoint.pt",
         ),
         (["sampler", "--from", "64", "--to", "160"], "--from 64 --to 160: expected the larger side to be a whole"),
         (["superres", "--to", "512"], "scenes are rendered at 64, 128, 256 px; give --pictures FOLDER for other sides"),
@@ -128,7 +97,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["superres", "--pictures", ".", "--tokenizer", "tokenizer.pt"], "files or more, got 0"),
         (["sampler", "--from", "128", "--to", "64"], "--from 128 --to 64: expected the smaller side first"),
         (["superres", "--from", "128"], "--from 128 --to 128: expected the smaller side first"),
-        (["sampler", "--init-from", "drafter.pt", "--tokenizer", "tokenizer.pt"], "wanted 'sampler'"),
+        (["sampler", "--init-from", "target.pt", "--tokenizer", "tokenizer.pt"], "wanted 'sampler'"),
         (
             ["sampler", "--direction", "down", "--init-from", "sampler.pt", "--tokenizer", "tokenizer.pt"],
             "a sampler of direction down to start from",
@@ -167,7 +136,7 @@ def test_a_stopped_run_says_so_and_exits_as_a_shell_does(tmp_path: Path, monkeyp
 
     monkeypatch.setattr("underpaint.models.train.judge.train_judge", stopped)
     monkeypatch.setattr("underpaint.models.train.pictures.load_sprites", lambda art, report: {})
-    monkeypatch.setattr("underpaint.models.train.pictures.SpriteSheet", lambda sprites: sprites)
+    monkeypatch.setattr("underpaint.models.train.pictures.TexturedSheet", lambda sprites: sprites)
     given = ["--out", str(tmp_path), "--steps", "9", "--minutes", "0.5", "--seed", "3"]
     result = CliRunner().invoke(app, ["judge", *given])
     assert result.exit_code == 130, result.output
@@ -212,7 +181,8 @@ def test_samplers_learn_between_the_sides_that_are_named(
 
     monkeypatch.chdir(checkpoints)
     monkeypatch.setattr("underpaint.cli.train.encoded.encode_pictures", encode)
-    monkeypatch.setattr("underpaint.cli.train.encoded.EmojiPictures", lambda report: None)
+    monkeypatch.setattr("underpaint.models.train.pictures.load_sprites", lambda art, report: {})
+    monkeypatch.setattr("underpaint.models.train.pictures.TexturedSheet", lambda sprites: sprites)
     monkeypatch.setattr(sampler, "train_sampler", train)
     monkeypatch.setattr(superres, "train_super_resolution", train)
     for command in (["sampler", "--direction", "down"], ["superres"]):
@@ -224,7 +194,7 @@ def test_samplers_learn_between_the_sides_that_are_named(
     assert (first, second, none) == (Path(f"runs/sampler_down_ce{run}"), Path(f"runs/superres{run}"), ())
     sampler.check_pairs(scenes, ratio)
     assert (scenes.grids.low.width, scenes.grids.high.width) == (sides[0] // 8, sides[1] // 8)
-    assert config == SamplerConfig("down", ratio=ratio, high_blocks=ratio)
+    assert config == SamplerConfig("down", CONFIG.codebook_size, ratio=ratio, high_blocks=ratio)
     large = sides[1] == 256
     assert (settings.batch, settings.drawn, others.batch) == ((12, 1, 2) if large else (48, 4, 8))
     assert encoded[:2] == [(side, settings.scenes, "train", "cpu") for side in sides]

@@ -55,12 +55,12 @@ def test_every_help_is_whole_without_pytorch(tmp_path: Path) -> None:
     done = without_torch(code, tmp_path)
     assert done.returncode == 0, done.stderr
     assert dict(zip(wanted, json.loads(done.stdout), strict=True)) == wanted
-    for options in (wanted["train drafter"], wanted["export"]):
-        assert "PyTorch is installed" not in options
-        assert "--target" in options
+    for command, option in (("train sampler", "--direction"), ("export", "--target")):
+        assert "PyTorch is installed" not in wanted[command]
+        assert option in wanted[command]
     assert "--first-code" in wanted["export"]
     assert "superres_64_256" in wanted["export"]
-    assert len([name for name in wanted if name.startswith("train ")]) == 11
+    assert len([name for name in wanted if name.startswith("train ")]) == 7
 
 
 def helped(command: list[str]) -> str:

@@ -13,12 +13,12 @@ from safetensors.numpy import load_file
 from typer.testing import CliRunner
 
 from tests.conformance.conftest import CONFIG, ORIGIN, WORDS, Models
+from tests.one_grid import export_captioned_target
 from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts import manifest
 from underpaint.artifacts.manifest import ManifestError
 from underpaint.cli.app import app
 from underpaint.export.decoder_parity import compare
-from underpaint.export.decoders import export_captioned_target
 from underpaint.export.store import ParityError, draft_manifest, staged, store_onnx
 from underpaint.models.text import CaptionedTarget, with_condition_table
 from underpaint.runtime.engines.context import EngineContext, EngineError, bind, open_session

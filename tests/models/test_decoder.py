@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.models.tiny import CAPTION_DIM, TINY, tiny_target, tiny_tokens
+from tests.models.tiny import CAPTION_DIM, TINY, tiny_target
 from tests.published.llamagen_reference import Transformer, TransformerConfig
 from underpaint.artifacts.decoder_graph import MASKED_SCORE
 from underpaint.models.checkpoints import load_drafter, load_target
@@ -16,8 +16,6 @@ from underpaint.models.decoder_config import DecoderConfig, rope_table
 from underpaint.models.published.training_format import llamagen_width
 from underpaint.models.sample import filter_logits, sample
 from underpaint.models.text import with_condition_table
-from underpaint.models.train.loop import LoopSettings
-from underpaint.models.train.target import TargetSettings, train_target
 from underpaint.zoo.prompts import WORDS
 
 
@@ -166,36 +164,3 @@ def test_greedy_sampling_is_the_guided_argmax_of_the_forward_pass() -> None:
 def test_top_k_keeps_k_tokens_and_normalises() -> None:
     probs = filter_logits(torch.tensor([[1.0, 3.0, 2.0, 0.0]]), temperature=0.5, top_k=2)
     torch.testing.assert_close(probs, torch.softmax(torch.tensor([[-torch.inf, 6.0, 4.0, -torch.inf]]), dim=-1))
-
-
-def test_a_target_learns_resumes_and_loads(tmp_path: Path) -> None:
-    data = tiny_tokens()
-    settings = TargetSettings(batch=16, validated=32)
-    loop = LoopSettings(steps=60, learning_rate=5e-3, warmup_steps=5, validate_every=30)
-    outcome = train_target(
-        tmp_path / "a", data, data, 64, config=TINY, caption_dim=CAPTION_DIM, settings=settings, loop=loop
-    )
-    assert outcome.validation["validation_ce"] < 1.5 < torch.log(torch.tensor(24.0))
-    codes = torch.from_numpy(data.codes[:4].astype("int64"))
-    logits, _ = load_target(tmp_path / "a" / "checkpoint.pt")(codes, torch.from_numpy(data.words[:4]))
-    found = torch.nn.functional.cross_entropy(logits.detach().flatten(0, 1), codes.flatten())
-    assert float(found) < 1.6
-
-    finer = replace(TINY, grid_side=8)
-    wide = tiny_tokens()._replace(codes=data.codes.repeat(4, axis=1))
-    start = train_target(
-        tmp_path / "b",
-        wide,
-        wide,
-        128,
-        config=finer,
-        caption_dim=CAPTION_DIM,
-        settings=settings,
-        loop=LoopSettings(steps=1, learning_rate=1e-9),
-        init_from=tmp_path / "a" / "checkpoint.pt",
-    )
-    assert start.finished
-    with pytest.raises(ValueError, match="64 cells"):
-        train_target(
-            tmp_path / "c", data, data, 128, config=finer, caption_dim=CAPTION_DIM, settings=settings, loop=loop
-        )

@@ -1,19 +1,45 @@
-"""The drafter's unrolled training equals the drafting that it imitates."""
+"""One drafter on several grids: its unrolled training equals the drafting that it imitates, on each of them."""
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
-from tests.models.tiny import TINY, save_target, tiny_target, tiny_tokens
-from underpaint.models.checkpoints import load_drafter, load_target
+from tests.models.test_target import data, run
+from tests.models.tiny import TINY, tiny_target, tiny_tokens
+from underpaint.models.checkpoints import load_drafter, load_target, load_whole, read
 from underpaint.models.decoder import Decoder, causal_bias
 from underpaint.models.text import new_drafter, share_ends
-from underpaint.models.train.drafter import DrafterSettings, train_drafter, unroll
-from underpaint.models.train.loop import LoopSettings
-from underpaint.models.train.target import TargetSettings, train_target
+from underpaint.models.train import drafter as recipes
+from underpaint.models.train.drafter import Distillation, DrafterSettings, train_drafter, unroll
+from underpaint.models.train.grids import batch_of, decoder_on_grid
+from underpaint.models.train.loop import CHECKPOINT, LoopSettings, Loss, save_atomically
+from underpaint.models.train.tokens import TokenSet
 from underpaint.models.weights import restore, store
+
+SETTINGS = DrafterSettings(batch=4, passes=2, validated=6, validated_passes=2)
+LOOP = LoopSettings(steps=1, learning_rate=5e-3, warmup_steps=1)
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    """A target of grids of 2 and 4 whose distributions say something."""
+    run(tmp_path / "target", steps=2)
+    path, random = tmp_path / "target" / CHECKPOINT, torch.Generator().manual_seed(5)
+    saved = load_whole(path)
+    for name, value in saved["model"].items():
+        if value.ndim > 1 and "words" not in name:
+            value.copy_(0.4 * torch.randn(value.shape, generator=random))
+    save_atomically(saved, path)
+    return path
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    found: dict[str, torch.Tensor] = load_whole(folder / CHECKPOINT)["raw"]
+    return found
 
 
 def tiny_pair() -> tuple[Decoder, torch.Tensor, torch.Tensor]:
@@ -56,15 +82,109 @@ def test_unrolled_passes_equal_a_draft_from_the_cache(committed: int) -> None:
         torch.testing.assert_close(outputs[level].logits[:, position], out.logits[:, 0], atol=1e-5, rtol=0)
 
 
-def test_a_drafter_goes_on_from_the_weights_of_a_repository(tmp_path: Path) -> None:
-    data, target = tiny_tokens(), save_target(tmp_path / "target" / "checkpoint.pt", tiny_target())
-    settings = DrafterSettings(batch=4, passes=1, validated=8, validated_passes=1)
-    loop = LoopSettings(steps=2, learning_rate=1e-3, warmup_steps=1)
-    train_drafter(tmp_path / "first", data, data, target, 64, settings=settings, loop=loop)
-    store(tmp_path / "first" / "checkpoint.pt", "tiny", "no command", tmp_path / "weights")
+@pytest.mark.parametrize("side", [2, 4])
+def test_on_one_grid_it_learns_what_a_drafter_of_that_grid_would(
+    tmp_path: Path, target: Path, side: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, held = SimpleNamespace(), data(side)
+
+    def heard(drafter: Decoder, loss: object, *rest: object, validate: object, **others: object) -> None:
+        told.drafter, told.loss, told.validate = drafter, loss, validate
+
+    monkeypatch.setattr(recipes, "train", heard)
+    train_drafter(tmp_path / "x", {side: held}, target, settings=SETTINGS, loop=LOOP)
+    saved = load_whole(target)
+    saved["config"]["decoder"]["grid_side"] = side
+    save_atomically(saved, tmp_path / "one.pt")
+    alone = load_target(tmp_path / "one.pt")
+    drafter = new_drafter(alone.decoder)
+    drafter.load_state_dict(told.drafter.state_dict())
+    one = Distillation(alone, drafter, SETTINGS, torch.device("cpu"))
+    for step in range(3):
+        random = np.random.default_rng([0, step])
+        batch = batch_of(held.data, SETTINGS.batch, SETTINGS.condition_dropout, random)
+        assert torch.equal(told.loss(step).value, one.loss(batch, random).value)
+    assert [told.validate()[f"top1_{depth}_{8 * side}"] for depth in (1, 2)] == one.shares_of(held.validation)
+
+
+def test_steps_take_the_grids_in_turn_and_both_are_learnt(tmp_path: Path, target: Path) -> None:
+    grids = {side: data(side) for side in (2, 4)}
+    first = train_drafter(tmp_path / "first", grids, target, settings=SETTINGS, loop=LOOP)
+    # The first step is on the smaller grid, of as many cells as four scenes of the larger have.
+    small = train_drafter(tmp_path / "small", {2: data(2)}, target, settings=replace(SETTINGS, batch=16), loop=LOOP)
+    assert first.validation["top1_1_16"] == small.validation["top1_1_16"]
+    for name, value in weights(tmp_path / "small").items():
+        torch.testing.assert_close(value, weights(tmp_path / "first")[name], rtol=0, atol=0)
+    last = train_drafter(tmp_path / "last", grids, target, settings=SETTINGS, loop=replace(LOOP, steps=60))
+    assert set(last.validation) == {f"top1_{depth}_{side}" for depth in (1, 2) for side in (16, 32)}
+    for side in (16, 32):
+        assert last.validation[f"top1_1_{side}"] > first.validation[f"top1_1_{side}"] + 0.1
+
+
+def test_drawings_are_half_of_each_batch_on_each_grid(
+    tmp_path: Path, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grids, heard = {side: data(side) for side in (2, 4)}, list[tuple[int, int]]()
+    drawn = {side: TokenSet(np.full((20, side**2), 7, np.int16), data(side).data.words[:20].copy()) for side in (2, 4)}
+    real = Distillation.loss
+
+    def told(self: Distillation, batch: tuple[torch.Tensor, torch.Tensor], random: np.random.Generator) -> Loss:
+        own = (batch[0] == 7).all(dim=1)
+        heard.append((int(own.sum()), int((~own).sum())))
+        return real(self, batch, random)
+
+    monkeypatch.setattr(Distillation, "loss", told)
+    last = train_drafter(tmp_path / "run", grids, target, settings=SETTINGS, loop=replace(LOOP, steps=2), drawn=drawn)
+    assert heard == [(8, 8), (2, 2)]
+    assert {"drawn_top1_1_16", "drawn_top1_2_32", "top1_1_16"} <= last.validation.keys()
+    told_of = load_whole(tmp_path / "run" / CHECKPOINT)["runs"][0]["how"]["drawn_scenes"]
+    assert told_of == {"2": 14, "4": 14}
+    with pytest.raises(ValueError, match=r"expected drawings on the grids \[2, 4\], got those of \[4\]"):
+        train_drafter(tmp_path / "x", grids, target, settings=SETTINGS, loop=LOOP, drawn={4: drawn[4]})
+    few = {side: TokenSet(held.codes[:5], held.words[:5]) for side, held in drawn.items()}
+    with pytest.raises(ValueError, match="5 drawn scenes: expected more than the 6 kept for validation"):
+        train_drafter(tmp_path / "x", grids, target, settings=SETTINGS, loop=LOOP, drawn=few)
+    assert not (tmp_path / "x").exists()
+
+
+def test_it_is_read_as_one_drafter_whose_grids_share_every_part(tmp_path: Path, target: Path) -> None:
+    grids = {side: data(side) for side in (2, 4)}
+    train_drafter(tmp_path / "run", grids, target, settings=SETTINGS, loop=LOOP)
+    assert read(tmp_path / "run" / CHECKPOINT, "drafter")["config"]["grids"] == [2, 4]
+    drafter = load_drafter(tmp_path / "run" / CHECKPOINT, load_target(target).decoder)
+    assert drafter.config.grid_side == 4
+    small = decoder_on_grid(drafter, 2)
+    assert {id(part) for part in small.parameters()} == {id(part) for part in drafter.parameters()}
+    alone = new_drafter(Decoder(replace(load_target(target).decoder.config, grid_side=2)))
+    alone.load_state_dict(drafter.state_dict())
+    held = (torch.randint(24, (2, 3)), torch.arange(3), torch.zeros(3, 3))
+    empty, features = small.empty_cache(2), torch.randn(2, 3, drafter.config.dim)
+    torch.testing.assert_close(
+        small.step(*held, empty, empty, features=features).logits,
+        alone.eval().step(*held, empty, empty, features=features).logits,
+    )
+
+
+def test_other_grids_than_the_target_s_are_refused(tmp_path: Path, target: Path) -> None:
+    with pytest.raises(ValueError, match=r"expected a target of the grids \[3\], got one of \[2, 4\]"):
+        train_drafter(tmp_path / "x", {3: data(3)}, target, settings=SETTINGS, loop=LOOP)
+    with pytest.raises(ValueError, match="drafter: expected 4 codes a scene on a grid of 2, got 16"):
+        train_drafter(tmp_path / "x", {2: data(4)}, target, settings=SETTINGS, loop=LOOP)
+    saved = load_whole(target)
+    del saved["config"]["grids"]
+    save_atomically(saved, tmp_path / "one.pt")
+    with pytest.raises(ValueError, match="got one of one grid"):
+        train_drafter(tmp_path / "x", {4: data(4)}, tmp_path / "one.pt", settings=SETTINGS, loop=LOOP)
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_drafter_goes_on_from_the_weights_of_a_repository(tmp_path: Path, target: Path) -> None:
+    grids = {side: data(side) for side in (2, 4)}
+    train_drafter(tmp_path / "first", grids, target, settings=SETTINGS, loop=replace(LOOP, steps=2))
+    store(tmp_path / "first" / CHECKPOINT, "tiny", "no command", tmp_path / "weights")
     restored = restore("tiny", tmp_path / "second", tmp_path / "weights")
-    longer = replace(loop, steps=4)
-    assert train_drafter(restored.parent, data, data, target, 64, settings=settings, loop=longer).step == 4
+    longer = replace(LOOP, steps=4)
+    assert train_drafter(restored.parent, grids, target, settings=SETTINGS, loop=longer).step == 4
 
 
 def test_widths_must_agree() -> None:
@@ -73,19 +193,9 @@ def test_widths_must_agree() -> None:
         share_ends(drafter, narrow)
 
 
-def test_a_drafter_learns_its_target_and_loads(tmp_path: Path) -> None:
-    data = tiny_tokens()
-    loop = LoopSettings(steps=60, learning_rate=5e-3, warmup_steps=5, validate_every=60)
-    target = tmp_path / "target" / "checkpoint.pt"
-    train_target(
-        target.parent, data, data, 64, config=TINY, caption_dim=12, settings=TargetSettings(validated=32), loop=loop
-    )
-    settings = DrafterSettings(batch=8, validated=32, validated_passes=3, feature_noise=0.02)
-    outcome = train_drafter(tmp_path / "drafter", data, data, target, 64, settings=settings, loop=loop)
-    assert outcome.validation["top1_1"] > 0.5
-    assert set(outcome.validation) == {"top1_1", "top1_2", "top1_3"}
+def test_a_drafter_shares_its_target_s_ends_and_is_told_from_it(tmp_path: Path, target: Path) -> None:
+    train_drafter(tmp_path / "drafter", {4: data(4)}, target, settings=SETTINGS, loop=LOOP)
     decoder = load_target(target).decoder
-    drafter = load_drafter(tmp_path / "drafter" / "checkpoint.pt", decoder)
-    assert drafter.head is decoder.head
+    assert load_drafter(tmp_path / "drafter" / CHECKPOINT, decoder).head is decoder.head
     with pytest.raises(ValueError, match="wanted 'drafter'"):
         load_drafter(target, decoder)

@@ -3,19 +3,23 @@
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from tests.models.test_drawn import captions
-from tests.models.tiny import CAPTION_DIM, TINY, tiny_tokens
+from tests.models.tiny import CAPTION_DIM, TINY
 from underpaint.export.trained_models import export_all
-from underpaint.models.checkpoints import read, story
+from underpaint.models.checkpoints import load_target, read, story
 from underpaint.models.train.drafter import DrafterSettings, train_drafter
-from underpaint.models.train.drawn import CHUNK, draw_scenes
+from underpaint.models.train.drawn import CHUNK, draw_scenes, fingerprint, load_drawn
+from underpaint.models.train.grids import GridData
 from underpaint.models.train.guided import train_guided
 from underpaint.models.train.history import Given, runs_with
 from underpaint.models.train.loop import CHECKPOINT, LoopSettings
 from underpaint.models.train.target import TargetSettings, train_target
+from underpaint.models.train.tokens import TokenSet
 from underpaint.zoo import load
+from underpaint.zoo.textured_prompts import TEXTURED_WORD_SLOTS, TEXTURED_WORDS
 
 LOOP = LoopSettings(steps=2, learning_rate=1e-3, validate_every=2)
 SETTINGS = TargetSettings(batch=8, validated=32)
@@ -37,46 +41,61 @@ def test_what_an_older_recipe_did_is_not_made_up() -> None:
     assert story({"config": {"kind": "judge"}, "model": {}, "step": 4}) == {"kind": "judge", "step": 4}
 
 
+def tiny_grid() -> GridData:
+    """Random scenes of 64 px, in the words of textured scenes."""
+    random = np.random.default_rng(0)
+    codes = random.integers(24, size=(40, 64)).astype(np.int16)
+    held = TokenSet(codes, random.integers(1, TEXTURED_WORDS, size=(40, TEXTURED_WORD_SLOTS)))
+    return GridData(held, held)
+
+
+def captions(indices: range) -> NDArray[np.int64]:
+    """Of the scenes of `tiny_grid`, over and over."""
+    return np.stack([tiny_grid().data.words[index % 40] for index in indices])
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A target, guided, and its drafter in two runs, the second with drawings."""
-    folder, data = tmp_path_factory.mktemp("runs"), tiny_tokens()
-    target, guided, drafter = (folder / f"{name}_64" for name in ("target", "guided", "drafter"))
-    train_target(target, data, data, 64, config=TINY, caption_dim=CAPTION_DIM, settings=SETTINGS, loop=LOOP)
-    train_guided(guided, data, data, target / CHECKPOINT, 64, 2.0, settings=SETTINGS, loop=LOOP, seed=3)
+    folder, grids = tmp_path_factory.mktemp("runs"), {8: tiny_grid()}
+    target, guided, drafter = (folder / name for name in ("target", "guided", "drafter"))
+    config = replace(TINY, grid_side=8, prefix=TEXTURED_WORD_SLOTS)
+    train_target(target, grids, config=config, caption_dim=CAPTION_DIM, settings=SETTINGS, loop=LOOP)
+    train_guided(guided, grids, target / CHECKPOINT, 2.0, settings=SETTINGS, loop=LOOP, seed=3)
     draw_scenes(folder / "drawn", guided / CHECKPOINT, captions, 2 * CHUNK)
+    drawn = {8: load_drawn(folder / "drawn", load_target(guided / CHECKPOINT))}
     settings, wanted = DrafterSettings(batch=4, passes=1, validated=16, validated_passes=1), guided / CHECKPOINT
-    train_drafter(drafter, data, data, wanted, 64, settings=settings, loop=LOOP)
-    longer = replace(LOOP, steps=4)
-    train_drafter(drafter, data, data, wanted, 64, settings=settings, loop=longer, drawn=folder / "drawn")
-    train_drafter(drafter, data, data, wanted, 64, settings=settings, loop=LOOP)  # finished: not a step of it is run
+    train_drafter(drafter, grids, wanted, settings=settings, loop=LOOP)
+    train_drafter(drafter, grids, wanted, settings=settings, loop=replace(LOOP, steps=4), drawn=drawn)
+    train_drafter(drafter, grids, wanted, settings=settings, loop=LOOP)  # finished: not a step of it is run
     return folder
 
 
 def test_a_story_goes_back_to_random_weights(runs: Path) -> None:
-    told = story(read(runs / "guided_64" / CHECKPOINT, "target"))
+    told = story(read(runs / "guided" / CHECKPOINT, "target"))
     (run,) = told["runs"]
-    assert (told["kind"], told["step"], set(told["validation"])) == ("target", 2, {"validation_kl"})
+    assert (told["kind"], told["step"], set(told["validation"])) == ("target", 2, {"validation_kl_64"})
     assert told["elapsed_seconds"] > 0
     assert run["first_step"] == 0
-    assert run["how"] == {"seed": 3, "guidance": 2.0, "settings": asdict(SETTINGS), "loop": asdict(LOOP)}
+    teacher = fingerprint(load_target(runs / "target" / CHECKPOINT))
+    how = {"seed": 3, "guidance": 2.0, "settings": asdict(SETTINGS), "target": teacher}
+    assert run["how"] == how | {"loop": asdict(LOOP)}
     before = run["began_from"]
-    assert set(before["validation"]) == {"validation_ce"}
+    assert set(before["validation"]) == {"validation_ce_64"}
     assert before["runs"][0]["began_from"] is None
 
 
 def test_a_run_under_new_settings_is_told_apart(runs: Path) -> None:
-    first, second = story(read(runs / "drafter_64" / CHECKPOINT, "drafter"))["runs"]
+    first, second = story(read(runs / "drafter" / CHECKPOINT, "drafter"))["runs"]
     assert (first["first_step"], second["first_step"]) == (0, 2)
-    assert (first["how"]["drawn_scenes"], second["how"]["drawn_scenes"]) == (0, 2 * CHUNK - 16)
+    assert (first["how"]["drawn_scenes"], second["how"]["drawn_scenes"]) == ({}, {"8": 2 * CHUNK - 16})
     assert first["how"]["target"] == second["how"]["target"]
 
 
 def test_manifests_say_how_the_weights_came_to_be(runs: Path, tmp_path: Path) -> None:
-    assert export_all(runs, tmp_path, ("target64", "drafter64_float"))
+    assert export_all(runs, tmp_path, ("target", "drafter_float"))
     target, drafter = (load.manifest(name, tmp_path) for name in ("target64", "drafter64_float"))
-    assert target.training == story(read(runs / "guided_64" / CHECKPOINT, "target"))
+    assert target.training == story(read(runs / "guided" / CHECKPOINT, "target"))
     assert drafter.training["step"] == 4
-    command = "underpaint train draw --resolution 64 && underpaint train drafter --resolution 64 --drawn runs/drawn"
-    assert drafter.recipe == f"{command} && underpaint export drafter64_float"
-    assert target.recipe == "underpaint train guided --resolution 64 && underpaint export target64"
+    assert target.recipe == "underpaint train world && underpaint export target"
+    assert drafter.recipe == "underpaint train world && underpaint export drafter_float"

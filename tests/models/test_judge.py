@@ -2,41 +2,36 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
+from torch.nn import functional
 
-from tests.models.test_scenes import made_up_sprites
-from underpaint.models.data.scenes import SpriteSheet
+from tests.models.sprites import made_up_sprites
 from underpaint.models.data.textured_render import TexturedSheet
 from underpaint.models.judge import Judge, JudgeConfig, load_judge, to_judge_side
 from underpaint.models.train.judge import JudgeSettings, accuracy, damage, judge_loss, reconstructed, train_judge
 from underpaint.models.train.loop import LoopSettings
 from underpaint.models.vq import VQConfig, VQModel
-from underpaint.zoo.prompts import CONCEPTS, SLOT_VALUES, STYLES
 from underpaint.zoo.textured_prompts import TEXTURED_SLOTS
 
 SMALL = JudgeConfig(channels=(8, 8, 8, 8), features=16)
 
 
 @pytest.fixture(scope="module")
-def sheet() -> SpriteSheet:
-    sprites = np.zeros((len(CONCEPTS), len(STYLES), 48, 48, 4), dtype=np.uint8)
-    sprites[:, 0] = (200, 40, 40, 255)
-    sprites[:, 1] = (20, 20, 160, 255)
-    return SpriteSheet(sprites)
+def sheet() -> TexturedSheet:
+    return TexturedSheet(made_up_sprites())
 
 
 def test_the_default_judge_is_small_and_scores_every_slot() -> None:
     judge = Judge().eval()
-    assert sum(parameter.numel() for parameter in judge.parameters()) < 700_000
+    assert sum(parameter.numel() for parameter in judge.parameters()) < 1_500_000
     with torch.no_grad():
         found = judge(torch.zeros(3, 3, 64, 64))
-    assert list(found.by_slot) == list(SLOT_VALUES)
-    for score, values in zip(found.scores(), SLOT_VALUES.values(), strict=True):
+    assert list(found.by_slot) == list(TEXTURED_SLOTS)
+    for score, values in zip(found.scores(), TEXTURED_SLOTS.values(), strict=True):
         assert score.shape == (3, len(values))
-    assert found.features.shape == (3, 64)
-    assert found.classes().shape == (3, 6)
+    assert found.features.shape == (3, 160)
+    assert found.classes().shape == (3, 11)
 
 
 def test_large_pictures_are_averaged() -> None:
@@ -75,13 +70,13 @@ def test_wrong_settings_are_refused() -> None:
 
 def test_the_loss_falls_when_the_scores_are_right() -> None:
     found = Judge(SMALL)(torch.zeros(2, 3, 64, 64))
-    labels = torch.zeros(2, 6, dtype=torch.int64)
-    scores = {slot: torch.nn.functional.one_hot(labels[:, 0], len(SLOT_VALUES[slot])) * 9.0 for slot in SLOT_VALUES}
+    labels = torch.zeros(2, 11, dtype=torch.int64)
+    scores = {slot: functional.one_hot(labels[:, 0], len(values)) * 9.0 for slot, values in TEXTURED_SLOTS.items()}
     right = found._replace(by_slot=scores)
     assert judge_loss(right, labels, 0.5) < 0.1 < judge_loss(found, labels, 0.5)
 
 
-def test_a_run_learns_goes_on_and_is_loaded(sheet: SpriteSheet, tmp_path: Path) -> None:
+def test_a_run_learns_goes_on_and_is_loaded(sheet: TexturedSheet, tmp_path: Path) -> None:
     settings = JudgeSettings(batch=16, validation_scenes=40)
 
     def run(out: Path, steps: int) -> dict[str, float]:
@@ -93,34 +88,25 @@ def test_a_run_learns_goes_on_and_is_loaded(sheet: SpriteSheet, tmp_path: Path) 
         f"{split}_{size}_{slot}"
         for split in ("seen", "held_out")
         for size in (64, 128)
-        for slot in (*SLOT_VALUES, "concept_and_style")
+        for slot in (*TEXTURED_SLOTS, "things_and_finishes")
     }
-    figures = run(tmp_path, 40)
-    assert figures["seen_64_style"] > 0.9
+    figures = run(tmp_path, 80)
+    assert figures["seen_64_sky"] > 0.5
     judge = load_judge(tmp_path / "checkpoint.pt")
-    assert accuracy(judge, sheet, "seen", 64, 40)["style"] == figures["seen_64_style"]
+    assert accuracy(judge, sheet, "seen", 64, 40)["sky"] == figures["seen_64_sky"]
     with pytest.raises(ValueError, match="holds another model"):
-        train_judge(tmp_path, sheet, loop=LoopSettings(steps=50, learning_rate=1e-3))
+        train_judge(tmp_path, sheet, loop=LoopSettings(steps=90, learning_rate=1e-3))
 
 
-def test_a_judge_of_textured_scenes_reads_their_slots(tmp_path: Path) -> None:
-    sheet = TexturedSheet(made_up_sprites())
-    settings = JudgeSettings(batch=4, validation_scenes=6)
-    loop = LoopSettings(steps=2, learning_rate=1e-2, warmup_steps=2, validate_every=1000)
-    figures = train_judge(tmp_path, sheet, config=SMALL, settings=settings, loop=loop).validation
-    assert {name.removeprefix("seen_64_") for name in figures if name.startswith("seen_64_")} == {
-        *TEXTURED_SLOTS,
-        "things_and_finishes",
-    }
-    judge = load_judge(tmp_path / "checkpoint.pt")
-    assert judge.family == "textured"
-    found = judge(torch.zeros(2, 3, 64, 64))
-    assert {slot: score.shape[1] for slot, score in found.by_slot.items()} == {
-        slot: len(values) for slot, values in TEXTURED_SLOTS.items()
-    }
+def test_a_judge_of_other_scenes_is_refused(tmp_path: Path) -> None:
+    """Checkpoints of EmojiScenes do not say of which scenes they are."""
+    judge = Judge(SMALL)
+    torch.save({"config": {"kind": "judge", "judge": SMALL.to_dict()}, "model": judge.state_dict()}, tmp_path / "a.pt")
+    with pytest.raises(ValueError, match=r"a\.pt: expected a judge of textured scenes, got one of scenes of no name"):
+        load_judge(tmp_path / "a.pt")
 
 
-def test_a_judge_learns_what_a_tokenizer_leaves(sheet: SpriteSheet, tmp_path: Path) -> None:
+def test_a_judge_learns_what_a_tokenizer_leaves(sheet: TexturedSheet, tmp_path: Path) -> None:
     """A tokenizer that shows colours upside down: a judge that saw its pictures alone reads those, and no others."""
 
     class Upside(VQModel):
@@ -133,7 +119,7 @@ def test_a_judge_learns_what_a_tokenizer_leaves(sheet: SpriteSheet, tmp_path: Pa
     upside = Upside(VQConfig(8, 4, (1, 1), (1, 1), z_channels=4, ch=4, num_res_blocks=1))
     pixels = torch.rand(2, 3, 64, 64)
     assert torch.equal(reconstructed(pixels, upside), -pixels.flip(2))
-    loop = LoopSettings(steps=60, learning_rate=1e-2, warmup_steps=2, validate_every=1000)
+    loop = LoopSettings(steps=80, learning_rate=1e-2, warmup_steps=2, validate_every=1000)
     found = {}
     for share in (0.0, 1.0):
         settings = JudgeSettings(batch=16, validation_scenes=40, reconstructed_share=share)
@@ -142,8 +128,9 @@ def test_a_judge_learns_what_a_tokenizer_leaves(sheet: SpriteSheet, tmp_path: Pa
             figures = train_judge(
                 tmp_path / str(share), sheet, config=SMALL, settings=settings, loop=loop, tokenizer=tmp_path
             ).validation
-        found[share] = figures["seen_64_style"], figures["reconstructed_64_style"]
-    assert found[0.0][0] > 0.9 > found[0.0][1]
-    assert found[1.0][1] > 0.9
+        found[share] = figures["seen_64_sky"], figures["reconstructed_64_sky"]
+    assert found[0.0][0] > 0.5
+    assert found[0.0][1] < 0.4
+    assert found[1.0][1] > 0.5
     with pytest.raises(ValueError, match="reconstructed_share"):
         JudgeSettings(reconstructed_share=-0.1)

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from tests.models.test_tokenizer import TINY_VQ, flat_pictures
 from underpaint.cli.train.commands import app
-from underpaint.models.data.scenes import Split
+from underpaint.models.data.textured_scenes import Split
 from underpaint.models.train.near_duplicates import near_duplicates
 from underpaint.models.train.pictures import Pictures
 from underpaint.models.vq import VQModel
@@ -90,13 +90,13 @@ def test_wrong_arguments_are_refused(paired: VQModel) -> None:
 
 
 def test_the_command_writes_what_it_shows(paired: VQModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def pictures(family: str, report: object) -> Pictures:
+    def pictures(report: object) -> Pictures:
         return flat_pictures
 
     def tokenizer(path: Path) -> VQModel:
         return paired
 
-    monkeypatch.setattr("underpaint.models.train.pictures.family_pictures", pictures)
+    monkeypatch.setattr("underpaint.models.train.pictures.TexturedPictures", pictures)
     monkeypatch.setattr("underpaint.models.checkpoints.load_vq", tokenizer)
     out = tmp_path / "duplicates.json"
     arguments = ["near-duplicates", "--resolution", "64", "--pictures", "2", "--ranks", "1,4", "--json", str(out)]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from underpaint.algos.draft.spec import Grid
 from underpaint.algos.spatial.resolution import ResolutionMap
 from underpaint.models.checkpoints import read
-from underpaint.models.data.scenes import Split
+from underpaint.models.data.textured_scenes import Split
 from underpaint.models.sampler import (
     SamplerConfig,
     SuperResolution,

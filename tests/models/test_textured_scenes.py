@@ -6,11 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.models.test_scenes import made_up_sprites
-from underpaint.models.data.scenes import SPLITS, Split
+from tests.models.sprites import made_up_sprites
+from underpaint.models.data.batches import numbered_batch
+from underpaint.models.data.sprites import SpriteSheet
 from underpaint.models.data.textured_render import REGIONS, TexturedSheet, regions, render_textured
-from underpaint.models.data.textured_scenes import TexturedScene, textured_scene, thing_cells
-from underpaint.zoo.textured_prompts import TEXTURED_SLOTS, held_out_things, seen_things
+from underpaint.models.data.textured_scenes import SPLITS, Split, TexturedScene, textured_scene, thing_cells
+from underpaint.zoo.textured_prompts import TEXTURED_SLOTS, held_out_things, seen_things, textured_word_ids
 
 
 @pytest.fixture(scope="module")
@@ -27,6 +28,27 @@ def test_a_scene_is_made_alone(split: Split) -> None:
     together = [textured_scene(3, index, split) for index in range(20)]
     assert [textured_scene(3, index, split) for index in reversed(range(20))] == together[::-1]
     assert together != [textured_scene(4, index, split) for index in range(20)]
+
+
+def test_wrong_arguments_are_refused() -> None:
+    with pytest.raises(ValueError, match="split: expected one of"):
+        textured_scene(0, 0, "test")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="index >= 0"):
+        textured_scene(0, -1, "train")
+    with pytest.raises(ValueError, match="seed"):
+        textured_scene(-1, 0, "train")
+    with pytest.raises(ValueError, match=r"expected uint8 \[112, 2, side, side, 4\]"):
+        SpriteSheet(np.zeros((3, 2, 8, 8, 4), dtype=np.uint8))
+
+
+def test_a_batch_holds_pictures_words_and_labels(sheet: TexturedSheet) -> None:
+    made = numbered_batch(sheet, 2, 5, 4, "train", 128)
+    assert made.pictures.shape == (4, 128, 128, 3)
+    for row in range(4):
+        one = textured_scene(2, 5 + row, "train")
+        assert (made.pictures[row] == render_textured(one, sheet, 128)).all()
+        assert (made.words[row] == textured_word_ids(one.prompt, 128)).all()
+        assert dict(zip(TEXTURED_SLOTS, made.labels[row].tolist(), strict=True)) == one.prompt.class_ids()
 
 
 def test_splits_show_their_things_and_never_meet() -> None:

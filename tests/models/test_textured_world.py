@@ -11,34 +11,38 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from tests.models.test_scenes import made_up_sprites
+from tests.models.sprites import made_up_sprites
 from underpaint.cli.train.commands import app
 from underpaint.models.checkpoints import load_whole
 from underpaint.models.data.art import Report, unheard
 from underpaint.models.data.textured_render import TexturedSheet
 from underpaint.models.judge import JudgeConfig
 from underpaint.models.train import textured_world
+from underpaint.models.train import tokenizer as recipe
 from underpaint.models.train.drafter import DrafterSettings
 from underpaint.models.train.drawn import CHUNK
 from underpaint.models.train.judge import JudgeSettings
 from underpaint.models.train.loop import LoopSettings, TrainingResult
 from underpaint.models.train.pictures import TexturedPictures
 from underpaint.models.train.sampler import SamplerSettings
-from underpaint.models.train.shared_target import GROWN_LOOP, SHARED, SHARED_LOOP
-from underpaint.models.train.target import TargetSettings
+from underpaint.models.train.target import CONFIG, GROWN_LOOP, LOOP, TargetSettings
 from underpaint.models.train.textured_world import WorldSettings, textured_stages
-from underpaint.models.train.tokenizer import TEXTURED, TEXTURED_SETTINGS
 from underpaint.models.train.world import Stage, train_world
 
 WIDTHS = (1, 1, 1, 2)
 SETTINGS = WorldSettings(
     vq=replace(
-        TEXTURED, codebook_size=48, ch=4, z_channels=8, encoder_ch_mult=(1, 1, 1, 2), decoder_ch_mult=(1, 1, 1, 2)
+        recipe.CONFIG,
+        codebook_size=48,
+        ch=4,
+        z_channels=8,
+        encoder_ch_mult=(1, 1, 1, 2),
+        decoder_ch_mult=(1, 1, 1, 2),
     ),
-    tokenizer=replace(TEXTURED_SETTINGS, batch=4, plain_steps=1, validation_scenes=2, sides=(64, 128)),
+    tokenizer=replace(recipe.SETTINGS, batch=4, plain_steps=1, validation_scenes=2, sides=(64, 128)),
     judge=JudgeConfig((4, 4, 4, 4), 8),
     judging=JudgeSettings(batch=4, validation_scenes=4),
-    decoder=replace(SHARED, dim=16, layers=2, heads=2, hidden=32, vocab_size=48),
+    decoder=replace(CONFIG, dim=16, layers=2, heads=2, hidden=32, vocab_size=48),
     shallow_layers=1,
     caption_dim=8,
     target=TargetSettings(batch=2, validated=2),
@@ -126,12 +130,12 @@ def test_a_target_is_trained_on_at_the_lower_rate(tmp_path: Path, monkeypatch: p
         starts.append(init_from)
         return real(out, grids, loop=loop, init_from=init_from, **rest)  # type: ignore[arg-type]
 
-    real = textured_world.train_shared_target
-    monkeypatch.setattr(textured_world, "train_shared_target", told)
+    real = textured_world.train_target
+    monkeypatch.setattr(textured_world, "train_target", told)
     stages = textured_stages(tmp_path, pictures, settings=SETTINGS)
     train_world(tmp_path, 1, stages[:4], {}, stored=tmp_path / "none")
-    assert rates == [SHARED_LOOP.learning_rate, GROWN_LOOP.learning_rate]
-    assert GROWN_LOOP.learning_rate < SHARED_LOOP.learning_rate
+    assert rates == [LOOP.learning_rate, GROWN_LOOP.learning_rate]
+    assert GROWN_LOOP.learning_rate < LOOP.learning_rate
     if kept:
         (tmp_path / "target_shallow" / "checkpoint.pt").unlink()
         again = textured_stages(tmp_path, pictures, settings=replace(SETTINGS, steps=3))

@@ -10,13 +10,13 @@ import torch
 from numpy.typing import NDArray
 
 from underpaint.models.checkpoints import load_vq, read
-from underpaint.models.data.scenes import Split
+from underpaint.models.data.textured_scenes import Split
 from underpaint.models.train.loop import LoopSettings
 from underpaint.models.train.pictures import to_pictures, to_pixels
 from underpaint.models.train.precision import autocast
 from underpaint.models.train.reconstruction import ReconstructionWeights, reconstruction_loss, texture_energy
 from underpaint.models.train.tokenizer import TokenizerSettings, spherical_kmeans, train_tokenizer
-from underpaint.models.train.tokens import encode_scenes
+from underpaint.models.train.tokens import encode_pictures
 from underpaint.models.vq import VQConfig, VQModel
 
 TINY_VQ = VQConfig(
@@ -28,6 +28,7 @@ TINY_VQ = VQConfig(
     ch=8,
     num_res_blocks=1,
 )
+SOURCE = {"pictures": "flat"}
 SETTINGS = TokenizerSettings(batch=4, validation_scenes=4, sides=(128, *[64] * 7), plain_steps=10, restart_every=5)
 LOOP = LoopSettings(steps=40, learning_rate=4e-3, warmup_steps=5, ema_decay=0.9, validate_every=40)
 
@@ -115,28 +116,27 @@ def test_the_cache_is_filled_once_grows_and_names_its_tokenizer(trained: Path, t
         seen.extend(indices)
         return flat_pictures(indices, size, split)
 
-    few = encode_scenes(tmp_path, trained, counting, resolution=64, scenes=5, split="train")
-    assert few.codes.shape == (5, 256)
-    assert few.words.shape == (5, 8)
-    assert few.codes.min() >= 0
-    more = encode_scenes(tmp_path, trained, counting, resolution=64, scenes=8, split="train")
+    few = encode_pictures(tmp_path, trained, counting, 64, 5, "train", SOURCE)
+    assert few.shape == (5, 256)
+    assert few.min() >= 0
+    more = encode_pictures(tmp_path, trained, counting, 64, 8, "train", SOURCE)
     assert seen == list(range(8))
-    np.testing.assert_array_equal(more.codes[:5], few.codes)
+    np.testing.assert_array_equal(more[:5], few)
     with autocast("cpu"):
         expected = load_vq(trained).encode(to_pixels(flat_pictures([7], 64, "train")))
-    assert (more.codes[7] == expected[0].numpy()).mean() > 0.9
+    assert (more[7] == expected[0].numpy()).mean() > 0.9
 
     other = torch.load(trained, weights_only=True)
     other["model"]["quant_conv.bias"] += 1
     torch.save(other, tmp_path / "other.pt")
     with pytest.raises(ValueError, match="Delete its folder"):
-        encode_scenes(tmp_path, tmp_path / "other.pt", counting, resolution=64, scenes=5, split="train")
+        encode_pictures(tmp_path, tmp_path / "other.pt", counting, 64, 5, "train", SOURCE)
     for damaged in (b"", b'{"tokenizer": "', b"\xff\xfe"):
         (tmp_path / "train_64.json").write_bytes(damaged)
         with pytest.raises(
             ValueError, match=r"train_64\.json should say which tokenizer .* damaged .* to encode again"
         ):
-            encode_scenes(tmp_path, trained, counting, resolution=64, scenes=5, split="train")
+            encode_pictures(tmp_path, trained, counting, 64, 5, "train", SOURCE)
     assert seen == list(range(8))
 
 
@@ -158,7 +158,7 @@ def test_a_run_with_another_seed_or_other_settings_is_refused(trained: Path) -> 
     with pytest.raises(ValueError, match=r"was trained with \{'seed': 0\}; now wanted \{'seed': 1\}"):
         train_tokenizer(out, flat_pictures, config=TINY_VQ, settings=SETTINGS, loop=LOOP, seed=1)
     with pytest.raises(ValueError, match="holds another model"):
-        train_tokenizer(out, flat_pictures, config=TINY_VQ, settings=SETTINGS, loop=LOOP, family="textured")
+        train_tokenizer(out, flat_pictures, config=replace(TINY_VQ, ch=16), settings=SETTINGS, loop=LOOP)
 
 
 def test_energy_rewards_texture_wherever_it_lies() -> None:

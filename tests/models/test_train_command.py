@@ -13,14 +13,13 @@ RUNNER = CliRunner()
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["target", "--resolution", "99"],
+        ["near-duplicates", "--resolution", "99"],
         ["tokenizer", "--steps", "0"],
         ["tokenizer", "--minutes", "-1"],
         ["tokenizer", "--device", "tpu"],
         ["judge", "--threads", "0"],
-        ["draw", "--scenes", "0"],
-        ["draw", "--greedy-share", "2"],
-        ["drafter", "--drawn-share", "0.5"],
+        ["tokenizer", "--scenes", "emoji"],
+        ["target"],
         ["restorer"],
     ],
 )
@@ -30,9 +29,8 @@ def test_bad_input_exits_with_2(arguments: list[str]) -> None:
     assert result.output.strip()
 
 
-def test_an_absent_tokenizer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("underpaint.models.train.pictures.family_pictures", lambda family, report: None)
-    result = RUNNER.invoke(app, ["target", "--tokenizer", str(tmp_path / "none.pt"), "--tokens", str(tmp_path)])
+def test_an_absent_tokenizer_is_named(tmp_path: Path) -> None:
+    result = RUNNER.invoke(app, ["superres", "--tokenizer", str(tmp_path / "none.pt"), "--tokens", str(tmp_path)])
     assert result.exit_code == 2
     assert "underpaint train tokenizer" in result.output
 
@@ -40,5 +38,5 @@ def test_an_absent_tokenizer_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_every_recipe_is_listed() -> None:
     result = RUNNER.invoke(app, ["--help"])
     assert result.exit_code == 0
-    for name in ("tokenizer", "target", "guided", "draw", "drafter", "judge"):
+    for name in ("tokenizer", "judge", "sampler", "superres", "world", "store", "near-duplicates"):
         assert name in result.output

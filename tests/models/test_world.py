@@ -200,7 +200,7 @@ def test_a_missing_checkpoint_of_a_world_names_the_command_that_makes_worlds(tmp
             FileNotFoundError, match=f"train one with `underpaint train world --hours 12 --out {folder}`"
         ):
             read(folder / "target" / CHECKPOINT, "target")
-    with pytest.raises(FileNotFoundError, match="train one with `underpaint train tokenizer --scenes textured`"):
-        read(tmp_path / "runs" / "tokenizer_textured" / CHECKPOINT, "tokenizer")
-    with pytest.raises(FileNotFoundError, match="train one with `underpaint train target`"):
+    with pytest.raises(FileNotFoundError, match="train one with `underpaint train tokenizer`"):
+        read(tmp_path / "runs" / "tokenizer" / CHECKPOINT, "tokenizer")
+    with pytest.raises(FileNotFoundError, match="train one with `underpaint train world --hours 12`"):
         read(tmp_path / "runs" / "target_64" / CHECKPOINT, "target")

@@ -1,6 +1,6 @@
 """Models of a few hundred weights, and token sets to match."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -8,8 +8,10 @@ import torch
 
 from underpaint.models.decoder_config import DecoderConfig
 from underpaint.models.text import CaptionedTarget
+from underpaint.models.train.grids import STRIDE
+from underpaint.models.train.loop import CHECKPOINT
 from underpaint.models.train.tokens import TokenSet
-from underpaint.zoo.prompts import WORDS
+from underpaint.zoo.textured_prompts import TEXTURED_WORD_SLOTS, TEXTURED_WORDS
 
 TINY = DecoderConfig(dim=32, layers=2, heads=2, hidden=96, vocab_size=24, grid_side=4, prefix=8, condition="external")
 CAPTION_DIM = 12
@@ -26,11 +28,19 @@ def tiny_target(seed: int = 0, config: DecoderConfig = TINY) -> CaptionedTarget:
 
 
 def save_target(path: Path, target: CaptionedTarget) -> Path:
-    """Write a target as `underpaint train target` leaves one."""
-    described = {"kind": "target", "resolution": 64, "words": WORDS, "caption_dim": target.caption_dim}
+    """Write a target of one grid as `train_target` leaves one."""
+    config = target.decoder.config
+    described = {"kind": "target", "resolution": config.grid_side * STRIDE, "grids": [config.grid_side]}
+    described |= {"words": target.words.embedding.num_embeddings, "caption_dim": target.caption_dim}
     path.parent.mkdir(parents=True, exist_ok=True)
-    torch.save({"config": described | {"decoder": asdict(target.decoder.config)}, "model": target.state_dict()}, path)
+    torch.save({"config": described | {"decoder": asdict(config)}, "model": target.state_dict()}, path)
     return path
+
+
+def save_exportable(runs: Path) -> Path:
+    """Write a target of 64 px, asked in the words of textured scenes, where `underpaint export target` reads it."""
+    config = replace(TINY, grid_side=8, prefix=TEXTURED_WORD_SLOTS)
+    return save_target(runs / "guided" / CHECKPOINT, CaptionedTarget(config, CAPTION_DIM, TEXTURED_WORDS))
 
 
 def tiny_tokens(scenes: int = 40, seed: int = 0) -> TokenSet:

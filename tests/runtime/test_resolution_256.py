@@ -1,6 +1,5 @@
-"""256 px, of which no models ship: scenes, recipes, exports and decoding, by tiny models after a step of training."""
+"""256 px, of which no models ship: scenes, recipes, exports and decoding, by tiny models after a step a grid."""
 
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -17,11 +16,11 @@ from tests.cli.hand_made import (
     CODES,
     FEATURES,
     ORIGIN,
-    made_up_sheet,
     write_image_decoder,
     write_image_encoder,
     write_judge,
 )
+from tests.models.test_textured_world import MadeUp
 from underpaint.algos.chance import Role
 from underpaint.algos.draft.spec import Grid
 from underpaint.algos.rows import SamplingParams
@@ -29,26 +28,27 @@ from underpaint.algos.spatial.resolution import ResolutionMap
 from underpaint.algos.spatial.row_front import front_steps
 from underpaint.algos.spatial.zipar import raster, zipar
 from underpaint.artifacts.index_writer import write_index
+from underpaint.artifacts.model_index import read_index
 from underpaint.cli.app import app
 from underpaint.export.decoder_weights import round_to_half
 from underpaint.export.trained_models import export_all
 from underpaint.export.vision import store_codebook, write_reference
-from underpaint.models.checkpoints import load_vq, read
-from underpaint.models.data.scenes import Split, render
+from underpaint.models.checkpoints import load_target, load_vq
 from underpaint.models.decoder_config import DecoderConfig
 from underpaint.models.judge import Judge, JudgeConfig
 from underpaint.models.sampler import SamplerConfig
 from underpaint.models.text import CaptionedTarget
 from underpaint.models.train.drafter import DrafterSettings, train_drafter
-from underpaint.models.train.drawn import draw_scenes
+from underpaint.models.train.drawn import draw_scenes, load_drawn
+from underpaint.models.train.grids import GridData
 from underpaint.models.train.guided import train_guided
 from underpaint.models.train.loop import CHECKPOINT, LoopSettings, save_atomically
-from underpaint.models.train.pictures import captions, numbered
+from underpaint.models.train.pictures import textured_captions
 from underpaint.models.train.sampler import LOSSES, PairedCodes, PairedScenes, SamplerSettings, train_sampler
 from underpaint.models.train.target import TargetSettings, train_target
-from underpaint.models.train.tokens import encode_scenes
+from underpaint.models.train.tokens import TokenSet, encode_pictures
 from underpaint.models.vq import VQConfig, VQModel
-from underpaint.runtime.conditions import of_prompt
+from underpaint.runtime.conditions import of_words
 from underpaint.runtime.drawing import Drawing, draw, noise_of
 from underpaint.runtime.engines.context import EngineContext
 from underpaint.runtime.engines.onnx_engine import OnnxDecoder
@@ -56,90 +56,80 @@ from underpaint.runtime.engines.target import EngineTarget
 from underpaint.runtime.methods.registry import build_method, resolve
 from underpaint.runtime.pipeline import Pipeline
 from underpaint.zoo import load
-from underpaint.zoo.prompts import WORD_SLOTS, WORDS, Prompt
+from underpaint.zoo.grammars import TEXTURED
+from underpaint.zoo.textured_prompts import TEXTURED_SLOTS, TEXTURED_WORD_SLOTS, TEXTURED_WORDS
 
+TEXT = "a woolly fox left of an outlined pumpkin, on green foliage"
 CAPTION_DIM = 12
-LOOP = LoopSettings(steps=1, learning_rate=1e-4, matrix_rate=1e-4, validate_every=1)
+CONFIG = DecoderConfig(
+    dim=16,
+    layers=2,
+    heads=2,
+    hidden=48,
+    vocab_size=CODES,
+    grid_side=32,
+    prefix=TEXTURED_WORD_SLOTS,
+    condition="external",
+    rope_prefix="identity",
+)
+LOOP = LoopSettings(steps=3, learning_rate=1e-4, matrix_rate=1e-4, validate_every=3)
 SETTINGS = TargetSettings(batch=2, validated=2)
 VQ = VQConfig(CODES, 4, (1, 1, 1, 1), (1, 1, 1, 1), z_channels=4, ch=4, num_res_blocks=1)
-WARM, COLD, PROMPT = SamplingParams(top_k=5), SamplingParams(temperature=0.0), of_prompt(Prompt("fox"))
+WARM, COLD, PROMPT = SamplingParams(top_k=5), SamplingParams(temperature=0.0), of_words(TEXTURED.read(TEXT))
 OPEN = partial(Pipeline.open, context=EngineContext(threads=1))
 
 
-def config(side: int) -> DecoderConfig:
-    sizes = {"dim": 16, "layers": 2, "heads": 2, "hidden": 48, "vocab_size": CODES, "prefix": WORD_SLOTS}
-    return DecoderConfig(**sizes, grid_side=side // 8, condition="external")
-
-
-def pictures(indices: Sequence[int], size: int, split: Split) -> NDArray[np.uint8]:
-    sheet = made_up_sheet()
-    return np.stack([render(numbered(index, split), sheet, size) for index in indices])
-
-
 def write_random(runs: Path) -> Path:
-    """A tokenizer, and a target to start from whose distributions say something."""
+    """A tokenizer, and a target of all grids to start from whose distributions say something."""
     torch.manual_seed(3)
     plain = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(VQ).items()}
     tokenizer = {"config": {"kind": "tokenizer", "vq": plain}, "model": VQModel(VQ).state_dict()}
     save_atomically(tokenizer, runs / "tokenizer" / CHECKPOINT)
-    target = CaptionedTarget(config(64), CAPTION_DIM)
+    target = CaptionedTarget(CONFIG, CAPTION_DIM, TEXTURED_WORDS)
     for weights in target.parameters():
         torch.nn.init.normal_(weights, std=0.3)
-    described = {"kind": "target", "words": WORDS, "caption_dim": CAPTION_DIM, "decoder": asdict(config(64))}
+    described = {"kind": "target", "words": TEXTURED_WORDS, "caption_dim": CAPTION_DIM, "decoder": asdict(CONFIG)}
     save_atomically({"config": described, "model": target.state_dict()}, runs / "start" / CHECKPOINT)
     return runs / "start" / CHECKPOINT
 
 
+def encoded(runs: Path, side: int) -> NDArray[np.int16]:
+    pictures, tokenizer = MadeUp(), runs / "tokenizer" / CHECKPOINT
+    return encode_pictures(runs / "tokens", tokenizer, pictures, side, 6, "train", pictures.source)
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The runs of every recipe that 256 px need, each of one step, in the order of docs/how-to/train.md."""
+    """A target of three grids, guided, and its drafter at 256 px, each of a step a grid."""
     folder = tmp_path_factory.mktemp("runs")
-    before = write_random(folder)
+    start, grids = write_random(folder), dict[int, GridData]()
     for side in (64, 128, 256):
-        tokenizer = folder / "tokenizer" / CHECKPOINT
-        data = encode_scenes(folder / "tokens", tokenizer, pictures, resolution=side, scenes=6, split="train")
+        data = TokenSet(encoded(folder, side), textured_captions(range(6), "train", side))
         assert data.codes.shape == (6, (side // 8) ** 2)
-        target, guided = folder / f"target_{side}", folder / f"guided_{side}"
-        train_target(
-            target,
-            data,
-            data,
-            side,
-            config=config(side),
-            caption_dim=CAPTION_DIM,
-            settings=SETTINGS,
-            loop=LOOP,
-            init_from=before,
-        )
-        before = target / CHECKPOINT
-        train_guided(guided, data, data, before, side, 2.0, settings=SETTINGS, loop=LOOP)
+        grids[side // 8] = GridData(data, data)
+    target, guided = folder / "target", folder / "guided" / CHECKPOINT
+    named = {"config": CONFIG, "caption_dim": CAPTION_DIM, "settings": SETTINGS, "loop": LOOP, "init_from": start}
+    train_target(target, grids, **named)  # type: ignore[arg-type]
+    train_guided(guided.parent, grids, target / CHECKPOINT, 2.0, settings=SETTINGS, loop=LOOP)
     with pytest.MonkeyPatch.context() as few:
         few.setattr("underpaint.models.train.drawn.CHUNK", 4)
-        draw_scenes(folder / "drawn", guided / CHECKPOINT, lambda indices: captions(indices, "train"), 4)
+        draw_scenes(folder / "drawn", guided, lambda indices: textured_captions(indices, "train", 256), 4)
     settings = DrafterSettings(batch=2, passes=2, validated=2, validated_passes=2)
-    own, drawn = folder / "drafter_256", folder / "drawn"
-    train_drafter(own, data, data, guided / CHECKPOINT, 256, settings=settings, loop=LOOP, drawn=drawn)
+    drawn = {32: load_drawn(folder / "drawn", load_target(guided))}
+    train_drafter(folder / "drafter", {32: grids[32]}, guided, settings=settings, loop=LOOP, drawn=drawn)
     return folder
 
 
 @pytest.fixture(scope="module")
 def models(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
-    export_all(runs, folder, ("target64", "target128", "target256", "drafter256"))
+    export_all(runs, folder, ("target", "drafter"))
     write_image_decoder(folder)
     write_image_encoder(folder)
-    write_judge(folder)
+    write_judge(folder, TEXTURED_SLOTS)
     judge = Judge(JudgeConfig(channels=(4, 4, 4, 4), features=FEATURES)).eval()
-    write_reference(judge, made_up_sheet(), folder, ORIGIN, (256,), count=3)
+    write_reference(judge, MadeUp().sheet, folder, ORIGIN, (256,), count=3)
     write_index(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def smaller(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder without models of 256 px."""
-    folder = tmp_path_factory.mktemp("smaller")
-    export_all(runs, folder, ("target64", "target128"))
     return folder
 
 
@@ -153,13 +143,13 @@ def drawn(pipeline: Pipeline, sampler: SamplingParams, method: str, *settings: s
     return draw(pipeline, build_method(method, config, pipeline.tables), sampler, PROMPT, 5)
 
 
-def test_each_target_starts_from_the_one_of_half_the_side(runs: Path, models: Path) -> None:
-    (run,) = read(runs / "target_256" / CHECKPOINT, "target")["runs"]
-    assert run["began_from"]["validation"] == read(runs / "target_128" / CHECKPOINT, "target")["validation"]
-    target = load.manifest("target256", models)
-    assert (target.settings["height"], target.settings["width"]) == (32, 32)
-    assert target.recipe == "underpaint train guided --resolution 256 && underpaint export target256"
-    assert load.manifest("drafter256", models).recipe.startswith("underpaint train draw --resolution 256 &&")
+def test_one_file_of_weights_serves_three_grids(models: Path) -> None:
+    found = [load.manifest(f"target{side}", models) for side in (64, 128, 256)]
+    assert [(one.settings["height"], one.settings["width"]) for one in found] == [(8, 8), (16, 16), (32, 32)]
+    assert found[0].weights == found[1].weights == found[2].weights
+    index = read_index(models)
+    assert [(one.side, one.drafter) for one in index.resolutions] == [(64, None), (128, None), (256, "drafter256")]
+    assert index.resolutions[-1].reference == "judge_reference256"
 
 
 @pytest.mark.parametrize(("ratio", "low"), [(2, Grid(16, 16)), (4, Grid(8, 8))])
@@ -235,14 +225,18 @@ def test_samplers_of_another_pair_are_looked_for_by_their_own_names(pipeline: Pi
         (
             "latent",
             4,
-            r"no model 'sampler_up_64_256'; .* train sampler --direction up --losses pixel --from 64 --to 256`",
+            r"no model 'sampler_up_64_256'; .* train sampler --direction up --losses pixel --from 64 --to 256 ",
         ),
         (
             "latent-ce",
             2,
-            r"`underpaint export sampler_up_ce_128_256`, or take a kind that needs none: nearest, bicubic",
+            r"`underpaint export sampler_up_ce_128_256 --out .*`, or take a kind that needs none: nearest, bicubic",
         ),
-        ("superres", 4, r"`underpaint train superres --from 64 --to 256` .*`underpaint export superres_64_256`"),
+        (
+            "superres",
+            4,
+            r"`underpaint train superres --from 64 --to 256 .*`underpaint export superres_64_256 ",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             pipeline.resampler(kind, ratio)
@@ -256,12 +250,8 @@ def test_latent_samplers_are_exported_under_the_names_that_are_looked_for(
     vq = load_vq(tokenizer)
     round_to_half(vq)
     store_codebook(vq, folder, ORIGIN)
-    codes = [
-        encode_scenes(runs / "tokens", tokenizer, pictures, resolution=side, scenes=6, split="train").codes
-        for side in (64, 256)
-    ]
-    data = PairedCodes(*codes)
-    scenes = PairedScenes(data, data, tokenizer, pictures, ResolutionMap(Grid(8, 8), Grid(32, 32)))
+    data = PairedCodes(*(encoded(runs, side) for side in (64, 256)))
+    scenes = PairedScenes(data, data, tokenizer, MadeUp(), ResolutionMap(Grid(8, 8), Grid(32, 32)))
     for direction, losses in (("up", "pixel"), ("down", "ce")):
         made = SamplerConfig(direction, vocab_size=CODES, ratio=4, width=8, low_blocks=1, high_blocks=1)
         out = runs / f"sampler_{direction}_{losses}_64_256"
@@ -282,30 +272,8 @@ def test_the_command_draws_256_px(models: Path, tmp_path: Path, monkeypatch: pyt
     )
     out, strip = tmp_path / "fox.png", tmp_path / "strip.png"
     asked = ["--resolution", "256", "--method", "mulo-islands", "--set", "ratio=4", "--set", "resampler=bicubic"]
-    result = CliRunner().invoke(app, ["generate", "a 3d fox", *asked, "--out", str(out), "--strip", str(strip)])
+    result = CliRunner().invoke(app, ["generate", TEXT, *asked, "--out", str(out), "--strip", str(strip)])
     assert result.exit_code == 0, result.output
     with Image.open(out) as picture:
         assert picture.size == (256, 256)
     assert strip.stat().st_size > 0
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["generate", "a 3d fox"],
-        ["compare", "a 3d fox", "--methods", "mulo"],
-        ["sweep", "--vary", "mulo.ratio=2,4"],
-    ],
-    ids=lambda command: command[0],
-)
-def test_without_models_a_line_says_what_makes_them(smaller: Path, command: list[str], tmp_path: Path) -> None:
-    out = tmp_path / ("fox.png" if command[0] == "generate" else "out")
-    asked = ["--engines", str(smaller), "--resolution", "256", "--out", str(out)]
-    result = CliRunner().invoke(app, [*command, *asked])
-    assert result.exit_code == 2, result.output
-    (line,) = result.stderr.splitlines()
-    assert "holds no target256, drafter256, judge_reference256: no models of 256 px ship" in line
-    for recipe in ("target", "guided", "drafter"):
-        assert f"`underpaint train {recipe} --resolution 256`" in line
-    assert "`underpaint export target256 drafter256 judge_reference256` (docs/how-to/train.md)" in line
-    assert list(tmp_path.iterdir()) == []

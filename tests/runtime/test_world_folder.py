@@ -30,8 +30,8 @@ from underpaint.export.shared_decoders import round_shared_target
 from underpaint.export.trained_models import export_all
 from underpaint.models.checkpoints import load_drafter, load_target, load_whole
 from underpaint.models.text import with_condition_table
+from underpaint.models.train.grids import on_grid
 from underpaint.models.train.loop import CHECKPOINT, save_atomically
-from underpaint.models.train.shared_target import on_grid
 from underpaint.models.weights import narrowed, widened
 from underpaint.runtime.device.weights import read_decoder
 from underpaint.runtime.drawing import Drawing, draw
@@ -90,7 +90,7 @@ def test_one_file_of_weights_serves_both_grids(models: Path, kind: str) -> None:
     assert (low.weights.file, low.weights.matrices) == (f"{kind}.safetensors", "scaled_rows")
     assert (low.settings["height"], high.settings["height"]) == (8, 16)
     assert sorted(path.name for path in models.glob(f"{kind}*.safetensors")) == [f"{kind}.safetensors"]
-    assert low.recipe == high.recipe == f"underpaint train world && underpaint export --scenes textured {kind}"
+    assert low.recipe == high.recipe == f"underpaint train world && underpaint export {kind}"
 
 
 def test_what_is_stored_is_the_rounded_model_of_the_repository(runs: Path, models: Path) -> None:
@@ -150,7 +150,7 @@ def test_targets_that_multiply_in_8_bits_have_a_folder_of_their_own(runs: Path, 
     assert near.weights.file == exact.weights.file
     assert near.weights.matrices is None
     assert max(exact.parity.values()) < 1e-4 < max(near.parity.values()) < 0.1
-    assert near.recipe.endswith("underpaint export --scenes textured target_eight_bits")
+    assert near.recipe.endswith("underpaint export target_eight_bits")
     eight = OPEN(folder)
     # A last bit of an input can become a whole step of its 8 bits, so a picture may part from plain decoding's.
     plain, drafted = (drawn(eight, COLD, method).tokens for method in ("ar", "eagle2"))
@@ -189,7 +189,7 @@ def test_every_kind_of_method_draws(pipeline: Pipeline) -> None:
     assert {"sampler_up", "sampler_down", "target64"} <= set(pipeline.fingerprint()["sha256"])
 
 
-def test_what_lies_between_the_sides_is_made_by_the_world_and_not_by_another_family_s_recipe(
+def test_what_lies_between_the_sides_is_made_by_the_world_or_beside_it(
     runs: Path, models: Path, tmp_path: Path
 ) -> None:
     folder = Path(copytree(models, tmp_path / "models"))
@@ -199,9 +199,11 @@ def test_what_lies_between_the_sides_is_made_by_the_world_and_not_by_another_fam
     assert done.exit_code == 2, done.output
     told = " ".join(done.stderr.split())
     assert "there is no model 'superres'; make it with `underpaint train world --only superres --hours 12`" in told
-    assert f"`underpaint export superres --scenes textured --out {folder}`" in told
+    assert f"`underpaint export superres --out {folder}`" in told
     assert "nearest, bicubic, or one that the folder has: latent, latent-ce" in told
-    with pytest.raises(ValueError, match="'sampler_up_gan'; no recipe makes it of textured scenes, or take"):
+    beside = "--tokenizer runs/world/tokenizer/checkpoint.pt --out runs/world/sampler_up_gan"
+    made = f"make it with `underpaint train sampler --direction up --losses gan {beside}` and `underpaint export"
+    with pytest.raises(ValueError, match=f"'sampler_up_gan'; {made} sampler_up_gan --out {folder}`, or take"):
         OPEN(folder).resampler("latent-gan", 2)
     export_tiny(runs, folder, "superres")
     done = called(*asked, "--out", tmp_path / "c")
@@ -305,30 +307,27 @@ def test_a_missing_stage_and_another_family_are_refused_before_any_work(
     fewer = tmp_path / "runs"
     copytree(runs, fewer)
     (fewer / "drafter" / CHECKPOINT).unlink()
-    done = called("export", "--scenes", "textured", "--runs", fewer, "--out", tmp_path / "out")
+    done = called("export", "--runs", fewer, "--out", tmp_path / "out")
     assert done.exit_code == 2
     assert "drafter/checkpoint.pt; train them with `underpaint train world`, or say --runs" in done.stderr
     assert not (tmp_path / "out").exists()
     others = copytree(models, tmp_path / "others")
     index = others / "model_index.json"
     index.write_text(index.read_text().replace(TEXTURED_FAMILY, EMOJI_FAMILY))
-    done = called("export", "target", "--scenes", "textured", "--runs", fewer, "--out", others)
+    done = called("export", "target", "--runs", fewer, "--out", others)
     assert done.exit_code == 2
     assert "holds models of the family emoji-scenes; export those of textured-scenes" in done.stderr
-    done = called("export", "target_pair", "target", "--scenes", "textured", "--runs", fewer, "--out", tmp_path / "out")
+    done = called("export", "target_pair", "target", "--runs", fewer, "--out", tmp_path / "out")
     assert "target_pair and target write the same files; export one of them into each folder" in done.stderr
-    done = called("export", "target64", "--scenes", "textured", "--runs", fewer, "--out", tmp_path / "out")
+    done = called("export", "target64", "--runs", fewer, "--out", tmp_path / "out")
     assert "there is no target64; known: tokenizer, target, drafter, judge" in done.stderr
     one = fewer / "guided" / CHECKPOINT
     saved = load_whole(one)
     del saved["config"]["grids"]
     save_atomically(saved, one)
-    done = called("export", "target", "--scenes", "textured", "--runs", fewer, "--out", tmp_path / "out")
+    done = called("export", "target", "--runs", fewer, "--out", tmp_path / "out")
     assert done.exit_code == 2
     assert "expected a target of several grids" in done.stderr
-    done = called("export", "x.pt", "--kind", "vq", "--scenes", "textured", "--out", tmp_path / "o")
-    assert done.exit_code == 2
-    assert "leave out --scenes, or --kind" in done.stderr
 
 
 def test_damaged_and_mixed_folders_are_refused(models: Path, tmp_path: Path) -> None:
@@ -375,7 +374,7 @@ def test_targets_that_a_pair_guides_have_a_folder_of_their_own(runs: Path, model
     assert {"embedding", "head"} <= baked.keys()
     assert not {name for name in differing if name.startswith(("embedding", "head"))}, "one drafter can serve both"
     assert any(name.startswith("layers.") for name in differing)
-    assert load.manifest("target128", folder).recipe.endswith("underpaint export --scenes textured target_pair")
+    assert load.manifest("target128", folder).recipe.endswith("underpaint export target_pair")
     asked = OPEN(folder)
     plain, drafted = (drawn(asked, SamplingParams(guidance=3.0, temperature=0.0), name) for name in ("ar", "eagle2"))
     assert plain.tokens == drafted.tokens
@@ -391,14 +390,14 @@ def test_an_export_of_one_model_keeps_the_others_and_the_folder_s_guidance(
 ) -> None:
     folder = Path(copytree(models, tmp_path / "models"))
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    export_all(runs, folder, ("target",), family="textured", guidance=3.5)
+    export_all(runs, folder, ("target",), guidance=3.5)
     export_tiny(runs, folder, "drafter")
     assert read_index(folder).sampling() == SamplingParams(guidance=3.5)
     after = {path.name: path.read_bytes() for path in folder.iterdir()}
     assert {name for name in before if after[name] != before[name]} == {"model_index.json"}
     assert after.keys() == before.keys()
     with pytest.raises(ValueError, match="guidance must be"):
-        export_all(runs, folder, ("target",), family="textured", guidance=-1.0)
+        export_all(runs, folder, ("target",), guidance=-1.0)
     (folder / "model_index.json").write_bytes(before["model_index.json"])
     for name in ("target64", "target128"):
         for path in folder.glob(f"{name}.*"):

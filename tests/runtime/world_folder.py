@@ -43,6 +43,6 @@ def export_tiny(runs: Path, out: Path, *names: str) -> Path:
     """Export all of a tiny world, or `names`; the judge's view is of four scenes."""
     with pytest.MonkeyPatch.context() as small:
         small.setattr("underpaint.export.trained_models.SCENES_PER_HALF", 4)
-        small.setattr("underpaint.models.train.pictures.TexturedPictures", MadeUp)
-        export_all(runs, out, names, family="textured")
+        small.setattr("underpaint.export.trained_models.TexturedPictures", MadeUp)
+        export_all(runs, out, names)
     return out

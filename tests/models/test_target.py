@@ -11,19 +11,13 @@ import torch
 from torch.nn import functional
 
 from tests.models.tiny import CAPTION_DIM, TINY, tiny_tokens
-from underpaint.models.checkpoints import load_whole, target_of
+from underpaint.models.checkpoints import load_target, load_whole, target_of
 from underpaint.models.text import CaptionedTarget
-from underpaint.models.train import shared_target
+from underpaint.models.train import target as recipes
+from underpaint.models.train.grids import GridData, batch_at, on_grid
 from underpaint.models.train.loop import LoopSettings
 from underpaint.models.train.precision import autocast
-from underpaint.models.train.shared_target import (
-    SHARED,
-    GridData,
-    expand_depth,
-    on_grid,
-    train_shared_target,
-)
-from underpaint.models.train.target import TargetSettings, batch_at
+from underpaint.models.train.target import CONFIG, TargetSettings, expand_depth, train_target
 from underpaint.models.train.tokens import TokenSet
 from underpaint.models.weights import restore, store
 from underpaint.zoo.prompts import WORDS
@@ -42,11 +36,11 @@ def data(side: int) -> GridData:
 def run(out: Path, steps: int = 30, seed: int = 0, settings: TargetSettings = SETTINGS) -> dict[str, float]:
     grids = {side: data(side) for side in (2, 4)}
     named = {"config": LARGE, "caption_dim": CAPTION_DIM, "words": WORDS, "settings": settings, "seed": seed}
-    return train_shared_target(out, grids, loop=replace(LOOP, steps=steps), **named).validation  # type: ignore[arg-type]
+    return train_target(out, grids, loop=replace(LOOP, steps=steps), **named).validation  # type: ignore[arg-type]
 
 
 def test_the_shipped_sizes_exceed_a_cache() -> None:
-    size = sum(part.numel() for part in CaptionedTarget(SHARED, 128).decoder.parameters())
+    size = sum(part.numel() for part in CaptionedTarget(CONFIG, 128).decoder.parameters())
     assert 20e6 < size < 30e6
     assert 4 * size >= 3 * 32 * 2**20
 
@@ -73,8 +67,19 @@ def test_both_grids_are_learnt_by_one_network(tmp_path: Path) -> None:
     assert all(last[name] < 0.8 * first[name] for name in last)
 
 
+def test_a_target_of_one_grid_learns_and_loads(tmp_path: Path) -> None:
+    named = {"config": LARGE, "caption_dim": CAPTION_DIM, "words": WORDS, "settings": replace(SETTINGS, batch=16)}
+    loop = LoopSettings(steps=60, learning_rate=5e-3, warmup_steps=5, validate_every=30)
+    outcome = train_target(tmp_path, {4: data(4)}, loop=loop, **named)  # type: ignore[arg-type]
+    assert outcome.validation["validation_ce_32"] < 1.5 < np.log(LARGE.vocab_size)
+    held = data(4).data
+    codes = torch.from_numpy(held.codes.astype("int64"))
+    logits, _ = load_target(tmp_path / "checkpoint.pt")(codes, torch.from_numpy(held.words))
+    assert float(functional.cross_entropy(logits.detach().flatten(0, 1), codes.flatten())) < 1.6
+
+
 def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **changed: object) -> SimpleNamespace:
-    """What `train_shared_target` gives the loop: model, loss, at_share."""
+    """What `train_target` gives the loop: model, loss, at_share."""
     told = SimpleNamespace()
 
     def heard(model: CaptionedTarget, loss: object, *rest: object, at_share: object, **others: object) -> None:
@@ -82,10 +87,10 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **changed: object) -
         torch.manual_seed(3)
         torch.nn.init.normal_(model.decoder.head.weight)
 
-    monkeypatch.setattr(shared_target, "train", heard)
+    monkeypatch.setattr(recipes, "train", heard)
     grids = {side: data(side)._replace(things=THINGS[:, : side**2]) for side in (2, 4)}
     named = {"config": LARGE, "caption_dim": CAPTION_DIM, "words": WORDS, "settings": SETTINGS, "loop": LOOP}
-    train_shared_target(tmp_path, grids, **(named | changed))  # type: ignore[arg-type]
+    train_target(tmp_path, grids, **(named | changed))  # type: ignore[arg-type]
     return told
 
 
@@ -160,11 +165,11 @@ def test_a_deeper_target_goes_on_from_a_shallow_one(tmp_path: Path) -> None:
     named = {"caption_dim": CAPTION_DIM, "words": WORDS, "settings": SETTINGS, "loop": replace(LOOP, steps=1)}
     named["init_from"] = tmp_path / "shallow" / "checkpoint.pt"
     shallow = load_whole(named["init_from"])
-    deep = train_shared_target(tmp_path / "deep", grids, config=replace(LARGE, layers=LARGE.layers + 1), **named)
+    deep = train_target(tmp_path / "deep", grids, config=replace(LARGE, layers=LARGE.layers + 1), **named)
     for name, value in shallow["validation"].items():
         assert deep.validation[name] < value + 0.2, "a step behind what the shallow one knew"
     with pytest.raises(ValueError, match="but for its layers"):
-        train_shared_target(tmp_path / "other", grids, config=replace(LARGE, dim=LARGE.dim * 2), **named)
+        train_target(tmp_path / "other", grids, config=replace(LARGE, dim=LARGE.dim * 2), **named)
 
 
 def test_another_run_in_the_folder_is_refused(tmp_path: Path) -> None:
@@ -195,7 +200,7 @@ def test_cells_of_things_weigh_more(tmp_path: Path) -> None:
     named = {"config": LARGE, "caption_dim": CAPTION_DIM, "words": WORDS, "settings": SETTINGS, "loop": LOOP}
 
     def each_cell(out: str, weight: float, things: np.ndarray | None) -> np.ndarray:
-        train_shared_target(tmp_path / out, {4: grid._replace(things=things)}, thing_weight=weight, **named)
+        train_target(tmp_path / out, {4: grid._replace(things=things)}, thing_weight=weight, **named)
         target = target_of(load_whole(tmp_path / out / "checkpoint.pt")).eval()
         codes, words = (torch.from_numpy(part.astype(np.int64)) for part in grid.data)
         with torch.no_grad():
@@ -212,7 +217,7 @@ def test_cells_of_things_weigh_more(tmp_path: Path) -> None:
 def test_codes_must_fill_their_grid(tmp_path: Path) -> None:
     wrong = {2: data(4), 4: data(4)}
     with pytest.raises(ValueError, match="expected 4 codes a scene on a grid of 2, got 16"):
-        train_shared_target(tmp_path, wrong, config=LARGE)
+        train_target(tmp_path, wrong, config=LARGE)
     with pytest.raises(ValueError, match=r"grid of 4 to be the largest of \[2\]"):
-        train_shared_target(tmp_path, {2: data(2)}, config=LARGE)
+        train_target(tmp_path, {2: data(2)}, config=LARGE)
     assert np.array_equal(data(2).data.codes[0], data(4).data.codes[0, :4])
