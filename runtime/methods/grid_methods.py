@@ -118,7 +118,9 @@ class ZiparSession:
 
 _EARLIER: Final = "measured: on EmojiScenes models, which shipped before (docs/results/mulo-sd.md)"
 _MEASURED: Final[Mapping[str, str]] = {
-    "tau, k, draft_window": "measured: on 12 prompts apart from those reported (docs/explanation/scenes.md)",
+    "tau, draft_window": "measured: on 100 prompts apart from those reported, tau between two of them "
+    "(docs/explanation/scenes.md)",
+    "k": "measured: on 12 prompts apart from those reported (docs/explanation/scenes.md)",
     "radius, window": _EARLIER,
 }
 _GUESS: Final = "our guess: the paper does not publish it"
@@ -189,12 +191,12 @@ GRID_METHODS: Final = (
         MuloConfig(),
         _PAPER_V1,
         _V1,
-        {"tau, k": "those of 'mulo-islands'", "radius, window": _EARLIER},
+        {"tau, k": "measured: on 12 prompts apart, for 'mulo-islands' then", "radius, window": _EARLIER},
     ),
     _mulo(
         "mulo-islands",
         "MuLo-SD with row fronts: in drafting, and in repair of islands side by side",
-        MuloConfig(radius=0, order="islands", draft_window=2),
+        MuloConfig(tau=0.4, radius=0, order="islands", draft_window=3),
         MuloConfig(tau=0.3, k=30, order="islands", window=8, draft_window=8, resampler="superres"),
         _ISLANDS,
     ),
