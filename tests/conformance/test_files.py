@@ -193,7 +193,7 @@ def test_weights_that_float16_cannot_hold_are_refused(tmp_path: Path) -> None:
 
 
 def test_the_command_names_what_is_missing(tmp_path: Path) -> None:
-    for name, says in (("target64", "no checkpoint at"), ("nothing", "there is no nothing; known: tokenizer")):
+    for name, says in (("target", "no checkpoint at"), ("nothing", "there is no nothing; known: tokenizer")):
         done = CliRunner().invoke(app, ["export", name, "--runs", str(tmp_path), "--out", str(tmp_path / "out")])
         assert done.exit_code == 2
         assert says in done.stderr
