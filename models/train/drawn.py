@@ -168,7 +168,7 @@ def load_drawn(folder: Path, target: CaptionedTarget) -> TokenSet:
         others = ", ".join(sorted(other.stem for other in folder.glob("*.rows"))) or "nothing"
         raise FileNotFoundError(
             f"{folder} holds no drawings of target {name} (it holds {others}); "
-            "draw them with `draw_scenes`, from the target that the drafter is for"
+            "`underpaint train world` draws them, from the target that the drafter is for"
         )
     held = path.stat().st_size // (2 * width)
     rows = np.fromfile(path, np.int16, held * width).reshape(held, width)

@@ -6,7 +6,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import pytest
 from typer.testing import CliRunner
@@ -149,6 +150,22 @@ def test_each_stage_has_its_progress_and_bytes_are_told_as_mib(
     lines = [line.split(",")[0] for line in capsys.readouterr().err.splitlines()]
     assert "fetching: 1.0 of 3.0 MiB" in lines
     assert lines[-1] == "drawing: 1 of 2"
+
+
+def test_a_bar_ends_with_its_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[str] = []
+
+    @contextmanager
+    def shown(what: str, *_: object) -> Iterator[Callable[[int], None]]:
+        yield lambda _: None
+        ended.append(what)
+
+    monkeypatch.setattr("underpaint.cli.train.stages.progress", shown)
+    with stages() as told:
+        told("drawing", 1, 2, "pictures")
+        assert ended == []
+        told("drawing", 2, 2, "pictures")
+        assert ended == ["drawing"]
 
 
 def test_ctrl_c_says_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ def sheet() -> TexturedSheet:
 
 def test_the_default_judge_is_small_and_scores_every_slot() -> None:
     judge = Judge().eval()
-    assert sum(parameter.numel() for parameter in judge.parameters()) < 1_500_000
+    assert sum(parameter.numel() for parameter in judge.parameters()) < 800_000
     with torch.no_grad():
         found = judge(torch.zeros(3, 3, 64, 64))
     assert list(found.by_slot) == list(TEXTURED_SLOTS)
@@ -77,7 +77,7 @@ def test_the_loss_falls_when_the_scores_are_right() -> None:
 
 
 def test_a_run_learns_goes_on_and_is_loaded(sheet: TexturedSheet, tmp_path: Path) -> None:
-    settings = JudgeSettings(batch=16, validation_scenes=40)
+    settings = JudgeSettings(batch=16, validation_scenes=40, place_weight=4)
 
     def run(out: Path, steps: int) -> dict[str, float]:
         loop = LoopSettings(steps=steps, learning_rate=1e-2, warmup_steps=2, validate_every=1000)
@@ -91,7 +91,7 @@ def test_a_run_learns_goes_on_and_is_loaded(sheet: TexturedSheet, tmp_path: Path
         for slot in (*TEXTURED_SLOTS, "things_and_finishes")
     }
     figures = run(tmp_path, 80)
-    assert figures["seen_64_sky"] > 0.5
+    assert figures["seen_64_sky"] > 0.9
     judge = load_judge(tmp_path / "checkpoint.pt")
     assert accuracy(judge, sheet, "seen", 64, 40)["sky"] == figures["seen_64_sky"]
     with pytest.raises(ValueError, match="holds another model"):
@@ -122,15 +122,15 @@ def test_a_judge_learns_what_a_tokenizer_leaves(sheet: TexturedSheet, tmp_path: 
     loop = LoopSettings(steps=80, learning_rate=1e-2, warmup_steps=2, validate_every=1000)
     found = {}
     for share in (0.0, 1.0):
-        settings = JudgeSettings(batch=16, validation_scenes=40, reconstructed_share=share)
+        settings = JudgeSettings(batch=16, validation_scenes=40, place_weight=4, reconstructed_share=share)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("underpaint.models.train.judge.load_vq", lambda path: upside)
             figures = train_judge(
                 tmp_path / str(share), sheet, config=SMALL, settings=settings, loop=loop, tokenizer=tmp_path
             ).validation
         found[share] = figures["seen_64_sky"], figures["reconstructed_64_sky"]
-    assert found[0.0][0] > 0.5
+    assert found[0.0][0] > 0.9
     assert found[0.0][1] < 0.4
-    assert found[1.0][1] > 0.5
+    assert found[1.0][1] > 0.9
     with pytest.raises(ValueError, match="reconstructed_share"):
         JudgeSettings(reconstructed_share=-0.1)
