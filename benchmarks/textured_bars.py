@@ -16,6 +16,8 @@ COMPARED: Final = {temperature: f"textured-compare-128-t{temperature}.json" for 
 """By temperature, 128 px."""
 MULO: Final = COMPARED[1]
 """With MuLo-SD's methods and row fronts."""
+EQUAL_PASSES: Final = "textured-equal-passes-128-t1.json"
+"""`mulo-islands` beside row fronts whose window makes as many passes, at most."""
 PAIRED: Final = {temperature: f"textured-paired-128-t{temperature}.json" for temperature in (1, 0)}
 """Of `benchmarks.paired_speed`, by temperature, 128 px."""
 PAPER: Final = {temperature: f"textured-compare-paper-128-t{temperature}.json" for temperature in (1, 0)}

@@ -8,6 +8,7 @@ from benchmarks.textured_bars import (
     ABLATION,
     COMPARED,
     EIGHT_BITS,
+    EQUAL_PASSES,
     PAPER,
     TRAINED,
     UNBOUNDED,
@@ -78,6 +79,11 @@ TEXTURED_SECTIONS: Final[tuple[Section, ...]] = (
             "Picture by picture, of the same comparison: how many times as fast as the other `lantern` is.",
         )
         for t, file in PAIRED_BY.items()
+    ),
+    _compared(
+        EQUAL_PASSES,
+        "Row fronts beside islands at equal passes, 128 px, temperature 1",
+        "`zipar` over two cells takes nearly as many passes as `mulo-islands` does in both resolutions together.",
     ),
     *(_compared(file, f"The papers' own settings, 128 px, temperature {t}") for t, file in PAPER.items()),
     _compared(

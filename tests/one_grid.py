@@ -1,4 +1,4 @@
-"""Targets and drafters of one grid, each with a file of weights of its own: as models of EmojiScenes were exported."""
+"""Targets and drafters of one grid, each with a file of weights of its own."""
 
 from pathlib import Path
 
