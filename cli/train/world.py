@@ -14,6 +14,7 @@ from underpaint.cli.terminal import is_quiet, note
 from underpaint.cli.train.options import Device, Seed, Threads, prepare
 from underpaint.cli.train.stages import stages
 from underpaint.runtime.files import check_folder_writable
+from underpaint.zoo.resolutions import SHIPPED_RESOLUTIONS
 
 if TYPE_CHECKING:
     from underpaint.models.train.world import StageReport
@@ -26,6 +27,13 @@ def world(
     only: Annotated[
         list[str] | None, typer.Option(help="Train this stage alone; repeat for more. Others stay as they are.")
     ] = None,
+    sides: Annotated[
+        str,
+        typer.Option(
+            help="Sides in pixels of the pictures that target and drafter learn, with commas between: 64,128 or "
+            "64,128,256. Samplers lie between the first two; `train sampler --from 128 --to 256` makes others."
+        ),
+    ] = ",".join(map(str, SHIPPED_RESOLUTIONS)),
     out: Annotated[Path, typer.Option(help="Folder of the world, a folder a stage.")] = Path("runs/world"),
     device: Device = "cpu",
     seed: Seed = 0,
@@ -44,12 +52,12 @@ def world(
     from underpaint.models.train.world import train_world
 
     with bad_input(), shown(not is_quiet()):
+        settings = WorldSettings(sides=_sides(sides))
         prepare(device, threads)
         check_folder_writable(out)
         check_free(out)
         if compiled and device == "cpu":
             _require_compiler()
-        settings = WorldSettings()
         note(f"{out}: products in {str(product_type(device)).removeprefix('torch.')} on {device}")
         with stages() as told:
             pictures = TexturedPictures(report=told)
@@ -70,6 +78,14 @@ def world(
             found = train_world(out, hours, parts, about, only=only or (), report=_told)
     if found[-1].state == "stopped":
         raise typer.Exit(STOPPED)
+
+
+def _sides(text: str) -> tuple[int, ...]:
+    """The sides that --sides names; ValueError on what is no number."""
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise ValueError(f"--sides: expected numbers with commas between, such as 64,128,256, got {text!r}") from None
 
 
 def _require_compiler() -> None:

@@ -135,7 +135,7 @@ def train_target(
         loop: length and rates.
         thing_weight: what a cell of a thing weighs in the loss at the peak rates, where `grids` tell them; every other
             cell weighs 1. It falls with the rates, to 1 at none: above 1 things are learnt sooner, but drawn too often.
-        init_from: checkpoint of such a target of no more layers, to start from.
+        init_from: checkpoint of such a target of no more layers, on any grids, to start from.
         seed: of weights and batches.
         device: "cpu" or "cuda".
         compiled: take steps by `torch.compile`, which needs a compiler of C++ and minutes at first.
@@ -152,7 +152,7 @@ def train_target(
     torch.manual_seed(seed)
     model = CaptionedTarget(config, caption_dim, words)
     if start is not None:
-        begun = expand_depth(target_of(start, str(init_from)), config.layers)
+        begun = on_grid(expand_depth(target_of(start, str(init_from)), config.layers), config.grid_side)
         _require_widths(str(init_from), begun, model)
         model.load_state_dict(begun.state_dict())
     model = model.to(device)

@@ -19,6 +19,7 @@ from underpaint.models.train import target as target_recipe
 from underpaint.models.train import tokenizer as tokenizer_recipe
 from underpaint.models.train.drafter import DrafterSettings, train_drafter
 from underpaint.models.train.drawn import DrawSettings
+from underpaint.models.train.grids import add_grids
 from underpaint.models.train.guided import LOOP as GUIDED_LOOP
 from underpaint.models.train.guided import train_guided
 from underpaint.models.train.judge import DEFAULT_LOOP as JUDGE_LOOP
@@ -34,6 +35,7 @@ from underpaint.models.train.tokenizer import TokenizerSettings, train_tokenizer
 from underpaint.models.train.world import Stage
 from underpaint.models.train.world_data import WorldData
 from underpaint.models.vq import VQConfig
+from underpaint.zoo.resolutions import RESOLUTIONS, SHIPPED_RESOLUTIONS
 
 SHARES: Final = (15, 5, 35, 20, 5, 10, 4, 3, 2, 1)
 """Per cent of the hours, by stage; encoding scenes, once the tokenizer is finished, comes on top."""
@@ -43,6 +45,8 @@ NEEDED: Final = ("tokenizer", "target_shallow", "target", "guided", "sampler_up_
 """Stages that later ones learn from."""
 STARTS: Final = {"target_shallow": "target"}
 """Stages that are the start of another one, and nothing else."""
+SIDES: Final = tuple(RESOLUTIONS[:count] for count in range(len(SHIPPED_RESOLUTIONS), len(RESOLUTIONS) + 1))
+"""What the sides of a world can be, in pixels."""
 _SPLITS: Final[tuple[Split, ...]] = ("train", "seen")
 _UNTIL_TIME: Final = 10_000_000
 """Steps that no run reaches, so that its minutes end it."""
@@ -60,8 +64,9 @@ class WorldSettings:
     """Sizes and batches of the stages; `steps` bounds every run beside its minutes.
 
     shallow_layers: of the target that learns first. thing_weight: of both, see `train_target`. sides: of the
-    pictures that target, drafter and samplers know, the smaller first. scenes: how many are encoded at each; for the
-    targets, at the smaller as many as have as many cells, as its steps take more of them. validation_scenes: encoded at
+    pictures that target and drafter know: those that ship and, after them, larger ones; samplers lie between the first
+    two, and `underpaint train sampler` makes others. scenes: how many are encoded at each; for the targets, at a
+    smaller side as many as have as many cells, as its steps take more of them. validation_scenes: encoded at
     each. sampler_width: of the samplers' networks. guidance: what one row learns to draw; guiding: batches it learns
     from. drawings: how many pictures the guided target draws at each side, as `drawing` says, for its drafter.
     """
@@ -82,10 +87,15 @@ class WorldSettings:
     drawing: DrawSettings = DRAWING_FREELY
     sampling: SamplerSettings = field(default_factory=SamplerSettings)
     sampler_width: int = 80
-    sides: tuple[int, int] = (64, 128)
+    sides: tuple[int, ...] = SHIPPED_RESOLUTIONS
     scenes: int = 40000
     validation_scenes: int = 500
     steps: int = _UNTIL_TIME
+
+    def __post_init__(self) -> None:
+        if self.sides not in SIDES:
+            known = " or ".join(",".join(map(str, sides)) for sides in SIDES)
+            raise ValueError(f"sides: expected {known}, got {','.join(map(str, self.sides)) or 'none'}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +122,10 @@ class _World:
         own = self.settings
         counts = own.sides, own.scenes, own.validation_scenes
         return WorldData(self.out, self.checkpoint("tokenizer"), self.pictures, *counts, self.device, self.report)
+
+    def learn_grids(self, folder: Path) -> None:
+        """Let a stage that starts from the repository's weights learn grids that those do not know."""
+        add_grids(folder / CHECKPOINT, sorted(side // self.data.stride for side in self.settings.sides))
 
     def tokenizer(self, folder: Path, minutes: float) -> TrainingResult:
         own, loop = self.settings, self.loop(tokenizer_recipe.LOOP, minutes)
@@ -143,8 +157,9 @@ class _World:
         return self.target_of(own.shallow_layers, folder, self.loop(target_recipe.LOOP, minutes))
 
     def target_of(self, layers: int, folder: Path, loop: LoopSettings, init_from: Path | None = None) -> TrainingResult:
-        """Train a target of so many layers on both grids."""
+        """Train a target of so many layers on all grids."""
         own = self.settings
+        self.learn_grids(folder)
         grids = self.data.target_grids(weighted=own.thing_weight != 1)
         return train_target(
             folder,
@@ -167,6 +182,7 @@ class _World:
 
     def guided(self, folder: Path, minutes: float) -> TrainingResult:
         own = self.settings
+        self.learn_grids(folder)
         return train_guided(
             folder,
             self.data.plain_grids(),
@@ -183,6 +199,7 @@ class _World:
         drawn = self.data.drawn(guided, own.drawings, own.drawing)
         if drawn is None:
             return TrainingResult(0, False, {})
+        self.learn_grids(folder)
         return train_drafter(
             folder,
             self.data.plain_grids(),
@@ -195,7 +212,7 @@ class _World:
         )
 
     def sampler(self, direction: Direction, losses: str, folder: Path, minutes: float) -> TrainingResult:
-        (low, high), vq = self.settings.sides, vq_config(self.checkpoint("tokenizer"))
+        (low, high), vq = self.settings.sides[:2], vq_config(self.checkpoint("tokenizer"))
         ratio = high // low
         return train_sampler(
             folder,

@@ -23,14 +23,14 @@ from underpaint.models.train.tokens import TokenSet, encode_pictures
 class WorldData:
     """Scenes of a world, by side of their pictures.
 
-    out: folder of the world, which caches them. tokenizer: checkpoint of what encodes them. sides: the smaller first.
+    out: folder of the world, which caches them. tokenizer: checkpoint of what encodes them. sides: the smallest first.
     scenes: how many to learn from at each side; validation_scenes: to validate on. report: hears how far work is.
     """
 
     out: Path
     tokenizer: Path
     pictures: TexturedPictures
-    sides: tuple[int, int]
+    sides: tuple[int, ...]
     scenes: int
     validation_scenes: int
     device: str
@@ -42,7 +42,7 @@ class WorldData:
         return vq_config(self.tokenizer).stride
 
     def target_grids(self, weighted: bool) -> dict[int, GridData]:
-        """Scenes by the grid's side in cells, each grid with as many cells in all as the larger: for targets.
+        """Scenes by the grid's side in cells, each grid with as many cells in all as the largest: for targets.
 
         weighted: with the cells that show a thing.
         """
@@ -63,9 +63,9 @@ class WorldData:
         return {side // stride: self._grid_data(side, self.scenes) for side in self.sides}
 
     def pairs(self) -> PairedScenes:
-        """The same scenes at both sides."""
-        low, high = self.sides
-        grids = ResolutionMap(*(Grid(side // self.stride, side // self.stride) for side in self.sides))
+        """The same scenes at the two smallest sides."""
+        low, high = self.sides[:2]
+        grids = ResolutionMap(*(Grid(side // self.stride, side // self.stride) for side in (low, high)))
 
         def paired(split: Split, count: int) -> PairedCodes:
             return PairedCodes(self._codes(low, split, count), self._codes(high, split, count))

@@ -21,6 +21,7 @@ from underpaint.models.train import textured_world
 from underpaint.models.train import tokenizer as recipe
 from underpaint.models.train.drafter import DrafterSettings
 from underpaint.models.train.drawn import CHUNK
+from underpaint.models.train.grids import add_grids
 from underpaint.models.train.judge import JudgeSettings
 from underpaint.models.train.loop import LoopSettings, TrainingResult
 from underpaint.models.train.pictures import TexturedPictures
@@ -28,6 +29,7 @@ from underpaint.models.train.sampler import SamplerSettings
 from underpaint.models.train.target import CONFIG, GROWN_LOOP, LOOP, TargetSettings
 from underpaint.models.train.textured_world import WorldSettings, textured_stages
 from underpaint.models.train.world import Stage, train_world
+from underpaint.models.weights import store
 
 WIDTHS = (1, 1, 1, 2)
 SETTINGS = WorldSettings(
@@ -99,6 +101,46 @@ def test_all_stages_run_and_stand_on_each_other(tmp_path: Path) -> None:
     assert load_whole(tmp_path / "sampler_down_ce" / "checkpoint.pt")["step"] == 3
 
 
+def test_a_target_that_the_repository_keeps_learns_a_larger_grid(tmp_path: Path) -> None:
+    kept, pictures = tmp_path / "kept", MadeUp()
+    stages = textured_stages(tmp_path / "small", pictures, settings=SETTINGS)
+    train_world(tmp_path / "small", 1, stages[:4], {}, stored=tmp_path / "none")
+    for name in ("tokenizer", "target"):
+        store(tmp_path / "small" / name / "checkpoint.pt", f"{name}_textured", "again", kept)
+    larger = replace(SETTINGS, sides=(64, 128, 256), scenes=2, validation_scenes=2, drawings=1, steps=3)
+    stages = textured_stages(tmp_path / "large", pictures, settings=larger)
+    found = {one.name: one for one in train_world(tmp_path / "large", 1, stages, {}, stored=kept)}
+    assert {one.state for one in found.values()} == {"finished", "closed"}
+    # The target goes on from the kept one, two steps old; what stands on it starts anew.
+    assert found["target_shallow"].state == "closed"
+    for stage, figure in (("target", "validation_ce"), ("guided", "validation_kl"), ("drafter", "top1_1")):
+        saved = load_whole(tmp_path / "large" / stage / "checkpoint.pt")
+        assert saved["config"]["grids"] == [8, 16, 32]
+        assert saved["config"]["decoder"]["grid_side"] == 32
+        assert {f"{figure}_{side}" for side in (64, 128, 256)} <= saved["validation"].keys()
+        assert saved["runs"][-1]["first_step"] == (2 if stage == "target" else 0)
+    # Samplers lie between the two that ship.
+    assert load_whole(tmp_path / "large" / "sampler_up_ce" / "checkpoint.pt")["config"]["high"] == [16, 16]
+
+
+def test_weights_with_an_optimiser_or_of_another_grid_keep_their_grids(tmp_path: Path) -> None:
+    for name, extra, grids in (("going on", {"optimizer": {}}, [8]), ("of another grid", {}, [4, 8])):
+        path = tmp_path / f"{name}.pt"
+        saved = {"config": {"grids": grids, "decoder": {"grid_side": grids[-1]}}, "model": {}, **extra}
+        torch.save(saved, path)
+        held = path.read_bytes()
+        add_grids(path, [8, 16])
+        assert path.read_bytes() == held
+    add_grids(tmp_path / "none.pt", [8, 16])
+    assert not (tmp_path / "none.pt").exists()
+
+
+@pytest.mark.parametrize("sides", [(), (64,), (128, 256), (64, 256), (64, 128, 512), (128, 64)])
+def test_a_world_is_of_the_sides_that_ship_and_larger_ones(sides: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="sides: expected 64,128 or 64,128,256, got"):
+        replace(SETTINGS, sides=sides)
+
+
 def test_a_drawing_that_was_stopped_goes_on_before_the_drafter_learns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,6 +193,10 @@ def test_bad_input_to_the_command_is_one_message(tmp_path: Path, monkeypatch: py
     assert done.exit_code == 2
     assert "holds a world of" in done.output
     assert CliRunner().invoke(app, ["world", "--hours", "1", "--device", "tpu"]).exit_code == 2
+    for sides, told in (("64,256", "expected 64,128 or 64,128,256"), ("64;128", "--sides: expected numbers")):
+        done = CliRunner().invoke(app, ["world", "--hours", "1", "--sides", sides, "--out", str(tmp_path / "new")])
+        assert done.exit_code == 2
+        assert told in done.output
     monkeypatch.setenv("CXX", "no-such-compiler")
     done = CliRunner().invoke(app, ["world", "--hours", "1", "--compile", "--out", str(tmp_path / "new")])
     assert done.exit_code == 2
