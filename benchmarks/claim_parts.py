@@ -41,23 +41,25 @@ class World(NamedTuple):
     """The records of one family's models that claims of several kinds read.
 
     compared: comparisons by temperature. paired: of `benchmarks.paired_speed`, by temperature; where there is none,
-    speed-ups are divided end by end. ablation: of the parts of MuLo-SD. suffix: what papers' names end in, where claims
-    are judged on this world.
+    speed-ups are divided end by end. ablation: of the parts of MuLo-SD. settings: of ADT-Tree, one at a time. suffix:
+    what papers' names end in, where claims are judged on this world.
     """
 
     compared: Mapping[int, str]
     paired: Mapping[int, str]
     premises: str
     ablation: str
+    settings: str
     suffix: str = ""
 
 
-EMOJI = World(COMPARED, PAIRED, PREMISES, ABLATION)
+EMOJI = World(COMPARED, PAIRED, PREMISES, ABLATION, SETTINGS)
 TEXTURED = World(
     textured_bars.COMPARED,
     textured_bars.PAIRED,
     textured_bars.PREMISES[128],
     textured_bars.ABLATION,
+    textured_bars.SETTINGS,
     ", on TexturedScenes",
 )
 

@@ -5,7 +5,6 @@ from benchmarks.claim_parts import (
     ADT,
     COMPARED,
     EMOJI,
-    SETTINGS,
     Claim,
     World,
     faster,
@@ -22,13 +21,17 @@ from benchmarks.verdicts import (
     Sense,
     difference,
     figure,
+    inverse,
+    of_row,
     pick,
-    ratio,
+    quotient,
 )
 
 _LEFT, _UPPER = "overlap, correlation with the left cell's", "overlap, correlation with the upper cell's"
 _OTHER = "the same with another image's cell"
 
+DEFAULT, TWO_WIDE = "default", "max_width=2"
+"""Variants of `benchmarks.settings`."""
 _WIDTH = "The tuned tree is one token wide: `step_width` changes nothing, and with `step_depth=0` nothing adapts."
 EQUAL_DEPTH = "The control drafts chains of ADT-Tree's mean depth and node count and never adapts: what adapting adds."
 
@@ -51,17 +54,68 @@ def lossless_claim(world: World) -> Claim:
     )
 
 
-def _variant(better: str, worse: str) -> Figured:
-    """Two variants of the settings, one over the other."""
-    return ratio(SETTINGS, {"variant": better}, {"variant": worse})
+def _variant(file: str, better: str, worse: str) -> Figured:
+    """Two variants of the settings, one over the other: by way of the default, picture by picture, where recorded."""
+
+    def measure(records: Records) -> Figure:
+        rows = {name: pick(records, file, variant=name) for name in (better, worse)}
+        if any("over_default" not in row for row in rows.values()):
+            return quotient(*(of_row(row, "speedup") for row in rows.values()))
+        first, second = (of_row(row, "over_default") for row in rows.values())
+        return first if worse == DEFAULT else inverse(second) if better == DEFAULT else quotient(first, second)
+
+    return measure
 
 
-def _depth_alone(records: Records) -> Figure:
+def start_claims(world: World) -> tuple[Claim, ...]:
+    """From which tree the next one starts."""
+    return tuple(
+        Claim(
+            ADT + world.suffix,
+            f"Starting from the {better} comes before {worse}, by speed.",
+            "horizontal wins",
+            (world.settings,),
+            _variant(world.settings, first, second),
+            remark="With LANTERN, temperature 1.",
+        )
+        for better, worse, first, second in (
+            ("left neighbour's tree (horizontal)", "the upper one's (vertical)", DEFAULT, "init=vertical"),
+            ("upper neighbour's tree (vertical)", "a random one", "init=vertical", "init=random"),
+            ("left neighbour's tree (horizontal)", "a random one", DEFAULT, "init=random"),
+        )
+    )
+
+
+def depth_claim(world: World) -> Claim:
     """Adapting depth over adapting nothing: a width of one token at most makes them the two variants without a step."""
-    default, without = (pick(records, SETTINGS, variant=name) for name in ("default", "step_width=0"))
-    if default["tokens_per_cycle"] != without["tokens_per_cycle"]:
-        raise NoFigureError("The trees of this record adapt their width too")
-    return _variant("step_width=0", "step_depth=0")(records)._replace(note=_WIDTH)
+
+    def measure(records: Records) -> Figure:
+        chains = [pick(records, world.settings, variant=name)["tokens_per_cycle"] for name in (DEFAULT, "step_width=0")]
+        if chains[0] != chains[1]:
+            raise NoFigureError("The trees of this record adapt their width too")
+        return _variant(world.settings, "step_width=0", "step_depth=0")(records)._replace(note=_WIDTH)
+
+    text = "Adapting the depth alone is faster than adapting nothing."
+    return Claim(ADT + world.suffix, text, "no figure", (world.settings,), measure)
+
+
+def forked_claims(world: World) -> tuple[Claim, ...]:
+    """What adapting the width adds: trees start one token wide and may become two."""
+    fixed = f"{TWO_WIDE} step_depth=0 step_width=0"
+    return tuple(
+        Claim(
+            ADT + world.suffix,
+            f"Adapting {what} is faster than adapting nothing, where trees start one token wide and may be two.",
+            "no figure",
+            (world.settings,),
+            _variant(world.settings, better, fixed),
+            remark="With LANTERN, temperature 1.",
+        )
+        for what, better in (
+            ("the width alone", f"{TWO_WIDE} step_depth=0"),
+            ("the width and the depth", TWO_WIDE),
+        )
+    )
 
 
 def locality_claims(world: World) -> tuple[Claim, ...]:
@@ -114,28 +168,8 @@ ADT_CLAIMS = (
         for t, published in ((0, "3.86 levels"), (1, "no figure"))
     ),
     *locality_claims(EMOJI),
-    *(
-        Claim(
-            ADT,
-            f"Starting from the {better} comes before {worse}, by speed.",
-            "horizontal wins",
-            (SETTINGS,),
-            _variant(first, second),
-            remark="With LANTERN, temperature 1.",
-        )
-        for better, worse, first, second in (
-            ("left neighbour's tree (horizontal)", "the upper one's (vertical)", "default", "init=vertical"),
-            ("upper neighbour's tree (vertical)", "a random one", "init=vertical", "init=random"),
-            ("left neighbour's tree (horizontal)", "a random one", "default", "init=random"),
-        )
-    ),
-    Claim(
-        ADT,
-        "Adapting the depth alone is faster than adapting nothing.",
-        "no figure",
-        (SETTINGS,),
-        _depth_alone,
-    ),
+    *start_claims(EMOJI),
+    depth_claim(EMOJI),
     Claim(
         ADT,
         "Adapting the width alone is faster than adapting nothing.",

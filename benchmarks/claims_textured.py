@@ -16,17 +16,25 @@ from benchmarks.claim_parts import (
     keeps_log_probability,
     over_ar,
 )
-from benchmarks.claims_adt import EQUAL_DEPTH, locality_claims, lossless_claim
+from benchmarks.claims_adt import (
+    EQUAL_DEPTH,
+    depth_claim,
+    forked_claims,
+    locality_claims,
+    lossless_claim,
+    start_claims,
+)
 from benchmarks.claims_lantern import eagle2_gains_nothing, premise_claims
-from benchmarks.claims_mulo import needed_claims, order_claims
-from benchmarks.textured_bars import EQUAL_PASSES
+from benchmarks.claims_mulo import needed_claims, order_claims, resolution_claim
 from benchmarks.textured_bars import MULO as MULO_FILE
+from benchmarks.textured_bars import PAPER_PAIRED, QUALITY, SMALL
 from benchmarks.verdicts import (
     Figure,
     NoFigureError,
     Records,
     figure,
     of_row,
+    paired_speed,
     pick,
     quotient,
     ratio,
@@ -65,6 +73,29 @@ def _mulo(
     return Claim(_MULO, text, published, (file,), measure, published_value=value, remark=remark)
 
 
+def _at_papers_settings(paper: str, better: str, t: int, published: str, value: float | None = None) -> Claim:
+    """A method is faster than EAGLE-2 where both have the trees that papers report."""
+    text = f"`{better}` is faster than `eagle2` at the papers' own settings, temperature {t}."
+    measure = paired_speed(PAPER_PAIRED[t], better, "eagle2")
+    return Claim(paper, text, published, (PAPER_PAIRED[t],), measure, published_value=value)
+
+
+def _shallower(t: int) -> Claim:
+    text = f"ADT-Tree's drafts are less deep than EAGLE-2's at the papers' own settings, temperature {t}, in levels."
+    measure = figure(PAPER_PAIRED[t], "deeper", method="adt")
+    return Claim(_ADT, text, "3.86 levels" if t == 0 else "no figure", (PAPER_PAIRED[t],), measure, bound=0.0)
+
+
+def _grows(paper: str, method: str, remark: str = "") -> Claim:
+    """A method's gain at 128 px over its gain at 64 px, of two comparisons."""
+
+    def measure(records: Records) -> Figure:
+        return quotient(*(of_row(pick(records, file, method=method), "speedup") for file in (QUALITY[1], SMALL)))
+
+    text = f"The gain of `{method}` over plain decoding grows from 64 to 128 px, temperature 1."
+    return Claim(paper, text, "no figure", (QUALITY[1], SMALL), measure, remark=remark)
+
+
 TEXTURED_CLAIMS = (
     *premise_claims(TEXTURED),
     Claim(
@@ -81,6 +112,7 @@ TEXTURED_CLAIMS = (
     over_ar(LANTERN, "lantern", 1, 1.69, world=TEXTURED),
     faster(LANTERN, "lantern", "eagle2", 0, "1.75x (2.26 / 1.29)", 1.75, world=TEXTURED),
     faster(LANTERN, "lantern", "eagle2", 1, "1.76x (1.82x in the final version)", 1.76, world=TEXTURED),
+    *(_at_papers_settings(_LANTERN, "lantern", t, f"{v:g}x", v) for t, v in ((0, 1.75), (1, 1.76))),
     *(keeps_accuracy(_LANTERN, "lantern", TEXTURED.compared[t], f", temperature {t}", _ACCURACY_LOSS) for t in (0, 1)),
     *(keeps_log_probability(_LANTERN, "lantern", TEXTURED.compared[t], f", temperature {t}") for t in (0, 1)),
     over_ar(ADT, "adt", 0, 2.21, world=TEXTURED),
@@ -88,32 +120,41 @@ TEXTURED_CLAIMS = (
     faster(ADT, "adt", "eagle2", 0, "1.36x (2.21 / 1.62)", 2.21 / 1.62, world=TEXTURED),
     faster(ADT, "adt", "eagle2", 1, "no figure", remark="The paper's 1.36x is at temperature 0.", world=TEXTURED),
     faster(ADT, "adt", "adt-control-chain", 1, "not compared", remark=EQUAL_DEPTH, world=TEXTURED),
+    *(_at_papers_settings(_ADT, "adt", t, p, v) for t, p, v in ((0, "1.36x", 2.21 / 1.62), (1, "no figure", None))),
+    *(_shallower(t) for t in (0, 1)),
     lossless_claim(TEXTURED),
     *locality_claims(TEXTURED),
+    *start_claims(TEXTURED),
+    depth_claim(TEXTURED),
+    *forked_claims(TEXTURED),
     *(
         faster(ADT, "adt+lantern", "lantern", t, published, value, world=TEXTURED)
         for t, published, value in ((0, "1.03x (3.13 / 3.03)", 3.13 / 3.03), (1, "no figure", None))
     ),
     over_ar(ADT, "adt+lantern", 0, 3.13, world=TEXTURED),
     over_ar(ADT, "adt+lantern", 1, None, "no figure", world=TEXTURED),
+    _grows(_ADT, "adt+lantern"),
     *(
-        keeps_accuracy(
-            _ADT, "adt+lantern", TEXTURED.compared[t], f", temperature {t}", "CLIP score 0.3081 against 0.3086"
-        )
+        keeps_accuracy(_ADT, "adt+lantern", QUALITY[t], f", temperature {t}", "CLIP score 0.3081 against 0.3086")
         for t in (0, 1)
     ),
-    *(keeps_log_probability(_ADT, "adt+lantern", TEXTURED.compared[t], f", temperature {t}") for t in (0, 1)),
+    *(keeps_log_probability(_ADT, "adt+lantern", QUALITY[t], f", temperature {t}") for t in (0, 1)),
     _mulo("mulo", None, "1.22x (Tar-1.5B, 512 px, first version)", 1.22),
     _mulo("mulo", "lantern", "1.13x (1.22 / 1.08); 0.88x on LlamaGen-XL (1.40 / 1.59)", 1.22 / 1.08),
     _mulo("mulo-islands", "mulo", "faster"),
     _mulo("zipar", "mulo", "1.54x (ZipAR-16 1.88 / 1.22, first version)", 1.54, _ONE_CELL),
-    _mulo("mulo-islands", "zipar", "not compared on one model", remark=_EQUAL_PASSES, file=EQUAL_PASSES),
+    _mulo("mulo-islands", "zipar", "not compared on one model", remark=_EQUAL_PASSES, file=QUALITY[1]),
     *(
-        keeps_accuracy(_MULO, method, MULO_FILE, "", "GenEval 77.7 to 76.0 (Tar-1.5B, 512 px)")
-        for method in ("mulo", "mulo-islands")
+        claim
+        for method, file in (("mulo", MULO_FILE), ("mulo-islands", QUALITY[1]))
+        for claim in (
+            keeps_accuracy(_MULO, method, file, "", "GenEval 77.7 to 76.0 (Tar-1.5B, 512 px)"),
+            keeps_log_probability(_MULO, method, file),
+        )
     ),
-    *(keeps_log_probability(_MULO, method, MULO_FILE) for method in ("mulo", "mulo-islands")),
-    keeps_log_probability(_MULO, "zipar", EQUAL_PASSES, " at as many passes as `mulo-islands`"),
+    keeps_log_probability(_MULO, "zipar", QUALITY[1], " at as many passes as `mulo-islands`"),
+    resolution_claim(TEXTURED),
+    _grows(_MULO, "zipar", "Row fronts of two cells."),
     *needed_claims(TEXTURED, "prompt_accuracy", "attribute_log_probability"),
     *order_claims(TEXTURED),
 )
@@ -121,8 +162,9 @@ TEXTURED_CLAIMS = (
 
 def textured_introduction(records: Records) -> str:
     """What these models are and how the two worlds differ, by their records; empty where one of those is missing."""
-    if not {*TEXTURED.compared.values(), TEXTURED.premises, TEXTURED.ablation} <= records.keys():
+    if not {*TEXTURED.compared.values(), *QUALITY.values(), TEXTURED.premises, TEXTURED.ablation} <= records.keys():
         return ""
+    more = {t: len(record(records, QUALITY[t])["settings"]["prompts"]) for t in (1, 0)}
     settings, cold = (record(records, TEXTURED.compared[t])["settings"] for t in (1, 0))
     parts = record(records, TEXTURED.ablation)["settings"]
     sure = pick(records, TEXTURED.premises, figure="likeliest token, mean probability")["value"]
@@ -132,4 +174,5 @@ def textured_introduction(records: Records) -> str:
 {settings["vocab_size"]:,} codes, all of them kept, guidance {rows}. The likeliest code has {sure:.2f} of the
 probability, and drafter and target share {shared:.2f} of theirs. Claims are judged at {settings["resolution"]} px, by
 settings chosen on these models or on a target before them; {len(settings["prompts"])} prompts at temperature 1,
-{len(cold["prompts"])} at 0. The parts of MuLo-SD are of that target: {len(parts["prompts"])} prompts."""
+{len(cold["prompts"])} at 0, and what the bars are of on {more[1]} and {more[0]} others. The parts of MuLo-SD are of
+that target: {len(parts["prompts"])} prompts."""

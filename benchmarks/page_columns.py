@@ -79,6 +79,7 @@ FRONTIER: tuple[Column, ...] = (
 SPREAD: tuple[Column, ...] = (
     ("setting", word("variant")),
     ("speed-up (95 %)", lambda row: interval(row, "speedup")),
+    ("times as fast as the default (95 %)", lambda row: interval(row, "over_default", ".3f")),
     ("tokens per cycle", plain("tokens_per_cycle")),
     ("mean depth", plain("mean_depth")),
     ("prompt accuracy", plain("prompt_accuracy", ".3f")),
@@ -106,6 +107,7 @@ PAIRED: tuple[Column, ...] = (
     ("lossless", lambda row: "yes" if row["lossless"] else "no"),
     ("pictures", plain("pictures", ".0f")),
     ("times faster (95 %)", lambda row: interval(row, "faster", ".3f")),
+    ("levels deeper (95 %)", lambda row: interval(row, "deeper", "+.2f")),
 )
 
 DRAWS: tuple[Column, ...] = (

@@ -110,9 +110,9 @@ def render_section(section: Section) -> str:
     rows = list(section.rows(result))
     parts = [f"## {section.heading}", *_notice(result), *([section.words] if section.words else [])]
     parts.append("\n".join(f"- {line}" for line in [*conditions(result), f"File: `{section.file}`"]))
-    table = markdown_table(
-        [name for name, _ in section.columns], [[cell(row) for _, cell in section.columns] for row in rows]
-    )
+    columns = [(name, [cell(row) for row in rows]) for name, cell in section.columns]
+    told = [(name, cells) for name, cells in columns if any(cells) or not rows]  # an older record lacks some figures
+    table = markdown_table([name for name, _ in told], zip(*(cells for _, cells in told), strict=True))
     return "\n\n".join([*parts, table])
 
 

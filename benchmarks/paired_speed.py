@@ -1,18 +1,32 @@
-"""One method beside every other of a comparison, picture by picture: how many times faster it is.
+"""One method beside every other of a comparison, picture by picture: how many times faster, and how much deeper.
 
 Run: python -m benchmarks.paired_speed FOLDER [--method jacobi-lookup] [--figures FILE] [--out FILE]
 
 FOLDER is what `underpaint compare --out` wrote; its log holds what every picture took. A comparison tells each method
-beside plain AR; two methods are told apart more surely beside each other, on the same pictures. Pictures are those of
-the first seed. Intervals: 95 %, bootstrap over pictures. The last line is JSON; --out writes it to a file too.
+beside plain AR; two methods are told apart more surely beside each other, on the same pictures. Depths are of a
+cycle's draft, in levels, averaged over the cycles of a picture. Pictures are those of the first seed. Intervals: 95
+%, bootstrap over pictures. The last line is JSON; --out writes it to a file too.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
+
+import numpy as np
 
 from benchmarks.report import finish, options, parse, refusing
 from underpaint.algos.registry import suggest
+from underpaint.runtime.drawing import Drawing
+from underpaint.runtime.evaluation.paired import PairedDifference, paired_difference
 from underpaint.runtime.evaluation.report import speedup
 from underpaint.runtime.page.document import ComparisonFolder
+
+
+def deeper(theirs: Sequence[Drawing], own: Sequence[Drawing]) -> PairedDifference | None:
+    """By how many levels the drafts of `own` are deeper, picture by picture; None where either drafts no trees."""
+    if not all(one.depths for one in (*theirs, *own)):
+        return None
+    first, second = (np.array([[np.mean(one.depths or ()) for one in some]]) for some in (theirs, own))
+    return paired_difference(first, second)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -34,9 +48,10 @@ def main(arguments: list[str] | None = None) -> None:
             continue
         prompts = [prompt for method, prompt in found.drawings if method == row["method"]]
         theirs, own = (
-            [found.drawings[method, prompt].seconds for prompt in prompts] for method in (row["method"], asked.method)
+            [found.drawings[method, prompt] for prompt in prompts] for method in (row["method"], asked.method)
         )
-        faster = speedup(theirs, own)
+        faster = speedup([one.seconds for one in theirs], [one.seconds for one in own])
+        levels = deeper(theirs, own)
         rows.append(
             {
                 "method": row["method"],
@@ -45,6 +60,9 @@ def main(arguments: list[str] | None = None) -> None:
                 "faster": faster.ratio,
                 "faster_low": faster.low,
                 "faster_high": faster.high,
+                "deeper": levels and levels.mean,
+                "deeper_low": levels and levels.low,
+                "deeper_high": levels and levels.high,
             }
         )
         print(f"{row['method']:20s} {faster.ratio:.3f} ({faster.low} to {faster.high})")

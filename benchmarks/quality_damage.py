@@ -10,7 +10,10 @@ measure may see a loss in it.
 Accuracy, the judge's log-probability and the target's log-likelihood see a loss where the 95 % interval of the paired
 difference leaves out 0; pictures needed are for a chance of 0.8 to see it. The classifier sees it where the interval of
 its AUC lies above 0.5; pictures needed are the fewest prompts of COUNTS from which on all larger counts see it.
-The last line is JSON; --out writes it to a file too.
+
+What a loss of accuracy is worth in log-probability is told too: over all damages, each beside its own picture before
+the damage, which has the same noise. So a bar of accuracy can be judged by the log-probability, which needs fewer
+pictures. The last line is JSON; --out writes it to a file too.
 """
 
 import json
@@ -22,12 +25,12 @@ import numpy as np
 
 from benchmarks.models import engines_option, open_models
 from benchmarks.report import at_least, finish, options, parse, refusing
-from underpaint.algos.arrays import FloatArray
+from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.drawing import Drawing, draw
 from underpaint.runtime.evaluation.comparison import read_conditions
 from underpaint.runtime.evaluation.damage import replaced_by_neighbours
-from underpaint.runtime.evaluation.paired import paired_difference, pictures_needed
+from underpaint.runtime.evaluation.paired import interval_ends, paired_difference, pictures_needed, resampled
 from underpaint.runtime.evaluation.picture_quality import PictureViews
 from underpaint.runtime.evaluation.two_sample import LEAST_PROMPTS, two_sample_test
 from underpaint.runtime.methods.registry import build_method, resolve
@@ -45,8 +48,32 @@ class Damage(NamedTuple):
 
 DAMAGES = (
     Damage(0.0, 1),
-    *(Damage(share, rank) for rank in (1, 10, 50) for share in (0.01, 0.05, 0.2)),
+    *(Damage(share, rank) for rank in (1, 10, 50) for share in (0.01, 0.05, 0.2, 0.5)),
 )
+POINTS = 0.02
+"""The loss of accuracy whose worth in log-probability is told."""
+
+
+def worth_of_points(accuracy: FloatArray, log_probability: FloatArray) -> dict[str, float] | None:
+    """The log-probability that goes with a loss of `POINTS` of accuracy, in nats: a line through 0 over all damages.
+
+    Both [damages, prompts]: what each damage adds to the figure of each prompt. The interval is a bootstrap over
+    prompts (95 %). None where the damages cost no accuracy.
+    """
+
+    def nats(chosen: IntArray) -> FloatArray:
+        """[..., prompts] places to [...] nats."""
+        lost, told = (one[:, chosen].mean(axis=-1) for one in (accuracy, log_probability))
+        slope: FloatArray = np.sum(lost * told, axis=0) / np.sum(lost * lost, axis=0)
+        return POINTS * slope
+
+    prompts = accuracy.shape[1]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        whole, drawn = nats(np.arange(prompts)), nats(resampled(prompts))
+    if not np.isfinite(whole):
+        return None
+    low, high = interval_ends(drawn[np.isfinite(drawn)])
+    return {"points": POINTS, "nats": float(whole), "nats_low": low, "nats_high": high}
 
 
 def paired(name: str, base: FloatArray, damaged: FloatArray) -> dict[str, Any]:
@@ -124,12 +151,16 @@ def main(arguments: list[str] | None = None) -> None:
     of_base = figures(base)
     features = np.stack([views.features(one) for one in base])
     rows: list[dict[str, Any]] = []
+    undamaged = figures(again)
+    costs: dict[str, list[FloatArray]] = {"accuracy": [], "attribute_log_probability": []}
     for damage in DAMAGES:
         rng = np.random.default_rng(0)
         whole = np.array([one.tokens for one in again])
         codes = replaced_by_neighbours(whole, neighbours, damage.share, damage.rank, rng)
         damaged = [replace(one, tokens=tuple(row)) for one, row in zip(again, codes.tolist(), strict=True)]
-        own = figures(damaged)
+        own = figures(damaged) if damage.share else undamaged
+        for name, held in costs.items():
+            held.append(own[name] - undamaged[name])
         measures = [paired(name, of_base[name], own[name]) for name in of_base]
         measures.append(told_apart(features, np.stack([views.features(one) for one in damaged])))
         for found in measures:
@@ -144,8 +175,10 @@ def main(arguments: list[str] | None = None) -> None:
         "prompts": asked.prompts_count,
         "sampler": {"guidance": sampling.guidance, "top_k": sampling.top_k, "top_p": sampling.top_p},
         "model": json.loads(json.dumps(dict(pipeline.fingerprint()))),
+        "worth": worth_of_points(*map(np.stack, costs.values())),
         "rows": rows,
     }
+    print(found["worth"])
     finish(found, asked.out)
 
 

@@ -8,19 +8,28 @@ import math
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from benchmarks.verdicts import Figure, Figured, NoFigureError, Records, Sense, figure, pick, record, written
+from benchmarks.verdicts import Figure, Figured, NoFigureError, Records, Sense, figure, of_row, pick, record, written
 
 TRAINED: Final = "textured-training.json"
 PREMISES: Final = {side: f"textured-premises-{side}.json" for side in (64, 128)}
 COMPARED: Final = {temperature: f"textured-compare-128-t{temperature}.json" for temperature in (1, 0)}
-"""By temperature, 128 px."""
+"""All methods, by temperature, 128 px."""
 MULO: Final = COMPARED[1]
 """With MuLo-SD's methods and row fronts."""
-EQUAL_PASSES: Final = "textured-equal-passes-128-t1.json"
-"""`mulo-islands` beside row fronts whose window makes as many passes, at most."""
+QUALITY: Final = {temperature: f"textured-quality-128-t{temperature}.json" for temperature in (1, 0)}
+"""The methods that bars are of, on more prompts, by temperature, 128 px; beside `mulo-islands` row fronts that take as
+many passes, at most."""
+DAMAGE: Final = "textured-quality-damage.json"
+"""Which measure of quality sees known damage, 128 px."""
+SMALL: Final = "textured-compare-64-t1.json"
+"""Methods at 64 px, beside those of `COMPARED`."""
+SETTINGS: Final = "textured-adt-settings-128-t1.json"
+"""ADT-Tree with LANTERN, one setting at a time."""
 PAIRED: Final = {temperature: f"textured-paired-128-t{temperature}.json" for temperature in (1, 0)}
 """Of `benchmarks.paired_speed`, by temperature, 128 px."""
 PAPER: Final = {temperature: f"textured-compare-paper-128-t{temperature}.json" for temperature in (1, 0)}
+PAPER_PAIRED: Final = {temperature: f"textured-paired-paper-128-t{temperature}.json" for temperature in (1, 0)}
+"""`eagle2` beside the others at the papers' settings, by temperature, 128 px."""
 UNBOUNDED: Final = "textured-unbounded-128-t1.json"
 """LANTERN with delta = 1, which bounds no total variation."""
 EIGHT_BITS: Final = "textured-eight-bits-128-t1.json"
@@ -30,14 +39,30 @@ _LEAST_ACCURACY: Final = 0.75
 
 
 class Bar(NamedTuple):
-    """What a figure was to be. sense: which side of `bound`, which itself is enough. form: of the figure."""
+    """What a figure was to be.
+
+    sense: which side of `bound`, which itself is enough. form: of the figure. A bound that is a figure of a record has
+    an interval of its own: a bar is met, or missed, by both of its ends.
+    """
 
     asked: str
     file: str
     measure: Figured
     sense: Sense
-    bound: float
+    bound: float | Figured
     form: str = ".2f"
+
+    def judged(self, records: Records) -> tuple[str, str]:
+        """What was measured, and whether it meets the bar; raises NoFigureError where a record lacks a figure."""
+        found = self.measure(records)
+        told = written(found, self.form)
+        if not callable(self.bound):
+            return told, met(found, self.sense, self.bound)
+        bound = self.bound(records)
+        ends = [bound.value if one is None else one for one in (bound.low, bound.high)]
+        verdicts = {met(found, self.sense, one) for one in ends}
+        verdict = verdicts.pop() if len(verdicts) == 1 else "cannot be told"
+        return f"{told}; the bar is {written(bound, self.form)}", verdict
 
 
 def met(found: Figure, sense: Sense, bound: float) -> str:
@@ -92,18 +117,36 @@ def _keeps(method: str, file: str, where: str) -> Bar:
     return Bar(asked, file, figure(file, "accuracy_over_ar", method=method), Sense.ABOVE, -0.02, "+.3f")
 
 
+def _points_in_nats(records: Records) -> Figure:
+    """The change of the judge's log-probability that goes with a loss of 0.02 of accuracy: below 0."""
+    worth = record(records, DAMAGE).get("worth")
+    if worth is None:
+        raise NoFigureError(f"`{DAMAGE}` does not say what a loss of accuracy is worth")
+    found = of_row(worth, "nats")
+    return Figure(-found.value, *(None if one is None else -one for one in (found.high, found.low)))
+
+
+def _keeps_log_probability(method: str, file: str, where: str) -> Bar:
+    asked = f"`{method}` loses at most the judge's log-probability that 0.02 of accuracy is worth, {where}"
+    measure = figure(file, "attribute_log_probability_over_ar", method=method)
+    return Bar(asked, file, measure, Sense.ABOVE, _points_in_nats, "+.3f")
+
+
+def _method(method: str, file: str, least: float, where: str) -> tuple[Bar, ...]:
+    """A method's bars of speed and of quality; quality by accuracy, and by the measure that needs fewer pictures."""
+    quality = _keeps(method, file, where), _keeps_log_probability(method, file, where)
+    return _faster(method, file, least, where), *quality
+
+
 BARS: Final[tuple[Bar, ...]] = (
     *_premises(64),
     *_premises(128),
-    _accuracy(COMPARED[1]),
-    _faster("adt+lantern", COMPARED[0], 1.8, "128 px, temperature 0"),
-    _keeps("adt+lantern", COMPARED[0], "128 px, temperature 0"),
-    _faster("adt+lantern", COMPARED[1], 1.5, "128 px, temperature 1"),
-    _keeps("adt+lantern", COMPARED[1], "128 px, temperature 1"),
-    _faster("mulo-islands", MULO, 3.0, "128 px"),
-    _keeps("mulo-islands", MULO, "128 px"),
+    _accuracy(QUALITY[1]),
+    *_method("adt+lantern", QUALITY[0], 1.8, "128 px, temperature 0"),
+    *_method("adt+lantern", QUALITY[1], 1.5, "128 px, temperature 1"),
+    *_method("mulo-islands", QUALITY[1], 3.0, "128 px"),
 )
-FILES: Final = tuple(dict.fromkeys((TRAINED, *(bar.file for bar in BARS))))
+FILES: Final = tuple(dict.fromkeys((TRAINED, DAMAGE, *(bar.file for bar in BARS))))
 
 
 def bar_cells(records: Records) -> list[tuple[str, str, str, str]]:
@@ -111,8 +154,7 @@ def bar_cells(records: Records) -> list[tuple[str, str, str, str]]:
     rows = []
     for bar in BARS:
         try:
-            found = bar.measure(records)
-            told = (written(found, bar.form), met(found, bar.sense, bar.bound))
+            told = bar.judged(records)
         except NoFigureError as error:
             told = ("", f"not measured: {error}")
         rows.append((bar.asked, *told, f"`{bar.file}`"))
@@ -146,8 +188,8 @@ def how_far(records: Records) -> str:
                 f"{' before guidance was baked in' if guided else ''}, in nats a token, is {cross}; knowing nothing is "
                 f"{math.log(held['vocab_size']):.2f}."
             )
-    if COMPARED[1] in records:
-        parts += _how_well(records, COMPARED[1])
+    if QUALITY[1] in records:
+        parts += _how_well(records, QUALITY[1])
     return " ".join(parts)
 
 

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks import pages
-from benchmarks.claim_parts import COMPARED, PAIRED, Claim
+from benchmarks.claim_parts import COMPARED, EMOJI, PAIRED, Claim
 from benchmarks.claims import CLAIMS, PAPERS, introduction, tallied
+from benchmarks.claims_adt import TWO_WIDE, forked_claims, start_claims
 from benchmarks.shipped import NO_MORE, NOTICE
 from benchmarks.verdicts import (
     Counted,
@@ -263,6 +264,26 @@ def test_depth_is_not_judged_alone_where_the_record_adapts_the_width_too():
     rows[0]["tokens_per_cycle"] = 3.5
     found = claim.judge({"adt-settings-t1.json": {"rows": rows}})
     assert (found.figure, found.verdict) == ("", Verdict.UNTOLD)
+
+
+def variants(**rows: tuple[float, float, float]) -> dict[str, Any]:
+    names = ("over_default", "over_default_low", "over_default_high")
+    return {"rows": [{"variant": name, **dict(zip(names, row, strict=True))} for name, row in rows.items()]}
+
+
+def test_variants_are_compared_with_the_default_picture_by_picture_where_that_is_recorded():
+    fast = next(one for one in start_claims(EMOJI) if "horizontal" in one.text and "vertical" in one.text)
+    records = {fast.files[0]: variants(default=(1.0, 1.0, 1.0), **{"init=vertical": (0.8, 0.5, 1.0)})}
+    assert fast.measure(records) == Figure(1.25, 1.0, 2.0)
+    records = {fast.files[0]: variants(**{"init=vertical": (0.9, 0.8, 1.0), "init=random": (0.6, 0.5, 0.8)})}
+    other = next(one for one in start_claims(EMOJI) if one.text.startswith("Starting from the upper"))
+    assert other.measure(records) == Figure(0.9 / 0.6, 0.8 / 0.8, 1.0 / 0.5, both_ends=True)
+    wide = forked_claims(EMOJI)[0]
+    fixed = f"{TWO_WIDE} step_depth=0 step_width=0"
+    records = {wide.files[0]: variants(**{f"{TWO_WIDE} step_depth=0": (1.2, 1.1, 1.3), fixed: (1.0, 0.9, 1.1)})}
+    assert wide.judge(records).verdict is Verdict.UNTOLD
+    records = {wide.files[0]: variants(**{f"{TWO_WIDE} step_depth=0": (1.5, 1.4, 1.6), fixed: (1.0, 0.9, 1.1)})}
+    assert wide.judge(records).verdict is Verdict.HOLDS
 
 
 def test_the_page_has_every_claim_and_the_command_of_every_record():

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks import pages, textured_training
-from benchmarks.textured_bars import BARS, COMPARED, MULO, PREMISES, TRAINED, bar_cells, how_far, met
+from benchmarks.textured_bars import BARS, DAMAGE, PREMISES, QUALITY, TRAINED, bar_cells, how_far, met
 from benchmarks.verdicts import Figure, Sense
 from underpaint.artifacts.results import with_envelope
 from underpaint.runtime.evaluation.machine import describe_machine
@@ -34,6 +34,8 @@ def premises(guidance: float, **values: float | tuple[float, float, float]) -> d
 def compared(accuracy: float) -> dict[str, Any]:
     rows = [{"method": "ar", "prompt_accuracy": accuracy}]
     quality = {"accuracy_over_ar": -0.01, "accuracy_over_ar_low": -0.05, "accuracy_over_ar_high": 0.03}
+    likely = "attribute_log_probability_over_ar"
+    quality |= {likely: 0.0, f"{likely}_low": -0.015, f"{likely}_high": 0.015}
     rows.append({"method": "adt+lantern", "speedup": 1.6, "speedup_low": 1.55, "speedup_high": 1.7, **quality})
     return {"model": {"judge_accuracy": {"things_and_finishes": 0.9}}, "settings": {"resolution": 128}, "rows": rows}
 
@@ -64,7 +66,7 @@ def test_bars_are_judged_by_their_own_records() -> None:
     records = {
         PREMISES[64]: premises(1.0, top=(0.3, 0.28, 0.33), near=(2.9, 2.5, 3.2), eight=1.62, sixteen=1.9),
         PREMISES[128]: premises(2.0, near=(2.9, 2.5, 3.2), eight=1.2),
-        COMPARED[1]: compared(0.4),
+        QUALITY[1]: compared(0.4),
     }
     cells = {(row[0], row[3]): row[1:3] for row in bar_cells(records)}
     assert len(cells) == len(BARS)
@@ -82,21 +84,44 @@ def test_bars_are_judged_by_their_own_records() -> None:
     assert of("64 px: a pass over 16") == ("1.90", "**met**")
     assert "two rows a pass; the bar is for one" in of("128 px: a pass over 8")[1]
     assert of("128 px: the likeliest token has")[1].startswith("not measured: `textured-premises-128.json` has no row")
-    assert of("`adt+lantern` at least 1.8")[1] == "not measured: There is no `textured-compare-128-t0.json`"
+    assert of("`adt+lantern` at least 1.8")[1] == "not measured: There is no `textured-quality-128-t0.json`"
     assert of("prompt accuracy") == ("0.400", "**not met**")
     assert [told for (asked, _), told in cells.items() if "temperature 1" in asked] == [
         ("1.60 (1.55 to 1.70)", "**met**"),
         ("-0.010 (-0.050 to +0.030)", "cannot be told"),
+        ("", f"not measured: There is no `{DAMAGE}`"),
     ]
 
 
+@pytest.mark.parametrize(
+    ("nats", "low", "high", "told"),
+    [
+        (0.02, 0.016, 0.03, "**met**"),
+        (0.02, 0.012, 0.03, "cannot be told"),
+        (0.005, 0.002, 0.01, "cannot be told"),
+        (-0.02, -0.03, -0.016, "**not met**"),
+    ],
+)
+def test_a_bar_that_is_a_figure_is_met_by_both_of_its_ends(nats: float, low: float, high: float, told: str) -> None:
+    worth = {"points": 0.02, "nats": nats, "nats_low": low, "nats_high": high}
+    records = {QUALITY[1]: compared(0.8), DAMAGE: {"worth": worth}}
+    found = {row[0]: row[1:3] for row in bar_cells(records)}
+    shown = f"+0.000 (-0.015 to +0.015); the bar is {-nats:+.3f} ({-high:+.3f} to {-low:+.3f})"
+    asked = (
+        "`adt+lantern` loses at most the judge's log-probability that 0.02 of accuracy is worth, 128 px, temperature 1"
+    )
+    assert found[asked] == (shown, told)
+    records[DAMAGE] = {"worth": None}
+    assert "does not say what a loss" in {row[0]: row[1:3] for row in bar_cells(records)}[asked][1]
+
+
 def test_undertrained_models_are_called_so_by_their_own_figures() -> None:
-    told = how_far({TRAINED: trained(), COMPARED[1]: compared(0.4)})
+    told = how_far({TRAINED: trained(), QUALITY[1]: compared(0.4)})
     assert "1.5 hours in all" in told
     assert "6.00 at 64 px, 6.50 at 128 px; knowing nothing is 8.32" in told
     assert "0.400 right" in told
     assert "undertrained" in told
-    assert "undertrained" not in how_far({TRAINED: trained(), COMPARED[1]: compared(0.8)})
+    assert "undertrained" not in how_far({TRAINED: trained(), QUALITY[1]: compared(0.8)})
     assert how_far({}) == ""
 
 
@@ -130,7 +155,7 @@ def test_the_page_is_made_of_records_alone_and_changes_no_other_but_the_claims(
         in (after["textured.md"])
     )
     assert "## What the papers take for granted, 128 px" in after["textured.md"]
-    assert MULO in after["textured.md"]
+    assert QUALITY[1] in after["textured.md"]
     changed = {name for name in after if after[name] != before.get(name)}
     assert changed == {"textured.md", "index.md", "claims.md"}
 

@@ -85,6 +85,10 @@ def test_variants_stand_beside_ar_and_a_stopped_run_goes_on(tmp_path, capsys):
         assert set(row) >= {"speedup", "tokens_per_cycle", "mean_depth", "prompt_accuracy", "overhead_share"}
         assert row["identical_to_ar"] == 1.0
         assert row["accuracy_over_ar"] == 0.0
+        assert row["over_default_low"] <= row["over_default"] <= row["over_default_high"]
+    assert found["rows"][1]["over_default"] == 1.0
+    ar, _, other = found["rows"]
+    assert other["over_default"] / ar["over_default"] == pytest.approx(other["speedup"])
     held = (work / "drawings.jsonl").read_bytes()
     again = figures(settings.main, asked, tmp_path, capsys)
     assert again["rows"] == found["rows"]
