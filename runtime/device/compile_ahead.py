@@ -1,9 +1,9 @@
 """Compile a cycle's kernels for GPUs that are not there, and report their registers and spills.
 
-`python -m underpaint.runtime.device.compile_ahead [80 90 120] [--every-size]` compiles every kernel of every method
-at LlamaGen-XL's and at 7B's sizes and prints JSON; exit code 1 where one is beyond the budget. A kernel that differs by
-its sizes alone is compiled at the largest of them, which take most registers, or at each with `--every-size`
-(minutes).
+`python -m underpaint.runtime.device.compile_ahead [80 90 120] [--every-size | --each-once]` compiles every kernel of
+every method at LlamaGen-XL's and at 7B's sizes and prints JSON; exit code 1 where one is beyond the budget. A kernel
+that differs by its sizes alone is compiled at the largest of them, which take most registers; at each of them with
+`--every-size` (minutes). With `--each-once` a kernel is compiled once, whatever else its launches differ by.
 """
 
 import json
@@ -30,6 +30,7 @@ MOST_REGISTERS: Final = 224
 MOST_STACK: Final = 16
 """Bytes a thread: the frame of a float64 division's slow path; spilled registers take more."""
 EVERY_SIZE: Final = "--every-size"
+EACH_ONCE: Final = "--each-once"
 _TYPES: Final = {
     torch.float32: "*fp32",
     torch.float64: "*fp64",
@@ -139,8 +140,9 @@ def main(arguments: Sequence[str]) -> int:
     from underpaint.runtime.device.program import count_cycle, count_islands
     from underpaint.runtime.device.sizes import CHOICES, METHODS, SEVEN_B, XL, islands_of, method_of, roofline_of
 
-    every_size = EVERY_SIZE in arguments
-    capabilities = [int(argument) for argument in arguments if argument != EVERY_SIZE] or list(CAPABILITIES)
+    every_size, each_once = EVERY_SIZE in arguments, EACH_ONCE in arguments
+    numbers = [argument for argument in arguments if argument not in (EVERY_SIZE, EACH_ONCE)]
+    capabilities = [int(argument) for argument in numbers] or list(CAPABILITIES)
     launches: list[Launch] = []
     for config in (XL, SEVEN_B):
         for name in METHODS:
@@ -159,6 +161,8 @@ def main(arguments: Sequence[str]) -> int:
         for name in ENGINED:
             launches += count_cycle(config, method_of(name, config.vocab_size), batch=1, engine=True).launches
     chosen = distinct(launches) if every_size else largest(launches)
+    if each_once:
+        chosen = list({launch.name: launch for launch in chosen}.values())
     made = [compile_for(launch, capability) for capability in capabilities for launch in chosen]
     print(json.dumps([one._asdict() for one in made], indent=1))
     return int(any(one.stack > MOST_STACK or one.registers > MOST_REGISTERS for one in made))
