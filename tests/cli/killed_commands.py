@@ -121,7 +121,7 @@ def _tiny_recipes() -> Iterator[Patch]:
     from underpaint.models.vq import VQModel
 
     yield pictures, "load_sprites", lambda *given: made_up_sprites()
-    yield textured_world, "WorldSettings", lambda: SETTINGS
+    yield textured_world, "WorldSettings", lambda sides: replace(SETTINGS, sides=sides)
     yield world, "_holds", lambda *given: False
     yield drawn, "CHUNK", 4
     yield checkpoints, "load_vq", lambda path: VQModel(SETTINGS.vq).eval()
