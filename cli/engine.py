@@ -16,6 +16,7 @@ from underpaint.cli.options import (
     Temperature,
     open_pipeline,
     read_names,
+    read_numbers,
     read_preset,
     read_sampling,
     settings_by_method,
@@ -154,10 +155,7 @@ def _build_for_device(folder: Path, backend: str, gpu: str, asked: ForDevice) ->
 
 
 def _read_counts(option: str, text: str, most: int | None = None) -> tuple[int, ...]:
-    try:
-        counts = tuple(sorted({int(part) for part in text.split(",")}))
-    except ValueError as error:
-        raise ValueError(f"{option}: expected numbers with commas between, got {text!r}") from error
+    counts = tuple(sorted(set(read_numbers(option, text, int))))
     if counts[0] < 1 or (most is not None and counts[-1] > most):
         raise ValueError(f"{option}: expected numbers from 1{f' to {most}' if most else ''}, got {text!r}")
     return counts

@@ -2,9 +2,9 @@
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
@@ -15,6 +15,8 @@ from underpaint.algos.rows import SamplingParams
 if TYPE_CHECKING:
     from underpaint.runtime.methods.method_config import MethodConfig
     from underpaint.runtime.pipeline import Pipeline
+
+Number = TypeVar("Number", int, float)
 
 Temperature = Annotated[
     float, typer.Option(help="How much the target's distribution is flattened; 0 takes the likeliest token every time.")
@@ -121,6 +123,14 @@ def describe_sampling(sampling: SamplingParams, vocab_size: int) -> str:
 def read_names(text: str) -> tuple[str, ...]:
     """Names with commas between."""
     return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def read_numbers(option: str, text: str, read: Callable[[str], Number]) -> tuple[Number, ...]:
+    """The numbers that `option` names with commas between; ValueError on what `read` (int or float) does not take."""
+    try:
+        return tuple(read(part) for part in text.split(","))
+    except ValueError as error:
+        raise ValueError(f"{option}: expected numbers with commas between, got {text!r}") from error
 
 
 def check_costs(settings: Iterable[str], pipeline: "Pipeline") -> None:

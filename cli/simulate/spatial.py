@@ -4,12 +4,13 @@ import dataclasses
 import json
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from underpaint.algos.chance import MOST_SEED
 from underpaint.cli.errors import BAD_INPUT, bad_input
+from underpaint.cli.options import read_numbers
 from underpaint.cli.terminal import (
     Column,
     Format,
@@ -52,7 +53,7 @@ def spatial(
     with bad_input():
         check_json(json_file)
         costs, made = latency_model_of(machine), {name: make_synthetic_model(name, {}) for name in models.split(",")}
-        sizes, thresholds = _numbers("--windows", windows, int), _numbers("--taus", taus, float)
+        sizes, thresholds = read_numbers("--windows", windows, int), read_numbers("--taus", taus, float)
         repairs = {
             "serial": Repair(radius=radius, order="serial"),
             "islands": Repair(radius=radius, order="islands"),
@@ -98,13 +99,6 @@ def spatial(
     )
     shown = [{**row, "kept": row["kept"] if row["coarse_passes"] else None} for row in rows_found]
     show([ResultTable(title, columns, shown)], form)
-
-
-def _numbers(option: str, text: str, read: Any) -> list[Any]:
-    try:
-        return [read(part) for part in text.split(",")]
-    except ValueError as error:
-        raise ValueError(f"{option}: expected numbers with commas between, got {text!r}") from error
 
 
 def fit(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from underpaint.cli.errors import bad_input
+from underpaint.cli.options import read_numbers
 from underpaint.cli.terminal import (
     Column,
     Format,
@@ -45,10 +46,7 @@ def report_near_duplicates(
 
     with bad_input():
         prepare("cpu", threads)
-        try:
-            wanted = [int(part) for part in ranks.split(",")]
-        except ValueError as error:
-            raise ValueError(f"--ranks: expected numbers such as {RANKS}, got {ranks!r}") from error
+        wanted = read_numbers("--ranks", ranks, int)
         check_json(json_file)
         vq = load_vq(tokenizer)
         with stages() as told:

@@ -10,6 +10,7 @@ import typer
 
 from underpaint.artifacts.lock import check_free
 from underpaint.cli.errors import STOPPED, bad_input
+from underpaint.cli.options import read_numbers
 from underpaint.cli.terminal import is_quiet, note
 from underpaint.cli.train.options import Device, Seed, Threads, prepare
 from underpaint.cli.train.stages import stages
@@ -52,7 +53,7 @@ def world(
     from underpaint.models.train.world import train_world
 
     with bad_input(), shown(not is_quiet()):
-        settings = WorldSettings(sides=_sides(sides))
+        settings = WorldSettings(sides=read_numbers("--sides", sides, int))
         prepare(device, threads)
         check_folder_writable(out)
         check_free(out)
@@ -78,14 +79,6 @@ def world(
             found = train_world(out, hours, parts, about, only=only or (), report=_told)
     if found[-1].state == "stopped":
         raise typer.Exit(STOPPED)
-
-
-def _sides(text: str) -> tuple[int, ...]:
-    """The sides that --sides names; ValueError on what is no number."""
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise ValueError(f"--sides: expected numbers with commas between, such as 64,128,256, got {text!r}") from None
 
 
 def _require_compiler() -> None:

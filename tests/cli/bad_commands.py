@@ -700,7 +700,10 @@ _WRITTEN: Final = (
     ("train store a_list.pt name --recipe x --out x", "a_list.pt is not a checkpoint of these recipes:"),
     ("train near-duplicates --tokenizer text.pt", "text.pt is no checkpoint of these recipes, or a"),
     ("train near-duplicates --tokenizer nowhere.pt", "no checkpoint at nowhere.pt; train one with"),
-    ("train near-duplicates --tokenizer tokenizer.pt --ranks x", "expected numbers such as"),
+    (
+        "train near-duplicates --tokenizer tokenizer.pt --ranks x",
+        "--ranks: expected numbers with commas between, got 'x'",
+    ),
     ("train near-duplicates --tokenizer tokenizer.pt --ranks 0", "tokenizer.pt: its weights are not those of the"),
     ("train near-duplicates --tokenizer tokenizer.pt --pictures 0", "Invalid value for '--pictures': Input should be"),
     (
