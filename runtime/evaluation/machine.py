@@ -33,13 +33,17 @@ def typed_command() -> str:
     return shlex.join(["python", *typed])
 
 
-def _processor() -> str:
-    info = Path("/proc/cpuinfo")
+def _processor(info: Path = Path("/proc/cpuinfo")) -> str:
+    """The processor's name, and its family and model where the system tells: rented machines name all kinds alike."""
+    first: dict[str, str] = {}
     if info.exists():
         for line in info.read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+            name, _, value = line.partition(":")
+            first.setdefault(name.strip(), value.strip())
+    if "model name" not in first:
+        return platform.processor() or platform.machine()
+    known = [f"{name.removeprefix('cpu ')} {first[name]}" for name in ("cpu family", "model") if name in first]
+    return first["model name"] + (f" ({', '.join(known)})" if known else "")
 
 
 def _memory_bytes() -> int | None:
