@@ -17,6 +17,7 @@ to its mean speed. The slowest twentieth of every size is left out of its mean.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from time import perf_counter
 from typing import Final
 
@@ -140,14 +141,18 @@ def measure(
     rounds: int,
     conditions: Sequence[EncodedCondition],
     report: Callable[[], None],
-) -> CycleSamples:
-    """Time `rounds` images of every loop, and of plain autoregression among them, after a start that is not kept.
+    most_seconds: float = inf,
+) -> tuple[CycleSamples, int]:
+    """Time images of every loop, and of plain autoregression among them, after a start that is not kept.
 
-    Loops whose trees the engines are too small for are left out. conditions: of the images, in turn. report: is told
-    of every image, `turns(len(run))` times a round.
+    Loops whose trees the engines are too small for are left out. rounds: images of each at most; after the first none
+    begins later than `most_seconds`. conditions: of the images, in turn. report: is told of every image,
+    `turns(len(run))` times a round. Returned: what was found, and the rounds that were taken.
     """
-    left, bursts = list(run), []
+    left, bursts, taken, started = list(run), list[CycleSamples](), 0, perf_counter()
     for turn in range(rounds + 1):
+        if taken and perf_counter() - started > most_seconds:
+            break
         target.prepare(conditions[turn % len(conditions)])
         for some in [left[first : first + PLAIN_EVERY] for first in range(0, len(left), PLAIN_EVERY)] or [[]]:
             found = CycleSamples()
@@ -161,7 +166,8 @@ def measure(
                 report()
             if turn:
                 bursts.append(found)
-    return at_mean_speed(bursts)
+        taken = turn
+    return at_mean_speed(bursts), taken
 
 
 def turns(loops: int) -> int:

@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
+from math import inf
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Final, Protocol
@@ -43,7 +44,9 @@ _ROUNDS: Final = {False: 10, True: 40}
 """Samples of every pass that is repeated alone, by whether the curve is a full one."""
 _PROMPTS: Final = 8
 _IMAGES: Final = {False: 3, True: 4}
-"""Images of every decoding loop."""
+"""Images of every decoding loop, at most."""
+_SECONDS: Final = {False: 60.0, True: inf}
+"""After these no further image of every loop begins: large models on a slow processor take minutes for three."""
 
 Report = Callable[[int, int], None]
 """Is told of steps done, of how many."""
@@ -203,8 +206,8 @@ def _measure(
         "draft_spread_ms": draft_ms,
     }
     run = _loops(target, drafter, full, found["verify_ms"], alone)
-    cycles = in_cycle.measure(target, drafter, run, images, shown, step)
-    found[IN_CYCLE] = samples.to_dict(cycles, images)
+    cycles, taken = in_cycle.measure(target, drafter, run, images, shown, step, _SECONDS[full])
+    found[IN_CYCLE] = samples.to_dict(cycles, taken)
     if full:
         found[IN_GRID] = in_grid.to_dict(in_grid.measure(target, images, shown, step), images)
     if report is not None:

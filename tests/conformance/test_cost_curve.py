@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from tests.conformance.conftest import CONFIG, Models
 from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts.cost_curve import engine_costs, read_cost_curve
 from underpaint.artifacts.model_index import ModelIndex
+from underpaint.runtime.costs import machine_curve
 from underpaint.runtime.costs.machine_curve import cache_folder, curve_of, curve_path, kept_curve
 from underpaint.runtime.costs.samples import (
     PLAIN_STEP,
@@ -100,6 +102,20 @@ def test_a_damaged_file_is_measured_again_and_a_folder_that_cannot_be_written_is
     assert curve_of(replace(measured, loaded_drafter=None), SAMPLING) is None
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     assert cache_folder() == Path.home() / ".cache" / "underpaint" / "costs"
+
+
+@pytest.mark.parametrize(("seconds", "rounds"), [(0.0, 1), (inf, machine_curve._IMAGES[False])])
+def test_a_slow_engine_is_timed_on_fewer_images_and_the_curve_says_on_how_many(
+    measured: Measured, seconds: float, rounds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine_curve, "_SECONDS", {False: seconds, True: inf})
+    heard = list[tuple[int, int]]()
+    found = curve_of(measured, SAMPLING, lambda done, most: heard.append((done, most)), renew=True)
+    assert found is not None
+    assert json.loads(found.content)["in_cycle"]["rounds"] == rounds
+    assert found.in_cycle is not None
+    done, most = heard[-1]
+    assert done == most
 
 
 def test_a_whole_curve_holds_every_family_and_passes_over_cells(measured: Measured) -> None:
