@@ -67,16 +67,17 @@ def _variant(file: str, better: str, worse: str) -> Figured:
     return measure
 
 
+def _settings_claim(world: World, text: str, published: str, better: str, worse: str) -> Claim:
+    """One variant of the settings is faster than another."""
+    measure, remark = _variant(world.settings, better, worse), "With LANTERN, temperature 1."
+    return Claim(ADT + world.suffix, text, published, (world.settings,), measure, remark=remark)
+
+
 def start_claims(world: World) -> tuple[Claim, ...]:
     """From which tree the next one starts."""
     return tuple(
-        Claim(
-            ADT + world.suffix,
-            f"Starting from the {better} comes before {worse}, by speed.",
-            "horizontal wins",
-            (world.settings,),
-            _variant(world.settings, first, second),
-            remark="With LANTERN, temperature 1.",
+        _settings_claim(
+            world, f"Starting from the {better} comes before {worse}, by speed.", "horizontal wins", first, second
         )
         for better, worse, first, second in (
             ("left neighbour's tree (horizontal)", "the upper one's (vertical)", DEFAULT, "init=vertical"),
@@ -87,13 +88,13 @@ def start_claims(world: World) -> tuple[Claim, ...]:
 
 
 def depth_claim(world: World) -> Claim:
-    """Adapting depth over adapting nothing: a width of one token at most makes them the two variants without a step."""
+    """Adapting depth over adapting nothing: where trees are one token wide, the default adapts nothing else."""
 
     def measure(records: Records) -> Figure:
         chains = [pick(records, world.settings, variant=name)["tokens_per_cycle"] for name in (DEFAULT, "step_width=0")]
         if chains[0] != chains[1]:
             raise NoFigureError("The trees of this record adapt their width too")
-        return _variant(world.settings, "step_width=0", "step_depth=0")(records)._replace(note=_WIDTH)
+        return _variant(world.settings, DEFAULT, "step_depth=0")(records)._replace(note=_WIDTH)
 
     text = "Adapting the depth alone is faster than adapting nothing."
     return Claim(ADT + world.suffix, text, "no figure", (world.settings,), measure)
@@ -101,16 +102,9 @@ def depth_claim(world: World) -> Claim:
 
 def forked_claims(world: World) -> tuple[Claim, ...]:
     """What adapting the width adds: trees start one token wide and may become two."""
-    fixed = f"{TWO_WIDE} step_depth=0 step_width=0"
+    fixed, where = f"{TWO_WIDE} step_depth=0 step_width=0", "where trees start one token wide and may be two"
     return tuple(
-        Claim(
-            ADT + world.suffix,
-            f"Adapting {what} is faster than adapting nothing, where trees start one token wide and may be two.",
-            "no figure",
-            (world.settings,),
-            _variant(world.settings, better, fixed),
-            remark="With LANTERN, temperature 1.",
-        )
+        _settings_claim(world, f"Adapting {what} is faster than adapting nothing, {where}.", "no figure", better, fixed)
         for what, better in (
             ("the width alone", f"{TWO_WIDE} step_depth=0"),
             ("the width and the depth", TWO_WIDE),

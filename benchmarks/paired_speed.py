@@ -22,8 +22,8 @@ from underpaint.runtime.page.document import ComparisonFolder
 
 
 def deeper(theirs: Sequence[Drawing], own: Sequence[Drawing]) -> PairedDifference | None:
-    """By how many levels the drafts of `own` are deeper, picture by picture; None where either drafts no trees."""
-    if not all(one.depths for one in (*theirs, *own)):
+    """By how many levels the drafts of `own` are deeper, picture by picture; None where either drafts nothing."""
+    if not all(one.depths and any(one.depths) for one in (*theirs, *own)):
         return None
     first, second = (np.array([[np.mean(one.depths or ()) for one in some]]) for some in (theirs, own))
     return paired_difference(first, second)

@@ -22,7 +22,7 @@ many passes, at most."""
 DAMAGE: Final = "textured-quality-damage.json"
 """Which measure of quality sees known damage, 128 px."""
 SMALL: Final = "textured-compare-64-t1.json"
-"""Methods at 64 px, beside those of `COMPARED`."""
+"""Methods at 64 px, beside those of `QUALITY`."""
 SETTINGS: Final = "textured-adt-settings-128-t1.json"
 """ADT-Tree with LANTERN, one setting at a time."""
 PAIRED: Final = {temperature: f"textured-paired-128-t{temperature}.json" for temperature in (1, 0)}

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import gallery, pages
+from benchmarks.page_cells import Section, plain
 from benchmarks.shipped import NO_MORE, NOTICE, named_models, ships
 from underpaint.zoo.load import manifest, names
 
@@ -48,6 +49,14 @@ def test_a_record_is_of_the_shipped_models_where_all_of_its_hashes_are_theirs() 
     assert ships({"rows": [{"model": {"sha256": {name: digest}}}, {"model": {"sha256": {name: "0" * 64}}}]}) is False
     assert ships({"model": {"sha256": {"of no such name": digest}}}) is False
     assert ships({"model": {"sha256": None}, "rows": []}) is None
+
+
+def test_a_column_that_no_row_has_a_figure_for_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"first": 1.0, "last": None}, {"first": None, "last": 2.0}]
+    monkeypatch.setattr(pages, "read_result", lambda name: {"rows": rows})
+    columns = tuple((name, plain(name)) for name in ("first", "absent", "last"))
+    table = pages.render_section(Section("page", "Heading", "record.json", columns)).partition("record.json`")[2]
+    assert table.split("\n") == ["", "", "| first | last |", "|---|---|", "| 1.00 |  |", "|  | 2.00 |"]
 
 
 def test_results_of_models_that_ship_no_more_say_so() -> None:

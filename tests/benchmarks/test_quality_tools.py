@@ -43,3 +43,4 @@ def test_depth_is_compared_picture_by_picture():
     assert found.low == found.high == pytest.approx(2.0)
     assert deeper([drawing(1)], [drawing()]) is None
     assert deeper([drawing()], [drawing(1)]) is None
+    assert deeper([drawing(0, 0)], [drawing(1)]) is None  # plain decoding: cycles without a draft
