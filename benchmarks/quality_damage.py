@@ -12,8 +12,8 @@ difference leaves out 0; pictures needed are for a chance of 0.8 to see it. The 
 its AUC lies above 0.5; pictures needed are the fewest prompts of COUNTS from which on all larger counts see it.
 
 What a loss of accuracy is worth in log-probability is told too: over all damages, each beside its own picture before
-the damage, which has the same noise. So a bar of accuracy can be judged by the log-probability, which needs fewer
-pictures. The last line is JSON; --out writes it to a file too.
+the damage, which has the same noise. So a bar of accuracy can be judged by the log-probability too. The last line is
+JSON; --out writes it to a file too.
 """
 
 import json
@@ -178,7 +178,10 @@ def main(arguments: list[str] | None = None) -> None:
         "worth": worth_of_points(*map(np.stack, costs.values())),
         "rows": rows,
     }
-    print(found["worth"])
+    worth = found["worth"]
+    if worth is not None:
+        ends = f"{worth['nats_low']:.4f}, {worth['nats_high']:.4f}"
+        print(f"{POINTS:g} of accuracy is worth {worth['nats']:.4f} nats [{ends}] of log-probability")
     finish(found, asked.out)
 
 
