@@ -1,9 +1,9 @@
 """Compile a cycle's kernels for GPUs that are not there, and report their registers and spills.
 
-`python -m underpaint.runtime.device.compile_ahead [80 90 120] [--every-size | --each-once]` compiles every kernel of
-every method at LlamaGen-XL's and at 7B's sizes and prints JSON; exit code 1 where one is beyond the budget. A kernel
-that differs by its sizes alone is compiled at the largest of them, which take most registers; at each of them with
-`--every-size` (minutes). With `--each-once` a kernel is compiled once, whatever else its launches differ by.
+`python -m underpaint.runtime.device.compile_ahead [80 90 120] [--every-size]` compiles every kernel of every method
+at LlamaGen-XL's and at 7B's sizes and prints JSON; exit code 1 where one is beyond the budget. A kernel that differs by
+its sizes alone is compiled at the largest of them, which take most registers, or at each with `--every-size`
+(minutes).
 """
 
 import json
@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from operator import ge
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
@@ -30,7 +31,8 @@ MOST_REGISTERS: Final = 224
 MOST_STACK: Final = 16
 """Bytes a thread: the frame of a float64 division's slow path; spilled registers take more."""
 EVERY_SIZE: Final = "--every-size"
-EACH_ONCE: Final = "--each-once"
+LAYERS: Final = 2
+"""Of every model that is counted: each further layer launches the same kernels."""
 _TYPES: Final = {
     torch.float32: "*fp32",
     torch.float64: "*fp64",
@@ -140,11 +142,11 @@ def main(arguments: Sequence[str]) -> int:
     from underpaint.runtime.device.program import count_cycle, count_islands
     from underpaint.runtime.device.sizes import CHOICES, METHODS, SEVEN_B, XL, islands_of, method_of, roofline_of
 
-    every_size, each_once = EVERY_SIZE in arguments, EACH_ONCE in arguments
-    numbers = [argument for argument in arguments if argument not in (EVERY_SIZE, EACH_ONCE)]
-    capabilities = [int(argument) for argument in numbers] or list(CAPABILITIES)
+    every_size = EVERY_SIZE in arguments
+    capabilities = [int(argument) for argument in arguments if argument != EVERY_SIZE] or list(CAPABILITIES)
     launches: list[Launch] = []
-    for config in (XL, SEVEN_B):
+    xl, seven_b = (replace(config, layers=LAYERS) for config in (XL, SEVEN_B))
+    for config in (xl, seven_b):
         for name in METHODS:
             launches += count_cycle(config, method_of(name, config.vocab_size), batch=1).launches
         for temperature, names in ((1.0, CHOICES), (0.0, ("window",))):
@@ -155,14 +157,12 @@ def main(arguments: Sequence[str]) -> int:
             for program in count_islands(config, islands, batch=1).values():
                 launches += program.launches
     for name in LINED:
-        method = method_of(name, SEVEN_B.vocab_size)
-        launches += count_cycle(SEVEN_B, method, batch=1, line_token=0).launches
-    for config in (XL, SEVEN_B):
+        method = method_of(name, seven_b.vocab_size)
+        launches += count_cycle(seven_b, method, batch=1, line_token=0).launches
+    for config in (xl, seven_b):
         for name in ENGINED:
             launches += count_cycle(config, method_of(name, config.vocab_size), batch=1, engine=True).launches
     chosen = distinct(launches) if every_size else largest(launches)
-    if each_once:
-        chosen = list({launch.name: launch for launch in chosen}.values())
     made = [compile_for(launch, capability) for capability in capabilities for launch in chosen]
     print(json.dumps([one._asdict() for one in made], indent=1))
     return int(any(one.stack > MOST_STACK or one.registers > MOST_REGISTERS for one in made))

@@ -1,8 +1,9 @@
 """Triton's interpreter, made to remember what it would work out anew at every operation of a kernel.
 
 Launches are interpreted where there is no CUDA device. A third of their time went into making equal types of blocks,
-equal shapes and a table of NumPy's types; they are kept here by their values. What kernels compute stays. All of this
-is of Triton 3.9.0, which the package asks for.
+equal shapes and a table of NumPy's types; they are kept here by their values. Half of what is left went into operands
+that are as they should be, and into sums in 64 bits that nothing reads. What kernels compute stays. All of this is of
+Triton 3.9.0, which the package asks for.
 """
 
 from types import ModuleType
@@ -25,6 +26,7 @@ def remember() -> None:
     _remember_numpy_types()
     _remember_blocks()
     _unwrap_at_once()
+    _leave_operands_that_agree()
 
 
 def _patch_once_a_launch() -> None:
@@ -117,3 +119,28 @@ def _unwrap_at_once() -> None:
         return held if type(held) in plain else unwrap(held)
 
     core._unwrap_if_constexpr = unwrapped
+
+
+def _leave_operands_that_agree() -> None:
+    """Operands of one shape are not broadcast, nor those of the wanted type cast; overflow is sought to be told alone.
+
+    Triton works out whether a sum overflows, and then tells it to a debugger's assertion only.
+    """
+    from triton.language.semantic import TritonSemantic
+
+    broadcast, cast = TritonSemantic.broadcast_impl_value, TritonSemantic.cast
+    seek_overflow = TritonSemantic.binary_op_sanitize_overflow_impl
+
+    def broadcast_apart(self: Any, lhs: Any, rhs: Any) -> Any:
+        return (lhs, rhs) if lhs.shape is rhs.shape else broadcast(self, lhs, rhs)
+
+    def cast_apart(self: Any, input: Any, dst_ty: Any, fp_downcast_rounding: str | None = None) -> Any:
+        return input if input.dtype is dst_ty else cast(self, input, dst_ty, fp_downcast_rounding)
+
+    def overflow_where_told(self: Any, lhs: Any, rhs: Any, binary_op: Any) -> None:
+        if self.builder.options.debug:
+            seek_overflow(self, lhs, rhs, binary_op)
+
+    TritonSemantic.broadcast_impl_value = broadcast_apart
+    TritonSemantic.cast = cast_apart
+    TritonSemantic.binary_op_sanitize_overflow_impl = overflow_where_told

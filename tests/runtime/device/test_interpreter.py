@@ -56,6 +56,24 @@ for _ in range(2):  # the second time all of it is known
         found += [tensor(element), str(interpreter._get_np_dtype(element))]
 HELD = [1, 1.5, True, None, "a", [core.constexpr(1), 2], (core.constexpr(1), 2), core.constexpr(core.constexpr(3))]
 found += [str(core._unwrap_if_constexpr(one)) for one in (*HELD, core.tuple([core.constexpr(1), 2]), core.int32)]
+
+semantic, builder = interpreter.interpreter_semantic, interpreter.interpreter_builder
+def operand(element, shape):
+    data = np.full(shape or [1], 2**31 - 1 if element is core.int32 else 1).astype(interpreter._get_np_dtype(element))
+    handle = interpreter.TensorHandle(data, element)
+    return core.tensor(handle, core.block_type(element, shape) if shape else element)
+
+def shown(made):
+    return [str(made.type), str(made.handle.data.dtype), made.handle.data.tolist(), plain(made.shape)]
+
+builder.options = interpreter.InterpreterOptions()
+KINDS = [core.int1, core.int32, core.int64, core.float32, core.float64]
+OPERANDS = [operand(element, shape) for element in KINDS for shape in ([], [1], [4], [2, 4], [8])]
+for _ in range(2):
+    found += [told(lambda: shown(semantic.add(one, other, True))) for one in OPERANDS for other in OPERANDS]
+    found += [told(lambda: shown(semantic.cast(one, element))) for one in OPERANDS for element in KINDS]
+    found += [told(lambda: shown(semantic.cast(one, core.float32, "rtz"))) for one in OPERANDS]
+    builder.options = interpreter.InterpreterOptions(debug=True)
 print(json.dumps(found))
 """
 
@@ -69,6 +87,10 @@ BUGS = {
     "shapes of one length": ("tuple(type.shape.values) if", "(len(type.shape.values),) if"),
     "one type of NumPy for all": ("return known[scalar.name]", "return next(iter(known.values()))"),
     "constants in a list": ("frozenset({int,", "frozenset({list, int,"),
+    "operands of as many dimensions": ("lhs.shape is rhs.shape", "len(lhs.shape) == len(rhs.shape)"),
+    "types of as many bits": ("input.dtype is dst_ty", "input.dtype.primitive_bitwidth == dst_ty.primitive_bitwidth"),
+    "how to round is forgotten": ("dst_ty, fp_downcast_rounding)", "dst_ty)"),
+    "overflow is not told": ("if self.builder.options.debug", "if False"),
 }
 
 

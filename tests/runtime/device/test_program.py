@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -51,22 +52,36 @@ def test_what_waits_is_refused() -> None:
             count(lambda: done.zero_() if done.sum().item() else None)
 
 
-@pytest.mark.parametrize(
-    "arguments", [("90",), ("80", "120", "--each-once")], ids=["every launch, 90", "every kernel, 80 and 120"]
-)
-def test_every_kernel_compiles_within_its_budget(arguments: tuple[str, ...]) -> None:
-    """In a process of its own: this one interprets its kernels."""
+@pytest.mark.parametrize("capability", [80, 90, 120])
+def test_every_kernel_compiles_within_its_budget(capability: int) -> None:
+    """In a process of its own: this one interprets its kernels. One for each GPU, so that workers share them."""
     held = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
-    command = [sys.executable, "-m", "underpaint.runtime.device.compile_ahead", *arguments]
+    command = [sys.executable, "-m", "underpaint.runtime.device.compile_ahead", str(capability)]
     told = subprocess.run(
         command, env=held | {"UNDERPAINT_TRITON": "compile"}, cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert told.returncode == 0, told.stdout[-3000:] + told.stderr[-3000:]
     made = json.loads(told.stdout)
-    assert {str(one["capability"]) for one in made} == {one for one in arguments if one.isdigit()}
+    assert {one["capability"] for one in made} == {capability}
     kernels = (ROOT / "runtime" / "device" / "kernels").glob("*.py")
     written = {name for file in kernels for name in re.findall(r"def (\w+_kernel)\(", file.read_text())}
     assert {one["name"] for one in made} == written
+
+
+@pytest.mark.parametrize("config", [XL, SEVEN_B], ids=["xl", "7b"])
+@pytest.mark.parametrize("name", ["eagle2", "zipar"])
+def test_further_layers_launch_the_same_kernels(name: str, config: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UNDERPAINT_TRITON", "interpret")  # importing asks for a compiler where nothing is asked for
+    from underpaint.runtime.device.compile_ahead import LAYERS, distinct, signature
+
+    whole, few = (
+        distinct(count_cycle(one, method_of(name, one.vocab_size), batch=1).launches)
+        for one in (config, replace(config, layers=LAYERS))
+    )
+    assert config.layers > LAYERS
+    assert [(one.name, signature(one), one.warps) for one in few] == [
+        (one.name, signature(one), one.warps) for one in whole
+    ]
 
 
 def test_interpreting_leaves_the_environment_alone() -> None:
