@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -242,10 +243,19 @@ def _tables(folder: Path, index: ModelIndex) -> ModelTables:
     codebook = read_codebook(folder)
     if index.tokenizer.neighbours is None:
         codes = codebook.shape[0]
-        near = nearest_codes(codebook, min(max(NEIGHBOURS, scaled_to(codes, MOST_PUBLISHED_K)), codes - 1))
+        k = min(max(NEIGHBOURS, scaled_to(codes, MOST_PUBLISHED_K)), codes - 1)
+        near = _nearest_of(codebook.tobytes(), codebook.dtype.str, codebook.shape, k)
     else:
         near = read_table(index.tokenizer.neighbours, "neighbours", folder).astype(np.int64)
     return ModelTables(near, codebook)
+
+
+@lru_cache(maxsize=2)
+def _nearest_of(codes: bytes, dtype: str, shape: tuple[int, ...], k: int) -> IntArray:
+    """`nearest_codes`, read-only: what is opened in turn by one tokenizer shares them."""
+    found = nearest_codes(np.frombuffer(codes, dtype).reshape(shape), k)
+    found.flags.writeable = False
+    return found
 
 
 def _check_together(

@@ -13,6 +13,7 @@ import tests.one_core  # noqa: F401  (before any library counts the cores)
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.made_once import run_folder
 from underpaint.algos.plugins import load_plugins, named_by_environment
 
 settings.register_profile(
@@ -46,7 +47,6 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(scope="session", autouse=True)
 def _cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Cost curves of the machine go to a folder of the run, which its workers share, and not to the user's."""
-    base = tmp_path_factory.getbasetemp()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cache"))
+        patch.setenv("XDG_CACHE_HOME", str(run_folder(tmp_path_factory.getbasetemp()) / "cache"))
         yield

@@ -7,7 +7,6 @@ the free dimensions. All of them are the key, so another of any is exported anew
 import fcntl
 import hashlib
 import io
-import os
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.made_once import run_folder
 from underpaint.export import modules, samplers, vision
 
 Export = Callable[[nn.Module, Tensor, str, Sequence[str], Mapping[int, Any]], onnx.ModelProto]
@@ -61,7 +61,7 @@ def once(export: Export, folder: Path) -> Export:
 @contextmanager
 def exports_shared(base: Path) -> Iterator[None]:
     """Within it, commands and functions that run in this process export equal modules once. base: the run's folder."""
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "graphs"
+    folder = run_folder(base) / "graphs"
     folder.mkdir(exist_ok=True)
     export = once(modules.to_onnx, folder)
     with pytest.MonkeyPatch.context() as patch:

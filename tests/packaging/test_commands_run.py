@@ -3,7 +3,6 @@
 A page is run from top to bottom in a folder of its own, as a reader would. What a reader has to bring lies there.
 """
 
-import fcntl
 import os
 import re
 import shutil
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.made_once import made_once
 from tests.packaging.documents import ROOT, documented_commands
 
 SECONDS = 600
@@ -41,16 +41,13 @@ RUN = sorted({one.page for one in documented_commands() if one.why_not_run is No
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel, unpacked once for all workers."""
-    base = tmp_path_factory.getbasetemp()
-    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    site = shared / "installed_wheel"
-    with (shared / "installed_wheel.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not site.is_dir():
-            command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
-            done = subprocess.run([*command, "--target", str(site), str(ROOT)], capture_output=True, text=True)
-            assert done.returncode == 0, done.stderr
-    return site
+
+    def install(site: Path) -> None:
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
+        done = subprocess.run([*command, "--target", str(site), str(ROOT)], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+    return made_once(tmp_path_factory.getbasetemp(), "installed_wheel", install)
 
 
 @pytest.mark.slow

@@ -5,16 +5,15 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from tests.made_once import made_once
 from underpaint.cli.app import app
 
 METHODS = ("ar", "eagle2", "adt+lantern", "zipar", "mulo-islands")
 COMMAND = ("compare", "--prompts-count", "1", "--methods", ",".join(METHODS))
 
 
-@pytest.fixture(scope="session")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """As the two commands leave it: drawn without a recording, then recorded."""
-    place = tmp_path_factory.mktemp("compared") / "run"
+def compare(place: Path) -> None:
+    """Drawn without a recording, then recorded."""
     assert CliRunner().invoke(app, [*COMMAND, "--out", str(place)]).exit_code == 0
     drawn = (place / "drawings.jsonl").read_bytes()
     assert not (place / "replays.jsonl").exists()
@@ -22,4 +21,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert (place / "drawings.jsonl").read_bytes() == drawn, "recording must leave drawings and their timings alone"
     done = CliRunner().invoke(app, ["report", str(place)])
     assert done.exit_code == 0, done.output
-    return place
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made_once(tmp_path_factory.getbasetemp(), "compared", compare)
