@@ -30,13 +30,22 @@ _WORLD: Final = Path("world.json")
 
 def load_whole(path: Path, device: str | torch.device = "cpu") -> dict[str, Any]:
     """The mapping that a recipe wrote; ValueError where the file is none, or was cut short."""
+    return _whole(_unpickled(path, device), path)
+
+
+def _unpickled(path: Path, device: str | torch.device = "cpu", mmap: bool = False) -> Any:
+    """What torch.save wrote, tensors and plain values alone; ValueError where it cannot be read."""
     damaged = f"{path} is no checkpoint of these recipes, or a damaged one"
     if not zipfile.is_zipfile(path):
         raise ValueError(damaged)
     try:
-        saved = torch.load(path, map_location=device, weights_only=True)
+        return torch.load(path, map_location=device, weights_only=True, mmap=mmap)
     except UNREADABLE as error:
         raise ValueError(damaged) from error
+
+
+def _whole(saved: Any, path: Path) -> dict[str, Any]:
+    """What was unpickled, with its two parts; ValueError where one is missing."""
     parts = ("config", "model")
     if not isinstance(saved, dict) or not all(isinstance(saved.get(part), dict) for part in parts):
         raise ValueError(f"{path} is not a checkpoint of these recipes: it needs 'config' and 'model'")
@@ -62,9 +71,17 @@ def read(path: Path, kind: str) -> dict[str, Any]:
         FileNotFoundError: with the recipe to run.
         ValueError: when the file is not a checkpoint of that kind.
     """
+    return _of_kind(load_whole(_existing(path, kind)), path, kind)
+
+
+def _existing(path: Path, kind: str) -> Path:
     if not path.exists():
         raise FileNotFoundError(f"no checkpoint at {path}; train one with `{_recipe(path, kind)}`")
-    saved = load_whole(path)
+    return path
+
+
+def _of_kind(saved: dict[str, Any], path: Path, kind: str) -> dict[str, Any]:
+    """`saved`, whose config carries `kind` and what that kind cannot be built without; else ValueError."""
     found = saved["config"].get("kind")
     if found != kind:
         raise ValueError(f"{path} holds a {found!r} checkpoint; wanted {kind!r}")
@@ -97,9 +114,9 @@ def story(saved: Mapping[str, Any]) -> dict[str, Any]:
 
 def load_vq(path: Path) -> VQModel:
     """The tokenizer of a checkpoint, of a recipe or as LlamaGen and Chameleon publish theirs, in eval mode."""
-    if _is_published(path):
+    saved = _recipe_tokenizer(path)
+    if saved is None:
         return _published_vq(path)
-    saved = read(path, "tokenizer")
     model = VQModel(build(VQConfig, saved["config"]["vq"]))
     take_weights(model, saved["model"], path)
     return model.eval()
@@ -107,22 +124,18 @@ def load_vq(path: Path) -> VQModel:
 
 def vq_config(path: Path) -> VQConfig:
     """The widths of a tokenizer; raises as `load_vq` does."""
-    if _is_published(path):
-        return _published_vq(path).config
-    return build(VQConfig, read(path, "tokenizer")["config"]["vq"])
+    saved = _recipe_tokenizer(path)
+    return _published_vq(path).config if saved is None else build(VQConfig, saved["config"]["vq"])
 
 
-def _is_published(path: Path) -> bool:
-    """Whether a file or folder is in a published form: parameters, and no config of a recipe beside them."""
-    if path.is_dir() or path.suffix == ".safetensors":
-        return path.exists()
-    if not zipfile.is_zipfile(path):
-        return False
-    try:
-        held = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except UNREADABLE:
-        return False
-    return isinstance(held, dict) and "config" not in held
+def _recipe_tokenizer(path: Path) -> dict[str, Any] | None:
+    """A recipe's checkpoint; None for a file or folder in a published form: parameters, and no config beside them."""
+    if _existing(path, "tokenizer").is_dir() or path.suffix == ".safetensors":
+        return None
+    saved = _unpickled(path, mmap=True)
+    if isinstance(saved, dict) and "config" not in saved:
+        return None
+    return _of_kind(_whole(saved, path), path, "tokenizer")
 
 
 def _published_vq(path: Path) -> VQModel:

@@ -6,6 +6,8 @@ Plug-ins that UNDERPAINT_PLUGINS names join the registries, so every test over t
 import gc
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import tests.one_core  # noqa: F401  (before any library counts the cores)
 
@@ -13,7 +15,7 @@ import tests.one_core  # noqa: F401  (before any library counts the cores)
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.made_once import run_folder
+from tests.made_once import made_once, run_folder
 from underpaint.algos.plugins import load_plugins, named_by_environment
 
 settings.register_profile(
@@ -50,3 +52,38 @@ def _cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(run_folder(tmp_path_factory.getbasetemp()) / "cache"))
         yield
+
+
+@contextmanager
+def few_cycles() -> Iterator[None]:
+    """Within it, cost curves are measured on few cycles: where no test asks for times, none has to be exact."""
+    from underpaint.runtime.costs import in_cycle, machine_curve
+
+    with pytest.MonkeyPatch.context() as patch:
+        for cycles in ("WARM_UP", "MOST_CYCLES"):
+            patch.setattr(in_cycle, cycles, 6)
+        patch.setattr(machine_curve, "_ROUNDS", {False: 3})
+        patch.setattr(machine_curve, "_IMAGES", {False: 1})
+        yield
+
+
+@pytest.fixture(scope="module")
+def rough_costs() -> Iterator[None]:
+    """Commands that run in this process measure cost curves on few cycles."""
+    with few_cycles():
+        yield
+
+
+@pytest.fixture(scope="session")
+def cost_curves(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Commands of this run know the shipped models' cost curves, of few cycles, in other processes too."""
+    from underpaint.runtime.costs.machine_curve import curve_of
+    from underpaint.runtime.pipeline import Pipeline
+
+    def measure(_: Path) -> None:
+        with few_cycles():
+            for side in (64, 128):
+                pipeline = Pipeline.open(resolution=side)
+                assert curve_of(pipeline, pipeline.sampling) is not None
+
+    made_once(tmp_path_factory.getbasetemp(), "cost_curves", measure)

@@ -64,8 +64,8 @@ class WorldData:
 
     def pairs(self) -> PairedScenes:
         """The same scenes at the two smallest sides."""
-        low, high = self.sides[:2]
-        grids = ResolutionMap(*(Grid(side // self.stride, side // self.stride) for side in (low, high)))
+        (low, high), stride = self.sides[:2], self.stride
+        grids = ResolutionMap(*(Grid(side // stride, side // stride) for side in (low, high)))
 
         def paired(split: Split, count: int) -> PairedCodes:
             return PairedCodes(self._codes(low, split, count), self._codes(high, split, count))
@@ -75,9 +75,9 @@ class WorldData:
 
     def drawn(self, guided: Path, count: int, settings: DrawSettings) -> dict[int, TokenSet] | None:
         """At least `count` pictures that the target at `guided` draws on each grid; None where drawing was stopped."""
-        folder, found = self.out / "drawn", dict[int, TokenSet]()
+        folder, stride, found = self.out / "drawn", self.stride, dict[int, TokenSet]()
         for side in self.sides:
-            grid = side // self.stride
+            grid = side // stride
             done = draw_scenes(
                 folder,
                 guided,

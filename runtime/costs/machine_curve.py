@@ -133,8 +133,7 @@ def curve_of(
     """The curve of these models on this machine: the one that was kept, or measured now and kept.
 
     sampling: rows a pass follow from its guidance. report: is told how far the measurement is. renew: measure anyway.
-    full:
-    measure all families of methods and passes over cells too, as `simulate predict` needs them: minutes, not seconds.
+    full: measure all families of methods and passes over cells too, as `simulate predict` needs them: many minutes.
     None where there is no drafter. A cache folder that cannot be written is no error: the curve is measured again.
     """
     if models.loaded_drafter is None:

@@ -16,7 +16,7 @@ _USAGE = re.compile(r"^usage:", re.IGNORECASE)
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def files(tmp_path_factory: pytest.TempPathFactory, cost_curves: None) -> Path:
     folder = tmp_path_factory.mktemp("bad")
     make_files(folder)
     return folder

@@ -9,10 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from underpaint.cli.app import app
-from underpaint.runtime.costs import machine_curve
 from underpaint.zoo.load import FOLDER
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cost_curves")]
 METHODS = "adt+lantern,mulo-islands"
 PROMPTS = ("a woolly fox left of an outlined pumpkin, on green foliage",)
 TIMED = ("seconds", "speedup", "share", "_ms", "frechet_seconds")
@@ -34,12 +33,7 @@ def compared(out: Path, temperature: str, *more: str) -> tuple[list[dict[str, An
 
 
 @pytest.mark.parametrize("temperature", ["0", "1"])
-def test_compare_of_the_folder_is_compare_picture_by_picture(
-    tmp_path: Path, temperature: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Which costs the methods choose by is of no matter here: both read one curve, so a rough one serves.
-    monkeypatch.setattr(machine_curve, "_ROUNDS", {False: 3})
-    monkeypatch.setattr(machine_curve, "_IMAGES", {False: 1})
+def test_compare_of_the_folder_is_compare_picture_by_picture(tmp_path: Path, temperature: str) -> None:
     elsewhere = tmp_path / "models"
     shutil.copytree(FOLDER, elsewhere, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
     shipped = compared(tmp_path / "shipped", temperature)

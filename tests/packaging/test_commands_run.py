@@ -51,6 +51,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("cost_curves")
 @pytest.mark.parametrize("page", RUN)
 def test_the_commands_of_a_page_run(page: str, installed: Path, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "docs" / "examples", tmp_path / "docs" / "examples")

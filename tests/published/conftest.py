@@ -16,3 +16,8 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_vq(work / "vq.pt")
     export_checkpoint(Request("vq", work / "vq.pt", neighbours=24), work / "out")
     return work / "out"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_exact_times(rough_costs: None) -> None:
+    """No test of exported models asks for times."""

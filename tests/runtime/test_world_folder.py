@@ -43,6 +43,7 @@ from underpaint.runtime.pipeline import Pipeline, _tables
 from underpaint.zoo import load
 from underpaint.zoo.textured_prompts import no_textured_prompt, parse_textured, side_word_id, textured_word_ids
 
+pytestmark = pytest.mark.usefixtures("rough_costs")
 OPEN = partial(Pipeline.open, context=EngineContext(threads=1))
 TEXT = "a woolly fox left of an outlined pumpkin, with a honeybee, on green foliage"
 WARM, COLD = SamplingParams(guidance=2.0), SamplingParams(guidance=2.0, temperature=0.0)

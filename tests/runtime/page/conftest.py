@@ -24,5 +24,5 @@ def compare(place: Path) -> None:
 
 
 @pytest.fixture(scope="session")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory, cost_curves: None) -> Path:
     return made_once(tmp_path_factory.getbasetemp(), "compared", compare)
