@@ -4,8 +4,8 @@ Run: python -m benchmarks.quality_damage [--engines DIR] [--resolution 128] [--p
 
 Plain AR draws two pictures for every prompt at temperature 1, with different noise, as a relaxed method's pictures
 have other tokens than AR's. In the second a share of the tokens is replaced by their k-th nearest code, and each
-measure that `underpaint compare` tells compares it with the first, prompt by prompt. The control is damaged nowhere: no
-measure may see a loss in it.
+measure that `underpaint compare` tells compares it with the first, prompt by prompt. The control is damaged nowhere:
+what a measure sees in it is chance, and is in all other rows too.
 
 Accuracy, the judge's log-probability and the target's log-likelihood see a loss where the 95 % interval of the paired
 difference leaves out 0; pictures needed are for a chance of 0.8 to see it. The classifier sees it where the interval of

@@ -32,7 +32,7 @@ def costs(
         bool,
         typer.Option(
             "--full",
-            help="Measure every family of methods too, as `simulate predict` needs them: minutes, not seconds.",
+            help="Measure every family of methods too, as `simulate predict` needs them: many minutes.",
         ),
     ] = False,
     form: FormatOption = Format.table,

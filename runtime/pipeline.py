@@ -244,7 +244,7 @@ def _tables(folder: Path, index: ModelIndex) -> ModelTables:
     if index.tokenizer.neighbours is None:
         codes = codebook.shape[0]
         k = min(max(NEIGHBOURS, scaled_to(codes, MOST_PUBLISHED_K)), codes - 1)
-        near = _nearest_of(codebook.tobytes(), codebook.dtype.str, codebook.shape, k)
+        near = _nearest_of(codebook.tobytes(), codebook.dtype.str, codebook.shape, k).copy()
     else:
         near = read_table(index.tokenizer.neighbours, "neighbours", folder).astype(np.int64)
     return ModelTables(near, codebook)
@@ -252,10 +252,8 @@ def _tables(folder: Path, index: ModelIndex) -> ModelTables:
 
 @lru_cache(maxsize=2)
 def _nearest_of(codes: bytes, dtype: str, shape: tuple[int, ...], k: int) -> IntArray:
-    """`nearest_codes`, read-only: what is opened in turn by one tokenizer shares them."""
-    found = nearest_codes(np.frombuffer(codes, dtype).reshape(shape), k)
-    found.flags.writeable = False
-    return found
+    """`nearest_codes`, found once for what is opened in turn by one tokenizer; the caller copies it."""
+    return nearest_codes(np.frombuffer(codes, dtype).reshape(shape), k)
 
 
 def _check_together(

@@ -62,8 +62,8 @@ def few_cycles() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for cycles in ("WARM_UP", "MOST_CYCLES"):
             patch.setattr(in_cycle, cycles, 6)
-        patch.setattr(machine_curve, "_ROUNDS", {False: 3})
-        patch.setattr(machine_curve, "_IMAGES", {False: 1})
+        patch.setitem(machine_curve._ROUNDS, False, 3)
+        patch.setitem(machine_curve._IMAGES, False, 1)
         yield
 
 

@@ -30,7 +30,7 @@ def report_near_duplicates(
     tokenizer: TokenizerFrom = TOKENIZER,
     resolution: Resolution = Pixels.large,
     pictures: Annotated[int, typer.Option(help="How many fresh scenes.", min=1, max=10_000)] = 64,
-    ranks: Annotated[str, typer.Option(help="Which neighbours, separated by commas.")] = RANKS,
+    ranks: Annotated[str, typer.Option(help="Which neighbours, nearest 1, with commas between.")] = RANKS,
     json_file: Annotated[
         Path | None,
         typer.Option("--json", "--out", help="Write everything as JSON to this file; - is standard output."),

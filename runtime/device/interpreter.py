@@ -122,25 +122,25 @@ def _unwrap_at_once() -> None:
 
 
 def _leave_operands_that_agree() -> None:
-    """Operands of one shape are not broadcast, nor those of the wanted type cast; overflow is sought to be told alone.
+    """Operands of one shape are not broadcast, nor those of the wanted type cast; overflow is looked for in debugging.
 
-    Triton works out whether a sum overflows, and then tells it to a debugger's assertion only.
+    Without the option `debug` Triton works out in 64 bits whether a result overflows, and then drops what it found.
     """
     from triton.language.semantic import TritonSemantic
 
     broadcast, cast = TritonSemantic.broadcast_impl_value, TritonSemantic.cast
-    seek_overflow = TritonSemantic.binary_op_sanitize_overflow_impl
+    find_overflow = TritonSemantic.binary_op_sanitize_overflow_impl
 
-    def broadcast_apart(self: Any, lhs: Any, rhs: Any) -> Any:
+    def broadcast_if_different(self: Any, lhs: Any, rhs: Any) -> Any:
         return (lhs, rhs) if lhs.shape is rhs.shape else broadcast(self, lhs, rhs)
 
-    def cast_apart(self: Any, input: Any, dst_ty: Any, fp_downcast_rounding: str | None = None) -> Any:
+    def cast_if_different(self: Any, input: Any, dst_ty: Any, fp_downcast_rounding: str | None = None) -> Any:
         return input if input.dtype is dst_ty else cast(self, input, dst_ty, fp_downcast_rounding)
 
-    def overflow_where_told(self: Any, lhs: Any, rhs: Any, binary_op: Any) -> None:
+    def overflow_in_debug(self: Any, lhs: Any, rhs: Any, binary_op: Any) -> None:
         if self.builder.options.debug:
-            seek_overflow(self, lhs, rhs, binary_op)
+            find_overflow(self, lhs, rhs, binary_op)
 
-    TritonSemantic.broadcast_impl_value = broadcast_apart
-    TritonSemantic.cast = cast_apart
-    TritonSemantic.binary_op_sanitize_overflow_impl = overflow_where_told
+    TritonSemantic.broadcast_impl_value = broadcast_if_different
+    TritonSemantic.cast = cast_if_different
+    TritonSemantic.binary_op_sanitize_overflow_impl = overflow_in_debug

@@ -69,13 +69,16 @@ def test_every_kernel_compiles_within_its_budget(capability: int) -> None:
 
 
 @pytest.mark.parametrize("config", [XL, SEVEN_B], ids=["xl", "7b"])
+@pytest.mark.parametrize("engine", [False, True], ids=["torch", "engine"])
 @pytest.mark.parametrize("name", ["eagle2", "zipar"])
-def test_further_layers_launch_the_same_kernels(name: str, config: object, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_further_layers_launch_the_same_kernels(
+    name: str, engine: bool, config: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("UNDERPAINT_TRITON", "interpret")  # importing asks for a compiler where nothing is asked for
     from underpaint.runtime.device.compile_ahead import LAYERS, distinct, signature
 
     whole, few = (
-        distinct(count_cycle(one, method_of(name, one.vocab_size), batch=1).launches)
+        distinct(count_cycle(one, method_of(name, one.vocab_size), batch=1, engine=engine).launches)
         for one in (config, replace(config, layers=LAYERS))
     )
     assert config.layers > LAYERS
