@@ -146,8 +146,9 @@ def measure(
     """Time images of every loop, and of plain autoregression among them, after a start that is not kept.
 
     Loops whose trees the engines are too small for are left out. rounds: images of each at most; after the first none
-    begins once `most_seconds` have passed since the call, and what has begun is finished. conditions: of the images, in turn. report: is told of every image,
-    `turns(len(run))` times a round. Returned: what was found, and the rounds that were taken.
+    begins once `most_seconds` have passed since the call, and what has begun is finished. conditions: of the images,
+    in turn. report: is told of every image, `turns(len(run))` times a round. Returned: what was found, and the rounds
+    that were taken.
     """
     left, bursts, taken, started = list(run), list[CycleSamples](), 0, perf_counter()
     for turn in range(rounds + 1):
