@@ -39,7 +39,7 @@ def lines_of(path: Path) -> int:
 @pytest.mark.usefixtures("cost_curves")
 @pytest.mark.parametrize("command", ["compare --methods eagle2", "sweep --vary eagle2.depth=3"])
 def test_a_killed_comparison_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
-    line = f"{command} --prompts-count 6 --resolution 64 --out x"
+    line = f"{command} --prompts-count 12 --resolution 64 --out x"
     log = tmp_path / "x" / "drawings.jsonl"
     kill_when(start(["-m", "underpaint", *line.split()], tmp_path), lambda: lines_of(log) >= 3)
     held = log.read_bytes()
@@ -47,7 +47,7 @@ def test_a_killed_comparison_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyP
     ran = run_program(line, tmp_path, monkeypatch)
     assert ran.code == 0, ran.err
     assert log.read_bytes().startswith(whole)
-    assert lines_of(log) == 13
+    assert lines_of(log) == 25
     assert not list(tmp_path.rglob("*.part"))
 
 
