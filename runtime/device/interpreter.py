@@ -1,9 +1,9 @@
 """Triton's interpreter, made to remember what it would work out anew at every operation of a kernel.
 
 Launches are interpreted where there is no CUDA device. A third of their time went into making equal types of blocks,
-equal shapes and a table of NumPy's types; they are kept here by their values. A fifth of what was left went into operands
-that are as they should be, and into results in 64 bits that nothing reads (133 seconds of 47 tests became 105). What kernels compute stays. All of this is of
-Triton 3.9.0, which the package asks for.
+equal shapes and a table of NumPy's types; they are kept here by their values. A fifth of what was left (133 seconds of
+47 tests became 105) went into operands that are as they should be, and into results in 64 bits that nothing reads. What
+kernels compute stays. All of this is of Triton 3.9.0, which the package asks for.
 """
 
 from types import ModuleType
