@@ -14,7 +14,7 @@ from underpaint.cli.root import HELP_NAMES
 from underpaint.cli.train.near_duplicates import report_near_duplicates
 from underpaint.cli.train.options import TOKENIZER, InitFrom, Pair, Run, Scenes, report
 from underpaint.cli.train.stages import stages
-from underpaint.cli.train.world import store, world
+from underpaint.cli.train.world import add_guidance, store, world
 from underpaint.zoo.resolutions import between
 
 app = typer.Typer(
@@ -25,6 +25,7 @@ app = typer.Typer(
 )
 app.command()(world)
 app.command()(store)
+app.command("add-guidance")(add_guidance)
 app.command("near-duplicates")(report_near_duplicates)
 
 

@@ -16,7 +16,7 @@ from underpaint.algos.spatial.resolution import ResolutionMap
 from underpaint.artifacts.lock import check_free
 from underpaint.cli.errors import STOPPED, bad_input
 from underpaint.cli.options import MOST_THREADS
-from underpaint.cli.terminal import is_quiet
+from underpaint.cli.terminal import is_quiet, note
 from underpaint.runtime.files import check_folder_writable
 from underpaint.zoo.resolutions import RESOLUTIONS
 
@@ -101,6 +101,7 @@ class Run:
     @contextmanager
     def started(self, default: str) -> Iterator[Path]:
         """The folder to train in. Bad input on the way is one message and exit code 2: recipes check as they start."""
+        from underpaint.models.train.precision import describe_products
         from underpaint.models.train.shown import shown
 
         with bad_input(), shown(not is_quiet()):
@@ -108,6 +109,7 @@ class Run:
             folder = self.out or Path(default)
             check_folder_writable(folder)
             check_free(folder)
+            note(f"{folder}: {describe_products(self.device)}")
             yield folder
 
     def common(self, loop: "LoopSettings") -> Common:

@@ -1,4 +1,4 @@
-"""`underpaint train world` and `train store`: every model of the textured scenes, and what the repository keeps."""
+"""`underpaint train world`, `store` and `add-guidance`: the models of textured scenes, and what is kept of them."""
 
 import os
 from dataclasses import asdict
@@ -47,7 +47,7 @@ def world(
     """Train tokenizer, judge, target, drafter and samplers of textured scenes in order. Run again to continue."""
     from underpaint.models.config import plain
     from underpaint.models.train.pictures import TexturedPictures
-    from underpaint.models.train.precision import product_type
+    from underpaint.models.train.precision import describe_products
     from underpaint.models.train.shown import shown
     from underpaint.models.train.textured_world import WorldSettings, textured_stages
     from underpaint.models.train.world import train_world
@@ -59,7 +59,7 @@ def world(
         check_free(out)
         if compiled and device == "cpu":
             _require_compiler()
-        note(f"{out}: products in {str(product_type(device)).removeprefix('torch.')} on {device}")
+        note(f"{out}: {describe_products(device)}")
         with stages() as told:
             pictures = TexturedPictures(report=told)
         sizes = plain(asdict(settings))
@@ -115,3 +115,19 @@ def store(
         check_folder_writable(folder)
         about = weights.store(checkpoint, name, recipe, folder)
     typer.echo(f"{folder / about.file}: {about.bytes / 2**20:.2f} MiB, step {about.training['step']}")
+
+
+def add_guidance(
+    target: Annotated[Path, typer.Option(help="Checkpoint of the target that guidance is to be added to.")],
+    before: Annotated[Path, typer.Option(help="Checkpoint of an earlier target.")],
+    guided: Annotated[Path, typer.Option(help="Checkpoint of that one with guidance baked in.")],
+    out: Annotated[Path, typer.Option(help="Folder of the guided target's run.")] = Path("runs/world/guided"),
+) -> None:
+    """Begin a guided target by task arithmetic: add to a target what guidance changed in an earlier one."""
+    from underpaint.models.train.task_arithmetic import add_guidance as added
+
+    with bad_input():
+        check_folder_writable(out)
+        check_free(out)
+        path = added(out, target, before, guided)
+    typer.echo(f"{path}: `underpaint train world --hours 1 --only guided` goes on from it")

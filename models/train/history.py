@@ -9,10 +9,13 @@ entry that begins where it was continued.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from underpaint.models.checkpoints import load_whole
 from underpaint.models.config import plain
+
+RETIRED: Final = frozenset({"scenes", "validation_scenes"})
+"""Settings that targets had, and that decided nothing: how many scenes there are is the world's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,17 @@ def refuse_other_seed(path: Path, saved: Mapping[str, Any], given: Given) -> Non
         )
 
 
+def without_retired(held: Any, wanted: Any) -> Any:
+    """`held` without the settings in `RETIRED` that `wanted`, of the same form, lacks: no step depended on them."""
+    if not isinstance(held, dict) or not isinstance(wanted, dict):
+        return held
+    return {
+        name: without_retired(value, wanted.get(name))
+        for name, value in held.items()
+        if name in wanted or name not in RETIRED
+    }
+
+
 def refuse_other(out: Path, given: Given) -> None:
     """ValueError where the run in `out` was started with a seed or settings other than `given`'s; its loop may differ.
 
@@ -63,6 +77,7 @@ def refuse_other(out: Path, given: Given) -> None:
     if not runs or "optimizer" not in saved:
         return
     before, own = (plain({name: how[name] for name in how if name != "loop"}) for how in (runs[-1]["how"], given.how))
+    before = without_retired(before, own)
     differing = [name for name in sorted(before.keys() | own.keys()) if before.get(name) != own.get(name)]
     if differing:
         held, wanted = ({name: told.get(name) for name in differing} for told in (before, own))

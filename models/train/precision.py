@@ -26,10 +26,26 @@ def processor_has_bfloat16(table: Path = Path("/proc/cpuinfo")) -> bool:
     return not _FLAGS.isdisjoint(flags.split())
 
 
+@lru_cache(maxsize=1)
+def gpu_has_bfloat16() -> bool:
+    """Whether the GPU has bfloat16 units of its own."""
+    return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+
+
 def product_type(device: torch.device | str) -> torch.dtype:
     """The type that large products are taken in on a device."""
-    narrow = torch.device(device).type != "cpu" or processor_has_bfloat16()
+    narrow = processor_has_bfloat16() if torch.device(device).type == "cpu" else gpu_has_bfloat16()
     return torch.bfloat16 if narrow else torch.float32
+
+
+def describe_products(device: torch.device | str) -> str:
+    """In words, what type products are taken in on a device, and what to do where it is the slow one."""
+    if product_type(device) == torch.bfloat16:
+        return f"products in bfloat16 on {device}"
+    told = f"products in float32 on {device}, which has no bfloat16 units and takes several times as long for a step"
+    if torch.device(device).type == "cpu":
+        return f"{told}; train on a processor that has them ({', '.join(sorted(_FLAGS))}), or with --device cuda"
+    return f"{told}; train on a GPU that has them (compute capability 8.0 or more)"
 
 
 def autocast(device: torch.device | str) -> AbstractContextManager[object]:

@@ -32,12 +32,10 @@ from underpaint.zoo.textured_prompts import TEXTURED_WORD_SLOTS, TEXTURED_WORDS
 
 @dataclass(frozen=True, slots=True)
 class TargetSettings:
-    """Batches of a target. `scenes` and `validation_scenes` change no step: earlier runs are told apart by them too."""
+    """Batches of a target. condition_dropout: the share of rows without a caption; validated: how many scenes."""
 
     batch: int = 16
     condition_dropout: float = 0.1
-    scenes: int = 20000
-    validation_scenes: int = 500
     validated: int = 256
 
 
@@ -59,7 +57,7 @@ THING_WEIGHT = 3.0
 """What a cell of a thing weighs at first: things fill a third of the cells, and a caption decides them most."""
 CAPTION_DIM = 128
 """Width of caption features."""
-SETTINGS = TargetSettings(batch=32, scenes=60000)
+SETTINGS = TargetSettings(batch=32)
 """9,000 tokens a step: at half of that the optimiser's products are a fifth of a step, here a ninth."""
 LOOP = LoopSettings(steps=40000, learning_rate=1e-3, warmup_steps=100, ema_decay=0.998, validate_every=1000)
 GROWN_LOOP = replace(LOOP, learning_rate=6e-4, matrix_rate=12e-3, warmup_steps=30)

@@ -693,6 +693,19 @@ _WRITTEN: Final = (
     ("train world --hours 1 --out text.txt", "is not a folder; choose another place"),
     ("train world --hours 1 --threads 100000 --out x", "Invalid value for '--threads': Input should be less"),
     ("train world --hours 1 --device tpu --out x", "--device is cpu or cuda; got 'tpu'"),
+    (
+        "train add-guidance --target nowhere.pt --before target.pt --guided target.pt --out x",
+        "no checkpoint at nowhere.pt;",
+    ),
+    (
+        "train add-guidance --target target.pt --before target.pt --guided target.pt --out x",
+        "baked into, got one without",
+    ),
+    (
+        "train add-guidance --target text.pt --before target.pt --guided target.pt --out x",
+        "text.pt is no checkpoint of",
+    ),
+    ("train add-guidance --target target.pt --before target.pt --out x", "Missing option '--guided'"),
     ("train store nowhere.pt name --recipe x", "no checkpoint at nowhere.pt; train one with `x`"),
     ("train store text.pt name --recipe x --out x", "text.pt is no checkpoint of these recipes, or a"),
     ('train store target.pt "a b" --recipe x --out x', "expected letters, digits and underscores, got"),

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from tests.models.tiny import save_target, tiny_target, tiny_tokens
+from tests.published.limits import files_of_at_most
 from underpaint.models.checkpoints import load_target
 from underpaint.models.sample import sample
 from underpaint.models.train.drafter import DrafterSettings, mixed_batch, train_drafter
@@ -177,3 +178,13 @@ def test_a_drafter_learns_what_its_target_draws(tmp_path: Path) -> None:
 def test_a_share_out_of_range_raises() -> None:
     with pytest.raises(ValueError, match="share from 0 to 1"):
         DrafterSettings(drawn_share=1.2)
+
+
+def test_a_full_disk_is_told_before_anything_is_drawn_and_room_lets_it_go_on(tmp_path: Path) -> None:
+    """All rows get their place on the disk first: a picture that is drawn can always be kept."""
+    target, folder, told = saved_target(tmp_path), tmp_path / "drawn", list[tuple[int, int]]()
+    with files_of_at_most(1024), pytest.raises(OSError, match=r"\.rows"):
+        draw_scenes(folder, target, captions, CHUNK, progress=lambda *one: told.append(one))
+    assert told == []
+    assert draw_scenes(folder, target, captions, CHUNK) == DrawnRows(CHUNK, CHUNK)
+    assert len(load_drawn(folder, load_target(target)).codes) == CHUNK

@@ -15,7 +15,7 @@ from underpaint.models.checkpoints import load_target, load_whole, target_of
 from underpaint.models.text import CaptionedTarget
 from underpaint.models.train import target as recipes
 from underpaint.models.train.grids import GridData, batch_at, on_grid
-from underpaint.models.train.loop import LoopSettings
+from underpaint.models.train.loop import LoopSettings, save_atomically
 from underpaint.models.train.precision import autocast
 from underpaint.models.train.target import CONFIG, TargetSettings, expand_depth, train_target
 from underpaint.models.train.tokens import TokenSet
@@ -178,6 +178,16 @@ def test_another_run_in_the_folder_is_refused(tmp_path: Path) -> None:
         run(tmp_path, steps=2, seed=1)
     with pytest.raises(ValueError, match="Give the same to continue it"):
         run(tmp_path, steps=2, settings=replace(SETTINGS, batch=5))
+
+
+def test_a_run_that_names_settings_of_before_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.pt"
+    run(tmp_path, steps=1)
+    saved = load_whole(path)
+    saved["runs"][-1]["how"]["settings"] |= {"scenes": 20000, "validation_scenes": 500}
+    save_atomically(saved, path)
+    run(tmp_path, steps=2)
+    assert load_whole(path)["step"] == 2
 
 
 def test_a_target_goes_on_from_the_weights_of_a_repository(tmp_path: Path) -> None:

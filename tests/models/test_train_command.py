@@ -38,5 +38,5 @@ def test_an_absent_tokenizer_is_named(tmp_path: Path) -> None:
 def test_every_recipe_is_listed() -> None:
     result = RUNNER.invoke(app, ["--help"])
     assert result.exit_code == 0
-    for name in ("tokenizer", "judge", "sampler", "superres", "world", "store", "near-duplicates"):
+    for name in ("tokenizer", "judge", "sampler", "superres", "world", "store", "add-guidance", "near-duplicates"):
         assert name in result.output

@@ -1,5 +1,6 @@
 """A world: stages in order, each continued, closed stages untouched, weights of the repository where a run is lost."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
@@ -136,8 +137,17 @@ def test_a_start_is_not_trained_where_the_repository_has_what_it_is_the_start_of
 def test_another_world_in_the_folder_is_refused(tmp_path: Path) -> None:
     stages = [Recorder().stage("tokenizer", 1)]
     train_world(tmp_path, 1, stages, ABOUT)
-    with pytest.raises(ValueError, match=r"holds a world of .*'seed': 0.*now wanted .*'seed': 1"):
+    with pytest.raises(
+        ValueError, match=r"holds a world of seed 0, now wanted 1\. Give the same to continue it, or another --out"
+    ):
         train_world(tmp_path, 1, stages, ABOUT | {"seed": 1})
+    about = tmp_path / "world.json"
+    about.write_text(json.dumps({**ABOUT, "settings": {"target": {"batch": 2, "validation_scenes": 500}}}))
+    train_world(tmp_path, 1, stages, {**ABOUT, "settings": {"target": {"batch": 2}}})
+    other = {**ABOUT, "settings": {"target": {"batch": 3, "width": None}}}
+    told = r"a world of settings\.target\.batch 2, now wanted 3; settings\.target\.width 'not set', now wanted None\."
+    with pytest.raises(ValueError, match=told):
+        train_world(tmp_path, 1, stages, other)
     (tmp_path / "world.json").write_text("{")
     with pytest.raises(ValueError, match="is damaged"):
         train_world(tmp_path, 1, stages, ABOUT)
