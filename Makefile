@@ -9,7 +9,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 # The demo: what 2 cores draw in six minutes, installation and a first cost curve included, an old processor's too.
-DEMO := --resolution 128 --prompts-count 8 --seeds 1 --fresh
+DEMO := --resolution 128 --prompts-count 8 --seeds 1 --no-likelihood --fresh
 DEMO_METHODS := ar,eagle2,adt,jacobi-lookup,adt+lantern
 
 .PHONY: setup demo test kernels lint clean

@@ -2,7 +2,7 @@
 
 Run: python -m benchmarks.frontier FOLDER [--json FIGURES] [--picture FILE] [--out FILE]
 
-FOLDER is what `underpaint compare --out FOLDER --likelihood --save-replay N` wrote, with the methods to be compared;
+FOLDER is what `underpaint compare --out FOLDER --save-replay N` wrote, with the methods to be compared;
 --json names its figures where they lie elsewhere. The bias of a method is the mean over its recorded replays; lossless
 methods have none. A method is dominated where another is faster and no worse, and *clearly* so where that is beyond
 the noise: the interval of how many times faster it is, picture by picture, lies above 1, and the two intervals of the
@@ -17,12 +17,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import numpy as np
-
 from benchmarks.frontier_plot import MEASURES, draw_frontier
 from benchmarks.report import finish, options, parse, refusing
 from underpaint.artifacts.manifest import write_beside
-from underpaint.runtime.evaluation.paired import interval_ends, resampled
+from underpaint.runtime.evaluation.replay import mean_token_bias
 from underpaint.runtime.evaluation.report import speedup
 from underpaint.runtime.files import check_file_writable
 from underpaint.runtime.page.document import ComparisonFolder
@@ -139,20 +137,16 @@ def _measures(row: Mapping[str, Any], found: ComparisonFolder) -> dict[str, Meas
 def _interval(row: Mapping[str, Any], name: str) -> Measured | None:
     """A figure of a row; an interval that a single picture does not have is the figure itself."""
     mean = row.get(name)
-    if mean is None:
-        return None
-    low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
-    return Measured(mean, mean if low is None else low, mean if high is None else high)
+    return None if mean is None else _measured(mean, row.get(f"{name}_low"), row.get(f"{name}_high"))
 
 
 def _bias(row: Mapping[str, Any], found: ComparisonFolder) -> Measured | None:
-    if row["lossless"]:
-        return Measured(0.0, 0.0, 0.0)
-    told = [one.token_bias for one in found.replays if one.method == row["method"] and one.token_bias is not None]
-    if not told:
-        return None
-    values = np.array(told)
-    return Measured(float(values.mean()), *interval_ends(values[resampled(values.size)].mean(axis=1)))
+    told = mean_token_bias(row["method"], row["lossless"], found.replays)
+    return None if told is None else _measured(*told)
+
+
+def _measured(mean: float, low: float | None, high: float | None) -> Measured:
+    return Measured(mean, mean if low is None else low, mean if high is None else high)
 
 
 def _times_faster(method: str, than: str, found: ComparisonFolder) -> Measured:

@@ -14,7 +14,7 @@ SPEED: tuple[Column, ...] = (
     ("tokens per cycle", plain("tokens_per_cycle")),
     ("mean depth", plain("mean_depth")),
     ("host share", lambda row: percent(row["overhead_share"])),
-    ("bias of a token", plain("token_bias", ".3f")),
+    ("bias of a token", lambda row: interval(row, "token_bias", ".3f")),
     ("prompt accuracy", plain("prompt_accuracy", ".3f")),
     ("less AR's (95 %)", lambda row: interval(row, "accuracy_over_ar", "+.3f")),
     ("same as AR", lambda row: percent(row["identical_share"])),

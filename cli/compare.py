@@ -120,13 +120,14 @@ def compare(
         ),
     ] = 0,
     likelihood: Annotated[
-        bool,
+        bool | None,
         typer.Option(
-            "--likelihood",
-            help="Also how likely the target itself holds the drawn tokens (temperature 1, nothing cut off): "
-            "some passes a drawing, after all are drawn.",
+            "--likelihood/--no-likelihood",
+            help="Whether to tell how likely the target itself holds the drawn tokens (temperature 1, nothing cut "
+            "off): some passes a drawing, after all are drawn. Default: yes; no with --backend device.",
+            show_default=False,
         ),
-    ] = False,
+    ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Discard the drawings that --out holds.")] = False,
 ) -> None:
     """Draw the same prompts by several methods and report speed, cost and quality beside plain AR.
@@ -157,6 +158,7 @@ def compare(
             raise ValueError(
                 "--likelihood and --save-replay need passes on the host; leave them out, or --backend device"
             )
+        likelihood = backend != DEVICE if likelihood is None else likelihood
         wanted = DEVICE_METHODS if backend == DEVICE and methods == DEFAULT_METHODS else methods
         names = with_baseline(tuple(name for name in read_names(wanted) if backend != DEVICE or name != EAGER))
         own = settings_by_method(setting or [], names)

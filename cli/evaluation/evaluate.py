@@ -82,6 +82,14 @@ def evaluate(
     address: Annotated[
         str | None, typer.Option(help="Of a Ray cluster; default: a local one.", show_default=False)
     ] = None,
+    likelihood: Annotated[
+        bool,
+        typer.Option(
+            "--likelihood/--no-likelihood",
+            help="Whether workers tell how likely the target holds the drawn tokens (temperature 1, nothing cut off): "
+            "some passes a drawing.",
+        ),
+    ] = True,
     shard: Annotated[str, typer.Option(help="Draw part i of n only, i/n: for a batch system.")] = "1/1",
     out: Annotated[Path, typer.Option(help="Folder for pictures, tokens and figures.")] = Path("runs/evaluate"),
     form: FormatOption = Format.table,
@@ -111,7 +119,7 @@ def evaluate(
         def planned(spec: "ModelSpec") -> "ModelPlan":
             sampling = (temperature, guidance, top_k, top_p)
             asked = (preset, sampling, seeds, setting or [], prompts or [], prompt_options)
-            return _plan_model(spec, names, *asked, out, inline=jobs == 0 and on == "local")
+            return _plan_model(spec, names, *asked, out, inline=jobs == 0 and on == "local", likelihood=likelihood)
 
         plan = EvaluationPlan(tuple(planned(spec) for spec in specs))
         named = (*named_by_environment(), *((context.parent.params.get("plugin") if context.parent else None) or ()))
@@ -154,6 +162,7 @@ def _plan_model(
     out: Path,
     *,
     inline: bool,
+    likelihood: bool,
 ) -> "ModelPlan":
     from underpaint.runtime.evaluation.comparison import ComparisonPlan, build_methods
     from underpaint.runtime.evaluation.jobs.costs import costs_file
@@ -174,9 +183,8 @@ def _plan_model(
         own |= {name: (*own.get(name, ()), f"costs={curve}") for name in priced}
     built = build_methods(pipeline, names, params.temperature, own, preset)
     comparison = ComparisonPlan(built, chosen.conditions, tuple(range(seeds)), params, preset)
-    return ModelPlan.make(
-        spec, pipeline, comparison, own, chosen.source, tuple(prompt.key for prompt in chosen.prompts)
-    )
+    keys = tuple(prompt.key for prompt in chosen.prompts)
+    return ModelPlan.make(spec, pipeline, comparison, own, chosen.source, keys, likelihood=likelihood)
 
 
 def _tell_of_costs() -> None:

@@ -101,6 +101,14 @@ class EngineTarget:
                 f"with larger --buckets (as 1,8,16,32,64,{cells}), or let the method draft fewer rows a cycle"
             )
 
+    def most_nodes(self, most: int) -> int:
+        """Nodes of the largest chain, of at most `most`, that the engine of this sampling passes over at once."""
+        widest = self.decoder.max_positions(rows_of(self.params))
+        if widest is None:
+            return most
+        between = 0 if self.decoder.shape.eol_token is None else -(-widest // self.decoder.shape.width)
+        return max(1, min(most, widest - between))
+
     def condition(self, condition: Condition) -> None:
         """Set the condition of the next `begin`; EngineError on one that this model does not take."""
         self.prepare(self.encoder.encode(condition))

@@ -12,6 +12,7 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import Scored, Target
 from underpaint.algos.tree import DraftTree, Verdict
 from underpaint.runtime.conditions import Condition
+from underpaint.runtime.engines.target import EngineTarget
 from underpaint.runtime.methods.method import PipelineModels
 
 SMALLEST: Final = 1e-12
@@ -31,7 +32,8 @@ def image_log_likelihood(
     The tokens are read in passes of as many as the target's largest pass holds.
     """
     target = models.target(condition, whole_distribution(sampling)).model
-    return tokens_log_likelihood(target, tokens, models.max_nodes)
+    most = target.most_nodes(models.max_nodes) if isinstance(target, EngineTarget) else models.max_nodes
+    return tokens_log_likelihood(target, tokens, most)
 
 
 def tokens_log_likelihood(target: Target, tokens: IntArray, most: int) -> float:

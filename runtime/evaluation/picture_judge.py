@@ -14,7 +14,7 @@ from underpaint.artifacts.model_index import ModelIndex, ResolutionEntry
 from underpaint.runtime.engines.context import EngineContext
 from underpaint.runtime.engines.judge import OnnxJudge
 from underpaint.runtime.evaluation.quality import Reading, Reference, load_reference
-from underpaint.zoo.grammars import EMOJI, GRAMMARS, Grammar
+from underpaint.zoo.grammars import GRAMMARS, Grammar, index_grammar
 from underpaint.zoo.load import locate
 
 Picture: TypeAlias = NDArray[np.uint8]
@@ -40,12 +40,14 @@ class PictureJudge:
 def open_judge(folder: Path, index: ModelIndex, entry: ResolutionEntry, context: EngineContext) -> PictureJudge | None:
     """The judge of a folder, where it holds one and its view of real pictures at this resolution.
 
-    Raises ManifestError where it reads other slots than those of the folder's prompts, or other values of them.
+    None too where neither prompts nor the family tell what its slots are. Raises ManifestError where it reads other
+    slots than those of the folder's grammar, or other values of them.
     """
-    if index.judge is None or entry.reference is None or entry.side is None:
+    grammar = index_grammar(index) or GRAMMARS.get(index.family)
+    if grammar is None or index.judge is None or entry.reference is None or entry.side is None:
         return None
     reference = load_reference(locate(entry.reference, "reference", folder).path, entry.side)
-    grammar, engine = GRAMMARS.get(index.family, EMOJI), OnnxJudge(index.judge, folder, context)
+    engine = OnnxJudge(index.judge, folder, context)
     if engine.classes != {slot: len(values) for slot, values in grammar.slots.items()}:
         raise ManifestError(
             f"{folder}: expected a judge of {', '.join(grammar.slots)}, the slots of {grammar.family}, got one of "

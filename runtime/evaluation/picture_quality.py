@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -12,6 +12,7 @@ from underpaint.algos.arrays import BoolArray, FloatArray
 from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.conditions import Condition
 from underpaint.runtime.drawing import Drawing
+from underpaint.runtime.evaluation.comparison import BASELINE
 from underpaint.runtime.evaluation.likelihood import image_log_likelihood
 from underpaint.runtime.evaluation.paired import PairedDifference, attribute_log_probability, paired_difference
 from underpaint.runtime.evaluation.picture_judge import Picture, PictureJudge
@@ -30,8 +31,9 @@ class PictureViews:
     """Pictures, the judge's readings of them and what a classifier sees in them, each made once.
 
     readings: by tokens, those that are known already; what it lacks is decoded and read. compared: whether pictures may
-    be compared by a classifier, which decodes them all. likelihood: how tokens were drawn, where it is to be told how
-    likely the target holds them.
+    be compared by a classifier, which looks at them all. likelihood: how tokens were drawn, where it is to be told how
+    likely the target holds them; likely: by prompt and tokens, what is known of that. stored: a drawing's picture from
+    where it is kept, which no memory is taken for; None decodes it.
     """
 
     def __init__(
@@ -42,12 +44,15 @@ class PictureViews:
         *,
         compared: bool = False,
         likelihood: SamplingParams | None = None,
+        likely: Mapping[tuple[str, tuple[int, ...]], float] | None = None,
+        stored: Callable[[Drawing], Picture | None] | None = None,
     ) -> None:
         self._pipeline = pipeline
         self._conditions = {condition.caption(): condition for condition in conditions}
         self._pictures: dict[tuple[int, ...], Picture] = {}
         self._features: dict[tuple[int, ...], FloatArray] = {}
-        self._likely: dict[tuple[str, tuple[int, ...]], float] = {}
+        self._likely = dict(likely or {})
+        self._stored = stored
         self._readings = dict(readings or {})
         self._likelihood = likelihood
         self.judge: PictureJudge | None = pipeline.judge if pipeline.decoder is not None else None
@@ -61,6 +66,9 @@ class PictureViews:
         return self._likelihood is not None
 
     def picture(self, drawing: Drawing) -> Picture:
+        held = None if self._stored is None else self._stored(drawing)
+        if held is not None:
+            return held
         if drawing.tokens not in self._pictures:
             self._pictures[drawing.tokens] = self._pipeline.picture(drawing.tokens_array())
         return self._pictures[drawing.tokens]
@@ -71,10 +79,13 @@ class PictureViews:
         return self._readings[drawing.tokens]
 
     def features(self, drawing: Drawing) -> FloatArray:
-        """[F] of the classifier."""
-        if drawing.tokens not in self._features:
-            self._features[drawing.tokens] = picture_features(self.picture(drawing)[None].astype(np.float64))[0]
-        return self._features[drawing.tokens]
+        """[F] of the classifier; those of plain AR are kept, as every method stands beside them."""
+        if drawing.tokens in self._features:
+            return self._features[drawing.tokens]
+        found: FloatArray = picture_features(self.picture(drawing)[None].astype(np.float64))[0]
+        if drawing.method == BASELINE:
+            self._features[drawing.tokens] = found
+        return found
 
     def log_likelihood(self, drawing: Drawing) -> float:
         """The target's mean log-probability of the drawing's tokens; ask only where `likelihood` is."""

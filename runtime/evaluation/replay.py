@@ -17,6 +17,7 @@ from underpaint.artifacts.run_log import RunLog
 from underpaint.runtime.drawing import noise_of
 from underpaint.runtime.evaluation.comparison import ComparisonPlan
 from underpaint.runtime.evaluation.drawing_log import DrawingKey, DrawingLog, settings_hash
+from underpaint.runtime.evaluation.paired import PairedDifference, paired_difference
 from underpaint.runtime.evaluation.token_bias import draw_watched
 from underpaint.runtime.methods.method import DecodingMethod, DecodingResult, PipelineModels
 
@@ -148,12 +149,15 @@ def _repair_event(cycle: RepairCycle) -> RepairEvent:
     )
 
 
-def mean_token_bias(method: DecodingMethod, replays: Sequence[Replay]) -> float | None:
-    """The mean over a method's replays; 0 where it is lossless, None where nothing was measured."""
-    if method.lossless:
-        return 0.0
-    found = [one.token_bias for one in replays if one.method == method.name and one.token_bias is not None]
-    return float(np.mean(found)) if found else None
+def mean_token_bias(method: str, lossless: bool, replays: Sequence[Replay]) -> PairedDifference | None:
+    """The mean over a method's replays, with a bootstrap interval over them where there are two or more.
+
+    0 where the method is lossless, None where nothing was measured.
+    """
+    if lossless:
+        return PairedDifference(0.0, 0.0, 0.0)
+    found = np.array([one.token_bias for one in replays if one.method == method and one.token_bias is not None])
+    return paired_difference(np.zeros((1, found.size)), found[None]) if found.size else None
 
 
 class ReplayLog:

@@ -104,6 +104,8 @@ class ReportRow:
     log_likelihood_over_ar_low: float | None = None
     log_likelihood_over_ar_high: float | None = None
     token_bias: float | None = None
+    token_bias_low: float | None = None
+    token_bias_high: float | None = None
     batch: int = 1
     device_ms_per_cycle: float | None = None
     peak_bytes: int | None = None
@@ -213,7 +215,10 @@ def report_rows(
         if eager is not None:
             over = speedup([one.seconds for one in eager], [one.seconds for one in drawings[method.name]]).ratio
             row = dataclasses.replace(row, speedup_over_eager=over)
-        found.append(dataclasses.replace(row, token_bias=mean_token_bias(method, replays)))
+        bias = mean_token_bias(method.name, method.lossless, replays)
+        if bias is not None:
+            row = dataclasses.replace(row, token_bias=bias.mean, token_bias_low=bias.low, token_bias_high=bias.high)
+        found.append(row)
         if report is not None:
             report(len(found), len(plan.methods))
     return tuple(found)
@@ -266,14 +271,14 @@ def _row(
         drafter_ms_per_cycle=None if per_cycle is None or on_device else drafter_share * per_cycle,
         host_ms_per_cycle=None if per_cycle is None or host_share is None else host_share * per_cycle,
         prompt_accuracy=quality.accuracy,
-        **_over_ar("accuracy_over_ar", quality.over_ar),
+        **_interval("accuracy_over_ar", quality.over_ar),
         attribute_log_probability=quality.log_probability,
-        **_over_ar("attribute_log_probability_over_ar", quality.log_probability_over_ar),
+        **_interval("attribute_log_probability_over_ar", quality.log_probability_over_ar),
         auc=None if quality.told_apart is None else quality.told_apart.auc,
         auc_low=None if quality.told_apart is None else quality.told_apart.low,
         auc_high=None if quality.told_apart is None else quality.told_apart.high,
         log_likelihood=quality.log_likelihood,
-        **_over_ar("log_likelihood_over_ar", quality.log_likelihood_over_ar),
+        **_interval("log_likelihood_over_ar", quality.log_likelihood_over_ar),
         attribute_accuracy=dict(quality.by_attribute),
         frechet_distance=quality.distance,
         frechet_floor=quality.floor,
@@ -287,8 +292,8 @@ def _row(
     )
 
 
-def _over_ar(name: str, found: PairedDifference | None) -> dict[str, float | None]:
-    """A difference to the baseline as three figures of a row."""
+def _interval(name: str, found: PairedDifference | None) -> dict[str, float | None]:
+    """A mean and the ends of its interval as three figures of a row."""
     mean, low, high = (None, None, None) if found is None else found
     return {name: mean, f"{name}_low": low, f"{name}_high": high}
 

@@ -117,7 +117,7 @@ def test_the_picture_is_small_and_shows_every_family() -> None:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     replace_models(monkeypatch, lambda side: SyntheticPipeline(side or 128))
     asked = ["compare", "--methods", "ar,eagle1,lantern,zipar", "--prompts-count", "3", "--out", str(tmp_path / "run")]
-    done = CliRunner().invoke(app, [*asked, "--save-replay", "3", "--likelihood"])
+    done = CliRunner().invoke(app, [*asked, "--save-replay", "3"])
     assert done.exit_code == 0, done.output
     return tmp_path / "run"
 

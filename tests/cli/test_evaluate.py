@@ -39,14 +39,27 @@ def synthetic(monkeypatch):
 
 @pytest.mark.usefixtures("synthetic")
 def test_figures_are_those_of_compare(tmp_path):
-    asked = ("--methods", "eagle2,lantern", "--prompts-count", 3, "--seeds", 2)
+    asked = ("--methods", "eagle2,lantern", "--prompts-count", 8, "--seeds", 2)
     result = called("evaluate", *asked, "--jobs", 0, "--out", tmp_path / "jobs")
     assert result.exit_code == 0, result.output
     assert called("compare", *asked, "--out", tmp_path / "alone").exit_code == 0
-    assert statistics(tmp_path / "jobs" / "evaluate.json") == statistics(tmp_path / "alone" / "compare.json")
+    found = statistics(tmp_path / "jobs" / "evaluate.json")
+    assert found == statistics(tmp_path / "alone" / "compare.json")
+    assert all(row[name] is not None for row in found for name in ("auc", "log_likelihood"))
     held = {path: path.read_bytes() for path in (tmp_path / "jobs").rglob("*.tar")}
     assert called("evaluate", *asked, "--jobs", 0, "--out", tmp_path / "jobs").exit_code == 0
     assert {path: path.read_bytes() for path in (tmp_path / "jobs").rglob("*.tar")} == held
+
+
+@pytest.mark.usefixtures("synthetic")
+@pytest.mark.parametrize("left_out", [False, True])
+@pytest.mark.parametrize("command", ["compare", "evaluate --jobs 0"])
+def test_likelihoods_are_told_unless_they_are_left_out(tmp_path, command, left_out):
+    name, *more = command.split()
+    asked = (name, *more, "--methods", "eagle2", "--prompts-count", 2, "--out", tmp_path)
+    result = called(*asked, *(["--no-likelihood"] if left_out else []))
+    assert result.exit_code == 0, result.output
+    assert [row["log_likelihood"] is None for row in read_results(tmp_path / f"{name}.json")["rows"]] == [left_out] * 2
 
 
 @pytest.mark.usefixtures("synthetic")

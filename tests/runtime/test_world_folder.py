@@ -1,13 +1,16 @@
 """A trained world is exported and drawn with: one file of weights for both grids, and prompts that say the side."""
 
 import json
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from shutil import copytree
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from onnx.reference import ReferenceEvaluator
 from PIL import Image
 from safetensors.numpy import load_file
@@ -36,8 +39,12 @@ from underpaint.models.weights import narrowed, widened
 from underpaint.runtime.device.weights import read_decoder
 from underpaint.runtime.drawing import Drawing, draw
 from underpaint.runtime.engines.context import EngineContext
+from underpaint.runtime.engines.engine import PassOutput
+from underpaint.runtime.engines.onnx_engine import OnnxDecoder, OnnxEngine
 from underpaint.runtime.engines.shape import read_shape
 from underpaint.runtime.evaluation.comparison import read_conditions
+from underpaint.runtime.evaluation.likelihood import image_log_likelihood
+from underpaint.runtime.evaluation.picture_judge import open_judge
 from underpaint.runtime.methods.registry import METHODS, build_method, resolve
 from underpaint.runtime.pipeline import Pipeline, _tables
 from underpaint.zoo import load
@@ -82,6 +89,34 @@ def test_a_folder_of_all_models_says_how_they_are_asked_and_sampled(models: Path
         (128, "target128", "drafter128", "judge_reference"),
     ]
     assert {"sampler_up", "sampler_up_ce", "sampler_down", "judge", "vq_decoder"} <= set(index.models)
+
+
+def test_likelihoods_are_read_in_passes_that_the_engine_takes(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine that was built for 5 positions at most; the pass over the prompt is another."""
+    condition, tokens = pipeline.condition(TEXT), drawn(pipeline, WARM, "zipar").tokens_array()
+    whole = image_log_likelihood(pipeline, condition, tokens, WARM)
+    sizes, run = list[int](), OnnxEngine.run
+
+    def counted(engine: OnnxEngine, tokens: NDArray[np.int64], *more: Any) -> PassOutput:
+        sizes.append(tokens.shape[1])
+        return run(engine, tokens, *more)
+
+    monkeypatch.setattr(OnnxEngine, "run", counted)
+    monkeypatch.setattr(OnnxDecoder, "max_positions", lambda decoder, rows: 5)
+    assert image_log_likelihood(pipeline, condition, tokens, WARM) == pytest.approx(whole, abs=1e-5)
+    assert max(sizes[1:]) == 5
+    assert sum(sizes[1:]) == tokens.size - 1
+
+
+def test_a_judge_is_opened_where_prompts_or_the_family_tell_its_slots(models: Path) -> None:
+    index, context = read_index(models), EngineContext(threads=1)
+    for told in (index, replace(index, condition="ids")):
+        judge = open_judge(models, told, index.resolutions[0], context)
+        assert judge is not None
+        assert judge.grammar.family == TEXTURED_FAMILY
+    assert open_judge(models, replace(index, condition="ids", family="llamagen"), index.resolutions[0], context) is None
 
 
 @pytest.mark.parametrize("kind", ["target", "drafter"])

@@ -15,6 +15,7 @@ from underpaint.runtime.drawing import Drawing, draw
 from underpaint.runtime.engines.context import EngineError
 from underpaint.runtime.evaluation.comparison import build_methods
 from underpaint.runtime.evaluation.jobs.plan import DrawingJob, ModelTask
+from underpaint.runtime.evaluation.likelihood import image_log_likelihood
 from underpaint.runtime.evaluation.machine import describe_machine
 from underpaint.runtime.evaluation.quality import Reading
 from underpaint.runtime.methods.method import DecodingMethod
@@ -24,13 +25,14 @@ from underpaint.runtime.pipeline import Pipeline
 class DrawnJob(NamedTuple):
     """A finished job.
 
-    model: its place in the plan. reading: what the judge sees, None without one. picture: as PNG, None without a
-    decoder.
+    model: its place in the plan. log_likelihood: see `image_log_likelihood`; None where it is left out. reading: what
+    the judge sees, None without one. picture: as PNG, None without a decoder.
     """
 
     key: str
     model: int
     drawing: Drawing
+    log_likelihood: float | None
     reading: Reading | None
     picture: bytes | None
     processor: str
@@ -42,6 +44,7 @@ class DrawnJob(NamedTuple):
             "key": self.key,
             "model": self.model,
             "drawing": dataclasses.asdict(self.drawing),
+            "log_likelihood": self.log_likelihood,
             "reading": None
             if seen is None
             else {
@@ -78,13 +81,15 @@ class JobDrawer:
             draw(pipeline, self._methods[job.method], task.sampling, condition, job.seed)
             check_files(task.sha256, pipeline)
         drawing = draw(pipeline, self._methods[job.method], task.sampling, condition, job.seed)
+        tokens = drawing.tokens_array()
+        likely = image_log_likelihood(pipeline, condition, tokens, task.sampling) if task.likelihood else None
         if pipeline.decoder is None:
-            return DrawnJob(job.key, job.model, drawing, None, None, self._processor)
-        picture = pipeline.picture(drawing.tokens_array())
+            return DrawnJob(job.key, job.model, drawing, likely, None, None, self._processor)
+        picture = pipeline.picture(tokens)
         stream = io.BytesIO()
         Image.fromarray(picture).save(stream, "PNG")
         reading = None if pipeline.judge is None else pipeline.judge.read(picture)
-        return DrawnJob(job.key, job.model, drawing, reading, stream.getvalue(), self._processor)
+        return DrawnJob(job.key, job.model, drawing, likely, reading, stream.getvalue(), self._processor)
 
     def _models(self, place: int) -> Pipeline:
         if self._opened is None or self._opened[0] != place:

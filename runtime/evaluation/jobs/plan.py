@@ -45,6 +45,7 @@ class ModelTask:
     """What a worker has to know to draw by one model: plain values that travel between processes and machines.
 
     settings: `name=value` texts by method. sha256: of the models' files, by name, as the plan was made with.
+    likelihood: whether to tell how likely the target holds the tokens.
     """
 
     spec: ModelSpec
@@ -53,6 +54,7 @@ class ModelTask:
     preset: str
     sampling: SamplingParams
     sha256: Mapping[str, str]
+    likelihood: bool = True
 
 
 class DrawingJob(NamedTuple):
@@ -89,12 +91,15 @@ class ModelPlan:
         settings: Mapping[str, tuple[str, ...]],
         prompts_file: Mapping[str, Any],
         prompt_keys: tuple[str, ...] = (),
+        *,
+        likelihood: bool = True,
     ) -> ModelPlan:
         """The plan of a model; raises as `check_opens` where a method or a prompt does not fit it."""
         check_opens(pipeline, comparison)
         fingerprint = {**pipeline.fingerprint(), "threads": spec.threads}
         names = tuple(method.name for method in comparison.methods)
-        task = ModelTask(spec, names, settings, comparison.preset, comparison.sampling, dict(fingerprint["sha256"]))
+        hashes = dict(fingerprint["sha256"])
+        task = ModelTask(spec, names, settings, comparison.preset, comparison.sampling, hashes, likelihood)
         return cls(task, pipeline, comparison, fingerprint, prompts_file, prompt_keys)
 
     def settings(self) -> dict[str, Any]:

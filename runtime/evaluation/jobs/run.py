@@ -6,11 +6,17 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from underpaint.artifacts.results import merged, with_envelope
+from underpaint.runtime.drawing import Drawing
 from underpaint.runtime.evaluation.comparison import ComparisonProgress
 from underpaint.runtime.evaluation.jobs.plan import EvaluationPlan, JobShare, ModelPlan
-from underpaint.runtime.evaluation.jobs.shards import EvaluationFolder, ShardWriter, StoredJobs
+from underpaint.runtime.evaluation.jobs.shards import (
+    EvaluationFolder,
+    ShardWriter,
+    StoredJobs,
+)
 from underpaint.runtime.evaluation.jobs.workers import WorkerPool
 from underpaint.runtime.evaluation.machine import describe_machine
+from underpaint.runtime.evaluation.picture_judge import Picture
 from underpaint.runtime.evaluation.picture_quality import PictureViews
 from underpaint.runtime.evaluation.report import ReportRow, comparison_values, report_rows
 
@@ -51,7 +57,10 @@ def count_missing(plan: EvaluationPlan, folder: EvaluationFolder) -> int:
 
 
 def model_rows(model: ModelPlan, place: int, stored: StoredJobs) -> tuple[ReportRow, ...]:
-    """A row for each method of one model; nothing in them but what a clock says depends on who drew what, or when."""
+    """A row for each method of one model; nothing in them but what a clock says depends on who drew what, or when.
+
+    How likely the target holds the tokens is told where every job says so.
+    """
     by_turn = {(job.method, job.prompt, job.seed): job.key for job in model.jobs(place)}
     plan = model.comparison
     drawings = {
@@ -64,7 +73,26 @@ def model_rows(model: ModelPlan, place: int, stored: StoredJobs) -> tuple[Report
     }
     keys = [key for key in by_turn.values() if key in stored.readings]
     readings = {stored.drawings[key].tokens: stored.readings[key] for key in keys}
-    views = PictureViews(model.pipeline, plan.conditions, readings)
+    told = all(key in stored.log_likelihoods for key in by_turn.values())
+    likely = {
+        (one.prompt, one.tokens): stored.log_likelihoods[key]
+        for key in (by_turn.values() if told else ())
+        for one in [stored.drawings[key]]
+    }
+
+    def picture(drawing: Drawing) -> Picture | None:
+        found = stored.pictures.get(by_turn[drawing.method, drawing.prompt, drawing.seed])
+        return None if found is None else found.picture()
+
+    views = PictureViews(
+        model.pipeline,
+        plan.conditions,
+        readings,
+        compared=True,
+        likelihood=plan.sampling if told else None,
+        likely=likely,
+        stored=picture,
+    )
     return report_rows(plan, drawings, model.pipeline.grid, views)
 
 

@@ -19,11 +19,13 @@ from types import TracebackType
 from typing import Any, BinaryIO, Final, NamedTuple
 
 import numpy as np
+from PIL import Image
 
 from underpaint.artifacts.whole_file import part_of, written_beside
 from underpaint.runtime.drawing import Drawing
 from underpaint.runtime.evaluation.drawing_log import settings_hash
 from underpaint.runtime.evaluation.jobs.drawer import DrawnJob
+from underpaint.runtime.evaluation.picture_judge import Picture
 from underpaint.runtime.evaluation.quality import Reading
 
 HEAD_NAME: Final = "evaluation.json"
@@ -33,10 +35,16 @@ SHARD_JOBS: Final = 1000
 
 
 class StoredJobs(NamedTuple):
-    """What a folder holds. repeated: jobs drawn more than once; differing: of those, how many with other tokens."""
+    """What a folder holds, by the keys of its jobs.
+
+    log_likelihoods, readings, pictures: of the jobs that have them. repeated: jobs drawn more than once; differing: of
+    those, how many with other tokens.
+    """
 
     drawings: dict[str, Drawing]
+    log_likelihoods: dict[str, float]
     readings: dict[str, Reading]
+    pictures: dict[str, StoredPicture]
     processors: dict[str, int]
     repeated: int
     differing: int
@@ -87,17 +95,19 @@ class EvaluationFolder:
 
     def stored_keys(self) -> set[str]:
         """The keys of the jobs that are finished."""
-        return {str(record["key"]) for path in self.shards for record in _records(path)}
+        return {str(record["key"]) for path in self.shards for record, _ in _finished(path)}
 
     def read(self) -> StoredJobs:
         """Every finished job; of one drawn twice, that of the first shard by name."""
         drawings: dict[str, Drawing] = {}
+        likely: dict[str, float] = {}
+        pictures: dict[str, StoredPicture] = {}
         readings: dict[str, Reading] = {}
         processors: dict[str, int] = {}
         repeated = differing = 0
         numbers: dict[int, int] = {}
         for path in self.shards:
-            for record in _records(path):
+            for record, picture in _finished(path):
                 key, drawing = record["key"], _drawing(record["drawing"], numbers)
                 if key in drawings:
                     repeated += 1
@@ -105,12 +115,16 @@ class EvaluationFolder:
                     continue
                 drawings[key] = drawing
                 processors[record["processor"]] = processors.get(record["processor"], 0) + 1
+                if record.get("log_likelihood") is not None:
+                    likely[key] = record["log_likelihood"]
+                if picture is not None:
+                    pictures[key] = picture
                 if record["reading"] is not None:
                     features = np.array(record["reading"]["features"], dtype=np.float64)
                     told = record["reading"].get("scores", {})
                     scores = {slot: np.array(one, dtype=np.float64) for slot, one in told.items()}
                     readings[key] = Reading(record["reading"]["values"], features, scores)
-        return StoredJobs(drawings, readings, processors, repeated, differing)
+        return StoredJobs(drawings, likely, readings, pictures, processors, repeated, differing)
 
 
 class StoredPicture(NamedTuple):
@@ -130,6 +144,10 @@ class StoredPicture(NamedTuple):
             file.seek(self.offset)
             return file.read(self.size)
 
+    def picture(self) -> Picture:
+        """The picture, as it was decoded."""
+        return np.asarray(Image.open(io.BytesIO(self.png())).convert("RGB"))
+
 
 def read_plan(folder: Path) -> dict[str, Any]:
     """What an evaluation's folder says that it draws; ValueError where it is none."""
@@ -146,16 +164,9 @@ def stored_pictures(folder: Path) -> list[StoredPicture]:
     """The pictures of an evaluation's folder, in an order that says nothing of who drew them, or when."""
     found: dict[str, StoredPicture] = {}
     for path in sorted((folder / "shards").glob("*.tar")):
-        places: dict[str, tuple[int, int]] = {}
-        for member, content in _members(path):
-            key, _, kind = member.name.partition(".")
-            if kind == "png":
-                places[key] = member.offset_data, member.size
-            elif key in places:
-                record = json.loads(content)
-                drawing = record["drawing"]
-                told = record["model"], drawing["method"], drawing["prompt"], drawing["seed"]
-                found.setdefault(key, StoredPicture(*told, path, *places[key]))
+        for record, picture in _finished(path):
+            if picture is not None:
+                found.setdefault(record["key"], picture)
     return sorted(found.values())
 
 
@@ -227,10 +238,18 @@ def _members(path: Path) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
                 yield member, content
 
 
-def _records(path: Path) -> Iterator[dict[str, Any]]:
+def _finished(path: Path) -> Iterator[tuple[dict[str, Any], StoredPicture | None]]:
+    """The finished jobs of a shard, each with where its picture lies; None where it has none."""
+    places: dict[str, tuple[int, int]] = {}
     for member, content in _members(path):
-        if member.name.endswith(".json"):
-            yield json.loads(content)
+        key, _, kind = member.name.partition(".")
+        if kind == "png":
+            places[key] = member.offset_data, member.size
+        elif kind == "json":
+            record = json.loads(content)
+            drawing, place = record["drawing"], places.get(key)
+            told = record["model"], drawing["method"], drawing["prompt"], drawing["seed"]
+            yield record, None if place is None else StoredPicture(*told, path, *place)
 
 
 def _drawing(plain: dict[str, Any], numbers: dict[int, int]) -> Drawing:

@@ -96,6 +96,32 @@ def test_parts_drawn_apart_have_the_figures_of_the_whole(tmp_path):
     assert statistics(plan, tmp_path / "parts") == statistics(plan, tmp_path / "whole")
 
 
+def test_what_a_report_tells_of_pictures_and_tokens_comes_from_the_shards(tmp_path, monkeypatch):
+    """No picture is decoded and no token judged again; where a job says no likelihood, none is told."""
+    plan = planned(prompts=8, seeds=1, names=("ar", "lantern"))
+    drawn(plan, tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(SyntheticPipeline, "picture", None)
+        patched.setattr("underpaint.runtime.evaluation.picture_quality.image_log_likelihood", None)
+        found = statistics(plan, tmp_path)
+    base, lantern = found
+    assert (base["log_likelihood_over_ar"], base["auc"]) == (0.0, 0.5)
+    assert lantern["log_likelihood"] not in (None, base["log_likelihood"])
+    assert lantern["log_likelihood_over_ar"] == pytest.approx(lantern["log_likelihood"] - base["log_likelihood"])
+    assert lantern["auc"] is not None
+    read, lacking = EvaluationFolder.read, plan.jobs()[-1].key
+
+    def older(folder):
+        stored = read(folder)
+        kept = {key: one for key, one in stored.log_likelihoods.items() if key != lacking}
+        return stored._replace(log_likelihoods=kept)
+
+    monkeypatch.setattr(EvaluationFolder, "read", older)
+    without = statistics(plan, tmp_path)
+    assert [row["log_likelihood"] for row in without] == [None, None]
+    assert [row["auc"] for row in without] == [row["auc"] for row in found]
+
+
 def test_a_shard_cut_anywhere_loses_its_last_jobs_alone(tmp_path):
     plan = planned(prompts=2, seeds=1)
     drawn(plan, tmp_path)

@@ -1,5 +1,7 @@
 """The target's log-likelihood of tokens: the same in passes of any size, and as drawing itself saw it."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,7 @@ from tests.cli.synthetic_pipeline import SyntheticPipeline
 from underpaint.algos.chance import sampling
 from underpaint.algos.draft.spec import Grid
 from underpaint.algos.rows import SamplingParams
+from underpaint.runtime.engines.target import EngineTarget
 from underpaint.runtime.evaluation.comparison import choose_prompts
 from underpaint.runtime.evaluation.likelihood import (
     SMALLEST,
@@ -58,3 +61,18 @@ def test_images_are_judged_by_the_whole_distribution_of_their_condition():
     warm = models.target(one, whole_distribution(asked)).model
     assert found == pytest.approx(tokens_log_likelihood(warm, tokens, 3), abs=1e-12)
     assert found != image_log_likelihood(models, other, tokens, asked)
+
+
+@pytest.mark.parametrize("width", [None, 1, 3, 4, 48])
+def test_the_largest_pass_has_room_for_ends_of_lines(width: int | None) -> None:
+    """width: cells of a row that ends in a token of its own; None without."""
+    decoding = EngineTarget.__new__(EngineTarget)
+    decoding.params = SamplingParams()
+    shape = SimpleNamespace(eol_token=None if width is None else 7, width=width or 4)
+    for widest in (None, 1, 2, 5, 8, 32, 64, 200):
+        decoding.decoder = SimpleNamespace(max_positions=lambda rows, most=widest: most, shape=shape)  # type: ignore[assignment]
+        found = decoding.most_nodes(64)
+        ends = 0 if width is None else -(-found // width)
+        assert found == 1 or found + ends <= (widest or 64 + ends)
+        assert widest is not None or found == 64
+        assert widest is None or width is not None or found == min(64, widest)

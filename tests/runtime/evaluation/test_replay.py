@@ -108,7 +108,11 @@ def test_the_report_tells_the_bias(tmp_path):
     assert len(held) == 2
     rows = make_report(PIPELINE, plan, log, replays.replays()).rows
     assert rows[2].token_bias == pytest.approx(np.mean(held))
-    assert rows[2].token_bias > 0.0
+    assert 0.0 < min(held) <= rows[2].token_bias_low <= rows[2].token_bias <= rows[2].token_bias_high <= max(held)
+    assert rows[2].token_bias_low < rows[2].token_bias_high
+    assert (rows[1].token_bias_low, rows[1].token_bias_high) == (0.0, 0.0)
+    (one,) = [row for row in make_report(PIPELINE, plan, log, replays.replays()[:4]).rows if row.method == "lantern"]
+    assert (one.token_bias, one.token_bias_low) == (held[0], None)
     assert rows[3].token_bias == pytest.approx(np.mean([one.token_bias for one in replays.replays()][3::4]))
     assert rows[3].token_bias > 0.0
 
