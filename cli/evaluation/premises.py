@@ -38,6 +38,7 @@ from underpaint.cli.terminal import (
 
 if TYPE_CHECKING:
     from underpaint.artifacts.cost_curve import CostCurveFile
+    from underpaint.artifacts.knee import Knee
     from underpaint.runtime.pipeline import Pipeline
     from underpaint.sim.premises.figures import Figure, Premises
 
@@ -127,11 +128,11 @@ def premises(
     except KeyboardInterrupt:
         typer.echo("stopped: nothing was written", err=True)
         raise typer.Exit(STOPPED) from None
-    passes = _passes(curve)
-    rows = _rows(found, passes)
+    passes, knee = _passes(curve), _knee(curve)
+    rows = _rows(found, passes, knee)
     title = f"{pipeline.fingerprint()['target']}, {pipeline.title()}, {describe_sampling(sampling, found.vocab_size)}"
     if picture is not None:
-        write_beside(picture, premises_png(found, f"{title}, {len(images)} images", passes))
+        write_beside(picture, premises_png(found, f"{title}, {len(images)} images", passes, knee and knee.nodes))
         note(str(picture), Format.json if json_file == Path("-") else form)
     values = {
         "model": dict(pipeline.fingerprint()),
@@ -148,14 +149,15 @@ def premises(
             "entropy": found.entropy.mean(axis=0).round(6).tolist(),
         },
         "passes": [{"nodes": size, "times": times} for size, times in passes],
+        "knee": None if knee is None else knee._asdict(),
     }
     if not told_as_json(json_file, with_envelope("premises", describe_machine(), typed_command(), values)):
         show([ResultTable(f"{title}: {len(images)} images", _COLUMNS, rows)], form)
         for row in rows:
             if row["published"] is not None:
                 note(f"Published of {row['figure']}: {row['published']}.", form)
-        if curve is not None:
-            note(f"On this machine {curve.knee.describe()}.", form)
+        if knee is not None:
+            note(f"Inside decoding cycles on this machine {knee.describe()}.", form)
 
 
 def _check_sizes(pipeline: "Pipeline", images: int, depths: int) -> None:
@@ -178,7 +180,14 @@ def _passes(curve: "CostCurveFile | None") -> list[tuple[int, float]]:
     return [(size, ms / curve.in_cycle.plain_target_ms) for size, ms in curve.in_cycle.target]
 
 
-def _rows(found: "Premises", passes: list[tuple[int, float]]) -> list[dict[str, Any]]:
+def _knee(curve: "CostCurveFile | None") -> "Knee | None":
+    """Of the target passes inside decoding cycles, in ms and nodes; None where those were not measured."""
+    from underpaint.artifacts.knee import find_knee
+
+    return None if curve is None or curve.in_cycle is None else find_knee(curve.in_cycle.target)
+
+
+def _rows(found: "Premises", passes: list[tuple[int, float]], knee: "Knee | None") -> list[dict[str, Any]]:
     from underpaint.sim.premises.figures import Figure, mean_figure
     from underpaint.sim.premises.regions import REGIONS
 
@@ -191,9 +200,11 @@ def _rows(found: "Premises", passes: list[tuple[int, float]]) -> list[dict[str, 
 
     add("top", "likeliest token, mean probability", found.mean_top())
     add("perplexity", "perplexity", found.perplexity())
+    add("entropy", "entropy, nats", mean_figure(found.entropy))
     for name in REGIONS:
         where = f"{name} cells ({found.region_share(name):.0%})"
         add("region", f"likeliest token in {where}", found.region_top(name))
+        add("region entropy", f"entropy in {where}, nats", found.region_entropy(name))
     add("factor", "likeliest token, surest region over least sure", found.region_factor())
     add("near", f"mass of the {found.nearest} nearest codes", mean_figure(found.near_mass))
     add("control", f"mass of {found.nearest} random codes as frequent", mean_figure(found.control_mass))
@@ -203,6 +214,7 @@ def _rows(found: "Premises", passes: list[tuple[int, float]]) -> list[dict[str, 
         add(f"overlap {depth + 1}", f"overlap of drafter and target, {past}", found.acceptance_at(depth))
         add("agreement", f"same likeliest token, {past}", found.agreement_at(depth))
         add("draft top", f"drafter's likeliest token, {past}", found.draft_top_at(depth))
+        add("draft entropy", f"drafter's entropy, {past}, nats", found.draft_entropy_at(depth))
     add("left", "overlap, correlation with the left cell's", found.locality("left"))
     add("above", "overlap, correlation with the upper cell's", found.locality("above"))
     add("elsewhere", "the same with another image's cell", found.locality("elsewhere"))
@@ -210,6 +222,8 @@ def _rows(found: "Premises", passes: list[tuple[int, float]]) -> list[dict[str, 
         if passes and passes[0][0] <= size <= passes[-1][0]:
             times = float(np.interp(size, [one for one, _ in passes], [one for _, one in passes]))
             add(f"pass {size}", f"a target pass over {size} nodes in a cycle, plain passes", Figure(times, None, None))
+    if knee is not None and knee.nodes is not None:
+        add("knee", "knee of those passes, nodes", Figure(knee.nodes, None, None))
     return rows
 
 

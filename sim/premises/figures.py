@@ -43,8 +43,9 @@ class Premises:
     grid, vocab_size: of the model. top_probability, entropy: [I, C], of the target's distribution that is drawn from;
     nats. near_mass: [I, C], its mass on the `nearest` codes next to the drawn one, itself left out. control_mass: the
     same of as many random codes, each as frequent as the near code that it stands for. acceptance: [I, D, C], the
-    overlap 1 - TV of drafter and target. agreement: [I, D, C], whether their likeliest tokens are one. draft_top:
-    [I, D, C]. regions: [I, C] places in `REGIONS`; None where no picture could be made.
+    overlap 1 - TV of drafter and target. agreement: [I, D, C], whether their likeliest tokens are one. draft_top,
+    draft_entropy: [I, D, C], of the drafter's distribution. regions: [I, C] places in `REGIONS`; None where no picture
+    could be made.
     """
 
     grid: Grid
@@ -57,6 +58,7 @@ class Premises:
     acceptance: FloatArray
     agreement: BoolArray
     draft_top: FloatArray
+    draft_entropy: FloatArray
     regions: IntArray | None
 
     @property
@@ -93,6 +95,10 @@ class Premises:
     def draft_top_at(self, depth: int) -> Figure:
         """Mean probability of the drafter's likeliest token."""
         return mean_figure(self.draft_top[:, depth, self.drafted(depth)])
+
+    def draft_entropy_at(self, depth: int) -> Figure:
+        """Mean entropy of the drafter's distribution, in nats."""
+        return mean_figure(self.draft_entropy[:, depth, self.drafted(depth)])
 
     def region_share(self, region: str) -> float:
         """The share of cells that lie there; 0 without pictures."""
@@ -174,7 +180,7 @@ class PremiseRecorder:
         self._near, self._depths = neighbours[:, :nearest], depths
         self._distributions: list[NDArray[np.float32]] = []
         self._tokens: list[IntArray] = []
-        self._drafts: list[tuple[FloatArray, BoolArray, FloatArray]] = []
+        self._drafts: list[tuple[FloatArray, BoolArray, FloatArray, FloatArray]] = []
         self._regions: list[IntArray] = []
         self._grid = Grid(0, 0)
 
@@ -194,6 +200,7 @@ class PremiseRecorder:
                 overlap(distributions[None], drafted),
                 np.equal(drafted.argmax(axis=-1), distributions.argmax(axis=-1)[None]),
                 drafted.max(axis=-1),
+                entropy(drafted),
             )
         )
         return tokens
@@ -210,7 +217,7 @@ class PremiseRecorder:
         near = self._near[tokens]
         frequency = distributions.mean(axis=(0, 1), dtype=np.float64)
         controls = matched_codes(tokens, near, frequency, np.random.default_rng(_SEED))
-        acceptance, agreement, draft_top = (np.stack(part) for part in zip(*self._drafts, strict=True))
+        acceptance, agreement, draft_top, draft_entropy = (np.stack(part) for part in zip(*self._drafts, strict=True))
         return Premises(
             grid=self._grid,
             vocab_size=distributions.shape[-1],
@@ -222,6 +229,7 @@ class PremiseRecorder:
             acceptance=acceptance,
             agreement=agreement,
             draft_top=draft_top,
+            draft_entropy=draft_entropy,
             regions=np.stack(self._regions) if len(self._regions) == len(self._tokens) else None,
         )
 

@@ -14,6 +14,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
+from underpaint.algos.arrays import FloatArray
 from underpaint.sim.premises.figures import Figure, Premises
 from underpaint.sim.premises.regions import REGIONS
 
@@ -22,17 +23,26 @@ _ORANGE: Final = "#b45309"
 _GREEN: Final = "#2f8f5b"
 
 
-def premises_png(found: Premises, title: str, passes: Sequence[tuple[int, float]] = ()) -> bytes:
-    """A PNG of six panels. passes: (nodes, times a plain pass) of target passes, inside decoding cycles."""
-    canvas = Canvas(figsize=(12.5, 7.2), layout="constrained")
+def premises_png(
+    found: Premises, title: str, passes: Sequence[tuple[int, float]] = (), knee: float | None = None
+) -> bytes:
+    """A PNG of eight panels.
+
+    passes: (nodes, times a plain pass) of target passes, inside decoding cycles; knee: theirs, in nodes.
+    """
+    canvas = Canvas(figsize=(16.5, 7.2), layout="constrained")
     canvas.suptitle(title)
-    panels = canvas.subplots(2, 3)
+    panels = canvas.subplots(2, 4)
     _top(panels[0, 0], found)
-    _map(canvas, panels[0, 1], found)
-    _regions(panels[0, 2], found)
+    top = found.top_probability.mean(axis=0)
+    _map(canvas, panels[0, 1], found, top, "Mean probability of the likeliest token, by cell", 1.0)
+    nats = found.entropy.mean(axis=0)
+    _map(canvas, panels[0, 2], found, nats, "Mean entropy in nats, by cell", float(np.log(found.vocab_size)))
+    _regions(panels[0, 3], found)
     _codes(panels[1, 0], found)
     _drafts(panels[1, 1], found)
-    _passes(panels[1, 2], passes)
+    _locality(panels[1, 2], found)
+    _passes(panels[1, 3], passes, knee)
     held = io.BytesIO()
     canvas.savefig(held, format="png", dpi=110, metadata={"Software": None})
     return held.getvalue()
@@ -44,10 +54,10 @@ def _top(axes: Axes, found: Premises) -> None:
     axes.set(title="Likeliest token: how sure the target is", xlabel="its probability", ylabel="density of cells")
 
 
-def _map(canvas: Canvas, axes: Axes, found: Premises) -> None:
-    shown = axes.imshow(found.top_probability.mean(axis=0).reshape(found.grid), vmin=0, vmax=1, cmap="viridis")
+def _map(canvas: Canvas, axes: Axes, found: Premises, cells: FloatArray, title: str, most: float) -> None:
+    shown = axes.imshow(cells.reshape(found.grid), vmin=0, vmax=most, cmap="viridis")
     canvas.colorbar(shown, ax=axes, shrink=0.8)
-    axes.set(title="Mean probability of the likeliest token, by cell", xticks=[], yticks=[])
+    axes.set(title=title, xticks=[], yticks=[])
 
 
 def _regions(axes: Axes, found: Premises) -> None:
@@ -82,11 +92,25 @@ def _drafts(axes: Axes, found: Premises) -> None:
     axes.legend(fontsize=8, loc="lower left")
 
 
-def _passes(axes: Axes, passes: Sequence[tuple[int, float]]) -> None:
+def _locality(axes: Axes, found: Premises) -> None:
+    axes.set(title="Overlap beside another cell's", ylabel="correlation")
+    sides = {"left": "left cell", "above": "upper cell", "elsewhere": "another image's"}
+    held = {label: one for side, label in sides.items() if (one := found.locality(side)) is not None}
+    if not held:
+        axes.text(0.5, 0.5, "not measured", ha="center")
+        return
+    axes.bar(list(held), [one.value for one in held.values()], yerr=_bars(list(held.values())), color=_GREEN)
+    axes.axhline(0, color="black", linewidth=0.8)
+
+
+def _passes(axes: Axes, passes: Sequence[tuple[int, float]], knee: float | None) -> None:
     axes.set(title="A target pass inside a cycle", xlabel="nodes", ylabel="times a plain pass")
     if passes:
         axes.plot([size for size, _ in passes], [times for _, times in passes], color=_BLUE, marker="o")
         axes.set_ylim(bottom=0)
+        if knee is not None:
+            axes.axvline(knee, color=_ORANGE, label=f"knee: {knee:.0f} nodes")
+            axes.legend(fontsize=8, loc="lower right")
     else:
         axes.text(0.5, 0.5, "not measured", ha="center")
 

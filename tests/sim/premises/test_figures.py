@@ -34,7 +34,7 @@ def held(cells: int, **changed: object) -> Premises:
         "vocab_size": 8,
         "nearest": 2,
         **dict.fromkeys(("top_probability", "entropy", "near_mass", "control_mass"), flat),
-        **dict.fromkeys(("acceptance", "draft_top"), np.full((2, 1, cells), 0.5)),
+        **dict.fromkeys(("acceptance", "draft_top", "draft_entropy"), np.full((2, 1, cells), 0.5)),
         "agreement": np.ones((2, 1, cells), dtype=np.bool_),
         "regions": None,
         **changed,
@@ -64,14 +64,18 @@ def test_a_drafter_that_is_the_target_agrees_and_overlaps_everywhere():
     for depth in range(2):
         assert found.acceptance_at(depth).value == pytest.approx(1.0)
         assert found.agreement_at(depth).value == 1.0
+        assert found.draft_top_at(depth).value == pytest.approx(found.top_probability[:, depth + 1 :].mean(), abs=1e-6)
+        assert found.draft_entropy_at(depth).value == pytest.approx(found.entropy[:, depth + 1 :].mean(), abs=1e-5)
     assert recorded(blend=0.9).acceptance_at(0).value < 0.9
 
 
 def test_cells_that_no_draft_reaches_are_left_out():
     acceptance = np.full((2, 2, 8), 0.5)
     acceptance[:, 0, 0] = acceptance[:, 1, :2] = 99.0
-    found = held(8, acceptance=acceptance, agreement=np.ones((2, 2, 8), np.bool_), draft_top=acceptance)
-    assert [found.acceptance_at(depth).value for depth in (0, 1)] == [0.5, 0.5]
+    seen = dict.fromkeys(("acceptance", "draft_top", "draft_entropy"), acceptance)
+    found = held(8, agreement=np.ones((2, 2, 8), np.bool_), **seen)
+    for told in (found.acceptance_at, found.draft_top_at, found.draft_entropy_at):
+        assert [told(depth).value for depth in (0, 1)] == [0.5, 0.5]
 
 
 def test_without_a_drafter_the_targets_figures_are_the_same_and_nothing_is_said_of_drafts():
@@ -100,6 +104,9 @@ def test_regions_are_told_apart_by_their_cells():
     assert factor is not None
     assert factor.value == pytest.approx(4.0)
     assert (found.region_share("calm"), found.region_share("object")) == (0.5, 0.0)
+    nats = held(4, entropy=5 * top, regions=regions).region_entropy("busy")
+    assert nats is not None
+    assert nats.value == pytest.approx(1.0)
     assert held(4).region_factor() is None
 
 
@@ -180,5 +187,5 @@ def test_sizes_that_leave_nothing_to_compare_with_are_refused():
 
 @pytest.mark.parametrize("drafted", [True, False])
 def test_the_picture_is_drawn_with_and_without_a_drafter(drafted: bool) -> None:
-    for passes in ([], [(1, 1.0), (8, 1.4)]):
-        assert premises_png(recorded(drafted=drafted), "a title", passes).startswith(b"\x89PNG")
+    for passes, knee in (([], None), ([(1, 1.0), (8, 1.4)], None), ([(1, 1.0), (8, 1.4)], 3.0)):
+        assert premises_png(recorded(drafted=drafted), "a title", passes, knee).startswith(b"\x89PNG")
