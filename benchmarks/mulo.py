@@ -4,8 +4,8 @@ Run: python -m benchmarks.mulo [--engines DIR] [--prompts-count 48] [--seeds 1] 
      [--out FILE]
 
 Every variant draws the same prompts under the same seeds as AR, interleaved; a stopped run goes on where it was. Where
-the table says "matched", tau was first found by bisection on prompts of its own, so that as large a share of the
-draft is kept as by the group's reference. --set is for every variant of MuLo-SD, before what it changes itself. The
+the table says "matched", tau was first chosen on prompts of its own, so that as large a share of the draft is kept
+as by the group's reference. --set is for every variant of MuLo-SD, before what it changes itself. The
 last line is JSON; --out holds it whole, with which of the paper's orderings (arXiv 2601.05149) came out here: quality
 by differences on the same prompts and seeds, with 95 % intervals over prompts, of accuracy and of the log-probability
 that the judge gives the prompt's attributes.
@@ -36,8 +36,10 @@ from underpaint.runtime.pipeline import Pipeline
 
 APART = 128
 """Prompts that the comparison may choose; thresholds are matched on the ones after them."""
-MATCH_PROMPTS = 6
-LEAST_TAU, MOST_TAU, HALVINGS = 1e-4, 1.0, 8
+MATCH_PROMPTS, ROUGH_PROMPTS = 48, 12
+"""Pictures that a threshold is matched on, and how many of them tell where it lies roughly: by 6 the shares of the
+comparison itself were up to 11 points apart."""
+LEAST_TAU, MOST_TAU, HALVINGS = 1e-8, 1.0, 5
 
 
 def available(
@@ -61,36 +63,55 @@ def built(pipeline: Pipeline, one: Variant, *more: str) -> DecodingMethod:
     return build_method(one.label, config, pipeline.tables)
 
 
-def kept_share(pipeline: Pipeline, method: DecodingMethod, sampler: SamplingParams) -> float:
-    prompts = read_conditions(pipeline, (), MATCH_PROMPTS, APART)
+def kept_share(
+    pipeline: Pipeline, method: DecodingMethod, sampler: SamplingParams, prompts_count: int | None = None
+) -> float:
+    """Mean share of the draft that is kept, over the first of the matching prompts; None: all of them."""
+    prompts = read_conditions(pipeline, (), prompts_count or MATCH_PROMPTS, APART)
     drawn = [draw(pipeline, method, sampler, prompt, 0) for prompt in prompts]
     return float(np.mean([accepted_cells(one, pipeline.grid) for one in drawn]))
 
 
 def matched_tau(pipeline: Pipeline, one: Variant, wanted: float, sampler: SamplingParams) -> float:
-    """The threshold at which `wanted` of the draft is kept, by bisection of its logarithm; the least where none is."""
-    low, high = np.log(LEAST_TAU), np.log(MOST_TAU)
+    """The threshold at which `wanted` of the draft is kept: by bisection of its logarithm on a few prompts, then on a
+    line through the shares that all prompts keep at the two ends; near the least where none keeps so much."""
+
+    def kept(place: float, prompts_count: int | None = None) -> float:
+        return kept_share(pipeline, built(pipeline, one, f"tau={np.exp(place)}"), sampler, prompts_count)
+
+    least, most = np.log(LEAST_TAU), np.log(MOST_TAU)
+    low, high = least, most
     for _ in range(HALVINGS):
         middle = 0.5 * (low + high)
-        if kept_share(pipeline, built(pipeline, one, f"tau={np.exp(middle):.5f}"), sampler) > wanted:
+        if kept(middle, min(ROUGH_PROMPTS, MATCH_PROMPTS)) > wanted:
             low = middle
         else:
             high = middle
-    return float(np.exp(0.5 * (low + high)))
+    more, fewer, width = kept(low), kept(high), high - low
+    if more <= fewer:
+        return float(np.exp(0.5 * (low + high)))
+    place = low + width * (more - wanted) / (more - fewer)
+    return float(np.exp(np.clip(place, max(least, low - width), min(most, high + width))))
 
 
 def matched(pipeline: Pipeline, asked: list[Variant], sampler: SamplingParams, memory: Path) -> dict[str, float]:
     """The thresholds of the variants that need one; kept in `memory` for a run that goes on."""
     known: dict[str, Any] = json.loads(memory.read_text()) if memory.exists() else {}
-    asks = {"model": json.loads(json.dumps(dict(pipeline.fingerprint()))), "variants": [repr(one) for one in asked]}
+    asks = {
+        "model": json.loads(json.dumps(dict(pipeline.fingerprint()))),
+        "variants": [repr(one) for one in asked],
+        "by": [MATCH_PROMPTS, ROUGH_PROMPTS, HALVINGS, LEAST_TAU, MOST_TAU],
+    }
     if {name: known.get(name) for name in asks} != asks:
         known = {**asks, "taus": {}}
-    by_label = {one.label: one for one in asked}
+    by_label, kept = {one.label: one for one in asked}, dict[str, float]()
     for one in asked:
         if one.match is not None and one.label not in known["taus"]:
-            wanted = kept_share(pipeline, built(pipeline, by_label[one.match]), sampler)
+            if one.match not in kept:
+                kept[one.match] = kept_share(pipeline, built(pipeline, by_label[one.match]), sampler)
+            wanted = kept[one.match]
             known["taus"][one.label] = matched_tau(pipeline, one, wanted, sampler)
-            print(f"{one.label}: tau {known['taus'][one.label]:.5f} to keep {wanted:.1%}", file=sys.stderr, flush=True)
+            print(f"{one.label}: tau {known['taus'][one.label]:.3g} to keep {wanted:.1%}", file=sys.stderr, flush=True)
             write_beside(memory, json.dumps(known).encode())
     taus: dict[str, float] = known["taus"]
     return taus
@@ -132,7 +153,7 @@ def show(asked: list[Variant], rows: dict[str, ReportRow], taus: dict[str, float
             "     -" if share is None else f"{share:6.1%}" for share in (row.kept_share, row.rejected_share)
         )
         print(
-            f"{one.group:10s} {one.label:34s} {'' if tau is None else f'{tau:.4f}':>7s} {row.speedup:7.2f}x "
+            f"{one.group:10s} {one.label:34s} {'' if tau is None else f'{tau:.2g}':>7s} {row.speedup:7.2f}x "
             f"{row.target_nfe:7.1f} {row.drafter_nfe:7.1f} {row.seconds_per_image:6.3f} {kept} {refused} "
             f"{row.overhead_share:5.0%} {row.resampler_share:8.0%} {row.prompt_accuracy:8.3f} "
             f"{row.frechet_distance:.1f} ({row.frechet_floor or float('nan'):.1f})"

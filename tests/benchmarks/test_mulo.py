@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 
 import benchmarks.mulo as benchmark
@@ -9,7 +10,8 @@ from tests.cli.synthetic_pipeline import SyntheticPipeline, replace_models
 def _small(monkeypatch):
     replace_models(monkeypatch, lambda side: SyntheticPipeline(side or 128))
     monkeypatch.setattr(benchmark, "MATCH_PROMPTS", 2)
-    monkeypatch.setattr(benchmark, "HALVINGS", 4)
+    monkeypatch.setattr(benchmark, "ROUGH_PROMPTS", 2)
+    monkeypatch.setattr(benchmark, "HALVINGS", 5)
 
 
 def test_the_ablation_ends_in_a_table_and_goes_on_where_it_was(tmp_path, capsys):
@@ -50,6 +52,38 @@ def test_a_threshold_is_matched_by_what_it_keeps(monkeypatch):
         for factor in (0.3, 3.0)
     )
     assert above > 0.5 > below
+
+
+@pytest.mark.parametrize(
+    ("steep", "shift", "expected"),
+    [
+        (0.05, 0.0, "line"),  # few prompts tell what all do
+        (0.05, 0.2, "line"),  # all prompts lie a little beside the few
+        (0.05, 3.0, "end"),  # far beside: no further than a bracket beyond the one that the few chose
+        (0.0, 0.0, "middle"),  # the share of all never falls: the middle of the bracket
+    ],
+)
+def test_a_threshold_lies_on_the_line_through_what_all_prompts_keep(monkeypatch, steep, shift, expected):
+    """Shares fall evenly with the logarithm: `shift` is by how much the wanted place of all prompts lies beside the
+    place of the few, -6, in its own units."""
+    asked = []
+
+    def kept(pipeline, method, sampler, count=None):
+        place = np.log(method)
+        asked.append(count)
+        return 0.5 - 0.05 * (place + 6) if count else 0.5 - steep * (place + 6 - shift)
+
+    monkeypatch.setattr(benchmark, "MATCH_PROMPTS", 48)
+    monkeypatch.setattr(benchmark, "ROUGH_PROMPTS", 12)
+    monkeypatch.setattr(benchmark, "kept_share", kept)
+    monkeypatch.setattr(benchmark, "built", lambda pipeline, one, setting: float(setting.removeprefix("tau=")))
+    tau = benchmark.matched_tau(None, None, 0.5, None)
+    assert asked == [12] * 5 + [None] * 2
+    width = -np.log(benchmark.LEAST_TAU) / 2**5
+    low = -width * np.ceil(6 / width)
+    assert low <= -6 <= low + width
+    places = {"line": -6 + shift, "end": low + 2 * width, "middle": low + width / 2}
+    assert np.log(tau) == pytest.approx(places[expected])
 
 
 def test_a_few_variants_are_drawn_by_settings_of_their_own(tmp_path, capsys):
