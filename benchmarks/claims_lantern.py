@@ -1,5 +1,7 @@
 """The claims of LANTERN and LANTERN++ that models of this size can test."""
 
+from typing import Final
+
 from benchmarks.claim_parts import (
     BUDGET,
     COMPARED,
@@ -19,6 +21,7 @@ from benchmarks.claim_parts import (
 from benchmarks.verdicts import (
     Counted,
     Figure,
+    Figured,
     Measure,
     NoFigureError,
     Records,
@@ -48,14 +51,35 @@ def _beyond_delta(drawn: str, siblings: int) -> Measure:
     return measure
 
 
-def _spent_delta(records: Records) -> Figure:
-    """The share of its delta that LANTERN's bias came to on the engine."""
-    settings = record(records, COMPARED[1])["settings"]["methods"].get("lantern")
-    if settings is None:
-        raise NoFigureError(f"`{COMPARED[1]}` has no settings of lantern")
-    delta = settings["rule_settings"]["delta"]
-    bias = of_row(pick(records, FRONTIER, method="lantern"), "token_bias")
-    return quotient(bias, Figure(delta, delta, delta))._replace(both_ends=False)
+def _spent_delta(method: str, compared: str, biases: str) -> Figured:
+    """The share of its delta that a method's bias came to on the engine: of a comparison, and of where biases are."""
+
+    def measure(records: Records) -> Figure:
+        settings = record(records, compared)["settings"]["methods"].get(method)
+        if settings is None:
+            raise NoFigureError(f"`{compared}` has no settings of {method}")
+        delta = settings["rule_settings"]["delta"]
+        bias = of_row(pick(records, biases, method=method), "token_bias")
+        return quotient(bias, Figure(delta, delta, delta))._replace(both_ends=False)
+
+    return measure
+
+
+MEAN_BIAS: Final = "A mean over cells; the bound is of every cell. Trees of likeliest drafts, the standard residual."
+
+
+def spent_claim(method: str, compared: str, biases: str, what: str, remark: str, world: World = EMOJI) -> Claim:
+    """A method's bias on the engine is below its delta. what: words that tell the claim from another of its kind."""
+    return Claim(
+        LANTERN + world.suffix,
+        f"On the engine the mean bias of a token is below `delta`{what}: the share of it that is spent is below 1.",
+        "bound by `delta`",
+        tuple(dict.fromkeys((biases, compared))),
+        _spent_delta(method, compared, biases),
+        Sense.BELOW,
+        remark=remark,
+        needs=f"`underpaint compare --save-replay 16` with `{method}`",
+    )
 
 
 def _bound(drawn: str, siblings: int, words: str, remark: str = "") -> Claim:
@@ -136,15 +160,7 @@ LANTERN_CLAIMS = (
     _bound("top_k", 1, "one likeliest draft"),
     _bound("top_k", 3, "three likeliest drafts, tried in turn", "Each one that is refused pools anew."),
     _bound("iid", 1, "one draft drawn by chance", "The bound is of one pooled distribution; each draft has another."),
-    Claim(
-        LANTERN,
-        "On the engine the mean bias of a token is below `delta`: the share of it that is spent is below 1.",
-        "bound by `delta`",
-        (FRONTIER, COMPARED[1]),
-        _spent_delta,
-        Sense.BELOW,
-        remark="A mean over cells; the bound is of every cell. Trees of likeliest drafts, the standard residual.",
-    ),
+    spent_claim("lantern", COMPARED[1], FRONTIER, "", MEAN_BIAS),
     keeps_accuracy(LANTERN, "lantern", COMPARED[0], ", temperature 0", "FID +3.53 at most"),
     keeps_accuracy(LANTERN, "lantern", COMPARED[1], ", temperature 1", "FID +3.53 at most"),
     keeps_likelihood(LANTERN, "lantern", "FID +3.53 at most"),

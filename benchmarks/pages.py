@@ -20,7 +20,7 @@ from benchmarks.claims_textured import TEXTURED_PAPERS, textured_introduction
 from benchmarks.page_cells import Section
 from benchmarks.page_columns import README_COLUMNS
 from benchmarks.page_tables import SECTIONS
-from benchmarks.shipped import NO_MORE, NOTICE, ships
+from benchmarks.shipped import NO_MORE, NOTICE, beside, ships
 from benchmarks.textured_bars import COMPARED as TEXTURED_COMPARED
 from benchmarks.textured_bars import FILES as TEXTURED_FILES
 from benchmarks.textured_bars import bar_cells, how_far
@@ -117,7 +117,10 @@ def render_section(section: Section) -> str:
 
 
 def _notice(result: Mapping[str, Any]) -> list[str]:
-    return [NOTICE] if ships(result) is False else []
+    if ships(result) is False:
+        return [NOTICE]
+    more = beside(result)
+    return [f"With a model that does not ship: {more}."] if more else []
 
 
 def present_records(files: Iterable[str]) -> Records:
@@ -141,7 +144,10 @@ def render_claims(records: Records) -> str:
 
     def read(file: str) -> str:
         known = f"[`{file}`](#{file.replace('.', '')})" if file in records else f"`{file}`"
-        return f"{known}, {NO_MORE}" if _notice(records.get(file, {})) else known
+        result = records.get(file, {})
+        if ships(result) is False:
+            return f"{known}, {NO_MORE}"
+        return f"{known}, with a model that does not ship" if beside(result) else known
 
     def verdict(found: Judged) -> str:
         return f"**{found.verdict}**" + (f"; {found.beside}" if found.beside else "")
@@ -214,8 +220,8 @@ def render_readme(text: str) -> str:
 
 def _models_and_processor(file: str) -> tuple[str, str]:
     result = read_result(file)
-    models = {True: "shipped", False: "ship no more", None: ""}[ships(result)]
-    return models, str(result.get("machine", {}).get("processor", "not recorded"))
+    models = {True: "beside the shipped" if beside(result) else "shipped", False: "ship no more", None: ""}
+    return models[ships(result)], str(result.get("machine", {}).get("processor", "not recorded"))
 
 
 def main(arguments: list[str] | None = None) -> int:

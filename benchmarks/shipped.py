@@ -9,6 +9,16 @@ from underpaint.zoo.load import manifest, names
 NO_MORE: Final = "of models that ship no more"
 NOTICE: Final = f"{NO_MORE.capitalize()}."
 """What stands above a table of such a record, and how a claim says it of its record."""
+BESIDE: Final[Mapping[str, str]] = {
+    "f8b50dfaaf8b6e4856d2dde3860ca9f1a70ae687b26e56a1a9af3e06c06a3145": "the target before guidance was baked in",
+    "2255970805ddb7a6ceeaf35bba05174bf998a1647f22c62747a44e0ec726800a": "the target with products in 8 bits",
+    "0cb74bdc08a6548d55e78b430a021cb82d0ecf77b5e23f9e0770239bb943bf89": "the up-sampler that learnt tokens alone",
+}
+"""What was exported of the training that the shipped models are of, and does not ship: by its SHA-256, what it is.
+
+`underpaint export target_pair`, `target_eight_bits` and `sampler_up_ce`, from the weights of commit 0df1440
+(docs/explanation/scenes.md).
+"""
 
 
 def named_models(value: object) -> Iterator[tuple[str, str]]:
@@ -31,6 +41,15 @@ def _shipped() -> Mapping[str, str]:
 
 
 def ships(record: object) -> bool | None:
-    """Whether all models that a record names ship as they were; None where it names none."""
+    """Whether all models that a record names ship as they were, or are of the same training; None where it names none.
+
+    Of the same training: those in `BESIDE`.
+    """
     found = list(named_models(record))
-    return all(_shipped().get(name) == digest for name, digest in found) if found else None
+    return all(_shipped().get(name) == digest or digest in BESIDE for name, digest in found) if found else None
+
+
+def beside(record: object) -> str:
+    """What a record names of `BESIDE`, in words, where all else that it names ships; empty where it names none."""
+    found = dict.fromkeys(BESIDE[digest] for _, digest in named_models(record) if digest in BESIDE)
+    return " and ".join(found) if ships(record) else ""

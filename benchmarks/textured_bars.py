@@ -5,7 +5,8 @@ told where the interval lies on both sides; a figure that has no interval meets 
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from statistics import NormalDist
 from typing import Final, NamedTuple
 
 from benchmarks.verdicts import Figure, Figured, NoFigureError, Records, Sense, figure, of_row, pick, record, written
@@ -30,9 +31,13 @@ PAIRED: Final = {temperature: f"textured-paired-128-t{temperature}.json" for tem
 PAPER: Final = {temperature: f"textured-compare-paper-128-t{temperature}.json" for temperature in (1, 0)}
 PAPER_PAIRED: Final = {temperature: f"textured-paired-paper-128-t{temperature}.json" for temperature in (1, 0)}
 """`eagle2` beside the others at the papers' settings, by temperature, 128 px."""
+CONTROL: Final = "textured-adt-control-128-t1.json"
+"""ADT-Tree at the papers' settings beside trees of its mean depth and nodes that never adapt."""
 UNBOUNDED: Final = "textured-unbounded-128-t1.json"
 """LANTERN with delta = 1, which bounds no total variation."""
 EIGHT_BITS: Final = "textured-eight-bits-128-t1.json"
+PAIR_OF_ROWS: Final = "textured-pair-128-t1.json"
+"""Guidance by two rows a pass, as in the papers."""
 ABLATION: Final = "textured-mulo-ablation.json"
 """What each part of MuLo-SD adds, 128 px."""
 _LEAST_ACCURACY: Final = 0.75
@@ -42,7 +47,8 @@ class Bar(NamedTuple):
     """What a figure was to be.
 
     sense: which side of `bound`, which itself is enough. form: of the figure. A bound that is a figure of a record has
-    an interval of its own: a bar is met, or missed, by both of its ends.
+    an interval of its own: a bar is met, or missed, by both of its ends. takes: in words, what would just do. more: a
+    second record that the figure is of.
     """
 
     asked: str
@@ -51,6 +57,8 @@ class Bar(NamedTuple):
     sense: Sense
     bound: float | Figured
     form: str = ".2f"
+    takes: Callable[[Records], str] = lambda records: ""
+    more: str = ""
 
     def judged(self, records: Records) -> tuple[str, str]:
         """What was measured, and whether it meets the bar; raises NoFigureError where a record lacks a figure."""
@@ -102,14 +110,58 @@ def _value(file: str, name: str) -> Figured:
     return figure(file, "value", figure=name)
 
 
-def _accuracy(file: str) -> Bar:
-    measure = figure(file, "prompt_accuracy", method="ar")
-    return Bar("prompt accuracy of plain AR, at least 0.75", file, measure, Sense.ABOVE, _LEAST_ACCURACY, ".3f")
+def _read_right(records: Records) -> Figure:
+    """The share of plain AR's pictures that the judge reads right, of the comparisons at temperature 1, which must not
+    share a prompt, with Wilson's interval (95 %)."""
+    files = [QUALITY[1], *(file for file in (COMPARED[1],) if file in records)]
+    told = [record(records, file) for file in files]
+    prompts = [prompt for one in told for prompt in one["settings"]["prompts"]]
+    if len(set(prompts)) < len(prompts):
+        raise NoFigureError(f"{' and '.join(files)} share prompts")
+    drawn = {(one["model"]["sha256"]["target128"], one["settings"]["guidance"]) for one in told}
+    if len(drawn) > 1 or any(len(one["settings"]["seeds"]) > 1 for one in told):
+        raise NoFigureError(f"{' and '.join(files)} are of different targets or guidance, or of several seeds")
+    rows = [pick(records, file, method="ar") for file in files]
+    count = sum(row["images"] for row in rows)
+    share = sum(row["images"] * row["prompt_accuracy"] for row in rows) / count
+    z = NormalDist().inv_cdf(0.975)
+    middle = (share + z**2 / (2 * count)) / (1 + z**2 / count)
+    half = z * math.sqrt(share * (1 - share) / count + z**2 / (4 * count**2)) / (1 + z**2 / count)
+    return Figure(share, middle - half, middle + half)
+
+
+_ACCURACY: Final = Bar(
+    "prompt accuracy of plain AR, at least 0.75",
+    QUALITY[1],
+    _read_right,
+    Sense.ABOVE,
+    _LEAST_ACCURACY,
+    ".3f",
+    more=COMPARED[1],
+)
+
+
+def _takes(method: str, file: str, least: float) -> Callable[[Records], str]:
+    """How many tokens a cycle, or how few target passes, would make a method just so fast, at this record's costs."""
+
+    def told(records: Records) -> str:
+        row = pick(records, file, method=method)
+        if row["tokens_per_cycle"] is not None:
+            kept = row["tokens_per_cycle"]
+            return f"{kept * least / row['speedup']:.2f} tokens a cycle at what one costs here; it draws {kept:.2f}"
+        share = row["target_share"]
+        passes = row["target_nfe"] * (share - 1 + row["speedup"] / least) / share
+        if passes <= 0:
+            return "not by fewer target passes: all else takes too long here"
+        return f"{passes:.1f} target passes at what one costs here; it takes {row['target_nfe']:.1f}"
+
+    return told
 
 
 def _faster(method: str, file: str, least: float, where: str) -> Bar:
     asked = f"`{method}` at least {least:g} times as fast as AR, {where}"
-    return Bar(asked, file, figure(file, "speedup", method=method), Sense.ABOVE, least)
+    measure, takes = figure(file, "speedup", method=method), _takes(method, file, least)
+    return Bar(asked, file, measure, Sense.ABOVE, least, takes=takes)
 
 
 def _keeps(method: str, file: str, where: str) -> Bar:
@@ -141,23 +193,23 @@ def _method(method: str, file: str, least: float, where: str) -> tuple[Bar, ...]
 BARS: Final[tuple[Bar, ...]] = (
     *_premises(64),
     *_premises(128),
-    _accuracy(QUALITY[1]),
+    _ACCURACY,
     *_method("adt+lantern", QUALITY[0], 1.8, "128 px, temperature 0"),
     *_method("adt+lantern", QUALITY[1], 1.5, "128 px, temperature 1"),
     *_method("mulo-islands", QUALITY[1], 3.0, "128 px"),
 )
-FILES: Final = tuple(dict.fromkeys((TRAINED, DAMAGE, *(bar.file for bar in BARS))))
+FILES: Final = tuple(dict.fromkeys((TRAINED, DAMAGE, *(file for bar in BARS for file in (bar.file, bar.more) if file))))
 
 
-def bar_cells(records: Records) -> list[tuple[str, str, str, str]]:
-    """A row for each bar: what was asked, what was measured, whether it is met, the record."""
+def bar_cells(records: Records) -> list[tuple[str, str, str, str, str]]:
+    """A row for each bar: what was asked, what was measured, whether it is met, what would just do, the records."""
     rows = []
     for bar in BARS:
         try:
-            told = bar.judged(records)
+            told = (*bar.judged(records), bar.takes(records))
         except NoFigureError as error:
-            told = ("", f"not measured: {error}")
-        rows.append((bar.asked, *told, f"`{bar.file}`"))
+            told = ("", f"not measured: {error}", "")
+        rows.append((bar.asked, *told, ", ".join(f"`{file}`" for file in (bar.file, bar.more) if file)))
     return rows
 
 
@@ -195,7 +247,10 @@ def how_far(records: Records) -> str:
 
 def _how_well(records: Records, file: str) -> list[str]:
     """What the judge reads right of plain AR's pictures, and whether that is what was asked."""
-    accuracy = pick(records, file, method="ar")["prompt_accuracy"]
+    try:
+        accuracy = _read_right(records).value
+    except NoFigureError:
+        return []
     real = records[file]["model"].get("judge_accuracy", {}).get("things_and_finishes")
     if accuracy is None or real is None:
         return []

@@ -8,8 +8,10 @@ from benchmarks.page_columns import PAIRED, PREMISES, SPEED, SPREAD
 from benchmarks.textured_bars import (
     ABLATION,
     COMPARED,
+    CONTROL,
     DAMAGE,
     EIGHT_BITS,
+    PAIR_OF_ROWS,
     PAPER,
     PAPER_PAIRED,
     QUALITY,
@@ -22,11 +24,12 @@ from benchmarks.textured_bars import PAIRED as PAIRED_BY
 from benchmarks.textured_bars import PREMISES as PREMISES_OF
 
 TEXTURED_PAGE: Final = "textured"
-BAR_COLUMNS: Final = ("what was asked", "measured (95 %)", "met", "record")
+BAR_COLUMNS: Final = ("what was asked", "measured (95 %)", "met", "what would just do", "record")
 BARS_RULE: Final = """What these models were to show before the comparison of methods on them says something about the
 papers' models ([TexturedScenes](../explanation/scenes.md)). *Met*: the whole interval is on the wanted side of the bar,
-or the figure, where it has no interval; *cannot be told*: the interval lies on both sides. A target that has learnt
-little is flat as well: read the first bar beside its cross-entropy."""
+or the figure, where it has no interval; *cannot be told*: the interval lies on both sides. *What would just do*: the
+tokens that a cycle would have to draw, or the target passes that would be left, if each cost what it costs in the
+record. A target that has learnt little is flat as well: read the first bar beside its cross-entropy."""
 
 
 def _reached(row: Row) -> str:
@@ -57,11 +60,19 @@ def _compared(file: str, heading: str, more: str = "") -> Section:
     return Section(TEXTURED_PAGE, heading, file, JUDGED, f"{_COMPARED} {more}".strip())
 
 
-def _premises(side: int) -> Section:
+def _premises(side: int) -> tuple[Section, ...]:
     words = (
         "After guidance; where it is not 1, a pass has two rows. What each figure is: docs/how-to/check-premises.md."
     )
-    return Section(TEXTURED_PAGE, f"What the papers take for granted, {side} px", PREMISES_OF[side], PREMISES, words)
+    passes = "In plain passes, inside decoding cycles, by the nodes of the pass: what verification in parallel costs."
+    file = PREMISES_OF[side]
+    return (
+        Section(TEXTURED_PAGE, f"What the papers take for granted, {side} px", file, PREMISES, words),
+        Section(TEXTURED_PAGE, f"What a target pass costs, {side} px", file, PASSES, passes, lambda one: one["passes"]),
+    )
+
+
+PASSES: Final[tuple[Column, ...]] = (("nodes", word("nodes")), ("plain passes", plain("times")))
 
 
 TEXTURED_SECTIONS: Final[tuple[Section, ...]] = (
@@ -73,7 +84,7 @@ TEXTURED_SECTIONS: Final[tuple[Section, ...]] = (
         "By the manifests of the folder. `target64` and `target128` are one network; `codebook`, `vq_encoder` and "
         "`vq_decoder` are one tokenizer.",
     ),
-    *(_premises(side) for side in PREMISES_OF),
+    *(section for side in PREMISES_OF for section in _premises(side)),
     *(
         _compared(
             file,
@@ -118,6 +129,11 @@ TEXTURED_SECTIONS: Final[tuple[Section, ...]] = (
         )
         for t, file in PAPER_PAIRED.items()
     ),
+    _compared(
+        CONTROL,
+        "ADT-Tree and its control at the papers' own settings, 128 px, temperature 1",
+        "`adt-control-tree` drafts EAGLE-2's trees of ADT-Tree's mean depth and number of nodes, and never adapts.",
+    ),
     Section(
         TEXTURED_PAGE,
         "ADT-Tree with LANTERN, one setting at a time, 128 px, temperature 1",
@@ -138,6 +154,11 @@ TEXTURED_SECTIONS: Final[tuple[Section, ...]] = (
         "Serial repair of the whole draft in row fronts of two cells, and what is varied. In the variants of local and "
         "of raster rejection two low rows are drafted a cycle. *Matched*: the threshold at which as much of the draft "
         "is kept as by `local + expansion` or `pooled`. Differences pair by pair: [claims.md](claims.md).",
+    ),
+    _compared(
+        PAIR_OF_ROWS,
+        "Guidance by a true pair of rows, 128 px, temperature 1",
+        "The target is the one before guidance was baked in. The drafter learnt from the one after, of one row.",
     ),
     _compared(
         EIGHT_BITS,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks import pages, textured_training
-from benchmarks.textured_bars import BARS, DAMAGE, PREMISES, QUALITY, TRAINED, bar_cells, how_far, met
+from benchmarks.textured_bars import BARS, COMPARED, DAMAGE, PREMISES, QUALITY, TRAINED, bar_cells, how_far, met
 from benchmarks.verdicts import Figure, Sense
 from underpaint.artifacts.results import with_envelope
 from underpaint.runtime.evaluation.machine import describe_machine
@@ -31,13 +31,18 @@ def premises(guidance: float, **values: float | tuple[float, float, float]) -> d
     return with_envelope("premises", describe_machine(), "underpaint premises", values)
 
 
-def compared(accuracy: float) -> dict[str, Any]:
-    rows = [{"method": "ar", "prompt_accuracy": accuracy}]
+def compared(accuracy: float, prompts: int = 100, first: int = 0) -> dict[str, Any]:
+    rows: list[dict[str, Any]] = [{"method": "ar", "prompt_accuracy": accuracy, "images": prompts}]
     quality = {"accuracy_over_ar": -0.01, "accuracy_over_ar_low": -0.05, "accuracy_over_ar_high": 0.03}
     likely = "attribute_log_probability_over_ar"
     quality |= {likely: 0.0, f"{likely}_low": -0.015, f"{likely}_high": 0.015}
-    rows.append({"method": "adt+lantern", "speedup": 1.6, "speedup_low": 1.55, "speedup_high": 1.7, **quality})
-    return {"model": {"judge_accuracy": {"things_and_finishes": 0.9}}, "settings": {"resolution": 128}, "rows": rows}
+    quality |= {"speedup": 1.6, "speedup_low": 1.55, "speedup_high": 1.7}
+    rows.append({"method": "adt+lantern", "tokens_per_cycle": 3.2, **quality})
+    shares = {"tokens_per_cycle": None, "target_share": 0.5, "target_nfe": 20.0}
+    rows.append({"method": "mulo-islands", **quality, "speedup": 2.7, **shares})
+    shown = {"prompts": [f"prompt {first + place}" for place in range(prompts)], "seeds": [0], "guidance": 1.0}
+    model = {"judge_accuracy": {"things_and_finishes": 0.9}, "sha256": {"target128": "a"}}
+    return {"model": model, "settings": {"resolution": 128, **shown}, "rows": rows}
 
 
 def trained() -> dict[str, Any]:
@@ -68,7 +73,7 @@ def test_bars_are_judged_by_their_own_records() -> None:
         PREMISES[128]: premises(2.0, near=(2.9, 2.5, 3.2), eight=1.2),
         QUALITY[1]: compared(0.4),
     }
-    cells = {(row[0], row[3]): row[1:3] for row in bar_cells(records)}
+    cells = {(row[0], row[4]): row[1:3] for row in bar_cells(records)}
     assert len(cells) == len(BARS)
 
     def of(beginning: str) -> tuple[str, str]:
@@ -85,12 +90,47 @@ def test_bars_are_judged_by_their_own_records() -> None:
     assert "two rows a pass; the bar is for one" in of("128 px: a pass over 8")[1]
     assert of("128 px: the likeliest token has")[1].startswith("not measured: `textured-premises-128.json` has no row")
     assert of("`adt+lantern` at least 1.8")[1] == "not measured: There is no `textured-quality-128-t0.json`"
-    assert of("prompt accuracy") == ("0.400", "**not met**")
+    assert of("prompt accuracy") == ("0.400 (0.309 to 0.498)", "**not met**")
     assert [told for (asked, _), told in cells.items() if "temperature 1" in asked] == [
         ("1.60 (1.55 to 1.70)", "**met**"),
         ("-0.010 (-0.050 to +0.030)", "cannot be told"),
         ("", f"not measured: There is no `{DAMAGE}`"),
     ]
+
+
+def test_the_accuracy_of_plain_decoding_is_of_two_records_that_share_no_prompt() -> None:
+    def of(records: dict[str, Any]) -> tuple[str, ...]:
+        (found,) = [row[1:3] for row in bar_cells(records) if row[0].startswith("prompt accuracy")]
+        return found
+
+    assert of({QUALITY[1]: compared(0.8)}) == ("0.800 (0.711 to 0.867)", "cannot be told")
+    told = of({QUALITY[1]: compared(0.8), COMPARED[1]: compared(0.85, 300, first=100)})
+    assert told == ("0.838 (0.798 to 0.870)", "**met**")
+    both = of({QUALITY[1]: compared(0.8), COMPARED[1]: compared(0.85, first=50)})
+    assert both[1] == f"not measured: {QUALITY[1]} and {COMPARED[1]} share prompts"
+    for part, changed in (
+        ("settings", {"seeds": [0, 1]}),
+        ("settings", {"guidance": 2.0}),
+        ("model", {"sha256": {"target128": "b"}}),
+    ):
+        other = compared(0.85, first=100)
+        other[part] |= changed
+        assert "are of different targets or guidance" in of({QUALITY[1]: compared(0.8), COMPARED[1]: other})[1]
+
+
+def test_a_bar_of_speed_says_what_would_just_do() -> None:
+    """3.2 tokens a cycle make 1.6x, so 3.0 make 1.5x; a picture in half of whose time 20 passes repair it must lose a
+    tenth of that time, so a fifth of those passes."""
+    takes = {row[0]: row[3] for row in bar_cells({QUALITY[1]: compared(0.8)})}
+    shown = takes["`adt+lantern` at least 1.5 times as fast as AR, 128 px, temperature 1"]
+    assert shown == "3.00 tokens a cycle at what one costs here; it draws 3.20"
+    shown = takes["`mulo-islands` at least 3 times as fast as AR, 128 px"]
+    assert shown == "16.0 target passes at what one costs here; it takes 20.0"
+    assert not any(told for asked, told in takes.items() if "fast" not in asked)
+    slow = compared(0.8)
+    slow["rows"][-1]["speedup"] = 1.4  # half of a picture's time is not in passes, and 1.5x is asked
+    takes = {row[0]: row[3] for row in bar_cells({QUALITY[1]: slow})}
+    assert takes["`mulo-islands` at least 3 times as fast as AR, 128 px"].startswith("not by fewer target passes")
 
 
 @pytest.mark.parametrize(
@@ -151,7 +191,7 @@ def test_the_page_is_made_of_records_alone_and_changes_no_other_but_the_claims(
     (folder / PREMISES[128]).write_text(json.dumps(premises(1.0, top=(0.3, 0.28, 0.33), eight=1.2)))
     after = rendered(folder)
     assert (
-        f"| 128 px: the likeliest token has at most 0.35 | 0.300 (0.280 to 0.330) | **met** | `{PREMISES[128]}` |"
+        f"| 128 px: the likeliest token has at most 0.35 | 0.300 (0.280 to 0.330) | **met** |  | `{PREMISES[128]}` |"
         in (after["textured.md"])
     )
     assert "## What the papers take for granted, 128 px" in after["textured.md"]

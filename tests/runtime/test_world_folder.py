@@ -100,7 +100,7 @@ def test_likelihoods_are_read_in_passes_that_the_engine_takes(
     sizes, run = list[int](), OnnxEngine.run
 
     def counted(engine: OnnxEngine, tokens: NDArray[np.int64], *more: Any) -> PassOutput:
-        sizes.append(tokens.shape[1])
+        sizes.append(tokens.shape[-1])
         return run(engine, tokens, *more)
 
     monkeypatch.setattr(OnnxEngine, "run", counted)
