@@ -89,7 +89,7 @@ def _drafts(axes: Axes, found: Premises) -> None:
     ):
         axes.errorbar(places, [one.value for one in figures], yerr=_bars(figures), label=name, color=colour, marker="o")
     axes.set_xticks(places)
-    axes.legend(fontsize=8, loc="lower left")
+    axes.legend(fontsize=8, loc="upper right")
 
 
 def _locality(axes: Axes, found: Premises) -> None:
@@ -109,7 +109,7 @@ def _passes(axes: Axes, passes: Sequence[tuple[int, float]], knee: float | None)
         axes.plot([size for size, _ in passes], [times for _, times in passes], color=_BLUE, marker="o")
         axes.set_ylim(bottom=0)
         if knee is not None:
-            axes.axvline(knee, color=_ORANGE, label=f"knee: {knee:.0f} nodes")
+            axes.axvline(knee, color=_ORANGE, label=f"knee at {knee:.0f}")
             axes.legend(fontsize=8, loc="lower right")
     else:
         axes.text(0.5, 0.5, "not measured", ha="center")
