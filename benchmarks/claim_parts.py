@@ -164,12 +164,12 @@ def keeps_log_probability(paper: str, method: str, file: str, what: str = "") ->
     return Claim(paper, text, "no figure", (file,), measure, bound=0.0, form="+.3f", remark=remark)
 
 
-def keeps_likelihood(paper: str, method: str, published: str) -> Claim:
+def keeps_likelihood(paper: str, method: str, published: str, file: str = FRONTIER) -> Claim:
     """A relaxed method's pictures are as likely to the target as its own."""
     text = f"`{method}` keeps quality: its pictures are not less likely to the target than the target's own."
-    measure = figure(FRONTIER, "log_likelihood_over_ar", method=method)
+    measure = figure(file, "log_likelihood_over_ar", method=method)
     remark = "Log-likelihood a token, less that of plain decoding. Likelier is sharper, not better."
-    return Claim(paper, text, published, (FRONTIER,), measure, bound=0.0, form="+.2f", remark=remark)
+    return Claim(paper, text, published, (file,), measure, bound=0.0, form="+.2f", remark=remark)
 
 
 OVERLAP = "overlap of drafter and target, 1 past the root"

@@ -13,6 +13,7 @@ from benchmarks.claim_parts import (
     Claim,
     faster,
     keeps_accuracy,
+    keeps_likelihood,
     keeps_log_probability,
     over_ar,
 )
@@ -129,6 +130,7 @@ TEXTURED_CLAIMS = (
     ),
     *(keeps_accuracy(_LANTERN, "lantern", TEXTURED.compared[t], f", temperature {t}", _ACCURACY_LOSS) for t in (0, 1)),
     *(keeps_log_probability(_LANTERN, "lantern", TEXTURED.compared[t], f", temperature {t}") for t in (0, 1)),
+    keeps_likelihood(_LANTERN, "lantern", _ACCURACY_LOSS, TEXTURED.compared[1]),
     over_ar(ADT, "adt", 0, 2.21, world=TEXTURED),
     over_ar(ADT, "adt", 1, 1.05, "about 1.05x (reviews)", world=TEXTURED),
     faster(ADT, "adt", "eagle2", 0, "1.36x (2.21 / 1.62)", 2.21 / 1.62, world=TEXTURED),
@@ -161,6 +163,7 @@ TEXTURED_CLAIMS = (
         for t in (0, 1)
     ),
     *(keeps_log_probability(_ADT, "adt+lantern", QUALITY[t], f", temperature {t}") for t in (0, 1)),
+    keeps_likelihood(_ADT, "adt+lantern", "CLIP score 0.3081 against 0.3086", QUALITY[1]),
     _mulo("mulo", None, "1.22x (Tar-1.5B, 512 px, first version)", 1.22),
     faster(MULO, "mulo", "eagle2", 1, "1.69x (1.22 / 0.72, first version)", 1.22 / 0.72, world=TEXTURED),
     faster(
@@ -183,6 +186,7 @@ TEXTURED_CLAIMS = (
             keeps_log_probability(_MULO, method, file),
         )
     ),
+    keeps_likelihood(_MULO, "mulo-islands", "GenEval 77.7 to 76.0 (Tar-1.5B, 512 px)", QUALITY[1]),
     keeps_log_probability(_MULO, "zipar", QUALITY[1], " at as many passes as `mulo-islands`"),
     resolution_claim(TEXTURED),
     _grows(_MULO, "zipar", "Row fronts of two cells."),
