@@ -125,6 +125,7 @@ def test_what_cannot_be_trained_is_refused_at_once(
 
 def test_a_stopped_run_says_so_and_exits_as_a_shell_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from underpaint.models.train.loop import LoopSettings, TrainingResult
+    from underpaint.models.train.precision import describe_products
 
     asked = []
 
@@ -140,7 +141,8 @@ def test_a_stopped_run_says_so_and_exits_as_a_shell_does(tmp_path: Path, monkeyp
     given = ["--out", str(tmp_path), "--steps", "9", "--minutes", "0.5", "--seed", "3"]
     result = CliRunner().invoke(app, ["judge", *given])
     assert result.exit_code == 130, result.output
-    assert result.output == f"{tmp_path}: 7 steps, stopped; run again to continue; accuracy 0.5\n"
+    products = f"{tmp_path}: {describe_products('cpu')}\n"  # which differs by processor
+    assert result.output == f"{products}{tmp_path}: 7 steps, stopped; run again to continue; accuracy 0.5\n"
     assert asked == [(tmp_path, None, 9, 0.5, 3, "cpu")]
 
 
