@@ -16,6 +16,7 @@ from underpaint.models.config import plain
 
 RETIRED: Final = frozenset({"scenes", "validation_scenes"})
 """Settings that targets had, and that decided nothing: how many scenes there are is the world's."""
+_NOT_SET: Final = "not set"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +55,19 @@ def refuse_other_seed(path: Path, saved: Mapping[str, Any], given: Given) -> Non
         )
 
 
-def without_retired(held: Any, wanted: Any) -> Any:
-    """`held` without the settings in `RETIRED` that `wanted`, of the same form, lacks: no step depended on them."""
+def differences(held: Any, wanted: Any, name: str = "") -> list[str]:
+    """In words, what was given before and what is wanted now, setting by setting where they differ.
+
+    Settings in `RETIRED` that `wanted` lacks are left out: no step depended on them.
+    """
     if not isinstance(held, dict) or not isinstance(wanted, dict):
-        return held
-    return {
-        name: without_retired(value, wanted.get(name))
-        for name, value in held.items()
-        if name in wanted or name not in RETIRED
-    }
+        return [] if held == wanted else [f"{name or 'settings'} {held!r}, now wanted {wanted!r}"]
+    names = sorted(one for one in held.keys() | wanted.keys() if one in wanted or one not in RETIRED)
+    return [
+        told
+        for one in names
+        for told in differences(held.get(one, _NOT_SET), wanted.get(one, _NOT_SET), f"{name}.{one}" if name else one)
+    ]
 
 
 def refuse_other(out: Path, given: Given) -> None:
@@ -77,10 +82,10 @@ def refuse_other(out: Path, given: Given) -> None:
     if not runs or "optimizer" not in saved:
         return
     before, own = (plain({name: how[name] for name in how if name != "loop"}) for how in (runs[-1]["how"], given.how))
-    before = without_retired(before, own)
-    differing = [name for name in sorted(before.keys() | own.keys()) if before.get(name) != own.get(name)]
+    names = before.keys() | own.keys()
+    held, wanted = ({name: told.get(name) for name in names} for told in (before, own))
+    differing = differences(held, wanted)
     if differing:
-        held, wanted = ({name: told.get(name) for name in differing} for told in (before, own))
         raise ValueError(
-            f"{path} was trained with {held}; now wanted {wanted}. Give the same to continue it, or another --out"
+            f"{path} was trained with {'; '.join(differing)}. Give the same to continue it, or another --out"
         )

@@ -9,12 +9,12 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from underpaint.artifacts import lock
 from underpaint.artifacts.manifest import write_beside
 from underpaint.models import weights
-from underpaint.models.train.history import without_retired
+from underpaint.models.train.history import differences
 from underpaint.models.train.loop import CHECKPOINT, TrainingResult
 
 ABOUT = "world.json"
@@ -146,26 +146,8 @@ def _check(path: Path, about: Mapping[str, Any]) -> None:
         held = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{path} is damaged ({error}); give another --out, or remove the folder") from error
-    held = without_retired(held, wanted)
-    if held != wanted:
+    apart = differences(held, wanted)
+    if apart:
         raise ValueError(
-            f"{path.parent} holds a world of {'; '.join(_differences(held, wanted))}. Give the same to continue it, or "
-            "another --out"
+            f"{path.parent} holds a world of {'; '.join(apart)}. Give the same to continue it, or another --out"
         )
-
-
-_NOT_SET: Final = "not set"
-
-
-def _differences(held: Any, wanted: Any, name: str = "") -> list[str]:
-    """What was trained and what is now wanted, setting by setting where they differ."""
-    if isinstance(held, dict) and isinstance(wanted, dict):
-        names = sorted(held.keys() | wanted.keys())
-        return [
-            told
-            for one in names
-            for before, now in [(held.get(one, _NOT_SET), wanted.get(one, _NOT_SET))]
-            if before != now
-            for told in _differences(before, now, f"{name}.{one}" if name else one)
-        ]
-    return [f"{name or 'settings'} {held!r}, now wanted {wanted!r}"]

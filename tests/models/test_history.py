@@ -14,7 +14,7 @@ from underpaint.models.train.drafter import DrafterSettings, train_drafter
 from underpaint.models.train.drawn import CHUNK, draw_scenes, fingerprint, load_drawn
 from underpaint.models.train.grids import GridData
 from underpaint.models.train.guided import train_guided
-from underpaint.models.train.history import Given, runs_with, without_retired
+from underpaint.models.train.history import Given, differences, runs_with
 from underpaint.models.train.loop import CHECKPOINT, LoopSettings
 from underpaint.models.train.target import TargetSettings, train_target
 from underpaint.models.train.tokens import TokenSet
@@ -43,11 +43,15 @@ def test_what_an_older_recipe_did_is_not_made_up() -> None:
 
 def test_settings_that_a_recipe_no_longer_has_are_not_compared() -> None:
     before = {"seed": 1, "settings": {"batch": 8, "scenes": 20000, "validation_scenes": 500}}
-    assert without_retired(before, {"seed": 1, "settings": {"batch": 8}}) == {"seed": 1, "settings": {"batch": 8}}
+    assert differences(before, {"seed": 1, "settings": {"batch": 8}}) == []
     # Where a recipe has them they count, and so does all else that it lacks.
-    assert without_retired(before, {"settings": {"batch": 8, "scenes": 1, "validation_scenes": 1}}) == before
-    assert without_retired({"settings": {"dropout": 0.1}}, {"settings": {}}) == {"settings": {"dropout": 0.1}}
-    assert without_retired({"seed": 1}, None) == {"seed": 1}
+    now = {"seed": 1, "settings": {"batch": 8, "scenes": 1, "validation_scenes": 500}}
+    assert differences(before, now) == ["settings.scenes 20000, now wanted 1"]
+    lacking = differences({"settings": {"dropout": 0.1}}, {"settings": {}})
+    assert lacking == ["settings.dropout 0.1, now wanted 'not set'"]
+    assert differences({"seed": None}, {}) == ["seed None, now wanted 'not set'"]
+    assert differences([1], [1]) == []
+    assert differences([1], {}) == ["settings [1], now wanted {}"]
 
 
 def tiny_grid() -> GridData:
