@@ -6,10 +6,21 @@ told where the interval lies on both sides; a figure that has no interval meets 
 
 import math
 from collections.abc import Callable, Iterator
-from statistics import NormalDist
 from typing import Final, NamedTuple
 
-from benchmarks.verdicts import Figure, Figured, NoFigureError, Records, Sense, figure, of_row, pick, record, written
+from benchmarks.verdicts import (
+    Figure,
+    Figured,
+    NoFigureError,
+    Records,
+    Sense,
+    figure,
+    of_row,
+    pick,
+    record,
+    share_of,
+    written,
+)
 
 TRAINED: Final = "textured-training.json"
 PREMISES: Final = {side: f"textured-premises-{side}.json" for side in (64, 128)}
@@ -47,18 +58,16 @@ class Bar(NamedTuple):
     """What a figure was to be.
 
     sense: which side of `bound`, which itself is enough. form: of the figure. A bound that is a figure of a record has
-    an interval of its own: a bar is met, or missed, by both of its ends. takes: in words, what would just do. more: a
-    second record that the figure is of.
+    an interval of its own: a bar is met, or missed, by both of its ends. takes: in words, what would just do.
     """
 
     asked: str
-    file: str
+    files: tuple[str, ...]
     measure: Figured
     sense: Sense
     bound: float | Figured
     form: str = ".2f"
     takes: Callable[[Records], str] = lambda records: ""
-    more: str = ""
 
     def judged(self, records: Records) -> tuple[str, str]:
         """What was measured, and whether it meets the bar; raises NoFigureError where a record lacks a figure."""
@@ -96,14 +105,15 @@ def _pass_over(nodes: int, file: str) -> Figured:
 
 def _premises(side: int) -> Iterator[Bar]:
     at, file, above = f"{side} px", PREMISES[side], Sense.ABOVE
+    files = (file,)
     likeliest, near = "likeliest token, mean probability", "nearest codes over random ones"
-    yield Bar(f"{at}: the likeliest token has at most 0.35", file, _value(file, likeliest), Sense.BELOW, 0.35, ".3f")
-    yield Bar(f"{at}: the 10 nearest codes hold 3 times what random ones do", file, _value(file, near), above, 3.0)
+    yield Bar(f"{at}: the likeliest token has at most 0.35", files, _value(file, likeliest), Sense.BELOW, 0.35, ".3f")
+    yield Bar(f"{at}: the 10 nearest codes hold 3 times what random ones do", files, _value(file, near), above, 3.0)
     factor = _value(file, "likeliest token, surest region over least sure")
-    yield Bar(f"{at}: the likeliest token's share differs by region, 1.5 times", file, factor, above, 1.5)
+    yield Bar(f"{at}: the likeliest token's share differs by region, 1.5 times", files, factor, above, 1.5)
     for nodes, most in ((8, 1.5), (16, 1.95)):
         asked = f"{at}: a pass over {nodes} nodes costs at most {most:g} plain ones, one row, in decoding cycles"
-        yield Bar(asked, file, _pass_over(nodes, file), Sense.BELOW, most)
+        yield Bar(asked, files, _pass_over(nodes, file), Sense.BELOW, most)
 
 
 def _value(file: str, name: str) -> Figured:
@@ -112,7 +122,7 @@ def _value(file: str, name: str) -> Figured:
 
 def _read_right(records: Records) -> Figure:
     """The share of plain AR's pictures that the judge reads right, of the comparisons at temperature 1, which must not
-    share a prompt, with Wilson's interval (95 %)."""
+    share a prompt."""
     files = [QUALITY[1], *(file for file in (COMPARED[1],) if file in records)]
     told = [record(records, file) for file in files]
     prompts = [prompt for one in told for prompt in one["settings"]["prompts"]]
@@ -122,22 +132,18 @@ def _read_right(records: Records) -> Figure:
     if len(drawn) > 1 or any(len(one["settings"]["seeds"]) > 1 for one in told):
         raise NoFigureError(f"{' and '.join(files)} are of different targets or guidance, or of several seeds")
     rows = [pick(records, file, method="ar") for file in files]
-    count = sum(row["images"] for row in rows)
-    share = sum(row["images"] * row["prompt_accuracy"] for row in rows) / count
-    z = NormalDist().inv_cdf(0.975)
-    middle = (share + z**2 / (2 * count)) / (1 + z**2 / count)
-    half = z * math.sqrt(share * (1 - share) / count + z**2 / (4 * count**2)) / (1 + z**2 / count)
-    return Figure(share, middle - half, middle + half)
+    if any(row["prompt_accuracy"] is None for row in rows):
+        raise NoFigureError(f"{' and '.join(files)}: no judge read the pictures")
+    return share_of(sum(row["images"] * row["prompt_accuracy"] for row in rows), sum(row["images"] for row in rows))
 
 
 _ACCURACY: Final = Bar(
     "prompt accuracy of plain AR, at least 0.75",
-    QUALITY[1],
+    (QUALITY[1], COMPARED[1]),
     _read_right,
     Sense.ABOVE,
     _LEAST_ACCURACY,
     ".3f",
-    more=COMPARED[1],
 )
 
 
@@ -161,12 +167,12 @@ def _takes(method: str, file: str, least: float) -> Callable[[Records], str]:
 def _faster(method: str, file: str, least: float, where: str) -> Bar:
     asked = f"`{method}` at least {least:g} times as fast as AR, {where}"
     measure, takes = figure(file, "speedup", method=method), _takes(method, file, least)
-    return Bar(asked, file, measure, Sense.ABOVE, least, takes=takes)
+    return Bar(asked, (file,), measure, Sense.ABOVE, least, takes=takes)
 
 
 def _keeps(method: str, file: str, where: str) -> Bar:
     asked = f"`{method}` loses at most 0.02 of AR's prompt accuracy, {where}"
-    return Bar(asked, file, figure(file, "accuracy_over_ar", method=method), Sense.ABOVE, -0.02, "+.3f")
+    return Bar(asked, (file,), figure(file, "accuracy_over_ar", method=method), Sense.ABOVE, -0.02, "+.3f")
 
 
 def _points_in_nats(records: Records) -> Figure:
@@ -181,7 +187,7 @@ def _points_in_nats(records: Records) -> Figure:
 def _keeps_log_probability(method: str, file: str, where: str) -> Bar:
     asked = f"`{method}` loses at most the judge's log-probability that 0.02 of accuracy is worth, {where}"
     measure = figure(file, "attribute_log_probability_over_ar", method=method)
-    return Bar(asked, file, measure, Sense.ABOVE, _points_in_nats, "+.3f")
+    return Bar(asked, (file,), measure, Sense.ABOVE, _points_in_nats, "+.3f")
 
 
 def _method(method: str, file: str, least: float, where: str) -> tuple[Bar, ...]:
@@ -198,7 +204,7 @@ BARS: Final[tuple[Bar, ...]] = (
     *_method("adt+lantern", QUALITY[1], 1.5, "128 px, temperature 1"),
     *_method("mulo-islands", QUALITY[1], 3.0, "128 px"),
 )
-FILES: Final = tuple(dict.fromkeys((TRAINED, DAMAGE, *(file for bar in BARS for file in (bar.file, bar.more) if file))))
+FILES: Final = tuple(dict.fromkeys((TRAINED, DAMAGE, *(file for bar in BARS for file in bar.files))))
 
 
 def bar_cells(records: Records) -> list[tuple[str, str, str, str, str]]:
@@ -209,7 +215,7 @@ def bar_cells(records: Records) -> list[tuple[str, str, str, str, str]]:
             told = (*bar.judged(records), bar.takes(records))
         except NoFigureError as error:
             told = ("", f"not measured: {error}", "")
-        rows.append((bar.asked, *told, ", ".join(f"`{file}`" for file in (bar.file, bar.more) if file)))
+        rows.append((bar.asked, *told, ", ".join(f"`{file}`" for file in bar.files)))
     return rows
 
 
@@ -252,7 +258,7 @@ def _how_well(records: Records, file: str) -> list[str]:
     except NoFigureError:
         return []
     real = records[file]["model"].get("judge_accuracy", {}).get("things_and_finishes")
-    if accuracy is None or real is None:
+    if real is None:
         return []
     side = records[file]["settings"]["resolution"]
     told = f"their finishes); of the real scenes, {real:.3f}"

@@ -140,6 +140,14 @@ def of_row(row: Row, name: str) -> Figure:
     return Figure(row[name], row.get(low), row.get(high))
 
 
+def share_of(hits: float, count: int) -> Figure:
+    """hits / count of independent cases, with Wilson's interval (95 %)."""
+    share, scale = hits / count, 1 + _NORMAL**2 / count
+    middle = (share + _NORMAL**2 / (2 * count)) / scale
+    half = _NORMAL * math.sqrt(share * (1 - share) / count + _NORMAL**2 / (4 * count**2)) / scale
+    return Figure(share, middle - half, middle + half)
+
+
 def inverse(one: Figure) -> Figure:
     """1 over a positive figure."""
     low, high = (None if one.high is None else 1 / one.high), (None if one.low is None else 1 / one.low)
