@@ -9,11 +9,7 @@ from underpaint.artifacts.results import merged, with_envelope
 from underpaint.runtime.drawing import Drawing
 from underpaint.runtime.evaluation.comparison import ComparisonProgress
 from underpaint.runtime.evaluation.jobs.plan import EvaluationPlan, JobShare, ModelPlan
-from underpaint.runtime.evaluation.jobs.shards import (
-    EvaluationFolder,
-    ShardWriter,
-    StoredJobs,
-)
+from underpaint.runtime.evaluation.jobs.shards import EvaluationFolder, ShardWriter, StoredJobs
 from underpaint.runtime.evaluation.jobs.workers import WorkerPool
 from underpaint.runtime.evaluation.machine import describe_machine
 from underpaint.runtime.evaluation.picture_judge import Picture

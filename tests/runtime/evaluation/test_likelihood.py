@@ -76,3 +76,4 @@ def test_the_largest_pass_has_room_for_ends_of_lines(width: int | None) -> None:
         assert found == 1 or found + ends <= (widest or 64 + ends)
         assert widest is not None or found == 64
         assert widest is None or width is not None or found == min(64, widest)
+        assert widest is None or width is None or found >= min(64, widest - -(-widest // width))
