@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import underpaint.runtime.device.language  # noqa: F401  (before a test's export imports Triton, to compile)
 from tests.cli.bad_commands import COMMANDS
 from tests.cli.bad_files import make_files
 from tests.cli.program import listing, run_program, subcommands
