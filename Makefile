@@ -10,7 +10,8 @@ BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 # The demo: what 2 cores draw in six minutes, installation and a first cost curve included, an old processor's too.
 DEMO := --resolution 128 --prompts-count 8 --seeds 1 --no-likelihood --fresh
-DEMO_METHODS := ar,eagle2,adt,jacobi-lookup,adt+lantern
+COLD := ar,adt,jacobi-lookup,adt+lantern
+WARM := ar,eagle2,jacobi-lookup,lantern,adt+lantern,zipar,mulo-islands
 
 .PHONY: setup demo test kernels lint clean
 
@@ -18,8 +19,8 @@ setup: .venv/.has-runtime
 	@echo "ready: $(BIN)/underpaint --help"
 
 demo: .venv/.has-runtime
-	$(BIN)/underpaint compare --temperature 0 $(DEMO) --methods $(DEMO_METHODS) --out demo/t0 --json demo/compare-t0.json
-	$(BIN)/underpaint compare --temperature 1 $(DEMO) --methods $(DEMO_METHODS),lantern,zipar,mulo-islands --out demo/t1 --json demo/compare-t1.json
+	$(BIN)/underpaint compare --temperature 0 $(DEMO) --methods $(COLD) --out demo/t0 --json demo/compare-t0.json
+	$(BIN)/underpaint compare --temperature 1 $(DEMO) --methods $(WARM) --out demo/t1 --json demo/compare-t1.json
 
 test: .venv/.has-tools
 	rm -rf build  # a wheel takes over what an earlier one was built of, deleted files too
