@@ -1,8 +1,9 @@
 """Does an evaluation that loses a worker half-way have the statistics of one that does not?
 
-Run: python -m benchmarks.evaluate [--pictures 2000] [--workers 2] [--on ray] [--out benchmarks/results/evaluate.json]
+Run: python -m benchmarks.evaluate [--pictures 2000] [--workers 2] [--on ray] [--engines DIR]
+[--out benchmarks/results/evaluate.json]
 
-The same plan is drawn twice by the shipped models of 64 px, half of the pictures by plain AR and half by EAGLE-2: once
+The same plan is drawn twice by the models of 64 px, half of the pictures by plain AR and half by EAGLE-2: once
 undisturbed, and once with a worker killed (SIGKILL) when half is done. Every figure that no clock takes has to be the
 same, to the last digit; code 1 otherwise.
 """
@@ -18,6 +19,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.models import engines_option
 from benchmarks.report import at_least, finish, options, parse, progress, refusing
 from underpaint.runtime.evaluation.comparison import ComparisonPlan, ComparisonProgress, build_methods, read_conditions
 from underpaint.runtime.evaluation.jobs.plan import EvaluationPlan, ModelPlan, ModelSpec
@@ -25,14 +27,13 @@ from underpaint.runtime.evaluation.jobs.run import draw_missing, evaluation_repo
 from underpaint.runtime.evaluation.jobs.shards import EvaluationFolder
 from underpaint.runtime.evaluation.jobs.workers import ProcessWorkers, RayWorkers, WorkerPool, load_ray
 from underpaint.runtime.evaluation.report import TIMED
-from underpaint.zoo.load import FOLDER
 
 METHODS = ("ar", "eagle2")
 
 
-def plan_of(pictures: int) -> EvaluationPlan:
-    """`pictures` in all: two methods, prompts by two seeds."""
-    spec = ModelSpec(str(FOLDER), 64)
+def plan_of(pictures: int, folder: Path) -> EvaluationPlan:
+    """`pictures` in all: two methods, prompts by two seeds. folder: of the models."""
+    spec = ModelSpec(str(folder), 64)
     pipeline = spec.open(own_threads=False)
     sampling = dataclasses.replace(pipeline.sampling, temperature=1.0)
     methods = build_methods(pipeline, METHODS, 1.0)
@@ -73,11 +74,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--pictures", type=at_least(4), default=2000)
     parser.add_argument("--workers", type=at_least(1), default=2)
     parser.add_argument("--on", choices=("ray", "local"), default="ray")
+    engines_option(parser)
     asked = parse(parser, arguments)
     with refusing(parser):
         if asked.on == "ray":
             load_ray()
-        plan = plan_of(asked.pictures)
+        plan = plan_of(asked.pictures, asked.engines)
 
     def pool() -> WorkerPool:
         tasks = plan.tasks()

@@ -2,6 +2,7 @@
 
 import zipfile
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -132,10 +133,17 @@ def _recipe_tokenizer(path: Path) -> dict[str, Any] | None:
     """A recipe's checkpoint; None for a file or folder in a published form: parameters, and no config beside them."""
     if _existing(path, "tokenizer").is_dir() or path.suffix == ".safetensors":
         return None
-    saved = _unpickled(path, mmap=True)
+    file = path.stat()
+    saved = _last_tokenizer(path, file.st_ino, file.st_mtime_ns)
     if isinstance(saved, dict) and "config" not in saved:
         return None
     return _of_kind(_whole(saved, path), path, "tokenizer")
+
+
+@lru_cache(maxsize=1)
+def _last_tokenizer(path: Path, inode: int, changed_ns: int) -> Any:
+    """A tokenizer's file, which the stages of a world ask for dozens of times; read again once it is another."""
+    return _unpickled(path, mmap=True)
 
 
 def _published_vq(path: Path) -> VQModel:

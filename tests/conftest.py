@@ -1,4 +1,5 @@
-"""Hypothesis profiles: `ci` is the same on every run; HYPOTHESIS_PROFILE=nightly looks further, at random.
+"""Hypothesis profiles: `ci` is the same on every run; HYPOTHESIS_PROFILE=nightly looks further, at random, and
+`no_shrink` is enough where a test asks whether another fails.
 
 Plug-ins that UNDERPAINT_PLUGINS names join the registries, so every test over them covers those rules too.
 """
@@ -13,7 +14,7 @@ import tests.one_core  # noqa: F401  (before any library counts the cores)
 
 # isort: split
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 from tests.made_once import made_once, run_folder
 from underpaint.algos.plugins import load_plugins, named_by_environment
@@ -27,6 +28,7 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 settings.register_profile("nightly", parent=settings.get_profile("ci"), derandomize=False, max_examples=400)
+settings.register_profile("no_shrink", parent=settings.get_profile("ci"), phases=[Phase.explicit, Phase.generate])
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 load_plugins(named_by_environment())
 # Tracing a module makes millions of objects that live on: looking through them often is a third of its time.
@@ -74,16 +76,32 @@ def rough_costs() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session")
-def cost_curves(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Commands of this run know the shipped models' cost curves, of few cycles, in other processes too."""
+def measure_curves(models: Path) -> None:
+    """Other processes of this run know the curves too; the cache keeps them by what the models are."""
     from underpaint.runtime.costs.machine_curve import curve_of
     from underpaint.runtime.pipeline import Pipeline
 
-    def measure(_: Path) -> None:
-        with few_cycles():
-            for side in (64, 128):
-                pipeline = Pipeline.open(resolution=side)
-                assert curve_of(pipeline, pipeline.sampling) is not None
+    with few_cycles():
+        for side in (64, 128):
+            pipeline = Pipeline.open(models, resolution=side)
+            assert curve_of(pipeline, pipeline.sampling) is not None
 
-    made_once(tmp_path_factory.getbasetemp(), "cost_curves", measure)
+
+@pytest.fixture(scope="session")
+def cost_curves(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Commands of this run know the shipped models' cost curves, of few cycles."""
+    from underpaint.zoo.load import FOLDER
+
+    made_once(tmp_path_factory.getbasetemp(), "cost_curves", lambda _: measure_curves(FOLDER))
+
+
+@pytest.fixture(scope="session")
+def small_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of the shipped models with a small target and drafter, whose cost curves are known: one for the run."""
+    from tests.small_models import write_small_models
+
+    def write(place: Path) -> None:
+        write_small_models(place / "models", place / "runs")
+        measure_curves(place / "models")
+
+    return made_once(tmp_path_factory.getbasetemp(), "small", write) / "models"

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -177,9 +178,21 @@ def _command(line: str, folder: str, prepared: str, killed_at: list[Any] | None,
     return 0
 
 
+@cache
+def _draw_what_recipes_share() -> None:
+    """Sprites and tiles of textures, which every training would draw for itself."""
+    from tests.models.sprites import made_up_sprites
+    from underpaint.models.data import textures
+
+    made_up_sprites()
+    for kind in textures.KINDS:
+        for number in range(textures.TILES):
+            textures.window(kind, number, 0, 0, 0, 64, 64)
+
+
 def _serve() -> None:
-    import matplotlib.pyplot  # noqa: F401
-    import torch  # noqa: F401
+    import matplotlib.pyplot
+    import torch._dynamo  # noqa: F401
 
     import underpaint.cli.evaluation.scoring
     import underpaint.cli.train.commands
@@ -188,6 +201,8 @@ def _serve() -> None:
 
     for request in sys.stdin:
         asked = json.loads(request)
+        if asked["prepared"] == "tiny_recipes":
+            _draw_what_recipes_share()
         reading, writing = os.pipe()
         child = os.fork()
         if not child:

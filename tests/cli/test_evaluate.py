@@ -158,11 +158,12 @@ def test_bad_input_is_refused_before_any_work(tmp_path, arguments, message):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds the workers in /proc, which this system lacks")
-def test_a_run_killed_twice_has_the_figures_of_one_that_was_not(tmp_path):
+def test_a_run_killed_twice_has_the_figures_of_one_that_was_not(tmp_path, small_models):
     """A worker dies and its job is drawn again; then the whole run dies, and the same command goes on."""
 
     def command(out):
-        return [sys.executable, "-m", "underpaint", "evaluate", *SMALL, "--jobs", "2", "--out", str(out)]
+        asked = (*SMALL, "--engines", str(small_models), "--jobs", "2", "--out", str(out))
+        return [sys.executable, "-m", "underpaint", "evaluate", *asked]
 
     def finished():
         return sum(path.read_bytes().count(b".json\0") for path in (tmp_path / "killed" / "shards").glob("*.tar"))
@@ -199,9 +200,9 @@ def children_of(pid):
     return sorted(found)
 
 
-def test_an_evaluation_becomes_a_page(tmp_path):
+def test_an_evaluation_becomes_a_page(tmp_path, small_models):
     asked = ("--methods", "eagle2", "--resolution", 64, "--prompts-count", 1, "--jobs", 0, "--out", tmp_path)
-    assert called("evaluate", *asked).exit_code == 0
+    assert called("evaluate", *asked, "--engines", small_models).exit_code == 0
     result = called("report", tmp_path)
     assert result.exit_code == 0, result.output
     text = (tmp_path / "report.html").read_text(encoding="utf-8")

@@ -113,8 +113,9 @@ def test_a_full_disk_is_found_before_the_work(files: Path, monkeypatch: pytest.M
     ],
 )
 def test_a_disk_that_fills_up_in_the_work_is_told(
-    files: Path, monkeypatch: pytest.MonkeyPatch, line: str, kept: list[str]
+    files: Path, small_models: Path, monkeypatch: pytest.MonkeyPatch, line: str, kept: list[str]
 ) -> None:
+    line = f"{line} --engines {small_models}"
     before = listing(files)
     ran = limited(line, files, monkeypatch, SOME_ROOM)
     assert not ran.crash, ran.crash

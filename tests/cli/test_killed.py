@@ -36,10 +36,11 @@ def lines_of(path: Path) -> int:
     return len(path.read_bytes().splitlines()) if path.exists() else 0
 
 
-@pytest.mark.usefixtures("cost_curves")
 @pytest.mark.parametrize("command", ["compare --methods eagle2", "sweep --vary eagle2.depth=3"])
-def test_a_killed_comparison_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
-    line = f"{command} --prompts-count 12 --resolution 64 --out x"
+def test_a_killed_comparison_goes_on(
+    tmp_path: Path, small_models: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    line = f"{command} --engines {small_models} --prompts-count 12 --resolution 64 --out x"
     log = tmp_path / "x" / "drawings.jsonl"
     kill_when(start(["-m", "underpaint", *line.split()], tmp_path), lambda: lines_of(log) >= 3)
     held = log.read_bytes()
@@ -51,8 +52,8 @@ def test_a_killed_comparison_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert not list(tmp_path.rglob("*.part"))
 
 
-def test_a_killed_trace_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    line = "trace --prompts-count {} --resolution 64 --depths 2 --keep 8 --out x.npz"
+def test_a_killed_trace_leaves_no_file(tmp_path: Path, small_models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = f"trace --engines {small_models} --prompts-count {{}} --resolution 64 --depths 2 --keep 8 --out x.npz"
     child = start(["-m", "underpaint", *line.format(400).split()], tmp_path)
     time.sleep(2.0)
     assert child.poll() is None

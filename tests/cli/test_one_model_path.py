@@ -1,4 +1,4 @@
-"""The shipped folder is a folder of models like any other: named by --engines, it draws the same pictures."""
+"""The folder that ships is a folder of models like any other: named by --engines, it draws the same pictures."""
 
 import json
 import shutil
@@ -9,9 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from underpaint.cli.app import app
-from underpaint.zoo.load import FOLDER
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cost_curves")]
+pytestmark = pytest.mark.slow
 METHODS = "adt+lantern,mulo-islands"
 PROMPTS = ("a woolly fox left of an outlined pumpkin, on green foliage",)
 TIMED = ("seconds", "speedup", "share", "_ms", "frechet_seconds")
@@ -33,9 +32,12 @@ def compared(out: Path, temperature: str, *more: str) -> tuple[list[dict[str, An
 
 
 @pytest.mark.parametrize("temperature", ["0", "1"])
-def test_compare_of_the_folder_is_compare_picture_by_picture(tmp_path: Path, temperature: str) -> None:
+def test_compare_of_the_folder_is_compare_picture_by_picture(
+    tmp_path: Path, small_models: Path, monkeypatch: pytest.MonkeyPatch, temperature: str
+) -> None:
+    monkeypatch.setattr("underpaint.zoo.load.FOLDER", small_models)
     elsewhere = tmp_path / "models"
-    shutil.copytree(FOLDER, elsewhere, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+    shutil.copytree(small_models, elsewhere)
     shipped = compared(tmp_path / "shipped", temperature)
     named = compared(tmp_path / "named", temperature, "--engines", str(elsewhere))
     assert len(shipped[0]) == len(shipped[1]) == 3 * len(PROMPTS)

@@ -11,6 +11,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 EXAMPLE = "docs/examples/last_first.py"
 RELAXED = "docs/examples/lenient.py"
+_FAILING = {"HYPOTHESIS_PROFILE": "no_shrink"}
+"""For tests that have to fail: how small the case is matters to nobody."""
 
 
 def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -39,7 +41,9 @@ def test_a_wrong_rule_from_outside_is_caught(tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.py"
     wrong.write_text(text)
     done = run(
-        "pytest", "-qx", "-p", "no:cacheprovider", "tests/exact", "-k", "last_first", UNDERPAINT_PLUGINS=str(wrong)
+        *("pytest", "-qx", "-p", "no:cacheprovider", "tests/exact", "-k", "last_first"),
+        **_FAILING,
+        UNDERPAINT_PLUGINS=str(wrong),
     )
     assert done.returncode == 1, done.stdout
 
@@ -72,7 +76,7 @@ def test_a_wrong_promise_of_a_relaxed_rule_is_caught(tmp_path: Path, old: str, n
     wrong = tmp_path / "lenient.py"
     wrong.write_text(text.replace(old, new))
     command = ("pytest", "-qx", "-p", "no:cacheprovider", "tests/exact/test_relaxed.py", "-k", f"lenient and {fails}")
-    done = run(*command, UNDERPAINT_PLUGINS=str(wrong))
+    done = run(*command, **_FAILING, UNDERPAINT_PLUGINS=str(wrong))
     assert done.returncode == 1, done.stdout
     assert f"FAILED tests/exact/test_relaxed.py::{fails}" in done.stdout
 

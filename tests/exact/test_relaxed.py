@@ -1,5 +1,6 @@
 """Relaxed rules: exact total variation, the promised bound, the support, and where they are lossless."""
 
+from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
@@ -26,7 +27,7 @@ from underpaint.algos.accept.cool import CoolSD
 from underpaint.algos.accept.gsd import GroupedAcceptance
 from underpaint.algos.accept.neighbours import nearest_codes
 from underpaint.algos.accept.relaxed import accepted_mass
-from underpaint.algos.accept.spec import DraftedNode
+from underpaint.algos.accept.spec import DraftedNode, Rule
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import enumerate_outcomes, sampling
 from underpaint.algos.draft import POLICIES, Grid, PolicySpec
@@ -128,6 +129,20 @@ SHOWING = [
 """Pairs of target and draft distributions; every setting that is not lossless shows on one of them."""
 
 
+def gaps_of(rule: Rule, spec: RuleSpec, options: tuple[tuple[str, Any], ...]) -> Iterator[float]:
+    """How far the rule's output is from the target's, case by case, the slowest last."""
+    for (target, draft), drawn in product(SHOWING, sorted(spec.drawn)):
+        if dict(options) not in residuals(spec, drawn):
+            continue
+        reference = np.eye(4)[int(target.argmax())] if spec.greedy else target
+        for count in (1,) if spec.needs_chain else (1, 2):
+            yield apart(next_token_distribution(rule, target, draft, drawn, count), reference)
+    if not spec.greedy:  # a rule may be loose on longer paths only
+        target, draft = (lambda prefix, row=row: row for row in SHOWING[1])
+        chain = ShapePolicy((0, 1, 2), min(spec.drawn))
+        yield largest_gap(SyntheticTarget(target, Grid(1, 5)), SyntheticDrafter(draft), chain, rule, cycle_count=2)
+
+
 @pytest.mark.parametrize("spec", RELAXED, ids=lambda spec: spec.name)
 def test_what_the_spec_does_not_call_lossless_is_not(spec: RuleSpec) -> None:
     """Over all examples and every residual: somewhere the output differs from the target's."""
@@ -136,21 +151,8 @@ def test_what_the_spec_does_not_call_lossless_is_not(spec: RuleSpec) -> None:
         chosen = dict(example) | dict(options)
         if spec.is_lossless(chosen):
             continue
-        rule, missed = make(spec, codes, **chosen), 0.0
-        for (target, draft), drawn in product(SHOWING, sorted(spec.drawn)):
-            if dict(options) not in residuals(spec, drawn):
-                continue
-            reference = np.eye(4)[int(target.argmax())] if spec.greedy else target
-            for count in (1,) if spec.needs_chain else (1, 2):
-                got = next_token_distribution(rule, target, draft, drawn, count)
-                missed = max(missed, apart(got, reference))
-        if missed < 1e-6 and not spec.greedy:  # a rule may be loose on longer paths only
-            target, draft = (lambda prefix, row=row: row for row in SHOWING[1])
-            chain = ShapePolicy((0, 1, 2), min(spec.drawn))
-            missed = largest_gap(
-                SyntheticTarget(target, Grid(1, 5)), SyntheticDrafter(draft), chain, rule, cycle_count=2
-            )
-        assert missed > 1e-6, f"{spec.name} at {chosen} is called biased and no case shows it"
+        gaps = gaps_of(make(spec, codes, **chosen), spec, options)
+        assert any(gap > 1e-6 for gap in gaps), f"{spec.name} at {chosen} is called biased and no case shows it"
 
 
 @pytest.mark.parametrize(("spec", "drawn", "options"), cases(SAMPLED))

@@ -1,11 +1,14 @@
 """Sprites in place of the emoji art, which only a network brings."""
 
+from functools import cache
+
 import numpy as np
 
 from underpaint.models.data.art import SPRITE_SIDE, Sprites
 from underpaint.zoo.prompts import CONCEPTS, STYLES
 
 
+@cache
 def made_up_sprites(side: int = SPRITE_SIDE) -> Sprites:
     """A soft-edged disc per concept and style, its colour and a stripe telling which."""
     grid = (np.arange(side) + 0.5) / side * 2 - 1

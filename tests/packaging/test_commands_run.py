@@ -1,6 +1,7 @@
 """Every command of the documents that no tag excuses is run as written, on the wheel, outside the checkout.
 
-A page is run from top to bottom in a folder of its own, as a reader would. What a reader has to bring lies there.
+A page is run from top to bottom in a folder of its own, as a reader would. What a reader has to bring lies there. The
+README has the shipped models, other pages the same with a small target: what a command does with it is the same.
 """
 
 import os
@@ -50,10 +51,23 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made_once(tmp_path_factory.getbasetemp(), "installed_wheel", install)
 
 
+@pytest.fixture(scope="module")
+def with_small_models(installed: Path, small_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The unpacked wheel, had it shipped a small target and drafter."""
+
+    def place(site: Path) -> None:
+        shutil.copytree(installed, site, dirs_exist_ok=True)
+        shutil.copytree(small_models, site / "underpaint" / "zoo", dirs_exist_ok=True)
+
+    return made_once(tmp_path_factory.getbasetemp(), "wheel_of_small_models", place)
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("cost_curves")
 @pytest.mark.parametrize("page", RUN)
-def test_the_commands_of_a_page_run(page: str, installed: Path, tmp_path: Path) -> None:
+def test_the_commands_of_a_page_run(page: str, installed: Path, with_small_models: Path, tmp_path: Path) -> None:
+    if page != "README.md":
+        installed = with_small_models
     shutil.copytree(ROOT / "docs" / "examples", tmp_path / "docs" / "examples")
     shutil.copytree(ROOT / "benchmarks" / "results" / "device", tmp_path / "benchmarks" / "results" / "device")
     for name, text in BROUGHT.get(page, {}).items():

@@ -1,5 +1,6 @@
-"""One small comparison by the shipped models, recorded, for all tests of pages."""
+"""One small comparison, recorded, for all tests of pages."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,17 +13,18 @@ METHODS = ("ar", "eagle2", "adt+lantern", "zipar", "mulo-islands")
 COMMAND = ("compare", "--prompts-count", "1", "--methods", ",".join(METHODS))
 
 
-def compare(place: Path) -> None:
+def compare(place: Path, models: Path) -> None:
     """Drawn without a recording, then recorded."""
-    assert CliRunner().invoke(app, [*COMMAND, "--out", str(place)]).exit_code == 0
+    command = [*COMMAND, "--engines", str(models), "--out", str(place)]
+    assert CliRunner().invoke(app, command).exit_code == 0
     drawn = (place / "drawings.jsonl").read_bytes()
     assert not (place / "replays.jsonl").exists()
-    assert CliRunner().invoke(app, [*COMMAND, "--out", str(place), "--save-replay", "1"]).exit_code == 0
+    assert CliRunner().invoke(app, [*command, "--save-replay", "1"]).exit_code == 0
     assert (place / "drawings.jsonl").read_bytes() == drawn, "recording must leave drawings and their timings alone"
     done = CliRunner().invoke(app, ["report", str(place)])
     assert done.exit_code == 0, done.output
 
 
 @pytest.fixture(scope="session")
-def folder(tmp_path_factory: pytest.TempPathFactory, cost_curves: None) -> Path:
-    return made_once(tmp_path_factory.getbasetemp(), "compared", compare)
+def folder(tmp_path_factory: pytest.TempPathFactory, small_models: Path) -> Path:
+    return made_once(tmp_path_factory.getbasetemp(), "compared", partial(compare, models=small_models))

@@ -178,7 +178,7 @@ def test_an_animation_ends_on_the_picture(folder: Path) -> None:
         animated.seek(animated.n_frames - 1)
         last = np.asarray(animated.convert("RGB").resize((128, 128), Image.Resampling.NEAREST), dtype=np.float64)
         picture = decode(np.array(replay.tokens)).astype(np.float64)
-        assert np.abs(last - picture).mean() < 6.0
+        assert np.abs(last - picture).mean() < 8.0  # of 255: a GIF has 256 colours
 
 
 def test_patches_are_the_codes_asked_for(folder: Path) -> None:

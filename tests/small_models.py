@@ -1,0 +1,40 @@
+"""The shipped folder with a small target and drafter of random weights, for tests that ask what a command does.
+
+Grids, codes, words, tokenizer, judge and samplers are the shipped ones. A pass of the shipped target reads 100 MB of
+weights; two processes that do so at once take more than twice as long.
+"""
+
+import shutil
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import torch
+
+from underpaint.export.trained_models import export_all
+from underpaint.models.text import CaptionedTarget, new_drafter
+from underpaint.models.train.grids import STRIDE
+from underpaint.models.train.loop import CHECKPOINT, save_atomically
+from underpaint.models.train.target import CONFIG
+from underpaint.zoo.load import FOLDER
+from underpaint.zoo.resolutions import SHIPPED_RESOLUTIONS
+from underpaint.zoo.textured_prompts import TEXTURED_WORDS
+
+SMALL = replace(CONFIG, dim=64, layers=2, heads=2, hidden=64)
+"""The target's sizes."""
+
+
+def write_small_models(models: Path, runs: Path) -> None:
+    """Make `models` a folder of the shipped models but for the target and drafter. runs: for checkpoints, a new folder."""
+    shutil.copytree(FOLDER, models, ignore=shutil.ignore_patterns("*.py", "__pycache__"), dirs_exist_ok=True)
+    torch.manual_seed(0)
+    target = CaptionedTarget(SMALL, caption_dim=32, words=TEXTURED_WORDS)
+    torch.nn.init.normal_(target.decoder.head.weight, std=0.2)
+    grids = [side // STRIDE for side in SHIPPED_RESOLUTIONS]
+    drafter = new_drafter(target.decoder)
+    for stage, kind, model, config, more in (
+        ("guided", "target", target, target.decoder.config, {"words": TEXTURED_WORDS, "caption_dim": 32}),
+        ("drafter", "drafter", drafter, drafter.config, {}),
+    ):
+        described = {"kind": kind, "resolution": SHIPPED_RESOLUTIONS[-1], "grids": grids, "decoder": asdict(config)}
+        save_atomically({"config": described | more, "model": model.state_dict()}, runs / stage / CHECKPOINT)
+    export_all(runs, models, ("target", "drafter"))
