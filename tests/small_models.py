@@ -24,7 +24,7 @@ SMALL = replace(CONFIG, dim=64, layers=2, heads=2, hidden=64)
 
 
 def write_small_models(models: Path, runs: Path) -> None:
-    """Make `models` a folder of the shipped models but for the target and drafter. runs: for checkpoints, a new folder."""
+    """Make `models` a folder of the shipped models but for target and drafter. runs: a new folder for checkpoints."""
     shutil.copytree(FOLDER, models, ignore=shutil.ignore_patterns("*.py", "__pycache__"), dirs_exist_ok=True)
     torch.manual_seed(0)
     target = CaptionedTarget(SMALL, caption_dim=32, words=TEXTURED_WORDS)
