@@ -64,7 +64,7 @@ def to_onnx(
 ) -> onnx.ModelProto:
     """An ONNX model whose input dimensions `free` may vary."""
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
-    with warnings.catch_warnings():
+    with torch.no_grad(), warnings.catch_warnings():  # nothing is traced backwards
         # The exporter of torch 2.13 uses what other parts of torch have deprecated.
         warnings.simplefilter("ignore", FutureWarning)
         warnings.simplefilter("ignore", DeprecationWarning)

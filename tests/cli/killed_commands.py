@@ -192,7 +192,7 @@ def _draw_what_recipes_share() -> None:
 
 def _serve() -> None:
     import matplotlib.pyplot  # noqa: F401
-    import torch._dynamo
+    import torch._dynamo  # noqa: F401
 
     import underpaint.cli.evaluation.scoring
     import underpaint.cli.train.commands
