@@ -39,6 +39,10 @@ class EngineGridTarget:
         """The image to draw."""
         return self._target.grid
 
+    def most_nodes(self, most: int) -> int:
+        """See `EngineTarget.most_nodes`."""
+        return self._target.most_nodes(most)
+
     def condition(self, condition: Condition) -> None:
         """See `EngineTarget.condition`."""
         self._target.condition(condition)

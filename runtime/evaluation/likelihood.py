@@ -9,9 +9,11 @@ import numpy as np
 
 from underpaint.algos.arrays import IntArray
 from underpaint.algos.rows import SamplingParams
+from underpaint.algos.spatial.target import GridTarget
 from underpaint.algos.step import Scored, Target
 from underpaint.algos.tree import DraftTree, Verdict
 from underpaint.runtime.conditions import Condition
+from underpaint.runtime.engines.grid_target import EngineGridTarget
 from underpaint.runtime.engines.target import EngineTarget
 from underpaint.runtime.methods.method import PipelineModels
 
@@ -32,8 +34,12 @@ def image_log_likelihood(
     The tokens are read in passes of as many as the target's largest pass holds.
     """
     target = models.target(condition, whole_distribution(sampling)).model
-    most = target.most_nodes(models.max_nodes) if isinstance(target, EngineTarget) else models.max_nodes
-    return tokens_log_likelihood(target, tokens, most)
+    return tokens_log_likelihood(target, tokens, most_at_once(target, models.max_nodes))
+
+
+def most_at_once(target: Target | GridTarget, most: int) -> int:
+    """Tokens of the longest line, of at most `most`, that the engine of a target takes in one pass."""
+    return target.most_nodes(most) if isinstance(target, EngineTarget | EngineGridTarget) else most
 
 
 def tokens_log_likelihood(target: Target, tokens: IntArray, most: int) -> float:

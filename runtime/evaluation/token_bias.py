@@ -20,6 +20,7 @@ from underpaint.algos.skipping import skipped_distribution
 from underpaint.algos.spatial.target import Feed, GridTarget
 from underpaint.algos.tree import DraftTree, Verdict
 from underpaint.runtime.conditions import Condition
+from underpaint.runtime.evaluation.likelihood import most_at_once
 from underpaint.runtime.methods.grid_methods import ZiparSession
 from underpaint.runtime.methods.jacobi_config import JacobiMethod
 from underpaint.runtime.methods.jacobi_front_config import JacobiFrontsSession
@@ -64,7 +65,8 @@ def draw_watched(
         seen = SeenTarget(session.target.model)
         timed = session.target._replace(model=seen)
         result = dataclasses.replace(session, target=timed).decode(chance)
-        return Watched(result, seen.bias(result, beside_picture(seen.target, result.tokens, models.max_nodes)))
+        most = most_at_once(seen.target, models.max_nodes)
+        return Watched(result, seen.bias(result, beside_picture(seen.target, result.tokens, most)))
     result = session.decode(chance)
     return Watched(result, float(np.mean(watch.found)) if watch is not None and watch.found else None)
 

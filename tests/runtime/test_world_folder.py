@@ -37,7 +37,7 @@ from underpaint.models.train.grids import on_grid
 from underpaint.models.train.loop import CHECKPOINT, save_atomically
 from underpaint.models.weights import narrowed, widened
 from underpaint.runtime.device.weights import read_decoder
-from underpaint.runtime.drawing import Drawing, draw
+from underpaint.runtime.drawing import Drawing, draw, noise_of
 from underpaint.runtime.engines.context import EngineContext
 from underpaint.runtime.engines.engine import PassOutput
 from underpaint.runtime.engines.onnx_engine import OnnxDecoder, OnnxEngine
@@ -45,6 +45,7 @@ from underpaint.runtime.engines.shape import read_shape
 from underpaint.runtime.evaluation.comparison import read_conditions
 from underpaint.runtime.evaluation.likelihood import image_log_likelihood
 from underpaint.runtime.evaluation.picture_judge import open_judge
+from underpaint.runtime.evaluation.token_bias import draw_watched
 from underpaint.runtime.methods.registry import METHODS, build_method, resolve
 from underpaint.runtime.pipeline import Pipeline, _tables
 from underpaint.zoo import load
@@ -108,6 +109,26 @@ def test_likelihoods_are_read_in_passes_that_the_engine_takes(
     assert image_log_likelihood(pipeline, condition, tokens, WARM) == pytest.approx(whole, abs=1e-5)
     assert max(sizes[1:]) == 5
     assert sum(sizes[1:]) == tokens.size - 1
+
+
+def test_a_bias_of_row_fronts_is_read_in_passes_that_the_engine_takes(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two fronts of 16 cells are 8 positions; beside the finished picture an engine for 9 is asked for no more."""
+    condition, sizes, run = pipeline.condition(TEXT), list[int](), OnnxEngine.run
+    method = build_method("zipar", resolve("zipar", 1.0, settings=("window=2",)), pipeline.tables)
+    whole = draw_watched(pipeline, method, condition, WARM, noise_of(condition, 3))
+
+    def counted(engine: OnnxEngine, tokens: NDArray[np.int64], *more: Any) -> PassOutput:
+        sizes.append(tokens.shape[-1])
+        return run(engine, tokens, *more)
+
+    monkeypatch.setattr(OnnxEngine, "run", counted)
+    monkeypatch.setattr(OnnxDecoder, "max_positions", lambda decoder, rows: 9)
+    found = draw_watched(pipeline, method, condition, WARM, noise_of(condition, 3))
+    assert found.result.tokens.tolist() == whole.result.tokens.tolist()
+    assert found.token_bias == pytest.approx(whole.token_bias, abs=1e-5)
+    assert {size for size in sizes if size > 9} == {sizes[0]}, "but for the prompt"
 
 
 def test_a_judge_is_opened_where_prompts_or_the_family_tell_its_slots(models: Path) -> None:
