@@ -110,6 +110,14 @@ PAIRED: tuple[Column, ...] = (
     ("levels deeper (95 %)", lambda row: interval(row, "deeper", "+.2f")),
 )
 
+TIES: tuple[Column, ...] = (
+    ("method", word("method")),
+    ("pictures", plain("pictures", ".0f")),
+    ("part from plain decoding", plain("parted", ".0f")),
+    ("of them where nothing ties", plain("beyond_ties", ".0f")),
+    ("widest tie, nats", plain("largest_gap", ".1e")),
+)
+
 DRAWS: tuple[Column, ...] = (
     ("method", word("method")),
     ("prompt accuracy", plain("prompt_accuracy", ".3f")),

@@ -23,7 +23,8 @@ from benchmarks.page_tables import SECTIONS
 from benchmarks.shipped import NO_MORE, NOTICE, beside, ships
 from benchmarks.textured_bars import COMPARED as TEXTURED_COMPARED
 from benchmarks.textured_bars import FILES as TEXTURED_FILES
-from benchmarks.textured_bars import bar_cells, how_far
+from benchmarks.textured_bars import bar_cells
+from benchmarks.textured_progress import how_far
 from benchmarks.textured_tables import BAR_COLUMNS, BARS_RULE, TEXTURED_PAGE
 from benchmarks.verdicts import Records
 from underpaint.artifacts.manifest import write_beside

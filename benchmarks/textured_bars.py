@@ -13,12 +13,14 @@ from benchmarks.verdicts import (
     Figured,
     NoFigureError,
     Records,
+    Row,
     Sense,
     figure,
     of_row,
     pick,
     record,
     share_of,
+    together,
     written,
 )
 
@@ -37,6 +39,8 @@ SMALL: Final = "textured-compare-64-t1.json"
 """Methods at 64 px, beside those of `QUALITY`."""
 SETTINGS: Final = "textured-adt-settings-128-t1.json"
 """ADT-Tree with LANTERN, one setting at a time."""
+TIES: Final = "textured-ties-128-t0.json"
+"""Where lossless methods of `COMPARED` parted from plain decoding, temperature 0."""
 PAIRED: Final = {temperature: f"textured-paired-128-t{temperature}.json" for temperature in (1, 0)}
 """Of `benchmarks.paired_speed`, by temperature, 128 px."""
 PAPER: Final = {temperature: f"textured-compare-paper-128-t{temperature}.json" for temperature in (1, 0)}
@@ -51,7 +55,7 @@ PAIR_OF_ROWS: Final = "textured-pair-128-t1.json"
 """Guidance by two rows a pass, as in the papers."""
 ABLATION: Final = "textured-mulo-ablation.json"
 """What each part of MuLo-SD adds, 128 px."""
-_LEAST_ACCURACY: Final = 0.75
+LEAST_ACCURACY: Final = 0.75
 
 
 class Bar(NamedTuple):
@@ -120,59 +124,92 @@ def _value(file: str, name: str) -> Figured:
     return figure(file, "value", figure=name)
 
 
-def _read_right(records: Records) -> Figure:
-    """The share of plain AR's pictures that the judge reads right, of the comparisons at temperature 1, which must not
-    share a prompt."""
-    files = [QUALITY[1], *(file for file in (COMPARED[1],) if file in records)]
+def _both(temperature: int) -> tuple[str, str]:
+    """The two comparisons of a temperature, which the bars are of."""
+    return QUALITY[temperature], COMPARED[temperature]
+
+
+def _rows(records: Records, temperature: int, method: str) -> list[Row]:
+    """A method's row of both comparisons, of the first alone where there is no second.
+
+    NoFigureError unless they are of other prompts, and of the same target, guidance, settings and processor.
+    """
+    first, second = _both(temperature)
+    files = [first, *(file for file in (second,) if file in records)]
     told = [record(records, file) for file in files]
     prompts = [prompt for one in told for prompt in one["settings"]["prompts"]]
     if len(set(prompts)) < len(prompts):
         raise NoFigureError(f"{' and '.join(files)} share prompts")
-    drawn = {(one["model"]["sha256"]["target128"], one["settings"]["guidance"]) for one in told}
-    if len(drawn) > 1 or any(len(one["settings"]["seeds"]) > 1 for one in told):
-        raise NoFigureError(f"{' and '.join(files)} are of different targets or guidance, or of several seeds")
-    rows = [pick(records, file, method="ar") for file in files]
+    for what, found in (
+        ("targets", [one["model"]["sha256"]["target128"] for one in told]),
+        ("guidance", [one["settings"]["guidance"] for one in told]),
+        ("processors", [one["machine"]["processor"] for one in told]),
+        (f"settings of `{method}`", [one["settings"]["methods"].get(method) for one in told]),
+    ):
+        if any(one != found[0] for one in found):
+            raise NoFigureError(f"{' and '.join(files)} are of different {what}")
+    if any(len(one["settings"]["seeds"]) > 1 for one in told):
+        raise NoFigureError(f"{' and '.join(files)} are of several seeds")
+    return [pick(records, file, method=method) for file in files]
+
+
+def _of_both(temperature: int, method: str, name: str) -> Figured:
+    """A figure of all pictures of both comparisons."""
+    return lambda records: together(
+        [(of_row(row, name), row["images"]) for row in _rows(records, temperature, method)], name == "speedup"
+    )
+
+
+def read_right(records: Records) -> Figure:
+    """The share of plain AR's pictures at temperature 1 that the judge reads right."""
+    rows = _rows(records, 1, "ar")
     if any(row["prompt_accuracy"] is None for row in rows):
-        raise NoFigureError(f"{' and '.join(files)}: no judge read the pictures")
+        raise NoFigureError("No judge read the pictures")
     return share_of(sum(row["images"] * row["prompt_accuracy"] for row in rows), sum(row["images"] for row in rows))
 
 
 _ACCURACY: Final = Bar(
     "prompt accuracy of plain AR, at least 0.75",
-    (QUALITY[1], COMPARED[1]),
-    _read_right,
+    _both(1),
+    read_right,
     Sense.ABOVE,
-    _LEAST_ACCURACY,
+    LEAST_ACCURACY,
     ".3f",
 )
 
 
-def _takes(method: str, file: str, least: float) -> Callable[[Records], str]:
-    """How many tokens a cycle, or how few target passes, would make a method just so fast, at this record's costs."""
+def _takes(method: str, temperature: int, least: float) -> Callable[[Records], str]:
+    """How many tokens a cycle, or how few target passes, would make a method just so fast, at these records' costs."""
 
     def told(records: Records) -> str:
-        row = pick(records, file, method=method)
-        if row["tokens_per_cycle"] is not None:
-            kept = row["tokens_per_cycle"]
-            return f"{kept * least / row['speedup']:.2f} tokens a cycle at what one costs here; it draws {kept:.2f}"
-        share = row["target_share"]
-        passes = row["target_nfe"] * (share - 1 + row["speedup"] / least) / share
+        rows = _rows(records, temperature, method)
+
+        def mean(name: str) -> float:
+            return together([(Figure(row[name], None, None), row["images"]) for row in rows]).value
+
+        speedup = _of_both(temperature, method, "speedup")(records).value
+        if rows[0]["tokens_per_cycle"] is not None:
+            kept = mean("tokens_per_cycle")
+            return f"{kept * least / speedup:.2f} tokens a cycle at what one costs here; it draws {kept:.2f}"
+        share, taken = mean("target_share"), mean("target_nfe")
+        passes = taken * (share - 1 + speedup / least) / share
         if passes <= 0:
             return "not by fewer target passes: all else takes too long here"
-        return f"{passes:.1f} target passes at what one costs here; it takes {row['target_nfe']:.1f}"
+        return f"{passes:.1f} target passes at what one costs here; it takes {taken:.1f}"
 
     return told
 
 
-def _faster(method: str, file: str, least: float, where: str) -> Bar:
+def _faster(method: str, temperature: int, least: float, where: str) -> Bar:
     asked = f"`{method}` at least {least:g} times as fast as AR, {where}"
-    measure, takes = figure(file, "speedup", method=method), _takes(method, file, least)
-    return Bar(asked, (file,), measure, Sense.ABOVE, least, takes=takes)
+    measure, takes = _of_both(temperature, method, "speedup"), _takes(method, temperature, least)
+    return Bar(asked, _both(temperature), measure, Sense.ABOVE, least, takes=takes)
 
 
-def _keeps(method: str, file: str, where: str) -> Bar:
+def _keeps(method: str, temperature: int, where: str) -> Bar:
     asked = f"`{method}` loses at most 0.02 of AR's prompt accuracy, {where}"
-    return Bar(asked, (file,), figure(file, "accuracy_over_ar", method=method), Sense.ABOVE, -0.02, "+.3f")
+    measure = _of_both(temperature, method, "accuracy_over_ar")
+    return Bar(asked, _both(temperature), measure, Sense.ABOVE, -0.02, "+.3f")
 
 
 def _points_in_nats(records: Records) -> Figure:
@@ -184,25 +221,25 @@ def _points_in_nats(records: Records) -> Figure:
     return Figure(-found.value, *(None if one is None else -one for one in (found.high, found.low)))
 
 
-def _keeps_log_probability(method: str, file: str, where: str) -> Bar:
+def _keeps_log_probability(method: str, temperature: int, where: str) -> Bar:
     asked = f"`{method}` loses at most the judge's log-probability that 0.02 of accuracy is worth, {where}"
-    measure = figure(file, "attribute_log_probability_over_ar", method=method)
-    return Bar(asked, (file,), measure, Sense.ABOVE, _points_in_nats, "+.3f")
+    measure = _of_both(temperature, method, "attribute_log_probability_over_ar")
+    return Bar(asked, _both(temperature), measure, Sense.ABOVE, _points_in_nats, "+.3f")
 
 
-def _method(method: str, file: str, least: float, where: str) -> tuple[Bar, ...]:
+def _method(method: str, temperature: int, least: float, where: str) -> tuple[Bar, ...]:
     """A method's bars of speed and of quality; quality by accuracy, and by the measure that needs fewer pictures."""
-    quality = _keeps(method, file, where), _keeps_log_probability(method, file, where)
-    return _faster(method, file, least, where), *quality
+    quality = _keeps(method, temperature, where), _keeps_log_probability(method, temperature, where)
+    return _faster(method, temperature, least, where), *quality
 
 
 BARS: Final[tuple[Bar, ...]] = (
     *_premises(64),
     *_premises(128),
     _ACCURACY,
-    *_method("adt+lantern", QUALITY[0], 1.8, "128 px, temperature 0"),
-    *_method("adt+lantern", QUALITY[1], 1.5, "128 px, temperature 1"),
-    *_method("mulo-islands", QUALITY[1], 3.0, "128 px"),
+    *_method("adt+lantern", 0, 1.8, "128 px, temperature 0"),
+    *_method("adt+lantern", 1, 1.5, "128 px, temperature 1"),
+    *_method("mulo-islands", 1, 3.0, "128 px"),
 )
 FILES: Final = tuple(dict.fromkeys((TRAINED, DAMAGE, *(file for bar in BARS for file in bar.files))))
 
@@ -217,58 +254,3 @@ def bar_cells(records: Records) -> list[tuple[str, str, str, str, str]]:
             told = ("", f"not measured: {error}", "")
         rows.append((bar.asked, *told, ", ".join(f"`{file}`" for file in bar.files)))
     return rows
-
-
-def _reconstructed(records: Records, side: int) -> float | None:
-    """Of real scenes that went through the tokenizer, the share that the judge reads right."""
-    rows = records[TRAINED]["rows"] if TRAINED in records else ()
-    judge = next((row["reached"] for row in rows if row["model"] == "judge"), {})
-    found = judge.get(f"reconstructed_{side}_things_and_finishes")
-    return None if found is None else float(found)
-
-
-def how_far(records: Records) -> str:
-    """How far the training came, by the models' own figures; empty where nothing is recorded of it."""
-    parts: list[str] = []
-    if TRAINED in records:
-        held = records[TRAINED]
-        target = next((row for row in held["rows"] if row["model"].startswith("target")), None)
-        if target is not None:
-            reached, guided = target["reached"], "validation_kl_128" in target["reached"]
-            validated = target["reached_before"] if guided else reached
-            cross = ", ".join(
-                f"{value:.2f} at {name.removeprefix('validation_ce_')} px"
-                for name, value in sorted(validated.items(), key=lambda one: len(one[0]))
-                if name.startswith("validation_ce_")
-            )
-            parts.append(
-                f"The target learnt for {target['seconds'] / 3600:.1f} hours in all. Its validation cross-entropy"
-                f"{' before guidance was baked in' if guided else ''}, in nats a token, is {cross}; knowing nothing is "
-                f"{math.log(held['vocab_size']):.2f}."
-            )
-    if QUALITY[1] in records:
-        parts += _how_well(records, QUALITY[1])
-    return " ".join(parts)
-
-
-def _how_well(records: Records, file: str) -> list[str]:
-    """What the judge reads right of plain AR's pictures, and whether that is what was asked."""
-    try:
-        accuracy = _read_right(records).value
-    except NoFigureError:
-        return []
-    real = records[file]["model"].get("judge_accuracy", {}).get("things_and_finishes")
-    if real is None:
-        return []
-    side = records[file]["settings"]["resolution"]
-    told = f"their finishes); of the real scenes, {real:.3f}"
-    most = _reconstructed(records, side)
-    if most is not None:
-        told += f"; of those as they come back from the tokenizer, {most:.3f}"
-    parts = [f"Of plain AR's pictures of {side} px the judge reads {accuracy:.3f} right (two things and {told}."]
-    if accuracy < _LEAST_ACCURACY:
-        parts.append(
-            "**The models are undertrained**: less than the 0.75 that was asked of them. Read every figure below as "
-            "one of a model that draws badly."
-        )
-    return parts

@@ -5,6 +5,7 @@ from typing import Final
 from benchmarks.page_cells import Column, Row, Section, interval, plain, word
 from benchmarks.page_columns import DAMAGE as DAMAGE_COLUMNS
 from benchmarks.page_columns import PAIRED, PREMISES, SPEED, SPREAD
+from benchmarks.page_columns import TIES as TIES_COLUMNS
 from benchmarks.textured_bars import (
     ABLATION,
     COMPARED,
@@ -17,6 +18,7 @@ from benchmarks.textured_bars import (
     QUALITY,
     SETTINGS,
     SMALL,
+    TIES,
     TRAINED,
     UNBOUNDED,
 )
@@ -27,9 +29,11 @@ TEXTURED_PAGE: Final = "textured"
 BAR_COLUMNS: Final = ("what was asked", "measured (95 %)", "met", "what would just do", "record")
 BARS_RULE: Final = """What these models were to show before the comparison of methods on them says something about the
 papers' models ([TexturedScenes](../explanation/scenes.md)). *Met*: the whole interval is on the wanted side of the bar,
-or the figure, where it has no interval; *cannot be told*: the interval lies on both sides. *What would just do*: the
-tokens that a cycle would have to draw, or the target passes that would be left, if each cost what it costs in the
-record. A target that has learnt little is flat as well: read the first bar beside its cross-entropy."""
+or the figure, where it has no interval; *cannot be told*: the interval lies on both sides. A bar of two records is of
+all pictures of both, which share no prompt: the mean of their figures, of speed-ups' logarithms, weighed by pictures.
+*What would just do*: the tokens that a cycle would have to draw, or the target passes that would be left, if each cost
+what it costs in the record. A target that has learnt little is flat as well: read the first bar beside its
+cross-entropy."""
 
 
 def _reached(row: Row) -> str:
@@ -117,6 +121,14 @@ TEXTURED_SECTIONS: Final[tuple[Section, ...]] = (
             "Picture by picture, of the same comparison: how many times as fast as the other `lantern` is.",
         )
         for t, file in PAIRED_BY.items()
+    ),
+    Section(
+        TEXTURED_PAGE,
+        "Where lossless methods part from plain decoding, 128 px, temperature 0",
+        TIES,
+        TIES_COLUMNS,
+        "A larger pass rounds otherwise, so a method can choose another token where two tie: their log-probabilities "
+        "differ by no more than rounding makes, in passes of 1, 3 and 8 positions.",
     ),
     *(_compared(file, f"The papers' own settings, 128 px, temperature {t}") for t, file in PAPER.items()),
     *(

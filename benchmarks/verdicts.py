@@ -5,7 +5,7 @@ says what is missing; where it has a figure and no interval, nothing can be told
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -146,6 +146,29 @@ def share_of(hits: float, count: int) -> Figure:
     middle = (share + _NORMAL**2 / (2 * count)) / scale
     half = _NORMAL * math.sqrt(share * (1 - share) / count + _NORMAL**2 / (4 * count**2)) / scale
     return Figure(share, middle - half, middle + half)
+
+
+def together(found: Sequence[tuple[Figure, int]], logarithms: bool = False) -> Figure:
+    """A figure of several independent sets of pictures, each with how many: their mean, weighed by those numbers.
+
+    Either half of its interval is that of a mean of independent figures. logarithms: both are of the figures'
+    logarithms, as of ratios.
+    """
+    to, back = (math.log, math.exp) if logarithms else (float, float)
+    count = sum(pictures for _, pictures in found)
+
+    def mean(values: Iterable[float]) -> float:
+        return sum(value * pictures for value, (_, pictures) in zip(values, found, strict=True)) / count
+
+    def half(ends: Sequence[float]) -> float:
+        apart = ((to(one.value) - to(end)) * n / count for (one, n), end in zip(found, ends, strict=True))
+        return math.hypot(*apart)
+
+    middle = mean(to(one.value) for one, _ in found)
+    low, high = ([one.low for one, _ in found], [one.high for one, _ in found])
+    if None in low or None in high:
+        return Figure(back(middle), None, None)
+    return Figure(back(middle), back(middle - half(low)), back(middle + half(high)))
 
 
 def inverse(one: Figure) -> Figure:

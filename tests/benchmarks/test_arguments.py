@@ -34,6 +34,7 @@ REFUSED = [
     ("pair_statistics", ["--methods", "eagle2,lantern", "--resolution", "64"], "'lantern' is none"),
     ("pair_statistics", ["--methods", "eagel2", "--resolution", "64"], "did you mean 'eagle2'"),
     ("paired_speed", ["absent"], "no folder absent"),
+    ("ties", ["absent"], "no folder absent"),
     ("picture_budget", ["--prompts-count", "1"], "expected a whole number from 2"),
     ("picture_budget", ["--rows", "5"], "invalid choice: 5"),
     ("quality_damage", ["--prompts-count", "7"], "expected a whole number from 8"),
@@ -58,6 +59,7 @@ POSITIONAL = {
     "accuracy_draws": ["absent", "absent"],
     "settings": ["adt"],
     "paired_speed": ["absent"],
+    "ties": ["absent"],
     "frontier": ["absent"],
 }
 FOLDER = Path(report.__file__).parent

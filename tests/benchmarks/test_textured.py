@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from benchmarks import pages, textured_training
-from benchmarks.textured_bars import BARS, COMPARED, DAMAGE, PREMISES, QUALITY, TRAINED, bar_cells, how_far, met
-from benchmarks.verdicts import Figure, Sense
+from benchmarks.textured_bars import BARS, COMPARED, DAMAGE, PREMISES, QUALITY, TRAINED, bar_cells, met
+from benchmarks.textured_progress import how_far
+from benchmarks.verdicts import Figure, Sense, together
 from underpaint.artifacts.results import with_envelope
 from underpaint.runtime.evaluation.machine import describe_machine
 from underpaint.zoo.load import FOLDER
@@ -37,12 +40,14 @@ def compared(accuracy: float, prompts: int = 100, first: int = 0) -> dict[str, A
     likely = "attribute_log_probability_over_ar"
     quality |= {likely: 0.0, f"{likely}_low": -0.015, f"{likely}_high": 0.015}
     quality |= {"speedup": 1.6, "speedup_low": 1.55, "speedup_high": 1.7}
-    rows.append({"method": "adt+lantern", "tokens_per_cycle": 3.2, **quality})
+    rows.append({"method": "adt+lantern", "images": prompts, "tokens_per_cycle": 3.2, **quality})
     shares = {"tokens_per_cycle": None, "target_share": 0.5, "target_nfe": 20.0}
-    rows.append({"method": "mulo-islands", **quality, "speedup": 2.7, **shares})
+    rows.append({"method": "mulo-islands", "images": prompts, **quality, "speedup": 2.7, **shares})
     shown = {"prompts": [f"prompt {first + place}" for place in range(prompts)], "seeds": [0], "guidance": 1.0}
+    shown["methods"] = {row["method"]: {"k": 250} for row in rows}
     model = {"judge_accuracy": {"things_and_finishes": 0.9}, "sha256": {"target128": "a"}}
-    return {"model": model, "settings": {"resolution": 128, **shown}, "rows": rows}
+    settings = {"resolution": 128, **shown}
+    return {"model": model, "machine": {"processor": "one"}, "settings": settings, "rows": rows}
 
 
 def trained() -> dict[str, Any]:
@@ -108,14 +113,47 @@ def test_the_accuracy_of_plain_decoding_is_of_two_records_that_share_no_prompt()
     assert told == ("0.838 (0.798 to 0.870)", "**met**")
     both = of({QUALITY[1]: compared(0.8), COMPARED[1]: compared(0.85, first=50)})
     assert both[1] == f"not measured: {QUALITY[1]} and {COMPARED[1]} share prompts"
-    for part, changed in (
-        ("settings", {"seeds": [0, 1]}),
-        ("settings", {"guidance": 2.0}),
-        ("model", {"sha256": {"target128": "b"}}),
+    for part, changed, says in (
+        ("settings", {"seeds": [0, 1]}, "several seeds"),
+        ("settings", {"guidance": 2.0}, "different guidance"),
+        ("settings", {"methods": {"ar": {"k": 1}}}, "different settings of `ar`"),
+        ("model", {"sha256": {"target128": "b"}}, "different targets"),
+        ("machine", {"processor": "other"}, "different processors"),
     ):
         other = compared(0.85, first=100)
         other[part] |= changed
-        assert "are of different targets or guidance" in of({QUALITY[1]: compared(0.8), COMPARED[1]: other})[1]
+        assert f"are of {says}" in of({QUALITY[1]: compared(0.8), COMPARED[1]: other})[1]
+
+
+def test_bars_of_methods_are_of_all_pictures_of_both_records() -> None:
+    """Their mean, and half the interval of two independent halves: of as many pictures, 1 / sqrt(2) of either's."""
+    other = compared(0.8, first=100)
+    row = other["rows"][1]
+    row |= {"accuracy_over_ar": 0.03, "accuracy_over_ar_low": -0.01, "accuracy_over_ar_high": 0.07}
+    row |= {"speedup": 2.5, "speedup_low": 2.5 * 1.55 / 1.6, "speedup_high": 2.5 * 1.7 / 1.6, "tokens_per_cycle": 4.8}
+    cells = {cell[0]: cell[1:4] for cell in bar_cells({QUALITY[1]: compared(0.8), COMPARED[1]: other})}
+    where = ", 128 px, temperature 1"
+    kept = cells[f"`adt+lantern` loses at most 0.02 of AR's prompt accuracy{where}"]
+    assert kept[:2] == ("+0.010 (-0.018 to +0.038)", "**met**"), "either of the two alone cannot be told"
+    fast = cells[f"`adt+lantern` at least 1.5 times as fast as AR{where}"]
+    low, high = (2.0 * (end / 1.6) ** 0.5**0.5 for end in (1.55, 1.7))
+    assert fast[:2] == (f"2.00 ({low:.2f} to {high:.2f})", "**met**")
+    assert fast[2] == "3.00 tokens a cycle at what one costs here; it draws 4.00"
+
+
+@given(st.lists(st.tuples(st.floats(0.1, 9), st.floats(0, 0.5), st.floats(0, 5), st.integers(1, 500)), min_size=1))
+def test_several_sets_are_one_between_the_least_and_the_largest(sets: list[tuple[float, float, float, int]]) -> None:
+    found = [(Figure(value, value * (1 - below), value + above), count) for value, below, above, count in sets]
+    for logarithms in (False, True):
+        one = together(found, logarithms)
+        assert one.low is not None
+        assert one.high is not None
+        assert min(each.value for each, _ in found) <= one.value * (1 + 1e-9)
+        assert one.value <= max(each.value for each, _ in found) * (1 + 1e-9)
+        assert one.low <= one.value * (1 + 1e-9)
+        assert one.value <= one.high * (1 + 1e-9)
+        assert together(found[:1], logarithms) == pytest.approx(found[0][0])
+    assert together([*found, (Figure(1.0, None, None), 1)]).low is None
 
 
 def test_a_bar_of_speed_says_what_would_just_do() -> None:
