@@ -42,8 +42,7 @@ class World(NamedTuple):
 
     compared: comparisons by temperature. paired: of `benchmarks.paired_speed`, by temperature; where there is none,
     speed-ups are divided end by end. ablation: of the parts of MuLo-SD. settings: of ADT-Tree, one at a time. suffix:
-    what papers' names end in, where claims are judged on this world. ties: of `benchmarks.ties`, where lossless methods
-    parted from plain decoding at temperature 0.
+    what papers' names end in, where claims are judged on this world.
     """
 
     compared: Mapping[int, str]
@@ -52,7 +51,6 @@ class World(NamedTuple):
     ablation: str
     settings: str
     suffix: str = ""
-    ties: str | None = None
 
 
 EMOJI = World(COMPARED, PAIRED, PREMISES, ABLATION, SETTINGS)
@@ -63,7 +61,6 @@ TEXTURED = World(
     textured_bars.ABLATION,
     textured_bars.SETTINGS,
     ", on TexturedScenes",
-    textured_bars.TIES,
 )
 
 

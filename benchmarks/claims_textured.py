@@ -24,10 +24,11 @@ from benchmarks.claims_adt import (
     locality_claims,
     lossless_claim,
     start_claims,
+    ties_claim,
 )
 from benchmarks.claims_lantern import MEAN_BIAS, eagle2_gains_nothing, premise_claims, spent_claim
 from benchmarks.claims_mulo import GENEVAL, needed_claims, order_claims, resolution_claim, serial_claims
-from benchmarks.textured_bars import CONTROL, PAPER_PAIRED, QUALITY, SMALL
+from benchmarks.textured_bars import CONTROL, PAPER_PAIRED, QUALITY, SMALL, TIES
 from benchmarks.textured_bars import MULO as MULO_FILE
 from benchmarks.verdicts import (
     Figure,
@@ -152,6 +153,7 @@ TEXTURED_CLAIMS = (
     ),
     *(_shallower(t) for t in (0, 1)),
     lossless_claim(TEXTURED),
+    ties_claim(TEXTURED, TIES),
     *locality_claims(TEXTURED),
     *start_claims(TEXTURED),
     depth_claim(TEXTURED),

@@ -25,9 +25,9 @@ def number(value: float | None, form: str = ".2f") -> str:
     return "" if value is None else format(value, form)
 
 
-def percent(value: float | None) -> str:
+def percent(value: float | None, digits: int = 0) -> str:
     """A share in percent."""
-    return "" if value is None else f"{100 * value:.0f} %"
+    return "" if value is None else f"{100 * value:.{digits}f} %"
 
 
 def interval(row: Row, name: str, form: str = ".2f") -> str:

@@ -17,7 +17,7 @@ SPEED: tuple[Column, ...] = (
     ("bias of a token", lambda row: interval(row, "token_bias", ".3f")),
     ("prompt accuracy", plain("prompt_accuracy", ".3f")),
     ("less AR's (95 %)", lambda row: interval(row, "accuracy_over_ar", "+.3f")),
-    ("same as AR", lambda row: percent(row["identical_share"])),
+    ("same as AR", lambda row: percent(row["identical_share"], 1)),
 )
 
 README_COLUMNS: tuple[Column, ...] = (
@@ -115,7 +115,7 @@ TIES: tuple[Column, ...] = (
     ("pictures", plain("pictures", ".0f")),
     ("part from plain decoding", plain("parted", ".0f")),
     ("of them where nothing ties", plain("beyond_ties", ".0f")),
-    ("widest tie, nats", plain("largest_gap", ".1e")),
+    ("widest gap, nats", plain("largest_gap", ".1e")),
 )
 
 DRAWS: tuple[Column, ...] = (

@@ -18,9 +18,9 @@ from benchmarks.verdicts import (
     figure,
     of_row,
     pick,
+    pooled,
     record,
     share_of,
-    together,
     written,
 )
 
@@ -155,7 +155,7 @@ def _rows(records: Records, temperature: int, method: str) -> list[Row]:
 
 def _of_both(temperature: int, method: str, name: str) -> Figured:
     """A figure of all pictures of both comparisons."""
-    return lambda records: together(
+    return lambda records: pooled(
         [(of_row(row, name), row["images"]) for row in _rows(records, temperature, method)], name == "speedup"
     )
 
@@ -185,7 +185,7 @@ def _takes(method: str, temperature: int, least: float) -> Callable[[Records], s
         rows = _rows(records, temperature, method)
 
         def mean(name: str) -> float:
-            return together([(Figure(row[name], None, None), row["images"]) for row in rows]).value
+            return pooled([(Figure(row[name], None, None), row["images"]) for row in rows]).value
 
         speedup = _of_both(temperature, method, "speedup")(records).value
         if rows[0]["tokens_per_cycle"] is not None:

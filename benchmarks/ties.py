@@ -6,7 +6,7 @@ FOLDER is what `underpaint compare --temperature 0 --out` wrote; its log holds t
 rounds a pass by how many positions it has. So a method with larger passes than plain decoding's can choose another
 token where two tie, and all that follows is another picture. For each picture that parts, the target reads plain
 decoding's tokens up to the first that differs, in passes of 1, 3 and 8, and tells by how much the log-probabilities of
-the two tokens differ. A tie is a difference within what rounding may make of logits (`underpaint check --invariance`).
+the two tokens differ. A tie is a difference that `underpaint check --invariance` allows, in each of these passes.
 Pictures are those of the first seed. The last line is JSON; --out writes it to a file too.
 """
 
@@ -20,9 +20,11 @@ from benchmarks.report import finish, options, parse, refusing
 from underpaint.algos.arrays import IntArray
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import Target
+from underpaint.runtime.engines.loading import CPU
 from underpaint.runtime.evaluation.invariance import ALLOWED
 from underpaint.runtime.evaluation.likelihood import tokens_log_likelihood, whole_distribution
 from underpaint.runtime.page.document import ComparisonFolder
+from underpaint.runtime.pipeline import Pipeline
 
 PASSES: Final = (1, 3, 8)
 """Positions of the passes in which the target reads."""
@@ -44,6 +46,30 @@ def parting(target: Target, plain: IntArray, other: IntArray) -> Parting:
     return Parting(cell, tuple((cell + 1) * gap for gap in gaps))
 
 
+def read(folder: Path, figures: Path | None) -> ComparisonFolder:
+    """A comparison whose partings can be told; ValueError otherwise."""
+    found = ComparisonFolder.read(folder, figures)
+    temperature, engine = found.results["settings"]["temperature"], found.results["model"]["engine"]
+    if temperature != 0:
+        raise ValueError(f"expected a comparison at temperature 0, got one at {temperature:g}; name another folder")
+    if engine != CPU:
+        raise ValueError(f"expected a comparison on the engine {CPU}, which reads here, got one on {engine}")
+    if not found.drawings:
+        raise ValueError(f"{folder} holds figures and no drawings.jsonl; name the folder of the comparison")
+    return found
+
+
+def partings(found: ComparisonFolder, models: Pipeline, sampling: SamplingParams, method: str) -> list[dict[str, Any]]:
+    """Every picture of a method that is not plain decoding's, by its prompt."""
+    told = []
+    for (name, prompt), drawing in found.drawings.items():
+        plain, other = (np.asarray(one.tokens) for one in (found.drawings["ar", prompt], drawing))
+        if name == method and not np.array_equal(plain, other):
+            one = parting(models.target(models.condition(prompt), sampling).model, plain, other)
+            told.append({"method": method, "prompt": prompt, **one._asdict()})
+    return told
+
+
 def main(arguments: list[str] | None = None) -> None:
     parser = options("ties", __doc__)
     parser.add_argument("folder", type=Path)
@@ -51,37 +77,28 @@ def main(arguments: list[str] | None = None) -> None:
     engines_option(parser)
     asked = parse(parser, arguments)
     with refusing(parser):
-        found = ComparisonFolder.read(asked.folder, asked.figures)
-        results, settings = found.results, found.results["settings"]
-        if settings["temperature"] != 0:
-            raise ValueError(f"expected a comparison at temperature 0, got one at {settings['temperature']:g}")
-        models, name = open_models(asked, results["model"]["resolution"]), results["model"]["target"]
+        found = read(asked.folder, asked.figures)
+        results, settings, model = found.results, found.results["settings"], found.results["model"]
+        models, name = open_models(asked, model["resolution"]), model["target"]
         sampling = whole_distribution(SamplingParams(guidance=settings["guidance"]))
         models.target(models.condition(settings["prompts"][0]), sampling)
-        if models.hashes.get(name) != results["model"]["sha256"][name]:
+        if models.hashes.get(name) != model["sha256"][name]:
             raise ValueError(f"{asked.folder} is of another {name} than {asked.engines} holds; name its by --engines")
-    allowed = ALLOWED[results["model"]["precision"]]
-    rows, partings = list[dict[str, Any]](), list[dict[str, Any]]()
+    allowed, rows, every = ALLOWED[model["precision"]], list[dict[str, Any]](), list[dict[str, Any]]()
     for row in results["rows"]:
         if not row["lossless"] or row["method"] == "ar":
             continue
-        pictures, apart = 0, list[float]()
-        for (method, prompt), drawing in found.drawings.items():
-            if method != row["method"]:
-                continue
-            pictures += 1
-            plain, other = (np.asarray(one.tokens) for one in (found.drawings["ar", prompt], drawing))
-            if not np.array_equal(plain, other):
-                one = parting(models.target(models.condition(prompt), sampling).model, plain, other)
-                apart.append(max(abs(gap) for gap in one.gaps))
-                partings.append({"method": method, "prompt": prompt, **one._asdict()})
-        beyond = sum(gap > allowed for gap in apart)
-        rows.append({"method": row["method"], "pictures": pictures, "parted": len(apart), "beyond_ties": beyond})
-        rows[-1]["largest_gap"] = max(apart, default=None)
-        print(f"{row['method']:20s} {len(apart)} of {pictures} part, {beyond} of them where nothing ties")
+        apart = partings(found, models, sampling, row["method"])
+        gaps = [max(abs(gap) for gap in one["gaps"]) for one in apart]
+        pictures = sum(method == row["method"] for method, _ in found.drawings)
+        beyond = sum(gap > allowed for gap in gaps)
+        told = {"method": row["method"], "pictures": pictures, "parted": len(gaps), "beyond_ties": beyond}
+        rows.append(told | {"largest_gap": max(gaps, default=None)})
+        every += apart
+        print(f"{row['method']:20s} {len(gaps)} of {pictures} part, {beyond} of them where nothing ties")
     compared = {name: results[name] for name in ("command", "machine")}
-    told = {"benchmark": "ties", "model": results["model"], "compared": compared, "allowed": allowed, "passes": PASSES}
-    finish({**told, "rows": rows, "partings": partings}, asked.out)
+    figures = {"benchmark": "ties", "model": model, "compared": compared, "allowed": allowed, "passes": PASSES}
+    finish({**figures, "rows": rows, "partings": every}, asked.out)
 
 
 if __name__ == "__main__":

@@ -148,7 +148,7 @@ def share_of(hits: float, count: int) -> Figure:
     return Figure(share, middle - half, middle + half)
 
 
-def together(found: Sequence[tuple[Figure, int]], logarithms: bool = False) -> Figure:
+def pooled(found: Sequence[tuple[Figure, int]], logarithms: bool = False) -> Figure:
     """A figure of several independent sets of pictures, each with how many: their mean, weighed by those numbers.
 
     Either half of its interval is that of a mean of independent figures. logarithms: both are of the figures'

@@ -76,7 +76,7 @@ def _columns(judged: bool, reported: "Sequence[ReportRow]") -> list[Column]:
             if any(row.log_likelihood is not None for row in reported)
             else ()
         ),
-        figure("identical_share", "same\nas AR", ".0%"),
+        figure("identical_share", "same\nas AR", ".1%"),
     ]
 
 

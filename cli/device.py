@@ -211,7 +211,7 @@ def show_device_rows(reported: "Sequence[ReportRow]", title: str, form: Format, 
         figure("host_ms_per_cycle", "and\nhost", ".3f"),
         figure("peak_mib", "peak\nMiB", ".0f"),
         *((figure("prompt_accuracy", "prompt\naccuracy", ".3f"),) if judged else ()),
-        figure("identical_share", "same\nas AR", ".0%"),
+        figure("identical_share", "same\nas AR", ".1%"),
     ]
     show([ResultTable(title, columns, rows)], form)
     note("ar is plain autoregression as one program; ar-eager is the loop that papers time.", form)

@@ -77,7 +77,7 @@ def rough_costs() -> Iterator[None]:
 
 
 def measure_curves(models: Path) -> None:
-    """Other processes of this run know the curves too; the cache keeps them by what the models are."""
+    """Measure the cost curves of a folder of models, of few cycles, into the cache of this run."""
     from underpaint.runtime.costs.machine_curve import curve_of
     from underpaint.runtime.pipeline import Pipeline
 

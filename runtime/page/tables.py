@@ -58,7 +58,7 @@ COLUMNS: Final = (
     ),
     FigureColumn("Fréchet distance", "frechet_distance", ".1f", note="to real pictures, in the judge's features"),
     FigureColumn("its floor", "frechet_floor", ".1f", note="what as many real pictures have"),
-    FigureColumn("same as AR", "identical_share", ".0%", note="of the images, at temperature 0"),
+    FigureColumn("same as AR", "identical_share", ".1%", note="of the images, at temperature 0"),
     FigureColumn("overhead", "overhead_share", ".1%", note="of the seconds, outside the models"),
     FigureColumn("images", "images", "d", note="drawn by the method"),
 )

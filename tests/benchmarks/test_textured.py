@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from benchmarks import pages, textured_training
 from benchmarks.textured_bars import BARS, COMPARED, DAMAGE, PREMISES, QUALITY, TRAINED, bar_cells, met
 from benchmarks.textured_progress import how_far
-from benchmarks.verdicts import Figure, Sense, together
+from benchmarks.verdicts import Figure, Sense, pooled
 from underpaint.artifacts.results import with_envelope
 from underpaint.runtime.evaluation.machine import describe_machine
 from underpaint.zoo.load import FOLDER
@@ -145,15 +145,15 @@ def test_bars_of_methods_are_of_all_pictures_of_both_records() -> None:
 def test_several_sets_are_one_between_the_least_and_the_largest(sets: list[tuple[float, float, float, int]]) -> None:
     found = [(Figure(value, value * (1 - below), value + above), count) for value, below, above, count in sets]
     for logarithms in (False, True):
-        one = together(found, logarithms)
+        one = pooled(found, logarithms)
         assert one.low is not None
         assert one.high is not None
         assert min(each.value for each, _ in found) <= one.value * (1 + 1e-9)
         assert one.value <= max(each.value for each, _ in found) * (1 + 1e-9)
         assert one.low <= one.value * (1 + 1e-9)
         assert one.value <= one.high * (1 + 1e-9)
-        assert together(found[:1], logarithms) == pytest.approx(found[0][0])
-    assert together([*found, (Figure(1.0, None, None), 1)]).low is None
+        assert pooled(found[:1], logarithms) == pytest.approx(found[0][0])
+    assert pooled([*found, (Figure(1.0, None, None), 1)]).low is None
 
 
 def test_a_bar_of_speed_says_what_would_just_do() -> None:

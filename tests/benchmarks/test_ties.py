@@ -25,7 +25,7 @@ def test_a_parting_tells_by_how_much_the_plain_token_leads() -> None:
 def test_a_picture_that_parts_where_nothing_ties_is_counted(
     small_models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A comparison of which one token of one picture was changed."""
+    """A comparison of which one token of one picture was changed; then it lacks what the question needs."""
     out, named = tmp_path / "x", ("--engines", str(small_models))
     asked = ["compare", "--resolution", "64", "--prompts-count", "2", "--methods", "ar,eagle2", "--no-likelihood"]
     done = CliRunner().invoke(app, [*asked, *named, "--temperature", "0", "--out", str(out)])
@@ -43,3 +43,20 @@ def test_a_picture_that_parts_where_nothing_ties_is_counted(
     assert (row["parted"], row["beyond_ties"]) == (1, 1)
     assert (parted["cell"], parted["prompt"]) == (40, changed["prompt"])
     assert row["largest_gap"] == max(map(abs, parted["gaps"])) > told["allowed"]
+    (out / "drawings.jsonl").unlink()
+    assert "no drawings.jsonl; name the folder" in refused([str(out), *named], capsys)
+    results = json.loads((out / "compare.json").read_text())
+    for part, name, value, says in (
+        ("settings", "temperature", 1.0, "at temperature 0, got one at 1;"),
+        ("model", "engine", "tensorrt", "got one on tensorrt"),
+    ):
+        changed = {**results, part: {**results[part], name: value}}
+        (out / "compare.json").write_text(json.dumps(changed))
+        assert says in refused([str(out), *named], capsys)
+
+
+def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    return capsys.readouterr().err

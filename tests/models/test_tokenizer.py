@@ -1,5 +1,6 @@
 """The tokenizer's recipe and the token cache, on made-up pictures."""
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,9 +10,9 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from underpaint.models.checkpoints import load_vq, read
+from underpaint.models.checkpoints import load_vq, load_whole, read
 from underpaint.models.data.textured_scenes import Split
-from underpaint.models.train.loop import LoopSettings
+from underpaint.models.train.loop import LoopSettings, save_atomically
 from underpaint.models.train.pictures import to_pictures, to_pixels
 from underpaint.models.train.precision import autocast
 from underpaint.models.train.reconstruction import ReconstructionWeights, reconstruction_loss, texture_energy
@@ -171,3 +172,13 @@ def test_energy_rewards_texture_wherever_it_lies() -> None:
     plain, energetic = ReconstructionWeights(), ReconstructionWeights(energy=20.0)
     assert reconstruction_loss(grey, wanted, plain) < reconstruction_loss(other, wanted, plain)
     assert reconstruction_loss(grey, wanted, energetic) > reconstruction_loss(other, wanted, energetic)
+
+
+def test_a_tokenizer_that_took_another_s_place_is_read_anew(trained: Path, tmp_path: Path) -> None:
+    """Its file is kept once read; a training puts the next in its place, and a reader gets that."""
+    path = tmp_path / "checkpoint.pt"
+    shutil.copyfile(trained, path)
+    before, saved = load_vq(path).quantize.embedding.weight, load_whole(path)
+    saved["model"]["quantize.embedding.weight"] += 1.0
+    save_atomically(saved, path)
+    assert torch.equal(load_vq(path).quantize.embedding.weight, before + 1.0)

@@ -168,8 +168,12 @@ def test_the_frames_of_trees_say_what_was_counted(folder: Path) -> None:
             assert f"{accepted} accepted, {nodes - accepted} refused" in text
 
 
-def test_an_animation_ends_on_the_picture(folder: Path) -> None:
-    found = ComparisonFolder.read(folder)
+def test_an_animation_ends_on_the_picture(tmp_path: Path) -> None:
+    """Of the shipped models: a picture of random codes has more colours than a GIF holds."""
+    asked = ["compare", "--prompts-count", "1", "--methods", "zipar,mulo-islands", "--no-likelihood"]
+    done = CliRunner().invoke(app, [*asked, "--save-replay", "1", "--out", str(tmp_path / "x")])
+    assert done.exit_code == 0, done.output
+    found = ComparisonFolder.read(tmp_path / "x")
     decode = decoder_for(FOLDER, found.results["model"])
     for replay in found.replays[-2:]:
         steps = frames_of(replay, found.grid)
@@ -178,7 +182,7 @@ def test_an_animation_ends_on_the_picture(folder: Path) -> None:
         animated.seek(animated.n_frames - 1)
         last = np.asarray(animated.convert("RGB").resize((128, 128), Image.Resampling.NEAREST), dtype=np.float64)
         picture = decode(np.array(replay.tokens)).astype(np.float64)
-        assert np.abs(last - picture).mean() < 8.0  # of 255: a GIF has 256 colours
+        assert np.abs(last - picture).mean() < 6.0
 
 
 def test_patches_are_the_codes_asked_for(folder: Path) -> None:
