@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from tests.models.tiny import save_target
 from underpaint.export.trained_models import export_all
 from underpaint.models.text import CaptionedTarget, new_drafter
 from underpaint.models.train.grids import STRIDE
@@ -30,11 +31,8 @@ def write_small_models(models: Path, runs: Path) -> None:
     target = CaptionedTarget(SMALL, caption_dim=32, words=TEXTURED_WORDS)
     torch.nn.init.normal_(target.decoder.head.weight, std=0.2)
     grids = [side // STRIDE for side in SHIPPED_RESOLUTIONS]
+    save_target(runs / "guided" / CHECKPOINT, target, grids)
     drafter = new_drafter(target.decoder)
-    for stage, kind, model, config, more in (
-        ("guided", "target", target, target.decoder.config, {"words": TEXTURED_WORDS, "caption_dim": 32}),
-        ("drafter", "drafter", drafter, drafter.config, {}),
-    ):
-        described = {"kind": kind, "resolution": SHIPPED_RESOLUTIONS[-1], "grids": grids, "decoder": asdict(config)}
-        save_atomically({"config": described | more, "model": model.state_dict()}, runs / stage / CHECKPOINT)
+    described = {"kind": "drafter", "grids": grids, "decoder": asdict(drafter.config)}
+    save_atomically({"config": described, "model": drafter.state_dict()}, runs / "drafter" / CHECKPOINT)
     export_all(runs, models, ("target", "drafter"))

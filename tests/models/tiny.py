@@ -1,5 +1,6 @@
 """Models of a few hundred weights, and token sets to match."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -27,10 +28,11 @@ def tiny_target(seed: int = 0, config: DecoderConfig = TINY) -> CaptionedTarget:
     return model.eval()
 
 
-def save_target(path: Path, target: CaptionedTarget) -> Path:
-    """Write a target of one grid as `train_target` leaves one."""
+def save_target(path: Path, target: CaptionedTarget, grids: Sequence[int] = ()) -> Path:
+    """Write a target as `train_target` leaves one. grids: that it was trained for, its own where none is named."""
     config = target.decoder.config
-    described = {"kind": "target", "resolution": config.grid_side * STRIDE, "grids": [config.grid_side]}
+    sides = list(grids or (config.grid_side,))
+    described = {"kind": "target", "resolution": config.grid_side * STRIDE, "grids": sides}
     described |= {"words": target.words.embedding.num_embeddings, "caption_dim": target.caption_dim}
     path.parent.mkdir(parents=True, exist_ok=True)
     torch.save({"config": described | {"decoder": asdict(config)}, "model": target.state_dict()}, path)
