@@ -132,7 +132,7 @@ def _both(temperature: int) -> tuple[str, str]:
 def _rows(records: Records, temperature: int, method: str) -> list[Row]:
     """A method's row of both comparisons, of the first alone where there is no second.
 
-    NoFigureError unless they are of other prompts, and of the same target, guidance, settings and processor.
+    NoFigureError unless they are of other prompts, and of the same models, guidance, settings and processor.
     """
     first, second = _both(temperature)
     files = [first, *(file for file in (second,) if file in records)]
@@ -140,8 +140,10 @@ def _rows(records: Records, temperature: int, method: str) -> list[Row]:
     prompts = [prompt for one in told for prompt in one["settings"]["prompts"]]
     if len(set(prompts)) < len(prompts):
         raise NoFigureError(f"{' and '.join(files)} share prompts")
+    opened = [one["model"]["sha256"] for one in told]
+    shared = set.intersection(*map(set, opened))  # a comparison opens what its methods need
     for what, found in (
-        ("targets", [one["model"]["sha256"]["target128"] for one in told]),
+        ("models", [{name: one[name] for name in shared} for one in opened]),
         ("guidance", [one["settings"]["guidance"] for one in told]),
         ("processors", [one["machine"]["processor"] for one in told]),
         (f"settings of `{method}`", [one["settings"]["methods"].get(method) for one in told]),

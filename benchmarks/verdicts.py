@@ -5,7 +5,7 @@ says what is missing; where it has a figure and no interval, nothing can be told
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -156,15 +156,12 @@ def pooled(found: Sequence[tuple[Figure, int]], logarithms: bool = False) -> Fig
     """
     to, back = (math.log, math.exp) if logarithms else (float, float)
     count = sum(pictures for _, pictures in found)
-
-    def mean(values: Iterable[float]) -> float:
-        return sum(value * pictures for value, (_, pictures) in zip(values, found, strict=True)) / count
+    middle = sum(to(one.value) * pictures for one, pictures in found) / count
 
     def half(ends: Sequence[float]) -> float:
         apart = ((to(one.value) - to(end)) * n / count for (one, n), end in zip(found, ends, strict=True))
         return math.hypot(*apart)
 
-    middle = mean(to(one.value) for one, _ in found)
     low, high = ([one.low for one, _ in found], [one.high for one, _ in found])
     if None in low or None in high:
         return Figure(back(middle), None, None)

@@ -45,7 +45,7 @@ def compared(accuracy: float, prompts: int = 100, first: int = 0) -> dict[str, A
     rows.append({"method": "mulo-islands", "images": prompts, **quality, "speedup": 2.7, **shares})
     shown = {"prompts": [f"prompt {first + place}" for place in range(prompts)], "seeds": [0], "guidance": 1.0}
     shown["methods"] = {row["method"]: {"k": 250} for row in rows}
-    model = {"judge_accuracy": {"things_and_finishes": 0.9}, "sha256": {"target128": "a"}}
+    model = {"judge_accuracy": {"things_and_finishes": 0.9}, "sha256": {"target128": "a", "drafter128": "d"}}
     settings = {"resolution": 128, **shown}
     return {"model": model, "machine": {"processor": "one"}, "settings": settings, "rows": rows}
 
@@ -117,7 +117,7 @@ def test_the_accuracy_of_plain_decoding_is_of_two_records_that_share_no_prompt()
         ("settings", {"seeds": [0, 1]}, "several seeds"),
         ("settings", {"guidance": 2.0}, "different guidance"),
         ("settings", {"methods": {"ar": {"k": 1}}}, "different settings of `ar`"),
-        ("model", {"sha256": {"target128": "b"}}, "different targets"),
+        ("model", {"sha256": {"target128": "a", "drafter128": "e"}}, "different models"),
         ("machine", {"processor": "other"}, "different processors"),
     ):
         other = compared(0.85, first=100)
