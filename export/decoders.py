@@ -172,6 +172,7 @@ def shape_of(decoder: Decoder, precision: Precision, scratch: int = SCRATCH) -> 
         image_start_ids=tuple(config.vocab_size + one for one in config.image_start_ids),
         eol_token=None if eol_token is None else config.vocab_size + eol_token,
         rope=config.rope,
+        rope_prefix=config.rope_prefix,
         rope_base=config.rope_base,
         norm_eps=config.norm_eps,
         post_norm=config.post_norm,

@@ -92,10 +92,11 @@ class StoredWeights:
 def config_of(shape: DecoderShape, stored: StoredWeights, name: str, drafter: bool) -> DecoderConfig:
     """The options of an exported decoder. EngineError where its manifest does not say how positions are turned."""
     rope: Any = "none" if "positions" in stored else shape.rope
-    if rope is None and shape.prefix_cells == "each":
+    if rope is None or (rope == "grid" and shape.rope_prefix is None):
+        turned = "positions are" if rope is None else "a condition is"
         raise EngineError(
-            f"{name}: its manifest does not say how positions are turned: it was exported by an older version; export "
-            "the model again to draw on the device"
+            f"{name}: its manifest does not say how {turned} turned: it was exported by an older version; export the "
+            "model again to draw on the device"
         )
     if shape.external_cond_rows:
         condition: Any = "external"
@@ -113,7 +114,8 @@ def config_of(shape: DecoderShape, stored: StoredWeights, name: str, drafter: bo
         grid_width=shape.width,
         prefix=stored["positions"].shape[0] - shape.grid.cells if "positions" in stored else max(1, shape.prefix),
         norm_eps=shape.norm_eps,
-        rope=rope or "grid",
+        rope=rope,
+        rope_prefix=shape.rope_prefix or "zero",
         rope_base=shape.rope_base,
         qk_norm="layers.0.q_scale" in stored,
         post_norm=shape.post_norm,

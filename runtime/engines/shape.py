@@ -34,8 +34,9 @@ class DecoderShape:
     that is drawn without guidance. image_start_ids: rows of the embedding behind every
     condition.
     eol_token: the row behind every line of codes but the last, at cells -prefix - eol_tokens to -prefix - 1.
-    rope, rope_base, norm_eps, post_norm: options of `models.decoder_config.DecoderConfig` that the graph holds and its
-    weights do not tell; for runtimes that read the weights alone. rope is None where an older export does not say.
+    rope, rope_prefix, rope_base, norm_eps, post_norm: options of `models.decoder_config.DecoderConfig` that the graph
+    holds and its weights do not tell; for runtimes that read the weights alone. rope and rope_prefix are None where an
+    older export does not say.
     """
 
     vocab_size: int
@@ -56,6 +57,7 @@ class DecoderShape:
     image_start_ids: tuple[int, ...] = ()
     eol_token: int | None = None
     rope: Literal["grid", "line", "none"] | None = None
+    rope_prefix: Literal["zero", "identity"] | None = None
     rope_base: float = 10000.0
     norm_eps: float = 1e-5
     post_norm: bool = False

@@ -149,6 +149,7 @@ def test_accepted_slots_go_behind_the_live_cache() -> None:
 CONFIG = DecoderConfig(dim=24, layers=2, heads=2, hidden=16, vocab_size=11, grid_side=4, prefix=3, cond_ids=4)
 FAMILIES = {
     "llamagen": CONFIG,
+    "chosen words": replace(CONFIG, rope_prefix="identity"),
     "chameleon": replace(CONFIG, rope="line", qk_norm=True, post_norm=True),
     "learnt": replace(CONFIG, rope="none", qkv_bias=True),
     "drafter": replace(CONFIG, layers=1, drafter=True, condition="none", cond_ids=0),

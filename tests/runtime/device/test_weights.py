@@ -3,16 +3,20 @@
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from tests.runtime.device.test_kernels import FAMILIES, model_of
+from underpaint.algos.rows import SamplingParams, sampling_probs
 from underpaint.artifacts.manifest import Manifest, WeightsEntry
 from underpaint.export.decoders import GraphFormat, shape_of, write_graph
 from underpaint.models.decoder import Decoder, causal_bias
 from underpaint.runtime.device.weights import DTYPES, read_decoder, stored_numbers
-from underpaint.runtime.engines.context import EngineError
-from underpaint.runtime.engines.shape import DecoderShape, read_shape
+from underpaint.runtime.engines.context import EngineContext, EngineError
+from underpaint.runtime.engines.elsewhere import ElsewhereDecoder
+from underpaint.runtime.engines.shape import PREFIX_CELL, DecoderShape, read_shape
+from underpaint.runtime.pipeline import Pipeline
 from underpaint.zoo.load import Located
 
 CPU = torch.device("cpu")
@@ -28,11 +32,12 @@ def written(model: Decoder, folder: Path, form: GraphFormat) -> tuple[Located, D
 
 
 def passed(model: Decoder) -> torch.Tensor:
+    """Logits of a condition position and four cells."""
     config, tokens = model.config, torch.tensor([[1, 4, 2, 6, 3]])
     features = torch.linspace(-1, 1, 5 * config.dim).view(1, 5, -1).to(model.head.weight.dtype)
     past = model.empty_cache(1)
     with torch.no_grad():
-        return model.step(tokens, torch.arange(5), causal_bias(5), past, past, features=features).logits
+        return model.step(tokens, torch.arange(-1, 4), causal_bias(5), past, past, features=features).logits
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -44,6 +49,25 @@ def test_a_decoder_reads_back_as_itself(tmp_path: Path, family: str) -> None:
     assert not torch.allclose(passed(found), passed(model_of(FAMILIES[family])), atol=2e-5)
     held = sum(part.numel() for part in found.state_dict().values())
     assert stored_numbers(located) >= 0.5 * held
+
+
+def test_the_shipped_target_reads_back_as_its_graph() -> None:
+    """After two captions that differ in a word: a condition that is turned otherwise has every cell read their mean."""
+    sampler, context = SamplingParams(), EngineContext(threads=1)
+    shipped = Pipeline.open(resolution=64, context=context)
+    elsewhere = Pipeline.open(resolution=64, backend="device", context=context)
+    assert isinstance(elsewhere.high.decoder, ElsewhereDecoder)
+    model = read_decoder(elsewhere.high.decoder.located, elsewhere.high.decoder.shape, CPU)
+    for caption in ("a woolly fox left of an outlined pumpkin", "a woolly fox left of a stone pumpkin"):
+        condition = shipped.condition(caption)
+        shipped.high.sample_by(sampler)
+        shipped.high.condition(condition)
+        wanted = shipped.high.begin().probs[0]
+        tokens = torch.from_numpy(elsewhere.high.encoder.encode(condition).tokens[:1])
+        places, past = torch.full((tokens.shape[1],), PREFIX_CELL), model.empty_cache(1)
+        with torch.no_grad():
+            logits = model.step_rows(model.embed(tokens, None), places, causal_bias(len(places)), past, past).logits
+        assert np.abs(sampling_probs(logits[:, -1:].numpy(), sampler)[0] - wanted).max() < 1e-5
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
@@ -66,6 +90,9 @@ def test_an_export_that_does_not_say_how_it_turns_is_refused(tmp_path: Path) -> 
     located, shape = written(model_of(FAMILIES["chameleon"]), tmp_path, GraphFormat())
     with pytest.raises(EngineError, match="exported by an older version; export the model again"):
         read_decoder(located, replace(shape, rope=None), CPU)
+    by_grid, grid_shape = written(model_of(FAMILIES["llamagen"]), tmp_path, GraphFormat())
+    with pytest.raises(EngineError, match="how a condition is turned"):
+        read_decoder(by_grid, replace(grid_shape, rope_prefix=None), CPU)
     other = replace(shape, dim=2 * shape.dim)
     with pytest.raises(EngineError, match="its manifest and its weights differ"):
         read_decoder(located, other, CPU)
