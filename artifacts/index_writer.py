@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from underpaint.algos.rows import SamplingParams
-from underpaint.artifacts.manifest import Manifest, ManifestError, write_beside
+from underpaint.artifacts.manifest import DRAFT_TARGET, Manifest, ManifestError, write_beside
 from underpaint.artifacts.model_families import (
     EMOJI_FAMILY,
     GRAMMAR_SAMPLING,
@@ -114,20 +114,26 @@ def _stride(manifests: Mapping[str, Manifest], tokenizer: TokenizerEntry) -> int
 
 def _resolution(target: str, manifests: Mapping[str, Manifest], folder: Path, stride: int | None) -> ResolutionEntry:
     grid = _grid(manifests[target])
-    drafters = [name for name in _of_kind(manifests, "drafter") if _grid(manifests[name]) == grid]
-    if len(drafters) > 1:
-        raise ManifestError(
-            f"{folder}: expected one drafter of {grid[0]} x {grid[1]} codes, got {', '.join(drafters)}; export into "
-            "separate folders"
-        )
     side = None if stride is None else stride * grid[0]
     return ResolutionEntry(
         side=side,
         grid=grid,
         target=target,
-        drafter=drafters[0] if drafters else None,
+        drafter=_beside("drafter", grid, manifests, folder),
         reference=_reference(side, manifests),
+        draft_target=_beside(DRAFT_TARGET, grid, manifests, folder),
     )
+
+
+def _beside(kind: str, grid: tuple[int, int], manifests: Mapping[str, Manifest], folder: Path) -> str | None:
+    """The one model of a kind that draws a grid; ManifestError where there are two."""
+    held = [name for name in _of_kind(manifests, kind) if _grid(manifests[name]) == grid]
+    if len(held) > 1:
+        raise ManifestError(
+            f"{folder}: expected one {kind.replace('_', ' ')} of {grid[0]} x {grid[1]} codes, got {', '.join(held)}; "
+            "export into separate folders"
+        )
+    return held[0] if held else None
 
 
 def _reference(side: int | None, manifests: Mapping[str, Manifest]) -> str | None:
@@ -142,7 +148,7 @@ def _check_pairs(resolutions: Iterable[ResolutionEntry], manifests: Mapping[str,
     grids = [entry.grid for entry in resolutions]
     if len(set(grids)) != len(grids):
         raise ManifestError(f"{folder}: two targets draw one grid; export them into separate folders")
-    kinds = {"target", "drafter", "codebook", "image_decoder", "image_encoder"}
+    kinds = {"target", "drafter", DRAFT_TARGET, "codebook", "image_decoder", "image_encoder"}
     sizes = {
         name: int(found.settings["vocab_size"])
         for name, found in manifests.items()

@@ -11,6 +11,8 @@ from underpaint.artifacts.typed_json import build_typed
 from underpaint.artifacts.whole_file import replacing
 
 FORMAT: Final = 2
+DRAFT_TARGET: Final = "draft_target"
+"""The kind of a target that only drafts for larger ones: of the same weights, multiplied in 8 bits."""
 """Version of the manifest's fields and of what a graph's inputs and outputs mean (`artifacts.decoder_graph`)."""
 _REMEDY: Final = (
     "make the folder again: `underpaint export ... --out FOLDER` writes every model, its manifest and the index"
@@ -53,8 +55,8 @@ class ExportRecord:
 class Manifest:
     """One model file.
 
-    kind: "target", "drafter", "image_encoder", "image_decoder", "judge", "codebook", "upsampler", "downsampler" or
-        "superres", among others.
+    kind: "target", "drafter", `DRAFT_TARGET`, "image_encoder", "image_decoder", "judge", "codebook", "upsampler",
+        "downsampler" or "superres", among others.
     file: the model's file name, in the manifest's own folder; bytes, sha256: of that file.
     recipe: the command that makes it again. source, licence: of the weights.
     settings: what an engine must know (vocabulary, grid, layers, ...); see the engine of that kind.

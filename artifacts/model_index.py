@@ -42,7 +42,8 @@ class ResolutionEntry:
     """The models of one resolution.
 
     side: of the pictures in pixels; None where the folder holds no tokenizer that tells it. grid: rows and columns of
-    codes. reference: the judge's view of real pictures at this resolution.
+    codes. reference: the judge's view of real pictures at this resolution. draft_target: the target with products in 8
+    bits, which drafts for larger resolutions.
     """
 
     side: int | None
@@ -50,6 +51,7 @@ class ResolutionEntry:
     target: str
     drafter: str | None = None
     reference: str | None = None
+    draft_target: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +186,7 @@ def _check_names(index: ModelIndex) -> None:
     """Raise ValueError where the index names a model that it does not list, or a file outside the folder."""
     parts: list[str | None] = [index.judge, *asdict(index.tokenizer).values()]
     for entry in index.resolutions:
-        parts += [entry.target, entry.drafter, entry.reference]
+        parts += [entry.target, entry.drafter, entry.reference, entry.draft_target]
     unknown = sorted({name for name in parts if name is not None and name not in index.models})
     if unknown:
         raise ValueError(f"it names {', '.join(unknown)}, which is not among its models")

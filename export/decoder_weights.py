@@ -10,13 +10,11 @@ from numpy.typing import NDArray
 
 from underpaint.artifacts.decoder_graph import Precision
 from underpaint.artifacts.scaled_rows import ScaledRows, scaled_rows
-from underpaint.export.graph import ARRAYS, EightBitMatrix, WeightSource
+from underpaint.export.graph import ARRAYS, EightBitMatrix, WeightSource, block_of
 from underpaint.models.decoder import Conditioner, Decoder, Layer
 from underpaint.models.decoder_config import DecoderConfig, rope_table
 
 Weights: TypeAlias = NDArray[np.float32]
-_BLOCK: Final = 64
-"""Numbers that share a scale in a matrix of 8 bits."""
 _MATRICES: Final = ("qkv", "out", "gate_up", "down", "head")
 """What is multiplied in 8 bits where it is asked for. The product with a drafter's features is not among them:
 outliers among those would coarsen what lies beside them."""
@@ -72,9 +70,9 @@ def round_to_half(module: torch.nn.Module) -> None:
 
 
 def eight_bit(matrix: Weights) -> EightBitMatrix:
-    """`matrix` [K, N] in 8 bits, 64 numbers of a column at a time."""
+    """`matrix` [K, N] in 8 bits, a block of a column at a time."""
     depth, width = matrix.shape
-    block = min(_BLOCK, max(16, 1 << (depth - 1).bit_length()))  # a power of two, and not longer than it must be
+    block = block_of(depth)
     columns = np.zeros((width, -(-depth // block), block), dtype=np.float32)
     columns.reshape(width, -1)[:, :depth] = matrix.T
     scale = np.maximum(np.abs(columns).max(axis=2), np.float32(1e-12)) / np.float32(127)

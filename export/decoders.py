@@ -1,13 +1,13 @@
 """Export decoders of every family: write the graph, compare it with the module, store both with a manifest."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final, Literal
 
 from underpaint.artifacts.decoder_graph import Precision
-from underpaint.artifacts.manifest import Manifest
+from underpaint.artifacts.manifest import DRAFT_TARGET, Manifest
 from underpaint.export.decoder_graph import write_conditioner, write_decoder
 from underpaint.export.decoder_parity import compare
 from underpaint.export.decoder_weights import conditioner_weights, decoder_weights, rotary_table
@@ -55,10 +55,13 @@ def write_graph(decoder: Decoder, form: GraphFormat, path: Path) -> None:
     write_graphs({path: decoder}, form, path.with_suffix(SUFFIX))
 
 
-def write_graphs(decoders: Mapping[Path, Decoder], form: GraphFormat, file: Path) -> None:
+def write_graphs(
+    decoders: Mapping[Path, Decoder], form: GraphFormat, file: Path, int8_products: Collection[Path] = ()
+) -> None:
     """Write a graph of each decoder to its path, and the weights that all of them have to one file beside them.
 
-    Raises ValueError where decoders differ in more than their grid.
+    int8_products: paths of graphs that multiply by `ScaledRows` in 8 bits. Raises ValueError where decoders differ in
+    more than their grid.
     """
     sources = [
         decoder_weights(decoder, form.stored or form.precision, form.precision, form.eight_bits, form.scaled)
@@ -66,7 +69,7 @@ def write_graphs(decoders: Mapping[Path, Decoder], form: GraphFormat, file: Path
     ]
     with WeightFile(file, header_room(sources[0])) as written:
         for (path, decoder), weights in zip(decoders.items(), sources, strict=True):
-            graph = GraphWriter(path.stem, weights, form.precision, written)
+            graph = GraphWriter(path.stem, weights, form.precision, written, path in int8_products)
             write_decoder(graph, decoder.config, rotary_table(decoder.config), form.fused)
             graph.write(path)
 
@@ -92,33 +95,39 @@ def export_decoders(
     file: Path,
     origin: Origin,
     scratch: int = SCRATCH,
+    drafting: Collection[str] = (),
 ) -> tuple[Manifest, ...]:
     """Write targets or drafters by name beside `file`, the weights of them all, in a folder of `export.store.staged`.
 
     The decoders become float32; where there are several, they differ in their grids alone. scratch: cache slots of a
-    drafter for the nodes of one cycle. Raises ParityError on a difference.
+    drafter for the nodes of one cycle. drafting: names of targets that only draft for larger grids: their products are
+    in 8 bits, of the same weights. Raises ParityError on a difference.
     """
     paths = {file.parent / f"{name}.onnx": decoder for name, decoder in decoders.items()}
     shapes = [shape_of(decoder, form.precision, scratch) for decoder in decoders.values()]
-    write_graphs(paths, form, file)
+    write_graphs(paths, form, file, [path for path in paths if path.stem in drafting])
     whole = None if conditioner is None else conditioner.float()
     matrices: Literal["scaled_rows"] | None = "scaled_rows" if form.scaled else None
     made = []
     for (path, decoder), shape in zip(paths.items(), shapes, strict=True):
-        differences = _differences(path, decoder.float(), whole, form)
-        draft = draft_manifest(path.stem, "drafter" if decoder.config.drafter else "target", origin, asdict(shape))
+        drafts = path.stem in drafting
+        differences = _differences(path, decoder.float(), whole, form, drafts)
+        kind = "drafter" if decoder.config.drafter else DRAFT_TARGET if drafts else "target"
+        draft = draft_manifest(path.stem, kind, origin, asdict(shape))
         made.append(finish(draft, path, differences, shared=file, matrices=matrices))
     return tuple(made)
 
 
-def _differences(path: Path, decoder: Decoder, conditioner: Conditioner | None, form: GraphFormat) -> Differences:
+def _differences(
+    path: Path, decoder: Decoder, conditioner: Conditioner | None, form: GraphFormat, drafts: bool
+) -> Differences:
     """Of the written graph at `path` from `decoder`; ParityError where they are too large."""
     if form.eight_bits:  # the same graph with the same weights in float32 must be exact
         compared(path.stem, decoder, conditioner, GraphFormat(stored=form.stored, scaled=form.scaled))
     elif form.precision == "bf16":  # whose own rounding would hide a small mistake: the same numbers, in float32
         compared(path.stem, decoder, conditioner, GraphFormat())
     differences = compare(path, form.precision, decoder, conditioner, greedy=False).worst()
-    require_parity(path.stem, differences, MOST_EIGHT_BITS if form.eight_bits else MOST[form.precision])
+    require_parity(path.stem, differences, MOST_EIGHT_BITS if form.eight_bits or drafts else MOST[form.precision])
     return differences
 
 

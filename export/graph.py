@@ -23,6 +23,10 @@ _CONTRIBUTED: Final = "com.microsoft"
 """ONNX Runtime's own operators, which no other engine reads."""
 _EIGHT_BITS: Final = 4
 """MatMulNBits' word for rounding the value to 8 bits too; in float32 it takes ten times as long."""
+_BLOCK: Final = 64
+"""Numbers of a column, and of the value it is multiplied with, that share a scale in a product of 8 bits."""
+_ZERO: Final = 128
+"""What MatMulNBits takes for 0 in a matrix of 8 bits."""
 
 TYPES: Final[Mapping[ElementType, int]] = {
     "float32": TensorProto.FLOAT,
@@ -47,6 +51,11 @@ class EightBitMatrix(NamedTuple):
     scales: NDArray[np.float32]
 
 
+def block_of(depth: int) -> int:
+    """Numbers of a block of columns of `depth`: a power of two, and not longer than it must be."""
+    return min(_BLOCK, max(16, 1 << (depth - 1).bit_length()))
+
+
 WeightSource: TypeAlias = Mapping[str, Callable[[], "NDArray[Any] | EightBitMatrix | ScaledRows"]]
 """Weights by name, each made when it is written; matrices are [in, out]."""
 
@@ -64,9 +73,14 @@ class GraphWriter:
         weights: WeightSource | None = None,
         precision: Precision = "fp32",
         file: WeightStore | None = None,
+        int8_products: bool = False,
     ) -> None:
-        """weights: what `weight` and `product` find by name; file: where they go, None keeps them in the graph."""
+        """weights: what `weight` and `product` find by name; file: where they go, None keeps them in the graph.
+
+        int8_products: `product` multiplies by the steps of `ScaledRows` in 8 bits, in place of the widened numbers.
+        """
         self.precision = precision
+        self._int8_products = int8_products
         self._name = name
         self._weights = weights or {}
         self._file = file
@@ -147,7 +161,7 @@ class GraphWriter:
         With a matrix of 8 bits, the value is rounded to 8 bits too, a block of a row at a time, so that an outlier
         coarsens few others. A row's result does not depend on the rows beside it.
         """
-        self._load(name)
+        self._load(name, self._int8_products)
         if name in self._matrices:
             values, scales, settings = self._matrices[name]
             found = self.node("MatMulNBits", [value, values, scales], domain=_CONTRIBUTED, **settings)
@@ -162,11 +176,14 @@ class GraphWriter:
             return self.product(value, name)
         return self.node("MatMul", [self.widen(value), self.widen(self.weight(name))])
 
-    def _load(self, name: str) -> None:
-        """Store the weight `name` where it is not stored yet."""
+    def _load(self, name: str, int8: bool = False) -> None:
+        """Store the weight `name` where it is not stored yet; int8: `ScaledRows` are read by MatMulNBits."""
         if name in self._values or name in self._matrices:
             return
         found = self._weights[name]()
+        if isinstance(found, ScaledRows) and int8:
+            self._matrices[name] = self._int8_matrix(name, found)
+            return
         if isinstance(found, EightBitMatrix):
             width, _, block = found.values.shape
             stored = self._store(name, found.values), self._store(f"{name}.scale", found.scales)
@@ -180,6 +197,26 @@ class GraphWriter:
             self._values[name] = self.node("Mul", parts)
             return
         self._values[name] = self._widened(name, found)
+
+    def _int8_matrix(self, name: str, found: ScaledRows) -> tuple[str, str, dict[str, Any]]:
+        """What MatMulNBits reads of a matrix [K, N] with a scale a column: its steps around 128, in blocks, and scales.
+
+        Engines turn the constants when they load, so the same bytes of a file serve products in float32 too.
+        """
+        depth, width = found.steps.shape
+        block = block_of(depth)
+        blocks = -(-depth // block)
+        columns = self.node("Transpose", [self._store(name, found.steps)], perm=[1, 0])
+        steps = self.node("Cast", [columns], to=TensorProto.INT32)
+        if blocks * block > depth:
+            steps = self.node("Pad", [steps, self.integers(0, 0, 0, blocks * block - depth)])
+        around = self.node("Add", [steps, self.constant(np.array(_ZERO, dtype=np.int32), "zero_point")])
+        narrow = self.node("Cast", [around], to=TensorProto.UINT8)
+        values = self.node("Reshape", [narrow, self.integers(width, blocks, block)])
+        scale = self.node("Transpose", [self._widened(name + SCALE, found.scale)], perm=[1, 0])
+        each = self.node("Expand", [scale, self.integers(width, blocks)])
+        settings = {"K": depth, "N": width, "bits": 8, "block_size": block, "accuracy_level": _EIGHT_BITS}
+        return values, self.node("Reshape", [each, self.integers(-1)]), settings
 
     def _widened(self, name: str, values: NDArray[Any]) -> str:
         """Store `values` under `name`; a value of the graph's precision."""

@@ -8,9 +8,10 @@ from typing import Any
 
 from underpaint.algos.draft import Grid
 from underpaint.algos.spatial.resolution import ResolutionMap
-from underpaint.artifacts.manifest import ManifestError
+from underpaint.artifacts.manifest import DRAFT_TARGET, ManifestError
 from underpaint.artifacts.model_index import ModelIndex, ResolutionEntry, read_index
 from underpaint.runtime.engines.context import EngineContext, EngineError
+from underpaint.runtime.engines.loading import CPU
 from underpaint.runtime.engines.target import EngineTarget
 from underpaint.runtime.resampling.registry import (
     codebook_digest,
@@ -40,7 +41,7 @@ class LowResolution:
     backend: str
     context: EngineContext
     hashes: dict[str, str] = field(default_factory=dict)
-    _targets: dict[int, EngineTarget] = field(default_factory=dict)
+    _targets: dict[str, EngineTarget] = field(default_factory=dict)
     _resamplers: dict[tuple[str, int], Resampler] = field(default_factory=dict)
 
     @classmethod
@@ -85,16 +86,20 @@ class LowResolution:
         names = [*(one.target for one in self.index.resolutions), "condition", self.index.tokenizer.codebook or ""]
         return {"grids": [list(one.grid) for one in self.index.resolutions], "sha256": self.index.hashes(names)}
 
-    def target(self, ratio: int) -> EngineTarget:
-        """The target of 1 / `ratio` of the side; EngineError where there is none that draws the same codes."""
-        if ratio not in self._targets:
-            entry = self._low_entry(ratio)
-            found = EngineTarget.open(entry.target, self.index.sampling(), self.folder, self.context, self.backend)
-            self._check_pair(found, entry)
-            self._targets[ratio] = found
-            name = entry.target if self.folder == self.home else f"low/{entry.target}"
-            self.hashes[name] = next(iter(self.index.hashes([entry.target]).values()))
-        return self._targets[ratio]
+    def target(self, ratio: int, int8: bool | None = None) -> EngineTarget:
+        """The target of 1 / `ratio` of the side; EngineError where there is none that draws the same codes.
+
+        int8: whether its products are in 8 bits, which only ONNX Runtime on the CPU takes; None for where it can be.
+        """
+        entry = self._low_entry(ratio)
+        name, kind = self._low_model(entry, int8)
+        if name not in self._targets:
+            found = EngineTarget.open(name, self.index.sampling(), self.folder, self.context, self.backend, kind)
+            self._check_pair(found, name)
+            self._targets[name] = found
+            known = name if self.folder == self.home else f"low/{name}"
+            self.hashes[known] = next(iter(self.index.hashes([name]).values()))
+        return self._targets[name]
 
     def resampler(self, kind: str, ratio: int) -> Resampler:
         """The resampler `kind` of `resampling.registry` to 1 / `ratio` of the side and back; see `open_resampler`."""
@@ -116,6 +121,15 @@ class LowResolution:
         low = self._low_entry(ratio)
         grids = ResolutionMap(self._grid(low), self._grid(self.entry))
         return grids, (self._width(low), self._width(self.entry))
+
+    def _low_model(self, entry: ResolutionEntry, int8: bool | None) -> tuple[str, str]:
+        """The name and the kind of the target that drafts."""
+        held = entry.draft_target if self.backend == CPU else None
+        if int8 and held is None:
+            lacks = f"{self.folder} holds none for {entry.target}: export its target again, or"
+            told = lacks if self.backend == CPU else f"backend {self.backend} runs none:"
+            raise EngineError(f"draft_int8: expected a target that multiplies in 8 bits; {told} set draft_int8=none")
+        return (entry.target, "target") if held is None or int8 is False else (held, DRAFT_TARGET)
 
     def _low_entry(self, ratio: int) -> ResolutionEntry:
         height, width = self.entry.grid
@@ -176,11 +190,11 @@ class LowResolution:
         for ratio in smaller:
             self.target(ratio)
 
-    def _check_pair(self, low: EngineTarget, entry: ResolutionEntry) -> None:
+    def _check_pair(self, low: EngineTarget, name: str) -> None:
         """EngineError unless both draw as many codes under the same conditions."""
         if low.vocab_size != self.high.vocab_size:
             raise EngineError(
-                f"{self.folder}: {entry.target} draws {low.vocab_size} codes, {self.entry.target} "
+                f"{self.folder}: {name} draws {low.vocab_size} codes, {self.entry.target} "
                 f"{self.high.vocab_size}; export both from one training, with one tokenizer"
             )
         if low.encoder.accepts() != self.high.encoder.accepts():

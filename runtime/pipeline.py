@@ -193,10 +193,13 @@ class Pipeline:
         return Timed(EngineGridTarget(target), target.engine.cost)
 
     def low_target(
-        self, condition: Condition, sampling: SamplingParams, ratio: int, cells: int = 1
+        self, condition: Condition, sampling: SamplingParams, ratio: int, cells: int = 1, int8: bool | None = None
     ) -> Timed[GridTarget]:
-        """The target of 1 / `ratio` of the side; EngineError where there is none, or no pass of it holds `cells`."""
-        low = self.low.target(ratio)
+        """The target of 1 / `ratio` of the side; EngineError where there is none, or no pass of it holds `cells`.
+
+        int8: see `LowResolution.target`.
+        """
+        low = self.low.target(ratio, int8)
         low.check_pass(cells, sampling)
         target = under(low, condition, sampling)
         return Timed(EngineGridTarget(target), target.engine.cost)

@@ -35,6 +35,8 @@ def lacking(config: MuloConfig) -> str | None:
         return f"rule '{config.rule}' of cells has {none}; set rule=pooled"
     if config.rows is not None:
         return f"drafts of some rows at a time have {none}; set rows=none"
+    if config.draft_int8:
+        return f"a low target that multiplies in 8 bits has {none}; set draft_int8=none"
     for name in ("adaptive", "draft_adaptive"):
         if getattr(config, name):
             return f"MuLo-SD's row fronts in an adaptive window have {none}; set {name}=false"

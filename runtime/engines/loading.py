@@ -19,7 +19,7 @@ CPU: Final = "cpu"
 def load_decoder(
     name: str, kind: str, folder: Path = FOLDER, context: EngineContext | None = None, backend: str = CPU
 ) -> LoadedDecoder:
-    """The decoder `name` of a folder ("target" or "drafter" in `kind`), its files checked.
+    """The decoder `name` of a folder ("target", "drafter" or `DRAFT_TARGET` in `kind`), its files checked.
 
     backend: "cpu" for ONNX Runtime; "tensorrt" or "tensorrt-rtx" for an engine built of the same graph, of whose
     threads and memory the context says nothing; "device" for what `runtime.device` runs by itself.

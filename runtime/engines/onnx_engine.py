@@ -66,7 +66,7 @@ class OnnxDecoder(NamedTuple):
 
 
 def load_onnx(name: str, kind: str, folder: Path, context: EngineContext | None = None) -> OnnxDecoder:
-    """Load the decoder `name` ("target" or "drafter" in `kind`) after checking it against its manifest.
+    """Load the decoder `name` ("target", "drafter" or `DRAFT_TARGET` in `kind`) after checking it against its manifest.
 
     Raises ManifestError (missing, damaged, another kind) or EngineError (not loadable as asked).
     """

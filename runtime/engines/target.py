@@ -49,9 +49,10 @@ class EngineTarget:
         folder: Path = FOLDER,
         context: EngineContext | None = None,
         backend: str = CPU,
+        kind: str = "target",
     ) -> "EngineTarget":
         """The target `name` of a folder of models; see `engines.loading.load_decoder`."""
-        decoder = load_decoder(name, "target", folder, context, backend)
+        decoder = load_decoder(name, kind, folder, context, backend)
         return cls(decoder, params, load_encoder(decoder.shape, folder, context))
 
     def sample_by(self, params: SamplingParams) -> None:

@@ -159,7 +159,7 @@ _NARROWEST: Final = (
     "measured: on prompts of EmojiScenes models, which shipped before (docs/results/settings.md); the narrowest whose "
     "pictures the judge did not read worse than AR's"
 )
-_PAPER_V1: Final = MuloConfig(tau=0.3, k=30, radius=1, order="serial", window=None)
+_PAPER_V1: Final = MuloConfig(tau=0.3, k=30, radius=1, order="serial", window=None, draft_int8=False)
 
 GRID_METHODS: Final = (
     MethodSpec(
@@ -197,14 +197,14 @@ GRID_METHODS: Final = (
         "mulo-islands",
         "MuLo-SD with row fronts: in drafting, and in repair of islands side by side",
         MuloConfig(tau=0.4, radius=0, order="islands", draft_window=3),
-        MuloConfig(tau=0.3, k=30, order="islands", window=8, draft_window=8, resampler="superres"),
+        MuloConfig(tau=0.3, k=30, order="islands", window=8, draft_window=8, resampler="superres", draft_int8=False),
         _ISLANDS,
     ),
     _mulo(
         "mulo-raster",
         "MuLo-SD's ablation: everything after the first rejected cell is redrawn",
         MuloConfig(reject="raster", window=None),
-        MuloConfig(tau=0.3, k=30, reject="raster", window=None),
+        MuloConfig(tau=0.3, k=30, reject="raster", window=None, draft_int8=False),
         {**_V1, "reject": f"{_MULO}: the ablation of local repair"},
         {"tau, k, radius, window": "not tuned: an ablation, at the threshold of 'mulo'"},
     ),

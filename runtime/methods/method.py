@@ -89,9 +89,12 @@ class PipelineModels(Protocol):
         ...
 
     def low_target(
-        self, condition: Condition, sampling: SamplingParams, ratio: int, cells: int = 1
+        self, condition: Condition, sampling: SamplingParams, ratio: int, cells: int = 1, int8: bool | None = None
     ) -> Timed[GridTarget]:
-        """The target of pictures 1 / `ratio` as high and wide; ValueError where there is none. cells: as above."""
+        """The target of pictures 1 / `ratio` as high and wide; ValueError where there is none.
+
+        cells: as above. int8: whether it multiplies in 8 bits; None for where the models have such a one.
+        """
         ...
 
     def resampler(self, kind: str, ratio: int) -> Resampler:

@@ -41,7 +41,8 @@ class MuloConfig:
     rows: low rows drafted a cycle; None drafts the whole image at once.
     reject, radius, order, window, adaptive, keys: see `algos.spatial.mulo.Repair`.
     resampler: between the resolutions, see `runtime.resampling.registry.RESAMPLERS`. ratio: of the two sides.
-    draft_window, draft_adaptive: row fronts of the low target; None is raster order.
+    draft_window, draft_adaptive: row fronts of the low target; None is raster order. draft_int8: whether the low target
+    multiplies in 8 bits, as what it draws is verified in float32 anyway; None for where the folder has one that does.
     greedy: decoding at temperature 0. Rules then read the distributions at temperature 1, where a threshold means
     something.
     """
@@ -61,6 +62,7 @@ class MuloConfig:
     ratio: int = 2
     draft_window: int | None = None
     draft_adaptive: bool = False
+    draft_int8: bool | None = None
     greedy: bool = False
 
     @property
@@ -139,14 +141,15 @@ class MuloMethod:
             *(config.reject, config.radius, config.order, config.window, config.adaptive, config.keys, config.greedy)
         )
         repair.check(grid)
-        low = models.low_target(condition, sampling, config.ratio)
+        low = models.low_target(condition, sampling, config.ratio, int8=config.draft_int8)
         resampler = TimedResampler(models.resampler(config.resampler, config.ratio))
         height, width = low.model.grid
         rows = height if config.rows is None else config.rows
         if not 1 <= rows <= height:
             raise ValueError(f"rows: expected 1..{height} low rows a cycle, got {rows}")
         if rows < height:  # the last cycle's first pass takes in all rows before
-            low = models.low_target(condition, sampling, config.ratio, (height - 1) // rows * rows * width)
+            fed = (height - 1) // rows * rows * width
+            low = models.low_target(condition, sampling, config.ratio, fed, config.draft_int8)
         window = width if config.draft_window is None else config.draft_window
         drafter = LowRows(low.model, resampler, window, config.draft_adaptive)
         target = models.grid_target(

@@ -21,7 +21,7 @@ from underpaint.algos.spatial.mulo import RowDraft
 from underpaint.algos.spatial.target import Feed, GridTarget
 from underpaint.algos.tree import NO_TOKEN
 
-DRAFTED_BY: Final = ("resampler", "ratio", "rows", "draft_window", "draft_adaptive")
+DRAFTED_BY: Final = ("resampler", "ratio", "rows", "draft_window", "draft_adaptive", "draft_int8")
 """The settings of MuLo-SD that say how rows are drafted; the others say what becomes of them."""
 ARRAYS: Final = ("drafts", "distribution_tokens", "distribution_probs", "low_passes")
 

@@ -177,7 +177,7 @@ class SyntheticPipeline:
         return self._cells(self.grid, condition, sampling)
 
     def low_target(
-        self, condition: Condition, sampling: SamplingParams, ratio: int, cells: int = 1
+        self, condition: Condition, sampling: SamplingParams, ratio: int, cells: int = 1, int8: bool | None = None
     ) -> Timed[GridTarget]:
         return self._cells(Grid(self.grid.height // ratio, self.grid.width // ratio), condition, sampling)
 

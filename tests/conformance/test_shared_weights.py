@@ -70,6 +70,27 @@ def test_only_a_rounded_model_is_stored_in_8_bits(tmp_path: Path) -> None:
         GraphFormat("fp16", scaled=True)
 
 
+@pytest.mark.parametrize("depth", [16, 64, 100, 480])
+def test_products_in_8_bits_are_of_the_steps_that_are_stored(tmp_path: Path, depth: int) -> None:
+    """Of values that 8 bits hold, a block at a time, nothing is rounded: any other step or scale would show."""
+    rng = np.random.default_rng(depth)
+    rows = ScaledRows(
+        rng.integers(-127, 128, (depth, 40), dtype=np.int8), (2.0 ** rng.integers(-6, 3, (1, 40))).astype(np.float16)
+    )
+    values = rng.integers(-127, 128, (3, depth)).astype(np.float32)
+    values[:, ::16] = 127
+    with WeightFile(tmp_path / "g.safetensors", header_room(["matrix"])) as file:
+        graph = GraphWriter("g", {"matrix": lambda: rows}, "fp32", file, int8_products=True)
+        product = graph.product(graph.input("value", "float32", ("R", depth)), "matrix")
+        graph.output(graph.node("Identity", [product], "product"), "float32", ("R", 40))
+        graph.write(tmp_path / "g.onnx")
+    assert sum(node.op_type == "MatMulNBits" for node in onnx.load(tmp_path / "g.onnx").graph.node) == 1
+    session = open_session(tmp_path / "g.onnx", EngineContext(threads=1))
+    (found,) = session.run(None, {"value": values})
+    wanted = values.astype(np.float64) @ rows.widened().astype(np.float64)
+    np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-6 * np.abs(wanted).max())
+
+
 @pytest.mark.parametrize("axis", [0, 1])
 def test_a_session_multiplies_by_the_very_numbers_that_are_stood_for(tmp_path: Path, axis: int) -> None:
     values = np.random.default_rng(3).standard_normal((24, 40)).astype(np.float32)

@@ -23,7 +23,7 @@ from tests.runtime.world_folder import export_tiny, train_tiny
 from underpaint.algos.rows import SamplingParams, sampling_probs
 from underpaint.api import draw as draw_once
 from underpaint.artifacts.index_writer import write_index
-from underpaint.artifacts.manifest import ManifestError
+from underpaint.artifacts.manifest import DRAFT_TARGET, ManifestError
 from underpaint.artifacts.model_families import EMOJI_FAMILY, TEXTURED_FAMILY
 from underpaint.artifacts.model_index import read_index
 from underpaint.artifacts.scaled_rows import ScaledRows
@@ -38,7 +38,7 @@ from underpaint.models.train.loop import CHECKPOINT, save_atomically
 from underpaint.models.weights import narrowed, widened
 from underpaint.runtime.device.weights import read_decoder
 from underpaint.runtime.drawing import Drawing, draw, noise_of
-from underpaint.runtime.engines.context import EngineContext
+from underpaint.runtime.engines.context import EngineContext, EngineError
 from underpaint.runtime.engines.engine import PassOutput
 from underpaint.runtime.engines.onnx_engine import OnnxDecoder, OnnxEngine
 from underpaint.runtime.engines.shape import read_shape
@@ -219,7 +219,7 @@ def test_each_grid_is_told_its_own_side_by_one_prompt(runs: Path, pipeline: Pipe
     target = load_target(runs / "guided" / CHECKPOINT)
     round_shared_target(target)
     asked = pipeline.condition(TEXT)
-    low = pipeline.low_target(asked, WARM, 2).model._target
+    low = pipeline.low_target(asked, WARM, 2, int8=False).model._target
     for engine, side in ((low, 64), (pipeline.high, 128)):
         tokens = engine.encoder.encode(asked).tokens
         assert tokens[0, -1] - engine.vocab_size == side_word_id(side)
@@ -243,7 +243,36 @@ def test_every_kind_of_method_draws(pipeline: Pipeline) -> None:
     islands = drawn(pipeline, WARM, "mulo-islands")
     assert len(islands.tokens) == 256
     assert islands.target_nfe < 256
-    assert {"sampler_up", "sampler_down", "target64"} <= set(pipeline.fingerprint()["sha256"])
+    assert {"sampler_up", "sampler_down", "target64_int8"} <= set(pipeline.fingerprint()["sha256"])
+
+
+def test_a_low_target_that_multiplies_in_8_bits_drafts_where_there_is_one(models: Path, tmp_path: Path) -> None:
+    """It reads the very weights of the one in float32; what it draws is near, and says what it was drawn with."""
+    for side, kinds in ((64, ("target", DRAFT_TARGET)), (128, ("target",))):
+        names = [f"target{side}{'_int8' if kind == DRAFT_TARGET else ''}" for kind in kinds]
+        found = [load.manifest(name, models) for name in names]
+        assert [one.kind for one in found] == list(kinds)
+        assert {one.weights for one in found} == {found[0].weights}
+    assert not (models / "target128_int8.onnx").exists()
+    pipeline = OPEN(models)
+    asked = pipeline.condition(TEXT)
+    usual, eight, exact = (pipeline.low_target(asked, WARM, 2, int8=int8).model._target for int8 in (None, True, False))
+    assert usual is eight is not exact
+    said = []
+    for target in (eight, exact):
+        target.sample_by(WARM)
+        target.condition(asked)
+        said.append(target.begin().probs)
+    assert 0 < np.abs(said[0] - said[1]).max() < 0.05
+    assert {"target64", "target64_int8"} <= set(pipeline.fingerprint()["sha256"])
+    without = Path(copytree(models, tmp_path / "models"))
+    for file in without.glob("target64_int8.*"):
+        file.unlink()
+    write_index(without)
+    bare = OPEN(without)
+    assert drawn(bare, WARM, "mulo-islands").drafter_nfe > 0
+    with pytest.raises(EngineError, match=r"holds none for target64: export its target again, or set draft_int8=none"):
+        bare.low_target(asked, WARM, 2, int8=True)
 
 
 def test_what_lies_between_the_sides_is_made_by_the_world_or_beside_it(

@@ -140,6 +140,7 @@ def test_settings_that_do_not_fit_the_models_are_refused_before_any_pass(setting
         ("k=-1", r"expected k in 0..250"),
         ("k=251", r"expected k in 0..250"),
         ("draft_adaptive=true", "needs draft_window"),
+        ("draft_int8=some", "setting .draft_int8. is true or false or none"),
     ],
 )
 def test_settings_out_of_range_are_refused(setting: str, message: str) -> None:

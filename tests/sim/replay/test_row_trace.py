@@ -18,7 +18,10 @@ from underpaint.sim.synthetic.models import Blend, RandomDistribution, Synthetic
 
 GRID, VOCAB = Grid(4, 3), 5
 WEIGHTS = GridWeights.random(GRID, VOCAB, seed=2, coupling=1.5)
-SETTINGS = {"resampler": "latent", "ratio": 2, "rows": None, "draft_window": 1, "draft_adaptive": False}
+SETTINGS = {
+    **{"resampler": "latent", "ratio": 2, "rows": None, "draft_window": 1},
+    **{"draft_adaptive": False, "draft_int8": None},
+}
 IMAGE = np.random.default_rng(1).integers(0, VOCAB, GRID.cells)
 
 
