@@ -68,7 +68,7 @@ class RandomWeights:
         self._condition = torch.randn(2 * batch, config.prefix, config.dim, dtype=dtype, device=device)
 
     def runner(self, name: str) -> DeviceRunner:
-        """A method's program, captured, with half of every picture decided."""
+        """A method's program, captured, with half of every picture drawn."""
         method, grid = method_of(name, self.config.vocab_size), Grid(self.config.grid_side, self.config.width)
         sizes = (self.config.prefix, self.batch, self._device)
         runner = DeviceRunner(self._decoders[0], self._decoders[1], method, grid, *sizes)
@@ -76,7 +76,11 @@ class RandomWeights:
         runner.begin(self._condition, [0] * self.batch, images)
         runner.capture()
         runner.begin(self._condition, [0] * self.batch, images)
-        runner.cycle.state.progress.cells.fill_(grid.cells // 2)
+        state = runner.cycle.state
+        while int(state.progress.cells.min()) < grid.cells // 2:  # drawn, not pretended: lookups read what was decided
+            if bool(state.verdicts.status.any()):
+                raise RuntimeError(f"{name}: an image ended in the first half of its picture; run --parts correct")
+            runner.step()
         return runner
 
     def cycle(self, name: str) -> dict[str, Any]:

@@ -7,8 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from benchmarks import device, device_checks
+from benchmarks.device_models import TINY
+from benchmarks.device_times import RandomWeights
 
 ROOT = Path(__file__).parents[2]
 SMALL = ["--device", "cpu", "--batches", "1", "--methods", "ar", "--shipped", "speculative,jacobi-lookup"]
@@ -45,6 +48,17 @@ def test_every_part_runs_and_its_checks_hold(tmp_path: Path) -> None:
     plain, cycle = found["plain, batch 1"], found["cycles ar, batch 1"]
     assert min(plain["cycle_ms"], plain["eager_ms"], plain["bound_ms"], cycle["cycle_ms"]) > 0
     assert sum(found["breakdown ar, batch 1"]["parts_ms"].values()) > 0
+
+
+def test_a_timed_cycle_begins_in_a_picture_whose_first_half_was_drawn() -> None:
+    """What a lookup finds there was said of a cell: a picture goes on to its end by it, and no row of it is empty."""
+    weights = RandomWeights(torch.device("cpu"), TINY, torch.float32, 1, 1)
+    runner = weights.runner("jacobi-lookup")
+    progress, half = runner.cycle.state.progress, TINY.cells // 2
+    assert half <= int(progress.cells[0]) < TINY.cells
+    assert len(set(progress.decided[0, :half].tolist())) > 1
+    (image,) = runner.finish(1)
+    assert image.error is None
 
 
 def test_a_check_that_does_not_hold_fails_the_run_and_nothing_is_timed(
