@@ -39,6 +39,9 @@ def world(
     device: Device = "cpu",
     seed: Seed = 0,
     threads: Threads = None,
+    workers: Annotated[
+        int, typer.Option(help="Processes that draw scenes; more than one pays where a GPU learns.", min=1, max=256)
+    ] = 1,
     compiled: Annotated[
         bool,
         typer.Option("--compile", help="Train target and shallow target by torch.compile, which needs a C++ compiler."),
@@ -61,7 +64,7 @@ def world(
             _require_compiler()
         note(f"{out}: {describe_products(device)}")
         with stages() as told:
-            pictures = TexturedPictures(report=told)
+            pictures = TexturedPictures(report=told, workers=workers)
         sizes = plain(asdict(settings))
         for later in (
             "shallow_layers",

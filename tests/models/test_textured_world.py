@@ -24,6 +24,7 @@ from underpaint.models.train.drawn import CHUNK
 from underpaint.models.train.grids import add_grids
 from underpaint.models.train.judge import JudgeSettings
 from underpaint.models.train.loop import LoopSettings, TrainingResult
+from underpaint.models.train.parallel_pictures import DrawingPool
 from underpaint.models.train.pictures import TexturedPictures
 from underpaint.models.train.sampler import SamplerSettings
 from underpaint.models.train.target import CONFIG, GROWN_LOOP, LOOP, TargetSettings
@@ -62,6 +63,7 @@ SETTINGS = WorldSettings(
 class MadeUp(TexturedPictures):
     def __init__(self, report: Report = unheard) -> None:
         self.sheet = TexturedSheet(made_up_sprites())
+        self._pool = DrawingPool(self.sheet, 1)
 
 
 def test_all_stages_run_and_stand_on_each_other(tmp_path: Path) -> None:

@@ -1,0 +1,68 @@
+"""Scenes drawn by several processes: where a GPU learns from them, one process draws too slowly for it."""
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from itertools import repeat
+from threading import Thread
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from underpaint.models.data.textured_render import TexturedSheet, render_textured
+from underpaint.models.data.textured_scenes import Split, textured_scene
+
+_SHEETS: Final[list[TexturedSheet]] = []
+"""The one sheet of a drawing process."""
+
+
+def draw_scenes(sheet: TexturedSheet, indices: Sequence[int], size: int, split: Split, seed: int) -> NDArray[np.uint8]:
+    """Scenes `indices` of `split` at `size` px: uint8 [N, size, size, 3]."""
+    return np.stack([render_textured(textured_scene(seed, index, split), sheet, size) for index in indices])
+
+
+class DrawingPool:
+    """`workers` processes that draw scenes, started when they are first needed; they end with this one, even if it is
+    killed."""
+
+    def __init__(self, sheet: TexturedSheet, workers: int) -> None:
+        if workers < 1:
+            raise ValueError(f"workers: expected at least 1, got {workers}")
+        self._sheet, self._workers = sheet, workers
+        self._pool: ProcessPoolExecutor | None = None
+
+    def draw(self, indices: Sequence[int], size: int, split: Split, seed: int) -> NDArray[np.uint8]:
+        """`draw_scenes`, a share of the scenes a process."""
+        if self._workers == 1 or len(indices) < self._workers:
+            return draw_scenes(self._sheet, indices, size, split, seed)
+        if self._pool is None:
+            context = multiprocessing.get_context("spawn")  # a fork would copy PyTorch's threads as locks alone
+            self._pool = ProcessPoolExecutor(self._workers, context, _begin, (self._sheet,))
+        shares = [part.tolist() for part in np.array_split(np.asarray(indices), self._workers)]
+        return np.concatenate(list(self._pool.map(_draw, shares, repeat(size), repeat(split), repeat(seed))))
+
+    def close(self) -> None:
+        """End the processes; another `draw` starts them anew."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+            self._pool = None
+
+
+def _begin(sheet: TexturedSheet) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asked
+    _SHEETS[:] = [sheet]
+    Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _draw(indices: Sequence[int], size: int, split: Split, seed: int) -> NDArray[np.uint8]:
+    return draw_scenes(_SHEETS[0], indices, size, split, seed)

@@ -1,0 +1,75 @@
+"""Scenes drawn by several processes are those that one draws, and no process outlives the one that asked."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.models.sprites import made_up_sprites
+from underpaint.models.data.textured_render import TexturedSheet
+from underpaint.models.train.parallel_pictures import DrawingPool, draw_scenes
+
+ROOT = Path(__file__).parents[2]
+KILLED = """
+import multiprocessing, time
+from tests.models.sprites import made_up_sprites
+from underpaint.models.data.textured_render import TexturedSheet
+from underpaint.models.train.parallel_pictures import DrawingPool
+
+if __name__ == "__main__":
+    DrawingPool(TexturedSheet(made_up_sprites()), 2).draw(range(4), 64, "train", 1)
+    print(*(child.pid for child in multiprocessing.active_children()), flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[DrawingPool]:
+    made = DrawingPool(TexturedSheet(made_up_sprites()), 2)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("indices", [[7], [3, 0], [5, 1, 9, 2, 4]])
+def test_the_scenes_are_those_of_one_process_in_the_order_asked_for(pool: DrawingPool, indices: list[int]) -> None:
+    wanted = draw_scenes(TexturedSheet(made_up_sprites()), indices, 64, "seen", 3)
+    np.testing.assert_array_equal(pool.draw(indices, 64, "seen", 3), wanted)
+    pool.close()
+    np.testing.assert_array_equal(pool.draw(indices, 64, "seen", 3), wanted)
+
+
+def test_no_processes_are_refused() -> None:
+    with pytest.raises(ValueError, match="workers: expected at least 1, got 0"):
+        DrawingPool(TexturedSheet(made_up_sprites()), 0)
+
+
+def test_a_scene_that_cannot_be_drawn_says_why(pool: DrawingPool) -> None:
+    with pytest.raises(ValueError, match="index >= 0"):
+        pool.draw([1, -1], 64, "train", 3)
+
+
+def test_killing_the_process_that_asked_ends_the_others(tmp_path: Path) -> None:
+    script = tmp_path / "asks.py"
+    script.write_text(KILLED)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True, env=environment) as asked:
+        assert asked.stdout is not None
+        drawing = [int(pid) for pid in asked.stdout.readline().split()]
+        asked.send_signal(signal.SIGKILL)
+    assert len(drawing) == 2
+    waited = time.monotonic() + 20
+    while (left := [pid for pid in drawing if _runs(pid)]) and time.monotonic() < waited:
+        time.sleep(0.05)
+    assert not left
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process is there and has not ended: one that nobody asks how it ended stays in the list."""
+    told = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    return told.returncode == 0 and not told.stdout.strip().startswith("Z")
