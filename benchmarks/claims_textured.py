@@ -27,8 +27,16 @@ from benchmarks.claims_adt import (
     ties_claim,
 )
 from benchmarks.claims_lantern import MEAN_BIAS, eagle2_gains_nothing, premise_claims, spent_claim
-from benchmarks.claims_mulo import GENEVAL, needed_claims, order_claims, resolution_claim, serial_claims
-from benchmarks.textured_bars import CONTROL, PAPER_PAIRED, QUALITY, SMALL, TIES
+from benchmarks.claims_mulo import (
+    GENEVAL,
+    front_claims,
+    needed_claims,
+    order_claims,
+    pixel_claims,
+    resolution_claim,
+    serial_claims,
+)
+from benchmarks.textured_bars import CONTROL, FRONTS, PAPER_PAIRED, QUALITY, SMALL, TIES
 from benchmarks.textured_bars import MULO as MULO_FILE
 from benchmarks.verdicts import (
     Figure,
@@ -54,13 +62,6 @@ _NOT_MEASURED = (
     ("Up-sampler: the adversarial term beats pixel loss alone.", "needed for quality", _OTHER_SAMPLERS),
     ("Down-sampler: pixel loss beats token cross-entropy.", "needed for quality", _OTHER_SAMPLERS),
     ("Down-sampler: the adversarial term beats pixel loss alone.", "needed for quality", _OTHER_SAMPLERS),
-    ("Pixels beat latents between the resolutions.", "its default", "`sampler bicubic` beside `sampler latent`"),
-    ("Row fronts inside the repair are faster than raster order.", "faster", "the ablation without `window=2`"),
-    (
-        "Row fronts in drafting too are faster than in the repair alone.",
-        "with islands, most of 5.33x (Tar-7B, 1,024 px)",
-        "`row fronts in drafting too` beside `islands`",
-    ),
 )
 """Claims of MuLo-SD that only records of earlier models answer: the claim, what papers say, what would be needed."""
 
@@ -190,6 +191,8 @@ TEXTURED_CLAIMS = (
     _grows(_MULO, "zipar", "Row fronts of two cells."),
     *needed_claims(TEXTURED, "prompt_accuracy", "attribute_log_probability"),
     *order_claims(TEXTURED),
+    *front_claims(TEXTURED, FRONTS),
+    *pixel_claims(TEXTURED, FRONTS),
     *(Claim(_MULO, text, published, needs=needs) for text, published, needs in _NOT_MEASURED),
 )
 

@@ -78,6 +78,7 @@ ORDERINGS: Final = (
         *("sampler latent-down-gan, two rows", "sampler latent-down-pixel, two rows"),
     ),
     ("the pixel sampler beats the latent one", "sampler bicubic", "sampler latent-gan"),
+    ("the pixel sampler beats the latent one without an adversarial term", "sampler bicubic", "sampler latent"),
     ("recomputed keys beat stale ones", "islands, two rows, recompute", "islands, two rows, stale"),
 )
 """Of quality: the claim, the better variant and the worse one."""
@@ -85,6 +86,8 @@ FASTER: Final = (
     ("raster rejection is slower at the same tau", "local + expansion", "raster, same tau"),
     ("islands are faster than serial repair", "islands", "pooled"),
     ("row fronts are faster still", "row fronts in drafting too", "islands"),
+    ("row fronts in repair are faster than raster order", "serial, row fronts", "pooled"),
+    ("row fronts in drafting too are faster than in repair", "row fronts in drafting too", "islands, row fronts"),
     ("ZipAR alone is faster than serial MuLo-SD", "ZipAR, window 4", "pooled"),
     ("islands with row fronts beat ZipAR", "row fronts in drafting too", "ZipAR, window 4"),
 )

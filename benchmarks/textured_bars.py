@@ -6,6 +6,7 @@ told where the interval lies on both sides; a figure that has no interval meets 
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final, NamedTuple
 
 from benchmarks.verdicts import (
@@ -33,6 +34,8 @@ MULO: Final = COMPARED[1]
 QUALITY: Final = {temperature: f"textured-quality-128-t{temperature}.json" for temperature in (1, 0)}
 """The methods that bars are of, on more prompts, by temperature, 128 px; beside `mulo-islands` row fronts that take as
 many passes, at most."""
+MORE: Final = {temperature: f"textured-quality-more-128-t{temperature}.json" for temperature in (1, 0)}
+"""The same on other prompts and another processor."""
 DAMAGE: Final = "textured-quality-damage.json"
 """Which measure of quality sees known damage, 128 px."""
 SMALL: Final = "textured-compare-64-t1.json"
@@ -55,14 +58,17 @@ PAIR_OF_ROWS: Final = "textured-pair-128-t1.json"
 """Guidance by two rows a pass, as in the papers."""
 ABLATION: Final = "textured-mulo-ablation.json"
 """What each part of MuLo-SD adds, 128 px."""
+FRONTS: Final = "textured-mulo-parts.json"
+"""What row fronts add to MuLo-SD, and pictures in place of tokens between the resolutions, 128 px."""
 LEAST_ACCURACY: Final = 0.75
 
 
 class Bar(NamedTuple):
     """What a figure was to be.
 
-    sense: which side of `bound`, which itself is enough. form: of the figure. A bound that is a figure of a record has
-    an interval of its own: a bar is met, or missed, by both of its ends. takes: in words, what would just do.
+    files: records that it is of. used: those of them that a figure is really of, None for all. sense: which side of
+    `bound`, which itself is enough. form: of the figure. A bound that is a figure of a record has an interval of its
+    own: a bar is met, or missed, by both of its ends. takes: in words, what would just do.
     """
 
     asked: str
@@ -72,6 +78,7 @@ class Bar(NamedTuple):
     bound: float | Figured
     form: str = ".2f"
     takes: Callable[[Records], str] = lambda records: ""
+    used: Callable[[Records], tuple[str, ...]] | None = None
 
     def judged(self, records: Records) -> tuple[str, str]:
         """What was measured, and whether it meets the bar; raises NoFigureError where a record lacks a figure."""
@@ -124,18 +131,33 @@ def _value(file: str, name: str) -> Figured:
     return figure(file, "value", figure=name)
 
 
-def _both(temperature: int) -> tuple[str, str]:
-    """The two comparisons of a temperature, which the bars are of."""
-    return QUALITY[temperature], COMPARED[temperature]
+def _comparisons(temperature: int) -> tuple[str, ...]:
+    """The comparisons of a temperature, which the bars are of."""
+    return QUALITY[temperature], COMPARED[temperature], MORE[temperature]
 
 
-def _rows(records: Records, temperature: int, method: str) -> list[Row]:
-    """A method's row of both comparisons, of the first alone where there is no second.
+def _used(records: Records, temperature: int, method: str, timed: bool) -> tuple[str, ...]:
+    """Comparisons that a figure of a method is of: the first, and those that have the method at the same settings.
 
-    NoFigureError unless they are of other prompts, and of the same models, guidance, settings and processor.
+    timed: whether it is of times, which have to be of one processor. What is drawn does not depend on it, but for ties.
     """
-    first, second = _both(temperature)
-    files = [first, *(file for file in (second,) if file in records)]
+    first, *others = _comparisons(temperature)
+    held = record(records, first)
+
+    def fits(other: Row) -> bool:
+        alike = other["settings"]["methods"].get(method) == held["settings"]["methods"].get(method)
+        same = other["machine"]["processor"] == held["machine"]["processor"]
+        return alike and (same or not timed) and any(row["method"] == method for row in other["rows"])
+
+    return first, *(file for file in others if file in records and fits(records[file]))
+
+
+def _rows(records: Records, temperature: int, method: str, timed: bool) -> list[Row]:
+    """A method's row of each comparison that `_used` names.
+
+    NoFigureError unless they are of other prompts, and of the same models and guidance.
+    """
+    files = _used(records, temperature, method, timed)
     told = [record(records, file) for file in files]
     prompts = [prompt for one in told for prompt in one["settings"]["prompts"]]
     if len(set(prompts)) < len(prompts):
@@ -145,8 +167,6 @@ def _rows(records: Records, temperature: int, method: str) -> list[Row]:
     for what, found in (
         ("models", [{name: one[name] for name in shared} for one in opened]),
         ("guidance", [one["settings"]["guidance"] for one in told]),
-        ("processors", [one["machine"]["processor"] for one in told]),
-        (f"settings of `{method}`", [one["settings"]["methods"].get(method) for one in told]),
     ):
         if any(one != found[0] for one in found):
             raise NoFigureError(f"{' and '.join(files)} are of different {what}")
@@ -155,16 +175,17 @@ def _rows(records: Records, temperature: int, method: str) -> list[Row]:
     return [pick(records, file, method=method) for file in files]
 
 
-def _of_both(temperature: int, method: str, name: str) -> Figured:
-    """A figure of all pictures of both comparisons."""
+def _of_all(temperature: int, method: str, name: str) -> Figured:
+    """A figure of all pictures of the comparisons."""
+    timed = name == "speedup"
     return lambda records: pooled(
-        [(of_row(row, name), row["images"]) for row in _rows(records, temperature, method)], name == "speedup"
+        [(of_row(row, name), row["images"]) for row in _rows(records, temperature, method, timed)], timed
     )
 
 
 def read_right(records: Records) -> Figure:
     """The share of plain AR's pictures at temperature 1 that the judge reads right."""
-    rows = _rows(records, 1, "ar")
+    rows = _rows(records, 1, "ar", timed=False)
     if any(row["prompt_accuracy"] is None for row in rows):
         raise NoFigureError("No judge read the pictures")
     return share_of(sum(row["images"] * row["prompt_accuracy"] for row in rows), sum(row["images"] for row in rows))
@@ -172,11 +193,12 @@ def read_right(records: Records) -> Figure:
 
 _ACCURACY: Final = Bar(
     "prompt accuracy of plain AR, at least 0.75",
-    _both(1),
+    _comparisons(1),
     read_right,
     Sense.ABOVE,
     LEAST_ACCURACY,
     ".3f",
+    used=partial(_used, temperature=1, method="ar", timed=False),
 )
 
 
@@ -184,12 +206,12 @@ def _takes(method: str, temperature: int, least: float) -> Callable[[Records], s
     """How many tokens a cycle, or how few target passes, would make a method just so fast, at these records' costs."""
 
     def told(records: Records) -> str:
-        rows = _rows(records, temperature, method)
+        rows = _rows(records, temperature, method, timed=True)
 
         def mean(name: str) -> float:
             return pooled([(Figure(row[name], None, None), row["images"]) for row in rows]).value
 
-        speedup = _of_both(temperature, method, "speedup")(records).value
+        speedup = _of_all(temperature, method, "speedup")(records).value
         if rows[0]["tokens_per_cycle"] is not None:
             kept = mean("tokens_per_cycle")
             return f"{kept * least / speedup:.2f} tokens a cycle at what one costs here; it draws {kept:.2f}"
@@ -204,14 +226,16 @@ def _takes(method: str, temperature: int, least: float) -> Callable[[Records], s
 
 def _faster(method: str, temperature: int, least: float, where: str) -> Bar:
     asked = f"`{method}` at least {least:g} times as fast as AR, {where}"
-    measure, takes = _of_both(temperature, method, "speedup"), _takes(method, temperature, least)
-    return Bar(asked, _both(temperature), measure, Sense.ABOVE, least, takes=takes)
+    measure, takes = _of_all(temperature, method, "speedup"), _takes(method, temperature, least)
+    used = partial(_used, temperature=temperature, method=method, timed=True)
+    return Bar(asked, _comparisons(temperature), measure, Sense.ABOVE, least, takes=takes, used=used)
 
 
 def _keeps(method: str, temperature: int, where: str) -> Bar:
     asked = f"`{method}` loses at most 0.02 of AR's prompt accuracy, {where}"
-    measure = _of_both(temperature, method, "accuracy_over_ar")
-    return Bar(asked, _both(temperature), measure, Sense.ABOVE, -0.02, "+.3f")
+    measure = _of_all(temperature, method, "accuracy_over_ar")
+    used = partial(_used, temperature=temperature, method=method, timed=False)
+    return Bar(asked, _comparisons(temperature), measure, Sense.ABOVE, -0.02, "+.3f", used=used)
 
 
 def _points_in_nats(records: Records) -> Figure:
@@ -225,8 +249,9 @@ def _points_in_nats(records: Records) -> Figure:
 
 def _keeps_log_probability(method: str, temperature: int, where: str) -> Bar:
     asked = f"`{method}` loses at most the judge's log-probability that 0.02 of accuracy is worth, {where}"
-    measure = _of_both(temperature, method, "attribute_log_probability_over_ar")
-    return Bar(asked, _both(temperature), measure, Sense.ABOVE, _points_in_nats, "+.3f")
+    measure = _of_all(temperature, method, "attribute_log_probability_over_ar")
+    used = partial(_used, temperature=temperature, method=method, timed=False)
+    return Bar(asked, _comparisons(temperature), measure, Sense.ABOVE, _points_in_nats, "+.3f", used=used)
 
 
 def _method(method: str, temperature: int, least: float, where: str) -> tuple[Bar, ...]:
@@ -254,5 +279,6 @@ def bar_cells(records: Records) -> list[tuple[str, str, str, str, str]]:
             told = (*bar.judged(records), bar.takes(records))
         except NoFigureError as error:
             told = ("", f"not measured: {error}", "")
-        rows.append((bar.asked, *told, ", ".join(f"`{file}`" for file in bar.files)))
+        files = bar.files if bar.used is None or bar.files[0] not in records else bar.used(records)
+        rows.append((bar.asked, *told, ", ".join(f"`{file}`" for file in files)))
     return rows

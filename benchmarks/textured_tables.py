@@ -12,6 +12,8 @@ from benchmarks.textured_bars import (
     CONTROL,
     DAMAGE,
     EIGHT_BITS,
+    FRONTS,
+    MORE,
     PAIR_OF_ROWS,
     PAPER,
     PAPER_PAIRED,
@@ -29,8 +31,9 @@ TEXTURED_PAGE: Final = "textured"
 BAR_COLUMNS: Final = ("what was asked", "measured (95 %)", "met", "what would just do", "record")
 BARS_RULE: Final = """What these models were to show before the comparison of methods on them says something about the
 papers' models ([TexturedScenes](../explanation/scenes.md)). *Met*: the whole interval is on the wanted side of the bar,
-or the figure, where it has no interval; *cannot be told*: the interval lies on both sides. A bar of two records is of
-all pictures of both, which share no prompt: the mean of their figures, of speed-ups' logarithms, weighed by pictures.
+or the figure, where it has no interval; *cannot be told*: the interval lies on both sides. A bar of several records is
+of all their pictures, which share no prompt: the mean of their figures, of speed-ups' logarithms, weighed by pictures.
+Speed-ups are of one processor, and every figure of one setting of the method: other records are left out.
 *What would just do*: the tokens that a cycle would have to draw, or the target passes that would be left, if each cost
 what it costs in the record. A target that has learnt little is flat as well: read the first bar beside its
 cross-entropy."""
@@ -99,6 +102,10 @@ TEXTURED_SECTIONS: Final[tuple[Section, ...]] = (
         )
         for t, file in QUALITY.items()
     ),
+    *(
+        _compared(file, f"The same on other prompts and another processor, 128 px, temperature {t}")
+        for t, file in MORE.items()
+    ),
     Section(
         TEXTURED_PAGE,
         "Known damage: which measure sees it, and with how many pictures",
@@ -166,6 +173,14 @@ TEXTURED_SECTIONS: Final[tuple[Section, ...]] = (
         "Serial repair of the whole draft in row fronts of two cells, and what is varied. In the variants of local and "
         "of raster rejection two low rows are drafted a cycle. *Matched*: the threshold at which as much of the draft "
         "is kept as by `local + expansion` or `pooled`. Differences pair by pair: [claims.md](claims.md).",
+    ),
+    Section(
+        TEXTURED_PAGE,
+        "What row fronts add to MuLo-SD, and what pictures do between the resolutions, 128 px, temperature 1",
+        FRONTS,
+        JUDGED,
+        "Serial repair of the whole draft in raster order, and what is varied. `sampler bicubic` decodes, resizes and "
+        "encodes pictures; `sampler latent` is the network on codes that ships.",
     ),
     _compared(
         PAIR_OF_ROWS,

@@ -118,8 +118,7 @@ class ZiparSession:
 
 _EARLIER: Final = "measured: on EmojiScenes models, which shipped before (docs/results/mulo-sd.md)"
 _MEASURED: Final[Mapping[str, str]] = {
-    "tau, draft_window": "measured: on 100 prompts apart from those reported, tau between two of them "
-    "(docs/explanation/scenes.md)",
+    "tau, draft_window": "measured: on 100 prompts apart from those reported (docs/explanation/scenes.md)",
     "k": "measured: on 12 prompts apart from those reported (docs/explanation/scenes.md)",
     "radius, window": _EARLIER,
 }
@@ -196,7 +195,7 @@ GRID_METHODS: Final = (
     _mulo(
         "mulo-islands",
         "MuLo-SD with row fronts: in drafting, and in repair of islands side by side",
-        MuloConfig(tau=0.4, radius=0, order="islands", draft_window=3),
+        MuloConfig(tau=0.5, radius=0, order="islands", draft_window=4),
         MuloConfig(tau=0.3, k=30, order="islands", window=8, draft_window=8, resampler="superres", draft_int8=False),
         _ISLANDS,
     ),

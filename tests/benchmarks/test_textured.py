@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks import pages, textured_training
-from benchmarks.textured_bars import BARS, COMPARED, DAMAGE, PREMISES, QUALITY, TRAINED, bar_cells, met
+from benchmarks.textured_bars import BARS, COMPARED, DAMAGE, MORE, PREMISES, QUALITY, TRAINED, bar_cells, met
 from benchmarks.textured_progress import how_far
 from benchmarks.verdicts import Figure, Sense, pooled
 from underpaint.artifacts.results import with_envelope
@@ -116,9 +116,7 @@ def test_the_accuracy_of_plain_decoding_is_of_two_records_that_share_no_prompt()
     for part, changed, says in (
         ("settings", {"seeds": [0, 1]}, "several seeds"),
         ("settings", {"guidance": 2.0}, "different guidance"),
-        ("settings", {"methods": {"ar": {"k": 1}}}, "different settings of `ar`"),
         ("model", {"sha256": {"target128": "a", "drafter128": "e"}}, "different models"),
-        ("machine", {"processor": "other"}, "different processors"),
     ):
         other = compared(0.85, first=100)
         other[part] |= changed
@@ -139,6 +137,28 @@ def test_bars_of_methods_are_of_all_pictures_of_both_records() -> None:
     low, high = (2.0 * (end / 1.6) ** 0.5**0.5 for end in (1.55, 1.7))
     assert fast[:2] == (f"2.00 ({low:.2f} to {high:.2f})", "**met**")
     assert fast[2] == "3.00 tokens a cycle at what one costs here; it draws 4.00"
+
+
+def test_a_record_of_other_settings_of_a_method_is_left_out() -> None:
+    other, third = compared(0.9, first=100), compared(0.7, 300, first=200)
+    other["settings"]["methods"] = {"ar": {"k": 1}}
+    records = {QUALITY[1]: compared(0.8), COMPARED[1]: other, MORE[1]: third}
+    (found,) = [row for row in bar_cells(records) if row[0].startswith("prompt accuracy")]
+    assert found[1].startswith("0.725"), "0.8 of 100 and 0.7 of 300"
+    assert found[4] == f"`{QUALITY[1]}`, `{MORE[1]}`"
+
+
+def test_times_are_of_one_processor_and_pictures_of_any() -> None:
+    other = compared(0.8, first=100)
+    other["machine"] |= {"processor": "other"}
+    other["rows"][1] |= {"accuracy_over_ar": 0.03, "accuracy_over_ar_low": -0.01, "accuracy_over_ar_high": 0.07}
+    other["rows"][1] |= {"speedup": 2.5, "speedup_low": 2.4, "speedup_high": 2.6}
+    rows = {row[0]: row for row in bar_cells({QUALITY[1]: compared(0.8), COMPARED[1]: other})}
+    where = ", 128 px, temperature 1"
+    fast = rows[f"`adt+lantern` at least 1.5 times as fast as AR{where}"]
+    assert (fast[1], fast[4]) == ("1.60 (1.55 to 1.70)", f"`{QUALITY[1]}`")
+    kept = rows[f"`adt+lantern` loses at most 0.02 of AR's prompt accuracy{where}"]
+    assert (kept[1], kept[4]) == ("+0.010 (-0.018 to +0.038)", f"`{QUALITY[1]}`, `{COMPARED[1]}`")
 
 
 @given(st.lists(st.tuples(st.floats(0.1, 9), st.floats(0, 0.5), st.floats(0, 5), st.integers(1, 500)), min_size=1))

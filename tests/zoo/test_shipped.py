@@ -42,7 +42,9 @@ def test_models_that_shipped_before_are_not_drawn_by_what_was_tuned_on_these(tmp
     assert read_preset(TUNED, tmp_path) == TUNED
 
 
-@pytest.mark.parametrize("name", ["target64", "target128", "drafter64", "drafter128", "sampler_up", "superres"])
+@pytest.mark.parametrize(
+    "name", ["target64", "target64_int8", "target128", "drafter64", "drafter128", "sampler_up", "superres"]
+)
 def test_files_are_what_their_manifests_say(name: str) -> None:
     assert path(name).is_file()
 
