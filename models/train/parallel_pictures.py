@@ -31,17 +31,17 @@ class DrawingPool:
     def __init__(self, sheet: TexturedSheet, workers: int) -> None:
         if workers < 1:
             raise ValueError(f"workers: expected at least 1, got {workers}")
-        self._sheet, self._workers = sheet, workers
+        self._sheet, self.workers = sheet, workers
         self._pool: ProcessPoolExecutor | None = None
 
     def draw(self, indices: Sequence[int], size: int, split: Split, seed: int) -> NDArray[np.uint8]:
         """`draw_scenes`, a share of the scenes a process."""
-        if self._workers == 1 or len(indices) < self._workers:
+        if self.workers == 1 or len(indices) < self.workers:
             return draw_scenes(self._sheet, indices, size, split, seed)
         if self._pool is None:
             context = multiprocessing.get_context("spawn")  # a fork would copy PyTorch's threads as locks alone
-            self._pool = ProcessPoolExecutor(self._workers, context, _begin, (self._sheet,))
-        shares = [part.tolist() for part in np.array_split(np.asarray(indices), self._workers)]
+            self._pool = ProcessPoolExecutor(self.workers, context, _begin, (self._sheet,))
+        shares = [part.tolist() for part in np.array_split(np.asarray(indices), self.workers)]
         return np.concatenate(list(self._pool.map(_draw, shares, repeat(size), repeat(split), repeat(seed))))
 
     def close(self) -> None:

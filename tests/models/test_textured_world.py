@@ -61,9 +61,9 @@ SETTINGS = WorldSettings(
 
 
 class MadeUp(TexturedPictures):
-    def __init__(self, report: Report = unheard) -> None:
+    def __init__(self, report: Report = unheard, workers: int = 1) -> None:
         self.sheet = TexturedSheet(made_up_sprites())
-        self._pool = DrawingPool(self.sheet, 1)
+        self._pool = DrawingPool(self.sheet, workers)
 
 
 def test_all_stages_run_and_stand_on_each_other(tmp_path: Path) -> None:
@@ -209,14 +209,14 @@ def test_bad_input_to_the_command_is_one_message(tmp_path: Path, monkeypatch: py
     assert not (tmp_path / "new").exists()
 
 
-def test_a_folder_from_before_a_stage_goes_on_and_compile_reaches_the_targets(
+def test_a_folder_from_before_a_stage_goes_on_and_options_reach_the_stages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("underpaint.models.train.pictures.TexturedPictures", MadeUp)
     told = list[object]()
 
-    def stages_of(*_: object, compiled: bool, **__: object) -> list[Stage]:
-        told.append(compiled)
+    def stages_of(_: object, pictures: MadeUp, *, compiled: bool, **__: object) -> list[Stage]:
+        told.append((compiled, pictures._pool.workers))
         return [Stage("tokenizer", 1, lambda folder, minutes: TrainingResult(1, True, {}))]
 
     monkeypatch.setattr("underpaint.models.train.textured_world.textured_stages", stages_of)
@@ -225,8 +225,8 @@ def test_a_folder_from_before_a_stage_goes_on_and_compile_reaches_the_targets(
     held = json.loads((tmp_path / "world.json").read_text())["settings"]
     assert not {"shallow_layers", "guidance", "guiding", "drawings", "drawing"} & held.keys()
     monkeypatch.setenv("CXX", "python3")
-    assert CliRunner().invoke(app, [*command, "--compile"]).exit_code == 0
-    assert told == [False, True]
+    assert CliRunner().invoke(app, [*command, "--compile", "--workers", "3"]).exit_code == 0
+    assert told == [(False, 1), (True, 3)]
 
 
 def test_storing_by_command(tmp_path: Path) -> None:

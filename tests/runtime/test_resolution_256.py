@@ -213,7 +213,7 @@ def test_a_low_target_of_other_codes_or_of_no_side_is_refused(pipeline: Pipeline
     assert low.model.grid == Grid(16, 16)
     other = low_of(pipeline, vocab_size=CODES + 1)
     with pytest.raises(ValueError, match=f"target128 draws {CODES + 1} codes, target256 {CODES}; export both"):
-        pipeline.low._check_pair(other, pipeline.index.resolution(128))
+        pipeline.low._check_pair(other, "target128")
     with pytest.raises(
         ValueError, match=r"ratio 8: .* holds no target of 4 x 4 codes .* holds a target at 1 / 2 or 1 / 4 of"
     ):
