@@ -44,9 +44,11 @@ def _open(
     folder: Path,
     context: EngineContext | None = None,
     backend: str = stand_in.BACKEND,
+    *of: str,
 ) -> object:
+    """of: the kind of model that a target is opened as."""
     if backend == "cpu":
-        return as_ever(name, params, folder, context)
+        return as_ever(name, params, folder, context, backend, *of)
     decoder = opened(name, folder)
     encoder = [load_encoder(decoder.shape, folder, context)] if kind is EngineTarget else []
     return kind(decoder, params, *encoder)
