@@ -23,7 +23,7 @@ from underpaint.models.data.textured_render import TexturedSheet
 from underpaint.models.train.parallel_pictures import DrawingPool
 
 if __name__ == "__main__":
-    DrawingPool(TexturedSheet(made_up_sprites()), 2).draw(range(4), 64, "train", 1)
+    DrawingPool(TexturedSheet(made_up_sprites()), 4).draw(range(4), 64, "train", 1)
     print(*(child.pid for child in multiprocessing.active_children()), flush=True)
     time.sleep(60)
 """
@@ -62,7 +62,7 @@ def test_killing_the_process_that_asked_ends_the_others(tmp_path: Path) -> None:
         assert asked.stdout is not None
         drawing = [int(pid) for pid in asked.stdout.readline().split()]
         asked.send_signal(signal.SIGKILL)
-    assert len(drawing) == 2
+    assert len(drawing) == 4
     waited = time.monotonic() + 20
     while (left := [pid for pid in drawing if _runs(pid)]) and time.monotonic() < waited:
         time.sleep(0.05)
