@@ -11,9 +11,9 @@ from underpaint.artifacts.typed_json import build_typed
 from underpaint.artifacts.whole_file import replacing
 
 FORMAT: Final = 2
+"""Version of the manifest's fields and of what a graph's inputs and outputs mean (`artifacts.decoder_graph`)."""
 DRAFT_TARGET: Final = "draft_target"
 """The kind of a target that only drafts for larger ones: of the same weights, multiplied in 8 bits."""
-"""Version of the manifest's fields and of what a graph's inputs and outputs mean (`artifacts.decoder_graph`)."""
 _REMEDY: Final = (
     "make the folder again: `underpaint export ... --out FOLDER` writes every model, its manifest and the index"
 )

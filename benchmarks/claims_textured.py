@@ -54,7 +54,7 @@ from benchmarks.verdicts import (
 TEXTURED_PAPERS = tuple(paper + TEXTURED.suffix for paper in (LANTERN, ADT, MULO))
 _LANTERN, _ADT, _MULO = TEXTURED_PAPERS
 _ONE_CELL = "Row fronts of one cell, the fastest; they lose quality, see its record."
-_EQUAL_PASSES = "Row fronts of two cells, which take nearly as many passes as both resolutions of the islands."
+_EQUAL_PASSES = "Row fronts of two cells, in three quarters of the passes of both resolutions of the islands."
 _ACCURACY_LOSS = "FID +3.53 at most"
 _LOOSE = f"{MEAN_BIAS} A `delta` of 0.8 is loose: little could break it."
 _OTHER_SAMPLERS = "samplers of those losses, of these models (docs/how-to/train.md)"
@@ -186,7 +186,7 @@ TEXTURED_CLAIMS = (
         )
     ),
     keeps_likelihood(_MULO, "mulo-islands", GENEVAL, QUALITY[1]),
-    keeps_log_probability(_MULO, "zipar", QUALITY[1], " at as many passes as `mulo-islands`"),
+    keeps_log_probability(_MULO, "zipar", QUALITY[1], " in three quarters of the passes of `mulo-islands`"),
     resolution_claim(TEXTURED),
     _grows(_MULO, "zipar", "Row fronts of two cells."),
     *needed_claims(TEXTURED, "prompt_accuracy", "attribute_log_probability"),

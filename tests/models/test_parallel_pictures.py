@@ -23,7 +23,8 @@ from underpaint.models.data.textured_render import TexturedSheet
 from underpaint.models.train.parallel_pictures import DrawingPool
 
 if __name__ == "__main__":
-    DrawingPool(TexturedSheet(made_up_sprites()), 4).draw(range(4), 64, "train", 1)
+    pool = DrawingPool(TexturedSheet(made_up_sprites()), 4)  # held: its processes end with it
+    pool.draw(range(4), 64, "train", 1)
     print(*(child.pid for child in multiprocessing.active_children()), flush=True)
     time.sleep(60)
 """
