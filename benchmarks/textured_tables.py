@@ -104,7 +104,11 @@ TEXTURED_SECTIONS: Final[tuple[Section, ...]] = (
         for t, file in QUALITY.items()
     ),
     *(
-        _compared(file, f"The same on other prompts and another processor, 128 px, temperature {t}")
+        _compared(
+            file,
+            f"Earlier, on other prompts and another processor, 128 px, temperature {t}",
+            f"`mulo-islands` drafted in float32 and kept more then. The command wrote `{QUALITY[t]}`, now another.",
+        )
         for t, file in MORE.items()
     ),
     Section(
