@@ -121,7 +121,7 @@ def _resolution(target: str, manifests: Mapping[str, Manifest], folder: Path, st
         target=target,
         drafter=_beside("drafter", grid, manifests, folder),
         reference=_reference(side, manifests),
-        draft_target=_beside(DRAFT_TARGET, grid, manifests, folder),
+        draft_target=_draft_target(target, grid, manifests, folder),
     )
 
 
@@ -134,6 +134,13 @@ def _beside(kind: str, grid: tuple[int, int], manifests: Mapping[str, Manifest],
             "export into separate folders"
         )
     return held[0] if held else None
+
+
+def _draft_target(target: str, grid: tuple[int, int], manifests: Mapping[str, Manifest], folder: Path) -> str | None:
+    """The one that draws `grid` on the weights of `target`: one left by an earlier export of others is none."""
+    weights = manifests[target].content_sha256
+    same = {name: found for name, found in manifests.items() if found.content_sha256 == weights}
+    return _beside(DRAFT_TARGET, grid, same, folder)
 
 
 def _reference(side: int | None, manifests: Mapping[str, Manifest]) -> str | None:

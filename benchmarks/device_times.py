@@ -15,7 +15,7 @@ from underpaint.models.decoder_config import DecoderConfig
 from underpaint.runtime.device.decoder import DecoderForward
 from underpaint.runtime.device.eager import EagerLoop
 from underpaint.runtime.device.program import count_cycle
-from underpaint.runtime.device.runner import DeviceRunner, envelope_of
+from underpaint.runtime.device.runner import ENDINGS, DeviceRunner, envelope_of
 from underpaint.runtime.device.sizes import method_of
 from underpaint.runtime.device.state import needed_bytes
 from underpaint.runtime.methods.method import ModelTables
@@ -78,8 +78,9 @@ class RandomWeights:
         runner.begin(self._condition, [0] * self.batch, images)
         state = runner.cycle.state
         while int(state.progress.cells.min()) < grid.cells // 2:  # drawn, not pretended: lookups read what was decided
-            if bool(state.verdicts.status.any()):
-                raise RuntimeError(f"{name}: an image ended in the first half of its picture; run --parts correct")
+            failed = [ENDINGS[status] for status in state.verdicts.status.tolist() if status in ENDINGS]
+            if failed:
+                raise RuntimeError(f"{name}: an image ended in the first half of its picture: {failed[0]}")
             runner.step()
         return runner
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from underpaint.artifacts.decoder_graph import Precision
 from underpaint.artifacts.scaled_rows import ScaledRows, scaled_rows
-from underpaint.export.graph import ARRAYS, EightBitMatrix, WeightSource, block_of
+from underpaint.export.graph import ARRAYS, EIGHT_BIT_ZERO, EightBitMatrix, WeightSource, block_of
 from underpaint.models.decoder import Conditioner, Decoder, Layer
 from underpaint.models.decoder_config import DecoderConfig, rope_table
 
@@ -76,7 +76,7 @@ def eight_bit(matrix: Weights) -> EightBitMatrix:
     columns = np.zeros((width, -(-depth // block), block), dtype=np.float32)
     columns.reshape(width, -1)[:, :depth] = matrix.T
     scale = np.maximum(np.abs(columns).max(axis=2), np.float32(1e-12)) / np.float32(127)
-    rounded = (np.rint(columns / scale[:, :, None]) + 128).astype(np.uint8)
+    rounded = (np.rint(columns / scale[:, :, None]) + EIGHT_BIT_ZERO).astype(np.uint8)
     return EightBitMatrix(depth, rounded, scale.reshape(-1))
 
 

@@ -101,8 +101,12 @@ def export_decoders(
 
     The decoders become float32; where there are several, they differ in their grids alone. scratch: cache slots of a
     drafter for the nodes of one cycle. drafting: names of targets that only draft for larger grids: their products are
-    in 8 bits, of the same weights. Raises ParityError on a difference.
+    in 8 bits, of the same weights, which have to be `scaled`. Raises ParityError on a difference.
     """
+    if drafting and not form.scaled:
+        raise ValueError(
+            f"{', '.join(drafting)}: products in 8 bits expect scaled weights; set GraphFormat(scaled=True)"
+        )
     paths = {file.parent / f"{name}.onnx": decoder for name, decoder in decoders.items()}
     shapes = [shape_of(decoder, form.precision, scratch) for decoder in decoders.values()]
     write_graphs(paths, form, file, [path for path in paths if path.stem in drafting])

@@ -25,7 +25,7 @@ _EIGHT_BITS: Final = 4
 """MatMulNBits' word for rounding the value to 8 bits too; in float32 it takes ten times as long."""
 _BLOCK: Final = 64
 """Numbers of a column, and of the value it is multiplied with, that share a scale in a product of 8 bits."""
-_ZERO: Final = 128
+EIGHT_BIT_ZERO: Final = 128
 """What MatMulNBits takes for 0 in a matrix of 8 bits."""
 
 TYPES: Final[Mapping[ElementType, int]] = {
@@ -44,7 +44,8 @@ ARRAYS: Final = {
 
 
 class EightBitMatrix(NamedTuple):
-    """A matrix [K, N] as MatMulNBits reads it: `values` uint8 [N, blocks, block] around 128, `scales` float32."""
+    """A matrix [K, N] as MatMulNBits reads it: `values` uint8 [N, blocks, block] about `EIGHT_BIT_ZERO`, `scales`
+    float32."""
 
     depth: int
     values: NDArray[np.uint8]
@@ -77,7 +78,8 @@ class GraphWriter:
     ) -> None:
         """weights: what `weight` and `product` find by name; file: where they go, None keeps them in the graph.
 
-        int8_products: `product` multiplies by the steps of `ScaledRows` in 8 bits, in place of the widened numbers.
+        int8_products: `product` multiplies by the steps of `ScaledRows` in 8 bits, in place of the widened numbers;
+        not so in branches and loops, whose own nodes no other product may read.
         """
         self.precision = precision
         self._int8_products = int8_products
@@ -199,7 +201,8 @@ class GraphWriter:
         self._values[name] = self._widened(name, found)
 
     def _int8_matrix(self, name: str, found: ScaledRows) -> tuple[str, str, dict[str, Any]]:
-        """What MatMulNBits reads of a matrix [K, N] with a scale a column: its steps around 128, in blocks, and scales.
+        """What MatMulNBits reads of a matrix [K, N] with a scale a column: its steps as values of `EightBitMatrix`, and
+        scales.
 
         Engines turn the constants when they load, so the same bytes of a file serve products in float32 too.
         """
@@ -210,7 +213,7 @@ class GraphWriter:
         steps = self.node("Cast", [columns], to=TensorProto.INT32)
         if blocks * block > depth:
             steps = self.node("Pad", [steps, self.integers(0, 0, 0, blocks * block - depth)])
-        around = self.node("Add", [steps, self.constant(np.array(_ZERO, dtype=np.int32), "zero_point")])
+        around = self.node("Add", [steps, self.constant(np.array(EIGHT_BIT_ZERO, dtype=np.int32), "zero_point")])
         narrow = self.node("Cast", [around], to=TensorProto.UINT8)
         values = self.node("Reshape", [narrow, self.integers(width, blocks, block)])
         scale = self.node("Transpose", [self._widened(name + SCALE, found.scale)], perm=[1, 0])

@@ -33,7 +33,8 @@ def export_shared_target(
     """Write `target<side>` for each side into `folder`, and `target<side>_int8` for each that a larger one follows.
 
     All of them stand on the weights in `target.safetensors`. Those of int8 draft for larger sides (MuLo-SD): their
-    products are in 8 bits, of the same numbers, as what they draw is verified anyway.
+    products are in 8 bits, of the same numbers, as what they draw is verified anyway. With `eight_bits` every target's
+    are, and none is written beside it.
 
     target: its weights are rounded in place. side_words: by the side of pictures in pixels, the id of the word that
     ends every prompt for such pictures; a graph's manifest names it, so that one prompt serves all sides. stride:
@@ -46,7 +47,8 @@ def export_shared_target(
         f"target{side}": with_condition_table(on_grid(target, side // stride), (word,))
         for side, word in side_words.items()
     }
-    drafting = {f"target{side}_int8": decoders[f"target{side}"] for side in side_words if side < max(side_words)}
+    followed = [] if eight_bits else [side for side in side_words if side < max(side_words)]
+    drafting = {f"target{side}_int8": decoders[f"target{side}"] for side in followed}
     form = GraphFormat(eight_bits=True) if eight_bits else GraphFormat(stored="fp16", scaled=True)
     file = folder / f"target{SUFFIX}"
     return export_decoders({**decoders, **drafting}, None, form, file, origin, drafting=drafting.keys())

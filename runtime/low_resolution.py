@@ -83,7 +83,8 @@ class LowResolution:
 
     def to_dict(self) -> dict[str, Any]:
         """It as JSON holds it."""
-        names = [*(one.target for one in self.index.resolutions), "condition", self.index.tokenizer.codebook or ""]
+        targets = [name for one in self.index.resolutions for name in (one.target, one.draft_target) if name]
+        names = [*targets, "condition", self.index.tokenizer.codebook or ""]
         return {"grids": [list(one.grid) for one in self.index.resolutions], "sha256": self.index.hashes(names)}
 
     def target(self, ratio: int, int8: bool | None = None) -> EngineTarget:
@@ -126,9 +127,12 @@ class LowResolution:
         """The name and the kind of the target that drafts."""
         held = entry.draft_target if self.backend == CPU else None
         if int8 and held is None:
-            lacks = f"{self.folder} holds none for {entry.target}: export its target again, or"
-            told = lacks if self.backend == CPU else f"backend {self.backend} runs none:"
-            raise EngineError(f"draft_int8: expected a target that multiplies in 8 bits; {told} set draft_int8=none")
+            told = f"backend {self.backend} runs none"
+            if self.backend == CPU:
+                told = (
+                    f"{self.folder} holds none for {entry.target} (`underpaint export target` writes one a lower side)"
+                )
+            raise EngineError(f"draft_int8: expected a target that multiplies in 8 bits, but {told}; set it to none")
         return (entry.target, "target") if held is None or int8 is False else (held, DRAFT_TARGET)
 
     def _low_entry(self, ratio: int) -> ResolutionEntry:

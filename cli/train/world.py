@@ -1,6 +1,7 @@
 """`underpaint train world`, `store` and `add-guidance`: the models of textured scenes, and what is kept of them."""
 
 import os
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from shutil import which
@@ -75,7 +76,7 @@ def world(
         ):  # of stages that earlier folders lack: their runs tell
             del sizes[later]
         about = {"scenes": "textured", "seed": seed, "settings": sizes}
-        with stages() as told:
+        with closing(pictures), stages() as told:
             parts = textured_stages(
                 out, pictures, settings=settings, seed=seed, device=device, compiled=compiled, report=told
             )

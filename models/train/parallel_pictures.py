@@ -3,8 +3,10 @@
 import multiprocessing
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from itertools import repeat
 from threading import Thread
 from typing import Final
@@ -35,14 +37,23 @@ class DrawingPool:
         self._pool: ProcessPoolExecutor | None = None
 
     def draw(self, indices: Sequence[int], size: int, split: Split, seed: int) -> NDArray[np.uint8]:
-        """`draw_scenes`, a share of the scenes a process."""
+        """`draw_scenes`, a share of the scenes a process; ChildProcessError where one of them died."""
         if self.workers == 1 or len(indices) < self.workers:
             return draw_scenes(self._sheet, indices, size, split, seed)
         if self._pool is None:
             context = multiprocessing.get_context("spawn")  # a fork would copy PyTorch's threads as locks alone
             self._pool = ProcessPoolExecutor(self.workers, context, _begin, (self._sheet,))
         shares = [part.tolist() for part in np.array_split(np.asarray(indices), self.workers)]
-        return np.concatenate(list(self._pool.map(_draw, shares, repeat(size), repeat(split), repeat(seed))))
+        try:
+            with _interrupts_held():
+                drawn = self._pool.map(_draw, shares, repeat(size), repeat(split), repeat(seed))
+            return np.concatenate(list(drawn))
+        except BrokenProcessPool as error:
+            self.close()
+            raise ChildProcessError(
+                f"--workers {self.workers}: one of the processes that draw scenes died, for lack of memory as a rule; "
+                "run the same command again with fewer --workers, and it goes on from what is kept"
+            ) from error
 
     def close(self) -> None:
         """End the processes; another `draw` starts them anew."""
@@ -51,8 +62,17 @@ class DrawingPool:
             self._pool = None
 
 
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Processes that start meanwhile never see Ctrl-C, which is for the one that asked; it hears of it afterwards."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _begin(sheet: TexturedSheet) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asked
     _SHEETS[:] = [sheet]
     Thread(target=_end_with_parent, daemon=True).start()
 

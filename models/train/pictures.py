@@ -45,6 +45,10 @@ class TexturedPictures:
         """Render scenes `indices` of `split` at `size` px."""
         return self._pool.draw(indices, size, split, SCENE_SEED)
 
+    def close(self) -> None:
+        """End the processes that draw."""
+        self._pool.close()
+
 
 class FolderPictures:
     """Pictures of one's own, cut square about their middle and resized; one in fifty is kept for validation.

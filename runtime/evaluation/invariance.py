@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.artifacts.decoder_graph import POSITION_BUCKETS, Precision
-from underpaint.artifacts.manifest import ManifestError
+from underpaint.artifacts.manifest import DRAFT_TARGET, ManifestError
 from underpaint.artifacts.model_index import read_index
 from underpaint.artifacts.scaled_rows import SCALE
 from underpaint.runtime.engines.context import SHARED
@@ -105,22 +105,27 @@ def check_invariance(
 ) -> Iterator[PassComparison]:
     """Compare every target and drafter of a folder, or those of `models` only.
 
-    report: told what is compared next. Raises ManifestError or EngineError: no such model, none to compare, or one
-    that the backend does not run.
+    Targets that only draft, with products in 8 bits, are among them where the backend runs such. report: told what is
+    compared next. Raises ManifestError or EngineError: no such model, none to compare, or one that the backend does not
+    run.
     """
-    pairs = [(entry.target, entry.drafter) for entry in read_index(folder).resolutions]
-    known = [name for pair in pairs for name in pair if name is not None]
+    pairs: list[tuple[str, str, str | None]] = []
+    for entry in read_index(folder).resolutions:
+        pairs.append((entry.target, "target", entry.drafter))
+        if entry.draft_target is not None and backend == CPU:
+            pairs.append((entry.draft_target, DRAFT_TARGET, None))
+    known = [name for target, _, drafter in pairs for name in (target, drafter) if name is not None]
     unknown = sorted(set(models) - set(known))
     if unknown or not known:
         raise ManifestError(
             f"{folder}: expected targets or drafters, got {', '.join(unknown) or 'none'}; it holds "
             f"{', '.join(known) or 'no decoder'}"
         )
-    for target, drafter in pairs:
+    for target, kind, drafter in pairs:
         wanted = [name for name in (target, drafter) if name is not None and (not models or name in models)]
         if not wanted:
             continue
-        loaded = load_decoder(target, "target", folder, SHARED, backend)
+        loaded = load_decoder(target, kind, folder, SHARED, backend)
         report(f"{target}: passes of 1")
         drawn, features = _draw(loaded, np.random.default_rng(seed))
         if target in wanted:
@@ -171,8 +176,11 @@ def _redrawn(
 
 
 def _arithmetic(folder: Path, decoder: LoadedDecoder) -> Arithmetic:
-    """The precision of a decoder's manifest, or "int8" where its weights are stored so."""
-    weights = manifest(decoder.name, folder).weights
+    """The precision of a decoder's manifest, or "int8" where its products are taken in 8 bits."""
+    found = manifest(decoder.name, folder)
+    weights = found.weights
+    if found.kind == DRAFT_TARGET:
+        return "int8"
     if weights is None:
         return decoder.shape.precision
     with (folder / weights.file).open("rb") as file:  # safetensors: the size of a JSON header, then the header

@@ -1,5 +1,6 @@
 """Scenes drawn by several processes are those that one draws, and no process outlives the one that asked."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -55,6 +56,25 @@ def test_a_scene_that_cannot_be_drawn_says_why(pool: DrawingPool) -> None:
         pool.draw([1, -1], 64, "train", 3)
 
 
+def test_a_process_that_dies_is_told_with_a_remedy_and_the_next_pictures_are_drawn_by_others(pool: DrawingPool) -> None:
+    wanted = pool.draw([0, 1, 2], 64, "train", 3)
+    for child in multiprocessing.active_children():
+        os.kill(child.pid or 0, signal.SIGKILL)
+    with pytest.raises(ChildProcessError, match=r"--workers 2: one of the processes .* died.* fewer --workers"):
+        pool.draw([0, 1, 2], 64, "train", 3)
+    np.testing.assert_array_equal(pool.draw([0, 1, 2], 64, "train", 3), wanted)
+
+
+def test_an_interrupt_is_for_the_process_that_asked(pool: DrawingPool) -> None:
+    wanted = pool.draw([0, 1, 2], 64, "train", 3)
+    drawing = multiprocessing.active_children()
+    for child in drawing:
+        os.kill(child.pid or 0, signal.SIGINT)
+    np.testing.assert_array_equal(pool.draw([0, 1, 2], 64, "train", 3), wanted)
+    assert all(child.is_alive() for child in drawing)
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
 def test_killing_the_process_that_asked_ends_the_others(tmp_path: Path) -> None:
     script = tmp_path / "asks.py"
     script.write_text(KILLED)
@@ -72,5 +92,8 @@ def test_killing_the_process_that_asked_ends_the_others(tmp_path: Path) -> None:
 
 def _runs(pid: int) -> bool:
     """Whether a process is there and has not ended: one that nobody asks how it ended stays in the list."""
-    told = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False)
-    return told.returncode == 0 and not told.stdout.strip().startswith("Z")
+    try:
+        told = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return told.rpartition(")")[2].split()[0] not in ("Z", "X")

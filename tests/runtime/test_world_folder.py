@@ -28,8 +28,10 @@ from underpaint.artifacts.model_families import EMOJI_FAMILY, TEXTURED_FAMILY
 from underpaint.artifacts.model_index import read_index
 from underpaint.artifacts.scaled_rows import ScaledRows
 from underpaint.cli.app import app
+from underpaint.export.decoders import GraphFormat, export_decoders
 from underpaint.export.device_graph import write_device_graphs
 from underpaint.export.shared_decoders import round_shared_target
+from underpaint.export.store import Origin
 from underpaint.export.trained_models import export_all
 from underpaint.models.checkpoints import load_drafter, load_target, load_whole
 from underpaint.models.text import with_condition_table
@@ -43,6 +45,7 @@ from underpaint.runtime.engines.engine import PassOutput
 from underpaint.runtime.engines.onnx_engine import OnnxDecoder, OnnxEngine
 from underpaint.runtime.engines.shape import read_shape
 from underpaint.runtime.evaluation.comparison import read_conditions
+from underpaint.runtime.evaluation.invariance import check_invariance
 from underpaint.runtime.evaluation.likelihood import image_log_likelihood
 from underpaint.runtime.evaluation.picture_judge import open_judge
 from underpaint.runtime.evaluation.token_bias import draw_watched
@@ -208,11 +211,20 @@ def test_targets_that_multiply_in_8_bits_have_a_folder_of_their_own(runs: Path, 
     assert near.weights.matrices is None
     assert max(exact.parity.values()) < 1e-4 < max(near.parity.values()) < 0.1
     assert near.recipe.endswith("underpaint export target_eight_bits")
+    assert (folder / "target64_int8.onnx").exists()  # of the export before, on other weights
+    assert [one.draft_target for one in read_index(folder).resolutions] == [None, None]
+    assert [one.draft_target for one in read_index(models).resolutions] == ["target64_int8", None]
     eight = OPEN(folder)
     # A last bit of an input can become a whole step of its 8 bits, so a picture may part from plain decoding's.
     plain, drafted = (drawn(eight, COLD, method).tokens for method in ("ar", "eagle2"))
     parted = next((cell for cell, pair in enumerate(zip(plain, drafted, strict=True)) if pair[0] != pair[1]), 256)
     assert parted > 16
+
+
+def test_products_in_8_bits_of_weights_without_a_scale_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="low: products in 8 bits expect scaled weights"):
+        export_decoders({}, None, GraphFormat(), tmp_path / "low.safetensors", Origin("", ""), drafting=("low",))
+    assert not list(tmp_path.iterdir())
 
 
 def test_each_grid_is_told_its_own_side_by_one_prompt(runs: Path, pipeline: Pipeline) -> None:
@@ -265,13 +277,18 @@ def test_a_low_target_that_multiplies_in_8_bits_drafts_where_there_is_one(models
         said.append(target.begin().probs)
     assert 0 < np.abs(said[0] - said[1]).max() < 0.05
     assert {"target64", "target64_int8"} <= set(pipeline.fingerprint()["sha256"])
+    found = list(check_invariance(models, ("target64_int8",)))
+    assert {(one.model, one.precision, one.passed) for one in found} == {("target64_int8", "int8", True)}
+    elsewhere = replace(pipeline.low, backend="tensorrt")
+    with pytest.raises(EngineError, match=r"backend tensorrt runs none; set it to none"):
+        elsewhere.target(2, int8=True)
     without = Path(copytree(models, tmp_path / "models"))
     for file in without.glob("target64_int8.*"):
         file.unlink()
     write_index(without)
     bare = OPEN(without)
     assert drawn(bare, WARM, "mulo-islands").drafter_nfe > 0
-    with pytest.raises(EngineError, match=r"holds none for target64: export its target again, or set draft_int8=none"):
+    with pytest.raises(EngineError, match=r"holds none for target64 .`underpaint export target` .* set it to none"):
         bare.low_target(asked, WARM, 2, int8=True)
 
 

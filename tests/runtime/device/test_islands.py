@@ -147,6 +147,7 @@ def test_the_tuned_methods_have_a_form(temperature: float) -> None:
     [
         ("resampler=superres", r"through pictures \('superres'\) has no form on the device; set resampler=latent"),
         ("rule=exact", "rule 'exact' of cells has no form on the device; set rule=pooled"),
+        ("draft_int8=true", "multiplies in 8 bits has no form on the device; set draft_int8=none"),
         ("rows=2", "some rows at a time have no form on the device; set rows=none"),
         ("adaptive=true", "set adaptive=false"),
         ("draft_adaptive=true", "set draft_adaptive=false"),
