@@ -117,10 +117,12 @@ class ZiparSession:
 
 
 _EARLIER: Final = "measured: on EmojiScenes models, which shipped before (docs/results/mulo-sd.md)"
+_LOW_IN_8_BITS: Final = "measured: on 48 prompts apart (docs/explanation/mulo-sd.md); not in the papers"
 _MEASURED: Final[Mapping[str, str]] = {
     "tau, draft_window": "measured: on 100 prompts apart from those reported (docs/explanation/scenes.md)",
     "k": "measured: on 12 prompts apart from those reported (docs/explanation/scenes.md)",
     "radius, window": _EARLIER,
+    "draft_int8": _LOW_IN_8_BITS,
 }
 _GUESS: Final = "our guess: the paper does not publish it"
 _MULO: Final = "arXiv 2601.05149"
@@ -134,7 +136,11 @@ def _mulo(
     sources: Mapping[str, str],
     measured: Mapping[str, str] = _MEASURED,
 ) -> MethodSpec:
-    guessed = {"tau": f"{_GUESS} (it was chosen to equal LANTERN's GenEval score)", "k": _GUESS, "rows": _GUESS}
+    guessed = {
+        "tau": f"{_GUESS} (it was chosen to equal LANTERN's GenEval score)",
+        "k, rows": _GUESS,
+        "draft_int8": f"{_MULO}: nothing is said of a low target in another precision",
+    }
     return MethodSpec(
         name,
         summary,
@@ -190,7 +196,11 @@ GRID_METHODS: Final = (
         MuloConfig(),
         _PAPER_V1,
         _V1,
-        {"tau, k": "measured: on 12 prompts apart, for 'mulo-islands' then", "radius, window": _EARLIER},
+        {
+            "tau, k": "measured: on 12 prompts apart, for 'mulo-islands' then",
+            "radius, window": _EARLIER,
+            "draft_int8": _LOW_IN_8_BITS,
+        },
     ),
     _mulo(
         "mulo-islands",
@@ -205,6 +215,9 @@ GRID_METHODS: Final = (
         MuloConfig(reject="raster", window=None),
         MuloConfig(tau=0.3, k=30, reject="raster", window=None, draft_int8=False),
         {**_V1, "reject": f"{_MULO}: the ablation of local repair"},
-        {"tau, k, radius, window": "not tuned: an ablation, at the threshold of 'mulo'"},
+        {
+            "tau, k, radius, window": "not tuned: an ablation, at the threshold of 'mulo'",
+            "draft_int8": _LOW_IN_8_BITS,
+        },
     ),
 )

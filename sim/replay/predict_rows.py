@@ -67,7 +67,7 @@ class RowRuns:
 
 def rows_for(trace: Trace, settings: Mapping[str, Any]) -> RowTrace | None:
     """The rows of a trace that were drafted as a recipe's settings say; None where it holds none such."""
-    return next((rows for rows in trace.rows if rows.settings == drafting(settings)), None)
+    return next((rows for rows in trace.rows if drafting(rows.settings) == drafting(settings)), None)
 
 
 def run_rows(trace: Trace, rows: RowTrace, settings: Mapping[str, Any], seeds: int, seed: int) -> RowRuns:

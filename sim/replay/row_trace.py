@@ -23,6 +23,7 @@ from underpaint.algos.tree import NO_TOKEN
 
 DRAFTED_BY: Final = ("resampler", "ratio", "rows", "draft_window", "draft_adaptive", "draft_int8")
 """The settings of MuLo-SD that say how rows are drafted; the others say what becomes of them."""
+_INT8: Final = "draft_int8"
 ARRAYS: Final = ("drafts", "distribution_tokens", "distribution_probs", "low_passes")
 
 
@@ -59,8 +60,8 @@ class RowTrace:
 
 
 def drafting(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of a recipe's settings that say how rows are drafted."""
-    return {name: settings[name] for name in DRAFTED_BY}
+    """Those of a recipe's settings that say how rows are drafted; earlier records are in float32 and do not say so."""
+    return {name: settings[name] for name in DRAFTED_BY if name != _INT8} | {_INT8: settings.get(_INT8, False)}
 
 
 class LowDrafter(Protocol):

@@ -3,6 +3,7 @@
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +12,15 @@ from underpaint.algos.arrays import IntArray
 from underpaint.algos.chance import Chance, sampling
 from underpaint.algos.draft.spec import Grid
 from underpaint.algos.spatial.mulo import RowDraft
-from underpaint.sim.replay.row_trace import DRAFTED_BY, RecordedGridTarget, RecordedRows, RowRecorder, RowTrace
+from underpaint.sim.replay.predict_rows import rows_for
+from underpaint.sim.replay.row_trace import (
+    DRAFTED_BY,
+    RecordedGridTarget,
+    RecordedRows,
+    RowRecorder,
+    RowTrace,
+    drafting,
+)
 from underpaint.sim.replay.trace import Recorder, Trace, dense, load, save
 from underpaint.sim.synthetic.grid_model import FixedRows, GridWeights, SyntheticGridTarget, dense_distributions
 from underpaint.sim.synthetic.models import Blend, RandomDistribution, SyntheticDrafter, SyntheticTarget
@@ -58,6 +67,17 @@ def test_each_block_is_drafted_after_the_plain_picture_and_read_in_one_pass(rows
     assert all(found.low_passes[0, 1 + start] == 1 for start in blocks[1:])
     assert found.settings == SETTINGS
     assert tuple(found.settings) == DRAFTED_BY
+
+
+def test_rows_of_before_there_were_products_in_8_bits_are_of_float32() -> None:
+    found = drafted(4)
+    held = {name: value for name, value in SETTINGS.items() if name != "draft_int8"}
+    assert drafting(held) == {**SETTINGS, "draft_int8": False} != drafting(SETTINGS)
+    earlier = dataclasses.replace(found, settings=held)
+    trace = SimpleNamespace(rows=(found, earlier))
+    assert rows_for(trace, {**SETTINGS, "draft_int8": False}) is earlier
+    assert rows_for(trace, held) is earlier
+    assert rows_for(trace, SETTINGS) is found
 
 
 def test_recorded_rows_and_distributions_stand_in_for_the_models() -> None:
