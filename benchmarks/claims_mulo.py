@@ -54,6 +54,22 @@ def needed_claims(world: World, *names: str) -> tuple[Claim, ...]:
     return tuple(_needed(*pair, name, world) for pair in pairs for name in names)
 
 
+def loss_claims(world: World, *names: str, file: str = "") -> tuple[Claim, ...]:
+    """What the losses of samplers that do not ship bring, by each of these figures; file: see `_needed`."""
+    pairs = (
+        ("Up-sampler: the adversarial term beats pixel loss alone", "sampler latent-gan", "sampler latent"),
+        (
+            "Down-sampler: pixel loss beats token cross-entropy",
+            *("sampler latent-down-pixel, two rows", "local + expansion"),
+        ),
+        (
+            "Down-sampler: the adversarial term beats pixel loss alone",
+            *("sampler latent-down-gan, two rows", "sampler latent-down-pixel, two rows"),
+        ),
+    )
+    return tuple(_needed(*pair, _PARTS, name, world, file) for pair in pairs for name in names)
+
+
 def order_claims(world: World) -> tuple[Claim, ...]:
     """What raster rejection costs, and what drawing islands side by side saves."""
     return (
@@ -126,15 +142,7 @@ MULO_CLAIMS = (
     keeps_likelihood(MULO, "mulo-islands", GENEVAL),
     *needed_claims(EMOJI, "prompt_accuracy"),
     _sampler("Up-sampler: pixel loss beats token cross-entropy, by PSNR.", "latent", "latent-ce"),
-    _needed("Up-sampler: the adversarial term beats pixel loss alone", "sampler latent-gan", "sampler latent"),
-    _needed(
-        "Down-sampler: pixel loss beats token cross-entropy", "sampler latent-down-pixel, two rows", "local + expansion"
-    ),
-    _needed(
-        "Down-sampler: the adversarial term beats pixel loss alone",
-        "sampler latent-down-gan, two rows",
-        "sampler latent-down-pixel, two rows",
-    ),
+    *loss_claims(EMOJI, "prompt_accuracy"),
     _needed("Pixels beat latents between the resolutions", "sampler bicubic", "sampler latent-gan", "its default"),
     *order_claims(EMOJI),
     resolution_claim(EMOJI),

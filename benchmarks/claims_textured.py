@@ -30,13 +30,14 @@ from benchmarks.claims_lantern import MEAN_BIAS, eagle2_gains_nothing, premise_c
 from benchmarks.claims_mulo import (
     GENEVAL,
     front_claims,
+    loss_claims,
     needed_claims,
     order_claims,
     pixel_claims,
     resolution_claim,
     serial_claims,
 )
-from benchmarks.textured_bars import CONTROL, FRONTS, PAPER_PAIRED, QUALITY, SMALL, TIES
+from benchmarks.textured_bars import CONTROL, FRONTS, ISLANDS, LOSSES, PAPER_PAIRED, QUALITY, SMALL, TIES
 from benchmarks.textured_bars import MULO as MULO_FILE
 from benchmarks.verdicts import (
     Figure,
@@ -54,16 +55,9 @@ from benchmarks.verdicts import (
 TEXTURED_PAPERS = tuple(paper + TEXTURED.suffix for paper in (LANTERN, ADT, MULO))
 _LANTERN, _ADT, _MULO = TEXTURED_PAPERS
 _ONE_CELL = "Row fronts of one cell, the fastest; they lose quality, see its record."
-_EQUAL_PASSES = "Row fronts of two cells, in three quarters of the passes of both resolutions of the islands."
+_EQUAL_PASSES = "Row fronts of three cells, in as many passes as both resolutions of the islands."
 _ACCURACY_LOSS = "FID +3.53 at most"
 _LOOSE = f"{MEAN_BIAS} A `delta` of 0.8 is loose: little could break it."
-_OTHER_SAMPLERS = "samplers of those losses, of these models (docs/how-to/train.md)"
-_NOT_MEASURED = (
-    ("Up-sampler: the adversarial term beats pixel loss alone.", "needed for quality", _OTHER_SAMPLERS),
-    ("Down-sampler: pixel loss beats token cross-entropy.", "needed for quality", _OTHER_SAMPLERS),
-    ("Down-sampler: the adversarial term beats pixel loss alone.", "needed for quality", _OTHER_SAMPLERS),
-)
-"""Claims of MuLo-SD that only records of earlier models answer: the claim, what papers say, what would be needed."""
 
 
 def _picture_change(records: Records) -> Figure:
@@ -176,24 +170,25 @@ TEXTURED_CLAIMS = (
     *serial_claims(TEXTURED),
     _mulo("mulo-islands", "mulo", "faster"),
     _mulo("zipar", "mulo", "1.54x (ZipAR-16 1.88 / 1.22, first version)", 1.54, _ONE_CELL),
-    _mulo("mulo-islands", "zipar", "not compared on one model", remark=_EQUAL_PASSES, file=QUALITY[1]),
+    _mulo("mulo-islands", "zipar", "not compared on one model", remark=_EQUAL_PASSES, file=ISLANDS),
     *(
         claim
-        for method, file in (("mulo", MULO_FILE), ("mulo-islands", QUALITY[1]))
+        for method, file in (("mulo", MULO_FILE), ("mulo-islands", ISLANDS))
         for claim in (
             keeps_accuracy(_MULO, method, file, "", GENEVAL),
             keeps_log_probability(_MULO, method, file),
         )
     ),
-    keeps_likelihood(_MULO, "mulo-islands", GENEVAL, QUALITY[1]),
+    keeps_likelihood(_MULO, "mulo-islands", GENEVAL, ISLANDS),
+    keeps_log_probability(_MULO, "zipar", ISLANDS, " in as many passes as `mulo-islands`"),
     keeps_log_probability(_MULO, "zipar", QUALITY[1], " in three quarters of the passes of `mulo-islands`"),
     resolution_claim(TEXTURED),
     _grows(_MULO, "zipar", "Row fronts of two cells."),
     *needed_claims(TEXTURED, "prompt_accuracy", "attribute_log_probability"),
+    *loss_claims(TEXTURED, "prompt_accuracy", "attribute_log_probability", file=LOSSES),
     *order_claims(TEXTURED),
     *front_claims(TEXTURED, FRONTS),
     *pixel_claims(TEXTURED, FRONTS),
-    *(Claim(_MULO, text, published, needs=needs) for text, published, needs in _NOT_MEASURED),
 )
 
 

@@ -34,8 +34,10 @@ MULO: Final = COMPARED[1]
 QUALITY: Final = {temperature: f"textured-quality-128-t{temperature}.json" for temperature in (1, 0)}
 """The methods that bars are of, on more prompts, by temperature, 128 px; beside `mulo-islands` row fronts that take as
 many passes, at most."""
+ISLANDS: Final = "textured-quality-islands-128-t1.json"
+"""MuLo-SD with islands on yet more prompts, and row fronts in as many passes, temperature 1, 128 px."""
 MORE: Final = {temperature: f"textured-quality-more-128-t{temperature}.json" for temperature in (1, 0)}
-"""The same on other prompts and another processor."""
+"""The methods of `QUALITY` on other prompts and another processor."""
 DAMAGE: Final = "textured-quality-damage.json"
 """Which measure of quality sees known damage, 128 px."""
 SMALL: Final = "textured-compare-64-t1.json"
@@ -51,6 +53,10 @@ PAPER_PAIRED: Final = {temperature: f"textured-paired-paper-128-t{temperature}.j
 """`eagle2` beside the others at the papers' settings, by temperature, 128 px."""
 CONTROL: Final = "textured-adt-control-128-t1.json"
 """ADT-Tree at the papers' settings beside trees of its mean depth and nodes that never adapt."""
+POOLED: Final = "textured-pooled-codes-128-t0.json"
+"""ADT-Tree with LANTERN by how many near codes are pooled, temperature 0, on prompts apart."""
+FEWER: Final = "textured-pooled-30-128-t0.json"
+"""The same with 30 codes in place of 250, on the prompts of `QUALITY`, temperature 0."""
 UNBOUNDED: Final = "textured-unbounded-128-t1.json"
 """LANTERN with delta = 1, which bounds no total variation."""
 EIGHT_BITS: Final = "textured-eight-bits-128-t1.json"
@@ -60,6 +66,8 @@ ABLATION: Final = "textured-mulo-ablation.json"
 """What each part of MuLo-SD adds, 128 px."""
 FRONTS: Final = "textured-mulo-parts.json"
 """What row fronts add to MuLo-SD, and pictures in place of tokens between the resolutions, 128 px."""
+LOSSES: Final = "textured-mulo-losses.json"
+"""What the losses of MuLo-SD's samplers add, 128 px."""
 LEAST_ACCURACY: Final = 0.75
 
 
@@ -133,13 +141,14 @@ def _value(file: str, name: str) -> Figured:
 
 def _comparisons(temperature: int) -> tuple[str, ...]:
     """The comparisons of a temperature, which the bars are of."""
-    return QUALITY[temperature], COMPARED[temperature], MORE[temperature]
+    return QUALITY[temperature], COMPARED[temperature], *((ISLANDS,) if temperature else ()), MORE[temperature]
 
 
 def _used(records: Records, temperature: int, method: str, timed: bool) -> tuple[str, ...]:
     """Comparisons that a figure of a method is of: the first, and those that have the method at the same settings.
 
-    timed: whether it is of times, which have to be of one processor. What is drawn does not depend on it, but for ties.
+    timed: whether it is of times, which have to be of one processor. The distributions that pictures are drawn from do
+    not depend on it, but for rounding.
     """
     first, *others = _comparisons(temperature)
     held = record(records, first)

@@ -12,11 +12,15 @@ from benchmarks.textured_bars import (
     CONTROL,
     DAMAGE,
     EIGHT_BITS,
+    FEWER,
     FRONTS,
+    ISLANDS,
+    LOSSES,
     MORE,
     PAIR_OF_ROWS,
     PAPER,
     PAPER_PAIRED,
+    POOLED,
     QUALITY,
     SETTINGS,
     SMALL,
@@ -103,6 +107,12 @@ TEXTURED_SECTIONS: Final[tuple[Section, ...]] = (
         )
         for t, file in QUALITY.items()
     ),
+    _compared(
+        ISLANDS,
+        "Islands on more prompts, 128 px, temperature 1",
+        "`zipar` over three cells takes as many passes as `mulo-islands` does in both resolutions together. The low "
+        "target of `mulo-islands` multiplies in 8 bits.",
+    ),
     *(
         _compared(
             file,
@@ -166,6 +176,17 @@ TEXTURED_SECTIONS: Final[tuple[Section, ...]] = (
         "The default is one token wide (`max_width=1`): there `step_width` changes nothing.",
     ),
     _compared(
+        POOLED,
+        "ADT-Tree with LANTERN by how many near codes it pools, 128 px, temperature 0",
+        "On prompts apart from those that bars are of: the more codes, the faster. `adt+lantern++` pools 10, in "
+        "proportion to the token's own probability.",
+    ),
+    _compared(
+        FEWER,
+        "ADT-Tree with LANTERN that pools 30 near codes, on more prompts, 128 px, temperature 0",
+        f"The prompts of `{QUALITY[0]}`, where it pools 250.",
+    ),
+    _compared(
         UNBOUNDED,
         "ADT-Tree with LANTERN without a bound, 128 px, temperature 1",
         "With delta = 1 nothing limits how far LANTERN's distribution may lie from the target's.",
@@ -186,6 +207,15 @@ TEXTURED_SECTIONS: Final[tuple[Section, ...]] = (
         JUDGED,
         "Serial repair of the whole draft in raster order, and what is varied. `sampler bicubic` decodes, resizes and "
         "encodes pictures; `sampler latent` is the network on codes that ships.",
+    ),
+    Section(
+        TEXTURED_PAGE,
+        "What the losses of MuLo-SD's samplers add, 128 px, temperature 1",
+        LOSSES,
+        JUDGED,
+        "`latent` ships: tokens and pictures on the way up, tokens on the way down. `latent-ce` knows tokens alone; "
+        "`latent-gan` adds a critic on the way up, `latent-down-pixel` pictures on the way down, `latent-down-gan` "
+        "both there. Where the way down counts, two low rows are drafted a cycle, as in `local + expansion`.",
     ),
     _compared(
         PAIR_OF_ROWS,

@@ -129,10 +129,10 @@ class LowResolution:
         if int8 and held is None:
             told = f"backend {self.backend} runs none"
             if self.backend == CPU:
-                told = (
-                    f"{self.folder} holds none for {entry.target} (`underpaint export target` writes one a lower side)"
-                )
-            raise EngineError(f"draft_int8: expected a target that multiplies in 8 bits, but {told}; set it to none")
+                told = f"{self.folder} holds none for {entry.target} (`underpaint export target` writes them)"
+            raise EngineError(
+                f"draft_int8: expected a target that multiplies in 8 bits, but {told}; set draft_int8=none"
+            )
         return (entry.target, "target") if held is None or int8 is False else (held, DRAFT_TARGET)
 
     def _low_entry(self, ratio: int) -> ResolutionEntry:

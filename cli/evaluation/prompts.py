@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from underpaint.runtime.evaluation.prompt_files import FilePrompt
     from underpaint.runtime.pipeline import Pipeline
 
-MOST_CHOSEN = 1000
-"""Prompts of the grammar that are chosen at most."""
-
 
 @dataclass(frozen=True, slots=True)
 class PromptOptions:
@@ -98,8 +95,6 @@ def choose(pipeline: "Pipeline", texts: Sequence[str], asked: PromptOptions) -> 
 
     file = asked.file()
     if file is None:
-        if max(asked.prompts_count or 0, asked.prompts_skip) > MOST_CHOSEN:
-            raise ValueError(f"--prompts-count, --prompts-skip: at most {MOST_CHOSEN} are chosen; name a file for more")
         return ChosenPrompts(read_conditions(pipeline, texts, asked.prompts_count, asked.prompts_skip))
     if texts:
         raise ValueError("--prompts names a file of prompts; leave it out, or leave the typed prompts out")

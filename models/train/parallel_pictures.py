@@ -8,6 +8,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from itertools import repeat
+from multiprocessing import resource_tracker
 from threading import Thread
 from typing import Final
 
@@ -65,6 +66,7 @@ class DrawingPool:
 @contextmanager
 def _interrupts_held() -> Iterator[None]:
     """Processes that start meanwhile never see Ctrl-C, which is for the one that asked; it hears of it afterwards."""
+    resource_tracker.ensure_running()  # starting it would let signals through again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

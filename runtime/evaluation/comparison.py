@@ -113,7 +113,8 @@ def choose_prompts(count: int, skip: int = 0, grammar: Grammar = EMOJI) -> tuple
     rng = np.random.default_rng(PROMPT_SEED)
     if skip + count > MOST_PROMPTS:
         raise ValueError(
-            f"prompts: expected at most {MOST_PROMPTS:,} to be skipped and chosen together, got {skip:,} and {count:,}"
+            f"prompts: expected at most {MOST_PROMPTS:,} to be skipped and chosen together, got {skip:,} and "
+            f"{count:,}; name a file of prompts (--prompts) for more"
         )
     chosen: list[Condition] = []
     seen: set[str] = set()

@@ -18,7 +18,14 @@ from underpaint.sim.batched.decoding import NEIGHBOURS
 from underpaint.sim.latency.models import MeasuredCosts
 from underpaint.sim.latency.overhead import ModelTimer, TimedGridTarget
 from underpaint.sim.replay.predict_fronts import row_fronts
-from underpaint.sim.replay.row_trace import DRAFTED_BY, RecordedGridTarget, RecordedRows, RowTrace, drafting
+from underpaint.sim.replay.row_trace import (
+    DRAFTED_BY,
+    INT8,
+    RecordedGridTarget,
+    RecordedRows,
+    RowTrace,
+    drafting,
+)
 from underpaint.sim.replay.trace import Trace, dense
 
 _REPAIR: Final = tuple(field.name for field in fields(Repair))
@@ -67,7 +74,7 @@ class RowRuns:
 
 def rows_for(trace: Trace, settings: Mapping[str, Any]) -> RowTrace | None:
     """The rows of a trace that were drafted as a recipe's settings say; None where it holds none such."""
-    return next((rows for rows in trace.rows if drafting(rows.settings) == drafting(settings)), None)
+    return next((rows for rows in trace.rows if {INT8: False, **rows.settings} == drafting(settings)), None)
 
 
 def run_rows(trace: Trace, rows: RowTrace, settings: Mapping[str, Any], seeds: int, seed: int) -> RowRuns:

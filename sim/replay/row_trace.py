@@ -23,7 +23,8 @@ from underpaint.algos.tree import NO_TOKEN
 
 DRAFTED_BY: Final = ("resampler", "ratio", "rows", "draft_window", "draft_adaptive", "draft_int8")
 """The settings of MuLo-SD that say how rows are drafted; the others say what becomes of them."""
-_INT8: Final = "draft_int8"
+INT8: Final = "draft_int8"
+"""The one that earlier records, all in float32, do not name."""
 ARRAYS: Final = ("drafts", "distribution_tokens", "distribution_probs", "low_passes")
 
 
@@ -60,8 +61,8 @@ class RowTrace:
 
 
 def drafting(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of a recipe's settings that say how rows are drafted; earlier records are in float32 and do not say so."""
-    return {name: settings[name] for name in DRAFTED_BY if name != _INT8} | {_INT8: settings.get(_INT8, False)}
+    """Those of a recipe's settings that say how rows are drafted; see `INT8`."""
+    return {name: settings[name] for name in DRAFTED_BY if name != INT8} | {INT8: settings.get(INT8, False)}
 
 
 class LowDrafter(Protocol):

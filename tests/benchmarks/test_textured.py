@@ -103,7 +103,7 @@ def test_bars_are_judged_by_their_own_records() -> None:
     ]
 
 
-def test_the_accuracy_of_plain_decoding_is_of_two_records_that_share_no_prompt() -> None:
+def test_the_accuracy_of_plain_decoding_is_of_records_that_share_no_prompt() -> None:
     def of(records: dict[str, Any]) -> tuple[str, ...]:
         (found,) = [row[1:3] for row in bar_cells(records) if row[0].startswith("prompt accuracy")]
         return found
@@ -123,7 +123,7 @@ def test_the_accuracy_of_plain_decoding_is_of_two_records_that_share_no_prompt()
         assert f"are of {says}" in of({QUALITY[1]: compared(0.8), COMPARED[1]: other})[1]
 
 
-def test_bars_of_methods_are_of_all_pictures_of_both_records() -> None:
+def test_bars_of_methods_are_of_the_pictures_of_all_records() -> None:
     """Their mean, and half the interval of two independent halves: of as many pictures, 1 / sqrt(2) of either's."""
     other = compared(0.8, first=100)
     row = other["rows"][1]

@@ -117,6 +117,6 @@ def test_options_of_a_file_need_one(tmp_path, options):
 
 
 def test_no_more_prompts_are_chosen_than_there_are(tmp_path):
-    refused = compare(tmp_path, "--prompts-count", 1001)
+    refused = compare(tmp_path, "--prompts-count", 10_001)
     assert refused.exit_code == 2
-    assert "at most 1000 are chosen" in refused.stderr
+    assert "at most 10,000 to be skipped and chosen together, got 0 and 10,001" in refused.stderr

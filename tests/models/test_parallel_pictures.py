@@ -1,7 +1,7 @@
 """Scenes drawn by several processes are those that one draws, and no process outlives the one that asked."""
 
-import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -31,11 +31,20 @@ if __name__ == "__main__":
 """
 
 
+pytestmark = pytest.mark.skipif(not Path("/proc/self").exists(), reason="tells by /proc what processes do")
+
+
 @pytest.fixture(scope="module")
 def pool() -> Iterator[DrawingPool]:
     made = DrawingPool(TexturedSheet(made_up_sprites()), 2)
     yield made
     made.close()
+
+
+def processes_of(pool: DrawingPool) -> list[int]:
+    """Of one that has drawn; not those of other tests of this run."""
+    assert pool._pool is not None
+    return sorted(pool._pool._processes)
 
 
 @pytest.mark.parametrize("indices", [[7], [3, 0], [5, 1, 9, 2, 4]])
@@ -58,8 +67,8 @@ def test_a_scene_that_cannot_be_drawn_says_why(pool: DrawingPool) -> None:
 
 def test_a_process_that_dies_is_told_with_a_remedy_and_the_next_pictures_are_drawn_by_others(pool: DrawingPool) -> None:
     wanted = pool.draw([0, 1, 2], 64, "train", 3)
-    for child in multiprocessing.active_children():
-        os.kill(child.pid or 0, signal.SIGKILL)
+    for process in processes_of(pool):
+        os.kill(process, signal.SIGKILL)
     with pytest.raises(ChildProcessError, match=r"--workers 2: one of the processes .* died.* fewer --workers"):
         pool.draw([0, 1, 2], 64, "train", 3)
     np.testing.assert_array_equal(pool.draw([0, 1, 2], 64, "train", 3), wanted)
@@ -67,11 +76,14 @@ def test_a_process_that_dies_is_told_with_a_remedy_and_the_next_pictures_are_dra
 
 def test_an_interrupt_is_for_the_process_that_asked(pool: DrawingPool) -> None:
     wanted = pool.draw([0, 1, 2], 64, "train", 3)
-    drawing = multiprocessing.active_children()
-    for child in drawing:
-        os.kill(child.pid or 0, signal.SIGINT)
+    drawing = processes_of(pool)
+    for process in drawing:
+        os.kill(process, signal.SIGINT)
     np.testing.assert_array_equal(pool.draw([0, 1, 2], 64, "train", 3), wanted)
-    assert all(child.is_alive() for child in drawing)
+    assert processes_of(pool) == drawing
+    for process in drawing:  # from their first instruction on, not only once they draw
+        (blocked,) = re.findall(r"SigBlk:\s*(\w+)", Path(f"/proc/{process}/status").read_text(encoding="utf-8"))
+        assert int(blocked, 16) >> (signal.SIGINT - 1) & 1
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 

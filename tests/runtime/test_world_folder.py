@@ -280,7 +280,7 @@ def test_a_low_target_that_multiplies_in_8_bits_drafts_where_there_is_one(models
     found = list(check_invariance(models, ("target64_int8",)))
     assert {(one.model, one.precision, one.passed) for one in found} == {("target64_int8", "int8", True)}
     elsewhere = replace(pipeline.low, backend="tensorrt")
-    with pytest.raises(EngineError, match=r"backend tensorrt runs none; set it to none"):
+    with pytest.raises(EngineError, match=r"backend tensorrt runs none; set draft_int8=none"):
         elsewhere.target(2, int8=True)
     without = Path(copytree(models, tmp_path / "models"))
     for file in without.glob("target64_int8.*"):
@@ -288,7 +288,7 @@ def test_a_low_target_that_multiplies_in_8_bits_drafts_where_there_is_one(models
     write_index(without)
     bare = OPEN(without)
     assert drawn(bare, WARM, "mulo-islands").drafter_nfe > 0
-    with pytest.raises(EngineError, match=r"holds none for target64 .`underpaint export target` .* set it to none"):
+    with pytest.raises(EngineError, match=r"holds none for target64 .`underpaint export target` .* draft_int8=none"):
         bare.low_target(asked, WARM, 2, int8=True)
 
 
