@@ -195,13 +195,13 @@ TEXTURED_CLAIMS = (
 def textured_introduction(records: Records) -> str:
     """What these models are and how the two worlds differ, by their records; empty where one of those is missing."""
     if (
-        not {*TEXTURED.compared.values(), *QUALITY.values(), TEXTURED.premises, TEXTURED.ablation, FRONTS}
+        not {*TEXTURED.compared.values(), *QUALITY.values(), TEXTURED.premises, TEXTURED.ablation, FRONTS, LOSSES}
         <= records.keys()
     ):
         return ""
     more = {t: len(record(records, QUALITY[t])["settings"]["prompts"]) for t in (1, 0)}
     settings, cold = (record(records, TEXTURED.compared[t])["settings"] for t in (1, 0))
-    parts, fronts = (record(records, file)["settings"] for file in (TEXTURED.ablation, FRONTS))
+    parts, fronts, losses = (record(records, file)["settings"] for file in (TEXTURED.ablation, FRONTS, LOSSES))
     sure = pick(records, TEXTURED.premises, figure="likeliest token, mean probability")["value"]
     shared = pick(records, TEXTURED.premises, figure=OVERLAP)["value"]
     rows = "in one row" if settings["guidance"] == 1 else f"{settings['guidance']:g} by a pair of rows"
@@ -210,5 +210,6 @@ def textured_introduction(records: Records) -> str:
 probability, and drafter and target share {shared:.2f} of theirs. Claims are judged at {settings["resolution"]} px, by
 settings chosen on these models or on a target before them; {len(settings["prompts"])} prompts at temperature 1,
 {len(cold["prompts"])} at 0, and what the bars are of on {more[1]} and {more[0]} others. The parts of MuLo-SD are of
-{len(parts["prompts"])} prompts, those of row fronts and of pixels of {len(fronts["prompts"])}. In the latter and in
-comparisons at the tuned settings MuLo-SD's low target multiplies in 8 bits, which the paper's does not."""
+{len(parts["prompts"])} prompts, those of row fronts and of pixels of {len(fronts["prompts"])}, those of other losses of
+{len(losses["prompts"])}. In the latter two and in comparisons at the tuned settings MuLo-SD's low
+target multiplies in 8 bits, which the paper's does not."""

@@ -13,11 +13,15 @@ BESIDE: Final[Mapping[str, str]] = {
     "f8b50dfaaf8b6e4856d2dde3860ca9f1a70ae687b26e56a1a9af3e06c06a3145": "the target before guidance was baked in",
     "2255970805ddb7a6ceeaf35bba05174bf998a1647f22c62747a44e0ec726800a": "the target with products in 8 bits",
     "0cb74bdc08a6548d55e78b430a021cb82d0ecf77b5e23f9e0770239bb943bf89": "the up-sampler that learnt tokens alone",
+    "59cf2966ebb7361aadd4879d56e8e6a85be725c223b7466722d359c1af75fbfc": "the up-sampler that learnt against a critic",
+    "efad4bd78a54c49f7db46341d851ff0d9f03ade5e48d3a9d79b8779120ca170e": "the down-sampler that learnt pictures",
+    "b480d34f884ec5922b6408d1a4ebc4eb276a52c6a31a4b18f0a13fff96352c3d": "the down-sampler that learnt against a critic",
 }
 """What was exported of the training that the shipped models are of, and does not ship: by its SHA-256, what it is.
 
 `underpaint export target_pair`, `target_eight_bits` and `sampler_up_ce`, from the weights of commit 0df1440
-(docs/explanation/scenes.md).
+(docs/explanation/scenes.md); `sampler_up_gan`, `sampler_down_pixel` and `sampler_down_gan`, trained on from there, are
+not kept.
 """
 
 

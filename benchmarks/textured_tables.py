@@ -64,6 +64,9 @@ JUDGED: tuple[Column, ...] = (
     ("target's log-likelihood, less AR's", lambda row: interval(row, "log_likelihood_over_ar", "+.3f")),
     ("told from AR's, AUC", lambda row: interval(row, "auc")),
 )
+_TIMES: Final = ("speed-up (95 %)", "seconds a picture", "host share")
+UNTIMED: Final = tuple(column for column in JUDGED if column[0] not in _TIMES)
+"""Of a record whose times say nothing."""
 _COMPARED: Final = "Where guidance is not 1, every pass has two rows. Measures of quality are paired with AR's."
 
 
@@ -212,10 +215,11 @@ TEXTURED_SECTIONS: Final[tuple[Section, ...]] = (
         TEXTURED_PAGE,
         "What the losses of MuLo-SD's samplers add, 128 px, temperature 1",
         LOSSES,
-        JUDGED,
-        "`latent` ships: tokens and pictures on the way up, tokens on the way down. `latent-ce` knows tokens alone; "
-        "`latent-gan` adds a critic on the way up, `latent-down-pixel` pictures on the way down, `latent-down-gan` "
-        "both there. Where the way down counts, two low rows are drafted a cycle, as in `local + expansion`.",
+        UNTIMED,
+        "Other work ran beside it, so no times are shown. `latent` ships: tokens and pictures on the way up, tokens on "
+        "the way down. `latent-ce` knows tokens alone; `latent-gan` adds a critic on the way up, `latent-down-pixel` "
+        "pictures on the way down, `latent-down-gan` both there. Where the way down counts, two low rows are drafted a "
+        "cycle, as in `local + expansion`.",
     ),
     _compared(
         PAIR_OF_ROWS,
