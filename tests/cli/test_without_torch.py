@@ -94,4 +94,4 @@ def test_passes_are_compared_without_pytorch(tmp_path: Path) -> None:
     shown = [sys.executable, "-c", START, "check", f"{root}/zoo", "--invariance", "--model", "judge"]
     done = subprocess.run(shown, cwd=tmp_path, env={"PYTHONPATH": root}, capture_output=True, text=True)
     assert done.returncode == 2
-    assert "it holds target64, drafter64, target128, drafter128" in " ".join(done.stderr.split())
+    assert "it holds target64, drafter64, target64_int8, target128, drafter128" in " ".join(done.stderr.split())
