@@ -65,7 +65,7 @@ JUDGED: tuple[Column, ...] = (
     ("told from AR's, AUC", lambda row: interval(row, "auc")),
 )
 _TIMES: Final = ("speed-up (95 %)", "seconds a picture", "host share")
-UNTIMED: Final = tuple(column for column in JUDGED if column[0] not in _TIMES)
+UNTIMED: Final[tuple[Column, ...]] = tuple(column for column in JUDGED if column[0] not in _TIMES)
 """Of a record whose times say nothing."""
 _COMPARED: Final = "Where guidance is not 1, every pass has two rows. Measures of quality are paired with AR's."
 

@@ -18,14 +18,7 @@ from underpaint.sim.batched.decoding import NEIGHBOURS
 from underpaint.sim.latency.models import MeasuredCosts
 from underpaint.sim.latency.overhead import ModelTimer, TimedGridTarget
 from underpaint.sim.replay.predict_fronts import row_fronts
-from underpaint.sim.replay.row_trace import (
-    DRAFTED_BY,
-    INT8,
-    RecordedGridTarget,
-    RecordedRows,
-    RowTrace,
-    drafting,
-)
+from underpaint.sim.replay.row_trace import DRAFTED_BY, INT8, RecordedGridTarget, RecordedRows, RowTrace, drafting
 from underpaint.sim.replay.trace import Trace, dense
 
 _REPAIR: Final = tuple(field.name for field in fields(Repair))

@@ -62,7 +62,8 @@ class RowTrace:
 
 def drafting(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Those of a recipe's settings that say how rows are drafted; see `INT8`."""
-    return {name: settings[name] for name in DRAFTED_BY if name != INT8} | {INT8: settings.get(INT8, False)}
+    known = {INT8: False, **settings}
+    return {name: known[name] for name in DRAFTED_BY}
 
 
 class LowDrafter(Protocol):

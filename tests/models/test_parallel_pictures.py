@@ -31,7 +31,7 @@ if __name__ == "__main__":
 """
 
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self").exists(), reason="tells by /proc what processes do")
+by_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="tells by /proc what processes do")
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +74,7 @@ def test_a_process_that_dies_is_told_with_a_remedy_and_the_next_pictures_are_dra
     np.testing.assert_array_equal(pool.draw([0, 1, 2], 64, "train", 3), wanted)
 
 
+@by_proc
 def test_an_interrupt_is_for_the_process_that_asked(pool: DrawingPool) -> None:
     wanted = pool.draw([0, 1, 2], 64, "train", 3)
     drawing = processes_of(pool)
@@ -87,6 +88,7 @@ def test_an_interrupt_is_for_the_process_that_asked(pool: DrawingPool) -> None:
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
+@by_proc
 def test_killing_the_process_that_asked_ends_the_others(tmp_path: Path) -> None:
     script = tmp_path / "asks.py"
     script.write_text(KILLED)
