@@ -42,7 +42,8 @@ class World(NamedTuple):
 
     compared: comparisons by temperature. paired: of `benchmarks.paired_speed`, by temperature; where there is none,
     speed-ups are divided end by end. ablation: of the parts of MuLo-SD. settings: of ADT-Tree, one at a time. suffix:
-    what papers' names end in, where claims are judged on this world.
+    what papers' names end in, where claims are judged on this world. damage: page of what known damage does to each
+    measure of quality.
     """
 
     compared: Mapping[int, str]
@@ -51,6 +52,7 @@ class World(NamedTuple):
     ablation: str
     settings: str
     suffix: str = ""
+    damage: str = "quality.md"
 
 
 EMOJI = World(COMPARED, PAIRED, PREMISES, ABLATION, SETTINGS)
@@ -61,6 +63,7 @@ TEXTURED = World(
     textured_bars.ABLATION,
     textured_bars.SETTINGS,
     ", on TexturedScenes",
+    "textured.md",
 )
 
 
@@ -148,12 +151,12 @@ def simulated(paper: str, better: str, worse: str, published: str, value: float)
     return Claim(paper, text, published, (SIMULATED,), measure, published_value=value, remark=remark)
 
 
-def keeps_accuracy(paper: str, method: str, file: str, what: str, published: str) -> Claim:
+def keeps_accuracy(paper: str, method: str, file: str, what: str, published: str, world: World = EMOJI) -> Claim:
     """A relaxed method loses no more accuracy than `WANTED`. what: words that tell the record from others."""
     text = f"`{method}` keeps quality: it loses no more than {WANTED:g} of prompt accuracy{what}."
     measure = figure(file, "accuracy_over_ar", method=method)
-    remark = "Accuracy is a blunt measure ([known damage](quality.md))."
-    return Claim(paper, text, published, (file,), measure, bound=-WANTED, form="+.3f", remark=remark)
+    remark = f"Accuracy is a blunt measure ([known damage]({world.damage}))."
+    return Claim(paper + world.suffix, text, published, (file,), measure, bound=-WANTED, form="+.3f", remark=remark)
 
 
 def keeps_log_probability(paper: str, method: str, file: str, what: str = "") -> Claim:

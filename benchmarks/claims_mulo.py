@@ -121,8 +121,9 @@ def resolution_claim(world: World) -> Claim:
         MULO + world.suffix,
         "The gain of MuLo-SD over plain decoding grows with resolution (64, 128, 256 px).",
         "1.22x at 512 px, 1.68x at 1,024 px (first version); 1.94x, 3.90x (CVPR)",
-        needs="targets and samplers of 256 px, and of 32 px to draft for 64. None ship: a target of 256 px attends to "
-        "1,031 positions and has to be trained on a GPU (docs/how-to/train.md)",
+        needs="targets and samplers of 256 px, and of 32 px to draft for 64. None ship: a target of 256 px draws 1,024 "
+        "tokens and has to be trained on a GPU (docs/how-to/train.md)",
+        remark="Other methods' gains from 64 to 128 px stand in rows of their own." if world.suffix else "",
     )
 
 

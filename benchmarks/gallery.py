@@ -8,7 +8,9 @@ ones, of all its pictures.
 
 import argparse
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from benchmarks.pages import README_FILE, ROOT, read_result
 from benchmarks.report import at_least, parse, refusing
@@ -16,10 +18,27 @@ from benchmarks.small_png import shrink
 from underpaint.runtime.drawing import draw
 from underpaint.runtime.evaluation.gallery import write_gallery
 from underpaint.runtime.evaluation.report import ReportRow
+from underpaint.runtime.methods.method_config import MethodConfig
 from underpaint.runtime.methods.registry import build_method, resolve
 from underpaint.runtime.pipeline import Pipeline
 
 METHODS = ("ar", "jacobi-lookup", "lantern", "adt+lantern", "mulo-islands")
+
+
+def as_recorded(method: str, temperature: float, recorded: Mapping[str, Any]) -> MethodConfig:
+    """The settings that a method was recorded with, where its loop's own have changed since.
+
+    ValueError where any other has: those are not asked for by name.
+    """
+    config = resolve(method, temperature)
+    own = config.to_dict().get("settings", {})
+    changed = {name: value for name, value in recorded.get("settings", {}).items() if own.get(name) != value}
+    if changed:
+        config = resolve(method, temperature, settings=[f"{name}={value}".lower() for name, value in changed.items()])
+    shown = config.to_dict()  # its rule pools what the folder's table holds, which is recorded and not asked for
+    if any(shown.get(part) != recorded.get(part) for part in ("loop", "settings", "policy", "policy_settings", "rule")):
+        raise ValueError(f"{README_FILE} has '{method}' with other settings than it is tuned to; compare anew")
+    return config
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -39,7 +58,7 @@ def main(arguments: list[str] | None = None) -> None:
     conditions = [pipeline.condition(prompt) for prompt in prompts]
     pictures = {}
     for method in METHODS:
-        built = build_method(method, resolve(method, temperature), pipeline.tables)
+        built = build_method(method, as_recorded(method, temperature, settings["methods"][method]), pipeline.tables)
         drawn = [draw(pipeline, built, sampling, condition, settings["seeds"][0]) for condition in conditions]
         pictures[method] = [pipeline.picture(one.tokens_array()) for one in drawn]
     count = len(settings["prompts"]) * len(settings["seeds"])

@@ -11,7 +11,7 @@ NOTICE: Final = f"{NO_MORE.capitalize()}."
 """What stands above a table of such a record, and how a claim says it of its record."""
 BESIDE: Final[Mapping[str, str]] = {
     "f8b50dfaaf8b6e4856d2dde3860ca9f1a70ae687b26e56a1a9af3e06c06a3145": "the target before guidance was baked in",
-    "2255970805ddb7a6ceeaf35bba05174bf998a1647f22c62747a44e0ec726800a": "the target with products in 8 bits",
+    "c6f9d9c8e0f417543e4eda67a68ddc53b82dd908914a344227ca966bb1eeef51": "the target with products in 8 bits",
     "0cb74bdc08a6548d55e78b430a021cb82d0ecf77b5e23f9e0770239bb943bf89": "the up-sampler that learnt tokens alone",
     "59cf2966ebb7361aadd4879d56e8e6a85be725c223b7466722d359c1af75fbfc": "the up-sampler that learnt against a critic",
     "efad4bd78a54c49f7db46341d851ff0d9f03ade5e48d3a9d79b8779120ca170e": "the down-sampler that learnt pictures",

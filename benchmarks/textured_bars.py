@@ -35,7 +35,9 @@ QUALITY: Final = {temperature: f"textured-quality-128-t{temperature}.json" for t
 """The methods that bars are of, on more prompts, by temperature, 128 px; beside `mulo-islands` row fronts that take as
 many passes, at most."""
 ISLANDS: Final = "textured-quality-islands-128-t1.json"
-"""MuLo-SD with islands on yet more prompts, and row fronts in as many passes, temperature 1, 128 px."""
+"""MuLo-SD with islands on yet more prompts, as tuned, temperature 1, 128 px."""
+TWO_BEHIND: Final = "textured-quality-islands-two-128-t1.json"
+"""The same where rows of an island lie two cells behind each other in repair, beside row fronts in as many passes."""
 MORE: Final = {temperature: f"textured-quality-more-128-t{temperature}.json" for temperature in (1, 0)}
 """The methods of `QUALITY` on other prompts and another processor."""
 DAMAGE: Final = "textured-quality-damage.json"
@@ -139,9 +141,11 @@ def _value(file: str, name: str) -> Figured:
     return figure(file, "value", figure=name)
 
 
-def _comparisons(temperature: int) -> tuple[str, ...]:
-    """The comparisons of a temperature, which the bars are of."""
-    return QUALITY[temperature], COMPARED[temperature], *((ISLANDS,) if temperature else ()), MORE[temperature]
+def _comparisons(temperature: int, method: str) -> tuple[str, ...]:
+    """The comparisons of a temperature that a method's bars may be of; the first has it as it is tuned."""
+    islands = (ISLANDS, TWO_BEHIND) if temperature else ()
+    some = QUALITY[temperature], COMPARED[temperature], *islands, MORE[temperature]
+    return tuple(dict.fromkeys((ISLANDS, *some))) if method == "mulo-islands" else some
 
 
 def _used(records: Records, temperature: int, method: str, timed: bool) -> tuple[str, ...]:
@@ -150,7 +154,7 @@ def _used(records: Records, temperature: int, method: str, timed: bool) -> tuple
     timed: whether it is of times, which have to be of one processor. The distributions that pictures are drawn from do
     not depend on it, but for rounding.
     """
-    first, *others = _comparisons(temperature)
+    first, *others = _comparisons(temperature, method)
     held = record(records, first)
 
     def fits(other: Row) -> bool:
@@ -202,7 +206,7 @@ def read_right(records: Records) -> Figure:
 
 _ACCURACY: Final = Bar(
     "prompt accuracy of plain AR, at least 0.75",
-    _comparisons(1),
+    _comparisons(1, "ar"),
     read_right,
     Sense.ABOVE,
     LEAST_ACCURACY,
@@ -237,14 +241,14 @@ def _faster(method: str, temperature: int, least: float, where: str) -> Bar:
     asked = f"`{method}` at least {least:g} times as fast as AR, {where}"
     measure, takes = _of_all(temperature, method, "speedup"), _takes(method, temperature, least)
     used = partial(_used, temperature=temperature, method=method, timed=True)
-    return Bar(asked, _comparisons(temperature), measure, Sense.ABOVE, least, takes=takes, used=used)
+    return Bar(asked, _comparisons(temperature, method), measure, Sense.ABOVE, least, takes=takes, used=used)
 
 
 def _keeps(method: str, temperature: int, where: str) -> Bar:
     asked = f"`{method}` loses at most 0.02 of AR's prompt accuracy, {where}"
     measure = _of_all(temperature, method, "accuracy_over_ar")
     used = partial(_used, temperature=temperature, method=method, timed=False)
-    return Bar(asked, _comparisons(temperature), measure, Sense.ABOVE, -0.02, "+.3f", used=used)
+    return Bar(asked, _comparisons(temperature, method), measure, Sense.ABOVE, -0.02, "+.3f", used=used)
 
 
 def _points_in_nats(records: Records) -> Figure:
@@ -260,7 +264,7 @@ def _keeps_log_probability(method: str, temperature: int, where: str) -> Bar:
     asked = f"`{method}` loses at most the judge's log-probability that 0.02 of accuracy is worth, {where}"
     measure = _of_all(temperature, method, "attribute_log_probability_over_ar")
     used = partial(_used, temperature=temperature, method=method, timed=False)
-    return Bar(asked, _comparisons(temperature), measure, Sense.ABOVE, _points_in_nats, "+.3f", used=used)
+    return Bar(asked, _comparisons(temperature, method), measure, Sense.ABOVE, _points_in_nats, "+.3f", used=used)
 
 
 def _method(method: str, temperature: int, least: float, where: str) -> tuple[Bar, ...]:

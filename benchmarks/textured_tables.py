@@ -1,8 +1,9 @@
 """Tables of docs/results/textured.md: the models of TexturedScenes, in the regime that the papers argue from."""
 
+from collections.abc import Callable
 from typing import Final
 
-from benchmarks.page_cells import Column, Row, Section, interval, plain, word
+from benchmarks.page_cells import Column, Row, Section, interval, number, plain, word
 from benchmarks.page_columns import DAMAGE as DAMAGE_COLUMNS
 from benchmarks.page_columns import PAIRED, PREMISES, SPEED, SPREAD
 from benchmarks.page_columns import TIES as TIES_COLUMNS
@@ -26,6 +27,7 @@ from benchmarks.textured_bars import (
     SMALL,
     TIES,
     TRAINED,
+    TWO_BEHIND,
     UNBOUNDED,
 )
 from benchmarks.textured_bars import PAIRED as PAIRED_BY
@@ -86,6 +88,27 @@ def _premises(side: int) -> tuple[Section, ...]:
     )
 
 
+def _ms(share: str) -> Callable[[Row], str]:
+    """The part of a picture's time that goes to something, in ms."""
+    return lambda row: number(1e3 * row["seconds_per_image"] * row[share], ".0f")
+
+
+SPENT: Final[tuple[Column, ...]] = (
+    ("method", word("method")),
+    ("ms a picture", lambda row: number(1e3 * row["seconds_per_image"], ".0f")),
+    *(
+        (heading, _ms(share))
+        for heading, share in (
+            ("target", "target_share"),
+            ("drafter or low target", "drafter_share"),
+            ("samplers", "resampler_share"),
+            ("host", "overhead_share"),
+        )
+    ),
+    ("target, ms a cycle", plain("target_ms_per_cycle")),
+    ("drafter, ms a cycle", plain("drafter_ms_per_cycle")),
+)
+"""Where a picture's time goes."""
 PASSES: Final[tuple[Column, ...]] = (("nodes", word("nodes")), ("plain passes", plain("times")))
 
 
@@ -104,7 +127,8 @@ TEXTURED_SECTIONS: Final[tuple[Section, ...]] = (
             file,
             f"The methods that bars are of, on more prompts, 128 px, temperature {t}",
             "`zipar` over two cells takes three quarters of the passes that `mulo-islands` does in both resolutions "
-            "together. The low target of `mulo-islands` multiplies in 8 bits, which the paper does not do."
+            "together, whose rows lie two cells behind in repair. The low target of `mulo-islands` multiplies in 8 "
+            "bits, which the paper does not do."
             if t
             else "",
         )
@@ -113,6 +137,12 @@ TEXTURED_SECTIONS: Final[tuple[Section, ...]] = (
     _compared(
         ISLANDS,
         "Islands on more prompts, 128 px, temperature 1",
+        "As they are tuned: in repair a row of an island lies one cell behind the row above it. The low target "
+        "multiplies in 8 bits.",
+    ),
+    _compared(
+        TWO_BEHIND,
+        "Islands whose rows lie two cells behind, 128 px, temperature 1",
         "`zipar` over three cells takes as many passes as `mulo-islands` does in both resolutions together. The low "
         "target of `mulo-islands` multiplies in 8 bits.",
     ),
@@ -120,7 +150,8 @@ TEXTURED_SECTIONS: Final[tuple[Section, ...]] = (
         _compared(
             file,
             f"Earlier, on other prompts and another processor, 128 px, temperature {t}",
-            f"`mulo-islands` drafted in float32 and kept more then. The command wrote `{QUALITY[t]}`, now another.",
+            ("`mulo-islands` drafted in float32 and kept more then. " if t else "")
+            + f"The command wrote `{QUALITY[t]}`, now another.",
         )
         for t, file in MORE.items()
     ),
@@ -136,6 +167,16 @@ TEXTURED_SECTIONS: Final[tuple[Section, ...]] = (
         "rather too small, and the bar too strict.",
     ),
     *(_compared(file, f"Methods beside each other, 128 px, temperature {t}") for t, file in COMPARED.items()),
+    *(
+        Section(
+            TEXTURED_PAGE,
+            f"Where a picture's time goes, 128 px, temperature {t}",
+            file,
+            SPENT,
+            "Of the same comparison. *Samplers* are MuLo-SD's networks between the resolutions.",
+        )
+        for t, file in COMPARED.items()
+    ),
     _compared(SMALL, "Methods beside each other, 64 px, temperature 1"),
     *(
         Section(
@@ -224,7 +265,8 @@ TEXTURED_SECTIONS: Final[tuple[Section, ...]] = (
     _compared(
         PAIR_OF_ROWS,
         "Guidance by a true pair of rows, 128 px, temperature 1",
-        "The target is the one before guidance was baked in. The drafter learnt from the one after, of one row.",
+        "The target is the one before guidance was baked in. The drafter learnt from the one after, of one row. "
+        "`mulo-islands` drafted in float32 and kept more then.",
     ),
     _compared(
         EIGHT_BITS,

@@ -119,9 +119,10 @@ class ZiparSession:
 _EARLIER: Final = "measured: on EmojiScenes models, which shipped before (docs/results/mulo-sd.md)"
 _LOW_IN_8_BITS: Final = "measured: on 48 prompts apart (docs/explanation/mulo-sd.md); not in the papers"
 _MEASURED: Final[Mapping[str, str]] = {
-    "tau, draft_window": "measured: on 100 prompts apart from those reported (docs/explanation/scenes.md)",
+    "draft_window": "measured: on 100 prompts apart from those reported (docs/explanation/scenes.md)",
+    "tau, window": "measured: on 40 prompts apart from those reported (docs/explanation/scenes.md)",
     "k": "measured: on 12 prompts apart from those reported (docs/explanation/scenes.md)",
-    "radius, window": _EARLIER,
+    "radius": _EARLIER,
     "draft_int8": _LOW_IN_8_BITS,
 }
 _GUESS: Final = "our guess: the paper does not publish it"
@@ -205,7 +206,7 @@ GRID_METHODS: Final = (
     _mulo(
         "mulo-islands",
         "MuLo-SD with row fronts: in drafting, and in repair of islands side by side",
-        MuloConfig(tau=0.5, radius=0, order="islands", draft_window=4),
+        MuloConfig(tau=0.6, radius=0, order="islands", window=1, draft_window=4),
         MuloConfig(tau=0.3, k=30, order="islands", window=8, draft_window=8, resampler="superres", draft_int8=False),
         _ISLANDS,
     ),

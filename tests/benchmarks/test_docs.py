@@ -102,6 +102,19 @@ def test_the_readmes_picture_is_of_the_recorded_methods(
     assert out.read_bytes().startswith(b"\x89PNG")
 
 
+def test_the_readme_picture_is_drawn_with_the_recorded_settings() -> None:
+    recorded = pages.read_result(pages.README_FILE)["settings"]["methods"]
+    for method in gallery.METHODS:
+        drawn = gallery.as_recorded(method, 1.0, recorded[method]).to_dict()
+        parts = ("settings", "policy", "policy_settings")
+        assert [drawn.get(part) for part in parts] == [recorded[method].get(part) for part in parts]
+    islands = recorded["mulo-islands"]["settings"]
+    other = {"loop": "mulo", "settings": {**islands, "tau": 0.25, "k": 7, "rows": 2}}
+    assert gallery.as_recorded("mulo-islands", 1.0, other).to_dict() == other
+    with pytest.raises(ValueError, match="compare anew"):
+        gallery.as_recorded("ar", 1.0, {"policy": "chain"})
+
+
 def test_every_benchmark_is_listed() -> None:
     page = (ROOT / "docs" / "reference" / "benchmarks.md").read_text(encoding="utf-8")
     scripts = [path for path in RESULTS.parent.glob("*.py") if "__main__" in path.read_text(encoding="utf-8")]

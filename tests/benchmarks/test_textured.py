@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks import pages, textured_training
-from benchmarks.textured_bars import BARS, COMPARED, DAMAGE, MORE, PREMISES, QUALITY, TRAINED, bar_cells, met
+from benchmarks.textured_bars import BARS, COMPARED, DAMAGE, ISLANDS, MORE, PREMISES, QUALITY, TRAINED, bar_cells, met
 from benchmarks.textured_progress import how_far
 from benchmarks.verdicts import Figure, Sense, pooled
 from underpaint.artifacts.results import with_envelope
@@ -161,6 +161,16 @@ def test_times_are_of_one_processor_and_pictures_of_any() -> None:
     assert (kept[1], kept[4]) == ("+0.010 (-0.018 to +0.038)", f"`{QUALITY[1]}`, `{COMPARED[1]}`")
 
 
+def test_bars_of_islands_are_of_the_setting_that_ships() -> None:
+    own, before, same = compared(0.8), compared(0.9, first=100), compared(0.7, first=200)
+    before["settings"]["methods"]["mulo-islands"] = {"k": 1}
+    before["rows"][-1]["speedup"] = 9.0
+    rows = {row[0]: row for row in bar_cells({ISLANDS: own, QUALITY[1]: before, COMPARED[1]: same})}
+    fast = rows["`mulo-islands` at least 3 times as fast as AR, 128 px"]
+    assert fast[1].startswith("2.70")
+    assert fast[4] == f"`{ISLANDS}`, `{COMPARED[1]}`"
+
+
 @given(st.lists(st.tuples(st.floats(0.1, 9), st.floats(0, 0.5), st.floats(0, 5), st.integers(1, 500)), min_size=1))
 def test_several_sets_are_one_between_the_least_and_the_largest(sets: list[tuple[float, float, float, int]]) -> None:
     found = [(Figure(value, value * (1 - below), value + above), count) for value, below, above, count in sets]
@@ -179,7 +189,7 @@ def test_several_sets_are_one_between_the_least_and_the_largest(sets: list[tuple
 def test_a_bar_of_speed_says_what_would_just_do() -> None:
     """3.2 tokens a cycle make 1.6x, so 3.0 make 1.5x; a picture in half of whose time 20 passes repair it must lose a
     tenth of that time, so a fifth of those passes."""
-    takes = {row[0]: row[3] for row in bar_cells({QUALITY[1]: compared(0.8)})}
+    takes = {row[0]: row[3] for row in bar_cells({QUALITY[1]: compared(0.8), ISLANDS: compared(0.8, first=100)})}
     shown = takes["`adt+lantern` at least 1.5 times as fast as AR, 128 px, temperature 1"]
     assert shown == "3.00 tokens a cycle at what one costs here; it draws 3.20"
     shown = takes["`mulo-islands` at least 3 times as fast as AR, 128 px"]
@@ -187,7 +197,7 @@ def test_a_bar_of_speed_says_what_would_just_do() -> None:
     assert not any(told for asked, told in takes.items() if "fast" not in asked)
     slow = compared(0.8)
     slow["rows"][-1]["speedup"] = 1.4  # half of a picture's time is not in passes, and 1.5x is asked
-    takes = {row[0]: row[3] for row in bar_cells({QUALITY[1]: slow})}
+    takes = {row[0]: row[3] for row in bar_cells({ISLANDS: slow})}
     assert takes["`mulo-islands` at least 3 times as fast as AR, 128 px"].startswith("not by fewer target passes")
 
 

@@ -30,7 +30,7 @@ from underpaint.runtime.resampling.tokens import TokenNetwork
 from underpaint.zoo.load import locate
 
 PIECES = Repair("local", 0, "islands", window=2)
-"""As `mulo-islands` is tuned."""
+"""`mulo-islands`, its rows two cells behind in repair."""
 SERIAL = Repair("local", 1, "serial", window=2)
 """As `mulo` is tuned."""
 RASTER = Repair("raster", 1, "serial")
