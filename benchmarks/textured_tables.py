@@ -80,7 +80,10 @@ def _premises(side: int) -> tuple[Section, ...]:
     words = (
         "After guidance; where it is not 1, a pass has two rows. What each figure is: docs/how-to/check-premises.md."
     )
-    passes = "In plain passes, inside decoding cycles, by the nodes of the pass: what verification in parallel costs."
+    passes = (
+        "In plain passes, inside decoding cycles, by the nodes of the pass: what verification in parallel costs. A bar "
+        "over nodes that no pass here had is of the line between its neighbours."
+    )
     file = PREMISES_OF[side]
     return (
         Section(TEXTURED_PAGE, f"What the papers take for granted, {side} px", file, PREMISES, words),
