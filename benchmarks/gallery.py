@@ -26,9 +26,10 @@ METHODS = ("ar", "jacobi-lookup", "lantern", "adt+lantern", "mulo-islands")
 
 
 def as_recorded(method: str, temperature: float, recorded: Mapping[str, Any]) -> MethodConfig:
-    """The settings that a method was recorded with, where its loop's own have changed since.
+    """What a method was recorded with, though MuLo-SD or row fronts are tuned otherwise since.
 
-    ValueError where any other has: those are not asked for by name.
+    recorded: `settings.methods` of a comparison, of this method. ValueError where a tree, a window or a rule is tuned
+    otherwise since: those of a record cannot be asked for by name.
     """
     config = resolve(method, temperature)
     own = config.to_dict().get("settings", {})
@@ -54,11 +55,12 @@ def main(arguments: list[str] | None = None) -> None:
     prompts, temperature = settings["prompts"][: asked.columns], settings["temperature"]
     with refusing(parser):
         pipeline = Pipeline.open(resolution=settings["resolution"])
+        configs = {method: as_recorded(method, temperature, settings["methods"][method]) for method in METHODS}
     sampling = dataclasses.replace(pipeline.sampling, temperature=temperature)
     conditions = [pipeline.condition(prompt) for prompt in prompts]
     pictures = {}
-    for method in METHODS:
-        built = build_method(method, as_recorded(method, temperature, settings["methods"][method]), pipeline.tables)
+    for method, config in configs.items():
+        built = build_method(method, config, pipeline.tables)
         drawn = [draw(pipeline, built, sampling, condition, settings["seeds"][0]) for condition in conditions]
         pictures[method] = [pipeline.picture(one.tokens_array()) for one in drawn]
     count = len(settings["prompts"]) * len(settings["seeds"])

@@ -141,28 +141,34 @@ def _value(file: str, name: str) -> Figured:
     return figure(file, "value", figure=name)
 
 
-def _comparisons(temperature: int, method: str) -> tuple[str, ...]:
-    """The comparisons of a temperature that a method's bars may be of; the first has it as it is tuned."""
-    islands = (ISLANDS, TWO_BEHIND) if temperature else ()
-    some = QUALITY[temperature], COMPARED[temperature], *islands, MORE[temperature]
-    return tuple(dict.fromkeys((ISLANDS, *some))) if method == "mulo-islands" else some
+def _comparisons(temperature: int) -> tuple[str, ...]:
+    """The comparisons of a temperature, which the bars are of; the first that has a method has it as it is tuned."""
+    some = QUALITY[temperature], COMPARED[temperature], MORE[temperature]
+    return (ISLANDS, *some, TWO_BEHIND) if temperature else some
+
+
+def _has(records: Records, file: str, method: str) -> bool:
+    """Whether a record is there and compares a method."""
+    return file in records and any(row["method"] == method for row in records[file]["rows"])
 
 
 def _used(records: Records, temperature: int, method: str, timed: bool) -> tuple[str, ...]:
-    """Comparisons that a figure of a method is of: the first, and those that have the method at the same settings.
+    """Comparisons that a figure of a method is of: the first that has it, and those that have it at the same settings.
 
     timed: whether it is of times, which have to be of one processor. The distributions that pictures are drawn from do
     not depend on it, but for rounding.
     """
-    first, *others = _comparisons(temperature, method)
-    held = record(records, first)
+    some = [file for file in _comparisons(temperature) if _has(records, file, method)]
+    if not some:
+        return (QUALITY[temperature],)
+    first, *others = some
+    held = records[first]
 
     def fits(other: Row) -> bool:
         alike = other["settings"]["methods"].get(method) == held["settings"]["methods"].get(method)
-        same = other["machine"]["processor"] == held["machine"]["processor"]
-        return alike and (same or not timed) and any(row["method"] == method for row in other["rows"])
+        return alike and (not timed or other["machine"]["processor"] == held["machine"]["processor"])
 
-    return first, *(file for file in others if file in records and fits(records[file]))
+    return first, *(file for file in others if fits(records[file]))
 
 
 def _rows(records: Records, temperature: int, method: str, timed: bool) -> list[Row]:
@@ -206,7 +212,7 @@ def read_right(records: Records) -> Figure:
 
 _ACCURACY: Final = Bar(
     "prompt accuracy of plain AR, at least 0.75",
-    _comparisons(1, "ar"),
+    _comparisons(1),
     read_right,
     Sense.ABOVE,
     LEAST_ACCURACY,
@@ -241,14 +247,14 @@ def _faster(method: str, temperature: int, least: float, where: str) -> Bar:
     asked = f"`{method}` at least {least:g} times as fast as AR, {where}"
     measure, takes = _of_all(temperature, method, "speedup"), _takes(method, temperature, least)
     used = partial(_used, temperature=temperature, method=method, timed=True)
-    return Bar(asked, _comparisons(temperature, method), measure, Sense.ABOVE, least, takes=takes, used=used)
+    return Bar(asked, _comparisons(temperature), measure, Sense.ABOVE, least, takes=takes, used=used)
 
 
 def _keeps(method: str, temperature: int, where: str) -> Bar:
     asked = f"`{method}` loses at most 0.02 of AR's prompt accuracy, {where}"
     measure = _of_all(temperature, method, "accuracy_over_ar")
     used = partial(_used, temperature=temperature, method=method, timed=False)
-    return Bar(asked, _comparisons(temperature, method), measure, Sense.ABOVE, -0.02, "+.3f", used=used)
+    return Bar(asked, _comparisons(temperature), measure, Sense.ABOVE, -0.02, "+.3f", used=used)
 
 
 def _points_in_nats(records: Records) -> Figure:
@@ -264,7 +270,7 @@ def _keeps_log_probability(method: str, temperature: int, where: str) -> Bar:
     asked = f"`{method}` loses at most the judge's log-probability that 0.02 of accuracy is worth, {where}"
     measure = _of_all(temperature, method, "attribute_log_probability_over_ar")
     used = partial(_used, temperature=temperature, method=method, timed=False)
-    return Bar(asked, _comparisons(temperature, method), measure, Sense.ABOVE, _points_in_nats, "+.3f", used=used)
+    return Bar(asked, _comparisons(temperature), measure, Sense.ABOVE, _points_in_nats, "+.3f", used=used)
 
 
 def _method(method: str, temperature: int, least: float, where: str) -> tuple[Bar, ...]:
@@ -292,6 +298,6 @@ def bar_cells(records: Records) -> list[tuple[str, str, str, str, str]]:
             told = (*bar.judged(records), bar.takes(records))
         except NoFigureError as error:
             told = ("", f"not measured: {error}", "")
-        files = bar.files if bar.used is None or bar.files[0] not in records else bar.used(records)
+        files = bar.files if bar.used is None or not records.keys() & {*bar.files} else bar.used(records)
         rows.append((bar.asked, *told, ", ".join(f"`{file}`" for file in files)))
     return rows
