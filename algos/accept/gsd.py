@@ -1,4 +1,4 @@
-"""GroupedAcceptance speculative decoding: a token is judged together with codes of like probability and like look."""
+"""Grouped speculative decoding: a token is judged together with codes of like probability and like look."""
 
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias, get_args
@@ -13,15 +13,18 @@ from underpaint.algos.chance import Chance
 from underpaint.algos.tree import DRAWN, DraftTree, Verdict
 
 GroupWindow: TypeAlias = Literal["paper", "released"]
-"""How the group lies in the order of falling probability. "paper": around the token, cut off at the ends. "released":
-one more likelier token than less likely ones, and none at all where it would begin before the first rank."""
+"""Where the group stands in the order of the target's probabilities.
+
+"paper": around the token in falling order, cut off at both ends. "released": in rising order, `group // 2` less likely
+tokens and the rest likelier ones; a token with fewer less likely ones than that is judged alone, as in SJD.
+Equal probabilities stand in the order of their token ids."""
 
 
 class GroupedAcceptance(NamedTuple):
     """Accept x with probability min(1, p(C(x)) / q(C(x))).
 
-    C(x): of the `group` tokens next to x in the order of falling p, those with |p(y) - p(x)| < gap and squared
-    distance in the codebook below `distance` squared.
+    C(x): of the `group` tokens next to x in the order of p (see `GroupWindow`), those with |p(y) - p(x)| < gap and
+    squared distance in the codebook below `distance` squared.
     """
 
     codebook: FloatArray
@@ -32,17 +35,27 @@ class GroupedAcceptance(NamedTuple):
     residual: Residual
 
     @property
+    def rising(self) -> bool:
+        """Whether the window lies in the order of rising probability, not of falling."""
+        return self.window == "released"
+
+    @property
     def before(self) -> int:
-        """Likelier tokens in a group."""
-        return self.group // 2 if self.window == "released" else (self.group - 1) // 2
+        """Tokens of a window before x in that order."""
+        return self.group // 2 if self.rising else (self.group - 1) // 2
+
+    def order(self, target: FloatArray) -> IntArray:
+        """Token ids [V] in the order that windows lie in, ties by token id."""
+        order: IntArray = np.argsort(target if self.rising else -target, kind="stable")
+        return order
 
     def members(self, target: FloatArray, token: int) -> IntArray:
-        """C(token), x itself included where the window is not empty."""
-        order = np.argsort(-target, kind="stable")
+        """C(token), x itself included."""
+        order = self.order(target)
         rank = int(np.flatnonzero(order == token)[0])
         start = rank - self.before
-        if start < 0 and self.window == "released":
-            return np.empty(0, dtype=np.int64)
+        if start < 0 and self.rising:
+            return np.array([token], dtype=np.int64)
         near = order[max(start, 0) : start + self.group]
         apart = self.codebook[near] - self.codebook[token]
         close = np.einsum("ce,ce->c", apart, apart) < self.distance**2
@@ -51,8 +64,6 @@ class GroupedAcceptance(NamedTuple):
 
     def odds(self, target: FloatArray, draft: FloatArray, token: int, place: int) -> Odds:
         group = self.members(target, token)
-        if not group.size:  # 0 / 0 in the released code, and no draw is below it: a sure rejection
-            return Odds(0.0, 1.0)
         return Odds(float(target[group].sum()), float(draft[group].sum()))
 
     def taken(self, target: FloatArray, draft: FloatArray, place: int) -> FloatArray:
@@ -61,7 +72,7 @@ class GroupedAcceptance(NamedTuple):
 
     def _accept(self, target: FloatArray, draft: FloatArray) -> FloatArray:
         """[V]: the acceptance of every token, one offset in the window at a time."""
-        order = np.argsort(-target, kind="stable")
+        order = self.order(target)
         distributions = np.stack([target, draft])[:, order]
         codes = self.codebook[order]
         count = order.size
@@ -75,9 +86,9 @@ class GroupedAcceptance(NamedTuple):
             close = np.einsum("ce,ce->c", apart, apart) < self.distance**2
             close &= np.abs(distributions[0, here] - distributions[0, there]) < self.gap
             pooled[:, here] += distributions[:, there] * close
+        if self.rising:
+            pooled[:, : self.before] = distributions[:, : self.before]
         accept = np.minimum(1.0, np.divide(pooled[0], pooled[1], out=np.ones(count), where=pooled[1] > 0.0))
-        if self.window == "released":
-            accept[: self.before] = 0.0
         by_token = np.empty(count)
         by_token[order] = accept
         return by_token
@@ -111,12 +122,16 @@ class GroupedSpeculation:
             if value not in get_args(known):
                 raise ValueError(f"gsd: {name} must be one of {', '.join(get_args(known))}, got {value!r}")
 
+    @property
+    def grouped(self) -> GroupedAcceptance:
+        """The acceptance at a node."""
+        return GroupedAcceptance(self.codebook, self.group, self.gap, self.distance, self.window, self.residual)
+
     def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:
         require_drawn(tree, *DRAWN)
         if self.codebook.shape[0] != probs.shape[1]:
             raise ValueError(f"gsd: expected a codebook of V = {probs.shape[1]} codes, got {self.codebook.shape[0]}")
-        grouped = GroupedAcceptance(self.codebook, self.group, self.gap, self.distance, self.window, self.residual)
-        return walk(tree, probs, chance, RelaxedSiblings(grouped))
+        return walk(tree, probs, chance, RelaxedSiblings(self.grouped))
 
 
 SPEC = RULES.register(
@@ -129,7 +144,8 @@ SPEC = RULES.register(
         bound="none proved: groups overlap, so a token's acceptance may exceed or fall short of min(1, p / q)",
         deviations=(
             "Groups are taken in the codebook, not in the language model's embeddings. An even group in the paper's "
-            "window has one more less likely token. Siblings are tried one after another, each against what is left"
+            "window has one more less likely token. Where probabilities tie, token ids decide. Siblings are tried one "
+            "after another, each against what is left"
         ),
         embeddings=True,
         residuals=dict.fromkeys(get_args(Residual), frozenset(DRAWN)),

@@ -150,14 +150,14 @@ def _grouped(rule: GroupedSpeculation, shape: Shape, device: torch.device) -> De
             f"device: gsd: expected a codebook of V = {shape.vocab_size} codes, got {rule.codebook.shape[0]}"
         )
     codebook = torch.as_tensor(rule.codebook, device=device).contiguous()
-    released = rule.window == "released"
+    grouped = rule.grouped
     groups = Groups(
         codebook,
         torch.tensor([rule.gap], dtype=torch.float64, device=device),
         torch.tensor([rule.distance**2], dtype=codebook.dtype, device=device),
         rule.group,
-        rule.group // 2 if released else (rule.group - 1) // 2,
-        released,
+        grouped.before,
+        grouped.rising,
     )
     left, drafted, drawn = _scratch(shape, device), _scratch(shape, device), kind_of(shape.drawn)
     return lambda tree, depths, out: walk_gsd(tree, out, left, drafted, groups, drawn, shape.children, shape.levels)

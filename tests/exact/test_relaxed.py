@@ -124,6 +124,7 @@ SHOWING = [
         ([0.3, 0.3, 0.2, 0.2], [0.0, 0.0, 0.5, 0.5]),
         ([0.05, 0.25, 0.3, 0.4], [0.1, 0.0, 0.7, 0.2]),
         ([0.32, 0.05, 0.28, 0.35], [0.7, 0.1, 0.1, 0.1]),
+        ([0.3, 0.28, 0.22, 0.2], [0.7, 0.1, 0.1, 0.1]),
     )
 ]
 """Pairs of target and draft distributions; every setting that is not lossless shows on one of them."""

@@ -147,35 +147,7 @@ def test_the_pool_is_measured_in_what_the_siblings_left() -> None:
     assert point_distribution(rule, target, (0, 3))[3] == pytest.approx((1.0 - 0.5) * 0.1 / 0.6)
 
 
-# GSD's window
-
-
-def grouped(**settings: object) -> GroupedAcceptance:
-    known = {"codebook": np.zeros((16, 1)), "group": 14, "gap": 1.0, "distance": 1.0, "window": "released"}
-    return GroupedAcceptance(**(known | settings), residual="paper")  # type: ignore[arg-type]
-
-
-FALLING = np.arange(16.0, 0.0, -1.0) / 136.0
-
-
-def test_gsds_window_is_lopsided() -> None:
-    """Seven likelier tokens and six less likely ones."""
-    assert grouped().members(FALLING, 8).tolist() == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14]
-    assert grouped(window="paper", group=5).members(FALLING, 8).tolist() == [6, 7, 8, 9, 10]
-
-
-def test_gsd_never_keeps_the_likeliest_tokens() -> None:
-    """A window that would begin before the first rank is empty; 0 / 0 is no number, and nothing is below it."""
-    assert [grouped().members(FALLING, token).size > 0 for token in range(16)] == [False] * 7 + [True] * 9
-    kept = accepted_mass(grouped(), FALLING, FALLING)
-    assert np.all(kept[:7] == 0.0)
-    assert np.all(kept[7:] > 0.0)
-    paper = accepted_mass(grouped(window="paper"), FALLING, FALLING)
-    assert np.allclose(paper, FALLING)
-    tree = star((0,), "iid", FALLING)
-    rule = make(RULES["gsd"], np.zeros((16, 1)), window="released", gap=1.0, distance=1.0)
-    noise = scripted({(0, Role.ACCEPT, 1): 0.0, (0, Role.RESIDUAL, 0): 0.0, (0, Role.BONUS, 1): 0.0})
-    assert rule(tree, np.tile(FALLING, (2, 1)), noise) == Verdict((), 0)  # though p = q, where 0 is sure to be kept
+# GSD's groups
 
 
 def test_gsd_groups_overlap_so_a_token_may_be_kept_less_than_exactly() -> None:

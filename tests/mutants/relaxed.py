@@ -88,13 +88,13 @@ def gsd_reading(codes: FloatArray, group: int, gap: float, distance: float, wind
     """GSD."""
 
     def accept(distribution: FloatArray, draft: FloatArray, token: int) -> float:
-        order = sorted(range(distribution.size), key=lambda code: (-float(distribution[code]), code))
+        sign = 1.0 if window == "released" else -1.0
+        order = sorted(range(distribution.size), key=lambda code: (sign * float(distribution[code]), code))
         start = order.index(token) - (group // 2 if window == "released" else (group - 1) // 2)
-        if start < 0 and window == "released":
-            return 0.0
+        alone = start < 0 and window == "released"
         members = [
             code
-            for code in order[max(0, start) : start + group]
+            for code in ([token] if alone else order[max(0, start) : start + group])
             if code == token
             or (
                 abs(distribution[code] - distribution[token]) < gap

@@ -413,14 +413,16 @@ MUTANTS = [
     ("accept/cool.py", "depth / sum(cooling)", "1.0 / sum(cooling)"),
     (
         "accept/gsd.py",
-        'self.group // 2 if self.window == "released" else (self.group - 1) // 2',
+        "self.group // 2 if self.rising else (self.group - 1) // 2",
         "(self.group - 1) // 2",
     ),
     (
         "accept/gsd.py",
-        'if start < 0 and self.window == "released":\n            return',
-        "if start < -99:\n            return",
+        "if start < 0 and self.rising:",
+        "if start < -99:",
     ),
+    ("accept/gsd.py", "np.argsort(target if self.rising else -target", "np.argsort(-target"),
+    ("accept/gsd.py", "pooled[:, : self.before] = distributions[:, : self.before]", "pooled[0, : self.before] = 0.0"),
     (
         "accept/gsd.py",
         'close = np.einsum("ce,ce->c", apart, apart) < self.distance**2\n        group',

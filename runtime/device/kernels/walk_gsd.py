@@ -19,8 +19,8 @@ from underpaint.runtime.device.language import kernel, launch, next_power_of_2, 
 class Groups(NamedTuple):
     """Settings of GSD. codebook [V, E] floating; gap [1] float64; limit [1] of the codebook's type: squared distance.
 
-    group: tokens in a window; before: likelier ones among them; released: whether no window is cut off at its
-    beginning.
+    group: tokens in a window; before: those before the token in its order. rising: the window lies in the order of
+    rising weight, and a token with fewer than `before` ones before it is judged alone.
     """
 
     codebook: Tensor
@@ -28,42 +28,49 @@ class Groups(NamedTuple):
     limit: Tensor
     group: int
     before: int
-    released: bool
+    rising: bool
 
 
 @kernel
-def rank_of(row, V, token, BLOCK: tl.constexpr):
-    """How many tokens stand before `token` in the order of falling weight, ties by rising token."""
-    own = tl.load(row + token)
+def ranks(weights, RISING: tl.constexpr):
+    """What tokens are sorted by, smallest first; equal ones stand by token id."""
+    return weights if RISING else -weights
+
+
+@kernel
+def rank_of(row, V, token, RISING: tl.constexpr, BLOCK: tl.constexpr):
+    """How many tokens stand before `token` in the order of rising, or falling, weight."""
+    own = ranks(tl.load(row + token), RISING)
     rank = tl.full((), 0, tl.int64)
     for start in range(0, V, BLOCK):
         place = start + tl.arange(0, BLOCK)
-        here = tl.load(row + place, place < V, other=-1.0)
-        rank += tl.sum(((here > own) | ((here == own) & (place < token))).to(tl.int64), axis=0)
+        here = ranks(tl.load(row + place, place < V, other=0.0), RISING)
+        first = (here < own) | ((here == own) & (place < token))
+        rank += tl.sum((first & (place < V)).to(tl.int64), axis=0)
     return rank
 
 
 @kernel
-def beside(row, V, token, LIKELIER: tl.constexpr, BLOCK: tl.constexpr):
-    """The token (int64) right before (`LIKELIER`) or behind `token` in that order; -1 at its end."""
-    own = tl.load(row + token)
+def beside(row, V, token, BEFORE: tl.constexpr, RISING: tl.constexpr, BLOCK: tl.constexpr):
+    """The token (int64) right before (`BEFORE`) or behind `token` in that order; -1 at its end."""
+    own = ranks(tl.load(row + token), RISING)
     best = tl.full((), 0.0, tl.float64)
     found = tl.full((), -1, tl.int64)
     for start in range(0, V, BLOCK):
         place = (start + tl.arange(0, BLOCK)).to(tl.int64)
-        here = tl.load(row + place, place < V, other=0.0)
-        if LIKELIER:
-            right = ((here > own) | ((here == own) & (place < token))) & (place < V)
-            most = tl.min(tl.where(right, here, float("inf")), axis=0)
-            at = tl.max(tl.where(right & (here == most), place, -1), axis=0)
-            better = (at >= 0) & ((found < 0) | (most <= best))
+        here = ranks(tl.load(row + place, place < V, other=0.0), RISING)
+        if BEFORE:
+            fits = ((here < own) | ((here == own) & (place < token))) & (place < V)
+            nearest = tl.max(tl.where(fits, here, float("-inf")), axis=0)
+            at = tl.max(tl.where(fits & (here == nearest), place, -1), axis=0)
+            better = (at >= 0) & ((found < 0) | (nearest >= best))
         else:
-            right = ((here < own) | ((here == own) & (place > token))) & (place < V)
-            most = tl.max(tl.where(right, here, -1.0), axis=0)
-            at = tl.min(tl.where(right & (here == most), place, V), axis=0)
-            better = (most >= 0.0) & ((found < 0) | (most > best))
+            fits = ((here > own) | ((here == own) & (place > token))) & (place < V)
+            nearest = tl.min(tl.where(fits, here, float("inf")), axis=0)
+            at = tl.min(tl.where(fits & (here == nearest), place, V), axis=0)
+            better = (at < V) & ((found < 0) | (nearest < best))
         found = tl.where(better, at, found)
-        best = tl.where(better, most, best)
+        best = tl.where(better, nearest, best)
     return found
 
 
@@ -104,7 +111,7 @@ def walk_gsd_kernel(
     drafts,
     rows,
     KIND: tl.constexpr,
-    RELEASED: tl.constexpr,
+    RISING: tl.constexpr,
     ROLES: tl.constexpr,
     CHILDREN: tl.constexpr,
     ROWS: tl.constexpr,
@@ -151,21 +158,18 @@ def walk_gsd_kernel(
                 chance = tl.load(offered + proposed)
             if chance <= 0.0:
                 sound = tl.full((), 0, tl.int32)
-            rank = rank_of(rest, V, proposed, BLOCK)
-            if RELEASED and (rank < before):
-                mass = tl.full((), 0.0, tl.float64)
-                chance = tl.full((), 1.0, tl.float64)
-            else:
+            rank = rank_of(rest, V, proposed, RISING, BLOCK)
+            if (RISING == 0) | (rank >= before):
                 other = proposed
                 for _ in range(0, tl.minimum(before, rank)):
-                    other = beside(rest, V, other, True, BLOCK)
+                    other = beside(rest, V, other, True, RISING, BLOCK)
                     if alike(rest, codebook, proposed, other, gaps, limits, E, EBLOCK):
                         mass += tl.load(rest + other)
                         if KIND != POINTS:
                             chance += tl.load(offered + other)
                 other = proposed
                 for _ in range(0, tl.minimum(group - before - 1, V - 1 - rank)):
-                    other = beside(rest, V, other, False, BLOCK)
+                    other = beside(rest, V, other, False, RISING, BLOCK)
                     if alike(rest, codebook, proposed, other, gaps, limits, E, EBLOCK):
                         mass += tl.load(rest + other)
                         if KIND != POINTS:
@@ -257,7 +261,7 @@ def walk_gsd(
         tree.draft_probs.shape[1],
         out.finite.shape[1],
         KIND=drawn,
-        RELEASED=int(groups.released),
+        RISING=int(groups.rising),
         ROLES=tree.uniforms.shape[1],
         CHILDREN=next_power_of_2(max(2, children)),
         ROWS=next_power_of_2(out.finite.shape[1]),

@@ -200,6 +200,14 @@ MUTANTS = {
         ("walk_gsd", "group - before - 1", "group - before"),
         random_verdicts_agree("gsd", "without_replacement", codebook=CODES, group=1, gap=0.9, distance=9.0),
     ),
+    "the released window lies in falling order": (
+        ("walk_gsd", "return weights if RISING else -weights", "return -weights"),
+        random_verdicts_agree("gsd", "iid", codebook=CODES, group=3, gap=0.9, distance=9.0, window="released"),
+    ),
+    "the released window is cut off at its beginning": (
+        ("walk_gsd", "if (RISING == 0) | (rank >= before):", "if (RISING == 0) | (rank >= 0):"),
+        random_verdicts_agree("gsd", "iid", codebook=CODES, group=4, gap=0.9, distance=9.0, window="released"),
+    ),
     "codes of any look are alike": (
         ("walk_gsd", "(apart < tl.load(limits)) &", "(apart >= 0.0) &"),
         random_verdicts_agree("gsd", "iid", codebook=CODES, group=3, gap=0.9, distance=1.5),
