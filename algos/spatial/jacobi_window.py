@@ -20,8 +20,9 @@ Coupling: TypeAlias = Literal["independent", "maximal", "gumbel"]
 """How a draft is made from its cell's new distribution: anew (SJD, arXiv 2410.01699); by maximal coupling with the
 draft that stood there, or by a race over noise that stays with the cell (SCD, arXiv 2510.24211)."""
 
-Refill: TypeAlias = Literal["uniform", "left", "above", "lookup"]
-"""What the window's new cells hold: a uniform draw, or a copy of the cell to the left or above (point proposals).
+Refill: TypeAlias = Literal["uniform", "random", "left", "above", "lookup"]
+"""What the window's new cells hold. "uniform": a uniform draw, judged as such. "random": a uniform draw judged as a
+point proposal, as in the released code of SJD and SCD. Or a copy of the cell to the left or above, a point proposal.
 At the start of a row there is no left cell, in the first row none above; the other is copied then. "lookup" draws
 from what the target said of the last decided cell with the same neighbours (see `lookup`), or copies."""
 
@@ -30,9 +31,11 @@ from what the target said of the last decided cell with the same neighbours (see
 class JacobiWindow:
     """Settings.
 
-    length: drafts in the window, >= 1 (the released code of SJD holds 16, of SCD 64).
+    length: drafts in the window, >= 1. The released code of SJD counts the committed token too: its 16 is 15 here.
     candidates: tokens proposed for each of the first `levels` cells, >= 1; 1 is a chain. levels: 1..length.
     lookup: what drafts are drawn from where their left token has changed; as published, from the last pass alone.
+    last_row: after a rejection, the first cell behind the window is drafted from the pass's last distribution, as the
+        released loops of SJD, SCD and GSD do: where m tokens are committed, m - 1 cells are refilled. Else m are.
     """
 
     length: int = 16
@@ -41,6 +44,7 @@ class JacobiWindow:
     candidates: int = 1
     levels: int = 1
     lookup: Lookup = NO_LOOKUP
+    last_row: bool = False
 
     def __post_init__(self) -> None:
         for name, number in (("length", self.length), ("candidates", self.candidates), ("levels", self.levels)):
@@ -171,8 +175,8 @@ class HeldWindow:
             distribution = table.redraft(known, left, row)
             drafts.append(_redrawn(draft, distribution, cell + place, chance, window.coupling, self.noise))
             known.append(drafts[-1].token)
-        if window.lookup.last_row and held and len(known) < self.grid.cells - 1:
-            row, left = self._said(probs[last]), held[-1].token
+        if window.last_row and done <= last and len(known) < self.grid.cells - 1:
+            row, left = self._said(probs[last]), int(tree.tokens[last])
             table.see(len(known), left, row)
             distribution, cell = table.redraft(known, left, row), len(known)
             if behind:
@@ -219,9 +223,10 @@ def _refilled(
     drafts, width = list(drafts), table.grid.width
     known = tokens + [draft.token for draft in drafts]
     for cell in range(len(known), len(tokens) + wanted):
-        if refill == "uniform":
+        if refill in ("uniform", "random"):
             distribution = np.full(vocab_size, 1.0 / vocab_size)
             token = chance.draw(distribution, At(Role.REFILL, cell))
+            distribution = _certain(token, vocab_size) if refill == "random" else distribution
         elif refill == "lookup" and (found := table.guess(known)) is not None:
             distribution = found
             token = chance.draw(distribution, At(Role.REFILL, cell))

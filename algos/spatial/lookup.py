@@ -22,12 +22,10 @@ class Lookup:
     passes: the same cell in an earlier pass, beside the token that now stands on the left.
     beside: else the last decided cell with the same tokens on the left and above; its distribution gets this weight,
         0..1, and the last pass's the rest.
-    last_row: the first cell behind the window is drafted from the last distribution of the pass, not guessed.
     """
 
     passes: bool = False
     beside: float = 0.0
-    last_row: bool = False
 
     @property
     def any(self) -> bool:
@@ -40,7 +38,7 @@ class Lookup:
 
 
 NO_LOOKUP: Final = Lookup()
-"""As published."""
+"""As published: drafts come from the last pass alone."""
 
 
 @dataclass(slots=True)

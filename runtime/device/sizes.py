@@ -40,7 +40,7 @@ SEVEN_B: Final = DecoderConfig(
 )
 """Chameleon's 7B sizes (arXiv 2405.09818) with 8,192 image codes, at 512 px."""
 
-LOOKUP: Final = Lookup(passes=True, beside=0.85, last_row=True)
+LOOKUP: Final = Lookup(passes=True, beside=0.85)
 """What `jacobi-lookup` looks up."""
 _PAPERS: Final = SamplingParams(guidance=4.0, top_k=1000)
 WINDOW: Final = "window"
@@ -73,7 +73,11 @@ METHODS: Final[dict[str, tuple[str | None, str, dict[str, Any]]]] = {
     "sjd": (WINDOW, "chain", {"length": 16}),
     "scd-maximal": (WINDOW, "chain", {"length": 32, "coupling": "maximal", "refill": "left"}),
     "scd-gumbel": (WINDOW, "chain", {"length": 32, "coupling": "gumbel", "refill": "above"}),
-    "jacobi-lookup": (WINDOW, "chain", {"length": 14, "coupling": "maximal", "refill": "lookup", "lookup": LOOKUP}),
+    "jacobi-lookup": (
+        WINDOW,
+        "chain",
+        {"length": 14, "coupling": "maximal", "refill": "lookup", "lookup": LOOKUP, "last_row": True},
+    ),
     "sjd-pac": (
         WINDOW,
         "without_replacement",
@@ -109,7 +113,7 @@ def roofline_of(temperature: float) -> DeviceMethod:
         "iid": RULES["block"].make(),
         "without_replacement": RULES["without_replacement"].make(),
     }
-    window = JacobiWindow(63, "maximal", "lookup", lookup=LOOKUP)
+    window = JacobiWindow(63, "maximal", "lookup", lookup=LOOKUP, last_row=True)
     policy = Roofline(((1, 1.03), (64, 1.13)), 0.07, chain_ms=((1, 0.07), (8, 0.5)), trees=False)
     sampler = SamplingParams(guidance=4.0) if greedy else _PAPERS
     return DeviceMethod(policy, rule, sampler, beside=Beside(window, of_window, greedy, {} if greedy else drawn))

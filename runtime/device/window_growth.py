@@ -35,6 +35,7 @@ COUPLINGS: Final[dict[Coupling, int]] = {
 }
 REFILLS: Final[dict[Refill, int]] = {
     "uniform": refill.EVENLY.value,
+    "random": refill.RANDOM.value,
     "left": refill.LEFT.value,
     "above": refill.ABOVE.value,
 }
@@ -96,7 +97,7 @@ class WindowGrowth:
         device = state.roles.device
         self._state, self._grid = state, grid
         self._coupling, self._refill = COUPLINGS[window.coupling], REFILLS.get(window.refill)
-        self._raced, self._last_row = window.coupling == "gumbel", window.lookup.last_row
+        self._raced, self._last_row = window.coupling == "gumbel", window.last_row
         self._roles = torch.tensor([int(role) for role in WINDOW_ROLES], dtype=torch.int64, device=device)
 
         def whole(*shape: int) -> Tensor:
@@ -221,6 +222,6 @@ def _table(state: State, window: JacobiWindow, cells: int) -> LookupBuffers:
         torch.tensor([lookup.beside], dtype=torch.float64, device=device),
         passes=lookup.passes,
         beside=lookup.beside > 0.0,
-        last_row=lookup.last_row,
+        last_row=window.last_row,
         refills=window.refill == "lookup",
     )

@@ -43,7 +43,7 @@ class JacobiConfig:
 
     window: drafts along the raster in a pass, >= 1. rule: any that covers chains of drawn tokens, with its settings.
     candidates: tokens proposed for each of the first `levels` cells, which makes the window a tree; 1 is a chain.
-    passes, beside, last_row: see `algos.spatial.lookup.Lookup`.
+    passes, beside: see `algos.spatial.lookup.Lookup`; last_row: see `algos.spatial.jacobi_window.JacobiWindow`.
     """
 
     window: int = 16
@@ -116,8 +116,10 @@ class JacobiConfig:
     @property
     def shape(self) -> JacobiWindow:
         """The window; ValueError where a setting is out of its range."""
-        lookup = Lookup(self.passes, self.beside, self.last_row)
-        return JacobiWindow(self.window, self.coupling, self.refill, self.candidates, self.levels, lookup)
+        lookup = Lookup(self.passes, self.beside)
+        return JacobiWindow(
+            self.window, self.coupling, self.refill, self.candidates, self.levels, lookup, self.last_row
+        )
 
     def build(self, method: str, tables: ModelTables) -> JacobiMethod:
         window = self.shape

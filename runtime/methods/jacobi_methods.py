@@ -32,10 +32,10 @@ def _coupled(coupling: Coupling, words: str) -> MethodSpec:
         f"scd-{coupling}",
         f"SCD: a Jacobi window whose drafts are {words} with those that stood there",
         JacobiConfig(12, coupling, "left"),
-        JacobiConfig(32, coupling, "uniform"),
+        JacobiConfig(31, coupling, "random", last_row=True),
         {
-            "window": f"{_SCD}, released code's test default; the paper's runs have 64",
-            "refill": f"{_SCD}, released code",
+            "window": f"{_SCD}, released code's test default: 32 with the committed token; the paper's runs have 64",
+            "refill, last_row": f"{_SCD}, released code",
         },
     )
 
@@ -52,10 +52,11 @@ JACOBI_METHODS: Final = (
         "sjd",
         "SJD: a Jacobi window, judged by the distributions of the pass before and drafted anew behind a rejection",
         JacobiConfig(12, "independent", "above"),
-        JacobiConfig(16, "independent", "uniform"),
+        JacobiConfig(15, "independent", "random", last_row=True),
         {
-            "window": f"{_SJD}, released code",
-            "refill": f"{_SJD}: a random start; copies of the left cell are an option",
+            "window": f"{_SJD}, released code: 16 with the committed token",
+            "refill": f"{_SJD}, released code: a random token; copies of the left cell are an option",
+            "last_row": f"{_SJD}, released code",
         },
     ),
     _coupled("maximal", "coupled maximally"),
@@ -82,10 +83,9 @@ JACOBI_METHODS: Final = (
         "gsd",
         "GSD: a Jacobi window, a token judged together with codes of like probability and like look",
         JacobiConfig(12, "independent", "left", "gsd", {"group": 14}),
-        JacobiConfig(16, "independent", "uniform", "gsd", {"group": 25}),
+        JacobiConfig(15, "independent", "random", "gsd", {"group": 25}, last_row=True),
         {
-            "window": f"{_SJD}, whose code it changes",
-            "refill": f"{_SJD}: a random start",
+            "window, refill, last_row": f"{_GSD}, released code, which changes SJD's acceptance alone",
             "group": f"{_GSD}: G = 25 on COCO",
             "gap, distance": f"{_GSD}, released code; it measures in the language model's embeddings",
         },

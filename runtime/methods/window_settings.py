@@ -31,10 +31,9 @@ class WindowSettings:
 
     def window(self) -> JacobiWindow:
         """ValueError where a setting is none."""
-        lookup = Lookup(self.passes, self.beside, self.last_row)
-        return JacobiWindow(
-            ANY_LENGTH if self.length is None else self.length, self.coupling, self.refill, lookup=lookup
-        )
+        lookup = Lookup(self.passes, self.beside)
+        length = ANY_LENGTH if self.length is None else self.length
+        return JacobiWindow(length, self.coupling, self.refill, lookup=lookup, last_row=self.last_row)
 
 
 @dataclass(frozen=True, slots=True)

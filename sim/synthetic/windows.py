@@ -78,7 +78,7 @@ def make_window_scheme(model: TableModel, recipe: WindowRecipe) -> WindowScheme:
         fronts.check(model.grid)
         _check_nodes(recipe, model.grid.height * (fronts.window + 1))  # a redrawn token is fed again
         return WindowScheme(model, fronts, None, model.grid.height == 1)
-    lookup = Lookup(given.pop("passes"), given.pop("beside"), given.pop("last_row"))
+    lookup = Lookup(given.pop("passes"), given.pop("beside"))
     window = JacobiWindow(given.pop("window"), lookup=lookup, **given)
     _check_nodes(recipe, window.nodes)
     spec, rule_settings = RULES[recipe.rule], json.loads(recipe.rule_settings)

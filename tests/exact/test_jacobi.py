@@ -20,7 +20,7 @@ from underpaint.algos.tree import DraftTree, Verdict
 from underpaint.sim.synthetic.models import PrefixDistribution, RandomDistribution, SyntheticTarget
 
 COUPLINGS: list[Coupling] = ["independent", "maximal", "gumbel"]
-REFILLS: list[Refill] = ["uniform", "left", "above", "lookup"]
+REFILLS: list[Refill] = ["uniform", "random", "left", "above", "lookup"]
 
 
 TOKEN_WISE = [
@@ -183,8 +183,10 @@ def test_a_third_distribution_over_three_tokens_is_refused() -> None:
 @pytest.mark.parametrize("refill", REFILLS)
 @pytest.mark.parametrize(("grid", "length"), [(Grid(2, 2), 3), (Grid(1, 5), 2), (Grid(2, 3), 2)])
 def test_every_part_of_the_lookup_is_lossless(coupling: Coupling, refill: Refill, grid: Grid, length: int) -> None:
-    for lookup in (Lookup(True), Lookup(beside=0.85), Lookup(last_row=True), Lookup(True, 1.0, True)):
-        assert missed(grid, JacobiWindow(length, coupling, refill, lookup=lookup), "chain") < 1e-12
+    parts = ((Lookup(True), False), (Lookup(beside=0.85), False), (Lookup(), True), (Lookup(True, 1.0), True))
+    for lookup, last_row in parts:
+        window = JacobiWindow(length, coupling, refill, lookup=lookup, last_row=last_row)
+        assert missed(grid, window, "chain") < 1e-12
 
 
 def test_a_lookup_weight_beyond_its_range_is_refused() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.exact.test_jacobi_released import step_by_step
 from tests.exact.test_windows_beside_trees import check_kept, check_mixed
 from tests.mutants.harness import caught, check_is_caught, load
 from underpaint.algos.accept import RULES
@@ -87,6 +88,14 @@ def check_redrawn(module: ModuleType) -> None:
         redrawn = cycle.tree.depth - len(cycle.verdict.path) - 1
 
 
+def check_released(module: ModuleType) -> None:
+    """With `last_row`, every pass is the released loop's."""
+    distribution = RandomDistribution(2, seed=9, sharpness=1.5)
+    for refill in ("uniform", "random"):
+        window = JacobiWindow(2, "independent", refill, last_row=True)
+        assert step_by_step(distribution, Grid(1, 5), window, module) < 1e-9
+
+
 CHECKS: dict[str, Callable[[ModuleType], None]] = {
     "exact": check_exact,
     "refill": check_refill,
@@ -94,6 +103,7 @@ CHECKS: dict[str, Callable[[ModuleType], None]] = {
     "redrawn": check_redrawn,
     "mixed": check_mixed,
     "kept": check_kept,
+    "released": check_released,
 }
 
 MUTANTS: dict[str, tuple[str, str, str]] = {
@@ -137,6 +147,10 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
         "min(self.window.length, length)",
         "min(self.window.length, length + 1)",
     ),
+    "the last row's sample is dropped": ("released", "if window.last_row and", "if False and"),
+    "it is dropped where the last draft is the rejected one": ("released", "done <= last", "done < last"),
+    "it is kept as a draw from the row before": ("released", "self._said(probs[last])", "self._said(probs[last - 1])"),
+    "a random token counts as a uniform draw": ("released", 'if refill == "random" else', "if False else"),
     "the window stops one short": ("window", "min(self.window.length, ", "min(self.window.length - 1, "),
 }
 

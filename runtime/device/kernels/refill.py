@@ -11,7 +11,9 @@ from underpaint.runtime.device.language import kernel, launch, next_power_of_2, 
 EVENLY = tl.constexpr(0)
 LEFT = tl.constexpr(1)
 ABOVE = tl.constexpr(2)
-"""Whence a new cell's token: a uniform draw, or a copy of the cell to the left or above."""
+RANDOM = tl.constexpr(3)
+"""Whence a new cell's token: a uniform draw, a copy of the cell to the left or above, or a uniform draw that counts as
+a point proposal."""
 
 
 @kernel
@@ -50,7 +52,7 @@ def refill_kernel(
     known = tl.load(held + image * W + lane, lane < kept, other=0)
     token = tl.sum(tl.where(lane == place, known, 0), axis=0)
     if place >= kept:
-        if KIND == EVENLY:
+        if (KIND == EVENLY) | (KIND == RANDOM):
             whole = (tl.load(uniforms + (image * 3 + 2) * U + place) * 9007199254740992.0).to(tl.int64)
             token = tl.umulhi(whole.to(tl.uint64) << 11, (token * 0 + V).to(tl.uint64)).to(tl.int64)
         else:
@@ -76,8 +78,8 @@ def refill_kernel(
 def refill(window: WindowBuffers, progress: Progress, lengths: Lengths, tree: BatchTree, kind: int, width: int) -> None:
     """Fill the tree's tokens, counts and, of new cells, drafter's distributions; lengths.levels drafts an image.
 
-    kind: EVENLY, LEFT or ABOVE; width: of the grid. At the start of a row the cell above is copied for the left one,
-    in the first row the left one for that above.
+    kind: EVENLY, LEFT, ABOVE or RANDOM; width: of the grid. At the start of a row the cell above is copied for the left
+    one, in the first row the left one for that above.
     """
     batch, most = window.tokens.shape
     vocab_size = tree.probs.shape[2]

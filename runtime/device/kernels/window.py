@@ -32,10 +32,10 @@ class WindowBuffers(NamedTuple):
 def end_of_drafts(done, last, cells, most, LAST: tl.constexpr):
     """Behind which place nothing is drafted anew, after a pass over `last` drafts of which `done` - 1 were accepted.
 
-    LAST: the first cell behind the window is drafted too, while the picture has one before its last (`most` cells,
-    `cells` of them decided).
+    LAST: after a rejection the first cell behind the window is drafted too, while the picture has one before its last
+    (`most` cells, `cells` of them decided).
     """
     end = last
     if LAST:
-        end += ((done < last) & (cells - done + last < most - 1)).to(tl.int64)
+        end += ((done <= last) & (cells - done + last < most - 1)).to(tl.int64)
     return end

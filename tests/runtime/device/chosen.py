@@ -28,7 +28,7 @@ from underpaint.runtime.device.cycle import DeviceCycle, DeviceMethod
 GRID, V, SEED = Grid(3, 4), 5, 11
 TABLES = Tables(3, V, rows=2)
 NEAR = TABLES.near(4, 0.5)
-WINDOW = JacobiWindow(4, "maximal", "lookup", lookup=Lookup(True, 0.85, True))
+WINDOW = JacobiWindow(4, "maximal", "lookup", lookup=Lookup(True, 0.85), last_row=True)
 COSTS = {"verify_ms": ((1, 1.0), (6, 1.2)), "draft_ms": 0.05, "chain_ms": ((1, 0.1), (3, 0.2)), "trees": False}
 FORK: Shape = (-1, 0, 0, 1)
 

@@ -206,7 +206,7 @@ MUTANTS = {
     ),
     "the released window is cut off at its beginning": (
         ("walk_gsd", "if (RISING == 0) | (rank >= before):", "if (RISING == 0) | (rank >= 0):"),
-        random_verdicts_agree("gsd", "iid", codebook=CODES, group=4, gap=0.9, distance=9.0, window="released"),
+        random_verdicts_agree("gsd", "top_k", codebook=CODES, group=4, gap=0.9, distance=9.0, window="released"),
     ),
     "codes of any look are alike": (
         ("walk_gsd", "(apart < tl.load(limits)) &", "(apart >= 0.0) &"),

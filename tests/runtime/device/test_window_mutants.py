@@ -30,8 +30,8 @@ def random_pass(seed: int, codes: int = V) -> Pass:
 
 
 @cache
-def windows_agree(coupling: str, refill: str, lookup: Lookup = NO_LOOKUP) -> Callable[[], bool]:
-    window = JacobiWindow(MOST, coupling, refill, lookup=lookup)
+def windows_agree(coupling: str, refill: str, lookup: Lookup = NO_LOOKUP, last_row: bool = False) -> Callable[[], bool]:
+    window = JacobiWindow(MOST, coupling, refill, lookup=lookup, last_row=last_row)
     made = [random_pass(seed, 2 if window.looks_up else V) for seed in range(12)]
     return lambda: agrees(window, made)
 
@@ -39,6 +39,11 @@ def windows_agree(coupling: str, refill: str, lookup: Lookup = NO_LOOKUP) -> Cal
 def decodes_agree() -> bool:
     how = method(WINDOWS["scd-maximal"], 1)
     return on_device(how, (1, 2)) == [on_host(how, 1), on_host(how, 2)]
+
+
+def last_draft_rejected() -> bool:
+    window = JacobiWindow(MOST, "independent", "left", last_row=True)
+    return agrees(window, [random_pass(seed)._replace(accepted=3) for seed in range(12)])
 
 
 PASSES, BESIDE, REFILLED = Lookup(passes=True), Lookup(beside=0.6), NO_LOOKUP
@@ -149,9 +154,21 @@ MUTANTS = {
         ("lookup_table", "tl.load(tokens + node, here", "tl.load(tokens + node + 1, here"),
         windows_agree("maximal", "left", PASSES),
     ),
+    "it is not drafted where the last draft is the rejected one": (
+        ("window", "done <= last", "done < last"),
+        last_draft_rejected,
+    ),
+    "a random token counts as a uniform draw": (
+        (
+            "refill",
+            "if KIND == EVENLY:\n                share",
+            "if (KIND == EVENLY) | (KIND == RANDOM):\n                share",
+        ),
+        windows_agree("independent", "random"),
+    ),
     "the first cell behind the window is not drafted": (
         ("window", "if LAST:", "if LAST == 2:"),
-        windows_agree("independent", "left", Lookup(last_row=True)),
+        windows_agree("independent", "left", last_row=True),
     ),
 }
 

@@ -30,7 +30,7 @@ from underpaint.runtime.device.kernels.window_tree import add_candidates, follow
 MOST, CELL = 3, 7
 WINDOWS = {
     "sjd-pac": JacobiWindow(3, "maximal", "left", candidates=2, levels=2),
-    "lookup": JacobiWindow(3, "maximal", "lookup", candidates=3, levels=1, lookup=Lookup(True, 0.85, True)),
+    "lookup": JacobiWindow(3, "maximal", "lookup", candidates=3, levels=1, lookup=Lookup(True, 0.85), last_row=True),
 }
 
 

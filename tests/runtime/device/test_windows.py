@@ -30,7 +30,7 @@ WINDOWS = {
     "sjd": JacobiWindow(3, "independent", "above"),
     "scd-maximal": JacobiWindow(4, "maximal", "left"),
     "scd-gumbel": JacobiWindow(3, "gumbel", "uniform"),
-    "lookup": JacobiWindow(4, "maximal", "lookup", lookup=Lookup(True, 0.85, True)),
+    "lookup": JacobiWindow(4, "maximal", "lookup", lookup=Lookup(True, 0.85), last_row=True),
 }
 
 
@@ -103,11 +103,11 @@ def test_uniforms_of_cells_are_the_reference_s_bit_for_bit() -> None:
 
 
 LOOKUPS = {
-    "refill": ("lookup", Lookup()),
-    "passes": ("left", Lookup(passes=True)),
-    "beside": ("above", Lookup(beside=0.75)),
-    "last row": ("uniform", Lookup(last_row=True)),
-    "all": ("lookup", Lookup(True, 0.85, True)),
+    "refill": ("lookup", Lookup(), False),
+    "passes": ("left", Lookup(passes=True), False),
+    "beside": ("above", Lookup(beside=0.75), False),
+    "last row": ("uniform", Lookup(), True),
+    "all": ("lookup", Lookup(True, 0.85), True),
 }
 
 
@@ -118,19 +118,19 @@ LOOKUPS = {
 def test_what_was_said_before_is_looked_up_as_the_reference_does(
     looked: str, coupling: str, data: st.DataObject
 ) -> None:
-    refill, lookup = LOOKUPS[looked]
+    refill, lookup, last_row = LOOKUPS[looked]
     vocab_size = data.draw(st.sampled_from([2, 3]))
-    window = JacobiWindow(MOST, coupling, refill, lookup=lookup)
+    window = JacobiWindow(MOST, coupling, refill, lookup=lookup, last_row=last_row)
     assert agrees(window, [data.draw(passes(vocab_size)) for _ in range(2)])
 
 
 def test_the_tables_of_a_lookup_are_bounded_and_counted() -> None:
     """LlamaGen's shape at 512 px: 64 MiB of decided cells, 12.25 of passes, 1.75 of scratch for the coupling."""
-    window = JacobiWindow(14, "maximal", "lookup", lookup=Lookup(True, 0.85, True))
+    window = JacobiWindow(14, "maximal", "lookup", lookup=Lookup(True, 0.85), last_row=True)
     plan = window_plan(window, RULES["chain"].make(), Grid(32, 32), 16384, 64)
     assert plan.image_bytes == 78 * 2**20
     assert lookup_rows(window, 14, 1024) == (1024, 14 * 14)
-    assert lookup_rows(JacobiWindow(14, lookup=Lookup(last_row=True)), 14, 1024) == (0, 0)
+    assert lookup_rows(JacobiWindow(14, last_row=True), 14, 1024) == (0, 0)
 
 
 @pytest.mark.parametrize(

@@ -174,7 +174,7 @@ def by_device(window: JacobiWindow, made: Sequence[Pass]) -> list[After]:
     none = whole(1)
     tree = BatchTree(tokens, none, none, none, none, whole(batch), probs, draft_probs, none, none)
     verdicts = Verdicts(none, taken, none, none, none)
-    kind, table, last_row = COUPLINGS[window.coupling], table_of(window, made), window.lookup.last_row
+    kind, table, last_row = COUPLINGS[window.coupling], table_of(window, made), window.last_row
     progress = Progress(cells, whole(batch, fill=CYCLE + 1), roots, none, none, none, decided, none)
     couple(held, tree, verdicts, levels, cells, kind, GRID.cells, last_row)
     if window.looks_up:
@@ -229,7 +229,7 @@ def table_of(window: JacobiWindow, made: Sequence[Pass]) -> LookupBuffers:
         torch.tensor([lookup.beside], dtype=torch.float64),
         passes=lookup.passes,
         beside=lookup.beside > 0.0,
-        last_row=lookup.last_row,
+        last_row=window.last_row,
         refills=window.refill == "lookup",
     )
 
