@@ -172,3 +172,15 @@ def test_the_rule_is_a_setting_wherever_it_stands() -> None:
         resolve("scd-maximal", 1.0, None, ["rule=block"])
     assert resolve("pjd", 1.0).acceptance is None
     assert resolve("sjd", 1.0).acceptance == ("chain", {})
+
+
+@pytest.mark.parametrize(("name", "length"), [("sjd", 15), ("scd-maximal", 31), ("scd-gumbel", 31), ("gsd", 15)])
+def test_the_papers_settings_run_the_released_loop(name: str, length: int) -> None:
+    """Its window counts the committed token, keeps the last row's sample and scores a random token as certain."""
+    config = resolve(name, 1.0, preset="paper")
+    assert isinstance(config, JacobiConfig)
+    assert (config.shape.length, config.shape.last_row, config.shape.refill) == (length, True, "random")
+    assert config.to_dict()["settings"]["last_row"] is True
+    without = resolve(name, 1.0, None, ["last_row=false"], "paper")
+    assert isinstance(without, JacobiConfig)
+    assert not without.shape.last_row
