@@ -68,7 +68,7 @@ def test_a_window_with_candidates_draws_ars_tokens_on_the_shipped_models(
         assert found.target_nfe < expected.target_nfe / 2
 
 
-@pytest.mark.parametrize("refill", ["uniform", "left", "above", "lookup"])
+@pytest.mark.parametrize("refill", ["uniform", "random", "left", "above", "lookup"])
 @pytest.mark.parametrize("grid", [Grid(2, 2), Grid(1, 5)], ids=str)
 @pytest.mark.parametrize("name", LOSSLESS)
 def test_lossless_ones_draw_exactly_the_targets_distribution(name: str, grid: Grid, refill: str) -> None:
