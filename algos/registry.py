@@ -40,12 +40,29 @@ class Registry(Generic[Spec]):
         self._kind = kind
         self._group = group
         self._specs: dict[str, Spec] = {}
+        self._replaceable: set[str] = set()
 
-    def register(self, spec: Spec) -> Spec:
-        """Add `spec`; ValueError if the name is taken."""
-        if spec.name in self._specs:
-            raise ValueError(f"{self._kind}: '{spec.name}' is registered already; choose another name")
+    def register(self, spec: Spec, *, replace: bool | None = None) -> Spec:
+        """Add a specification under its name.
+
+        Args:
+            spec: What to add.
+            replace: None for specifications of the project and of packages, which stay. True or False for those that a
+                user types: they can be replaced later, and True replaces an earlier one.
+
+        Returns:
+            `spec`.
+
+        Raises:
+            ValueError: The name is taken.
+        """
+        replaceable = spec.name in self._replaceable
+        if spec.name in self._specs and not (replace and replaceable):
+            remedy = "pass replace=True to replace it, or choose another name" if replaceable else "choose another name"
+            raise ValueError(f"{self._kind}: '{spec.name}' is registered already; {remedy}")
         self._specs[spec.name] = spec
+        if replace is not None:
+            self._replaceable.add(spec.name)
         return spec
 
     def _load_entry_points(self) -> None:

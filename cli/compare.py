@@ -1,5 +1,6 @@
 """`underpaint compare`: methods beside each other, on the same prompts and seeds."""
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -44,14 +45,7 @@ from underpaint.cli.options import (
     settings_by_method,
     short_hash,
 )
-from underpaint.cli.terminal import (
-    Format,
-    FormatOption,
-    check_json,
-    note,
-    progress,
-    told_as_json,
-)
+from underpaint.cli.terminal import Format, FormatOption, check_json, note, note_files, progress, told_as_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -246,8 +240,8 @@ def _report(
         print_rows(report.rows, pipeline, title, curve, form)
     else:
         show_device_rows(report.rows, f"{title}, {on_device.told()}", form, pipeline.judge is not None)
-    for path in (figures, *([gallery] if report.gallery else []), maps):
-        note(str(path), form)
+    page = f"underpaint report {shlex.quote(str(out))}"
+    note_files((figures, *([gallery] if report.gallery else []), maps), f"{page} makes one page of it", form)
 
 
 def _save_pictures(pipeline: "Pipeline", log: "DrawingLog", folder: Path, form: Format) -> None:

@@ -96,8 +96,10 @@ def _joined(row: "ReportRow") -> dict[str, str]:
 
 
 def _frechet(row: "ReportRow") -> str:
-    """The distance and its floor; nothing where the distance is within what real scenes are from each other."""
-    if row.frechet_distance is None or row.frechet_floor is None or row.frechet_distance <= row.frechet_floor:
+    """The distance and its floor; nothing where the distance does not exceed the floor."""
+    from underpaint.runtime.evaluation.report import above_floor
+
+    if not above_floor(row.frechet_distance, row.frechet_floor):
         return "-"
     return f"{row.frechet_distance:.1f} ({row.frechet_floor:.1f})"
 

@@ -1,5 +1,6 @@
 """`underpaint costs`: what passes cost on this machine, measured once and kept; and the curve for other commands."""
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,7 +9,7 @@ import typer
 
 from underpaint.cli.errors import STOPPED, bad_input
 from underpaint.cli.options import Backend, Engines, Guidance, Resolution, TopK, TopP, open_pipeline, read_sampling
-from underpaint.cli.terminal import Column, Format, FormatOption, ResultTable, figure, note, progress, show
+from underpaint.cli.terminal import Column, Format, FormatOption, ResultTable, figure, note, note_files, progress, show
 
 if TYPE_CHECKING:
     from underpaint.algos.rows import SamplingParams
@@ -63,7 +64,8 @@ def costs(
     note(f"Kept in {path}" if path.is_file() else f"Not kept: {path} cannot be written", form)
     if export is not None:
         write_beside(export, curve.content)
-        note(str(export), form)
+        then = "underpaint simulate sweep --machines"
+        note_files((export,), f"{then} {shlex.quote(str(export))} simulates on this machine", form)
 
 
 def curve_for(pipeline: "Pipeline", plan: "ComparisonPlan", log: "DrawingLog") -> "CostCurveFile | None":

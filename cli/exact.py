@@ -68,7 +68,8 @@ def exact(
         return
     if form is Format.table:
         typer.echo(_shown(report))
-    residuals = [{"residual": name, **one} for name, one in found["residuals"].items()]
+    by_residual = _by_figures(report) if form is Format.table else found["residuals"]
+    residuals = [{"residual": name, **one} for name, one in by_residual.items()]
     figures = ResultTable(
         "exact",
         [Column("figure"), Column("value")],
@@ -101,17 +102,31 @@ _RESIDUALS = (
 )
 
 
+def _by_figures(report: "ExactReport") -> dict[str, dict[str, Any]]:
+    """The figures by residual; residuals whose figures read the same share a row."""
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for name, one in report.residuals.items():
+        alike.setdefault(tuple(column.show(getattr(one, column.name)) for column in _RESIDUALS[1:]), []).append(name)
+    return {", ".join(names): report.residuals[names[0]]._asdict() for names in alike.values()}
+
+
 def _shown(report: "ExactReport") -> str:
+    from underpaint.sim.exact.rule_report import MODELS
+
+    gap = round(report.transport_gap, 4) + 0.0  # never -0.0000
+    settings = ", ".join(f"{name}={value}" for name, value in report.settings.items())
     bias = "exactly the target's" if report.total_variation < 1e-12 else "not the target's"
     lines = [
-        f"rule {report.rule} on {report.policy} trees ({report.drawn}), model {report.model}: "
-        f"{report.vocab_size} tokens, {report.grid[0]} x {report.grid[1]} cells",
+        f"rule {report.rule} on {report.policy} trees ({report.drawn})",
+        f"settings                             {settings or 'none'}",
+        f"--model {report.model:29s}{MODELS[report.model].title}; {report.vocab_size} tokens, "
+        f"{report.grid[0]} x {report.grid[1]} cells",
         f"promise                              {report.promise}" + (f" ({report.bound})" if report.bound else ""),
-        f"distribution of the image                     {bias}: total variation {report.total_variation:.3g}",
+        f"distribution of the image            {bias}: total variation {report.total_variation:.3g}",
         f"after one draft and verify           total variation {report.total_variation_cycle:.3g}",
         f"drafted tokens kept at first         {report.accepted_tokens:.4f}",
         f"chance to keep at least one          {report.acceptance:.4f}",
-        f"the best of any lossless rule        {report.transport_bound:.4f} (gap {report.transport_gap:+.4f})",
+        f"the best of any lossless rule        {report.transport_bound:.4f} (gap {gap:+.4f})",
         f"target passes an image               {report.passes:.4f}",
     ]
     return "\n".join(lines)

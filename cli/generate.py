@@ -38,6 +38,7 @@ from underpaint.cli.options import (
     short_hash,
 )
 from underpaint.cli.terminal import is_quiet, progress
+from underpaint.runtime.methods import DEFAULT_METHOD
 
 if TYPE_CHECKING:
     from underpaint.runtime.conditions import Condition
@@ -76,7 +77,9 @@ def generate(
         ),
     ] = None,
     prompt_options: PromptOptions = _NO_FILE,
-    method: Annotated[str, typer.Option(help="How to draw it; see `underpaint methods`.")] = "adt+lantern",
+    method: Annotated[
+        str, typer.Option(help="How to draw it; see `underpaint methods`. The default is lossless.")
+    ] = DEFAULT_METHOD,
     rule: Annotated[str | None, typer.Option(help="Another acceptance rule for the method's drafts.")] = None,
     preset: Preset = None,
     setting: Annotated[

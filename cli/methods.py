@@ -12,19 +12,23 @@ from underpaint.cli.terminal import (
     JsonFile,
     ResultTable,
     check_json,
+    note,
     show,
     told_as_json,
 )
 
 
 def methods(
+    settings: Annotated[
+        bool, typer.Option("--settings", help="Show the settings of every method and their sources instead.")
+    ] = False,
     preset: Annotated[
-        str | None, typer.Option(help="Show the settings of this preset, tuned or paper, each with its source.")
+        str | None, typer.Option(help="The settings of this preset alone, tuned or paper; implies --settings.")
     ] = None,
     form: FormatOption = Format.table,
     json_file: JsonFile = None,
 ) -> None:
-    """List every method, tree policy and acceptance rule, with its promise and source, and the settings by preset."""
+    """List every method, tree policy and acceptance rule with what it does, its promise and its source."""
     from underpaint.runtime.methods.method_config import PRESETS
 
     found = listed()
@@ -34,16 +38,20 @@ def methods(
         check_json(json_file)
     if told_as_json(json_file, found):
         return
-    tables = [_preset_table(found["methods"], name) for name in (PRESETS if preset is None else (preset,))]
-    if preset is None:
-        for title, columns in (
-            ("methods", ("name", "draws_by", "summary")),
-            ("policies", ("name", "siblings", "source")),
-            ("rules", ("name", "promise", "covers", "source")),
-        ):
-            rows = [{column: _shown(one, column) for column in columns} for one in found[title]]
-            tables.append(ResultTable(title, [Column(name, prose=name != "name") for name in columns], rows))
+    if settings or preset is not None:
+        presets = PRESETS if preset is None else (preset,)
+        show([_preset_table(found["methods"], name) for name in presets], form)
+        return
+    tables = []
+    for title, columns in (
+        ("methods", ("name", "summary", "draws_by")),
+        ("policies", ("name", "siblings", "source")),
+        ("rules", ("name", "promise", "covers", "source")),
+    ):
+        rows = [{column: _shown(one, column) for column in columns} for one in found[title]]
+        tables.append(ResultTable(title, [Column(name, prose=name != "name") for name in columns], rows))
     show(tables, form)
+    note("next: underpaint methods --settings lists the settings of every method and their sources", form)
 
 
 def _preset_table(methods: list[dict[str, Any]], preset: str) -> ResultTable:

@@ -67,6 +67,7 @@ def report(
     write_beside(place, text)
     big = f"; above {MOST_BYTES / 1e6:g} MB it opens slowly: lower --gallery" if len(text) > MOST_BYTES else ""
     note(f"{place}: {len(text) / 1e6:.2f} MB, {len(found.replays)} replays{big}")
+    note(f"next: open {place} in a browser")
     if decode is None:
         note(why)
     if gif is not None and animated is not None and decode is not None:

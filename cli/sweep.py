@@ -28,7 +28,7 @@ from underpaint.cli.options import (
     read_sampling,
     short_hash,
 )
-from underpaint.cli.terminal import Format, FormatOption, check_json, note, told_as_json
+from underpaint.cli.terminal import Format, FormatOption, check_json, note, note_files, told_as_json
 
 DEFAULT_OUT = Path("runs/sweep")
 DEFAULT_VARY = (
@@ -146,5 +146,4 @@ def sweep(
     best = as_options(fastest_settings(report.rows, asked))
     if best:
         note(f"The fastest of each method, without those that the judge reads worse than AR's: {best}", form)
-    for path in (figures, plot):
-        note(str(path), form)
+    note_files((figures, plot), f"open {plot}, then compare with the settings of a joined point", form)

@@ -4,7 +4,7 @@ import csv
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -142,6 +142,13 @@ def note(text: str, form: Format = Format.table) -> None:
     """Say something beside a table, unless notes are left out: on standard error where a program reads the output."""
     if not _verbosity.quiet:
         typer.echo(text, err=form is not Format.table)
+
+
+def note_files(paths: Iterable[Path], then: str, form: Format = Format.table) -> None:
+    """Say which files a command wrote, and what to do with them next: a command to type, or what to open."""
+    for path in paths:
+        note(str(path), form)
+    note(f"next: {then}", form)
 
 
 def write_json(path: Path, values: Any) -> None:

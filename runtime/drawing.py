@@ -16,7 +16,7 @@ from underpaint.runtime.engines.engine import PassTimer
 from underpaint.runtime.methods.method import DecodingMethod, PipelineModels
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Drawing:
     """One drawn image, and what it cost.
 
@@ -46,6 +46,12 @@ class Drawing:
     batch: int = 1
     device_seconds: float | None = None
     peak_bytes: int | None = None
+
+    def __repr__(self) -> str:
+        return (
+            f"<Drawing {self.prompt!r} by {self.method}, seed {self.seed}: {len(self.tokens)} tokens in "
+            f"{self.target_nfe} target and {self.drafter_nfe} drafter passes, {self.seconds:.2f} s>"
+        )
 
     def tokens_array(self) -> IntArray:
         """[cells] int64."""

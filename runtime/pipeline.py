@@ -45,7 +45,7 @@ ALL_BACKENDS: Final = (*BACKENDS, DEVICE)
 """And the device, which draws whole batches by programs of its own (`runtime.device`); see `engines.elsewhere`."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Pipeline:
     """The models of one resolution; make one with `Pipeline.open`. Implements `methods.method.PipelineModels`.
 
@@ -130,6 +130,13 @@ class Pipeline:
             low=LowResolution.of(folder, index, entry, target, low, backend, own),
             context=context,
             hashes=index.hashes(name for name in (*used, *judging, "condition") if name is not None),
+        )
+
+    def __repr__(self) -> str:
+        drafter = self.entry.drafter if self.loaded_drafter is not None else None
+        return (
+            f"<Pipeline {str(self.folder)!r}: {self.title()}, target {self.entry.target!r}, drafter {drafter!r}, "
+            f"{self.tables.vocab_size:,} codes, backend {self.backend!r}>"
         )
 
     @property

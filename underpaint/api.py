@@ -6,9 +6,12 @@ stays as it is.
 
 from __future__ import annotations
 
+import builtins
+import io
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import astuple, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +34,7 @@ from underpaint.runtime.evaluation.comparison import (
 )
 from underpaint.runtime.evaluation.drawing_log import DrawingLog
 from underpaint.runtime.evaluation.report import ComparisonReport, make_report
+from underpaint.runtime.methods import DEFAULT_METHOD
 from underpaint.runtime.methods.method_config import MethodSpec, usual_preset
 from underpaint.runtime.methods.registry import METHODS, build_method, resolve
 from underpaint.runtime.pipeline import Pipeline
@@ -82,7 +86,7 @@ def open_pipeline(
 def draw(
     pipeline: Pipeline,
     prompt: str,
-    method: str = "adt+lantern",
+    method: str = DEFAULT_METHOD,
     *,
     temperature: float = 1.0,
     seed: int = 0,
@@ -90,11 +94,11 @@ def draw(
     preset: str | None = None,
     sampling: SamplingParams | None = None,
 ) -> Drawing:
-    """Draw one picture; `pipeline.picture(drawing.tokens_array())` shows it.
+    """Draw one picture; a notebook shows it, and `pipeline.picture(drawing.tokens_array())` gives its pixels.
 
     prompt: as the models of the folder take it: words, a class, ids, or the path of an .npy file of features.
-    method: see `underpaint methods`, or "policy:rule". settings: `name=value` texts. preset: "tuned" or "paper"; None
-    takes the tuned settings, or the papers' of models that nothing was tuned on.
+    method: see `underpaint methods`, or "policy:rule"; the default is lossless. settings: `name=value` texts. preset:
+    "tuned" or "paper"; None takes the tuned settings, or the papers' of models that nothing was tuned on.
     sampling: guidance, top-k and top-p; None takes those that the models are meant for. Its temperature is replaced.
     Raises ValueError, saying what to write instead.
     """
@@ -102,7 +106,39 @@ def draw(
     config = resolve(method, temperature, None, settings, preset or usual_preset(pipeline.index.family))
     condition = pipeline.condition(prompt)
     tables = with_costs(pipeline, pipeline.tables, [config], params)
-    return draw_once(pipeline, build_method(method, config, tables), params, condition, seed)
+    drawing = draw_once(pipeline, build_method(method, config, tables), params, condition, seed)
+    return drawing if pipeline.decoder is None else _PicturedDrawing.of(drawing, pipeline)
+
+
+class _PicturedDrawing(Drawing):
+    """A drawing that notebooks show as its picture."""
+
+    __slots__ = ("_pipeline",)
+    _pipeline: Pipeline
+
+    @classmethod
+    def of(cls, drawing: Drawing, pipeline: Pipeline) -> Drawing:
+        """The same drawing, with the models that decode it."""
+        made = cls(**{field.name: getattr(drawing, field.name) for field in fields(drawing)})
+        object.__setattr__(made, "_pipeline", pipeline)
+        return made
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Drawing) and astuple(self) == astuple(other)
+
+    def __hash__(self) -> int:
+        return hash(astuple(self))
+
+    def __reduce__(self) -> tuple[type[Drawing], tuple[Any, ...]]:
+        return Drawing, astuple(self)  # a copy in another process has no models
+
+    def _repr_png_(self) -> bytes:
+        """The picture as a PNG file (IPython's rich display)."""
+        from PIL import Image
+
+        encoded = io.BytesIO()
+        Image.fromarray(self._pipeline.picture(self.tokens_array())).save(encoded, "PNG")
+        return encoded.getvalue()
 
 
 def compare(
@@ -150,9 +186,26 @@ def _ignore(progress: Any) -> None:
     """Report nothing: a caller from Python sees the report at the end."""
 
 
-def register_rule(spec: RuleSpec) -> RuleSpec:
-    """Add an acceptance rule: by its name it can be used in every method, and known by `exact_report`.
+def register_rule(spec: RuleSpec, *, replace: bool | None = None) -> RuleSpec:
+    """Add an acceptance rule, so that every method and `exact_report` can use it by name.
 
-    Raises ValueError where a rule of this name is registered already. See docs/how-to/add-a-rule.md.
+    See docs/how-to/add-a-rule.md.
+
+    Args:
+        spec: The rule.
+        replace: Whether to replace a rule that was added under the same name before. By default it is replaced in a
+            notebook or an interactive session, where a cell that defines a rule is run many times, and refused in a
+            script. A rule of the project is never replaced.
+
+    Returns:
+        `spec`.
+
+    Raises:
+        ValueError: The name is taken.
     """
-    return RULES.register(spec)
+    return RULES.register(spec, replace=_is_interactive() if replace is None else replace)
+
+
+def _is_interactive() -> bool:
+    """Whether code is typed in: in a notebook, in IPython, or at Python's own prompt."""
+    return hasattr(builtins, "__IPYTHON__") or hasattr(sys, "ps1")

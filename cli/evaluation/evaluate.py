@@ -1,5 +1,6 @@
 """`underpaint evaluate`: runs of any size, by many workers, that go on after whatever stopped them."""
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,7 +28,7 @@ from underpaint.cli.options import (
     read_sampling,
     settings_by_method,
 )
-from underpaint.cli.terminal import Format, FormatOption, note, progress
+from underpaint.cli.terminal import Format, FormatOption, note, note_files, progress
 
 if TYPE_CHECKING:
     from underpaint.runtime.evaluation.comparison import ComparisonProgress
@@ -257,4 +258,6 @@ def _report(plan: "EvaluationPlan", folder: "EvaluationFolder", figures: Path, f
             "machines that round otherwise drew them; the first by name of its shard counts",
             err=True,
         )
-    note(str(figures), form)
+    note_files(
+        (figures,), f"underpaint results leaderboard {shlex.quote(str(figures))} lists the methods by speed", form
+    )

@@ -1,6 +1,7 @@
 """`underpaint metrics`: what the pictures of an evaluation are worth by the field's own networks and benchmarks."""
 
 import json
+import shlex
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from underpaint.cli.terminal import (
     ResultTable,
     check_json,
     figure,
-    note,
+    note_files,
     progress,
     show,
     told_as_json,
@@ -81,7 +82,7 @@ def score(
     told = (figure(name, name.replace("_", " "), ".4g") for name in list(rows[0])[3:])
     columns = (Column("method"), Column("model"), Column("images", right=True), *told)
     show([ResultTable("scores", columns, rows)], form)
-    note(str(figures), form)
+    note_files((figures,), f"underpaint results validate {shlex.quote(str(figures))}, before others are given it", form)
 
 
 @app.command()

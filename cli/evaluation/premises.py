@@ -31,6 +31,7 @@ from underpaint.cli.terminal import (
     check_json,
     figure,
     note,
+    note_files,
     progress,
     show,
     told_as_json,
@@ -133,7 +134,7 @@ def premises(
     title = f"{pipeline.fingerprint()['target']}, {pipeline.title()}, {describe_sampling(sampling, found.vocab_size)}"
     if picture is not None:
         write_beside(picture, premises_png(found, f"{title}, {len(images)} images", passes, knee and knee.nodes))
-        note(str(picture), Format.json if json_file == Path("-") else form)
+        note_files((picture,), f"open {picture}", Format.json if json_file == Path("-") else form)
     values = {
         "model": dict(pipeline.fingerprint()),
         "settings": {

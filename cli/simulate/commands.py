@@ -24,6 +24,7 @@ from underpaint.cli.terminal import (
     check_json,
     figure,
     note,
+    note_files,
     progress,
     show,
     told_as_json,
@@ -262,8 +263,8 @@ def _show_winners(plan: "SweepPlan", results: "Results", out: Path, form: Format
     )
     show([ResultTable("the fastest", columns, rows)], form)
     note(f"{len(results.lines)} simulations on {len(plan.machines)} latency models", form)
-    for path in (results.path, out / "report.html"):
-        note(str(path), form)
+    page = out / "report.html"
+    note_files((results.path, page), f"open {page} in a browser", form)
 
 
 def _split(text: str) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """`underpaint trace`: what target and drafter think of every cell, recorded for the simulator."""
 
 import dataclasses
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -25,7 +26,7 @@ from underpaint.cli.options import (
     read_sampling,
     settings_by_method,
 )
-from underpaint.cli.terminal import progress
+from underpaint.cli.terminal import note, progress
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -130,6 +131,7 @@ def trace(
         f"entropy {held.target_entropy.mean():.2f} nats, overlap of drafter and target by tokens past the root: {shown}"
     )
     typer.echo(str(out))
+    note(f"next: underpaint simulate fit {shlex.quote(str(out))} makes a synthetic model of it")
 
 
 def read_trace_sizes(pipeline: "Pipeline", depths: int, keep: int, images: int) -> None:

@@ -66,8 +66,9 @@ def write_gallery(
 
 
 def write_acceptance(path: Path, rows: Sequence[ReportRow], maps: Mapping[str, FloatArray], title: str) -> None:
-    """One map per method that drafts, on one scale: the share of images in which a cell was an accepted draft."""
-    drawn = [row for row in rows if row.drafter_nfe > 0]
+    """One map per method that drafts, by a drafter or a window: the share of images in which a cell was an accepted
+    draft, on one colour scale."""
+    drawn = [row for row in rows if row.kept_share is not None]
     columns = min(4, max(1, len(drawn)))
     lines = -(-len(drawn) // columns) if drawn else 1
     side, left, bar = 2.3, 0.25, 1.0

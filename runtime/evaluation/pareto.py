@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from underpaint.artifacts.manifest import write_beside
 from underpaint.runtime.evaluation.comparison import BASELINE
-from underpaint.runtime.evaluation.report import ReportRow
+from underpaint.runtime.evaluation.report import ReportRow, above_floor
 from underpaint.runtime.methods.settings import split_setting
 
 _INK: Final = "#22252b"
@@ -111,7 +111,7 @@ def write_pareto(path: Path, rows: Sequence[ReportRow], asked: Sequence[Variant]
         (axes[1], "frechet_distance", "Fréchet distance (lower is better)"),
     ):
         for place, method in enumerate(methods):
-            own = [row for row in rows if method_of[row.method] == method and getattr(row, across) is not None]
+            own = [row for row in rows if method_of[row.method] == method and _says_something(row, across)]
             where, speeds = [getattr(row, across) for row in own], [row.speedup for row in own]
             spread = [
                 [row.speedup - (row.speedup_low or row.speedup) for row in own],
@@ -135,6 +135,13 @@ def write_pareto(path: Path, rows: Sequence[ReportRow], asked: Sequence[Variant]
     drawn = io.BytesIO()
     figure.savefig(drawn, format="png", dpi=150, bbox_inches="tight")
     write_beside(path, drawn.getvalue())
+
+
+def _says_something(row: ReportRow, figure: str) -> bool:
+    """Whether a row has a figure to plot; a Fréchet distance has to exceed its floor."""
+    if figure == "frechet_distance":
+        return above_floor(row.frechet_distance, row.frechet_floor)
+    return getattr(row, figure) is not None
 
 
 def _draw_pareto(axes: Any, rows: Sequence[ReportRow]) -> None:

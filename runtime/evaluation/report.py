@@ -131,6 +131,9 @@ class ComparisonReport(NamedTuple):
     acceptance: dict[str, FloatArray]
     """Per method, [height, width]: the share of images in which this cell was an accepted draft."""
 
+    def __repr__(self) -> str:
+        return _as_text(self.rows)
+
 
 def speedup(baseline: Sequence[float], method: Sequence[float]) -> Speedup:
     """The ratio of summed seconds of paired images, with a bootstrap interval over the pairs (95 %, percentiles)."""
@@ -140,6 +143,43 @@ def speedup(baseline: Sequence[float], method: Sequence[float]) -> Speedup:
         return Speedup(ratio, None, None)
     chosen = resampled(base.size)
     return Speedup(ratio, *interval_ends(base[chosen].sum(axis=1) / own[chosen].sum(axis=1)))
+
+
+def above_floor(distance: float | None, floor: float | None) -> bool:
+    """Whether a Fréchet distance says something: it exceeds its floor, the distance of as many real pictures."""
+    return distance is not None and floor is not None and distance > floor
+
+
+def _as_text(rows: Sequence[ReportRow]) -> str:
+    """The main figures as a table of plain text, a row a method."""
+    head = (
+        "method",
+        "lossless",
+        "speedup (95 %)",
+        "tokens/cycle",
+        "target passes",
+        "drafter passes",
+        "s/image",
+        "accuracy",
+    )
+    cells = [head]
+    for row in rows:
+        interval = "" if row.speedup_low is None else f" ({row.speedup_low:.2f} to {row.speedup_high:.2f})"
+        cells.append(
+            (
+                row.method,
+                "yes" if row.lossless else "no",
+                f"{row.speedup:.2f}x{interval}",
+                "-" if row.tokens_per_cycle is None else f"{row.tokens_per_cycle:.2f}",
+                f"{row.target_nfe:.1f}",
+                f"{row.drafter_nfe:.1f}",
+                f"{row.seconds_per_image:.3f}",
+                "-" if row.prompt_accuracy is None else f"{row.prompt_accuracy:.3f}",
+            )
+        )
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = ["  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in cells]
+    return "\n".join(lines)
 
 
 def accepted_cells(drawing: Drawing, grid: Grid) -> BoolArray:

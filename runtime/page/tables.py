@@ -14,6 +14,7 @@ matplotlib.use("Agg")
 import numpy as np
 from matplotlib import colormaps
 
+from underpaint.runtime.evaluation.report import above_floor
 from underpaint.runtime.page.pictures import data_uri
 
 
@@ -56,7 +57,12 @@ COLUMNS: Final = (
         "accuracy_over_ar_high",
         "prompt accuracy less plain autoregression's, with a 95 % interval over prompts",
     ),
-    FigureColumn("Fréchet distance", "frechet_distance", ".1f", note="to real pictures, in the judge's features"),
+    FigureColumn(
+        "Fréchet distance",
+        "frechet_distance",
+        ".1f",
+        note="to real pictures, in the judge's features; a dash at or below its floor",
+    ),
     FigureColumn("its floor", "frechet_floor", ".1f", note="what as many real pictures have"),
     FigureColumn("same as AR", "identical_share", ".1%", note="of the images, at temperature 0"),
     FigureColumn("overhead", "overhead_share", ".1%", note="of the seconds, outside the models"),
@@ -113,8 +119,10 @@ def _row(row: Mapping[str, Any], place: int, columns: Sequence[FigureColumn], mo
 
 def _cell(row: Mapping[str, Any], place: int, column: FigureColumn) -> str:
     value = row.get(column.field)
-    if value is None:
-        return '<td data-value=""><span class="unseen">not known</span><span aria-hidden="true">-</span></td>'
+    hidden = column.field == "frechet_distance" and not above_floor(value, row.get("frechet_floor"))
+    if value is None or hidden:
+        absent = "not known" if value is None else "not above its floor"
+        return f'<td data-value=""><span class="unseen">{absent}</span><span aria-hidden="true">-</span></td>'
     text = number(value, column.form, "rows", place, column.field)
     low, high = (None if end is None else row.get(end) for end in (column.low, column.high))
     if low is not None and high is not None and column.low and column.high:
@@ -136,8 +144,8 @@ def _whisker(row: Mapping[str, Any], most: float) -> str:
 
 
 def acceptance_maps(maps: Mapping[str, Sequence[Sequence[float]]], rows: Sequence[Mapping[str, Any]]) -> str:
-    """A map for each method that drafts, with its values in a table behind it."""
-    drafting = {row["method"] for row in rows if (row.get("drafter_nfe") or 0) > 0}
+    """A map for each method that drafts, by a drafter or a window, with its values in a table behind it."""
+    drafting = {row["method"] for row in rows if row.get("kept_share") is not None}
     figures = [_map(name, np.array(cells)) for name, cells in maps.items() if name in drafting]
     if not figures:
         return "<p>None of these methods drafts.</p>"

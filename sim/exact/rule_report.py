@@ -3,6 +3,7 @@ done."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 from math import fsum
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -25,7 +26,7 @@ from underpaint.algos.enumeration import (
     total_variation,
 )
 from underpaint.algos.fit import check_fits, fits
-from underpaint.algos.registry import Registry, build
+from underpaint.algos.registry import Registry, build, settings_fields
 from underpaint.algos.transport import best_acceptance
 from underpaint.sim.synthetic.models import (
     Blend,
@@ -95,6 +96,7 @@ class ExactReport(NamedTuple):
 
     rule: str
     settings: dict[str, Any]
+    """Of the rule, as used: those given, and the defaults of the others; without codebook arrays."""
     policy: str
     drawn: str
     model: str
@@ -145,7 +147,8 @@ def exact_report(
 
     def measured(own: Mapping[str, Any]) -> ExactReport:
         made = build(spec.make, {**given, **own}, f"rule '{rule}'")
-        return _measure(spec, made, shape, built_policy, world, dict(settings), max_nodes)
+        used = {name: str(one) if isinstance(one, Enum) else one for name, one in _settings_of(spec, made).items()}
+        return _measure(spec, made, shape, built_policy, world, used, max_nodes)
 
     report = measured({})
     residuals = {
@@ -232,6 +235,12 @@ def _codebook_settings(spec: RuleSpec, model: SyntheticModel, settings: Mapping[
     if spec.embeddings:
         made["codebook"] = model.codes()
     return made
+
+
+def _settings_of(spec: RuleSpec, rule: Rule) -> dict[str, Any]:
+    """The settings of a built rule, without arrays of the codebook."""
+    found = {name: getattr(rule, name) for name in settings_fields(spec.make)}
+    return {name: value for name, value in found.items() if not isinstance(value, np.ndarray)}
 
 
 def _fitting(rule: RuleSpec) -> PolicySpec:
